@@ -1,0 +1,101 @@
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/export.hpp>
+
+namespace crossrank::node {
+class Group;
+}
+
+namespace crossrank::spi {
+
+/// What a rank is doing in its group; the same on every rank of a meeting.
+enum class Verb : std::uint8_t {
+  none, barrier, broadcast, all_gatherv, send, recv, split, all_reduce, reduce, gatherv, scatterv, reduce_scatterv,
+  all_to_allv, range_open, range_close, close,
+};
+
+/// The name of `verb` as users call it ("all_gatherv").
+[[nodiscard]] CROSSRANK_EXPORT char const* to_string(Verb verb) noexcept;
+
+/// What a rank says of the call it posts: ranks that differ get `MismatchError` before any data moves.
+struct Signature {
+  Verb verb = Verb::none;
+  std::uint64_t digest = 0;  ///< of the arguments that all ranks must agree on; 0 when there are none
+};
+
+/// How long a call may wait.
+struct Patience {
+  std::chrono::milliseconds timeout{300'000};       ///< time without progress of the rank waited for
+  std::chrono::milliseconds user_limit{21'600'000};  ///< the same while that rank runs the user's code in a range or guard
+};
+
+/// Bytes that an operation reads. The transport may read them until the operation has ended or `cancel` has returned.
+struct Source {
+  std::span<std::byte const> bytes{};
+  std::shared_ptr<void const> owner{};  ///< keeps them alive; null when the caller's frame does
+};
+
+/// Bytes that an operation writes, under the same rule.
+struct Sink {
+  std::span<std::byte> bytes{};
+  std::shared_ptr<void> owner{};
+};
+
+/// Names an operation under way on one transport.
+enum class Ticket : std::uint64_t {};
+
+/// What a backend implements: byte-level collectives for one group, each posted, then tested until it has ended.
+///
+/// Calls come from one thread at a time. All ranks of the group post the same verbs in the same order (send and recv
+/// apart, which are ordered by pair and tag). A failure surfaces from `test` or `wait` as a typed error, the same first
+/// cause on every rank; after one that leaves the group dead, every later call throws the same.
+class CROSSRANK_EXPORT Transport {
+ public:
+  virtual ~Transport() = default;
+
+  [[nodiscard]] virtual std::string_view backend() const noexcept = 0;
+  [[nodiscard]] virtual std::string const& name() const noexcept = 0;
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+  [[nodiscard]] virtual int world_size() const noexcept = 0;
+  /// Rank of the job for each rank of this group.
+  [[nodiscard]] virtual std::span<int const> global_ranks() const noexcept = 0;
+  /// Ranks of this group that stand on this node, ascending, this one included.
+  [[nodiscard]] virtual std::span<int const> node_ranks() const noexcept = 0;
+  /// The group's part of this node's shared memory, or null where there is none.
+  [[nodiscard]] virtual std::shared_ptr<node::Group> node_group() const noexcept { return nullptr; }
+
+  [[nodiscard]] virtual Ticket post_barrier(Signature) = 0;
+  /// `buffer` is read on `root` and written elsewhere; its size is the same on all ranks.
+  [[nodiscard]] virtual Ticket post_broadcast(Signature, Sink buffer, int root) = 0;
+  /// `mine` is `counts[rank()]` bytes; `out` receives all, one after the other in rank order.
+  [[nodiscard]] virtual Ticket post_all_gatherv(Signature, Source mine, std::span<std::size_t const> counts, Sink out) = 0;
+  /// Ends when `bytes` may be reused, which may need the receiver.
+  [[nodiscard]] virtual Ticket post_send(Source bytes, int dst, std::uint32_t tag) = 0;
+  /// Ends when a message of exactly that size has arrived; another size is a `MismatchError`.
+  [[nodiscard]] virtual Ticket post_recv(Sink bytes, int src, std::uint32_t tag) = 0;
+
+  /// Advances the operation; true when it has ended, after which the ticket is void. Never blocks.
+  [[nodiscard]] virtual bool test(Ticket) = 0;
+  /// Waits for the operation to end, asleep where the backend can; throws when `patience` runs out.
+  virtual void wait(Ticket, Patience const& patience) = 0;
+  /// Gives the operation up. On return its buffers are the caller's again; a collective given up kills the group.
+  virtual void cancel(Ticket) noexcept = 0;
+
+  /// Collective over this group: makes the group whose members are `members` (ranks of this group, in the order of
+  /// their new ranks), the same list on each of its members; null where the list is empty. Blocks.
+  [[nodiscard]] virtual std::shared_ptr<Transport> split(std::span<int const> members, std::string name, Patience const& patience) = 0;
+  /// Kills the group: every rank's present and later calls throw `PeerLostError` with `why`.
+  virtual void abort(std::string_view why) noexcept = 0;
+  /// Collective: meets the group once more and leaves it in order. Blocks; idempotent.
+  virtual void close(Patience const& patience) = 0;
+};
+
+}  // namespace crossrank::spi

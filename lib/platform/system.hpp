@@ -1,0 +1,92 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <chrono>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+namespace crossrank::platform {
+
+/// Every call to the operating system that can fail for reasons outside the program, behind one replaceable seam.
+///
+/// Members behave as the system calls they are named after: -1 and `errno` on failure, `EINTR` included. Tests derive
+/// from `System`, override what they want to fail, delay or record, and install it with `ScopedSystem`.
+class System {
+ public:
+  virtual ~System() = default;
+
+  // files
+  virtual int openat(int directory, char const* path, int flags, mode_t mode);
+  virtual int close(int fd);
+  virtual ssize_t read(int fd, void* to, std::size_t bytes);
+  virtual ssize_t pread(int fd, void* to, std::size_t bytes, off_t at);
+  virtual ssize_t write(int fd, void const* from, std::size_t bytes);
+  virtual ssize_t pwrite(int fd, void const* from, std::size_t bytes, off_t at);
+  virtual int fsync(int fd);
+  virtual int fstat(int fd, struct stat* out);
+  virtual int fstatat(int directory, char const* path, struct stat* out, int flags);
+  virtual int fallocate(int fd, int mode, off_t at, off_t bytes);
+  virtual int ftruncate(int fd, off_t bytes);
+  virtual int linkat(int from_directory, char const* from, int to_directory, char const* to);
+  virtual int renameat(int from_directory, char const* from, int to_directory, char const* to);
+  virtual int unlinkat(int directory, char const* path, int flags);
+  virtual int mkdirat(int directory, char const* path, mode_t mode);
+  virtual int flock(int fd, int operation);
+
+  // memory
+  virtual int memfd_create(char const* name, unsigned flags);
+  virtual int add_seals(int fd, int seals);
+  virtual int shm_open(char const* name, int flags, mode_t mode);
+  virtual int shm_unlink(char const* name);
+  virtual int madvise(void* at, std::size_t bytes, int advice);
+
+  // sockets: abstract UNIX stream sockets and the descriptors they carry
+  virtual int socket(int domain, int type, int protocol);
+  virtual int bind(int fd, sockaddr const* address, socklen_t bytes);
+  virtual int listen(int fd, int backlog);
+  virtual int accept(int fd);
+  virtual int connect(int fd, sockaddr const* address, socklen_t bytes);
+  virtual ssize_t sendmsg(int fd, msghdr const* message, int flags);
+  virtual ssize_t recvmsg(int fd, msghdr* message, int flags);
+  virtual int getsockopt(int fd, int level, int name, void* value, socklen_t* bytes);
+  virtual int poll(pollfd* fds, nfds_t count, int timeout_ms);
+
+  // waiting, time, chance
+  /// Sleeps while `*word == expected`, at most `limit`; shared between processes. As FUTEX_WAIT: 0, or -1 and errno.
+  virtual int futex_wait(std::uint32_t const* word, std::uint32_t expected, std::chrono::nanoseconds limit);
+  /// Wakes up to `count` sleepers; returns how many. As FUTEX_WAKE, shared between processes.
+  virtual int futex_wake(std::uint32_t const* word, int count);
+  virtual void yield();
+  /// Sleeps in the calling thread; retry loops with a deadline use this, tests make it pass at once.
+  virtual void sleep(std::chrono::nanoseconds duration);
+  /// Monotonic time since an arbitrary start.
+  virtual std::chrono::nanoseconds now();
+  /// Fills `out` from the system's random source.
+  virtual int random(std::span<std::byte> out);
+  /// `set_robust_list` for the calling thread.
+  virtual int set_robust_list(void* head, std::size_t bytes);
+};
+
+/// The seam in force: the operating system itself, unless a `ScopedSystem` stands.
+[[nodiscard]] System& system() noexcept;
+
+/// Installs a replacement for the scope of a test. Not for concurrent use: install before ranks start.
+class ScopedSystem {
+ public:
+  explicit ScopedSystem(System& replacement) noexcept;
+  ~ScopedSystem();
+  ScopedSystem(ScopedSystem const&) = delete;
+  ScopedSystem& operator=(ScopedSystem const&) = delete;
+
+ private:
+  System* previous_;
+};
+
+}  // namespace crossrank::platform
