@@ -1,0 +1,6 @@
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(Boost 1.74 REQUIRED COMPONENTS filesystem)
+find_path(CROSSRANK_XXHASH_INCLUDE xxhash.h REQUIRED)
+add_library(crossrank_xxhash INTERFACE)
+target_include_directories(crossrank_xxhash SYSTEM INTERFACE ${CROSSRANK_XXHASH_INCLUDE})
