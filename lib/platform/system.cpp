@@ -1,0 +1,157 @@
+#include "lib/platform/system.hpp"
+
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace crossrank::platform {
+namespace {
+
+constexpr std::int64_t nanoseconds_per_second = 1'000'000'000;
+
+timespec to_timespec(std::chrono::nanoseconds duration) {
+  auto const count = duration.count() < 0 ? 0 : duration.count();
+  return {.tv_sec = static_cast<time_t>(count / nanoseconds_per_second),
+          .tv_nsec = static_cast<long>(count % nanoseconds_per_second)};
+}
+
+/// A seam that outlives every static destructor: handles closed at exit still need it.
+union Immortal {
+  System system;
+  constexpr Immortal() : system{} {}
+  ~Immortal() {}
+};
+
+constinit Immortal real;
+constinit std::atomic<System*> installed{nullptr};
+
+/// Kernels before 3.17 and strict seccomp filters lack getrandom.
+int random_from_device(std::span<std::byte> out) {
+  int const fd = ::open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  int result = 0;
+  while (!out.empty() && result == 0) {
+    auto const got = ::read(fd, out.data(), out.size());
+    if (got > 0) {
+      out = out.subspan(static_cast<std::size_t>(got));
+    } else if (got == 0) {
+      errno = EIO;
+      result = -1;
+    } else if (errno != EINTR) {
+      result = -1;
+    }
+  }
+  int const saved = errno;
+  ::close(fd);  // read-only: nothing can be lost
+  errno = saved;
+  return result;
+}
+
+}  // namespace
+
+int System::openat(int directory, char const* path, int flags, mode_t mode) {
+  return ::openat(directory, path, flags | O_CLOEXEC, mode);
+}
+int System::close(int fd) { return ::close(fd); }
+ssize_t System::read(int fd, void* to, std::size_t bytes) { return ::read(fd, to, bytes); }
+ssize_t System::pread(int fd, void* to, std::size_t bytes, off_t at) { return ::pread(fd, to, bytes, at); }
+ssize_t System::write(int fd, void const* from, std::size_t bytes) { return ::write(fd, from, bytes); }
+ssize_t System::pwrite(int fd, void const* from, std::size_t bytes, off_t at) { return ::pwrite(fd, from, bytes, at); }
+int System::fsync(int fd) { return ::fsync(fd); }
+int System::fstat(int fd, struct stat* out) { return ::fstat(fd, out); }
+int System::fstatat(int directory, char const* path, struct stat* out, int flags) {
+  return ::fstatat(directory, path, out, flags);
+}
+int System::fallocate(int fd, int mode, off_t at, off_t bytes) { return ::fallocate(fd, mode, at, bytes); }
+int System::ftruncate(int fd, off_t bytes) { return ::ftruncate(fd, bytes); }
+int System::linkat(int from_directory, char const* from, int to_directory, char const* to) {
+  return ::linkat(from_directory, from, to_directory, to, 0);
+}
+int System::renameat(int from_directory, char const* from, int to_directory, char const* to) {
+  return ::renameat(from_directory, from, to_directory, to);
+}
+int System::unlinkat(int directory, char const* path, int flags) { return ::unlinkat(directory, path, flags); }
+int System::mkdirat(int directory, char const* path, mode_t mode) { return ::mkdirat(directory, path, mode); }
+int System::flock(int fd, int operation) { return ::flock(fd, operation); }
+
+int System::memfd_create(char const* name, unsigned flags) {
+  // by number: seccomp filters and old C libraries differ in whether the wrapper exists
+  return static_cast<int>(::syscall(SYS_memfd_create, name, flags | MFD_CLOEXEC));
+}
+int System::add_seals(int fd, int seals) { return ::fcntl(fd, F_ADD_SEALS, seals); }
+int System::shm_open(char const* name, int flags, mode_t mode) { return ::shm_open(name, flags, mode); }
+int System::shm_unlink(char const* name) { return ::shm_unlink(name); }
+int System::madvise(void* at, std::size_t bytes, int advice) { return ::madvise(at, bytes, advice); }
+
+int System::socket(int domain, int type, int protocol) { return ::socket(domain, type | SOCK_CLOEXEC, protocol); }
+int System::bind(int fd, sockaddr const* address, socklen_t bytes) { return ::bind(fd, address, bytes); }
+int System::listen(int fd, int backlog) { return ::listen(fd, backlog); }
+int System::accept(int fd) { return ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC); }
+int System::connect(int fd, sockaddr const* address, socklen_t bytes) { return ::connect(fd, address, bytes); }
+ssize_t System::sendmsg(int fd, msghdr const* message, int flags) { return ::sendmsg(fd, message, flags); }
+ssize_t System::recvmsg(int fd, msghdr* message, int flags) {
+  return ::recvmsg(fd, message, flags | MSG_CMSG_CLOEXEC);
+}
+int System::getsockopt(int fd, int level, int name, void* value, socklen_t* bytes) {
+  return ::getsockopt(fd, level, name, value, bytes);
+}
+int System::poll(pollfd* fds, nfds_t count, int timeout_ms) { return ::poll(fds, count, timeout_ms); }
+
+int System::futex_wait(std::uint32_t const* word, std::uint32_t expected, std::chrono::nanoseconds limit) {
+  auto const timeout = to_timespec(limit);
+  return static_cast<int>(::syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0));
+}
+int System::futex_wake(std::uint32_t const* word, int count) {
+  return static_cast<int>(::syscall(SYS_futex, word, FUTEX_WAKE, count, nullptr, nullptr, 0));
+}
+void System::yield() { ::sched_yield(); }
+
+void System::sleep(std::chrono::nanoseconds duration) {
+  auto left = to_timespec(duration);
+  while (::clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR) {
+  }
+}
+
+std::chrono::nanoseconds System::now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);  // cannot fail: the clock exists and the pointer is ours
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+int System::random(std::span<std::byte> out) {
+  while (!out.empty()) {
+    auto const got = ::getrandom(out.data(), out.size(), 0);
+    if (got >= 0) {
+      out = out.subspan(static_cast<std::size_t>(got));
+    } else if (errno == ENOSYS || errno == EPERM) {
+      return random_from_device(out);
+    } else if (errno != EINTR) {
+      return -1;
+    }
+  }
+  return 0;
+}
+
+int System::set_robust_list(void* head, std::size_t bytes) {
+  return static_cast<int>(::syscall(SYS_set_robust_list, head, bytes));
+}
+
+System& system() noexcept {
+  // pairs with the release store in ScopedSystem: a replacement is seen whole
+  auto* const replacement = installed.load(std::memory_order_acquire);
+  return replacement != nullptr ? *replacement : real.system;
+}
+
+ScopedSystem::ScopedSystem(System& replacement) noexcept
+    : previous_(installed.exchange(&replacement, std::memory_order_acq_rel)) {}
+ScopedSystem::~ScopedSystem() { installed.store(previous_, std::memory_order_release); }
+
+}  // namespace crossrank::platform
