@@ -5,10 +5,22 @@ target_compile_definitions(crossrank_internal PUBLIC CROSSRANK_TEST_DATA="${PROJ
 target_link_libraries(crossrank_internal PUBLIC nlohmann_json::nlohmann_json Threads::Threads Boost::headers Boost::filesystem
                       crossrank_xxhash)
 
-# crossrank_add_test(NAME sources...): one executable of GoogleTest cases, each case a ctest of its own.
-function(crossrank_add_test name)
+# What every test executable has in common.
+function(crossrank_add_test_executable name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE crossrank_internal crossrank_warnings GTest::gmock GTest::gtest GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE crossrank_internal crossrank_warnings crossrank_crash_point_list GTest::gmock GTest::gtest)
   target_precompile_headers(${name} PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
+endfunction()
+
+# crossrank_add_test(NAME sources...): one executable of GoogleTest cases, each case a ctest of its own.
+function(crossrank_add_test name)
+  crossrank_add_test_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE GTest::gtest_main)
+endfunction()
+
+# crossrank_add_rank_test(NAME sources...): the same, with cases that start ranks as processes (tests/support/process_ranks.hpp).
+function(crossrank_add_rank_test name)
+  crossrank_add_test_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE crossrank_process_ranks)
 endfunction()
