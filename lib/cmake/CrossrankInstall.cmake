@@ -1,0 +1,24 @@
+# What others build on: the headers, the library, find_package(crossrank) and pkg-config.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(crossrank_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/crossrank)
+install(TARGETS crossrank EXPORT crossrank_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/crossrank DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+install(EXPORT crossrank_targets NAMESPACE crossrank:: FILE crossrank-targets.cmake DESTINATION ${crossrank_package_dir})
+
+configure_package_config_file(lib/cmake/crossrank-config.cmake.in ${PROJECT_BINARY_DIR}/crossrank-config.cmake
+                              INSTALL_DESTINATION ${crossrank_package_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/crossrank-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/crossrank-config.cmake ${PROJECT_BINARY_DIR}/crossrank-config-version.cmake
+        DESTINATION ${crossrank_package_dir})
+
+file(RELATIVE_PATH crossrank_pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(lib/cmake/crossrank.pc.in ${PROJECT_BINARY_DIR}/crossrank.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/crossrank.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(CROSSRANK_BUILD_TOOLS)
+  set_target_properties(crossrank_command PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS crossrank_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()

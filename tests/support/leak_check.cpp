@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 std::set<std::string> shared_memory_names() {
   std::set<std::string> names;
   std::error_code ignored;
-  for (fs::directory_iterator at("/dev/shm", ignored), end; at != end; at.increment(ignored)) names.insert(at->path().filename().string());
+  for (fs::directory_iterator at("/dev/shm", ignored), end; at != end; at.increment(ignored))
+    names.insert(at->path().filename().string());
   return names;
 }
 
@@ -65,7 +66,8 @@ std::vector<std::string> LeakCheck::findings(std::string_view job_id, std::chron
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     // Only what was there all the time was left behind; what others made meanwhile is theirs.
     auto const now = look(before_, job_id);
-    std::erase_if(found, [&now](std::string const& line) { return std::find(now.begin(), now.end(), line) == now.end(); });
+    std::erase_if(found,
+                  [&now](std::string const& line) { return std::find(now.begin(), now.end(), line) == now.end(); });
   }
   return found;
 }

@@ -15,7 +15,8 @@ class LeakCheck {
  public:
   LeakCheck();
   /// Lines that name what was left: entries of /dev/shm, and processes that carry `job_id` in their environment.
-  [[nodiscard]] std::vector<std::string> findings(std::string_view job_id, std::chrono::milliseconds grace = std::chrono::seconds(5)) const;
+  [[nodiscard]] std::vector<std::string> findings(std::string_view job_id,
+                                                  std::chrono::milliseconds grace = std::chrono::seconds(5)) const;
 
  private:
   std::set<std::string> before_;

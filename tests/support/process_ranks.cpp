@@ -86,7 +86,8 @@ struct ProcessRanks::PendingSignal {
 };
 
 bool JobOutcome::ok() const noexcept {
-  return !timed_out && leaks.empty() && std::all_of(ranks.begin(), ranks.end(), [](RankOutcome const& r) { return r.ok(); });
+  return !timed_out && leaks.empty() &&
+         std::all_of(ranks.begin(), ranks.end(), [](RankOutcome const& r) { return r.ok(); });
 }
 
 std::string JobOutcome::text() const {
@@ -119,7 +120,8 @@ void ProcessRanks::start(Rank& rank, std::string_view scenario, int number, int 
   auto const id = std::to_string(number);
   auto const size = std::to_string(count);
   RankProgram program{.scenario = std::string(scenario), .arguments = options_.arguments};
-  program.environment = {{"CROSSRANK_TEST_RANK", id}, {"CROSSRANK_TEST_WORLD_SIZE", size}, {"CROSSRANK_JOB_ID", options_.job_id}};
+  program.environment = {
+      {"CROSSRANK_TEST_RANK", id}, {"CROSSRANK_TEST_WORLD_SIZE", size}, {"CROSSRANK_JOB_ID", options_.job_id}};
   if (options_.launcher_variables) {
     program.environment.insert({{"RANK", id}, {"WORLD_SIZE", size}, {"LOCAL_RANK", id}, {"LOCAL_WORLD_SIZE", size}});
   }
@@ -195,7 +197,8 @@ void ProcessRanks::pump(milliseconds slice) {
 void ProcessRanks::send_due_signals() {
   auto const now = Clock::now();
   for (auto& entry : pending_) {
-    auto const watched = static_cast<std::size_t>(entry.what.marker_rank >= 0 ? entry.what.marker_rank : entry.what.rank);
+    auto const watched =
+        static_cast<std::size_t>(entry.what.marker_rank >= 0 ? entry.what.marker_rank : entry.what.rank);
     if (!entry.armed && has_line(ranks_.at(watched)->outcome.out, entry.what.marker)) {
       entry.armed = true;
       entry.due = now + entry.what.after;

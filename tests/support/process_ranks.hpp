@@ -18,32 +18,32 @@ class LeakCheck;
 
 /// A signal that the parent sends by itself while it waits.
 struct RankSignal {
-  int rank = 0;                          ///< who gets it
-  int signal = SIGKILL;                  ///< what it gets
-  std::chrono::milliseconds after{0};    ///< time since the start, or since the marker was seen
-  std::string marker{};                  ///< wait for this line first; empty: do not
-  int marker_rank = -1;                  ///< whose line; -1: the one of `rank`
+  int rank = 0;                        ///< who gets it
+  int signal = SIGKILL;                ///< what it gets
+  std::chrono::milliseconds after{0};  ///< time since the start, or since the marker was seen
+  std::string marker{};                ///< wait for this line first; empty: do not
+  int marker_rank = -1;                ///< whose line; -1: the one of `rank`
 };
 
 /// How ranks are started and for how long they may run.
 struct RankOptions {
-  std::chrono::milliseconds deadline{60'000};            ///< wall time after which all are killed
-  std::vector<std::string> arguments{};                  ///< `RankSelf::arguments`
-  std::map<std::string, std::string> environment{};      ///< added to that of every rank
+  std::chrono::milliseconds deadline{60'000};                            ///< wall time after which all are killed
+  std::vector<std::string> arguments{};                                  ///< `RankSelf::arguments`
+  std::map<std::string, std::string> environment{};                      ///< added to that of every rank
   std::map<int, std::map<std::string, std::string>> rank_environment{};  ///< added to that of one rank
-  std::vector<RankSignal> signals{};                     ///< sent while the parent waits
-  std::string job_id{};                                  ///< empty: a random one
-  bool launcher_variables = true;                        ///< set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+  std::vector<RankSignal> signals{};                                     ///< sent while the parent waits
+  std::string job_id{};                                                  ///< empty: a random one
+  bool launcher_variables = true;  ///< set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
 };
 
 /// How one rank ended.
 struct RankOutcome {
-  int exit_code = -1;                      ///< -1 when a signal ended it
-  int signal = 0;                          ///< that signal, else 0
-  bool dumped_core = false;                ///< as the kernel reports it
-  std::string out{};                       ///< all of its standard output
-  std::string err{};                       ///< all of its standard error
-  std::chrono::milliseconds elapsed{0};    ///< from the start of the job to its end, as the parent saw it
+  int exit_code = -1;                    ///< -1 when a signal ended it
+  int signal = 0;                        ///< that signal, else 0
+  bool dumped_core = false;              ///< as the kernel reports it
+  std::string out{};                     ///< all of its standard output
+  std::string err{};                     ///< all of its standard error
+  std::chrono::milliseconds elapsed{0};  ///< from the start of the job to its end, as the parent saw it
 
   [[nodiscard]] bool ok() const noexcept { return exit_code == 0 && signal == 0; }
 };
@@ -51,9 +51,9 @@ struct RankOutcome {
 /// How a job ended.
 struct JobOutcome {
   std::vector<RankOutcome> ranks{};
-  bool timed_out = false;              ///< the deadline passed; who still ran was killed
+  bool timed_out = false;  ///< the deadline passed; who still ran was killed
   std::string job_id{};
-  std::vector<std::string> leaks{};    ///< processes and shared memory that outlived the job, one line each
+  std::vector<std::string> leaks{};  ///< processes and shared memory that outlived the job, one line each
 
   /// Every rank returned 0, within the deadline, and left nothing.
   [[nodiscard]] bool ok() const noexcept;
@@ -63,8 +63,8 @@ struct JobOutcome {
 
 /// A job of N processes, each a fresh copy of this test binary that runs one scenario.
 ///
-/// The binary must have `rank_main.cpp` (use `crossrank_add_rank_test`). Each rank is the leader of a process group, which
-/// is killed when this object goes; ranks die with the test, however it ends. Not for several threads at once.
+/// The binary must have `rank_main.cpp` (use `crossrank_add_rank_test`). Each rank is the leader of a process group,
+/// which is killed when this object goes; ranks die with the test, however it ends. Not for several threads at once.
 class ProcessRanks {
  public:
   ProcessRanks(int count, std::string_view scenario, RankOptions options = {});
@@ -79,7 +79,8 @@ class ProcessRanks {
   /// Sends a signal to the rank; nothing when it has ended.
   void signal(int rank, int number);
   /// Waits until the rank has printed a line that begins with `marker`; false when it ended or the time ran out first.
-  [[nodiscard]] bool wait_for_line(int rank, std::string_view marker, std::chrono::milliseconds limit = std::chrono::seconds(20));
+  [[nodiscard]] bool wait_for_line(int rank, std::string_view marker,
+                                   std::chrono::milliseconds limit = std::chrono::seconds(20));
   /// Waits until the rank has ended; false when the time ran out first.
   [[nodiscard]] bool wait_for_exit(int rank, std::chrono::milliseconds limit = std::chrono::seconds(20));
   /// Waits for all ranks, at most until the deadline, kills the rest, and looks for what was left behind.

@@ -22,7 +22,8 @@ using std::chrono::milliseconds;
 using testing::HasSubstr;
 
 CROSSRANK_RANK_SCENARIO(report_environment) {
-  self.say("rank " + std::to_string(self.rank) + " of " + std::to_string(self.world_size) + " in " + std::getenv("CROSSRANK_JOB_ID"));
+  self.say("rank " + std::to_string(self.rank) + " of " + std::to_string(self.world_size) + " in " +
+           std::getenv("CROSSRANK_JOB_ID"));
   self.say(std::string("launcher says ") + std::getenv("RANK") + "/" + std::getenv("WORLD_SIZE"));
   for (auto const& argument : self.arguments) std::fprintf(stderr, "argument %s\n", argument.c_str());
   return self.rank + 10;
@@ -71,9 +72,10 @@ TEST(ProcessRanks, are_killed_at_the_deadline) {
 }
 
 TEST(ProcessRanks, get_signals_when_a_marker_is_printed) {
-  auto const job = run_ranks(2, "wait_for_ever",
-                             {.signals = {{.rank = 0, .signal = SIGTERM, .marker = "ready", .marker_rank = 1},
-                                          {.rank = 1, .signal = SIGUSR1, .after = milliseconds(50), .marker = "ready"}}});
+  auto const job =
+      run_ranks(2, "wait_for_ever",
+                {.signals = {{.rank = 0, .signal = SIGTERM, .marker = "ready", .marker_rank = 1},
+                             {.rank = 1, .signal = SIGUSR1, .after = milliseconds(50), .marker = "ready"}}});
   EXPECT_FALSE(job.timed_out);
   EXPECT_EQ(job.ranks.at(0).signal, SIGTERM) << job.text();
   EXPECT_EQ(job.ranks.at(1).signal, SIGUSR1) << job.text();

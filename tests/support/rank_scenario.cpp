@@ -18,7 +18,8 @@ void RankSelf::say(std::string_view line) const {
   std::fflush(stdout);
 }
 
-RankScenario::RankScenario(char const* name, RankBody body) noexcept : name_(name), body_(body), next_(first_scenario()) {
+RankScenario::RankScenario(char const* name, RankBody body) noexcept
+    : name_(name), body_(body), next_(first_scenario()) {
   first_scenario() = this;
 }
 

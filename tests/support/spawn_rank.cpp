@@ -20,8 +20,9 @@ namespace {
 
 // A test started by a launcher must not hand that launcher's job on to its own ranks.
 bool belongs_to_launcher(std::string_view entry) {
-  constexpr std::array prefixes{"OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_", "CROSSRANK_", "RANK=", "WORLD_SIZE=",
-                                "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MASTER_ADDR=", "MASTER_PORT="};
+  constexpr std::array prefixes{"OMPI_",        "PMIX_",       "PMI_",        "SLURM_",      "TORCHELASTIC_",
+                                "CROSSRANK_",   "RANK=",       "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=",
+                                "MASTER_ADDR=", "MASTER_PORT="};
   return std::any_of(prefixes.begin(), prefixes.end(), [entry](std::string_view p) { return entry.starts_with(p); });
 }
 
