@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include <crossrank/export.hpp>
+
+namespace crossrank {
+
+enum class LogLevel : std::uint8_t { debug, info, warning, error };
+
+/// "debug", "info", "warning", "error". Local, free.
+[[nodiscard]] CROSSRANK_EXPORT char const* to_string(LogLevel level) noexcept;
+
+struct LogField {
+  std::string_view key{};
+  std::string_view value{};
+};
+
+/// One thing that happened; the views hold during the call of the sink only.
+struct LogEvent {
+  LogLevel level = LogLevel::info;
+  std::string_view message{};
+  std::span<LogField const> fields{};
+};
+
+using LogSink = std::function<void(LogEvent const&)>;
+
+/// Where events of this process go; an empty function, the default, drops them. The library itself prints nothing.
+///
+/// Local. The sink is called from any thread, library threads and destructors included; what it throws is dropped. After
+/// this returns, calls of the former sink that had begun may still be under way.
+CROSSRANK_EXPORT void set_log_sink(LogSink sink);
+
+}  // namespace crossrank

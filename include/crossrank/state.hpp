@@ -1,0 +1,97 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <crossrank/export.hpp>
+#include <crossrank/json.hpp>
+#include <crossrank/tensor.hpp>
+
+namespace crossrank {
+
+/// Tensors by name, in the order in which the names came.
+///
+/// Local. Finding, adding and erasing cost the same however many there are. References and iterators hold until the next
+/// change. Copying copies views, not bytes.
+class CROSSRANK_EXPORT StateDict {
+  struct Slot;
+
+ public:
+  using value_type = std::pair<std::string, Tensor>;
+
+  /// Walks the entries in order; each is a name and a tensor.
+  class CROSSRANK_EXPORT iterator {
+   public:
+    using value_type = StateDict::value_type;
+    using reference = value_type const&;
+    using pointer = value_type const*;
+    using difference_type = std::ptrdiff_t;
+    using iterator_category = std::forward_iterator_tag;
+
+    iterator() noexcept = default;
+    reference operator*() const noexcept;
+    pointer operator->() const noexcept { return &**this; }
+    iterator& operator++() noexcept;
+    iterator operator++(int) noexcept;
+    bool operator==(iterator const&) const noexcept = default;
+
+   private:
+    friend class StateDict;
+    iterator(Slot const* at, Slot const* end) noexcept;
+    Slot const* at_ = nullptr;
+    Slot const* end_ = nullptr;
+  };
+  using const_iterator = iterator;
+
+  StateDict() noexcept;
+  StateDict(std::initializer_list<value_type> entries);
+  StateDict(StateDict const&);
+  StateDict(StateDict&&) noexcept;
+  StateDict& operator=(StateDict const&);
+  StateDict& operator=(StateDict&&) noexcept;
+  ~StateDict();
+
+  /// The tensor called `name`; `UsageError` when there is none.
+  [[nodiscard]] Tensor const& at(std::string_view name) const;
+  [[nodiscard]] Tensor& at(std::string_view name);
+  /// The same, or null.
+  [[nodiscard]] Tensor const* find(std::string_view name) const noexcept;
+  [[nodiscard]] bool contains(std::string_view name) const noexcept { return find(name) != nullptr; }
+  /// Adds a tensor at the end, or replaces the one of that name where it stands.
+  void insert_or_assign(std::string name, Tensor tensor);
+  /// Whether there was one.
+  bool erase(std::string_view name);
+  void clear() noexcept;
+  /// Makes room for `count` entries in all.
+  void reserve(std::size_t count);
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  /// Bytes of all tensors together, shared ones counted each time.
+  [[nodiscard]] std::size_t nbytes() const noexcept;
+  [[nodiscard]] iterator begin() const noexcept;
+  [[nodiscard]] iterator end() const noexcept;
+
+ private:
+  [[nodiscard]] std::size_t probe(std::string_view name) const noexcept;
+  void index_all(std::size_t room);
+  void drop_holes();
+
+  std::vector<Slot> slots_;             ///< entries in order; erased ones stay as holes until there are many
+  std::vector<std::uint32_t> index_{};  ///< open addressing: 0 free, else position in `slots_` + 1
+  std::size_t size_ = 0;
+};
+
+/// What one rank hands over: values for people and programs, and weights.
+struct RankState {
+  Json config{};        ///< any JSON value; null is a value
+  StateDict weights{};  ///< by name, in order
+};
+
+}  // namespace crossrank
+
+#include <crossrank/tensor_dict.hpp>

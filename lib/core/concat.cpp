@@ -1,0 +1,71 @@
+#include <crossrank/concat.hpp>
+
+#include <cstring>
+#include <string>
+
+#include "lib/core/dimension.hpp"
+
+namespace crossrank {
+namespace {
+
+[[noreturn]] void refuse_part(std::size_t index, char const* message, Tensor const& first, Tensor const& part) {
+  throw UsageError({.operation = "concat",
+                    .message = "part " + std::to_string(index) + " " + message,
+                    .expected = to_string(first),
+                    .got = to_string(part)});
+}
+
+/// Shape of the joined tensor; checks that the parts fit.
+Shape joined_shape(std::span<Tensor const> parts, std::size_t dim) {
+  auto const& first = parts.front();
+  std::int64_t length = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    auto const& part = parts[i];
+    if (part.dtype() != first.dtype()) refuse_part(i, "has another dtype than part 0", first, part);
+    if (part.shape().size() != first.shape().size()) refuse_part(i, "has another number of dimensions than part 0", first, part);
+    if (part.shape().with(dim, 0) != first.shape().with(dim, 0)) refuse_part(i, "differs from part 0 in another dimension", first, part);
+    if (__builtin_add_overflow(length, part.shape()[dim], &length)) refuse_part(i, "makes the joined length overflow", first, part);
+  }
+  return first.shape().with(dim, length);
+}
+
+/// Places `part` behind what `out` holds up to `begin` in dimension `dim`.
+void place(Tensor& out, std::span<std::byte> to, std::int64_t dim, std::int64_t begin, Tensor const& part) {
+  auto const length = part.shape()[static_cast<std::size_t>(dim)];
+  auto const cut = plan_cut(out, dim, begin, length, "concat");
+  auto const from = part.bytes();
+  for (std::size_t piece = 0; piece < cut.pieces && cut.piece_bytes > 0; ++piece) {
+    std::memcpy(to.data() + cut.first_byte + piece * cut.stride_bytes, from.data() + piece * cut.piece_bytes, cut.piece_bytes);
+  }
+}
+
+}  // namespace
+
+Tensor slice(Tensor const& tensor, Dim dim, std::int64_t begin, std::int64_t length) {
+  auto const cut = plan_cut(tensor, dim.dim, begin, length, "slice");
+  auto const from = tensor.bytes();
+  auto out = Tensor::empty(cut.shape, tensor.dtype());
+  auto const to = out.mutable_bytes();
+  for (std::size_t piece = 0; piece < cut.pieces && cut.piece_bytes > 0; ++piece) {
+    std::memcpy(to.data() + piece * cut.piece_bytes, from.data() + cut.first_byte + piece * cut.stride_bytes, cut.piece_bytes);
+  }
+  return out;
+}
+
+Tensor concat(std::span<Tensor const> parts, Dim dim) {
+  if (parts.empty()) throw UsageError({.operation = "concat", .message = "there are no parts"});
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].defined()) refuse_part(i, "is absent", parts.front(), parts[i]);
+  }
+  auto const at = resolve_dim(parts.front().shape(), dim.dim, "concat");
+  auto out = Tensor::empty(joined_shape(parts, at), parts.front().dtype());
+  auto const to = out.mutable_bytes();
+  std::int64_t begin = 0;
+  for (auto const& part : parts) {
+    place(out, to, static_cast<std::int64_t>(at), begin, part);
+    begin += part.shape()[at];
+  }
+  return out;
+}
+
+}  // namespace crossrank

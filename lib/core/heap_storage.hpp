@@ -1,0 +1,40 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include <crossrank/spi/storage.hpp>
+
+namespace crossrank {
+
+/// Memory of the process's heap, aligned to 64 bytes, that ends with the storage.
+class HeapStorage final : public spi::Storage {
+ public:
+  /// `UnavailableError` when there is not that much memory.
+  explicit HeapStorage(std::size_t bytes);
+  [[nodiscard]] std::byte* data() noexcept override { return bytes_.get(); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return size_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* bytes) const noexcept;
+  };
+  std::unique_ptr<std::byte, Free> bytes_;
+  std::size_t size_;
+};
+
+/// Memory of the caller's, given back through its deleter.
+class BorrowedStorage final : public spi::Storage {
+ public:
+  BorrowedStorage(void* data, std::size_t bytes, std::function<void(void*)> deleter);
+  ~BorrowedStorage() override;
+  [[nodiscard]] std::byte* data() noexcept override { return static_cast<std::byte*>(data_); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return size_; }
+
+ private:
+  void* data_;
+  std::size_t size_;
+  std::function<void(void*)> deleter_;
+};
+
+}  // namespace crossrank

@@ -1,0 +1,65 @@
+#include "lib/core/log.hpp"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+
+namespace crossrank {
+namespace {
+
+/// The sink in force. It is never destroyed, so that threads and destructors that outlive `main` may still log.
+struct SinkHolder {
+  std::mutex mutex;
+  std::shared_ptr<LogSink const> sink;
+};
+
+union Immortal {
+  constexpr Immortal() : holder{} {}
+  ~Immortal() {}
+  SinkHolder holder;
+};
+
+constinit Immortal immortal;
+// Pairs with nothing: a stale value costs one lock or drops an event that raced with `set_log_sink`.
+constinit std::atomic<bool> has_sink{false};
+
+std::shared_ptr<LogSink const> current_sink() {
+  std::lock_guard const lock(immortal.holder.mutex);
+  return immortal.holder.sink;
+}
+
+}  // namespace
+
+char const* to_string(LogLevel level) noexcept {
+  switch (level) {
+    case LogLevel::debug: return "debug";
+    case LogLevel::info: return "info";
+    case LogLevel::warning: return "warning";
+    case LogLevel::error: return "error";
+  }
+  return "unknown";
+}
+
+void set_log_sink(LogSink sink) {
+  auto next = sink ? std::make_shared<LogSink const>(std::move(sink)) : nullptr;
+  bool const present = next != nullptr;
+  {
+    std::lock_guard const lock(immortal.holder.mutex);
+    immortal.holder.sink.swap(next);
+    has_sink.store(present, std::memory_order_relaxed);
+  }
+}
+
+void log_event(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) noexcept {
+  if (!has_sink.load(std::memory_order_relaxed)) return;
+  try {
+    if (auto const sink = current_sink()) {
+      (*sink)({.level = level, .message = message, .fields = std::span<LogField const>(fields.begin(), fields.size())});
+    }
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a failing log must not change what the program does
+  }
+}
+
+}  // namespace crossrank

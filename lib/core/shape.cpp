@@ -1,0 +1,85 @@
+#include <crossrank/shape.hpp>
+
+#include <algorithm>
+#include <limits>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank {
+namespace {
+
+[[noreturn]] void refuse_size(Shape const& shape, char const* message) {
+  throw UsageError({.operation = "shape", .message = message, .got = to_string(shape)});
+}
+
+/// Product of the lengths, or nothing when it overflows; 0 wins over an overflow elsewhere, as there is no byte then.
+bool checked_numel(Shape const& shape, std::int64_t& out) {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) {
+    out = 0;
+    return true;
+  }
+  out = 1;
+  for (auto const length : shape) {
+    if (__builtin_mul_overflow(out, length, &out)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Shape::Shape(std::initializer_list<std::int64_t> lengths)
+    : Shape(std::span<std::int64_t const>(lengths.begin(), lengths.size())) {}
+
+Shape::Shape(std::vector<std::int64_t> const& lengths) : Shape(std::span<std::int64_t const>(lengths)) {}
+
+Shape::Shape(std::span<std::int64_t const> lengths) {
+  if (lengths.size() > max_rank) {
+    throw UsageError({.operation = "shape",
+                      .message = "too many dimensions",
+                      .expected = "at most " + std::to_string(max_rank),
+                      .got = std::to_string(lengths.size())});
+  }
+  for (auto const length : lengths) {
+    if (length < 0) {
+      throw UsageError({.operation = "shape", .message = "a length is negative", .got = std::to_string(length)});
+    }
+    lengths_[rank_++] = length;
+  }
+}
+
+Shape Shape::with(std::size_t dim, std::int64_t length) const {
+  std::vector<std::int64_t> lengths(begin(), end());
+  if (dim >= lengths.size()) refuse_size(*this, "there is no such dimension");
+  lengths[dim] = length;
+  return Shape(lengths);
+}
+
+std::int64_t Shape::numel() const {
+  std::int64_t count = 0;
+  if (!checked_numel(*this, count)) refuse_size(*this, "the number of elements overflows");
+  return count;
+}
+
+bool Shape::operator==(Shape const& other) const noexcept { return std::equal(begin(), end(), other.begin(), other.end()); }
+
+std::string to_string(Shape const& shape) {
+  std::string text = "[";
+  for (auto const length : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(length);
+  }
+  return text + "]";
+}
+
+std::size_t dense_bytes(Shape const& shape, Dtype dtype) {
+  auto const count = static_cast<std::uint64_t>(shape.numel());
+  std::uint64_t bits = 0;
+  if (__builtin_mul_overflow(count, static_cast<std::uint64_t>(bits_of(dtype)), &bits) ||
+      bits / 8 > static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max())) {
+    refuse_size(shape, "the number of bytes overflows");
+  }
+  if (bits % 8 != 0) refuse_size(shape, "the elements do not fill their last byte");
+  return static_cast<std::size_t>(bits / 8);
+}
+
+}  // namespace crossrank
