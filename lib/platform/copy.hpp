@@ -1,0 +1,40 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace crossrank::platform {
+
+/// How a copy writes its destination.
+enum class Stores : std::uint8_t {
+  automatic,  ///< streaming from the threshold on, normal below
+  normal,     ///< through the caches: whoever reads next finds the bytes there
+  streaming,  ///< past the caches: the destination's old lines are not read first
+};
+
+struct CopyHint {
+  Stores stores = Stores::automatic;
+  std::size_t threshold = 0;  ///< bytes from which `automatic` streams; 0: `streaming_threshold(sharers)`
+  int sharers = 1;            ///< ranks of this node that copy at the same time and share the last cache
+};
+
+/// Copies `bytes` from `from` to `to`, which must not overlap.
+///
+/// A streaming copy ends with a store fence, so a release store after it publishes the bytes like those of any other.
+void copy_bytes(std::byte* to, std::byte const* from, std::size_t bytes, CopyHint hint = {});
+
+/// Size from which source and destination of one of `sharers` ranks no longer fit the last-level cache together.
+[[nodiscard]] std::size_t streaming_threshold(int sharers) noexcept;
+
+/// The ways to copy. Which one streams is decided once, by cpuid.
+enum class CopyKernel : std::uint8_t { standard, sse2, avx2, avx512 };
+
+[[nodiscard]] std::string_view to_string(CopyKernel kernel) noexcept;
+/// Whether this machine can run `kernel`.
+[[nodiscard]] bool has_kernel(CopyKernel kernel) noexcept;
+/// The kernel behind `Stores::streaming`.
+[[nodiscard]] CopyKernel streaming_kernel() noexcept;
+/// Copies by one given kernel, which this machine must have. For tests and benchmarks.
+void copy_with(CopyKernel kernel, std::byte* to, std::byte const* from, std::size_t bytes);
+
+}  // namespace crossrank::platform
