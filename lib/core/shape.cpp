@@ -12,19 +12,6 @@ namespace {
   throw UsageError({.operation = "shape", .message = message, .got = to_string(shape)});
 }
 
-/// Product of the lengths, or nothing when it overflows; 0 wins over an overflow elsewhere, as there is no byte then.
-bool checked_numel(Shape const& shape, std::int64_t& out) {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) {
-    out = 0;
-    return true;
-  }
-  out = 1;
-  for (auto const length : shape) {
-    if (__builtin_mul_overflow(out, length, &out)) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 Shape::Shape(std::initializer_list<std::int64_t> lengths)
@@ -55,8 +42,10 @@ Shape Shape::with(std::size_t dim, std::int64_t length) const {
 }
 
 std::int64_t Shape::numel() const {
-  std::int64_t count = 0;
-  if (!checked_numel(*this, count)) refuse_size(*this, "the number of elements overflows");
+  std::int64_t count = 1;
+  for (auto const length : *this) {
+    if (__builtin_mul_overflow(count, length, &count)) refuse_size(*this, "the number of elements overflows");
+  }
   return count;
 }
 
