@@ -1,0 +1,195 @@
+#include "lib/platform/atomic_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <sys/file.h>
+#include <sys/statvfs.h>
+
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/retry.hpp"
+
+namespace crossrank::platform {
+namespace {
+
+constexpr std::string_view temporary_suffix = ".tmp";
+constexpr std::size_t random_digits = 16;
+constexpr std::string_view hexadecimal = "0123456789abcdef";
+
+/// Empty when the system gave no random bytes (errno says why).
+std::string random_hex() {
+  std::array<std::byte, random_digits / 2> bytes{};
+  if (system().random(bytes) != 0) return {};
+  std::string text;
+  for (auto const byte : bytes) {
+    text += hexadecimal[std::to_integer<std::size_t>(byte >> 4U)];
+    text += hexadecimal[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  return text;
+}
+
+/// Errors of linkat() that mean that this file system has no hard links (or no more for this file).
+bool links_unsupported(int error) {
+  return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK;
+}
+
+std::string room_text(int directory) {
+  struct statvfs room {};  // only for the text of an error: no decision depends on it
+  if (::fstatvfs(directory, &room) != 0) return "unknown";
+  return std::to_string(static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize) + " of " +
+         std::to_string(static_cast<std::uint64_t>(room.f_blocks) * room.f_frsize) + " bytes";
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(Directory const& directory, std::string name, std::uint64_t expected_bytes, std::string operation)
+    : directory_(directory), name_(std::move(name)), operation_(std::move(operation)), expected_(expected_bytes) {
+  create();
+  CROSSRANK_CRASH_POINT("platform.atomic_file.created");
+  reserve();
+  CROSSRANK_CRASH_POINT("platform.atomic_file.reserved");
+}
+
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::create() {
+  auto const random = random_hex();
+  if (random.empty()) throw_io(operation_ + ": getrandom", directory_.path_of(name_), errno);
+  temporary_ = '.' + name_ + '.' + random + std::string(temporary_suffix);
+  constexpr int flags = O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW;
+  fd_ = Fd(retry_interrupted([&] { return system().openat(directory_.fd(), temporary_.c_str(), flags, S_IRUSR | S_IWUSR); }));
+  if (!fd_) fail("create", errno);
+  temporary_exists_ = true;
+  // tells those who clean up that the writer lives; where locks do not work they are told nothing, and leave it
+  static_cast<void>(system().flock(fd_.get(), LOCK_EX | LOCK_NB));
+}
+
+void AtomicFile::reserve() {
+  if (expected_ == 0) return;
+  auto const bytes = static_cast<off_t>(expected_);
+  // mode 0, which sets the length too: NFS 4.2 knows no other
+  if (retry_interrupted([&] { return system().fallocate(fd_.get(), 0, 0, bytes); }) == 0) return;
+  // NFS before 4.2 and some others cannot reserve: there, lack of room shows in write, fsync or close
+  if (errno != EOPNOTSUPP && errno != ENOSYS) fail("fallocate", errno);
+}
+
+void AtomicFile::write(std::span<std::byte const> bytes) {
+  while (!bytes.empty()) {
+    auto const done = retry_interrupted([&] { return system().write(fd_.get(), bytes.data(), bytes.size()); });
+    if (done <= 0) fail("write", done == 0 ? EIO : errno);
+    written_ += static_cast<std::uint64_t>(done);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void AtomicFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes) {
+  while (!bytes.empty()) {
+    auto const at = static_cast<off_t>(offset);
+    auto const done = retry_interrupted([&] { return system().pwrite(fd_.get(), bytes.data(), bytes.size(), at); });
+    if (done <= 0) fail("pwrite", done == 0 ? EIO : errno);
+    offset += static_cast<std::uint64_t>(done);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void AtomicFile::publish() {
+  CROSSRANK_CRASH_POINT("platform.atomic_file.written");
+  settle();
+  make_visible();
+  if (system().fsync(directory_.fd()) != 0 && errno != EINVAL && errno != ENOTSUP) fail("fsync directory", errno);
+  CROSSRANK_CRASH_POINT("platform.atomic_file.published");
+  name_exists_ = false;  // from here on it is not ours to take back
+}
+
+void AtomicFile::settle() {
+  auto const length = static_cast<off_t>(written_);
+  if (written_ < expected_ && retry_interrupted([&] { return system().ftruncate(fd_.get(), length); }) != 0) {
+    fail("ftruncate", errno);
+  }
+  // never repeated on the same file: after a failure the kernel may drop the pages and call them clean
+  if (system().fsync(fd_.get()) != 0) fail("fsync", errno);
+  CROSSRANK_CRASH_POINT("platform.atomic_file.synced");
+  struct stat status {};
+  if (system().fstat(fd_.get(), &status) != 0) fail("fstat", errno);
+  if (static_cast<std::uint64_t>(status.st_size) != written_) fail_size(static_cast<std::uint64_t>(status.st_size));
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  // a full NFS export may say so here for the first time; interrupted, the bytes are durable since fsync
+  if (int const error = fd_.close(); error != 0 && error != EINTR) fail("close", error);
+  CROSSRANK_CRASH_POINT("platform.atomic_file.closed");
+}
+
+void AtomicFile::make_visible() {
+  auto& os = system();
+  auto const* const from = temporary_.c_str();
+  if (os.linkat(directory_.fd(), from, directory_.fd(), name_.c_str()) == 0) {
+    name_exists_ = true;
+  } else if (int const error = errno; is_ours(name_)) {
+    name_exists_ = true;  // NFS sent it twice: done the first time, refused the second
+  } else if (!links_unsupported(error)) {
+    fail("link", error);
+  } else {
+    struct stat status {};
+    if (os.fstatat(directory_.fd(), name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) fail("rename", EEXIST);
+    bool const renamed = os.renameat(directory_.fd(), from, directory_.fd(), name_.c_str()) == 0;
+    if (int const rename_error = errno; !renamed && !is_ours(name_)) fail("rename", rename_error);
+    name_exists_ = true;
+    temporary_exists_ = false;
+  }
+  CROSSRANK_CRASH_POINT("platform.atomic_file.linked");
+  if (temporary_exists_ && os.unlinkat(directory_.fd(), from, 0) != 0 && errno != ENOENT) fail("unlink", errno);
+  temporary_exists_ = false;
+  CROSSRANK_CRASH_POINT("platform.atomic_file.unlinked");
+}
+
+bool AtomicFile::is_ours(std::string const& name) const noexcept {
+  struct stat status {};
+  return system().fstatat(directory_.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+         status.st_dev == device_ && status.st_ino == inode_;
+}
+
+void AtomicFile::discard() noexcept {
+  fd_ = Fd();  // first: NFS renames a file that is unlinked while open, and keeps it
+  auto const remove = [this](std::string const& name) {
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      if (system().unlinkat(directory_.fd(), name.c_str(), 0) == 0 || errno == ENOENT) return;
+    }
+  };
+  if (std::exchange(temporary_exists_, false)) remove(temporary_);
+  if (std::exchange(name_exists_, false)) remove(name_);
+}
+
+void AtomicFile::fail(char const* call, int error) {
+  auto const room = room_text(directory_.fd());
+  discard();
+  bool const full = error == ENOSPC || error == EDQUOT;
+  throw_io(ErrorInfo{.operation = operation_ + ": " + call,
+                     .message = "nothing was published; " + std::to_string(written_) + " bytes were written, free there: " + room,
+                     .expected = expected_ != 0 ? std::to_string(expected_) + " bytes" : std::string(),
+                     .resource = directory_.path_of(name_),
+                     .remedy = full ? "free space or raise the quota there, or give another directory" : ""},
+           error);
+}
+
+void AtomicFile::fail_size(std::uint64_t found) {
+  discard();
+  throw IoError(ErrorInfo{.operation = operation_ + ": fstat",
+                          .message = "the file system lost bytes; nothing was published",
+                          .expected = std::to_string(written_) + " bytes",
+                          .got = std::to_string(found) + " bytes",
+                          .resource = directory_.path_of(name_)});
+}
+
+std::string final_name_of_temporary(std::string const& name) {
+  std::size_t const tail = 1 + random_digits + temporary_suffix.size();
+  if (name.size() < 2 + tail || name.front() != '.' || !name.ends_with(temporary_suffix)) return {};
+  auto const digits = std::string_view(name).substr(name.size() - tail + 1, random_digits);
+  bool const all_hex = digits.find_first_not_of(hexadecimal) == std::string_view::npos;
+  if (!all_hex || name[name.size() - tail] != '.') return {};
+  return name.substr(1, name.size() - tail - 1);
+}
+
+}  // namespace crossrank::platform
