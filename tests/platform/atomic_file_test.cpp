@@ -1,0 +1,287 @@
+#include "lib/platform/atomic_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/crash_point.hpp"
+#include "tests/support/faulty_system.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank::platform {
+namespace {
+
+using test::Call;
+
+std::string const content = "the quick brown fox jumps over the lazy dog";
+
+std::span<std::byte const> bytes_of(std::string const& text) { return std::as_bytes(std::span(text)); }
+
+class AtomicFileTest : public ::testing::Test {
+ protected:
+  AtomicFileTest() : directory_(Directory::open(root_.path(), "test")) {}
+
+  void publish(std::string const& name = "file") const {
+    AtomicFile file(directory_, name, content.size(), "test");
+    file.write(bytes_of(content));
+    file.publish();
+  }
+  [[nodiscard]] std::string read(std::string const& name) const {
+    std::ifstream in(root_.path() / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  [[nodiscard]] std::vector<std::string> names() const { return directory_.names("test"); }
+
+  test::TemporaryDirectory root_{};
+  Directory directory_;
+};
+
+TEST_F(AtomicFileTest, appears_with_all_its_bytes_and_nothing_beside_it) {
+  publish();
+  EXPECT_EQ(read("file"), content);
+  EXPECT_THAT(names(), ::testing::ElementsAre("file"));
+}
+
+TEST_F(AtomicFileTest, is_hidden_and_locked_until_published) {
+  AtomicFile file(directory_, "file", content.size(), "test");
+  file.write(bytes_of(content));
+  EXPECT_THAT(names(), ::testing::ElementsAre(file.temporary_name()));
+  EXPECT_EQ(file.temporary_name().front(), '.');
+  EXPECT_EQ(final_name_of_temporary(file.temporary_name()), "file");
+  Fd const other(system().openat(directory_.fd(), file.temporary_name().c_str(), O_RDWR, 0));
+  EXPECT_EQ(system().flock(other.get(), LOCK_EX | LOCK_NB), -1);
+}
+
+TEST_F(AtomicFileTest, is_readable_by_its_owner_only) {
+  publish();
+  struct stat status {};
+  ASSERT_EQ(system().fstatat(directory_.fd(), "file", &status, 0), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0600U);
+  EXPECT_EQ(status.st_nlink, 1U);
+}
+
+TEST_F(AtomicFileTest, leaves_nothing_when_not_published) {
+  {
+    AtomicFile file(directory_, "file", 10, "test");
+    file.write(bytes_of(content));
+  }
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(AtomicFileTest, patches_bytes_written_before) {
+  AtomicFile file(directory_, "file", content.size(), "test");
+  file.write(bytes_of(content));
+  file.write_at(4, bytes_of("QUICK"));
+  file.publish();
+  EXPECT_EQ(read("file"), "the QUICK brown fox jumps over the lazy dog");
+}
+
+TEST_F(AtomicFileTest, is_as_long_as_what_was_written_whatever_was_expected) {
+  for (std::uint64_t const expected : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{100'000}}) {
+    auto const name = "file" + std::to_string(expected);
+    AtomicFile file(directory_, name, expected, "test");
+    file.write(bytes_of(content));
+    file.publish();
+    EXPECT_EQ(read(name), content);
+  }
+}
+
+TEST_F(AtomicFileTest, refuses_a_name_that_is_taken) {
+  publish();
+  EXPECT_THROW(publish(), IoError);
+  EXPECT_EQ(read("file"), content);
+  EXPECT_THAT(names(), ::testing::ElementsAre("file"));
+}
+
+TEST_F(AtomicFileTest, survives_short_writes_and_interruptions) {
+  test::FaultySystem os;
+  ScopedSystem const scope(os);
+  os.limit_transfers(5);
+  os.fail(Call::write, 3, EINTR, 4);
+  publish();
+  EXPECT_EQ(read("file"), content);
+}
+
+TEST_F(AtomicFileTest, tolerates_what_file_systems_do_not_know) {
+  test::FaultySystem os;
+  ScopedSystem const scope(os);
+  os.fail(Call::fallocate, 1, EOPNOTSUPP);
+  os.fail(Call::fsync, 2, EINVAL);  // the directory's
+  os.fail(Call::flock, 1, ENOLCK);
+  os.fail(Call::close, 1, EINTR);
+  publish();
+  EXPECT_EQ(read("file"), content);
+}
+
+TEST_F(AtomicFileTest, renames_where_links_are_unknown) {
+  for (int const error : {EPERM, EOPNOTSUPP, ENOSYS, EMLINK}) {
+    test::FaultySystem os;
+    ScopedSystem const scope(os);
+    os.fail(Call::linkat, 1, error);
+    auto const name = "file" + std::to_string(error);
+    publish(name);
+    EXPECT_EQ(read(name), content);
+    EXPECT_EQ(os.uses(Call::renameat), 1);
+    EXPECT_THROW(publish(name), IoError) << "a rename must not replace a file";
+  }
+  EXPECT_EQ(names().size(), 4U);
+}
+
+/// A link that was made although the system reported a failure: what a repeated NFS request looks like.
+class LyingLink final : public test::FaultySystem {
+ public:
+  int linkat(int from_directory, char const* from, int to_directory, char const* to) override {
+    if (System::linkat(from_directory, from, to_directory, to) != 0) return -1;
+    errno = EEXIST;
+    return -1;
+  }
+};
+
+TEST_F(AtomicFileTest, recognises_its_own_link_behind_a_reported_failure) {
+  LyingLink os;
+  ScopedSystem const scope(os);
+  publish();
+  EXPECT_EQ(read("file"), content);
+  EXPECT_THAT(names(), ::testing::ElementsAre("file"));
+}
+
+TEST_F(AtomicFileTest, fails_when_the_file_system_lost_bytes) {
+  test::FaultySystem os;
+  ScopedSystem const scope(os);
+  os.on_fstat = [](struct stat& status) { status.st_size -= 1; };
+  try {
+    publish();
+    FAIL() << "published a short file";
+  } catch (IoError const& error) {
+    EXPECT_EQ(error.info().expected, std::to_string(content.size()) + " bytes");
+    EXPECT_EQ(error.info().got, std::to_string(content.size() - 1) + " bytes");
+  }
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(AtomicFileTest, says_how_far_it_came_and_how_much_room_is_left) {
+  test::FaultySystem os;
+  ScopedSystem const scope(os);
+  os.limit_transfers(10);
+  os.fail(Call::write, 3, ENOSPC);
+  try {
+    publish();
+    FAIL() << "published without room";
+  } catch (IoError const& error) {
+    EXPECT_EQ(error.system_errno(), ENOSPC);
+    EXPECT_THAT(error.info().message, ::testing::HasSubstr("20 bytes were written"));
+    EXPECT_THAT(error.info().message, ::testing::ContainsRegex("free there: [0-9]+ of [0-9]+ bytes"));
+    EXPECT_FALSE(error.info().remedy.empty());
+  }
+}
+
+/// Every errno at the first, second and last use of every call on the way: either it failed and left nothing, or it
+/// succeeded and the file is there whole.
+TEST_F(AtomicFileTest, never_reports_success_without_the_file_whatever_call_fails) {
+  constexpr std::array calls{Call::openat, Call::close, Call::write, Call::fsync, Call::fstat, Call::fallocate, Call::linkat,
+                             Call::unlinkat, Call::flock, Call::random};
+  constexpr std::array errors{ENOSPC, EDQUOT, EIO, ESTALE, EINTR, EAGAIN, EACCES, EROFS};
+  std::array<int, test::call_count> uses{};
+  {
+    test::FaultySystem os;
+    ScopedSystem const scope(os);
+    os.limit_transfers(20);
+    publish("counted");
+    for (std::size_t i = 0; i < uses.size(); ++i) uses[i] = os.uses(static_cast<Call>(i));
+  }
+  int failures = 0;
+  for (auto const call : calls) {
+    int const last = uses[static_cast<std::size_t>(call)];
+    ASSERT_GT(last, 0) << test::call_names[static_cast<std::size_t>(call)] << " is not on the way";
+    for (int const error : errors) {
+      for (int const nth : {1, 2, last}) {
+        if (nth > last) continue;
+        auto const what = std::string(test::call_names[static_cast<std::size_t>(call)]) + " use " + std::to_string(nth) +
+                          " errno " + std::to_string(error);
+        auto const before = names();
+        auto const name = "file." + std::to_string(failures++);
+        test::FaultySystem os;
+        os.limit_transfers(20);
+        os.fail(call, nth, error);
+        bool published = false;
+        {
+          ScopedSystem const scope(os);
+          try {
+            publish(name);
+            published = true;
+          } catch (IoError const& failed) {
+            EXPECT_EQ(failed.system_errno(), error) << what;
+          }
+        }
+        auto expected = before;
+        if (published) {
+          EXPECT_EQ(read(name), content) << what;
+          EXPECT_TRUE(error == EINTR || call == Call::flock) << what << " was swallowed";
+          expected.push_back(name);
+          std::sort(expected.begin(), expected.end());
+        }
+        EXPECT_EQ(names(), expected) << what;
+      }
+    }
+  }
+  EXPECT_GT(failures, 100);
+}
+
+TEST_F(AtomicFileTest, leaves_a_whole_file_or_a_temporary_wherever_it_is_killed) {
+  struct Case {
+    char const* point;
+    bool temporary;
+    bool final_name;
+  };
+  constexpr std::array cases{Case{"platform.atomic_file.created", true, false}, Case{"platform.atomic_file.reserved", true, false},
+                             Case{"platform.atomic_file.written", true, false}, Case{"platform.atomic_file.synced", true, false},
+                             Case{"platform.atomic_file.closed", true, false},  Case{"platform.atomic_file.linked", true, true},
+                             Case{"platform.atomic_file.unlinked", false, true}, Case{"platform.atomic_file.published", false, true}};
+  for (auto const& expected : cases) {
+    test::TemporaryDirectory const root;
+    pid_t const child = ::fork();
+    if (child == 0) {
+      arm_crash_point(expected.point, 1);
+      auto const directory = Directory::open(root.path(), "test");
+      AtomicFile file(directory, "file", content.size(), "test");
+      file.write(bytes_of(content));
+      file.publish();
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << expected.point;
+    auto const left = Directory::open(root.path(), "test").names("test");
+    auto const temporaries = std::count_if(left.begin(), left.end(), [](auto const& n) { return final_name_of_temporary(n) == "file"; });
+    EXPECT_EQ(temporaries, expected.temporary ? 1 : 0) << expected.point;
+    EXPECT_EQ(std::count(left.begin(), left.end(), "file"), expected.final_name ? 1 : 0) << expected.point;
+    if (expected.final_name) {
+      std::ifstream in(root.path() / "file", std::ios::binary);
+      EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), content) << expected.point;
+    }
+  }
+}
+
+TEST(FinalNameOfTemporary, is_empty_for_names_of_others) {
+  EXPECT_EQ(final_name_of_temporary(".a.0123456789abcdef.tmp"), "a");
+  for (auto const* name : {"", ".tmp", "a.0123456789abcdef.tmp", ".0123456789abcdef.tmp", "..0123456789abcdef.tmp",
+                           ".a.0123456789abcdeF.tmp", ".a.0123456789abcde.tmp", ".a.0123456789abcdef.tmq"}) {
+    EXPECT_EQ(final_name_of_temporary(name), "") << name;
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::platform

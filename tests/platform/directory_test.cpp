@@ -1,0 +1,168 @@
+#include "lib/platform/directory.hpp"
+
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/support/faulty_system.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank::platform {
+namespace {
+
+namespace fs = std::filesystem;
+
+class DirectoryTest : public ::testing::Test {
+ protected:
+  void put(std::string const& name, std::string const& text = "x", mode_t mode = 0600) {
+    std::ofstream(root() / name) << text;
+    ::chmod((root() / name).c_str(), mode);
+  }
+  [[nodiscard]] fs::path const& root() const { return root_.path(); }
+  [[nodiscard]] Directory open() const { return Directory::open(root(), "test"); }
+
+  test::TemporaryDirectory root_{};
+  test::FaultySystem os_{};
+  ScopedSystem scope_{os_};
+};
+
+/// The IoError that `call` throws; fails the test when it throws none.
+template <class Call>
+IoError io_error_of(Call call) {
+  try {
+    call();
+  } catch (IoError const& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no IoError";
+  return IoError(ErrorInfo{});
+}
+
+TEST_F(DirectoryTest, is_made_with_its_parents_for_its_owner_only) {
+  auto const path = root() / "a" / "b" / "c";
+  auto const directory = Directory::open(path, "test", Missing::create);
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0700U);
+  EXPECT_EQ(directory.path(), path);
+}
+
+TEST_F(DirectoryTest, accepts_a_trailing_slash) {
+  auto const directory = Directory::open((root() / "a" / "").string(), "test", Missing::create);
+  EXPECT_TRUE(fs::is_directory(root() / "a"));
+  EXPECT_EQ(directory.path(), root() / "a");
+}
+
+TEST_F(DirectoryTest, is_made_by_many_at_once_without_a_race) {
+  auto const path = root() / "a" / "b" / "c" / "d";
+  std::vector<std::thread> threads;
+  std::atomic<int> opened{0};
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] { opened += Directory::open(path, "test", Missing::create).fd() >= 0 ? 1 : 0; });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(opened, 16);
+}
+
+TEST_F(DirectoryTest, may_be_a_symbolic_link_of_the_user) {
+  fs::create_directory(root() / "real");
+  fs::create_directory_symlink(root() / "real", root() / "link");
+  put("real/file");
+  EXPECT_THAT(Directory::open(root() / "link", "test").names("test"), ::testing::ElementsAre("file"));
+}
+
+TEST_F(DirectoryTest, names_path_and_errno_when_it_cannot_be_opened) {
+  auto const missing = io_error_of([&] { (void)Directory::open(root() / "none", "test"); });
+  EXPECT_EQ(missing.system_errno(), ENOENT);
+  EXPECT_EQ(missing.info().resource, (root() / "none").string());
+  put("file");
+  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "file", "test"); }).system_errno(), ENOTDIR);
+}
+
+TEST_F(DirectoryTest, says_why_it_could_not_be_made) {
+  os_.fail_always(test::Call::mkdirat, EROFS);
+  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "b", "test", Missing::create); }).system_errno(), EROFS);
+}
+
+TEST_F(DirectoryTest, refuses_what_every_stranger_can_write_to) {
+  ::chmod(root().c_str(), 0777);
+  EXPECT_THAT(io_error_of([&] { (void)open(); }).info().got, ::testing::HasSubstr("0777"));
+  ::chmod(root().c_str(), 01777);
+  EXPECT_NO_THROW((void)open());
+}
+
+TEST_F(DirectoryTest, lists_again_after_a_change) {
+  auto const directory = open();
+  EXPECT_TRUE(directory.names("test").empty());
+  put("b");
+  put("a");
+  EXPECT_THAT(directory.names("test"), ::testing::ElementsAre("a", "b"));
+}
+
+TEST_F(DirectoryTest, tells_a_missing_file_from_an_unreadable_one) {
+  put("file");
+  auto const directory = open();
+  EXPECT_FALSE(directory.open_file("none", "test").has_value());
+  os_.forget_uses();
+  os_.fail(test::Call::openat, 1, ESTALE);
+  EXPECT_EQ(io_error_of([&] { (void)directory.open_file("file", "test"); }).system_errno(), ESTALE);
+  EXPECT_TRUE(directory.open_file("file", "test").has_value());
+}
+
+TEST_F(DirectoryTest, does_not_follow_a_link_inside) {
+  put("file");
+  fs::create_symlink(root() / "file", root() / "link");
+  EXPECT_THAT(io_error_of([&] { (void)open().open_file("link", "test"); }).info().got, ::testing::HasSubstr("symbolic link"));
+}
+
+TEST_F(DirectoryTest, refuses_a_pipe_without_waiting_for_its_writer) {
+  ASSERT_EQ(::mkfifo((root() / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(io_error_of([&] { (void)open().open_file("pipe", "test"); }).info().got, ::testing::HasSubstr("pipe"));
+}
+
+TEST_F(DirectoryTest, refuses_files_that_others_can_write) {
+  put("group", "x", 0620);
+  put("world", "x", 0602);
+  put("readable", "x", 0644);
+  auto const directory = open();
+  EXPECT_THAT(io_error_of([&] { (void)directory.open_file("group", "test"); }).info().got, ::testing::HasSubstr("0620"));
+  EXPECT_THAT(io_error_of([&] { (void)directory.open_file("world", "test"); }).info().got, ::testing::HasSubstr("0602"));
+  EXPECT_TRUE(directory.open_file("readable", "test").has_value());
+}
+
+TEST_F(DirectoryTest, refuses_files_of_another_user) {
+  put("file");
+  auto const directory = open();
+  os_.on_fstat = [](struct stat& status) {
+    if (S_ISREG(status.st_mode)) status.st_uid = ::geteuid() + 4711;
+  };
+  auto const error = io_error_of([&] { (void)directory.open_file("file", "test"); });
+  EXPECT_THAT(error.info().got, ::testing::HasSubstr(std::to_string(::geteuid() + 4711)));
+  EXPECT_EQ(error.info().resource, (root() / "file").string());
+}
+
+TEST_F(DirectoryTest, removes_a_file_once) {
+  put("file");
+  auto const directory = open();
+  EXPECT_TRUE(directory.remove("file", "test"));
+  EXPECT_FALSE(directory.remove("file", "test"));
+}
+
+TEST_F(DirectoryTest, tolerates_file_systems_that_cannot_sync_a_directory) {
+  auto const directory = open();
+  os_.fail(test::Call::fsync, 1, EINVAL);
+  EXPECT_NO_THROW(directory.sync("test"));
+  os_.fail(test::Call::fsync, 2, EIO);
+  EXPECT_EQ(io_error_of([&] { directory.sync("test"); }).system_errno(), EIO);
+}
+
+}  // namespace
+}  // namespace crossrank::platform

@@ -1,0 +1,132 @@
+#include "lib/platform/system.hpp"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "lib/platform/fd.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/retry.hpp"
+#include "tests/support/faulty_system.hpp"
+
+namespace crossrank::platform {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool closes_on_exec(int fd) { return (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0; }
+
+TEST(System, makes_descriptors_that_close_on_exec) {
+  Fd const file(system().openat(AT_FDCWD, "/proc/self/maps", O_RDONLY, 0));
+  Fd const memory(system().memfd_create("test", 0));
+  Fd const socket(system().socket(AF_UNIX, SOCK_STREAM, 0));
+  for (auto const* fd : {&file, &memory, &socket}) {
+    ASSERT_TRUE(fd->valid());
+    EXPECT_TRUE(closes_on_exec(fd->get()));
+  }
+}
+
+TEST(System, seals_memory_against_truncation) {
+  Fd const memory(system().memfd_create("test", MFD_ALLOW_SEALING));
+  ASSERT_EQ(system().ftruncate(memory.get(), 4096), 0);
+  ASSERT_EQ(system().add_seals(memory.get(), F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  EXPECT_EQ(system().ftruncate(memory.get(), 0), -1);
+  EXPECT_EQ(errno, EPERM);
+}
+
+TEST(System, returns_from_a_futex_wait_when_the_time_is_up) {
+  std::uint32_t const word = 1;
+  EXPECT_EQ(system().futex_wait(&word, 1, 1ms), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  EXPECT_EQ(system().futex_wait(&word, 2, 1s), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST(System, wakes_a_sleeper_through_another_mapping_of_the_word) {
+  Fd const memory(system().memfd_create("test", 0));
+  ASSERT_EQ(system().ftruncate(memory.get(), 4096), 0);
+  auto const map = [&] {
+    return static_cast<std::uint32_t*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0));
+  };
+  auto* const here = map();
+  auto* const there = map();
+  std::thread sleeper([&] {
+    while (std::atomic_ref<std::uint32_t>(*there).load() == 0) system().futex_wait(there, 0, 10s);
+  });
+  std::atomic_ref<std::uint32_t>(*here).store(1);
+  // a private futex would be keyed by address, and this wake would reach nobody
+  system().futex_wake(here, 1);
+  sleeper.join();
+  ::munmap(here, 4096);
+  ::munmap(there, 4096);
+}
+
+TEST(System, fills_more_random_bytes_than_one_call_gives) {
+  std::array<std::byte, 4096> bytes{};
+  ASSERT_EQ(system().random(bytes), 0);
+  EXPECT_NE(std::count(bytes.begin() + 2048, bytes.end(), std::byte{0}), 2048);
+}
+
+TEST(System, is_replaced_for_a_scope_only) {
+  auto* const before = &system();
+  test::FaultySystem replacement;
+  {
+    ScopedSystem const scope(replacement);
+    EXPECT_EQ(&system(), &replacement);
+  }
+  EXPECT_EQ(&system(), before);
+}
+
+TEST(Fd, closes_once_through_the_seam) {
+  test::FaultySystem os;
+  ScopedSystem const scope(os);
+  {
+    Fd first(system().memfd_create("test", 0));
+    Fd second(std::move(first));
+    EXPECT_FALSE(first.valid());
+    EXPECT_TRUE(second.valid());
+  }
+  EXPECT_EQ(os.uses(test::Call::close), 1);
+}
+
+TEST(Fd, reports_a_failed_close_and_has_let_go) {
+  test::FaultySystem os;
+  ScopedSystem const scope(os);
+  os.fail(test::Call::close, 1, ENOSPC);
+  Fd fd(system().memfd_create("test", 0));
+  EXPECT_EQ(fd.close(), ENOSPC);
+  EXPECT_FALSE(fd.valid());
+  EXPECT_EQ(fd.close(), 0);
+  EXPECT_EQ(os.uses(test::Call::close), 1);
+}
+
+TEST(ThrowIo, names_call_resource_and_errno) {
+  try {
+    throw_io("workspace: fsync", "/some/file", ENOSPC, "free space");
+  } catch (IoError const& error) {
+    EXPECT_EQ(error.system_errno(), ENOSPC);
+    EXPECT_EQ(error.info().resource, "/some/file");
+    EXPECT_NE(error.info().system.find("ENOSPC"), std::string::npos);
+  }
+}
+
+TEST(RetryInterrupted, gives_up_on_a_call_that_is_always_interrupted) {
+  int calls = 0;
+  int const result = retry_interrupted([&] {
+    ++calls;
+    errno = EINTR;
+    return -1;
+  });
+  EXPECT_EQ(result, -1);
+  EXPECT_LE(calls, 1000);
+  EXPECT_GE(calls, 2);
+}
+
+}  // namespace
+}  // namespace crossrank::platform

@@ -1,0 +1,138 @@
+#pragma once
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "lib/platform/system.hpp"
+
+namespace crossrank::test {
+
+/// The calls that a `FaultySystem` counts and can fail.
+enum class Call : std::size_t {
+  openat, close, pread, write, pwrite, fsync, fstat, fstatat, fallocate, ftruncate, linkat, renameat, unlinkat, mkdirat,
+  flock, random, count,
+};
+
+inline constexpr std::size_t call_count = static_cast<std::size_t>(Call::count);
+inline constexpr std::array<char const*, call_count> call_names{
+    "openat", "close", "pread", "write", "pwrite", "fsync", "fstat", "fstatat", "fallocate", "ftruncate", "linkat",
+    "renameat", "unlinkat", "mkdirat", "flock", "random"};
+
+/// The operating system with faults: the nth use of one call fails, transfers are cut short, time passes when asked to.
+///
+/// What is not told to fail goes to the real system. `close` releases the descriptor even when it reports a failure, as
+/// Linux does.
+class FaultySystem : public platform::System {
+ public:
+  /// Fails use `nth` (from 1) of `call` with `error`, and `times` - 1 uses after it.
+  void fail(Call call, int nth, int error, int times = 1) { plan_[index(call)] = {nth, error, times}; }
+  /// Fails every use.
+  void fail_always(Call call, int error) { fail(call, 1, error, always); }
+  /// Transfers at most this many bytes per read or write; 0: as many as asked for.
+  void limit_transfers(std::size_t bytes) { transfer_limit_ = bytes; }
+  /// Lets time stand still but for `sleep`, which takes no time.
+  void fake_clock() { fake_ = true; }
+  /// Called before each use of a call that names a file, with the name.
+  std::function<void(Call, std::string const&)> on_name{};
+  /// Edits what fstat found.
+  std::function<void(struct stat&)> on_fstat{};
+  /// Called during each sleep, after the fake clock has moved.
+  std::function<void()> on_sleep{};
+
+  [[nodiscard]] int uses(Call call) const { return uses_[index(call)]; }
+  [[nodiscard]] int sleeps() const { return sleeps_; }
+  void forget_uses() { uses_.fill(0); }
+
+  int openat(int directory, char const* path, int flags, mode_t mode) override {
+    return fails(Call::openat, path) ? -1 : System::openat(directory, path, flags, mode);
+  }
+  int close(int fd) override {
+    bool const failing = fails(Call::close);
+    int const error = errno;
+    int const result = System::close(fd);
+    if (failing) errno = error;
+    return failing ? -1 : result;
+  }
+  ssize_t pread(int fd, void* to, std::size_t bytes, off_t at) override {
+    return fails(Call::pread) ? -1 : System::pread(fd, to, cut(bytes), at);
+  }
+  ssize_t write(int fd, void const* from, std::size_t bytes) override {
+    return fails(Call::write) ? -1 : System::write(fd, from, cut(bytes));
+  }
+  ssize_t pwrite(int fd, void const* from, std::size_t bytes, off_t at) override {
+    return fails(Call::pwrite) ? -1 : System::pwrite(fd, from, cut(bytes), at);
+  }
+  int fsync(int fd) override { return fails(Call::fsync) ? -1 : System::fsync(fd); }
+  int fstat(int fd, struct stat* out) override {
+    if (fails(Call::fstat)) return -1;
+    int const result = System::fstat(fd, out);
+    if (result == 0 && on_fstat) on_fstat(*out);
+    return result;
+  }
+  int fstatat(int directory, char const* path, struct stat* out, int flags) override {
+    return fails(Call::fstatat, path) ? -1 : System::fstatat(directory, path, out, flags);
+  }
+  int fallocate(int fd, int mode, off_t at, off_t bytes) override {
+    return fails(Call::fallocate) ? -1 : System::fallocate(fd, mode, at, bytes);
+  }
+  int ftruncate(int fd, off_t bytes) override { return fails(Call::ftruncate) ? -1 : System::ftruncate(fd, bytes); }
+  int linkat(int from_directory, char const* from, int to_directory, char const* to) override {
+    return fails(Call::linkat, to) ? -1 : System::linkat(from_directory, from, to_directory, to);
+  }
+  int renameat(int from_directory, char const* from, int to_directory, char const* to) override {
+    return fails(Call::renameat, to) ? -1 : System::renameat(from_directory, from, to_directory, to);
+  }
+  int unlinkat(int directory, char const* path, int flags) override {
+    return fails(Call::unlinkat, path) ? -1 : System::unlinkat(directory, path, flags);
+  }
+  int mkdirat(int directory, char const* path, mode_t mode) override {
+    return fails(Call::mkdirat, path) ? -1 : System::mkdirat(directory, path, mode);
+  }
+  int flock(int fd, int operation) override { return fails(Call::flock) ? -1 : System::flock(fd, operation); }
+  int random(std::span<std::byte> out) override { return fails(Call::random) ? -1 : System::random(out); }
+  void sleep(std::chrono::nanoseconds duration) override {
+    ++sleeps_;
+    if (fake_) {
+      clock_ += duration;
+    } else {
+      System::sleep(duration);
+    }
+    if (on_sleep) on_sleep();
+  }
+  std::chrono::nanoseconds now() override { return fake_ ? clock_ : System::now(); }
+
+ private:
+  struct Plan {
+    int nth = 0;
+    int error = 0;
+    int times = 0;
+  };
+  static constexpr int always = 1'000'000'000;
+  static std::size_t index(Call call) { return static_cast<std::size_t>(call); }
+
+  [[nodiscard]] std::size_t cut(std::size_t bytes) const {
+    return transfer_limit_ == 0 || bytes < transfer_limit_ ? bytes : transfer_limit_;
+  }
+  bool fails(Call call, char const* name = nullptr) {
+    if (name != nullptr && on_name) on_name(call, name);
+    std::lock_guard const lock(mutex_);
+    int const use = ++uses_[index(call)];
+    auto const& plan = plan_[index(call)];
+    if (plan.nth == 0 || use < plan.nth || use - plan.nth >= plan.times) return false;
+    errno = plan.error;
+    return true;
+  }
+
+  std::mutex mutex_{};
+  std::array<int, call_count> uses_{};
+  std::array<Plan, call_count> plan_{};
+  std::size_t transfer_limit_ = 0;
+  bool fake_ = false;
+  std::chrono::nanoseconds clock_{std::chrono::hours(1)};
+  int sleeps_ = 0;
+};
+
+}  // namespace crossrank::test
