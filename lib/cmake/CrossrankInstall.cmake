@@ -19,6 +19,5 @@ configure_file(lib/cmake/crossrank.pc.in ${PROJECT_BINARY_DIR}/crossrank.pc @ONL
 install(FILES ${PROJECT_BINARY_DIR}/crossrank.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(CROSSRANK_BUILD_TOOLS)
-  set_target_properties(crossrank_command PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS crossrank_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

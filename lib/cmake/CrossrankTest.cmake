@@ -1,14 +1,8 @@
-# The product's objects, linked statically: tests reach what stays inside.
-add_library(crossrank_internal STATIC $<TARGET_OBJECTS:crossrank_objects>)
-target_include_directories(crossrank_internal PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
-target_compile_definitions(crossrank_internal PUBLIC CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
-target_link_libraries(crossrank_internal PUBLIC nlohmann_json::nlohmann_json Threads::Threads Boost::headers Boost::filesystem
-                      crossrank_xxhash)
-
 # What every test executable has in common.
 function(crossrank_add_test_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE crossrank_internal crossrank_warnings crossrank_crash_point_list GTest::gmock GTest::gtest)
+  target_compile_definitions(${name} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
   target_precompile_headers(${name} PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
 endfunction()

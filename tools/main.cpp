@@ -1,0 +1,26 @@
+#include <crossrank/version.hpp>
+
+#include <cstdio>
+#include <exception>
+
+#include <CLI/CLI.hpp>
+
+#include "tools/run_command.hpp"
+
+int main(int argc, char** argv) {
+  CLI::App app("crossrank: configs and weights between the ranks of one job", "crossrank");
+  app.set_version_flag("--version", "crossrank " CROSSRANK_VERSION);
+  app.require_subcommand(1);
+  int exit_code = 0;
+  try {
+    crossrank::tools::add_run_command(app, exit_code);
+    app.parse(argc, argv);
+  } catch (CLI::ParseError const& error) {
+    int const shown = app.exit(error);
+    return shown == 0 ? 0 : 2;
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "crossrank: %s\n", error.what());
+    return 1;
+  }
+  return exit_code;
+}

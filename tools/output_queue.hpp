@@ -1,0 +1,30 @@
+#pragma once
+#include <cstddef>
+#include <string>
+
+namespace crossrank::tools {
+
+/// Bytes on their way to a descriptor whose reader may be slow: written only when that does not block.
+class OutputQueue {
+ public:
+  /// With more than this waiting the ranks are not read from, so that they wait as they would at a full pipe.
+  static constexpr std::size_t high_water = 1U << 20U;
+
+  explicit OutputQueue(int fd) noexcept : fd_(fd) {}
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+  /// Append here.
+  [[nodiscard]] std::string& waiting() noexcept { return waiting_; }
+  [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
+  [[nodiscard]] bool full() const noexcept { return waiting_.size() > high_water; }
+  /// The reader is gone: what is added is dropped.
+  [[nodiscard]] bool broken() const noexcept { return broken_; }
+  /// Writes as long as `poll` says that there is room.
+  void flush();
+
+ private:
+  int fd_;
+  bool broken_ = false;
+  std::string waiting_;
+};
+
+}  // namespace crossrank::tools
