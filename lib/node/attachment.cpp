@@ -1,0 +1,105 @@
+#include "lib/node/attachment.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <fstream>
+#include <new>
+#include <string>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank::node {
+namespace {
+
+constexpr std::uint64_t address_bits = std::uint64_t{1} << 46;  // what all arenas of a node may map in one process
+constexpr std::uint64_t least_arena = std::uint64_t{1} << 20;
+
+/// The number in a cgroup file, or none for "max" and for files that are not there.
+std::optional<std::uint64_t> read_limit(char const* path) {
+  std::ifstream file(path);
+  std::uint64_t value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+std::uint64_t memory_there_is() {
+  auto const pages = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES)));
+  auto bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  for (auto const* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    if (auto const limit = read_limit(path)) bytes = std::min(bytes, *limit);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::uint64_t address_space_left() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t pages = 0;
+  statm >> pages;
+  auto const used = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return std::max<std::uint64_t>(limit.rlim_cur > used ? limit.rlim_cur - used : 0, 1);
+}
+
+NodeSizes choose_sizes(NodeOptions const& options, std::uint64_t address_space) {
+  auto const ranks = static_cast<std::uint64_t>(options.ranks);
+  NodeSizes sizes;
+  sizes.cap_bytes = std::max(options.cap_bytes.value_or(memory_there_is() / 2), std::uint64_t{page_bytes});
+  sizes.arena_bytes = std::min(std::bit_ceil(std::min(sizes.cap_bytes, address_bits / 8) * 4), address_bits / ranks);
+  if (address_space != 0) sizes.arena_bytes = std::min(sizes.arena_bytes, address_space / 2 / ranks);
+  sizes.arena_bytes = std::max(sizes.arena_bytes / page_bytes * page_bytes, least_arena);
+  return sizes;
+}
+
+platform::Fd make_control(NodeOptions const& options, NodeSizes sizes) {
+  ControlGeometry const geometry(options.ranks);
+  auto fd = make_shared_memory("control segment", geometry.total_bytes());
+  if (int const error = reserve_pages(fd, 0, geometry.base_bytes()); error != 0) {
+    platform::throw_io({.operation = "connect",
+                        .message = "no memory for the control segment of " + std::to_string(options.ranks) + " ranks",
+                        .expected = std::to_string(geometry.base_bytes()) + " bytes",
+                        .remedy = "raise the memory limit of this container"},
+                       error);
+  }
+  init_control(fd, options, sizes);
+  return fd;
+}
+
+void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes sizes) {
+  ControlGeometry const geometry(options.ranks);
+  Mapping const mapping(fd, geometry.base_bytes(), Mapping::Access::read_write, "control segment");
+  auto* const header = new (mapping.data()) ControlHeader{};
+  auto const nonce = random_nonce();
+  header->version = layout_version;
+  header->ranks = static_cast<std::uint32_t>(options.ranks);
+  header->nonce[0] = nonce[0];
+  header->nonce[1] = nonce[1];
+  header->arena_bytes = sizes.arena_bytes;
+  header->cap_bytes = sizes.cap_bytes;
+  header->group_capacity = geometry.group_capacity();
+  header->slot_capacity = geometry.slot_capacity();
+  header->magic = control_magic;
+}
+
+void check_control(ControlHeader const& header, NodeOptions const& options) {
+  auto const refuse = [](std::string expected, std::string got) {
+    throw MismatchError({.operation = "connect",
+                         .message = "the ranks of this node are built from different versions of crossrank",
+                         .expected = std::move(expected),
+                         .got = std::move(got),
+                         .remedy = "run one version on all ranks",
+                         .group_usable = false});
+  };
+  if (header.magic != control_magic) refuse("a control segment", "other bytes");
+  if (header.version != layout_version) refuse("layout " + std::to_string(layout_version), "layout " + std::to_string(header.version));
+  if (header.ranks != static_cast<std::uint32_t>(options.ranks)) {
+    refuse(std::to_string(options.ranks) + " ranks", std::to_string(header.ranks) + " ranks");
+  }
+}
+
+}  // namespace crossrank::node

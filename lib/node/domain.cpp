@@ -1,0 +1,309 @@
+#include "lib/node/domain.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <utility>
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "lib/node/counters.hpp"
+#include "lib/node/process_exit.hpp"
+#include "lib/node/watcher.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::node {
+namespace {
+
+using platform::system;
+
+std::uint64_t now_ns() { return static_cast<std::uint64_t>(system().now().count()); }
+
+}  // namespace
+
+void ring(std::atomic<std::uint32_t>& bell) noexcept {
+  auto seen = bell.load(std::memory_order_seq_cst);
+  while ((seen & 1) != 0) {
+    if (!bell.compare_exchange_weak(seen, (seen + 2) & ~1U, std::memory_order_seq_cst)) continue;
+    count(counters().futex_wakes);
+    system().futex_wake(reinterpret_cast<std::uint32_t const*>(&bell), INT_MAX);
+    return;
+  }
+}
+
+/// One private page that the kernel empties in a forked child, and the process id for kernels that do not.
+struct NodeDomain::OwnerPage {
+  OwnerPage() : pid(::getpid()) {
+    void* const page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return;
+    mark = static_cast<std::uint32_t volatile*>(page);
+    if (system().madvise(page, page_bytes, 18 /* MADV_WIPEONFORK */) != 0) {
+      ::munmap(page, page_bytes);
+      mark = nullptr;
+      return;
+    }
+    *mark = 1;
+  }
+  ~OwnerPage() {
+    if (mark != nullptr) ::munmap(const_cast<std::uint32_t*>(mark), page_bytes);
+  }
+  OwnerPage(OwnerPage const&) = delete;
+  OwnerPage& operator=(OwnerPage const&) = delete;
+
+  std::uint32_t volatile* mark = nullptr;
+  pid_t pid;
+};
+
+NodeDomain::NodeDomain(NodeOptions options) : options_(std::move(options)), geometry_(options_.ranks), owner_(std::make_unique<OwnerPage>()) {}
+
+std::shared_ptr<NodeDomain> NodeDomain::join(NodeOptions const& options) {
+  if (options.ranks < 1 || options.ranks > max_ranks || options.rank < 0 || options.rank >= options.ranks) {
+    throw UsageError({.operation = "connect",
+                      .message = "this rank cannot be on this node",
+                      .expected = "a rank below the number of ranks, of which there are 1 to " + std::to_string(max_ranks),
+                      .got = "rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks)});
+  }
+  auto rendezvous = options.threads ? thread_rendezvous(options) : socket_rendezvous(options);
+  if (!rendezvous) rendezvous = named_rendezvous(options);
+  std::shared_ptr<NodeDomain> domain(new NodeDomain(options));
+  domain->attach(rendezvous->attach());
+  CROSSRANK_CRASH_POINT("node.domain.attached");
+  rendezvous->ready();
+  CROSSRANK_CRASH_POINT("node.domain.joined");
+  domain->decide_spinning();
+  register_domain(domain);
+  return domain;
+}
+
+void NodeDomain::attach(Attachment attachment) {
+  attachment_ = std::move(attachment);
+  check_control(header(), options_);
+  leases_ = std::make_unique<LeaseTable>(control(), options_.ranks);
+  arena_ = std::make_unique<Arena>(Arena::Parts{.memory = attachment_.arenas[static_cast<std::size_t>(options_.rank)],
+                                                .fd = attachment_.arena_fd,
+                                                .control_fd = attachment_.control_fd,
+                                                .control = attachment_.control,
+                                                .rank = options_.rank,
+                                                .ranks = options_.ranks});
+  auto& own = own_record();
+  own.pid = ::getpid();
+  own.global_rank = static_cast<std::uint32_t>(options_.global_rank);
+  own.pid_namespace = pid_namespace();
+  own.attached_at = now_ns();
+  own.progress_at.store(now_ns(), std::memory_order_relaxed);
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (::sched_getaffinity(0, sizeof cpus, &cpus) == 0) std::memcpy(own.cpu_mask, &cpus, std::min(sizeof own.cpu_mask, sizeof cpus));
+  if (!options_.threads) {
+    watcher_ = std::make_unique<Watcher>(
+        records(), options_.rank, options_.ranks,
+        Watcher::Hooks{.on_death = [this](int rank) { record_departure(rank, RankState::dead); },
+                       .on_beat = [this, last = std::uint64_t{0}]() mutable {
+                         auto& record = own_record();
+                         record.heartbeat.fetch_add(1, std::memory_order_relaxed);
+                         if (auto const progress = record.progress.load(std::memory_order_relaxed); progress != std::exchange(last, progress)) {
+                           record.progress_at.store(now_ns(), std::memory_order_relaxed);
+                         }
+                       }});
+  }
+  own.state.store(static_cast<std::uint32_t>(RankState::attached), std::memory_order_release);
+  if (options_.rank == 0) {
+    // The group of all ranks is the first block: nobody makes another before all are ready.
+    std::vector<int> all(static_cast<std::size_t>(options_.ranks));
+    std::iota(all.begin(), all.end(), 0);
+    static_cast<void>(make_group_block(all, "node"));
+  }
+}
+
+NodeDomain::~NodeDomain() {
+  unregister_domain(this);
+  if (!is_own_process()) {
+    if (watcher_) watcher_->abandon();
+    return;
+  }
+  leave();
+}
+
+void NodeDomain::leave() noexcept {
+  if (!attachment_.control || !is_own_process()) return;
+  record_departure(options_.rank, RankState::left);
+}
+
+bool NodeDomain::is_own_process() const noexcept {
+  if (owner_->mark != nullptr) return *owner_->mark == 1;
+  return owner_->pid == ::getpid();
+}
+
+void NodeDomain::require_own_process(char const* operation) const {
+  if (is_own_process()) return;
+  throw UsageError({.operation = operation,
+                    .message = "a forked child is not a rank",
+                    .expected = "a call from pid " + std::to_string(owner_->pid),
+                    .got = "pid " + std::to_string(::getpid()),
+                    .remedy = "call from the parent, or exec a program that connects by itself"});
+}
+
+FlightRing& NodeDomain::flight(int rank) const noexcept {
+  return reinterpret_cast<FlightRing*>(control() + geometry_.flights_offset())[rank];
+}
+
+std::byte const* NodeDomain::arena_of(int rank) const noexcept { return attachment_.arenas[static_cast<std::size_t>(rank)]->data(); }
+
+void NodeDomain::record_departure(int rank, RankState how) const noexcept {
+  auto& record = records()[rank];
+  auto expected = static_cast<std::uint32_t>(RankState::attached);
+  // Read by whoever sees the new state; another rank may be recording the same death a moment apart.
+  record.departed_at.store(now_ns(), std::memory_order_relaxed);
+  if (!record.state.compare_exchange_strong(expected, static_cast<std::uint32_t>(how), std::memory_order_seq_cst)) return;
+  header().departures.fetch_add(1, std::memory_order_seq_cst);
+  ring_groups_of(rank);
+}
+
+void NodeDomain::ring_groups_of(int rank) const noexcept {
+  auto const made = header().groups_made.load(std::memory_order_acquire);
+  for (std::uint32_t index = 0; index < made; ++index) {
+    auto& group = group_block(index);
+    if (group.used.load(std::memory_order_acquire) != block_ready) continue;
+    auto* const members = members_of(index);
+    auto const size = std::min(group.size, static_cast<std::uint32_t>(options_.ranks));
+    bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) { return m.domain_rank == static_cast<std::uint32_t>(rank); });
+    if (!concerned) continue;
+    for (std::uint32_t i = 0; i < size; ++i) ring(members[i].bell);
+  }
+}
+
+bool NodeDomain::has_departed(int rank) const noexcept {
+  auto const& record = records()[rank];
+  auto const state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
+  if (state == RankState::dead || state == RankState::left) return true;
+  if (state == RankState::absent || (record.life.load(std::memory_order_acquire) & owner_died_bit) == 0) return false;
+  record_departure(rank, RankState::dead);
+  return true;
+}
+
+bool NodeDomain::has_departed_slow(int rank) const noexcept {
+  if (has_departed(rank)) return true;
+  if (options_.threads || !is_dumping_core(records()[rank])) return false;
+  record_departure(rank, RankState::dead);
+  return true;
+}
+
+std::string NodeDomain::last_words(int rank) const {
+  auto const& record = records()[rank];
+  auto const bytes = std::min<std::size_t>(record.words_bytes.load(std::memory_order_acquire), sizeof record.words);
+  return {record.words, bytes};
+}
+
+std::string NodeDomain::describe(int rank) const {
+  auto const& record = records()[rank];
+  auto const seconds = [](std::uint64_t since) {
+    std::array<char, 32> text{};
+    auto const now = now_ns();
+    std::snprintf(text.data(), text.size(), "%.1f s", now > since ? static_cast<double>(now - since) * 1e-9 : 0.0);
+    return std::string(text.data());
+  };
+  auto const state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
+  std::string text;
+  switch (state) {
+    case RankState::absent: text = "not attached"; break;
+    case RankState::attached: text = "alive, last progress " + seconds(record.progress_at.load(std::memory_order_relaxed)) + " ago"; break;
+    case RankState::left: text = "left " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
+    case RankState::dead: text = "died " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
+  }
+  text += " (pid " + std::to_string(record.pid) + ")";
+  auto const verb = static_cast<spi::Verb>(record.last_verb.load(std::memory_order_relaxed));
+  if (verb != spi::Verb::none) {
+    text += ", last in " + std::string(spi::to_string(verb)) + " round " + std::to_string(record.last_round.load(std::memory_order_relaxed));
+  }
+  if (record.in_user_code.load(std::memory_order_relaxed) != 0) text += ", in the caller's code";
+  if (auto const words = last_words(rank); !words.empty()) text += ": " + words;
+  return text;
+}
+
+std::uint32_t NodeDomain::make_group_block(std::vector<int> const& members, std::string const& name) {
+  auto const bytes = ControlGeometry::group_bytes(static_cast<int>(members.size()));
+  for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
+    // Reserving pages that are reserved already does no harm, and nothing may be touched before.
+    auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
+    if (int const error = reserve_pages(*attachment_.control_fd, offset, bytes); error != 0) {
+      platform::throw_io("make group " + name, "control segment", error, "raise the memory limit of this container");
+    }
+    auto& group = group_block(index);
+    std::uint32_t free = block_free;
+    if (!group.used.compare_exchange_strong(free, block_being_made, std::memory_order_acq_rel)) continue;
+    fill_group_block(index, members, name);
+    return index;
+  }
+  throw UnavailableError({.operation = "make group " + name,
+                          .message = "too many groups at once on this node",
+                          .expected = "at most " + std::to_string(geometry_.group_capacity()),
+                          .remedy = "close groups that are no longer needed"});
+}
+
+void NodeDomain::fill_group_block(std::uint32_t index, std::vector<int> const& members, std::string const& name) noexcept {
+  auto& group = group_block(index);
+  auto* const blocks = members_of(index);
+  std::memset(static_cast<void*>(blocks), 0, ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
+  for (std::size_t i = 0; i < members.size(); ++i) blocks[i].domain_rank = static_cast<std::uint32_t>(members[i]);
+  group.size = static_cast<std::uint32_t>(members.size());
+  ++group.epoch;
+  std::memset(group.name, 0, sizeof group.name);
+  name.copy(group.name, sizeof group.name - 1);
+  group.decision.store(Decision{}.pack(), std::memory_order_relaxed);
+  group.members.store(static_cast<std::uint32_t>(members.size()), std::memory_order_relaxed);
+  group.used.store(block_ready, std::memory_order_release);
+  auto high = header().groups_made.load(std::memory_order_relaxed);
+  while (high <= index && !header().groups_made.compare_exchange_weak(high, index + 1, std::memory_order_acq_rel)) {
+  }
+}
+
+GroupHeader& NodeDomain::group_block(std::uint32_t index) const noexcept {
+  return *reinterpret_cast<GroupHeader*>(control() + geometry_.groups_offset() + index * geometry_.group_stride());
+}
+
+MemberBlock* NodeDomain::members_of(std::uint32_t index) const noexcept {
+  return reinterpret_cast<MemberBlock*>(reinterpret_cast<std::byte*>(&group_block(index)) + sizeof(GroupHeader));
+}
+
+Channel* NodeDomain::channels_of(std::uint32_t index) const noexcept {
+  return reinterpret_cast<Channel*>(members_of(index) + group_block(index).size);
+}
+
+void NodeDomain::leave_group_block(std::uint32_t index) noexcept {
+  auto& group = group_block(index);
+  if (group.members.fetch_sub(1, std::memory_order_acq_rel) == 1) group.used.store(block_free, std::memory_order_release);
+}
+
+void NodeDomain::say_last_words(std::string_view words) noexcept {
+  auto& record = own_record();
+  auto const bytes = words.copy(record.words, sizeof record.words);
+  record.words_bytes.store(static_cast<std::uint32_t>(bytes), std::memory_order_release);
+}
+
+void NodeDomain::decide_spinning() noexcept {
+  std::array<std::uint64_t, 16> all{};
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] |= records()[rank].cpu_mask[i];
+  }
+  long cpus = 0;
+  for (auto const word : all) cpus += __builtin_popcountll(word);
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  long quota = 0;
+  long period = 0;
+  if (file >> quota >> period && period > 0) cpus = std::min(cpus, std::max(1L, quota / period));
+  may_spin_ = options_.ranks <= cpus;
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,102 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/node/arena.hpp"
+#include "lib/node/attachment.hpp"
+#include "lib/node/layout.hpp"
+#include "lib/node/leases.hpp"
+
+namespace crossrank::node {
+
+class Watcher;
+
+/// The ranks of one job on one node, and the memory that they share.
+///
+/// Made by `join`, which all of them call; held by every group, workspace, tensor and lease that needs it; left with the
+/// last of these, or when the process exits. A rank that ends in any other way is dead, and the others learn it within
+/// a tenth of a second.
+class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
+ public:
+  /// Collective over the ranks of the node: blocks until all have come.
+  [[nodiscard]] static std::shared_ptr<NodeDomain> join(NodeOptions const& options);
+  ~NodeDomain();
+  NodeDomain(NodeDomain const&) = delete;
+  NodeDomain& operator=(NodeDomain const&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return options_.rank; }
+  [[nodiscard]] int ranks() const noexcept { return options_.ranks; }
+  [[nodiscard]] ControlHeader& header() const noexcept { return *reinterpret_cast<ControlHeader*>(control()); }
+  [[nodiscard]] RankRecord& record(int rank) const noexcept { return records()[rank]; }
+  [[nodiscard]] RankRecord& own_record() const noexcept { return records()[options_.rank]; }
+  [[nodiscard]] FlightRing& flight(int rank) const noexcept;
+  [[nodiscard]] Arena& arena() const noexcept { return *arena_; }
+  [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
+  /// First byte of a rank's arena as this process sees it; not writable but for one's own.
+  [[nodiscard]] std::byte const* arena_of(int rank) const noexcept;
+  [[nodiscard]] std::size_t arena_bytes() const noexcept { return header().arena_bytes; }
+
+  /// Whether every rank of the node can have a CPU for itself: only then does waiting begin with spinning.
+  [[nodiscard]] bool may_spin() const noexcept { return may_spin_; }
+  [[nodiscard]] bool threads() const noexcept { return options_.threads; }
+
+  /// False in a forked child: it is not a rank, and must not touch what its parent shares.
+  [[nodiscard]] bool is_own_process() const noexcept;
+  /// Throws `UsageError` in a forked child.
+  void require_own_process(char const* operation) const;
+
+  /// Whether a rank has died or left; records a death that nobody has seen yet. Costs two loads.
+  [[nodiscard]] bool has_departed(int rank) const noexcept;
+  /// The same for a rank that somebody waits for, with what only the file system tells: a core dump under way.
+  [[nodiscard]] bool has_departed_slow(int rank) const noexcept;
+  /// "dead since 1.2 s (pid 4711), last in barrier round 17" and the like, for error texts.
+  [[nodiscard]] std::string describe(int rank) const;
+  /// The last words of a rank that ended by an exception; empty when it left none.
+  [[nodiscard]] std::string last_words(int rank) const;
+
+  // blocks of groups
+  /// Takes a block for a group of `members`; `UnavailableError` when there are too many groups at once.
+  [[nodiscard]] std::uint32_t make_group_block(std::vector<int> const& members, std::string const& name);
+  [[nodiscard]] GroupHeader& group_block(std::uint32_t index) const noexcept;
+  [[nodiscard]] MemberBlock* members_of(std::uint32_t index) const noexcept;
+  [[nodiscard]] Channel* channels_of(std::uint32_t index) const noexcept;
+  /// Gives one member's part of the block up; the last one frees it.
+  void leave_group_block(std::uint32_t index) noexcept;
+
+  /// Publishes why this process is about to end, and fails every group that it is in. Async-signal-unsafe, never throws.
+  void say_last_words(std::string_view words) noexcept;
+  /// Records that this rank leaves in order. Idempotent; called by the destructor and when the process exits.
+  void leave() noexcept;
+
+ private:
+  struct OwnerPage;
+
+  explicit NodeDomain(NodeOptions options);
+  void attach(Attachment attachment);
+  void record_departure(int rank, RankState how) const noexcept;
+  void ring_groups_of(int rank) const noexcept;
+  void fill_group_block(std::uint32_t index, std::vector<int> const& members, std::string const& name) noexcept;
+  void decide_spinning() noexcept;
+  [[nodiscard]] std::byte* control() const noexcept { return attachment_.control->data(); }
+  [[nodiscard]] RankRecord* records() const noexcept { return reinterpret_cast<RankRecord*>(control() + geometry_.records_offset()); }
+
+  NodeOptions options_;
+  ControlGeometry geometry_;
+  Attachment attachment_;
+  std::unique_ptr<OwnerPage> owner_;
+  std::unique_ptr<LeaseTable> leases_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Watcher> watcher_;
+  bool may_spin_ = false;
+};
+
+/// Rings a doorbell: wakes its owner if it sleeps. The caller has changed what it waits for by a sequentially consistent
+/// read-modify-write before.
+void ring(std::atomic<std::uint32_t>& bell) noexcept;
+
+}  // namespace crossrank::node

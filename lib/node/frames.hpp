@@ -1,0 +1,52 @@
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/platform/fd.hpp"
+
+namespace crossrank::node {
+
+/// What the ranks of a node say to each other on the rendezvous socket; one size, so that a read is whole or an error.
+struct Frame {
+  enum class Kind : std::uint32_t { hello = 1, welcome, arena, memory, ack, ready, go, refuse };
+  std::uint32_t magic = 0x43524652;  // "RFRC"
+  std::uint32_t layout = 0;
+  Kind kind = Kind::hello;
+  std::uint32_t error_code = 0;  ///< of `refuse`: an ErrorCode
+  std::int32_t rank = -1;
+  std::int32_t ranks = 0;
+  std::int64_t pid = 0;
+  std::uint64_t value = 0;       ///< hello: address space; welcome: bytes of an arena; memory: first rank; refuse: culprits
+  std::uint64_t extra = 0;       ///< welcome: bytes of the control segment; memory: how many descriptors follow
+  std::array<char, 33> key{};    ///< digest of the job key
+  std::array<char, 463> text{};
+};
+static_assert(sizeof(Frame) == 544);
+
+/// Most descriptors in one message; the kernel takes 253, and counts those in flight against the user's limit.
+inline constexpr std::size_t fds_per_frame = 64;
+
+enum class Received { frame, closed, timed_out };
+
+/// Sends one frame with descriptors. False when the peer has gone. `until` is a time of the seam's clock.
+[[nodiscard]] bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::chrono::nanoseconds until);
+
+/// Receives one frame, and the descriptors that came with it.
+[[nodiscard]] Received receive_frame(int socket, Frame& frame, std::vector<platform::Fd>& fds, std::chrono::nanoseconds until);
+
+/// Waits until one of `sockets` can be read: its index, or -1 when the time has come.
+[[nodiscard]] int wait_readable(std::span<int const> sockets, std::chrono::nanoseconds until);
+
+/// Copies `text` into a fixed array, cut where it does not fit, always ended.
+template <std::size_t N>
+void put_text(std::array<char, N>& to, std::string const& text) {
+  auto const bytes = text.size() < N - 1 ? text.size() : N - 1;
+  text.copy(to.data(), bytes);
+  to[bytes] = '\0';
+}
+
+}  // namespace crossrank::node

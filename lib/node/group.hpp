@@ -1,0 +1,132 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "lib/node/domain.hpp"
+
+namespace crossrank::node {
+
+/// What a member announces when it arrives at a round.
+struct Post {
+  spi::Verb verb = spi::Verb::none;
+  std::uint64_t digest = 0;  ///< of what all members must agree on
+  Slot slot{};               ///< that holds the payload; none when `bytes` is 0 or the payload is inline
+  std::size_t offset = 0;    ///< of the payload in the member's arena
+  std::size_t bytes = 0;     ///< of the payload there
+  int root = 0;
+  bool also_next = false;    ///< arrive at the next round as well: a writer does not wait in the first one of a range
+  std::span<std::byte const> inlined{};  ///< at most `Arrival::inline_bytes`
+};
+
+/// A member's own error, published instead of its payload.
+struct OwnError {
+  std::string type{};
+  std::string text{};
+};
+
+enum class Outcome { passed, passed_failed };
+
+/// A group of ranks of one node, and its meetings.
+///
+/// Each meeting is a round. Members arrive by `post`; a round passes once all have, and fails when one is lost, makes no
+/// progress for too long, disagrees, or gives the group up. Which of the two is settled by one decision word that all obey,
+/// so no member passes a round that another fails. One thread per member at a time.
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  /// The group of all ranks of the node.
+  [[nodiscard]] static std::shared_ptr<Group> of_node(std::shared_ptr<NodeDomain> domain, std::string name);
+  /// Collective over `this`: the group of `members` (ranks of this group), null where the list is empty.
+  [[nodiscard]] std::shared_ptr<Group> split(std::vector<int> const& members, std::string name, spi::Patience const& patience);
+  ~Group();
+  Group(Group const&) = delete;
+  Group& operator=(Group const&) = delete;
+
+  [[nodiscard]] NodeDomain& domain() const noexcept { return *domain_; }
+  [[nodiscard]] std::shared_ptr<NodeDomain> const& shared_domain() const noexcept { return domain_; }
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  /// Rank on the node of a member.
+  [[nodiscard]] int node_rank(int member) const noexcept { return node_ranks_[static_cast<std::size_t>(member)]; }
+
+  /// Arrives at the next round and returns its number. Waits first until this member's earlier rounds are decided, as a
+  /// line is not written again before. Throws what failed the group.
+  [[nodiscard]] std::uint64_t post(Post const& post, spi::Patience const& patience);
+  /// Arrives with an error of one's own instead of a payload: the round passes, and every member throws `RemoteError`.
+  [[nodiscard]] std::uint64_t post_error(Post const& post, OwnError const& error, spi::Patience const& patience);
+  /// Whether the round is decided. Throws when it failed.
+  [[nodiscard]] bool test(std::uint64_t round, std::string_view operation);
+  /// Waits for the round: spinning first where every rank has a CPU, then yielding, then asleep.
+  Outcome wait(std::uint64_t round, spi::Patience const& patience, std::string_view operation);
+  /// After `passed_failed`: the `RemoteError` that names the members and their errors.
+  [[nodiscard]] RemoteError remote_error(std::uint64_t round, std::string_view operation) const;
+
+  /// What a member announced for a round that has passed; readable until this member posts the round after it.
+  [[nodiscard]] Arrival const& arrival(int member, std::uint64_t round) const noexcept { return blocks_[member].arrivals[round & 1]; }
+  /// The payload that it points to, whole and inside the member's arena, else `FormatError`.
+  [[nodiscard]] std::span<std::byte const> payload(int member, Arrival const& arrival) const;
+
+  /// Fails the lowest undecided round, and with it all later ones, for everybody.
+  void abort(std::string_view why) noexcept;
+  /// Leaves in order: later drops of the handle are not a departure.
+  void closed() noexcept { closed_ = true; }
+
+  // What waits for something else than a round: messages.
+  struct Condition {
+    virtual ~Condition() = default;
+    [[nodiscard]] virtual bool done() = 0;
+    /// Whether it hangs on this member.
+    [[nodiscard]] virtual bool waits_for(int member) = 0;
+  };
+  /// Waits until the condition holds; a failed group or a member that is lost or too slow ends the wait with its error.
+  void wait_for(Condition& condition, spi::Patience const& patience, std::string_view operation);
+  [[nodiscard]] Channel& channel(int src, int dst) const noexcept { return channels_[src * size_ + dst]; }
+  /// Rings one member's doorbell.
+  void ring_member(int member) noexcept { ring(blocks_[member].bell); }
+  /// Throws what failed the group, if anything has.
+  void throw_if_failed(std::string_view operation) const;
+  /// Counts as progress of this rank for whoever waits for it.
+  void progress() noexcept { domain_->own_record().progress.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  friend class Patrol;
+  class RoundCondition;
+
+  Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::string name, int rank);
+  [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(header_->decision.load(std::memory_order_seq_cst)); }
+  [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept;
+  [[nodiscard]] bool departed(int member) const noexcept;
+  void write_arrival(std::uint64_t round, Post const& post, std::uint8_t flags) noexcept;
+  void await_own_rounds(spi::Patience const& patience, std::string_view operation);
+  /// Decides every round that all members have reached.
+  void advance() noexcept;
+  [[nodiscard]] Verdict judge(std::uint64_t round) noexcept;
+  [[nodiscard]] bool decide(Decision from, Verdict verdict) noexcept;
+  void fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text) noexcept;
+  void ring_all() noexcept;
+  [[nodiscard]] std::string describe_mismatch(std::uint64_t round, std::vector<int>& blamed) const;
+  [[noreturn]] void throw_decision(Decision decision, std::string_view operation) const;
+  bool spin(Condition& condition) const;
+
+  std::shared_ptr<NodeDomain> domain_;
+  std::uint32_t block_;
+  std::string name_;
+  int rank_;
+  int size_;
+  std::vector<int> node_ranks_;
+  GroupHeader* header_;
+  MemberBlock* blocks_;
+  Channel* channels_;
+  std::uint64_t posted_ = 0;  ///< rounds that this member has arrived at
+  bool closed_ = false;
+};
+
+}  // namespace crossrank::node

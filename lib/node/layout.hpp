@@ -1,0 +1,234 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+/// What stands in the control segment of a node: fixed-width, standard-layout structs, one writer for each line.
+///
+/// The segment is: `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, then `group_capacity` group blocks, then the
+/// lease table. Offsets are computed by `ControlGeometry` from the number of ranks alone, so every rank agrees on them.
+namespace crossrank::node {
+
+inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
+/// Bumped with every change of this file: ranks built from different layouts refuse each other.
+inline constexpr std::uint32_t layout_version = 1;
+inline constexpr std::size_t page_bytes = 4096;
+inline constexpr int max_ranks = 4096;  ///< what 12 bits of a decision word can name
+
+enum class RankState : std::uint32_t { absent = 0, attached = 1, left = 2, dead = 3 };
+
+/// First page of the segment. Written by the host of the rendezvous before anybody else maps it, but for the counters.
+struct alignas(page_bytes) ControlHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t ranks;
+  std::uint64_t nonce[2];       ///< identifies this start of the job
+  std::uint64_t arena_bytes;    ///< virtual size of each arena
+  std::uint64_t cap_bytes;      ///< most memory that all arenas together may hold
+  std::uint32_t group_capacity;
+  std::uint32_t slot_capacity;  ///< lease slots for each arena
+
+  /// Memory taken by all arenas; fetch_add before fallocate, given back by trim.
+  alignas(64) std::atomic<std::uint64_t> reserved_bytes;
+  /// Counts recorded deaths and departures: waiters look at the records only when it has moved.
+  alignas(64) std::atomic<std::uint32_t> departures;
+  /// Group blocks from this index on were never used, nor are their pages reserved.
+  std::atomic<std::uint32_t> groups_made;
+  /// Ranks attached so far, for the start through named segments.
+  alignas(64) std::atomic<std::uint32_t> attached;
+};
+static_assert(std::is_standard_layout_v<ControlHeader> && sizeof(ControlHeader) == page_bytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// One rank's own page: life token, progress, and its last words.
+struct alignas(1024) RankRecord {
+  /// Thread id of the rank's library thread, on that thread's robust list: the kernel sets FUTEX_OWNER_DIED when the
+  /// thread ends, however it ends. Nobody acquires it; watchers sleep on it.
+  alignas(64) std::atomic<std::uint32_t> life;
+  std::atomic<std::uint32_t> state;  ///< RankState; `attached` becomes `left` or `dead` once, by compare-and-swap
+  std::int32_t pid;
+  std::uint32_t global_rank;
+  std::uint64_t pid_namespace;
+  std::atomic<std::uint64_t> departed_at;  ///< monotonic nanoseconds
+  std::uint64_t attached_at;
+
+  /// Written by the rank: moves whenever it does something that a waiter should count as progress.
+  alignas(64) std::atomic<std::uint64_t> progress;
+  std::atomic<std::uint32_t> in_user_code;  ///< open ranges and guards
+  std::atomic<std::uint32_t> last_verb;
+  std::atomic<std::uint64_t> last_round;
+  std::atomic<std::uint64_t> last_bytes;
+  std::atomic<std::uint64_t> arena_used;  ///< bytes of its arena under lease, for error texts
+
+  alignas(64) std::atomic<std::uint64_t> heartbeat;  ///< counted by its watcher, ten times a second
+  std::atomic<std::uint64_t> progress_at;            ///< when its watcher last saw `progress` move
+
+  alignas(64) std::uint64_t cpu_mask[16];  ///< CPUs that it may run on
+
+  alignas(64) std::atomic<std::uint32_t> words_bytes;  ///< length of `words`, stored last (release)
+  char words[508];                                     ///< why it left: text of the exception that ended it
+};
+static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 1024);
+
+/// What a rank did last, for a reader that comes after its death; one writer, read with `position` before and after.
+struct FlightEntry {
+  std::uint64_t at;  ///< tenths of a second since the rank attached
+  std::uint64_t round;
+  std::uint64_t bytes;
+  std::uint32_t group;
+  std::uint32_t verb;
+};
+static_assert(sizeof(FlightEntry) == 32);
+
+struct alignas(64) FlightRing {
+  static constexpr std::size_t entries = 254;
+  std::atomic<std::uint64_t> position;
+  FlightEntry ring[entries];
+};
+static_assert(sizeof(FlightRing) == 2 * page_bytes);
+
+/// How a round was decided.
+enum class Verdict : std::uint32_t {
+  pass = 1,
+  pass_failed = 2,  ///< all arrived, one of them with an error of its own: `RemoteError`, the group goes on
+  lost = 3,         ///< a member died or left before it arrived
+  timeout = 4,      ///< a member made no progress for the whole deadline
+  mismatch = 5,     ///< the members disagree about the call
+  aborted = 6,      ///< a member gave the group up
+};
+
+/// A group's decision word: which round was decided last, by whom, and how. Rounds are decided in order, one at a time,
+/// each once, by compare-and-swap from the one before; a verdict from `lost` on is the last and fails all later rounds.
+struct Decision {
+  std::uint64_t round = 0;
+  int decider = 0;
+  Verdict verdict = Verdict::pass;
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return round << 16 | static_cast<std::uint64_t>(decider) << 4 | static_cast<std::uint64_t>(verdict);
+  }
+  [[nodiscard]] static Decision unpack(std::uint64_t word) noexcept {
+    return {word >> 16, static_cast<int>(word >> 4 & 0xfff), static_cast<Verdict>(word & 0xf)};
+  }
+  [[nodiscard]] bool failed() const noexcept { return verdict >= Verdict::lost; }
+};
+
+/// What a member announces for one round. Two of them alternate, so that a line stays readable until all have posted the
+/// round after it.
+struct alignas(128) Arrival {
+  static constexpr std::size_t inline_bytes = 72;
+  std::atomic<std::uint64_t> round;  ///< stored last, by a sequentially consistent exchange
+  std::uint64_t digest;              ///< of the arguments that all must agree on
+  std::uint64_t offset;              ///< of the payload in the member's arena
+  std::uint64_t bytes;               ///< of the payload
+  std::uint64_t generation;          ///< of the slot that holds it
+  std::uint32_t slot;
+  std::uint8_t verb;
+  std::uint8_t flags;                ///< ArrivalFlag
+  std::uint16_t root;
+  std::uint64_t range;               ///< number of the range, for error texts
+  std::uint8_t inlined[inline_bytes];  ///< the payload itself when it is this small
+};
+static_assert(std::is_standard_layout_v<Arrival> && sizeof(Arrival) == 128 && offsetof(Arrival, inlined) == 56);
+
+enum ArrivalFlag : std::uint8_t {
+  arrival_also_next = 1,  ///< counts for the next round too: a writer does not wait in the first round of a range
+  arrival_failed = 2,     ///< the member could not do its part; its `Detail` says why
+  arrival_inline = 4,     ///< the payload is `inlined`
+};
+
+/// Why a round failed, in the line of the rank that decided it (or that could not do its part); written before the
+/// arrival or the decision that points to it.
+struct alignas(64) Detail {
+  std::uint32_t kind;      ///< free for the verdict's own use
+  std::uint32_t culprits;  ///< how many of `blamed` are set
+  std::uint16_t blamed[62];
+  std::uint32_t type_bytes;
+  std::uint32_t text_bytes;
+  char type[92];
+  char text[404];
+};
+static_assert(std::is_standard_layout_v<Detail> && sizeof(Detail) == 640);
+
+struct alignas(1024) MemberBlock {
+  Arrival arrivals[2];  ///< by parity of the round
+  /// The doorbell: bit 0 says that the member sleeps or is about to; a ring adds 2 and clears it.
+  alignas(64) std::atomic<std::uint32_t> bell;
+  std::atomic<std::uint32_t> gone;  ///< 1 once the member has dropped its handle without closing the group
+  std::uint32_t domain_rank;
+  alignas(64) Detail failure;   ///< of a round that this member decided
+  alignas(64) Detail own_error; ///< with `arrival_failed`
+};
+static_assert(sizeof(MemberBlock) == 2048);
+
+/// Messages of one ordered pair of members.
+struct alignas(64) Channel {
+  static constexpr std::size_t depth = 8;
+  struct Message {
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    std::uint32_t slot;
+    std::uint32_t tag;
+    std::uint64_t generation;
+  };
+  std::atomic<std::uint64_t> sent;  ///< messages posted; written by the sender
+  alignas(64) std::atomic<std::uint64_t> received;  ///< messages taken; written by the receiver
+  alignas(64) Message ring[depth];
+};
+static_assert(sizeof(Channel) == 384);
+
+enum BlockUse : std::uint32_t { block_free = 0, block_ready = 1, block_being_made = 2 };
+
+struct alignas(page_bytes) GroupHeader {
+  std::atomic<std::uint32_t> used;     ///< BlockUse; taken by compare-and-swap
+  std::atomic<std::uint32_t> members;  ///< still attached; the last one frees the block
+  std::uint32_t size;
+  std::uint32_t epoch;                 ///< counts the block's lives
+  char name[128];
+  alignas(64) std::atomic<std::uint64_t> decision;
+};
+static_assert(sizeof(GroupHeader) == page_bytes);
+
+/// A reader's hold on a slot: generation, offers not yet taken, leases taken; changed by compare-and-swap only.
+struct LeaseWord {
+  std::uint64_t generation = 0;  ///< low 40 bits of the slot's generation
+  std::uint32_t offered = 0;
+  std::uint32_t taken = 0;
+
+  static constexpr std::uint64_t generation_mask = (std::uint64_t{1} << 40) - 1;
+  static constexpr std::uint32_t count_limit = 4095;
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return (generation & generation_mask) << 24 | static_cast<std::uint64_t>(offered) << 12 | taken;
+  }
+  [[nodiscard]] static LeaseWord unpack(std::uint64_t word) noexcept {
+    return {word >> 24, static_cast<std::uint32_t>(word >> 12 & 0xfff), static_cast<std::uint32_t>(word & 0xfff)};
+  }
+  [[nodiscard]] bool free() const noexcept { return offered == 0 && taken == 0; }
+};
+
+/// Where everything stands, for a given number of ranks.
+class ControlGeometry {
+ public:
+  explicit ControlGeometry(int ranks);
+  [[nodiscard]] int ranks() const noexcept { return ranks_; }
+  [[nodiscard]] std::size_t records_offset() const noexcept { return sizeof(ControlHeader); }
+  [[nodiscard]] std::size_t flights_offset() const noexcept;
+  [[nodiscard]] std::size_t groups_offset() const noexcept;
+  [[nodiscard]] std::size_t group_stride() const noexcept;
+  /// Bytes of a group block with `members` members.
+  [[nodiscard]] static std::size_t group_bytes(int members) noexcept;
+  [[nodiscard]] std::uint32_t group_capacity() const noexcept { return 256; }
+  [[nodiscard]] std::size_t leases_offset() const noexcept;
+  [[nodiscard]] std::uint32_t slot_capacity() const noexcept;
+  /// Bytes of the lease words of one slot: one for each reader, whole cache lines.
+  [[nodiscard]] std::size_t lease_row_bytes() const noexcept;
+  [[nodiscard]] std::size_t total_bytes() const noexcept;
+  /// What must be reserved before anybody attaches: header, records and flight rings.
+  [[nodiscard]] std::size_t base_bytes() const noexcept { return groups_offset(); }
+
+ private:
+  int ranks_;
+};
+
+}  // namespace crossrank::node

@@ -1,0 +1,211 @@
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/attachment.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+
+/// Where sockets are refused, the ranks meet at a named control segment. It appears whole: made under a random name,
+/// filled, locked, then linked to the name of the job; whoever comes second finds it there. Every rank holds a shared
+/// lock on each segment it uses, so that a segment that nobody holds is an orphan for the next sweep. Names go as soon
+/// as all ranks are attached.
+namespace crossrank::node {
+namespace {
+
+using platform::Fd;
+using platform::system;
+
+constexpr auto look_again = std::chrono::milliseconds(5);
+
+std::string control_name(NodeOptions const& options) { return "/" + segment_prefix() + options.key.digest() + ".control"; }
+
+std::string arena_name(NodeOptions const& options, ControlHeader const& header, int rank) {
+  return "/" + segment_prefix() + options.key.digest() + "." + std::to_string(header.nonce[0]) + ".arena" + std::to_string(rank);
+}
+
+void hold(Fd const& fd, std::string const& name) {
+  if (system().flock(fd.get(), LOCK_SH | LOCK_NB) != 0) platform::throw_io("connect", name, errno);
+}
+
+std::string in_shm(std::string const& name) { return "/dev/shm" + name; }
+
+class NamedRendezvous final : public Rendezvous {
+ public:
+  explicit NamedRendezvous(NodeOptions options) : options_(std::move(options)), until_(system().now() + options_.timeout) {}
+
+  ~NamedRendezvous() override {
+    if (!own_name_.empty()) system().shm_unlink(own_name_.c_str());
+    if (!control_name_.empty()) system().shm_unlink(control_name_.c_str());
+  }
+
+  Attachment attach() override {
+    sweep_names();
+    auto control = open_or_make_control();
+    ControlGeometry const geometry(options_.ranks);
+    check_shared_memory(control, geometry.total_bytes(), control_name(options_));
+    memory_.control = std::make_shared<Mapping>(control, geometry.total_bytes(), Mapping::Access::read_write, "control segment");
+    memory_.control_fd = std::make_shared<Fd>(std::move(control));
+    auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
+    check_control(header, options_);
+    make_own_arena(header);
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      auto const what = "arena of rank " + std::to_string(rank);
+      if (rank == options_.rank) {
+        memory_.arenas.push_back(std::make_shared<Mapping>(*memory_.arena_fd, header.arena_bytes, Mapping::Access::read_write, what));
+        continue;
+      }
+      auto const fd = await_arena(header, rank);
+      memory_.arenas.push_back(std::make_shared<Mapping>(fd, header.arena_bytes, Mapping::Access::read_only, what));
+    }
+    CROSSRANK_CRASH_POINT("node.named.attached");
+    return memory_;
+  }
+
+  void ready() override {
+    auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
+    auto const all = static_cast<std::uint32_t>(options_.ranks);
+    if (header.attached.fetch_add(1, std::memory_order_acq_rel) + 1 == all) system().shm_unlink(control_name(options_).c_str());
+    while (header.attached.load(std::memory_order_acquire) < all) {
+      check_peers();
+      pause_or_fail("did not finish attaching", -1);
+    }
+    system().shm_unlink(own_name_.c_str());
+    own_name_.clear();
+    control_name_.clear();
+  }
+
+ private:
+  Fd open_or_make_control() {
+    auto const name = control_name(options_);
+    for (;;) {
+      Fd fd(system().shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0));
+      if (fd) {
+        hold(fd, name);
+        struct stat status {};
+        if (system().fstat(fd.get(), &status) == 0 && status.st_nlink > 0) return fd;
+        continue;  // swept between the open and the lock
+      }
+      if (errno != ENOENT) platform::throw_io("connect", in_shm(name), errno, "start with another job id");
+      if (auto made = make_named_control(name)) return made;
+      pause_or_fail("could not agree who makes the control segment", -1);
+    }
+  }
+
+  Fd make_named_control(std::string const& name) {
+    auto const sizes = choose_sizes(options_, address_space_left());
+    auto const draft = unique_segment_name();
+    Fd fd(system().shm_open(draft.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    if (!fd) platform::throw_io("connect", in_shm(draft), errno, "allow memfd_create and sockets, or make /dev/shm writable");
+    hold(fd, draft);
+    fill_control(fd, sizes, draft);
+    CROSSRANK_CRASH_POINT("node.named.control_filled");
+    int const linked = system().linkat(AT_FDCWD, in_shm(draft).c_str(), AT_FDCWD, in_shm(name).c_str());
+    int const error = errno;
+    system().shm_unlink(draft.c_str());
+    if (linked == 0) {
+      control_name_ = name;
+      return fd;
+    }
+    if (error != EEXIST) platform::throw_io("connect", in_shm(name), error);
+    return Fd();
+  }
+
+  void fill_control(Fd const& fd, NodeSizes sizes, std::string const& draft) {
+    ControlGeometry const geometry(options_.ranks);
+    auto const discard = [&](int error) {
+      system().shm_unlink(draft.c_str());
+      platform::throw_io({.operation = "connect",
+                          .message = "no memory for the control segment",
+                          .expected = std::to_string(geometry.base_bytes()) + " bytes",
+                          .resource = in_shm(draft),
+                          .remedy = "give /dev/shm more room (docker --shm-size), or allow memfd_create and sockets"},
+                         error);
+    };
+    if (system().ftruncate(fd.get(), static_cast<off_t>(geometry.total_bytes())) != 0) discard(errno);
+    if (int const error = reserve_pages(fd, 0, geometry.base_bytes()); error != 0) discard(error);
+    init_control(fd, options_, sizes);
+  }
+
+  void make_own_arena(ControlHeader const& header) {
+    own_name_ = arena_name(options_, header, options_.rank);
+    Fd fd(system().shm_open(own_name_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    if (!fd && errno == EEXIST) {
+      own_name_.clear();
+      throw UsageError({.operation = "connect",
+                        .message = "rank " + std::to_string(options_.rank) + " came twice",
+                        .expected = "one process for each rank",
+                        .got = "a second one, pid " + std::to_string(::getpid()),
+                        .resource = "job " + options_.key.job_id,
+                        .remedy = "give each process its own RANK, and each job its own CROSSRANK_JOB_ID",
+                        .rank = options_.rank,
+                        .world_size = options_.ranks,
+                        .culprits = {options_.rank}});
+    }
+    if (!fd) platform::throw_io("connect", in_shm(own_name_), errno, "make /dev/shm writable");
+    hold(fd, own_name_);
+    if (system().ftruncate(fd.get(), static_cast<off_t>(header.arena_bytes)) != 0) platform::throw_io("connect", in_shm(own_name_), errno);
+    memory_.arena_fd = std::make_shared<Fd>(std::move(fd));
+    CROSSRANK_CRASH_POINT("node.named.arena_made");
+  }
+
+  /// A peer's arena once it is there and has its size.
+  Fd await_arena(ControlHeader const& header, int rank) {
+    auto const name = arena_name(options_, header, rank);
+    for (;;) {
+      Fd fd(system().shm_open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0));
+      struct stat status {};
+      if (fd && system().fstat(fd.get(), &status) == 0 && static_cast<std::uint64_t>(status.st_size) == header.arena_bytes) {
+        check_shared_memory(fd, header.arena_bytes, name);
+        hold(fd, name);
+        return fd;
+      }
+      if (!fd && errno != ENOENT) platform::throw_io("connect", in_shm(name), errno);
+      pause_or_fail("did not come", rank);
+    }
+  }
+
+  /// Between a peer's attachment and its `ready` its death shows in its record alone.
+  void check_peers() const {
+    auto const* const records = reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      auto const life = records[rank].life.load(std::memory_order_acquire);
+      constexpr std::uint32_t owner_died = 0x40000000;
+      if ((life & owner_died) != 0) fail(ErrorCode::peer_lost, "died before all ranks had attached", rank);
+    }
+  }
+
+  void pause_or_fail(std::string const& what, int rank) const {
+    if (system().now() >= until_) fail(ErrorCode::timeout, what, rank);
+    system().sleep(look_again);
+  }
+
+  [[noreturn]] void fail(ErrorCode code, std::string const& what, int rank) const {
+    ErrorInfo info{.operation = "connect",
+                   .message = (rank < 0 ? std::string("the ranks of this node ") : "rank " + std::to_string(rank) + " ") + what,
+                   .resource = "job " + options_.key.job_id,
+                   .remedy = "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT",
+                   .rank = options_.rank,
+                   .world_size = options_.ranks};
+    if (rank >= 0) info.culprits = {rank};
+    info.group_usable = false;
+    throw_error(code, std::move(info));
+  }
+
+  NodeOptions options_;
+  std::chrono::nanoseconds until_;
+  Attachment memory_;
+  std::string own_name_;      ///< of this rank's arena, while it has one
+  std::string control_name_;  ///< while this rank made the control segment and not all have attached
+};
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> named_rendezvous(NodeOptions const& options) { return std::make_unique<NamedRendezvous>(options); }
+
+}  // namespace crossrank::node

@@ -1,0 +1,78 @@
+#include "lib/node/patrol.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "lib/node/rank_list.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::node {
+namespace {
+
+constexpr auto longest_slice = std::chrono::milliseconds(100);
+constexpr auto shortest_slice = std::chrono::milliseconds(2);
+constexpr auto beats_missing = std::chrono::seconds(1);  // ten heartbeats: the watcher is stopped or starved
+
+std::string milliseconds(std::chrono::nanoseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
+}
+
+}  // namespace
+
+Patrol::Patrol(Group& group, spi::Patience const& patience)
+    : group_(group),
+      patience_(patience),
+      slice_(std::clamp<std::chrono::nanoseconds>(patience.timeout / 8, shortest_slice, longest_slice)),
+      last_look_(platform::system().now()),
+      watched_(static_cast<std::size_t>(group.size())) {
+  for (int member = 0; member < group.size(); ++member) {
+    auto const& record = group.domain().record(group.node_rank(member));
+    watched_[static_cast<std::size_t>(member)].progress = record.progress.load(std::memory_order_relaxed);
+    watched_[static_cast<std::size_t>(member)].heartbeat = record.heartbeat.load(std::memory_order_relaxed);
+  }
+}
+
+bool Patrol::too_slow(int member, std::chrono::nanoseconds awake) {
+  auto& domain = group_.domain();
+  auto const& record = domain.record(group_.node_rank(member));
+  auto& watched = watched_[static_cast<std::size_t>(member)];
+  auto const progress = record.progress.load(std::memory_order_relaxed);
+  auto const heartbeat = record.heartbeat.load(std::memory_order_relaxed);
+  watched.silent = progress == watched.progress ? watched.silent + awake : std::chrono::nanoseconds{};
+  watched.without_beat = heartbeat == watched.heartbeat ? watched.without_beat + awake : std::chrono::nanoseconds{};
+  watched.progress = progress;
+  watched.heartbeat = heartbeat;
+  bool const in_user_code = record.in_user_code.load(std::memory_order_relaxed) != 0;
+  bool const beats = domain.threads() || watched.without_beat < beats_missing;
+  return watched.silent >= (in_user_code && beats ? patience_.user_limit : patience_.timeout);
+}
+
+void Patrol::look(Group::Condition& condition) {
+  auto const now = platform::system().now();
+  auto const awake = std::min<std::chrono::nanoseconds>(now - last_look_, 2 * slice_);
+  last_look_ = now;
+  std::vector<int> lost;
+  std::vector<int> slow;
+  for (int member = 0; member < group_.size(); ++member) {
+    if (member == group_.rank()) continue;
+    // The life token first, the arrival after it: a member that arrived and then died still counts for this round.
+    bool const gone = group_.departed(member) || group_.domain().has_departed_slow(group_.node_rank(member));
+    if (!condition.waits_for(member)) continue;
+    if (gone) {
+      lost.push_back(member);
+    } else if (too_slow(member, awake)) {
+      slow.push_back(member);
+    }
+  }
+  if (condition.done()) return;
+  auto const name = [](std::vector<int> const& members) { return (members.size() == 1 ? "rank " : "ranks ") + compress(members); };
+  if (!lost.empty()) {
+    auto const& first = group_.domain().describe(group_.node_rank(lost.front()));
+    group_.fail(Verdict::lost, lost, name(lost) + " did not arrive: " + first);
+  } else if (!slow.empty()) {
+    group_.fail(Verdict::timeout, slow,
+                name(slow) + " made no progress for " + milliseconds(patience_.timeout) + ": " + group_.domain().describe(group_.node_rank(slow.front())));
+  }
+}
+
+}  // namespace crossrank::node

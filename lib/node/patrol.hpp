@@ -1,0 +1,38 @@
+#pragma once
+#include <chrono>
+#include <vector>
+
+#include "lib/node/group.hpp"
+
+namespace crossrank::node {
+
+/// What a member that waits does between two naps: looks whether those it waits for are still there and still moving.
+///
+/// A deadline counts the time that a member has made no progress while this rank was awake to see it: a job that was
+/// suspended as a whole has not timed out. While a member runs the caller's code inside a range or guard and its watcher
+/// beats, the longer limit holds for it.
+class Patrol {
+ public:
+  Patrol(Group& group, spi::Patience const& patience);
+  /// How long to sleep at most until the next look.
+  [[nodiscard]] std::chrono::nanoseconds slice() const noexcept { return slice_; }
+  /// Fails the group when a member that `condition` hangs on is lost or has been silent for too long.
+  void look(Group::Condition& condition);
+
+ private:
+  struct Watched {
+    std::uint64_t progress = 0;
+    std::uint64_t heartbeat = 0;
+    std::chrono::nanoseconds silent{};        ///< no progress
+    std::chrono::nanoseconds without_beat{};  ///< no sign of its watcher
+  };
+  [[nodiscard]] bool too_slow(int member, std::chrono::nanoseconds awake);
+
+  Group& group_;
+  spi::Patience patience_;
+  std::chrono::nanoseconds slice_;
+  std::chrono::nanoseconds last_look_;
+  std::vector<Watched> watched_;
+};
+
+}  // namespace crossrank::node

@@ -1,0 +1,125 @@
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/attachment.hpp"
+
+/// Ranks that are threads of one process share one writable mapping: a race between them is then a race on one address,
+/// which ThreadSanitizer sees.
+namespace crossrank::node {
+namespace {
+
+struct Meeting {
+  std::mutex mutex;
+  std::condition_variable moved;
+  Attachment memory;
+  std::vector<std::shared_ptr<platform::Fd>> arena_fds;
+  std::set<int> came;
+  int ready = 0;
+  bool failed = false;
+};
+
+struct Meetings {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<Meeting>> by_key;
+};
+
+Meetings& meetings() {
+  static auto* const all = new Meetings;  // never destroyed: threads may still be leaving when statics go
+  return *all;
+}
+
+std::shared_ptr<Meeting> meeting_of(std::string const& key) {
+  std::lock_guard const lock(meetings().mutex);
+  auto& slot = meetings().by_key[key];
+  auto meeting = slot.lock();
+  if (!meeting) slot = meeting = std::make_shared<Meeting>();
+  return meeting;
+}
+
+void forget(std::string const& key) {
+  std::lock_guard const lock(meetings().mutex);
+  meetings().by_key.erase(key);
+}
+
+class ThreadRendezvous final : public Rendezvous {
+ public:
+  explicit ThreadRendezvous(NodeOptions options)
+      : options_(std::move(options)), meeting_(meeting_of(options_.key.digest())), until_(std::chrono::steady_clock::now() + options_.timeout) {}
+
+  Attachment attach() override {
+    std::unique_lock lock(meeting_->mutex);
+    if (!meeting_->came.insert(options_.rank).second) {
+      throw UsageError({.operation = "connect",
+                        .message = "rank " + std::to_string(options_.rank) + " came twice",
+                        .expected = "one thread for each rank",
+                        .rank = options_.rank,
+                        .world_size = options_.ranks,
+                        .culprits = {options_.rank}});
+    }
+    if (!meeting_->memory.control) make_memory();
+    wait_all(lock, [this] { return static_cast<int>(meeting_->came.size()) == options_.ranks; });
+    auto out = meeting_->memory;
+    out.arena_fd = meeting_->arena_fds[static_cast<std::size_t>(options_.rank)];
+    return out;
+  }
+
+  void ready() override {
+    std::unique_lock lock(meeting_->mutex);
+    if (++meeting_->ready == options_.ranks) forget(options_.key.digest());
+    wait_all(lock, [this] { return meeting_->ready == options_.ranks; });
+  }
+
+ private:
+  void make_memory() {
+    auto const sizes = choose_sizes(options_, address_space_left());
+    auto control = std::make_shared<platform::Fd>(make_control(options_, sizes));
+    auto& memory = meeting_->memory;
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      auto const what = "arena of rank " + std::to_string(rank);
+      auto fd = std::make_shared<platform::Fd>(make_shared_memory(what, sizes.arena_bytes));
+      memory.arenas.push_back(std::make_shared<Mapping>(*fd, sizes.arena_bytes, Mapping::Access::read_write, what));
+      meeting_->arena_fds.push_back(std::move(fd));
+    }
+    memory.control = std::make_shared<Mapping>(*control, ControlGeometry(options_.ranks).total_bytes(), Mapping::Access::read_write,
+                                               "control segment");
+    memory.control_fd = std::move(control);
+  }
+
+  template <class Done>
+  void wait_all(std::unique_lock<std::mutex>& lock, Done done) {
+    meeting_->moved.notify_all();
+    if (meeting_->moved.wait_until(lock, until_, [&] { return done() || meeting_->failed; }) && !meeting_->failed) return;
+    bool const first = !std::exchange(meeting_->failed, true);
+    if (first) forget(options_.key.digest());
+    meeting_->moved.notify_all();
+    std::vector<int> missing;
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      if (!meeting_->came.contains(rank)) missing.push_back(rank);
+    }
+    throw TimeoutError({.operation = "connect",
+                        .message = "not all threads came in time",
+                        .expected = std::to_string(options_.ranks) + " ranks",
+                        .got = std::to_string(meeting_->came.size()),
+                        .resource = "job " + options_.key.job_id,
+                        .rank = options_.rank,
+                        .world_size = options_.ranks,
+                        .culprits = std::move(missing),
+                        .group_usable = false});
+  }
+
+  NodeOptions options_;
+  std::shared_ptr<Meeting> meeting_;
+  std::chrono::steady_clock::time_point until_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> thread_rendezvous(NodeOptions const& options) { return std::make_unique<ThreadRendezvous>(options); }
+
+}  // namespace crossrank::node

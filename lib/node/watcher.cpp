@@ -1,0 +1,146 @@
+#include "lib/node/watcher.hpp"
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "lib/platform/fd.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::node {
+namespace {
+
+using platform::system;
+
+constexpr auto beat = std::chrono::milliseconds(100);
+
+std::uint32_t const* futex_of(std::atomic<std::uint32_t> const& word) {
+  static_assert(sizeof(word) == sizeof(std::uint32_t));
+  return reinterpret_cast<std::uint32_t const*>(&word);
+}
+
+/// All signals are the program's: none is delivered to the library's thread.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(SignalsBlocked const&) = delete;
+  SignalsBlocked& operator=(SignalsBlocked const&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+static_assert(owner_died_bit == FUTEX_OWNER_DIED);
+
+/// A robust list with one entry, whose futex is the life word.
+struct Watcher::Token {
+  robust_list_head head{};
+  robust_list entry{};
+};
+
+Watcher::Watcher(RankRecord* records, int rank, int ranks, Hooks hooks)
+    : records_(records), rank_(rank), ranks_(ranks), hooks_(std::move(hooks)), token_(std::make_unique<Token>()) {
+  {
+    SignalsBlocked const blocked;
+    thread_ = std::thread([this] { run(); });
+  }
+  while (started_.load(std::memory_order_acquire) == 0) system().futex_wait(futex_of(started_), 0, beat);
+}
+
+Watcher::~Watcher() {
+  if (!thread_.joinable()) return;
+  stop_.store(true, std::memory_order_seq_cst);
+  // The thread stores what it sleeps on, then looks at stop_: one of the two sees the other; a beat ends it in any case.
+  if (auto* const word = asleep_on_.load(std::memory_order_seq_cst)) system().futex_wake(futex_of(*word), INT_MAX);
+  thread_.join();
+}
+
+void Watcher::abandon() noexcept {
+  if (thread_.joinable()) thread_.detach();
+}
+
+void Watcher::run() {
+  pthread_setname_np(pthread_self(), "crossrank");
+  auto& life = records_[rank_].life;
+  token_->head.list.next = &token_->entry;
+  token_->entry.next = &token_->head.list;
+  token_->head.futex_offset = reinterpret_cast<char*>(&life) - reinterpret_cast<char*>(&token_->entry);
+  system().set_robust_list(&token_->head, sizeof token_->head);
+  life.store(static_cast<std::uint32_t>(::syscall(SYS_gettid)), std::memory_order_release);
+  started_.store(1, std::memory_order_release);
+  system().futex_wake(futex_of(started_), INT_MAX);
+  while (!stop_.load(std::memory_order_seq_cst)) watch();
+}
+
+int Watcher::next_alive() const noexcept {
+  for (int step = 1; step < ranks_; ++step) {
+    int const rank = (rank_ + step) % ranks_;
+    if (records_[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::attached)) return rank;
+  }
+  return -1;
+}
+
+void Watcher::watch() {
+  int const next = next_alive();
+  auto* const word = next < 0 ? &alone_ : &records_[next].life;
+  auto seen = word->load(std::memory_order_acquire);
+  if (next >= 0 && (seen & (owner_died_bit | FUTEX_WAITERS)) == 0) {
+    // The kernel wakes one sleeper when the word carries this bit; nobody else ever writes the word.
+    word->compare_exchange_strong(seen, seen | FUTEX_WAITERS, std::memory_order_acq_rel);
+    seen = word->load(std::memory_order_acquire);
+  }
+  if ((seen & owner_died_bit) == 0) {
+    asleep_on_.store(word, std::memory_order_seq_cst);
+    if (!stop_.load(std::memory_order_seq_cst)) system().futex_wait(futex_of(*word), seen, beat);
+    asleep_on_.store(nullptr, std::memory_order_seq_cst);
+  }
+  for (int rank = 0; rank < ranks_; ++rank) look_at(rank);
+  if (next >= 0 && is_dumping_core(records_[next])) hooks_.on_death(next);
+  hooks_.on_beat();
+}
+
+void Watcher::look_at(int rank) {
+  auto const& record = records_[rank];
+  if (rank == rank_ || record.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(RankState::attached)) return;
+  if ((record.life.load(std::memory_order_acquire) & owner_died_bit) != 0) hooks_.on_death(rank);
+}
+
+bool is_dumping_core(RankRecord const& record) {
+  static std::uint64_t const own_namespace = pid_namespace();
+  if (own_namespace == 0 || record.pid_namespace != own_namespace || record.pid == ::getpid()) return false;
+  auto const path = "/proc/" + std::to_string(record.pid) + "/status";
+  platform::Fd const fd(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
+  if (!fd) return false;
+  std::array<char, 4096> text{};
+  auto const bytes = system().read(fd.get(), text.data(), text.size() - 1);
+  if (bytes <= 0) return false;
+  return std::strstr(text.data(), "\nCoreDumping:\t1") != nullptr;
+}
+
+std::uint64_t pid_namespace() {
+  struct stat status {};
+  if (system().fstatat(AT_FDCWD, "/proc/self/ns/pid", &status, 0) != 0) return 0;
+  return status.st_ino;
+}
+
+}  // namespace crossrank::node

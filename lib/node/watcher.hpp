@@ -1,0 +1,63 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "lib/node/layout.hpp"
+
+namespace crossrank::node {
+
+/// Bit that the kernel sets in a life word when its thread has ended.
+inline constexpr std::uint32_t owner_died_bit = 0x40000000;
+
+/// The library's one thread of a rank: its end is the rank's death notice, and it watches the others.
+///
+/// The thread's id stands in the rank's life word, which is on the thread's own robust list: the kernel marks the word and
+/// wakes a sleeper when the thread ends, whatever killed it, before any memory is torn down. Ten times a second, and
+/// whenever the next living rank's word changes, it looks at all words and calls `on_death` for each that is marked.
+class Watcher {
+ public:
+  struct Hooks {
+    std::function<void(int rank)> on_death;  ///< once for each death that this thread sees first
+    std::function<void()> on_beat;           ///< ten times a second
+  };
+
+  /// Starts the thread; on return the life word is set.
+  Watcher(RankRecord* records, int rank, int ranks, Hooks hooks);
+  /// Ends it. The caller has recorded that the rank left in order.
+  ~Watcher();
+  Watcher(Watcher const&) = delete;
+  Watcher& operator=(Watcher const&) = delete;
+
+  /// In a forked child: forgets the thread, which lives in the parent only.
+  void abandon() noexcept;
+
+ private:
+  void run();
+  void watch();
+  [[nodiscard]] int next_alive() const noexcept;
+  void look_at(int rank);
+
+  struct Token;
+
+  RankRecord* records_;
+  int rank_;
+  int ranks_;
+  Hooks hooks_;
+  std::atomic<std::uint32_t> started_{0};
+  std::atomic<bool> stop_{false};
+  std::atomic<std::atomic<std::uint32_t>*> asleep_on_{nullptr};
+  std::atomic<std::uint32_t> alone_{0};  ///< slept on when no other rank is alive
+  std::unique_ptr<Token> token_;  ///< read by the kernel when the thread ends: outlives it
+  std::thread thread_;
+};
+
+/// Whether the process of `record` writes its core dump: then it is dead, though its threads still exist.
+[[nodiscard]] bool is_dumping_core(RankRecord const& record);
+
+/// Inode of this process's PID namespace: process ids mean nothing outside it. 0 where it cannot be told.
+[[nodiscard]] std::uint64_t pid_namespace();
+
+}  // namespace crossrank::node
