@@ -20,8 +20,9 @@ endforeach()
 add_library(crossrank_warnings INTERFACE)
 target_compile_options(crossrank_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow
                        $<$<BOOL:${CROSSRANK_WERROR}>:-Werror>)
-# GCC 12 takes `"text" + std::to_string(n)` for an overlapping or endless copy once it is optimised (its bug 105651).
-target_compile_options(crossrank_warnings INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-stringop-overflow>)
+# GCC 12, optimising, takes `"text" + std::to_string(n)` for an overlapping or endless copy (its bug 105651): three warnings
+# from one cause. Clang and the debug build still look.
+target_compile_options(crossrank_warnings INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds>)
 
 if(CROSSRANK_SANITIZE)
   # For all targets, so that no object without instrumentation hides a finding.
