@@ -1,0 +1,296 @@
+#include "tools/launcher.hpp"
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/leak_check.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/tools/command_run.hpp"
+
+namespace {
+
+using crossrank::test::CommandRun;
+using crossrank::test::process_state;
+using crossrank::test::run_command;
+using crossrank::test::Streams;
+using crossrank::test::TemporaryDirectory;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
+using Clock = std::chrono::steady_clock;
+
+std::vector<std::string> shell(int ranks, std::string const& script, std::vector<std::string> options = {}) {
+  std::vector<std::string> arguments{"run", "-n", std::to_string(ranks)};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.insert(arguments.end(), {"--", "/bin/sh", "-c", script});
+  return arguments;
+}
+
+std::vector<std::string> lines_of(std::string const& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::multiset<std::string> line_set(std::string const& text) {
+  auto const lines = lines_of(text);
+  return {lines.begin(), lines.end()};
+}
+
+bool gone_within(pid_t pid, milliseconds limit) {
+  auto const deadline = Clock::now() + limit;
+  while (process_state(pid) != '-' && process_state(pid) != 'Z') {
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  return true;
+}
+
+// The pid that a script wrote into a file.
+pid_t pid_in(std::filesystem::path const& file) {
+  auto const deadline = Clock::now() + seconds(10);
+  while (Clock::now() < deadline) {
+    std::ifstream in(file);
+    std::string line;
+    if (std::getline(in, line) && !in.eof()) return std::stoi(line);
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  return -1;
+}
+
+TEST(Run, gives_each_rank_its_number_and_all_the_same_random_job) {
+  auto const script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; echo job $CROSSRANK_JOB_ID >&2";
+  auto const first = run_command(shell(3, script));
+  auto const second = run_command(shell(3, script));
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(line_set(first.out), (std::multiset<std::string>{"[0] 0/3 0/3", "[1] 1/3 1/3", "[2] 2/3 2/3"}));
+  std::set<std::string> jobs;
+  for (auto const& line : lines_of(first.err + second.err)) jobs.insert(line.substr(line.find("job ")));
+  ASSERT_EQ(jobs.size(), 2U) << first.err << second.err;
+  EXPECT_EQ(jobs.begin()->size(), 4U + 32U);
+}
+
+TEST(Run, hides_the_variables_of_other_launchers) {
+  ::setenv("OMPI_COMM_WORLD_RANK", "5", 1);
+  ::setenv("SLURM_STEP_ID", "1", 1);
+  auto const end = run_command(shell(1, "echo ${OMPI_COMM_WORLD_RANK-none} ${SLURM_STEP_ID-none} ${HOME+kept}"));
+  ::unsetenv("OMPI_COMM_WORLD_RANK");
+  ::unsetenv("SLURM_STEP_ID");
+  EXPECT_THAT(end.out, HasSubstr("[0] none none"));
+}
+
+TEST(Run, keeps_lines_whole_and_in_order) {
+  auto const end =
+      run_command(shell(4, "i=0; while [ $i -lt 2000 ]; do echo $RANK says $i and goes on; i=$((i+1)); done"));
+  std::map<char, int> next;
+  for (auto const& line : lines_of(end.out)) {
+    char const rank = line.at(1);
+    ASSERT_EQ(line, std::string("[") + rank + "] " + rank + " says " + std::to_string(next[rank]++) + " and goes on");
+  }
+  EXPECT_EQ(next, (std::map<char, int>{{'0', 2000}, {'1', 2000}, {'2', 2000}, {'3', 2000}}));
+}
+
+TEST(Run, passes_bytes_and_unfinished_lines_on) {
+  auto const end = run_command(shell(1, R"(printf 'a\000b\377\r\n\nend')"));
+  EXPECT_EQ(end.out, std::string("[0] a\0b\xff\r\n[0] \n[0] end\n", 23));
+}
+
+TEST(Run, cuts_endless_lines_and_stays_within_bounds) {
+  auto const end = run_command(shell(1, "head -c 300000 /dev/zero | tr '\\000' x"));
+  auto const lines = lines_of(end.out);
+  ASSERT_EQ(lines.size(), 5U);
+  EXPECT_EQ(lines.at(0), "[0] " + std::string(65'536, 'x'));
+  EXPECT_EQ(lines.at(4), "[0]+ " + std::string(300'000 - 4 * 65'536, 'x'));
+}
+
+TEST(Run, adds_nothing_without_prefix) {
+  EXPECT_EQ(run_command(shell(1, "printf 'one\\ntwo'", {"--no-prefix"})).out, "one\ntwo");
+}
+
+TEST(Run, gives_standard_input_to_rank_0_alone) {
+  auto const end = run_command(shell(3, "cat; echo end"), "typed\n");
+  EXPECT_EQ(line_set(end.out), (std::multiset<std::string>{"[0] typed", "[0] end", "[1] end", "[2] end"}));
+}
+
+TEST(Run, passes_what_is_typed_at_a_terminal_to_rank_0) {
+  CommandRun run(shell(2, "if [ $RANK = 0 ]; then read line; echo got $line; fi"), Streams::terminal);
+  run.write("hello\n");
+  EXPECT_TRUE(run.wait_for("[0] got hello"));
+  EXPECT_EQ(run.finish().exit_code, 0);
+}
+
+TEST(Run, is_interrupted_from_a_terminal) {
+  CommandRun run(shell(2, "echo ready; exec sleep 60"), Streams::terminal);
+  ASSERT_TRUE(run.wait_for("[0] ready") && run.wait_for("[1] ready"));
+  run.write("\x03");
+  EXPECT_TRUE(run.wait_for("SIGINT"));
+  EXPECT_EQ(run.finish().exit_code, 128 + SIGINT);
+}
+
+TEST(Run, returns_the_code_of_the_rank_that_failed_and_names_it) {
+  auto const end = run_command(shell(3, "if [ $RANK = 1 ]; then exit 7; fi; exec sleep 60", {"--grace", "200ms"}));
+  EXPECT_EQ(end.exit_code, 7);
+  EXPECT_THAT(end.err, HasSubstr("rank 1 (pid "));
+  EXPECT_THAT(end.err, HasSubstr("exit code 7"));
+}
+
+TEST(Run, returns_128_and_the_signal_that_ended_a_rank) {
+  auto const end =
+      run_command(shell(3, "if [ $RANK = 2 ]; then kill -KILL $$; fi; exec sleep 60", {"--grace", "200ms"}));
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(end.err, HasSubstr("rank 2 (pid "));
+  EXPECT_THAT(end.err, HasSubstr("SIGKILL"));
+}
+
+TEST(Run, lets_the_others_say_what_they_saw_before_it_ends_them) {
+  auto const script =
+      "if [ $RANK = 0 ]; then exit 3; fi; trap 'echo asked; exit 5' TERM; sleep 0.2; echo last words; while :; do "
+      "sleep 0.05; done";
+  auto const end = run_command(shell(2, script, {"--grace", "1600ms"}));
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_EQ(end.out, "[1] last words\n[1] asked\n");
+}
+
+TEST(Run, kills_what_ignores_the_request_within_the_grace_time) {
+  auto const start = Clock::now();
+  auto const end = run_command(shell(
+      2, "trap '' TERM INT HUP; if [ $RANK = 0 ]; then exit 4; fi; while :; do sleep 1; done", {"--grace", "300ms"}));
+  EXPECT_EQ(end.exit_code, 4);
+  EXPECT_LT(Clock::now() - start, seconds(5));
+}
+
+TEST(Run, leaves_no_grandchild_behind) {
+  TemporaryDirectory const folder;
+  auto const file = folder.path() / "pid";
+  // One in the rank's group, one that has left for a session of its own, and both outlive their parent.
+  auto const script = "trap '' HUP; sleep 60 & echo $! >" + file.string() +
+                      ".1; setsid sh -c 'trap \"\" TERM; echo $$ >" + file.string() +
+                      ".2; while :; do sleep 60; done' & while [ ! -s " + file.string() + ".2 ]; do :; done; exit 0";
+  auto const end = run_command(shell(1, script, {"--grace", "300ms"}));
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(process_state(pid_in(file.string() + ".1")), '-');
+  EXPECT_EQ(process_state(pid_in(file.string() + ".2")), '-');
+}
+
+TEST(Run, takes_the_ranks_along_when_it_is_killed) {
+  TemporaryDirectory const folder;
+  auto const file = (folder.path() / "pid").string();
+  CommandRun run(shell(2, "echo $$ >" + file + ".$RANK; exec sleep 60"));
+  pid_t const zero = pid_in(file + ".0");
+  pid_t const one = pid_in(file + ".1");
+  ASSERT_GT(zero, 0);
+  ASSERT_GT(one, 0);
+  run.signal(SIGKILL);
+  EXPECT_EQ(run.finish().signal, SIGKILL);
+  EXPECT_TRUE(gone_within(zero, seconds(10)));
+  EXPECT_TRUE(gone_within(one, seconds(10)));
+}
+
+TEST(Run, passes_signals_on) {
+  CommandRun run(shell(2,
+                       "trap 'echo usr1' USR1; trap 'echo usr2' USR2; trap 'echo term; exit 0' TERM; echo ready; while "
+                       ":; do sleep 0.02; done"));
+  ASSERT_TRUE(run.wait_for("[0] ready") && run.wait_for("[1] ready"));
+  run.signal(SIGUSR1);
+  EXPECT_TRUE(run.wait_for("[0] usr1") && run.wait_for("[1] usr1"));
+  run.signal(SIGUSR2);
+  EXPECT_TRUE(run.wait_for("[0] usr2") && run.wait_for("[1] usr2"));
+  run.signal(SIGTERM);
+  auto const end = run.finish();
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("[0] term"));
+  EXPECT_THAT(end.out, HasSubstr("[1] term"));
+}
+
+TEST(Run, kills_on_the_second_request) {
+  CommandRun run(shell(2, "trap 'echo asked' TERM; echo ready; while :; do sleep 0.02; done", {"--grace", "60s"}));
+  ASSERT_TRUE(run.wait_for("[0] ready") && run.wait_for("[1] ready"));
+  run.signal(SIGTERM);
+  ASSERT_TRUE(run.wait_for("[0] asked"));
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.finish(seconds(20)).exit_code, 128 + SIGKILL);
+}
+
+TEST(Run, stops_and_goes_on_with_its_ranks) {
+  TemporaryDirectory const folder;
+  auto const file = (folder.path() / "pid").string();
+  CommandRun run(shell(1, "echo $$ >" + file + "; read line; echo $line"));
+  pid_t const rank = pid_in(file);
+  ASSERT_GT(rank, 0);
+  run.signal(SIGTSTP);
+  ASSERT_TRUE(run.wait_for_state('T'));
+  auto const deadline = Clock::now() + seconds(10);
+  while (process_state(rank) != 'T' && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(2));
+  EXPECT_EQ(process_state(rank), 'T');
+  run.signal(SIGCONT);
+  run.write("awake\n");
+  auto const end = run.finish();
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out, "[0] awake\n");
+}
+
+TEST(Run, obeys_signals_while_nobody_reads_its_output) {
+  CommandRun run(shell(2, "exec yes", {"--grace", "400ms"}));
+  // Full once the pipe, the queue and the ranks' own pipes are: the ranks then sleep in write.
+  std::this_thread::sleep_for(milliseconds(200));
+  auto const start = Clock::now();
+  run.signal(SIGTERM);
+  while (process_state(run.pid()) != 'Z' && Clock::now() - start < seconds(10))
+    std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(process_state(run.pid()), 'Z');
+  EXPECT_EQ(run.finish().exit_code, 128 + SIGTERM);
+}
+
+TEST(Run, refuses_what_it_cannot_run) {
+  auto const missing = run_command({"run", "-n", "3", "--", "no-such-program-anywhere"});
+  EXPECT_EQ(missing.exit_code, 127);
+  EXPECT_THAT(missing.err, HasSubstr("no-such-program-anywhere"));
+  auto const no_program = run_command({"run", "-n", "3", "--", "/etc/passwd"});
+  EXPECT_EQ(no_program.exit_code, 126);
+  EXPECT_THAT(no_program.err, HasSubstr("/etc/passwd"));
+}
+
+TEST(Run, refuses_numbers_of_ranks_that_cannot_be) {
+  for (auto const* const ranks : {"0", "-3", "4097", "four"}) {
+    auto const end = run_command({"run", "-n", ranks, "--", "true"});
+    EXPECT_EQ(end.exit_code, 2) << ranks;
+    EXPECT_THAT(end.out + end.err, HasSubstr(ranks));
+  }
+  EXPECT_EQ(run_command({"run", "--", "true"}).exit_code, 2);
+  EXPECT_EQ(run_command({"run", "-n", "2"}).exit_code, 2);
+}
+
+TEST(Run, says_when_the_limit_of_open_files_is_too_low) {
+  auto const script = std::string("ulimit -n 100; exec '") + CROSSRANK_COMMAND + "' run -n 60 -- true";
+  auto const end = run_command(shell(1, script));
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.err, HasSubstr("ulimit -n"));
+}
+
+TEST(Run, can_run_inside_a_rank) {
+  auto const script = std::string("exec '") + CROSSRANK_COMMAND + "' run -n 2 -- sh -c 'echo $RANK/$WORLD_SIZE'";
+  auto const end = run_command(shell(1, script));
+  EXPECT_EQ(line_set(end.out), (std::multiset<std::string>{"[0] [0] 0/2", "[0] [1] 1/2"})) << end.err;
+}
+
+TEST(Run, takes_the_programs_own_options_after_its_name) {
+  EXPECT_EQ(run_command({"run", "-n", "1", "echo", "-n", "--grace", "x"}).out, "[0] --grace x\n");
+  EXPECT_EQ(run_command({"run", "-n", "1", "--", "echo", "a", "--", "-n"}).out, "[0] a -- -n\n");
+}
+
+TEST(Command, says_its_version) { EXPECT_THAT(run_command({"--version"}).out, HasSubstr("crossrank 0.")); }
+
+}  // namespace
