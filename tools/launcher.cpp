@@ -168,7 +168,7 @@ void Launch::step() {
   }
   bool const typing = terminal_ && processes_.any_rank() && terminal_->wants_terminal();
   if (typing) watch(STDIN_FILENO, POLLIN);
-  bool const terminal_last = typing;
+  std::size_t const terminal_at = fds.size() - 1;
   if (terminal_ && terminal_->blocked_on() >= 0) watch(terminal_->blocked_on(), POLLOUT);
   ::poll(fds.data(), fds.size(), timeout());
   take_signals();
@@ -176,7 +176,7 @@ void Launch::step() {
   for (auto& stream : streams_) {
     if (stream.fd.valid() && !stream.to->full()) take_output(stream);
   }
-  if (terminal_last && fds.back().revents != 0) terminal_->read_terminal();
+  if (typing && fds[terminal_at].revents != 0) terminal_->read_terminal();
   if (terminal_) terminal_->flush();
   out_.flush();
   err_.flush();
