@@ -7,7 +7,7 @@
 
 namespace crossrank::test {
 
-/// Remembers what stood in /dev/shm and says later what was added.
+/// Remembers what crossrank had in /dev/shm and says later what was added.
 ///
 /// Other tests run at the same time and may pass through /dev/shm: a name counts as left behind only when it is still
 /// there after the grace time.

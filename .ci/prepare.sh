@@ -1,0 +1,115 @@
+# shellcheck shell=bash
+# Sourced by examples/run, tests/run and bench/run: packages, build folder, build. Says what it does.
+# Expects `root`, the top of the source tree, and `name`, what to call itself.
+
+say() { printf '%s: %s\n' "$name" "$*"; }
+
+# The closing line and the exit code of a run. Usage: finish CODE [REASON]
+finish() {
+  if [[ $1 -eq 0 ]]; then
+    echo "verdict: pass"
+  else
+    echo "verdict: FAIL (${2:-exit code $1})"
+  fi
+  exit "$1"
+}
+
+# What building the library and the command takes on Debian 12.
+build_packages=(g++ cmake ninja-build pkg-config libboost-dev libboost-filesystem-dev nlohmann-json3-dev libxxhash-dev libcli11-dev)
+
+# Makes sure that Debian packages are there: as root it installs them, with `sudo -n` too, else it names the command.
+need_packages() {
+  command -v dpkg-query >/dev/null || {
+    say "this is no Debian system: taking for granted what the packages $* would install"
+    return 0
+  }
+  local package missing=()
+  for package in "$@"; do
+    dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  local command=(apt-get install -y --no-install-recommends "${missing[@]}") as=()
+  if [[ $(id -u) -ne 0 ]]; then
+    if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+      as=(sudo -n)
+    else
+      say "packages are missing and this user cannot install them. As root, run:"
+      echo "  ${command[*]}"
+      finish 3 "missing packages: ${missing[*]}"
+    fi
+  fi
+  say "installing ${missing[*]}"
+  as+=(env DEBIAN_FRONTEND=noninteractive)
+  local log
+  log=$(mktemp)
+  # The lists of packages may be absent or old: get them once and try again.
+  if "${as[@]}" "${command[@]}" >"$log" 2>&1 || { "${as[@]}" apt-get update >>"$log" 2>&1 && "${as[@]}" "${command[@]}" >>"$log" 2>&1; }; then
+    rm -f "$log"
+    return 0
+  fi
+  tail -n 20 "$log"
+  rm -f "$log"
+  finish 3 "cannot install ${missing[*]}"
+}
+
+# Prints the build folder for a preset: build/PRESET, or one of this user's own where the tree cannot be written.
+build_folder() {
+  local folder=$root/build/$1
+  if mkdir -p "$folder" 2>/dev/null && [[ -w $folder && -O $folder ]]; then
+    echo "$folder"
+    return 0
+  fi
+  local top
+  top=${TMPDIR:-/tmp}/crossrank-build-$(id -u)
+  mkdir -m 700 "$top" 2>/dev/null || [[ -d $top && -O $top && ! -L $top ]] || {
+    echo "$name: neither $folder nor $top can be written" >&2
+    return 1
+  }
+  folder=$top/$(printf '%s' "$root" | cksum | cut -d ' ' -f 1)-$1
+  mkdir -p "$folder" && echo "$folder"
+}
+
+# Number of compilers at once: the processors this process may use, but 1.5 GB of memory for each.
+jobs() {
+  local processors memory
+  processors=$(nproc)
+  memory=$(awk '/^MemAvailable:/ {print int($2 / 1500000)}' /proc/meminfo)
+  if ((memory < 1)); then memory=1; fi
+  echo $((processors < memory ? processors : memory))
+}
+
+# Configures PRESET in FOLDER; more arguments go to cmake. Shows the closing table, or all of it when it fails.
+configure() {
+  local preset=$1 folder=$2 log=$2/configure.log
+  shift 2
+  # A folder that came here with a copied or moved tree belongs to another source.
+  if [[ -f $folder/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$folder/CMakeCache.txt"; then
+    rm -rf "${folder:?}/CMakeCache.txt" "$folder/CMakeFiles"
+  fi
+  say "configuring preset $preset in $folder"
+  if ! (cd "$root" && cmake --preset "$preset" -B "$folder" "$@") >"$log" 2>&1; then
+    cat "$log"
+    finish 4 "configuration failed"
+  fi
+  sed -n '/^-- crossrank /,/^-- Configuring/ { /Configuring/d; s/^-- //; p }' "$log"
+}
+
+# Builds in FOLDER; more arguments are targets. What the compiler says is shown only when it fails.
+build() {
+  local folder=$1 log=$1/build.log count
+  shift
+  count=$(jobs)
+  say "building with $count jobs: $*"
+  local start=$SECONDS
+  if ! "${runner[@]}" cmake --build "$folder" -j "$count" --target "$@" >"$log" 2>&1; then
+    grep -vE '^\[[0-9]+/[0-9]+\]' "$log" | tail -n 60
+    finish 5 "build failed"
+  fi
+  say "built in $((SECONDS - start)) s"
+}
+
+# Put before build and test commands; a preset may need one.
+runner=(env)
+
+# Names of shared memory that crossrank made for this user.
+shared_memory() { find /dev/shm -maxdepth 1 -name '*crossrank*' -user "$(id -u)" -printf '%f\n' 2>/dev/null | sort; }
