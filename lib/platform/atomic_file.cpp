@@ -76,14 +76,7 @@ void AtomicFile::reserve() {
   if (errno != EOPNOTSUPP && errno != ENOSYS) fail("fallocate", errno);
 }
 
-void AtomicFile::write(std::span<std::byte const> bytes) {
-  while (!bytes.empty()) {
-    auto const done = retry_interrupted([&] { return system().write(fd_.get(), bytes.data(), bytes.size()); });
-    if (done <= 0) fail("write", done == 0 ? EIO : errno);
-    written_ += static_cast<std::uint64_t>(done);
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-  }
-}
+void AtomicFile::write(std::span<std::byte const> bytes) { write_at(written_, bytes); }
 
 void AtomicFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes) {
   while (!bytes.empty()) {
@@ -91,6 +84,7 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes
     auto const done = retry_interrupted([&] { return system().pwrite(fd_.get(), bytes.data(), bytes.size(), at); });
     if (done <= 0) fail("pwrite", done == 0 ? EIO : errno);
     offset += static_cast<std::uint64_t>(done);
+    written_ = std::max(written_, offset);
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
 }

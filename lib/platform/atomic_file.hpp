@@ -23,9 +23,9 @@ class AtomicFile {
 
   /// Appends.
   void write(std::span<std::byte const> bytes);
-  /// Replaces bytes that were appended before.
+  /// Writes at `offset`, over what is there or past it.
   void write_at(std::uint64_t offset, std::span<std::byte const> bytes);
-  /// Bytes appended so far.
+  /// Length of the file: one past the last byte written.
   [[nodiscard]] std::uint64_t size() const noexcept { return written_; }
   /// The hidden sibling's name.
   [[nodiscard]] std::string const& temporary_name() const noexcept { return temporary_; }

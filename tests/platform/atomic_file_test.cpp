@@ -89,6 +89,16 @@ TEST_F(AtomicFileTest, patches_bytes_written_before) {
   EXPECT_EQ(read("file"), "the QUICK brown fox jumps over the lazy dog");
 }
 
+TEST_F(AtomicFileTest, takes_its_bytes_in_any_order) {
+  AtomicFile file(directory_, "file", content.size(), "test");
+  file.write_at(10, bytes_of(content).subspan(10));
+  EXPECT_EQ(file.size(), content.size());
+  file.write_at(0, bytes_of(content).first(10));
+  EXPECT_EQ(file.size(), content.size());
+  file.publish();
+  EXPECT_EQ(read("file"), content);
+}
+
 TEST_F(AtomicFileTest, is_as_long_as_what_was_written_whatever_was_expected) {
   for (std::uint64_t const expected : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{100'000}}) {
     auto const name = "file" + std::to_string(expected);
@@ -110,7 +120,7 @@ TEST_F(AtomicFileTest, survives_short_writes_and_interruptions) {
   test::FaultySystem os;
   ScopedSystem const scope(os);
   os.limit_transfers(5);
-  os.fail(Call::write, 3, EINTR, 4);
+  os.fail(Call::pwrite, 3, EINTR, 4);
   publish();
   EXPECT_EQ(read("file"), content);
 }
@@ -176,7 +186,7 @@ TEST_F(AtomicFileTest, says_how_far_it_came_and_how_much_room_is_left) {
   test::FaultySystem os;
   ScopedSystem const scope(os);
   os.limit_transfers(10);
-  os.fail(Call::write, 3, ENOSPC);
+  os.fail(Call::pwrite, 3, ENOSPC);
   try {
     publish();
     FAIL() << "published without room";
@@ -191,7 +201,7 @@ TEST_F(AtomicFileTest, says_how_far_it_came_and_how_much_room_is_left) {
 /// Every errno at the first, second and last use of every call on the way: either it failed and left nothing, or it
 /// succeeded and the file is there whole.
 TEST_F(AtomicFileTest, never_reports_success_without_the_file_whatever_call_fails) {
-  constexpr std::array calls{Call::openat, Call::close, Call::write, Call::fsync, Call::fstat, Call::fallocate, Call::linkat,
+  constexpr std::array calls{Call::openat, Call::close, Call::pwrite, Call::fsync, Call::fstat, Call::fallocate, Call::linkat,
                              Call::unlinkat, Call::flock, Call::random};
   constexpr std::array errors{ENOSPC, EDQUOT, EIO, ESTALE, EINTR, EAGAIN, EACCES, EROFS};
   std::array<int, test::call_count> uses{};
