@@ -1,0 +1,53 @@
+#!/bin/bash
+# Shows that each check of this folder finds what it looks for. Usage: checks_can_fail.sh SOURCE_TREE COMPILER
+set -euo pipefail
+checks=$1/tests/structure
+compiler=$2
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+
+fresh() {
+  rm -rf "${tree:?}"/*
+  mkdir -p "$tree"/{include/crossrank,lib/{core,node,platform},collectives/{fake,shm},workspace,tools,examples,bench}
+  printf '#pragma once\n#include <string>\n' >"$tree/include/crossrank/error.hpp"
+  echo '#include <crossrank/error.hpp>' >"$tree/lib/core/error.cpp"
+}
+# expect VERDICT DESCRIPTION COMMAND...: runs the command on the tree, which must pass or fail as told.
+expect() {
+  local verdict=$1 what=$2 got=pass
+  shift 2
+  "$@" >"$tree.log" 2>&1 || got=fail
+  if [[ $got != "$verdict" ]]; then
+    echo "$what: expected $verdict, got $got"
+    cat "$tree.log"
+    exit 1
+  fi
+  rm -f "$tree.log"
+}
+broken() { # DESCRIPTION FILE TEXT CHECK...
+  local what=$1 file=$2 text=$3
+  shift 3
+  fresh
+  printf '%s\n' "$text" >"$tree/$file"
+  expect fail "$what" "$@"
+}
+
+direction=("$checks/include_direction.sh" "$tree")
+fresh
+expect pass "a clean tree" "${direction[@]}"
+expect pass "a clean tree" "$checks/waiting.sh" "$tree"
+expect pass "a clean tree" "$checks/words.sh" "$tree"
+expect pass "a clean tree" "$checks/headers_alone.sh" "$tree" "$compiler"
+broken "core knows node" lib/core/a.cpp '#include "lib/node/group.hpp"' "${direction[@]}"
+broken "core knows a public header of workspace" lib/core/a.cpp '#include <crossrank/parallel.hpp>' "${direction[@]}"
+broken "a backend knows another" collectives/fake/a.cpp '#include "collectives/shm/b.hpp"' "${direction[@]}"
+broken "an example knows the inside" examples/a.cpp '#include "lib/core/shape.hpp"' "${direction[@]}"
+broken "a public header includes Boost" include/crossrank/error.hpp '#include <boost/version.hpp>' "${direction[@]}"
+broken "a public header includes MPI" include/crossrank/error.hpp '#include <mpi.h>' "${direction[@]}"
+broken "a public header includes cereal" include/crossrank/error.hpp '#include <cereal/cereal.hpp>' "${direction[@]}"
+broken "a public header includes the inside" include/crossrank/error.hpp '#include "lib/core/shape.hpp"' "${direction[@]}"
+broken "a public header of no known room" lib/core/a.cpp '#include <crossrank/nobody_knows.hpp>' "${direction[@]}"
+broken "a sleep in the product" lib/node/a.cpp 'void f() { std::this_thread::sleep_for(1s); }' "$checks/waiting.sh" "$tree"
+broken "a private folder" lib/node/a.cpp "// see /ho""me/somebody" "$checks/words.sh" "$tree"
+broken "something for later" lib/node/a.cpp "// TO""DO" "$checks/words.sh" "$tree"
+broken "a header that needs another" include/crossrank/error.hpp 'std::string text();' "$checks/headers_alone.sh" "$tree" "$compiler"

@@ -1,0 +1,84 @@
+#!/bin/bash
+# Checks that includes follow the layers, one way. Usage: include_direction.sh SOURCE_TREE
+set -euo pipefail
+cd "$1"
+problems=0
+problem() { echo "$1"; problems=$((problems + 1)); }
+
+# Which rooms a room may include besides itself. A backend never includes another one.
+declare -A may=(
+  [core]=""
+  [platform]="core"
+  [codec]="core platform"
+  [spi]="core"
+  [node]="core platform codec spi"
+  [collectives]="core platform codec spi node fake shm"
+  [fake]="core platform codec spi node collectives"
+  [shm]="core platform codec spi node collectives"
+  [workspace]="core platform codec spi node collectives"
+  [tools]="core platform codec spi node collectives workspace"
+  [examples]="public"
+  [bench]="core platform codec spi node collectives workspace examples"
+)
+# The room whose promise a public header is.
+declare -A header_room=(
+  [concat]=core [device]=core [dtype]=core [error]=core [export]=core [json]=core [log]=core [rank_span]=core [shape]=core
+  [spi/storage]=core [state]=core [tensor]=core [tensor_dict]=core [version]=core
+  [statistics]=node
+  [spi/transport]=spi
+  [collective]=collectives [group]=collectives [helpers]=collectives [mesh]=collectives [message_queue]=collectives
+  [objects]=collectives [serialize]=collectives
+  [nfs_workspace]=workspace [parallel]=workspace [shared_memory_workspace]=workspace [workspace]=workspace
+  [workspace_options]=workspace [collective_range]=workspace [range_options]=workspace
+  [crossrank]=all
+)
+
+room_of() {
+  case $1 in
+    lib/*/*) local rest=${1#lib/}; echo "${rest%%/*}" ;;
+    collectives/fake/* | collectives/shm/*) local rest=${1#collectives/}; echo "${rest%%/*}" ;;
+    include/crossrank/*)
+      local header=${1#include/crossrank/}
+      echo "${header_room[${header%.hpp}]:-unknown}"
+      ;;
+    *) echo "${1%%/*}" ;;
+  esac
+}
+
+check() { # FILE INCLUDED_PATH
+  local from to
+  from=$(room_of "$1")
+  to=$(room_of "$2")
+  if [[ $from == unknown || $to == unknown ]]; then
+    problem "$1 includes $2: tests/structure/include_direction.sh does not know the room of one of them"
+    return
+  fi
+  [[ $from != "$to" && $from != all ]] || return 0
+  if [[ ${may[$from]:-} == public ]]; then
+    [[ $2 == include/crossrank/* ]] || problem "$1 includes $2: examples use public headers only"
+  elif [[ " ${may[$from]:-} " != *" $to "* ]]; then
+    problem "$1 includes $2: $from must not know $to"
+  fi
+}
+
+while IFS=: read -r file line; do
+  case $line in
+    *'"'*) path=${line#*\"}; path=${path%\"*}; [[ $path == */* ]] || path=$(dirname "$file")/$path ;;
+    *'<crossrank/'*) path=include/${line#*<}; path=${path%>*} ;;
+    *) continue ;;
+  esac
+  check "$file" "$path"
+done < <(grep -rE --include='*.hpp' --include='*.cpp' '^#include ("|<crossrank/)' include lib collectives workspace tools examples bench)
+
+# Public headers: the standard library, nlohmann/json and each other; cereal in serialize.hpp alone.
+while IFS=: read -r file line; do
+  name=${line#*[<\"]}
+  name=${name%[>\"]*}
+  case $name in
+    crossrank/* | nlohmann/json.hpp | nlohmann/json_fwd.hpp) ;;
+    cereal/*) [[ $file == include/crossrank/serialize.hpp ]] || problem "$file includes $name: only serialize.hpp may" ;;
+    */* | *.h | *.hpp) problem "$file includes $name: public headers include the standard library, nlohmann/json and each other" ;;
+  esac
+done < <(grep -rE --include='*.hpp' '^#include ' include)
+
+[[ $problems -eq 0 ]] || { echo "$problems includes against the layers"; exit 1; }
