@@ -62,6 +62,8 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] std::uint64_t post(Post const& post, spi::Patience const& patience);
   /// Arrives with an error of one's own instead of a payload: the round passes, and every member throws `RemoteError`.
   [[nodiscard]] std::uint64_t post_error(Post const& post, OwnError const& error, spi::Patience const& patience);
+  /// The last round that this member has arrived at.
+  [[nodiscard]] std::uint64_t last_posted() const noexcept { return posted_; }
   /// Whether the round is decided. Throws when it failed.
   [[nodiscard]] bool test(std::uint64_t round, std::string_view operation);
   /// Waits for the round: spinning first where every rank has a CPU, then yielding, then asleep.

@@ -55,7 +55,7 @@ enum class Ticket : std::uint64_t {};
 /// What a backend implements: byte-level collectives for one group, each posted, then tested until it has ended.
 ///
 /// Calls come from one thread at a time. All ranks of the group post the same verbs in the same order (send and recv
-/// apart, which are ordered by pair and tag). A failure surfaces from `test` or `wait` as a typed error, the same first
+/// apart, which are ordered by pair). A failure surfaces from `test` or `wait` as a typed error, the same first
 /// cause on every rank; after one that leaves the group dead, every later call throws the same.
 class CROSSRANK_EXPORT Transport {
  public:
@@ -79,7 +79,7 @@ class CROSSRANK_EXPORT Transport {
   [[nodiscard]] virtual Ticket post_all_gatherv(Signature, Source mine, std::span<std::size_t const> counts, Sink out) = 0;
   /// Ends when `bytes` may be reused, which may need the receiver.
   [[nodiscard]] virtual Ticket post_send(Source bytes, int dst, std::uint32_t tag) = 0;
-  /// Ends when a message of exactly that size has arrived; another size is a `MismatchError`.
+  /// Ends when the next message of `src` has arrived; another size or tag than announced here is a `MismatchError`.
   [[nodiscard]] virtual Ticket post_recv(Sink bytes, int src, std::uint32_t tag) = 0;
 
   /// Advances the operation; true when it has ended, after which the ticket is void. Never blocks.
@@ -96,6 +96,8 @@ class CROSSRANK_EXPORT Transport {
   virtual void abort(std::string_view why) noexcept = 0;
   /// Collective: meets the group once more and leaves it in order. Blocks; idempotent.
   virtual void close(Patience const& patience) = 0;
+  /// Whether `close` has been called.
+  [[nodiscard]] virtual bool is_closed() const noexcept = 0;
 };
 
 }  // namespace crossrank::spi

@@ -1,0 +1,49 @@
+#include <crossrank/collective.hpp>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/registry.hpp"
+
+namespace crossrank {
+namespace {
+
+/// The jobs of this process, so that a second `connect` finds the first one's. Threads as ranks are a job each.
+struct Jobs {
+  using Key = std::tuple<std::string, std::string, std::string, int>;
+  std::mutex mutex;
+  std::map<Key, std::weak_ptr<spi::Transport>> transports;
+};
+
+Jobs& jobs() {
+  static auto* const all = new Jobs;  // never destroyed: handles may outlive statics
+  return *all;
+}
+
+}  // namespace
+
+Collective connect(ConnectOptions options) {
+  auto const& environment = crossrank::environment();
+  if (!options.arena_cap) options.arena_cap = environment.arena_cap;
+  auto const job = describe_job(options, environment);
+  spi::Patience const patience{.timeout = environment.timeout.value_or(options.timeout), .user_limit = options.user_limit};
+  if (patience.timeout <= std::chrono::milliseconds::zero() || options.connect_timeout <= std::chrono::milliseconds::zero()) {
+    throw UsageError({.operation = "connect", .message = "a timeout must be longer than nothing", .expected = "at least 1 ms"});
+  }
+  Jobs::Key const key{job.job_id, job.master, job.step, job.rank};
+  {
+    std::lock_guard const lock(jobs().mutex);
+    if (auto const known = jobs().transports[key].lock(); known && !known->is_closed()) return make_collective(known, patience);
+  }
+  auto transport = open_transport(options, job, patience);
+  std::lock_guard const lock(jobs().mutex);
+  jobs().transports[key] = transport;
+  return make_collective(std::move(transport), patience);
+}
+
+}  // namespace crossrank

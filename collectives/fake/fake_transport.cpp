@@ -1,0 +1,121 @@
+#include "collectives/fake/fake_transport.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::fake {
+namespace {
+
+constexpr std::size_t most_messages = 8;  // as deep as a channel of the shm backend
+constexpr spi::Ticket done_at_once{0};
+
+}  // namespace
+
+FakeTransport::FakeTransport(std::string name) : name_(std::move(name)) {}
+
+void FakeTransport::throw_if_aborted(char const* operation) const {
+  if (aborted_.empty()) return;
+  throw PeerLostError({.operation = operation,
+                       .message = aborted_,
+                       .group = name_,
+                       .rank = 0,
+                       .world_size = 1,
+                       .culprits = {0},
+                       .group_usable = false});
+}
+
+spi::Ticket FakeTransport::post_barrier(spi::Signature) {
+  throw_if_aborted("barrier");
+  return done_at_once;
+}
+
+spi::Ticket FakeTransport::post_broadcast(spi::Signature, spi::Sink, int) {
+  throw_if_aborted("broadcast");
+  return done_at_once;
+}
+
+spi::Ticket FakeTransport::post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const>, spi::Sink out) {
+  throw_if_aborted("all_gatherv");
+  if (!mine.bytes.empty() && mine.bytes.data() != out.bytes.data()) std::memcpy(out.bytes.data(), mine.bytes.data(), mine.bytes.size());
+  return done_at_once;
+}
+
+spi::Ticket FakeTransport::post_send(spi::Source bytes, int, std::uint32_t tag) {
+  throw_if_aborted("send");
+  if (messages_.size() == most_messages) {
+    throw UsageError({.operation = "send",
+                      .message = "a message to oneself would wait for ever",
+                      .expected = "at most " + std::to_string(most_messages) + " messages not yet received",
+                      .remedy = "receive before sending more",
+                      .group = name_,
+                      .rank = 0,
+                      .world_size = 1});
+  }
+  messages_.push_back({{bytes.bytes.begin(), bytes.bytes.end()}, tag});
+  return done_at_once;
+}
+
+spi::Ticket FakeTransport::post_recv(spi::Sink bytes, int, std::uint32_t tag) {
+  throw_if_aborted("recv");
+  auto const ticket = next_ticket_++;
+  receives_.emplace(ticket, std::pair{std::move(bytes), tag});
+  return static_cast<spi::Ticket>(ticket);
+}
+
+bool FakeTransport::try_receive(spi::Sink const& sink, std::uint32_t tag) {
+  if (messages_.empty()) return false;
+  auto const message = std::move(messages_.front());
+  messages_.pop_front();
+  if (message.bytes.size() != sink.bytes.size() || message.tag != tag) {
+    throw MismatchError({.operation = "recv",
+                         .message = "the message from rank 0 is another than was expected",
+                         .expected = std::to_string(sink.bytes.size()) + " bytes with tag " + std::to_string(tag),
+                         .got = std::to_string(message.bytes.size()) + " bytes with tag " + std::to_string(message.tag),
+                         .group = name_,
+                         .rank = 0,
+                         .world_size = 1,
+                         .culprits = {0}});
+  }
+  std::copy(message.bytes.begin(), message.bytes.end(), sink.bytes.begin());
+  return true;
+}
+
+bool FakeTransport::test(spi::Ticket ticket) {
+  auto const found = receives_.find(static_cast<std::uint64_t>(ticket));
+  if (found == receives_.end()) return true;
+  if (found != receives_.begin()) return false;  // receives end in the order in which they were posted
+  throw_if_aborted("recv");
+  auto const [sink, tag] = found->second;
+  if (messages_.empty()) return false;
+  receives_.erase(found);
+  return try_receive(sink, tag);
+}
+
+void FakeTransport::wait(spi::Ticket ticket, spi::Patience const&) {
+  if (test(ticket)) return;
+  receives_.erase(static_cast<std::uint64_t>(ticket));
+  throw UsageError({.operation = "recv",
+                    .message = "a group of one waits for a message that nobody can send any more",
+                    .expected = "a send to oneself before",
+                    .group = name_,
+                    .rank = 0,
+                    .world_size = 1});
+}
+
+void FakeTransport::cancel(spi::Ticket ticket) noexcept { receives_.erase(static_cast<std::uint64_t>(ticket)); }
+
+std::shared_ptr<spi::Transport> FakeTransport::split(std::span<int const> members, std::string name, spi::Patience const&) {
+  throw_if_aborted("split");
+  if (members.empty()) return nullptr;
+  return std::make_shared<FakeTransport>(std::move(name));
+}
+
+void FakeTransport::abort(std::string_view why) noexcept {
+  if (aborted_.empty()) aborted_ = why.empty() ? "the group was aborted" : std::string(why);
+}
+
+void FakeTransport::close(spi::Patience const&) { closed_ = true; }
+
+}  // namespace crossrank::fake

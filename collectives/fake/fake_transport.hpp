@@ -1,0 +1,55 @@
+#pragma once
+#include <array>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <crossrank/spi/transport.hpp>
+
+namespace crossrank::fake {
+
+/// A group of one: every collective ends at once, a message to oneself waits in a bounded buffer for its receive.
+class FakeTransport final : public spi::Transport {
+ public:
+  explicit FakeTransport(std::string name);
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return "fake"; }
+  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
+  [[nodiscard]] int rank() const noexcept override { return 0; }
+  [[nodiscard]] int world_size() const noexcept override { return 1; }
+  [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return only_rank_; }
+  [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return only_rank_; }
+
+  [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
+  [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
+  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts, spi::Sink out) override;
+  [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
+  [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] bool test(spi::Ticket) override;
+  void wait(spi::Ticket, spi::Patience const& patience) override;
+  void cancel(spi::Ticket) noexcept override;
+  [[nodiscard]] std::shared_ptr<spi::Transport> split(std::span<int const> members, std::string name, spi::Patience const& patience) override;
+  void abort(std::string_view why) noexcept override;
+  void close(spi::Patience const& patience) override;
+  [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
+
+ private:
+  struct Message {
+    std::vector<std::byte> bytes;
+    std::uint32_t tag;
+  };
+  [[nodiscard]] bool try_receive(spi::Sink const& sink, std::uint32_t tag);
+  void throw_if_aborted(char const* operation) const;
+
+  static constexpr std::array<int, 1> only_rank_{0};
+  std::string name_;
+  std::string aborted_;  ///< why, once it is
+  std::deque<Message> messages_;
+  std::map<std::uint64_t, std::pair<spi::Sink, std::uint32_t>> receives_;  ///< posted, not yet matched; by ticket
+  std::uint64_t next_ticket_ = 1;
+  bool closed_ = false;
+};
+
+}  // namespace crossrank::fake

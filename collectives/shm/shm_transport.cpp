@@ -1,0 +1,297 @@
+#include "collectives/shm/shm_transport.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/bulk_copy.hpp"
+
+namespace crossrank::shm {
+namespace {
+
+using spi::Ticket;
+using spi::Verb;
+
+std::span<std::byte const> as_const(spi::Sink const& sink) { return {sink.bytes.data(), sink.bytes.size()}; }
+
+}  // namespace
+
+ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks, spi::Patience const& patience)
+    : group_(std::move(group)),
+      global_ranks_(std::move(global_ranks)),
+      node_ranks_(static_cast<std::size_t>(group_->size())),
+      sent_(static_cast<std::size_t>(group_->size())),
+      next_send_(static_cast<std::size_t>(group_->size())),
+      next_recv_(static_cast<std::size_t>(group_->size())),
+      patience_(patience) {
+  std::iota(node_ranks_.begin(), node_ranks_.end(), 0);
+}
+
+ShmTransport::~ShmTransport() {
+  if (!group_->domain().is_own_process()) return;
+  auto& arena = group_->domain().arena();
+  for (auto const& held : read_later_) arena.release(held.slot);
+  for (auto const& channel : sent_) {
+    for (auto const& held : channel) arena.release(held.slot);
+  }
+}
+
+// ---------------------------------------------------------------- operations under way
+
+ShmTransport::Operation& ShmTransport::operation(Ticket ticket) { return operations_[static_cast<std::size_t>(ticket)]; }
+
+Ticket ShmTransport::keep(Operation operation) {
+  if (free_operations_.empty()) {
+    free_operations_.push_back(static_cast<std::uint32_t>(operations_.size()));
+    operations_.emplace_back();
+  }
+  auto const index = free_operations_.back();
+  free_operations_.pop_back();
+  operations_[index] = std::move(operation);
+  return static_cast<Ticket>(index);
+}
+
+void ShmTransport::drop(Ticket ticket) noexcept {
+  operation(ticket) = Operation{};
+  free_operations_.push_back(static_cast<std::uint32_t>(ticket));
+}
+
+bool ShmTransport::test(Ticket ticket) {
+  auto& op = operation(ticket);
+  bool const message = op.kind == Kind::send || op.kind == Kind::recv;
+  try {
+    if (message ? !try_message(op) : !group_->test(op.round, spi::to_string(Verb::none))) {
+      if (message) group_->throw_if_failed(op.kind == Kind::send ? "send" : "recv");
+      return false;
+    }
+    if (!message) {
+      if (group_->wait(op.round, patience_, "test") == node::Outcome::passed_failed) throw group_->remote_error(op.round, "test");
+      finish(op);
+    }
+  } catch (...) {
+    drop(ticket);
+    throw;
+  }
+  drop(ticket);
+  return true;
+}
+
+/// A message that could not go yet, or has not come.
+struct ShmTransport::ChannelCondition final : node::Group::Condition {
+  bool done() override { return finished || (finished = owner.try_message(operation)); }
+  bool waits_for(int member) override { return member == operation.peer; }
+  ShmTransport& owner;
+  Operation& operation;
+  bool finished = false;
+
+  ChannelCondition(ShmTransport& its_owner, Operation& its_operation) : owner(its_owner), operation(its_operation) {}
+};
+
+void ShmTransport::wait(Ticket ticket, spi::Patience const& patience) {
+  auto& op = operation(ticket);
+  try {
+    if (op.kind == Kind::send || op.kind == Kind::recv) {
+      ChannelCondition condition(*this, op);
+      if (!condition.done()) group_->wait_for(condition, patience, op.kind == Kind::send ? "send" : "recv");
+    } else {
+      static constexpr char const* names[] = {"", "barrier", "broadcast", "all_gatherv"};
+      auto const* const name = names[static_cast<std::size_t>(op.kind)];
+      if (group_->wait(op.round, patience, name) == node::Outcome::passed_failed) throw group_->remote_error(op.round, name);
+      finish(op);
+    }
+  } catch (...) {
+    drop(ticket);
+    throw;
+  }
+  drop(ticket);
+}
+
+void ShmTransport::cancel(Ticket ticket) noexcept {
+  auto const& op = operation(ticket);
+  // What was announced to the others cannot be taken back without them; what was not leaves a gap in the order.
+  if (op.kind != Kind::unused) group_->abort(std::string("rank ") + std::to_string(rank()) + " cancelled an operation");
+  drop(ticket);
+}
+
+// ---------------------------------------------------------------- collectives
+
+std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root) {
+  node::Post post{.verb = signature.verb, .digest = signature.digest, .root = root};
+  std::optional<node::Slot> slot;
+  if (bytes.size() <= node::Arrival::inline_bytes) {
+    post.inlined = bytes;
+  } else {
+    auto& arena = group_->domain().arena();
+    slot = arena.allocate(bytes.size());
+    node::bulk_copy(*group_, arena.at(*slot), bytes.data(), bytes.size());
+    post.slot = *slot;
+    post.offset = slot->offset;
+    post.bytes = bytes.size();
+  }
+  auto const round = group_->post(post, patience_);
+  release_read_slots();
+  if (slot) read_later_.push_back({*slot, round});
+  return round;
+}
+
+/// `post` has returned, so all earlier rounds are decided; a payload of round r was read by all once r + 1 was.
+void ShmTransport::release_read_slots() noexcept {
+  auto const posted_before = group_->last_posted() - 1;
+  while (!read_later_.empty() && read_later_.front().until < posted_before) {
+    group_->domain().arena().release(read_later_.front().slot);
+    read_later_.pop_front();
+  }
+}
+
+Ticket ShmTransport::post_barrier(spi::Signature signature) {
+  return keep({.kind = Kind::barrier, .round = post_round(signature, {}, 0)});
+}
+
+Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
+  auto const payload = root == rank() ? as_const(buffer) : std::span<std::byte const>{};
+  auto const round = post_round(signature, payload, root);
+  return keep({.kind = Kind::broadcast, .round = round, .sink = std::move(buffer), .peer = root});
+}
+
+Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine, std::span<std::size_t const> counts, spi::Sink out) {
+  auto const round = post_round(signature, mine.bytes, 0);
+  return keep({.kind = Kind::all_gatherv,
+               .round = round,
+               .source = std::move(mine),
+               .sink = std::move(out),
+               .counts = {counts.begin(), counts.end()}});
+}
+
+void ShmTransport::finish(Operation& op) {
+  if (op.kind == Kind::broadcast && op.peer != rank()) read_payload(op.peer, op.round, op.sink.bytes);
+  if (op.kind == Kind::all_gatherv) finish_all_gatherv(op);
+}
+
+void ShmTransport::finish_all_gatherv(Operation& op) {
+  std::size_t offset = 0;
+  for (int member = 0; member < world_size(); ++member) {
+    auto const bytes = op.counts[static_cast<std::size_t>(member)];
+    auto const to = op.sink.bytes.subspan(offset, bytes);
+    offset += bytes;
+    if (member != rank()) {
+      read_payload(member, op.round, to);
+    } else if (to.data() != op.source.bytes.data()) {
+      node::bulk_copy(*group_, to.data(), op.source.bytes.data(), bytes);
+    }
+  }
+}
+
+void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::byte> to) {
+  auto const payload = group_->payload(member, group_->arrival(member, round));
+  if (payload.size() != to.size()) {
+    throw MismatchError({.operation = "receive",
+                         .message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed",
+                         .expected = std::to_string(to.size()),
+                         .got = std::to_string(payload.size()),
+                         .group = name(),
+                         .rank = rank(),
+                         .world_size = world_size(),
+                         .culprits = {member}});
+  }
+  node::bulk_copy(*group_, to.data(), payload.data(), payload.size());
+}
+
+// ---------------------------------------------------------------- messages
+
+Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
+  group_->domain().require_own_process("send");
+  group_->throw_if_failed("send");
+  auto const sequence = next_send_[static_cast<std::size_t>(dst)]++;
+  return keep({.kind = Kind::send, .sequence = sequence, .source = std::move(bytes), .peer = dst, .tag = tag});
+}
+
+Ticket ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
+  group_->domain().require_own_process("recv");
+  auto const sequence = next_recv_[static_cast<std::size_t>(src)]++;
+  return keep({.kind = Kind::recv, .sequence = sequence, .sink = std::move(bytes), .peer = src, .tag = tag});
+}
+
+void ShmTransport::release_sent_slots(int dst) noexcept {
+  auto& channel = sent_[static_cast<std::size_t>(dst)];
+  auto const taken = group_->channel(rank(), dst).received.load(std::memory_order_acquire);
+  while (!channel.empty() && channel.front().until <= taken) {
+    group_->domain().arena().release(channel.front().slot);
+    channel.pop_front();
+  }
+}
+
+bool ShmTransport::try_send(Operation& op) {
+  auto& channel = group_->channel(rank(), op.peer);
+  auto const sent = channel.sent.load(std::memory_order_relaxed);
+  if (sent != op.sequence || sent - channel.received.load(std::memory_order_seq_cst) >= node::Channel::depth) return false;
+  release_sent_slots(op.peer);
+  auto& message = channel.ring[sent % node::Channel::depth];
+  message = {};
+  message.bytes = op.source.bytes.size();
+  message.tag = op.tag;
+  if (!op.source.bytes.empty()) {
+    auto& arena = group_->domain().arena();
+    auto const slot = arena.allocate(op.source.bytes.size());
+    node::bulk_copy(*group_, arena.at(slot), op.source.bytes.data(), op.source.bytes.size());
+    message.offset = slot.offset;
+    message.slot = slot.id;
+    message.generation = slot.generation;
+    sent_[static_cast<std::size_t>(op.peer)].push_back({slot, sent + 1});
+  }
+  channel.sent.exchange(sent + 1, std::memory_order_seq_cst);
+  group_->progress();
+  group_->ring_member(op.peer);
+  return true;
+}
+
+bool ShmTransport::try_recv(Operation& op) {
+  auto& channel = group_->channel(op.peer, rank());
+  auto const received = channel.received.load(std::memory_order_relaxed);
+  if (received != op.sequence || channel.sent.load(std::memory_order_seq_cst) <= received) return false;
+  auto const message = channel.ring[received % node::Channel::depth];  // one copy: the peer's bytes are checked, then used
+  bool const fits = message.bytes == op.sink.bytes.size() && message.tag == op.tag;
+  auto const all = group_->domain().arena_bytes();
+  bool const inside = message.offset <= all && message.bytes <= all - message.offset;
+  if (fits && inside && message.bytes != 0) {
+    auto const* const from = group_->domain().arena_of(group_->node_rank(op.peer)) + message.offset;
+    node::bulk_copy(*group_, op.sink.bytes.data(), from, message.bytes);
+  }
+  channel.received.exchange(received + 1, std::memory_order_seq_cst);
+  group_->progress();
+  group_->ring_member(op.peer);
+  if (fits && inside) return true;
+  throw MismatchError({.operation = "recv",
+                       .message = "the message from rank " + std::to_string(op.peer) + " is another than was expected",
+                       .expected = std::to_string(op.sink.bytes.size()) + " bytes with tag " + std::to_string(op.tag),
+                       .got = std::to_string(message.bytes) + " bytes with tag " + std::to_string(message.tag),
+                       .remedy = "make both ranks agree on size, tag and order",
+                       .group = name(),
+                       .rank = rank(),
+                       .world_size = world_size(),
+                       .culprits = {op.peer}});
+}
+
+// ---------------------------------------------------------------- groups
+
+std::shared_ptr<spi::Transport> ShmTransport::split(std::span<int const> members, std::string name, spi::Patience const& patience) {
+  std::vector<int> const list(members.begin(), members.end());
+  auto group = group_->split(list, std::move(name), patience);
+  if (!group) return nullptr;
+  std::vector<int> global;
+  for (int const member : list) global.push_back(global_ranks_[static_cast<std::size_t>(member)]);
+  return std::make_shared<ShmTransport>(std::move(group), std::move(global), patience_);
+}
+
+void ShmTransport::abort(std::string_view why) noexcept { group_->abort(why); }
+
+void ShmTransport::close(spi::Patience const& patience) {
+  if (std::exchange(closed_, true)) return;
+  auto const round = group_->post({.verb = Verb::close}, patience);
+  static_cast<void>(group_->wait(round, patience, "close"));
+  group_->closed();
+}
+
+}  // namespace crossrank::shm

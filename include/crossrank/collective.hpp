@@ -1,0 +1,156 @@
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/dtype.hpp>
+#include <crossrank/export.hpp>
+#include <crossrank/rank_span.hpp>
+#include <crossrank/tensor.hpp>
+
+namespace crossrank {
+
+namespace spi {
+class Transport;
+struct Patience;
+}  // namespace spi
+
+/// How the values of the ranks become one. `avg` is for floating point only, the bitwise ones for integers only.
+enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, band, bor, bxor };
+
+/// The rank, in the group, that a collective goes out from or ends at.
+struct Root {
+  int root = 0;
+};
+
+/// Names a message between two ranks; both sides give the same.
+struct Tag {
+  std::uint32_t tag = 0;
+};
+
+/// What the ranks of a job are.
+enum class RanksAre : std::uint8_t { processes, threads };
+
+struct ConnectOptions {
+  std::string backend{};  ///< "shm", "fake", or empty: what the environment asks for
+  std::chrono::milliseconds timeout{300'000};            ///< longest time without progress of a rank that is waited for
+  std::chrono::milliseconds connect_timeout{120'000};    ///< for all ranks to come
+  std::chrono::milliseconds user_limit{21'600'000};      ///< the same while that rank runs the caller's code in a range or guard
+  std::optional<int> rank{};                             ///< in place of the launcher's
+  std::optional<int> world_size{};                       ///< in place of the launcher's
+  std::string job_id{};                                  ///< in place of the launcher's
+  RanksAre ranks_are = RanksAre::processes;              ///< threads: each calls `connect` with its own `rank`
+  std::optional<std::uint64_t> arena_cap{};              ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
+};
+
+/// A group of ranks and what they do together: a handle, cheap to copy, all copies name the same group.
+///
+/// Ranks (`rank()`, `root`, `src`, `dst`) count inside the group; `global_rank()` and `ranks()` are those of the job. All
+/// ranks of the group call the same members in the same order, from one thread at a time. Every wait has a deadline, and
+/// a rank that dies, stops or disagrees ends it on all ranks with the same error: `PeerLostError`, `TimeoutError` or
+/// `MismatchError`, after which the group is dead. Tensors are on the CPU; others are a `UsageError`.
+class CROSSRANK_EXPORT Collective {
+  struct State;
+
+ public:
+  /// No group. Every member but `connected()` is a `UsageError`.
+  Collective() noexcept = default;
+
+  [[nodiscard]] bool connected() const noexcept { return state_ != nullptr; }
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int world_size() const;
+  [[nodiscard]] int global_rank() const;
+  /// Ranks of the job that form the group, in the order of their ranks here.
+  [[nodiscard]] RankSpan ranks() const;
+  /// Place among the ranks of the group on this node, and how many those are.
+  [[nodiscard]] int local_rank() const;
+  [[nodiscard]] int local_world_size() const;
+  [[nodiscard]] bool is_master() const;
+  [[nodiscard]] bool is_local_master() const;
+  /// "shm", "fake".
+  [[nodiscard]] std::string_view backend() const;
+  [[nodiscard]] std::string const& name() const;
+
+  /// Returns once all ranks have called it. Collective; one meeting, no copy.
+  void barrier() const;
+  /// Gives every rank the root's bytes. Collective; shapes and dtypes must agree. One meeting, at most two copies.
+  void broadcast(Tensor& tensor, Root root = {}) const;
+  /// Joins the tensors of all ranks along a new first dimension: `out` is `[world_size, *in.shape]`, or any shape with as
+  /// many elements. Collective; one meeting, at most two copies of each byte.
+  void all_gather(Tensor& out, Tensor const& in) const;
+  /// The bytes of all ranks, one after the other in rank order; sizes may differ. Collective; two meetings.
+  [[nodiscard]] std::vector<std::vector<std::byte>> all_gatherv(std::span<std::byte const> mine) const;
+  /// Combines the values of all ranks, in rank order, into the same result on each. Collective; integers, F32 and F64;
+  /// each rank reads every other rank's values. `UsageError` for an op that makes no sense for the dtype.
+  void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  template <Element T>
+  void all_reduce(std::span<T> values, ReduceOp op = ReduceOp::sum) const {
+    all_reduce_bytes(std::as_writable_bytes(values), dtype_of<T>, op);
+  }
+  /// Sends a tensor's bytes. Returns when they may be reused, which needs the receiver once eight messages wait for it.
+  void send(Tensor const& tensor, int dst, Tag tag = {}) const;
+  /// Receives into `tensor` the next message of `src`. `MismatchError` when its size or tag is another.
+  void recv(Tensor& tensor, int src, Tag tag = {}) const;
+
+  /// Makes the groups whose ranks (of this group) are listed, and returns the one that holds this rank, with ranks in the
+  /// order of its list. Collective over this group; all ranks give the same lists. A rank in no list gets an empty handle.
+  /// `UsageError` for a rank that is unknown or listed twice.
+  [[nodiscard]] Collective split(std::vector<std::vector<int>> const& groups, std::string name = {}) const;
+  [[nodiscard]] Collective split(std::initializer_list<std::initializer_list<int>> groups) const;
+  /// The same by colour: ranks with the same one form a group, ordered by `key`, then by rank; a negative colour is none.
+  [[nodiscard]] Collective split_by(int color, int key = 0) const;
+
+  /// Kills the group: every rank's present and later calls throw `PeerLostError` with `why`. Local; never throws.
+  void abort(std::string_view why) const noexcept;
+  /// Tells whoever waits for this rank that it is alive and at work. Local; one store.
+  void keep_alive() const noexcept;
+  /// Meets the group once more and leaves it. Collective; idempotent. Later calls are a `UsageError`. A handle that is
+  /// dropped without it leaves too, and whoever still waits for this rank is told.
+  void close();
+
+  /// For backends and workspaces.
+  [[nodiscard]] std::shared_ptr<spi::Transport> const& transport() const;
+  [[nodiscard]] spi::Patience const& patience() const;
+  /// Holds the group for one call: a second one at the same time is a `UsageError`.
+  class CROSSRANK_EXPORT Turn {
+   public:
+    Turn(Collective const& collective, char const* operation);
+    ~Turn();
+    Turn(Turn const&) = delete;
+    Turn& operator=(Turn const&) = delete;
+
+   private:
+    State* state_;
+  };
+
+ private:
+  explicit Collective(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+  friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience);
+
+  [[nodiscard]] State& state(char const* operation) const;
+  void require_rank(int rank, char const* operation, char const* what) const;
+  void all_reduce_bytes(std::span<std::byte> values, Dtype dtype, ReduceOp op) const;
+
+  std::shared_ptr<State> state_{};
+};
+
+/// Wraps a transport; for backends and tests.
+[[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience);
+
+/// Joins the job that the launcher announced: a group of all its ranks.
+///
+/// Collective over the job. Reads RANK, WORLD_SIZE and a job id, as `crossrank run`, torchrun, Slurm and Open MPI give
+/// them; without a launcher the job is this process alone, on the backend "fake". When more than one rank was announced
+/// and no backend can serve them, `UnavailableError` says what was tried: it never falls back to "fake". Ranks that do not
+/// come within `connect_timeout` are named by a `TimeoutError`, one that comes twice by a `UsageError`. A second call
+/// returns the same job.
+[[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
+
+}  // namespace crossrank

@@ -1,0 +1,27 @@
+#include "lib/node/bulk_copy.hpp"
+
+#include <algorithm>
+
+#include "lib/node/counters.hpp"
+#include "lib/platform/copy.hpp"
+
+namespace crossrank::node {
+namespace {
+
+constexpr std::size_t piece = std::size_t{32} << 20;
+
+}  // namespace
+
+void bulk_copy(Group& group, std::byte* to, std::byte const* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  int const sharers = group.size();
+  auto const streams = bytes >= platform::streaming_threshold(sharers);
+  platform::CopyHint const hint{.stores = streams ? platform::Stores::streaming : platform::Stores::normal, .sharers = sharers};
+  for (std::size_t done = 0; done < bytes; done += piece) {
+    platform::copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
+    group.progress();
+  }
+  count(counters().bytes_copied, bytes);
+}
+
+}  // namespace crossrank::node
