@@ -1,0 +1,43 @@
+#include "lib/codec/checksum.hpp"
+
+#include <charconv>
+#include <new>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace crossrank::codec {
+
+struct RunningChecksum::State {
+  XXH3_state_t xxh3;
+};
+
+std::uint64_t checksum(std::span<std::byte const> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+RunningChecksum::RunningChecksum() : state_(std::make_unique<State>().release()) { restart(); }
+
+void RunningChecksum::restart() noexcept { XXH3_64bits_reset(&state_->xxh3); }
+
+void RunningChecksum::Free::operator()(State* state) const noexcept { std::default_delete<State>{}(state); }
+
+void RunningChecksum::update(std::span<std::byte const> bytes) noexcept {
+  XXH3_64bits_update(&state_->xxh3, bytes.data(), bytes.size());
+}
+
+std::uint64_t RunningChecksum::digest() const noexcept { return XXH3_64bits_digest(&state_->xxh3); }
+
+std::string to_hex(std::uint64_t digest) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text(checksum_digits, '0');
+  for (auto at = text.rbegin(); at != text.rend(); ++at, digest >>= 4) *at = digits[digest & 15];
+  return text;
+}
+
+std::optional<std::uint64_t> from_hex(std::string_view digits) noexcept {
+  if (digits.size() != checksum_digits || digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
+  std::uint64_t digest = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), digest, 16);
+  return digest;
+}
+
+}  // namespace crossrank::codec

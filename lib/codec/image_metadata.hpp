@@ -1,0 +1,51 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace crossrank::codec {
+
+/// Keys of a state image in the `__metadata__` of its safetensors header.
+namespace metadata_key {
+inline constexpr std::string_view format = "format";
+inline constexpr std::string_view version = "crossrank.format";
+inline constexpr std::string_view rank = "crossrank.rank";
+inline constexpr std::string_view world_size = "crossrank.world_size";
+inline constexpr std::string_view job = "crossrank.job";
+inline constexpr std::string_view sequence = "crossrank.sequence";
+inline constexpr std::string_view config = "crossrank.config";
+inline constexpr std::string_view order = "crossrank.order";
+inline constexpr std::string_view absent = "crossrank.absent";
+inline constexpr std::string_view checksums = "crossrank.checksums";
+inline constexpr std::string_view header_checksum = "crossrank.header_checksum";
+}  // namespace metadata_key
+
+/// The version that this library writes and reads.
+inline constexpr std::string_view image_version = "1";
+
+/// Who wrote a state image, and which of its writings it is.
+struct ImageIdentity {
+  int rank = 0;
+  int world_size = 1;
+  std::string job{};           ///< job id, UTF-8
+  std::uint64_t sequence = 0;  ///< grows with each state that the writer publishes
+  bool operator==(ImageIdentity const&) const = default;
+};
+
+/// Stands for an absent tensor in `ImageOrder::places`.
+inline constexpr std::uint32_t absent_place = 0xffff'ffff;
+
+/// How the tensors of the data make up the state dict that was written, in its order.
+struct ImageOrder {
+  std::vector<std::uint32_t> places{};       ///< for each entry its number in data order, or `absent_place`
+  std::vector<std::string> absent_names{};   ///< names of the absent ones, in order
+};
+
+/// "2,0,-,1" and a JSON list of names. `decode_order` returns false for anything that is not exactly such an order of
+/// `tensor_count` tensors, each once.
+[[nodiscard]] std::string encode_places(ImageOrder const& order);
+[[nodiscard]] std::string encode_absent_names(ImageOrder const& order);
+[[nodiscard]] bool decode_order(std::string_view places, std::string_view absent_names, std::size_t tensor_count, ImageOrder& out);
+
+}  // namespace crossrank::codec

@@ -1,0 +1,63 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <crossrank/state.hpp>
+
+#include "lib/codec/byte_source.hpp"
+#include "lib/codec/image_metadata.hpp"
+
+namespace crossrank::codec {
+
+struct ImageOptions {
+  ImageIdentity identity{};
+  std::size_t alignment = 64;  ///< where the data begins: a power of two, 8 to 65536; 4096 suits direct I/O
+};
+
+/// One tensor and where in the file its bytes go.
+struct ImagePiece {
+  std::uint64_t offset = 0;
+  Tensor tensor{};
+  std::string_view name{};  ///< views the state dict that was planned
+};
+
+/// The layout of a state image before its bytes are written: the header but for its checksums, and the pieces.
+///
+/// A caller writes each piece wherever it likes, hashes the same bytes in passing, hands the checksum in, and writes the
+/// header last. `write_image` does all that for a sink. The plan holds views of the tensors; the state dict must outlive it.
+class ImagePlan {
+ public:
+  /// `UsageError` for names that are no UTF-8, contain NUL, exceed 1,024 bytes or are "__metadata__"; for what
+  /// `encode_config` refuses; for tensors that are not on the CPU; for more than the format can hold.
+  ImagePlan(Json const& config, StateDict const& weights, ImageOptions const& options);
+
+  /// In the order of the data; without the absent ones.
+  [[nodiscard]] std::span<ImagePiece const> pieces() const noexcept { return pieces_; }
+  /// Where the data begins.
+  [[nodiscard]] std::uint64_t header_bytes() const noexcept { return header_.size(); }
+  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
+  /// Tells the `checksum` of the bytes of `pieces()[piece]`.
+  void set_checksum(std::size_t piece, std::uint64_t digest);
+  /// The header with all checksums. `UsageError` while one of a piece is missing.
+  [[nodiscard]] std::span<std::byte const> sealed_header();
+
+ private:
+  std::vector<ImagePiece> pieces_{};
+  std::vector<bool> told_{};
+  std::string header_{};
+  std::size_t checksums_at_ = 0;
+  std::size_t header_checksum_at_ = 0;
+  std::uint64_t file_bytes_ = 0;
+};
+
+/// Writes the image: every byte is read once, hashed and written while it is in the cache; the header comes last.
+void write_image(ImagePlan& plan, ByteSink& sink);
+
+/// Offset of the digits of the header's own checksum in a sealed header; nothing when there are none.
+[[nodiscard]] std::optional<std::size_t> find_header_checksum(std::span<std::byte const> header) noexcept;
+
+}  // namespace crossrank::codec
