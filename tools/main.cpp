@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tools/clean_command.hpp"
 #include "tools/run_command.hpp"
 
 int main(int argc, char** argv) {
@@ -14,6 +15,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   try {
     crossrank::tools::add_run_command(app, exit_code);
+    crossrank::tools::add_clean_command(app, exit_code);
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {
     int const shown = app.exit(error);

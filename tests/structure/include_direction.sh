@@ -68,7 +68,7 @@ while IFS=: read -r file line; do
     *) continue ;;
   esac
   check "$file" "$path"
-done < <(grep -rE --include='*.hpp' --include='*.cpp' '^#include ("|<crossrank/)' include lib collectives workspace tools examples bench)
+done < <(grep -rE --include='*.hpp' --include='*.cpp' '^#include ("|<crossrank/)' --exclude-dir=.venv include lib collectives workspace tools examples bench)
 
 # Public headers: the standard library, nlohmann/json and each other; cereal in serialize.hpp alone.
 while IFS=: read -r file line; do
