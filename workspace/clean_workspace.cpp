@@ -1,0 +1,49 @@
+#include "workspace/clean_workspace.hpp"
+
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/directory.hpp"
+#include "workspace/liveness.hpp"
+#include "workspace/nfs_files.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+std::string reason_to_keep(platform::Directory const& directory, std::string const& name, bool force) {
+  switch (probe_writer(directory, name)) {
+    case Writer::dead: return {};
+    case Writer::alive: return "its writer is alive";
+    case Writer::unknown: break;
+  }
+  return force ? std::string() : "nobody can tell whether its writer is alive: no lock could be asked for";
+}
+
+}  // namespace
+
+std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path, CleanOptions options) {
+  std::string const operation = "clean";
+  auto const directory = platform::Directory::open(path, operation);
+  std::vector<CleanedFile> found;
+  for (auto& name : directory.names(operation)) {
+    bool const ours = parse_state_file(name) || !platform::final_name_of_temporary(name).empty();
+    struct stat status {};
+    if (!ours || platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    CleanedFile file{.name = std::move(name), .bytes = static_cast<std::uint64_t>(status.st_size)};
+    file.why = S_ISREG(status.st_mode) ? reason_to_keep(directory, file.name, options.force) : "not a regular file";
+    if (file.why.empty()) {
+      try {
+        if (!options.dry_run) (void)directory.remove(file.name, operation);
+        file.removed = true;
+      } catch (IoError const& error) {
+        file.why = error.info().system;
+      }
+    }
+    found.push_back(std::move(file));
+  }
+  return found;
+}
+
+}  // namespace crossrank::workspace

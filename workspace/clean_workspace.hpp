@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace crossrank::workspace {
+
+struct CleanOptions {
+  bool dry_run = false;  ///< say what would go, remove nothing
+  bool force = false;    ///< also what no lock speaks for: for file systems without locks, when all jobs have ended
+};
+
+/// What cleaning did with one file of ours.
+struct CleanedFile {
+  std::string name{};
+  std::uint64_t bytes = 0;
+  bool removed = false;  ///< or would be, in a dry run
+  std::string why{};     ///< why it stays; empty for what goes
+};
+
+/// Removes from a workspace directory what dead jobs left: state files and temporaries of ours, nothing else.
+///
+/// A live writer holds a lock on each temporary while it writes and on each published file as long as its workspace
+/// stands; the kernel drops it when the process ends. A file goes only when its exclusive lock is to be had. Where the
+/// file system has no locks nobody can tell, and files stay unless `force` is given. Returns every file of ours, in the
+/// order of their names. `IoError` when the directory cannot be read.
+[[nodiscard]] std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path, CleanOptions options = {});
+
+}  // namespace crossrank::workspace

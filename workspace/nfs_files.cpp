@@ -1,0 +1,145 @@
+#include "workspace/nfs_files.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <limits>
+#include <mutex>
+#include <span>
+
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+constexpr std::string_view prefix = "rank_";
+constexpr std::string_view infix = "_state.";
+constexpr std::string_view suffix = ".safetensors";
+
+std::string hexadecimal(std::uint64_t value, std::size_t digits) {
+  std::string text(digits, '0');
+  for (auto digit = text.rbegin(); digit != text.rend(); ++digit, value >>= 4U) *digit = "0123456789abcdef"[value & 15U];
+  return text;
+}
+
+/// Takes a number off the front of `text`; false, with `text` changed or not, when there is none or it is not written as
+/// we write it.
+template <class Number>
+bool take_number(std::string_view& text, Number& value, int base, std::size_t digits) {
+  auto const available = digits == 0 ? text.size() : std::min(digits, text.size());
+  if (text.empty() || text.front() == '-' || text.front() == '+') return false;
+  auto const result = std::from_chars(text.data(), text.data() + available, value, base);
+  auto const taken = static_cast<std::size_t>(result.ptr - text.data());
+  if (result.ec != std::errc() || (digits != 0 && taken != digits)) return false;
+  if (digits == 0 && taken > 1 && text.front() == '0') return false;
+  auto const digits_text = text.substr(0, taken);
+  if (std::any_of(digits_text.begin(), digits_text.end(), [](char c) { return c >= 'A' && c <= 'F'; })) return false;
+  text.remove_prefix(taken);
+  return true;
+}
+
+bool take_text(std::string_view& text, std::string_view wanted) {
+  if (!text.starts_with(wanted)) return false;
+  text.remove_prefix(wanted.size());
+  return true;
+}
+
+/// What makes this process's names its own. A forked child draws anew, or both would give the same ones.
+struct Writer {
+  std::mutex mutex{};
+  pid_t owner = 0;
+  std::uint64_t number = 0;
+  std::uint64_t names_given = 0;
+};
+
+constinit Writer writer;
+
+/// The caller holds the mutex.
+void draw_if_new_process() {
+  if (writer.owner == ::getpid()) return;
+  std::uint64_t number = 0;
+  if (platform::system().random(std::as_writable_bytes(std::span(&number, 1))) != 0) {
+    platform::throw_io("NFSWorkspace.write: getrandom", "writer number", errno);
+  }
+  writer.number = number;
+  writer.names_given = 0;
+  writer.owner = ::getpid();
+}
+
+}  // namespace
+
+std::string StateFile::name() const {
+  return std::string(prefix) + std::to_string(rank) + std::string(infix) + hexadecimal(writer, 16) + '-' +
+         hexadecimal(counter, 8) + std::string(suffix);
+}
+
+std::optional<StateFile> parse_state_file(std::string_view name) noexcept {
+  StateFile file;
+  bool const ok = take_text(name, prefix) && take_number(name, file.rank, 10, 0) && take_text(name, infix) &&
+                  take_number(name, file.writer, 16, 16) && take_text(name, "-") &&
+                  take_number(name, file.counter, 16, 8) && name == suffix;
+  return ok ? std::optional(file) : std::nullopt;
+}
+
+std::optional<StateFile> parse_temporary(std::string const& name) {
+  return parse_state_file(platform::final_name_of_temporary(name));
+}
+
+std::string torch_file_name(int rank) { return std::string(prefix) + std::to_string(rank) + "_state.pth"; }
+
+RankFiles files_of_rank(std::vector<std::string> const& names, int rank) {
+  RankFiles files;
+  for (auto const& name : names) {
+    if (auto const state = parse_state_file(name); state && state->rank == rank) files.states.push_back(*state);
+    if (auto const temporary = parse_temporary(name); temporary && temporary->rank == rank) files.temporaries.push_back(name);
+    files.torch = files.torch || name == torch_file_name(rank);
+  }
+  std::sort(files.states.begin(), files.states.end(),
+            [](StateFile const& a, StateFile const& b) { return a.counter > b.counter; });
+  return files;
+}
+
+std::vector<StateFile> const& require_one_writer(RankFiles const& files, int rank, std::string const& directory,
+                                                 std::string const& operation) {
+  auto const refuse = [&](std::string const& first, std::string const& second, std::string remedy) {
+    throw FormatError(ErrorInfo{.operation = operation,
+                                .message = "two writers left files for rank " + std::to_string(rank),
+                                .expected = "files of one writer",
+                                .got = first + " and " + second,
+                                .resource = directory,
+                                .remedy = std::move(remedy),
+                                .section = "directory"});
+  };
+  if (files.states.empty()) return files.states;
+  auto const& newest = files.states.front();
+  for (auto const& other : files.states) {
+    if (other.writer != newest.writer) refuse(newest.name(), other.name(), "one job per directory; crossrank clean removes what dead jobs left");
+  }
+  if (files.torch) refuse(newest.name(), torch_file_name(rank), "remove the one that is not wanted");
+  return files.states;
+}
+
+StateFile next_state_file(int rank) {
+  std::lock_guard const lock(writer.mutex);
+  draw_if_new_process();
+  if (writer.names_given > std::numeric_limits<std::uint32_t>::max()) {
+    throw UnavailableError(ErrorInfo{.operation = "NFSWorkspace.write", .message = "this process has used up its 2^32 file names"});
+  }
+  return {.rank = rank, .writer = writer.number, .counter = static_cast<std::uint32_t>(writer.names_given++)};
+}
+
+bool is_of_this_process(StateFile const& file) noexcept {
+  std::lock_guard const lock(writer.mutex);
+  return writer.owner == ::getpid() && writer.number == file.writer;
+}
+
+}  // namespace crossrank::workspace

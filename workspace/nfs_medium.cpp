@@ -1,0 +1,177 @@
+#include "workspace/nfs_medium.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/core/log.hpp"
+#include "workspace/announced_read.hpp"
+#include "workspace/liveness.hpp"
+#include "workspace/state_file.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+using platform::Directory;
+
+constexpr std::size_t files_kept = 2;
+
+/// A live writer removes its older files at any time: what was listed may be gone when it is opened.
+constexpr int listings_tried = 16;
+
+void log_skipped(std::string const& path, FormatError const& error) {
+  log_event(LogLevel::warning, "state file does not verify; the one before it is taken", {{"file", path}, {"error", error.what()}});
+}
+
+void check_reading_rank(int rank) {
+  if (rank >= 0) return;
+  throw UsageError(ErrorInfo{.operation = "NFSWorkspace.read", .message = "a rank is not negative", .got = std::to_string(rank)});
+}
+
+/// The working directory may change while the workspace stands. An empty path stays empty, to be refused.
+std::filesystem::path made_absolute(std::filesystem::path path) {
+  std::error_code failed;
+  auto whole = path.empty() ? path : std::filesystem::absolute(path, failed);
+  return failed ? path : whole;
+}
+
+[[noreturn]] void refuse_torch(std::string const& path) {
+  throw UnavailableError(ErrorInfo{.operation = "NFSWorkspace.read",
+                                   .message = "this rank's state is a torch archive, which this build has no reader for",
+                                   .resource = path,
+                                   .remedy = "convert it to safetensors, or write the state with crossrank"});
+}
+
+}  // namespace
+
+NfsMedium::NfsMedium(std::filesystem::path path, int rank, Existing existing) : path_(made_absolute(std::move(path))), rank_(rank) {
+  std::string const operation = "NFSWorkspace";
+  if (rank < 0) {
+    throw UsageError(ErrorInfo{.operation = operation, .message = "a rank is not negative", .got = std::to_string(rank)});
+  }
+  auto const directory = Directory::open(path_, operation, platform::Missing::create);
+  if (existing == Existing::remove) remove_left_by_others(directory, operation);
+}
+
+NfsMedium::NfsMedium(std::filesystem::path path) : path_(made_absolute(std::move(path))) {
+  (void)Directory::open(path_, "NFSWorkspace.open");
+}
+
+int NfsMedium::writing_rank(char const* operation) const {
+  if (rank_) return *rank_;
+  throw UsageError(ErrorInfo{.operation = operation,
+                             .message = "this workspace was opened for reading only",
+                             .resource = path_.string(),
+                             .remedy = "construct an NFSWorkspace to write"});
+}
+
+void NfsMedium::remove_left_by_others(Directory const& directory, std::string const& operation) const {
+  auto const files = files_of_rank(directory.names(operation), *rank_);
+  auto const remove = [&](std::string const& name, StateFile const& file) {
+    if (is_of_this_process(file)) return;
+    if (probe_writer(directory, name) == Writer::alive) {
+      log_event(LogLevel::warning, "another live process writes for this rank in this directory", {{"file", directory.path_of(name)}});
+    } else {
+      (void)directory.remove(name, operation);
+    }
+  };
+  for (auto const& file : files.states) remove(file.name(), file);
+  for (auto const& name : files.temporaries) remove(name, *parse_temporary(name));
+}
+
+void NfsMedium::write(Json const& config, StateDict const& weights) { (void)publish(config, weights, false); }
+
+Announcement NfsMedium::write_announced(Json const& config, StateDict const& weights) { return publish(config, weights, true); }
+
+Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bool announced) {
+  auto const file = next_state_file(writing_rank("NFSWorkspace.write"));
+  auto const directory = Directory::open(path_, "NFSWorkspace.write");
+  auto const announcement = write_state_file(directory, file, config, weights);
+  std::lock_guard const lock(mutex_);
+  published_.push_back({.file = file, .hold = hold_file(directory, file.name()), .announced = announced});
+  remove_published(directory, [newest = published_.size() - std::min(published_.size(), files_kept), this](Published const& p) {
+    auto const position = static_cast<std::size_t>(&p - published_.data());
+    return position < newest && !p.announced;
+  });
+  return announcement;
+}
+
+void NfsMedium::retire(Announcement const& announced) {
+  std::lock_guard const lock(mutex_);
+  for (auto& p : published_) {
+    if (p.file == announced.file) p.announced = false;
+  }
+  auto const older = [&](Published const& p) { return p.file.counter < announced.file.counter && !p.announced; };
+  if (std::none_of(published_.begin(), published_.end(), older)) return;
+  remove_published(Directory::open(path_, "NFSWorkspace.close"), older);
+}
+
+void NfsMedium::abandon(Announcement const& announced) noexcept {
+  std::lock_guard const lock(mutex_);
+  for (auto& p : published_) {
+    if (p.file == announced.file) p.announced = false;
+  }
+}
+
+void NfsMedium::remove_published(Directory const& directory, std::function<bool(Published const&)> const& wanted) {
+  std::vector<bool> gone;
+  for (auto const& p : published_) gone.push_back(wanted(p));
+  for (std::size_t i = published_.size(); i-- > 0;) {
+    if (!gone[i]) continue;
+    published_[i].hold = platform::Fd();  // first: NFS keeps a file that is unlinked while it is open, under another name
+    (void)directory.remove(published_[i].file.name(), "NFSWorkspace");
+    published_.erase(std::next(published_.begin(), static_cast<std::ptrdiff_t>(i)));
+  }
+}
+
+void NfsMedium::clean() {
+  (void)writing_rank("NFSWorkspace.clean");
+  auto const directory = Directory::open(path_, "NFSWorkspace.clean");
+  std::lock_guard const lock(mutex_);
+  remove_published(directory, [](Published const&) { return true; });
+  remove_left_by_others(directory, "NFSWorkspace.clean");
+}
+
+std::optional<RankState> NfsMedium::read_newest(int rank) const {
+  check_reading_rank(rank);
+  std::string const operation = "NFSWorkspace.read";
+  for (int listing = 0; listing < listings_tried; ++listing) {
+    auto const directory = Directory::open(path_, operation);
+    auto const files = files_of_rank(directory.names(operation), rank);
+    auto const& states = require_one_writer(files, rank, path_.string(), operation);
+    if (states.empty() && files.torch) refuse_torch(directory.path_of(torch_file_name(rank)));
+    if (states.empty()) return std::nullopt;
+    std::optional<FormatError> first_error;
+    bool vanished = false;
+    for (auto const& file : states) {
+      auto const path = directory.path_of(file.name());
+      try {
+        auto fd = directory.open_file(file.name(), operation);
+        if (fd) return StateFileReader(std::move(*fd), file, path).read();
+        vanished = true;
+        break;
+      } catch (FormatError const& error) {
+        log_skipped(path, error);
+        if (!first_error) first_error = error;
+      } catch (IoError const& error) {
+        if (error.system_errno() != ESTALE) throw;
+        vanished = true;  // removed by its writer while we read
+        break;
+      }
+    }
+    if (!vanished && first_error) throw FormatError(*first_error);
+  }
+  throw IoError(ErrorInfo{.operation = operation,
+                          .message = "the files of rank " + std::to_string(rank) + " were gone each time they were opened",
+                          .resource = path_.string(),
+                          .remedy = "read while the writer rests, or through a collective range"});
+}
+
+RankState NfsMedium::read_announced(Announcement const& announced, ReadPatience const& patience) const {
+  return workspace::read_announced(path_, announced, patience);
+}
+
+}  // namespace crossrank::workspace

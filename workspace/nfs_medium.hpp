@@ -1,0 +1,65 @@
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <crossrank/json.hpp>
+#include <crossrank/state.hpp>
+#include <crossrank/workspace_options.hpp>
+
+#include "lib/platform/directory.hpp"
+#include "workspace/announcement.hpp"
+#include "workspace/read_patience.hpp"
+
+namespace crossrank::workspace {
+
+/// The files of one rank in one directory: what `NFSWorkspace` and the collective ranges share.
+class NfsMedium {
+ public:
+  /// Makes the directory, and removes what dead processes of this rank left there.
+  NfsMedium(std::filesystem::path path, int rank, Existing existing);
+  /// Reads only.
+  explicit NfsMedium(std::filesystem::path path);
+
+  [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
+  /// Nothing when opened for reading only.
+  [[nodiscard]] std::optional<int> rank() const noexcept { return rank_; }
+
+  /// Publishes a file that any reader may take; the two newest stay.
+  void write(Json const& config, StateDict const& weights);
+  /// Publishes a file for a range, which keeps it until `retire` or `abandon`.
+  [[nodiscard]] Announcement write_announced(Json const& config, StateDict const& weights);
+  /// The range that announced it is closed on all ranks: what is older and kept by nobody goes.
+  void retire(Announcement const& announced);
+  /// The range failed: the file no longer counts as kept, and nothing goes yet.
+  void abandon(Announcement const& announced) noexcept;
+
+  /// The newest state of `rank` that verifies; nothing when it never wrote.
+  [[nodiscard]] std::optional<RankState> read_newest(int rank) const;
+  /// Exactly what was announced, waited for through fresh opens of the directory until it is visible here.
+  [[nodiscard]] RankState read_announced(Announcement const& announced, ReadPatience const& patience = {}) const;
+  /// Removes all files of this rank, but not those of another live process.
+  void clean();
+
+ private:
+  struct Published {
+    StateFile file{};
+    platform::Fd hold{};     ///< tells others that the writer lives
+    bool announced = false;  ///< a range keeps it
+  };
+
+  [[nodiscard]] int writing_rank(char const* operation) const;
+  Announcement publish(Json const& config, StateDict const& weights, bool announced);
+  void remove_left_by_others(platform::Directory const& directory, std::string const& operation) const;
+  void remove_published(platform::Directory const& directory, std::function<bool(Published const&)> const& wanted);
+
+  std::filesystem::path path_;
+  std::optional<int> rank_{};
+  std::mutex mutex_{};                  ///< guards what follows: a range may close in another thread than it was opened
+  std::vector<Published> published_{};  ///< of this process, the oldest first
+};
+
+}  // namespace crossrank::workspace

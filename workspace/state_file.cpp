@@ -1,0 +1,100 @@
+#include "workspace/state_file.hpp"
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum.hpp"
+#include "lib/codec/image_writer.hpp"
+#include "lib/core/environment.hpp"
+#include "lib/platform/atomic_file.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+/// Gathers small neighbours, so that ten thousand scalars are not ten thousand system calls.
+class GatheringSink final : public codec::ByteSink {
+ public:
+  explicit GatheringSink(platform::AtomicFile& file) : file_(file) {}
+
+  void write_at(std::uint64_t offset, std::span<std::byte const> from) override {
+    if (from.size() >= small || offset != gathered_at_ + gathered_.size() || gathered_.size() + from.size() > room) flush();
+    if (from.size() >= small) {
+      file_.write_at(offset, from);
+      return;
+    }
+    if (gathered_.empty()) gathered_at_ = offset;
+    gathered_.insert(gathered_.end(), from.begin(), from.end());
+  }
+
+  void flush() {
+    if (!gathered_.empty()) file_.write_at(gathered_at_, gathered_);
+    gathered_.clear();
+  }
+
+ private:
+  static constexpr std::size_t small = std::size_t{64} << 10;
+  static constexpr std::size_t room = std::size_t{1} << 20;
+
+  platform::AtomicFile& file_;
+  std::vector<std::byte> gathered_{};
+  std::uint64_t gathered_at_ = 0;
+};
+
+/// The checksum that a header carries of itself. The codec has verified that it is there and right.
+std::uint64_t header_digest(std::string const* digits, std::string const& path) {
+  auto const digest = digits != nullptr ? codec::from_hex(*digits) : std::nullopt;
+  if (digest) return *digest;
+  throw FormatError(ErrorInfo{
+      .operation = "NFSWorkspace.read", .message = "the header has no checksum", .resource = path, .section = "header"});
+}
+
+std::uint64_t digest_of(std::span<std::byte const> header, std::string const& path) {
+  auto const at = codec::find_header_checksum(header);
+  if (!at) return header_digest(nullptr, path);
+  std::string const digits(reinterpret_cast<char const*>(header.data()) + *at, codec::checksum_digits);
+  return header_digest(&digits, path);
+}
+
+codec::ImageOptions image_options(StateFile const& file) {
+  auto const& self = environment();
+  return {.identity = {.rank = file.rank, .world_size = self.world_size, .job = self.job_id, .sequence = file.counter}};
+}
+
+std::string rank_and_sequence(int rank, std::uint64_t sequence) {
+  return "rank " + std::to_string(rank) + ", sequence " + std::to_string(sequence);
+}
+
+}  // namespace
+
+Announcement write_state_file(platform::Directory const& directory, StateFile const& file, Json const& config,
+                              StateDict const& weights) {
+  codec::ImagePlan plan(config, weights, image_options(file));
+  platform::AtomicFile out(directory, file.name(), plan.file_bytes(), "NFSWorkspace.write");
+  GatheringSink sink(out);
+  codec::write_image(plan, sink);
+  sink.flush();
+  out.publish();
+  return {.file = file, .bytes = plan.file_bytes(), .digest = digest_of(plan.sealed_header(), directory.path_of(file.name()))};
+}
+
+StateFileReader::StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path)
+    : fd_(std::move(fd)), image_(codec::StateImage::open(std::make_shared<codec::FileSource>(path, fd_.get()))), identity_{.file = file} {
+  auto const& found = image_.identity();
+  if (found.rank != file.rank || found.sequence != file.counter) {
+    throw FormatError(ErrorInfo{.operation = "NFSWorkspace.read",
+                                .message = "the file is not the one that its name says",
+                                .expected = rank_and_sequence(file.rank, file.counter),
+                                .got = rank_and_sequence(found.rank, found.sequence),
+                                .resource = path,
+                                .section = "header"});
+  }
+  auto const& header = image_.header();
+  identity_.bytes = header.data_start + header.data_bytes;
+  identity_.digest = header_digest(header.find_metadata(codec::metadata_key::header_checksum), path);
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,33 @@
+#pragma once
+#include <string>
+
+#include <crossrank/json.hpp>
+#include <crossrank/state.hpp>
+
+#include "lib/codec/state_image.hpp"
+#include "lib/platform/directory.hpp"
+#include "workspace/announcement.hpp"
+
+namespace crossrank::workspace {
+
+/// Publishes `config` and `weights` under the name of `file`. `IoError`; nothing is left when it fails.
+[[nodiscard]] Announcement write_state_file(platform::Directory const& directory, StateFile const& file, Json const& config,
+                                            StateDict const& weights);
+
+/// A state file that is open for reading: its header is verified, its tensors are not read yet.
+class StateFileReader {
+ public:
+  /// `FormatError` when the header does not verify or the file does not say of itself what its name says; `IoError`.
+  StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path);
+  /// What its writer announced of it.
+  [[nodiscard]] Announcement const& identity() const noexcept { return identity_; }
+  /// All of it, every checksum verified.
+  [[nodiscard]] RankState read() const { return image_.read_all(); }
+
+ private:
+  platform::Fd fd_;
+  codec::StateImage image_;
+  Announcement identity_;
+};
+
+}  // namespace crossrank::workspace
