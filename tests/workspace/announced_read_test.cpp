@@ -1,0 +1,196 @@
+#include "workspace/announced_read.hpp"
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/support/faulty_system.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/workspace/state_samples.hpp"
+#include "workspace/nfs_medium.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using test::Call;
+using test::expect_same;
+using test::sample_state;
+using ::testing::HasSubstr;
+
+class AnnouncedReadTest : public ::testing::Test {
+ protected:
+  AnnouncedReadTest() {
+    os_.fake_clock();
+    auto const state = sample_state(8);
+    announced_ = writer_.write_announced(state.config, state.weights);
+    os_.forget_uses();
+  }
+  [[nodiscard]] fs::path file() const { return root_.path() / announced_.file.name(); }
+  [[nodiscard]] RankState read(ReadPatience const& patience = {}) const { return read_announced(root_.path(), announced_, patience); }
+  /// Takes the file out of sight until the reader has slept `sleeps` times.
+  void hide_for(int sleeps) {
+    fs::rename(file(), root_.path() / "hidden");
+    os_.on_sleep = [this, sleeps] {
+      if (os_.sleeps() == sleeps) fs::rename(root_.path() / "hidden", file());
+    };
+  }
+  template <class Call>
+  static IoError io_error_of(Call call) {
+    try {
+      call();
+    } catch (IoError const& error) {
+      return error;
+    }
+    ADD_FAILURE() << "no IoError";
+    return IoError(ErrorInfo{});
+  }
+
+  test::TemporaryDirectory root_{};
+  test::FaultySystem os_{};
+  platform::ScopedSystem scope_{os_};
+  NfsMedium writer_{root_.path(), 4, Existing::remove};
+  Announcement announced_{};
+};
+
+TEST_F(AnnouncedReadTest, takes_a_visible_file_without_waiting) {
+  expect_same(read(), sample_state(8));
+  EXPECT_EQ(os_.sleeps(), 0);
+}
+
+TEST_F(AnnouncedReadTest, waits_until_the_file_is_visible) {
+  hide_for(40);
+  expect_same(read(), sample_state(8));
+  EXPECT_GE(os_.sleeps(), 40);
+}
+
+TEST_F(AnnouncedReadTest, opens_the_directory_afresh_for_each_attempt) {
+  hide_for(3);
+  int directory_opens = 0;
+  os_.on_name = [&](Call call, std::string const& name) { directory_opens += call == Call::openat && name == root_.path().string() ? 1 : 0; };
+  (void)read();
+  EXPECT_EQ(directory_opens, 4) << "three attempts in vain and one more";
+}
+
+TEST_F(AnnouncedReadTest, gives_up_after_75_seconds_and_says_what_it_saw) {
+  fs::remove(file());
+  auto const before = os_.now();
+  auto const error = io_error_of([&] { (void)read(); });
+  EXPECT_GE(os_.now() - before, 75s);
+  EXPECT_LE(os_.now() - before, 77s);
+  EXPECT_EQ(error.info().resource, file().string());
+  EXPECT_THAT(error.info().expected, HasSubstr(std::to_string(announced_.bytes)));
+  EXPECT_EQ(error.info().got, "no file of that name");
+  EXPECT_THAT(error.info().message, HasSubstr("rank 4"));
+  EXPECT_THAT(error.report(), HasSubstr("mounted here: "));
+  EXPECT_FALSE(error.info().remedy.empty());
+}
+
+TEST_F(AnnouncedReadTest, waits_out_an_old_size) {
+  fs::copy_file(file(), root_.path() / "whole");
+  fs::resize_file(file(), announced_.bytes - 10);
+  os_.on_sleep = [this] {
+    if (os_.sleeps() == 5) fs::rename(root_.path() / "whole", file());
+  };
+  expect_same(read(), sample_state(8));
+}
+
+TEST_F(AnnouncedReadTest, names_the_size_it_saw) {
+  fs::resize_file(file(), announced_.bytes - 10);
+  EXPECT_EQ(io_error_of([&] { (void)read({.limit = 2s}); }).info().got, std::to_string(announced_.bytes - 10) + " bytes");
+}
+
+TEST_F(AnnouncedReadTest, never_takes_another_generation) {
+  auto const state = sample_state(8);
+  auto const later = writer_.write_announced(state.config, state.weights);
+  announced_.digest = later.digest;
+  ASSERT_EQ(later.bytes, announced_.bytes);
+  auto const error = io_error_of([&] { (void)read({.limit = 2s}); });
+  EXPECT_NE(error.info().expected, error.info().got);
+}
+
+TEST_F(AnnouncedReadTest, reports_a_damaged_file_at_once) {
+  {
+    std::fstream bytes(file(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(-1, std::ios::end);
+    bytes.put('\x55');
+  }
+  EXPECT_THROW((void)read(), FormatError);
+  EXPECT_EQ(os_.sleeps(), 0);
+}
+
+TEST_F(AnnouncedReadTest, survives_two_passing_failures_of_any_call) {
+  for (auto const call : {Call::openat, Call::fstat, Call::pread}) {
+    for (int const error : {ESTALE, EIO}) {
+      test::FaultySystem os;
+      os.fake_clock();
+      os.fail(call, 1, error, 2);
+      platform::ScopedSystem const scope(os);
+      expect_same(read(), sample_state(8));
+      EXPECT_GT(os.sleeps(), 0);
+    }
+  }
+}
+
+TEST_F(AnnouncedReadTest, gives_up_on_failures_that_stay) {
+  for (auto const call : {Call::openat, Call::fstat, Call::pread}) {
+    for (int const error : {ESTALE, EIO, EACCES, ENOMEM}) {
+      test::FaultySystem os;
+      os.fake_clock();
+      os.fail_always(call, error);
+      platform::ScopedSystem const scope(os);
+      EXPECT_EQ(io_error_of([&] { (void)read(); }).system_errno(), error);
+      EXPECT_LE(os.sleeps(), 3) << "bounded";
+    }
+  }
+}
+
+TEST_F(AnnouncedReadTest, survives_short_reads_and_interruptions) {
+  os_.limit_transfers(7);
+  os_.fail(Call::pread, 2, EINTR, 5);
+  expect_same(read(), sample_state(8));
+}
+
+TEST_F(AnnouncedReadTest, lets_the_caller_give_up_between_attempts) {
+  fs::remove(file());
+  int slices = 0;
+  auto const stop = [&slices] {
+    if (++slices == 10) throw CancelledError(ErrorInfo{.operation = "test"});
+  };
+  EXPECT_THROW((void)read({.between = stop}), CancelledError);
+  EXPECT_EQ(slices, 10);
+}
+
+/// Every errno at the first, second and last use of each call on the reading path: the state, or an error; never others.
+TEST_F(AnnouncedReadTest, never_returns_anything_but_the_state_whatever_call_fails) {
+  constexpr std::array errors{EIO, ESTALE, EINTR, EAGAIN, EACCES, ENOENT, ENOMEM};
+  (void)read();
+  for (auto const call : {Call::openat, Call::fstat, Call::pread, Call::close}) {
+    int const last = os_.uses(call);
+    ASSERT_GT(last, 0);
+    for (int const nth : {1, 2, last}) {
+      for (int const error : errors) {
+        test::FaultySystem os;
+        os.fake_clock();
+        os.fail(call, nth, error);
+        platform::ScopedSystem const scope(os);
+        try {
+          expect_same(read(), sample_state(8));
+        } catch (IoError const& failed) {
+          EXPECT_EQ(failed.system_errno(), error) << test::call_names[static_cast<std::size_t>(call)] << " use " << nth;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::workspace

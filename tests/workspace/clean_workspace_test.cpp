@@ -1,0 +1,106 @@
+#include "workspace/clean_workspace.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include <sys/file.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/nfs_workspace.hpp>
+
+#include "lib/platform/fd.hpp"
+#include "tests/support/faulty_system.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "workspace/nfs_files.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class CleanWorkspace : public ::testing::Test {
+ protected:
+  std::string put(std::string const& name) const {
+    std::ofstream(root_.path() / name) << "12345";
+    return name;
+  }
+  [[nodiscard]] bool there(std::string const& name) const { return fs::exists(fs::symlink_status(root_.path() / name)); }
+  [[nodiscard]] std::vector<CleanedFile> clean(CleanOptions options = {}) const { return clean_workspace(root_.path(), options); }
+
+  test::TemporaryDirectory root_{};
+  std::string const state_ = StateFile{.rank = 2, .writer = 9, .counter = 1}.name();
+  std::string const temporary_ = ".model-00001.safetensors.0123456789abcdef.tmp";
+};
+
+TEST_F(CleanWorkspace, removes_what_dead_jobs_left_and_nothing_else) {
+  put(state_);
+  put(temporary_);
+  put("rank_2_state.pth");
+  put(".hidden");
+  auto const report = clean();
+  ASSERT_EQ(report.size(), 2U);
+  for (auto const& file : report) {
+    EXPECT_TRUE(file.removed);
+    EXPECT_EQ(file.bytes, 5U);
+    EXPECT_FALSE(there(file.name));
+  }
+  EXPECT_TRUE(there("rank_2_state.pth"));
+  EXPECT_TRUE(there(".hidden"));
+}
+
+TEST_F(CleanWorkspace, removes_nothing_in_a_dry_run) {
+  put(state_);
+  EXPECT_TRUE(clean({.dry_run = true}).at(0).removed);
+  EXPECT_TRUE(there(state_));
+}
+
+TEST_F(CleanWorkspace, spares_the_files_of_live_writers) {
+  NFSWorkspace workspace(root_.path(), {.rank = 0});
+  workspace.write_configs_and_weights({}, {});
+  auto const report = clean();
+  ASSERT_EQ(report.size(), 1U);
+  EXPECT_FALSE(report[0].removed);
+  EXPECT_THAT(report[0].why, HasSubstr("alive"));
+  workspace = NFSWorkspace();
+  EXPECT_TRUE(clean().at(0).removed);
+}
+
+TEST_F(CleanWorkspace, leaves_what_nobody_can_tell_unless_forced) {
+  put(state_);
+  test::FaultySystem os;
+  os.fail_always(test::Call::flock, ENOLCK);
+  platform::ScopedSystem const scope(os);
+  EXPECT_FALSE(clean().at(0).removed);
+  EXPECT_TRUE(there(state_));
+  EXPECT_TRUE(clean({.force = true}).at(0).removed);
+  EXPECT_FALSE(there(state_));
+}
+
+TEST_F(CleanWorkspace, does_not_touch_a_link) {
+  put("precious");
+  fs::create_symlink(root_.path() / "precious", root_.path() / state_);
+  EXPECT_FALSE(clean({.force = true}).at(0).removed);
+  EXPECT_TRUE(there("precious"));
+  EXPECT_TRUE(there(state_));
+}
+
+TEST_F(CleanWorkspace, says_why_a_file_could_not_be_removed) {
+  put(state_);
+  test::FaultySystem os;
+  os.fail_always(test::Call::unlinkat, EACCES);
+  platform::ScopedSystem const scope(os);
+  auto const report = clean();
+  EXPECT_FALSE(report.at(0).removed);
+  EXPECT_THAT(report.at(0).why, HasSubstr("EACCES"));
+}
+
+TEST_F(CleanWorkspace, names_a_directory_that_is_not_there) { EXPECT_THROW((void)clean_workspace(root_.path() / "none"), IoError); }
+
+}  // namespace
+}  // namespace crossrank::workspace
