@@ -1,0 +1,122 @@
+#include "lib/core/environment.hpp"
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Environment parse(Variables const& variables) {
+  return parse_environment([&](char const* name) -> std::optional<std::string> {
+    auto const found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+TEST(Environment, says_nothing_when_nothing_is_set) {
+  auto const environment = parse({});
+  EXPECT_EQ(environment.launcher, Launcher::none);
+  EXPECT_FALSE(environment.announces_several());
+  EXPECT_EQ(environment.rank, 0);
+  EXPECT_EQ(environment.world_size, 1);
+}
+
+TEST(Environment, understands_crossrank_run) {
+  auto const environment = parse({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"CROSSRANK_JOB_ID", "j"}, {"CROSSRANK_STEP", "s"}, {"CROSSRANK_RESTART", "3"}});
+  EXPECT_EQ(environment.launcher, Launcher::crossrank);
+  EXPECT_TRUE(environment.announces_several());
+  EXPECT_EQ(environment.rank, 2);
+  EXPECT_EQ(environment.job_id, "j");
+  EXPECT_EQ(environment.step_id, "s");
+  EXPECT_EQ(environment.restart, 3U);
+}
+
+TEST(Environment, understands_torchrun) {
+  auto const environment = parse({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "host"},
+                                  {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "r"}, {"TORCHELASTIC_RESTART_COUNT", "1"}});
+  EXPECT_EQ(environment.launcher, Launcher::torchrun);
+  EXPECT_EQ(environment.local_rank, 1);
+  EXPECT_EQ(environment.local_world_size, 2);
+  EXPECT_EQ(environment.master_addr, "host");
+  EXPECT_EQ(environment.master_port, 29500);
+  EXPECT_EQ(environment.job_id, "r");
+  EXPECT_EQ(environment.restart, 1U);
+}
+
+TEST(Environment, understands_open_mpi) {
+  auto const environment = parse({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"PMIX_NAMESPACE", "ns"}, {"PMIX_RANK", "3"}});
+  EXPECT_EQ(environment.launcher, Launcher::open_mpi);
+  EXPECT_EQ(environment.rank, 3);
+  EXPECT_EQ(environment.local_world_size, 2);
+  EXPECT_EQ(environment.job_id, "ns");
+  EXPECT_EQ(environment.pmix_rank, 3);
+}
+
+TEST(Environment, understands_slurm_inside_a_step_only) {
+  Variables variables{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "77"}, {"SLURM_NNODES", "2"}};
+  EXPECT_EQ(parse(variables).launcher, Launcher::none);
+  variables["SLURM_STEP_ID"] = "0";
+  auto const environment = parse(variables);
+  EXPECT_EQ(environment.launcher, Launcher::slurm);
+  EXPECT_EQ(environment.rank, 1);
+  EXPECT_EQ(environment.nodes, 2);
+  EXPECT_EQ(environment.job_id, "77");
+  EXPECT_EQ(environment.step_id, "0");
+}
+
+TEST(Environment, takes_the_identity_whole_from_one_launcher) {
+  auto const environment = parse({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}});
+  EXPECT_EQ(environment.launcher, Launcher::plain);
+  EXPECT_EQ(environment.world_size, 1);
+  EXPECT_FALSE(environment.announces_several());
+}
+
+TEST(Environment, reads_sizes_and_times_with_suffixes) {
+  EXPECT_EQ(parse({{"CROSSRANK_ARENA_CAP", "123"}}).arena_cap, 123U);
+  EXPECT_EQ(parse({{"CROSSRANK_ARENA_CAP", "3G"}}).arena_cap, 3ULL << 30);
+  EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "5"}}).timeout, std::chrono::seconds(5));
+  EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "250ms"}}).timeout, std::chrono::milliseconds(250));
+  EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "2h"}}).timeout, std::chrono::hours(2));
+  EXPECT_EQ(parse({{"CROSSRANK_CHECK", "collective"}}).check, CheckLevel::collective);
+  EXPECT_FALSE(parse({{"CROSSRANK_CHECK", ""}}).check.has_value());
+}
+
+struct Malformed {
+  char const* name;
+  Variables variables;
+};
+
+class MalformedEnvironment : public testing::TestWithParam<Malformed> {};
+
+TEST_P(MalformedEnvironment, is_refused_naming_variable_and_value) {
+  try {
+    (void)parse(GetParam().variables);
+    FAIL() << "accepted";
+  } catch (UsageError const& e) {
+    EXPECT_EQ(e.info().resource, GetParam().name);
+    EXPECT_NE(e.info().got.find(GetParam().variables.at(GetParam().name)), std::string::npos);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Environment, MalformedEnvironment,
+                         testing::Values(Malformed{"RANK", {{"RANK", "one"}, {"WORLD_SIZE", "2"}}}, Malformed{"RANK", {{"RANK", "-1"}, {"WORLD_SIZE", "2"}}},
+                                         Malformed{"RANK", {{"RANK", "2"}, {"WORLD_SIZE", "2"}}}, Malformed{"RANK", {{"RANK", "1 "}, {"WORLD_SIZE", "2"}}},
+                                         Malformed{"RANK", {{"RANK", "1"}}}, Malformed{"WORLD_SIZE", {{"WORLD_SIZE", "2"}}},
+                                         Malformed{"WORLD_SIZE", {{"RANK", "0"}, {"WORLD_SIZE", "0"}}},
+                                         Malformed{"WORLD_SIZE", {{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}},
+                                         Malformed{"MASTER_PORT", {{"MASTER_PORT", "70000"}}}, Malformed{"CROSSRANK_ARENA_CAP", {{"CROSSRANK_ARENA_CAP", "3X"}}},
+                                         Malformed{"CROSSRANK_ARENA_CAP", {{"CROSSRANK_ARENA_CAP", "99999999999T"}}},
+                                         Malformed{"CROSSRANK_CHECK", {{"CROSSRANK_CHECK", "always"}}}, Malformed{"CROSSRANK_TIMEOUT", {{"CROSSRANK_TIMEOUT", "0"}}},
+                                         Malformed{"CROSSRANK_TIMEOUT", {{"CROSSRANK_TIMEOUT", "soon"}}}));
+
+}  // namespace
+}  // namespace crossrank
