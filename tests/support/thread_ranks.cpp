@@ -1,0 +1,103 @@
+#include "tests/support/thread_ranks.hpp"
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/spawn_rank.hpp"
+
+namespace crossrank::test {
+namespace {
+
+/// Who still runs; ends the process when somebody does at the deadline, as a thread that hangs cannot be joined.
+class Watch {
+ public:
+  explicit Watch(std::size_t count) : running_(count, true), left_(count) {}
+
+  void ended(std::size_t index) {
+    std::lock_guard const lock(mutex_);
+    running_[index] = false;
+    --left_;
+    moved_.notify_all();
+  }
+  void wait(std::chrono::milliseconds deadline) {
+    std::unique_lock lock(mutex_);
+    if (moved_.wait_for(lock, deadline, [this] { return left_ == 0; })) return;
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      if (running_[i]) std::fprintf(stderr, "thread %zu still runs after %lld ms\n", i, static_cast<long long>(deadline.count()));
+    }
+    std::abort();
+  }
+
+ private:
+  std::mutex mutex_{};
+  std::condition_variable moved_{};
+  std::vector<bool> running_;
+  std::size_t left_;
+};
+
+}  // namespace
+
+std::string text_of(std::exception_ptr const& error) {
+  if (!error) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (std::exception const& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+ConnectOptions thread_options(int rank, int world_size, ThreadRankOptions const& options) {
+  return {.backend = "shm",
+          .timeout = options.timeout,
+          .connect_timeout = options.timeout,
+          .rank = rank,
+          .world_size = world_size,
+          .job_id = options.job_id,
+          .ranks_are = RanksAre::threads,
+          .arena_cap = options.arena_cap};
+}
+
+std::vector<std::exception_ptr> run_threads(std::vector<std::function<void()>> const& actions, std::chrono::milliseconds deadline) {
+  std::vector<std::exception_ptr> errors(actions.size());
+  Watch watch(actions.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        actions[i]();
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+      watch.ended(i);
+    });
+  }
+  watch.wait(deadline);
+  for (auto& thread : threads) thread.join();
+  return errors;
+}
+
+std::vector<std::exception_ptr> try_thread_ranks(int count, ThreadBody const& body, ThreadRankOptions options) {
+  if (options.job_id.empty()) options.job_id = random_job_id();
+  std::vector<std::function<void()>> actions;
+  for (int rank = 0; rank < count; ++rank) {
+    actions.emplace_back([&body, &options, rank, count] { body(connect(thread_options(rank, count, options))); });
+  }
+  return run_threads(actions, options.deadline);
+}
+
+void run_thread_ranks(int count, ThreadBody const& body, ThreadRankOptions const& options) {
+  auto const errors = try_thread_ranks(count, body, options);
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    if (errors[rank]) ADD_FAILURE() << "rank " << rank << " of " << count << ": " << text_of(errors[rank]);
+  }
+}
+
+}  // namespace crossrank::test
