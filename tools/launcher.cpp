@@ -249,7 +249,7 @@ void Launch::take_exits() {
 }
 
 void Launch::take_output(Stream& stream) {
-  std::array<char, 65536> buffer;
+  std::array<char, 65536> buffer{};
   auto const got = ::read(stream.fd.get(), buffer.data(), buffer.size());
   if (got > 0) {
     stream.lines.add({buffer.data(), static_cast<std::size_t>(got)}, stream.to->waiting());

@@ -1,10 +1,8 @@
 #include "tools/line_prefixer.hpp"
 
-#include <utility>
-
 namespace crossrank::tools {
 
-LinePrefixer::LinePrefixer(std::string prefix)
+LinePrefixer::LinePrefixer(std::string const& prefix)
     : prefix_(prefix.empty() ? std::string() : prefix + " "),
       continued_prefix_(prefix.empty() ? std::string() : prefix + "+ ") {}
 

@@ -13,7 +13,7 @@ class LinePrefixer {
   static constexpr std::size_t max_line = 65'536;
 
   /// An empty `prefix` adds nothing at all, no line end either.
-  explicit LinePrefixer(std::string prefix);
+  explicit LinePrefixer(std::string const& prefix);
 
   /// Takes bytes in and appends what is complete to `out`.
   void add(std::string_view bytes, std::string& out);

@@ -73,6 +73,9 @@ struct ProcessRanks::Rank {
   bool running = false;
   RankOutcome outcome{};
 
+  Rank() = default;
+  Rank(Rank const&) = delete;
+  Rank& operator=(Rank const&) = delete;
   ~Rank() {
     if (out >= 0) ::close(out);
     if (err >= 0) ::close(err);
