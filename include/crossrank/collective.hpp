@@ -50,6 +50,7 @@ struct ConnectOptions {
   std::optional<std::uint64_t> arena_cap{};              ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
 };
 
+struct ConnectOptions;
 /// A group of ranks and what they do together: a handle, cheap to copy, all copies name the same group.
 ///
 /// Ranks (`rank()`, `root`, `src`, `dst`) count inside the group; `global_rank()` and `ranks()` are those of the job. All
@@ -132,6 +133,7 @@ class CROSSRANK_EXPORT Collective {
 
  private:
   explicit Collective(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+  friend Collective connect(ConnectOptions options);
   friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience);
 
   [[nodiscard]] State& state(char const* operation) const;

@@ -18,7 +18,7 @@ struct TableEntry {
   std::string_view name{};
   Dtype dtype = Dtype::u8;
   Shape shape{};
-  std::uint64_t offset = 0;          ///< first byte, in the payload or in the slot
+  std::uint64_t offset = 0;          ///< first byte: in the payload, or in the arena that holds the slot
   std::uint64_t nbytes = 0;          ///< what shape and dtype come to
   std::uint32_t slot = own_payload;  ///< arena slot in which the tensor lives, or `own_payload`
   std::uint64_t generation = 0;      ///< of that slot

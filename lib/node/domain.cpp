@@ -131,6 +131,7 @@ NodeDomain::~NodeDomain() {
   unregister_domain(this);
   if (!is_own_process()) {
     if (watcher_) watcher_->abandon();
+    if (arena_) arena_->abandon();
     return;
   }
   leave();
@@ -178,10 +179,15 @@ void NodeDomain::ring_groups_of(int rank) const noexcept {
     if (group.used.load(std::memory_order_acquire) != block_ready) continue;
     auto* const members = members_of(index);
     auto const size = std::min(group.size, static_cast<std::uint32_t>(options_.ranks));
-    bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) { return m.domain_rank == static_cast<std::uint32_t>(rank); });
+    bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) { return m.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank); });
     if (!concerned) continue;
     for (std::uint32_t i = 0; i < size; ++i) ring(members[i].bell);
   }
+}
+
+bool NodeDomain::first_read(int owner, std::uint32_t slot) {
+  std::lock_guard const lock(read_mutex_);
+  return read_before_.insert(static_cast<std::uint64_t>(owner) << 32 | slot).second;
 }
 
 bool NodeDomain::has_departed(int rank) const noexcept {
@@ -255,10 +261,10 @@ std::uint32_t NodeDomain::make_group_block(std::vector<int> const& members, std:
 void NodeDomain::fill_group_block(std::uint32_t index, std::vector<int> const& members, std::string const& name) noexcept {
   auto& group = group_block(index);
   auto* const blocks = members_of(index);
+  group.epoch.fetch_add(1, std::memory_order_acq_rel);
   std::memset(static_cast<void*>(blocks), 0, ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
-  for (std::size_t i = 0; i < members.size(); ++i) blocks[i].domain_rank = static_cast<std::uint32_t>(members[i]);
+  for (std::size_t i = 0; i < members.size(); ++i) blocks[i].domain_rank.store(static_cast<std::uint32_t>(members[i]), std::memory_order_relaxed);
   group.size = static_cast<std::uint32_t>(members.size());
-  ++group.epoch;
   std::memset(group.name, 0, sizeof group.name);
   name.copy(group.name, sizeof group.name - 1);
   group.decision.store(Decision{}.pack(), std::memory_order_relaxed);

@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "lib/node/arena.hpp"
@@ -40,6 +42,9 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   /// First byte of a rank's arena as this process sees it; not writable but for one's own.
   [[nodiscard]] std::byte const* arena_of(int rank) const noexcept;
   [[nodiscard]] std::size_t arena_bytes() const noexcept { return header().arena_bytes; }
+
+  /// True the first time that this process asks for a slot of a rank: then its pages are worth mapping at once.
+  [[nodiscard]] bool first_read(int owner, std::uint32_t slot);
 
   /// Whether every rank of the node can have a CPU for itself: only then does waiting begin with spinning.
   [[nodiscard]] bool may_spin() const noexcept { return may_spin_; }
@@ -93,6 +98,8 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Watcher> watcher_;
   bool may_spin_ = false;
+  std::mutex read_mutex_;
+  std::unordered_set<std::uint64_t> read_before_;
 };
 
 /// Rings a doorbell: wakes its owner if it sleeps. The caller has changed what it waits for by a sequentially consistent

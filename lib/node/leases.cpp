@@ -56,6 +56,14 @@ bool LeaseTable::take(int owner, std::uint32_t slot, std::uint64_t generation, i
   });
 }
 
+bool LeaseTable::share(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
+    if (!same(w, generation) || w.offered == 0 || w.taken == LeaseWord::count_limit) return false;
+    ++w.taken;
+    return true;
+  });
+}
+
 void LeaseTable::decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
   revoke(owner, slot, generation, reader);
 }

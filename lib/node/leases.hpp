@@ -27,6 +27,8 @@ class LeaseTable {
   void revoke(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: turns an offer of this generation into a lease. False when there is none: it was revoked.
   [[nodiscard]] bool take(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
+  /// Reader: one more lease under an offer of this generation that stays. False when there is none.
+  [[nodiscard]] bool share(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: gives an offer back that it will not take.
   void decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: ends one lease.

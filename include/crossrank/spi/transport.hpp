@@ -55,7 +55,8 @@ enum class Ticket : std::uint64_t {};
 /// What a backend implements: byte-level collectives for one group, each posted, then tested until it has ended.
 ///
 /// Calls come from one thread at a time. All ranks of the group post the same verbs in the same order (send and recv
-/// apart, which are ordered by pair). A failure surfaces from `test` or `wait` as a typed error, the same first
+/// apart, which are ordered by pair and direction); a post may wait for the collective before it. Every ticket is waited
+/// for, tested until it has ended, or cancelled; a post after `close` is a `UsageError`. A failure surfaces from `test` or `wait` as a typed error, the same first
 /// cause on every rank; after one that leaves the group dead, every later call throws the same.
 class CROSSRANK_EXPORT Transport {
  public:
@@ -86,12 +87,15 @@ class CROSSRANK_EXPORT Transport {
   [[nodiscard]] virtual bool test(Ticket) = 0;
   /// Waits for the operation to end, asleep where the backend can; throws when `patience` runs out.
   virtual void wait(Ticket, Patience const& patience) = 0;
-  /// Gives the operation up. On return its buffers are the caller's again; a collective given up kills the group.
+  /// Gives the operation up. On return its buffers are the caller's again; a collective given up kills the group, a
+  /// message that had not gone or come leaves no trace.
   virtual void cancel(Ticket) noexcept = 0;
 
   /// Collective over this group: makes the group whose members are `members` (ranks of this group, in the order of
-  /// their new ranks), the same list on each of its members; null where the list is empty. Blocks.
-  [[nodiscard]] virtual std::shared_ptr<Transport> split(std::span<int const> members, std::string name, Patience const& patience) = 0;
+  /// their new ranks), the same list on each of its members; null where the list is empty. Blocks. The digest covers the
+  /// lists of all ranks.
+  [[nodiscard]] virtual std::shared_ptr<Transport> split(Signature, std::span<int const> members, std::string name,
+                                                         Patience const& patience) = 0;
   /// Kills the group: every rank's present and later calls throw `PeerLostError` with `why`.
   virtual void abort(std::string_view why) noexcept = 0;
   /// Collective: meets the group once more and leaves it in order. Blocks; idempotent.

@@ -1,0 +1,133 @@
+#pragma once
+#include <cstddef>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <crossrank/export.hpp>
+
+namespace crossrank {
+
+namespace detail {
+
+/// What a range does, whatever its items are.
+class CROSSRANK_EXPORT RangeBase {
+ public:
+  virtual ~RangeBase() = default;
+  [[nodiscard]] virtual bool is_receiver() const noexcept = 0;
+  [[nodiscard]] virtual std::size_t size() const noexcept = 0;
+  virtual void close() = 0;
+  virtual void abort(std::string_view why) noexcept = 0;
+};
+
+template <class Item>
+class RangeItems : public RangeBase {
+ public:
+  /// Receives the item at its first use.
+  [[nodiscard]] virtual Item const& at(std::size_t index) = 0;
+  [[nodiscard]] virtual std::vector<Item> take() = 0;
+};
+
+}  // namespace detail
+
+/// What the ranks of a group handed over, on the rank that receives it; empty on the others.
+///
+/// A range is open between two meetings of the group. On the receiver it has one item for each rank that was asked for, in
+/// that order; each is received when it is first used. The other ranks return from `close()` once the receiver has closed
+/// its range (`Release::lazy`: at once). For a scope, not for containers: move-only, one thread.
+///
+/// `close()` is the second meeting, where errors surface. The destructor closes too, and throws them, when the scope is
+/// left normally; left by an exception it aborts the group, so that nobody waits. What was received stays valid after.
+template <class Item>
+class [[nodiscard]] CollectiveRange {
+ public:
+  class iterator {
+   public:
+    using value_type = Item;
+    using reference = Item const&;
+    using pointer = Item const*;
+    using difference_type = std::ptrdiff_t;
+    using iterator_category = std::input_iterator_tag;
+
+    iterator() noexcept = default;
+    reference operator*() const { return items_->at(index_); }
+    pointer operator->() const { return &items_->at(index_); }
+    iterator& operator++() noexcept {
+      ++index_;
+      return *this;
+    }
+    iterator operator++(int) noexcept {
+      auto const before = *this;
+      ++index_;
+      return before;
+    }
+    bool operator==(iterator const& other) const noexcept { return index_ == other.index_; }
+
+   private:
+    friend class CollectiveRange;
+    iterator(detail::RangeItems<Item>* items, std::size_t index) noexcept : items_(items), index_(index) {}
+    detail::RangeItems<Item>* items_ = nullptr;
+    std::size_t index_ = 0;
+  };
+
+  /// For the gathers.
+  explicit CollectiveRange(std::unique_ptr<detail::RangeItems<Item>> items) noexcept : items_(std::move(items)) {}
+  CollectiveRange(CollectiveRange&& other) noexcept : items_(std::move(other.items_)), exceptions_(std::uncaught_exceptions()) {}
+  CollectiveRange& operator=(CollectiveRange&&) = delete;
+  ~CollectiveRange() noexcept(false) {
+    if (!items_) return;
+    if (std::uncaught_exceptions() > exceptions_) {
+      items_->abort("left the range by an exception");
+    } else {
+      items_->close();
+    }
+  }
+
+  [[nodiscard]] iterator begin() { return {items_.get(), 0}; }
+  [[nodiscard]] iterator end() { return {items_.get(), size()}; }
+  [[nodiscard]] bool is_receiver() const noexcept { return items_ && items_->is_receiver(); }
+  [[nodiscard]] std::size_t size() const noexcept { return items_ ? items_->size() : 0; }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  /// `UsageError` when there is no such item.
+  [[nodiscard]] Item const& operator[](std::size_t index) & { return items_->at(index); }
+  Item const& operator[](std::size_t) && = delete;
+
+  /// Calls `body(*this)`, then closes. What it throws reaches every other rank with its text, and the caller unchanged.
+  template <class Body>
+  decltype(auto) consume(Body&& body) {
+    struct CloseAtEnd {
+      CollectiveRange& range;
+      int exceptions = std::uncaught_exceptions();
+      ~CloseAtEnd() noexcept(false) {
+        if (std::uncaught_exceptions() == exceptions) range.close();
+      }
+    };
+    try {
+      CloseAtEnd const closing{*this};
+      return std::forward<Body>(body)(*this);
+    } catch (std::exception const& e) {
+      if (items_) items_->abort(e.what());
+      throw;
+    } catch (...) {
+      if (items_) items_->abort("left the range by an exception of an unknown type");
+      throw;
+    }
+  }
+
+  /// Receives all items, closes, and gives them away; empty but on the receiver.
+  [[nodiscard]] std::vector<Item> take() && { return items_ ? items_->take() : std::vector<Item>(); }
+
+  /// Meets the group for the second time. Idempotent.
+  void close() {
+    if (items_) items_->close();
+  }
+
+ private:
+  std::unique_ptr<detail::RangeItems<Item>> items_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace crossrank

@@ -1,0 +1,20 @@
+#pragma once
+#include <crossrank/collective.hpp>
+#include <crossrank/collective_range.hpp>
+#include <crossrank/concat.hpp>
+#include <crossrank/device.hpp>
+#include <crossrank/dtype.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/json.hpp>
+#include <crossrank/log.hpp>
+#include <crossrank/mesh.hpp>
+#include <crossrank/parallel.hpp>
+#include <crossrank/shape.hpp>
+#include <crossrank/state.hpp>
+#include <crossrank/statistics.hpp>
+#include <crossrank/tensor.hpp>
+#include <crossrank/tensor_dict.hpp>
+#include <crossrank/version.hpp>
+#include <crossrank/workspace.hpp>
+
+namespace xr = crossrank;

@@ -1,0 +1,254 @@
+#include "workspace/publication.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/storage.hpp>
+
+#include "lib/codec/config_json.hpp"
+#include "lib/codec/tensor_table.hpp"
+#include "lib/node/bulk_copy.hpp"
+#include "lib/node/counters.hpp"
+#include "lib/platform/copy.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/system.hpp"
+#include "workspace/arena_storage.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+constexpr std::size_t tensor_alignment = 64;
+constexpr int populate_read = 22;                       // MADV_POPULATE_READ, Linux 5.14; refused elsewhere, then pages come one by one
+constexpr std::size_t worth_populating = std::size_t{1} << 18;
+
+/// What a slab begins with; the table follows at once, the tensors after it.
+struct SlabHead {
+  std::uint64_t table_bytes;
+  std::uint64_t data_offset;
+};
+
+constexpr std::size_t aligned(std::size_t bytes) { return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment; }
+
+void refuse_device(Tensor const& tensor, std::string_view name) {
+  if (tensor.device().kind == Device::Kind::cpu) return;
+  throw UsageError({.operation = "publish", .message = "the tensor is not on the CPU", .got = to_string(tensor.device()), .resource = std::string(name)});
+}
+
+/// The table entries of a contribution: resident tensors by slot, the others laid out one after the other.
+struct Layout {
+  std::vector<codec::TableEntry> entries;
+  std::vector<std::size_t> copied;  ///< indices of tensors that must be copied
+  std::size_t data_bytes = 0;
+};
+
+Layout lay_out(node::NodeDomain& domain, Contribution const& contribution, std::vector<node::Slot>& resident) {
+  Layout layout;
+  layout.entries.reserve(contribution.tensors.size());
+  auto const* const arena = domain.arena_of(domain.rank());
+  for (auto const& [name, tensor] : contribution.tensors) {
+    auto& entry = layout.entries.emplace_back();
+    entry.name = name;
+    entry.present = tensor->defined();
+    if (!entry.present) continue;
+    refuse_device(*tensor, name);
+    entry.dtype = tensor->dtype();
+    entry.shape = tensor->shape();
+    entry.nbytes = tensor->nbytes();
+    if (auto const slot = domain.arena().find(tensor->data(), tensor->nbytes()); slot && entry.nbytes != 0) {
+      entry.slot = slot->id;
+      entry.generation = slot->generation;
+      entry.offset = static_cast<std::size_t>(tensor->data() - arena);
+      resident.push_back(*slot);
+      continue;
+    }
+    entry.offset = layout.data_bytes;
+    layout.data_bytes = aligned(layout.data_bytes + entry.nbytes);
+    if (entry.nbytes != 0) layout.copied.push_back(layout.entries.size() - 1);
+  }
+  return layout;
+}
+
+void copy_tensor(node::Group* group, std::byte* to, Tensor const& tensor) {
+  if (group != nullptr) {
+    node::bulk_copy(*group, to, tensor.data(), tensor.nbytes());
+  } else {
+    platform::copy_bytes(to, tensor.data(), tensor.nbytes());
+    node::count(node::counters().bytes_copied, tensor.nbytes());
+  }
+}
+
+void fill_slab(node::NodeDomain& domain, node::Group* group, Contribution const& contribution, Layout const& layout,
+               codec::TableInput const& table, std::size_t table_bytes, Publication& publication) {
+  SlabHead const head{table_bytes, aligned(sizeof(SlabHead) + table_bytes)};
+  publication.bytes = head.data_offset + layout.data_bytes;
+  publication.slab = domain.arena().allocate(publication.bytes);
+  CROSSRANK_CRASH_POINT("workspace.publish.slab_taken");
+  auto* const base = domain.arena().at(*publication.slab);
+  std::memcpy(base, &head, sizeof head);
+  codec::encode(table, {base + sizeof head, table_bytes});
+  for (auto const index : layout.copied) {
+    copy_tensor(group, base + head.data_offset + layout.entries[index].offset, *contribution.tensors[index].tensor);
+  }
+  CROSSRANK_CRASH_POINT("workspace.publish.copied");
+}
+
+void offer_all(node::NodeDomain& domain, Publication const& publication, std::span<int const> readers) {
+  for (int const reader : readers) {
+    if (publication.slab) domain.arena().offer(*publication.slab, reader);
+    for (auto const& slot : publication.resident) domain.arena().offer(slot, reader);
+  }
+}
+
+}  // namespace
+
+void Publication::describe(node::Post& post) const {
+  if (!slab) {
+    post.inlined = inlined;
+    return;
+  }
+  post.slot = *slab;
+  post.offset = slab->offset;
+  post.bytes = bytes;
+}
+
+Publication publish(node::NodeDomain& domain, node::Group* group, Contribution const& contribution, std::span<int const> readers,
+                    Inline small) {
+  Publication publication;
+  auto const layout = lay_out(domain, contribution, publication.resident);
+  auto const config = contribution.config == nullptr ? std::string() : codec::encode_config(*contribution.config);
+  codec::TableInput const table{config, layout.entries};
+  auto const table_bytes = codec::encoded_size(table);
+  if (small == Inline::allowed && layout.data_bytes == 0 && table_bytes <= node::Arrival::inline_bytes) {
+    publication.inlined.resize(table_bytes);
+    codec::encode(table, publication.inlined);
+  } else {
+    fill_slab(domain, group, contribution, layout, table, table_bytes, publication);
+  }
+  try {
+    offer_all(domain, publication, readers);
+  } catch (Error const&) {
+    revoke(domain, publication, readers);
+    throw;
+  }
+  CROSSRANK_CRASH_POINT("workspace.publish.offered");
+  return publication;
+}
+
+void revoke(node::NodeDomain& domain, Publication const& publication, std::span<int const> readers) noexcept {
+  for (int const reader : readers) {
+    if (publication.slab) domain.arena().revoke(*publication.slab, reader);
+    for (auto const& slot : publication.resident) domain.arena().revoke(slot, reader);
+  }
+}
+
+void release(node::NodeDomain& domain, Publication const& publication) noexcept {
+  if (publication.slab) domain.arena().release(*publication.slab);
+}
+
+// ---------------------------------------------------------------- the other side
+
+namespace {
+
+/// A publication seen from the reader: where its table and its own tensors lie.
+struct Parts {
+  codec::TableView table;
+  std::span<std::byte const> data;
+};
+
+[[noreturn]] void fail_slab(Located const& at, std::string message) {
+  throw FormatError({.operation = "receive",
+                     .message = std::move(message),
+                     .resource = "arena of rank " + std::to_string(at.owner),
+                     .culprits = {at.owner},
+                     .section = "slab"});
+}
+
+Parts open_payload(Located const& at) {
+  if (at.is_inline) return {codec::decode(at.payload, 0), {}};
+  SlabHead head{};
+  if (at.payload.size() < sizeof head) fail_slab(at, "a slab shorter than its head");
+  std::memcpy(&head, at.payload.data(), sizeof head);
+  if (head.data_offset > at.payload.size() || head.table_bytes > at.payload.size() - sizeof head ||
+      sizeof head + head.table_bytes > head.data_offset) {
+    fail_slab(at, "a table outside its slab");
+  }
+  auto const data = at.payload.subspan(head.data_offset);
+  return {codec::decode(at.payload.subspan(sizeof head, head.table_bytes), data.size()), data};
+}
+
+/// The leases of one publication: one for its slab, one for each resident slot, however many tensors view it.
+class Leases {
+ public:
+  Leases(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how) : domain_(domain), at_(at), how_(how) {}
+
+  /// False when the offer is gone.
+  [[nodiscard]] bool take(std::uint32_t slot, std::uint64_t generation, std::span<std::byte const> range, std::shared_ptr<spi::Storage>& out) {
+    auto& leases = domain_->leases();
+    bool const taken = how_ == Take::offer ? leases.take(at_.owner, slot, generation, domain_->rank())
+                                           : leases.share(at_.owner, slot, generation, domain_->rank());
+    if (!taken) return false;
+    out = std::make_shared<LeasedStorage>(domain_, at_.owner, slot, generation, range);
+    if (range.size() >= worth_populating) {
+      auto* const page = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(range.data()) / node::page_bytes * node::page_bytes);
+      if (domain_->first_read(at_.owner, slot)) {
+        platform::system().madvise(page, static_cast<std::size_t>(range.data() + range.size() - page), populate_read);
+      }
+    }
+    return true;
+  }
+
+  /// The lease of a resident tensor's slot. A slot with several tensors in one publication was offered for each.
+  [[nodiscard]] bool take_resident(codec::TableEntry const& entry, std::shared_ptr<spi::Storage>& out) {
+    auto const all = domain_->arena_bytes();
+    bool const inside = entry.slot < domain_->header().slot_capacity && entry.offset <= all && entry.nbytes <= all - entry.offset;
+    if (!inside) fail_slab(at_, "a tensor outside its arena");
+    return take(entry.slot, entry.generation, {domain_->arena_of(at_.owner) + entry.offset, entry.nbytes}, out);
+  }
+
+ private:
+  std::shared_ptr<node::NodeDomain> const& domain_;
+  Located const& at_;
+  Take how_;
+};
+
+}  // namespace
+
+bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how, Collector& collector) {
+  Leases leases(domain, at, how);
+  std::shared_ptr<spi::Storage> slab;
+  // The lease first, the bytes after: without it the owner may be writing something else there.
+  if (!at.is_inline && !leases.take(at.slot, at.generation, at.payload, slab)) return false;
+  auto const parts = open_payload(at);
+  collector.expect(parts.table.entries.size());
+  if (!parts.table.config.empty()) collector.config(codec::decode_config(parts.table.config));
+  auto const data_offset = static_cast<std::size_t>(parts.data.data() - at.payload.data());
+  for (auto const& entry : parts.table.entries) {
+    if (!entry.present) {
+      collector.tensor(entry.name, Tensor());
+    } else if (entry.slot != codec::own_payload) {
+      std::shared_ptr<spi::Storage> storage;
+      if (!leases.take_resident(entry, storage)) return false;
+      collector.tensor(entry.name, spi::tensor_over(std::move(storage), 0, entry.shape, entry.dtype));
+    } else if (entry.nbytes == 0) {
+      collector.tensor(entry.name, Tensor::empty(entry.shape, entry.dtype));
+    } else {
+      collector.tensor(entry.name, spi::tensor_over(slab, data_offset + entry.offset, entry.shape, entry.dtype));
+    }
+  }
+  return true;
+}
+
+void decline(node::NodeDomain& domain, Located const& at) noexcept {
+  try {
+    auto const parts = open_payload(at);
+    for (auto const& entry : parts.table.entries) {
+      if (entry.present && entry.slot != codec::own_payload) domain.leases().decline(at.owner, entry.slot, entry.generation, domain.rank());
+    }
+  } catch (Error const&) {  // a table that cannot be read names no slots; the slab's own offer is given back all the same
+  }
+  if (!at.is_inline) domain.leases().decline(at.owner, at.slot, at.generation, domain.rank());
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,198 @@
+#include "workspace/range_session.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/digest.hpp"
+#include "lib/platform/crash_point.hpp"
+
+namespace crossrank::workspace {
+
+using spi::Verb;
+
+/// Copies of the lines in which the others arrived: the lines themselves are written again by ranges opened inside this one.
+struct RangeSession::Kept {
+  struct Line {
+    alignas(node::Arrival) std::byte bytes[sizeof(node::Arrival)];
+    bool received = false;
+    [[nodiscard]] node::Arrival const& arrival() const noexcept { return *reinterpret_cast<node::Arrival const*>(bytes); }
+  };
+  std::vector<Line> lines;
+};
+
+RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution const& mine, std::vector<int> ranks, Collective const& group,
+                           GatherOptions const& options)
+    : operation_(operation), collective_(group), ranks_(std::move(ranks)), patience_(group.patience()), options_(options) {
+  Collective::Turn const turn(collective_, operation_);
+  if (options.timeout) patience_.timeout = *options.timeout;
+  rank_ = collective_.rank();
+  map_ranks();
+  group_ = collective_.transport()->node_group();
+  if (!group_ && collective_.world_size() > 1) {
+    throw UnavailableError({.operation = operation_,
+                            .message = "the ranks of this group share no memory",
+                            .got = "backend " + std::string(collective_.backend()),
+                            .group = collective_.name(),
+                            .rank = rank_,
+                            .world_size = collective_.world_size()});
+  }
+  is_receiver_ = members_.front() == rank_;
+  is_writer_ = !is_receiver_ && std::find(members_.begin(), members_.end(), rank_) != members_.end();
+  files_ = !options.workspace_path.empty() || (options.workspace && options.workspace->nfs() != nullptr);
+  // Files go at the second meeting, so their writers wait for it in any case.
+  lazy_ = options.release == Release::lazy && !files_;
+  if (options.workspace && !options.workspace_path.empty()) fail_usage("a workspace and a path for another one", options.workspace_path.string());
+  if (group_) {
+    group_->domain().require_own_process(operation_);
+    choose_medium();
+    open(kind, mine);
+  }
+  open_ = true;
+}
+
+RangeSession::~RangeSession() { leave_user_code(); }
+
+void RangeSession::fail_usage(std::string message, std::string got) const {
+  throw UsageError({.operation = operation_,
+                    .message = std::move(message),
+                    .got = std::move(got),
+                    .group = collective_.name(),
+                    .rank = rank_,
+                    .world_size = collective_.world_size()});
+}
+
+void RangeSession::map_ranks() {
+  auto const global = collective_.transport()->global_ranks();
+  if (ranks_.empty()) fail_usage("no ranks: the first one listed receives", "an empty list");
+  std::set<int> seen;
+  for (int const rank : ranks_) {
+    auto const found = std::find(global.begin(), global.end(), rank);
+    if (found == global.end()) fail_usage("a listed rank of the job is not in the group", std::to_string(rank));
+    if (!seen.insert(rank).second) fail_usage("a rank is listed twice", std::to_string(rank));
+    members_.push_back(static_cast<int>(found - global.begin()));
+  }
+}
+
+void RangeSession::choose_medium() {
+  if (!files_) {
+    auto const* const shared = options_.workspace ? options_.workspace->shared_memory() : nullptr;
+    if (shared != nullptr && !shared->is_initialized()) fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()");
+    medium_ = shared_medium(group_);
+    return;
+  }
+  if (options_.workspace && !options_.workspace->nfs()->is_initialized()) fail_usage("the workspace is not initialized", "NFSWorkspace()");
+}
+
+std::uint64_t RangeSession::digest(ItemKind kind) const {
+  ArgumentDigest digest;
+  digest.add(static_cast<std::uint64_t>(kind)).add(files_ ? 2U : 1U).add(lazy_ ? 2U : 1U).add(ranks_.size());
+  for (int const rank : ranks_) digest.add(static_cast<std::uint64_t>(rank));
+  return digest.value();
+}
+
+void RangeSession::open(ItemKind kind, Contribution const& mine) {
+  range_ = group_->next_range();
+  node::Post post{.verb = Verb::range_open, .digest = digest(kind)};
+  try {
+    // Opened here, not before: a directory that cannot be used is this rank's part that it could not do.
+    if (!medium_) medium_ = nfs_medium(group_, collective_.global_rank(), options_, patience_);
+    if (is_writer_) medium_->publish(mine, members_.front(), post);
+  } catch (Error const& e) {
+    if (!e.group_usable()) throw;
+    round_ = group_->post_error(post, {.type = std::string("crossrank ") + to_string(e.code()) + " error", .text = e.what()}, patience_);
+    meet_after_failure();
+    throw;
+  }
+  CROSSRANK_CRASH_POINT("workspace.range.published");
+  if (lazy_ && !is_receiver_) post.also_closes = range_;
+  try {
+    round_ = group_->post(post, patience_);
+    if (is_receiver_) open_as_receiver();
+  } catch (...) {
+    medium_->give_up();
+    throw;
+  }
+  CROSSRANK_CRASH_POINT("workspace.range.opened");
+}
+
+void RangeSession::open_as_receiver() {
+  auto const outcome = group_->wait(round_, patience_, operation_);
+  if (outcome == node::Outcome::passed_failed) {
+    auto error = group_->remote_error(round_, operation_);
+    meet_after_failure();
+    throw error;
+  }
+  kept_ = std::make_unique<Kept>();
+  kept_->lines.resize(members_.size());
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    std::memcpy(kept_->lines[i].bytes, static_cast<void const*>(&group_->arrival(members_[i], round_)), sizeof(node::Arrival));
+  }
+  group_->domain().own_record().in_user_code.fetch_add(1, std::memory_order_relaxed);
+  in_user_code_ = true;
+}
+
+/// The range ends on every rank, in step, though this rank could not do its part or has seen that another could not.
+void RangeSession::meet_after_failure() {
+  auto const end = group_->post_close(round_, range_, patience_);
+  static_cast<void>(group_->wait(end, patience_, operation_));
+  if (medium_) medium_->give_up();
+}
+
+void RangeSession::leave_user_code() noexcept {
+  if (!std::exchange(in_user_code_, false) || !group_->domain().is_own_process()) return;
+  group_->domain().own_record().in_user_code.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void RangeSession::receive(std::size_t index, Collector& collector) {
+  auto& line = kept_->lines[index];
+  if (!open_) fail_usage("an item that was not received before the range was closed", "item " + std::to_string(index));
+  line.received = true;
+  medium_->receive(members_[index], line.arrival(), collector);
+  CROSSRANK_CRASH_POINT("workspace.range.received");
+  progress();
+}
+
+void RangeSession::progress() noexcept {
+  if (group_) group_->progress();
+}
+
+void RangeSession::decline_rest() noexcept {
+  for (std::size_t i = 0; kept_ && i < members_.size(); ++i) {
+    auto& line = kept_->lines[i];
+    if (members_[i] != rank_ && !std::exchange(line.received, true)) medium_->decline(members_[i], line.arrival());
+  }
+}
+
+void RangeSession::close() {
+  if (!std::exchange(open_, false) || !group_) return;
+  Collective::Turn const turn(collective_, operation_);
+  leave_user_code();
+  decline_rest();
+  if (lazy_ && !is_receiver_) return;
+  try {
+    CROSSRANK_CRASH_POINT("workspace.range.closing");
+    auto const end = group_->post_close(round_, range_, patience_);
+    if (group_->wait(end, patience_, operation_) == node::Outcome::passed_failed) throw group_->remote_error(end, operation_);
+    CROSSRANK_CRASH_POINT("workspace.range.closed");
+  } catch (...) {
+    medium_->give_up();
+    throw;
+  }
+  medium_->finish();
+}
+
+void RangeSession::abort(std::string_view why) noexcept {
+  if (!std::exchange(open_, false) || !group_) return;
+  leave_user_code();
+  if (!group_->domain().is_own_process()) return;
+  group_->abort("rank " + std::to_string(rank_) + ": " + std::string(why));
+  decline_rest();
+  medium_->give_up();
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,80 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/parallel.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "lib/node/group.hpp"
+#include "workspace/medium.hpp"
+
+namespace crossrank::workspace {
+
+/// What the items of a range are; ranks that disagree get `MismatchError`.
+enum class ItemKind : std::uint8_t { tensor = 1, state_dict = 2, ranked_state = 3 };
+
+/// The two meetings of one range on one rank, whatever travels between them.
+///
+/// A writer publishes, arrives at the first meeting and, when it closes, at the second, without having waited for the
+/// first. The receiver waits for the first, keeps a copy of what the others announced, and arrives at the second when it
+/// closes. A group of one meets nobody.
+class RangeSession {
+ public:
+  /// Opens the range: the first meeting. `operation` is the name of the call, for errors.
+  RangeSession(char const* operation, ItemKind kind, Contribution const& mine, std::vector<int> ranks, Collective const& group,
+               GatherOptions const& options);
+  ~RangeSession();
+  RangeSession(RangeSession const&) = delete;
+  RangeSession& operator=(RangeSession const&) = delete;
+
+  [[nodiscard]] bool is_receiver() const noexcept { return is_receiver_; }
+  /// Items that there are on this rank.
+  [[nodiscard]] std::size_t size() const noexcept { return is_receiver_ ? members_.size() : 0; }
+  /// Rank of the job that item `index` is of, and whether that is this rank.
+  [[nodiscard]] int rank_of(std::size_t index) const noexcept { return ranks_[index]; }
+  [[nodiscard]] bool is_own(std::size_t index) const noexcept { return members_[index] == rank_; }
+  /// Receives item `index`, which is not this rank's own and was not received before.
+  void receive(std::size_t index, Collector& collector);
+  /// Counts as progress of this rank.
+  void progress() noexcept;
+  /// The second meeting.
+  void close();
+  void abort(std::string_view why) noexcept;
+  [[nodiscard]] bool is_open() const noexcept { return open_; }
+  [[noreturn]] void fail_usage(std::string message, std::string got) const;
+
+ private:
+  void map_ranks();
+  void choose_medium();
+  [[nodiscard]] std::uint64_t digest(ItemKind kind) const;
+  void open(ItemKind kind, Contribution const& mine);
+  void open_as_receiver();
+  void meet_after_failure();
+  void decline_rest() noexcept;
+  void leave_user_code() noexcept;
+
+  char const* operation_;
+  Collective collective_;
+  std::vector<int> ranks_;    ///< of the job, as given
+  std::vector<int> members_;  ///< the same in the group
+  spi::Patience patience_;
+  GatherOptions options_;
+  std::shared_ptr<node::Group> group_;  ///< null in a group of one
+  std::unique_ptr<Medium> medium_;
+  bool files_ = false;
+  bool lazy_ = false;
+  int rank_ = 0;
+  bool is_receiver_ = false;
+  bool is_writer_ = false;
+  std::uint64_t range_ = 0;
+  std::uint64_t round_ = 0;
+  struct Kept;
+  std::unique_ptr<Kept> kept_;  ///< what the others announced
+  bool open_ = false;
+  bool in_user_code_ = false;
+};
+
+}  // namespace crossrank::workspace
