@@ -24,6 +24,7 @@ declare -A may=(
 declare -A header_room=(
   [concat]=core [device]=core [dtype]=core [error]=core [export]=core [json]=core [log]=core [rank_span]=core [shape]=core
   [spi/storage]=core [state]=core [tensor]=core [tensor_dict]=core [version]=core
+  [safetensors]=codec
   [statistics]=node
   [spi/transport]=spi
   [collective]=collectives [group]=collectives [helpers]=collectives [mesh]=collectives [message_queue]=collectives
