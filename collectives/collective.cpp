@@ -204,16 +204,19 @@ Collective Collective::split(std::vector<std::vector<int>> const& groups, std::s
   auto& transport = *state_->transport;
   std::set<int> seen;
   std::vector<int> mine;
+  ArgumentDigest digest;
   for (auto const& group : groups) {
+    digest.add(group.size());
     for (int const rank : group) {
       require_rank(rank, "split", "a listed rank");
+      digest.add(static_cast<std::uint64_t>(rank));
       if (!seen.insert(rank).second) throw UsageError(usage_in(transport, "split", "rank " + std::to_string(rank) + " is listed twice"));
     }
     if (std::find(group.begin(), group.end(), transport.rank()) != group.end()) mine = group;
   }
   if (name.empty()) name = transport.name() + "/" + std::to_string(state_->splits);
   ++state_->splits;
-  auto made = transport.split(mine, std::move(name), state_->patience);
+  auto made = transport.split({Verb::split, digest.value()}, mine, std::move(name), state_->patience);
   return made ? make_collective(std::move(made), state_->patience) : Collective();
 }
 
@@ -253,8 +256,8 @@ void Collective::keep_alive() const noexcept {
 void Collective::close() {
   if (!state_ || state_->closed.load(std::memory_order_relaxed)) return;
   Turn const turn(*this, "close");
-  state_->transport->close(state_->patience);
   state_->closed.store(true, std::memory_order_relaxed);
+  state_->transport->close(state_->patience);
 }
 
 }  // namespace crossrank

@@ -17,7 +17,11 @@ namespace {
 struct Jobs {
   using Key = std::tuple<std::string, std::string, std::string, int>;
   std::mutex mutex;
-  std::map<Key, std::weak_ptr<spi::Transport>> transports;
+  struct Job {
+    std::weak_ptr<spi::Transport> transport;
+    std::weak_ptr<void> state;  ///< of the handles: copies of one, however often it is asked for
+  };
+  std::map<Key, Job> jobs;
 };
 
 Jobs& jobs() {
@@ -38,12 +42,16 @@ Collective connect(ConnectOptions options) {
   Jobs::Key const key{job.job_id, job.master, job.step, job.rank};
   {
     std::lock_guard const lock(jobs().mutex);
-    if (auto const known = jobs().transports[key].lock(); known && !known->is_closed()) return make_collective(known, patience);
+    auto const& known = jobs().jobs[key];
+    auto const transport = known.transport.lock();
+    auto state = std::static_pointer_cast<Collective::State>(known.state.lock());
+    if (transport && state && !transport->is_closed()) return Collective(std::move(state));
   }
   auto transport = open_transport(options, job, patience);
+  auto world = make_collective(transport, patience);
   std::lock_guard const lock(jobs().mutex);
-  jobs().transports[key] = transport;
-  return make_collective(std::move(transport), patience);
+  jobs().jobs[key] = {transport, world.state_};
+  return world;
 }
 
 }  // namespace crossrank

@@ -15,7 +15,8 @@ constexpr spi::Ticket done_at_once{0};
 
 FakeTransport::FakeTransport(std::string name) : name_(std::move(name)) {}
 
-void FakeTransport::throw_if_aborted(char const* operation) const {
+void FakeTransport::require_usable(char const* operation) const {
+  if (closed_) throw UsageError({.operation = operation, .message = "the group is closed", .group = name_, .rank = 0, .world_size = 1});
   if (aborted_.empty()) return;
   throw PeerLostError({.operation = operation,
                        .message = aborted_,
@@ -27,23 +28,23 @@ void FakeTransport::throw_if_aborted(char const* operation) const {
 }
 
 spi::Ticket FakeTransport::post_barrier(spi::Signature) {
-  throw_if_aborted("barrier");
+  require_usable("barrier");
   return done_at_once;
 }
 
 spi::Ticket FakeTransport::post_broadcast(spi::Signature, spi::Sink, int) {
-  throw_if_aborted("broadcast");
+  require_usable("broadcast");
   return done_at_once;
 }
 
 spi::Ticket FakeTransport::post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const>, spi::Sink out) {
-  throw_if_aborted("all_gatherv");
+  require_usable("all_gatherv");
   if (!mine.bytes.empty() && mine.bytes.data() != out.bytes.data()) std::memcpy(out.bytes.data(), mine.bytes.data(), mine.bytes.size());
   return done_at_once;
 }
 
 spi::Ticket FakeTransport::post_send(spi::Source bytes, int, std::uint32_t tag) {
-  throw_if_aborted("send");
+  require_usable("send");
   if (messages_.size() == most_messages) {
     throw UsageError({.operation = "send",
                       .message = "a message to oneself would wait for ever",
@@ -54,43 +55,59 @@ spi::Ticket FakeTransport::post_send(spi::Source bytes, int, std::uint32_t tag) 
                       .world_size = 1});
   }
   messages_.push_back({{bytes.bytes.begin(), bytes.bytes.end()}, tag});
+  deliver();
   return done_at_once;
 }
 
 spi::Ticket FakeTransport::post_recv(spi::Sink bytes, int, std::uint32_t tag) {
-  throw_if_aborted("recv");
+  require_usable("recv");
   auto const ticket = next_ticket_++;
-  receives_.emplace(ticket, std::pair{std::move(bytes), tag});
+  receives_.emplace(ticket, Receive{.sink = std::move(bytes), .tag = tag});
   return static_cast<spi::Ticket>(ticket);
 }
 
-bool FakeTransport::try_receive(spi::Sink const& sink, std::uint32_t tag) {
-  if (messages_.empty()) return false;
+void FakeTransport::take(Receive& receive) {
   auto const message = std::move(messages_.front());
   messages_.pop_front();
-  if (message.bytes.size() != sink.bytes.size() || message.tag != tag) {
-    throw MismatchError({.operation = "recv",
-                         .message = "the message from rank 0 is another than was expected",
-                         .expected = std::to_string(sink.bytes.size()) + " bytes with tag " + std::to_string(tag),
-                         .got = std::to_string(message.bytes.size()) + " bytes with tag " + std::to_string(message.tag),
-                         .group = name_,
-                         .rank = 0,
-                         .world_size = 1,
-                         .culprits = {0}});
+  if (message.bytes.size() == receive.sink.bytes.size() && message.tag == receive.tag) {
+    std::copy(message.bytes.begin(), message.bytes.end(), receive.sink.bytes.begin());
+    return;
   }
-  std::copy(message.bytes.begin(), message.bytes.end(), sink.bytes.begin());
-  return true;
+  throw MismatchError({.operation = "recv",
+                       .message = "the message from rank 0 is another than was expected",
+                       .expected = std::to_string(receive.sink.bytes.size()) + " bytes with tag " + std::to_string(receive.tag),
+                       .got = std::to_string(message.bytes.size()) + " bytes with tag " + std::to_string(message.tag),
+                       .group = name_,
+                       .rank = 0,
+                       .world_size = 1,
+                       .culprits = {0}});
+}
+
+void FakeTransport::deliver() {
+  for (auto& [ticket, receive] : receives_) {
+    if (receive.settled) continue;
+    if (messages_.empty()) return;
+    try {
+      take(receive);
+    } catch (...) {
+      receive.failure = std::current_exception();  // thrown where that receive is tested or waited for
+    }
+    receive.settled = true;
+  }
 }
 
 bool FakeTransport::test(spi::Ticket ticket) {
   auto const found = receives_.find(static_cast<std::uint64_t>(ticket));
   if (found == receives_.end()) return true;
-  if (found != receives_.begin()) return false;  // receives end in the order in which they were posted
-  throw_if_aborted("recv");
-  auto const [sink, tag] = found->second;
-  if (messages_.empty()) return false;
+  deliver();
+  if (!found->second.settled) {
+    require_usable("recv");
+    return false;
+  }
+  auto const failure = found->second.failure;
   receives_.erase(found);
-  return try_receive(sink, tag);
+  if (failure) std::rethrow_exception(failure);
+  return true;
 }
 
 void FakeTransport::wait(spi::Ticket ticket, spi::Patience const&) {
@@ -104,10 +121,11 @@ void FakeTransport::wait(spi::Ticket ticket, spi::Patience const&) {
                     .world_size = 1});
 }
 
+// Everything but a receive ended when it was posted.
 void FakeTransport::cancel(spi::Ticket ticket) noexcept { receives_.erase(static_cast<std::uint64_t>(ticket)); }
 
-std::shared_ptr<spi::Transport> FakeTransport::split(std::span<int const> members, std::string name, spi::Patience const&) {
-  throw_if_aborted("split");
+std::shared_ptr<spi::Transport> FakeTransport::split(spi::Signature, std::span<int const> members, std::string name, spi::Patience const&) {
+  require_usable("split");
   if (members.empty()) return nullptr;
   return std::make_shared<FakeTransport>(std::move(name));
 }

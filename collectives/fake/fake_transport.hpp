@@ -1,9 +1,9 @@
 #pragma once
 #include <array>
 #include <deque>
+#include <exception>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <crossrank/spi/transport.hpp>
@@ -30,7 +30,8 @@ class FakeTransport final : public spi::Transport {
   [[nodiscard]] bool test(spi::Ticket) override;
   void wait(spi::Ticket, spi::Patience const& patience) override;
   void cancel(spi::Ticket) noexcept override;
-  [[nodiscard]] std::shared_ptr<spi::Transport> split(std::span<int const> members, std::string name, spi::Patience const& patience) override;
+  [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
+                                                      spi::Patience const& patience) override;
   void abort(std::string_view why) noexcept override;
   void close(spi::Patience const& patience) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
@@ -40,14 +41,23 @@ class FakeTransport final : public spi::Transport {
     std::vector<std::byte> bytes;
     std::uint32_t tag;
   };
-  [[nodiscard]] bool try_receive(spi::Sink const& sink, std::uint32_t tag);
-  void throw_if_aborted(char const* operation) const;
+  struct Receive {
+    spi::Sink sink;
+    std::uint32_t tag;
+    bool settled = false;
+    std::exception_ptr failure{};
+  };
+  /// Gives the messages that have come to the receives that were posted, in order.
+  void deliver();
+  void take(Receive& receive);
+  /// Throws when the group is closed or was aborted.
+  void require_usable(char const* operation) const;
 
   static constexpr std::array<int, 1> only_rank_{0};
   std::string name_;
   std::string aborted_;  ///< why, once it is
   std::deque<Message> messages_;
-  std::map<std::uint64_t, std::pair<spi::Sink, std::uint32_t>> receives_;  ///< posted, not yet matched; by ticket
+  std::map<std::uint64_t, Receive> receives_;  ///< posted, not yet asked for; by ticket
   std::uint64_t next_ticket_ = 1;
   bool closed_ = false;
 };

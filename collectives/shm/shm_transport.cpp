@@ -24,18 +24,25 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
       global_ranks_(std::move(global_ranks)),
       node_ranks_(static_cast<std::size_t>(group_->size())),
       sent_(static_cast<std::size_t>(group_->size())),
-      next_send_(static_cast<std::size_t>(group_->size())),
-      next_recv_(static_cast<std::size_t>(group_->size())),
       patience_(patience) {
   std::iota(node_ranks_.begin(), node_ranks_.end(), 0);
 }
 
 ShmTransport::~ShmTransport() {
   if (!group_->domain().is_own_process()) return;
-  auto& arena = group_->domain().arena();
-  for (auto const& held : read_later_) arena.release(held.slot);
+  std::vector<node::Slot> slots;
+  for (auto const& held : read_later_) slots.push_back(held.slot);
   for (auto const& channel : sent_) {
-    for (auto const& held : channel) arena.release(held.slot);
+    for (auto const& held : channel) slots.push_back(held.slot);
+  }
+  auto& arena = group_->domain().arena();
+  for (auto const& slot : slots) {
+    // Who closes has met all others after their last read. Who just drops the handle may be ahead of them.
+    if (closed_) {
+      arena.release(slot);
+    } else {
+      arena.release_when(group_->everyone_left(), slot);
+    }
   }
 }
 
@@ -59,18 +66,41 @@ void ShmTransport::drop(Ticket ticket) noexcept {
   free_operations_.push_back(static_cast<std::uint32_t>(ticket));
 }
 
+/// A message that could not go yet, or has not come.
+struct ShmTransport::ChannelCondition final : node::Group::Condition {
+  bool done() override {
+    owner.advance_messages(operation.kind, operation.peer);
+    return operation.settled;
+  }
+  bool waits_for(int member) override { return member == operation.peer; }
+  ShmTransport& owner;
+  Operation& operation;
+
+  ChannelCondition(ShmTransport& its_owner, Operation& its_operation) : owner(its_owner), operation(its_operation) {}
+};
+
+char const* ShmTransport::name_of(Kind kind) noexcept {
+  static constexpr char const* names[] = {"", "barrier", "broadcast", "all_gatherv", "send", "recv"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+bool ShmTransport::has_ended(Operation& op) {
+  if (op.settled) return true;
+  if (is_message(op)) {
+    ChannelCondition condition(*this, op);
+    if (condition.done()) return true;
+    group_->fail_if_lost(condition);
+    group_->throw_if_failed(name_of(op.kind));
+    return false;
+  }
+  return group_->test(op.round, name_of(op.kind));
+}
+
 bool ShmTransport::test(Ticket ticket) {
   auto& op = operation(ticket);
-  bool const message = op.kind == Kind::send || op.kind == Kind::recv;
   try {
-    if (message ? !try_message(op) : !group_->test(op.round, spi::to_string(Verb::none))) {
-      if (message) group_->throw_if_failed(op.kind == Kind::send ? "send" : "recv");
-      return false;
-    }
-    if (!message) {
-      if (group_->wait(op.round, patience_, "test") == node::Outcome::passed_failed) throw group_->remote_error(op.round, "test");
-      finish(op);
-    }
+    if (!has_ended(op)) return false;
+    complete(op, patience_);
   } catch (...) {
     drop(ticket);
     throw;
@@ -79,29 +109,9 @@ bool ShmTransport::test(Ticket ticket) {
   return true;
 }
 
-/// A message that could not go yet, or has not come.
-struct ShmTransport::ChannelCondition final : node::Group::Condition {
-  bool done() override { return finished || (finished = owner.try_message(operation)); }
-  bool waits_for(int member) override { return member == operation.peer; }
-  ShmTransport& owner;
-  Operation& operation;
-  bool finished = false;
-
-  ChannelCondition(ShmTransport& its_owner, Operation& its_operation) : owner(its_owner), operation(its_operation) {}
-};
-
 void ShmTransport::wait(Ticket ticket, spi::Patience const& patience) {
-  auto& op = operation(ticket);
   try {
-    if (op.kind == Kind::send || op.kind == Kind::recv) {
-      ChannelCondition condition(*this, op);
-      if (!condition.done()) group_->wait_for(condition, patience, op.kind == Kind::send ? "send" : "recv");
-    } else {
-      static constexpr char const* names[] = {"", "barrier", "broadcast", "all_gatherv"};
-      auto const* const name = names[static_cast<std::size_t>(op.kind)];
-      if (group_->wait(op.round, patience, name) == node::Outcome::passed_failed) throw group_->remote_error(op.round, name);
-      finish(op);
-    }
+    complete(operation(ticket), patience);
   } catch (...) {
     drop(ticket);
     throw;
@@ -109,24 +119,57 @@ void ShmTransport::wait(Ticket ticket, spi::Patience const& patience) {
   drop(ticket);
 }
 
+void ShmTransport::complete(Operation& op, spi::Patience const& patience) {
+  if (!op.settled && is_message(op)) {
+    ChannelCondition condition(*this, op);
+    if (!condition.done()) group_->wait_for(condition, patience, name_of(op.kind));
+  } else if (!op.settled) {
+    op.settled = true;
+    if (group_->wait(op.round, patience, name_of(op.kind)) == node::Outcome::passed_failed) {
+      throw group_->remote_error(op.round, name_of(op.kind));
+    }
+    finish(op);
+  }
+  if (op.failure) std::rethrow_exception(op.failure);
+}
+
+/// Ends the collectives under way before the next one begins: after that, peers write their lines and payloads anew.
+void ShmTransport::settle_collectives() {
+  if (operations_.size() == free_operations_.size()) return;
+  for (auto& op : operations_) {
+    if (op.kind == Kind::unused || is_message(op) || op.settled) continue;
+    try {
+      complete(op, patience_);
+    } catch (...) {
+      op.failure = std::current_exception();  // thrown where that operation is tested or waited for
+    }
+  }
+}
+
 void ShmTransport::cancel(Ticket ticket) noexcept {
   auto const& op = operation(ticket);
-  // What was announced to the others cannot be taken back without them; what was not leaves a gap in the order.
-  if (op.kind != Kind::unused) group_->abort(std::string("rank ") + std::to_string(rank()) + " cancelled an operation");
+  // A message that has not gone or come leaves no trace; an arrival cannot be taken back without the others.
+  if (!is_message(op) && !op.settled) group_->abort("rank " + std::to_string(rank()) + " cancelled its " + name_of(op.kind));
   drop(ticket);
+}
+
+void ShmTransport::require_open(char const* operation) const {
+  group_->domain().require_own_process(operation);
+  if (closed_) throw UsageError({.operation = operation, .message = "the group is closed", .group = name(), .rank = rank(), .world_size = world_size()});
 }
 
 // ---------------------------------------------------------------- collectives
 
 std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root) {
+  require_open(spi::to_string(signature.verb));
+  settle_collectives();
   node::Post post{.verb = signature.verb, .digest = signature.digest, .root = root};
   std::optional<node::Slot> slot;
   if (bytes.size() <= node::Arrival::inline_bytes) {
     post.inlined = bytes;
   } else {
-    auto& arena = group_->domain().arena();
-    slot = arena.allocate(bytes.size());
-    node::bulk_copy(*group_, arena.at(*slot), bytes.data(), bytes.size());
+    slot = allocate_or_tell(post, bytes.size());
+    node::bulk_copy(*group_, group_->domain().arena().at(*slot), bytes.data(), bytes.size());
     post.slot = *slot;
     post.offset = slot->offset;
     post.bytes = bytes.size();
@@ -135,6 +178,17 @@ std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::
   release_read_slots();
   if (slot) read_later_.push_back({*slot, round});
   return round;
+}
+
+/// A slot for a payload; where there is none, this rank arrives without, so that the others do not wait for it.
+node::Slot ShmTransport::allocate_or_tell(node::Post const& post, std::size_t bytes) {
+  try {
+    return group_->domain().arena().allocate(bytes);
+  } catch (Error const& e) {
+    auto const round = group_->post_error(post, {.type = "IoError", .text = e.what()}, patience_);
+    static_cast<void>(group_->wait(round, patience_, spi::to_string(post.verb)));
+    throw;
+  }
 }
 
 /// `post` has returned, so all earlier rounds are decided; a payload of round r was read by all once r + 1 was.
@@ -202,16 +256,32 @@ void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::
 // ---------------------------------------------------------------- messages
 
 Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  group_->domain().require_own_process("send");
+  require_open("send");
   group_->throw_if_failed("send");
-  auto const sequence = next_send_[static_cast<std::size_t>(dst)]++;
-  return keep({.kind = Kind::send, .sequence = sequence, .source = std::move(bytes), .peer = dst, .tag = tag});
+  return keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
 }
 
 Ticket ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  group_->domain().require_own_process("recv");
-  auto const sequence = next_recv_[static_cast<std::size_t>(src)]++;
-  return keep({.kind = Kind::recv, .sequence = sequence, .sink = std::move(bytes), .peer = src, .tag = tag});
+  require_open("recv");
+  group_->throw_if_failed("recv");
+  return keep({.kind = Kind::recv, .sequence = ++messages_posted_, .sink = std::move(bytes), .peer = src, .tag = tag});
+}
+
+void ShmTransport::advance_messages(Kind kind, int peer) {
+  for (;;) {
+    Operation* first = nullptr;
+    for (auto& op : operations_) {
+      if (op.kind != kind || op.peer != peer || op.settled) continue;
+      if (first == nullptr || op.sequence < first->sequence) first = &op;
+    }
+    if (first == nullptr) return;
+    try {
+      if (!(kind == Kind::send ? try_send(*first) : try_recv(*first))) return;
+    } catch (...) {
+      first->failure = std::current_exception();
+    }
+    first->settled = true;
+  }
 }
 
 void ShmTransport::release_sent_slots(int dst) noexcept {
@@ -226,7 +296,7 @@ void ShmTransport::release_sent_slots(int dst) noexcept {
 bool ShmTransport::try_send(Operation& op) {
   auto& channel = group_->channel(rank(), op.peer);
   auto const sent = channel.sent.load(std::memory_order_relaxed);
-  if (sent != op.sequence || sent - channel.received.load(std::memory_order_seq_cst) >= node::Channel::depth) return false;
+  if (sent - channel.received.load(std::memory_order_seq_cst) >= node::Channel::depth) return false;
   release_sent_slots(op.peer);
   auto& message = channel.ring[sent % node::Channel::depth];
   message = {};
@@ -250,7 +320,7 @@ bool ShmTransport::try_send(Operation& op) {
 bool ShmTransport::try_recv(Operation& op) {
   auto& channel = group_->channel(op.peer, rank());
   auto const received = channel.received.load(std::memory_order_relaxed);
-  if (received != op.sequence || channel.sent.load(std::memory_order_seq_cst) <= received) return false;
+  if (channel.sent.load(std::memory_order_seq_cst) <= received) return false;
   auto const message = channel.ring[received % node::Channel::depth];  // one copy: the peer's bytes are checked, then used
   bool const fits = message.bytes == op.sink.bytes.size() && message.tag == op.tag;
   auto const all = group_->domain().arena_bytes();
@@ -276,9 +346,12 @@ bool ShmTransport::try_recv(Operation& op) {
 
 // ---------------------------------------------------------------- groups
 
-std::shared_ptr<spi::Transport> ShmTransport::split(std::span<int const> members, std::string name, spi::Patience const& patience) {
+std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, std::span<int const> members, std::string name,
+                                                    spi::Patience const& patience) {
+  require_open("split");
+  settle_collectives();
   std::vector<int> const list(members.begin(), members.end());
-  auto group = group_->split(list, std::move(name), patience);
+  auto group = group_->split(list, std::move(name), signature.digest, patience);
   if (!group) return nullptr;
   std::vector<int> global;
   for (int const member : list) global.push_back(global_ranks_[static_cast<std::size_t>(member)]);
@@ -288,7 +361,10 @@ std::shared_ptr<spi::Transport> ShmTransport::split(std::span<int const> members
 void ShmTransport::abort(std::string_view why) noexcept { group_->abort(why); }
 
 void ShmTransport::close(spi::Patience const& patience) {
-  if (std::exchange(closed_, true)) return;
+  if (closed_) return;
+  group_->domain().require_own_process("close");
+  settle_collectives();
+  closed_ = true;
   auto const round = group_->post({.verb = Verb::close}, patience);
   static_cast<void>(group_->wait(round, patience, "close"));
   group_->closed();

@@ -1,5 +1,6 @@
 #pragma once
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,7 +39,8 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] bool test(spi::Ticket) override;
   void wait(spi::Ticket, spi::Patience const& patience) override;
   void cancel(spi::Ticket) noexcept override;
-  [[nodiscard]] std::shared_ptr<spi::Transport> split(std::span<int const> members, std::string name, spi::Patience const& patience) override;
+  [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
+                                                      spi::Patience const& patience) override;
   void abort(std::string_view why) noexcept override;
   void close(spi::Patience const& patience) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
@@ -48,18 +50,31 @@ class ShmTransport final : public spi::Transport {
   struct Operation {
     Kind kind = Kind::unused;
     std::uint64_t round = 0;     ///< of a collective
-    std::uint64_t sequence = 0;  ///< of a message, in its channel
+    std::uint64_t sequence = 0;  ///< of a message, in the order of posting
     spi::Source source{};
     spi::Sink sink{};
     std::vector<std::size_t> counts{};
     int peer = 0;  ///< root, dst or src
     std::uint32_t tag = 0;
+    bool settled = false;  ///< ended, though nobody has asked yet
+    std::exception_ptr failure{};
   };
   struct Held {
     node::Slot slot;
     std::uint64_t until;  ///< round, or number of messages taken, after which it is free
   };
   struct ChannelCondition;
+
+  [[nodiscard]] static bool is_message(Operation const& op) noexcept { return op.kind == Kind::send || op.kind == Kind::recv; }
+  [[nodiscard]] static char const* name_of(Kind kind) noexcept;
+  void require_open(char const* operation) const;
+  [[nodiscard]] bool has_ended(Operation& operation);
+  /// Waits for the operation and throws what it ended with.
+  void complete(Operation& operation, spi::Patience const& patience);
+  void settle_collectives();
+  [[nodiscard]] node::Slot allocate_or_tell(node::Post const& post, std::size_t bytes);
+  /// Moves the messages to or from a peer as far as they go, in the order of posting; errors stay with their operation.
+  void advance_messages(Kind kind, int peer);
 
   [[nodiscard]] Operation& operation(spi::Ticket);
   [[nodiscard]] spi::Ticket keep(Operation operation);
@@ -72,7 +87,6 @@ class ShmTransport final : public spi::Transport {
   void read_payload(int member, std::uint64_t round, std::span<std::byte> to);
   [[nodiscard]] bool try_send(Operation& operation);
   [[nodiscard]] bool try_recv(Operation& operation);
-  [[nodiscard]] bool try_message(Operation& operation) { return operation.kind == Kind::send ? try_send(operation) : try_recv(operation); }
   void release_sent_slots(int dst) noexcept;
 
   std::shared_ptr<node::Group> group_;
@@ -82,8 +96,7 @@ class ShmTransport final : public spi::Transport {
   std::vector<std::uint32_t> free_operations_;
   std::deque<Held> read_later_;                ///< payloads of rounds that others may still read
   std::vector<std::deque<Held>> sent_;         ///< by receiver: payloads of messages not yet taken
-  std::vector<std::uint64_t> next_send_;       ///< by receiver: number of the next message to post
-  std::vector<std::uint64_t> next_recv_;       ///< by sender
+  std::uint64_t messages_posted_ = 0;
   spi::Patience patience_;
   bool closed_ = false;
 };

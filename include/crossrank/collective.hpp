@@ -50,7 +50,6 @@ struct ConnectOptions {
   std::optional<std::uint64_t> arena_cap{};              ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
 };
 
-struct ConnectOptions;
 /// A group of ranks and what they do together: a handle, cheap to copy, all copies name the same group.
 ///
 /// Ranks (`rank()`, `root`, `src`, `dst`) count inside the group; `global_rank()` and `ranks()` are those of the job. All

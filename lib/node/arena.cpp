@@ -76,6 +76,11 @@ bool Arena::leased(Slot const& slot) {
 }
 
 void Arena::collect() {
+  std::erase_if(deferred_, [this](Deferred const& deferred) {
+    if (!deferred.ready()) return false;
+    release_locked(deferred.slot);
+    return true;
+  });
   std::erase_if(released_, [this](std::uint32_t id) {
     auto& entry = entries_[id];
     if (leased(entry.slot)) return false;
@@ -167,6 +172,15 @@ void Arena::take_pages(std::uint32_t id, std::size_t capacity) {
 
 void Arena::release(Slot const& slot) noexcept {
   std::lock_guard const lock(mutex_);
+  release_locked(slot);
+}
+
+void Arena::release_when(std::function<bool()> ready, Slot const& slot) {
+  std::lock_guard const lock(mutex_);
+  deferred_.push_back({std::move(ready), slot});
+}
+
+void Arena::release_locked(Slot const& slot) noexcept {
   auto& entry = entries_[slot.id];
   if (entry.state != State::held || entry.slot.generation != slot.generation) return;
   if (leased(entry.slot)) {

@@ -48,6 +48,10 @@ class Arena {
   [[nodiscard]] Slot allocate(std::size_t bytes);
   /// The owner is done with the slot; it is used again once no reader holds it.
   void release(Slot const& slot) noexcept;
+  /// The same once `ready` says so, which is asked when memory is short.
+  void release_when(std::function<bool()> ready, Slot const& slot);
+  /// In a forked child: gives nothing back that is the parent's.
+  void abandon() noexcept { reserved_ = 0; }
   /// One offer of `slot` to `reader`. `UsageError` when the reader holds it 4,095 times already.
   void offer(Slot const& slot, int reader);
   void revoke(Slot const& slot, int reader) noexcept;
@@ -74,7 +78,13 @@ class Arena {
     bool row_reserved = false;
   };
 
+  struct Deferred {
+    std::function<bool()> ready;
+    Slot slot;
+  };
+
   void collect();
+  void release_locked(Slot const& slot) noexcept;
   [[nodiscard]] bool leased(Slot const& slot);
   [[nodiscard]] std::optional<Slot> take_free(std::size_t capacity);
   [[nodiscard]] Slot grow(std::size_t capacity);
@@ -94,6 +104,7 @@ class Arena {
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> unused_ids_;
+  std::vector<Deferred> deferred_;
   std::vector<std::uint32_t> released_;                ///< waiting for their readers
   std::multimap<std::size_t, std::uint32_t> free_;     ///< warm, by capacity
   std::map<std::size_t, std::uint32_t> by_offset_;     ///< all slots that exist

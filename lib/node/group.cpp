@@ -64,7 +64,7 @@ Group::Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::strin
       header_(&domain_->group_block(block)),
       blocks_(domain_->members_of(block)),
       channels_(domain_->channels_of(block)) {
-  for (int member = 0; member < size_; ++member) node_ranks_.push_back(static_cast<int>(blocks_[member].domain_rank));
+  for (int member = 0; member < size_; ++member) node_ranks_.push_back(static_cast<int>(blocks_[member].domain_rank.load(std::memory_order_relaxed)));
 }
 
 std::shared_ptr<Group> Group::of_node(std::shared_ptr<NodeDomain> domain, std::string name) {
@@ -82,10 +82,11 @@ Group::~Group() {
   domain_->leave_group_block(block_);
 }
 
-std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string name, spi::Patience const& patience) {
+std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string name, std::uint64_t digest,
+                                    spi::Patience const& patience) {
   auto const found = std::find(members.begin(), members.end(), rank_);
   bool const makes = !members.empty() && found == members.begin();
-  Post arrival{.verb = spi::Verb::split};
+  Post arrival{.verb = spi::Verb::split, .digest = digest};
   std::uint32_t block = 0;
   std::uint64_t round = 0;
   try {
@@ -108,13 +109,31 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
   return std::shared_ptr<Group>(new Group(domain_, block, std::move(name), new_rank));
 }
 
+std::function<bool()> Group::everyone_left() const {
+  // Runs inside the domain's own arena: the domain outlives it, and must not be kept alive by it.
+  return [domain = domain_.get(), block = block_, epoch = header_->epoch.load(std::memory_order_relaxed), size = size_, self = rank_] {
+    auto const& header = domain->group_block(block);
+    auto const reused = [&] {
+      return header.used.load(std::memory_order_acquire) != block_ready || header.epoch.load(std::memory_order_acquire) != epoch;
+    };
+    if (reused()) return true;
+    for (int member = 0; member < size; ++member) {
+      auto const& its = domain->members_of(block)[member];
+      bool const left = member == self || its.gone.load(std::memory_order_acquire) != 0 ||
+                        domain->has_departed(static_cast<int>(its.domain_rank.load(std::memory_order_relaxed)));
+      if (!left) return reused();
+    }
+    return true;
+  };
+}
+
 // ---------------------------------------------------------------- arriving
 
 bool Group::posted(int member, std::uint64_t round) const noexcept {
   auto const& lines = blocks_[member].arrivals;
   if (lines[round & 1].round.load(std::memory_order_seq_cst) >= round) return true;
   auto const& before = lines[(round - 1) & 1];
-  return before.round.load(std::memory_order_seq_cst) + 1 == round && (before.flags & arrival_also_next) != 0;
+  return before.round.load(std::memory_order_seq_cst) + 1 == round && before.also.load(std::memory_order_seq_cst) != 0;
 }
 
 void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t flags) noexcept {
@@ -125,7 +144,8 @@ void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t fl
   line.generation = post.slot.generation;
   line.slot = post.slot.id;
   line.verb = static_cast<std::uint8_t>(post.verb);
-  line.flags = static_cast<std::uint8_t>(flags | (post.also_next ? arrival_also_next : 0) | (post.inlined.empty() ? 0 : arrival_inline));
+  line.flags = static_cast<std::uint8_t>(flags | (post.inlined.empty() ? 0 : arrival_inline));
+  line.also.store(post.also_closes, std::memory_order_relaxed);
   line.root = static_cast<std::uint16_t>(post.root);
   if (!post.inlined.empty()) {
     line.bytes = post.inlined.size();
@@ -139,7 +159,7 @@ void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t fl
   auto const position = flight.position.load(std::memory_order_relaxed);
   flight.ring[position % FlightRing::entries] = {record.heartbeat.load(std::memory_order_relaxed), round, post.bytes, block_, static_cast<std::uint32_t>(post.verb)};
   flight.position.store(position + 1, std::memory_order_release);
-  posted_ = round + (post.also_next ? 1 : 0);
+  posted_ = round + (post.also_closes != 0 ? 1 : 0);
   CROSSRANK_CRASH_POINT("node.group.arriving");
   // A read-modify-write, not a store: whoever announced its sleep before this sees the arrival, or is seen and rung.
   line.round.exchange(round, std::memory_order_seq_cst);
@@ -175,30 +195,48 @@ std::uint64_t Group::post_error(Post const& post, OwnError const& error, spi::Pa
   return round;
 }
 
+std::uint64_t Group::post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience) {
+  if (posted_ == open_round && decision().round < open_round) {
+    posted_ = open_round + 1;
+    domain_->own_record().last_verb.store(static_cast<std::uint32_t>(spi::Verb::range_close), std::memory_order_relaxed);
+    progress();
+    blocks_[rank_].arrivals[open_round & 1].also.exchange(range, std::memory_order_seq_cst);
+    CROSSRANK_CRASH_POINT("node.group.also_arrived");
+    advance();
+    return posted_;
+  }
+  return post({.verb = spi::Verb::range_close, .digest = range}, patience);
+}
+
 // ---------------------------------------------------------------- deciding
 
 bool Group::departed(int member) const noexcept {
   return blocks_[member].gone.load(std::memory_order_acquire) != 0 || domain_->has_departed(node_rank(member));
 }
 
+Group::Call Group::call_of(int member, std::uint64_t round) const noexcept {
+  auto const& lines = blocks_[member].arrivals;
+  if (auto const& line = lines[round & 1]; line.round.load(std::memory_order_relaxed) == round) return {line.verb, line.digest};
+  return {static_cast<int>(spi::Verb::range_close), lines[(round - 1) & 1].also.load(std::memory_order_relaxed)};
+}
+
+bool Group::has_failed(int member, std::uint64_t round) const noexcept {
+  auto const failed_in = [&](std::uint64_t r) {
+    auto const& line = blocks_[member].arrivals[r & 1];
+    return line.round.load(std::memory_order_relaxed) == r && (line.flags & arrival_failed) != 0;
+  };
+  if (failed_in(round)) return true;
+  // The end of a range tells those who did not wait for its start what happened there.
+  return round > 1 && call_of(member, round).verb == static_cast<int>(spi::Verb::range_close) && failed_in(round - 1);
+}
+
 /// The verdict on a round that all members have reached.
-Verdict Group::judge(std::uint64_t round) noexcept {
+Verdict Group::judge(std::uint64_t round) const noexcept {
   bool failed = false;
-  Arrival const* first = nullptr;
+  auto const first = call_of(0, round);
   for (int member = 0; member < size_; ++member) {
-    auto const& lines = blocks_[member].arrivals;
-    auto const& line = lines[round & 1];
-    if ((lines[(round - 1) & 1].flags & arrival_failed) != 0 && (lines[(round - 1) & 1].flags & arrival_also_next) != 0 &&
-        lines[(round - 1) & 1].round.load(std::memory_order_relaxed) + 1 == round) {
-      failed = true;
-    }
-    if (line.round.load(std::memory_order_relaxed) != round) continue;  // arrived with the round before
-    if ((line.flags & arrival_failed) != 0 && (line.flags & arrival_also_next) == 0) failed = true;
-    if (first == nullptr) {
-      first = &line;
-    } else if (first->verb != line.verb || first->digest != line.digest) {
-      return Verdict::mismatch;
-    }
+    if (call_of(member, round) != first) return Verdict::mismatch;
+    failed = failed || has_failed(member, round);
   }
   return failed ? Verdict::pass_failed : Verdict::pass;
 }
@@ -254,20 +292,18 @@ void Group::ring_all() noexcept {
 }
 
 std::string Group::describe_mismatch(std::uint64_t round, std::vector<int>& blamed) const {
-  std::vector<std::pair<std::pair<int, std::uint64_t>, std::vector<int>>> kinds;
+  std::vector<std::pair<Call, std::vector<int>>> kinds;
   for (int member = 0; member < size_; ++member) {
-    auto const& line = blocks_[member].arrivals[round & 1];
-    if (line.round.load(std::memory_order_relaxed) != round) continue;
-    std::pair<int, std::uint64_t> const kind{line.verb, line.digest};
-    auto found = std::find_if(kinds.begin(), kinds.end(), [&](auto const& k) { return k.first == kind; });
-    if (found == kinds.end()) found = kinds.insert(kinds.end(), {kind, {}});
+    auto const call = call_of(member, round);
+    auto found = std::find_if(kinds.begin(), kinds.end(), [&](auto const& k) { return k.first == call; });
+    if (found == kinds.end()) found = kinds.insert(kinds.end(), {call, {}});
     found->second.push_back(member);
   }
   std::stable_sort(kinds.begin(), kinds.end(), [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
   std::string text;
-  for (auto const& [kind, members] : kinds) {
-    text += (text.empty() ? "ranks " : ", but ranks ") + compress(members) + " call " + spi::to_string(static_cast<spi::Verb>(kind.first));
-    if (kinds.front().first.first == kinds.back().first.first) text += " with arguments #" + std::to_string(kind.second % 100'000);
+  for (auto const& [call, members] : kinds) {
+    text += (text.empty() ? "ranks " : ", but ranks ") + compress(members) + " call " + spi::to_string(static_cast<spi::Verb>(call.verb));
+    if (kinds.front().first.verb == kinds.back().first.verb) text += " with arguments #" + std::to_string(call.digest % 100'000);
   }
   blamed = kinds.front().second;
   return text;
@@ -310,7 +346,9 @@ bool Group::test(std::uint64_t round, std::string_view operation) {
   auto const last = decision();
   if (last.round < round) {
     advance();
-    if (decision().round < round) {
+    RoundCondition condition(*this, round);
+    if (!condition.done()) fail_if_lost(condition);
+    if (!condition.done()) {
       throw_if_failed(operation);
       return false;
     }
@@ -384,11 +422,7 @@ void Group::throw_decision(Decision decision, std::string_view operation) const 
 RemoteError Group::remote_error(std::uint64_t round, std::string_view operation) const {
   ErrorInfo info{.operation = std::string(operation), .group = name_, .rank = rank_, .world_size = size_};
   for (int member = 0; member < size_; ++member) {
-    auto const failed_in = [&](std::uint64_t r) {
-      auto const& line = blocks_[member].arrivals[r & 1];
-      return line.round.load(std::memory_order_relaxed) == r && (line.flags & arrival_failed) != 0;
-    };
-    if (!failed_in(round) && !(round > 1 && failed_in(round - 1))) continue;
+    if (!has_failed(member, round)) continue;
     auto const& detail = blocks_[member].own_error;
     if (info.culprits.empty()) {
       info.remote_type = type_of(detail);

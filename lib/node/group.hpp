@@ -1,6 +1,8 @@
 #pragma once
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,7 +24,7 @@ struct Post {
   std::size_t offset = 0;    ///< of the payload in the member's arena
   std::size_t bytes = 0;     ///< of the payload there
   int root = 0;
-  bool also_next = false;    ///< arrive at the next round as well: a writer does not wait in the first one of a range
+  std::uint64_t also_closes = 0;  ///< number of the range that this opens and whose end is reached too: it will not be waited for
   std::span<std::byte const> inlined{};  ///< at most `Arrival::inline_bytes`
 };
 
@@ -43,8 +45,10 @@ class Group : public std::enable_shared_from_this<Group> {
  public:
   /// The group of all ranks of the node.
   [[nodiscard]] static std::shared_ptr<Group> of_node(std::shared_ptr<NodeDomain> domain, std::string name);
-  /// Collective over `this`: the group of `members` (ranks of this group), null where the list is empty.
-  [[nodiscard]] std::shared_ptr<Group> split(std::vector<int> const& members, std::string name, spi::Patience const& patience);
+  /// Collective over `this`: the group of `members` (ranks of this group), null where the list is empty. `digest` is of
+  /// the lists of all members.
+  [[nodiscard]] std::shared_ptr<Group> split(std::vector<int> const& members, std::string name, std::uint64_t digest,
+                                             spi::Patience const& patience);
   ~Group();
   Group(Group const&) = delete;
   Group& operator=(Group const&) = delete;
@@ -62,9 +66,14 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] std::uint64_t post(Post const& post, spi::Patience const& patience);
   /// Arrives with an error of one's own instead of a payload: the round passes, and every member throws `RemoteError`.
   [[nodiscard]] std::uint64_t post_error(Post const& post, OwnError const& error, spi::Patience const& patience);
+  /// Arrives at the round after `open_round`, which opened range `range`, whether that is decided yet or not: a writer does
+  /// not wait for a range to start before it waits for its end. Returns the round; nothing may be posted in between.
+  [[nodiscard]] std::uint64_t post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience);
+  /// The number of the next range of this group, from 1.
+  [[nodiscard]] std::uint64_t next_range() noexcept { return ++ranges_; }
   /// The last round that this member has arrived at.
   [[nodiscard]] std::uint64_t last_posted() const noexcept { return posted_; }
-  /// Whether the round is decided. Throws when it failed.
+  /// Whether the round is decided. Throws when it failed, also because a member that it hangs on is lost.
   [[nodiscard]] bool test(std::uint64_t round, std::string_view operation);
   /// Waits for the round: spinning first where every rank has a CPU, then yielding, then asleep.
   Outcome wait(std::uint64_t round, spi::Patience const& patience, std::string_view operation);
@@ -90,11 +99,15 @@ class Group : public std::enable_shared_from_this<Group> {
   };
   /// Waits until the condition holds; a failed group or a member that is lost or too slow ends the wait with its error.
   void wait_for(Condition& condition, spi::Patience const& patience, std::string_view operation);
+  /// Fails the group when a member that the condition hangs on is dead or has left. Never blocks.
+  void fail_if_lost(Condition& condition) noexcept;
   [[nodiscard]] Channel& channel(int src, int dst) const noexcept { return channels_[src * size_ + dst]; }
   /// Rings one member's doorbell.
   void ring_member(int member) noexcept { ring(blocks_[member].bell); }
   /// Throws what failed the group, if anything has.
   void throw_if_failed(std::string_view operation) const;
+  /// Tells later, when this handle may be gone, whether all other members have dropped theirs or ended.
+  [[nodiscard]] std::function<bool()> everyone_left() const;
   /// Counts as progress of this rank for whoever waits for it.
   void progress() noexcept { domain_->own_record().progress.fetch_add(1, std::memory_order_relaxed); }
 
@@ -110,9 +123,19 @@ class Group : public std::enable_shared_from_this<Group> {
   void await_own_rounds(spi::Patience const& patience, std::string_view operation);
   /// Decides every round that all members have reached.
   void advance() noexcept;
-  [[nodiscard]] Verdict judge(std::uint64_t round) noexcept;
+  /// What a member that has arrived at a round calls there.
+  struct Call {
+    int verb = 0;
+    std::uint64_t digest = 0;
+    bool operator==(Call const&) const = default;
+    auto operator<=>(Call const&) const = default;
+  };
+  [[nodiscard]] Call call_of(int member, std::uint64_t round) const noexcept;
+  [[nodiscard]] bool has_failed(int member, std::uint64_t round) const noexcept;
+  [[nodiscard]] Verdict judge(std::uint64_t round) const noexcept;
   [[nodiscard]] bool decide(Decision from, Verdict verdict) noexcept;
   void fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text) noexcept;
+  void fail_lost(std::vector<int> const& lost) noexcept;
   void ring_all() noexcept;
   [[nodiscard]] std::string describe_mismatch(std::uint64_t round, std::vector<int>& blamed) const;
   [[noreturn]] void throw_decision(Decision decision, std::string_view operation) const;
@@ -128,6 +151,7 @@ class Group : public std::enable_shared_from_this<Group> {
   MemberBlock* blocks_;
   Channel* channels_;
   std::uint64_t posted_ = 0;  ///< rounds that this member has arrived at
+  std::uint64_t ranges_ = 0;
   bool closed_ = false;
 };
 

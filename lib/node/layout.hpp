@@ -66,6 +66,13 @@ struct alignas(1024) RankRecord {
 
   alignas(64) std::uint64_t cpu_mask[16];  ///< CPUs that it may run on
 
+  /// The state that `SharedMemoryWorkspace` published last. `version` is odd while the rank writes the other fields.
+  alignas(64) std::atomic<std::uint64_t> state_version;
+  std::atomic<std::uint64_t> state_offset;
+  std::atomic<std::uint64_t> state_bytes;
+  std::atomic<std::uint64_t> state_generation;
+  std::atomic<std::uint32_t> state_slot;
+
   alignas(64) std::atomic<std::uint32_t> words_bytes;  ///< length of `words`, stored last (release)
   char words[508];                                     ///< why it left: text of the exception that ended it
 };
@@ -117,7 +124,7 @@ struct Decision {
 /// What a member announces for one round. Two of them alternate, so that a line stays readable until all have posted the
 /// round after it.
 struct alignas(128) Arrival {
-  static constexpr std::size_t inline_bytes = 72;
+  static constexpr std::size_t inline_bytes = 200;
   std::atomic<std::uint64_t> round;  ///< stored last, by a sequentially consistent exchange
   std::uint64_t digest;              ///< of the arguments that all must agree on
   std::uint64_t offset;              ///< of the payload in the member's arena
@@ -127,13 +134,12 @@ struct alignas(128) Arrival {
   std::uint8_t verb;
   std::uint8_t flags;                ///< ArrivalFlag
   std::uint16_t root;
-  std::uint64_t range;               ///< number of the range, for error texts
+  std::atomic<std::uint64_t> also;   ///< number of the range whose end the member has reached too, without waiting for its start
   std::uint8_t inlined[inline_bytes];  ///< the payload itself when it is this small
 };
-static_assert(std::is_standard_layout_v<Arrival> && sizeof(Arrival) == 128 && offsetof(Arrival, inlined) == 56);
+static_assert(std::is_standard_layout_v<Arrival> && sizeof(Arrival) == 256 && offsetof(Arrival, inlined) == 56);
 
 enum ArrivalFlag : std::uint8_t {
-  arrival_also_next = 1,  ///< counts for the next round too: a writer does not wait in the first round of a range
   arrival_failed = 2,     ///< the member could not do its part; its `Detail` says why
   arrival_inline = 4,     ///< the payload is `inlined`
 };
@@ -156,7 +162,7 @@ struct alignas(1024) MemberBlock {
   /// The doorbell: bit 0 says that the member sleeps or is about to; a ring adds 2 and clears it.
   alignas(64) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> gone;  ///< 1 once the member has dropped its handle without closing the group
-  std::uint32_t domain_rank;
+  std::atomic<std::uint32_t> domain_rank;
   alignas(64) Detail failure;   ///< of a round that this member decided
   alignas(64) Detail own_error; ///< with `arrival_failed`
 };
@@ -184,7 +190,7 @@ struct alignas(page_bytes) GroupHeader {
   std::atomic<std::uint32_t> used;     ///< BlockUse; taken by compare-and-swap
   std::atomic<std::uint32_t> members;  ///< still attached; the last one frees the block
   std::uint32_t size;
-  std::uint32_t epoch;                 ///< counts the block's lives
+  std::atomic<std::uint32_t> epoch;    ///< counts the block's lives
   char name[128];
   alignas(64) std::atomic<std::uint64_t> decision;
 };

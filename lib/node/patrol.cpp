@@ -13,6 +13,8 @@ constexpr auto longest_slice = std::chrono::milliseconds(100);
 constexpr auto shortest_slice = std::chrono::milliseconds(2);
 constexpr auto beats_missing = std::chrono::seconds(1);  // ten heartbeats: the watcher is stopped or starved
 
+std::string named(std::vector<int> const& members) { return (members.size() == 1 ? "rank " : "ranks ") + compress(members); }
+
 std::string milliseconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
 }
@@ -47,6 +49,18 @@ bool Patrol::too_slow(int member, std::chrono::nanoseconds awake) {
   return watched.silent >= (in_user_code && beats ? patience_.user_limit : patience_.timeout);
 }
 
+void Group::fail_lost(std::vector<int> const& lost) noexcept {
+  fail(Verdict::lost, lost, named(lost) + " did not arrive: " + domain_->describe(node_rank(lost.front())));
+}
+
+void Group::fail_if_lost(Condition& condition) noexcept {
+  std::vector<int> lost;
+  for (int member = 0; member < size_; ++member) {
+    if (member != rank_ && departed(member) && condition.waits_for(member)) lost.push_back(member);
+  }
+  if (!lost.empty() && !condition.done()) fail_lost(lost);
+}
+
 void Patrol::look(Group::Condition& condition) {
   auto const now = platform::system().now();
   auto const awake = std::min<std::chrono::nanoseconds>(now - last_look_, 2 * slice_);
@@ -65,13 +79,11 @@ void Patrol::look(Group::Condition& condition) {
     }
   }
   if (condition.done()) return;
-  auto const name = [](std::vector<int> const& members) { return (members.size() == 1 ? "rank " : "ranks ") + compress(members); };
   if (!lost.empty()) {
-    auto const& first = group_.domain().describe(group_.node_rank(lost.front()));
-    group_.fail(Verdict::lost, lost, name(lost) + " did not arrive: " + first);
+    group_.fail_lost(lost);
   } else if (!slow.empty()) {
     group_.fail(Verdict::timeout, slow,
-                name(slow) + " made no progress for " + milliseconds(patience_.timeout) + ": " + group_.domain().describe(group_.node_rank(slow.front())));
+                named(slow) + " made no progress for " + milliseconds(patience_.timeout) + ": " + group_.domain().describe(group_.node_rank(slow.front())));
   }
 }
 
