@@ -81,6 +81,9 @@ class Reader {
   std::string_view take_text(std::uint64_t bytes, char const* message) {
     if (bytes > left() || padded(bytes) > left()) refuse(at_, message, std::to_string(bytes) + " bytes", std::to_string(left()));
     std::string_view const text(reinterpret_cast<char const*>(bytes_.data()) + at_, bytes);
+    for (auto i = at_ + bytes; i < at_ + padded(bytes); ++i) {
+      if (bytes_[i] != std::byte{0}) refuse(i, "the padding is not zero");
+    }
     at_ += padded(bytes);
     return text;
   }

@@ -13,11 +13,13 @@ namespace crossrank {
 namespace {
 
 constexpr std::size_t alignment = 64;
+// What a process can address; allocators under a sanitizer end the process when asked for more.
+constexpr std::size_t address_space = std::size_t{1} << 47;
 
 std::byte* allocate(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   auto const rounded = (bytes + alignment - 1) / alignment * alignment;
-  auto* const memory = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
+  auto* const memory = bytes > address_space ? nullptr : std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) {
     throw UnavailableError({.operation = "tensor memory",
                             .message = "there is not that much memory",
