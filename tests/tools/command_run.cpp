@@ -110,7 +110,9 @@ void CommandRun::signal(int number) const { ::kill(pid_, number); }
 
 bool CommandRun::wait_for(std::string_view text, milliseconds limit) {
   auto const deadline = Clock::now() + limit;
-  auto const seen = [&] { return end_.out.find(text) != std::string::npos || end_.err.find(text) != std::string::npos; };
+  auto const seen = [&] {
+    return end_.out.find(text) != std::string::npos || end_.err.find(text) != std::string::npos;
+  };
   while (!seen() && Clock::now() < deadline && pump(milliseconds(20))) {
   }
   return seen();
