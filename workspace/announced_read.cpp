@@ -53,8 +53,10 @@ class AnnouncedRead {
       auto fd = directory.open_file(name, operation_name());
       if (!fd) return unseen("no file of that name");
       struct stat status {};
-      if (platform::system().fstat(fd->get(), &status) != 0) platform::throw_io(operation_name() + ": fstat", directory.path_of(name), errno);
-      if (static_cast<std::uint64_t>(status.st_size) != announced_.bytes) return unseen(std::to_string(status.st_size) + " bytes");
+      if (platform::system().fstat(fd->get(), &status) != 0)
+        platform::throw_io(operation_name() + ": fstat", directory.path_of(name), errno);
+      if (static_cast<std::uint64_t>(status.st_size) != announced_.bytes)
+        return unseen(std::to_string(status.st_size) + " bytes");
       StateFileReader const reader(std::move(*fd), announced_.file, directory.path_of(name));
       if (reader.identity().digest != announced_.digest) return unseen(identity_text(reader.identity()));
       return reader.read();
@@ -104,7 +106,8 @@ class AnnouncedRead {
 
 }  // namespace
 
-RankState read_announced(std::filesystem::path const& directory, Announcement const& announced, ReadPatience const& patience) {
+RankState read_announced(std::filesystem::path const& directory, Announcement const& announced,
+                         ReadPatience const& patience) {
   return AnnouncedRead(directory, announced, patience).run();
 }
 

@@ -12,9 +12,9 @@ namespace crossrank::workspace {
 ///
 /// On NFS a name may stay invisible, and attributes old, for as long as the client caches them. Each attempt therefore
 /// opens the directory afresh, and attempts go on, 10 ms to 1 s apart, until name, size and header checksum are those
-/// announced. When the patience ends: `IoError` with what was expected, what was seen, and how the directory is mounted.
-/// Reads that the system fails (ESTALE, EIO) are tried three times. A file that is the announced one and does not verify
-/// is a `FormatError` at once.
+/// announced. When the patience ends: `IoError` with what was expected, what was seen, and how the directory is
+/// mounted. Reads that the system fails (ESTALE, EIO) are tried three times. A file that is the announced one and does
+/// not verify is a `FormatError` at once.
 [[nodiscard]] RankState read_announced(std::filesystem::path const& directory, Announcement const& announced,
                                        ReadPatience const& patience);
 

@@ -13,8 +13,8 @@ enum class Writer : std::uint8_t { dead, alive, unknown };
 /// where the file system has no locks; then nobody can tell, and nobody is told.
 [[nodiscard]] platform::Fd hold_file(platform::Directory const& directory, std::string const& name) noexcept;
 
-/// Asks by trying for the exclusive lock, which every live writer prevents. `unknown` where the file cannot be opened for
-/// writing or the file system has no locks.
+/// Asks by trying for the exclusive lock, which every live writer prevents. `unknown` where the file cannot be opened
+/// for writing or the file system has no locks.
 [[nodiscard]] Writer probe_writer(platform::Directory const& directory, std::string const& name) noexcept;
 
 }  // namespace crossrank::workspace

@@ -48,7 +48,8 @@ std::string mount_text(std::filesystem::path const& path) {
     auto point = unescape(all[4]);
     // the last of equal length stands on top of the others
     if (!contains(point, real) || point.size() < best_point.size()) continue;
-    best_text = all[dash + 1] + ' ' + unescape(all[dash + 2]) + " on " + point + " (" + all[5] + ',' + all[dash + 3] + ')';
+    best_text =
+        all[dash + 1] + ' ' + unescape(all[dash + 2]) + " on " + point + " (" + all[5] + ',' + all[dash + 3] + ')';
     best_point = std::move(point);
   }
   return best_text;

@@ -27,12 +27,13 @@ constexpr std::string_view suffix = ".safetensors";
 
 std::string hexadecimal(std::uint64_t value, std::size_t digits) {
   std::string text(digits, '0');
-  for (auto digit = text.rbegin(); digit != text.rend(); ++digit, value >>= 4U) *digit = "0123456789abcdef"[value & 15U];
+  for (auto digit = text.rbegin(); digit != text.rend(); ++digit, value >>= 4U)
+    *digit = "0123456789abcdef"[value & 15U];
   return text;
 }
 
-/// Takes a number off the front of `text`; false, with `text` changed or not, when there is none or it is not written as
-/// we write it.
+/// Takes a number off the front of `text`; false, with `text` changed or not, when there is none or it is not written
+/// as we write it.
 template <class Number>
 bool take_number(std::string_view& text, Number& value, int base, std::size_t digits) {
   auto const available = digits == 0 ? text.size() : std::min(digits, text.size());
@@ -100,7 +101,8 @@ RankFiles files_of_rank(std::vector<std::string> const& names, int rank) {
   RankFiles files;
   for (auto const& name : names) {
     if (auto const state = parse_state_file(name); state && state->rank == rank) files.states.push_back(*state);
-    if (auto const temporary = parse_temporary(name); temporary && temporary->rank == rank) files.temporaries.push_back(name);
+    if (auto const temporary = parse_temporary(name); temporary && temporary->rank == rank)
+      files.temporaries.push_back(name);
     files.torch = files.torch || name == torch_file_name(rank);
   }
   std::sort(files.states.begin(), files.states.end(),
@@ -122,7 +124,8 @@ std::vector<StateFile> const& require_one_writer(RankFiles const& files, int ran
   if (files.states.empty()) return files.states;
   auto const& newest = files.states.front();
   for (auto const& other : files.states) {
-    if (other.writer != newest.writer) refuse(newest.name(), other.name(), "one job per directory; crossrank clean removes what dead jobs left");
+    if (other.writer != newest.writer)
+      refuse(newest.name(), other.name(), "one job per directory; crossrank clean removes what dead jobs left");
   }
   if (files.torch) refuse(newest.name(), torch_file_name(rank), "remove the one that is not wanted");
   return files.states;
@@ -132,7 +135,8 @@ StateFile next_state_file(int rank) {
   std::lock_guard const lock(writer.mutex);
   draw_if_new_process();
   if (writer.names_given > std::numeric_limits<std::uint32_t>::max()) {
-    throw UnavailableError(ErrorInfo{.operation = "NFSWorkspace.write", .message = "this process has used up its 2^32 file names"});
+    throw UnavailableError(
+        ErrorInfo{.operation = "NFSWorkspace.write", .message = "this process has used up its 2^32 file names"});
   }
   return {.rank = rank, .writer = writer.number, .counter = static_cast<std::uint32_t>(writer.names_given++)};
 }

@@ -35,12 +35,14 @@ struct RankFiles {
 
 [[nodiscard]] RankFiles files_of_rank(std::vector<std::string> const& names, int rank);
 
-/// The state files if they are of one writer. `FormatError` naming two files otherwise, or a state file and a torch archive.
-[[nodiscard]] std::vector<StateFile> const& require_one_writer(RankFiles const& files, int rank, std::string const& directory,
+/// The state files if they are of one writer. `FormatError` naming two files otherwise, or a state file and a torch
+/// archive.
+[[nodiscard]] std::vector<StateFile> const& require_one_writer(RankFiles const& files, int rank,
+                                                               std::string const& directory,
                                                                std::string const& operation);
 
-/// The next name for a file of `rank` that this process writes, forked children apart. `IoError` when there is no chance
-/// to be had, `UnavailableError` after 2^32 names.
+/// The next name for a file of `rank` that this process writes, forked children apart. `IoError` when there is no
+/// chance to be had, `UnavailableError` after 2^32 names.
 [[nodiscard]] StateFile next_state_file(int rank);
 /// Whether this process, not its parent, gave that name.
 [[nodiscard]] bool is_of_this_process(StateFile const& file) noexcept;

@@ -23,12 +23,14 @@ constexpr std::size_t files_kept = 2;
 constexpr int listings_tried = 16;
 
 void log_skipped(std::string const& path, FormatError const& error) {
-  log_event(LogLevel::warning, "state file does not verify; the one before it is taken", {{"file", path}, {"error", error.what()}});
+  log_event(LogLevel::warning, "state file does not verify; the one before it is taken",
+            {{"file", path}, {"error", error.what()}});
 }
 
 void check_reading_rank(int rank) {
   if (rank >= 0) return;
-  throw UsageError(ErrorInfo{.operation = "NFSWorkspace.read", .message = "a rank is not negative", .got = std::to_string(rank)});
+  throw UsageError(
+      ErrorInfo{.operation = "NFSWorkspace.read", .message = "a rank is not negative", .got = std::to_string(rank)});
 }
 
 /// The working directory may change while the workspace stands. An empty path stays empty, to be refused.
@@ -39,18 +41,21 @@ std::filesystem::path made_absolute(std::filesystem::path path) {
 }
 
 [[noreturn]] void refuse_torch(std::string const& path) {
-  throw UnavailableError(ErrorInfo{.operation = "NFSWorkspace.read",
-                                   .message = "this rank's state is a torch archive, which this build has no reader for",
-                                   .resource = path,
-                                   .remedy = "convert it to safetensors, or write the state with crossrank"});
+  throw UnavailableError(
+      ErrorInfo{.operation = "NFSWorkspace.read",
+                .message = "this rank's state is a torch archive, which this build has no reader for",
+                .resource = path,
+                .remedy = "convert it to safetensors, or write the state with crossrank"});
 }
 
 }  // namespace
 
-NfsMedium::NfsMedium(std::filesystem::path path, int rank, Existing existing) : path_(made_absolute(std::move(path))), rank_(rank) {
+NfsMedium::NfsMedium(std::filesystem::path path, int rank, Existing existing)
+    : path_(made_absolute(std::move(path))), rank_(rank) {
   std::string const operation = "NFSWorkspace";
   if (rank < 0) {
-    throw UsageError(ErrorInfo{.operation = operation, .message = "a rank is not negative", .got = std::to_string(rank)});
+    throw UsageError(
+        ErrorInfo{.operation = operation, .message = "a rank is not negative", .got = std::to_string(rank)});
   }
   auto const directory = Directory::open(path_, operation, platform::Missing::create);
   if (existing == Existing::remove) remove_left_by_others(directory, operation);
@@ -73,7 +78,8 @@ void NfsMedium::remove_left_by_others(Directory const& directory, std::string co
   auto const remove = [&](std::string const& name, StateFile const& file) {
     if (is_of_this_process(file)) return;
     if (probe_writer(directory, name) == Writer::alive) {
-      log_event(LogLevel::warning, "another live process writes for this rank in this directory", {{"file", directory.path_of(name)}});
+      log_event(LogLevel::warning, "another live process writes for this rank in this directory",
+                {{"file", directory.path_of(name)}});
     } else {
       (void)directory.remove(name, operation);
     }
@@ -84,7 +90,9 @@ void NfsMedium::remove_left_by_others(Directory const& directory, std::string co
 
 void NfsMedium::write(Json const& config, StateDict const& weights) { (void)publish(config, weights, false); }
 
-Announcement NfsMedium::write_announced(Json const& config, StateDict const& weights) { return publish(config, weights, true); }
+Announcement NfsMedium::write_announced(Json const& config, StateDict const& weights) {
+  return publish(config, weights, true);
+}
 
 Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bool announced) {
   auto const file = next_state_file(writing_rank("NFSWorkspace.write"));
@@ -92,10 +100,11 @@ Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bo
   auto const announcement = write_state_file(directory, file, config, weights);
   std::lock_guard const lock(mutex_);
   published_.push_back({.file = file, .hold = hold_file(directory, file.name()), .announced = announced});
-  remove_published(directory, [newest = published_.size() - std::min(published_.size(), files_kept), this](Published const& p) {
-    auto const position = static_cast<std::size_t>(&p - published_.data());
-    return position < newest && !p.announced;
-  });
+  remove_published(directory,
+                   [newest = published_.size() - std::min(published_.size(), files_kept), this](Published const& p) {
+                     auto const position = static_cast<std::size_t>(&p - published_.data());
+                     return position < newest && !p.announced;
+                   });
   return announcement;
 }
 
@@ -121,7 +130,8 @@ void NfsMedium::remove_published(Directory const& directory, std::function<bool(
   for (auto const& p : published_) gone.push_back(wanted(p));
   for (std::size_t i = published_.size(); i-- > 0;) {
     if (!gone[i]) continue;
-    published_[i].hold = platform::Fd();  // first: NFS keeps a file that is unlinked while it is open, under another name
+    published_[i].hold =
+        platform::Fd();  // first: NFS keeps a file that is unlinked while it is open, under another name
     (void)directory.remove(published_[i].file.name(), "NFSWorkspace");
     published_.erase(std::next(published_.begin(), static_cast<std::ptrdiff_t>(i)));
   }
@@ -164,10 +174,11 @@ std::optional<RankState> NfsMedium::read_newest(int rank) const {
     }
     if (!vanished && first_error) throw FormatError(*first_error);
   }
-  throw IoError(ErrorInfo{.operation = operation,
-                          .message = "the files of rank " + std::to_string(rank) + " were gone each time they were opened",
-                          .resource = path_.string(),
-                          .remedy = "read while the writer rests, or through a collective range"});
+  throw IoError(
+      ErrorInfo{.operation = operation,
+                .message = "the files of rank " + std::to_string(rank) + " were gone each time they were opened",
+                .resource = path_.string(),
+                .remedy = "read while the writer rests, or through a collective range"});
 }
 
 RankState NfsMedium::read_announced(Announcement const& announced, ReadPatience const& patience) const {

@@ -14,7 +14,8 @@ using workspace::NfsMedium;
 NFSWorkspace::NFSWorkspace() noexcept = default;
 
 NFSWorkspace::NFSWorkspace(std::filesystem::path path, WorkspaceOptions options)
-    : medium_(std::make_shared<NfsMedium>(std::move(path), options.rank ? *options.rank : environment().rank, options.existing)) {}
+    : medium_(std::make_shared<NfsMedium>(std::move(path), options.rank ? *options.rank : environment().rank,
+                                          options.existing)) {}
 
 NFSWorkspace::NFSWorkspace(std::shared_ptr<NfsMedium> medium) noexcept : medium_(std::move(medium)) {}
 
@@ -24,9 +25,8 @@ NFSWorkspace NFSWorkspace::open(std::filesystem::path path) {
 
 NfsMedium& NFSWorkspace::initialized(char const* operation) const {
   if (medium_ != nullptr) return *medium_;
-  throw UsageError(ErrorInfo{.operation = operation,
-                             .message = "this workspace is not initialized",
-                             .remedy = "construct it with a path"});
+  throw UsageError(ErrorInfo{
+      .operation = operation, .message = "this workspace is not initialized", .remedy = "construct it with a path"});
 }
 
 std::filesystem::path const& NFSWorkspace::path() const { return initialized("NFSWorkspace.path").path(); }

@@ -21,7 +21,8 @@ class GatheringSink final : public codec::ByteSink {
   explicit GatheringSink(platform::AtomicFile& file) : file_(file) {}
 
   void write_at(std::uint64_t offset, std::span<std::byte const> from) override {
-    if (from.size() >= small || offset != gathered_at_ + gathered_.size() || gathered_.size() + from.size() > room) flush();
+    if (from.size() >= small || offset != gathered_at_ + gathered_.size() || gathered_.size() + from.size() > room)
+      flush();
     if (from.size() >= small) {
       file_.write_at(offset, from);
       return;
@@ -48,8 +49,10 @@ class GatheringSink final : public codec::ByteSink {
 std::uint64_t header_digest(std::string const* digits, std::string const& path) {
   auto const digest = digits != nullptr ? codec::from_hex(*digits) : std::nullopt;
   if (digest) return *digest;
-  throw FormatError(ErrorInfo{
-      .operation = "NFSWorkspace.read", .message = "the header has no checksum", .resource = path, .section = "header"});
+  throw FormatError(ErrorInfo{.operation = "NFSWorkspace.read",
+                              .message = "the header has no checksum",
+                              .resource = path,
+                              .section = "header"});
 }
 
 std::uint64_t digest_of(std::span<std::byte const> header, std::string const& path) {
@@ -78,11 +81,15 @@ Announcement write_state_file(platform::Directory const& directory, StateFile co
   codec::write_image(plan, sink);
   sink.flush();
   out.publish();
-  return {.file = file, .bytes = plan.file_bytes(), .digest = digest_of(plan.sealed_header(), directory.path_of(file.name()))};
+  return {.file = file,
+          .bytes = plan.file_bytes(),
+          .digest = digest_of(plan.sealed_header(), directory.path_of(file.name()))};
 }
 
 StateFileReader::StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path)
-    : fd_(std::move(fd)), image_(codec::StateImage::open(std::make_shared<codec::FileSource>(path, fd_.get()))), identity_{.file = file} {
+    : fd_(std::move(fd)),
+      image_(codec::StateImage::open(std::make_shared<codec::FileSource>(path, fd_.get()))),
+      identity_{.file = file} {
   auto const& found = image_.identity();
   if (found.rank != file.rank || found.sequence != file.counter) {
     throw FormatError(ErrorInfo{.operation = "NFSWorkspace.read",

@@ -11,8 +11,8 @@
 namespace crossrank::workspace {
 
 /// Publishes `config` and `weights` under the name of `file`. `IoError`; nothing is left when it fails.
-[[nodiscard]] Announcement write_state_file(platform::Directory const& directory, StateFile const& file, Json const& config,
-                                            StateDict const& weights);
+[[nodiscard]] Announcement write_state_file(platform::Directory const& directory, StateFile const& file,
+                                            Json const& config, StateDict const& weights);
 
 /// A state file that is open for reading: its header is verified, its tensors are not read yet.
 class StateFileReader {

@@ -11,8 +11,8 @@ enum class Existing : std::uint8_t {
 };
 
 struct WorkspaceOptions {
-  std::optional<int> rank{};              ///< of this process in the job; the launcher's when not given, 0 without a launcher
-  Existing existing = Existing::remove;   ///< what this rank left there before (`NFSWorkspace`)
+  std::optional<int> rank{};  ///< of this process in the job; the launcher's when not given, 0 without a launcher
+  Existing existing = Existing::remove;  ///< what this rank left there before (`NFSWorkspace`)
 };
 
 }  // namespace crossrank

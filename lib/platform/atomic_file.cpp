@@ -45,7 +45,8 @@ std::string room_text(int directory) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(Directory const& directory, std::string name, std::uint64_t expected_bytes, std::string operation)
+AtomicFile::AtomicFile(Directory const& directory, std::string name, std::uint64_t expected_bytes,
+                       std::string operation)
     : directory_(directory), name_(std::move(name)), operation_(std::move(operation)), expected_(expected_bytes) {
   create();
   CROSSRANK_CRASH_POINT("platform.atomic_file.created");
@@ -60,7 +61,8 @@ void AtomicFile::create() {
   if (random.empty()) throw_io(operation_ + ": getrandom", directory_.path_of(name_), errno);
   temporary_ = '.' + name_ + '.' + random + std::string(temporary_suffix);
   constexpr int flags = O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW;
-  fd_ = Fd(retry_interrupted([&] { return system().openat(directory_.fd(), temporary_.c_str(), flags, S_IRUSR | S_IWUSR); }));
+  fd_ = Fd(retry_interrupted(
+      [&] { return system().openat(directory_.fd(), temporary_.c_str(), flags, S_IRUSR | S_IWUSR); }));
   if (!fd_) fail("create", errno);
   temporary_exists_ = true;
   // tells those who clean up that the writer lives; where locks do not work they are told nothing, and leave it
@@ -161,7 +163,8 @@ void AtomicFile::fail(char const* call, int error) {
   discard();
   bool const full = error == ENOSPC || error == EDQUOT;
   throw_io(ErrorInfo{.operation = operation_ + ": " + call,
-                     .message = "nothing was published; " + std::to_string(written_) + " bytes were written, free there: " + room,
+                     .message = "nothing was published; " + std::to_string(written_) +
+                                " bytes were written, free there: " + room,
                      .expected = expected_ != 0 ? std::to_string(expected_) + " bytes" : std::string(),
                      .resource = directory_.path_of(name_),
                      .remedy = full ? "free space or raise the quota there, or give another directory" : ""},

@@ -10,9 +10,9 @@ namespace crossrank::platform {
 
 /// A file that appears under its name whole and durable, or not at all.
 ///
-/// Bytes go to a hidden sibling that is locked (`flock`) while this process writes it; `publish()` makes them durable and
-/// gives them the name, which must be new. Every failure is an `IoError` with the bytes written and the room left, and
-/// removes what was made; so does the destructor of a file that was not published. The directory must outlive it.
+/// Bytes go to a hidden sibling that is locked (`flock`) while this process writes it; `publish()` makes them durable
+/// and gives them the name, which must be new. Every failure is an `IoError` with the bytes written and the room left,
+/// and removes what was made; so does the destructor of a file that was not published. The directory must outlive it.
 class AtomicFile {
  public:
   /// Reserves room for `expected_bytes`, where the file system can.

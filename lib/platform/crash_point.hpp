@@ -35,8 +35,8 @@ void record_crash_points(bool on);
 }  // namespace crossrank::platform
 
 /// Names a crash point at this place; the list that tests walk is generated from these lines.
-#define CROSSRANK_CRASH_POINT(name)                                  \
-  do {                                                               \
-    static constinit ::crossrank::platform::CrashPoint point{name};  \
-    point.reached();                                                 \
+#define CROSSRANK_CRASH_POINT(name)                                 \
+  do {                                                              \
+    static constinit ::crossrank::platform::CrashPoint point{name}; \
+    point.reached();                                                \
   } while (false)

@@ -6,8 +6,8 @@ namespace crossrank::platform {
 
 /// A limit on time without progress, counted in slices that the waiter itself was awake for.
 ///
-/// The waiter sleeps at most `next_wait()`, then calls `tick()`, or `progress()` when whom it waits for has moved on. One
-/// tick accounts for two slices at most: a process that was stopped or suspended for an hour has not timed out.
+/// The waiter sleeps at most `next_wait()`, then calls `tick()`, or `progress()` when whom it waits for has moved on.
+/// One tick accounts for two slices at most: a process that was stopped or suspended for an hour has not timed out.
 class Deadline {
  public:
   static constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds(100);
@@ -22,7 +22,9 @@ class Deadline {
   [[nodiscard]] std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
   /// Time accounted for since the last progress.
   [[nodiscard]] std::chrono::nanoseconds idle() const noexcept { return idle_; }
-  [[nodiscard]] std::chrono::nanoseconds left() const noexcept { return expired() ? std::chrono::nanoseconds(0) : timeout_ - idle_; }
+  [[nodiscard]] std::chrono::nanoseconds left() const noexcept {
+    return expired() ? std::chrono::nanoseconds(0) : timeout_ - idle_;
+  }
   /// How long to sleep before the next tick.
   [[nodiscard]] std::chrono::nanoseconds next_wait() const noexcept { return std::min(slice, left()); }
 

@@ -73,7 +73,8 @@ void check_directory(struct stat const& status, std::filesystem::path const& pat
   }
 }
 
-void check_file(struct stat const& status, uid_t directory_owner, std::string const& path, std::string const& operation) {
+void check_file(struct stat const& status, uid_t directory_owner, std::string const& path,
+                std::string const& operation) {
   if (!S_ISREG(status.st_mode)) {
     refuse(operation, path, "a regular file", kind_text(status.st_mode), "remove it: crossrank did not make it");
   }
@@ -136,7 +137,8 @@ std::optional<Fd> Directory::open_file(std::string const& name, std::string cons
   Fd fd(retry_interrupted([&] { return system().openat(fd_.get(), name.c_str(), flags, 0); }));
   if (!fd) {
     if (errno == ENOENT) return std::nullopt;
-    if (errno == ELOOP) refuse(operation, path_of(name), "a regular file", "a symbolic link", "remove it: crossrank did not make it");
+    if (errno == ELOOP)
+      refuse(operation, path_of(name), "a regular file", "a symbolic link", "remove it: crossrank did not make it");
     throw_io(operation + ": open", path_of(name), errno);
   }
   struct stat status {};

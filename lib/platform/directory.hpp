@@ -20,8 +20,8 @@ enum class Missing : std::uint8_t { refuse, create };
 class Directory {
  public:
   Directory() noexcept = default;
-  /// Opens `path`, freshly: on NFS this is what revalidates its entries. With `Missing::create` makes it and its parents
-  /// first; any number of processes may do so at once. `IoError`, which names `operation`.
+  /// Opens `path`, freshly: on NFS this is what revalidates its entries. With `Missing::create` makes it and its
+  /// parents first; any number of processes may do so at once. `IoError`, which names `operation`.
   static Directory open(std::filesystem::path path, std::string const& operation, Missing missing = Missing::refuse);
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }

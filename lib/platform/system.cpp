@@ -97,9 +97,7 @@ int System::listen(int fd, int backlog) { return ::listen(fd, backlog); }
 int System::accept(int fd) { return ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC); }
 int System::connect(int fd, sockaddr const* address, socklen_t bytes) { return ::connect(fd, address, bytes); }
 ssize_t System::sendmsg(int fd, msghdr const* message, int flags) { return ::sendmsg(fd, message, flags); }
-ssize_t System::recvmsg(int fd, msghdr* message, int flags) {
-  return ::recvmsg(fd, message, flags | MSG_CMSG_CLOEXEC);
-}
+ssize_t System::recvmsg(int fd, msghdr* message, int flags) { return ::recvmsg(fd, message, flags | MSG_CMSG_CLOEXEC); }
 int System::getsockopt(int fd, int level, int name, void* value, socklen_t* bytes) {
   return ::getsockopt(fd, level, name, value, bytes);
 }

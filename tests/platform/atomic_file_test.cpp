@@ -182,6 +182,15 @@ TEST_F(AtomicFileTest, fails_when_the_file_system_lost_bytes) {
   EXPECT_TRUE(names().empty());
 }
 
+TEST_F(AtomicFileTest, makes_its_bytes_durable_before_its_name_and_that_before_success) {
+  test::FaultySystem os;
+  ScopedSystem const scope(os);
+  publish();
+  EXPECT_THAT(os.history(),
+              ::testing::ElementsAre(Call::random, Call::openat, Call::flock, Call::fallocate, Call::pwrite,
+                                     Call::fsync, Call::fstat, Call::close, Call::linkat, Call::unlinkat, Call::fsync));
+}
+
 TEST_F(AtomicFileTest, says_how_far_it_came_and_how_much_room_is_left) {
   test::FaultySystem os;
   ScopedSystem const scope(os);
@@ -201,8 +210,8 @@ TEST_F(AtomicFileTest, says_how_far_it_came_and_how_much_room_is_left) {
 /// Every errno at the first, second and last use of every call on the way: either it failed and left nothing, or it
 /// succeeded and the file is there whole.
 TEST_F(AtomicFileTest, never_reports_success_without_the_file_whatever_call_fails) {
-  constexpr std::array calls{Call::openat, Call::close, Call::pwrite, Call::fsync, Call::fstat, Call::fallocate, Call::linkat,
-                             Call::unlinkat, Call::flock, Call::random};
+  constexpr std::array calls{Call::openat,    Call::close,  Call::pwrite,   Call::fsync, Call::fstat,
+                             Call::fallocate, Call::linkat, Call::unlinkat, Call::flock, Call::random};
   constexpr std::array errors{ENOSPC, EDQUOT, EIO, ESTALE, EINTR, EAGAIN, EACCES, EROFS};
   std::array<int, test::call_count> uses{};
   {
@@ -219,8 +228,8 @@ TEST_F(AtomicFileTest, never_reports_success_without_the_file_whatever_call_fail
     for (int const error : errors) {
       for (int const nth : {1, 2, last}) {
         if (nth > last) continue;
-        auto const what = std::string(test::call_names[static_cast<std::size_t>(call)]) + " use " + std::to_string(nth) +
-                          " errno " + std::to_string(error);
+        auto const what = std::string(test::call_names[static_cast<std::size_t>(call)]) + " use " +
+                          std::to_string(nth) + " errno " + std::to_string(error);
         auto const before = names();
         auto const name = "file." + std::to_string(failures++);
         test::FaultySystem os;
@@ -256,10 +265,11 @@ TEST_F(AtomicFileTest, leaves_a_whole_file_or_a_temporary_wherever_it_is_killed)
     bool temporary;
     bool final_name;
   };
-  constexpr std::array cases{Case{"platform.atomic_file.created", true, false}, Case{"platform.atomic_file.reserved", true, false},
-                             Case{"platform.atomic_file.written", true, false}, Case{"platform.atomic_file.synced", true, false},
-                             Case{"platform.atomic_file.closed", true, false},  Case{"platform.atomic_file.linked", true, true},
-                             Case{"platform.atomic_file.unlinked", false, true}, Case{"platform.atomic_file.published", false, true}};
+  constexpr std::array cases{
+      Case{"platform.atomic_file.created", true, false},  Case{"platform.atomic_file.reserved", true, false},
+      Case{"platform.atomic_file.written", true, false},  Case{"platform.atomic_file.synced", true, false},
+      Case{"platform.atomic_file.closed", true, false},   Case{"platform.atomic_file.linked", true, true},
+      Case{"platform.atomic_file.unlinked", false, true}, Case{"platform.atomic_file.published", false, true}};
   for (auto const& expected : cases) {
     test::TemporaryDirectory const root;
     pid_t const child = ::fork();
@@ -275,7 +285,8 @@ TEST_F(AtomicFileTest, leaves_a_whole_file_or_a_temporary_wherever_it_is_killed)
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << expected.point;
     auto const left = Directory::open(root.path(), "test").names("test");
-    auto const temporaries = std::count_if(left.begin(), left.end(), [](auto const& n) { return final_name_of_temporary(n) == "file"; });
+    auto const temporaries =
+        std::count_if(left.begin(), left.end(), [](auto const& n) { return final_name_of_temporary(n) == "file"; });
     EXPECT_EQ(temporaries, expected.temporary ? 1 : 0) << expected.point;
     EXPECT_EQ(std::count(left.begin(), left.end(), "file"), expected.final_name ? 1 : 0) << expected.point;
     if (expected.final_name) {

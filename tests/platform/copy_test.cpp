@@ -29,7 +29,8 @@ void expect_exact_copy(CopyKernel kernel, std::size_t count, std::size_t to_skew
   copy_with(kernel, to, source.data() + from_skew, count);
   std::vector<std::byte> expected(target.size(), guard);
   if (count != 0) std::memcpy(expected.data() + (to - target.data()), source.data() + from_skew, count);
-  EXPECT_TRUE(target == expected) << to_string(kernel) << ": " << count << " bytes, skews " << to_skew << " and " << from_skew;
+  EXPECT_TRUE(target == expected) << to_string(kernel) << ": " << count << " bytes, skews " << to_skew << " and "
+                                  << from_skew;
 }
 
 class EachKernel : public ::testing::TestWithParam<CopyKernel> {
@@ -54,7 +55,8 @@ TEST_P(EachKernel, copies_from_and_to_odd_addresses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Copy, EachKernel,
-                         ::testing::Values(CopyKernel::standard, CopyKernel::sse2, CopyKernel::avx2, CopyKernel::avx512),
+                         ::testing::Values(CopyKernel::standard, CopyKernel::sse2, CopyKernel::avx2,
+                                           CopyKernel::avx512),
                          [](auto const& kernel) { return std::string(to_string(kernel.param)); });
 
 TEST(CopyBytes, copies_under_each_hint) {

@@ -89,7 +89,8 @@ TEST_F(DirectoryTest, names_path_and_errno_when_it_cannot_be_opened) {
 
 TEST_F(DirectoryTest, says_why_it_could_not_be_made) {
   os_.fail_always(test::Call::mkdirat, EROFS);
-  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "b", "test", Missing::create); }).system_errno(), EROFS);
+  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "b", "test", Missing::create); }).system_errno(),
+            EROFS);
 }
 
 TEST_F(DirectoryTest, refuses_what_every_stranger_can_write_to) {
@@ -120,7 +121,8 @@ TEST_F(DirectoryTest, tells_a_missing_file_from_an_unreadable_one) {
 TEST_F(DirectoryTest, does_not_follow_a_link_inside) {
   put("file");
   fs::create_symlink(root() / "file", root() / "link");
-  EXPECT_THAT(io_error_of([&] { (void)open().open_file("link", "test"); }).info().got, ::testing::HasSubstr("symbolic link"));
+  EXPECT_THAT(io_error_of([&] { (void)open().open_file("link", "test"); }).info().got,
+              ::testing::HasSubstr("symbolic link"));
 }
 
 TEST_F(DirectoryTest, refuses_a_pipe_without_waiting_for_its_writer) {
@@ -133,8 +135,10 @@ TEST_F(DirectoryTest, refuses_files_that_others_can_write) {
   put("world", "x", 0602);
   put("readable", "x", 0644);
   auto const directory = open();
-  EXPECT_THAT(io_error_of([&] { (void)directory.open_file("group", "test"); }).info().got, ::testing::HasSubstr("0620"));
-  EXPECT_THAT(io_error_of([&] { (void)directory.open_file("world", "test"); }).info().got, ::testing::HasSubstr("0602"));
+  EXPECT_THAT(io_error_of([&] { (void)directory.open_file("group", "test"); }).info().got,
+              ::testing::HasSubstr("0620"));
+  EXPECT_THAT(io_error_of([&] { (void)directory.open_file("world", "test"); }).info().got,
+              ::testing::HasSubstr("0602"));
   EXPECT_TRUE(directory.open_file("readable", "test").has_value());
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "lib/platform/system.hpp"
 
@@ -12,14 +13,29 @@ namespace crossrank::test {
 
 /// The calls that a `FaultySystem` counts and can fail.
 enum class Call : std::size_t {
-  openat, close, pread, write, pwrite, fsync, fstat, fstatat, fallocate, ftruncate, linkat, renameat, unlinkat, mkdirat,
-  flock, random, count,
+  openat,
+  close,
+  pread,
+  write,
+  pwrite,
+  fsync,
+  fstat,
+  fstatat,
+  fallocate,
+  ftruncate,
+  linkat,
+  renameat,
+  unlinkat,
+  mkdirat,
+  flock,
+  random,
+  count,
 };
 
 inline constexpr std::size_t call_count = static_cast<std::size_t>(Call::count);
 inline constexpr std::array<char const*, call_count> call_names{
-    "openat", "close", "pread", "write", "pwrite", "fsync", "fstat", "fstatat", "fallocate", "ftruncate", "linkat",
-    "renameat", "unlinkat", "mkdirat", "flock", "random"};
+    "openat",    "close",     "pread",  "write",    "pwrite",   "fsync",   "fstat", "fstatat",
+    "fallocate", "ftruncate", "linkat", "renameat", "unlinkat", "mkdirat", "flock", "random"};
 
 /// The operating system with faults: the nth use of one call fails, transfers are cut short, time passes when asked to.
 ///
@@ -44,7 +60,12 @@ class FaultySystem : public platform::System {
 
   [[nodiscard]] int uses(Call call) const { return uses_[index(call)]; }
   [[nodiscard]] int sleeps() const { return sleeps_; }
-  void forget_uses() { uses_.fill(0); }
+  /// All calls since the last `forget_uses`, in order.
+  [[nodiscard]] std::vector<Call> const& history() const { return history_; }
+  void forget_uses() {
+    uses_.fill(0);
+    history_.clear();
+  }
 
   int openat(int directory, char const* path, int flags, mode_t mode) override {
     return fails(Call::openat, path) ? -1 : System::openat(directory, path, flags, mode);
@@ -120,6 +141,7 @@ class FaultySystem : public platform::System {
     if (name != nullptr && on_name) on_name(call, name);
     std::lock_guard const lock(mutex_);
     int const use = ++uses_[index(call)];
+    history_.push_back(call);
     auto const& plan = plan_[index(call)];
     if (plan.nth == 0 || use < plan.nth || use - plan.nth >= plan.times) return false;
     errno = plan.error;
@@ -128,6 +150,7 @@ class FaultySystem : public platform::System {
 
   std::mutex mutex_{};
   std::array<int, call_count> uses_{};
+  std::vector<Call> history_{};
   std::array<Plan, call_count> plan_{};
   std::size_t transfer_limit_ = 0;
   bool fake_ = false;

@@ -35,7 +35,9 @@ class AnnouncedReadTest : public ::testing::Test {
     os_.forget_uses();
   }
   [[nodiscard]] fs::path file() const { return root_.path() / announced_.file.name(); }
-  [[nodiscard]] RankState read(ReadPatience const& patience = {}) const { return read_announced(root_.path(), announced_, patience); }
+  [[nodiscard]] RankState read(ReadPatience const& patience = {}) const {
+    return read_announced(root_.path(), announced_, patience);
+  }
   /// Takes the file out of sight until the reader has slept `sleeps` times.
   void hide_for(int sleeps) {
     fs::rename(file(), root_.path() / "hidden");
@@ -75,7 +77,9 @@ TEST_F(AnnouncedReadTest, waits_until_the_file_is_visible) {
 TEST_F(AnnouncedReadTest, opens_the_directory_afresh_for_each_attempt) {
   hide_for(3);
   int directory_opens = 0;
-  os_.on_name = [&](Call call, std::string const& name) { directory_opens += call == Call::openat && name == root_.path().string() ? 1 : 0; };
+  os_.on_name = [&](Call call, std::string const& name) {
+    directory_opens += call == Call::openat && name == root_.path().string() ? 1 : 0;
+  };
   (void)read();
   EXPECT_EQ(directory_opens, 4) << "three attempts in vain and one more";
 }
@@ -105,7 +109,8 @@ TEST_F(AnnouncedReadTest, waits_out_an_old_size) {
 
 TEST_F(AnnouncedReadTest, names_the_size_it_saw) {
   fs::resize_file(file(), announced_.bytes - 10);
-  EXPECT_EQ(io_error_of([&] { (void)read({.limit = 2s}); }).info().got, std::to_string(announced_.bytes - 10) + " bytes");
+  EXPECT_EQ(io_error_of([&] { (void)read({.limit = 2s}); }).info().got,
+            std::to_string(announced_.bytes - 10) + " bytes");
 }
 
 TEST_F(AnnouncedReadTest, never_takes_another_generation) {
@@ -169,7 +174,8 @@ TEST_F(AnnouncedReadTest, lets_the_caller_give_up_between_attempts) {
   EXPECT_EQ(slices, 10);
 }
 
-/// Every errno at the first, second and last use of each call on the reading path: the state, or an error; never others.
+/// Every errno at the first, second and last use of each call on the reading path: the state, or an error; never
+/// others.
 TEST_F(AnnouncedReadTest, never_returns_anything_but_the_state_whatever_call_fails) {
   constexpr std::array errors{EIO, ESTALE, EINTR, EAGAIN, EACCES, ENOENT, ENOMEM};
   (void)read();

@@ -30,8 +30,12 @@ class CleanWorkspace : public ::testing::Test {
     std::ofstream(root_.path() / name) << "12345";
     return name;
   }
-  [[nodiscard]] bool there(std::string const& name) const { return fs::exists(fs::symlink_status(root_.path() / name)); }
-  [[nodiscard]] std::vector<CleanedFile> clean(CleanOptions options = {}) const { return clean_workspace(root_.path(), options); }
+  [[nodiscard]] bool there(std::string const& name) const {
+    return fs::exists(fs::symlink_status(root_.path() / name));
+  }
+  [[nodiscard]] std::vector<CleanedFile> clean(CleanOptions options = {}) const {
+    return clean_workspace(root_.path(), options);
+  }
 
   test::TemporaryDirectory root_{};
   std::string const state_ = StateFile{.rank = 2, .writer = 9, .counter = 1}.name();
@@ -100,7 +104,9 @@ TEST_F(CleanWorkspace, says_why_a_file_could_not_be_removed) {
   EXPECT_THAT(report.at(0).why, HasSubstr("EACCES"));
 }
 
-TEST_F(CleanWorkspace, names_a_directory_that_is_not_there) { EXPECT_THROW((void)clean_workspace(root_.path() / "none"), IoError); }
+TEST_F(CleanWorkspace, names_a_directory_that_is_not_there) {
+  EXPECT_THROW((void)clean_workspace(root_.path() / "none"), IoError);
+}
 
 }  // namespace
 }  // namespace crossrank::workspace

@@ -32,7 +32,8 @@ TEST(StateFile, is_not_read_from_names_that_we_do_not_write) {
         "rank_+7_state.00000000000000ab-0000000c.safetensors", "rank_7_state.00000000000000AB-0000000c.safetensors",
         "rank_7_state.0000000000000ab-0000000c.safetensors", "rank_7_state.00000000000000ab-000000c.safetensors",
         "rank_7_state.00000000000000ab_0000000c.safetensors", "rank__state.00000000000000ab-0000000c.safetensors",
-        "rank_99999999999_state.00000000000000ab-0000000c.safetensors", "rank_7_state.0x000000000000ab-0000000c.safetensors"}) {
+        "rank_99999999999_state.00000000000000ab-0000000c.safetensors",
+        "rank_7_state.0x000000000000ab-0000000c.safetensors"}) {
     EXPECT_FALSE(parse_state_file(name).has_value()) << name;
   }
 }
@@ -47,8 +48,8 @@ TEST(FilesOfRank, are_sorted_by_counter_the_newest_first) {
   StateFile const old{.rank = 1, .writer = 5, .counter = 9};
   StateFile const newer{.rank = 1, .writer = 5, .counter = 10};
   StateFile const of_other{.rank = 11, .writer = 5, .counter = 11};
-  auto const files = files_of_rank({old.name(), of_other.name(), '.' + newer.name() + ".0123456789abcdef.tmp", newer.name(),
-                                    "rank_11_state.pth", "notes.txt"},
+  auto const files = files_of_rank({old.name(), of_other.name(), '.' + newer.name() + ".0123456789abcdef.tmp",
+                                    newer.name(), "rank_11_state.pth", "notes.txt"},
                                    1);
   EXPECT_THAT(files.states, ElementsAre(newer, old));
   EXPECT_EQ(files.temporaries.size(), 1U);
@@ -68,7 +69,8 @@ TEST(RequireOneWriter, names_both_files_when_there_are_two) {
     return "no error";
   };
   EXPECT_EQ(got(files_of_rank({ours.name()}, 1)), "no error");
-  EXPECT_THAT(got(files_of_rank({ours.name(), theirs.name()}, 1)), ::testing::AllOf(HasSubstr(ours.name()), HasSubstr(theirs.name())));
+  EXPECT_THAT(got(files_of_rank({ours.name(), theirs.name()}, 1)),
+              ::testing::AllOf(HasSubstr(ours.name()), HasSubstr(theirs.name())));
   EXPECT_THAT(got(files_of_rank({ours.name(), "rank_1_state.pth"}, 1)),
               ::testing::AllOf(HasSubstr(ours.name()), HasSubstr("rank_1_state.pth")));
 }

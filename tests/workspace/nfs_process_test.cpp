@@ -38,8 +38,9 @@ using test::run_ranks;
 using test::sample_state;
 using ::testing::HasSubstr;
 
-constexpr std::array points{"platform.atomic_file.created", "platform.atomic_file.reserved", "platform.atomic_file.written",
-                            "platform.atomic_file.synced",  "platform.atomic_file.closed",   "platform.atomic_file.linked",
+constexpr std::array points{"platform.atomic_file.created",  "platform.atomic_file.reserved",
+                            "platform.atomic_file.written",  "platform.atomic_file.synced",
+                            "platform.atomic_file.closed",   "platform.atomic_file.linked",
                             "platform.atomic_file.unlinked", "platform.atomic_file.published"};
 
 void write(NFSWorkspace& workspace, int seed) {
@@ -63,7 +64,8 @@ TEST(NFSWorkspaceKilled, leaves_old_or_new_and_the_next_start_cleans_up) {
   for (auto const* point : points) {
     for (int const visit : {1, 3}) {
       test::TemporaryDirectory const root;
-      auto const job = run_ranks(1, "dies_while_writing", {.arguments = {root.path().string(), point, std::to_string(visit)}});
+      auto const job =
+          run_ranks(1, "dies_while_writing", {.arguments = {root.path().string(), point, std::to_string(visit)}});
       ASSERT_EQ(job.ranks.at(0).signal, SIGKILL) << point << '\n' << job.text();
       // what a reader finds: the state before, the new one, or nothing when it was the first; never an error
       auto const seen = NFSWorkspace::open(root.path()).read_configs_and_weights_from_rank(0);
@@ -84,7 +86,8 @@ TEST(NFSWorkspaceKilled, is_cleaned_up_by_the_command_too) {
     test::TemporaryDirectory const root;
     auto const job = run_ranks(1, "dies_while_writing", {.arguments = {root.path().string(), point, "2"}});
     ASSERT_EQ(job.ranks.at(0).signal, SIGKILL) << point;
-    for (auto const& file : workspace::clean_workspace(root.path())) EXPECT_TRUE(file.removed) << file.name << ": " << file.why;
+    for (auto const& file : workspace::clean_workspace(root.path()))
+      EXPECT_TRUE(file.removed) << file.name << ": " << file.why;
     EXPECT_EQ(entries(root.path()), 0U) << point;
   }
 }
@@ -103,7 +106,8 @@ TEST(NFSWorkspaceProcesses, share_a_directory) {
   ProcessRanks ranks(3, "writes_and_stays", {.arguments = {path.string()}});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.wait_for_line(rank, "written"));
   auto const reader = NFSWorkspace::open(path);
-  for (int rank = 0; rank < 3; ++rank) expect_same(reader.read_configs_and_weights_from_rank(rank).value(), sample_state(100 + rank));
+  for (int rank = 0; rank < 3; ++rank)
+    expect_same(reader.read_configs_and_weights_from_rank(rank).value(), sample_state(100 + rank));
   EXPECT_EQ(entries(path), 3U);
   for (int rank = 0; rank < 3; ++rank) ranks.signal(rank, SIGKILL);
   (void)ranks.wait();
@@ -123,7 +127,8 @@ TEST(NFSWorkspaceProcesses, of_two_jobs_are_told_apart_while_both_live) {
     EXPECT_THAT(error.info().got, HasSubstr(theirs));
   }
   mine.clean();
-  EXPECT_EQ(fs::directory_iterator(root.path())->path().filename().string(), theirs) << "the other job's file must stay";
+  EXPECT_EQ(fs::directory_iterator(root.path())->path().filename().string(), theirs)
+      << "the other job's file must stay";
   EXPECT_FALSE(workspace::clean_workspace(root.path()).at(0).removed);
   other_job.signal(0, SIGKILL);
   ASSERT_TRUE(other_job.wait_for_exit(0));
@@ -136,7 +141,8 @@ class SecondNode {
  public:
   SecondNode(fs::path const& source, fs::path const& mount_point) : mount_point_(mount_point) {
     fs::create_directory(mount_point);
-    mounted_ = run({"bindfs", "-o", "entry_timeout=2,attr_timeout=2,negative_timeout=2", source.string(), mount_point.string()});
+    mounted_ = run(
+        {"bindfs", "-o", "entry_timeout=2,attr_timeout=2,negative_timeout=2", source.string(), mount_point.string()});
   }
   ~SecondNode() {
     if (mounted_ && !run({"fusermount", "-u", mount_point_.string()})) (void)run({"umount", mount_point_.string()});

@@ -243,7 +243,8 @@ TEST_F(NFSWorkspaceTest, never_ignores_a_torch_archive) {
   EXPECT_EQ(error.resource, (root() / "rank_1_state.pth").string());
   write(workspace, 1);
   put("rank_0_state.pth");
-  EXPECT_THAT(error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); }).got, HasSubstr("rank_0_state.pth"));
+  EXPECT_THAT(error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); }).got,
+              HasSubstr("rank_0_state.pth"));
 }
 
 TEST_F(NFSWorkspaceTest, refuses_links_and_files_of_others) {
@@ -334,7 +335,8 @@ TEST_F(NFSWorkspaceTest, retires_what_is_older_than_the_range) {
 
 TEST_F(NFSWorkspaceTest, carries_many_tensors_and_large_ones) {
   StateDict weights;
-  for (int i = 0; i < 3000; ++i) weights.insert_or_assign("scale." + std::to_string(i), Tensor::scalar(static_cast<float>(i)));
+  for (int i = 0; i < 3000; ++i)
+    weights.insert_or_assign("scale." + std::to_string(i), Tensor::scalar(static_cast<float>(i)));
   auto large = Tensor::zeros({3, 700'001}, Dtype::bf16);
   auto const bytes = large.mutable_bytes();
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 2'654'435'761U) >> 13U);
