@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <ostream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -116,6 +117,8 @@ struct BadConfig {
   char const* name;
   std::string text;
 };
+
+void PrintTo(BadConfig const& bad, std::ostream* out) { *out << bad.name; }
 
 class BadConfigText : public testing::TestWithParam<BadConfig> {};
 

@@ -1,5 +1,6 @@
 #include "lib/codec/header_parser.hpp"
 
+#include <ostream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -17,6 +18,8 @@ struct BadCase {
   std::string header;
   std::string data{};
 };
+
+void PrintTo(BadCase const& bad, std::ostream* out) { *out << bad.name; }
 
 std::string entry(std::string const& dtype, std::string const& shape, std::string const& offsets) {
   return R"({"a":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <ostream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -94,6 +95,8 @@ struct Malformed {
   char const* name;
   Variables variables;
 };
+
+void PrintTo(Malformed const& bad, std::ostream* out) { *out << bad.name << '=' << bad.variables.at(bad.name); }
 
 class MalformedEnvironment : public testing::TestWithParam<Malformed> {};
 
