@@ -18,7 +18,7 @@ declare -A may=(
   [workspace]="core platform codec spi node collectives"
   [tools]="core platform codec spi node collectives workspace"
   [examples]="public"
-  [bench]="core platform codec spi node collectives workspace examples"
+  [bench]="core platform codec spi node collectives workspace examples all"
 )
 # The room whose promise a public header is.
 declare -A header_room=(
