@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs the build into a folder of its own and builds a program against that copy, as its users do.
-# Usage: consumer.sh install|cmake|pkg-config|moved   with BUILD, PROJECT, PREFIX, COMPILER and FLAGS in the environment
+# Usage: consumer.sh install|cmake|pkg-config|moved|readme
+# with SOURCE, BUILD, PROJECT, PREFIX, COMPILER and FLAGS in the environment
 set -euo pipefail
 
 runs() { # PROGRAM: it says what it joined, with the installed library
@@ -9,16 +10,42 @@ runs() { # PROGRAM: it says what it joined, with the installed library
   [[ $said == "crossrank "*" joined 32 bytes" ]] || { echo "it said: $said"; exit 1; }
 }
 
-build_with_pkg_config() { # PREFIX
-  local config folder flags
+# use_package PREFIX: pkg-config finds that copy, programs find its library.
+use_package() {
+  local config
   config=$(find "$1" -name crossrank.pc)
   [[ -n $config ]] || { echo "no crossrank.pc below $1"; exit 1; }
   export PKG_CONFIG_PATH=${config%/*}
-  folder=$(mktemp -d "$1-pc.XXXXXX")
+  LD_LIBRARY_PATH=$(pkg-config --variable=libdir crossrank)
+  export LD_LIBRARY_PATH
+}
+
+compile() { # SOURCE PROGRAM
+  local flags
   read -ra flags <<<"$FLAGS $(pkg-config --cflags --libs crossrank)"
-  "$COMPILER" -std=c++20 "$PROJECT/main.cpp" -o "$folder/consumer" "${flags[@]}"
-  runs env LD_LIBRARY_PATH="$(pkg-config --variable=libdir crossrank)" "$folder/consumer"
+  "$COMPILER" -std=c++20 "$1" -o "$2" "${flags[@]}"
+}
+
+build_with_pkg_config() { # PREFIX
+  local folder
+  use_package "$1"
+  folder=$(mktemp -d "$1-pc.XXXXXX")
+  compile "$PROJECT/main.cpp" "$folder/consumer"
+  runs "$folder/consumer"
   rm -rf "$folder"
+}
+
+# The first program of the README, and what the README says that it prints.
+readme() {
+  local folder four one
+  use_package "$PREFIX"
+  folder=$(mktemp -d "$PREFIX-readme.XXXXXX")
+  awk '/^```/ { if (on) exit; on = /^```cpp/; next } on' "$SOURCE/README.md" >"$folder/hello.cpp"
+  compile "$folder/hello.cpp" "$folder/hello"
+  four=$("$PREFIX/bin/crossrank" run -n 4 -- "$folder/hello")
+  one=$("$folder/hello")
+  rm -rf "$folder"
+  [[ $four == "[0] 96 bytes" && $one == "24 bytes" ]] || { echo "four ranks said: $four; one said: $one"; exit 1; }
 }
 
 case $1 in
@@ -42,5 +69,6 @@ case $1 in
     build_with_pkg_config "$PREFIX-moved"
     rm -rf "$PREFIX-moved"
     ;;
+  readme) readme ;;
   *) echo "unknown step $1"; exit 2 ;;
 esac
