@@ -34,7 +34,7 @@ void check_reading_rank(int rank) {
 }
 
 /// The working directory may change while the workspace stands. An empty path stays empty, to be refused.
-std::filesystem::path made_absolute(std::filesystem::path path) {
+std::filesystem::path made_absolute(std::filesystem::path const& path) {
   std::error_code failed;
   auto whole = path.empty() ? path : std::filesystem::absolute(path, failed);
   return failed ? path : whole;
@@ -50,8 +50,8 @@ std::filesystem::path made_absolute(std::filesystem::path path) {
 
 }  // namespace
 
-NfsMedium::NfsMedium(std::filesystem::path path, int rank, Existing existing)
-    : path_(made_absolute(std::move(path))), rank_(rank) {
+NfsMedium::NfsMedium(std::filesystem::path const& path, int rank, Existing existing)
+    : path_(made_absolute(path)), rank_(rank) {
   std::string const operation = "NFSWorkspace";
   if (rank < 0) {
     throw UsageError(
@@ -61,7 +61,7 @@ NfsMedium::NfsMedium(std::filesystem::path path, int rank, Existing existing)
   if (existing == Existing::remove) remove_left_by_others(directory, operation);
 }
 
-NfsMedium::NfsMedium(std::filesystem::path path) : path_(made_absolute(std::move(path))) {
+NfsMedium::NfsMedium(std::filesystem::path const& path) : path_(made_absolute(path)) {
   (void)Directory::open(path_, "NFSWorkspace.open");
 }
 

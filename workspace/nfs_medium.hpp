@@ -20,9 +20,9 @@ namespace crossrank::workspace {
 class NfsMedium {
  public:
   /// Makes the directory, and removes what dead processes of this rank left there.
-  NfsMedium(std::filesystem::path path, int rank, Existing existing);
+  NfsMedium(std::filesystem::path const& path, int rank, Existing existing);
   /// Reads only.
-  explicit NfsMedium(std::filesystem::path path);
+  explicit NfsMedium(std::filesystem::path const& path);
 
   [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
   /// Nothing when opened for reading only.

@@ -13,14 +13,13 @@ using workspace::NfsMedium;
 
 NFSWorkspace::NFSWorkspace() noexcept = default;
 
-NFSWorkspace::NFSWorkspace(std::filesystem::path path, WorkspaceOptions options)
-    : medium_(std::make_shared<NfsMedium>(std::move(path), options.rank ? *options.rank : environment().rank,
-                                          options.existing)) {}
+NFSWorkspace::NFSWorkspace(std::filesystem::path const& path, WorkspaceOptions options)
+    : medium_(std::make_shared<NfsMedium>(path, options.rank ? *options.rank : environment().rank, options.existing)) {}
 
 NFSWorkspace::NFSWorkspace(std::shared_ptr<NfsMedium> medium) noexcept : medium_(std::move(medium)) {}
 
-NFSWorkspace NFSWorkspace::open(std::filesystem::path path) {
-  return NFSWorkspace(std::make_shared<NfsMedium>(std::move(path)));
+NFSWorkspace NFSWorkspace::open(std::filesystem::path const& path) {
+  return NFSWorkspace(std::make_shared<NfsMedium>(path));
 }
 
 NfsMedium& NFSWorkspace::initialized(char const* operation) const {

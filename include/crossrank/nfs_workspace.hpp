@@ -27,9 +27,9 @@ class CROSSRANK_EXPORT NFSWorkspace {
   /// Makes the directory and its parents, by as many ranks at once as there are, and removes what earlier processes of
   /// this rank left there (`Existing::keep` spares it). `IoError` where the system refuses, `UsageError` for a negative
   /// rank.
-  explicit NFSWorkspace(std::filesystem::path path, WorkspaceOptions options = {});
+  explicit NFSWorkspace(std::filesystem::path const& path, WorkspaceOptions options = {});
   /// Opens a directory that is there, for reading only; removes nothing. For tools.
-  [[nodiscard]] static NFSWorkspace open(std::filesystem::path path);
+  [[nodiscard]] static NFSWorkspace open(std::filesystem::path const& path);
 
   [[nodiscard]] bool is_initialized() const noexcept { return medium_ != nullptr; }
   [[nodiscard]] std::filesystem::path const& path() const;

@@ -121,10 +121,10 @@ void AtomicFile::settle() {
 void AtomicFile::make_visible() {
   auto& os = system();
   auto const* const from = temporary_.c_str();
-  if (os.linkat(directory_.fd(), from, directory_.fd(), name_.c_str()) == 0) {
+  int const error = os.linkat(directory_.fd(), from, directory_.fd(), name_.c_str()) == 0 ? 0 : errno;
+  // NFS may send a request twice: done the first time, refused the second
+  if (error == 0 || is_ours(name_)) {
     name_exists_ = true;
-  } else if (int const error = errno; is_ours(name_)) {
-    name_exists_ = true;  // NFS sent it twice: done the first time, refused the second
   } else if (!links_unsupported(error)) {
     fail("link", error);
   } else {

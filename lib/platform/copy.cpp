@@ -173,17 +173,14 @@ std::size_t last_cache_bytes() noexcept {
 }  // namespace
 
 bool has_kernel(CopyKernel kernel) noexcept {
-  switch (kernel) {
-    case CopyKernel::standard: return true;
+  if (kernel == CopyKernel::standard) return true;
 #if CROSSRANK_COPY_X86
-    case CopyKernel::sse2: return true;
-    case CopyKernel::avx2: return __builtin_cpu_supports("avx2") != 0;
-    case CopyKernel::avx512: return __builtin_cpu_supports("avx512f") != 0;
+  if (kernel == CopyKernel::avx2) return __builtin_cpu_supports("avx2") != 0;
+  if (kernel == CopyKernel::avx512) return __builtin_cpu_supports("avx512f") != 0;
+  return kernel == CopyKernel::sse2;
 #else
-    default: break;
-#endif
-  }
   return false;
+#endif
 }
 
 CopyKernel streaming_kernel() noexcept {
