@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -11,37 +13,10 @@
 namespace crossrank::workspace {
 namespace {
 
-constexpr char const* config_key = "config";
-constexpr char const* names_key = "names";
-
-/// A state image has no absent tensors: the config of a gather's file says which names there are, in order.
-Json wrap(Contribution const& contribution, StateDict& weights) {
-  Json wrapped = Json::object();
-  if (contribution.config != nullptr) wrapped[config_key] = *contribution.config;
-  bool absent = false;
-  for (auto const& [name, tensor] : contribution.tensors) {
-    if (tensor->defined()) weights.insert_or_assign(std::string(name), *tensor);
-    absent = absent || !tensor->defined();
-  }
-  if (absent) {
-    auto& names = wrapped[names_key] = Json::array();
-    for (auto const& [name, tensor] : contribution.tensors) names.push_back(std::string(name));
-  }
-  return wrapped;
-}
-
-void unwrap(RankState state, Collector& collector) {
+void hand_over(RankState state, Collector& collector) {
   collector.expect(state.weights.size());
-  if (state.config.contains(config_key)) collector.config(std::move(state.config.at(config_key)));
-  if (!state.config.contains(names_key)) {
-    for (auto const& [name, tensor] : state.weights) collector.tensor(name, tensor);
-    return;
-  }
-  for (auto const& name : state.config.at(names_key)) {
-    auto const text = name.get<std::string>();
-    auto const* const tensor = state.weights.find(text);
-    collector.tensor(text, tensor == nullptr ? Tensor() : *tensor);
-  }
+  collector.config(std::move(state.config));
+  for (auto const& [name, tensor] : state.weights) collector.tensor(name, tensor);
 }
 
 class FileMedium final : public Medium {
@@ -51,8 +26,9 @@ class FileMedium final : public Medium {
 
   void publish(Contribution const& contribution, int, node::Post& post) override {
     StateDict weights;
-    auto const config = wrap(contribution, weights);
-    announced_ = workspace_.medium()->write_announced(config, weights);
+    weights.reserve(contribution.tensors.size());
+    for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
+    announced_ = workspace_.medium()->write_announced(contribution.config == nullptr ? Json() : *contribution.config, weights);
     static_assert(sizeof(Announcement) <= node::Arrival::inline_bytes);
     post.inlined = std::as_bytes(std::span(&*announced_, 1));
   }
@@ -69,15 +45,12 @@ class FileMedium final : public Medium {
                          .section = "arrival"});
     }
     std::memcpy(&announced, bytes.data(), sizeof announced);
-    auto state = workspace_.medium()->read_announced(announced, {.limit = std::max<std::chrono::nanoseconds>(least_patience, patience_.timeout / 4),
-                                                                 .between = [this] {
-                                                                   group_->progress();
-                                                                   group_->throw_if_failed("receive");
-                                                                 }});
-    if (!state.config.is_object()) {
-      throw FormatError({.operation = "receive", .message = "a state file that no gather wrote", .culprits = {member}, .section = "config"});
-    }
-    unwrap(std::move(state), collector);
+    ReadPatience const patience{.limit = std::max<std::chrono::nanoseconds>(least_patience, patience_.timeout / 4),
+                                .between = [this] {
+                                  group_->progress();
+                                  group_->throw_if_failed("receive");
+                                }};
+    hand_over(workspace_.medium()->read_announced(announced, patience), collector);
   }
 
   void decline(int, node::Arrival const&) noexcept override {}

@@ -1,0 +1,258 @@
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+
+#include "tests/support/temporary_directory.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+/// Both gathers over both media, with ranks as threads: what arrives, in which order, and what never changes.
+namespace crossrank {
+namespace {
+
+using test::run_thread_ranks;
+
+enum class Through { memory, files, named_files, named_memory };
+
+std::string name_of(testing::TestParamInfo<std::tuple<int, Through>> const& info) {
+  static constexpr char const* media[] = {"memory", "files", "named_files", "named_memory"};
+  return std::string(media[static_cast<std::size_t>(std::get<1>(info.param))]) + "_" + std::to_string(std::get<0>(info.param)) + "_ranks";
+}
+
+/// The tensor that a rank hands over: its shape and contents tell whose it is.
+Tensor tensor_of(int rank, std::int64_t rows) {
+  std::vector<float> values(static_cast<std::size_t>(rows * 3));
+  std::iota(values.begin(), values.end(), static_cast<float>(rank * 1000));
+  return Tensor::of<float>(values, {rows, 3});
+}
+
+void expect_equal(Tensor const& got, Tensor const& wanted) {
+  ASSERT_EQ(got.defined(), wanted.defined());
+  if (!wanted.defined()) return;
+  EXPECT_EQ(got.dtype(), wanted.dtype());
+  EXPECT_EQ(got.shape(), wanted.shape());
+  auto const a = got.bytes();
+  auto const b = wanted.bytes();
+  EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
+}
+
+class Gather : public testing::TestWithParam<std::tuple<int, Through>> {
+ protected:
+  [[nodiscard]] static int ranks() { return std::get<0>(GetParam()); }
+
+  /// Options for the medium of this case; workspaces that stay are made once for each rank.
+  [[nodiscard]] GatherOptions options(Collective const& world) const {
+    switch (std::get<1>(GetParam())) {
+      case Through::memory: return {};
+      case Through::files: return {.workspace_path = directory_.path() / "call"};
+      case Through::named_files: return {.workspace = NFSWorkspace(directory_.path() / "named", {.rank = world.rank(), .existing = Existing::keep})};
+      case Through::named_memory: return world.world_size() == 1 ? GatherOptions{} : GatherOptions{.workspace = SharedMemoryWorkspace(world)};
+    }
+    return {};
+  }
+
+  test::TemporaryDirectory directory_;
+};
+
+TEST_P(Gather, tensors_arrive_in_rank_order_with_their_own_shapes) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto const through = options(world);
+    for (int round = 0; round < 5; ++round) {
+      auto range = get_tensors_parallel(tensor_of(world.rank(), world.rank() + round), world, through);
+      EXPECT_EQ(range.is_receiver(), world.rank() == 0);
+      EXPECT_EQ(range.size(), world.rank() == 0 ? static_cast<std::size_t>(world.world_size()) : 0U);
+      int rank = 0;
+      for (auto const& tensor : range) {
+        expect_equal(tensor, tensor_of(rank, rank + round));
+        ++rank;
+      }
+      range.close();
+      range.close();
+    }
+  });
+}
+
+TEST_P(Gather, listed_ranks_go_to_the_first_of_them_in_the_order_of_the_list) {
+  if (ranks() < 3) GTEST_SKIP() << "needs three ranks";
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto const through = options(world);
+    auto const all = get_tensors_parallel(tensor_of(world.rank(), 2), {2, 0}, world, through).take();
+    ASSERT_EQ(all.size(), world.rank() == 2 ? 2U : 0U);
+    if (all.empty()) return;
+    expect_equal(all[0], tensor_of(2, 2));
+    expect_equal(all[1], tensor_of(0, 2));
+  });
+}
+
+TEST_P(Gather, an_absent_tensor_keeps_its_place) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto const through = options(world);
+    auto const mine = world.rank() % 2 == 1 ? Tensor() : tensor_of(world.rank(), 1);
+    auto const all = get_tensors_parallel(mine, world, through).take();
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      expect_equal(all[rank], rank % 2 == 1 ? Tensor() : tensor_of(static_cast<int>(rank), 1));
+    }
+  });
+}
+
+TEST_P(Gather, every_dtype_empty_and_scalar_tensors_survive) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto const make = [](int rank) {
+      StateDict dict;
+      dict.insert_or_assign("scalar", Tensor::scalar<double>(rank + 0.5));
+      dict.insert_or_assign("empty", Tensor::empty({0, 7}, Dtype::bf16));
+      dict.insert_or_assign("absent", Tensor());
+      for (auto const dtype : {Dtype::boolean, Dtype::f4, Dtype::f8_e4m3, Dtype::u16, Dtype::f16, Dtype::c64, Dtype::i64}) {
+        auto tensor = Tensor::zeros({4, 2}, dtype);
+        tensor.mutable_bytes().back() = static_cast<std::byte>(rank + 1);
+        dict.insert_or_assign(std::string("of ") + std::string(name_of(dtype)), tensor);
+      }
+      return dict;
+    };
+    auto const through = options(world);
+    auto const all = get_tensors_parallel(make(world.rank()), world, through).take();
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      auto const wanted = make(static_cast<int>(rank));
+      ASSERT_EQ(all[rank].size(), wanted.size());
+      auto got = all[rank].begin();
+      for (auto const& [name, tensor] : wanted) {
+        EXPECT_EQ(got->first, name);
+        expect_equal(got->second, tensor);
+        ++got;
+      }
+    }
+  });
+}
+
+TEST_P(Gather, configs_keep_every_value) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto const make = [](int rank) {
+      RankState state;
+      if (rank == 1) return state;  // a null config without tensors
+      state.config["z"] = rank;
+      state.config["big"] = std::uint64_t{18'446'744'073'709'551'615U};
+      state.config["a"] = -std::numeric_limits<double>::infinity();
+      state.config["text"] = "snow \u2603";
+      state.config["bytes"] = Json::binary({1, 2, 255});
+      state.config["null"] = nullptr;
+      state.weights.insert_or_assign("w.weight", tensor_of(rank, 2));
+      return state;
+    };
+    auto const through = options(world);
+    auto const all = get_configs_parallel(make(world.rank()), world, through).take();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      auto const wanted = make(static_cast<int>(i));
+      EXPECT_EQ(all[i].rank, static_cast<int>(i));
+      EXPECT_EQ(all[i].state.config, wanted.config);
+      EXPECT_EQ(all[i].state.config.dump(), wanted.config.dump()) << "order of keys";
+      ASSERT_EQ(all[i].state.weights.size(), wanted.weights.size());
+      for (auto const& [name, tensor] : wanted.weights) expect_equal(all[i].state.weights.at(name), tensor);
+    }
+  });
+}
+
+TEST_P(Gather, ten_thousand_tensors_travel_in_one_meeting) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    RankState mine;
+    for (int i = 0; i < 10'000; ++i) mine.weights.insert_or_assign("layer." + std::to_string(i), Tensor::scalar<std::int32_t>(i * 10 + world.rank()));
+    auto const through = options(world);
+    auto const all = get_configs_parallel(mine, world, through).take();
+    for (auto const& [rank, state] : all) {
+      ASSERT_EQ(state.weights.size(), 10'000U);
+      int i = 0;
+      for (auto const& [name, tensor] : state.weights) EXPECT_EQ(tensor.item<std::int32_t>(), 10 * i++ + rank) << name;
+    }
+  });
+}
+
+TEST_P(Gather, ranks_that_are_not_a_proper_list_are_refused_before_anything_is_sent) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto const through = options(world);
+    auto const tensor = tensor_of(0, 1);
+    std::vector<int> const none;
+    EXPECT_THROW(auto r = get_tensors_parallel(tensor, none, world, through), UsageError);
+    EXPECT_THROW(auto r = get_tensors_parallel(tensor, {0, 0}, world, through), UsageError);
+    EXPECT_THROW(auto r = get_tensors_parallel(tensor, {-1}, world, through), UsageError);
+    EXPECT_THROW(auto r = get_tensors_parallel(tensor, {0, 99}, world, through), UsageError);
+    EXPECT_EQ(get_tensors_parallel(tensor, world, through).take().size(), world.rank() == 0 ? static_cast<std::size_t>(world.world_size()) : 0U);
+  });
+}
+
+TEST_P(Gather, ranges_nest) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto const through = options(world);
+    auto outer = get_tensors_parallel(tensor_of(world.rank(), 1), world, through);
+    auto inner = get_tensors_parallel(tensor_of(world.rank(), 4), world, through);
+    for (std::size_t i = 0; i < inner.size(); ++i) expect_equal(inner[i], tensor_of(static_cast<int>(i), 4));
+    inner.close();
+    for (std::size_t i = 0; i < outer.size(); ++i) expect_equal(outer[i], tensor_of(static_cast<int>(i), 1));
+    outer.close();
+  });
+}
+
+TEST_P(Gather, an_exception_in_the_consumers_loop_reaches_every_rank_with_its_text) {
+  if (ranks() < 2) GTEST_SKIP() << "needs a peer";
+  auto const errors = test::try_thread_ranks(ranks(), [this](Collective const& world) {
+    auto range = get_tensors_parallel(tensor_of(world.rank(), 1), world, options(world));
+    range.consume([&](auto& items) {
+      if (items.is_receiver()) throw std::runtime_error("the disk is on fire");
+    });
+  });
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    EXPECT_THAT(test::text_of(errors[rank]), testing::HasSubstr("the disk is on fire"));
+    if (rank == 0) continue;
+    try {
+      ASSERT_TRUE(errors[rank]);
+      std::rethrow_exception(errors[rank]);
+    } catch (PeerLostError const& e) {
+      EXPECT_THAT(std::vector<int>(e.culprits().begin(), e.culprits().end()), testing::ElementsAre(0));
+    }
+  }
+}
+
+TEST_P(Gather, ranks_that_list_other_ranks_all_get_a_mismatch) {
+  if (ranks() < 2) GTEST_SKIP() << "needs a peer";
+  auto const errors = test::try_thread_ranks(ranks(), [this](Collective const& world) {
+    std::vector<int> const listed = world.rank() == 1 ? std::vector{1, 0} : std::vector{0, 1};
+    get_tensors_parallel(tensor_of(world.rank(), 1), listed, world, options(world)).close();
+  });
+  for (auto const& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_THROW(std::rethrow_exception(error), MismatchError);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Media, Gather,
+                         testing::Combine(testing::Values(1, 2, 3, 4),
+                                          testing::Values(Through::memory, Through::files, Through::named_files, Through::named_memory)),
+                         name_of);
+
+TEST(GatherFiles, of_one_call_are_gone_when_it_ends) {
+  test::TemporaryDirectory const directory;
+  run_thread_ranks(3, [&](Collective const& world) {
+    get_tensors_parallel(tensor_of(world.rank(), 2), world, {.workspace_path = directory.path()}).close();
+    world.barrier();
+    EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  });
+}
+
+TEST(GatherMedia, that_differ_between_ranks_are_a_mismatch_on_all) {
+  test::TemporaryDirectory const directory;
+  auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
+    GatherOptions through;
+    if (world.rank() == 1) through.workspace_path = directory.path();
+    get_tensors_parallel(tensor_of(world.rank(), 1), world, through).close();
+  });
+  for (auto const& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_THROW(std::rethrow_exception(error), MismatchError);
+  }
+}
+
+}  // namespace
+}  // namespace crossrank

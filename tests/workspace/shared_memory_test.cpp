@@ -1,0 +1,242 @@
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+
+#include "tests/support/thread_ranks.hpp"
+
+/// What only shared memory can promise: no copies, leases that outlive the range, memory that is not written under a reader.
+namespace crossrank {
+namespace {
+
+using test::run_thread_ranks;
+
+constexpr std::int64_t mebi = 1 << 20;
+
+Tensor filled(Tensor tensor, int value) {
+  auto const bytes = tensor.mutable_bytes();
+  std::memset(bytes.data(), value, bytes.size());
+  return tensor;
+}
+
+bool all_bytes_are(Tensor const& tensor, int value) {
+  auto const bytes = tensor.bytes();
+  return std::all_of(bytes.begin(), bytes.end(), [&](std::byte b) { return b == static_cast<std::byte>(value); });
+}
+
+TEST(SharedMemory, a_tensor_of_the_arena_is_not_copied) {
+  run_thread_ranks(2, [](Collective const& world) {
+    SharedMemoryWorkspace const workspace(world);
+    auto const mine = filled(workspace.empty({mebi}, Dtype::u8), world.rank() + 1);
+    world.barrier();
+    auto const before = statistics().bytes_copied;
+    auto range = get_tensors_parallel(mine, world);
+    if (range.is_receiver()) {
+      EXPECT_TRUE(all_bytes_are(range[1], 2));
+      EXPECT_EQ(range[0].data(), mine.data()) << "the receiver's own item is its own tensor";
+    }
+    range.close();
+    world.barrier();
+    EXPECT_EQ(statistics().bytes_copied, before);
+  });
+}
+
+TEST(SharedMemory, what_is_received_stays_valid_after_the_range_and_cannot_be_written) {
+  run_thread_ranks(2, [](Collective const& world) {
+    std::vector<Tensor> kept;
+    for (int round = 0; round < 4; ++round) {
+      auto all = get_tensors_parallel(filled(Tensor::empty({mebi / 4}, Dtype::u8), 10 * world.rank() + round), world).take();
+      if (!all.empty()) kept.push_back(all[1]);
+    }
+    for (std::size_t round = 0; round < kept.size(); ++round) {
+      EXPECT_TRUE(all_bytes_are(kept[round], 10 + static_cast<int>(round)));
+      EXPECT_THROW(static_cast<void>(kept[round].mutable_bytes()), UsageError);
+      auto copy = kept[round].clone();
+      EXPECT_NO_THROW(static_cast<void>(copy.mutable_bytes()));
+    }
+    world.barrier();
+  });
+}
+
+TEST(SharedMemory, the_owner_cannot_write_what_a_reader_holds) {
+  run_thread_ranks(2, [](Collective const& world) {
+    SharedMemoryWorkspace const workspace(world);
+    auto mine = filled(workspace.empty({4096}, Dtype::u8), 7);
+    auto all = get_tensors_parallel(mine, world).take();
+    world.barrier();
+    if (world.rank() == 1) {
+      EXPECT_THROW(static_cast<void>(mine.mutable_bytes()), UsageError);
+    }
+    world.barrier();
+    all.clear();
+    world.barrier();
+    EXPECT_NO_THROW(static_cast<void>(mine.mutable_bytes()));
+  });
+}
+
+TEST(SharedMemory, gathers_in_a_loop_take_no_fresh_memory) {
+  run_thread_ranks(3, [](Collective const& world) {
+    auto const mine = filled(Tensor::empty({mebi}, Dtype::u8), world.rank());
+    for (int warm = 0; warm < 4; ++warm) get_tensors_parallel(mine, world).close();
+    world.barrier();
+    auto const before = statistics().arena_growths;
+    for (int i = 0; i < 50; ++i) {
+      auto range = get_tensors_parallel(mine, world);
+      for (auto const& tensor : range) EXPECT_EQ(tensor.nbytes(), static_cast<std::size_t>(mebi));
+      range.close();
+    }
+    world.barrier();
+    EXPECT_EQ(statistics().arena_growths, before);
+  });
+}
+
+TEST(SharedMemory, a_writer_without_room_says_so_and_the_group_goes_on) {
+  auto const errors = test::try_thread_ranks(
+      3,
+      [](Collective const& world) {
+        auto const size = world.rank() == 2 ? 64 * mebi : mebi;
+        auto const big = Tensor::zeros({size}, Dtype::u8);
+        try {
+          get_tensors_parallel(big, world).close();
+          ADD_FAILURE() << "rank " << world.rank() << " saw nothing";
+        } catch (IoError const& e) {
+          EXPECT_EQ(world.rank(), 2);
+          EXPECT_THAT(e.what(), testing::HasSubstr("arena"));
+        } catch (RemoteError const& e) {
+          EXPECT_NE(world.rank(), 2);
+          EXPECT_TRUE(e.group_usable());
+          EXPECT_THAT(std::vector<int>(e.culprits().begin(), e.culprits().end()), testing::ElementsAre(2));
+        }
+        EXPECT_EQ(get_tensors_parallel(Tensor::scalar<int>(world.rank()), world).take().size(), world.rank() == 0 ? 3U : 0U);
+      },
+      {.arena_cap = 16 * mebi});
+  for (auto const& error : errors) EXPECT_EQ(test::text_of(error), "");
+}
+
+TEST(SharedMemory, leases_that_pin_everything_are_named) {
+  run_thread_ranks(
+      2,
+      [](Collective const& world) {
+        std::vector<Tensor> kept;
+        std::string said;
+        for (int i = 0; i < 64 && said.empty(); ++i) {
+          try {
+            auto all = get_tensors_parallel(Tensor::zeros({mebi}, Dtype::u8), world).take();
+            if (!all.empty()) kept.push_back(all[1]);
+          } catch (Error const& e) {
+            said = e.what();
+          }
+        }
+        EXPECT_THAT(said, testing::HasSubstr("leased by rank 0"));
+        kept.clear();
+        world.barrier();
+        EXPECT_EQ(get_tensors_parallel(Tensor::zeros({mebi}, Dtype::u8), world).take().size(), world.rank() == 0 ? 2U : 0U);
+      },
+      {.arena_cap = 8 * mebi});
+}
+
+TEST(SharedMemory, lazy_writers_go_on_before_the_receiver_is_done) {
+  std::atomic<bool> writer_went_on{false};
+  run_thread_ranks(2, [&](Collective const& world) {
+    auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank()), world, {.release = Release::lazy});
+    if (world.rank() == 1) {
+      range.close();
+      writer_went_on = true;
+      writer_went_on.notify_all();
+      return;
+    }
+    writer_went_on.wait(false);
+    EXPECT_EQ(range[1].item<int>(), 1);
+    range.close();
+  });
+}
+
+TEST(SharedMemory, two_groups_of_one_rank_do_not_disturb_each_other) {
+  run_thread_ranks(4, [](Collective const& world) {
+    Mesh const mesh(world, {{"pp", 2}, {"tp", 2}});
+    for (int i = 0; i < 20; ++i) {
+      auto rows = get_tensors_parallel(Tensor::scalar<int>(world.rank()), mesh["tp"]);
+      auto columns = get_tensors_parallel(Tensor::scalar<int>(world.rank()), mesh["pp"]);
+      if (rows.is_receiver()) {
+        EXPECT_EQ(rows[1].item<int>(), world.rank() + 1);
+      }
+      if (columns.is_receiver()) {
+        EXPECT_EQ(columns[1].item<int>(), world.rank() + 2);
+      }
+      columns.close();
+      rows.close();
+    }
+  });
+}
+
+TEST(SharedMemoryWorkspace, hands_states_over_without_a_meeting) {
+  run_thread_ranks(2, [](Collective const& world) {
+    SharedMemoryWorkspace workspace(world);
+    auto const peer = 1 - world.rank();
+    EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(peer).has_value());
+    world.barrier();
+    for (int round = 0; round < 3; ++round) {
+      workspace.write_configs_and_weights({{"round", round}}, {{"w", filled(Tensor::empty({300}, Dtype::u8), world.rank() + round)}});
+      world.barrier();
+      for (int again = 0; again < 2; ++again) {
+        auto const state = workspace.read_configs_and_weights_from_rank(peer);
+        ASSERT_TRUE(state.has_value());
+        EXPECT_EQ(state->config.at("round"), round);
+        EXPECT_TRUE(all_bytes_are(state->weights.at("w"), peer + round));
+      }
+      EXPECT_TRUE(workspace.read_configs_and_weights_from_rank(world.rank()).has_value());
+      world.barrier();
+    }
+    workspace.clean();
+    world.barrier();
+    EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(peer).has_value());
+    EXPECT_THROW(static_cast<void>(workspace.read_configs_and_weights_from_rank(7)), UsageError);
+    world.barrier();
+  });
+}
+
+TEST(SharedMemoryWorkspace, a_state_that_is_read_survives_the_next_one) {
+  run_thread_ranks(2, [](Collective const& world) {
+    SharedMemoryWorkspace workspace(world);
+    if (world.rank() == 1) workspace.write_configs_and_weights(nullptr, {{"w", filled(Tensor::empty({5000}, Dtype::u8), 1)}});
+    world.barrier();
+    auto const old = workspace.read_configs_and_weights_from_rank(1);
+    world.barrier();
+    for (int i = 0; i < 5; ++i) {
+      if (world.rank() == 1) workspace.write_configs_and_weights(nullptr, {{"w", filled(Tensor::empty({5000}, Dtype::u8), 2)}});
+    }
+    world.barrier();
+    EXPECT_TRUE(all_bytes_are(old->weights.at("w"), 1));
+    EXPECT_TRUE(all_bytes_are(workspace.read_configs_and_weights_from_rank(1)->weights.at("w"), 2));
+    world.barrier();
+  });
+}
+
+TEST(SharedMemoryWorkspace, gives_free_memory_back) {
+  run_thread_ranks(2, [](Collective const& world) {
+    SharedMemoryWorkspace const workspace(world);
+    static_cast<void>(workspace.trim());
+    {
+      auto const tensor = workspace.zeros({mebi}, Dtype::u8);
+      EXPECT_EQ(workspace.trim(), 0U);
+    }
+    EXPECT_GE(workspace.trim(), static_cast<std::size_t>(mebi));
+    EXPECT_EQ(workspace.trim(), 0U);
+  });
+}
+
+TEST(SharedMemoryWorkspace, without_a_node_is_unavailable_and_uninitialized_is_a_usage_error) {
+  auto const alone = connect({.backend = "fake", .rank = 0, .world_size = 1, .job_id = "alone"});
+  EXPECT_THROW(SharedMemoryWorkspace{alone}, UnavailableError);
+  SharedMemoryWorkspace const none;
+  EXPECT_FALSE(none.is_initialized());
+  EXPECT_THROW(static_cast<void>(none.empty({1}, Dtype::u8)), UsageError);
+}
+
+}  // namespace
+}  // namespace crossrank
