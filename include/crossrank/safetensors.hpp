@@ -23,12 +23,14 @@ struct SafetensorsEntry {
   Shape shape{};
 };
 
-/// A safetensors file opened for reading, of whatever origin: its header is read and checked whole, its data only on request.
+/// A safetensors file opened for reading, of whatever origin: its header is read and checked whole, its data only on
+/// request.
 ///
 /// Local. Copies share the open file. Symbolic links are followed, as model caches are made of them.
 class CROSSRANK_EXPORT SafetensorsFile {
  public:
-  /// Costs in proportion to the header. `IoError` where the system refuses, `FormatError` for bytes that are not such a file.
+  /// Costs in proportion to the header. `IoError` where the system refuses, `FormatError` for bytes that are not such a
+  /// file.
   explicit SafetensorsFile(std::filesystem::path path);
 
   [[nodiscard]] std::filesystem::path const& path() const noexcept;
@@ -43,8 +45,8 @@ class CROSSRANK_EXPORT SafetensorsFile {
   /// unknown name.
   [[nodiscard]] Tensor read(std::string_view name) const;
   /// `length` entries of dimension `dim` from `begin` on. Memory for the slice alone; along dimension 0 nothing else is
-  /// read, along others whole rows are, a block at a time. Not verified. `UsageError` for an unknown name, when there is no
-  /// such dimension or range, or when a cut falls inside a byte.
+  /// read, along others whole rows are, a block at a time. Not verified. `UsageError` for an unknown name, when there
+  /// is no such dimension or range, or when a cut falls inside a byte.
   [[nodiscard]] Tensor read_slice(std::string_view name, Dim dim, std::int64_t begin, std::int64_t length) const;
 
  private:
@@ -63,8 +65,8 @@ struct SafetensorsOptions {
 /// Writes a file that appears under its name whole and durable or not at all; the name must be new.
 ///
 /// Local; copies each byte once, into the file. Byte for byte what the format's reference writes. `UsageError` for an
-/// absent tensor, one that is not on the CPU, and names that the format does not allow; `IoError` with the bytes written
-/// and the room left, or for a name that is taken; then nothing is left.
+/// absent tensor, one that is not on the CPU, and names that the format does not allow; `IoError` with the bytes
+/// written and the room left, or for a name that is taken; then nothing is left.
 CROSSRANK_EXPORT void save_safetensors(std::filesystem::path const& path, StateDict const& weights,
                                        SafetensorsOptions const& options = {});
 

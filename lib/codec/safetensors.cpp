@@ -54,7 +54,8 @@ struct SafetensorsFile::State {
 
   /// Null when there is none.
   [[nodiscard]] codec::HeaderEntry const* find(std::string_view name) const noexcept {
-    auto const at = std::lower_bound(by_name.begin(), by_name.end(), name, [&](auto i, auto wanted) { return entries[i].name < wanted; });
+    auto const at = std::lower_bound(by_name.begin(), by_name.end(), name,
+                                     [&](auto i, auto wanted) { return entries[i].name < wanted; });
     return at != by_name.end() && entries[*at].name == name ? &image.entries()[*at] : nullptr;
   }
 
@@ -76,7 +77,8 @@ struct Cut {
   std::uint64_t take = 0;
 };
 
-[[noreturn]] void refuse_slice(codec::HeaderEntry const& entry, std::string const& path, std::string message, std::string got) {
+[[noreturn]] void refuse_slice(codec::HeaderEntry const& entry, std::string const& path, std::string message,
+                               std::string got) {
   throw UsageError({.operation = read_operation,
                     .message = std::move(message) + " of \"" + entry.name + "\"",
                     .expected = std::string(name_of(entry.dtype)) + " " + to_string(entry.shape),
@@ -84,7 +86,8 @@ struct Cut {
                     .resource = path});
 }
 
-Cut plan_cut(codec::HeaderEntry const& entry, std::size_t axis, std::int64_t begin, std::int64_t length, std::string const& path) {
+Cut plan_cut(codec::HeaderEntry const& entry, std::size_t axis, std::int64_t begin, std::int64_t length,
+             std::string const& path) {
   Cut cut;
   for (std::size_t i = 0; i < axis; ++i) cut.rows *= static_cast<std::uint64_t>(entry.shape[i]);
   std::uint64_t inner_bits = bits_of(entry.dtype);
@@ -92,7 +95,8 @@ Cut plan_cut(codec::HeaderEntry const& entry, std::size_t axis, std::int64_t beg
   for (std::size_t i = axis + 1; i < entry.shape.size(); ++i) inner_bits *= static_cast<std::uint64_t>(entry.shape[i]);
   auto const bytes = [&](std::int64_t count) {
     auto const bits = static_cast<std::uint64_t>(count) * inner_bits;
-    if (bits % 8 != 0) refuse_slice(entry, path, "a cut falls inside a byte", std::to_string(begin) + " + " + std::to_string(length));
+    if (bits % 8 != 0)
+      refuse_slice(entry, path, "a cut falls inside a byte", std::to_string(begin) + " + " + std::to_string(length));
     return bits / 8;
   };
   cut.row_bytes = bytes(entry.shape[axis]);
@@ -110,7 +114,8 @@ void read_cut(codec::FileSource const& source, std::uint64_t at, Cut const& cut,
     auto const rows = std::min(rows_per_block, cut.rows - row);
     source.read_at(at + row * cut.row_bytes, std::span(block).first(static_cast<std::size_t>(rows * cut.row_bytes)));
     for (std::uint64_t i = 0; i < rows; ++i) {
-      std::memcpy(out.data() + (row + i) * cut.take, block.data() + i * cut.row_bytes + cut.skip, static_cast<std::size_t>(cut.take));
+      std::memcpy(out.data() + (row + i) * cut.take, block.data() + i * cut.row_bytes + cut.skip,
+                  static_cast<std::size_t>(cut.take));
     }
   }
 }
@@ -132,7 +137,8 @@ void check_entry(std::filesystem::path const& path, std::string_view name, Tenso
 
 using Piece = StateDict::value_type const*;
 
-/// Widest elements first, so that each tensor stands on a multiple of its element, then by name, as the reference writes.
+/// Widest elements first, so that each tensor stands on a multiple of its element, then by name, as the reference
+/// writes.
 std::vector<Piece> arrange(std::filesystem::path const& path, StateDict const& weights) {
   std::vector<Piece> pieces;
   pieces.reserve(weights.size());
@@ -141,12 +147,14 @@ std::vector<Piece> arrange(std::filesystem::path const& path, StateDict const& w
     pieces.push_back(&entry);
   }
   std::sort(pieces.begin(), pieces.end(), [](Piece a, Piece b) {
-    return std::make_tuple(b->second.dtype(), std::string_view(a->first)) < std::make_tuple(a->second.dtype(), std::string_view(b->first));
+    return std::make_tuple(b->second.dtype(), std::string_view(a->first)) <
+           std::make_tuple(a->second.dtype(), std::string_view(b->first));
   });
   return pieces;
 }
 
-std::string compose_header(std::filesystem::path const& path, std::span<Piece const> pieces, SafetensorsOptions const& options) {
+std::string compose_header(std::filesystem::path const& path, std::span<Piece const> pieces,
+                           SafetensorsOptions const& options) {
   codec::HeaderWriter writer;
   std::set<std::string_view> keys;
   for (auto const& [key, value] : options.metadata) {
@@ -174,10 +182,13 @@ std::span<SafetensorsEntry const> SafetensorsFile::entries() const noexcept { re
 
 SafetensorsEntry const* SafetensorsFile::find(std::string_view name) const noexcept {
   auto const* const entry = state_->find(name);
-  return entry == nullptr ? nullptr : &state_->entries[static_cast<std::size_t>(entry - state_->image.entries().data())];
+  return entry == nullptr ? nullptr
+                          : &state_->entries[static_cast<std::size_t>(entry - state_->image.entries().data())];
 }
 
-std::vector<std::pair<std::string, std::string>> const& SafetensorsFile::metadata() const noexcept { return state_->image.header().metadata; }
+std::vector<std::pair<std::string, std::string>> const& SafetensorsFile::metadata() const noexcept {
+  return state_->image.header().metadata;
+}
 
 Tensor SafetensorsFile::read(std::string_view name) const { return state_->image.read(name); }
 
@@ -185,7 +196,8 @@ Tensor SafetensorsFile::read_slice(std::string_view name, Dim dim, std::int64_t 
   auto const path = state_->path.string();
   auto const* const entry = state_->find(name);
   if (entry == nullptr) {
-    throw UsageError({.operation = read_operation, .message = "there is no tensor \"" + std::string(name) + "\"", .resource = path});
+    throw UsageError(
+        {.operation = read_operation, .message = "there is no tensor \"" + std::string(name) + "\"", .resource = path});
   }
   auto const dims = static_cast<std::int64_t>(entry->shape.size());
   auto const axis = dim.dim < 0 ? dim.dim + dims : dim.dim;
@@ -198,7 +210,8 @@ Tensor SafetensorsFile::read_slice(std::string_view name, Dim dim, std::int64_t 
   }
   auto out = Tensor::empty(entry->shape.with(at, length), entry->dtype);
   if (out.nbytes() == 0) return out;
-  read_cut(*state_->source, state_->image.header().data_start + entry->begin, plan_cut(*entry, at, begin, length, path), out.mutable_bytes());
+  read_cut(*state_->source, state_->image.header().data_start + entry->begin, plan_cut(*entry, at, begin, length, path),
+           out.mutable_bytes());
   return out;
 }
 

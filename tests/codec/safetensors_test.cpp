@@ -48,8 +48,11 @@ std::vector<std::string> names_in(fs::path const& directory) {
 TEST(Safetensors, gives_back_what_was_saved) {
   test::TemporaryDirectory const folder;
   auto const path = folder.path() / "model.safetensors";
-  StateDict const weights{{"b", counting({3, 5}, Dtype::bf16)}, {"a", counting({2}, Dtype::f64)}, {"empty", counting({0, 4}, Dtype::f32)},
-                          {"scalar", Tensor::scalar(2.5F)}, {"bytes", counting({7}, Dtype::f8_e4m3)}};
+  StateDict const weights{{"b", counting({3, 5}, Dtype::bf16)},
+                          {"a", counting({2}, Dtype::f64)},
+                          {"empty", counting({0, 4}, Dtype::f32)},
+                          {"scalar", Tensor::scalar(2.5F)},
+                          {"bytes", counting({7}, Dtype::f8_e4m3)}};
 
   save_safetensors(path, weights, {.metadata = {{"format", "pt"}, {"note", "\"quoted\""}}});
 
@@ -101,7 +104,9 @@ TEST(Safetensors, slices_are_those_of_memory) {
 TEST(Safetensors, refuses_slices_that_are_not_there) {
   test::TemporaryDirectory const folder;
   auto const path = folder.path() / "w.safetensors";
-  save_safetensors(path, {{"w", counting({4, 6}, Dtype::u8)}, {"nibbles", counting({2, 4}, Dtype::f4)}, {"scalar", Tensor::scalar(1)}});
+  save_safetensors(
+      path,
+      {{"w", counting({4, 6}, Dtype::u8)}, {"nibbles", counting({2, 4}, Dtype::f4)}, {"scalar", Tensor::scalar(1)}});
   SafetensorsFile const file(path);
 
   EXPECT_THROW((void)file.read_slice("x", {0}, 0, 1), UsageError);

@@ -1,0 +1,74 @@
+// Joins FP8 weights whose ranks chose different scales: all agree on the largest, each requantises its part, rank 0
+// joins them. Run it alone, or with `crossrank run -n 4 -- fp8`.
+#include <crossrank/crossrank.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "examples/fp8_codec.hpp"
+
+/// The numbers of `weight`, counted in units of `from`, in units of `to`.
+xr::Tensor requantise(xr::Tensor const& weight, float from, float to) {
+  if (from == to) return weight;
+  auto out = xr::Tensor::empty(weight.shape(), weight.dtype());
+  std::ranges::transform(weight.bytes(), out.mutable_bytes().begin(), [&](std::byte bits) {
+    // Exact but for the division, which double rounds far below what E4M3 can tell apart.
+    auto const value =
+        fp8::decode_e4m3(std::to_integer<std::uint8_t>(bits)) * static_cast<double>(from) / static_cast<double>(to);
+    return std::byte{fp8::encode_e4m3(value)};
+  });
+  return out;
+}
+
+void merge_fp8(xr::StateDict& sd, std::span<std::string const> linears, xr::Collective const& tp) {
+  std::vector<float> amax;
+  for (auto const& n : linears) amax.push_back(sd.at(n + ".weight_scale").item<float>());
+  auto merged = amax;
+  tp.all_reduce(std::span(merged), xr::ReduceOp::max);
+  xr::StateDict mine;
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    mine.insert_or_assign(linears[i], requantise(sd.at(linears[i] + ".weight"), amax[i], merged[i]));
+  }
+  auto const shards = xr::get_tensors_parallel(mine, tp).take();  // two meetings for the whole layer
+  for (std::size_t i = 0; i < linears.size() && !shards.empty(); ++i) {
+    std::vector<xr::Tensor> parts;
+    for (auto const& shard : shards) parts.push_back(shard.at(linears[i]));
+    sd.insert_or_assign(linears[i] + ".weight", xr::concat(parts, {.dim = 0}));
+    sd.insert_or_assign(linears[i] + ".weight_scale", xr::Tensor::scalar(merged[i]));
+  }
+}
+
+/// Two linear layers of which each rank has 2 rows; all numbers stand for 1, in units of 1, 1/2, 1/4 ... on rank 0, 1,
+/// 2 ...
+xr::StateDict make_part(std::span<std::string const> linears, int rank) {
+  auto const scale = std::ldexp(1.0F, -(rank % 8));
+  xr::StateDict sd;
+  for (auto const& n : linears) {
+    auto weight = xr::Tensor::empty({2, 4}, xr::Dtype::f8_e4m3);
+    std::ranges::fill(weight.mutable_bytes(), std::byte{fp8::encode_e4m3(1 / static_cast<double>(scale))});
+    sd.insert_or_assign(n + ".weight", weight);
+    sd.insert_or_assign(n + ".weight_scale", xr::Tensor::scalar(scale));
+  }
+  return sd;
+}
+
+int main() {
+  auto const world = xr::connect();
+  std::array<std::string, 2> const linears{"gate_proj", "up_proj"};
+  auto sd = make_part(linears, world.rank());
+  merge_fp8(sd, linears, world);
+  for (auto const& n : linears) {
+    if (world.rank() != 0) break;
+    auto const& weight = sd.at(n + ".weight");
+    auto const scale = static_cast<double>(sd.at(n + ".weight_scale").item<float>());
+    auto const is_one = [&](std::byte bits) {
+      return fp8::decode_e4m3(std::to_integer<std::uint8_t>(bits)) * scale == 1;
+    };
+    std::printf("%s: %s, scale %.3f, %td of %zu are 1\n", n.c_str(), to_string(weight).c_str(), scale,
+                std::ranges::count_if(weight.bytes(), is_one), weight.nbytes());
+  }
+}

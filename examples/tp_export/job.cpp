@@ -1,0 +1,37 @@
+#include "examples/tp_export/job.hpp"
+
+#include <exception>
+#include <span>
+#include <string>
+
+namespace tp_export {
+namespace {
+
+namespace fs = std::filesystem;
+
+void require_new(fs::path const& file) {
+  if (fs::exists(file)) throw std::runtime_error(file.string() + " is there already: choose another folder with --out");
+}
+
+}  // namespace
+
+Job::Job(fs::path const& model, int rank, int ranks)
+    : source(model), plan(parse_llama_config(source.config()), ranks), units(read_shard(source, plan, rank)) {}
+
+std::unique_ptr<Job const> open_job(xr::Collective const& world, fs::path const& model, fs::path const& out) {
+  std::unique_ptr<Job const> job;
+  std::string problem;
+  try {
+    if (world.is_master()) require_new(out / "model.safetensors");
+    job = std::make_unique<Job const>(model, world.rank(), world.world_size());
+  } catch (std::exception const& e) {
+    problem = e.what();
+  }
+  // Without this meeting the ranks that could would wait for those that could not.
+  for (auto const& text : world.all_gatherv(std::as_bytes(std::span(problem)))) {
+    if (!text.empty()) throw JobRefused(std::string(reinterpret_cast<char const*>(text.data()), text.size()));
+  }
+  return job;
+}
+
+}  // namespace tp_export

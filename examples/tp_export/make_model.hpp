@@ -1,0 +1,16 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+
+namespace tp_export {
+
+enum class ModelSize : std::uint8_t {
+  normal,  ///< 128 MiB
+  small,   ///< 230 KiB
+};
+
+/// Writes a Llama with tied embeddings and bfloat16 weights that follow from their names alone, as config.json and
+/// model.safetensors.
+void make_model(std::filesystem::path const& directory, ModelSize size);
+
+}  // namespace tp_export

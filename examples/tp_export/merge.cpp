@@ -1,0 +1,70 @@
+#include "examples/tp_export/merge.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace tp_export {
+namespace {
+
+using Shards = xr::CollectiveRange<xr::StateDict>;
+
+/// The copies must agree; the first is this rank's own, which costs nothing to keep.
+xr::Tensor only_copy(Shards& shards, std::string const& name) {
+  auto const& first = shards[0].at(name);
+  for (std::size_t rank = 1; rank < shards.size(); ++rank) {
+    auto const& other = shards[rank].at(name);
+    if (first.shape() != other.shape() || !std::ranges::equal(first.bytes(), other.bytes())) {
+      throw std::runtime_error("rank " + std::to_string(rank) + " holds another " + name + " than rank 0");
+    }
+  }
+  return first;
+}
+
+xr::Tensor joined(Shards& shards, std::string const& name, xr::Dim dim) {
+  std::vector<xr::Tensor> parts;
+  for (auto const& shard : shards) parts.push_back(shard.at(name));
+  return xr::concat(parts, dim);
+}
+
+/// What goes into the checkpoint: views, without the second names of tensors.
+xr::StateDict without_dropped(xr::StateDict const& weights, LlamaPlan const& plan) {
+  xr::StateDict exported;
+  for (auto const& [name, tensor] : weights) {
+    if (plan.spread_of(name) != Spread::dropped) exported.insert_or_assign(name, tensor);
+  }
+  return exported;
+}
+
+void merge_unit(xr::StateDict const& mine, LlamaPlan const& plan, Shards& shards, Merged& out) {
+  for (auto const& [name, part] : mine) {
+    auto const spread = plan.spread_of(name);
+    if (spread == Spread::replicated) {
+      out.weights.insert_or_assign(name, only_copy(shards, name));
+      continue;
+    }
+    auto whole = joined(shards, name, {spread == Spread::row ? 1 : 0});
+    out.joined += whole.nbytes();
+    out.weights.insert_or_assign(name, std::move(whole));
+  }
+}
+
+}  // namespace
+
+Merged merge_shards(std::vector<Unit> const& units, LlamaPlan const& plan, xr::Collective const& world,
+                    xr::GatherOptions const& options, std::function<void(std::size_t done)> const& on_unit) {
+  Merged merged;
+  std::size_t done = 0;
+  for (auto const& unit : units) {
+    auto const mine = without_dropped(unit.weights, plan);
+    auto shards = xr::get_tensors_parallel(mine, world, options);  // publish, then meet the other ranks
+    // `consume` ends with the second meeting; what is thrown inside reaches the other ranks with its text.
+    shards.consume([&](Shards& received) {
+      if (!received.empty()) merge_unit(mine, plan, received, merged);
+    });
+    on_unit(++done);
+  }
+  return merged;
+}
+
+}  // namespace tp_export

@@ -1,0 +1,49 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/crossrank.hpp>
+
+namespace tp_export {
+
+/// One line of the closing table; the counters are those of all ranks together.
+struct Row {
+  std::string path{};
+  std::uint64_t bytes = 0;   ///< payload
+  double seconds = 0;        ///< until the last rank was through
+  std::uint64_t copied = 0;  ///< bytes moved in memory: by the library, by reads and writes of files, by joining
+  std::uint64_t faults = 0;  ///< minor page faults
+};
+
+/// What a measured step says of itself.
+struct Step {
+  std::uint64_t bytes = 0;   ///< payload
+  std::uint64_t joined = 0;  ///< bytes that it copied itself
+};
+
+/// Runs a step on all ranks at once and counts. Collective; each rank gets the row.
+[[nodiscard]] Row measure(xr::Collective const& world, std::string path, std::function<Step()> const& step);
+
+/// Says on rank 0 how far a step is, in quarters.
+class Progress {
+ public:
+  Progress(xr::Collective const& world, std::string what, std::size_t total);
+  void operator()(std::size_t done);
+
+ private:
+  std::string what_;
+  std::size_t total_;
+  std::size_t said_ = 0;
+  bool speaks_;
+};
+
+/// "1.5 MiB".
+[[nodiscard]] std::string bytes_text(std::uint64_t bytes);
+
+void print_table(std::vector<Row> const& rows);
+
+}  // namespace tp_export
