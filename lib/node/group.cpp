@@ -16,8 +16,11 @@ namespace {
 
 using platform::system;
 
-constexpr int spins_on_free_cores = 20'000;  // some hundred microseconds: longer than a meeting, shorter than a big copy
+// Looks at the condition, some 30 ns each: from a microsecond, for peers that share a CPU after all, to two milliseconds.
+constexpr int least_spins = 32;
+constexpr int most_spins = 64'000;
 constexpr int yields_before_sleep = 4;
+constexpr auto quick_yield = std::chrono::microseconds(2);  // less than two switches of context
 
 void relax() noexcept {
 #if defined(__x86_64__)
@@ -311,22 +314,41 @@ std::string Group::describe_mismatch(std::uint64_t round, std::vector<int>& blam
 
 // ---------------------------------------------------------------- waiting
 
-bool Group::spin(Condition& condition) const {
-  if (!domain_->may_spin()) return condition.done();
-  for (int i = 0; i < spins_on_free_cores; ++i) {
+bool Group::spin(Condition& condition, int times) {
+  for (int i = 0; i < times; ++i) {
     if (condition.done()) return true;
     relax();
   }
   return false;
 }
 
-void Group::wait_for(Condition& condition, spi::Patience const& patience, std::string_view operation) {
-  if (spin(condition)) return;
-  for (int i = 0; i < yields_before_sleep; ++i) {
+/// Waits awake. How long pays is learned: a yield that returns at once says that nobody else wants this CPU, so spinning
+/// goes on; one that does not says that the peer may be waiting for this very CPU, so it goes on sooner the next time.
+bool Group::wait_awake(Condition& condition) {
+  bool const may_spin = domain_->may_spin();
+  if (may_spin && spin(condition, spins_)) {
+    spins_ = std::min(spins_ * 2, most_spins);
+    return true;
+  }
+  for (int slow = 0, spun = spins_; slow < yields_before_sleep && spun < most_spins;) {
+    auto const before = system().now();
     count(counters().yields);
     system().yield();
-    if (condition.done()) return;
+    if (condition.done()) return true;
+    if (!may_spin || system().now() - before > quick_yield) {
+      ++slow;
+      spins_ = std::max(spins_ / 2, least_spins);
+      continue;
+    }
+    spins_ = std::min(spins_ * 2, most_spins);
+    spun += spins_;
+    if (spin(condition, spins_)) return true;
   }
+  return false;
+}
+
+void Group::wait_for(Condition& condition, spi::Patience const& patience, std::string_view operation) {
+  if (wait_awake(condition)) return;
   auto& bell = blocks_[rank_].bell;
   Patrol patrol(*this, patience);
   for (;;) {

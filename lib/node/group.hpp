@@ -139,7 +139,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void ring_all() noexcept;
   [[nodiscard]] std::string describe_mismatch(std::uint64_t round, std::vector<int>& blamed) const;
   [[noreturn]] void throw_decision(Decision decision, std::string_view operation) const;
-  bool spin(Condition& condition) const;
+  static bool spin(Condition& condition, int times);
+  bool wait_awake(Condition& condition);
 
   std::shared_ptr<NodeDomain> domain_;
   std::uint32_t block_;
@@ -152,6 +153,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Channel* channels_;
   std::uint64_t posted_ = 0;  ///< rounds that this member has arrived at
   std::uint64_t ranges_ = 0;
+  int spins_ = 1'000;         ///< how long to spin before sleeping: grows where it helps
   bool closed_ = false;
 };
 

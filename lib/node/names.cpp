@@ -1,11 +1,11 @@
 #include "lib/node/names.hpp"
 
 #include <cstdio>
-#include <cstring>
 
-#include <dirent.h>
 #include <sys/file.h>
 #include <unistd.h>
+
+#include <boost/filesystem/operations.hpp>
 
 #include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
@@ -57,16 +57,14 @@ std::string unique_segment_name() {
 }
 
 std::vector<std::string> sweep_names() {
+  namespace fs = boost::filesystem;
   std::vector<std::string> removed;
-  auto* const directory = ::opendir("/dev/shm");
-  if (directory == nullptr) return removed;
   auto const prefix = segment_prefix();
-  while (auto const* entry = ::readdir(directory)) {
-    if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) != 0) continue;
-    auto const name = "/" + std::string(entry->d_name);
-    if (remove_if_orphan(name)) removed.push_back(name);
+  boost::system::error_code ended;
+  for (fs::directory_iterator entry("/dev/shm", ended), none; !ended && entry != none; entry.increment(ended)) {
+    auto const name = entry->path().filename().string();
+    if (name.rfind(prefix, 0) == 0 && remove_if_orphan("/" + name)) removed.push_back("/" + name);
   }
-  ::closedir(directory);
   return removed;
 }
 
