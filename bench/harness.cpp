@@ -76,6 +76,7 @@ nlohmann::ordered_json to_json(Row const& row) {
           {"switches", row.switches},
           {"system_calls", row.system_calls},
           {"copied", row.copied},
+          {"payload", row.payload},
           {"system_call_source", row.system_call_source}};
 }
 

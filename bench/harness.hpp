@@ -44,10 +44,11 @@ struct Row {
   double min_us = 0.0;
   double median_us = 0.0;
   double p99_us = 0.0;
-  double faults = 0.0;      ///< per call, as the three below
+  double faults = 0.0;      ///< per call, as the four below
   double switches = 0.0;
   double system_calls = 0.0;
   double copied = 0.0;
+  double payload = 0.0;     ///< bytes of this rank that the library may copy once in a call
   std::string system_call_source{};
 };
 

@@ -97,6 +97,7 @@ int main(int argc, char** argv) {
     bench::require(mine.weights.size() == tensors, "the config has another number of tensors");
     for (bool const reads : {false, true}) {
       bench::Row row{.path = "configs", .variant = "warm", .rank = world.rank(), .ranks = world.world_size(), .bytes = tensors, .reads = reads};
+      row.payload = world.rank() != 0 ? static_cast<double>(mine.weights.nbytes()) : 0.0;
       for (int i = 0; i < 20; ++i) call(mine, expected, world, true);
       bench::measure(row, meter, arguments.quick ? 200 : 1000, 1, 0, [&](std::uint64_t) { call(mine, expected, world, reads); });
       bench::append(arguments.out, {row});

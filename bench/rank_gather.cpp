@@ -65,8 +65,9 @@ void run_size(std::size_t bytes, xr::Collective const& world, bench::UsageMeter 
       auto row = base;
       row.variant = variant;
       row.reads = reads;
+      row.payload = stamps && world.rank() != 0 ? static_cast<double>(bytes) : 0.0;
       std::uint64_t number = 1;
-      for (std::size_t i = 0; i < 4 * batch; ++i, ++number) gather.call(stamps ? number : 0, reads);
+      for (std::size_t i = 0; i < 8 * batch; ++i, ++number) gather.call(stamps ? number : 0, reads);
       bench::measure(row, meter, samples, batch, number, [&](std::uint64_t n) { gather.call(stamps ? n : 0, reads); });
       rows.push_back(row);
     }
@@ -76,6 +77,7 @@ void run_size(std::size_t bytes, xr::Collective const& world, bench::UsageMeter 
     world.barrier();
     auto cold = base;
     cold.variant = "cold";
+    cold.payload = world.rank() != 0 ? static_cast<double>(bytes) : 0.0;
     bench::measure_once(cold, meter, [&] { gather.call(1, false); });
     rows.push_back(cold);
     if (wanted("warm")) sweep(gather, "warm", true);

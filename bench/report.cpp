@@ -122,7 +122,7 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
   for (auto const& [ours, launches] : results) {
     if (ours.who != "crossrank") continue;
     auto const cost = [&launches = launches](double bench::Launch::*member) { return bench::typical(launches, member); };
-    auto const extra = cost(&bench::Launch::copied) - bench::wanted_copies(ours);
+    auto const extra = cost(&bench::Launch::copied) - cost(&bench::Launch::payload);
     // A machine that others share preempts now and then: a spin that waits longer than its limit ends in a system call.
     constexpr double hardly_ever = 0.02;
     bool const free_cores = static_cast<unsigned>(ours.ranks) <= cores;

@@ -23,6 +23,7 @@ void merge(Launch& launch, Row const& row) {
   launch.switches = std::max(launch.switches, row.value("switches", 0.0));
   launch.system_calls = std::max(launch.system_calls, row.value("system_calls", 0.0));
   launch.copied += row.value("copied", 0.0);
+  launch.payload += row.value("payload", 0.0);
   launch.system_call_source = row.value("system_call_source", launch.system_call_source);
   if (row.at("rank") != 0) return;
   launch.min_us = row.value("min_us", 0.0);

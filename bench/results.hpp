@@ -31,6 +31,7 @@ struct Launch {
   double switches = 0.0;
   double system_calls = 0.0;
   double copied = 0.0;
+  double payload = 0.0;  ///< bytes that may be copied once, all ranks together
   std::string system_call_source{};
   std::string failed{};  ///< why there is no figure
 };

@@ -42,9 +42,4 @@ std::optional<double> wanted_time(Workload const& ours, unsigned cores) {
   return std::nullopt;
 }
 
-double wanted_copies(Workload const& ours) {
-  if (ours.path != "gather" || ours.variant != "warm") return 0.0;
-  return static_cast<double>(ours.ranks - 1) * static_cast<double>(ours.bytes);
-}
-
 }  // namespace crossrank::bench

@@ -12,7 +12,4 @@ namespace crossrank::bench {
 /// The longest that a call may take, in microseconds, whoever else is measured; nothing where no target is set.
 [[nodiscard]] std::optional<double> wanted_time(Workload const& ours, unsigned cores);
 
-/// Bytes that a call may copy, all ranks together.
-[[nodiscard]] double wanted_copies(Workload const& ours);
-
 }  // namespace crossrank::bench

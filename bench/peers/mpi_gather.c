@@ -46,7 +46,7 @@ static void run(struct job const* job, char const* out, int quick) {
   size_t const count = bench_samples(job->bytes, quick);
   double* const samples = malloc(count * sizeof *samples);
   uint64_t call = 1;
-  for (size_t i = 0; i < 4 * batch; ++i) call_once(job, call++);
+  for (size_t i = 0; i < 8 * batch; ++i) call_once(job, call++);
   struct peer_costs const before = peer_costs_now();
   for (size_t s = 0; s < count; ++s) {
     double const start = peer_now_us();
