@@ -14,13 +14,15 @@ namespace crossrank {
 namespace {
 
 std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescription const& job, spi::Patience const& patience) {
-  node::NodeOptions const on_node{.key = {.job_id = job.job_id, .master = job.master, .step = job.step},
+  node::NodeOptions on_node{.key = {.job_id = job.job_id, .master = job.master, .step = job.step},
                                   .rank = job.rank,
                                   .ranks = job.world_size,
                                   .global_rank = job.rank,
                                   .timeout = options.connect_timeout,
                                   .cap_bytes = options.arena_cap,
                                   .threads = options.ranks_are == RanksAre::threads};
+  // A rank that is alone has nobody to meet, and may not meet one of another job that has no id either.
+  if (on_node.ranks == 1) on_node.key.step += "/" + std::to_string(node::random_nonce()[0]);
   auto group = node::Group::of_node(node::NodeDomain::join(on_node), "world");
   std::vector<int> global(static_cast<std::size_t>(job.world_size));
   std::iota(global.begin(), global.end(), 0);

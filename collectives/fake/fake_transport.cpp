@@ -17,6 +17,10 @@ FakeTransport::FakeTransport(std::string name) : name_(std::move(name)) {}
 
 void FakeTransport::require_usable(char const* operation) const {
   if (closed_) throw UsageError({.operation = operation, .message = "the group is closed", .group = name_, .rank = 0, .world_size = 1});
+  throw_if_aborted(operation);
+}
+
+void FakeTransport::throw_if_aborted(char const* operation) const {
   if (aborted_.empty()) return;
   throw PeerLostError({.operation = operation,
                        .message = aborted_,
@@ -134,6 +138,10 @@ void FakeTransport::abort(std::string_view why) noexcept {
   if (aborted_.empty()) aborted_ = why.empty() ? "the group was aborted" : std::string(why);
 }
 
-void FakeTransport::close(spi::Patience const&) { closed_ = true; }
+void FakeTransport::close(spi::Patience const&) {
+  if (closed_) return;
+  closed_ = true;
+  throw_if_aborted("close");
+}
 
 }  // namespace crossrank::fake

@@ -52,6 +52,7 @@ class FakeTransport final : public spi::Transport {
   void take(Receive& receive);
   /// Throws when the group is closed or was aborted.
   void require_usable(char const* operation) const;
+  void throw_if_aborted(char const* operation) const;
 
   static constexpr std::array<int, 1> only_rank_{0};
   std::string name_;

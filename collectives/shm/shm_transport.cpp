@@ -69,7 +69,10 @@ void ShmTransport::drop(Ticket ticket) noexcept {
 /// A message that could not go yet, or has not come.
 struct ShmTransport::ChannelCondition final : node::Group::Condition {
   bool done() override {
-    owner.advance_messages(operation.kind, operation.peer);
+    // All of them: the peer may itself wait for a message that this rank has posted and not sent yet.
+    for (auto const& op : owner.operations_) {
+      if (is_message(op) && !op.settled) owner.advance_messages(op.kind, op.peer);
+    }
     return operation.settled;
   }
   bool waits_for(int member) override { return member == operation.peer; }
@@ -258,7 +261,9 @@ void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::
 Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
   require_open("send");
   group_->throw_if_failed("send");
-  return keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
+  auto const ticket = keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
+  advance_messages(Kind::send, dst);
+  return ticket;
 }
 
 Ticket ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {

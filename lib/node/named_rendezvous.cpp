@@ -22,6 +22,7 @@ using platform::Fd;
 using platform::system;
 
 constexpr auto look_again = std::chrono::milliseconds(5);
+constexpr std::uint32_t refused_bit = 0x80000000;  // in `ControlHeader::attached`: a rank does not fit
 
 std::string control_name(NodeOptions const& options) { return "/" + segment_prefix() + options.key.digest() + ".control"; }
 
@@ -29,8 +30,15 @@ std::string arena_name(NodeOptions const& options, ControlHeader const& header, 
   return "/" + segment_prefix() + options.key.digest() + "." + std::to_string(header.nonce[0]) + ".arena" + std::to_string(rank);
 }
 
-void hold(Fd const& fd, std::string const& name) {
-  if (system().flock(fd.get(), LOCK_SH | LOCK_NB) != 0) platform::throw_io("connect", name, errno);
+/// Holds a segment against sweeps. False when a sweep has taken it, or is about to: then its name is gone.
+bool hold(Fd const& fd, std::string const& name) {
+  if (system().flock(fd.get(), LOCK_SH | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return false;
+    platform::throw_io("connect", name, errno);
+  }
+  struct stat status {};
+  if (system().fstat(fd.get(), &status) != 0) platform::throw_io("connect", name, errno);
+  return status.st_nlink > 0;
 }
 
 std::string in_shm(std::string const& name) { return "/dev/shm" + name; }
@@ -48,6 +56,7 @@ class NamedRendezvous final : public Rendezvous {
     sweep_names();
     auto control = open_or_make_control();
     ControlGeometry const geometry(options_.ranks);
+    check_header(control);
     check_shared_memory(control, geometry.total_bytes(), control_name(options_));
     memory_.control = std::make_shared<Mapping>(control, geometry.total_bytes(), Mapping::Access::read_write, "control segment");
     memory_.control_fd = std::make_shared<Fd>(std::move(control));
@@ -70,9 +79,9 @@ class NamedRendezvous final : public Rendezvous {
   void ready() override {
     auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
     auto const all = static_cast<std::uint32_t>(options_.ranks);
-    if (header.attached.fetch_add(1, std::memory_order_acq_rel) + 1 == all) system().shm_unlink(control_name(options_).c_str());
-    while (header.attached.load(std::memory_order_acquire) < all) {
-      check_peers();
+    auto const before = header.attached.fetch_add(1, std::memory_order_acq_rel) & ~refused_bit;
+    if (before + 1 == all) system().shm_unlink(control_name(options_).c_str());
+    while ((header.attached.load(std::memory_order_acquire) & ~refused_bit) < all) {
       pause_or_fail("did not finish attaching", -1);
     }
     system().shm_unlink(own_name_.c_str());
@@ -86,14 +95,25 @@ class NamedRendezvous final : public Rendezvous {
     for (;;) {
       Fd fd(system().shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0));
       if (fd) {
-        hold(fd, name);
-        struct stat status {};
-        if (system().fstat(fd.get(), &status) == 0 && status.st_nlink > 0) return fd;
-        continue;  // swept between the open and the lock
+        if (hold(fd, name)) return fd;
+        pause_or_fail("could not hold the control segment", -1);
+        continue;
       }
       if (errno != ENOENT) platform::throw_io("connect", in_shm(name), errno, "start with another job id");
       if (auto made = make_named_control(name)) return made;
       pause_or_fail("could not agree who makes the control segment", -1);
+    }
+  }
+
+  /// Before the size, which follows from the number of ranks: a rank that expects another number says so to all.
+  void check_header(Fd const& control) const {
+    Mapping const mapping(control, sizeof(ControlHeader), Mapping::Access::read_write, control_name(options_));
+    auto& header = *reinterpret_cast<ControlHeader*>(mapping.data());
+    try {
+      check_control(header, options_);
+    } catch (MismatchError const&) {
+      header.attached.fetch_or(refused_bit, std::memory_order_acq_rel);
+      throw;
     }
   }
 
@@ -102,7 +122,7 @@ class NamedRendezvous final : public Rendezvous {
     auto const draft = unique_segment_name();
     Fd fd(system().shm_open(draft.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
     if (!fd) platform::throw_io("connect", in_shm(draft), errno, "allow memfd_create and sockets, or make /dev/shm writable");
-    hold(fd, draft);
+    if (!hold(fd, draft)) return Fd();
     fill_control(fd, sizes, draft);
     CROSSRANK_CRASH_POINT("node.named.control_filled");
     int const linked = system().linkat(AT_FDCWD, in_shm(draft).c_str(), AT_FDCWD, in_shm(name).c_str());
@@ -112,8 +132,8 @@ class NamedRendezvous final : public Rendezvous {
       control_name_ = name;
       return fd;
     }
-    if (error != EEXIST) platform::throw_io("connect", in_shm(name), error);
-    return Fd();
+    if (error != EEXIST && error != ENOENT) platform::throw_io("connect", in_shm(name), error);
+    return Fd();  // another rank was first
   }
 
   void fill_control(Fd const& fd, NodeSizes sizes, std::string const& draft) {
@@ -135,6 +155,10 @@ class NamedRendezvous final : public Rendezvous {
   void make_own_arena(ControlHeader const& header) {
     own_name_ = arena_name(options_, header, options_.rank);
     Fd fd(system().shm_open(own_name_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    while (fd && !hold(fd, own_name_)) {  // a sweep came between
+      pause_or_fail("could not hold its arena", options_.rank);
+      fd = Fd(system().shm_open(own_name_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    }
     if (!fd && errno == EEXIST) {
       own_name_.clear();
       throw UsageError({.operation = "connect",
@@ -148,7 +172,6 @@ class NamedRendezvous final : public Rendezvous {
                         .culprits = {options_.rank}});
     }
     if (!fd) platform::throw_io("connect", in_shm(own_name_), errno, "make /dev/shm writable");
-    hold(fd, own_name_);
     if (system().ftruncate(fd.get(), static_cast<off_t>(header.arena_bytes)) != 0) platform::throw_io("connect", in_shm(own_name_), errno);
     memory_.arena_fd = std::make_shared<Fd>(std::move(fd));
     CROSSRANK_CRASH_POINT("node.named.arena_made");
@@ -162,7 +185,6 @@ class NamedRendezvous final : public Rendezvous {
       struct stat status {};
       if (fd && system().fstat(fd.get(), &status) == 0 && static_cast<std::uint64_t>(status.st_size) == header.arena_bytes) {
         check_shared_memory(fd, header.arena_bytes, name);
-        hold(fd, name);
         return fd;
       }
       if (!fd && errno != ENOENT) platform::throw_io("connect", in_shm(name), errno);
@@ -172,6 +194,11 @@ class NamedRendezvous final : public Rendezvous {
 
   /// Between a peer's attachment and its `ready` its death shows in its record alone.
   void check_peers() const {
+    if (!memory_.control) return;
+    auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
+    if ((header.attached.load(std::memory_order_acquire) & refused_bit) != 0) {
+      fail(ErrorCode::mismatch, "expect different numbers of ranks, or are built from different versions of crossrank", -1);
+    }
     auto const* const records = reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
     for (int rank = 0; rank < options_.ranks; ++rank) {
       auto const life = records[rank].life.load(std::memory_order_acquire);
@@ -181,6 +208,7 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   void pause_or_fail(std::string const& what, int rank) const {
+    check_peers();
     if (system().now() >= until_) fail(ErrorCode::timeout, what, rank);
     system().sleep(look_again);
   }

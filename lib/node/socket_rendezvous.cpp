@@ -27,6 +27,13 @@ using platform::system;
 using Kind = Frame::Kind;
 
 constexpr auto retry_pause = std::chrono::milliseconds(2);
+/// How long a host that has failed tells those who come late why.
+constexpr auto farewell = std::chrono::seconds(1);
+
+/// The host's deadline comes first, as it knows who is missing: guests wait for its word a little longer.
+std::chrono::nanoseconds guest_grace(std::chrono::nanoseconds timeout) {
+  return std::clamp<std::chrono::nanoseconds>(timeout / 10, std::chrono::milliseconds(200), std::chrono::seconds(5));
+}
 
 struct Address {
   sockaddr_un name{};
@@ -50,7 +57,8 @@ ucred peer_of(int socket) {
 }
 
 Fd open_socket() {
-  Fd fd(system().socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  // Not blocking: connecting to a full backlog would otherwise wait without a limit.
+  Fd fd(system().socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) platform::throw_io("rendezvous", "socket", errno);
   return fd;
 }
@@ -297,10 +305,21 @@ class Host final : public Rendezvous {
   void refuse_all(Error const& e) noexcept {
     try {
       for (auto const& [rank, guest] : guests_) refuse_one(guest.socket.get(), e);
+      refuse_latecomers(e);
     } catch (Error const&) {  // the sockets are closed next, which ends the wait of the others too
     }
     guests_.clear();
     listener_ = Fd();
+  }
+
+  /// Who comes a moment after the failure is told too, and does not wait for a meeting that will not be.
+  void refuse_latecomers(Error const& e) const {
+    auto const until = std::min(until_, system().now() + farewell);
+    for (auto told = guests_.size() + 1 + (e.code() == ErrorCode::mismatch ? 1U : 0U); told < static_cast<std::size_t>(options_.ranks); ++told) {
+      if (wait_readable(std::vector<int>{listener_.get()}, until) < 0) return;
+      Fd const socket(system().accept(listener_.get()));
+      if (socket && peer_of(socket.get()).uid == ::geteuid()) refuse_one(socket.get(), e);
+    }
   }
 
   NodeOptions options_;
@@ -461,7 +480,7 @@ std::unique_ptr<Rendezvous> socket_rendezvous(NodeOptions const& options) {
     if (auto socket = try_guest(address)) {
       auto const peer = peer_of(socket.get());
       if (peer.uid != ::geteuid()) fail_squatter(options, peer);
-      return std::make_unique<GuestSide>(options, std::move(socket), peer.pid, until);
+      return std::make_unique<GuestSide>(options, std::move(socket), peer.pid, until + guest_grace(options.timeout));
     }
     if (auto listener = try_host(address)) return std::make_unique<Host>(options, std::move(listener), until);
     if (system().now() >= until) {

@@ -1,6 +1,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,8 +21,9 @@ struct Meeting {
   Attachment memory;
   std::vector<std::shared_ptr<platform::Fd>> arena_fds;
   std::set<int> came;
+  int ranks = 0;  ///< as the first one expects
   int ready = 0;
-  bool failed = false;
+  std::optional<Error> failure;  ///< what the first one failed with, for all
 };
 
 struct Meetings {
@@ -54,6 +56,8 @@ class ThreadRendezvous final : public Rendezvous {
 
   Attachment attach() override {
     std::unique_lock lock(meeting_->mutex);
+    if (meeting_->ranks == 0) meeting_->ranks = options_.ranks;
+    if (meeting_->ranks != options_.ranks) fail(mismatch());
     if (!meeting_->came.insert(options_.rank).second) {
       throw UsageError({.operation = "connect",
                         .message = "rank " + std::to_string(options_.rank) + " came twice",
@@ -62,7 +66,13 @@ class ThreadRendezvous final : public Rendezvous {
                         .world_size = options_.ranks,
                         .culprits = {options_.rank}});
     }
-    if (!meeting_->memory.control) make_memory();
+    if (!meeting_->memory.control && !meeting_->failure) {
+      try {
+        make_memory();
+      } catch (Error const& e) {
+        fail(e);
+      }
+    }
     wait_all(lock, [this] { return static_cast<int>(meeting_->came.size()) == options_.ranks; });
     auto out = meeting_->memory;
     out.arena_fd = meeting_->arena_fds[static_cast<std::size_t>(options_.rank)];
@@ -94,23 +104,56 @@ class ThreadRendezvous final : public Rendezvous {
   template <class Done>
   void wait_all(std::unique_lock<std::mutex>& lock, Done done) {
     meeting_->moved.notify_all();
-    if (meeting_->moved.wait_until(lock, until_, [&] { return done() || meeting_->failed; }) && !meeting_->failed) return;
-    bool const first = !std::exchange(meeting_->failed, true);
-    if (first) forget(options_.key.digest());
-    meeting_->moved.notify_all();
-    std::vector<int> missing;
-    for (int rank = 0; rank < options_.ranks; ++rank) {
-      if (!meeting_->came.contains(rank)) missing.push_back(rank);
+    if (!meeting_->moved.wait_until(lock, until_, [&] { return done() || meeting_->failure; })) fail(missing());
+    if (meeting_->failure) rethrow();
+  }
+
+  /// Ends the meeting for all.
+  [[noreturn]] void fail(Error const& e) {
+    if (!meeting_->failure) {
+      meeting_->failure = e;
+      forget(options_.key.digest());
     }
-    throw TimeoutError({.operation = "connect",
-                        .message = "not all threads came in time",
-                        .expected = std::to_string(options_.ranks) + " ranks",
-                        .got = std::to_string(meeting_->came.size()),
-                        .resource = "job " + options_.key.job_id,
-                        .rank = options_.rank,
-                        .world_size = options_.ranks,
-                        .culprits = std::move(missing),
-                        .group_usable = false});
+    meeting_->moved.notify_all();
+    rethrow();
+  }
+
+  [[noreturn]] void rethrow() const {
+    auto info = meeting_->failure->info();
+    info.rank = options_.rank;
+    throw_error(meeting_->failure->code(), std::move(info));
+  }
+
+  [[nodiscard]] Error mismatch() const {
+    return MismatchError({.operation = "connect",
+                          .message = "the ranks expect different numbers of ranks on this node",
+                          .expected = std::to_string(meeting_->ranks),
+                          .got = std::to_string(options_.ranks) + " (rank " + std::to_string(options_.rank) + ")",
+                          .resource = "job " + options_.key.job_id,
+                          .rank = options_.rank,
+                          .world_size = options_.ranks,
+                          .culprits = {options_.rank},
+                          .group_usable = false});
+  }
+
+  [[nodiscard]] Error missing() const {
+    std::vector<int> ranks;
+    std::string text;
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      if (meeting_->came.contains(rank)) continue;
+      ranks.push_back(rank);
+      text += (text.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    auto const waited = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
+    return TimeoutError({.operation = "connect",
+                         .message = "ranks did not come within " + std::to_string(waited) + " ms: " + text,
+                         .expected = std::to_string(options_.ranks) + " ranks",
+                         .got = std::to_string(meeting_->came.size()),
+                         .resource = "job " + options_.key.job_id,
+                         .rank = options_.rank,
+                         .world_size = options_.ranks,
+                         .culprits = std::move(ranks),
+                         .group_usable = false});
   }
 
   NodeOptions options_;

@@ -55,9 +55,10 @@ enum class Ticket : std::uint64_t {};
 /// What a backend implements: byte-level collectives for one group, each posted, then tested until it has ended.
 ///
 /// Calls come from one thread at a time. All ranks of the group post the same verbs in the same order (send and recv
-/// apart, which are ordered by pair and direction); a post may wait for the collective before it. Every ticket is waited
-/// for, tested until it has ended, or cancelled; a post after `close` is a `UsageError`. A failure surfaces from `test` or `wait` as a typed error, the same first
-/// cause on every rank; after one that leaves the group dead, every later call throws the same.
+/// apart, which are ordered by pair and direction); a post may wait for the collective before it, and whoever waits for a
+/// message drives all that are under way. Every ticket is waited for, tested until it has ended, or cancelled; a post
+/// after `close` is a `UsageError`. A failure surfaces from `test` or `wait` as a typed error, the same first cause on
+/// every rank; after one that leaves the group dead, every later call throws the same.
 class CROSSRANK_EXPORT Transport {
  public:
   virtual ~Transport() = default;

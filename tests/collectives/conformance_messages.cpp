@@ -1,0 +1,172 @@
+#include <algorithm>
+#include <numeric>
+
+#include "tests/collectives/conformance.hpp"
+#include "tests/collectives/conformance_bytes.hpp"
+
+/// What send and recv do. With one rank the messages go to oneself.
+namespace crossrank::test {
+namespace {
+
+constexpr int depth = 8;  // messages that wait for their receiver before a send does
+
+struct Pair {
+  Collective const& world;
+  int sender = 0;
+  int receiver = world.world_size() - 1;
+  [[nodiscard]] bool sends() const { return world.rank() == sender; }
+  [[nodiscard]] bool receives() const { return world.rank() == receiver; }
+  void send(std::vector<std::byte> const& bytes, std::uint32_t tag = 0) const {
+    auto& transport = *world.transport();
+    transport.wait(transport.post_send({.bytes = bytes}, receiver, tag), world.patience());
+  }
+  [[nodiscard]] std::vector<std::byte> receive(std::size_t size, std::uint32_t tag = 0) const {
+    std::vector<std::byte> bytes(size);
+    auto& transport = *world.transport();
+    transport.wait(transport.post_recv({.bytes = bytes}, sender, tag), world.patience());
+    return bytes;
+  }
+};
+
+void messages_arrive_in_order(ConformanceRank& self) {
+  Pair const pair{self.world};
+  for (int i = 0; i < 5; ++i) {
+    for (auto const size : telling_sizes) {
+      if (pair.sends()) pair.send(pattern(size, i), static_cast<std::uint32_t>(i));
+      if (pair.receives()) { EXPECT_EQ(pair.receive(size, static_cast<std::uint32_t>(i)), pattern(size, i)); }
+    }
+  }
+}
+
+void a_sender_waits_once_eight_messages_are_under_way(ConformanceRank& self) {
+  Pair const pair{self.world};
+  auto& transport = *self.world.transport();
+  auto const size_of = [](int i) { return static_cast<std::size_t>(i * 50); };
+  std::vector<std::vector<std::byte>> messages;
+  std::vector<spi::Ticket> waiting;
+  if (pair.sends()) {
+    for (int i = 0; i < depth + 5; ++i) messages.push_back(pattern(size_of(i), i));
+    for (int i = 0; i < depth + 5; ++i) waiting.push_back(transport.post_send({.bytes = messages[static_cast<std::size_t>(i)]}, pair.receiver, 0));
+    for (int i = 0; i < depth + 5; ++i) EXPECT_EQ(transport.test(waiting[static_cast<std::size_t>(i)]), i < depth) << i;
+    waiting.erase(waiting.begin(), waiting.begin() + depth);
+  }
+  self.world.barrier();  // only now does the receiver begin
+  if (pair.receives()) {
+    for (int i = 0; i < depth + 5; ++i) EXPECT_EQ(pair.receive(size_of(i)), pattern(size_of(i), i)) << i;
+  }
+  // The last one first: it drives those before it.
+  for (auto at = waiting.rbegin(); at != waiting.rend(); ++at) transport.wait(*at, self.world.patience());
+}
+
+void receives_end_in_the_order_of_posting(ConformanceRank& self) {
+  Pair const pair{self.world};
+  auto& transport = *self.world.transport();
+  std::vector<std::vector<std::byte>> got(3, std::vector<std::byte>(100));
+  std::vector<spi::Ticket> tickets;
+  if (pair.receives()) {
+    for (auto& sink : got) tickets.push_back(transport.post_recv({.bytes = sink}, pair.sender, 0));
+    EXPECT_FALSE(transport.test(tickets[2]));
+  }
+  self.world.barrier();
+  if (pair.sends()) {
+    for (int i = 0; i < 3; ++i) pair.send(pattern(100, i));
+  }
+  if (!pair.receives()) return;
+  for (std::size_t i = 3; i-- > 0;) transport.wait(tickets[i], self.world.patience());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], pattern(100, i));
+}
+
+void another_size_or_tag_is_a_mismatch_of_that_message_only(ConformanceRank& self) {
+  Pair const pair{self.world};
+  if (pair.sends()) {
+    pair.send(pattern(10, 1), 1);
+    pair.send(pattern(10, 2), 2);
+    pair.send(pattern(10, 3), 3);
+  }
+  if (!pair.receives()) return;
+  auto const size = error_of<MismatchError>([&] { static_cast<void>(pair.receive(11, 1)); });
+  EXPECT_THAT(size.expected, testing::HasSubstr("11 bytes"));
+  EXPECT_THAT(size.got, testing::HasSubstr("10 bytes"));
+  EXPECT_THAT(size.culprits, testing::ElementsAre(pair.sender));
+  auto const tag = error_of<MismatchError>([&] { static_cast<void>(pair.receive(10, 9)); });
+  EXPECT_THAT(tag.expected, testing::HasSubstr("tag 9"));
+  EXPECT_THAT(tag.got, testing::HasSubstr("tag 2"));
+  EXPECT_TRUE(tag.group_usable);
+  EXPECT_EQ(pair.receive(10, 3), pattern(10, 3));
+}
+
+void a_cancelled_message_leaves_no_trace(ConformanceRank& self) {
+  Pair const pair{self.world};
+  auto& transport = *self.world.transport();
+  if (pair.receives()) {
+    std::vector<std::byte> never(64);
+    auto const ticket = transport.post_recv({.bytes = never}, pair.sender, 5);
+    EXPECT_FALSE(transport.test(ticket));
+    transport.cancel(ticket);
+  }
+  self.world.barrier();
+  std::vector<std::vector<std::byte>> full(depth, pattern(10, 0));
+  if (pair.sends() && self.world.world_size() > 1) {
+    for (auto const& message : full) pair.send(message);
+    auto const text = pattern(10, 1);
+    auto const ticket = transport.post_send({.bytes = text}, pair.receiver, 0);
+    EXPECT_FALSE(transport.test(ticket));
+    transport.cancel(ticket);
+  }
+  self.world.barrier();
+  if (pair.receives() && self.world.world_size() > 1) {
+    for (auto const& message : full) EXPECT_EQ(pair.receive(10), message);
+  }
+  self.world.barrier();
+  if (pair.sends()) pair.send(pattern(30, 2));
+  if (pair.receives()) { EXPECT_EQ(pair.receive(30), pattern(30, 2)); }
+}
+
+void all_pairs_exchange_at_once(ConformanceRank& self) {
+  auto& world = self.world;
+  auto& transport = *world.transport();
+  auto const ranks = world.world_size();
+  auto const seed = [&](int src, int dst) { return src * 100 + dst; };
+  std::vector<std::vector<std::byte>> in(static_cast<std::size_t>(ranks), std::vector<std::byte>(900));
+  std::vector<std::vector<std::byte>> out;
+  std::vector<spi::Ticket> tickets;
+  for (int peer = 0; peer < ranks; ++peer) {
+    out.push_back(pattern(900, seed(world.rank(), peer)));
+    if (peer != world.rank()) tickets.push_back(transport.post_recv({.bytes = in[static_cast<std::size_t>(peer)]}, peer, 1));
+  }
+  for (int peer = 0; peer < ranks; ++peer) {
+    if (peer != world.rank()) tickets.push_back(transport.post_send({.bytes = out[static_cast<std::size_t>(peer)]}, peer, 1));
+  }
+  for (auto const ticket : tickets) transport.wait(ticket, world.patience());
+  for (int peer = 0; peer < ranks; ++peer) {
+    if (peer != world.rank()) { EXPECT_EQ(in[static_cast<std::size_t>(peer)], pattern(900, seed(peer, world.rank()))); }
+  }
+}
+
+/// Messages and collectives have orders of their own: a message may pass meetings.
+void a_message_may_be_received_after_later_collectives(ConformanceRank& self) {
+  Pair const pair{self.world};
+  if (pair.sends()) pair.send(pattern(2000, 4));
+  for (int i = 0; i < 10; ++i) {
+    std::vector<std::uint64_t> value(500, 1);
+    self.world.all_reduce(std::span(value));
+    EXPECT_EQ(value.front(), static_cast<std::uint64_t>(self.world.world_size()));
+  }
+  if (pair.receives()) { EXPECT_EQ(pair.receive(2000), pattern(2000, 4)); }
+}
+
+constexpr ConformanceCase cases[] = {
+    {"messages_arrive_in_order", messages_arrive_in_order},
+    {"a_sender_waits_once_eight_messages_are_under_way", a_sender_waits_once_eight_messages_are_under_way, 2},
+    {"receives_end_in_the_order_of_posting", receives_end_in_the_order_of_posting},
+    {"another_size_or_tag_is_a_mismatch_of_that_message_only", another_size_or_tag_is_a_mismatch_of_that_message_only},
+    {"a_cancelled_message_leaves_no_trace", a_cancelled_message_leaves_no_trace},
+    {"all_pairs_exchange_at_once", all_pairs_exchange_at_once, 2},
+    {"a_message_may_be_received_after_later_collectives", a_message_may_be_received_after_later_collectives},
+};
+
+}  // namespace
+
+std::span<ConformanceCase const> message_cases() { return cases; }
+
+}  // namespace crossrank::test

@@ -1,0 +1,70 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
+
+#include "collectives/registry.hpp"
+#include "tests/support/process_ranks.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+
+CROSSRANK_RANK_SCENARIO(connect_by_environment) {
+  auto world = connect();
+  self.say(std::string(world.backend()) + " " + std::to_string(world.rank()) + "/" + std::to_string(world.world_size()));
+  world.barrier();
+  world.close();
+  return 0;
+}
+
+TEST(Connect, takes_what_the_launcher_announced) {
+  auto const job = run_ranks(2, "connect_by_environment");
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(1).out, "shm 1/2\n");
+}
+
+TEST(Connect, is_alone_without_a_launcher) {
+  auto const job = run_ranks(1, "connect_by_environment", {.launcher_variables = false});
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(0).out, "fake 0/1\n");
+}
+
+TEST(Connect, never_falls_back_to_fake) {
+  EXPECT_THAT([] { static_cast<void>(connect({.backend = "fake", .rank = 0, .world_size = 2, .job_id = "x"})); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("2 were announced")));
+  EXPECT_THAT([] { static_cast<void>(connect({.backend = "smoke", .rank = 0, .world_size = 2, .job_id = "x"})); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("smoke")));
+}
+
+TEST(Connect, refuses_ranks_of_other_nodes) {
+  Environment several;
+  several.rank = 1;
+  several.world_size = 4;
+  several.local_world_size = 2;
+  several.job_id = "x";
+  auto const job = describe_job({}, several);
+  EXPECT_THAT([&] { static_cast<void>(open_transport({}, job, {})); }, testing::ThrowsMessage<UnavailableError>(HasSubstr("2 of 4")));
+}
+
+TEST(Connect, refuses_what_cannot_be) {
+  EXPECT_THAT([] { static_cast<void>(connect({.rank = 2, .world_size = 2, .job_id = "x"})); },
+              testing::ThrowsMessage<UsageError>(HasSubstr("0 to 1")));
+  EXPECT_THAT([] { static_cast<void>(connect({.timeout = std::chrono::milliseconds(0)})); },
+              testing::ThrowsMessage<UsageError>(HasSubstr("timeout")));
+  EXPECT_THAT([] { static_cast<void>(describe_job({.rank = 0, .world_size = 2}, Environment{})); },
+              testing::ThrowsMessage<UsageError>(HasSubstr("CROSSRANK_JOB_ID")));
+}
+
+TEST(Connect, lets_two_that_are_alone_be_alone) {
+  for (auto const& error : run_threads({[] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "a"}).barrier(); },
+                                        [] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "b"}).barrier(); }})) {
+    EXPECT_EQ(text_of(error), "");
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::test

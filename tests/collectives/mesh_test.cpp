@@ -1,0 +1,64 @@
+#include <crossrank/mesh.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/support/thread_ranks.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Groups = std::vector<std::vector<int>>;
+
+TEST(Mesh, puts_the_last_axis_fastest) {
+  run_thread_ranks(4, [](Collective world) {
+    Mesh const mesh(world, {{"dp", 2}, {"tp", 2}});
+    EXPECT_EQ(mesh.coordinate("dp"), world.rank() / 2);
+    EXPECT_EQ(mesh.coordinate("tp"), world.rank() % 2);
+    EXPECT_EQ(mesh.groups("tp"), (Groups{{0, 1}, {2, 3}}));
+    EXPECT_EQ(mesh.groups("dp"), (Groups{{0, 2}, {1, 3}}));
+    EXPECT_EQ(mesh["tp"].name(), "tp");
+    EXPECT_EQ(mesh["tp"].rank(), world.rank() % 2);
+    std::vector<std::int64_t> sum{world.rank()};
+    mesh["dp"].all_reduce(std::span(sum));
+    EXPECT_EQ(sum.front(), 2 * (world.rank() % 2) + 2);
+    world.close();
+  });
+}
+
+TEST(Mesh, takes_any_number_of_axes) {
+  run_thread_ranks(6, [](Collective world) {
+    Mesh const mesh(world, {{"pp", 3}, {"one", 1}, {"tp", 2}});
+    EXPECT_EQ(mesh.groups("pp"), (Groups{{0, 2, 4}, {1, 3, 5}}));
+    EXPECT_EQ(mesh["one"].world_size(), 1);
+    EXPECT_EQ(mesh["pp"].rank(), mesh.coordinate("pp"));
+    world.close();
+  });
+}
+
+TEST(Mesh, refuses_sizes_that_do_not_fit_and_names_that_come_twice) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const text = [&](std::vector<Axis> const& axes) {
+      try {
+        Mesh const mesh(world, axes);
+      } catch (UsageError const& e) {
+        return std::string(e.what());
+      }
+      return std::string("none");
+    };
+    EXPECT_THAT(text({{"a", 3}}), HasSubstr("a 3 = 3"));
+    EXPECT_THAT(text({{"a", 2}, {"a", 1}}), HasSubstr("twice"));
+    EXPECT_THAT(text({{"a", 2}, {"b", 0}}), HasSubstr("b = 0"));
+    EXPECT_THAT(text({{"a", 1 << 30}, {"b", 1 << 30}, {"c", 16}}), HasSubstr("expected 2"));
+    Mesh const mesh(world, {{"x", 2}});
+    EXPECT_THAT([&] { static_cast<void>(mesh["y"]); }, testing::ThrowsMessage<UsageError>(HasSubstr("x")));
+    world.close();
+  });
+}
+
+}  // namespace
+}  // namespace crossrank::test

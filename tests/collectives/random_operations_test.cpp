@@ -1,0 +1,189 @@
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/collectives/conformance_bytes.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+/// Random sequences of operations, the same on every rank, against what a model without ranks says must come out.
+namespace crossrank::test {
+namespace {
+
+constexpr int steps = 700;  // for each number of ranks: 2,100 in all
+
+std::uint64_t draw_seed() {
+  if (auto const* const given = std::getenv("CROSSRANK_TEST_SEED")) return std::strtoull(given, nullptr, 10);
+  return std::random_device{}();
+}
+
+/// What all ranks know of a step before it: drawn from one seed, so that each rank can tell what every other one holds.
+class Script {
+ public:
+  explicit Script(std::uint64_t seed) : random_(seed) {}
+  int below(int limit) { return std::uniform_int_distribution<int>(0, limit - 1)(random_); }
+  std::size_t size() {
+    constexpr std::size_t limits[] = {1, 72, 200, 5000, 40000};
+    return static_cast<std::size_t>(below(static_cast<int>(limits[below(5)]) + 1));
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+/// One rank's walk through the script; groups are kept on a stack, the innermost is used.
+class Walk {
+ public:
+  Walk(Collective const& world, std::uint64_t seed) : script_(seed), groups_{world} {}
+
+  void step(int number) {
+    number_ = number;
+    switch (script_.below(9)) {
+      case 0: return group().barrier();
+      case 1: return broadcast();
+      case 2: return all_gather();
+      case 3: return all_gatherv();
+      case 4: return all_reduce();
+      case 5: return ring();
+      case 6: return open_group();
+      case 7: return close_group();
+      default: return posted_ahead();
+    }
+  }
+  void end() {
+    while (groups_.size() > 1) close_group();
+  }
+
+ private:
+  [[nodiscard]] Collective const& group() const { return groups_.back(); }
+  /// Bytes that rank `rank` of the group holds in this step.
+  [[nodiscard]] std::vector<std::byte> bytes_of(int rank, std::size_t size) const { return pattern(size, number_ * 31 + rank); }
+
+  void broadcast() {
+    int const root = script_.below(group().world_size());
+    auto const expected = bytes_of(root, script_.size());
+    auto tensor = Tensor::zeros({static_cast<std::int64_t>(expected.size())}, Dtype::u8);
+    if (group().rank() == root) std::ranges::copy(expected, tensor.mutable_bytes().begin());
+    group().broadcast(tensor, {root});
+    ASSERT_TRUE(std::ranges::equal(tensor.bytes(), expected)) << "step " << number_;
+  }
+
+  void all_gather() {
+    auto const size = script_.size();
+    auto in = Tensor::zeros({static_cast<std::int64_t>(size)}, Dtype::u8);
+    std::ranges::copy(bytes_of(group().rank(), size), in.mutable_bytes().begin());
+    auto out = Tensor::zeros({group().world_size(), static_cast<std::int64_t>(size)}, Dtype::u8);
+    group().all_gather(out, in);
+    for (int rank = 0; rank < group().world_size(); ++rank) {
+      auto const part = out.bytes().subspan(static_cast<std::size_t>(rank) * size, size);
+      ASSERT_TRUE(std::ranges::equal(part, bytes_of(rank, size))) << "step " << number_;
+    }
+  }
+
+  void all_gatherv() {
+    std::vector<std::size_t> sizes;
+    for (int rank = 0; rank < group().world_size(); ++rank) sizes.push_back(script_.size());
+    auto const mine = static_cast<std::size_t>(group().rank());
+    auto const all = group().all_gatherv(bytes_of(group().rank(), sizes[mine]));
+    for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+      ASSERT_EQ(all[rank], bytes_of(static_cast<int>(rank), sizes[rank])) << "step " << number_;
+    }
+  }
+
+  void all_reduce() {
+    auto const count = script_.size() / 8 + 1;
+    std::vector<std::uint64_t> values(count);
+    std::iota(values.begin(), values.end(), static_cast<std::uint64_t>(group().rank() * number_));
+    group().all_reduce(std::span(values));
+    auto const n = static_cast<std::uint64_t>(group().world_size());
+    auto const first = static_cast<std::uint64_t>(number_) * (n * (n - 1) / 2);
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(values[i], first + n * i) << "step " << number_;
+  }
+
+  /// Everybody sends some messages to the next rank and takes those of the one before.
+  void ring() {
+    int const n = group().world_size();
+    int const messages = script_.below(12) + 1;
+    std::vector<std::size_t> sizes;
+    for (int i = 0; i < messages; ++i) sizes.push_back(script_.size());
+    if (n == 1) return;
+    auto& transport = *group().transport();
+    int const next = (group().rank() + 1) % n;
+    int const before = (group().rank() + n - 1) % n;
+    std::vector<std::vector<std::byte>> out;
+    std::vector<std::vector<std::byte>> in;
+    std::vector<spi::Ticket> tickets;
+    for (int i = 0; i < messages; ++i) {
+      out.push_back(bytes_of(group().rank() + 100 * i, sizes[static_cast<std::size_t>(i)]));
+      in.emplace_back(sizes[static_cast<std::size_t>(i)]);
+    }
+    for (int i = 0; i < messages; ++i) {
+      tickets.push_back(transport.post_send({.bytes = out[static_cast<std::size_t>(i)]}, next, static_cast<std::uint32_t>(i)));
+      tickets.push_back(transport.post_recv({.bytes = in[static_cast<std::size_t>(i)]}, before, static_cast<std::uint32_t>(i)));
+    }
+    for (auto const ticket : tickets) transport.wait(ticket, group().patience());
+    for (int i = 0; i < messages; ++i) {
+      ASSERT_EQ(in[static_cast<std::size_t>(i)], bytes_of(before + 100 * i, sizes[static_cast<std::size_t>(i)])) << "step " << number_;
+    }
+  }
+
+  /// All ranks of the group go into the new one, turned by some places, so that the walks stay together.
+  void open_group() {
+    int const n = group().world_size();
+    int const turn = script_.below(n);
+    if (groups_.size() == 5) return;
+    std::vector<int> list;
+    for (int i = 0; i < n; ++i) list.push_back((i + turn) % n);
+    auto made = group().split(std::vector<std::vector<int>>{list});
+    ASSERT_EQ(made.rank(), (group().rank() + n - turn) % n) << "step " << number_;
+    groups_.push_back(std::move(made));
+  }
+
+  void close_group() {
+    bool const drop = script_.below(2) == 0;
+    if (groups_.size() == 1) return;
+    if (!drop) groups_.back().close();
+    groups_.pop_back();
+  }
+
+  void posted_ahead() {
+    auto const size = script_.size();
+    int const root = script_.below(group().world_size());
+    auto& transport = *group().transport();
+    std::vector<std::vector<std::byte>> data(3, std::vector<std::byte>(size));
+    std::vector<spi::Ticket> tickets;
+    for (int i = 0; i < 3; ++i) {
+      auto& bytes = data[static_cast<std::size_t>(i)];
+      if (group().rank() == root) bytes = bytes_of(root + 10 * i, size);
+      tickets.push_back(transport.post_broadcast({spi::Verb::broadcast, size}, {.bytes = bytes}, root));
+    }
+    for (auto const ticket : tickets) transport.wait(ticket, group().patience());
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(data[static_cast<std::size_t>(i)], bytes_of(root + 10 * i, size)) << "step " << number_;
+  }
+
+  Script script_;
+  std::vector<Collective> groups_;
+  int number_ = 0;
+};
+
+class RandomOperations : public testing::TestWithParam<int> {};
+
+TEST_P(RandomOperations, do_what_the_model_says) {
+  auto const seed = draw_seed();
+  SCOPED_TRACE("CROSSRANK_TEST_SEED=" + std::to_string(seed));
+  RecordProperty("seed", std::to_string(seed));
+  run_thread_ranks(GetParam(), [seed](Collective world) {
+    Walk walk(world, seed);
+    for (int i = 0; i < steps && !testing::Test::HasFatalFailure(); ++i) walk.step(i);
+    walk.end();
+    world.close();
+  });
+  if (testing::Test::HasFailure()) std::fprintf(stderr, "run again with CROSSRANK_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RandomOperations, testing::Values(2, 3, 4), testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace crossrank::test

@@ -1,0 +1,205 @@
+#include "lib/node/arena.hpp"
+
+#include <cstring>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/counters.hpp"
+#include "tests/node/node_memory.hpp"
+#include "tests/support/faulty_system.hpp"
+
+namespace crossrank::node {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::size_t page = 4096;
+constexpr std::size_t mebi = std::size_t{1} << 20;
+
+struct ArenaTest : testing::Test {
+  [[nodiscard]] std::uint64_t reserved() const { return memory.header().reserved_bytes; }
+  test::NodeMemory memory{3, 8 * mebi};
+  std::unique_ptr<Arena> arena = memory.arena(0);
+};
+
+TEST_F(ArenaTest, uses_a_warm_slot_again_without_growing) {
+  auto const first = arena->allocate(100'000);
+  arena->release(first);
+  auto const growths = counters().arena_growths.load();
+  auto generation = first.generation;
+  for (int i = 0; i < 100; ++i) {
+    auto const again = arena->allocate(100'000 - static_cast<std::size_t>(i));
+    EXPECT_EQ(again.offset, first.offset);
+    EXPECT_GT(again.generation, generation);
+    generation = again.generation;
+    arena->release(again);
+  }
+  EXPECT_EQ(counters().arena_growths.load(), growths);
+}
+
+TEST_F(ArenaTest, gives_what_was_asked_for_and_little_more) {
+  for (std::size_t const bytes : {std::size_t{1}, page, page + 1, std::size_t{777'777}}) {
+    auto const slot = arena->allocate(bytes);
+    EXPECT_GE(slot.bytes, bytes);
+    EXPECT_LE(slot.bytes, std::max(2 * page, bytes + bytes / 4));
+    std::memset(arena->at(slot), 0x5a, bytes);
+  }
+}
+
+TEST_F(ArenaTest, says_wanted_used_cap_and_holders_when_full) {
+  auto const own = arena->allocate(2 * mebi);
+  auto const lent = arena->allocate(4 * mebi);
+  arena->offer(lent, 2);
+  ASSERT_TRUE(memory.leases().take(0, lent.id, lent.generation, 2));
+  arena->release(lent);
+  try {
+    static_cast<void>(arena->allocate(3 * mebi));
+    FAIL() << "there is no room";
+  } catch (IoError const& e) {
+    EXPECT_EQ(e.system_errno(), ENOMEM);
+    EXPECT_THAT(e.what(), HasSubstr(std::to_string(3 * mebi)));
+    EXPECT_THAT(e.what(), HasSubstr(std::to_string(6 * mebi) + " of at most " + std::to_string(8 * mebi)));
+    EXPECT_THAT(e.what(), HasSubstr("own tensors " + std::to_string(2 * mebi)));
+    EXPECT_THAT(e.what(), HasSubstr("rank 2 " + std::to_string(4 * mebi)));
+    EXPECT_THAT(e.info().remedy, HasSubstr("CROSSRANK_ARENA_CAP"));
+  }
+  memory.leases().drop(0, lent.id, lent.generation, 2);
+  EXPECT_EQ(arena->at(arena->allocate(4 * mebi)), arena->at(lent));
+  arena->release(own);
+}
+
+TEST_F(ArenaTest, shares_the_cap_with_the_other_arenas) {
+  auto const other = memory.arena(1);
+  static_cast<void>(other->allocate(5 * mebi));
+  EXPECT_THROW(static_cast<void>(arena->allocate(4 * mebi)), IoError);
+  static_cast<void>(arena->allocate(3 * mebi));
+  EXPECT_EQ(reserved(), 8 * mebi);
+}
+
+TEST_F(ArenaTest, gives_free_slots_back_before_it_refuses) {
+  auto const slot = arena->allocate(5 * mebi);
+  arena->release(slot);
+  static_cast<void>(arena->allocate(1 * mebi));  // more than half as large would take the warm one
+  static_cast<void>(arena->allocate(7 * mebi));
+  EXPECT_EQ(reserved(), 8 * mebi);
+}
+
+TEST_F(ArenaTest, trims_what_is_free_and_nothing_else) {
+  auto const kept = arena->allocate(mebi);
+  auto const freed = arena->allocate(2 * mebi);
+  std::memset(arena->at(freed), 1, freed.bytes);
+  arena->release(freed);
+  EXPECT_EQ(arena->usage().reserved, 3 * mebi);
+  EXPECT_EQ(arena->usage().in_use, mebi);
+  EXPECT_EQ(arena->trim(), 2 * mebi);
+  EXPECT_EQ(arena->trim(), 0U);
+  EXPECT_EQ(reserved(), mebi);
+  auto const again = arena->allocate(2 * mebi);
+  EXPECT_EQ(again.offset, freed.offset);
+  EXPECT_EQ(static_cast<int>(*arena->at(again)), 0);  // fresh pages
+  arena->release(kept);
+}
+
+TEST_F(ArenaTest, joins_neighbouring_ranges_that_it_gave_back) {
+  std::vector<Slot> slots;
+  for (int i = 0; i < 4; ++i) slots.push_back(arena->allocate(2 * mebi));
+  for (std::size_t const i : {std::size_t{0}, std::size_t{2}, std::size_t{1}}) {
+    arena->release(slots[i]);
+    EXPECT_EQ(arena->trim(), 2 * mebi);
+  }
+  EXPECT_EQ(arena->allocate(6 * mebi).offset, slots[0].offset);
+}
+
+TEST_F(ArenaTest, keeps_a_slot_while_a_reader_holds_it) {
+  auto const slot = arena->allocate(mebi);
+  arena->offer(slot, 1);
+  EXPECT_THAT(arena->holders(slot), ElementsAre(1));
+  arena->release(slot);
+  auto const other = arena->allocate(mebi);
+  EXPECT_NE(other.offset, slot.offset);
+  arena->revoke(slot, 1);
+  EXPECT_THAT(arena->holders(slot), ElementsAre());
+  EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
+}
+
+TEST_F(ArenaTest, takes_a_slot_back_from_a_reader_that_is_dead) {
+  auto const slot = arena->allocate(mebi);
+  arena->offer(slot, 1);
+  ASSERT_TRUE(memory.leases().take(0, slot.id, slot.generation, 1));
+  arena->release(slot);
+  memory.record(1).state = static_cast<std::uint32_t>(RankState::dead);
+  EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
+  EXPECT_TRUE(memory.leases().look(0, slot.id, 1).free());
+}
+
+TEST_F(ArenaTest, ignores_a_stale_release) {
+  auto const stale = arena->allocate(mebi);
+  arena->release(stale);
+  auto const now = arena->allocate(mebi);
+  arena->release(stale);
+  EXPECT_NE(arena->allocate(mebi).offset, now.offset);
+}
+
+TEST_F(ArenaTest, releases_later_what_must_wait) {
+  auto const slot = arena->allocate(mebi);
+  bool ready = false;
+  arena->release_when([&] { return ready; }, slot);
+  EXPECT_NE(arena->allocate(mebi).offset, slot.offset);
+  ready = true;
+  EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
+}
+
+TEST_F(ArenaTest, refuses_more_offers_than_a_word_counts) {
+  auto const slot = arena->allocate(10);
+  for (std::uint32_t i = 0; i < LeaseWord::count_limit; ++i) arena->offer(slot, 1);
+  try {
+    arena->offer(slot, 1);
+    FAIL() << "the word is full";
+  } catch (UsageError const& e) {
+    EXPECT_THAT(e.what(), HasSubstr("4095"));
+  }
+}
+
+TEST_F(ArenaTest, finds_the_slot_of_bytes_that_it_holds) {
+  auto const slot = arena->allocate(10'000);
+  ASSERT_TRUE(arena->find(arena->at(slot) + 5000, 5000));
+  EXPECT_EQ(arena->find(arena->at(slot) + 5000, 5000)->id, slot.id);
+  EXPECT_FALSE(arena->find(arena->at(slot) + 5000, slot.bytes));
+  std::byte elsewhere{};
+  EXPECT_FALSE(arena->find(&elsewhere, 1));
+  arena->release(slot);
+  EXPECT_FALSE(arena->find(arena->at(slot), 1));
+}
+
+TEST_F(ArenaTest, leaves_the_cap_as_it_was_when_pages_are_refused) {
+  test::FaultySystem faulty;
+  platform::ScopedSystem const installed(faulty);
+  faulty.fail(test::Call::fallocate, 2, ENOSPC);  // the first is for the lease words
+  try {
+    static_cast<void>(arena->allocate(mebi));
+    FAIL() << "the pages were refused";
+  } catch (IoError const& e) {
+    EXPECT_EQ(e.system_errno(), ENOSPC);
+  }
+  EXPECT_EQ(reserved(), 0U);
+  static_cast<void>(arena->allocate(8 * mebi));
+}
+
+TEST_F(ArenaTest, refuses_what_no_arena_can_hold) {
+  EXPECT_THROW(static_cast<void>(arena->allocate(17 * mebi)), IoError);
+  EXPECT_THROW(static_cast<void>(arena->allocate(~std::size_t{0} - 5)), IoError);
+  EXPECT_EQ(reserved(), 0U);
+}
+
+TEST_F(ArenaTest, ends_its_reservation_with_itself) {
+  static_cast<void>(arena->allocate(3 * mebi));
+  arena.reset();
+  EXPECT_EQ(reserved(), 0U);
+}
+
+}  // namespace
+}  // namespace crossrank::node

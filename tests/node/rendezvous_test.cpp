@@ -1,0 +1,133 @@
+#include <array>
+#include <csignal>
+
+#include <gmock/gmock.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "tests/node/rendezvous_support.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Where the ranks meet: each promise holds at all three places that it makes sense for.
+enum class Place { socket, threads };
+
+class Rendezvous : public testing::TestWithParam<Place> {
+ protected:
+  [[nodiscard]] node::NodeOptions options(int rank, int ranks, milliseconds timeout = std::chrono::seconds(20)) const {
+    auto out = node_options(job, rank, ranks, timeout);
+    out.threads = GetParam() == Place::threads;
+    return out;
+  }
+  std::string job = random_job_id();
+};
+
+TEST_P(Rendezvous, ends_with_the_same_memory_for_all) {
+  for (auto const& error : join_all({options(0, 3), options(1, 3), options(2, 3)})) EXPECT_EQ(text_of(error), "");
+}
+
+TEST_P(Rendezvous, names_a_rank_that_does_not_come) {
+  auto const errors = join_all({options(0, 3, milliseconds(300)), options(2, 3, milliseconds(300))});
+  for (auto const& error : errors) {
+    auto const info = expect_error<TimeoutError>(error);
+    EXPECT_THAT(info.culprits, ElementsAre(1));
+    EXPECT_THAT(info.message, HasSubstr("did not come within 300 ms: 1"));
+    EXPECT_THAT(info.resource.empty() ? info.message : info.resource, HasSubstr(job));
+  }
+}
+
+TEST_P(Rendezvous, refuses_a_rank_that_comes_twice) {
+  auto const errors = join_all({options(0, 2, milliseconds(500)), options(0, 2, milliseconds(500))});
+  int twice = 0;
+  for (auto const& error : errors) {
+    if (text_of(error).find("came twice") == std::string::npos) continue;
+    ++twice;
+    auto const info = expect_error<UsageError>(error);
+    if (GetParam() == Place::socket) { EXPECT_THAT(info.message + info.got, HasSubstr("pid " + std::to_string(::getpid()))); }
+  }
+  EXPECT_EQ(twice, 1);
+}
+
+TEST_P(Rendezvous, tells_all_when_they_expect_different_numbers) {
+  auto const started = steady_clock::now();
+  auto const errors = join_all({options(0, 3), options(1, 3), options(2, 4)});
+  for (auto const& error : errors) {
+    auto const info = expect_error<MismatchError>(error);
+    EXPECT_THAT(text_of(error), HasSubstr("3"));
+    EXPECT_THAT(text_of(error), HasSubstr("4"));
+  }
+  EXPECT_LT(steady_clock::now() - started, std::chrono::seconds(10));
+}
+
+INSTANTIATE_TEST_SUITE_P(At, Rendezvous, testing::Values(Place::socket, Place::threads),
+                         [](auto const& one) { return one.param == Place::socket ? "a_socket" : "threads"; });
+
+TEST(SocketRendezvous, gives_up_on_a_squatter_of_this_user_and_names_it) {
+  auto const job = random_job_id();
+  int const squatter = MeetingPlace(job).squat(16);
+  ASSERT_GE(squatter, 0);
+  auto const info = expect_error<TimeoutError>(join_all({node_options(job, 0, 2, milliseconds(300))})[0]);
+  EXPECT_THAT(info.message, HasSubstr("pid " + std::to_string(::getpid())));
+  ::close(squatter);
+}
+
+TEST(SocketRendezvous, gives_up_on_a_squatter_whose_backlog_is_full) {
+  auto const job = random_job_id();
+  MeetingPlace const place(job);
+  int const squatter = place.squat(0);
+  std::vector<int> visitors;
+  for (int visitor = place.visit(); visitor >= 0; visitor = place.visit()) visitors.push_back(visitor);
+  EXPECT_THAT(expect_error<TimeoutError>(join_all({node_options(job, 0, 2, milliseconds(300))})[0]).resource, HasSubstr(job));
+  for (int const visitor : visitors) ::close(visitor);
+  ::close(squatter);
+}
+
+TEST(SocketRendezvous, is_not_held_up_by_a_visitor_who_says_nothing) {
+  auto const job = random_job_id();
+  std::vector<std::exception_ptr> errors;
+  int visitor = -1;
+  errors = run_threads({[&] { static_cast<void>(node::NodeDomain::join(node_options(job, 0, 2))); },
+                        [&] {
+                          while ((visitor = MeetingPlace(job).visit()) < 0) std::this_thread::yield();
+                          ::close(visitor);
+                          static_cast<void>(node::NodeDomain::join(node_options(job, 1, 2)));
+                        }});
+  for (auto const& error : errors) EXPECT_EQ(text_of(error), "");
+}
+
+/// Another user at the meeting place: a child that gives its rights up, listens, and says so.
+pid_t squat_as_nobody(std::string const& job, int ready) {
+  MeetingPlace const place(job);
+  pid_t const child = ::fork();
+  if (child != 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::setuid(65534) != 0 || place.squat(16) < 0) ::_exit(1);
+  if (::write(ready, "x", 1) != 1) ::_exit(1);
+  while (true) ::pause();
+}
+
+TEST(SocketRendezvous, refuses_a_squatter_of_another_user) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  auto const job = random_job_id();
+  std::array<int, 2> ready{};
+  ASSERT_EQ(::pipe2(ready.data(), O_CLOEXEC), 0);
+  pid_t const child = squat_as_nobody(job, ready[1]);
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  auto const info = expect_error<UnavailableError>(join_all({node_options(job, 0, 2)})[0]);
+  EXPECT_THAT(info.got, HasSubstr("uid 65534"));
+  EXPECT_THAT(info.got, HasSubstr("pid " + std::to_string(child)));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+}  // namespace
+}  // namespace crossrank::test
