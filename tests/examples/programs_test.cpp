@@ -1,0 +1,67 @@
+#include <algorithm>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/examples/run_example.hpp"
+
+namespace crossrank::test {
+namespace {
+
+class Programs : public testing::TestWithParam<int> {};
+
+TEST_P(Programs, hello_joins_one_part_per_rank) {
+  auto const end = run_example(GetParam(), "hello");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out, "[0] " + std::to_string(24 * GetParam()) + " bytes\n");
+}
+
+TEST_P(Programs, fp8_agrees_on_the_largest_scale) {
+  auto const end = run_example(GetParam(), "fp8");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  auto const rows = std::to_string(2 * GetParam());
+  auto const count = std::to_string(8 * GetParam());
+  auto const rest = ": F8_E4M3 [" + rows + ", 4], scale 1.000, " + count + " of " + count + " are 1\n";
+  EXPECT_EQ(end.out, "[0] gate_proj" + rest + "[0] up_proj" + rest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Programs, testing::Values(1, 2, 4),
+                         [](auto const& each) { return std::to_string(each.param); });
+
+TEST(PpMerge, keeps_the_order_of_the_model) {
+  auto const end = run_example(2, "pp_merge");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out,
+            "[0] tp 0: layer 0, first weight 0.0\n"
+            "[0] tp 0: layer 1, first weight 1.0\n"
+            "[0] tp 0: layer 2, first weight 2.0\n");
+}
+
+TEST(PpMerge, merges_each_tensor_parallel_rank_by_itself) {
+  auto const end = run_example(4, "pp_merge");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  for (std::string const rank : {"[0] tp 0: ", "[1] tp 1: "}) {
+    for (std::string const layer :
+         {"layer 0, first weight 0.0\n", "layer 1, first weight 1.0\n", "layer 2, first weight 2.0\n"}) {
+      EXPECT_THAT(end.out, testing::HasSubstr(rank + layer));
+    }
+  }
+  EXPECT_EQ(std::count(end.out.begin(), end.out.end(), '\n'), 6);
+}
+
+TEST(PpMerge, merges_one_stage_alone) {
+  auto const end = run_example(1, "pp_merge");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out,
+            "[0] tp 0: layer 0, first weight 0.0\n"
+            "[0] tp 0: layer 1, first weight 1.0\n");
+}
+
+}  // namespace
+}  // namespace crossrank::test

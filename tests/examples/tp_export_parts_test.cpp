@@ -1,0 +1,135 @@
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/safetensors.hpp>
+
+#include "examples/tp_export/checkpoint.hpp"
+#include "examples/tp_export/leftovers.hpp"
+#include "examples/tp_export/llama_plan.hpp"
+#include "examples/tp_export/make_model.hpp"
+#include "examples/tp_export/merge.hpp"
+#include "examples/tp_export/shards.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace tp_export {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+LlamaPlan plan_for(int ranks, bool tied = true) {
+  return {{.layers = 2, .hidden = 64, .heads = 8, .kv_heads = 4, .tied = tied}, ranks};
+}
+
+TEST(LlamaPlan, knows_how_each_tensor_is_spread) {
+  auto const plan = plan_for(2);
+  EXPECT_EQ(plan.spread_of("model.layers.1.self_attn.k_proj.weight"), Spread::column);
+  EXPECT_EQ(plan.spread_of("model.layers.0.self_attn.o_proj.weight"), Spread::row);
+  EXPECT_EQ(plan.spread_of("model.layers.0.mlp.down_proj.weight"), Spread::row);
+  EXPECT_EQ(plan.spread_of("model.layers.0.mlp.down_proj.bias"), Spread::replicated);
+  EXPECT_EQ(plan.spread_of("model.norm.weight"), Spread::replicated);
+  EXPECT_EQ(plan.spread_of("model.embed_tokens.weight"), Spread::column);
+  EXPECT_EQ(plan.spread_of("lm_head.weight"), Spread::dropped);
+  EXPECT_EQ(plan_for(2, false).spread_of("lm_head.weight"), Spread::column);
+}
+
+TEST(LlamaPlan, refuses_names_that_no_llama_has) {
+  auto const plan = plan_for(2);
+  for (char const* name :
+       {"model.layers.2.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight", "model.layers.0",
+        "model.layers.0x.mlp.up_proj.weight", "model.layers.0.mlp.experts.0.up_proj.weight", "norm.weight", ""}) {
+    EXPECT_THROW((void)plan.spread_of(name), std::runtime_error) << name;
+  }
+}
+
+TEST(LlamaPlan, parts_cover_a_dimension) {
+  for (int const ranks : {1, 2, 4}) {
+    auto const plan = plan_for(ranks);
+    for (std::int64_t const length : {0, 1, 3, 64, 321}) {
+      std::int64_t next = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        auto const part = plan.part_of(length, rank);
+        EXPECT_EQ(part.begin, next);
+        next += part.length;
+      }
+      EXPECT_EQ(next, length);
+    }
+  }
+}
+
+TEST(LlamaPlan, refuses_ranks_that_do_not_divide_the_heads) {
+  EXPECT_THROW((void)plan_for(3), std::runtime_error);
+  EXPECT_THROW((void)plan_for(8), std::runtime_error) << "4 key/value heads";
+}
+
+TEST(Leftovers, names_what_came_and_is_not_expected) {
+  crossrank::test::TemporaryDirectory const folder;
+  std::ofstream(folder.path() / "old") << "x";
+  Leftovers leftovers;
+  leftovers.watch(folder.path());
+  std::ofstream(folder.path() / "expected") << "x";
+  EXPECT_THAT(leftovers.find({folder.path() / "expected"}), testing::IsEmpty());
+
+  std::ofstream(folder.path() / ".temporary") << "x";
+  EXPECT_THAT(leftovers.find({folder.path() / "expected"}),
+              testing::ElementsAre((folder.path() / ".temporary").string()));
+}
+
+TEST(Compare, finds_one_bit) {
+  crossrank::test::TemporaryDirectory const folder;
+  make_model(folder.path(), ModelSize::small);
+  SourceModel const source(folder.path());
+  auto const plan = plan_for(1);
+  auto const world = xr::connect({.backend = "fake"});
+  auto weights = xr::load_safetensors(folder.path() / "model.safetensors");
+  EXPECT_EQ(compare(weights, source, plan, world), "");
+
+  auto const name = std::string("model.layers.1.mlp.down_proj.weight");
+  auto changed = weights;
+  changed.insert_or_assign(name, weights.at(name).clone());
+  changed.at(name).mutable_bytes()[12'345] ^= std::byte{4};
+  EXPECT_THAT(compare(changed, source, plan, world), HasSubstr(name + " differs"));
+  changed.erase(name);
+  EXPECT_THAT(compare(changed, source, plan, world), HasSubstr(name + " is missing"));
+  weights.insert_or_assign("more", xr::Tensor::scalar(1));
+  EXPECT_THAT(compare(weights, source, plan, world), HasSubstr("21 tensors"));
+}
+
+TEST(Merge, refuses_replicas_that_differ) {
+  std::array<std::string, 2> said;
+  auto const rank_main = [&](int rank) {
+    try {
+      auto const world = xr::connect({.backend = "shm",
+                                      .rank = rank,
+                                      .world_size = 2,
+                                      .job_id = "replicas" + std::to_string(::getpid()),
+                                      .ranks_are = xr::RanksAre::threads});
+      Unit unit{.name = "model"};
+      unit.weights.insert_or_assign("model.norm.weight",
+                                    xr::Tensor::of<float>(std::vector<float>(4, static_cast<float>(rank)), {4}));
+      (void)merge_shards({unit}, plan_for(2), world, {}, [](std::size_t) {});
+    } catch (std::exception const& e) {
+      said[static_cast<std::size_t>(rank)] = e.what();
+    }
+  };
+  std::thread other(rank_main, 1);
+  rank_main(0);
+  other.join();
+
+  EXPECT_EQ(said[0], "rank 1 holds another model.norm.weight than rank 0");
+  EXPECT_THAT(said[1], HasSubstr(said[0]));
+}
+
+}  // namespace
+}  // namespace tp_export
