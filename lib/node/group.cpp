@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "lib/node/counters.hpp"
@@ -85,28 +86,45 @@ Group::~Group() {
   domain_->leave_group_block(block_);
 }
 
+/// The block of a group to be: given back when the ranks do not agree to use it.
+struct Group::NewBlock {
+  NewBlock(NodeDomain& its_domain, Group const& parent, std::vector<int> const& members, std::string const& name) : domain(its_domain) {
+    std::vector<int> on_node;
+    for (int const member : members) on_node.push_back(parent.node_rank(member));
+    index = domain.make_group_block(on_node, name);
+  }
+  ~NewBlock() {
+    if (!in_use) domain.group_block(index).used.store(block_free, std::memory_order_release);
+  }
+  NewBlock(NewBlock const&) = delete;
+  NewBlock& operator=(NewBlock const&) = delete;
+
+  NodeDomain& domain;
+  std::uint32_t index = 0;
+  bool in_use = false;
+};
+
 std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string name, std::uint64_t digest,
                                     spi::Patience const& patience) {
+  domain_->require_own_process("split");
   auto const found = std::find(members.begin(), members.end(), rank_);
-  bool const makes = !members.empty() && found == members.begin();
   Post arrival{.verb = spi::Verb::split, .digest = digest};
-  std::uint32_t block = 0;
-  std::uint64_t round = 0;
-  try {
-    if (makes) {
-      std::vector<int> on_node;
-      for (int const member : members) on_node.push_back(node_rank(member));
-      block = domain_->make_group_block(on_node, name);
-      arrival.inlined = std::as_bytes(std::span(&block, 1));
+  std::optional<NewBlock> made;
+  if (found != members.end() && found == members.begin()) {
+    try {
+      made.emplace(*domain_, *this, members, name);
+      arrival.inlined = std::as_bytes(std::span(&made->index, 1));
+    } catch (Error const& e) {
+      wait(post_error(arrival, {.type = to_string(e.code()), .text = e.what()}, patience), patience, "split");
+      throw;
     }
-    CROSSRANK_CRASH_POINT("node.group.block_made");
-    round = post(arrival, patience);
-  } catch (UnavailableError const& e) {
-    wait(post_error(arrival, {.type = "UnavailableError", .text = e.what()}, patience), patience, "split");
-    throw;
   }
+  CROSSRANK_CRASH_POINT("node.group.block_made");
+  auto const round = post(arrival, patience);
   if (wait(round, patience, "split") == Outcome::passed_failed) throw remote_error(round, "split");
+  if (made) made->in_use = true;
   if (members.empty()) return nullptr;
+  std::uint32_t block = 0;
   std::memcpy(&block, this->arrival(members.front(), round).inlined, sizeof block);
   auto const new_rank = static_cast<int>(found - members.begin());
   return std::shared_ptr<Group>(new Group(domain_, block, std::move(name), new_rank));
@@ -159,9 +177,9 @@ void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t fl
   record.last_round.store(round, std::memory_order_relaxed);
   progress();
   auto& flight = domain_->flight(domain_->rank());
-  auto const position = flight.position.load(std::memory_order_relaxed);
+  // Two threads of this rank may arrive in two groups at once: each takes an entry of its own.
+  auto const position = flight.position.fetch_add(1, std::memory_order_acq_rel);
   flight.ring[position % FlightRing::entries] = {record.heartbeat.load(std::memory_order_relaxed), round, post.bytes, block_, static_cast<std::uint32_t>(post.verb)};
-  flight.position.store(position + 1, std::memory_order_release);
   posted_ = round + (post.also_closes != 0 ? 1 : 0);
   CROSSRANK_CRASH_POINT("node.group.arriving");
   // A read-modify-write, not a store: whoever announced its sleep before this sees the arrival, or is seen and rung.

@@ -114,6 +114,7 @@ class Group : public std::enable_shared_from_this<Group> {
  private:
   friend class Patrol;
   class RoundCondition;
+  struct NewBlock;
 
   Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::string name, int rank);
   [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(header_->decision.load(std::memory_order_seq_cst)); }
