@@ -9,6 +9,7 @@
 #include <crossrank/log.hpp>
 #include <crossrank/mesh.hpp>
 #include <crossrank/parallel.hpp>
+#include <crossrank/safetensors.hpp>
 #include <crossrank/shape.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/statistics.hpp>
