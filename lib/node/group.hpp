@@ -136,7 +136,9 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] Verdict judge(std::uint64_t round) const noexcept;
   [[nodiscard]] bool decide(Decision from, Verdict verdict) noexcept;
   void fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text) noexcept;
-  void fail_lost(std::vector<int> const& lost) noexcept;
+  /// Who is dead or has left and is still waited for.
+  [[nodiscard]] std::vector<int> lost_members(Condition& condition) const;
+  void fail_lost(Condition& condition) noexcept;
   void ring_all() noexcept;
   [[nodiscard]] std::string describe_mismatch(std::uint64_t round, std::vector<int>& blamed) const;
   [[noreturn]] void throw_decision(Decision decision, std::string_view operation) const;

@@ -82,7 +82,7 @@ class NamedRendezvous final : public Rendezvous {
     auto const before = header.attached.fetch_add(1, std::memory_order_acq_rel) & ~refused_bit;
     if (before + 1 == all) system().shm_unlink(control_name(options_).c_str());
     while ((header.attached.load(std::memory_order_acquire) & ~refused_bit) < all) {
-      pause_or_fail("did not finish attaching", -1);
+      pause_or_fail("did not finish attaching", first_unattached());
     }
     system().shm_unlink(own_name_.c_str());
     own_name_.clear();
@@ -201,10 +201,22 @@ class NamedRendezvous final : public Rendezvous {
     }
     auto const* const records = reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
     for (int rank = 0; rank < options_.ranks; ++rank) {
+      // Who gave up by itself has left before its token went, and is not the cause.
+      auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
+      if (state == RankState::left) continue;
       auto const life = records[rank].life.load(std::memory_order_acquire);
       constexpr std::uint32_t owner_died = 0x40000000;
       if ((life & owner_died) != 0) fail(ErrorCode::peer_lost, "died before all ranks had attached", rank);
     }
+  }
+
+  /// The first rank that has not come as far as its life token; -1 when all have.
+  int first_unattached() const {
+    auto const* const records = reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      if (records[rank].life.load(std::memory_order_acquire) == 0) return rank;
+    }
+    return -1;
   }
 
   void pause_or_fail(std::string const& what, int rank) const {

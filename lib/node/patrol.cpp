@@ -49,23 +49,35 @@ bool Patrol::too_slow(int member, std::chrono::nanoseconds awake) {
   return watched.silent >= (in_user_code && beats ? patience_.user_limit : patience_.timeout);
 }
 
-void Group::fail_lost(std::vector<int> const& lost) noexcept {
-  fail(Verdict::lost, lost, named(lost) + " did not arrive: " + domain_->describe(node_rank(lost.front())));
-}
-
-void Group::fail_if_lost(Condition& condition) noexcept {
+std::vector<int> Group::lost_members(Condition& condition) const {
   std::vector<int> lost;
   for (int member = 0; member < size_; ++member) {
     if (member != rank_ && departed(member) && condition.waits_for(member)) lost.push_back(member);
   }
-  if (!lost.empty() && !condition.done()) fail_lost(lost);
+  return lost;
+}
+
+void Group::fail_lost(Condition& condition) noexcept {
+  // Who has left may have done so because of a death. That death came first, so a second look finds it: the dead alone
+  // are the cause then, and all ranks name the same.
+  auto lost = lost_members(condition);
+  auto const alive = std::stable_partition(lost.begin(), lost.end(), [this](int member) {
+    return domain_->record(node_rank(member)).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::dead);
+  });
+  if (alive != lost.begin()) lost.erase(alive, lost.end());
+  if (lost.empty() || condition.done()) return;
+  fail(Verdict::lost, lost, named(lost) + " did not arrive: " + domain_->describe(node_rank(lost.front())));
+}
+
+void Group::fail_if_lost(Condition& condition) noexcept {
+  if (!lost_members(condition).empty()) fail_lost(condition);
 }
 
 void Patrol::look(Group::Condition& condition) {
   auto const now = platform::system().now();
   auto const awake = std::min<std::chrono::nanoseconds>(now - last_look_, 2 * slice_);
   last_look_ = now;
-  std::vector<int> lost;
+  bool lost = false;
   std::vector<int> slow;
   for (int member = 0; member < group_.size(); ++member) {
     if (member == group_.rank()) continue;
@@ -73,14 +85,14 @@ void Patrol::look(Group::Condition& condition) {
     bool const gone = group_.departed(member) || group_.domain().has_departed_slow(group_.node_rank(member));
     if (!condition.waits_for(member)) continue;
     if (gone) {
-      lost.push_back(member);
+      lost = true;
     } else if (too_slow(member, awake)) {
       slow.push_back(member);
     }
   }
   if (condition.done()) return;
-  if (!lost.empty()) {
-    group_.fail_lost(lost);
+  if (lost) {
+    group_.fail_lost(condition);
   } else if (!slow.empty()) {
     group_.fail(Verdict::timeout, slow,
                 named(slow) + " made no progress for " + milliseconds(patience_.timeout) + ": " + group_.domain().describe(group_.node_rank(slow.front())));

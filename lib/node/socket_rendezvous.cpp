@@ -80,6 +80,11 @@ Attachment map_memory(NodeOptions const& options, Fd control_fd, Fd own_arena, s
   return out;
 }
 
+/// Keeps the segment mapped.
+std::shared_ptr<ControlHeader> header_of(Attachment const& memory) {
+  return {memory.control, reinterpret_cast<ControlHeader*>(memory.control->data())};
+}
+
 Frame make_frame(NodeOptions const& options, Kind kind) {
   Frame frame;
   frame.layout = layout_version;
@@ -115,7 +120,12 @@ class Host final : public Rendezvous {
     try {
       for (auto& [rank, guest] : guests_) expect(rank, Kind::ready);
       CROSSRANK_CRASH_POINT("node.rendezvous.host_all_ready");
-      for (auto& [rank, guest] : guests_) tell(rank, make_frame(options_, Kind::go), {});
+      header_->attached.store(static_cast<std::uint32_t>(options_.ranks), std::memory_order_release);
+      for (auto& [rank, guest] : guests_) {
+        // One that has died meanwhile shows in the control segment, to all alike: it must not end the start of some.
+        static_cast<void>(send_frame(guest.socket.get(), make_frame(options_, Kind::go), {}, until_));
+        CROSSRANK_CRASH_POINT("node.rendezvous.host_said_go");
+      }
     } catch (Error const& e) {
       refuse_all(e);
       throw;
@@ -143,7 +153,9 @@ class Host final : public Rendezvous {
     arenas[static_cast<std::size_t>(options_.rank)] = reopen_read_only(own);
     CROSSRANK_CRASH_POINT("node.rendezvous.host_has_arenas");
     for (auto& [rank, guest] : guests_) hand_out(rank, arenas);
-    return map_memory(options_, std::move(control), std::move(own), std::move(arenas), sizes.arena_bytes);
+    auto memory = map_memory(options_, std::move(control), std::move(own), std::move(arenas), sizes.arena_bytes);
+    header_ = header_of(memory);
+    return memory;
   }
 
   void hand_out(int rank, std::vector<Fd> const& arenas) {
@@ -323,6 +335,7 @@ class Host final : public Rendezvous {
   }
 
   NodeOptions options_;
+  std::shared_ptr<ControlHeader> header_;  ///< in the control segment; `attached` is all ranks once all are ready
   Fd listener_;
   std::chrono::nanoseconds until_;
   std::uint64_t space_;
@@ -356,13 +369,20 @@ class GuestSide final : public Rendezvous {
     }
     CROSSRANK_CRASH_POINT("node.rendezvous.guest_has_memory");
     check_shared_memory(control.front(), ControlGeometry(options_.ranks).total_bytes(), "control segment");
-    return map_memory(options_, std::move(control.front()), std::move(own), std::move(arenas), welcome.value);
+    auto memory = map_memory(options_, std::move(control.front()), std::move(own), std::move(arenas), welcome.value);
+    header_ = header_of(memory);
+    return memory;
   }
 
   void ready() override {
     say(make_frame(options_, Kind::ready), {});
     CROSSRANK_CRASH_POINT("node.rendezvous.guest_ready");
-    static_cast<void>(hear(Kind::go));
+    try {
+      static_cast<void>(hear(Kind::go));
+    } catch (PeerLostError const&) {
+      // The host may die while it says go. Whom it has not reached joins all the same, and finds the death as the others do.
+      if (header_->attached.load(std::memory_order_acquire) != static_cast<std::uint32_t>(options_.ranks)) throw;
+    }
     socket_ = Fd();
   }
 
@@ -428,6 +448,7 @@ class GuestSide final : public Rendezvous {
   }
 
   NodeOptions options_;
+  std::shared_ptr<ControlHeader> header_;  ///< in the control segment
   Fd socket_;
   std::int64_t host_pid_;
   std::chrono::nanoseconds until_;

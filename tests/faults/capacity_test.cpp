@@ -1,0 +1,119 @@
+// The arena's cap: an error on all ranks that says what was wanted, used and allowed, after which the group goes on.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/parallel.hpp>
+#include <crossrank/shared_memory_workspace.hpp>
+
+#include "tests/faults/fault_report.hpp"
+#include "tests/faults/fault_workload.hpp"
+
+namespace crossrank {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::uint64_t cap = std::uint64_t{8} << 20;
+constexpr std::int64_t too_much = std::int64_t{12} << 20;
+constexpr std::int64_t a_third = std::int64_t{5} << 19;
+
+ConnectOptions small_arena() {
+  auto options = test::fault_options();
+  options.arena_cap = cap;
+  return options;
+}
+
+CROSSRANK_RANK_SCENARIO(ask_for_too_much) {
+  return test::end_with_verdict(self, [&] {
+    auto world = connect(small_arena());
+    test::say_verdict(self, "large", [&] {
+      auto const mine = test::sample_tensor(self.rank, 1, self.rank == 1 ? too_much : 5000);
+      get_tensors_parallel(mine, world).close();
+    });
+    test::gather_everything(world, 0, 2);
+    world.close();
+  });
+}
+
+TEST(FaultsArenaCap, is_an_error_with_its_sizes_after_which_the_group_goes_on) {
+  auto const job = test::run_ranks(3, "ask_for_too_much");
+  EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
+  auto const own = test::verdict_of(job.ranks.at(1), "large");
+  EXPECT_EQ(own.code, "io") << job.text();
+  EXPECT_THAT(own.text, HasSubstr(std::to_string(cap)));
+  EXPECT_THAT(own.text, HasSubstr("no room for 1"));  // 12 MiB, and what goes with them
+  EXPECT_THAT(own.text, HasSubstr("CROSSRANK_ARENA_CAP"));
+  for (std::size_t const rank : {0U, 2U}) {
+    auto const verdict = test::verdict_of(job.ranks.at(rank), "large");
+    EXPECT_EQ(verdict.code, "remote") << job.text();
+    EXPECT_THAT(verdict.blames, ElementsAre(1)) << job.text();
+    EXPECT_THAT(verdict.text, HasSubstr(std::to_string(cap)));
+  }
+}
+
+CROSSRANK_RANK_SCENARIO(hold_everything) {
+  return test::end_with_verdict(self, [&] {
+    auto world = connect(small_arena());
+    std::vector<Tensor> held;
+    bool full = false;
+    for (int round = 0; !full && round < 10; ++round) {
+      full = !test::say_verdict(self, "holding", [&] {
+        auto items = get_tensors_parallel(test::sample_tensor(self.rank, round, a_third), world).take();
+        if (self.rank == 0) held.push_back(items.at(1));
+      });
+    }
+    // What is held is whole, however little room there is.
+    for (std::size_t round = 0; round < held.size(); ++round) test::require_sample(held[round], 1, static_cast<int>(round), a_third);
+    held.clear();
+    world.barrier();
+    auto again = get_tensors_parallel(test::sample_tensor(self.rank, 99, a_third), world).take();
+    if (self.rank == 0) test::require_sample(again.at(1), 1, 99, a_third);
+    world.close();
+  });
+}
+
+TEST(FaultsArenaCap, names_the_rank_whose_leases_pin_the_memory) {
+  auto const job = test::run_ranks(2, "hold_everything");
+  EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
+  auto const verdict = test::verdict_of(job.ranks.at(1), "holding");
+  EXPECT_EQ(verdict.code, "io") << job.text();
+  EXPECT_THAT(verdict.text, HasSubstr("leased by rank 0"));
+  EXPECT_THAT(verdict.text, HasSubstr(std::to_string(cap)));
+  EXPECT_EQ(test::verdict_of(job.ranks.at(0), "holding").code, "remote") << job.text();
+}
+
+CROSSRANK_RANK_SCENARIO(allocate_until_full) {
+  return test::end_with_verdict(self, [&] {
+    auto world = connect(small_arena());
+    SharedMemoryWorkspace const workspace(world);
+    std::vector<Tensor> held;
+    test::say_verdict(self, "full", [&] {
+      while (held.size() < 100) held.push_back(workspace.zeros({a_third}, Dtype::u8));
+    });
+    world.barrier();
+    held.clear();
+    world.barrier();
+    test::gather_everything(world, 0, 3);
+    world.close();
+  });
+}
+
+/// The reservation is one for the node: ranks that race for the last bytes get errors, never a signal.
+TEST(FaultsArenaCap, holds_for_all_ranks_together) {
+  auto const job = test::run_ranks(3, "allocate_until_full");
+  EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
+  for (auto const& rank : job.ranks) {
+    auto const verdict = test::verdict_of(rank, "full");
+    EXPECT_EQ(verdict.code, "io") << job.text();
+    EXPECT_THAT(verdict.text, HasSubstr("this rank's own tensors"));
+  }
+}
+
+}  // namespace
+}  // namespace crossrank

@@ -1,0 +1,143 @@
+// A rank is killed at each named crash point, as the one where the ranks meet and as a guest, as receiver and as writer.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "crash_points.generated.hpp"
+#include "lib/node/names.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "tests/faults/fault_report.hpp"
+#include "tests/faults/fault_workload.hpp"
+#include "tests/faults/limited_system.hpp"
+#include "tests/support/leak_check.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "workspace/clean_workspace.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ProcessRanks;
+using test::Verdict;
+
+constexpr int ranks = 3;
+constexpr auto connect_timeout = std::chrono::seconds(3);
+
+struct Case {
+  std::string point{};
+  int victim = 0;
+  int visit = 1;  ///< at which the victim dies
+};
+
+bool starts_with_any(std::string_view name, std::vector<std::string_view> const& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
+}
+
+/// Before all ranks have met, an error can name the process only, and not all ranks need the same words.
+bool while_connecting(std::string_view point) {
+  return starts_with_any(point, {"node.rendezvous.", "node.segment.", "node.named.", "node.domain."});
+}
+bool needs_names(std::string_view point) { return point.starts_with("node.named."); }
+bool needs_no_memfd(std::string_view point) { return point == "node.segment.named"; }
+/// Whether the victim must be the one whom the others find.
+bool needs_first(std::string_view point) { return starts_with_any(point, {"node.rendezvous.host", "node.rendezvous.bound", "node.named."}); }
+
+int first_of(Case const& c) { return needs_first(c.point) || c.victim == 2 ? c.victim : 2; }
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (auto const point : test::crash_points) {
+    for (int const victim : {0, 1}) {
+      cases.push_back({std::string(point), victim, 1});
+      if (!while_connecting(point)) cases.push_back({std::string(point), victim, 4});
+    }
+  }
+  return cases;
+}
+
+std::string name_of(testing::TestParamInfo<Case> const& info) {
+  auto name = info.param.point + "_rank" + std::to_string(info.param.victim) + "_visit" + std::to_string(info.param.visit);
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+/// Arguments: directory, point, victim, visit, who comes first, names or not, memfd or not.
+CROSSRANK_RANK_SCENARIO(die_at_crash_point) {
+  fs::path const directory = self.arguments.at(0);
+  bool const is_first = std::stoi(self.arguments.at(4)) == self.rank;
+  test::LimitedSystem system;
+  system.refuse_sockets = self.arguments.at(5) == "1";
+  system.refuse_memfd = self.arguments.at(6) == "1";
+  if (is_first) system.mark = directory / "first_is_there";
+  platform::ScopedSystem const scoped(system);
+  if (std::stoi(self.arguments.at(2)) == self.rank) platform::arm_crash_point(self.arguments.at(1), std::stoi(self.arguments.at(3)));
+  return test::end_with_verdict(self, [&] {
+    auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!is_first && !fs::exists(directory / "first_is_there") && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    auto options = test::fault_options();
+    options.connect_timeout = connect_timeout;
+    test::use_everything(connect(options), directory / "workspace");
+  });
+}
+
+/// The error names the victim: as a rank, or as the process that nobody knew more of.
+void expect_names_victim(Verdict const& verdict, Case const& c, pid_t pid, std::string const& context) {
+  bool const blamed = std::find(verdict.blames.begin(), verdict.blames.end(), c.victim) != verdict.blames.end();
+  bool const named = verdict.text.find("pid " + std::to_string(pid)) != std::string::npos;
+  EXPECT_TRUE(blamed || named) << context;
+  EXPECT_TRUE(verdict.code == "peer_lost" || verdict.code == "timeout") << context;
+}
+
+void expect_nothing_left(fs::path const& directory) {
+  static_cast<void>(node::sweep_names());  // the next start does
+  if (!fs::exists(directory)) return;
+  static_cast<void>(workspace::clean_workspace(directory));
+  EXPECT_TRUE(fs::is_empty(directory)) << fs::directory_iterator(directory)->path();
+}
+
+class KillAtCrashPoint : public testing::TestWithParam<Case> {};
+
+TEST_P(KillAtCrashPoint, ends_all_ranks_with_its_name) {
+  auto const& c = GetParam();
+  test::TemporaryDirectory const temporary;
+  test::LeakCheck const leaks;
+  ProcessRanks job(ranks, "die_at_crash_point",
+                   {.deadline = std::chrono::seconds(120),
+                    .arguments = {temporary.path(), c.point, std::to_string(c.victim), std::to_string(c.visit), std::to_string(first_of(c)),
+                                  needs_names(c.point) ? "1" : "0", needs_no_memfd(c.point) ? "1" : "0"}});
+  auto const pid = job.pid(c.victim);
+  for (int rank = 0; rank < ranks; ++rank) static_cast<void>(job.wait_for_exit(rank, std::chrono::seconds(120)));
+  expect_nothing_left(temporary.path() / "workspace");
+  auto const outcome = job.wait();
+
+  auto const& victim = outcome.ranks.at(static_cast<std::size_t>(c.victim));
+  if (c.visit == 1) {
+    ASSERT_EQ(victim.signal, SIGKILL) << "the point was never reached\n" << outcome.text();
+  } else if (victim.signal == 0) {
+    EXPECT_EQ(test::expect_one_verdict(outcome).code, "ok") << outcome.text();
+    return;
+  }
+  if (while_connecting(c.point)) {
+    EXPECT_FALSE(outcome.timed_out) << outcome.text();
+    EXPECT_TRUE(outcome.leaks.empty()) << outcome.text();
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank != c.victim) expect_names_victim(test::verdict_of(outcome.ranks[static_cast<std::size_t>(rank)]), c, pid, outcome.text());
+    }
+    return;
+  }
+  auto const verdict = test::expect_one_verdict(outcome, {c.victim});
+  if (verdict.code == "ok") return;  // it had done all that it owed
+  EXPECT_EQ(verdict.code, "peer_lost") << outcome.text();
+  EXPECT_TRUE(verdict.blames_only(c.victim)) << outcome.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, KillAtCrashPoint, testing::ValuesIn(all_cases()), name_of);
+
+}  // namespace
+}  // namespace crossrank

@@ -1,0 +1,87 @@
+#include "tests/faults/fault_report.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+bool say_verdict(RankSelf const& self, std::string_view label, std::function<void()> const& body) {
+  auto const start = Clock::now();
+  Verdict verdict{.code = "ok"};
+  try {
+    body();
+  } catch (Error const& e) {
+    verdict = {.code = to_string(e.code()), .blames = {e.culprits().begin(), e.culprits().end()}, .text = one_line(e.what())};
+  } catch (std::exception const& e) {
+    verdict = {.code = "foreign", .text = one_line(e.what())};
+  }
+  auto const took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+  std::ostringstream line;
+  line << "verdict " << label << ' ' << verdict.code << ' ' << took << ' ' << verdict.blames.size();
+  for (int const rank : verdict.blames) line << ' ' << rank;
+  line << ' ' << verdict.text;
+  self.say(line.str());
+  return verdict.code == "ok";
+}
+
+int end_with_verdict(RankSelf const& self, std::function<void()> const& body) {
+  say_verdict(self, "end", body);
+  return 0;
+}
+
+Verdict verdict_of(RankOutcome const& outcome, std::string_view label) {
+  std::istringstream lines(outcome.out);
+  Verdict verdict;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string first;
+    std::string name;
+    words >> first >> name;
+    if (first != "verdict" || name != label) continue;
+    std::size_t blames = 0;
+    words >> verdict.code >> verdict.milliseconds >> blames;
+    verdict.blames.resize(blames);
+    for (auto& rank : verdict.blames) words >> rank;
+    words.get();
+    std::getline(words, verdict.text);
+  }
+  return verdict;
+}
+
+Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victims, std::string_view label) {
+  EXPECT_FALSE(job.timed_out) << job.text();
+  EXPECT_TRUE(job.leaks.empty()) << job.text();
+  Verdict common;
+  bool first = true;
+  for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    if (std::find(victims.begin(), victims.end(), static_cast<int>(rank)) != victims.end()) continue;
+    EXPECT_TRUE(job.ranks[rank].ok()) << "rank " << rank << "\n" << job.text();
+    auto const verdict = verdict_of(job.ranks[rank], label);
+    if (std::exchange(first, false)) common = verdict;
+    EXPECT_TRUE(verdict.same(common)) << "rank " << rank << " got another verdict\n" << job.text();
+  }
+  EXPECT_FALSE(common.code.empty()) << "no verdict \"" << label << "\"\n" << job.text();
+  return common;
+}
+
+ConnectOptions fault_options(std::chrono::milliseconds timeout) {
+  return {.timeout = timeout, .connect_timeout = std::chrono::seconds(30), .arena_cap = std::uint64_t{64} << 20};
+}
+
+}  // namespace crossrank::test

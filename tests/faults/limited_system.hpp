@@ -1,0 +1,47 @@
+#pragma once
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "lib/platform/system.hpp"
+
+namespace crossrank::test {
+
+/// An operating system that refuses what filters and old kernels refuse, and says when this rank has begun to meet.
+class LimitedSystem : public platform::System {
+ public:
+  bool refuse_sockets = false;  ///< as a seccomp filter does: EPERM
+  bool refuse_memfd = false;    ///< as a kernel before 3.17 does: ENOSYS
+  /// Made as soon as this rank holds the place where the others will find it; empty: no mark.
+  std::filesystem::path mark{};
+
+  int socket(int domain, int type, int protocol) override {
+    return refuse_sockets ? refuse(EPERM) : System::socket(domain, type, protocol);
+  }
+  int bind(int fd, sockaddr const* address, socklen_t bytes) override {
+    int const result = System::bind(fd, address, bytes);
+    if (result == 0) make_mark();
+    return result;
+  }
+  int memfd_create(char const* name, unsigned flags) override {
+    return refuse_memfd ? refuse(ENOSYS) : System::memfd_create(name, flags);
+  }
+  int shm_open(char const* name, int flags, mode_t mode) override {
+    int const fd = System::shm_open(name, flags, mode);
+    if (fd >= 0 && (flags & O_CREAT) != 0 && refuse_sockets) make_mark();
+    return fd;
+  }
+
+ private:
+  static int refuse(int error) {
+    errno = error;
+    return -1;
+  }
+  void make_mark() const {
+    if (!mark.empty()) std::ofstream(mark).put('\n');
+  }
+};
+
+}  // namespace crossrank::test
