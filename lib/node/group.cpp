@@ -157,7 +157,17 @@ bool Group::posted(int member, std::uint64_t round) const noexcept {
   return before.round.load(std::memory_order_seq_cst) + 1 == round && before.also.load(std::memory_order_seq_cst) != 0;
 }
 
+/// Starts the transfers of the lines that this arrival will need, so that they run beside each other.
+void Group::prefetch(std::uint64_t round) const noexcept {
+  constexpr int few = 8;
+  for (int member = 0; member < std::min(size_, few); ++member) {
+    if (member != rank_) __builtin_prefetch(&blocks_[member].arrivals[round & 1]);
+  }
+  __builtin_prefetch(&header_->decision, 1);
+}
+
 void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t flags) noexcept {
+  prefetch(round);
   auto& line = blocks_[rank_].arrivals[round & 1];
   line.digest = post.digest;
   line.offset = post.offset;
@@ -369,9 +379,17 @@ void Group::wait_for(Condition& condition, spi::Patience const& patience, std::s
   if (wait_awake(condition)) return;
   auto& bell = blocks_[rank_].bell;
   Patrol patrol(*this, patience);
+  std::uint32_t departures = 0;
   for (;;) {
     auto const seen = bell.fetch_or(1, std::memory_order_seq_cst) | 1;
     if (condition.done() || decision().failed()) break;
+    // Who left before the bell was set has rung nobody: partner of the counter's increment in front of that ring.
+    if (auto const now = domain_->header().departures.load(std::memory_order_seq_cst); now != departures) {
+      departures = now;
+      fail_if_lost(condition);
+      advance();
+      continue;
+    }
     count(counters().futex_waits);
     system().futex_wait(reinterpret_cast<std::uint32_t const*>(&bell), seen, patrol.slice());
     if (condition.done() || decision().failed()) break;

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+#include <crossrank/statistics.hpp>
+
+#include "tests/support/thread_ranks.hpp"
+
+/// Waking and deciding, where only the time or a race shows a fault: a sleeper that nobody rings wakes by itself after a
+/// tenth of a second, and a verdict that is overwritten is right most of the time.
+namespace crossrank::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+using Act = void (*)(Collective const& world);
+
+/// How long the last rank needs to come back from `wait` after rank 0's `act`: the median of some trials.
+milliseconds time_to_wake(Act wait, Act act) {
+  constexpr int trials = 9;
+  std::vector<steady_clock::duration> times(trials);
+  std::atomic<int> trial{0};
+  std::atomic<steady_clock::duration::rep> acted{0};
+  run_thread_ranks(2, [&](Collective world) {
+    for (int i = 0; i < trials; ++i) {
+      world.barrier();
+      if (world.rank() == 1) {
+        trial = i + 1;
+        wait(world);
+        times[static_cast<std::size_t>(i)] = steady_clock::now().time_since_epoch() - steady_clock::duration(acted.load());
+        continue;
+      }
+      while (trial.load() <= i) std::this_thread::yield();
+      auto const waits = statistics().futex_waits;
+      while (statistics().futex_waits == waits) std::this_thread::yield();  // the other rank has gone to sleep
+      acted = steady_clock::now().time_since_epoch().count();
+      act(world);
+    }
+    world.close();
+  });
+  std::ranges::nth_element(times, times.begin() + trials / 2);
+  return std::chrono::duration_cast<milliseconds>(times[trials / 2]);
+}
+
+Tensor& token() {
+  thread_local auto tensor = Tensor::zeros({1}, Dtype::u8);
+  return tensor;
+}
+
+TEST(ShmWait, ends_at_once_when_the_last_rank_arrives) {
+  auto const barrier = [](Collective const& world) { world.barrier(); };
+  EXPECT_LT(time_to_wake(barrier, barrier), milliseconds(40));
+}
+
+TEST(ShmWait, ends_at_once_when_a_message_comes) {
+  EXPECT_LT(time_to_wake([](Collective const& world) { world.recv(token(), 0); }, [](Collective const& world) { world.send(token(), 1); }),
+            milliseconds(40));
+}
+
+TEST(ShmWait, ends_at_once_when_a_message_is_taken) {
+  auto const send_nine = [](Collective const& world) {
+    for (int i = 0; i < 9; ++i) world.send(token(), 0);
+  };
+  auto const take_nine = [](Collective const& world) {
+    for (int i = 0; i < 9; ++i) world.recv(token(), 1);
+  };
+  EXPECT_LT(time_to_wake(send_nine, take_nine), milliseconds(40));
+}
+
+TEST(ShmWait, ends_at_once_when_a_group_is_aborted_or_dropped) {
+  auto const wait = [](Collective const& world) {
+    auto const group = world.split_by(0);
+    EXPECT_THROW(group.barrier(), PeerLostError);
+  };
+  EXPECT_LT(time_to_wake(wait, [](Collective const& world) { world.split_by(0).abort("now"); }), milliseconds(40));
+  EXPECT_LT(time_to_wake(wait, [](Collective const& world) { static_cast<void>(world.split_by(0)); }), milliseconds(40));
+}
+
+/// One rank gives the group up while the others arrive: the round passes for all of them or for none.
+TEST(ShmVerdict, is_the_same_for_all_when_an_abort_races_with_the_last_arrival) {
+  constexpr int ranks = 3;
+  constexpr int rounds = 800;
+  std::atomic<int> at_the_line{0};
+  std::vector<std::array<int, ranks>> passed(rounds);
+  run_thread_ranks(ranks, [&](Collective world) {
+    auto const rank = static_cast<std::size_t>(world.rank());
+    for (int i = 0; i < rounds; ++i) {
+      auto const group = world.split_by(0);
+      auto& transport = *group.transport();
+      spi::Ticket ticket{};
+      if (rank == 0) ticket = transport.post_barrier({.verb = spi::Verb::barrier});
+      at_the_line.fetch_add(1);
+      while (at_the_line.load() < (i + 1) * ranks) std::this_thread::yield();
+      for (int pause = 0; rank != 0 && pause < i % 40; ++pause) at_the_line.load();
+      if (rank == 0) group.abort("raced");
+      try {
+        if (rank != 0) ticket = transport.post_barrier({.verb = spi::Verb::barrier});
+        transport.wait(ticket, group.patience());
+        passed[static_cast<std::size_t>(i)][rank] = 1;
+      } catch (PeerLostError const&) {
+        passed[static_cast<std::size_t>(i)][rank] = 0;
+      }
+    }
+    world.close();
+  });
+  int torn = 0;
+  int all = 0;
+  for (auto const& round : passed) {
+    auto const sum = round[0] + round[1] + round[2];
+    all += sum == ranks ? 1 : 0;
+    torn += sum != 0 && sum != ranks ? 1 : 0;
+  }
+  EXPECT_EQ(torn, 0) << all << " rounds of " << rounds << " passed";
+}
+
+}  // namespace
+}  // namespace crossrank::test
