@@ -120,6 +120,7 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(header_->decision.load(std::memory_order_seq_cst)); }
   [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] bool departed(int member) const noexcept;
+  void prefetch(std::uint64_t round) const noexcept;
   void write_arrival(std::uint64_t round, Post const& post, std::uint8_t flags) noexcept;
   void await_own_rounds(spi::Patience const& patience, std::string_view operation);
   /// Decides every round that all members have reached.
