@@ -1,8 +1,8 @@
 #pragma once
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
-#include <vector>
 
 #include "lib/codec/checksum.hpp"
 
@@ -12,7 +12,11 @@ namespace crossrank {
 class ArgumentDigest {
  public:
   ArgumentDigest& add(std::uint64_t value) {
-    values_.push_back(value);
+    if (count_ == values_.size()) {
+      values_[0] = this->value();
+      count_ = 1;
+    }
+    values_[count_++] = value;
     return *this;
   }
   ArgumentDigest& add(std::span<std::int64_t const> values) {
@@ -20,10 +24,11 @@ class ArgumentDigest {
     for (auto const value : values) add(static_cast<std::uint64_t>(value));
     return *this;
   }
-  [[nodiscard]] std::uint64_t value() const { return codec::checksum(std::as_bytes(std::span(values_))); }
+  [[nodiscard]] std::uint64_t value() const { return codec::checksum(std::as_bytes(std::span(values_.data(), count_))); }
 
  private:
-  std::vector<std::uint64_t> values_;
+  std::array<std::uint64_t, 32> values_;  ///< those not digested yet, after the digest of the ones before
+  std::size_t count_ = 0;
 };
 
 }  // namespace crossrank

@@ -76,7 +76,11 @@ class Items final : public detail::RangeItems<Item> {
 
   [[nodiscard]] bool is_receiver() const noexcept override { return session_.is_receiver(); }
   [[nodiscard]] std::size_t size() const noexcept override { return items_.size(); }
-  void close() override { session_.close(); }
+  /// Lets go of the items before the others go on: what nobody else holds is free for their next call.
+  void close() override {
+    items_.clear();
+    session_.close();
+  }
   void abort(std::string_view why) noexcept override { session_.abort(why); }
 
   [[nodiscard]] Item const& at(std::size_t index) override {
@@ -100,9 +104,8 @@ class Items final : public detail::RangeItems<Item> {
       session_.abort(e.what());
       throw;
     }
-    session_.close();
     for (auto& item : items_) all.push_back(std::move(*item));
-    items_.clear();
+    close();
     return all;
   }
 

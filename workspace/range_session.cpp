@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -69,12 +68,15 @@ void RangeSession::fail_usage(std::string message, std::string got) const {
 void RangeSession::map_ranks() {
   auto const global = collective_.transport()->global_ranks();
   if (ranks_.empty()) fail_usage("no ranks: the first one listed receives", "an empty list");
-  std::set<int> seen;
+  std::vector<bool> listed(global.size());
+  members_.reserve(ranks_.size());
   for (int const rank : ranks_) {
     auto const found = std::find(global.begin(), global.end(), rank);
     if (found == global.end()) fail_usage("a listed rank of the job is not in the group", std::to_string(rank));
-    if (!seen.insert(rank).second) fail_usage("a rank is listed twice", std::to_string(rank));
-    members_.push_back(static_cast<int>(found - global.begin()));
+    auto const member = found - global.begin();
+    if (listed[static_cast<std::size_t>(member)]) fail_usage("a rank is listed twice", std::to_string(rank));
+    listed[static_cast<std::size_t>(member)] = true;
+    members_.push_back(static_cast<int>(member));
   }
 }
 

@@ -40,7 +40,8 @@ class RangeItems : public RangeBase {
 /// its range (`Release::lazy`: at once). For a scope, not for containers: move-only, one thread.
 ///
 /// `close()` is the second meeting, where errors surface. The destructor closes too, and throws them, when the scope is
-/// left normally; left by an exception it aborts the group, so that nobody waits. What was received stays valid after.
+/// left normally; left by an exception it aborts the group, so that nobody waits. A closed range is empty; copies of its
+/// items stay valid.
 template <class Item>
 class [[nodiscard]] CollectiveRange {
  public:

@@ -29,6 +29,13 @@ namespace {
 
 using platform::system;
 
+/// Wakes whoever sleeps on a bell, whatever its bit says: a ringer may have died between clearing it and waking.
+void ring_always(std::atomic<std::uint32_t>& bell) noexcept {
+  bell.fetch_add(2, std::memory_order_seq_cst);
+  count(counters().futex_wakes);
+  system().futex_wake(reinterpret_cast<std::uint32_t const*>(&bell), INT_MAX);
+}
+
 std::uint64_t now_ns() { return static_cast<std::uint64_t>(system().now().count()); }
 
 }  // namespace
@@ -181,7 +188,7 @@ void NodeDomain::ring_groups_of(int rank) const noexcept {
     auto const size = std::min(group.size, static_cast<std::uint32_t>(options_.ranks));
     bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) { return m.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank); });
     if (!concerned) continue;
-    for (std::uint32_t i = 0; i < size; ++i) ring(members[i].bell);
+    for (std::uint32_t i = 0; i < size; ++i) ring_always(members[i].bell);
   }
 }
 
