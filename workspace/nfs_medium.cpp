@@ -97,15 +97,15 @@ Announcement NfsMedium::write_announced(Json const& config, StateDict const& wei
 Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bool announced) {
   auto const file = next_state_file(writing_rank("NFSWorkspace.write"));
   auto const directory = Directory::open(path_, "NFSWorkspace.write");
-  auto const announcement = write_state_file(directory, file, config, weights);
+  auto written = write_state_file(directory, file, config, weights);
   std::lock_guard const lock(mutex_);
-  published_.push_back({.file = file, .hold = hold_file(directory, file.name()), .announced = announced});
+  published_.push_back({.file = file, .hold = std::move(written.hold), .announced = announced});
   remove_published(directory,
                    [newest = published_.size() - std::min(published_.size(), files_kept), this](Published const& p) {
                      auto const position = static_cast<std::size_t>(&p - published_.data());
                      return position < newest && !p.announced;
                    });
-  return announcement;
+  return written.announcement;
 }
 
 void NfsMedium::retire(Announcement const& announced) {

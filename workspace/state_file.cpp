@@ -11,6 +11,7 @@
 #include "lib/codec/image_writer.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/platform/atomic_file.hpp"
+#include "workspace/liveness.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -73,17 +74,23 @@ std::string rank_and_sequence(int rank, std::uint64_t sequence) {
 
 }  // namespace
 
-Announcement write_state_file(platform::Directory const& directory, StateFile const& file, Json const& config,
-                              StateDict const& weights) {
+WrittenFile write_state_file(platform::Directory const& directory, StateFile const& file, Json const& config,
+                             StateDict const& weights) {
   codec::ImagePlan plan(config, weights, image_options(file));
   platform::AtomicFile out(directory, file.name(), plan.file_bytes(), "NFSWorkspace.write");
   GatheringSink sink(out);
   codec::write_image(plan, sink);
   sink.flush();
+  // Publishing closes the file, and with it its lock: without another one, a job that cleans up in the same directory at
+  // that moment takes it for a dead writer's. The first is let go once the name is held: on NFS it keeps the temporary.
+  auto bridge = hold_file(directory, out.temporary_name());
   out.publish();
-  return {.file = file,
-          .bytes = plan.file_bytes(),
-          .digest = digest_of(plan.sealed_header(), directory.path_of(file.name()))};
+  auto hold = hold_file(directory, file.name());
+  bridge = platform::Fd();
+  return {.announcement = {.file = file,
+                           .bytes = plan.file_bytes(),
+                           .digest = digest_of(plan.sealed_header(), directory.path_of(file.name()))},
+          .hold = std::move(hold)};
 }
 
 StateFileReader::StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path)

@@ -10,9 +10,15 @@
 
 namespace crossrank::workspace {
 
+/// A file that was published, and the lock that tells those who clean up that its writer lives.
+struct WrittenFile {
+  Announcement announcement{};
+  platform::Fd hold{};
+};
+
 /// Publishes `config` and `weights` under the name of `file`. `IoError`; nothing is left when it fails.
-[[nodiscard]] Announcement write_state_file(platform::Directory const& directory, StateFile const& file,
-                                            Json const& config, StateDict const& weights);
+[[nodiscard]] WrittenFile write_state_file(platform::Directory const& directory, StateFile const& file,
+                                           Json const& config, StateDict const& weights);
 
 /// A state file that is open for reading: its header is verified, its tensors are not read yet.
 class StateFileReader {

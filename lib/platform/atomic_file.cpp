@@ -60,13 +60,14 @@ void AtomicFile::create() {
   auto const random = random_hex();
   if (random.empty()) throw_io(operation_ + ": getrandom", directory_.path_of(name_), errno);
   temporary_ = '.' + name_ + '.' + random + std::string(temporary_suffix);
-  constexpr int flags = O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW;
+  constexpr int flags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW;
   fd_ = Fd(retry_interrupted(
       [&] { return system().openat(directory_.fd(), temporary_.c_str(), flags, S_IRUSR | S_IWUSR); }));
   if (!fd_) fail("create", errno);
   temporary_exists_ = true;
-  // tells those who clean up that the writer lives; where locks do not work they are told nothing, and leave it
-  static_cast<void>(system().flock(fd_.get(), LOCK_EX | LOCK_NB));
+  // tells those who clean up that the writer lives; where locks do not work they are told nothing, and leave it.
+  // Shared, which NFS grants on files open for reading only, so that the caller can hold the file beyond publish()
+  static_cast<void>(system().flock(fd_.get(), LOCK_SH | LOCK_NB));
 }
 
 void AtomicFile::reserve() {

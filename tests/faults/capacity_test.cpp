@@ -69,7 +69,8 @@ CROSSRANK_RANK_SCENARIO(hold_everything) {
       });
     }
     // What is held is whole, however little room there is.
-    for (std::size_t round = 0; round < held.size(); ++round) test::require_sample(held[round], 1, static_cast<int>(round), a_third);
+    for (std::size_t round = 0; round < held.size(); ++round)
+      test::require_sample(held[round], 1, static_cast<int>(round), a_third);
     held.clear();
     world.barrier();
     auto again = get_tensors_parallel(test::sample_tensor(self.rank, 99, a_third), world).take();

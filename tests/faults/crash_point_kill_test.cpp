@@ -1,7 +1,9 @@
-// A rank is killed at each named crash point, as the one where the ranks meet and as a guest, as receiver and as writer.
+// A rank is killed at each named crash point, as the one where the ranks meet and as a guest, as receiver and as
+// writer.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -35,6 +37,9 @@ struct Case {
   int visit = 1;  ///< at which the victim dies
 };
 
+/// For the names of tests in the listing.
+void PrintTo(Case const& c, std::ostream* out) { *out << c.point << ", rank " << c.victim << ", visit " << c.visit; }
+
 bool starts_with_any(std::string_view name, std::vector<std::string_view> const& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
 }
@@ -46,7 +51,9 @@ bool while_connecting(std::string_view point) {
 bool needs_names(std::string_view point) { return point.starts_with("node.named."); }
 bool needs_no_memfd(std::string_view point) { return point == "node.segment.named"; }
 /// Whether the victim must be the one whom the others find.
-bool needs_first(std::string_view point) { return starts_with_any(point, {"node.rendezvous.host", "node.rendezvous.bound", "node.named."}); }
+bool needs_first(std::string_view point) {
+  return starts_with_any(point, {"node.rendezvous.host", "node.rendezvous.bound", "node.named."});
+}
 
 int first_of(Case const& c) { return needs_first(c.point) || c.victim == 2 ? c.victim : 2; }
 
@@ -62,7 +69,8 @@ std::vector<Case> all_cases() {
 }
 
 std::string name_of(testing::TestParamInfo<Case> const& info) {
-  auto name = info.param.point + "_rank" + std::to_string(info.param.victim) + "_visit" + std::to_string(info.param.visit);
+  auto name =
+      info.param.point + "_rank" + std::to_string(info.param.victim) + "_visit" + std::to_string(info.param.visit);
   std::replace(name.begin(), name.end(), '.', '_');
   return name;
 }
@@ -76,10 +84,12 @@ CROSSRANK_RANK_SCENARIO(die_at_crash_point) {
   system.refuse_memfd = self.arguments.at(6) == "1";
   if (is_first) system.mark = directory / "first_is_there";
   platform::ScopedSystem const scoped(system);
-  if (std::stoi(self.arguments.at(2)) == self.rank) platform::arm_crash_point(self.arguments.at(1), std::stoi(self.arguments.at(3)));
+  if (std::stoi(self.arguments.at(2)) == self.rank)
+    platform::arm_crash_point(self.arguments.at(1), std::stoi(self.arguments.at(3)));
   return test::end_with_verdict(self, [&] {
     auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!is_first && !fs::exists(directory / "first_is_there") && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    while (!is_first && !fs::exists(directory / "first_is_there") && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
     auto options = test::fault_options();
     options.connect_timeout = connect_timeout;
     test::use_everything(connect(options), directory / "workspace");
@@ -109,8 +119,9 @@ TEST_P(KillAtCrashPoint, ends_all_ranks_with_its_name) {
   test::LeakCheck const leaks;
   ProcessRanks job(ranks, "die_at_crash_point",
                    {.deadline = std::chrono::seconds(120),
-                    .arguments = {temporary.path(), c.point, std::to_string(c.victim), std::to_string(c.visit), std::to_string(first_of(c)),
-                                  needs_names(c.point) ? "1" : "0", needs_no_memfd(c.point) ? "1" : "0"}});
+                    .arguments = {temporary.path(), c.point, std::to_string(c.victim), std::to_string(c.visit),
+                                  std::to_string(first_of(c)), needs_names(c.point) ? "1" : "0",
+                                  needs_no_memfd(c.point) ? "1" : "0"}});
   auto const pid = job.pid(c.victim);
   for (int rank = 0; rank < ranks; ++rank) static_cast<void>(job.wait_for_exit(rank, std::chrono::seconds(120)));
   expect_nothing_left(temporary.path() / "workspace");
@@ -127,7 +138,8 @@ TEST_P(KillAtCrashPoint, ends_all_ranks_with_its_name) {
     EXPECT_FALSE(outcome.timed_out) << outcome.text();
     EXPECT_TRUE(outcome.leaks.empty()) << outcome.text();
     for (int rank = 0; rank < ranks; ++rank) {
-      if (rank != c.victim) expect_names_victim(test::verdict_of(outcome.ranks[static_cast<std::size_t>(rank)]), c, pid, outcome.text());
+      if (rank != c.victim)
+        expect_names_victim(test::verdict_of(outcome.ranks[static_cast<std::size_t>(rank)]), c, pid, outcome.text());
     }
     return;
   }

@@ -28,7 +28,8 @@ bool become_ordinary() {
   limit.rlim_cur = limit.rlim_max = std::min<rlim_t>(limit.rlim_max, 1024);
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
   if (::geteuid() != 0) return true;
-  return ::setgroups(0, nullptr) == 0 && ::setresgid(nobody, nobody, nobody) == 0 && ::setresuid(nobody, nobody, nobody) == 0;
+  return ::setgroups(0, nullptr) == 0 && ::setresgid(nobody, nobody, nobody) == 0 &&
+         ::setresuid(nobody, nobody, nobody) == 0;
 }
 
 CROSSRANK_RANK_SCENARIO(be_one_of_many) {
@@ -49,7 +50,8 @@ TEST(FaultsCrowd, starts_64_ranks_of_an_ordinary_user_at_once) {
 }
 
 CROSSRANK_RANK_SCENARIO(work_in_crowd) {
-  return test::end_with_verdict(self, [&] { test::use_everything(connect(test::fault_options()), self.arguments.at(0)); });
+  return test::end_with_verdict(self,
+                                [&] { test::use_everything(connect(test::fault_options()), self.arguments.at(0)); });
 }
 
 TEST(FaultsCrowd, lets_two_jobs_share_a_host_and_a_directory) {
@@ -87,7 +89,8 @@ CROSSRANK_RANK_SCENARIO(use_two_groups_in_two_threads) {
 
 TEST(FaultsCrowd, lets_two_threads_use_two_groups) {
   auto const job = test::run_ranks(3, "use_two_groups_in_two_threads", {.deadline = std::chrono::seconds(120)});
-  for (auto const* const label : {"thread", "main", "end"}) EXPECT_EQ(test::expect_one_verdict(job, {}, label).code, "ok") << job.text();
+  for (auto const* const label : {"thread", "main", "end"})
+    EXPECT_EQ(test::expect_one_verdict(job, {}, label).code, "ok") << job.text();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <unistd.h>
 
@@ -11,12 +12,15 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/nfs_workspace.hpp>
 #include <crossrank/parallel.hpp>
 
+#include "lib/platform/directory.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "workspace/liveness.hpp"
 
 namespace crossrank {
 namespace {
@@ -57,8 +61,9 @@ TEST_P(FailingFiles, are_an_error_on_all_ranks_after_which_the_group_goes_on) {
   auto const [call, error] = GetParam();
   test::TemporaryDirectory const temporary;
   auto const directory = temporary.path() / "workspace";
-  auto const job = test::run_ranks(3, "gather_through_failing_files",
-                                   {.arguments = {directory, std::to_string(static_cast<int>(call)), std::to_string(error)}});
+  auto const job =
+      test::run_ranks(3, "gather_through_failing_files",
+                      {.arguments = {directory, std::to_string(static_cast<int>(call)), std::to_string(error)}});
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   EXPECT_EQ(test::verdict_of(job.ranks.at(unlucky), "failing").code, "io") << job.text();
   for (std::size_t const rank : {0U, 2U}) {
@@ -71,8 +76,12 @@ TEST_P(FailingFiles, are_an_error_on_all_ranks_after_which_the_group_goes_on) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, FailingFiles,
-                         testing::Values(std::pair{Call::fallocate, ENOSPC}, std::pair{Call::pwrite, EDQUOT}, std::pair{Call::fsync, EIO},
-                                         std::pair{Call::mkdirat, EROFS}, std::pair{Call::linkat, ENOSPC}));
+                         testing::Values(std::pair{Call::fallocate, ENOSPC}, std::pair{Call::pwrite, EDQUOT},
+                                         std::pair{Call::fsync, EIO}, std::pair{Call::openat, EROFS},
+                                         std::pair{Call::linkat, ENOSPC}),
+                         [](testing::TestParamInfo<std::pair<Call, int>> const& named) {
+                           return std::string(test::call_names.at(static_cast<std::size_t>(named.param.first)));
+                         });
 
 /// Arguments: directory, and what happens to it between the two meetings.
 CROSSRANK_RANK_SCENARIO(lose_the_directory) {
@@ -107,7 +116,8 @@ CROSSRANK_RANK_SCENARIO(use_a_directory_that_cannot_be_written) {
   return test::end_with_verdict(self, [&] {
     auto world = connect(test::fault_options());
     test::say_verdict(self, "refused", [&] {
-      get_tensors_parallel(test::sample_tensor(self.rank, 1), world, {.workspace_path = "/proc/self/crossrank"}).close();
+      get_tensors_parallel(test::sample_tensor(self.rank, 1), world, {.workspace_path = "/proc/self/crossrank"})
+          .close();
     });
     test::gather_everything(world, 0, 2);
     world.close();
@@ -121,6 +131,27 @@ TEST(FaultsDirectory, that_cannot_be_written_is_an_error_on_all_ranks) {
   auto const verdict = test::expect_one_verdict(job, {}, "refused");
   EXPECT_EQ(verdict.code, "io") << job.text();
   EXPECT_THAT(verdict.text, HasSubstr("/proc/self/crossrank"));
+}
+
+/// A second job that cleans up in the same directory took a file for a dead writer's between its close and its name.
+TEST(FaultsDirectory, holds_a_file_while_it_gets_its_name) {
+  test::TemporaryDirectory const temporary;
+  NFSWorkspace writer(temporary.path(), {.rank = 0});
+  auto const directory = platform::Directory::open(temporary.path(), "test");
+  test::FaultySystem system;
+  int looked = 0;
+  system.on_name = [&](Call call, std::string const&) {
+    if (call != Call::linkat && call != Call::unlinkat) return;
+    for (auto const& name : directory.names("test")) {
+      EXPECT_EQ(workspace::probe_writer(directory, name), workspace::Writer::alive) << name;
+      ++looked;
+    }
+  };
+  {
+    platform::ScopedSystem const scoped(system);
+    writer.write_configs_and_weights(1, {});
+  }
+  EXPECT_EQ(looked, 3);  // the temporary before the link, both names before the temporary goes
 }
 
 /// Argument: what rank 1 does differently.
@@ -161,7 +192,9 @@ TEST_P(Disagreement, is_a_mismatch_on_all_ranks) {
   EXPECT_TRUE(!fs::exists(directory) || fs::is_empty(directory)) << job.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, Disagreement, testing::Values("order", "receiver", "fewer", "medium", "release", "kind", "verb"));
+INSTANTIATE_TEST_SUITE_P(Faults, Disagreement,
+                         testing::Values("order", "receiver", "fewer", "medium", "release", "kind", "verb"),
+                         [](testing::TestParamInfo<char const*> const& named) { return std::string(named.param); });
 
 }  // namespace
 }  // namespace crossrank

@@ -104,7 +104,8 @@ CROSSRANK_RANK_SCENARIO(abort_with_core) {
 }
 TEST(FaultsEnding, abort_with_a_core_dump_is_told_as_death_and_fills_no_memory) {
   test::TemporaryDirectory const temporary;
-  auto const job = run_ranks(3, "abort_with_core", {.deadline = std::chrono::seconds(200), .arguments = {temporary.path()}});
+  auto const job =
+      run_ranks(3, "abort_with_core", {.deadline = std::chrono::seconds(200), .arguments = {temporary.path()}});
   expect_lost(job, "died");
   EXPECT_EQ(job.ranks.at(leaver).signal, SIGABRT) << job.text();
   // The arenas of this job are 256 MiB of virtual size each, the heap as much: a core that held arenas would be larger.
@@ -150,16 +151,16 @@ void fork_and_misuse(test::RankSelf const& self, Collective& world, std::vector<
   pid_t const child = ::fork();
   if (child == 0) {
     bool const refused = !test::say_verdict(self, "child", [&] { world.barrier(); });
-    bool const refused_gather = !test::say_verdict(self, "child_gather", [&] {
-      get_tensors_parallel(test::sample_tensor(0, 0), world).close();
-    });
+    bool const refused_gather = !test::say_verdict(
+        self, "child_gather", [&] { get_tensors_parallel(test::sample_tensor(0, 0), world).close(); });
     received.clear();
     world = Collective();
     std::exit(refused && refused_gather ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw std::runtime_error("the child ended with status " + std::to_string(status));
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw std::runtime_error("the child ended with status " + std::to_string(status));
 }
 
 CROSSRANK_RANK_SCENARIO(fork_a_child) {
@@ -169,7 +170,8 @@ CROSSRANK_RANK_SCENARIO(fork_a_child) {
     if (self.rank == 0) fork_and_misuse(self, world, received);
     // Were the child's drops releases, these would write over what rank 0 holds.
     for (int round = 0; round < 20; ++round) test::gather_everything(world, 0, 10 + round);
-    for (std::size_t rank = 0; rank < received.size(); ++rank) test::require_sample(received[rank], static_cast<int>(rank), 1);
+    for (std::size_t rank = 0; rank < received.size(); ++rank)
+      test::require_sample(received[rank], static_cast<int>(rank), 1);
     world.close();
   });
 }

@@ -27,7 +27,8 @@ bool say_verdict(RankSelf const& self, std::string_view label, std::function<voi
   try {
     body();
   } catch (Error const& e) {
-    verdict = {.code = to_string(e.code()), .blames = {e.culprits().begin(), e.culprits().end()}, .text = one_line(e.what())};
+    verdict = {
+        .code = to_string(e.code()), .blames = {e.culprits().begin(), e.culprits().end()}, .text = one_line(e.what())};
   } catch (std::exception const& e) {
     verdict = {.code = "foreign", .text = one_line(e.what())};
   }

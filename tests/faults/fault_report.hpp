@@ -13,7 +13,8 @@ namespace crossrank::test {
 
 /// How one step of a rank ended, as the rank printed it.
 struct Verdict {
-  std::string code{};         ///< "ok", the name of an `ErrorCode`, "foreign" for another exception, empty when none was printed
+  std::string
+      code{};  ///< "ok", the name of an `ErrorCode`, "foreign" for another exception, empty when none was printed
   std::vector<int> blames{};  ///< the error's culprits
   long milliseconds = 0;      ///< how long the step took
   std::string text{};         ///< `what()`

@@ -82,9 +82,11 @@ Tensor sample_tensor(int owner, int seed, std::int64_t bytes) {
 }
 
 void require_sample(Tensor const& tensor, int owner, int seed, std::int64_t bytes) {
-  require(tensor.defined() && tensor.nbytes() == static_cast<std::size_t>(bytes), "size of what rank " + std::to_string(owner) + " sent");
+  require(tensor.defined() && tensor.nbytes() == static_cast<std::size_t>(bytes),
+          "size of what rank " + std::to_string(owner) + " sent");
   for (std::int64_t i = 0; i < bytes; ++i) {
-    require(tensor.bytes()[static_cast<std::size_t>(i)] == sample_byte(owner, seed, i), "byte " + std::to_string(i) + " of rank " + std::to_string(owner));
+    require(tensor.bytes()[static_cast<std::size_t>(i)] == sample_byte(owner, seed, i),
+            "byte " + std::to_string(i) + " of rank " + std::to_string(owner));
   }
 }
 
@@ -126,7 +128,8 @@ void gather_everything(Collective const& group, int receiver, int seed, std::fil
 
 void use_everything(Collective world, std::filesystem::path const& directory) {
   world.barrier();
-  for (int receiver = 0; receiver < world.world_size(); ++receiver) gather_everything(world, receiver, 10 * receiver, directory);
+  for (int receiver = 0; receiver < world.world_size(); ++receiver)
+    gather_everything(world, receiver, 10 * receiver, directory);
   share_states(world);
   pass_messages(world, 50);
   // Each rank makes a group once: the first of a list does.

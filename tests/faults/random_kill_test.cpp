@@ -82,7 +82,8 @@ TEST_P(RandomKill, ends_all_ranks_with_one_verdict) {
     int const microseconds = std::uniform_int_distribution(0, 20'000)(random);
     auto const job = test::run_ranks(ranks, "die_at_random",
                                      {.deadline = std::chrono::seconds(100),
-                                      .arguments = {std::to_string(victim), std::to_string(counted ? operations : -1), std::to_string(microseconds)}});
+                                      .arguments = {std::to_string(victim), std::to_string(counted ? operations : -1),
+                                                    std::to_string(microseconds)}});
     auto const verdict = test::expect_one_verdict(job, {victim});
     EXPECT_EQ(verdict.code, "peer_lost") << job.text();
     EXPECT_TRUE(verdict.blames_only(victim)) << job.text();

@@ -21,8 +21,8 @@ using testing::Not;
 
 constexpr auto patient = std::chrono::seconds(60);
 
-/// Meets over and over until something fails. Arguments: timeout in milliseconds, meetings (0: no end), who stays away from
-/// the second one (-1: nobody).
+/// Meets over and over until something fails. Arguments: timeout in milliseconds, meetings (0: no end), who stays away
+/// from the second one (-1: nobody).
 CROSSRANK_RANK_SCENARIO(meet_for_ever) {
   std::chrono::milliseconds const timeout(std::stol(self.arguments.at(0)));
   int const meetings = std::stoi(self.arguments.at(1));
@@ -55,7 +55,8 @@ TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
   EXPECT_THAT(verdict.text, Not(HasSubstr("died")));
 }
 
-/// Both are waited for. (One that arrives and then dies has done its part of that meeting: the next one finds its death.)
+/// Both are waited for. (One that arrives and then dies has done its part of that meeting: the next one finds its
+/// death.)
 TEST(FaultsStoppedRank, does_not_hide_one_that_is_killed) {
   ProcessRanks job(4, "meet_for_ever", {.arguments = {"30000", "0", "3"}});
   for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
@@ -96,7 +97,8 @@ TEST(FaultsSuspendedJob, has_not_timed_out_when_it_goes_on) {
   auto const outcome = job.wait();
 
   EXPECT_EQ(test::expect_one_verdict(outcome).code, "ok") << outcome.text();
-  for (auto const& rank : outcome.ranks) EXPECT_GT(rank.elapsed, 2 * timeout) << "it was never suspended\n" << outcome.text();
+  for (auto const& rank : outcome.ranks)
+    EXPECT_GT(rank.elapsed, 2 * timeout) << "it was never suspended\n" << outcome.text();
 }
 
 }  // namespace
