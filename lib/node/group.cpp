@@ -216,7 +216,7 @@ std::uint64_t Group::post_error(Post const& post, OwnError const& error, spi::Pa
   auto const* const operation = spi::to_string(post.verb);
   await_own_rounds(patience, operation);
   auto const round = posted_ + 1;
-  fill_detail(blocks_[rank_].own_error, Verdict::pass_failed, {rank_}, error.type, error.text);
+  fill_detail(blocks_[rank_].own_error[round & 1], Verdict::pass_failed, {rank_}, error.type, error.text);
   auto empty = post;
   empty.slot = {};
   empty.offset = empty.bytes = 0;
@@ -481,7 +481,9 @@ RemoteError Group::remote_error(std::uint64_t round, std::string_view operation)
   ErrorInfo info{.operation = std::string(operation), .group = name_, .rank = rank_, .world_size = size_};
   for (int member = 0; member < size_; ++member) {
     if (!has_failed(member, round)) continue;
-    auto const& detail = blocks_[member].own_error;
+    auto const& line = blocks_[member].arrivals[round & 1];
+    bool const here = line.round.load(std::memory_order_relaxed) == round && (line.flags & arrival_failed) != 0;
+    auto const& detail = blocks_[member].own_error[(here ? round : round - 1) & 1];
     if (info.culprits.empty()) {
       info.remote_type = type_of(detail);
       info.message = "rank " + std::to_string(member) + " could not do its part: " + text_of(detail);

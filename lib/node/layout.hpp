@@ -12,7 +12,7 @@ namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 1;
+inline constexpr std::uint32_t layout_version = 2;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a decision word can name
 
@@ -164,9 +164,9 @@ struct alignas(1024) MemberBlock {
   std::atomic<std::uint32_t> gone;  ///< 1 once the member has dropped its handle without closing the group
   std::atomic<std::uint32_t> domain_rank;
   alignas(64) Detail failure;   ///< of a round that this member decided
-  alignas(64) Detail own_error; ///< with `arrival_failed`
+  Detail own_error[2];         ///< with `arrival_failed`, by parity of the round, as others may still read the last one
 };
-static_assert(sizeof(MemberBlock) == 2048);
+static_assert(sizeof(MemberBlock) == 3072);
 
 /// Messages of one ordered pair of members.
 struct alignas(64) Channel {
