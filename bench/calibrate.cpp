@@ -41,7 +41,8 @@ double copy_rate(unsigned threads, platform::CopyKernel kernel) {
   return best_gb_per_s(
       [&] {
         std::vector<std::thread> others;
-        for (unsigned i = 1; i < threads; ++i) others.emplace_back([&, i] { platform::copy_with(kernel, to[i].data(), from[i].data(), bytes); });
+        for (unsigned i = 1; i < threads; ++i)
+          others.emplace_back([&, i] { platform::copy_with(kernel, to[i].data(), from[i].data(), bytes); });
         platform::copy_with(kernel, to[0].data(), from[0].data(), bytes);
         for (auto& other : others) other.join();
       },

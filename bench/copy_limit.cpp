@@ -1,5 +1,5 @@
-// The machine's own limit for a gather to one rank: RANKS - 1 writers copy at once into warm shared memory, and nothing else.
-// Usage: bench_copy_limit RANKS --out FILE [--quick] -- SIZES...
+// The machine's own limit for a gather to one rank: RANKS - 1 writers copy at once into warm shared memory, and nothing
+// else. Usage: bench_copy_limit RANKS --out FILE [--quick] -- SIZES...
 #include <barrier>
 #include <cstdlib>
 #include <cstring>

@@ -25,8 +25,8 @@ namespace {
 /// The tracepoint that every system call passes; -1 where this user or kernel does not let it be counted.
 int open_tracepoint() {
   std::uint64_t id = 0;
-  for (char const* const path :
-       {"/sys/kernel/tracing/events/raw_syscalls/sys_enter/id", "/sys/kernel/debug/tracing/events/raw_syscalls/sys_enter/id"}) {
+  for (char const* const path : {"/sys/kernel/tracing/events/raw_syscalls/sys_enter/id",
+                                 "/sys/kernel/debug/tracing/events/raw_syscalls/sys_enter/id"}) {
     std::ifstream in(path);
     if (in >> id) break;
   }
@@ -51,7 +51,9 @@ void fill_times(Row& row, std::vector<double> samples) {
 }
 
 void fill_costs(Row& row, UsageMeter const& meter, Usage const& before, Usage const& after, std::size_t calls) {
-  auto const each = [calls](std::uint64_t from, std::uint64_t to) { return static_cast<double>(to - from) / static_cast<double>(calls); };
+  auto const each = [calls](std::uint64_t from, std::uint64_t to) {
+    return static_cast<double>(to - from) / static_cast<double>(calls);
+  };
   row.calls = calls;
   row.faults = each(before.minor_faults, after.minor_faults);
   row.switches = each(before.switches, after.switches);

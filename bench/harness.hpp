@@ -9,10 +9,10 @@ namespace crossrank::bench {
 
 /// What a process has used up so far, as the kernel and the library count it.
 struct Usage {
-  std::uint64_t minor_faults = 0;      ///< of the calling thread
-  std::uint64_t switches = 0;          ///< voluntary and involuntary, of the calling thread
-  std::uint64_t system_calls = 0;      ///< of the calling thread
-  std::uint64_t bytes_copied = 0;      ///< by the library
+  std::uint64_t minor_faults = 0;  ///< of the calling thread
+  std::uint64_t switches = 0;      ///< voluntary and involuntary, of the calling thread
+  std::uint64_t system_calls = 0;  ///< of the calling thread
+  std::uint64_t bytes_copied = 0;  ///< by the library
 };
 
 /// Counts the calling thread's costs. System calls are counted by the kernel's tracepoint where this user may open it,
@@ -33,22 +33,22 @@ class UsageMeter {
 
 /// One line of a result file: a workload, and what one rank measured in one launch.
 struct Row {
-  std::string path{};       ///< "gather", "configs", "barrier"
+  std::string path{};  ///< "gather", "configs", "barrier"
   std::string who = "crossrank";
-  std::string variant{};    ///< "warm", "resident", "cold"
+  std::string variant{};  ///< "warm", "resident", "cold"
   int rank = 0;
   int ranks = 0;
-  std::size_t bytes = 0;    ///< of one rank's contribution; for configs the number of tensors
-  bool reads = false;       ///< whether the consumer reads every byte
+  std::size_t bytes = 0;  ///< of one rank's contribution; for configs the number of tensors
+  bool reads = false;     ///< whether the consumer reads every byte
   std::size_t calls = 0;
   double min_us = 0.0;
   double median_us = 0.0;
   double p99_us = 0.0;
-  double faults = 0.0;      ///< per call, as the four below
+  double faults = 0.0;  ///< per call, as the four below
   double switches = 0.0;
   double system_calls = 0.0;
   double copied = 0.0;
-  double payload = 0.0;     ///< bytes of this rank that the library may copy once in a call
+  double payload = 0.0;  ///< bytes of this rank that the library may copy once in a call
   std::string system_call_source{};
 };
 

@@ -1,4 +1,5 @@
-// A state file, written and read by one process, beside plain reads of the same bytes (the file stays in the page cache).
+// A state file, written and read by one process, beside plain reads of the same bytes (the file stays in the page
+// cache).
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -78,7 +79,8 @@ void read_state(benchmark::State& state) {
   Written const written(state);
   for (auto _ : state) {
     auto const read = written.workspace.read_configs_and_weights_from_rank(0);
-    if (!read || read->weights.nbytes() != written.weights.nbytes()) state.SkipWithError("the state is not what was written");
+    if (!read || read->weights.nbytes() != written.weights.nbytes())
+      state.SkipWithError("the state is not what was written");
   }
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * written.bytes());
 }

@@ -1,5 +1,5 @@
-// get_configs_parallel over all ranks of a job, with the configs of the ModelOpt peer: a decoder layer of 9 tensors, the
-// same with its scales (23), a small model of 400.
+// get_configs_parallel over all ranks of a job, with the configs of the ModelOpt peer: a decoder layer of 9 tensors,
+// the same with its scales (23), a small model of 400.
 #include <array>
 #include <cstring>
 #include <limits>
@@ -25,7 +25,10 @@ xr::Tensor filled(xr::Shape const& shape, xr::Dtype dtype, int rank) {
 }
 
 void add_linear(xr::RankState& state, xr::Json& config, std::string const& key, bool scales, int rank) {
-  config = {{"quantization", scales ? xr::Json("fp8") : xr::Json()}, {"linear_type", "column"}, {"awq_block_size", 0}, {"tp", true}};
+  config = {{"quantization", scales ? xr::Json("fp8") : xr::Json()},
+            {"linear_type", "column"},
+            {"awq_block_size", 0},
+            {"tp", true}};
   config["weight"] = key + ".weight";
   state.weights.insert_or_assign(key + ".weight", filled({hidden, hidden}, xr::Dtype::bf16, rank));
   if (!scales) return;
@@ -44,7 +47,8 @@ void add_layer(xr::RankState& state, xr::Json& config, std::string const& prefix
     config[norm] = {{"weight", key}, {"eps", 1e-5}};
     state.weights.insert_or_assign(key, filled({hidden}, xr::Dtype::bf16, rank));
   }
-  for (char const* const linear : {"attention.q", "attention.k", "attention.v", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj"}) {
+  for (char const* const linear :
+       {"attention.q", "attention.k", "attention.v", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj"}) {
     add_linear(state, config[linear], prefix + "." + linear, scales, rank);
   }
 }
@@ -59,25 +63,29 @@ xr::RankState state_with(std::size_t tensors, int rank) {
   for (std::size_t i = 0; i < 44; ++i) {
     add_layer(state, state.config["layers"].emplace_back(), "transformer.layers." + std::to_string(i), false, rank);
   }
-  for (char const* const name : {"transformer.vocab_embedding.weight", "transformer.ln_f.weight", "transformer.ln_f.bias", "lm_head.weight"}) {
+  for (char const* const name :
+       {"transformer.vocab_embedding.weight", "transformer.ln_f.weight", "transformer.ln_f.bias", "lm_head.weight"}) {
     state.weights.insert_or_assign(name, filled({hidden}, xr::Dtype::bf16, rank));
   }
   return state;
 }
 
 /// One call; the consumer looks one tensor up by name and reads it, or all of them and the config too.
-void call(xr::RankState const& mine, std::vector<xr::RankState> const& expected, xr::Collective const& world, bool reads) {
+void call(xr::RankState const& mine, std::vector<xr::RankState> const& expected, xr::Collective const& world,
+          bool reads) {
   auto items = xr::get_configs_parallel(mine, world);
   for (std::size_t i = 1; i < items.size(); ++i) {
     auto const& state = items[i].state;
     auto const& first = *expected[i].weights.begin();
     bench::require(state.weights.size() == expected[i].weights.size(), "tensors are missing");
-    bench::require(state.weights.at(first.first).bytes()[0] == first.second.bytes()[0], "another rank's tensor arrived");
+    bench::require(state.weights.at(first.first).bytes()[0] == first.second.bytes()[0],
+                   "another rank's tensor arrived");
     if (!reads) continue;
     bench::require(state.config == expected[i].config, "another config arrived");
     for (auto const& [name, tensor] : expected[i].weights) {
       auto const& theirs = state.weights.at(name);
-      bench::require(theirs.nbytes() == tensor.nbytes() && std::memcmp(theirs.bytes().data(), tensor.bytes().data(), tensor.nbytes()) == 0,
+      bench::require(theirs.nbytes() == tensor.nbytes() &&
+                         std::memcmp(theirs.bytes().data(), tensor.bytes().data(), tensor.nbytes()) == 0,
                      "wrong bytes in " + name);
     }
   }
@@ -96,10 +104,16 @@ int main(int argc, char** argv) {
     auto const& mine = expected[static_cast<std::size_t>(world.rank())];
     bench::require(mine.weights.size() == tensors, "the config has another number of tensors");
     for (bool const reads : {false, true}) {
-      bench::Row row{.path = "configs", .variant = "warm", .rank = world.rank(), .ranks = world.world_size(), .bytes = tensors, .reads = reads};
+      bench::Row row{.path = "configs",
+                     .variant = "warm",
+                     .rank = world.rank(),
+                     .ranks = world.world_size(),
+                     .bytes = tensors,
+                     .reads = reads};
       row.payload = world.rank() != 0 ? static_cast<double>(mine.weights.nbytes()) : 0.0;
       for (int i = 0; i < 20; ++i) call(mine, expected, world, true);
-      bench::measure(row, meter, arguments.quick ? 200 : 1000, 1, 0, [&](std::uint64_t) { call(mine, expected, world, reads); });
+      bench::measure(row, meter, arguments.quick ? 200 : 1000, 1, 0,
+                     [&](std::uint64_t) { call(mine, expected, world, reads); });
       bench::append(arguments.out, {row});
     }
   }

@@ -1,7 +1,7 @@
 // get_tensors_parallel over all ranks of a job: each rank hands over one tensor, the first one gets them all.
 // Usage: bench_rank_gather --out FILE [--quick] [--only VARIANT] -- SIZES...
-// Variants: "cold", the first call of a size; "warm", tensors in ordinary memory; "resident", tensors that live in shared
-// memory already. The consumer reads the first word of each item, or every byte.
+// Variants: "cold", the first call of a size; "warm", tensors in ordinary memory; "resident", tensors that live in
+// shared memory already. The consumer reads the first word of each item, or every byte.
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -20,7 +20,8 @@ namespace {
 
 class Gather {
  public:
-  Gather(xr::Collective world, xr::Tensor mine) : world_(std::move(world)), mine_(std::move(mine)), bytes_(mine_.nbytes()) {
+  Gather(xr::Collective world, xr::Tensor mine)
+      : world_(std::move(world)), mine_(std::move(mine)), bytes_(mine_.nbytes()) {
     writable_ = mine_.mutable_bytes().data();
     bench_fill(writable_, bytes_, world_.rank());
     bench_stamp(writable_, bytes_, 0);
@@ -42,7 +43,8 @@ class Gather {
 
  private:
   void check(std::span<std::byte const> item, std::size_t rank, std::uint64_t number, bool reads) const {
-    bench::require(item.size() == bytes_ && bench_read_stamp(item.data(), bytes_) == number, "the bytes of another call arrived");
+    bench::require(item.size() == bytes_ && bench_read_stamp(item.data(), bytes_) == number,
+                   "the bytes of another call arrived");
     if (reads) bench::require(bench_sum(item.data(), bytes_) == sums_[rank] + number, "wrong bytes arrived");
   }
 
@@ -53,7 +55,8 @@ class Gather {
   std::vector<std::uint64_t> sums_{};
 };
 
-void run_size(std::size_t bytes, xr::Collective const& world, bench::UsageMeter const& meter, bench::Arguments const& arguments) {
+void run_size(std::size_t bytes, xr::Collective const& world, bench::UsageMeter const& meter,
+              bench::Arguments const& arguments) {
   auto const wanted = [&](char const* variant) { return arguments.only.empty() || arguments.only == variant; };
   bench::Row const base{.path = "gather", .rank = world.rank(), .ranks = world.world_size(), .bytes = bytes};
   auto const batch = bench_batch(bytes);

@@ -55,7 +55,11 @@ std::vector<bench::Workload> peers_of(bench::Workload const& ours, bench::Result
 Json compare(bench::Workload const& ours, bench::Workload const& peer, bench::Results const& results, Tally& tally) {
   auto const& own = results.at(ours);
   auto const& theirs = results.at(peer);
-  Json row{{"path", ours.path}, {"ranks", ours.ranks}, {"bytes", ours.bytes}, {"variant", ours.variant}, {"reads", ours.reads}};
+  Json row{{"path", ours.path},
+           {"ranks", ours.ranks},
+           {"bytes", ours.bytes},
+           {"variant", ours.variant},
+           {"reads", ours.reads}};
   row["ours_us"] = bench::typical(own, &bench::Launch::median_us);
   row["peer"] = peer.variant == "warm" ? peer.who : peer.who + " (" + peer.variant + ")";
   if (!theirs.front().failed.empty()) {
@@ -73,10 +77,11 @@ Json compare(bench::Workload const& ours, bench::Workload const& peer, bench::Re
   return row;
 }
 
-void print(bench::Workload const& ours, std::string const& own_time, std::string const& peer, std::string const& peer_time,
-           std::string const& ratio, std::string const& target, char const* met) {
-  std::printf("%-8s %5d  %-11s %-19s %11s  %-22s %11s %9s %8s  %s\n", ours.path.c_str(), ours.ranks, size_text(ours).c_str(),
-              what_text(ours).c_str(), own_time.c_str(), peer.c_str(), peer_time.c_str(), ratio.c_str(), target.c_str(), met);
+void print(bench::Workload const& ours, std::string const& own_time, std::string const& peer,
+           std::string const& peer_time, std::string const& ratio, std::string const& target, char const* met) {
+  std::printf("%-8s %5d  %-11s %-19s %11s  %-22s %11s %9s %8s  %s\n", ours.path.c_str(), ours.ranks,
+              size_text(ours).c_str(), what_text(ours).c_str(), own_time.c_str(), peer.c_str(), peer_time.c_str(),
+              ratio.c_str(), target.c_str(), met);
 }
 
 void print_row(bench::Workload const& ours, Json const& row) {
@@ -91,8 +96,11 @@ void print_row(bench::Workload const& ours, Json const& row) {
 }
 
 Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
-  std::printf("\nTimes in us for one call (median over launches of the median); ratio = peer / ours; more ranks than cores: oversubscribed\n");
-  std::printf("%-8s %5s  %-11s %-19s %11s  %-22s %11s %9s %8s\n", "path", "ranks", "size", "state", "ours", "peer", "peer", "ratio", "target");
+  std::printf(
+      "\nTimes in us for one call (median over launches of the median); ratio = peer / ours; more ranks than cores: "
+      "oversubscribed\n");
+  std::printf("%-8s %5s  %-11s %-19s %11s  %-22s %11s %9s %8s\n", "path", "ranks", "size", "state", "ours", "peer",
+              "peer", "ratio", "target");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
     if (ours.who != "crossrank") continue;
@@ -100,8 +108,17 @@ Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
     if (auto const limit = bench::wanted_time(ours, cores)) {
       bool const met = time <= *limit;
       tally.count(met);
-      rows.push_back({{"path", ours.path}, {"ranks", ours.ranks}, {"bytes", ours.bytes}, {"variant", ours.variant}, {"reads", ours.reads},
-                      {"ours_us", time}, {"peer", "time allowed"}, {"peer_us", *limit}, {"ratio", *limit / time}, {"target", 1.0}, {"met", met}});
+      rows.push_back({{"path", ours.path},
+                      {"ranks", ours.ranks},
+                      {"bytes", ours.bytes},
+                      {"variant", ours.variant},
+                      {"reads", ours.reads},
+                      {"ours_us", time},
+                      {"peer", "time allowed"},
+                      {"peer_us", *limit},
+                      {"ratio", *limit / time},
+                      {"target", 1.0},
+                      {"met", met}});
       print_row(ours, rows.back());
     }
     auto const peers = peers_of(ours, results);
@@ -115,22 +132,35 @@ Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
 }
 
 Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
-  std::printf("\nCosts of ours for one call: the highest of any rank; copies: all ranks, beyond the one each writer is allowed\n");
-  std::printf("%-8s %5s  %-11s %-19s %9s %9s %9s %8s %12s %9s %9s  %s\n", "path", "ranks", "size", "state", "min us", "median", "p99", "faults",
-              "sys. calls", "switches", "copied", "targets");
+  std::printf(
+      "\nCosts of ours for one call: the highest of any rank; copies: all ranks, beyond the one each writer is "
+      "allowed\n");
+  std::printf("%-8s %5s  %-11s %-19s %9s %9s %9s %8s %12s %9s %9s  %s\n", "path", "ranks", "size", "state", "min us",
+              "median", "p99", "faults", "sys. calls", "switches", "copied", "targets");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
     if (ours.who != "crossrank") continue;
-    auto const cost = [&launches = launches](double bench::Launch::*member) { return bench::typical(launches, member); };
+    auto const cost = [&launches = launches](double bench::Launch::*member) {
+      return bench::typical(launches, member);
+    };
     auto const extra = cost(&bench::Launch::copied) - cost(&bench::Launch::payload);
     // A machine that others share preempts now and then: a spin that waits longer than its limit ends in a system call.
     constexpr double hardly_ever = 0.02;
     bool const free_cores = static_cast<unsigned>(ours.ranks) <= cores;
-    Json row{{"path", ours.path}, {"ranks", ours.ranks}, {"bytes", ours.bytes}, {"variant", ours.variant}, {"reads", ours.reads},
-             {"min_us", cost(&bench::Launch::min_us)}, {"median_us", cost(&bench::Launch::median_us)}, {"p99_us", cost(&bench::Launch::p99_us)},
-             {"faults", cost(&bench::Launch::faults)}, {"system_calls", cost(&bench::Launch::system_calls)},
-             {"system_call_source", launches.front().system_call_source}, {"switches", cost(&bench::Launch::switches)},
-             {"copied", cost(&bench::Launch::copied)}, {"copied_beyond", extra}};
+    Json row{{"path", ours.path},
+             {"ranks", ours.ranks},
+             {"bytes", ours.bytes},
+             {"variant", ours.variant},
+             {"reads", ours.reads},
+             {"min_us", cost(&bench::Launch::min_us)},
+             {"median_us", cost(&bench::Launch::median_us)},
+             {"p99_us", cost(&bench::Launch::p99_us)},
+             {"faults", cost(&bench::Launch::faults)},
+             {"system_calls", cost(&bench::Launch::system_calls)},
+             {"system_call_source", launches.front().system_call_source},
+             {"switches", cost(&bench::Launch::switches)},
+             {"copied", cost(&bench::Launch::copied)},
+             {"copied_beyond", extra}};
     std::string verdict;
     if (ours.variant != "cold" && ours.path == "gather") {
       std::string missed;
@@ -141,9 +171,10 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
       row["met"] = missed.empty();
       verdict = missed.empty() ? "met" : "MISSED:" + missed;
     }
-    std::printf("%-8s %5d  %-11s %-19s %9s %9s %9s %8.3f %12.3f %9.3f %9.0f  %s\n", ours.path.c_str(), ours.ranks, size_text(ours).c_str(),
-                what_text(ours).c_str(), number(row.at("min_us")).c_str(), number(row.at("median_us")).c_str(), number(row.at("p99_us")).c_str(),
-                row.at("faults").get<double>(), row.at("system_calls").get<double>(), row.at("switches").get<double>(), extra, verdict.c_str());
+    std::printf("%-8s %5d  %-11s %-19s %9s %9s %9s %8.3f %12.3f %9.3f %9.0f  %s\n", ours.path.c_str(), ours.ranks,
+                size_text(ours).c_str(), what_text(ours).c_str(), number(row.at("min_us")).c_str(),
+                number(row.at("median_us")).c_str(), number(row.at("p99_us")).c_str(), row.at("faults").get<double>(),
+                row.at("system_calls").get<double>(), row.at("switches").get<double>(), extra, verdict.c_str());
     rows.push_back(row);
   }
   return rows;
@@ -169,8 +200,10 @@ Json size_independence(bench::Results const& results, Tally& tally) {
     constexpr double allowed = 1.5;
     bool const met = most <= allowed * least;
     tally.count(met);
-    std::printf("resident, %d ranks, %d sizes: slowest / fastest %.2f (at most %.1f) %s\n", n, sizes, most / least, allowed, met ? "met" : "MISSED");
-    rows.push_back({{"ranks", n}, {"sizes", sizes}, {"slowest_by_fastest", most / least}, {"allowed", allowed}, {"met", met}});
+    std::printf("resident, %d ranks, %d sizes: slowest / fastest %.2f (at most %.1f) %s\n", n, sizes, most / least,
+                allowed, met ? "met" : "MISSED");
+    rows.push_back(
+        {{"ranks", n}, {"sizes", sizes}, {"slowest_by_fastest", most / least}, {"allowed", allowed}, {"met", met}});
   }
   return rows;
 }

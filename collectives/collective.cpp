@@ -29,7 +29,9 @@ struct Collective::State {
 
 namespace {
 
-ErrorInfo usage(char const* operation, std::string message) { return {.operation = operation, .message = std::move(message)}; }
+ErrorInfo usage(char const* operation, std::string message) {
+  return {.operation = operation, .message = std::move(message)};
+}
 
 ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message) {
   return {.operation = operation,
@@ -39,22 +41,29 @@ ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::
           .world_size = transport.world_size()};
 }
 
-void run(spi::Transport& transport, spi::Ticket ticket, spi::Patience const& patience) { transport.wait(ticket, patience); }
+void run(spi::Transport& transport, spi::Ticket ticket, spi::Patience const& patience) {
+  transport.wait(ticket, patience);
+}
 
 void require_tensor(spi::Transport const& transport, Tensor const& tensor, char const* operation) {
   if (!tensor.defined()) throw UsageError(usage_in(transport, operation, "the tensor is none"));
-  if (tensor.device().kind != Device::Kind::cpu) throw UsageError(usage_in(transport, operation, "the tensor is not on the CPU"));
+  if (tensor.device().kind != Device::Kind::cpu)
+    throw UsageError(usage_in(transport, operation, "the tensor is not on the CPU"));
 }
 
 std::uint64_t digest_of(Tensor const& tensor) {
-  return ArgumentDigest().add(static_cast<std::uint64_t>(tensor.dtype())).add(std::span(tensor.shape().begin(), tensor.shape().size())).value();
+  return ArgumentDigest()
+      .add(static_cast<std::uint64_t>(tensor.dtype()))
+      .add(std::span(tensor.shape().begin(), tensor.shape().size()))
+      .value();
 }
 
 }  // namespace
 
 Collective::Turn::Turn(Collective const& collective, char const* operation) : state_(&collective.state(operation)) {
   if (state_->busy.test_and_set(std::memory_order_acquire)) {
-    throw UsageError(usage_in(*state_->transport, operation, "another call on this group is under way in another thread or open range"));
+    throw UsageError(usage_in(*state_->transport, operation,
+                              "another call on this group is under way in another thread or open range"));
   }
 }
 
@@ -69,7 +78,8 @@ Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patie
 
 Collective::State& Collective::state(char const* operation) const {
   if (!state_) throw UsageError(usage(operation, "this handle names no group: connect() or split() makes one"));
-  if (state_->closed.load(std::memory_order_relaxed)) throw UsageError(usage_in(*state_->transport, operation, "the group is closed"));
+  if (state_->closed.load(std::memory_order_relaxed))
+    throw UsageError(usage_in(*state_->transport, operation, "the group is closed"));
   return *state_;
 }
 
@@ -85,7 +95,9 @@ int Collective::local_rank() const {
   auto const on_node = transport.node_ranks();
   return static_cast<int>(std::lower_bound(on_node.begin(), on_node.end(), transport.rank()) - on_node.begin());
 }
-int Collective::local_world_size() const { return static_cast<int>(state("local_world_size").transport->node_ranks().size()); }
+int Collective::local_world_size() const {
+  return static_cast<int>(state("local_world_size").transport->node_ranks().size());
+}
 bool Collective::is_master() const { return rank() == 0; }
 bool Collective::is_local_master() const { return local_rank() == 0; }
 std::string_view Collective::backend() const { return state("backend").transport->backend(); }
@@ -113,8 +125,9 @@ void Collective::broadcast(Tensor& tensor, Root root) const {
   require_tensor(transport, tensor, "broadcast");
   require_rank(root.root, "broadcast", "the root");
   auto const digest = ArgumentDigest().add(static_cast<std::uint64_t>(root.root)).add(digest_of(tensor)).value();
-  auto const bytes = root.root == transport.rank() ? std::span(const_cast<std::byte*>(tensor.bytes().data()), tensor.nbytes())
-                                                   : tensor.mutable_bytes();  // the root's bytes are only read
+  auto const bytes = root.root == transport.rank()
+                         ? std::span(const_cast<std::byte*>(tensor.bytes().data()), tensor.nbytes())
+                         : tensor.mutable_bytes();  // the root's bytes are only read
   run(transport, transport.post_broadcast({Verb::broadcast, digest}, {.bytes = bytes}, root.root), state_->patience);
 }
 
@@ -131,7 +144,9 @@ void Collective::all_gather(Tensor& out, Tensor const& in) const {
     throw UsageError(std::move(info));
   }
   std::vector<std::size_t> const counts(ranks, in.nbytes());
-  run(transport, transport.post_all_gatherv({Verb::all_gatherv, digest_of(in)}, {.bytes = in.bytes()}, counts, {.bytes = out.mutable_bytes()}),
+  run(transport,
+      transport.post_all_gatherv({Verb::all_gatherv, digest_of(in)}, {.bytes = in.bytes()}, counts,
+                                 {.bytes = out.mutable_bytes()}),
       state_->patience);
 }
 
@@ -148,7 +163,8 @@ std::vector<std::vector<std::byte>> Collective::all_gatherv(std::span<std::byte 
       state_->patience);
   std::vector<std::size_t> const counts(sizes.begin(), sizes.end());
   std::vector<std::byte> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
-  run(transport, transport.post_all_gatherv({Verb::all_gatherv, 0}, {.bytes = mine}, counts, {.bytes = all}), state_->patience);
+  run(transport, transport.post_all_gatherv({Verb::all_gatherv, 0}, {.bytes = mine}, counts, {.bytes = all}),
+      state_->patience);
   std::vector<std::vector<std::byte>> out;
   auto at = all.cbegin();
   for (auto const count : counts) {
@@ -168,10 +184,15 @@ void Collective::all_reduce_bytes(std::span<std::byte> values, Dtype dtype, Redu
   auto& transport = *state_->transport;
   auto const reduce = algorithms::reducer(dtype, op);  // refuses what makes no sense before anything is sent
   auto const ranks = static_cast<std::size_t>(transport.world_size());
-  auto const digest = ArgumentDigest().add(static_cast<std::uint64_t>(dtype)).add(static_cast<std::uint64_t>(op)).add(values.size()).value();
+  auto const digest = ArgumentDigest()
+                          .add(static_cast<std::uint64_t>(dtype))
+                          .add(static_cast<std::uint64_t>(op))
+                          .add(values.size())
+                          .value();
   std::vector<std::byte> all(values.size() * ranks);
   std::vector<std::size_t> const counts(ranks, values.size());
-  run(transport, transport.post_all_gatherv({Verb::all_reduce, digest}, {.bytes = values}, counts, {.bytes = all}), state_->patience);
+  run(transport, transport.post_all_gatherv({Verb::all_reduce, digest}, {.bytes = values}, counts, {.bytes = all}),
+      state_->patience);
   reduce(values, all, transport.world_size());
 }
 
@@ -180,7 +201,8 @@ void Collective::send(Tensor const& tensor, int dst, Tag tag) const {
   auto& transport = *state_->transport;
   require_tensor(transport, tensor, "send");
   require_rank(dst, "send", "the destination");
-  if (dst == transport.rank() && transport.world_size() > 1) throw UsageError(usage_in(transport, "send", "a message to oneself"));
+  if (dst == transport.rank() && transport.world_size() > 1)
+    throw UsageError(usage_in(transport, "send", "a message to oneself"));
   run(transport, transport.post_send({.bytes = tensor.bytes()}, dst, tag.tag), state_->patience);
 }
 
@@ -189,7 +211,8 @@ void Collective::recv(Tensor& tensor, int src, Tag tag) const {
   auto& transport = *state_->transport;
   require_tensor(transport, tensor, "recv");
   require_rank(src, "recv", "the source");
-  if (src == transport.rank() && transport.world_size() > 1) throw UsageError(usage_in(transport, "recv", "a message from oneself"));
+  if (src == transport.rank() && transport.world_size() > 1)
+    throw UsageError(usage_in(transport, "recv", "a message from oneself"));
   run(transport, transport.post_recv({.bytes = tensor.mutable_bytes()}, src, tag.tag), state_->patience);
 }
 
@@ -210,7 +233,8 @@ Collective Collective::split(std::vector<std::vector<int>> const& groups, std::s
     for (int const rank : group) {
       require_rank(rank, "split", "a listed rank");
       digest.add(static_cast<std::uint64_t>(rank));
-      if (!seen.insert(rank).second) throw UsageError(usage_in(transport, "split", "rank " + std::to_string(rank) + " is listed twice"));
+      if (!seen.insert(rank).second)
+        throw UsageError(usage_in(transport, "split", "rank " + std::to_string(rank) + " is listed twice"));
     }
     if (std::find(group.begin(), group.end(), transport.rank()) != group.end()) mine = group;
   }

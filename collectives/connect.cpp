@@ -35,9 +35,12 @@ Collective connect(ConnectOptions options) {
   auto const& environment = crossrank::environment();
   if (!options.arena_cap) options.arena_cap = environment.arena_cap;
   auto const job = describe_job(options, environment);
-  spi::Patience const patience{.timeout = environment.timeout.value_or(options.timeout), .user_limit = options.user_limit};
-  if (patience.timeout <= std::chrono::milliseconds::zero() || options.connect_timeout <= std::chrono::milliseconds::zero()) {
-    throw UsageError({.operation = "connect", .message = "a timeout must be longer than nothing", .expected = "at least 1 ms"});
+  spi::Patience const patience{.timeout = environment.timeout.value_or(options.timeout),
+                               .user_limit = options.user_limit};
+  if (patience.timeout <= std::chrono::milliseconds::zero() ||
+      options.connect_timeout <= std::chrono::milliseconds::zero()) {
+    throw UsageError(
+        {.operation = "connect", .message = "a timeout must be longer than nothing", .expected = "at least 1 ms"});
   }
   Jobs::Key const key{job.job_id, job.master, job.step, job.rank};
   {

@@ -24,7 +24,9 @@ class ArgumentDigest {
     for (auto const value : values) add(static_cast<std::uint64_t>(value));
     return *this;
   }
-  [[nodiscard]] std::uint64_t value() const { return codec::checksum(std::as_bytes(std::span(values_.data(), count_))); }
+  [[nodiscard]] std::uint64_t value() const {
+    return codec::checksum(std::as_bytes(std::span(values_.data(), count_)));
+  }
 
  private:
   std::array<std::uint64_t, 32> values_;  ///< those not digested yet, after the digest of the ones before

@@ -59,7 +59,8 @@ Mesh::Mesh(Collective const& world, std::vector<Axis> const& axes) {
   state->strides.assign(axes.size(), 1);
   for (auto i = axes.size(); i-- > 1;) state->strides[i - 1] = state->strides[i] * state->sizes[i];
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    state->along.push_back(world.split(groups_along(state->world_size, state->sizes[i], state->strides[i]), state->names[i]));
+    state->along.push_back(
+        world.split(groups_along(state->world_size, state->sizes[i], state->strides[i]), state->names[i]));
   }
   state_ = std::move(state);
 }
@@ -69,7 +70,8 @@ std::size_t Mesh::index(std::string_view axis) const {
   if (found != state_->names.end()) return static_cast<std::size_t>(found - state_->names.begin());
   std::string known;
   for (auto const& name : state_->names) known += (known.empty() ? "" : ", ") + name;
-  throw UsageError({.operation = "Mesh", .message = "there is no such axis", .expected = known, .got = std::string(axis)});
+  throw UsageError(
+      {.operation = "Mesh", .message = "there is no such axis", .expected = known, .got = std::string(axis)});
 }
 
 Collective const& Mesh::operator[](std::string_view axis) const { return state_->along[index(axis)]; }

@@ -13,14 +13,15 @@
 namespace crossrank {
 namespace {
 
-std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescription const& job, spi::Patience const& patience) {
+std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescription const& job,
+                                         spi::Patience const& patience) {
   node::NodeOptions on_node{.key = {.job_id = job.job_id, .master = job.master, .step = job.step},
-                                  .rank = job.rank,
-                                  .ranks = job.world_size,
-                                  .global_rank = job.rank,
-                                  .timeout = options.connect_timeout,
-                                  .cap_bytes = options.arena_cap,
-                                  .threads = options.ranks_are == RanksAre::threads};
+                            .rank = job.rank,
+                            .ranks = job.world_size,
+                            .global_rank = job.rank,
+                            .timeout = options.connect_timeout,
+                            .cap_bytes = options.arena_cap,
+                            .threads = options.ranks_are == RanksAre::threads};
   // A rank that is alone has nobody to meet, and may not meet one of another job that has no id either.
   if (on_node.ranks == 1) on_node.key.step += "/" + std::to_string(node::random_nonce()[0]);
   auto group = node::Group::of_node(node::NodeDomain::join(on_node), "world");
@@ -60,19 +61,23 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   job.step = environment.step_id + "/" + std::to_string(environment.restart);
   if (job.world_size > 1 && job.job_id.empty() && !environment.master_port) {
     throw UsageError({.operation = "connect",
-                      .message = std::to_string(job.world_size) + " ranks were announced, but nothing tells this job from others on this host",
+                      .message = std::to_string(job.world_size) +
+                                 " ranks were announced, but nothing tells this job from others on this host",
                       .expected = "CROSSRANK_JOB_ID, or MASTER_ADDR and MASTER_PORT",
-                      .remedy = "start with `crossrank run -n " + std::to_string(job.world_size) + " -- program`, or set CROSSRANK_JOB_ID",
+                      .remedy = "start with `crossrank run -n " + std::to_string(job.world_size) +
+                                " -- program`, or set CROSSRANK_JOB_ID",
                       .rank = job.rank,
                       .world_size = job.world_size});
   }
   return job;
 }
 
-std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, JobDescription const& job, spi::Patience const& patience) {
+std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, JobDescription const& job,
+                                               spi::Patience const& patience) {
   auto const& backend = options.backend;
   if (!backend.empty() && backend != "shm" && backend != "fake") {
-    refuse(job, "there is no backend \"" + backend + "\"", "ask for \"shm\" or \"fake\", or leave it to the environment");
+    refuse(job, "there is no backend \"" + backend + "\"",
+           "ask for \"shm\" or \"fake\", or leave it to the environment");
   }
   if (backend == "fake" || (backend.empty() && job.world_size == 1 && options.ranks_are == RanksAre::processes)) {
     if (job.world_size == 1) return std::make_shared<fake::FakeTransport>("world");

@@ -24,6 +24,7 @@ struct JobDescription {
 [[nodiscard]] JobDescription describe_job(ConnectOptions const& options, Environment const& environment);
 
 /// The transport for a job: the backend asked for, or the one that serves it. `UnavailableError` says what was tried.
-[[nodiscard]] std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, JobDescription const& job, spi::Patience const& patience);
+[[nodiscard]] std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, JobDescription const& job,
+                                                             spi::Patience const& patience);
 
 }  // namespace crossrank

@@ -68,6 +68,8 @@ class ArenaMedium final : public Medium {
 
 }  // namespace
 
-std::unique_ptr<Medium> shared_medium(std::shared_ptr<node::Group> group) { return std::make_unique<ArenaMedium>(std::move(group)); }
+std::unique_ptr<Medium> shared_medium(std::shared_ptr<node::Group> group) {
+  return std::make_unique<ArenaMedium>(std::move(group));
+}
 
 }  // namespace crossrank::workspace

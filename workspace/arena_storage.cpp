@@ -18,14 +18,16 @@ std::string ArenaStorage::frozen_by() const {
   return holders.empty() ? std::string() : "published, and held by rank " + node::compress(holders) + " of this node";
 }
 
-LeasedStorage::LeasedStorage(std::shared_ptr<node::NodeDomain> domain, int owner, std::uint32_t slot, std::uint64_t generation,
-                             std::span<std::byte const> range)
+LeasedStorage::LeasedStorage(std::shared_ptr<node::NodeDomain> domain, int owner, std::uint32_t slot,
+                             std::uint64_t generation, std::span<std::byte const> range)
     : domain_(std::move(domain)), owner_(owner), slot_(slot), generation_(generation), range_(range) {}
 
 LeasedStorage::~LeasedStorage() {
   if (domain_->is_own_process()) domain_->leases().drop(owner_, slot_, generation_, domain_->rank());
 }
 
-std::string LeasedStorage::frozen_by() const { return "received from rank " + std::to_string(owner_) + " of this node, whose memory it is"; }
+std::string LeasedStorage::frozen_by() const {
+  return "received from rank " + std::to_string(owner_) + " of this node, whose memory it is";
+}
 
 }  // namespace crossrank::workspace

@@ -28,7 +28,8 @@ class FileMedium final : public Medium {
     StateDict weights;
     weights.reserve(contribution.tensors.size());
     for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
-    announced_ = workspace_.medium()->write_announced(contribution.config == nullptr ? Json() : *contribution.config, weights);
+    announced_ =
+        workspace_.medium()->write_announced(contribution.config == nullptr ? Json() : *contribution.config, weights);
     static_assert(sizeof(Announcement) <= node::Arrival::inline_bytes);
     post.inlined = std::as_bytes(std::span(&*announced_, 1));
   }
@@ -70,12 +71,14 @@ class FileMedium final : public Medium {
       } else if (announced_) {
         workspace_.medium()->abandon(*announced_);
       }
-    } catch (Error const&) {  // the error that ended the range is already on its way; `crossrank clean` removes what stays
+    } catch (
+        Error const&) {  // the error that ended the range is already on its way; `crossrank clean` removes what stays
     }
   }
 
  private:
-  static constexpr std::chrono::nanoseconds least_patience = std::chrono::seconds(75);  // NFS caches a directory for up to 60 s
+  static constexpr std::chrono::nanoseconds least_patience =
+      std::chrono::seconds(75);  // NFS caches a directory for up to 60 s
 
   std::shared_ptr<node::Group> group_;
   NFSWorkspace workspace_;

@@ -44,7 +44,9 @@ struct Kind<StateDict> {
     StateDict item{};
     void expect(std::size_t tensors) override { item.reserve(tensors); }
     void config(Json) override {}
-    void tensor(std::string_view name, Tensor value) override { item.insert_or_assign(std::string(name), std::move(value)); }
+    void tensor(std::string_view name, Tensor value) override {
+      item.insert_or_assign(std::string(name), std::move(value));
+    }
   };
   static StateDict finish(Collector&& collector, int) { return std::move(collector.item); }
   static StateDict own(StateDict const& mine, int) { return mine; }
@@ -58,7 +60,9 @@ struct Kind<RankedState> {
     RankState item{};
     void expect(std::size_t tensors) override { item.weights.reserve(tensors); }
     void config(Json value) override { item.config = std::move(value); }
-    void tensor(std::string_view name, Tensor value) override { item.weights.insert_or_assign(std::string(name), std::move(value)); }
+    void tensor(std::string_view name, Tensor value) override {
+      item.weights.insert_or_assign(std::string(name), std::move(value));
+    }
   };
   static RankedState finish(Collector&& collector, int rank) { return {rank, std::move(collector.item)}; }
   static RankedState own(RankState const& mine, int rank) { return {rank, mine}; }
@@ -67,8 +71,10 @@ struct Kind<RankedState> {
 template <class Item, class Mine>
 class Items final : public detail::RangeItems<Item> {
  public:
-  Items(Mine const& mine, Contribution const& contribution, std::vector<int> ranks, Collective const& group, GatherOptions const& options)
-      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, std::move(ranks), group, options), items_(session_.size()) {
+  Items(Mine const& mine, Contribution const& contribution, std::vector<int> ranks, Collective const& group,
+        GatherOptions const& options)
+      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, std::move(ranks), group, options),
+        items_(session_.size()) {
     for (std::size_t i = 0; i < items_.size(); ++i) {
       if (session_.is_own(i)) items_[i] = Kind<Item>::own(mine, session_.rank_of(i));
     }
@@ -84,7 +90,8 @@ class Items final : public detail::RangeItems<Item> {
   void abort(std::string_view why) noexcept override { session_.abort(why); }
 
   [[nodiscard]] Item const& at(std::size_t index) override {
-    if (index >= items_.size()) session_.fail_usage("there is no such item", std::to_string(index) + " of " + std::to_string(items_.size()));
+    if (index >= items_.size())
+      session_.fail_usage("there is no such item", std::to_string(index) + " of " + std::to_string(items_.size()));
     auto& item = items_[index];
     if (!item) {
       typename Kind<Item>::Collector collector;
@@ -126,20 +133,26 @@ std::vector<NamedTensor> named(StateDict const& weights) {
   return tensors;
 }
 
-CollectiveRange<Tensor> gather(Tensor const& tensor, std::vector<int> ranks, Collective const& group, GatherOptions const& options) {
+CollectiveRange<Tensor> gather(Tensor const& tensor, std::vector<int> ranks, Collective const& group,
+                               GatherOptions const& options) {
   NamedTensor const only{"tensor", &tensor};
-  return CollectiveRange<Tensor>(std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}}, std::move(ranks), group, options));
+  return CollectiveRange<Tensor>(std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}},
+                                                                         std::move(ranks), group, options));
 }
 
-CollectiveRange<StateDict> gather(StateDict const& weights, std::vector<int> ranks, Collective const& group, GatherOptions const& options) {
+CollectiveRange<StateDict> gather(StateDict const& weights, std::vector<int> ranks, Collective const& group,
+                                  GatherOptions const& options) {
   auto const tensors = named(weights);
-  return CollectiveRange<StateDict>(std::make_unique<Items<StateDict, StateDict>>(weights, Contribution{.tensors = tensors}, std::move(ranks), group, options));
+  return CollectiveRange<StateDict>(std::make_unique<Items<StateDict, StateDict>>(
+      weights, Contribution{.tensors = tensors}, std::move(ranks), group, options));
 }
 
-CollectiveRange<RankedState> gather(RankState const& state, std::vector<int> ranks, Collective const& group, GatherOptions const& options) {
+CollectiveRange<RankedState> gather(RankState const& state, std::vector<int> ranks, Collective const& group,
+                                    GatherOptions const& options) {
   auto const tensors = named(state.weights);
   Contribution const contribution{.config = &state.config, .tensors = tensors};
-  return CollectiveRange<RankedState>(std::make_unique<Items<RankedState, RankState>>(state, contribution, std::move(ranks), group, options));
+  return CollectiveRange<RankedState>(
+      std::make_unique<Items<RankedState, RankState>>(state, contribution, std::move(ranks), group, options));
 }
 
 }  // namespace
@@ -148,23 +161,28 @@ CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective co
   return gather(tensor, all_ranks(group), group, options);
 }
 
-CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group, GatherOptions options) {
+CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
+                                             GatherOptions options) {
   return gather(tensor, {ranks.begin(), ranks.end()}, group, options);
 }
 
-CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group, GatherOptions options) {
+CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
+                                                GatherOptions options) {
   return gather(weights, all_ranks(group), group, options);
 }
 
-CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group, GatherOptions options) {
+CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group,
+                                                GatherOptions options) {
   return gather(weights, {ranks.begin(), ranks.end()}, group, options);
 }
 
-CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group, GatherOptions options) {
+CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group,
+                                                  GatherOptions options) {
   return gather(state, all_ranks(group), group, options);
 }
 
-CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks, Collective const& group, GatherOptions options) {
+CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks, Collective const& group,
+                                                  GatherOptions options) {
   return gather(state, {ranks.begin(), ranks.end()}, group, options);
 }
 

@@ -20,7 +20,7 @@ namespace crossrank::workspace {
 namespace {
 
 constexpr std::size_t tensor_alignment = 64;
-constexpr int populate_read = 22;                       // MADV_POPULATE_READ, Linux 5.14; refused elsewhere, then pages come one by one
+constexpr int populate_read = 22;  // MADV_POPULATE_READ, Linux 5.14; refused elsewhere, then pages come one by one
 constexpr std::size_t worth_populating = std::size_t{1} << 18;
 
 /// What a slab begins with; the table follows at once, the tensors after it.
@@ -29,11 +29,16 @@ struct SlabHead {
   std::uint64_t data_offset;
 };
 
-constexpr std::size_t aligned(std::size_t bytes) { return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment; }
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
+}
 
 void refuse_device(Tensor const& tensor, std::string_view name) {
   if (tensor.device().kind == Device::Kind::cpu) return;
-  throw UsageError({.operation = "publish", .message = "the tensor is not on the CPU", .got = to_string(tensor.device()), .resource = std::string(name)});
+  throw UsageError({.operation = "publish",
+                    .message = "the tensor is not on the CPU",
+                    .got = to_string(tensor.device()),
+                    .resource = std::string(name)});
 }
 
 /// The table entries of a contribution: resident tensors by slot, the others laid out one after the other.
@@ -113,8 +118,8 @@ void Publication::describe(node::Post& post) const {
   post.bytes = bytes;
 }
 
-Publication publish(node::NodeDomain& domain, node::Group* group, Contribution const& contribution, std::span<int const> readers,
-                    Inline small) {
+Publication publish(node::NodeDomain& domain, node::Group* group, Contribution const& contribution,
+                    std::span<int const> readers, Inline small) {
   Publication publication;
   auto const layout = lay_out(domain, contribution, publication.resident);
   auto const config = contribution.config == nullptr ? std::string() : codec::encode_config(*contribution.config);
@@ -181,17 +186,20 @@ Parts open_payload(Located const& at) {
 /// The leases of one publication: one for its slab, one for each resident slot, however many tensors view it.
 class Leases {
  public:
-  Leases(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how) : domain_(domain), at_(at), how_(how) {}
+  Leases(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how)
+      : domain_(domain), at_(at), how_(how) {}
 
   /// False when the offer is gone.
-  [[nodiscard]] bool take(std::uint32_t slot, std::uint64_t generation, std::span<std::byte const> range, std::shared_ptr<spi::Storage>& out) {
+  [[nodiscard]] bool take(std::uint32_t slot, std::uint64_t generation, std::span<std::byte const> range,
+                          std::shared_ptr<spi::Storage>& out) {
     auto& leases = domain_->leases();
     bool const taken = how_ == Take::offer ? leases.take(at_.owner, slot, generation, domain_->rank())
                                            : leases.share(at_.owner, slot, generation, domain_->rank());
     if (!taken) return false;
     out = std::make_shared<LeasedStorage>(domain_, at_.owner, slot, generation, range);
     if (range.size() >= worth_populating) {
-      auto* const page = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(range.data()) / node::page_bytes * node::page_bytes);
+      auto* const page = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(range.data()) /
+                                                      node::page_bytes * node::page_bytes);
       if (domain_->first_read(at_.owner, slot)) {
         platform::system().madvise(page, static_cast<std::size_t>(range.data() + range.size() - page), populate_read);
       }
@@ -202,7 +210,8 @@ class Leases {
   /// The lease of a resident tensor's slot. A slot with several tensors in one publication was offered for each.
   [[nodiscard]] bool take_resident(codec::TableEntry const& entry, std::shared_ptr<spi::Storage>& out) {
     auto const all = domain_->arena_bytes();
-    bool const inside = entry.slot < domain_->header().slot_capacity && entry.offset <= all && entry.nbytes <= all - entry.offset;
+    bool const inside =
+        entry.slot < domain_->header().slot_capacity && entry.offset <= all && entry.nbytes <= all - entry.offset;
     if (!inside) fail_slab(at_, "a tensor outside its arena");
     return take(entry.slot, entry.generation, {domain_->arena_of(at_.owner) + entry.offset, entry.nbytes}, out);
   }
@@ -244,9 +253,11 @@ void decline(node::NodeDomain& domain, Located const& at) noexcept {
   try {
     auto const parts = open_payload(at);
     for (auto const& entry : parts.table.entries) {
-      if (entry.present && entry.slot != codec::own_payload) domain.leases().decline(at.owner, entry.slot, entry.generation, domain.rank());
+      if (entry.present && entry.slot != codec::own_payload)
+        domain.leases().decline(at.owner, entry.slot, entry.generation, domain.rank());
     }
-  } catch (Error const&) {  // a table that cannot be read names no slots; the slab's own offer is given back all the same
+  } catch (
+      Error const&) {  // a table that cannot be read names no slots; the slab's own offer is given back all the same
   }
   if (!at.is_inline) domain.leases().decline(at.owner, at.slot, at.generation, domain.rank());
 }

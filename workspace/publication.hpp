@@ -40,10 +40,10 @@ class Collector {
 /// A contribution as it lies in the arena of its rank: a table of what there is, then the bytes of the tensors that did
 /// not live there already. What is small enough travels in the arrival line.
 struct Publication {
-  std::optional<node::Slot> slab{};      ///< table and copied tensors; none when the table is `inlined`
-  std::size_t bytes = 0;                 ///< used of the slab
-  std::vector<std::byte> inlined{};      ///< the table, when it fits the line and there is nothing else
-  std::vector<node::Slot> resident{};    ///< slots of tensors that lived in the arena
+  std::optional<node::Slot> slab{};    ///< table and copied tensors; none when the table is `inlined`
+  std::size_t bytes = 0;               ///< used of the slab
+  std::vector<std::byte> inlined{};    ///< the table, when it fits the line and there is nothing else
+  std::vector<node::Slot> resident{};  ///< slots of tensors that lived in the arena
 
   /// Descriptor for the arrival line.
   void describe(node::Post& post) const;
@@ -52,10 +52,10 @@ struct Publication {
 /// Whether a small publication may travel in the arrival line instead of the arena.
 enum class Inline : std::uint8_t { allowed, refused };
 
-/// Copies what must be copied and offers every slot to `readers` (ranks of the node), so that they can take it once they
-/// know of it. `group` is told of progress; it may be null. Takes back all of it when it throws.
-[[nodiscard]] Publication publish(node::NodeDomain& domain, node::Group* group, Contribution const& contribution, std::span<int const> readers,
-                                  Inline small = Inline::allowed);
+/// Copies what must be copied and offers every slot to `readers` (ranks of the node), so that they can take it once
+/// they know of it. `group` is told of progress; it may be null. Takes back all of it when it throws.
+[[nodiscard]] Publication publish(node::NodeDomain& domain, node::Group* group, Contribution const& contribution,
+                                  std::span<int const> readers, Inline small = Inline::allowed);
 /// Takes back the offers that were not taken, and lets the slab be used again once nobody reads it.
 void revoke(node::NodeDomain& domain, Publication const& publication, std::span<int const> readers) noexcept;
 /// The writer is done: the slab is used again once the offers on it are gone.
@@ -76,9 +76,10 @@ enum class Take : std::uint8_t {
   share,  ///< the offer stays: a state that stands in a workspace can be read again
 };
 
-/// Takes the leases and hands out views of the writer's memory. False when the offer has been revoked. `FormatError` for
-/// a table that is not as `publish` writes it.
-[[nodiscard]] bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how, Collector& collector);
+/// Takes the leases and hands out views of the writer's memory. False when the offer has been revoked. `FormatError`
+/// for a table that is not as `publish` writes it.
+[[nodiscard]] bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how,
+                           Collector& collector);
 /// Gives back the offers of a publication that will not be received.
 void decline(node::NodeDomain& domain, Located const& at) noexcept;
 

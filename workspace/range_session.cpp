@@ -14,19 +14,26 @@ namespace crossrank::workspace {
 
 using spi::Verb;
 
-/// Copies of the lines in which the others arrived: the lines themselves are written again by ranges opened inside this one.
+/// Copies of the lines in which the others arrived: the lines themselves are written again by ranges opened inside this
+/// one.
 struct RangeSession::Kept {
   struct Line {
     alignas(node::Arrival) std::byte bytes[sizeof(node::Arrival)];
     bool received = false;
-    [[nodiscard]] node::Arrival const& arrival() const noexcept { return *reinterpret_cast<node::Arrival const*>(bytes); }
+    [[nodiscard]] node::Arrival const& arrival() const noexcept {
+      return *reinterpret_cast<node::Arrival const*>(bytes);
+    }
   };
   std::vector<Line> lines;
 };
 
-RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution const& mine, std::vector<int> ranks, Collective const& group,
-                           GatherOptions const& options)
-    : operation_(operation), collective_(group), ranks_(std::move(ranks)), patience_(group.patience()), options_(options) {
+RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution const& mine, std::vector<int> ranks,
+                           Collective const& group, GatherOptions const& options)
+    : operation_(operation),
+      collective_(group),
+      ranks_(std::move(ranks)),
+      patience_(group.patience()),
+      options_(options) {
   Collective::Turn const turn(collective_, operation_);
   if (options.timeout) patience_.timeout = *options.timeout;
   rank_ = collective_.rank();
@@ -45,7 +52,8 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
   files_ = !options.workspace_path.empty() || (options.workspace && options.workspace->nfs() != nullptr);
   // Files go at the second meeting, so their writers wait for it in any case.
   lazy_ = options.release == Release::lazy && !files_;
-  if (options.workspace && !options.workspace_path.empty()) fail_usage("a workspace and a path for another one", options.workspace_path.string());
+  if (options.workspace && !options.workspace_path.empty())
+    fail_usage("a workspace and a path for another one", options.workspace_path.string());
   if (group_) {
     group_->domain().require_own_process(operation_);
     choose_medium();
@@ -83,11 +91,13 @@ void RangeSession::map_ranks() {
 void RangeSession::choose_medium() {
   if (!files_) {
     auto const* const shared = options_.workspace ? options_.workspace->shared_memory() : nullptr;
-    if (shared != nullptr && !shared->is_initialized()) fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()");
+    if (shared != nullptr && !shared->is_initialized())
+      fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()");
     medium_ = shared_medium(group_);
     return;
   }
-  if (options_.workspace && !options_.workspace->nfs()->is_initialized()) fail_usage("the workspace is not initialized", "NFSWorkspace()");
+  if (options_.workspace && !options_.workspace->nfs()->is_initialized())
+    fail_usage("the workspace is not initialized", "NFSWorkspace()");
 }
 
 std::uint64_t RangeSession::digest(ItemKind kind) const {
@@ -106,7 +116,8 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
     if (is_writer_) medium_->publish(mine, members_.front(), post);
   } catch (Error const& e) {
     if (!e.group_usable()) throw;
-    round_ = group_->post_error(post, {.type = std::string("crossrank ") + to_string(e.code()) + " error", .text = e.what()}, patience_);
+    round_ = group_->post_error(
+        post, {.type = std::string("crossrank ") + to_string(e.code()) + " error", .text = e.what()}, patience_);
     meet_after_failure();
     throw;
   }
@@ -132,7 +143,8 @@ void RangeSession::open_as_receiver() {
   kept_ = std::make_unique<Kept>();
   kept_->lines.resize(members_.size());
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    std::memcpy(kept_->lines[i].bytes, static_cast<void const*>(&group_->arrival(members_[i], round_)), sizeof(node::Arrival));
+    std::memcpy(kept_->lines[i].bytes, static_cast<void const*>(&group_->arrival(members_[i], round_)),
+                sizeof(node::Arrival));
   }
   group_->domain().own_record().in_user_code.fetch_add(1, std::memory_order_relaxed);
   in_user_code_ = true;
@@ -179,7 +191,8 @@ void RangeSession::close() {
   try {
     CROSSRANK_CRASH_POINT("workspace.range.closing");
     auto const end = group_->post_close(round_, range_, patience_);
-    if (group_->wait(end, patience_, operation_) == node::Outcome::passed_failed) throw group_->remote_error(end, operation_);
+    if (group_->wait(end, patience_, operation_) == node::Outcome::passed_failed)
+      throw group_->remote_error(end, operation_);
     CROSSRANK_CRASH_POINT("workspace.range.closed");
   } catch (...) {
     medium_->give_up();

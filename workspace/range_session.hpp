@@ -19,13 +19,13 @@ enum class ItemKind : std::uint8_t { tensor = 1, state_dict = 2, ranked_state = 
 /// The two meetings of one range on one rank, whatever travels between them.
 ///
 /// A writer publishes, arrives at the first meeting and, when it closes, at the second, without having waited for the
-/// first. The receiver waits for the first, keeps a copy of what the others announced, and arrives at the second when it
-/// closes. A group of one meets nobody.
+/// first. The receiver waits for the first, keeps a copy of what the others announced, and arrives at the second when
+/// it closes. A group of one meets nobody.
 class RangeSession {
  public:
   /// Opens the range: the first meeting. `operation` is the name of the call, for errors.
-  RangeSession(char const* operation, ItemKind kind, Contribution const& mine, std::vector<int> ranks, Collective const& group,
-               GatherOptions const& options);
+  RangeSession(char const* operation, ItemKind kind, Contribution const& mine, std::vector<int> ranks,
+               Collective const& group, GatherOptions const& options);
   ~RangeSession();
   RangeSession(RangeSession const&) = delete;
   RangeSession& operator=(RangeSession const&) = delete;

@@ -101,10 +101,12 @@ std::optional<Located> SharedMedium::locate(int owner) const {
     if (version % 2 == 0) {
       auto const offset = record.state_offset.load(acquire);
       auto const bytes = record.state_bytes.load(acquire);
-      Located at{.owner = owner, .slot = record.state_slot.load(acquire), .generation = record.state_generation.load(acquire)};
+      Located at{
+          .owner = owner, .slot = record.state_slot.load(acquire), .generation = record.state_generation.load(acquire)};
       if (record.state_version.load(relaxed) == version) {
         auto const all = domain_->arena_bytes();
-        if (bytes == 0 || offset > all || bytes > all - offset || at.slot >= domain_->header().slot_capacity) return std::nullopt;
+        if (bytes == 0 || offset > all || bytes > all - offset || at.slot >= domain_->header().slot_capacity)
+          return std::nullopt;
         at.payload = {domain_->arena_of(owner) + offset, bytes};
         return at;
       }
@@ -114,7 +116,8 @@ std::optional<Located> SharedMedium::locate(int owner) const {
     platform::system().yield();
   }
   throw PeerLostError({.operation = "SharedMemoryWorkspace.read",
-                       .message = "rank " + std::to_string(owner) + " of this node stopped in the middle of a write: " + domain_->describe(owner),
+                       .message = "rank " + std::to_string(owner) +
+                                  " of this node stopped in the middle of a write: " + domain_->describe(owner),
                        .culprits = {owner},
                        .group_usable = false});
 }

@@ -53,6 +53,8 @@ std::optional<RankState> SharedMemoryWorkspace::read_configs_and_weights_from_ra
 
 void SharedMemoryWorkspace::clean() { initialized("SharedMemoryWorkspace.clean").clean(); }
 
-std::size_t SharedMemoryWorkspace::trim() const { return initialized("SharedMemoryWorkspace.trim").domain()->arena().trim(); }
+std::size_t SharedMemoryWorkspace::trim() const {
+  return initialized("SharedMemoryWorkspace.trim").domain()->arena().trim();
+}
 
 }  // namespace crossrank

@@ -81,8 +81,9 @@ WrittenFile write_state_file(platform::Directory const& directory, StateFile con
   GatheringSink sink(out);
   codec::write_image(plan, sink);
   sink.flush();
-  // Publishing closes the file, and with it its lock: without another one, a job that cleans up in the same directory at
-  // that moment takes it for a dead writer's. The first is let go once the name is held: on NFS it keeps the temporary.
+  // Publishing closes the file, and with it its lock: without another one, a job that cleans up in the same directory
+  // at that moment takes it for a dead writer's. The first is let go once the name is held: on NFS it keeps the
+  // temporary.
   auto bridge = hold_file(directory, out.temporary_name());
   out.publish();
   auto hold = hold_file(directory, file.name());

@@ -13,7 +13,8 @@ namespace {
 
 /// Integers wrap around as unsigned ones do: no overflow is undefined.
 template <class T>
-using Arithmetic = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+using Arithmetic =
+    typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
 
 template <class T, ReduceOp op>
 T combine(T a, T b) {
@@ -50,10 +51,12 @@ void reduce(std::span<std::byte> out, std::span<std::byte const> all, int ranks)
 }
 
 [[noreturn]] void refuse(Dtype dtype) {
-  throw UsageError({.operation = "all_reduce",
-                    .message = "this dtype and op cannot be reduced",
-                    .expected = "an integer dtype with sum, prod, min, max, band, bor, bxor, or F32, F64 with sum, prod, min, max, avg",
-                    .got = std::string(name_of(dtype))});
+  throw UsageError(
+      {.operation = "all_reduce",
+       .message = "this dtype and op cannot be reduced",
+       .expected =
+           "an integer dtype with sum, prod, min, max, band, bor, bxor, or F32, F64 with sum, prod, min, max, avg",
+       .got = std::string(name_of(dtype))});
 }
 
 template <class T>

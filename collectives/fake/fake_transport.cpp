@@ -16,7 +16,9 @@ constexpr spi::Ticket done_at_once{0};
 FakeTransport::FakeTransport(std::string name) : name_(std::move(name)) {}
 
 void FakeTransport::require_usable(char const* operation) const {
-  if (closed_) throw UsageError({.operation = operation, .message = "the group is closed", .group = name_, .rank = 0, .world_size = 1});
+  if (closed_)
+    throw UsageError(
+        {.operation = operation, .message = "the group is closed", .group = name_, .rank = 0, .world_size = 1});
   throw_if_aborted(operation);
 }
 
@@ -41,9 +43,11 @@ spi::Ticket FakeTransport::post_broadcast(spi::Signature, spi::Sink, int) {
   return done_at_once;
 }
 
-spi::Ticket FakeTransport::post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const>, spi::Sink out) {
+spi::Ticket FakeTransport::post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const>,
+                                            spi::Sink out) {
   require_usable("all_gatherv");
-  if (!mine.bytes.empty() && mine.bytes.data() != out.bytes.data()) std::memcpy(out.bytes.data(), mine.bytes.data(), mine.bytes.size());
+  if (!mine.bytes.empty() && mine.bytes.data() != out.bytes.data())
+    std::memcpy(out.bytes.data(), mine.bytes.data(), mine.bytes.size());
   return done_at_once;
 }
 
@@ -77,14 +81,15 @@ void FakeTransport::take(Receive& receive) {
     std::copy(message.bytes.begin(), message.bytes.end(), receive.sink.bytes.begin());
     return;
   }
-  throw MismatchError({.operation = "recv",
-                       .message = "the message from rank 0 is another than was expected",
-                       .expected = std::to_string(receive.sink.bytes.size()) + " bytes with tag " + std::to_string(receive.tag),
-                       .got = std::to_string(message.bytes.size()) + " bytes with tag " + std::to_string(message.tag),
-                       .group = name_,
-                       .rank = 0,
-                       .world_size = 1,
-                       .culprits = {0}});
+  throw MismatchError(
+      {.operation = "recv",
+       .message = "the message from rank 0 is another than was expected",
+       .expected = std::to_string(receive.sink.bytes.size()) + " bytes with tag " + std::to_string(receive.tag),
+       .got = std::to_string(message.bytes.size()) + " bytes with tag " + std::to_string(message.tag),
+       .group = name_,
+       .rank = 0,
+       .world_size = 1,
+       .culprits = {0}});
 }
 
 void FakeTransport::deliver() {
@@ -128,7 +133,8 @@ void FakeTransport::wait(spi::Ticket ticket, spi::Patience const&) {
 // Everything but a receive ended when it was posted.
 void FakeTransport::cancel(spi::Ticket ticket) noexcept { receives_.erase(static_cast<std::uint64_t>(ticket)); }
 
-std::shared_ptr<spi::Transport> FakeTransport::split(spi::Signature, std::span<int const> members, std::string name, spi::Patience const&) {
+std::shared_ptr<spi::Transport> FakeTransport::split(spi::Signature, std::span<int const> members, std::string name,
+                                                     spi::Patience const&) {
   require_usable("split");
   if (members.empty()) return nullptr;
   return std::make_shared<FakeTransport>(std::move(name));

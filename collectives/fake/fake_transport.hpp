@@ -24,7 +24,8 @@ class FakeTransport final : public spi::Transport {
 
   [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
   [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
-  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts, spi::Sink out) override;
+  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
+                                             spi::Sink out) override;
   [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
   [[nodiscard]] bool test(spi::Ticket) override;

@@ -19,7 +19,8 @@ std::span<std::byte const> as_const(spi::Sink const& sink) { return {sink.bytes.
 
 }  // namespace
 
-ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks, spi::Patience const& patience)
+ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks,
+                           spi::Patience const& patience)
     : group_(std::move(group)),
       global_ranks_(std::move(global_ranks)),
       node_ranks_(static_cast<std::size_t>(group_->size())),
@@ -48,7 +49,9 @@ ShmTransport::~ShmTransport() {
 
 // ---------------------------------------------------------------- operations under way
 
-ShmTransport::Operation& ShmTransport::operation(Ticket ticket) { return operations_[static_cast<std::size_t>(ticket)]; }
+ShmTransport::Operation& ShmTransport::operation(Ticket ticket) {
+  return operations_[static_cast<std::size_t>(ticket)];
+}
 
 Ticket ShmTransport::keep(Operation operation) {
   if (free_operations_.empty()) {
@@ -152,13 +155,19 @@ void ShmTransport::settle_collectives() {
 void ShmTransport::cancel(Ticket ticket) noexcept {
   auto const& op = operation(ticket);
   // A message that has not gone or come leaves no trace; an arrival cannot be taken back without the others.
-  if (!is_message(op) && !op.settled) group_->abort("rank " + std::to_string(rank()) + " cancelled its " + name_of(op.kind));
+  if (!is_message(op) && !op.settled)
+    group_->abort("rank " + std::to_string(rank()) + " cancelled its " + name_of(op.kind));
   drop(ticket);
 }
 
 void ShmTransport::require_open(char const* operation) const {
   group_->domain().require_own_process(operation);
-  if (closed_) throw UsageError({.operation = operation, .message = "the group is closed", .group = name(), .rank = rank(), .world_size = world_size()});
+  if (closed_)
+    throw UsageError({.operation = operation,
+                      .message = "the group is closed",
+                      .group = name(),
+                      .rank = rank(),
+                      .world_size = world_size()});
 }
 
 // ---------------------------------------------------------------- collectives
@@ -213,7 +222,8 @@ Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, 
   return keep({.kind = Kind::broadcast, .round = round, .sink = std::move(buffer), .peer = root});
 }
 
-Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine, std::span<std::size_t const> counts, spi::Sink out) {
+Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine, std::span<std::size_t const> counts,
+                                      spi::Sink out) {
   auto const round = post_round(signature, mine.bytes, 0);
   return keep({.kind = Kind::all_gatherv,
                .round = round,
@@ -261,7 +271,8 @@ void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::
 Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
   require_open("send");
   group_->throw_if_failed("send");
-  auto const ticket = keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
+  auto const ticket =
+      keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
   advance_messages(Kind::send, dst);
   return ticket;
 }
@@ -326,7 +337,8 @@ bool ShmTransport::try_recv(Operation& op) {
   auto& channel = group_->channel(op.peer, rank());
   auto const received = channel.received.load(std::memory_order_relaxed);
   if (channel.sent.load(std::memory_order_seq_cst) <= received) return false;
-  auto const message = channel.ring[received % node::Channel::depth];  // one copy: the peer's bytes are checked, then used
+  auto const message =
+      channel.ring[received % node::Channel::depth];  // one copy: the peer's bytes are checked, then used
   bool const fits = message.bytes == op.sink.bytes.size() && message.tag == op.tag;
   auto const all = group_->domain().arena_bytes();
   bool const inside = message.offset <= all && message.bytes <= all - message.offset;
@@ -351,8 +363,8 @@ bool ShmTransport::try_recv(Operation& op) {
 
 // ---------------------------------------------------------------- groups
 
-std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, std::span<int const> members, std::string name,
-                                                    spi::Patience const& patience) {
+std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, std::span<int const> members,
+                                                    std::string name, spi::Patience const& patience) {
   require_open("split");
   settle_collectives();
   std::vector<int> const list(members.begin(), members.end());

@@ -14,9 +14,9 @@ namespace crossrank::shm {
 
 /// Collectives of one node, through the arenas of its ranks.
 ///
-/// Each collective is one meeting. Payloads of up to 72 bytes travel in the arrival lines; larger ones are copied once into
-/// the sender's arena, and once out of it by each receiver. The slot is used again after the meeting that follows: by then
-/// all have read it.
+/// Each collective is one meeting. Payloads of up to 72 bytes travel in the arrival lines; larger ones are copied once
+/// into the sender's arena, and once out of it by each receiver. The slot is used again after the meeting that follows:
+/// by then all have read it.
 class ShmTransport final : public spi::Transport {
  public:
   /// `patience` holds where a post has to wait for this rank's earlier calls.
@@ -33,7 +33,8 @@ class ShmTransport final : public spi::Transport {
 
   [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
   [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
-  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts, spi::Sink out) override;
+  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
+                                             spi::Sink out) override;
   [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
   [[nodiscard]] bool test(spi::Ticket) override;
@@ -65,7 +66,9 @@ class ShmTransport final : public spi::Transport {
   };
   struct ChannelCondition;
 
-  [[nodiscard]] static bool is_message(Operation const& op) noexcept { return op.kind == Kind::send || op.kind == Kind::recv; }
+  [[nodiscard]] static bool is_message(Operation const& op) noexcept {
+    return op.kind == Kind::send || op.kind == Kind::recv;
+  }
   [[nodiscard]] static char const* name_of(Kind kind) noexcept;
   void require_open(char const* operation) const;
   [[nodiscard]] bool has_ended(Operation& operation);
@@ -94,8 +97,8 @@ class ShmTransport final : public spi::Transport {
   std::vector<int> node_ranks_;
   std::vector<Operation> operations_;
   std::vector<std::uint32_t> free_operations_;
-  std::deque<Held> read_later_;                ///< payloads of rounds that others may still read
-  std::vector<std::deque<Held>> sent_;         ///< by receiver: payloads of messages not yet taken
+  std::deque<Held> read_later_;         ///< payloads of rounds that others may still read
+  std::vector<std::deque<Held>> sent_;  ///< by receiver: payloads of messages not yet taken
   std::uint64_t messages_posted_ = 0;
   spi::Patience patience_;
   bool closed_ = false;

@@ -39,23 +39,25 @@ struct Tag {
 enum class RanksAre : std::uint8_t { processes, threads };
 
 struct ConnectOptions {
-  std::string backend{};  ///< "shm", "fake", or empty: what the environment asks for
-  std::chrono::milliseconds timeout{300'000};            ///< longest time without progress of a rank that is waited for
-  std::chrono::milliseconds connect_timeout{120'000};    ///< for all ranks to come
-  std::chrono::milliseconds user_limit{21'600'000};      ///< the same while that rank runs the caller's code in a range or guard
-  std::optional<int> rank{};                             ///< in place of the launcher's
-  std::optional<int> world_size{};                       ///< in place of the launcher's
-  std::string job_id{};                                  ///< in place of the launcher's
-  RanksAre ranks_are = RanksAre::processes;              ///< threads: each calls `connect` with its own `rank`
-  std::optional<std::uint64_t> arena_cap{};              ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
+  std::string backend{};                               ///< "shm", "fake", or empty: what the environment asks for
+  std::chrono::milliseconds timeout{300'000};          ///< longest time without progress of a rank that is waited for
+  std::chrono::milliseconds connect_timeout{120'000};  ///< for all ranks to come
+  std::chrono::milliseconds user_limit{
+      21'600'000};                           ///< the same while that rank runs the caller's code in a range or guard
+  std::optional<int> rank{};                 ///< in place of the launcher's
+  std::optional<int> world_size{};           ///< in place of the launcher's
+  std::string job_id{};                      ///< in place of the launcher's
+  RanksAre ranks_are = RanksAre::processes;  ///< threads: each calls `connect` with its own `rank`
+  std::optional<std::uint64_t>
+      arena_cap{};  ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
 };
 
 /// A group of ranks and what they do together: a handle, cheap to copy, all copies name the same group.
 ///
-/// Ranks (`rank()`, `root`, `src`, `dst`) count inside the group; `global_rank()` and `ranks()` are those of the job. All
-/// ranks of the group call the same members in the same order, from one thread at a time. Every wait has a deadline, and
-/// a rank that dies, stops or disagrees ends it on all ranks with the same error: `PeerLostError`, `TimeoutError` or
-/// `MismatchError`, after which the group is dead. Tensors are on the CPU; others are a `UsageError`.
+/// Ranks (`rank()`, `root`, `src`, `dst`) count inside the group; `global_rank()` and `ranks()` are those of the job.
+/// All ranks of the group call the same members in the same order, from one thread at a time. Every wait has a
+/// deadline, and a rank that dies, stops or disagrees ends it on all ranks with the same error: `PeerLostError`,
+/// `TimeoutError` or `MismatchError`, after which the group is dead. Tensors are on the CPU; others are a `UsageError`.
 class CROSSRANK_EXPORT Collective {
   struct State;
 
@@ -82,8 +84,8 @@ class CROSSRANK_EXPORT Collective {
   void barrier() const;
   /// Gives every rank the root's bytes. Collective; shapes and dtypes must agree. One meeting, at most two copies.
   void broadcast(Tensor& tensor, Root root = {}) const;
-  /// Joins the tensors of all ranks along a new first dimension: `out` is `[world_size, *in.shape]`, or any shape with as
-  /// many elements. Collective; one meeting, at most two copies of each byte.
+  /// Joins the tensors of all ranks along a new first dimension: `out` is `[world_size, *in.shape]`, or any shape with
+  /// as many elements. Collective; one meeting, at most two copies of each byte.
   void all_gather(Tensor& out, Tensor const& in) const;
   /// The bytes of all ranks, one after the other in rank order; sizes may differ. Collective; two meetings.
   [[nodiscard]] std::vector<std::vector<std::byte>> all_gatherv(std::span<std::byte const> mine) const;
@@ -99,12 +101,13 @@ class CROSSRANK_EXPORT Collective {
   /// Receives into `tensor` the next message of `src`. `MismatchError` when its size or tag is another.
   void recv(Tensor& tensor, int src, Tag tag = {}) const;
 
-  /// Makes the groups whose ranks (of this group) are listed, and returns the one that holds this rank, with ranks in the
-  /// order of its list. Collective over this group; all ranks give the same lists. A rank in no list gets an empty handle.
-  /// `UsageError` for a rank that is unknown or listed twice.
+  /// Makes the groups whose ranks (of this group) are listed, and returns the one that holds this rank, with ranks in
+  /// the order of its list. Collective over this group; all ranks give the same lists. A rank in no list gets an empty
+  /// handle. `UsageError` for a rank that is unknown or listed twice.
   [[nodiscard]] Collective split(std::vector<std::vector<int>> const& groups, std::string name = {}) const;
   [[nodiscard]] Collective split(std::initializer_list<std::initializer_list<int>> groups) const;
-  /// The same by colour: ranks with the same one form a group, ordered by `key`, then by rank; a negative colour is none.
+  /// The same by colour: ranks with the same one form a group, ordered by `key`, then by rank; a negative colour is
+  /// none.
   [[nodiscard]] Collective split_by(int color, int key = 0) const;
 
   /// Kills the group: every rank's present and later calls throw `PeerLostError` with `why`. Local; never throws.
@@ -143,15 +146,16 @@ class CROSSRANK_EXPORT Collective {
 };
 
 /// Wraps a transport; for backends and tests.
-[[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience);
+[[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport,
+                                                          spi::Patience const& patience);
 
 /// Joins the job that the launcher announced: a group of all its ranks.
 ///
 /// Collective over the job. Reads RANK, WORLD_SIZE and a job id, as `crossrank run`, torchrun, Slurm and Open MPI give
 /// them; without a launcher the job is this process alone, on the backend "fake". When more than one rank was announced
-/// and no backend can serve them, `UnavailableError` says what was tried: it never falls back to "fake". Ranks that do not
-/// come within `connect_timeout` are named by a `TimeoutError`, one that comes twice by a `UsageError`. A second call
-/// returns the same job.
+/// and no backend can serve them, `UnavailableError` says what was tried: it never falls back to "fake". Ranks that do
+/// not come within `connect_timeout` are named by a `TimeoutError`, one that comes twice by a `UsageError`. A second
+/// call returns the same job.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank

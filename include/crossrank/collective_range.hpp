@@ -35,13 +35,13 @@ class RangeItems : public RangeBase {
 
 /// What the ranks of a group handed over, on the rank that receives it; empty on the others.
 ///
-/// A range is open between two meetings of the group. On the receiver it has one item for each rank that was asked for, in
-/// that order; each is received when it is first used. The other ranks return from `close()` once the receiver has closed
-/// its range (`Release::lazy`: at once). For a scope, not for containers: move-only, one thread.
+/// A range is open between two meetings of the group. On the receiver it has one item for each rank that was asked for,
+/// in that order; each is received when it is first used. The other ranks return from `close()` once the receiver has
+/// closed its range (`Release::lazy`: at once). For a scope, not for containers: move-only, one thread.
 ///
 /// `close()` is the second meeting, where errors surface. The destructor closes too, and throws them, when the scope is
-/// left normally; left by an exception it aborts the group, so that nobody waits. A closed range is empty; copies of its
-/// items stay valid.
+/// left normally; left by an exception it aborts the group, so that nobody waits. A closed range is empty; copies of
+/// its items stay valid.
 template <class Item>
 class [[nodiscard]] CollectiveRange {
  public:
@@ -76,7 +76,8 @@ class [[nodiscard]] CollectiveRange {
 
   /// For the gathers.
   explicit CollectiveRange(std::unique_ptr<detail::RangeItems<Item>> items) noexcept : items_(std::move(items)) {}
-  CollectiveRange(CollectiveRange&& other) noexcept : items_(std::move(other.items_)), exceptions_(std::uncaught_exceptions()) {}
+  CollectiveRange(CollectiveRange&& other) noexcept
+      : items_(std::move(other.items_)), exceptions_(std::uncaught_exceptions()) {}
   CollectiveRange& operator=(CollectiveRange&&) = delete;
   ~CollectiveRange() noexcept(false) {
     if (!items_) return;

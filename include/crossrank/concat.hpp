@@ -18,14 +18,14 @@ namespace crossrank {
 
 /// Joins tensors along a dimension, as `torch.cat`; their lengths may differ there.
 ///
-/// Local; copies each byte once. `UsageError` when there are none, one is absent, dtypes or the other dimensions differ,
-/// or a seam falls inside a byte; it names the number of the part and both shapes.
+/// Local; copies each byte once. `UsageError` when there are none, one is absent, dtypes or the other dimensions
+/// differ, or a seam falls inside a byte; it names the number of the part and both shapes.
 [[nodiscard]] CROSSRANK_EXPORT Tensor concat(std::span<Tensor const> parts, Dim dim = {});
 
 /// The same for any range of tensors.
 template <std::ranges::input_range R>
 requires(std::same_as<std::ranges::range_value_t<R>, Tensor> && !std::convertible_to<R, std::span<Tensor const>>)
-[[nodiscard]] Tensor concat(R&& parts, Dim dim = {}) {
+    [[nodiscard]] Tensor concat(R&& parts, Dim dim = {}) {
   std::vector<Tensor> held;
   for (auto&& part : parts) held.push_back(part);
   return concat(std::span<Tensor const>(held), dim);

@@ -52,8 +52,9 @@ inline constexpr std::size_t dtype_count = 22;
 namespace detail {
 
 template <class T>
-inline constexpr bool is_character = std::is_same_v<T, char> || std::is_same_v<T, wchar_t> || std::is_same_v<T, char8_t> ||
-                                     std::is_same_v<T, char16_t> || std::is_same_v<T, char32_t>;
+inline constexpr bool is_character =
+    std::is_same_v<T, char> || std::is_same_v<T, wchar_t> || std::is_same_v<T, char8_t> ||
+    std::is_same_v<T, char16_t> || std::is_same_v<T, char32_t>;
 
 template <std::size_t Bytes>
 constexpr Dtype integer_dtype(bool is_signed) {
@@ -66,11 +67,16 @@ constexpr Dtype integer_dtype(bool is_signed) {
 
 template <class T>
 constexpr Dtype dtype_of_type() {
-  if constexpr (std::is_same_v<T, bool>) return Dtype::boolean;
-  else if constexpr (std::is_same_v<T, float>) return Dtype::f32;
-  else if constexpr (std::is_same_v<T, double>) return Dtype::f64;
-  else if constexpr (std::is_same_v<T, std::complex<float>>) return Dtype::c64;
-  else return integer_dtype<sizeof(T)>(std::is_signed_v<T>);
+  if constexpr (std::is_same_v<T, bool>)
+    return Dtype::boolean;
+  else if constexpr (std::is_same_v<T, float>)
+    return Dtype::f32;
+  else if constexpr (std::is_same_v<T, double>)
+    return Dtype::f64;
+  else if constexpr (std::is_same_v<T, std::complex<float>>)
+    return Dtype::c64;
+  else
+    return integer_dtype<sizeof(T)>(std::is_signed_v<T>);
 }
 
 }  // namespace detail
@@ -78,8 +84,8 @@ constexpr Dtype dtype_of_type() {
 /// C++ types that are elements of a tensor: bool, integers up to 64 bits, float, double, std::complex<float>.
 template <class T>
 concept Element = std::same_as<T, std::remove_cv_t<T>> &&
-                  (std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::complex<float>> ||
-                   (std::integral<T> && !detail::is_character<T> && sizeof(T) <= 8));
+    (std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::complex<float>> ||
+     (std::integral<T> && !detail::is_character<T> && sizeof(T) <= 8));
 
 /// The dtype whose elements are `T`.
 template <Element T>

@@ -30,30 +30,31 @@ enum class ErrorCode : std::uint8_t {
 
 /// Everything an error knows. Empty fields are left out of the texts; ranks count in the group of `group`.
 struct ErrorInfo {
-  std::string operation{};      ///< what was being done ("barrier", "NFSWorkspace.write")
-  std::string message{};        ///< one clause: what went wrong
-  std::string expected{};       ///< what should have been there
-  std::string got{};            ///< what was there
-  std::string resource{};       ///< path, segment, tensor name or option
-  std::string system{};         ///< text of the operating system or the vendor library
-  std::string remedy{};         ///< what the reader can do about it
-  std::string group{};          ///< name of the group
-  std::string where{};          ///< call site, "file:line"
-  int rank = -1;                ///< where it was thrown; -1 when no group is involved
-  int world_size = 0;           ///< size of that group
-  std::vector<int> culprits{};  ///< whom it blames; empty when nobody
-  bool group_usable = true;     ///< whether the group may be used again
+  std::string operation{};             ///< what was being done ("barrier", "NFSWorkspace.write")
+  std::string message{};               ///< one clause: what went wrong
+  std::string expected{};              ///< what should have been there
+  std::string got{};                   ///< what was there
+  std::string resource{};              ///< path, segment, tensor name or option
+  std::string system{};                ///< text of the operating system or the vendor library
+  std::string remedy{};                ///< what the reader can do about it
+  std::string group{};                 ///< name of the group
+  std::string where{};                 ///< call site, "file:line"
+  int rank = -1;                       ///< where it was thrown; -1 when no group is involved
+  int world_size = 0;                  ///< size of that group
+  std::vector<int> culprits{};         ///< whom it blames; empty when nobody
+  bool group_usable = true;            ///< whether the group may be used again
   std::vector<std::string> details{};  ///< further lines of `report()`, one per rank or finding
-  std::string remote_type{};    ///< type of a peer's exception (`RemoteError`)
-  int system_errno = 0;         ///< errno of the failed call (`IoError`)
-  std::string section{};        ///< part of the format ("header", "data") (`FormatError`)
-  std::uint64_t offset = 0;     ///< byte in the source where it went wrong (`FormatError`)
+  std::string remote_type{};           ///< type of a peer's exception (`RemoteError`)
+  int system_errno = 0;                ///< errno of the failed call (`IoError`)
+  std::string section{};               ///< part of the format ("header", "data") (`FormatError`)
+  std::uint64_t offset = 0;            ///< byte in the source where it went wrong (`FormatError`)
 };
 
 /// Base of all that crossrank throws.
 ///
 /// `what()` is one line: operation, finding, expected against got, rank r of n in the group, resource, system text,
-/// remedy. `report()` is the long form, with one line for each rank concerned. Copies share their state and do not throw.
+/// remedy. `report()` is the long form, with one line for each rank concerned. Copies share their state and do not
+/// throw.
 class CROSSRANK_EXPORT Error : public std::runtime_error {
  public:
   Error(ErrorCode code, ErrorInfo info);

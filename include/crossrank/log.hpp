@@ -29,8 +29,8 @@ using LogSink = std::function<void(LogEvent const&)>;
 
 /// Where events of this process go; an empty function, the default, drops them. The library itself prints nothing.
 ///
-/// Local. The sink is called from any thread, library threads and destructors included; what it throws is dropped. After
-/// this returns, calls of the former sink that had begun may still be under way.
+/// Local. The sink is called from any thread, library threads and destructors included; what it throws is dropped.
+/// After this returns, calls of the former sink that had begun may still be under way.
 CROSSRANK_EXPORT void set_log_sink(LogSink sink);
 
 }  // namespace crossrank

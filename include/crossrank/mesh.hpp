@@ -17,8 +17,8 @@ struct Axis {
 
 /// The ranks of a group as a grid with named axes, the last one fastest, as torch's `init_device_mesh`.
 ///
-/// Made by all ranks of `world`, one meeting for each axis. `UsageError` when the sizes do not multiply to the number of
-/// ranks, or a name comes twice. Copies are cheap and share the groups.
+/// Made by all ranks of `world`, one meeting for each axis. `UsageError` when the sizes do not multiply to the number
+/// of ranks, or a name comes twice. Copies are cheap and share the groups.
 class CROSSRANK_EXPORT Mesh {
  public:
   Mesh(Collective const& world, std::initializer_list<Axis> axes);

@@ -35,33 +35,40 @@ struct RankedState {
 
 /// Hands one tensor of each rank to the first rank.
 ///
-/// Collective over `group`: all its ranks call, with the same ranks, medium and release. Two meetings, which the ranks that
-/// do not receive spend as one. Through shared memory each tensor is copied once, by its owner, into memory that stays
-/// mapped; one made by `SharedMemoryWorkspace::empty` is not copied at all. Shapes and dtypes may differ, tensors may be
-/// empty, and an absent one (`Tensor{}`) arrives as such in its place. What is received views the owner's memory, cannot
-/// be written (`clone()`), and stays valid as long as it is held; the receiver's own item is its own tensor.
+/// Collective over `group`: all its ranks call, with the same ranks, medium and release. Two meetings, which the ranks
+/// that do not receive spend as one. Through shared memory each tensor is copied once, by its owner, into memory that
+/// stays mapped; one made by `SharedMemoryWorkspace::empty` is not copied at all. Shapes and dtypes may differ, tensors
+/// may be empty, and an absent one (`Tensor{}`) arrives as such in its place. What is received views the owner's
+/// memory, cannot be written (`clone()`), and stays valid as long as it is held; the receiver's own item is its own
+/// tensor.
 ///
-/// `UsageError` for ranks that are none, repeated or not in the group (nothing is sent); `MismatchError` on all ranks that
-/// give different ranks or media; `RemoteError` where another rank could not do its part (the group goes on);
+/// `UsageError` for ranks that are none, repeated or not in the group (nothing is sent); `MismatchError` on all ranks
+/// that give different ranks or media; `RemoteError` where another rank could not do its part (the group goes on);
 /// `PeerLostError` and `TimeoutError` name who ended or stopped; `IoError` when arena or directory are full.
 /// Reference: `get_tensors_parallel` of ModelOpt's `torch.export.distribute`.
-[[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group,
+[[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor,
+                                                                            Collective const& group,
                                                                             GatherOptions options = {});
-/// The same, from the ranks of the job that are listed, to the first of them; ranks of the group that are not listed call
-/// as well.
-[[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
+/// The same, from the ranks of the job that are listed, to the first of them; ranks of the group that are not listed
+/// call as well.
+[[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks,
+                                                                            Collective const& group,
                                                                             GatherOptions options = {});
 /// The same for all tensors of a state dict at once: as many meetings as for one.
-[[nodiscard]] CROSSRANK_EXPORT CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
+[[nodiscard]] CROSSRANK_EXPORT CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights,
+                                                                               Collective const& group,
                                                                                GatherOptions options = {});
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks,
-                                                                               Collective const& group, GatherOptions options = {});
+                                                                               Collective const& group,
+                                                                               GatherOptions options = {});
 /// The same for config and weights of each rank, with the rank of the job that they are of. Every JSON value arrives as
 /// it was sent: key order, 64-bit integers, -inf, nan, binary values, null.
 /// Reference: `get_configs_parallel` of the same module.
-[[nodiscard]] CROSSRANK_EXPORT CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group,
+[[nodiscard]] CROSSRANK_EXPORT CollectiveRange<RankedState> get_configs_parallel(RankState const& state,
+                                                                                 Collective const& group,
                                                                                  GatherOptions options = {});
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks,
-                                                                                 Collective const& group, GatherOptions options = {});
+                                                                                 Collective const& group,
+                                                                                 GatherOptions options = {});
 
 }  // namespace crossrank

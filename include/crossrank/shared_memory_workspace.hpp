@@ -16,8 +16,9 @@ namespace crossrank {
 
 /// Hands configs and weights from rank to rank through the shared memory of a node.
 ///
-/// Local: it knows the memory of the node and a rank in it, and communicates with nobody. Nothing has a name, so nothing
-/// can be left behind. Copies of a handle are the same workspace, which must not be used by several threads at once.
+/// Local: it knows the memory of the node and a rank in it, and communicates with nobody. Nothing has a name, so
+/// nothing can be left behind. Copies of a handle are the same workspace, which must not be used by several threads at
+/// once.
 class CROSSRANK_EXPORT SharedMemoryWorkspace {
  public:
   /// No workspace; every call but `is_initialized` is a `UsageError`.
@@ -27,9 +28,9 @@ class CROSSRANK_EXPORT SharedMemoryWorkspace {
 
   [[nodiscard]] bool is_initialized() const noexcept { return medium_ != nullptr; }
 
-  /// A tensor in this rank's arena: handed to other ranks without a copy. Contents undetermined. `IoError` that says who
-  /// holds what when the memory set aside for arenas is used up. The memory is free again when the last view is gone, here
-  /// and on other ranks.
+  /// A tensor in this rank's arena: handed to other ranks without a copy. Contents undetermined. `IoError` that says
+  /// who holds what when the memory set aside for arenas is used up. The memory is free again when the last view is
+  /// gone, here and on other ranks.
   [[nodiscard]] Tensor empty(Shape const& shape, Dtype dtype) const;
   /// The same, filled with zero bytes.
   [[nodiscard]] Tensor zeros(Shape const& shape, Dtype dtype) const;

@@ -16,8 +16,8 @@ namespace crossrank {
 
 /// Tensors by name, in the order in which the names came.
 ///
-/// Local. Finding, adding and erasing cost the same however many there are. References and iterators hold until the next
-/// change. Copying copies views, not bytes.
+/// Local. Finding, adding and erasing cost the same however many there are. References and iterators hold until the
+/// next change. Copying copies views, not bytes.
 class CROSSRANK_EXPORT StateDict {
   struct Slot;
 

@@ -40,7 +40,8 @@ class CROSSRANK_EXPORT Tensor {
   }
   /// Views memory of the caller, dense and row-major; `deleter(data)` runs when the last view is gone. Copies nothing.
   /// Without a deleter the memory must outlive all views.
-  [[nodiscard]] static Tensor from_blob(void* data, Shape const& shape, Dtype dtype, std::function<void(void*)> deleter = {});
+  [[nodiscard]] static Tensor from_blob(void* data, Shape const& shape, Dtype dtype,
+                                        std::function<void(void*)> deleter = {});
 
   [[nodiscard]] bool defined() const noexcept { return storage_ != nullptr; }
   [[nodiscard]] Shape const& shape() const noexcept { return shape_; }
@@ -78,8 +79,9 @@ class CROSSRANK_EXPORT Tensor {
   /// The bytes, to be written; refused as `as_mutable`.
   [[nodiscard]] std::span<std::byte> mutable_bytes();
 
-  /// A view of `length` entries of dimension `dim` from `begin` on. Copies nothing, so that only what stays dense can be
-  /// asked for: dimension 0, or one behind dimensions of length 1. `UsageError` otherwise, naming `slice`, which copies.
+  /// A view of `length` entries of dimension `dim` from `begin` on. Copies nothing, so that only what stays dense can
+  /// be asked for: dimension 0, or one behind dimensions of length 1. `UsageError` otherwise, naming `slice`, which
+  /// copies.
   [[nodiscard]] Tensor narrow(std::int64_t dim, std::int64_t begin, std::int64_t length) const;
   /// A view of the same bytes in another shape with as many elements; `UsageError` otherwise.
   [[nodiscard]] Tensor reshape(Shape const& shape) const;
@@ -94,7 +96,8 @@ class CROSSRANK_EXPORT Tensor {
  private:
   friend Tensor spi::tensor_over(std::shared_ptr<spi::Storage>, std::size_t, Shape const&, Dtype);
 
-  [[nodiscard]] static Tensor copy_of(std::span<std::byte const> bytes, std::size_t count, Shape const& shape, Dtype dtype);
+  [[nodiscard]] static Tensor copy_of(std::span<std::byte const> bytes, std::size_t count, Shape const& shape,
+                                      Dtype dtype);
   void require_cpu(char const* operation) const;
   void require_typed(Dtype wanted, std::size_t alignment, char const* operation) const;
   void require_single() const;

@@ -76,8 +76,8 @@ class CROSSRANK_EXPORT TensorDict::Value {
   template <class T>
   requires(!std::same_as<std::remove_cvref_t<T>, Tensor> && !std::same_as<std::remove_cvref_t<T>, Value> &&
            !std::same_as<std::remove_cvref_t<T>, TensorDict> && !std::same_as<std::remove_cvref_t<T>, List> &&
-           std::convertible_to<T, Json>)
-  Value(T&& value) : held_(Json(std::forward<T>(value))) {}
+           std::convertible_to<T, Json>) Value(T&& value)
+      : held_(Json(std::forward<T>(value))) {}
 
   /// Null when the value is something else.
   [[nodiscard]] Tensor const* tensor() const noexcept { return std::get_if<Tensor>(&held_); }
@@ -89,12 +89,13 @@ class CROSSRANK_EXPORT TensorDict::Value {
   std::variant<Json, Tensor, TensorDict, List> held_{};
 };
 
-/// Takes the tensors out of a tree: they go to `weights` under the dotted path of where they stood ("layers.0.weight"; list
-/// positions are path elements), and `{"$tensor": name}` stands in their place in `config`; none is `{"$tensor": null}`.
+/// Takes the tensors out of a tree: they go to `weights` under the dotted path of where they stood ("layers.0.weight";
+/// list positions are path elements), and `{"$tensor": name}` stands in their place in `config`; none is `{"$tensor":
+/// null}`.
 ///
 /// Local; copies no tensor bytes. A value of the user's that looks like such a mark gains a `$`, so that nothing a user
-/// writes is taken for one. `UsageError` when two tensors have the same dotted path. Follows ModelOpt's function of that
-/// name without its model-specific renaming.
+/// writes is taken for one. `UsageError` when two tensors have the same dotted path. Follows ModelOpt's function of
+/// that name without its model-specific renaming.
 [[nodiscard]] CROSSRANK_EXPORT RankState split_config_and_weights(TensorDict const& tree);
 
 /// The inverse. Mappings and lists without a tensor come back as JSON; weights that no mark names are added under their

@@ -15,7 +15,9 @@ class Workspace {
 
   /// The workspace if it is of that kind, else null.
   [[nodiscard]] NFSWorkspace const* nfs() const noexcept { return std::get_if<NFSWorkspace>(&held_); }
-  [[nodiscard]] SharedMemoryWorkspace const* shared_memory() const noexcept { return std::get_if<SharedMemoryWorkspace>(&held_); }
+  [[nodiscard]] SharedMemoryWorkspace const* shared_memory() const noexcept {
+    return std::get_if<SharedMemoryWorkspace>(&held_);
+  }
 
  private:
   std::variant<NFSWorkspace, SharedMemoryWorkspace> held_;

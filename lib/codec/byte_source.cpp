@@ -18,13 +18,15 @@ constexpr std::size_t most_per_call = std::size_t{1} << 30;
 std::uint64_t regular_size(std::string const& name, int fd) {
   struct stat status {};
   if (platform::system().fstat(fd, &status) != 0) platform::throw_io("read", name, errno);
-  if (!S_ISREG(status.st_mode)) throw FormatError({.operation = "read", .message = "this is no regular file", .resource = name, .section = "file"});
+  if (!S_ISREG(status.st_mode))
+    throw FormatError({.operation = "read", .message = "this is no regular file", .resource = name, .section = "file"});
   return static_cast<std::uint64_t>(status.st_size);
 }
 
 }  // namespace
 
-MemorySource::MemorySource(std::string name, std::shared_ptr<spi::Storage> memory) : name_(std::move(name)), memory_(std::move(memory)) {}
+MemorySource::MemorySource(std::string name, std::shared_ptr<spi::Storage> memory)
+    : name_(std::move(name)), memory_(std::move(memory)) {}
 
 void MemorySource::read_at(std::uint64_t offset, std::span<std::byte> to) const {
   if (!to.empty()) std::memcpy(to.data(), memory_->data() + offset, to.size());
@@ -34,7 +36,8 @@ FileSource::FileSource(std::string name, int fd) : name_(std::move(name)), fd_(f
 
 void FileSource::read_at(std::uint64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    auto const got = platform::system().pread(fd_, to.data(), std::min(to.size(), most_per_call), static_cast<off_t>(offset));
+    auto const got =
+        platform::system().pread(fd_, to.data(), std::min(to.size(), most_per_call), static_cast<off_t>(offset));
     if (got < 0) {
       if (errno == EINTR) continue;
       platform::throw_io("read", name_, errno);
@@ -58,7 +61,8 @@ FileSink::FileSink(std::string name, int fd) : name_(std::move(name)), fd_(fd) {
 
 void FileSink::write_at(std::uint64_t offset, std::span<std::byte const> from) {
   while (!from.empty()) {
-    auto const put = platform::system().pwrite(fd_, from.data(), std::min(from.size(), most_per_call), static_cast<off_t>(offset));
+    auto const put =
+        platform::system().pwrite(fd_, from.data(), std::min(from.size(), most_per_call), static_cast<off_t>(offset));
     if (put < 0) {
       if (errno == EINTR) continue;
       platform::throw_io("write", name_, errno);

@@ -34,7 +34,8 @@ std::string to_hex(std::uint64_t digest) {
 }
 
 std::optional<std::uint64_t> from_hex(std::string_view digits) noexcept {
-  if (digits.size() != checksum_digits || digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
+  if (digits.size() != checksum_digits || digits.find_first_not_of("0123456789abcdef") != std::string_view::npos)
+    return std::nullopt;
   std::uint64_t digest = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), digest, 16);
   return digest;

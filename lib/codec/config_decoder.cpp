@@ -14,7 +14,8 @@ namespace crossrank::codec {
 namespace {
 
 [[noreturn]] void refuse_at(std::size_t offset, char const* message, std::string system = {}) {
-  throw FormatError({.operation = "config", .message = message, .system = std::move(system), .section = "config", .offset = offset});
+  throw FormatError(
+      {.operation = "config", .message = message, .system = std::move(system), .section = "config", .offset = offset});
 }
 
 /// Builds the value from SAX events, so that limits and repeated keys are seen before memory is spent on them.
@@ -55,7 +56,9 @@ class Builder {
   }
 
  private:
-  [[noreturn]] void refuse(char const* message) const { refuse_at(static_cast<std::size_t>(cursor_ - text_.data()), message); }
+  [[noreturn]] void refuse(char const* message) const {
+    refuse_at(static_cast<std::size_t>(cursor_ - text_.data()), message);
+  }
 
   bool open(Json value) {
     if (stack_.size() >= max_config_depth) refuse("the nesting is too deep");

@@ -47,10 +47,12 @@ class Encoder {
 
   // Marks count as the values that a decoder sees, so that whatever is written can be read under the same limits.
   void count_value() {
-    if (++nodes_ > max_config_nodes) refuse("there are too many values", "at most " + std::to_string(max_config_nodes), "more");
+    if (++nodes_ > max_config_nodes)
+      refuse("there are too many values", "at most " + std::to_string(max_config_nodes), "more");
   }
   static void check_depth(std::size_t depth) {
-    if (depth >= max_config_depth) refuse("the nesting is too deep", "at most " + std::to_string(max_config_depth), "more");
+    if (depth >= max_config_depth)
+      refuse("the nesting is too deep", "at most " + std::to_string(max_config_depth), "more");
   }
 
   void floating(double held, std::size_t depth) {
@@ -68,7 +70,8 @@ class Encoder {
 
   void string(std::string const& held) {
     if (auto const bad = find_bad_utf8(held); bad != std::string_view::npos) {
-      refuse("a string is not UTF-8", "UTF-8, or a binary value", "byte " + std::to_string(bad) + " of \"" + printable(held.substr(0, 80)) + "\"");
+      refuse("a string is not UTF-8", "UTF-8, or a binary value",
+             "byte " + std::to_string(bad) + " of \"" + printable(held.substr(0, 80)) + "\"");
     }
     append_json_string(out_, held);
   }
@@ -120,7 +123,8 @@ std::string encode_config(Json const& config) {
   encoder.value(config, 0);
   auto text = std::move(encoder).text();
   if (text.size() > max_config_bytes) {
-    refuse("the config is too large", "at most " + std::to_string(max_config_bytes) + " bytes", std::to_string(text.size()));
+    refuse("the config is too large", "at most " + std::to_string(max_config_bytes) + " bytes",
+           std::to_string(text.size()));
   }
   return text;
 }

@@ -17,7 +17,8 @@ constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 constexpr std::array<std::uint8_t, 256> inverse_alphabet() {
   std::array<std::uint8_t, 256> inverse{};
   for (auto& value : inverse) value = 0xff;
-  for (std::size_t i = 0; i < alphabet.size(); ++i) inverse[static_cast<unsigned char>(alphabet[i])] = static_cast<std::uint8_t>(i);
+  for (std::size_t i = 0; i < alphabet.size(); ++i)
+    inverse[static_cast<unsigned char>(alphabet[i])] = static_cast<std::uint8_t>(i);
   return inverse;
 }
 

@@ -6,8 +6,8 @@
 
 namespace crossrank::codec {
 
-/// Number of `$` before "float" or "binary" in a key that stands alone in its object and so could be taken for a mark of
-/// the encoding; 0 for any other key.
+/// Number of `$` before "float" or "binary" in a key that stands alone in its object and so could be taken for a mark
+/// of the encoding; 0 for any other key.
 [[nodiscard]] std::size_t mark_depth(std::string_view key) noexcept;
 
 /// Text of a double that JSON has no number for: "inf", "-inf", "nan", else "0x" and the 16 digits of its bits.

@@ -43,16 +43,21 @@ void settle_repeats(List& list, Strictness strictness, NameOf name_of, Refuse re
 void settle_all_repeats(Header& header, ParseOptions const& options) {
   settle_repeats(
       header.entries, options.strictness, [](auto const& entry) -> std::string_view { return entry.name; },
-      [&](auto const& entry) { refuse_header(options, "header", entry.at, "two tensors have the same name", entry.name); });
+      [&](auto const& entry) {
+        refuse_header(options, "header", entry.at, "two tensors have the same name", entry.name);
+      });
   settle_repeats(
       header.metadata, options.strictness, [](auto const& pair) -> std::string_view { return pair.first; },
-      [&](auto const& pair) { refuse_header(options, "header", length_bytes, "the metadata repeats a key", pair.first); });
+      [&](auto const& pair) {
+        refuse_header(options, "header", length_bytes, "the metadata repeats a key", pair.first);
+      });
 }
 
 void check_size(HeaderEntry const& entry, ParseOptions const& options) {
   std::uint64_t bytes = 0;
   switch (announced_bytes(entry.shape, bits_of(entry.dtype), bytes)) {
-    case SizeVerdict::overflows: refuse_header(options, "header", entry.at, "the size of a tensor overflows", entry.name);
+    case SizeVerdict::overflows:
+      refuse_header(options, "header", entry.at, "the size of a tensor overflows", entry.name);
     case SizeVerdict::splits_a_byte:
       refuse_header(options, "header", entry.at, "the elements of a tensor do not fill their last byte", entry.name);
     case SizeVerdict::fits: break;
@@ -65,7 +70,8 @@ void check_size(HeaderEntry const& entry, ParseOptions const& options) {
   }
 }
 
-/// Sorts by place, then checks that the tensors follow each other without hole or overlap and that each is as large as it says.
+/// Sorts by place, then checks that the tensors follow each other without hole or overlap and that each is as large as
+/// it says.
 void check_layout(Header& header, ParseOptions const& options) {
   std::stable_sort(header.entries.begin(), header.entries.end(),
                    [](auto const& a, auto const& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
@@ -73,8 +79,8 @@ void check_layout(Header& header, ParseOptions const& options) {
   for (auto const& entry : header.entries) {
     if (entry.begin != cursor || entry.end < entry.begin) {
       refuse_header(options, "header", entry.at,
-                    "data offsets " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) + " do not follow byte " +
-                        std::to_string(cursor),
+                    "data offsets " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
+                        " do not follow byte " + std::to_string(cursor),
                     entry.name);
     }
     check_size(entry, options);
@@ -86,23 +92,27 @@ void check_layout(Header& header, ParseOptions const& options) {
 }  // namespace
 
 std::string const* Header::find_metadata(std::string_view key) const noexcept {
-  auto const found = std::find_if(metadata.begin(), metadata.end(), [&](auto const& pair) { return pair.first == key; });
+  auto const found =
+      std::find_if(metadata.begin(), metadata.end(), [&](auto const& pair) { return pair.first == key; });
   return found == metadata.end() ? nullptr : &found->second;
 }
 
 std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file_size, ParseOptions const& options) {
   if (file_size < length_bytes || first.size() < length_bytes) {
-    refuse_header(options, "length", 0, "the file has " + std::to_string(file_size) + " bytes, fewer than a header's length needs");
+    refuse_header(options, "length", 0,
+                  "the file has " + std::to_string(file_size) + " bytes, fewer than a header's length needs");
   }
   std::uint64_t length = 0;
   std::memcpy(&length, first.data(), sizeof(length));
   auto const limit = std::min(options.header_limit, max_header_bytes);
   if (length > limit) {
-    refuse_header(options, "length", 0, "a header of " + std::to_string(length) + " bytes is larger than " + std::to_string(limit));
+    refuse_header(options, "length", 0,
+                  "a header of " + std::to_string(length) + " bytes is larger than " + std::to_string(limit));
   }
   if (length > file_size - length_bytes) {
-    refuse_header(options, "length", 0,
-                  "a header of " + std::to_string(length) + " bytes does not fit a file of " + std::to_string(file_size));
+    refuse_header(
+        options, "length", 0,
+        "a header of " + std::to_string(length) + " bytes does not fit a file of " + std::to_string(file_size));
   }
   return length_bytes + length;
 }
@@ -115,7 +125,8 @@ Header parse_header(std::span<std::byte const> prefix, std::uint64_t file_size, 
   if (auto const nul = text.find('\0'); nul != std::string_view::npos) {
     refuse_header(options, "header", length_bytes + nul, "there is a NUL in the header");
   }
-  if (text.starts_with("\xef\xbb\xbf")) refuse_header(options, "header", length_bytes, "there is a byte order mark in the header");
+  if (text.starts_with("\xef\xbb\xbf"))
+    refuse_header(options, "header", length_bytes, "there is a byte order mark in the header");
 
   Header header;
   char const* cursor = text.data();
@@ -126,7 +137,8 @@ Header parse_header(std::span<std::byte const> prefix, std::uint64_t file_size, 
   header.data_start = extent;
   if (header.data_bytes != file_size - extent) {
     refuse_header(options, "data", extent + std::min(header.data_bytes, file_size - extent),
-                  "the tensors have " + std::to_string(header.data_bytes) + " bytes, the file has " + std::to_string(file_size - extent));
+                  "the tensors have " + std::to_string(header.data_bytes) + " bytes, the file has " +
+                      std::to_string(file_size - extent));
   }
   return header;
 }

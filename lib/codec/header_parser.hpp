@@ -18,17 +18,17 @@ struct HeaderEntry {
   std::string name{};
   Dtype dtype = Dtype::u8;
   Shape shape{};
-  std::uint64_t begin = 0;   ///< first byte, counted from the start of the data
-  std::uint64_t end = 0;     ///< byte behind the last
-  std::uint64_t at = 0;      ///< where in the file the header speaks of it, for messages
+  std::uint64_t begin = 0;  ///< first byte, counted from the start of the data
+  std::uint64_t end = 0;    ///< byte behind the last
+  std::uint64_t at = 0;     ///< where in the file the header speaks of it, for messages
   [[nodiscard]] std::uint64_t nbytes() const noexcept { return end - begin; }
 };
 
 /// The header of a safetensors file.
 struct Header {
-  std::vector<HeaderEntry> entries{};                             ///< in the order of their data
-  std::vector<std::pair<std::string, std::string>> metadata{};    ///< in the order of the file
-  std::uint64_t data_start = 0;                                   ///< byte of the file where the data begins
+  std::vector<HeaderEntry> entries{};                           ///< in the order of their data
+  std::vector<std::pair<std::string, std::string>> metadata{};  ///< in the order of the file
+  std::uint64_t data_start = 0;                                 ///< byte of the file where the data begins
   std::uint64_t data_bytes = 0;
   /// Null when there is no such key.
   [[nodiscard]] std::string const* find_metadata(std::string_view key) const noexcept;
@@ -46,10 +46,12 @@ struct ParseOptions {
 
 /// Bytes of length field and header together, from the first 8 bytes of a file of `file_size` bytes.
 /// `FormatError`, section "length".
-[[nodiscard]] std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file_size, ParseOptions const& options);
+[[nodiscard]] std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file_size,
+                                          ParseOptions const& options);
 
 /// Reads and checks a header whole, before anything of it is exposed. `prefix` holds the first `header_extent` bytes.
 /// `FormatError` with section "length", "header" or "data", the byte, and the tensor where there is one.
-[[nodiscard]] Header parse_header(std::span<std::byte const> prefix, std::uint64_t file_size, ParseOptions const& options);
+[[nodiscard]] Header parse_header(std::span<std::byte const> prefix, std::uint64_t file_size,
+                                  ParseOptions const& options);
 
 }  // namespace crossrank::codec

@@ -15,8 +15,8 @@ constexpr unsigned bit_of(unsigned field) { return 1U << field; }
 
 }  // namespace
 
-void refuse_header(ParseOptions const& options, char const* section, std::uint64_t offset, std::string message, std::string_view key,
-                   std::string system) {
+void refuse_header(ParseOptions const& options, char const* section, std::uint64_t offset, std::string message,
+                   std::string_view key, std::string system) {
   if (!key.empty()) message += " (\"" + std::string(key) + "\")";
   throw FormatError({.operation = "safetensors",
                      .message = std::move(message),
@@ -26,7 +26,9 @@ void refuse_header(ParseOptions const& options, char const* section, std::uint64
                      .offset = offset});
 }
 
-void HeaderSchema::refuse(std::string message) const { refuse_header(options_, "header", offset(), std::move(message), name_); }
+void HeaderSchema::refuse(std::string message) const {
+  refuse_header(options_, "header", offset(), std::move(message), name_);
+}
 
 /// A value that no place of the schema takes, unless it is skipped.
 bool HeaderSchema::scalar(char const* what) {
@@ -45,13 +47,17 @@ bool HeaderSchema::null() {
 
 bool HeaderSchema::boolean(bool) { return scalar("a boolean"); }
 bool HeaderSchema::number_integer(std::int64_t) { return scalar("a negative number"); }
-bool HeaderSchema::number_float(double, std::string const&) { return scalar("a number that is no unsigned 64-bit integer"); }
+bool HeaderSchema::number_float(double, std::string const&) {
+  return scalar("a number that is no unsigned 64-bit integer");
+}
 bool HeaderSchema::binary(Json::binary_t&) { return scalar("a binary value"); }
 
 bool HeaderSchema::number_unsigned(std::uint64_t value) {
   if (place_ == Place::shape) {
-    if (lengths_.size() == Shape::max_rank) refuse("a tensor has more than " + std::to_string(Shape::max_rank) + " dimensions");
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) refuse("a length overflows 63 bits");
+    if (lengths_.size() == Shape::max_rank)
+      refuse("a tensor has more than " + std::to_string(Shape::max_rank) + " dimensions");
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      refuse("a length overflows 63 bits");
     lengths_.push_back(static_cast<std::int64_t>(value));
     return true;
   }
@@ -177,7 +183,8 @@ bool HeaderSchema::start_array(std::size_t) {
     place_ = Place::entry_list;
     return true;
   }
-  if (place_ == Place::entry_list && next_in_list() != Field::dtype && next_in_list() != Field::none) begin_field(next_in_list());
+  if (place_ == Place::entry_list && next_in_list() != Field::dtype && next_in_list() != Field::none)
+    begin_field(next_in_list());
   if ((place_ == Place::entry || place_ == Place::entry_list) && (field_ == Field::shape || field_ == Field::offsets)) {
     array_parent_ = place_;
     place_ = field_ == Field::shape ? Place::shape : Place::offsets;
@@ -218,7 +225,9 @@ bool HeaderSchema::end_object() {
 
 void HeaderSchema::finish_entry() {
   if (auto const missing = next_in_list(); missing != Field::none) {
-    refuse(missing == Field::dtype ? "an entry has no dtype" : missing == Field::shape ? "an entry has no shape" : "an entry has no data offsets");
+    refuse(missing == Field::dtype   ? "an entry has no dtype"
+           : missing == Field::shape ? "an entry has no shape"
+                                     : "an entry has no data offsets");
   }
   entry_.name = std::move(name_);
   name_.clear();

@@ -12,11 +12,11 @@
 namespace crossrank::codec {
 
 /// Throws the `FormatError` of a header: what, where, and the tensor or metadata key concerned.
-[[noreturn]] void refuse_header(ParseOptions const& options, char const* section, std::uint64_t offset, std::string message,
-                                std::string_view key = {}, std::string system = {});
+[[noreturn]] void refuse_header(ParseOptions const& options, char const* section, std::uint64_t offset,
+                                std::string message, std::string_view key = {}, std::string system = {});
 
-/// Takes the SAX events of a safetensors header and fills `Header::entries` and `metadata`, accepting exactly the schema:
-/// no tree is built, and nothing is kept of what the schema does not have.
+/// Takes the SAX events of a safetensors header and fills `Header::entries` and `metadata`, accepting exactly the
+/// schema: no tree is built, and nothing is kept of what the schema does not have.
 class HeaderSchema {
  public:
   /// `cursor` follows the lexer through `text`, which begins at byte 8 of the file.
@@ -67,7 +67,7 @@ class HeaderSchema {
   Field field_ = Field::none;
   unsigned seen_ = 0;  ///< bit per field of the entry at hand
   bool has_metadata_ = false;
-  std::string name_{};          ///< top-level key at hand
+  std::string name_{};  ///< top-level key at hand
   std::string metadata_key_{};
   std::uint64_t name_at_ = 0;
   HeaderEntry entry_{};

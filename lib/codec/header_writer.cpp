@@ -30,7 +30,8 @@ void HeaderWriter::end_metadata() {
   if (std::exchange(in_metadata_, false)) text_ += '}';
 }
 
-void HeaderWriter::add_tensor(std::string_view name, Dtype dtype, Shape const& shape, std::uint64_t begin, std::uint64_t end) {
+void HeaderWriter::add_tensor(std::string_view name, Dtype dtype, Shape const& shape, std::uint64_t begin,
+                              std::uint64_t end) {
   end_metadata();
   text_ += ',';
   append_json_string(text_, name);

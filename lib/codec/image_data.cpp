@@ -37,17 +37,21 @@ void StateImage::compare(std::size_t index, std::uint64_t digest) const {
 void StateImage::verify(std::string_view name) const {
   auto const index = index_of(name);
   if (!checked_) {
-    throw UsageError({.operation = "state image", .message = "the file carries no checksums to verify against", .resource = source_->name()});
+    throw UsageError({.operation = "state image",
+                      .message = "the file carries no checksums to verify against",
+                      .resource = source_->name()});
   }
   auto const& entry = header_.entries[index];
   if (auto const memory = source_->memory()) {
-    compare(index, checksum({memory->data() + header_.data_start + entry.begin, static_cast<std::size_t>(entry.nbytes())}));
+    compare(index,
+            checksum({memory->data() + header_.data_start + entry.begin, static_cast<std::size_t>(entry.nbytes())}));
     return;
   }
   auto room = make_room(std::min<std::uint64_t>(chunk_bytes, entry.nbytes()));
   RunningChecksum running;
   for (auto at = entry.begin; at < entry.end;) {
-    auto const chunk = bytes_of(room).first(static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, entry.end - at)));
+    auto const chunk =
+        bytes_of(room).first(static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, entry.end - at)));
     source_->read_at(header_.data_start + at, chunk);
     running.update(chunk);
     at += chunk.size();
@@ -81,7 +85,8 @@ Tensor StateImage::read_one(std::size_t index) const {
   return tensor;
 }
 
-/// Index behind the last tensor that is read together with `first`: few bytes in all, and each on a multiple of its element.
+/// Index behind the last tensor that is read together with `first`: few bytes in all, and each on a multiple of its
+/// element.
 std::size_t StateImage::group_end(std::size_t first) const noexcept {
   auto const begin = header_.entries[first].begin;
   auto last = first + 1;
@@ -99,7 +104,8 @@ void StateImage::read_group(std::size_t first, std::size_t last, std::vector<Ten
   source_->read_at(header_.data_start + begin, bytes_of(room));
   for (auto i = first; i < last; ++i) {
     auto const& entry = header_.entries[i];
-    out.push_back(spi::tensor_over(room.storage(), static_cast<std::size_t>(entry.begin - begin), entry.shape, entry.dtype));
+    out.push_back(
+        spi::tensor_over(room.storage(), static_cast<std::size_t>(entry.begin - begin), entry.shape, entry.dtype));
     if (checked_) compare(i, checksum(out.back().bytes()));
   }
 }

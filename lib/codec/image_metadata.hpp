@@ -38,14 +38,15 @@ inline constexpr std::uint32_t absent_place = 0xffff'ffff;
 
 /// How the tensors of the data make up the state dict that was written, in its order.
 struct ImageOrder {
-  std::vector<std::uint32_t> places{};       ///< for each entry its number in data order, or `absent_place`
-  std::vector<std::string> absent_names{};   ///< names of the absent ones, in order
+  std::vector<std::uint32_t> places{};      ///< for each entry its number in data order, or `absent_place`
+  std::vector<std::string> absent_names{};  ///< names of the absent ones, in order
 };
 
 /// "2,0,-,1" and a JSON list of names. `decode_order` returns false for anything that is not exactly such an order of
 /// `tensor_count` tensors, each once.
 [[nodiscard]] std::string encode_places(ImageOrder const& order);
 [[nodiscard]] std::string encode_absent_names(ImageOrder const& order);
-[[nodiscard]] bool decode_order(std::string_view places, std::string_view absent_names, std::size_t tensor_count, ImageOrder& out);
+[[nodiscard]] bool decode_order(std::string_view places, std::string_view absent_names, std::size_t tensor_count,
+                                ImageOrder& out);
 
 }  // namespace crossrank::codec

@@ -48,7 +48,8 @@ struct Arrangement {
   ImageOrder order;
 };
 
-/// Widest elements first, so that each tensor stands on a multiple of its element, then by name, as the reference writes.
+/// Widest elements first, so that each tensor stands on a multiple of its element, then by name, as the reference
+/// writes.
 Arrangement arrange(StateDict const& weights) {
   struct Source {
     std::string_view name;
@@ -89,7 +90,8 @@ ImagePlan::ImagePlan(Json const& config, StateDict const& weights, ImageOptions 
   told_.assign(pieces_.size(), false);
 
   auto const absent = encode_absent_names(arranged.order);
-  if (absent.size() > max_config_bytes) refuse("the names of absent tensors have " + std::to_string(absent.size()) + " bytes in all");
+  if (absent.size() > max_config_bytes)
+    refuse("the names of absent tensors have " + std::to_string(absent.size()) + " bytes in all");
 
   HeaderWriter writer;
   writer.add_metadata(metadata_key::format, "pt");
@@ -123,7 +125,8 @@ void ImagePlan::set_checksum(std::size_t piece, std::uint64_t digest) {
 
 std::span<std::byte const> ImagePlan::sealed_header() {
   if (auto const missing = std::find(told_.begin(), told_.end(), false); missing != told_.end()) {
-    refuse("a tensor has no checksum yet", std::string(pieces_[static_cast<std::size_t>(missing - told_.begin())].name));
+    refuse("a tensor has no checksum yet",
+           std::string(pieces_[static_cast<std::size_t>(missing - told_.begin())].name));
   }
   header_.replace(header_checksum_at_, checksum_digits, std::string(checksum_digits, '0'));
   header_.replace(header_checksum_at_, checksum_digits, to_hex(checksum(std::as_bytes(std::span(header_)))));

@@ -27,8 +27,9 @@ struct ImagePiece {
 
 /// The layout of a state image before its bytes are written: the header but for its checksums, and the pieces.
 ///
-/// A caller writes each piece wherever it likes, hashes the same bytes in passing, hands the checksum in, and writes the
-/// header last. `write_image` does all that for a sink. The plan holds views of the tensors; the state dict must outlive it.
+/// A caller writes each piece wherever it likes, hashes the same bytes in passing, hands the checksum in, and writes
+/// the header last. `write_image` does all that for a sink. The plan holds views of the tensors; the state dict must
+/// outlive it.
 class ImagePlan {
  public:
   /// `UsageError` for names that are no UTF-8, contain NUL, exceed 1,024 bytes or are "__metadata__"; for what

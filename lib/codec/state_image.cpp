@@ -68,7 +68,8 @@ void StateImage::take_metadata(std::span<std::byte const> prefix, ImageKind kind
   auto const* digest = header_.find_metadata(metadata_key::header_checksum);
   if (digest == nullptr || !header_is_intact(prefix, *digest)) {
     if (kind == ImageKind::plain) return;
-    refuse_metadata(digest == nullptr ? "this is no state image: the header has no checksum" : "the header does not match its checksum",
+    refuse_metadata(digest == nullptr ? "this is no state image: the header has no checksum"
+                                      : "the header does not match its checksum",
                     metadata_key::header_checksum);
   }
   auto const required = [&](std::string_view key) -> std::string const& {
@@ -76,17 +77,22 @@ void StateImage::take_metadata(std::span<std::byte const> prefix, ImageKind kind
     if (value == nullptr) refuse_metadata("the header lacks a key", key);
     return *value;
   };
-  if (required(metadata_key::version) != image_version) refuse_metadata("the version is not one that can be read", metadata_key::version);
-  if (!parse_number(required(metadata_key::rank), identity_.rank)) refuse_metadata("this is no number", metadata_key::rank);
-  if (!parse_number(required(metadata_key::world_size), identity_.world_size)) refuse_metadata("this is no number", metadata_key::world_size);
-  if (!parse_number(required(metadata_key::sequence), identity_.sequence)) refuse_metadata("this is no number", metadata_key::sequence);
+  if (required(metadata_key::version) != image_version)
+    refuse_metadata("the version is not one that can be read", metadata_key::version);
+  if (!parse_number(required(metadata_key::rank), identity_.rank))
+    refuse_metadata("this is no number", metadata_key::rank);
+  if (!parse_number(required(metadata_key::world_size), identity_.world_size))
+    refuse_metadata("this is no number", metadata_key::world_size);
+  if (!parse_number(required(metadata_key::sequence), identity_.sequence))
+    refuse_metadata("this is no number", metadata_key::sequence);
   identity_.job = required(metadata_key::job);
   config_ = decode_config(required(metadata_key::config));
   if (!decode_order(required(metadata_key::order), required(metadata_key::absent), header_.entries.size(), order_)) {
     refuse_metadata("the order is not one of these tensors", metadata_key::order);
   }
   std::string_view const digits = required(metadata_key::checksums);
-  if (digits.size() != header_.entries.size() * checksum_digits) refuse_metadata("there is not one checksum per tensor", metadata_key::checksums);
+  if (digits.size() != header_.entries.size() * checksum_digits)
+    refuse_metadata("there is not one checksum per tensor", metadata_key::checksums);
   for (std::size_t at = 0; at < digits.size(); at += checksum_digits) {
     auto const value = from_hex(digits.substr(at, checksum_digits));
     if (!value) refuse_metadata("this is no checksum", metadata_key::checksums);
@@ -97,8 +103,9 @@ void StateImage::take_metadata(std::span<std::byte const> prefix, ImageKind kind
 
 std::size_t StateImage::index_of(std::string_view name) const {
   auto const& entries = header_.entries;
-  auto const found = std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                                      [&](std::uint32_t index, std::string_view wanted) { return entries[index].name < wanted; });
+  auto const found =
+      std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                       [&](std::uint32_t index, std::string_view wanted) { return entries[index].name < wanted; });
   if (found != by_name_.end() && entries[*found].name == name) return *found;
   throw UsageError({.operation = "state image",
                     .message = "there is no tensor \"" + std::string(name) + "\"",
@@ -112,7 +119,8 @@ RankState StateImage::read_all() const {
   state.config = config_;
   if (!checked_) {
     state.weights.reserve(tensors.size());
-    for (std::size_t i = 0; i < tensors.size(); ++i) state.weights.insert_or_assign(header_.entries[i].name, std::move(tensors[i]));
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      state.weights.insert_or_assign(header_.entries[i].name, std::move(tensors[i]));
     return state;
   }
   state.weights.reserve(order_.places.size());
@@ -124,7 +132,8 @@ RankState StateImage::read_all() const {
       state.weights.insert_or_assign(header_.entries[place].name, std::move(tensors[place]));
     }
   }
-  if (state.weights.size() != order_.places.size()) refuse_metadata("an absent tensor has the name of another", metadata_key::absent);
+  if (state.weights.size() != order_.places.size())
+    refuse_metadata("an absent tensor has the name of another", metadata_key::absent);
   return state;
 }
 

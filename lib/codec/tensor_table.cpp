@@ -79,7 +79,8 @@ class Reader {
     at_ += bytes;
   }
   std::string_view take_text(std::uint64_t bytes, char const* message) {
-    if (bytes > left() || padded(bytes) > left()) refuse(at_, message, std::to_string(bytes) + " bytes", std::to_string(left()));
+    if (bytes > left() || padded(bytes) > left())
+      refuse(at_, message, std::to_string(bytes) + " bytes", std::to_string(left()));
     std::string_view const text(reinterpret_cast<char const*>(bytes_.data()) + at_, bytes);
     for (auto i = at_ + bytes; i < at_ + padded(bytes); ++i) {
       if (bytes_[i] != std::byte{0}) refuse(i, "the padding is not zero");
@@ -112,7 +113,8 @@ void take_entry(Reader& reader, std::uint64_t payload_bytes, TableEntry& entry) 
   EntryHead head{};
   reader.take(&head, sizeof(head), "the table ends inside an entry");
   constexpr std::uint8_t zeros[5] = {};
-  if (head.flags > flag_present || std::memcmp(head.zero, zeros, sizeof(zeros)) != 0) refuse(at, "an entry has unknown flags");
+  if (head.flags > flag_present || std::memcmp(head.zero, zeros, sizeof(zeros)) != 0)
+    refuse(at, "an entry has unknown flags");
   if (head.dtype >= dtype_count) refuse(at, "an entry has an unknown dtype", {}, std::to_string(head.dtype));
   if (head.rank > Shape::max_rank) refuse(at, "an entry has too many dimensions", {}, std::to_string(head.rank));
   if (head.name_bytes > max_name_bytes) refuse(at, "a name is too long", {}, std::to_string(head.name_bytes));
@@ -192,7 +194,8 @@ TableView decode(std::span<std::byte const> bytes, std::uint64_t payload_bytes) 
   if (head.total_bytes != bytes.size()) {
     refuse(8, "the table is not as long as it says", std::to_string(head.total_bytes), std::to_string(bytes.size()));
   }
-  if (head.config_bytes > max_config_bytes) refuse(16, "the config is too large", {}, std::to_string(head.config_bytes));
+  if (head.config_bytes > max_config_bytes)
+    refuse(16, "the config is too large", {}, std::to_string(head.config_bytes));
   TableView view;
   view.config = reader.take_text(head.config_bytes, "the table ends inside the config");
   if (head.entries > reader.left() / sizeof(EntryHead)) {

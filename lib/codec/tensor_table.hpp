@@ -42,8 +42,8 @@ struct TableView {
 /// Writes the table into `out`, whose size is `encoded_size(input)`. The layout stands in FORMAT.md. Allocates nothing.
 void encode(TableInput const& input, std::span<std::byte> out);
 
-/// Reads a table that a peer wrote. Tensors of the own payload lie inside `payload_bytes`; ranges in other slots are the
-/// caller's to check. `FormatError` with section "table" and the byte for whatever is not as `encode` writes it.
+/// Reads a table that a peer wrote. Tensors of the own payload lie inside `payload_bytes`; ranges in other slots are
+/// the caller's to check. `FormatError` with section "table" and the byte for whatever is not as `encode` writes it.
 [[nodiscard]] TableView decode(std::span<std::byte const> bytes, std::uint64_t payload_bytes);
 
 }  // namespace crossrank::codec

@@ -22,9 +22,12 @@ Shape joined_shape(std::span<Tensor const> parts, std::size_t dim) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     auto const& part = parts[i];
     if (part.dtype() != first.dtype()) refuse_part(i, "has another dtype than part 0", first, part);
-    if (part.shape().size() != first.shape().size()) refuse_part(i, "has another number of dimensions than part 0", first, part);
-    if (part.shape().with(dim, 0) != first.shape().with(dim, 0)) refuse_part(i, "differs from part 0 in another dimension", first, part);
-    if (__builtin_add_overflow(length, part.shape()[dim], &length)) refuse_part(i, "makes the joined length overflow", first, part);
+    if (part.shape().size() != first.shape().size())
+      refuse_part(i, "has another number of dimensions than part 0", first, part);
+    if (part.shape().with(dim, 0) != first.shape().with(dim, 0))
+      refuse_part(i, "differs from part 0 in another dimension", first, part);
+    if (__builtin_add_overflow(length, part.shape()[dim], &length))
+      refuse_part(i, "makes the joined length overflow", first, part);
   }
   return first.shape().with(dim, length);
 }
@@ -35,7 +38,8 @@ void place(Tensor& out, std::span<std::byte> to, std::int64_t dim, std::int64_t 
   auto const cut = plan_cut(out, dim, begin, length, "concat");
   auto const from = part.bytes();
   for (std::size_t piece = 0; piece < cut.pieces && cut.piece_bytes > 0; ++piece) {
-    std::memcpy(to.data() + cut.first_byte + piece * cut.stride_bytes, from.data() + piece * cut.piece_bytes, cut.piece_bytes);
+    std::memcpy(to.data() + cut.first_byte + piece * cut.stride_bytes, from.data() + piece * cut.piece_bytes,
+                cut.piece_bytes);
   }
 }
 
@@ -47,7 +51,8 @@ Tensor slice(Tensor const& tensor, Dim dim, std::int64_t begin, std::int64_t len
   auto out = Tensor::empty(cut.shape, tensor.dtype());
   auto const to = out.mutable_bytes();
   for (std::size_t piece = 0; piece < cut.pieces && cut.piece_bytes > 0; ++piece) {
-    std::memcpy(to.data() + piece * cut.piece_bytes, from.data() + cut.first_byte + piece * cut.stride_bytes, cut.piece_bytes);
+    std::memcpy(to.data() + piece * cut.piece_bytes, from.data() + cut.first_byte + piece * cut.stride_bytes,
+                cut.piece_bytes);
   }
   return out;
 }

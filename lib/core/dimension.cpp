@@ -23,7 +23,8 @@ Cut plan_cut(Tensor const& tensor, std::int64_t dim, std::int64_t begin, std::in
   if (begin < 0 || length < 0 || begin > shape[at] || length > shape[at] - begin) {
     throw UsageError({.operation = operation,
                       .message = "the range does not lie inside the dimension",
-                      .expected = "0 to " + std::to_string(shape[at]) + " of dimension " + std::to_string(at) + " of " + to_string(shape),
+                      .expected = "0 to " + std::to_string(shape[at]) + " of dimension " + std::to_string(at) + " of " +
+                                  to_string(shape),
                       .got = std::to_string(length) + " from " + std::to_string(begin)});
   }
   Cut cut;
@@ -40,10 +41,11 @@ Cut plan_cut(Tensor const& tensor, std::int64_t dim, std::int64_t begin, std::in
   auto const piece_bits = static_cast<std::size_t>(length) * row_bits;
   auto const stride_bits = whole * row_bits;
   if (first_bit % 8 != 0 || piece_bits % 8 != 0 || (cut.pieces > 1 && stride_bits % 8 != 0)) {
-    throw UsageError({.operation = operation,
-                      .message = "the cut falls inside a byte",
-                      .expected = "ends on whole bytes of " + to_string(tensor),
-                      .got = std::to_string(length) + " from " + std::to_string(begin) + " of dimension " + std::to_string(at)});
+    throw UsageError(
+        {.operation = operation,
+         .message = "the cut falls inside a byte",
+         .expected = "ends on whole bytes of " + to_string(tensor),
+         .got = std::to_string(length) + " from " + std::to_string(begin) + " of dimension " + std::to_string(at)});
   }
   cut.first_byte = first_bit / 8;
   cut.piece_bytes = piece_bits / 8;

@@ -56,9 +56,9 @@ class Reader {
   }
 
   /// A number and one of the suffixes, whose factor multiplies it.
-  [[nodiscard]] std::optional<std::uint64_t> scaled(char const* name,
-                                                    std::initializer_list<std::pair<std::string_view, std::uint64_t>> suffixes,
-                                                    char const* expected) const {
+  [[nodiscard]] std::optional<std::uint64_t> scaled(
+      char const* name, std::initializer_list<std::pair<std::string_view, std::uint64_t>> suffixes,
+      char const* expected) const {
     auto const value = text(name);
     if (!value) return std::nullopt;
     std::uint64_t parsed = 0;
@@ -69,7 +69,9 @@ class Reader {
     for (auto const& candidate : suffixes) {
       if (candidate.first != suffix) continue;
       std::uint64_t product = 0;
-      if (__builtin_mul_overflow(parsed, candidate.second, &product) || product > std::numeric_limits<std::int64_t>::max()) break;
+      if (__builtin_mul_overflow(parsed, candidate.second, &product) ||
+          product > std::numeric_limits<std::int64_t>::max())
+        break;
       return product;
     }
     refuse(name, *value, expected);
@@ -92,7 +94,8 @@ bool take_identity(Reader const& reader, Names const& names, Launcher launcher, 
   auto const world_size = reader.integer(names.world_size);
   if (!rank || !world_size) return false;
   if (*world_size < 1) refuse(names.world_size, "0", "at least 1");
-  if (*rank >= *world_size) refuse(names.rank, std::to_string(*rank), "less than the world size, " + std::to_string(*world_size));
+  if (*rank >= *world_size)
+    refuse(names.rank, std::to_string(*rank), "less than the world size, " + std::to_string(*world_size));
   out.launcher = launcher;
   out.rank = *rank;
   out.world_size = *world_size;
@@ -113,12 +116,14 @@ void read_identity(Reader const& reader, Environment& out) {
   refuse_half(reader, "RANK", "WORLD_SIZE");
   refuse_half(reader, "WORLD_SIZE", "RANK");
   if (take_identity(reader, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}, rank_launcher, out)) return;
-  if (take_identity(reader,
-                    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-                    Launcher::open_mpi, out)) {
+  if (take_identity(
+          reader,
+          {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+          Launcher::open_mpi, out)) {
     return;
   }
-  // A batch script runs with SLURM_PROCID 0 and the SLURM_NTASKS of its allocation, but outside any step: it is one process.
+  // A batch script runs with SLURM_PROCID 0 and the SLURM_NTASKS of its allocation, but outside any step: it is one
+  // process.
   if (!reader.text("SLURM_STEP_ID")) return;
   take_identity(reader, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr}, Launcher::slurm, out);
 }
@@ -163,11 +168,14 @@ Environment parse_environment(EnvironmentLookup const& lookup) {
   out.job_id = reader.first_text({"CROSSRANK_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID"});
   out.step_id = reader.first_text({"CROSSRANK_STEP", "SLURM_STEP_ID"});
   auto const restart = reader.number("CROSSRANK_RESTART", std::numeric_limits<std::uint64_t>::max());
-  out.restart = restart ? *restart : reader.number("TORCHELASTIC_RESTART_COUNT", std::numeric_limits<std::uint64_t>::max()).value_or(0);
+  out.restart =
+      restart ? *restart
+              : reader.number("TORCHELASTIC_RESTART_COUNT", std::numeric_limits<std::uint64_t>::max()).value_or(0);
   out.master_addr = reader.first_text({"MASTER_ADDR"});
   out.master_port = reader.integer("MASTER_PORT", 65'535);
   out.pmix_rank = reader.integer("PMIX_RANK");
-  out.arena_cap = reader.scaled("CROSSRANK_ARENA_CAP", {{"", 1}, {"K", 1ULL << 10}, {"M", 1ULL << 20}, {"G", 1ULL << 30}, {"T", 1ULL << 40}},
+  out.arena_cap = reader.scaled("CROSSRANK_ARENA_CAP",
+                                {{"", 1}, {"K", 1ULL << 10}, {"M", 1ULL << 20}, {"G", 1ULL << 30}, {"T", 1ULL << 40}},
                                 "a number of bytes, or with K, M, G or T behind it");
   out.check = read_check(reader);
   out.timeout = read_timeout(reader);
@@ -179,11 +187,12 @@ Environment const& environment() {
     // A union member without a destructor call: what outlives `main` may still ask.
     union Immortal {
       Environment value;
-      Immortal() : value{parse_environment([](char const* name) -> std::optional<std::string> {
-                     auto const* found = std::getenv(name);
-                     if (found == nullptr) return std::nullopt;
-                     return found;
-                   })} {}
+      Immortal()
+          : value{parse_environment([](char const* name) -> std::optional<std::string> {
+              auto const* found = std::getenv(name);
+              if (found == nullptr) return std::nullopt;
+              return found;
+            })} {}
       ~Immortal() {}
     };
     static Immortal immortal;

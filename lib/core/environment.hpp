@@ -25,18 +25,18 @@ struct Environment {
   Launcher launcher = Launcher::none;
   int rank = 0;
   int world_size = 1;
-  std::optional<int> local_rank{};        ///< LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID
-  std::optional<int> local_world_size{};  ///< LOCAL_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE
-  std::optional<int> nodes{};             ///< SLURM_NNODES
-  std::string job_id{};                   ///< CROSSRANK_JOB_ID, TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, SLURM_JOB_ID
-  std::string step_id{};                  ///< CROSSRANK_STEP, else SLURM_STEP_ID
-  std::uint64_t restart = 0;              ///< CROSSRANK_RESTART, else TORCHELASTIC_RESTART_COUNT
-  std::string master_addr{};              ///< MASTER_ADDR
-  std::optional<int> master_port{};       ///< MASTER_PORT
-  std::optional<int> pmix_rank{};         ///< PMIX_RANK
-  std::optional<std::uint64_t> arena_cap{};             ///< CROSSRANK_ARENA_CAP, bytes; suffixes K, M, G, T are powers of 1,024
-  std::optional<CheckLevel> check{};                    ///< CROSSRANK_CHECK: off, local, collective
-  std::optional<std::chrono::milliseconds> timeout{};   ///< CROSSRANK_TIMEOUT, seconds, or with suffix ms, s, m, h
+  std::optional<int> local_rank{};           ///< LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID
+  std::optional<int> local_world_size{};     ///< LOCAL_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE
+  std::optional<int> nodes{};                ///< SLURM_NNODES
+  std::string job_id{};                      ///< CROSSRANK_JOB_ID, TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, SLURM_JOB_ID
+  std::string step_id{};                     ///< CROSSRANK_STEP, else SLURM_STEP_ID
+  std::uint64_t restart = 0;                 ///< CROSSRANK_RESTART, else TORCHELASTIC_RESTART_COUNT
+  std::string master_addr{};                 ///< MASTER_ADDR
+  std::optional<int> master_port{};          ///< MASTER_PORT
+  std::optional<int> pmix_rank{};            ///< PMIX_RANK
+  std::optional<std::uint64_t> arena_cap{};  ///< CROSSRANK_ARENA_CAP, bytes; suffixes K, M, G, T are powers of 1,024
+  std::optional<CheckLevel> check{};         ///< CROSSRANK_CHECK: off, local, collective
+  std::optional<std::chrono::milliseconds> timeout{};  ///< CROSSRANK_TIMEOUT, seconds, or with suffix ms, s, m, h
 
   /// Whether a launcher said that there is more than this one rank: then a backend must be found.
   [[nodiscard]] bool announces_several() const noexcept { return launcher != Launcher::none && world_size > 1; }
@@ -45,8 +45,8 @@ struct Environment {
 /// The value of a variable, or nothing when it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(char const* name)>;
 
-/// Reads the variables through `lookup`. `UsageError` naming variable and value for one that is malformed or contradicts
-/// another. An empty variable counts as not set.
+/// Reads the variables through `lookup`. `UsageError` naming variable and value for one that is malformed or
+/// contradicts another. An empty variable counts as not set.
 [[nodiscard]] Environment parse_environment(EnvironmentLookup const& lookup);
 
 /// This process's environment, read at the first call. Throws as `parse_environment`, again at each call.

@@ -4,7 +4,8 @@
 
 namespace crossrank {
 
-/// Hash of a name for tables of this process only; differs from run to run, so that a file cannot bring names that collide.
+/// Hash of a name for tables of this process only; differs from run to run, so that a file cannot bring names that
+/// collide.
 [[nodiscard]] std::size_t hash_name(std::string_view name) noexcept;
 
 }  // namespace crossrank

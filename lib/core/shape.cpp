@@ -49,7 +49,9 @@ std::int64_t Shape::numel() const {
   return count;
 }
 
-bool Shape::operator==(Shape const& other) const noexcept { return std::equal(begin(), end(), other.begin(), other.end()); }
+bool Shape::operator==(Shape const& other) const noexcept {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
 
 std::string to_string(Shape const& shape) {
   std::string text = "[";

@@ -49,7 +49,9 @@ class Splitter {
   }
 
  private:
-  static std::string join(std::string const& path, std::string const& key) { return path.empty() ? key : path + "." + key; }
+  static std::string join(std::string const& path, std::string const& key) {
+    return path.empty() ? key : path + "." + key;
+  }
 
   Json value(TensorDict::Value const& held, std::string const& path) {
     if (auto const* json = held.json()) return escaped(*json);
@@ -154,7 +156,9 @@ RankState split_config_and_weights(TensorDict const& tree) {
 
 TensorDict join_config_and_weights(RankState const& state) {
   if (!state.config.is_object()) {
-    throw UsageError({.operation = "join_config_and_weights", .message = "the config is not an object", .got = state.config.type_name()});
+    throw UsageError({.operation = "join_config_and_weights",
+                      .message = "the config is not an object",
+                      .got = state.config.type_name()});
   }
   return Joiner(state.weights).root(state.config);
 }

@@ -73,7 +73,8 @@ void StateDict::index_all(std::size_t room) {
   auto cells = least_index;
   while (cells < 2 * room) cells *= 2;
   index_.assign(cells, 0);
-  for (std::size_t i = 0; i < slots_.size(); ++i) index_[probe(slots_[i].entry.first)] = static_cast<std::uint32_t>(i + 1);
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    index_[probe(slots_[i].entry.first)] = static_cast<std::uint32_t>(i + 1);
 }
 
 void StateDict::drop_holes() {
@@ -146,6 +147,8 @@ std::size_t StateDict::nbytes() const noexcept {
 }
 
 StateDict::iterator StateDict::begin() const noexcept { return {slots_.data(), slots_.data() + slots_.size()}; }
-StateDict::iterator StateDict::end() const noexcept { return {slots_.data() + slots_.size(), slots_.data() + slots_.size()}; }
+StateDict::iterator StateDict::end() const noexcept {
+  return {slots_.data() + slots_.size(), slots_.data() + slots_.size()};
+}
 
 }  // namespace crossrank

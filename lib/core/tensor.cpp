@@ -34,7 +34,9 @@ Tensor Tensor::copy_of(std::span<std::byte const> bytes, std::size_t count, Shap
 Tensor Tensor::from_blob(void* data, Shape const& shape, Dtype dtype, std::function<void(void*)> deleter) {
   auto const bytes = dense_bytes(shape, dtype);
   if (data == nullptr && bytes > 0) {
-    throw UsageError({.operation = "Tensor.from_blob", .message = "null was given for a tensor that has bytes", .got = to_string(shape)});
+    throw UsageError({.operation = "Tensor.from_blob",
+                      .message = "null was given for a tensor that has bytes",
+                      .got = to_string(shape)});
   }
   return spi::tensor_over(std::make_shared<BorrowedStorage>(data, bytes, std::move(deleter)), 0, shape, dtype);
 }
@@ -115,7 +117,8 @@ void Tensor::require_typed(Dtype wanted, std::size_t alignment, char const* oper
 
 void Tensor::require_single() const {
   if (numel() == 1) return;
-  throw UsageError({.operation = "Tensor.item", .message = "there is not exactly one element", .got = to_string(*this)});
+  throw UsageError(
+      {.operation = "Tensor.item", .message = "there is not exactly one element", .got = to_string(*this)});
 }
 
 void Tensor::require_writable(char const* operation) const {

@@ -26,7 +26,8 @@ TensorDict::TensorDict(std::initializer_list<value_type> entries) {
 }
 
 TensorDict::Value const* TensorDict::find(std::string_view key) const noexcept {
-  auto const found = std::find_if(entries_.begin(), entries_.end(), [&](value_type const& entry) { return entry.first == key; });
+  auto const found =
+      std::find_if(entries_.begin(), entries_.end(), [&](value_type const& entry) { return entry.first == key; });
   return found == entries_.end() ? nullptr : &found->second;
 }
 
@@ -59,7 +60,8 @@ Json const& TensorDict::json(std::string_view key) const {
 }
 
 void TensorDict::set(std::string key, Value value) {
-  auto const found = std::find_if(entries_.begin(), entries_.end(), [&](value_type const& entry) { return entry.first == key; });
+  auto const found =
+      std::find_if(entries_.begin(), entries_.end(), [&](value_type const& entry) { return entry.first == key; });
   if (found == entries_.end()) {
     entries_.emplace_back(std::move(key), std::move(value));
   } else {

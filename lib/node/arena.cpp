@@ -30,7 +30,8 @@ Arena::Arena(Parts parts)
     : parts_(std::move(parts)),
       leases_(parts_.control->data(), parts_.ranks),
       header_(*reinterpret_cast<ControlHeader*>(parts_.control->data())),
-      records_(reinterpret_cast<RankRecord*>(parts_.control->data() + ControlGeometry(parts_.ranks).records_offset())) {}
+      records_(reinterpret_cast<RankRecord*>(parts_.control->data() + ControlGeometry(parts_.ranks).records_offset())) {
+}
 
 Arena::~Arena() {
   // Peers may still read what they hold leases on; the pages go with the last mapping. Only the reservation ends here.
@@ -130,7 +131,8 @@ std::uint32_t Arena::new_id() {
                             .remedy = "drop tensors that are no longer needed, or put small ones into one"});
   }
   auto const row = leases_.row_offset(parts_.rank, id);
-  if (int const error = reserve_pages(*parts_.control_fd, row, leases_.row_bytes()); error != 0) fail_full(leases_.row_bytes(), error);
+  if (int const error = reserve_pages(*parts_.control_fd, row, leases_.row_bytes()); error != 0)
+    fail_full(leases_.row_bytes(), error);
   entries_.push_back({.slot = {.id = id}});
   return id;
 }
@@ -200,7 +202,9 @@ void Arena::offer(Slot const& slot, int reader) {
                     .remedy = "drop what was received before"});
 }
 
-void Arena::revoke(Slot const& slot, int reader) noexcept { leases_.revoke(parts_.rank, slot.id, slot.generation, reader); }
+void Arena::revoke(Slot const& slot, int reader) noexcept {
+  leases_.revoke(parts_.rank, slot.id, slot.generation, reader);
+}
 
 std::optional<Slot> Arena::find(std::byte const* data, std::size_t bytes) const {
   auto const* const base = parts_.memory->data();
@@ -284,8 +288,9 @@ std::string Arena::who_holds() {
 void Arena::fail_full(std::size_t wanted, int error) {
   auto const used = header_.reserved_bytes.load(std::memory_order_relaxed);
   platform::throw_io({.operation = "arena",
-                      .message = "no room for " + std::to_string(wanted) + " bytes: all arenas of this node hold " + std::to_string(used) +
-                                 " of at most " + std::to_string(header_.cap_bytes) + "; of this one, " + who_holds(),
+                      .message = "no room for " + std::to_string(wanted) + " bytes: all arenas of this node hold " +
+                                 std::to_string(used) + " of at most " + std::to_string(header_.cap_bytes) +
+                                 "; of this one, " + who_holds(),
                       .expected = std::to_string(wanted) + " bytes",
                       .got = std::to_string(header_.cap_bytes > used ? header_.cap_bytes - used : 0) + " bytes",
                       .resource = "arena of rank " + std::to_string(parts_.rank),

@@ -25,8 +25,8 @@ struct Slot {
 
 /// A rank's own memory that its peers read: slots of pages that stay mapped and warm from one use to the next.
 ///
-/// Only the owner allocates. Memory is reserved under the node's common cap before it is touched, so that its lack is an
-/// `IoError` that says wanted, used, cap and who holds what. Calls may come from several threads.
+/// Only the owner allocates. Memory is reserved under the node's common cap before it is touched, so that its lack is
+/// an `IoError` that says wanted, used, cap and who holds what. Calls may come from several threads.
 class Arena {
  public:
   struct Parts {
@@ -43,8 +43,8 @@ class Arena {
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
 
-  /// A slot of at least `bytes`; warm when one is free. `IoError` when the cap is reached, after trying to give back what
-  /// is free.
+  /// A slot of at least `bytes`; warm when one is free. `IoError` when the cap is reached, after trying to give back
+  /// what is free.
   [[nodiscard]] Slot allocate(std::size_t bytes);
   /// The owner is done with the slot; it is used again once no reader holds it.
   void release(Slot const& slot) noexcept;
@@ -105,11 +105,11 @@ class Arena {
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> unused_ids_;
   std::vector<Deferred> deferred_;
-  std::vector<std::uint32_t> released_;                ///< waiting for their readers
-  std::multimap<std::size_t, std::uint32_t> free_;     ///< warm, by capacity
-  std::map<std::size_t, std::uint32_t> by_offset_;     ///< all slots that exist
-  std::map<std::size_t, std::size_t> cold_;            ///< ranges without pages: offset -> bytes
-  std::size_t end_ = 0;                                ///< no slot was ever beyond
+  std::vector<std::uint32_t> released_;             ///< waiting for their readers
+  std::multimap<std::size_t, std::uint32_t> free_;  ///< warm, by capacity
+  std::map<std::size_t, std::uint32_t> by_offset_;  ///< all slots that exist
+  std::map<std::size_t, std::size_t> cold_;         ///< ranges without pages: offset -> bytes
+  std::size_t end_ = 0;                             ///< no slot was ever beyond
   std::size_t reserved_ = 0;
 };
 

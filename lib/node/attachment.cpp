@@ -96,7 +96,8 @@ void check_control(ControlHeader const& header, NodeOptions const& options) {
                          .group_usable = false});
   };
   if (header.magic != control_magic) refuse("a control segment", "other bytes");
-  if (header.version != layout_version) refuse("layout " + std::to_string(layout_version), "layout " + std::to_string(header.version));
+  if (header.version != layout_version)
+    refuse("layout " + std::to_string(layout_version), "layout " + std::to_string(header.version));
   if (header.ranks != static_cast<std::uint32_t>(options.ranks)) {
     refuse(std::to_string(options.ranks) + " ranks", std::to_string(header.ranks) + " ranks");
   }

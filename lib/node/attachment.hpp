@@ -15,12 +15,12 @@ namespace crossrank::node {
 
 struct NodeOptions {
   JobKey key{};
-  int rank = 0;                                     ///< among the ranks of this node
-  int ranks = 1;                                    ///< how many there are on this node
-  int global_rank = 0;                              ///< of the job
-  std::chrono::milliseconds timeout{120'000};       ///< for all of them to come
-  std::optional<std::uint64_t> cap_bytes{};         ///< most memory for all arenas together; half of what there is
-  bool threads = false;                             ///< the ranks are threads of this process
+  int rank = 0;                                ///< among the ranks of this node
+  int ranks = 1;                               ///< how many there are on this node
+  int global_rank = 0;                         ///< of the job
+  std::chrono::milliseconds timeout{120'000};  ///< for all of them to come
+  std::optional<std::uint64_t> cap_bytes{};    ///< most memory for all arenas together; half of what there is
+  bool threads = false;                        ///< the ranks are threads of this process
 };
 
 /// The memory of a node, mapped into this process.

@@ -16,7 +16,8 @@ void bulk_copy(Group& group, std::byte* to, std::byte const* from, std::size_t b
   if (bytes == 0) return;
   int const sharers = group.size();
   auto const streams = bytes >= platform::streaming_threshold(sharers);
-  platform::CopyHint const hint{.stores = streams ? platform::Stores::streaming : platform::Stores::normal, .sharers = sharers};
+  platform::CopyHint const hint{.stores = streams ? platform::Stores::streaming : platform::Stores::normal,
+                                .sharers = sharers};
   for (std::size_t done = 0; done < bytes; done += piece) {
     platform::copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
     group.progress();

@@ -17,6 +17,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/log.hpp"
 #include "lib/node/counters.hpp"
 #include "lib/node/process_exit.hpp"
 #include "lib/node/watcher.hpp"
@@ -73,14 +74,16 @@ struct NodeDomain::OwnerPage {
   pid_t pid;
 };
 
-NodeDomain::NodeDomain(NodeOptions options) : options_(std::move(options)), geometry_(options_.ranks), owner_(std::make_unique<OwnerPage>()) {}
+NodeDomain::NodeDomain(NodeOptions options)
+    : options_(std::move(options)), geometry_(options_.ranks), owner_(std::make_unique<OwnerPage>()) {}
 
 std::shared_ptr<NodeDomain> NodeDomain::join(NodeOptions const& options) {
   if (options.ranks < 1 || options.ranks > max_ranks || options.rank < 0 || options.rank >= options.ranks) {
-    throw UsageError({.operation = "connect",
-                      .message = "this rank cannot be on this node",
-                      .expected = "a rank below the number of ranks, of which there are 1 to " + std::to_string(max_ranks),
-                      .got = "rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks)});
+    throw UsageError(
+        {.operation = "connect",
+         .message = "this rank cannot be on this node",
+         .expected = "a rank below the number of ranks, of which there are 1 to " + std::to_string(max_ranks),
+         .got = "rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks)});
   }
   auto rendezvous = options.threads ? thread_rendezvous(options) : socket_rendezvous(options);
   if (!rendezvous) rendezvous = named_rendezvous(options);
@@ -112,18 +115,21 @@ void NodeDomain::attach(Attachment attachment) {
   own.progress_at.store(now_ns(), std::memory_order_relaxed);
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
-  if (::sched_getaffinity(0, sizeof cpus, &cpus) == 0) std::memcpy(own.cpu_mask, &cpus, std::min(sizeof own.cpu_mask, sizeof cpus));
+  if (::sched_getaffinity(0, sizeof cpus, &cpus) == 0)
+    std::memcpy(own.cpu_mask, &cpus, std::min(sizeof own.cpu_mask, sizeof cpus));
   if (!options_.threads) {
     watcher_ = std::make_unique<Watcher>(
         records(), options_.rank, options_.ranks,
         Watcher::Hooks{.on_death = [this](int rank) { record_departure(rank, RankState::dead); },
-                       .on_beat = [this, last = std::uint64_t{0}]() mutable {
-                         auto& record = own_record();
-                         record.heartbeat.fetch_add(1, std::memory_order_relaxed);
-                         if (auto const progress = record.progress.load(std::memory_order_relaxed); progress != std::exchange(last, progress)) {
-                           record.progress_at.store(now_ns(), std::memory_order_relaxed);
-                         }
-                       }});
+                       .on_beat =
+                           [this, last = std::uint64_t{0}]() mutable {
+                             auto& record = own_record();
+                             record.heartbeat.fetch_add(1, std::memory_order_relaxed);
+                             if (auto const progress = record.progress.load(std::memory_order_relaxed);
+                                 progress != std::exchange(last, progress)) {
+                               record.progress_at.store(now_ns(), std::memory_order_relaxed);
+                             }
+                           }});
   }
   own.state.store(static_cast<std::uint32_t>(RankState::attached), std::memory_order_release);
   if (options_.rank == 0) {
@@ -167,16 +173,22 @@ FlightRing& NodeDomain::flight(int rank) const noexcept {
   return reinterpret_cast<FlightRing*>(control() + geometry_.flights_offset())[rank];
 }
 
-std::byte const* NodeDomain::arena_of(int rank) const noexcept { return attachment_.arenas[static_cast<std::size_t>(rank)]->data(); }
+std::byte const* NodeDomain::arena_of(int rank) const noexcept {
+  return attachment_.arenas[static_cast<std::size_t>(rank)]->data();
+}
 
 void NodeDomain::record_departure(int rank, RankState how) const noexcept {
   auto& record = records()[rank];
   auto expected = static_cast<std::uint32_t>(RankState::attached);
   // Read by whoever sees the new state; another rank may be recording the same death a moment apart.
   record.departed_at.store(now_ns(), std::memory_order_relaxed);
-  if (!record.state.compare_exchange_strong(expected, static_cast<std::uint32_t>(how), std::memory_order_seq_cst)) return;
+  if (!record.state.compare_exchange_strong(expected, static_cast<std::uint32_t>(how), std::memory_order_seq_cst))
+    return;
   header().departures.fetch_add(1, std::memory_order_seq_cst);
   ring_groups_of(rank);
+  if (how == RankState::dead)
+    log_event(LogLevel::warning, "a rank has died",
+              {{"rank", std::to_string(rank)}, {"pid", std::to_string(record.pid)}});
 }
 
 void NodeDomain::ring_groups_of(int rank) const noexcept {
@@ -186,7 +198,9 @@ void NodeDomain::ring_groups_of(int rank) const noexcept {
     if (group.used.load(std::memory_order_acquire) != block_ready) continue;
     auto* const members = members_of(index);
     auto const size = std::min(group.size, static_cast<std::uint32_t>(options_.ranks));
-    bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) { return m.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank); });
+    bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) {
+      return m.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);
+    });
     if (!concerned) continue;
     for (std::uint32_t i = 0; i < size; ++i) ring_always(members[i].bell);
   }
@@ -231,14 +245,17 @@ std::string NodeDomain::describe(int rank) const {
   std::string text;
   switch (state) {
     case RankState::absent: text = "not attached"; break;
-    case RankState::attached: text = "alive, last progress " + seconds(record.progress_at.load(std::memory_order_relaxed)) + " ago"; break;
+    case RankState::attached:
+      text = "alive, last progress " + seconds(record.progress_at.load(std::memory_order_relaxed)) + " ago";
+      break;
     case RankState::left: text = "left " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
     case RankState::dead: text = "died " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
   }
   text += " (pid " + std::to_string(record.pid) + ")";
   auto const verb = static_cast<spi::Verb>(record.last_verb.load(std::memory_order_relaxed));
   if (verb != spi::Verb::none) {
-    text += ", last in " + std::string(spi::to_string(verb)) + " round " + std::to_string(record.last_round.load(std::memory_order_relaxed));
+    text += ", last in " + std::string(spi::to_string(verb)) + " round " +
+            std::to_string(record.last_round.load(std::memory_order_relaxed));
   }
   if (record.in_user_code.load(std::memory_order_relaxed) != 0) text += ", in the caller's code";
   if (auto const words = last_words(rank); !words.empty()) text += ": " + words;
@@ -265,12 +282,15 @@ std::uint32_t NodeDomain::make_group_block(std::vector<int> const& members, std:
                           .remedy = "close groups that are no longer needed"});
 }
 
-void NodeDomain::fill_group_block(std::uint32_t index, std::vector<int> const& members, std::string const& name) noexcept {
+void NodeDomain::fill_group_block(std::uint32_t index, std::vector<int> const& members,
+                                  std::string const& name) noexcept {
   auto& group = group_block(index);
   auto* const blocks = members_of(index);
   group.epoch.fetch_add(1, std::memory_order_acq_rel);
-  std::memset(static_cast<void*>(blocks), 0, ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
-  for (std::size_t i = 0; i < members.size(); ++i) blocks[i].domain_rank.store(static_cast<std::uint32_t>(members[i]), std::memory_order_relaxed);
+  std::memset(static_cast<void*>(blocks), 0,
+              ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
+  for (std::size_t i = 0; i < members.size(); ++i)
+    blocks[i].domain_rank.store(static_cast<std::uint32_t>(members[i]), std::memory_order_relaxed);
   group.size = static_cast<std::uint32_t>(members.size());
   std::memset(group.name, 0, sizeof group.name);
   name.copy(group.name, sizeof group.name - 1);
@@ -296,7 +316,8 @@ Channel* NodeDomain::channels_of(std::uint32_t index) const noexcept {
 
 void NodeDomain::leave_group_block(std::uint32_t index) noexcept {
   auto& group = group_block(index);
-  if (group.members.fetch_sub(1, std::memory_order_acq_rel) == 1) group.used.store(block_free, std::memory_order_release);
+  if (group.members.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    group.used.store(block_free, std::memory_order_release);
 }
 
 void NodeDomain::say_last_words(std::string_view words) noexcept {

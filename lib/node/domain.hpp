@@ -20,9 +20,9 @@ class Watcher;
 
 /// The ranks of one job on one node, and the memory that they share.
 ///
-/// Made by `join`, which all of them call; held by every group, workspace, tensor and lease that needs it; left with the
-/// last of these, or when the process exits. A rank that ends in any other way is dead, and the others learn it within
-/// a tenth of a second.
+/// Made by `join`, which all of them call; held by every group, workspace, tensor and lease that needs it; left with
+/// the last of these, or when the process exits. A rank that ends in any other way is dead, and the others learn it
+/// within a tenth of a second.
 class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
  public:
   /// Collective over the ranks of the node: blocks until all have come.
@@ -73,7 +73,8 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   /// Gives one member's part of the block up; the last one frees it.
   void leave_group_block(std::uint32_t index) noexcept;
 
-  /// Publishes why this process is about to end, and fails every group that it is in. Async-signal-unsafe, never throws.
+  /// Publishes why this process is about to end, and fails every group that it is in. Async-signal-unsafe, never
+  /// throws.
   void say_last_words(std::string_view words) noexcept;
   /// Records that this rank leaves in order. Idempotent; called by the destructor and when the process exits.
   void leave() noexcept;
@@ -88,7 +89,9 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   void fill_group_block(std::uint32_t index, std::vector<int> const& members, std::string const& name) noexcept;
   void decide_spinning() noexcept;
   [[nodiscard]] std::byte* control() const noexcept { return attachment_.control->data(); }
-  [[nodiscard]] RankRecord* records() const noexcept { return reinterpret_cast<RankRecord*>(control() + geometry_.records_offset()); }
+  [[nodiscard]] RankRecord* records() const noexcept {
+    return reinterpret_cast<RankRecord*>(control() + geometry_.records_offset());
+  }
 
   NodeOptions options_;
   ControlGeometry geometry_;
@@ -102,8 +105,8 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   std::unordered_set<std::uint64_t> read_before_;
 };
 
-/// Rings a doorbell: wakes its owner if it sleeps. The caller has changed what it waits for by a sequentially consistent
-/// read-modify-write before.
+/// Rings a doorbell: wakes its owner if it sleeps. The caller has changed what it waits for by a sequentially
+/// consistent read-modify-write before.
 void ring(std::atomic<std::uint32_t>& bell) noexcept;
 
 }  // namespace crossrank::node

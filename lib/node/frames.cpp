@@ -99,7 +99,8 @@ Received receive_frame(int socket, Frame& frame, std::vector<Fd>& fds, std::chro
       platform::throw_io("rendezvous", "recvmsg", errno);
     }
     take_fds(message, fds);
-    if ((message.msg_flags & MSG_CTRUNC) != 0) platform::throw_io("rendezvous", "SCM_RIGHTS", EMFILE, "raise ulimit -n");
+    if ((message.msg_flags & MSG_CTRUNC) != 0)
+      platform::throw_io("rendezvous", "SCM_RIGHTS", EMFILE, "raise ulimit -n");
     got += static_cast<std::size_t>(bytes);
   }
   frame.text.back() = '\0';

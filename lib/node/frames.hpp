@@ -20,9 +20,9 @@ struct Frame {
   std::int32_t rank = -1;
   std::int32_t ranks = 0;
   std::int64_t pid = 0;
-  std::uint64_t value = 0;       ///< hello: address space; welcome: bytes of an arena; memory: first rank; refuse: culprits
-  std::uint64_t extra = 0;       ///< welcome: bytes of the control segment; memory: how many descriptors follow
-  std::array<char, 33> key{};    ///< digest of the job key
+  std::uint64_t value = 0;  ///< hello: address space; welcome: bytes of an arena; memory: first rank; refuse: culprits
+  std::uint64_t extra = 0;  ///< welcome: bytes of the control segment; memory: how many descriptors follow
+  std::array<char, 33> key{};  ///< digest of the job key
   std::array<char, 463> text{};
 };
 static_assert(sizeof(Frame) == 544);
@@ -36,7 +36,8 @@ enum class Received { frame, closed, timed_out };
 [[nodiscard]] bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::chrono::nanoseconds until);
 
 /// Receives one frame, and the descriptors that came with it.
-[[nodiscard]] Received receive_frame(int socket, Frame& frame, std::vector<platform::Fd>& fds, std::chrono::nanoseconds until);
+[[nodiscard]] Received receive_frame(int socket, Frame& frame, std::vector<platform::Fd>& fds,
+                                     std::chrono::nanoseconds until);
 
 /// Waits until one of `sockets` can be read: its index, or -1 when the time has come.
 [[nodiscard]] int wait_readable(std::span<int const> sockets, std::chrono::nanoseconds until);

@@ -24,7 +24,8 @@ struct Post {
   std::size_t offset = 0;    ///< of the payload in the member's arena
   std::size_t bytes = 0;     ///< of the payload there
   int root = 0;
-  std::uint64_t also_closes = 0;  ///< number of the range that this opens and whose end is reached too: it will not be waited for
+  std::uint64_t also_closes =
+      0;  ///< number of the range that this opens and whose end is reached too: it will not be waited for
   std::span<std::byte const> inlined{};  ///< at most `Arrival::inline_bytes`
 };
 
@@ -38,9 +39,9 @@ enum class Outcome { passed, passed_failed };
 
 /// A group of ranks of one node, and its meetings.
 ///
-/// Each meeting is a round. Members arrive by `post`; a round passes once all have, and fails when one is lost, makes no
-/// progress for too long, disagrees, or gives the group up. Which of the two is settled by one decision word that all obey,
-/// so no member passes a round that another fails. One thread per member at a time.
+/// Each meeting is a round. Members arrive by `post`; a round passes once all have, and fails when one is lost, makes
+/// no progress for too long, disagrees, or gives the group up. Which of the two is settled by one decision word that
+/// all obey, so no member passes a round that another fails. One thread per member at a time.
 class Group : public std::enable_shared_from_this<Group> {
  public:
   /// The group of all ranks of the node.
@@ -66,8 +67,9 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] std::uint64_t post(Post const& post, spi::Patience const& patience);
   /// Arrives with an error of one's own instead of a payload: the round passes, and every member throws `RemoteError`.
   [[nodiscard]] std::uint64_t post_error(Post const& post, OwnError const& error, spi::Patience const& patience);
-  /// Arrives at the round after `open_round`, which opened range `range`, whether that is decided yet or not: a writer does
-  /// not wait for a range to start before it waits for its end. Returns the round; nothing may be posted in between.
+  /// Arrives at the round after `open_round`, which opened range `range`, whether that is decided yet or not: a writer
+  /// does not wait for a range to start before it waits for its end. Returns the round; nothing may be posted in
+  /// between.
   [[nodiscard]] std::uint64_t post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience);
   /// The number of the next range of this group, from 1.
   [[nodiscard]] std::uint64_t next_range() noexcept { return ++ranges_; }
@@ -81,7 +83,9 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] RemoteError remote_error(std::uint64_t round, std::string_view operation) const;
 
   /// What a member announced for a round that has passed; readable until this member posts the round after it.
-  [[nodiscard]] Arrival const& arrival(int member, std::uint64_t round) const noexcept { return blocks_[member].arrivals[round & 1]; }
+  [[nodiscard]] Arrival const& arrival(int member, std::uint64_t round) const noexcept {
+    return blocks_[member].arrivals[round & 1];
+  }
   /// The payload that it points to, whole and inside the member's arena, else `FormatError`.
   [[nodiscard]] std::span<std::byte const> payload(int member, Arrival const& arrival) const;
 
@@ -117,7 +121,9 @@ class Group : public std::enable_shared_from_this<Group> {
   struct NewBlock;
 
   Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::string name, int rank);
-  [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(header_->decision.load(std::memory_order_seq_cst)); }
+  [[nodiscard]] Decision decision() const noexcept {
+    return Decision::unpack(header_->decision.load(std::memory_order_seq_cst));
+  }
   [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] bool departed(int member) const noexcept;
   void prefetch(std::uint64_t round) const noexcept;
@@ -157,7 +163,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Channel* channels_;
   std::uint64_t posted_ = 0;  ///< rounds that this member has arrived at
   std::uint64_t ranges_ = 0;
-  int spins_ = 1'000;         ///< how long to spin before sleeping: grows where it helps
+  int spins_ = 1'000;  ///< how long to spin before sleeping: grows where it helps
   bool closed_ = false;
 };
 

@@ -5,7 +5,9 @@
 namespace crossrank::node {
 namespace {
 
-constexpr std::size_t round_up(std::size_t value, std::size_t step) noexcept { return (value + step - 1) / step * step; }
+constexpr std::size_t round_up(std::size_t value, std::size_t step) noexcept {
+  return (value + step - 1) / step * step;
+}
 constexpr std::size_t most_lease_bytes = std::size_t{16} << 30;  // virtual; rows are reserved as slots are first used
 
 }  // namespace
@@ -27,7 +29,9 @@ std::size_t ControlGeometry::group_bytes(int members) noexcept {
 
 std::size_t ControlGeometry::group_stride() const noexcept { return group_bytes(ranks_); }
 
-std::size_t ControlGeometry::leases_offset() const noexcept { return groups_offset() + group_capacity() * group_stride(); }
+std::size_t ControlGeometry::leases_offset() const noexcept {
+  return groups_offset() + group_capacity() * group_stride();
+}
 
 std::size_t ControlGeometry::lease_row_bytes() const noexcept {
   return round_up(static_cast<std::size_t>(ranks_) * sizeof(std::uint64_t), 64);

@@ -6,13 +6,14 @@
 
 /// What stands in the control segment of a node: fixed-width, standard-layout structs, one writer for each line.
 ///
-/// The segment is: `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, then `group_capacity` group blocks, then the
-/// lease table. Offsets are computed by `ControlGeometry` from the number of ranks alone, so every rank agrees on them.
+/// The segment is: `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, then `group_capacity` group blocks, then
+/// the lease table. Offsets are computed by `ControlGeometry` from the number of ranks alone, so every rank agrees on
+/// them.
 namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 2;
+inline constexpr std::uint32_t layout_version = 3;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a decision word can name
 
@@ -23,9 +24,9 @@ struct alignas(page_bytes) ControlHeader {
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t ranks;
-  std::uint64_t nonce[2];       ///< identifies this start of the job
-  std::uint64_t arena_bytes;    ///< virtual size of each arena
-  std::uint64_t cap_bytes;      ///< most memory that all arenas together may hold
+  std::uint64_t nonce[2];     ///< identifies this start of the job
+  std::uint64_t arena_bytes;  ///< virtual size of each arena
+  std::uint64_t cap_bytes;    ///< most memory that all arenas together may hold
   std::uint32_t group_capacity;
   std::uint32_t slot_capacity;  ///< lease slots for each arena
 
@@ -121,8 +122,8 @@ struct Decision {
   [[nodiscard]] bool failed() const noexcept { return verdict >= Verdict::lost; }
 };
 
-/// What a member announces for one round. Two of them alternate, so that a line stays readable until all have posted the
-/// round after it.
+/// What a member announces for one round. Two of them alternate, so that a line stays readable until all have posted
+/// the round after it.
 struct alignas(128) Arrival {
   static constexpr std::size_t inline_bytes = 200;
   std::atomic<std::uint64_t> round;  ///< stored last, by a sequentially consistent exchange
@@ -132,24 +133,25 @@ struct alignas(128) Arrival {
   std::uint64_t generation;          ///< of the slot that holds it
   std::uint32_t slot;
   std::uint8_t verb;
-  std::uint8_t flags;                ///< ArrivalFlag
+  std::uint8_t flags;  ///< ArrivalFlag
   std::uint16_t root;
-  std::atomic<std::uint64_t> also;   ///< number of the range whose end the member has reached too, without waiting for its start
+  std::atomic<std::uint64_t>
+      also;  ///< number of the range whose end the member has reached too, without waiting for its start
   std::uint8_t inlined[inline_bytes];  ///< the payload itself when it is this small
 };
 static_assert(std::is_standard_layout_v<Arrival> && sizeof(Arrival) == 256 && offsetof(Arrival, inlined) == 56);
 
 enum ArrivalFlag : std::uint8_t {
-  arrival_failed = 2,     ///< the member could not do its part; its `Detail` says why
-  arrival_inline = 4,     ///< the payload is `inlined`
+  arrival_failed = 2,  ///< the member could not do its part; its `Detail` says why
+  arrival_inline = 4,  ///< the payload is `inlined`
 };
 
 /// Why a round failed, in the line of the rank that decided it (or that could not do its part); written before the
 /// arrival or the decision that points to it.
 struct alignas(64) Detail {
-  std::uint32_t kind;      ///< free for the verdict's own use
-  std::uint32_t culprits;  ///< how many of `blamed` are set
-  std::uint16_t blamed[62];
+  std::atomic<std::uint64_t> round;  ///< that a member's own error is about; stored last
+  std::uint32_t culprits;            ///< how many of `blamed` are set
+  std::uint16_t blamed[60];
   std::uint32_t type_bytes;
   std::uint32_t text_bytes;
   char type[92];
@@ -163,7 +165,7 @@ struct alignas(1024) MemberBlock {
   alignas(64) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> gone;  ///< 1 once the member has dropped its handle without closing the group
   std::atomic<std::uint32_t> domain_rank;
-  alignas(64) Detail failure;   ///< of a round that this member decided
+  alignas(64) Detail failure;  ///< of a round that this member decided
   Detail own_error[2];         ///< with `arrival_failed`, by parity of the round, as others may still read the last one
 };
 static_assert(sizeof(MemberBlock) == 3072);
@@ -178,7 +180,7 @@ struct alignas(64) Channel {
     std::uint32_t tag;
     std::uint64_t generation;
   };
-  std::atomic<std::uint64_t> sent;  ///< messages posted; written by the sender
+  std::atomic<std::uint64_t> sent;                  ///< messages posted; written by the sender
   alignas(64) std::atomic<std::uint64_t> received;  ///< messages taken; written by the receiver
   alignas(64) Message ring[depth];
 };
@@ -190,7 +192,7 @@ struct alignas(page_bytes) GroupHeader {
   std::atomic<std::uint32_t> used;     ///< BlockUse; taken by compare-and-swap
   std::atomic<std::uint32_t> members;  ///< still attached; the last one frees the block
   std::uint32_t size;
-  std::atomic<std::uint32_t> epoch;    ///< counts the block's lives
+  std::atomic<std::uint32_t> epoch;  ///< counts the block's lives
   char name[128];
   alignas(64) std::atomic<std::uint64_t> decision;
 };

@@ -3,7 +3,9 @@
 namespace crossrank::node {
 namespace {
 
-bool same(LeaseWord const& w, std::uint64_t generation) { return w.generation == (generation & LeaseWord::generation_mask); }
+bool same(LeaseWord const& w, std::uint64_t generation) {
+  return w.generation == (generation & LeaseWord::generation_mask);
+}
 
 }  // namespace
 
@@ -24,7 +26,8 @@ bool LeaseTable::update(int owner, std::uint32_t slot, int reader, Change change
   for (;;) {
     auto next = LeaseWord::unpack(seen);
     if (!change(next)) return false;
-    // acq_rel: a drop releases the reader's last loads to the owner, who acquires them in `look` before it writes again.
+    // acq_rel: a drop releases the reader's last loads to the owner, who acquires them in `look` before it writes
+    // again.
     if (at.compare_exchange_weak(seen, next.pack(), std::memory_order_acq_rel, std::memory_order_acquire)) return true;
   }
 }
@@ -37,7 +40,6 @@ bool LeaseTable::offer(int owner, std::uint32_t slot, std::uint64_t generation, 
     return true;
   });
 }
-
 
 void LeaseTable::revoke(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
   update(owner, slot, reader, [&](LeaseWord& w) {

@@ -17,7 +17,8 @@ class LeaseTable {
  public:
   LeaseTable(std::byte* control, int ranks) noexcept : control_(control), geometry_(ranks) {}
 
-  /// Where the words of a slot stand in the control segment, and how many bytes they are: the owner reserves them first.
+  /// Where the words of a slot stand in the control segment, and how many bytes they are: the owner reserves them
+  /// first.
   [[nodiscard]] std::size_t row_offset(int owner, std::uint32_t slot) const noexcept;
   [[nodiscard]] std::size_t row_bytes() const noexcept { return geometry_.lease_row_bytes(); }
 

@@ -24,10 +24,13 @@ using platform::system;
 constexpr auto look_again = std::chrono::milliseconds(5);
 constexpr std::uint32_t refused_bit = 0x80000000;  // in `ControlHeader::attached`: a rank does not fit
 
-std::string control_name(NodeOptions const& options) { return "/" + segment_prefix() + options.key.digest() + ".control"; }
+std::string control_name(NodeOptions const& options) {
+  return "/" + segment_prefix() + options.key.digest() + ".control";
+}
 
 std::string arena_name(NodeOptions const& options, ControlHeader const& header, int rank) {
-  return "/" + segment_prefix() + options.key.digest() + "." + std::to_string(header.nonce[0]) + ".arena" + std::to_string(rank);
+  return "/" + segment_prefix() + options.key.digest() + "." + std::to_string(header.nonce[0]) + ".arena" +
+         std::to_string(rank);
 }
 
 /// Holds a segment against sweeps. False when a sweep has taken it, or is about to: then its name is gone.
@@ -45,7 +48,8 @@ std::string in_shm(std::string const& name) { return "/dev/shm" + name; }
 
 class NamedRendezvous final : public Rendezvous {
  public:
-  explicit NamedRendezvous(NodeOptions options) : options_(std::move(options)), until_(system().now() + options_.timeout) {}
+  explicit NamedRendezvous(NodeOptions options)
+      : options_(std::move(options)), until_(system().now() + options_.timeout) {}
 
   ~NamedRendezvous() override {
     if (!own_name_.empty()) system().shm_unlink(own_name_.c_str());
@@ -58,7 +62,8 @@ class NamedRendezvous final : public Rendezvous {
     ControlGeometry const geometry(options_.ranks);
     check_header(control);
     check_shared_memory(control, geometry.total_bytes(), control_name(options_));
-    memory_.control = std::make_shared<Mapping>(control, geometry.total_bytes(), Mapping::Access::read_write, "control segment");
+    memory_.control =
+        std::make_shared<Mapping>(control, geometry.total_bytes(), Mapping::Access::read_write, "control segment");
     memory_.control_fd = std::make_shared<Fd>(std::move(control));
     auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
     check_control(header, options_);
@@ -66,7 +71,8 @@ class NamedRendezvous final : public Rendezvous {
     for (int rank = 0; rank < options_.ranks; ++rank) {
       auto const what = "arena of rank " + std::to_string(rank);
       if (rank == options_.rank) {
-        memory_.arenas.push_back(std::make_shared<Mapping>(*memory_.arena_fd, header.arena_bytes, Mapping::Access::read_write, what));
+        memory_.arenas.push_back(
+            std::make_shared<Mapping>(*memory_.arena_fd, header.arena_bytes, Mapping::Access::read_write, what));
         continue;
       }
       auto const fd = await_arena(header, rank);
@@ -121,7 +127,8 @@ class NamedRendezvous final : public Rendezvous {
     auto const sizes = choose_sizes(options_, address_space_left());
     auto const draft = unique_segment_name();
     Fd fd(system().shm_open(draft.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
-    if (!fd) platform::throw_io("connect", in_shm(draft), errno, "allow memfd_create and sockets, or make /dev/shm writable");
+    if (!fd)
+      platform::throw_io("connect", in_shm(draft), errno, "allow memfd_create and sockets, or make /dev/shm writable");
     if (!hold(fd, draft)) return Fd();
     fill_control(fd, sizes, draft);
     CROSSRANK_CRASH_POINT("node.named.control_filled");
@@ -172,7 +179,8 @@ class NamedRendezvous final : public Rendezvous {
                         .culprits = {options_.rank}});
     }
     if (!fd) platform::throw_io("connect", in_shm(own_name_), errno, "make /dev/shm writable");
-    if (system().ftruncate(fd.get(), static_cast<off_t>(header.arena_bytes)) != 0) platform::throw_io("connect", in_shm(own_name_), errno);
+    if (system().ftruncate(fd.get(), static_cast<off_t>(header.arena_bytes)) != 0)
+      platform::throw_io("connect", in_shm(own_name_), errno);
     memory_.arena_fd = std::make_shared<Fd>(std::move(fd));
     CROSSRANK_CRASH_POINT("node.named.arena_made");
   }
@@ -183,7 +191,8 @@ class NamedRendezvous final : public Rendezvous {
     for (;;) {
       Fd fd(system().shm_open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0));
       struct stat status {};
-      if (fd && system().fstat(fd.get(), &status) == 0 && static_cast<std::uint64_t>(status.st_size) == header.arena_bytes) {
+      if (fd && system().fstat(fd.get(), &status) == 0 &&
+          static_cast<std::uint64_t>(status.st_size) == header.arena_bytes) {
         check_shared_memory(fd, header.arena_bytes, name);
         return fd;
       }
@@ -197,9 +206,11 @@ class NamedRendezvous final : public Rendezvous {
     if (!memory_.control) return;
     auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
     if ((header.attached.load(std::memory_order_acquire) & refused_bit) != 0) {
-      fail(ErrorCode::mismatch, "expect different numbers of ranks, or are built from different versions of crossrank", -1);
+      fail(ErrorCode::mismatch, "expect different numbers of ranks, or are built from different versions of crossrank",
+           -1);
     }
-    auto const* const records = reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
+    auto const* const records =
+        reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
     for (int rank = 0; rank < options_.ranks; ++rank) {
       // Who gave up by itself has left before its token went, and is not the cause.
       auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
@@ -212,7 +223,8 @@ class NamedRendezvous final : public Rendezvous {
 
   /// The first rank that has not come as far as its life token; -1 when all have.
   int first_unattached() const {
-    auto const* const records = reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
+    auto const* const records =
+        reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
     for (int rank = 0; rank < options_.ranks; ++rank) {
       if (records[rank].life.load(std::memory_order_acquire) == 0) return rank;
     }
@@ -226,12 +238,13 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   [[noreturn]] void fail(ErrorCode code, std::string const& what, int rank) const {
-    ErrorInfo info{.operation = "connect",
-                   .message = (rank < 0 ? std::string("the ranks of this node ") : "rank " + std::to_string(rank) + " ") + what,
-                   .resource = "job " + options_.key.job_id,
-                   .remedy = "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT",
-                   .rank = options_.rank,
-                   .world_size = options_.ranks};
+    ErrorInfo info{
+        .operation = "connect",
+        .message = (rank < 0 ? std::string("the ranks of this node ") : "rank " + std::to_string(rank) + " ") + what,
+        .resource = "job " + options_.key.job_id,
+        .remedy = "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT",
+        .rank = options_.rank,
+        .world_size = options_.ranks};
     if (rank >= 0) info.culprits = {rank};
     info.group_usable = false;
     throw_error(code, std::move(info));
@@ -246,6 +259,8 @@ class NamedRendezvous final : public Rendezvous {
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> named_rendezvous(NodeOptions const& options) { return std::make_unique<NamedRendezvous>(options); }
+std::unique_ptr<Rendezvous> named_rendezvous(NodeOptions const& options) {
+  return std::make_unique<NamedRendezvous>(options);
+}
 
 }  // namespace crossrank::node

@@ -45,7 +45,8 @@ std::string JobKey::digest() const {
 
 std::array<std::uint64_t, 2> random_nonce() {
   std::array<std::uint64_t, 2> nonce{};
-  if (system().random(std::as_writable_bytes(std::span(nonce))) != 0) platform::throw_io("draw a nonce", "getrandom", errno);
+  if (system().random(std::as_writable_bytes(std::span(nonce))) != 0)
+    platform::throw_io("draw a nonce", "getrandom", errno);
   return nonce;
 }
 

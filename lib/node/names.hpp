@@ -9,9 +9,9 @@ namespace crossrank::node {
 
 /// What tells one start of one job from all others on this host.
 struct JobKey {
-  std::string job_id{};    ///< of the launcher; random only under `crossrank run`
-  std::string master{};    ///< "MASTER_ADDR:MASTER_PORT"
-  std::string step{};      ///< step and restart number
+  std::string job_id{};  ///< of the launcher; random only under `crossrank run`
+  std::string master{};  ///< "MASTER_ADDR:MASTER_PORT"
+  std::string step{};    ///< step and restart number
   /// 128-bit digest of the key and this user, as 32 hex digits: what stands in socket names and greetings.
   [[nodiscard]] std::string digest() const;
 };

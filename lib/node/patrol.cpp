@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "lib/core/log.hpp"
 #include "lib/node/rank_list.hpp"
 #include "lib/platform/system.hpp"
 
@@ -13,7 +15,9 @@ constexpr auto longest_slice = std::chrono::milliseconds(100);
 constexpr auto shortest_slice = std::chrono::milliseconds(2);
 constexpr auto beats_missing = std::chrono::seconds(1);  // ten heartbeats: the watcher is stopped or starved
 
-std::string named(std::vector<int> const& members) { return (members.size() == 1 ? "rank " : "ranks ") + compress(members); }
+std::string named(std::vector<int> const& members) {
+  return (members.size() == 1 ? "rank " : "ranks ") + compress(members);
+}
 
 std::string milliseconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
@@ -46,7 +50,15 @@ bool Patrol::too_slow(int member, std::chrono::nanoseconds awake) {
   watched.heartbeat = heartbeat;
   bool const in_user_code = record.in_user_code.load(std::memory_order_relaxed) != 0;
   bool const beats = domain.threads() || watched.without_beat < beats_missing;
-  return watched.silent >= (in_user_code && beats ? patience_.user_limit : patience_.timeout);
+  std::chrono::nanoseconds const limit = in_user_code && beats ? patience_.user_limit : patience_.timeout;
+  if (watched.silent < limit / 2) watched.warned = false;
+  if (watched.silent >= limit / 2 && !std::exchange(watched.warned, true)) {
+    log_event(LogLevel::warning, "a rank is slow: half of its time is over",
+              {{"group", group_.name()},
+               {"rank", std::to_string(member)},
+               {"state", domain.describe(group_.node_rank(member))}});
+  }
+  return watched.silent >= limit;
 }
 
 std::vector<int> Group::lost_members(Condition& condition) const {
@@ -62,7 +74,8 @@ void Group::fail_lost(Condition& condition) noexcept {
   // are the cause then, and all ranks name the same.
   auto lost = lost_members(condition);
   auto const alive = std::stable_partition(lost.begin(), lost.end(), [this](int member) {
-    return domain_->record(node_rank(member)).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::dead);
+    return domain_->record(node_rank(member)).state.load(std::memory_order_acquire) ==
+           static_cast<std::uint32_t>(RankState::dead);
   });
   if (alive != lost.begin()) lost.erase(alive, lost.end());
   if (lost.empty() || condition.done()) return;
@@ -95,7 +108,8 @@ void Patrol::look(Group::Condition& condition) {
     group_.fail_lost(condition);
   } else if (!slow.empty()) {
     group_.fail(Verdict::timeout, slow,
-                named(slow) + " made no progress for " + milliseconds(patience_.timeout) + ": " + group_.domain().describe(group_.node_rank(slow.front())));
+                named(slow) + " made no progress for " + milliseconds(patience_.timeout) + ": " +
+                    group_.domain().describe(group_.node_rank(slow.front())));
   }
 }
 

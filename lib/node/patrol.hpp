@@ -9,8 +9,8 @@ namespace crossrank::node {
 /// What a member that waits does between two naps: looks whether those it waits for are still there and still moving.
 ///
 /// A deadline counts the time that a member has made no progress while this rank was awake to see it: a job that was
-/// suspended as a whole has not timed out. While a member runs the caller's code inside a range or guard and its watcher
-/// beats, the longer limit holds for it.
+/// suspended as a whole has not timed out. While a member runs the caller's code inside a range or guard and its
+/// watcher beats, the longer limit holds for it.
 class Patrol {
  public:
   Patrol(Group& group, spi::Patience const& patience);
@@ -23,7 +23,8 @@ class Patrol {
   struct Watched {
     std::uint64_t progress = 0;
     std::uint64_t heartbeat = 0;
-    std::chrono::nanoseconds silent{};        ///< no progress
+    std::chrono::nanoseconds silent{};  ///< no progress
+    bool warned = false;
     std::chrono::nanoseconds without_beat{};  ///< no sign of its watcher
   };
   [[nodiscard]] bool too_slow(int member, std::chrono::nanoseconds awake);

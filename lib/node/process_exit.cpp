@@ -36,7 +36,8 @@ std::string text_of_current_exception() {
   }
 }
 
-/// A thread that holds the lock may be the one that terminates: then the words stay unsaid, and the death is seen anyway.
+/// A thread that holds the lock may be the one that terminates: then the words stay unsaid, and the death is seen
+/// anyway.
 template <class Action>
 void for_each_domain(Action action) noexcept {
   auto& all = registry();

@@ -123,7 +123,8 @@ void check_shared_memory(Fd const& fd, std::size_t bytes, std::string const& wha
                        .resource = what});
   };
   if (!S_ISREG(status.st_mode)) refuse("a memory file", "mode " + std::to_string(status.st_mode));
-  if (status.st_uid != ::geteuid()) refuse("uid " + std::to_string(::geteuid()), "uid " + std::to_string(status.st_uid));
+  if (status.st_uid != ::geteuid())
+    refuse("uid " + std::to_string(::geteuid()), "uid " + std::to_string(status.st_uid));
   if (static_cast<std::size_t>(status.st_size) != bytes) {
     refuse(std::to_string(bytes) + " bytes", std::to_string(status.st_size) + " bytes");
   }

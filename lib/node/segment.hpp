@@ -12,8 +12,8 @@ class Mapping {
  public:
   enum class Access { read_only, read_write };
 
-  /// Maps the first `bytes` of `fd`; the descriptor may be closed afterwards. Left out of core dumps: a dump would write,
-  /// and so allocate, the whole virtual size. `IoError` when there is no address space.
+  /// Maps the first `bytes` of `fd`; the descriptor may be closed afterwards. Left out of core dumps: a dump would
+  /// write, and so allocate, the whole virtual size. `IoError` when there is no address space.
   Mapping(platform::Fd const& fd, std::size_t bytes, Access access, std::string const& what);
   ~Mapping();
   Mapping(Mapping const&) = delete;
@@ -29,8 +29,8 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-/// Makes anonymous shared memory of `bytes` virtual size: a sealed memfd, or, where that is refused, a named segment that
-/// is unlinked before anything else happens. Mode owner only. No page is taken yet.
+/// Makes anonymous shared memory of `bytes` virtual size: a sealed memfd, or, where that is refused, a named segment
+/// that is unlinked before anything else happens. Mode owner only. No page is taken yet.
 [[nodiscard]] platform::Fd make_shared_memory(std::string const& what, std::size_t bytes);
 
 /// A second descriptor for the same memory that cannot be mapped writable; without `/proc` the same kind as `fd`.

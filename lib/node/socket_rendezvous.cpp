@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstring>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -11,24 +9,20 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/attachment.hpp"
-#include "lib/node/frames.hpp"
+#include "lib/node/rendezvous_sides.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 
-/// The ranks of a job on one node meet at an abstract socket. Whoever binds it first is the host: it waits until all have
-/// said hello, makes the control segment, collects one arena from each, hands everything to one rank at a time in
+/// The ranks of a job on one node meet at an abstract socket. Whoever binds it first is the host: it waits until all
+/// have said hello, makes the control segment, collects one arena from each, hands everything to one rank at a time in
 /// acknowledged batches, and says go once all have their life tokens in place. Then every socket is closed.
 namespace crossrank::node {
 namespace {
 
 using platform::Fd;
 using platform::system;
-using Kind = Frame::Kind;
 
 constexpr auto retry_pause = std::chrono::milliseconds(2);
-/// How long a host that has failed tells those who come late why.
-constexpr auto farewell = std::chrono::seconds(1);
 
 /// The host's deadline comes first, as it knows who is missing: guests wait for its word a little longer.
 std::chrono::nanoseconds guest_grace(std::chrono::nanoseconds timeout) {
@@ -49,410 +43,12 @@ Address abstract_address(std::string const& digest) {
   return address;
 }
 
-ucred peer_of(int socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  if (system().getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) platform::throw_io("rendezvous", "SO_PEERCRED", errno);
-  return peer;
-}
-
 Fd open_socket() {
   // Not blocking: connecting to a full backlog would otherwise wait without a limit.
   Fd fd(system().socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) platform::throw_io("rendezvous", "socket", errno);
   return fd;
 }
-
-Attachment map_memory(NodeOptions const& options, Fd control_fd, Fd own_arena, std::vector<Fd> arenas, std::uint64_t arena_bytes) {
-  Attachment out;
-  ControlGeometry const geometry(options.ranks);
-  out.control = std::make_shared<Mapping>(control_fd, geometry.total_bytes(), Mapping::Access::read_write, "control segment");
-  out.control_fd = std::make_shared<Fd>(std::move(control_fd));
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    auto const what = "arena of rank " + std::to_string(rank);
-    bool const own = rank == options.rank;
-    auto const& fd = own ? own_arena : arenas[static_cast<std::size_t>(rank)];
-    if (!own) check_shared_memory(fd, arena_bytes, what);
-    auto const access = own ? Mapping::Access::read_write : Mapping::Access::read_only;
-    out.arenas.push_back(std::make_shared<Mapping>(fd, arena_bytes, access, what));
-  }
-  out.arena_fd = std::make_shared<Fd>(std::move(own_arena));
-  return out;
-}
-
-/// Keeps the segment mapped.
-std::shared_ptr<ControlHeader> header_of(Attachment const& memory) {
-  return {memory.control, reinterpret_cast<ControlHeader*>(memory.control->data())};
-}
-
-Frame make_frame(NodeOptions const& options, Kind kind) {
-  Frame frame;
-  frame.layout = layout_version;
-  frame.kind = kind;
-  frame.rank = options.rank;
-  frame.ranks = options.ranks;
-  frame.pid = ::getpid();
-  return frame;
-}
-
-// ---------------------------------------------------------------- the host
-
-struct Guest {
-  Fd socket;
-  std::int64_t pid = 0;
-};
-
-class Host final : public Rendezvous {
- public:
-  Host(NodeOptions options, Fd listener, std::chrono::nanoseconds until)
-      : options_(std::move(options)), listener_(std::move(listener)), until_(until), space_(address_space_left()) {}
-
-  Attachment attach() override {
-    try {
-      return host_attach();
-    } catch (Error const& e) {
-      refuse_all(e);
-      throw;
-    }
-  }
-
-  void ready() override {
-    try {
-      for (auto& [rank, guest] : guests_) expect(rank, Kind::ready);
-      CROSSRANK_CRASH_POINT("node.rendezvous.host_all_ready");
-      header_->attached.store(static_cast<std::uint32_t>(options_.ranks), std::memory_order_release);
-      for (auto& [rank, guest] : guests_) {
-        // One that has died meanwhile shows in the control segment, to all alike: it must not end the start of some.
-        static_cast<void>(send_frame(guest.socket.get(), make_frame(options_, Kind::go), {}, until_));
-        CROSSRANK_CRASH_POINT("node.rendezvous.host_said_go");
-      }
-    } catch (Error const& e) {
-      refuse_all(e);
-      throw;
-    }
-    guests_.clear();
-    listener_ = Fd();
-  }
-
- private:
-  Attachment host_attach() {
-    while (static_cast<int>(guests_.size()) + 1 < options_.ranks) admit_one();
-    CROSSRANK_CRASH_POINT("node.rendezvous.host_all_came");
-    auto const sizes = choose_sizes(options_, space_);
-    auto control = make_control(options_, sizes);
-    auto own = make_shared_memory("arena of rank " + std::to_string(options_.rank), sizes.arena_bytes);
-    std::vector<Fd> arenas(static_cast<std::size_t>(options_.ranks));
-    auto welcome = make_frame(options_, Kind::welcome);
-    welcome.value = sizes.arena_bytes;
-    for (auto& [rank, guest] : guests_) {
-      tell(rank, welcome, std::vector<int>{control.get()});
-      auto fds = expect(rank, Kind::arena);
-      if (fds.size() != 1) fail_mismatch(rank, "one descriptor", std::to_string(fds.size()));
-      arenas[static_cast<std::size_t>(rank)] = std::move(fds.front());
-    }
-    arenas[static_cast<std::size_t>(options_.rank)] = reopen_read_only(own);
-    CROSSRANK_CRASH_POINT("node.rendezvous.host_has_arenas");
-    for (auto& [rank, guest] : guests_) hand_out(rank, arenas);
-    auto memory = map_memory(options_, std::move(control), std::move(own), std::move(arenas), sizes.arena_bytes);
-    header_ = header_of(memory);
-    return memory;
-  }
-
-  void hand_out(int rank, std::vector<Fd> const& arenas) {
-    for (std::size_t first = 0; first < arenas.size(); first += fds_per_frame) {
-      std::vector<int> batch;
-      for (auto i = first; i < std::min(arenas.size(), first + fds_per_frame); ++i) batch.push_back(arenas[i].get());
-      auto frame = make_frame(options_, Kind::memory);
-      frame.value = first;
-      frame.extra = batch.size();
-      tell(rank, frame, batch);
-      expect(rank, Kind::ack);
-    }
-  }
-
-  /// Waits for one more guest, or for the end of one that had come.
-  void admit_one() {
-    std::vector<int> sockets{listener_.get()};
-    std::vector<int> ranks{-1};
-    for (auto const& [rank, guest] : guests_) {
-      sockets.push_back(guest.socket.get());
-      ranks.push_back(rank);
-    }
-    int const index = wait_readable(sockets, until_);
-    if (index < 0) fail_timeout();
-    if (index > 0) fail_lost(ranks[static_cast<std::size_t>(index)]);  // guests are silent until they are asked
-    Fd socket(system().accept(listener_.get()));
-    if (!socket) {
-      if (errno == EMFILE || errno == ENFILE) platform::throw_io("connect", "rendezvous", errno, "raise ulimit -n");
-      return;
-    }
-    greet(std::move(socket));
-  }
-
-  void greet(Fd socket) {
-    auto const peer = peer_of(socket.get());
-    if (peer.uid != ::geteuid()) return;  // not ours; its end sees a closed socket
-    Frame hello;
-    std::vector<Fd> none;
-    auto const patience = std::min(until_, system().now() + std::chrono::seconds(5));
-    if (receive_frame(socket.get(), hello, none, patience) != Received::frame || hello.kind != Kind::hello) return;
-    if (std::string(hello.key.data()) != options_.key.digest()) return;
-    if (hello.ranks != options_.ranks || hello.layout != layout_version) {
-      refuse_one(socket.get(), mismatch_of(hello));
-      throw mismatch_of(hello);
-    }
-    if (hello.rank < 0 || hello.rank >= options_.ranks) return;
-    if (hello.rank == options_.rank || guests_.contains(hello.rank)) {
-      refuse_one(socket.get(), duplicate_of(hello, peer.pid));
-      return;
-    }
-    if (hello.value != 0) space_ = space_ == 0 ? hello.value : std::min(space_, hello.value);
-    guests_.emplace(hello.rank, Guest{std::move(socket), peer.pid});
-  }
-
-  Error duplicate_of(Frame const& hello, std::int64_t pid) const {
-    auto const known = hello.rank == options_.rank ? std::int64_t{::getpid()} : guests_.at(hello.rank).pid;
-    return UsageError({.operation = "connect",
-                       .message = "rank " + std::to_string(hello.rank) + " came twice",
-                       .expected = "one process for each rank",
-                       .got = "pid " + std::to_string(known) + " and pid " + std::to_string(pid),
-                       .resource = "job " + options_.key.job_id,
-                       .remedy = "give each process its own RANK, and each job its own CROSSRANK_JOB_ID",
-                       .rank = hello.rank,
-                       .world_size = options_.ranks,
-                       .culprits = {hello.rank}});
-  }
-
-  MismatchError mismatch_of(Frame const& hello) const {
-    bool const layout = hello.layout != layout_version;
-    return MismatchError({.operation = "connect",
-                          .message = layout ? "the ranks are built from different versions of crossrank"
-                                            : "the ranks expect different numbers of ranks on this node",
-                          .expected = layout ? "layout " + std::to_string(layout_version)
-                                             : std::to_string(options_.ranks) + " (rank " + std::to_string(options_.rank) + ")",
-                          .got = layout ? "layout " + std::to_string(hello.layout)
-                                        : std::to_string(hello.ranks) + " (rank " + std::to_string(hello.rank) + ")",
-                          .resource = "job " + options_.key.job_id,
-                          .remedy = "start all ranks from one launcher, with one WORLD_SIZE",
-                          .culprits = {options_.rank, hello.rank},
-                          .group_usable = false});
-  }
-
-  std::vector<Fd> expect(int rank, Kind kind) {
-    Frame frame;
-    std::vector<Fd> fds;
-    switch (receive_frame(guests_.at(rank).socket.get(), frame, fds, until_)) {
-      case Received::frame: break;
-      case Received::closed: fail_lost(rank);
-      case Received::timed_out: fail_timeout();
-    }
-    if (frame.kind == Kind::refuse) {
-      throw_error(static_cast<ErrorCode>(frame.error_code), {.operation = "connect",
-                                                             .message = "rank " + std::to_string(rank) + " could not attach: " + frame.text.data(),
-                                                             .culprits = {rank},
-                                                             .group_usable = false});
-    }
-    if (frame.kind != kind) {
-      fail_mismatch(rank, "frame " + std::to_string(static_cast<int>(kind)), std::to_string(static_cast<int>(frame.kind)));
-    }
-    return fds;
-  }
-
-  void tell(int rank, Frame const& frame, std::vector<int> const& fds) {
-    if (!send_frame(guests_.at(rank).socket.get(), frame, fds, until_)) fail_lost(rank);
-  }
-
-  [[noreturn]] void fail_mismatch(int rank, std::string expected, std::string got) const {
-    throw MismatchError({.operation = "connect",
-                         .message = "rank " + std::to_string(rank) + " does not follow the rendezvous",
-                         .expected = std::move(expected),
-                         .got = std::move(got),
-                         .culprits = {rank},
-                         .group_usable = false});
-  }
-
-  [[noreturn]] void fail_lost(int rank) const {
-    throw PeerLostError({.operation = "connect",
-                         .message = "rank " + std::to_string(rank) + " (pid " + std::to_string(guests_.at(rank).pid) +
-                                    ") ended before all ranks had come",
-                         .resource = "job " + options_.key.job_id,
-                         .remedy = "look at the output of that rank",
-                         .rank = options_.rank,
-                         .world_size = options_.ranks,
-                         .culprits = {rank},
-                         .group_usable = false});
-  }
-
-  [[noreturn]] void fail_timeout() const {
-    std::vector<int> missing;
-    std::string text;
-    for (int rank = 0; rank < options_.ranks; ++rank) {
-      if (rank == options_.rank || guests_.contains(rank)) continue;
-      missing.push_back(rank);
-      text += (text.empty() ? "" : ", ") + std::to_string(rank);
-    }
-    auto const waited = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
-    throw TimeoutError({.operation = "connect",
-                        .message = missing.empty() ? std::string("a rank stopped half way")
-                                                   : "ranks did not come within " + std::to_string(waited) + " ms: " + text,
-                        .expected = std::to_string(options_.ranks) + " ranks",
-                        .got = std::to_string(guests_.size() + 1),
-                        .resource = "job " + options_.key.job_id,
-                        .remedy = "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT",
-                        .rank = options_.rank,
-                        .world_size = options_.ranks,
-                        .culprits = std::move(missing),
-                        .group_usable = false});
-  }
-
-  void refuse_one(int socket, Error const& e) const {
-    auto frame = make_frame(options_, Kind::refuse);
-    frame.error_code = static_cast<std::uint32_t>(e.code());
-    frame.value = e.culprits().empty() ? ~std::uint64_t{0} : static_cast<std::uint64_t>(e.culprits().front());
-    put_text(frame.text, e.what());
-    // A guest that cannot be told sees a closed socket: it does not wait either.
-    static_cast<void>(send_frame(socket, frame, {}, system().now() + std::chrono::seconds(1)));
-  }
-
-  void refuse_all(Error const& e) noexcept {
-    try {
-      for (auto const& [rank, guest] : guests_) refuse_one(guest.socket.get(), e);
-      refuse_latecomers(e);
-    } catch (Error const&) {  // the sockets are closed next, which ends the wait of the others too
-    }
-    guests_.clear();
-    listener_ = Fd();
-  }
-
-  /// Who comes a moment after the failure is told too, and does not wait for a meeting that will not be.
-  void refuse_latecomers(Error const& e) const {
-    auto const until = std::min(until_, system().now() + farewell);
-    for (auto told = guests_.size() + 1 + (e.code() == ErrorCode::mismatch ? 1U : 0U); told < static_cast<std::size_t>(options_.ranks); ++told) {
-      if (wait_readable(std::vector<int>{listener_.get()}, until) < 0) return;
-      Fd const socket(system().accept(listener_.get()));
-      if (socket && peer_of(socket.get()).uid == ::geteuid()) refuse_one(socket.get(), e);
-    }
-  }
-
-  NodeOptions options_;
-  std::shared_ptr<ControlHeader> header_;  ///< in the control segment; `attached` is all ranks once all are ready
-  Fd listener_;
-  std::chrono::nanoseconds until_;
-  std::uint64_t space_;
-  std::map<int, Guest> guests_;
-};
-
-// ---------------------------------------------------------------- a guest
-
-class GuestSide final : public Rendezvous {
- public:
-  GuestSide(NodeOptions options, Fd socket, std::int64_t host_pid, std::chrono::nanoseconds until)
-      : options_(std::move(options)), socket_(std::move(socket)), host_pid_(host_pid), until_(until) {}
-
-  Attachment attach() override {
-    auto hello = make_frame(options_, Kind::hello);
-    hello.value = address_space_left();
-    put_text(hello.key, options_.key.digest());
-    say(hello, {});
-    CROSSRANK_CRASH_POINT("node.rendezvous.guest_said_hello");
-    auto [welcome, control] = hear(Kind::welcome);
-    if (control.size() != 1) lost("sent no control segment");
-    auto own = make_arena(welcome.value);
-    auto const shared = reopen_read_only(own);
-    say(make_frame(options_, Kind::arena), std::vector<int>{shared.get()});
-    std::vector<Fd> arenas;
-    while (arenas.size() < static_cast<std::size_t>(options_.ranks)) {
-      auto [memory, fds] = hear(Kind::memory);
-      if (fds.empty() || memory.value != arenas.size()) lost("sent a batch of memory out of order");
-      for (auto& fd : fds) arenas.push_back(std::move(fd));
-      say(make_frame(options_, Kind::ack), {});
-    }
-    CROSSRANK_CRASH_POINT("node.rendezvous.guest_has_memory");
-    check_shared_memory(control.front(), ControlGeometry(options_.ranks).total_bytes(), "control segment");
-    auto memory = map_memory(options_, std::move(control.front()), std::move(own), std::move(arenas), welcome.value);
-    header_ = header_of(memory);
-    return memory;
-  }
-
-  void ready() override {
-    say(make_frame(options_, Kind::ready), {});
-    CROSSRANK_CRASH_POINT("node.rendezvous.guest_ready");
-    try {
-      static_cast<void>(hear(Kind::go));
-    } catch (PeerLostError const&) {
-      // The host may die while it says go. Whom it has not reached joins all the same, and finds the death as the others do.
-      if (header_->attached.load(std::memory_order_acquire) != static_cast<std::uint32_t>(options_.ranks)) throw;
-    }
-    socket_ = Fd();
-  }
-
- private:
-  Fd make_arena(std::uint64_t bytes) {
-    try {
-      return make_shared_memory("arena of rank " + std::to_string(options_.rank), bytes);
-    } catch (Error const& e) {
-      auto frame = make_frame(options_, Kind::refuse);
-      frame.error_code = static_cast<std::uint32_t>(e.code());
-      put_text(frame.text, e.what());
-      static_cast<void>(send_frame(socket_.get(), frame, {}, until_));
-      throw;
-    }
-  }
-
-  void say(Frame const& frame, std::vector<int> const& fds) {
-    // A host that refused us may have closed its end already: its reason is then still to be read.
-    if (!send_frame(socket_.get(), frame, fds, until_)) static_cast<void>(hear(Kind::go));
-  }
-
-  std::pair<Frame, std::vector<Fd>> hear(Kind kind) {
-    Frame frame;
-    std::vector<Fd> fds;
-    switch (receive_frame(socket_.get(), frame, fds, until_)) {
-      case Received::frame: break;
-      case Received::closed: lost("ended before all ranks had come");
-      case Received::timed_out: unanswered();
-    }
-    if (frame.kind == Kind::refuse) refused(frame);
-    if (frame.kind != kind) lost("does not follow the rendezvous");
-    return {std::move(frame), std::move(fds)};
-  }
-
-  [[noreturn]] void refused(Frame const& frame) const {
-    ErrorInfo info{.operation = "connect", .message = frame.text.data(), .rank = options_.rank, .world_size = options_.ranks};
-    if (frame.value < static_cast<std::uint64_t>(options_.ranks)) info.culprits = {static_cast<int>(frame.value)};
-    info.group_usable = false;
-    throw_error(static_cast<ErrorCode>(frame.error_code), std::move(info));
-  }
-
-  [[noreturn]] void lost(std::string const& what) const {
-    throw PeerLostError({.operation = "connect",
-                         .message = "pid " + std::to_string(host_pid_) + ", where the ranks of this node meet, " + what,
-                         .resource = "job " + options_.key.job_id,
-                         .remedy = "look at the output of that rank",
-                         .rank = options_.rank,
-                         .world_size = options_.ranks,
-                         .group_usable = false});
-  }
-
-  [[noreturn]] void unanswered() const {
-    auto const waited = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
-    throw TimeoutError({.operation = "connect",
-                        .message = "pid " + std::to_string(host_pid_) + ", where the ranks of this node meet, was still waiting after " +
-                                   std::to_string(waited) + " ms",
-                        .resource = "job " + options_.key.job_id,
-                        .remedy = "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT; raise the connect timeout "
-                                  "if they start far apart",
-                        .rank = options_.rank,
-                        .world_size = options_.ranks,
-                        .group_usable = false});
-  }
-
-  NodeOptions options_;
-  std::shared_ptr<ControlHeader> header_;  ///< in the control segment
-  Fd socket_;
-  std::int64_t host_pid_;
-  std::chrono::nanoseconds until_;
-};
 
 [[noreturn]] void fail_squatter(NodeOptions const& options, ucred const& peer) {
   throw UnavailableError({.operation = "connect",
@@ -481,7 +77,8 @@ Fd try_host(Address const& address) {
 /// A connection to the host, or none while there is none.
 Fd try_guest(Address const& address) {
   auto socket = open_socket();
-  if (system().connect(socket.get(), reinterpret_cast<sockaddr const*>(&address.name), address.bytes) == 0) return socket;
+  if (system().connect(socket.get(), reinterpret_cast<sockaddr const*>(&address.name), address.bytes) == 0)
+    return socket;
   if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR || errno == ECONNRESET) return Fd();
   platform::throw_io("rendezvous", "connect", errno);
 }
@@ -501,9 +98,9 @@ std::unique_ptr<Rendezvous> socket_rendezvous(NodeOptions const& options) {
     if (auto socket = try_guest(address)) {
       auto const peer = peer_of(socket.get());
       if (peer.uid != ::geteuid()) fail_squatter(options, peer);
-      return std::make_unique<GuestSide>(options, std::move(socket), peer.pid, until + guest_grace(options.timeout));
+      return guest_side(options, std::move(socket), peer.pid, until + guest_grace(options.timeout));
     }
-    if (auto listener = try_host(address)) return std::make_unique<Host>(options, std::move(listener), until);
+    if (auto listener = try_host(address)) return host_side(options, std::move(listener), until);
     if (system().now() >= until) {
       throw TimeoutError({.operation = "connect",
                           .message = "the name where the ranks of this job meet is taken, but nobody answers there",

@@ -52,7 +52,9 @@ void forget(std::string const& key) {
 class ThreadRendezvous final : public Rendezvous {
  public:
   explicit ThreadRendezvous(NodeOptions options)
-      : options_(std::move(options)), meeting_(meeting_of(options_.key.digest())), until_(std::chrono::steady_clock::now() + options_.timeout) {}
+      : options_(std::move(options)),
+        meeting_(meeting_of(options_.key.digest())),
+        until_(std::chrono::steady_clock::now() + options_.timeout) {}
 
   Attachment attach() override {
     std::unique_lock lock(meeting_->mutex);
@@ -96,8 +98,8 @@ class ThreadRendezvous final : public Rendezvous {
       memory.arenas.push_back(std::make_shared<Mapping>(*fd, sizes.arena_bytes, Mapping::Access::read_write, what));
       meeting_->arena_fds.push_back(std::move(fd));
     }
-    memory.control = std::make_shared<Mapping>(*control, ControlGeometry(options_.ranks).total_bytes(), Mapping::Access::read_write,
-                                               "control segment");
+    memory.control = std::make_shared<Mapping>(*control, ControlGeometry(options_.ranks).total_bytes(),
+                                               Mapping::Access::read_write, "control segment");
     memory.control_fd = std::move(control);
   }
 
@@ -163,6 +165,8 @@ class ThreadRendezvous final : public Rendezvous {
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> thread_rendezvous(NodeOptions const& options) { return std::make_unique<ThreadRendezvous>(options); }
+std::unique_ptr<Rendezvous> thread_rendezvous(NodeOptions const& options) {
+  return std::make_unique<ThreadRendezvous>(options);
+}
 
 }  // namespace crossrank::node

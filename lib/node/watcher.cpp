@@ -70,7 +70,8 @@ Watcher::Watcher(RankRecord* records, int rank, int ranks, Hooks hooks)
 Watcher::~Watcher() {
   if (!thread_.joinable()) return;
   stop_.store(true, std::memory_order_seq_cst);
-  // The thread stores what it sleeps on, then looks at stop_: one of the two sees the other; a beat ends it in any case.
+  // The thread stores what it sleeps on, then looks at stop_: one of the two sees the other; a beat ends it in any
+  // case.
   if (auto* const word = asleep_on_.load(std::memory_order_seq_cst)) system().futex_wake(futex_of(*word), INT_MAX);
   thread_.join();
 }
@@ -95,7 +96,8 @@ void Watcher::run() {
 int Watcher::next_alive() const noexcept {
   for (int step = 1; step < ranks_; ++step) {
     int const rank = (rank_ + step) % ranks_;
-    if (records_[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::attached)) return rank;
+    if (records_[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::attached))
+      return rank;
   }
   return -1;
 }
@@ -121,7 +123,8 @@ void Watcher::watch() {
 
 void Watcher::look_at(int rank) {
   auto const& record = records_[rank];
-  if (rank == rank_ || record.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(RankState::attached)) return;
+  if (rank == rank_ || record.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(RankState::attached))
+    return;
   if ((record.life.load(std::memory_order_acquire) & owner_died_bit) != 0) hooks_.on_death(rank);
 }
 

@@ -14,9 +14,10 @@ inline constexpr std::uint32_t owner_died_bit = 0x40000000;
 
 /// The library's one thread of a rank: its end is the rank's death notice, and it watches the others.
 ///
-/// The thread's id stands in the rank's life word, which is on the thread's own robust list: the kernel marks the word and
-/// wakes a sleeper when the thread ends, whatever killed it, before any memory is torn down. Ten times a second, and
-/// whenever the next living rank's word changes, it looks at all words and calls `on_death` for each that is marked.
+/// The thread's id stands in the rank's life word, which is on the thread's own robust list: the kernel marks the word
+/// and wakes a sleeper when the thread ends, whatever killed it, before any memory is torn down. Ten times a second,
+/// and whenever the next living rank's word changes, it looks at all words and calls `on_death` for each that is
+/// marked.
 class Watcher {
  public:
   struct Hooks {
@@ -50,7 +51,7 @@ class Watcher {
   std::atomic<bool> stop_{false};
   std::atomic<std::atomic<std::uint32_t>*> asleep_on_{nullptr};
   std::atomic<std::uint32_t> alone_{0};  ///< slept on when no other rank is alive
-  std::unique_ptr<Token> token_;  ///< read by the kernel when the thread ends: outlives it
+  std::unique_ptr<Token> token_;         ///< read by the kernel when the thread ends: outlives it
   std::thread thread_;
 };
 

@@ -25,8 +25,8 @@ void expect_same(Json const& config) {
 }
 
 TEST(ConfigJson, keeps_plain_values) {
-  for (auto const& config : {Json(nullptr), Json(true), Json("text"), Json::array(), Json::object(), Json(1.5), Json(-0.0), Json(1e300),
-                             Json(5e-324), Json(0.1), Json(100.0)}) {
+  for (auto const& config : {Json(nullptr), Json(true), Json("text"), Json::array(), Json::object(), Json(1.5),
+                             Json(-0.0), Json(1e300), Json(5e-324), Json(0.1), Json(100.0)}) {
     expect_same(config);
   }
 }
@@ -50,8 +50,8 @@ TEST(ConfigJson, keeps_the_bits_of_doubles_that_json_has_no_number_for) {
   auto const bits_back = [](std::uint64_t bits) {
     return std::bit_cast<std::uint64_t>(round_trip(Json(std::bit_cast<double>(bits))).get<double>());
   };
-  for (std::uint64_t const bits : {0x7ff0000000000000ULL, 0xfff0000000000000ULL, 0x7ff8000000000000ULL, 0xfff8000000000000ULL,
-                                   0x7ff800000000beefULL, 0x8000000000000000ULL}) {
+  for (std::uint64_t const bits : {0x7ff0000000000000ULL, 0xfff0000000000000ULL, 0x7ff8000000000000ULL,
+                                   0xfff8000000000000ULL, 0x7ff800000000beefULL, 0x8000000000000000ULL}) {
     EXPECT_EQ(bits_back(bits), bits) << std::hex << bits;
   }
 }
@@ -70,8 +70,9 @@ TEST(ConfigJson, keeps_unicode_control_characters_and_nul_in_strings) {
 }
 
 TEST(ConfigJson, keeps_values_of_the_user_that_look_like_its_marks) {
-  for (auto const* text : {R"({"$float":"inf"})", R"({"$$float":"nan"})", R"({"$binary":"AA=="})", R"({"$$$binary":[1]})",
-                           R"({"$float":1,"x":2})", R"({"$":1})", R"({"$tensor":"w"})", R"([{"$float":{"$float":"inf"}}])"}) {
+  for (auto const* text :
+       {R"({"$float":"inf"})", R"({"$$float":"nan"})", R"({"$binary":"AA=="})", R"({"$$$binary":[1]})",
+        R"({"$float":1,"x":2})", R"({"$":1})", R"({"$tensor":"w"})", R"([{"$float":{"$float":"inf"}}])"}) {
     expect_same(Json::parse(text));
   }
   Json nested = Json::object();
@@ -132,20 +133,22 @@ TEST_P(BadConfigText, is_refused) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(ConfigJson, BadConfigText,
-                         testing::Values(BadConfig{"empty", ""}, BadConfig{"open", "{"}, BadConfig{"bare_infinity", "-Infinity"},
-                                         BadConfig{"bare_nan", "NaN"}, BadConfig{"comment", "1//"}, BadConfig{"two_values", "1 2"},
-                                         BadConfig{"byte_order_mark", "\xef\xbb\xbf{}"}, BadConfig{"nul_behind", std::string("1\0", 2)},
-                                         BadConfig{"repeated_key", R"({"a":1,"a":2})"}, BadConfig{"integer_beyond_64_bits", "18446744073709551616"},
-                                         BadConfig{"number_beyond_doubles", "1e999"}, BadConfig{"not_utf8", "\"\xff\""},
-                                         BadConfig{"deep", std::string(40, '[') + std::string(40, ']')},
-                                         BadConfig{"float_mark_of_a_plain_number", R"({"$float":"0x3ff0000000000000"})"},
-                                         BadConfig{"float_mark_of_a_number", R"({"$float":1})"},
-                                         BadConfig{"binary_mark_not_base64", R"({"$binary":"A"})"},
-                                         BadConfig{"binary_mark_with_stray_bits", R"({"$binary":"AB=="})"},
-                                         BadConfig{"binary_mark_padding_inside", R"({"$binary":"AA==AAAA"})"},
-                                         BadConfig{"binary_mark_bad_subtype", R"({"$binary":["AA==",-1]})"}),
-                         [](auto const& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    ConfigJson, BadConfigText,
+    testing::Values(BadConfig{"empty", ""}, BadConfig{"open", "{"}, BadConfig{"bare_infinity", "-Infinity"},
+                    BadConfig{"bare_nan", "NaN"}, BadConfig{"comment", "1//"}, BadConfig{"two_values", "1 2"},
+                    BadConfig{"byte_order_mark", "\xef\xbb\xbf{}"}, BadConfig{"nul_behind", std::string("1\0", 2)},
+                    BadConfig{"repeated_key", R"({"a":1,"a":2})"},
+                    BadConfig{"integer_beyond_64_bits", "18446744073709551616"},
+                    BadConfig{"number_beyond_doubles", "1e999"}, BadConfig{"not_utf8", "\"\xff\""},
+                    BadConfig{"deep", std::string(40, '[') + std::string(40, ']')},
+                    BadConfig{"float_mark_of_a_plain_number", R"({"$float":"0x3ff0000000000000"})"},
+                    BadConfig{"float_mark_of_a_number", R"({"$float":1})"},
+                    BadConfig{"binary_mark_not_base64", R"({"$binary":"A"})"},
+                    BadConfig{"binary_mark_with_stray_bits", R"({"$binary":"AB=="})"},
+                    BadConfig{"binary_mark_padding_inside", R"({"$binary":"AA==AAAA"})"},
+                    BadConfig{"binary_mark_bad_subtype", R"({"$binary":["AA==",-1]})"}),
+    [](auto const& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace crossrank::codec

@@ -134,8 +134,10 @@ TEST_F(FileImage, says_what_the_system_refused) {
 
 /// The interpreter that has the package safetensors; empty when there is none.
 std::string python_with_safetensors() {
-  for (std::string const candidate : {std::getenv("CROSSRANK_TEST_PYTHON") ? std::getenv("CROSSRANK_TEST_PYTHON") : "", "python3"}) {
-    if (!candidate.empty() && std::system(("'" + candidate + "' -c 'import safetensors' 2>/dev/null").c_str()) == 0) return candidate;
+  for (std::string const candidate :
+       {std::getenv("CROSSRANK_TEST_PYTHON") ? std::getenv("CROSSRANK_TEST_PYTHON") : "", "python3"}) {
+    if (!candidate.empty() && std::system(("'" + candidate + "' -c 'import safetensors' 2>/dev/null").c_str()) == 0)
+      return candidate;
   }
   return {};
 }
@@ -144,7 +146,9 @@ TEST_F(FileImage, opens_in_the_python_package) {
   auto const python = python_with_safetensors();
   if (python.empty()) GTEST_SKIP() << "neither $CROSSRANK_TEST_PYTHON nor python3 has the package safetensors";
   std::vector<std::int32_t> const values{1, -2, 3};
-  write({{"caf\u00e9 \"x\"/\n", Tensor::of<std::int32_t>(values, {3, 1})}, {"gone", Tensor{}}, {"none", Tensor::zeros({0, 2}, Dtype::bf16)},
+  write({{"caf\u00e9 \"x\"/\n", Tensor::of<std::int32_t>(values, {3, 1})},
+         {"gone", Tensor{}},
+         {"none", Tensor::zeros({0, 2}, Dtype::bf16)},
          {"f4", Tensor::zeros({2, 2}, Dtype::f4)}},
         Json{{"k", -1.5}});
   auto const script = (folder_ / "check.py").string();

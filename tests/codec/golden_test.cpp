@@ -26,14 +26,18 @@ std::vector<std::string> names_in(char const* folder) {
   return names;
 }
 
-std::string case_name(testing::TestParamInfo<std::string> const& test) { return test.param.empty() ? "absent" : test.param; }
+std::string case_name(testing::TestParamInfo<std::string> const& test) {
+  return test.param.empty() ? "absent" : test.param;
+}
 
 class Golden : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (GetParam().empty()) GTEST_SKIP() << "the golden files are not at " << golden();
   }
-  [[nodiscard]] static Bytes load(char const* folder) { return read_file((golden() / folder / (GetParam() + ".safetensors")).string()); }
+  [[nodiscard]] static Bytes load(char const* folder) {
+    return read_file((golden() / folder / (GetParam() + ".safetensors")).string());
+  }
 };
 
 class GoodGolden : public Golden {};

@@ -64,9 +64,11 @@ std::vector<BadCase> bad_cases() {
       {"entry_as_array", "header", R"({"a":["U8",[1],[0,1]]})", "x"},
       {"entry_null", "header", R"({"a":null})"},
       {"repeated_name", "header",
-       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"\u0061":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", "xy"},
+       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"\u0061":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+       "xy"},
       {"name_with_nul", "header", R"({"a\u0000":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"},
-      {"name_too_long", "header", "{\"" + std::string(1025, 'n') + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"},
+      {"name_too_long", "header",
+       "{\"" + std::string(1025, 'n') + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"},
       {"metadata_null", "header", R"({"__metadata__":null})"},
       {"metadata_list", "header", R"({"__metadata__":[]})"},
       {"metadata_number", "header", R"({"__metadata__":{"a":1}})"},
@@ -77,13 +79,17 @@ std::vector<BadCase> bad_cases() {
       {"begin_not_zero", "header", entry("U8", "[1]", "[1,2]"), "xy"},
       {"end_before_begin", "header", entry("U8", "[1]", "[1,0]"), "x"},
       {"hole", "header",
-       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", "xyz"},
+       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+       "xyz"},
       {"overlap", "header",
-       R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "xyz"},
+       R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+       "xyz"},
       {"same_range_twice", "header",
-       R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "xy"},
+       R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
+       "xy"},
       {"zero_size_inside_another", "header",
-       R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[1,1]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "xy"},
+       R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[1,1]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
+       "xy"},
       {"shape_larger_than_range", "header", entry("I32", "[2,2]", "[0,4]"), "xxxx"},
       {"shape_overflows", "header", entry("I32", "[2,9223372036854775807]", "[0,16]"), bytes16},
       {"shape_wraps_to_its_range", "header", entry("I32", "[4611686018427387905,4]", "[0,16]"), bytes16},
@@ -113,7 +119,8 @@ TEST_P(BadHeader, is_refused_with_its_section_and_a_byte_of_the_file) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HeaderParser, BadHeader, testing::ValuesIn(bad_cases()), [](auto const& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(HeaderParser, BadHeader, testing::ValuesIn(bad_cases()),
+                         [](auto const& test) { return test.param.name; });
 
 void expect_bad_length(Bytes bytes) {
   try {
@@ -130,7 +137,9 @@ TEST(HeaderParser, refuses_a_file_shorter_than_the_length_field) {
 
 TEST(HeaderParser, refuses_a_length_past_the_end) { expect_bad_length(to_bytes(std::string("\x3c\0\0\0\0\0\0\0", 8))); }
 
-TEST(HeaderParser, refuses_a_length_whose_sum_wraps) { expect_bad_length(to_bytes("\xff\xff\xff\xff\xff\xff\xff\xff{}")); }
+TEST(HeaderParser, refuses_a_length_whose_sum_wraps) {
+  expect_bad_length(to_bytes("\xff\xff\xff\xff\xff\xff\xff\xff{}"));
+}
 
 TEST(HeaderParser, refuses_a_header_over_the_limit_of_the_caller) {
   auto const bytes = file_of(one_byte, "x");
@@ -153,19 +162,23 @@ TEST(HeaderParser, takes_whitespace_around_the_header) {
 
 TEST(HeaderParser, takes_a_zero_size_tensor_listed_behind_one_at_the_same_place) {
   auto const image = open_plain(file_of(
-      R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]}})", "xy"));
+      R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]}})",
+      "xy"));
   ASSERT_EQ(image.entries().size(), 2U);
   EXPECT_EQ(image.entries()[0].name, "a");
 }
 
 TEST(HeaderParser, takes_names_with_emoji_slashes_and_escapes) {
-  auto const image = open_plain(file_of(R"({"../\ud83d\ude00\n":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", "x"));
+  auto const image =
+      open_plain(file_of(R"({"../\ud83d\ude00\n":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", "x"));
   EXPECT_EQ(image.entries()[0].name, "../\xf0\x9f\x98\x80\n");
 }
 
 TEST(HeaderParser, lets_the_last_of_a_repeated_name_win_when_lenient) {
   auto const image = open_plain(
-      file_of(R"({"a":{"dtype":"U8","shape":[9],"data_offsets":[0,9]},"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}})", "x"),
+      file_of(
+          R"({"a":{"dtype":"U8","shape":[9],"data_offsets":[0,9]},"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}})",
+          "x"),
       Strictness::lenient);
   ASSERT_EQ(image.entries().size(), 1U);
   EXPECT_EQ(image.entries()[0].dtype, Dtype::i8);
@@ -173,16 +186,19 @@ TEST(HeaderParser, lets_the_last_of_a_repeated_name_win_when_lenient) {
 
 TEST(HeaderParser, skips_unknown_values_of_any_form_when_lenient) {
   auto const image = open_plain(
-      file_of(R"({"a":{"x":{"y":[1,{"z":null}],"w":-1.5},"dtype":"U8","v":[true],"shape":[1],"u":"s","data_offsets":[0,1]}})", "x"),
+      file_of(
+          R"({"a":{"x":{"y":[1,{"z":null}],"w":-1.5},"dtype":"U8","v":[true],"shape":[1],"u":"s","data_offsets":[0,1]}})",
+          "x"),
       Strictness::lenient);
   EXPECT_EQ(image.entries().size(), 1U);
 }
 
 TEST(HeaderParser, refuses_deep_unknown_values_even_when_lenient) {
   auto const deep = std::string(129, '[') + std::string(129, ']');
-  EXPECT_THROW((void)open_plain(file_of(R"({"a":{"x":)" + deep + R"(,"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"),
-                                Strictness::lenient),
-               FormatError);
+  EXPECT_THROW(
+      (void)open_plain(file_of(R"({"a":{"x":)" + deep + R"(,"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"),
+                       Strictness::lenient),
+      FormatError);
 }
 
 }  // namespace

@@ -122,7 +122,8 @@ TEST(StateImage, refuses_every_flipped_bit) {
 TEST(StateImage, says_which_tensor_is_damaged_and_where) {
   auto bytes = image_of({}, small_weights());
   auto const entries = open_bytes(bytes);
-  auto const entry = *std::find_if(entries.entries().begin(), entries.entries().end(), [](auto const& e) { return e.name == "a.floats"; });
+  auto const entry = *std::find_if(entries.entries().begin(), entries.entries().end(),
+                                   [](auto const& e) { return e.name == "a.floats"; });
   auto const at = entries.header().data_start + entry.begin;
   bytes[at] ^= std::byte{1};
   auto const damaged = open_bytes(bytes);
@@ -138,7 +139,8 @@ TEST(StateImage, says_which_tensor_is_damaged_and_where) {
 }
 
 TEST(StateImage, refuses_a_file_of_another_tool_in_a_workspace_and_reads_it_as_plain) {
-  auto const bytes = file_of(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x");
+  auto const bytes =
+      file_of(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x");
   EXPECT_THROW((void)open_bytes(bytes), FormatError);
   auto const image = open_plain(bytes);
   EXPECT_FALSE(image.checked());
@@ -160,7 +162,8 @@ TEST(StateImage, refuses_another_version_even_with_a_valid_checksum) {
 }
 
 TEST(StateImage, refuses_names_that_the_format_cannot_hold) {
-  for (auto const& name : {std::string("__metadata__"), std::string("\xff"), std::string("a\0b", 3), std::string(1025, 'x')}) {
+  for (auto const& name :
+       {std::string("__metadata__"), std::string("\xff"), std::string("a\0b", 3), std::string(1025, 'x')}) {
     StateDict const weights{{name, Tensor::scalar(1.0F)}};
     EXPECT_THROW(ImagePlan(nullptr, weights, {}), UsageError);
   }

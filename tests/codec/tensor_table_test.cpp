@@ -37,7 +37,13 @@ void expect_equal(TableEntry const& a, TableEntry const& b) {
 
 TEST(TensorTable, gives_back_what_was_encoded) {
   auto entries = three_entries();
-  entries.push_back({.name = "resident", .dtype = Dtype::u8, .shape = {9}, .offset = 1ULL << 40, .nbytes = 9, .slot = 7, .generation = 1ULL << 60});
+  entries.push_back({.name = "resident",
+                     .dtype = Dtype::u8,
+                     .shape = {9},
+                     .offset = 1ULL << 40,
+                     .nbytes = 9,
+                     .slot = 7,
+                     .generation = 1ULL << 60});
   auto const bytes = encoded({.config = R"({"a":1})", .entries = entries});
 
   auto const view = decode(bytes, 128);
@@ -75,7 +81,8 @@ TEST(TensorTable, refuses_a_size_that_is_not_that_of_the_shape) {
 }
 
 TEST(TensorTable, refuses_a_shape_that_wraps_to_its_size) {
-  std::vector<TableEntry> const entries{{.name = "w", .dtype = Dtype::i32, .shape = {2, (1LL << 62) + 1, 2}, .nbytes = 16}};
+  std::vector<TableEntry> const entries{
+      {.name = "w", .dtype = Dtype::i32, .shape = {2, (1LL << 62) + 1, 2}, .nbytes = 16}};
   EXPECT_THROW((void)decode(encoded({.entries = entries}), 64), FormatError);
 }
 

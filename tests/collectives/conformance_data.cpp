@@ -49,7 +49,9 @@ void all_gather_joins_in_rank_order(ConformanceRank& self) {
   auto const ranks = world.world_size();
   for (auto const size : telling_sizes) {
     auto const length = static_cast<std::int64_t>(size);
-    auto const in = Tensor::of(std::span<std::uint8_t const>(reinterpret_cast<std::uint8_t const*>(pattern(size, world.rank()).data()), size), {length});
+    auto const in = Tensor::of(
+        std::span<std::uint8_t const>(reinterpret_cast<std::uint8_t const*>(pattern(size, world.rank()).data()), size),
+        {length});
     auto out = Tensor::zeros({ranks, length}, Dtype::u8);
     world.all_gather(out, in);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -67,7 +69,8 @@ void all_gatherv_takes_any_sizes(ConformanceRank& self) {
     auto const mine = static_cast<std::size_t>(world.rank());
     auto const all = world.all_gatherv(pattern(size_of(mine), world.rank()));
     ASSERT_EQ(all.size(), ranks);
-    for (std::size_t rank = 0; rank < ranks; ++rank) EXPECT_EQ(all[rank], pattern(size_of(rank), static_cast<int>(rank)));
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      EXPECT_EQ(all[rank], pattern(size_of(rank), static_cast<int>(rank)));
   }
   for (auto const& nothing : world.all_gatherv({})) EXPECT_TRUE(nothing.empty());
 }
@@ -81,7 +84,8 @@ void all_gather_works_in_place(ConformanceRank& self) {
   std::ranges::copy(pattern(part, world.rank()), mine.begin());
   std::vector<std::size_t> const counts(ranks, part);
   auto& transport = *world.transport();
-  transport.wait(transport.post_all_gatherv({Verb::all_gatherv, 1}, {.bytes = mine}, counts, {.bytes = all}), world.patience());
+  transport.wait(transport.post_all_gatherv({Verb::all_gatherv, 1}, {.bytes = mine}, counts, {.bytes = all}),
+                 world.patience());
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     EXPECT_TRUE(std::ranges::equal(std::span(all).subspan(rank * part, part), pattern(part, static_cast<int>(rank))));
   }
@@ -114,13 +118,15 @@ void operations_posted_ahead_keep_their_data(ConformanceRank& self) {
     std::vector<std::vector<std::byte>> ins;
     for (int i = 0; i < 6; ++i) ins.push_back(pattern(size, world.rank() * 10 + i));
     for (std::size_t i = 0; i < 6; ++i) {
-      tickets.push_back(transport.post_all_gatherv({Verb::all_gatherv, 2}, {.bytes = ins[i]}, counts, {.bytes = outs[i]}));
+      tickets.push_back(
+          transport.post_all_gatherv({Verb::all_gatherv, 2}, {.bytes = ins[i]}, counts, {.bytes = outs[i]}));
     }
     for (std::size_t i = 6; i-- > 0;) transport.wait(tickets[i], world.patience());
     for (std::size_t i = 0; i < 6; ++i) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         auto const part = std::span(outs[i]).subspan(rank * size, size);
-        EXPECT_TRUE(std::ranges::equal(part, pattern(size, static_cast<int>(rank * 10 + i)))) << "operation " << i << " rank " << rank;
+        EXPECT_TRUE(std::ranges::equal(part, pattern(size, static_cast<int>(rank * 10 + i))))
+            << "operation " << i << " rank " << rank;
       }
     }
   }
@@ -137,7 +143,8 @@ void a_source_may_be_written_once_its_operation_has_ended(ConformanceRank& self)
     std::ranges::fill(values, 999'999);
     for (int rank = 0; rank < world.world_size(); ++rank) {
       auto const part = out.narrow(0, rank, 1).as<std::uint64_t>();
-      ASSERT_TRUE(std::ranges::all_of(part, [&](auto v) { return v == round + static_cast<std::uint64_t>(rank); })) << "round " << round;
+      ASSERT_TRUE(std::ranges::all_of(part, [&](auto v) { return v == round + static_cast<std::uint64_t>(rank); }))
+          << "round " << round;
     }
   }
 }

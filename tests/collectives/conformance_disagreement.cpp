@@ -25,7 +25,9 @@ ErrorInfo disagree(Collective const& world, One one, Other other) {
   EXPECT_EQ(info.group, "world");
   EXPECT_EQ(info.world_size, world.world_size());
   EXPECT_THAT(info.message, HasSubstr("ranks 0 call"));
-  EXPECT_THAT(info.message, HasSubstr(world.world_size() == 2 ? "ranks 1 call" : "ranks 1-" + std::to_string(world.world_size() - 1) + " call"));
+  EXPECT_THAT(info.message,
+              HasSubstr(world.world_size() == 2 ? "ranks 1 call"
+                                                : "ranks 1-" + std::to_string(world.world_size() - 1) + " call"));
   auto const later = error_of<MismatchError>([&] { world.barrier(); });
   EXPECT_EQ(later.message, info.message);
   return info;
@@ -33,14 +35,16 @@ ErrorInfo disagree(Collective const& world, One one, Other other) {
 
 void another_verb_is_a_mismatch_on_all(ConformanceRank& self) {
   auto tensor = Tensor::zeros({4}, Dtype::f32);
-  auto const info = disagree(self.world, [&] { self.world.barrier(); }, [&] { self.world.broadcast(tensor); });
+  auto const info = disagree(
+      self.world, [&] { self.world.barrier(); }, [&] { self.world.broadcast(tensor); });
   EXPECT_THAT(info.message, HasSubstr("barrier"));
   EXPECT_THAT(info.message, HasSubstr("broadcast"));
 }
 
 void another_root_is_a_mismatch_on_all(ConformanceRank& self) {
   auto tensor = Tensor::zeros({4}, Dtype::f32);
-  disagree(self.world, [&] { self.world.broadcast(tensor, {0}); }, [&] { self.world.broadcast(tensor, {1}); });
+  disagree(
+      self.world, [&] { self.world.broadcast(tensor, {0}); }, [&] { self.world.broadcast(tensor, {1}); });
 }
 
 void another_shape_is_a_mismatch_on_all(ConformanceRank& self) {
@@ -50,26 +54,39 @@ void another_shape_is_a_mismatch_on_all(ConformanceRank& self) {
     auto out = Tensor::zeros({ranks, in.numel()}, Dtype::f32);
     self.world.all_gather(out, in);
   };
-  disagree(self.world, [&] { gather({2, 3}); }, [&] { gather({3, 2}); });
+  disagree(
+      self.world,
+      [&] {
+        gather({2, 3});
+      },
+      [&] {
+        gather({3, 2});
+      });
 }
 
 void another_dtype_is_a_mismatch_on_all(ConformanceRank& self) {
   auto a = Tensor::zeros({4}, Dtype::f32);
   auto b = Tensor::zeros({4}, Dtype::i32);
-  disagree(self.world, [&] { self.world.broadcast(a); }, [&] { self.world.broadcast(b); });
+  disagree(
+      self.world, [&] { self.world.broadcast(a); }, [&] { self.world.broadcast(b); });
 }
 
 void another_reduce_op_is_a_mismatch_on_all(ConformanceRank& self) {
   std::vector<float> values(4);
-  disagree(self.world, [&] { self.world.all_reduce(std::span(values), ReduceOp::sum); },
-           [&] { self.world.all_reduce(std::span(values), ReduceOp::max); });
+  disagree(
+      self.world, [&] { self.world.all_reduce(std::span(values), ReduceOp::sum); },
+      [&] { self.world.all_reduce(std::span(values), ReduceOp::max); });
 }
 
 void other_lists_to_split_are_a_mismatch_on_all(ConformanceRank& self) {
   std::vector<int> all(static_cast<std::size_t>(self.world.world_size()));
   std::iota(all.begin(), all.end(), 0);
-  disagree(self.world, [&] { static_cast<void>(self.world.split({{0}, {1}})); },
-           [&] { static_cast<void>(self.world.split(std::vector<std::vector<int>>{all})); });
+  disagree(
+      self.world,
+      [&] {
+        static_cast<void>(self.world.split({{0}, {1}}));
+      },
+      [&] { static_cast<void>(self.world.split(std::vector<std::vector<int>>{all})); });
 }
 
 void counts_that_are_not_true_are_a_mismatch(ConformanceRank& self) {
@@ -81,7 +98,8 @@ void counts_that_are_not_true_are_a_mismatch(ConformanceRank& self) {
   if (world.rank() == 0) counts[0] = 20;
   std::vector<std::byte> out(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
   auto const gather = [&] {
-    transport.wait(transport.post_all_gatherv({spi::Verb::all_gatherv, 3}, {.bytes = mine}, counts, {.bytes = out}), world.patience());
+    transport.wait(transport.post_all_gatherv({spi::Verb::all_gatherv, 3}, {.bytes = mine}, counts, {.bytes = out}),
+                   world.patience());
   };
   if (world.rank() == 0) {
     gather();
@@ -196,7 +214,8 @@ constexpr ConformanceCase cases[] = {
     {"a_cancelled_collective_kills_the_group", a_cancelled_collective_kills_the_group, 2, true},
     {"a_rank_that_drops_its_handle_is_missed", a_rank_that_drops_its_handle_is_missed, 2, true},
     {"what_cannot_be_is_refused_before_anything_is_sent", what_cannot_be_is_refused_before_anything_is_sent},
-    {"a_payload_for_which_there_is_no_room_ends_the_call_on_all", a_payload_for_which_there_is_no_room_ends_the_call_on_all, 2},
+    {"a_payload_for_which_there_is_no_room_ends_the_call_on_all",
+     a_payload_for_which_there_is_no_room_ends_the_call_on_all, 2},
 };
 
 }  // namespace

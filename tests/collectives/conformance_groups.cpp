@@ -57,7 +57,8 @@ void split_orders_ranks_as_listed(ConformanceRank& self) {
   auto token = Tensor::scalar<std::int32_t>(world.rank());
   group.broadcast(token);
   EXPECT_EQ(token.item<std::int32_t>(), mine.front());
-  EXPECT_EQ(sum_over(group, static_cast<std::uint64_t>(world.rank())), static_cast<std::uint64_t>(std::accumulate(mine.begin(), mine.end(), 0)));
+  EXPECT_EQ(sum_over(group, static_cast<std::uint64_t>(world.rank())),
+            static_cast<std::uint64_t>(std::accumulate(mine.begin(), mine.end(), 0)));
   group.close();
 }
 
@@ -110,7 +111,9 @@ void groups_can_be_made_and_ended_without_end(ConformanceRank& self) {
   for (int i = 0; i < 300; ++i) {
     auto group = world.split_by(0);
     ASSERT_EQ(sum_over(group, static_cast<std::uint64_t>(i)), ranks * static_cast<std::uint64_t>(i));
-    if (i % 10 == 0) { EXPECT_EQ(group.all_gatherv(bulk).size(), ranks); }
+    if (i % 10 == 0) {
+      EXPECT_EQ(group.all_gatherv(bulk).size(), ranks);
+    }
     if (i % 2 == 0) group.close();
   }
 }
@@ -121,7 +124,8 @@ void what_was_given_outlives_a_dropped_handle(ConformanceRank& self) {
   int const last = world.world_size() - 1;
   for (int i = 0; i < 20; ++i) {
     auto group = world.split_by(0);
-    if (world.rank() == 0) group.transport()->wait(group.transport()->post_send({.bytes = pattern(5000, i)}, last, 0), group.patience());
+    if (world.rank() == 0)
+      group.transport()->wait(group.transport()->post_send({.bytes = pattern(5000, i)}, last, 0), group.patience());
     if (world.rank() == 0 && last != 0) group = Collective();
     std::vector<std::uint64_t> noise(700, 3);
     world.all_reduce(std::span(noise));  // takes a slot of the same size

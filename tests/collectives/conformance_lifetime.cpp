@@ -17,8 +17,9 @@ void a_closed_group_refuses_calls_by_name(ConformanceRank& self) {
   group.close();
   group.close();
   auto tensor = Tensor::scalar<std::int32_t>(1);
-  for (auto const& info : {error_of<UsageError>([&] { group.barrier(); }), error_of<UsageError>([&] { copy.barrier(); }),
-                           error_of<UsageError>([&] { static_cast<void>(transport->post_barrier({.verb = spi::Verb::barrier})); })}) {
+  for (auto const& info :
+       {error_of<UsageError>([&] { group.barrier(); }), error_of<UsageError>([&] { copy.barrier(); }),
+        error_of<UsageError>([&] { static_cast<void>(transport->post_barrier({.verb = spi::Verb::barrier})); })}) {
     EXPECT_EQ(info.operation, "barrier");
     EXPECT_THAT(info.message, HasSubstr("closed"));
     EXPECT_THAT(info.group, HasSubstr("world/"));

@@ -33,7 +33,9 @@ void messages_arrive_in_order(ConformanceRank& self) {
   for (int i = 0; i < 5; ++i) {
     for (auto const size : telling_sizes) {
       if (pair.sends()) pair.send(pattern(size, i), static_cast<std::uint32_t>(i));
-      if (pair.receives()) { EXPECT_EQ(pair.receive(size, static_cast<std::uint32_t>(i)), pattern(size, i)); }
+      if (pair.receives()) {
+        EXPECT_EQ(pair.receive(size, static_cast<std::uint32_t>(i)), pattern(size, i));
+      }
     }
   }
 }
@@ -46,7 +48,8 @@ void a_sender_waits_once_eight_messages_are_under_way(ConformanceRank& self) {
   std::vector<spi::Ticket> waiting;
   if (pair.sends()) {
     for (int i = 0; i < depth + 5; ++i) messages.push_back(pattern(size_of(i), i));
-    for (int i = 0; i < depth + 5; ++i) waiting.push_back(transport.post_send({.bytes = messages[static_cast<std::size_t>(i)]}, pair.receiver, 0));
+    for (int i = 0; i < depth + 5; ++i)
+      waiting.push_back(transport.post_send({.bytes = messages[static_cast<std::size_t>(i)]}, pair.receiver, 0));
     for (int i = 0; i < depth + 5; ++i) EXPECT_EQ(transport.test(waiting[static_cast<std::size_t>(i)]), i < depth) << i;
     waiting.erase(waiting.begin(), waiting.begin() + depth);
   }
@@ -119,7 +122,9 @@ void a_cancelled_message_leaves_no_trace(ConformanceRank& self) {
   }
   self.world.barrier();
   if (pair.sends()) pair.send(pattern(30, 2));
-  if (pair.receives()) { EXPECT_EQ(pair.receive(30), pattern(30, 2)); }
+  if (pair.receives()) {
+    EXPECT_EQ(pair.receive(30), pattern(30, 2));
+  }
 }
 
 void all_pairs_exchange_at_once(ConformanceRank& self) {
@@ -132,14 +137,18 @@ void all_pairs_exchange_at_once(ConformanceRank& self) {
   std::vector<spi::Ticket> tickets;
   for (int peer = 0; peer < ranks; ++peer) {
     out.push_back(pattern(900, seed(world.rank(), peer)));
-    if (peer != world.rank()) tickets.push_back(transport.post_recv({.bytes = in[static_cast<std::size_t>(peer)]}, peer, 1));
+    if (peer != world.rank())
+      tickets.push_back(transport.post_recv({.bytes = in[static_cast<std::size_t>(peer)]}, peer, 1));
   }
   for (int peer = 0; peer < ranks; ++peer) {
-    if (peer != world.rank()) tickets.push_back(transport.post_send({.bytes = out[static_cast<std::size_t>(peer)]}, peer, 1));
+    if (peer != world.rank())
+      tickets.push_back(transport.post_send({.bytes = out[static_cast<std::size_t>(peer)]}, peer, 1));
   }
   for (auto const ticket : tickets) transport.wait(ticket, world.patience());
   for (int peer = 0; peer < ranks; ++peer) {
-    if (peer != world.rank()) { EXPECT_EQ(in[static_cast<std::size_t>(peer)], pattern(900, seed(peer, world.rank()))); }
+    if (peer != world.rank()) {
+      EXPECT_EQ(in[static_cast<std::size_t>(peer)], pattern(900, seed(peer, world.rank())));
+    }
   }
 }
 
@@ -152,7 +161,9 @@ void a_message_may_be_received_after_later_collectives(ConformanceRank& self) {
     self.world.all_reduce(std::span(value));
     EXPECT_EQ(value.front(), static_cast<std::uint64_t>(self.world.world_size()));
   }
-  if (pair.receives()) { EXPECT_EQ(pair.receive(2000), pattern(2000, 4)); }
+  if (pair.receives()) {
+    EXPECT_EQ(pair.receive(2000), pattern(2000, 4));
+  }
 }
 
 constexpr ConformanceCase cases[] = {

@@ -15,7 +15,8 @@ using testing::HasSubstr;
 
 CROSSRANK_RANK_SCENARIO(connect_by_environment) {
   auto world = connect();
-  self.say(std::string(world.backend()) + " " + std::to_string(world.rank()) + "/" + std::to_string(world.world_size()));
+  self.say(std::string(world.backend()) + " " + std::to_string(world.rank()) + "/" +
+           std::to_string(world.world_size()));
   world.barrier();
   world.close();
   return 0;
@@ -47,7 +48,8 @@ TEST(Connect, refuses_ranks_of_other_nodes) {
   several.local_world_size = 2;
   several.job_id = "x";
   auto const job = describe_job({}, several);
-  EXPECT_THAT([&] { static_cast<void>(open_transport({}, job, {})); }, testing::ThrowsMessage<UnavailableError>(HasSubstr("2 of 4")));
+  EXPECT_THAT([&] { static_cast<void>(open_transport({}, job, {})); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("2 of 4")));
 }
 
 TEST(Connect, refuses_what_cannot_be) {
@@ -60,8 +62,9 @@ TEST(Connect, refuses_what_cannot_be) {
 }
 
 TEST(Connect, lets_two_that_are_alone_be_alone) {
-  for (auto const& error : run_threads({[] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "a"}).barrier(); },
-                                        [] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "b"}).barrier(); }})) {
+  for (auto const& error :
+       run_threads({[] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "a"}).barrier(); },
+                    [] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "b"}).barrier(); }})) {
     EXPECT_EQ(text_of(error), "");
   }
 }

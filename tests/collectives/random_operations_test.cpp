@@ -59,7 +59,9 @@ class Walk {
  private:
   [[nodiscard]] Collective const& group() const { return groups_.back(); }
   /// Bytes that rank `rank` of the group holds in this step.
-  [[nodiscard]] std::vector<std::byte> bytes_of(int rank, std::size_t size) const { return pattern(size, number_ * 31 + rank); }
+  [[nodiscard]] std::vector<std::byte> bytes_of(int rank, std::size_t size) const {
+    return pattern(size, number_ * 31 + rank);
+  }
 
   void broadcast() {
     int const root = script_.below(group().world_size());
@@ -120,12 +122,15 @@ class Walk {
       in.emplace_back(sizes[static_cast<std::size_t>(i)]);
     }
     for (int i = 0; i < messages; ++i) {
-      tickets.push_back(transport.post_send({.bytes = out[static_cast<std::size_t>(i)]}, next, static_cast<std::uint32_t>(i)));
-      tickets.push_back(transport.post_recv({.bytes = in[static_cast<std::size_t>(i)]}, before, static_cast<std::uint32_t>(i)));
+      tickets.push_back(
+          transport.post_send({.bytes = out[static_cast<std::size_t>(i)]}, next, static_cast<std::uint32_t>(i)));
+      tickets.push_back(
+          transport.post_recv({.bytes = in[static_cast<std::size_t>(i)]}, before, static_cast<std::uint32_t>(i)));
     }
     for (auto const ticket : tickets) transport.wait(ticket, group().patience());
     for (int i = 0; i < messages; ++i) {
-      ASSERT_EQ(in[static_cast<std::size_t>(i)], bytes_of(before + 100 * i, sizes[static_cast<std::size_t>(i)])) << "step " << number_;
+      ASSERT_EQ(in[static_cast<std::size_t>(i)], bytes_of(before + 100 * i, sizes[static_cast<std::size_t>(i)]))
+          << "step " << number_;
     }
   }
 
@@ -160,7 +165,8 @@ class Walk {
       tickets.push_back(transport.post_broadcast({spi::Verb::broadcast, size}, {.bytes = bytes}, root));
     }
     for (auto const ticket : tickets) transport.wait(ticket, group().patience());
-    for (int i = 0; i < 3; ++i) ASSERT_EQ(data[static_cast<std::size_t>(i)], bytes_of(root + 10 * i, size)) << "step " << number_;
+    for (int i = 0; i < 3; ++i)
+      ASSERT_EQ(data[static_cast<std::size_t>(i)], bytes_of(root + 10 * i, size)) << "step " << number_;
   }
 
   Script script_;
@@ -180,7 +186,8 @@ TEST_P(RandomOperations, do_what_the_model_says) {
     walk.end();
     world.close();
   });
-  if (testing::Test::HasFailure()) std::fprintf(stderr, "run again with CROSSRANK_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  if (testing::Test::HasFailure())
+    std::fprintf(stderr, "run again with CROSSRANK_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, RandomOperations, testing::Values(2, 3, 4), testing::PrintToStringParamName());

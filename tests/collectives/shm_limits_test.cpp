@@ -21,7 +21,10 @@ TEST(ShmSplit, tells_all_when_there_are_too_many_groups_and_goes_on) {
     std::vector<Collective> groups;
     for (int i = 0; i < 255; ++i) groups.push_back(world.split_by(0));
     if (world.rank() == 0) {
-      EXPECT_THAT(error_of<UnavailableError>([&] { static_cast<void>(world.split({{0, 1}})); }).expected, HasSubstr("256"));
+      EXPECT_THAT(error_of<UnavailableError>([&] {
+                    static_cast<void>(world.split({{0, 1}}));
+                  }).expected,
+                  HasSubstr("256"));
     } else {
       EXPECT_THAT(error_of<RemoteError>([&] { static_cast<void>(world.split({{0, 1}})); }).culprits, ElementsAre(0));
     }
@@ -60,7 +63,10 @@ TEST(ShmSplit, tells_all_when_there_is_no_memory_for_the_group) {
     if (world.rank() == 0) {
       EXPECT_EQ(error_of<IoError>([&] { static_cast<void>(world.split({{0, 1, 2}})); }).system_errno, ENOSPC);
     } else {
-      EXPECT_THAT(error_of<RemoteError>([&] { static_cast<void>(world.split({{0, 1, 2}})); }).remote_type, HasSubstr("io"));
+      EXPECT_THAT(error_of<RemoteError>([&] {
+                    static_cast<void>(world.split({{0, 1, 2}}));
+                  }).remote_type,
+                  HasSubstr("io"));
     }
     world.barrier();
     world.close();

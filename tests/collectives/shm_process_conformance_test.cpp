@@ -7,8 +7,10 @@ namespace crossrank::test {
 namespace {
 
 CROSSRANK_RANK_SCENARIO(conformance) {
-  ConnectOptions const options{
-      .backend = "shm", .timeout = std::chrono::seconds(20), .job_id = std::getenv("CROSSRANK_JOB_ID"), .arena_cap = std::uint64_t{64} << 20};
+  ConnectOptions const options{.backend = "shm",
+                               .timeout = std::chrono::seconds(20),
+                               .job_id = std::getenv("CROSSRANK_JOB_ID"),
+                               .arena_cap = std::uint64_t{64} << 20};
   run_conformance_case(find_conformance_case(self.arguments.at(0)), {connect(options), options});
   return 0;
 }

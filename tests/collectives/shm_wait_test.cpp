@@ -13,8 +13,8 @@
 
 #include "tests/support/thread_ranks.hpp"
 
-/// Waking and deciding, where only the time or a race shows a fault: a sleeper that nobody rings wakes by itself after a
-/// tenth of a second, and a verdict that is overwritten is right most of the time.
+/// Waking and deciding, where only the time or a race shows a fault: a sleeper that nobody rings wakes by itself after
+/// a tenth of a second, and a verdict that is overwritten is right most of the time.
 namespace crossrank::test {
 namespace {
 
@@ -35,7 +35,8 @@ milliseconds time_to_wake(Act wait, Act act) {
       if (world.rank() == 1) {
         trial = i + 1;
         wait(world);
-        times[static_cast<std::size_t>(i)] = steady_clock::now().time_since_epoch() - steady_clock::duration(acted.load());
+        times[static_cast<std::size_t>(i)] =
+            steady_clock::now().time_since_epoch() - steady_clock::duration(acted.load());
         continue;
       }
       while (trial.load() <= i) std::this_thread::yield();
@@ -61,7 +62,8 @@ TEST(ShmWait, ends_at_once_when_the_last_rank_arrives) {
 }
 
 TEST(ShmWait, ends_at_once_when_a_message_comes) {
-  EXPECT_LT(time_to_wake([](Collective const& world) { world.recv(token(), 0); }, [](Collective const& world) { world.send(token(), 1); }),
+  EXPECT_LT(time_to_wake([](Collective const& world) { world.recv(token(), 0); },
+                         [](Collective const& world) { world.send(token(), 1); }),
             milliseconds(40));
 }
 
@@ -81,7 +83,8 @@ TEST(ShmWait, ends_at_once_when_a_group_is_aborted_or_dropped) {
     EXPECT_THROW(group.barrier(), PeerLostError);
   };
   EXPECT_LT(time_to_wake(wait, [](Collective const& world) { world.split_by(0).abort("now"); }), milliseconds(40));
-  EXPECT_LT(time_to_wake(wait, [](Collective const& world) { static_cast<void>(world.split_by(0)); }), milliseconds(40));
+  EXPECT_LT(time_to_wake(wait, [](Collective const& world) { static_cast<void>(world.split_by(0)); }),
+            milliseconds(40));
 }
 
 /// One rank gives the group up while the last one arrives: the round passes for all of them or for none.

@@ -22,7 +22,9 @@ std::vector<std::int32_t> values_of(Tensor const& tensor) {
   return {view.begin(), view.end()};
 }
 
-Tensor ints(std::vector<std::int32_t> const& values, Shape const& shape) { return Tensor::of<std::int32_t>(values, shape); }
+Tensor ints(std::vector<std::int32_t> const& values, Shape const& shape) {
+  return Tensor::of<std::int32_t>(values, shape);
+}
 
 TEST(Concat, joins_along_each_dimension) {
   std::vector<Tensor> const parts{ints({1, 2, 3, 4}, {2, 2}), ints({5, 6, 7, 8}, {2, 2})};
@@ -54,7 +56,8 @@ TEST(Concat, refuses_parts_that_do_not_fit_and_names_them) {
   std::vector<Tensor> const none;
   EXPECT_THROW((void)concat(none), UsageError);
   auto const first = ints({1, 2}, {1, 2});
-  for (auto const& other : {Tensor{}, Tensor::zeros({1, 2}, Dtype::f32), Tensor::zeros({2}, Dtype::i32), Tensor::zeros({1, 3}, Dtype::i32)}) {
+  for (auto const& other : {Tensor{}, Tensor::zeros({1, 2}, Dtype::f32), Tensor::zeros({2}, Dtype::i32),
+                            Tensor::zeros({1, 3}, Dtype::i32)}) {
     std::vector<Tensor> const parts{first, other};
     try {
       (void)concat(parts, {.dim = 0});

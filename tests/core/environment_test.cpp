@@ -31,7 +31,11 @@ TEST(Environment, says_nothing_when_nothing_is_set) {
 }
 
 TEST(Environment, understands_crossrank_run) {
-  auto const environment = parse({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"CROSSRANK_JOB_ID", "j"}, {"CROSSRANK_STEP", "s"}, {"CROSSRANK_RESTART", "3"}});
+  auto const environment = parse({{"RANK", "2"},
+                                  {"WORLD_SIZE", "4"},
+                                  {"CROSSRANK_JOB_ID", "j"},
+                                  {"CROSSRANK_STEP", "s"},
+                                  {"CROSSRANK_RESTART", "3"}});
   EXPECT_EQ(environment.launcher, Launcher::crossrank);
   EXPECT_TRUE(environment.announces_several());
   EXPECT_EQ(environment.rank, 2);
@@ -41,8 +45,14 @@ TEST(Environment, understands_crossrank_run) {
 }
 
 TEST(Environment, understands_torchrun) {
-  auto const environment = parse({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "host"},
-                                  {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "r"}, {"TORCHELASTIC_RESTART_COUNT", "1"}});
+  auto const environment = parse({{"RANK", "1"},
+                                  {"WORLD_SIZE", "2"},
+                                  {"LOCAL_RANK", "1"},
+                                  {"LOCAL_WORLD_SIZE", "2"},
+                                  {"MASTER_ADDR", "host"},
+                                  {"MASTER_PORT", "29500"},
+                                  {"TORCHELASTIC_RUN_ID", "r"},
+                                  {"TORCHELASTIC_RESTART_COUNT", "1"}});
   EXPECT_EQ(environment.launcher, Launcher::torchrun);
   EXPECT_EQ(environment.local_rank, 1);
   EXPECT_EQ(environment.local_world_size, 2);
@@ -53,8 +63,12 @@ TEST(Environment, understands_torchrun) {
 }
 
 TEST(Environment, understands_open_mpi) {
-  auto const environment = parse({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"PMIX_NAMESPACE", "ns"}, {"PMIX_RANK", "3"}});
+  auto const environment = parse({{"OMPI_COMM_WORLD_RANK", "3"},
+                                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                  {"PMIX_NAMESPACE", "ns"},
+                                  {"PMIX_RANK", "3"}});
   EXPECT_EQ(environment.launcher, Launcher::open_mpi);
   EXPECT_EQ(environment.rank, 3);
   EXPECT_EQ(environment.local_world_size, 2);
@@ -63,7 +77,11 @@ TEST(Environment, understands_open_mpi) {
 }
 
 TEST(Environment, understands_slurm_inside_a_step_only) {
-  Variables variables{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "77"}, {"SLURM_NNODES", "2"}};
+  Variables variables{{"SLURM_PROCID", "1"},
+                      {"SLURM_NTASKS", "8"},
+                      {"SLURM_LOCALID", "1"},
+                      {"SLURM_JOB_ID", "77"},
+                      {"SLURM_NNODES", "2"}};
   EXPECT_EQ(parse(variables).launcher, Launcher::none);
   variables["SLURM_STEP_ID"] = "0";
   auto const environment = parse(variables);
@@ -75,7 +93,8 @@ TEST(Environment, understands_slurm_inside_a_step_only) {
 }
 
 TEST(Environment, takes_the_identity_whole_from_one_launcher) {
-  auto const environment = parse({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}});
+  auto const environment =
+      parse({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}});
   EXPECT_EQ(environment.launcher, Launcher::plain);
   EXPECT_EQ(environment.world_size, 1);
   EXPECT_FALSE(environment.announces_several());
@@ -111,14 +130,19 @@ TEST_P(MalformedEnvironment, is_refused_naming_variable_and_value) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Environment, MalformedEnvironment,
-                         testing::Values(Malformed{"RANK", {{"RANK", "one"}, {"WORLD_SIZE", "2"}}}, Malformed{"RANK", {{"RANK", "-1"}, {"WORLD_SIZE", "2"}}},
-                                         Malformed{"RANK", {{"RANK", "2"}, {"WORLD_SIZE", "2"}}}, Malformed{"RANK", {{"RANK", "1 "}, {"WORLD_SIZE", "2"}}},
-                                         Malformed{"RANK", {{"RANK", "1"}}}, Malformed{"WORLD_SIZE", {{"WORLD_SIZE", "2"}}},
+                         testing::Values(Malformed{"RANK", {{"RANK", "one"}, {"WORLD_SIZE", "2"}}},
+                                         Malformed{"RANK", {{"RANK", "-1"}, {"WORLD_SIZE", "2"}}},
+                                         Malformed{"RANK", {{"RANK", "2"}, {"WORLD_SIZE", "2"}}},
+                                         Malformed{"RANK", {{"RANK", "1 "}, {"WORLD_SIZE", "2"}}},
+                                         Malformed{"RANK", {{"RANK", "1"}}},
+                                         Malformed{"WORLD_SIZE", {{"WORLD_SIZE", "2"}}},
                                          Malformed{"WORLD_SIZE", {{"RANK", "0"}, {"WORLD_SIZE", "0"}}},
                                          Malformed{"WORLD_SIZE", {{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}},
-                                         Malformed{"MASTER_PORT", {{"MASTER_PORT", "70000"}}}, Malformed{"CROSSRANK_ARENA_CAP", {{"CROSSRANK_ARENA_CAP", "3X"}}},
+                                         Malformed{"MASTER_PORT", {{"MASTER_PORT", "70000"}}},
+                                         Malformed{"CROSSRANK_ARENA_CAP", {{"CROSSRANK_ARENA_CAP", "3X"}}},
                                          Malformed{"CROSSRANK_ARENA_CAP", {{"CROSSRANK_ARENA_CAP", "99999999999T"}}},
-                                         Malformed{"CROSSRANK_CHECK", {{"CROSSRANK_CHECK", "always"}}}, Malformed{"CROSSRANK_TIMEOUT", {{"CROSSRANK_TIMEOUT", "0"}}},
+                                         Malformed{"CROSSRANK_CHECK", {{"CROSSRANK_CHECK", "always"}}},
+                                         Malformed{"CROSSRANK_TIMEOUT", {{"CROSSRANK_TIMEOUT", "0"}}},
                                          Malformed{"CROSSRANK_TIMEOUT", {{"CROSSRANK_TIMEOUT", "soon"}}}));
 
 }  // namespace

@@ -53,9 +53,10 @@ TEST(SplitConfig, puts_tensors_under_their_dotted_paths) {
   auto const state = split_config_and_weights(tree());
   EXPECT_EQ(state.weights.size(), 2U);
   EXPECT_EQ(state.weights.at("layers.0.weight").item<int>(), 7);
-  EXPECT_EQ(state.config.dump(),
-            R"({"hidden":{"$tensor":"hidden"},"step":3,"lens":[1,2,3],)"
-            R"("layers":[{"weight":{"$tensor":"layers.0.weight"},"bias":{"$tensor":null}},"text",null],"plain":{"a":1}})");
+  EXPECT_EQ(
+      state.config.dump(),
+      R"({"hidden":{"$tensor":"hidden"},"step":3,"lens":[1,2,3],)"
+      R"("layers":[{"weight":{"$tensor":"layers.0.weight"},"bias":{"$tensor":null}},"text",null],"plain":{"a":1}})");
 }
 
 TEST(SplitConfig, is_undone_by_join) {
@@ -87,7 +88,8 @@ TEST(SplitConfig, remembers_nothing_between_calls) {
 }
 
 TEST(SplitConfig, keeps_values_of_the_user_that_look_like_marks) {
-  for (auto const* text : {R"({"$tensor":"w"})", R"({"$$tensor":null})", R"([{"$tensor":1}])", R"({"$tensor":{"$tensor":"w"}})"}) {
+  for (auto const* text :
+       {R"({"$tensor":"w"})", R"({"$$tensor":null})", R"([{"$tensor":1}])", R"({"$tensor":{"$tensor":"w"}})"}) {
     TensorDict const dict{{"w", Tensor::scalar(1)}, {"user", Json::parse(text)}};
     auto const state = split_config_and_weights(dict);
     EXPECT_EQ(join_config_and_weights(state).json("user"), Json::parse(text)) << text;

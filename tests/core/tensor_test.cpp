@@ -24,7 +24,8 @@ std::vector<std::int32_t> values_of(Tensor const& tensor) {
 /// Memory that counts its own end and may be frozen or elsewhere.
 class ProbeStorage final : public spi::Storage {
  public:
-  explicit ProbeStorage(int& ended, std::string frozen = {}, Device device = {}) : ended_(ended), frozen_(std::move(frozen)), device_(device) {}
+  explicit ProbeStorage(int& ended, std::string frozen = {}, Device device = {})
+      : ended_(ended), frozen_(std::move(frozen)), device_(device) {}
   ~ProbeStorage() override { ++ended_; }
   [[nodiscard]] std::byte* data() noexcept override { return bytes_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return sizeof(bytes_); }
@@ -127,7 +128,8 @@ TEST(Tensor, ends_its_storage_with_the_last_view) {
 
 TEST(Tensor, refuses_writing_while_others_hold_it_and_says_who) {
   int ended = 0;
-  auto tensor = spi::tensor_over(std::make_shared<ProbeStorage>(ended, "published to rank 0 of group tp"), 0, {16}, Dtype::f32);
+  auto tensor =
+      spi::tensor_over(std::make_shared<ProbeStorage>(ended, "published to rank 0 of group tp"), 0, {16}, Dtype::f32);
   EXPECT_NO_THROW((void)tensor.as<float>());
   EXPECT_THROW((void)tensor.mutable_bytes(), UsageError);
   try {
@@ -141,7 +143,8 @@ TEST(Tensor, refuses_writing_while_others_hold_it_and_says_who) {
 
 TEST(Tensor, refuses_to_touch_bytes_of_a_device) {
   int ended = 0;
-  auto const tensor = spi::tensor_over(std::make_shared<ProbeStorage>(ended, "", Device{Device::Kind::cuda, 2}), 0, {16}, Dtype::f32);
+  auto const tensor =
+      spi::tensor_over(std::make_shared<ProbeStorage>(ended, "", Device{Device::Kind::cuda, 2}), 0, {16}, Dtype::f32);
   EXPECT_EQ(to_string(tensor), "F32 [16] on cuda:2");
   EXPECT_THROW((void)tensor.bytes(), UsageError);
   EXPECT_THROW((void)tensor.clone(), UsageError);
@@ -161,7 +164,8 @@ TEST(Tensor, gives_borrowed_memory_back_once) {
   std::vector<std::int32_t> memory{1, 2, 3};
   int given_back = 0;
   {
-    auto tensor = Tensor::from_blob(memory.data(), {3}, Dtype::i32, [&](void* data) { given_back += data == memory.data() ? 1 : 100; });
+    auto tensor = Tensor::from_blob(memory.data(), {3}, Dtype::i32,
+                                    [&](void* data) { given_back += data == memory.data() ? 1 : 100; });
     auto const copy = tensor;
     tensor.as_mutable<std::int32_t>()[2] = 7;
   }

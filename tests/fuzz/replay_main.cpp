@@ -8,7 +8,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size);
 
-/// Runs a fuzz target over each file of a folder, cut to every length up to 600 bytes and whole; for compilers without libFuzzer.
+/// Runs a fuzz target over each file of a folder, cut to every length up to 600 bytes and whole; for compilers without
+/// libFuzzer.
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   std::size_t files = 0;

@@ -44,12 +44,16 @@ struct Refusing : platform::System {
     return advice == advice_refused ? fail(EINVAL) : System::madvise(at, bytes, advice);
   }
   int openat(int directory, char const* path, int flags, mode_t mode) override {
-    return no_proc && std::string_view(path).starts_with("/proc/") ? fail(ENOENT) : System::openat(directory, path, flags, mode);
+    return no_proc && std::string_view(path).starts_with("/proc/") ? fail(ENOENT)
+                                                                   : System::openat(directory, path, flags, mode);
   }
   int fstatat(int directory, char const* path, struct stat* out, int flags) override {
-    return no_proc && std::string_view(path).starts_with("/proc/") ? fail(ENOENT) : System::fstatat(directory, path, out, flags);
+    return no_proc && std::string_view(path).starts_with("/proc/") ? fail(ENOENT)
+                                                                   : System::fstatat(directory, path, out, flags);
   }
-  int add_seals(int fd, int seals) override { return seals_error != 0 ? fail(seals_error) : System::add_seals(fd, seals); }
+  int add_seals(int fd, int seals) override {
+    return seals_error != 0 ? fail(seals_error) : System::add_seals(fd, seals);
+  }
   int shm_open(char const* name, int flags, mode_t mode) override {
     std::lock_guard const lock(mutex_);
     if ((flags & O_CREAT) != 0) ++named;
@@ -164,7 +168,9 @@ TEST_F(NamedRendezvous, names_a_rank_that_does_not_come) {
 
 TEST_F(NamedRendezvous, refuses_a_rank_that_comes_twice) {
   auto const errors = join_all({options(0, 2, 500), options(0, 2, 500)});
-  EXPECT_EQ(std::ranges::count_if(errors, [](auto const& e) { return text_of(e).find("came twice") != std::string::npos; }), 1);
+  EXPECT_EQ(
+      std::ranges::count_if(errors, [](auto const& e) { return text_of(e).find("came twice") != std::string::npos; }),
+      1);
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
@@ -196,7 +202,8 @@ void refuse_memfd_and_sockets() {
 
 CROSSRANK_RANK_SCENARIO(gather_under_a_filter) {
   refuse_memfd_and_sockets();
-  meet_and_gather(connect({.backend = "shm", .connect_timeout = std::chrono::seconds(20), .arena_cap = std::uint64_t{64} << 20}));
+  meet_and_gather(
+      connect({.backend = "shm", .connect_timeout = std::chrono::seconds(20), .arena_cap = std::uint64_t{64} << 20}));
   return 0;
 }
 

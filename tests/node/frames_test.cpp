@@ -26,7 +26,8 @@ struct Frames : testing::Test {
   }
   Received receive(int ms = 5000) { return receive_frame(here.get(), frame, fds, soon(ms)); }
   void write_raw(Frame const& what, std::size_t begin, std::size_t end) const {
-    ASSERT_EQ(::write(there.get(), reinterpret_cast<char const*>(&what) + begin, end - begin), static_cast<ssize_t>(end - begin));
+    ASSERT_EQ(::write(there.get(), reinterpret_cast<char const*>(&what) + begin, end - begin),
+              static_cast<ssize_t>(end - begin));
   }
   Fd here;
   Fd there;

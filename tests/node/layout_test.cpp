@@ -12,9 +12,13 @@ TEST(ControlGeometry, puts_the_parts_behind_each_other) {
     EXPECT_EQ(geometry.records_offset(), sizeof(ControlHeader));
     EXPECT_GE(geometry.flights_offset(), geometry.records_offset() + n * sizeof(RankRecord)) << ranks;
     EXPECT_EQ(geometry.groups_offset(), geometry.flights_offset() + n * sizeof(FlightRing)) << ranks;
-    EXPECT_EQ(geometry.leases_offset(), geometry.groups_offset() + geometry.group_capacity() * geometry.group_stride()) << ranks;
-    EXPECT_GE(geometry.total_bytes(), geometry.leases_offset() + n * geometry.slot_capacity() * geometry.lease_row_bytes()) << ranks;
-    for (auto const at : {geometry.flights_offset(), geometry.groups_offset(), geometry.group_stride(), geometry.leases_offset(), geometry.total_bytes()}) {
+    EXPECT_EQ(geometry.leases_offset(), geometry.groups_offset() + geometry.group_capacity() * geometry.group_stride())
+        << ranks;
+    EXPECT_GE(geometry.total_bytes(),
+              geometry.leases_offset() + n * geometry.slot_capacity() * geometry.lease_row_bytes())
+        << ranks;
+    for (auto const at : {geometry.flights_offset(), geometry.groups_offset(), geometry.group_stride(),
+                          geometry.leases_offset(), geometry.total_bytes()}) {
       EXPECT_EQ(at % page_bytes, 0U) << ranks;
     }
     EXPECT_EQ(geometry.lease_row_bytes() % 64, 0U);
@@ -33,7 +37,8 @@ TEST(ControlGeometry, gives_a_group_room_for_its_members_and_their_pairs) {
 TEST(Decision, survives_its_word) {
   for (auto const round : {std::uint64_t{0}, std::uint64_t{1}, (std::uint64_t{1} << 48) - 1}) {
     for (int const decider : {0, 1, max_ranks - 1}) {
-      for (auto const verdict : {Verdict::pass, Verdict::pass_failed, Verdict::lost, Verdict::timeout, Verdict::mismatch, Verdict::aborted}) {
+      for (auto const verdict : {Verdict::pass, Verdict::pass_failed, Verdict::lost, Verdict::timeout,
+                                 Verdict::mismatch, Verdict::aborted}) {
         auto const back = Decision::unpack(Decision{round, decider, verdict}.pack());
         EXPECT_EQ(back.round, round);
         EXPECT_EQ(back.decider, decider);

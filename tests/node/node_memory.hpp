@@ -11,12 +11,14 @@ namespace crossrank::test {
 
 /// The control segment and the arenas of a node without ranks, for tests of one part.
 struct NodeMemory {
-  explicit NodeMemory(int count, std::uint64_t cap, std::uint64_t arena_bytes = std::uint64_t{16} << 20) : ranks(count) {
+  explicit NodeMemory(int count, std::uint64_t cap, std::uint64_t arena_bytes = std::uint64_t{16} << 20)
+      : ranks(count) {
     node::NodeOptions options;
     options.ranks = count;
-    control_fd = std::make_shared<platform::Fd>(node::make_control(options, {.cap_bytes = cap, .arena_bytes = arena_bytes}));
-    control = std::make_shared<node::Mapping>(*control_fd, node::ControlGeometry(count).total_bytes(), node::Mapping::Access::read_write,
-                                              "control segment");
+    control_fd =
+        std::make_shared<platform::Fd>(node::make_control(options, {.cap_bytes = cap, .arena_bytes = arena_bytes}));
+    control = std::make_shared<node::Mapping>(*control_fd, node::ControlGeometry(count).total_bytes(),
+                                              node::Mapping::Access::read_write, "control segment");
     for (int rank = 0; rank < count; ++rank) record(rank).state = static_cast<std::uint32_t>(node::RankState::attached);
   }
   [[nodiscard]] std::unique_ptr<node::Arena> arena(int rank) const {

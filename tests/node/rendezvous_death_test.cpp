@@ -16,7 +16,8 @@ CROSSRANK_RANK_SCENARIO(die_at_the_rendezvous) {
   if (self.arguments.at(0) == std::to_string(self.rank)) platform::arm_crash_point(self.arguments.at(1), 1);
   auto const started = std::chrono::steady_clock::now();
   try {
-    static_cast<void>(node::NodeDomain::join(node_options(std::getenv("CROSSRANK_JOB_ID"), self.rank, self.world_size)));
+    static_cast<void>(
+        node::NodeDomain::join(node_options(std::getenv("CROSSRANK_JOB_ID"), self.rank, self.world_size)));
   } catch (Error const& e) {
     EXPECT_EQ(e.code(), ErrorCode::peer_lost) << e.what();
     EXPECT_FALSE(e.group_usable());
@@ -45,7 +46,8 @@ TEST_P(DeathAtTheRendezvous, reaches_all_others_at_once) {
 
 INSTANTIATE_TEST_SUITE_P(After, DeathAtTheRendezvous,
                          testing::Values("node.rendezvous.guest_said_hello", "node.rendezvous.guest_has_memory",
-                                         "node.rendezvous.host_all_came", "node.rendezvous.host_has_arenas", "node.segment.made"),
+                                         "node.rendezvous.host_all_came", "node.rendezvous.host_has_arenas",
+                                         "node.segment.made"),
                          [](auto const& one) {
                            std::string name = one.param;
                            std::ranges::replace(name, '.', '_');

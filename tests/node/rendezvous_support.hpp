@@ -29,7 +29,8 @@ inline node::NodeOptions node_options(std::string const& job_id, int rank, int r
 /// Joins in a thread for each of `all`, as processes would: what each has thrown.
 inline std::vector<std::exception_ptr> join_all(std::vector<node::NodeOptions> const& all) {
   std::vector<std::function<void()>> actions;
-  for (auto const& options : all) actions.emplace_back([options] { static_cast<void>(node::NodeDomain::join(options)); });
+  for (auto const& options : all)
+    actions.emplace_back([options] { static_cast<void>(node::NodeDomain::join(options)); });
   return run_threads(actions);
 }
 

@@ -49,7 +49,9 @@ TEST_P(Rendezvous, refuses_a_rank_that_comes_twice) {
     if (text_of(error).find("came twice") == std::string::npos) continue;
     ++twice;
     auto const info = expect_error<UsageError>(error);
-    if (GetParam() == Place::socket) { EXPECT_THAT(info.message + info.got, HasSubstr("pid " + std::to_string(::getpid()))); }
+    if (GetParam() == Place::socket) {
+      EXPECT_THAT(info.message + info.got, HasSubstr("pid " + std::to_string(::getpid())));
+    }
   }
   EXPECT_EQ(twice, 1);
 }
@@ -83,7 +85,8 @@ TEST(SocketRendezvous, gives_up_on_a_squatter_whose_backlog_is_full) {
   int const squatter = place.squat(0);
   std::vector<int> visitors;
   for (int visitor = place.visit(); visitor >= 0; visitor = place.visit()) visitors.push_back(visitor);
-  EXPECT_THAT(expect_error<TimeoutError>(join_all({node_options(job, 0, 2, milliseconds(300))})[0]).resource, HasSubstr(job));
+  EXPECT_THAT(expect_error<TimeoutError>(join_all({node_options(job, 0, 2, milliseconds(300))})[0]).resource,
+              HasSubstr(job));
   for (int const visitor : visitors) ::close(visitor);
   ::close(squatter);
 }

@@ -29,7 +29,8 @@ class Watch {
     std::unique_lock lock(mutex_);
     if (moved_.wait_for(lock, deadline, [this] { return left_ == 0; })) return;
     for (std::size_t i = 0; i < running_.size(); ++i) {
-      if (running_[i]) std::fprintf(stderr, "thread %zu still runs after %lld ms\n", i, static_cast<long long>(deadline.count()));
+      if (running_[i])
+        std::fprintf(stderr, "thread %zu still runs after %lld ms\n", i, static_cast<long long>(deadline.count()));
     }
     std::abort();
   }
@@ -65,7 +66,8 @@ ConnectOptions thread_options(int rank, int world_size, ThreadRankOptions const&
           .arena_cap = options.arena_cap};
 }
 
-std::vector<std::exception_ptr> run_threads(std::vector<std::function<void()>> const& actions, std::chrono::milliseconds deadline) {
+std::vector<std::exception_ptr> run_threads(std::vector<std::function<void()>> const& actions,
+                                            std::chrono::milliseconds deadline) {
   std::vector<std::exception_ptr> errors(actions.size());
   Watch watch(actions.size());
   std::vector<std::thread> threads;

@@ -21,7 +21,8 @@ enum class Through { memory, files, named_files, named_memory };
 
 std::string name_of(testing::TestParamInfo<std::tuple<int, Through>> const& info) {
   static constexpr char const* media[] = {"memory", "files", "named_files", "named_memory"};
-  return std::string(media[static_cast<std::size_t>(std::get<1>(info.param))]) + "_" + std::to_string(std::get<0>(info.param)) + "_ranks";
+  return std::string(media[static_cast<std::size_t>(std::get<1>(info.param))]) + "_" +
+         std::to_string(std::get<0>(info.param)) + "_ranks";
 }
 
 /// The tensor that a rank hands over: its shape and contents tell whose it is.
@@ -50,8 +51,11 @@ class Gather : public testing::TestWithParam<std::tuple<int, Through>> {
     switch (std::get<1>(GetParam())) {
       case Through::memory: return {};
       case Through::files: return {.workspace_path = directory_.path() / "call"};
-      case Through::named_files: return {.workspace = NFSWorkspace(directory_.path() / "named", {.rank = world.rank(), .existing = Existing::keep})};
-      case Through::named_memory: return world.world_size() == 1 ? GatherOptions{} : GatherOptions{.workspace = SharedMemoryWorkspace(world)};
+      case Through::named_files:
+        return {.workspace =
+                    NFSWorkspace(directory_.path() / "named", {.rank = world.rank(), .existing = Existing::keep})};
+      case Through::named_memory:
+        return world.world_size() == 1 ? GatherOptions{} : GatherOptions{.workspace = SharedMemoryWorkspace(world)};
     }
     return {};
   }
@@ -107,7 +111,8 @@ TEST_P(Gather, every_dtype_empty_and_scalar_tensors_survive) {
       dict.insert_or_assign("scalar", Tensor::scalar<double>(rank + 0.5));
       dict.insert_or_assign("empty", Tensor::empty({0, 7}, Dtype::bf16));
       dict.insert_or_assign("absent", Tensor());
-      for (auto const dtype : {Dtype::boolean, Dtype::f4, Dtype::f8_e4m3, Dtype::u16, Dtype::f16, Dtype::c64, Dtype::i64}) {
+      for (auto const dtype :
+           {Dtype::boolean, Dtype::f4, Dtype::f8_e4m3, Dtype::u16, Dtype::f16, Dtype::c64, Dtype::i64}) {
         auto tensor = Tensor::zeros({4, 2}, dtype);
         tensor.mutable_bytes().back() = static_cast<std::byte>(rank + 1);
         dict.insert_or_assign(std::string("of ") + std::string(name_of(dtype)), tensor);
@@ -159,7 +164,8 @@ TEST_P(Gather, configs_keep_every_value) {
 TEST_P(Gather, ten_thousand_tensors_travel_in_one_meeting) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     RankState mine;
-    for (int i = 0; i < 10'000; ++i) mine.weights.insert_or_assign("layer." + std::to_string(i), Tensor::scalar<std::int32_t>(i * 10 + world.rank()));
+    for (int i = 0; i < 10'000; ++i)
+      mine.weights.insert_or_assign("layer." + std::to_string(i), Tensor::scalar<std::int32_t>(i * 10 + world.rank()));
     auto const through = options(world);
     auto const all = get_configs_parallel(mine, world, through).take();
     for (auto const& [rank, state] : all) {
@@ -179,7 +185,8 @@ TEST_P(Gather, ranks_that_are_not_a_proper_list_are_refused_before_anything_is_s
     EXPECT_THROW(auto r = get_tensors_parallel(tensor, {0, 0}, world, through), UsageError);
     EXPECT_THROW(auto r = get_tensors_parallel(tensor, {-1}, world, through), UsageError);
     EXPECT_THROW(auto r = get_tensors_parallel(tensor, {0, 99}, world, through), UsageError);
-    EXPECT_EQ(get_tensors_parallel(tensor, world, through).take().size(), world.rank() == 0 ? static_cast<std::size_t>(world.world_size()) : 0U);
+    EXPECT_EQ(get_tensors_parallel(tensor, world, through).take().size(),
+              world.rank() == 0 ? static_cast<std::size_t>(world.world_size()) : 0U);
   });
 }
 
@@ -229,7 +236,8 @@ TEST_P(Gather, ranks_that_list_other_ranks_all_get_a_mismatch) {
 
 INSTANTIATE_TEST_SUITE_P(Media, Gather,
                          testing::Combine(testing::Values(1, 2, 3, 4),
-                                          testing::Values(Through::memory, Through::files, Through::named_files, Through::named_memory)),
+                                          testing::Values(Through::memory, Through::files, Through::named_files,
+                                                          Through::named_memory)),
                          name_of);
 
 TEST(GatherFiles, of_one_call_are_gone_when_it_ends) {

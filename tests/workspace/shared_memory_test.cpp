@@ -10,7 +10,8 @@
 
 #include "tests/support/thread_ranks.hpp"
 
-/// What only shared memory can promise: no copies, leases that outlive the range, memory that is not written under a reader.
+/// What only shared memory can promise: no copies, leases that outlive the range, memory that is not written under a
+/// reader.
 namespace crossrank {
 namespace {
 
@@ -50,7 +51,8 @@ TEST(SharedMemory, what_is_received_stays_valid_after_the_range_and_cannot_be_wr
   run_thread_ranks(2, [](Collective const& world) {
     std::vector<Tensor> kept;
     for (int round = 0; round < 4; ++round) {
-      auto all = get_tensors_parallel(filled(Tensor::empty({mebi / 4}, Dtype::u8), 10 * world.rank() + round), world).take();
+      auto all =
+          get_tensors_parallel(filled(Tensor::empty({mebi / 4}, Dtype::u8), 10 * world.rank() + round), world).take();
       if (!all.empty()) kept.push_back(all[1]);
     }
     for (std::size_t round = 0; round < kept.size(); ++round) {
@@ -112,32 +114,33 @@ TEST(SharedMemory, a_writer_without_room_says_so_and_the_group_goes_on) {
           EXPECT_TRUE(e.group_usable());
           EXPECT_THAT(std::vector<int>(e.culprits().begin(), e.culprits().end()), testing::ElementsAre(2));
         }
-        EXPECT_EQ(get_tensors_parallel(Tensor::scalar<int>(world.rank()), world).take().size(), world.rank() == 0 ? 3U : 0U);
+        EXPECT_EQ(get_tensors_parallel(Tensor::scalar<int>(world.rank()), world).take().size(),
+                  world.rank() == 0 ? 3U : 0U);
       },
       {.arena_cap = 16 * mebi});
   for (auto const& error : errors) EXPECT_EQ(test::text_of(error), "");
 }
 
 TEST(SharedMemory, leases_that_pin_everything_are_named) {
-  run_thread_ranks(
-      2,
-      [](Collective const& world) {
-        std::vector<Tensor> kept;
-        std::string said;
-        for (int i = 0; i < 64 && said.empty(); ++i) {
-          try {
-            auto all = get_tensors_parallel(Tensor::zeros({mebi}, Dtype::u8), world).take();
-            if (!all.empty()) kept.push_back(all[1]);
-          } catch (Error const& e) {
-            said = e.what();
-          }
-        }
-        EXPECT_THAT(said, testing::HasSubstr("leased by rank 0"));
-        kept.clear();
-        world.barrier();
-        EXPECT_EQ(get_tensors_parallel(Tensor::zeros({mebi}, Dtype::u8), world).take().size(), world.rank() == 0 ? 2U : 0U);
-      },
-      {.arena_cap = 8 * mebi});
+  run_thread_ranks(2,
+                   [](Collective const& world) {
+                     std::vector<Tensor> kept;
+                     std::string said;
+                     for (int i = 0; i < 64 && said.empty(); ++i) {
+                       try {
+                         auto all = get_tensors_parallel(Tensor::zeros({mebi}, Dtype::u8), world).take();
+                         if (!all.empty()) kept.push_back(all[1]);
+                       } catch (Error const& e) {
+                         said = e.what();
+                       }
+                     }
+                     EXPECT_THAT(said, testing::HasSubstr("leased by rank 0"));
+                     kept.clear();
+                     world.barrier();
+                     EXPECT_EQ(get_tensors_parallel(Tensor::zeros({mebi}, Dtype::u8), world).take().size(),
+                               world.rank() == 0 ? 2U : 0U);
+                   },
+                   {.arena_cap = 8 * mebi});
 }
 
 TEST(SharedMemory, lazy_writers_go_on_before_the_receiver_is_done) {
@@ -181,7 +184,8 @@ TEST(SharedMemoryWorkspace, hands_states_over_without_a_meeting) {
     EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(peer).has_value());
     world.barrier();
     for (int round = 0; round < 3; ++round) {
-      workspace.write_configs_and_weights({{"round", round}}, {{"w", filled(Tensor::empty({300}, Dtype::u8), world.rank() + round)}});
+      workspace.write_configs_and_weights({{"round", round}},
+                                          {{"w", filled(Tensor::empty({300}, Dtype::u8), world.rank() + round)}});
       world.barrier();
       for (int again = 0; again < 2; ++again) {
         auto const state = workspace.read_configs_and_weights_from_rank(peer);
@@ -203,12 +207,14 @@ TEST(SharedMemoryWorkspace, hands_states_over_without_a_meeting) {
 TEST(SharedMemoryWorkspace, a_state_that_is_read_survives_the_next_one) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace workspace(world);
-    if (world.rank() == 1) workspace.write_configs_and_weights(nullptr, {{"w", filled(Tensor::empty({5000}, Dtype::u8), 1)}});
+    if (world.rank() == 1)
+      workspace.write_configs_and_weights(nullptr, {{"w", filled(Tensor::empty({5000}, Dtype::u8), 1)}});
     world.barrier();
     auto const old = workspace.read_configs_and_weights_from_rank(1);
     world.barrier();
     for (int i = 0; i < 5; ++i) {
-      if (world.rank() == 1) workspace.write_configs_and_weights(nullptr, {{"w", filled(Tensor::empty({5000}, Dtype::u8), 2)}});
+      if (world.rank() == 1)
+        workspace.write_configs_and_weights(nullptr, {{"w", filled(Tensor::empty({5000}, Dtype::u8), 2)}});
     }
     world.barrier();
     EXPECT_TRUE(all_bytes_are(old->weights.at("w"), 1));

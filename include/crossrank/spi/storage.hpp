@@ -34,7 +34,7 @@ class CROSSRANK_EXPORT Storage {
 
 /// A tensor that views `storage` from `byte_offset` on, dense and row-major. Copies nothing.
 /// `UsageError` when it does not lie inside the storage.
-[[nodiscard]] CROSSRANK_EXPORT Tensor tensor_over(std::shared_ptr<Storage> storage, std::size_t byte_offset, Shape const& shape,
-                                                  Dtype dtype);
+[[nodiscard]] CROSSRANK_EXPORT Tensor tensor_over(std::shared_ptr<Storage> storage, std::size_t byte_offset,
+                                                  Shape const& shape, Dtype dtype);
 
 }  // namespace crossrank::spi

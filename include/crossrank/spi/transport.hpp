@@ -18,8 +18,22 @@ namespace crossrank::spi {
 
 /// What a rank is doing in its group; the same on every rank of a meeting.
 enum class Verb : std::uint8_t {
-  none, barrier, broadcast, all_gatherv, send, recv, split, all_reduce, reduce, gatherv, scatterv, reduce_scatterv,
-  all_to_allv, range_open, range_close, close,
+  none,
+  barrier,
+  broadcast,
+  all_gatherv,
+  send,
+  recv,
+  split,
+  all_reduce,
+  reduce,
+  gatherv,
+  scatterv,
+  reduce_scatterv,
+  all_to_allv,
+  range_open,
+  range_close,
+  close,
 };
 
 /// The name of `verb` as users call it ("all_gatherv").
@@ -33,8 +47,9 @@ struct Signature {
 
 /// How long a call may wait.
 struct Patience {
-  std::chrono::milliseconds timeout{300'000};       ///< time without progress of the rank waited for
-  std::chrono::milliseconds user_limit{21'600'000};  ///< the same while that rank runs the user's code in a range or guard
+  std::chrono::milliseconds timeout{300'000};  ///< time without progress of the rank waited for
+  std::chrono::milliseconds user_limit{
+      21'600'000};  ///< the same while that rank runs the user's code in a range or guard
 };
 
 /// Bytes that an operation reads. The transport may read them until the operation has ended or `cancel` has returned.
@@ -55,8 +70,8 @@ enum class Ticket : std::uint64_t {};
 /// What a backend implements: byte-level collectives for one group, each posted, then tested until it has ended.
 ///
 /// Calls come from one thread at a time. All ranks of the group post the same verbs in the same order (send and recv
-/// apart, which are ordered by pair and direction); a post may wait for the collective before it, and whoever waits for a
-/// message drives all that are under way. Every ticket is waited for, tested until it has ended, or cancelled; a post
+/// apart, which are ordered by pair and direction); a post may wait for the collective before it, and whoever waits for
+/// a message drives all that are under way. Every ticket is waited for, tested until it has ended, or cancelled; a post
 /// after `close` is a `UsageError`. A failure surfaces from `test` or `wait` as a typed error, the same first cause on
 /// every rank; after one that leaves the group dead, every later call throws the same.
 class CROSSRANK_EXPORT Transport {
@@ -78,7 +93,8 @@ class CROSSRANK_EXPORT Transport {
   /// `buffer` is read on `root` and written elsewhere; its size is the same on all ranks.
   [[nodiscard]] virtual Ticket post_broadcast(Signature, Sink buffer, int root) = 0;
   /// `mine` is `counts[rank()]` bytes; `out` receives all, one after the other in rank order.
-  [[nodiscard]] virtual Ticket post_all_gatherv(Signature, Source mine, std::span<std::size_t const> counts, Sink out) = 0;
+  [[nodiscard]] virtual Ticket post_all_gatherv(Signature, Source mine, std::span<std::size_t const> counts,
+                                                Sink out) = 0;
   /// Ends when `bytes` may be reused, which may need the receiver.
   [[nodiscard]] virtual Ticket post_send(Source bytes, int dst, std::uint32_t tag) = 0;
   /// Ends when the next message of `src` has arrived; another size or tag than announced here is a `MismatchError`.
@@ -93,8 +109,8 @@ class CROSSRANK_EXPORT Transport {
   virtual void cancel(Ticket) noexcept = 0;
 
   /// Collective over this group: makes the group whose members are `members` (ranks of this group, in the order of
-  /// their new ranks), the same list on each of its members; null where the list is empty. Blocks. The digest covers the
-  /// lists of all ranks.
+  /// their new ranks), the same list on each of its members; null where the list is empty. Blocks. The digest covers
+  /// the lists of all ranks.
   [[nodiscard]] virtual std::shared_ptr<Transport> split(Signature, std::span<int const> members, std::string name,
                                                          Patience const& patience) = 0;
   /// Kills the group: every rank's present and later calls throw `PeerLostError` with `why`.

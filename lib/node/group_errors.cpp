@@ -1,0 +1,90 @@
+#include "lib/node/group.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "lib/node/detail.hpp"
+#include "lib/node/rank_list.hpp"
+
+/// What the members of a group are told when a round fails: the same on all of them.
+namespace crossrank::node {
+
+std::span<std::byte const> Group::payload(int member, Arrival const& arrival) const {
+  if ((arrival.flags & arrival_inline) != 0) {
+    auto const bytes = std::min<std::size_t>(arrival.bytes, Arrival::inline_bytes);
+    return {reinterpret_cast<std::byte const*>(arrival.inlined), bytes};
+  }
+  auto const all = domain_->arena_bytes();
+  if (arrival.offset > all || arrival.bytes > all - arrival.offset) {
+    throw FormatError({.operation = "read a publication",
+                       .message = "a payload outside its arena",
+                       .expected = "at most " + std::to_string(all) + " bytes",
+                       .got = std::to_string(arrival.bytes) + " bytes at " + std::to_string(arrival.offset),
+                       .resource = "arena of rank " + std::to_string(node_rank(member)),
+                       .culprits = {member},
+                       .section = "arrival"});
+  }
+  return {domain_->arena_of(node_rank(member)) + arrival.offset, arrival.bytes};
+}
+
+void Group::throw_if_failed(std::string_view operation) const {
+  if (auto const last = decision(); last.failed()) throw_decision(last, operation);
+}
+
+void Group::throw_decision(Decision decision, std::string_view operation) const {
+  auto const& detail = blocks_[decision.decider].failure;
+  ErrorInfo info{.operation = std::string(operation),
+                 .message = text_of(detail),
+                 .group = name_,
+                 .rank = rank_,
+                 .world_size = size_};
+  info.culprits = blamed_in(detail);
+  std::vector<int> arrived;
+  for (int member = 0; member < size_; ++member) {
+    if (posted(member, decision.round)) arrived.push_back(member);
+  }
+  for (int const member : info.culprits) {
+    if (member < size_)
+      info.details.push_back("rank " + std::to_string(member) + ": " + domain_->describe(node_rank(member)));
+  }
+  info.details.push_back("arrived at round " + std::to_string(decision.round) + ": " +
+                         (arrived.empty() ? "nobody" : compress(arrived)));
+  info.details.push_back("decided by rank " + std::to_string(decision.decider) +
+                         "; all ranks of the group got this verdict");
+  info.group_usable = false;
+  switch (decision.verdict) {
+    case Verdict::timeout:
+      info.remedy = "look at what the named ranks are doing, or raise the timeout";
+      throw TimeoutError(std::move(info));
+    case Verdict::mismatch:
+      info.remedy = "make every rank of the group call the same thing in the same order";
+      throw MismatchError(std::move(info));
+    default:
+      info.remedy = "restart the job; the output of the named ranks says why they ended";
+      throw PeerLostError(std::move(info));
+  }
+}
+
+RemoteError Group::remote_error(std::uint64_t round, std::string_view operation) const {
+  ErrorInfo info{.operation = std::string(operation), .group = name_, .rank = rank_, .world_size = size_};
+  for (int member = 0; member < size_; ++member) {
+    // Not the arrival lines: a member that has gone on may have written those anew. The end of a range tells of its
+    // start.
+    auto const told = [&](std::uint64_t of) {
+      return blocks_[member].own_error[of & 1].round.load(std::memory_order_acquire) == of;
+    };
+    bool const at_start = call_of(rank_, round).verb == static_cast<int>(spi::Verb::range_close) && told(round - 1);
+    if (!told(round) && !at_start) continue;
+    auto const& detail = blocks_[member].own_error[(told(round) ? round : round - 1) & 1];
+    if (info.culprits.empty()) {
+      info.remote_type = type_of(detail);
+      info.message = "rank " + std::to_string(member) + " could not do its part: " + text_of(detail);
+    }
+    info.culprits.push_back(member);
+    info.details.push_back("rank " + std::to_string(member) + ": " + type_of(detail) + ": " + text_of(detail));
+  }
+  return RemoteError(std::move(info));
+}
+
+}  // namespace crossrank::node
