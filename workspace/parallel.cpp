@@ -9,6 +9,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "workspace/range_session.hpp"
+#include "workspace/rank_state_collector.hpp"
 
 namespace crossrank {
 namespace {
@@ -56,15 +57,8 @@ template <>
 struct Kind<RankedState> {
   static constexpr auto number = ItemKind::ranked_state;
   static constexpr auto operation = "get_configs_parallel";
-  struct Collector final : workspace::Collector {
-    RankState item{};
-    void expect(std::size_t tensors) override { item.weights.reserve(tensors); }
-    void config(Json value) override { item.config = std::move(value); }
-    void tensor(std::string_view name, Tensor value) override {
-      item.weights.insert_or_assign(std::string(name), std::move(value));
-    }
-  };
-  static RankedState finish(Collector&& collector, int rank) { return {rank, std::move(collector.item)}; }
+  using Collector = workspace::RankStateCollector;
+  static RankedState finish(Collector&& collector, int rank) { return {rank, std::move(collector).take()}; }
   static RankedState own(RankState const& mine, int rank) { return {rank, mine}; }
 };
 

@@ -114,10 +114,12 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
     // Opened here, not before: a directory that cannot be used is this rank's part that it could not do.
     if (!medium_) medium_ = nfs_medium(group_, collective_.global_rank(), options_, patience_);
     if (is_writer_) medium_->publish(mine, members_.front(), post);
-  } catch (Error const& e) {
-    if (!e.group_usable()) throw;
-    round_ = group_->post_error(
-        post, {.type = std::string("crossrank ") + to_string(e.code()) + " error", .text = e.what()}, patience_);
+  } catch (std::exception const& e) {
+    auto const* const known = dynamic_cast<Error const*>(&e);
+    if (known != nullptr && !known->group_usable()) throw;
+    auto const type = known == nullptr ? std::string("std::exception")
+                                       : std::string("crossrank ") + to_string(known->code()) + " error";
+    round_ = group_->post_error(post, {.type = type, .text = e.what()}, patience_);
     meet_after_failure();
     throw;
   }
