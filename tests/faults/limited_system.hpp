@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include <sys/file.h>
+
 #include "lib/platform/system.hpp"
 
 namespace crossrank::test {
@@ -28,10 +30,11 @@ class LimitedSystem : public platform::System {
   int memfd_create(char const* name, unsigned flags) override {
     return refuse_memfd ? refuse(ENOSYS) : System::memfd_create(name, flags);
   }
-  int shm_open(char const* name, int flags, mode_t mode) override {
-    int const fd = System::shm_open(name, flags, mode);
-    if (fd >= 0 && (flags & O_CREAT) != 0 && refuse_sockets) make_mark();
-    return fd;
+  /// A named segment is safe from the others' sweeps once it is held.
+  int flock(int fd, int operation) override {
+    int const result = System::flock(fd, operation);
+    if (result == 0 && (operation & LOCK_SH) != 0 && refuse_sockets) make_mark();
+    return result;
   }
 
  private:
