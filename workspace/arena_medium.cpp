@@ -15,7 +15,7 @@ class ArenaMedium final : public Medium {
 
   void publish(Contribution const& contribution, int receiver, node::Post& post) override {
     readers_ = {group_->node_rank(receiver)};
-    publication_ = workspace::publish(group_->domain(), group_.get(), contribution, readers_);
+    publication_ = workspace::publish(group_->domain(), contribution, readers_);
     publication_.describe(post);
     // The offers keep the slab from being used again until they are taken and dropped, declined, or revoked.
     release(group_->domain(), publication_);

@@ -10,8 +10,6 @@
 #include "lib/codec/config_json.hpp"
 #include "lib/codec/tensor_table.hpp"
 #include "lib/node/bulk_copy.hpp"
-#include "lib/node/counters.hpp"
-#include "lib/platform/copy.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/arena_storage.hpp"
@@ -75,16 +73,7 @@ Layout lay_out(node::NodeDomain& domain, Contribution const& contribution, std::
   return layout;
 }
 
-void copy_tensor(node::Group* group, std::byte* to, Tensor const& tensor) {
-  if (group != nullptr) {
-    node::bulk_copy(*group, to, tensor.data(), tensor.nbytes());
-  } else {
-    platform::copy_bytes(to, tensor.data(), tensor.nbytes());
-    node::count(node::counters().bytes_copied, tensor.nbytes());
-  }
-}
-
-void fill_slab(node::NodeDomain& domain, node::Group* group, Contribution const& contribution, Layout const& layout,
+void fill_slab(node::NodeDomain& domain, Contribution const& contribution, Layout const& layout,
                codec::TableInput const& table, std::size_t table_bytes, Publication& publication) {
   SlabHead const head{table_bytes, aligned(sizeof(SlabHead) + table_bytes)};
   publication.bytes = head.data_offset + layout.data_bytes;
@@ -94,7 +83,8 @@ void fill_slab(node::NodeDomain& domain, node::Group* group, Contribution const&
   std::memcpy(base, &head, sizeof head);
   codec::encode(table, {base + sizeof head, table_bytes});
   for (auto const index : layout.copied) {
-    copy_tensor(group, base + head.data_offset + layout.entries[index].offset, *contribution.tensors[index].tensor);
+    auto const& tensor = *contribution.tensors[index].tensor;
+    node::bulk_copy(domain, base + head.data_offset + layout.entries[index].offset, tensor.data(), tensor.nbytes());
   }
   CROSSRANK_CRASH_POINT("workspace.publish.copied");
 }
@@ -118,8 +108,8 @@ void Publication::describe(node::Post& post) const {
   post.bytes = bytes;
 }
 
-Publication publish(node::NodeDomain& domain, node::Group* group, Contribution const& contribution,
-                    std::span<int const> readers, Inline small) {
+Publication publish(node::NodeDomain& domain, Contribution const& contribution, std::span<int const> readers,
+                    Inline small) {
   Publication publication;
   auto const layout = lay_out(domain, contribution, publication.resident);
   auto const config = contribution.config == nullptr ? std::string() : codec::encode_config(*contribution.config);
@@ -129,12 +119,13 @@ Publication publish(node::NodeDomain& domain, node::Group* group, Contribution c
     publication.inlined.resize(table_bytes);
     codec::encode(table, publication.inlined);
   } else {
-    fill_slab(domain, group, contribution, layout, table, table_bytes, publication);
+    fill_slab(domain, contribution, layout, table, table_bytes, publication);
   }
   try {
     offer_all(domain, publication, readers);
   } catch (Error const&) {
     revoke(domain, publication, readers);
+    release(domain, publication);
     throw;
   }
   CROSSRANK_CRASH_POINT("workspace.publish.offered");

@@ -53,8 +53,8 @@ struct Publication {
 enum class Inline : std::uint8_t { allowed, refused };
 
 /// Copies what must be copied and offers every slot to `readers` (ranks of the node), so that they can take it once
-/// they know of it. `group` is told of progress; it may be null. Takes back all of it when it throws.
-[[nodiscard]] Publication publish(node::NodeDomain& domain, node::Group* group, Contribution const& contribution,
+/// they know of it. Takes back all of it when it throws.
+[[nodiscard]] Publication publish(node::NodeDomain& domain, Contribution const& contribution,
                                   std::span<int const> readers, Inline small = Inline::allowed);
 /// Takes back the offers that were not taken, and lets the slab be used again once nobody reads it.
 void revoke(node::NodeDomain& domain, Publication const& publication, std::span<int const> readers) noexcept;

@@ -60,7 +60,7 @@ void SharedMedium::write(Json const& config, StateDict const& weights) {
   std::vector<NamedTensor> tensors;
   tensors.reserve(weights.size());
   for (auto const& [name, tensor] : weights) tensors.push_back({name, &tensor});
-  auto publication = publish(*domain_, nullptr, {.config = &config, .tensors = tensors}, everybody_, Inline::refused);
+  auto publication = publish(*domain_, {.config = &config, .tensors = tensors}, everybody_, Inline::refused);
   // Tensors of the arena stay as they are while the state stands: the workspace holds them as a caller would.
   announce(&publication);
   auto before = std::exchange(published_, std::move(publication));

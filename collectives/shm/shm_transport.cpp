@@ -181,7 +181,7 @@ std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::
     post.inlined = bytes;
   } else {
     slot = allocate_or_tell(post, bytes.size());
-    node::bulk_copy(*group_, group_->domain().arena().at(*slot), bytes.data(), bytes.size());
+    node::bulk_copy(group_->domain(), group_->domain().arena().at(*slot), bytes.data(), bytes.size());
     post.slot = *slot;
     post.offset = slot->offset;
     post.bytes = bytes.size();
@@ -246,7 +246,7 @@ void ShmTransport::finish_all_gatherv(Operation& op) {
     if (member != rank()) {
       read_payload(member, op.round, to);
     } else if (to.data() != op.source.bytes.data()) {
-      node::bulk_copy(*group_, to.data(), op.source.bytes.data(), bytes);
+      node::bulk_copy(group_->domain(), to.data(), op.source.bytes.data(), bytes);
     }
   }
 }
@@ -263,7 +263,7 @@ void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::
                          .world_size = world_size(),
                          .culprits = {member}});
   }
-  node::bulk_copy(*group_, to.data(), payload.data(), payload.size());
+  node::bulk_copy(group_->domain(), to.data(), payload.data(), payload.size());
 }
 
 // ---------------------------------------------------------------- messages
@@ -321,7 +321,7 @@ bool ShmTransport::try_send(Operation& op) {
   if (!op.source.bytes.empty()) {
     auto& arena = group_->domain().arena();
     auto const slot = arena.allocate(op.source.bytes.size());
-    node::bulk_copy(*group_, arena.at(slot), op.source.bytes.data(), op.source.bytes.size());
+    node::bulk_copy(group_->domain(), arena.at(slot), op.source.bytes.data(), op.source.bytes.size());
     message.offset = slot.offset;
     message.slot = slot.id;
     message.generation = slot.generation;
@@ -344,7 +344,7 @@ bool ShmTransport::try_recv(Operation& op) {
   bool const inside = message.offset <= all && message.bytes <= all - message.offset;
   if (fits && inside && message.bytes != 0) {
     auto const* const from = group_->domain().arena_of(group_->node_rank(op.peer)) + message.offset;
-    node::bulk_copy(*group_, op.sink.bytes.data(), from, message.bytes);
+    node::bulk_copy(group_->domain(), op.sink.bytes.data(), from, message.bytes);
   }
   channel.received.exchange(received + 1, std::memory_order_seq_cst);
   group_->progress();

@@ -15,15 +15,13 @@ constexpr std::size_t piece = std::size_t{32} << 20;
 
 }  // namespace
 
-void bulk_copy(Group& group, std::byte* to, std::byte const* from, std::size_t bytes) {
+void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes) {
   if (bytes == 0) return;
-  int const sharers = group.size();
   auto const streams = bytes >= streaming_from;
-  platform::CopyHint const hint{.stores = streams ? platform::Stores::streaming : platform::Stores::normal,
-                                .sharers = sharers};
+  platform::CopyHint const hint{.stores = streams ? platform::Stores::streaming : platform::Stores::normal};
   for (std::size_t done = 0; done < bytes; done += piece) {
     platform::copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
-    group.progress();
+    domain.own_record().progress.fetch_add(1, std::memory_order_relaxed);
   }
   count(counters().bytes_copied, bytes);
 }

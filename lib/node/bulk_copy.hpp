@@ -1,11 +1,11 @@
 #pragma once
 #include <cstddef>
 
-#include "lib/node/group.hpp"
+#include "lib/node/domain.hpp"
 
 namespace crossrank::node {
 
 /// Copies in pieces, each of which counts as progress of this rank: a peer that waits for a large copy sees it move.
-void bulk_copy(Group& group, std::byte* to, std::byte const* from, std::size_t bytes);
+void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes);
 
 }  // namespace crossrank::node

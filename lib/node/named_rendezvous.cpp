@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/node/attachment.hpp"
+#include "lib/node/watcher.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 
@@ -216,8 +217,7 @@ class NamedRendezvous final : public Rendezvous {
       auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
       if (state == RankState::left) continue;
       auto const life = records[rank].life.load(std::memory_order_acquire);
-      constexpr std::uint32_t owner_died = 0x40000000;
-      if ((life & owner_died) != 0) fail(ErrorCode::peer_lost, "died before all ranks had attached", rank);
+      if ((life & owner_died_bit) != 0) fail(ErrorCode::peer_lost, "died before all ranks had attached", rank);
     }
   }
 
