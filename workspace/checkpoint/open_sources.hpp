@@ -1,0 +1,46 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <crossrank/json.hpp>
+
+#include "workspace/checkpoint/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// Place of a shard in the grid of ranks.
+struct ShardPlace {
+  int tp = 0;  ///< tensor-parallel rank
+  int pp = 0;  ///< pipeline stage
+  int ep = 0;  ///< expert-parallel rank
+  bool operator==(ShardPlace const&) const = default;
+};
+
+/// All inputs of one checkpoint.
+struct ShardSet {
+  std::vector<std::shared_ptr<ShardSource const>> sources{};
+  std::vector<ShardPlace> places{};  ///< one per source
+  int tp = 1;                        ///< size of the grid
+  int pp = 1;
+  int ep = 1;
+  Json config = Json::object();        ///< config.json; empty where there is none
+  Json quantization = Json::object();  ///< hf_quant_config.json or what stands in its place; empty for none
+  std::vector<std::filesystem::path> companions{};  ///< files to carry over: tokenizer, generation config, ...
+};
+
+struct ShardSetOptions {
+  int tp = 0;             ///< tensor-parallel size; 0: as names, config or the number of files say
+  int pp = 0;             ///< pipeline size; 0 likewise
+  int ep = 0;             ///< expert-parallel size; 0 likewise
+  std::string pattern{};  ///< file names with {tp}, {pp}, {ep} or {rank} in place of numbers; empty: known ones
+};
+
+/// Recognises what stands at `path`, a file or a directory, and opens all of it.
+///
+/// Local; reads headers only. `IoError` for what is missing or refused, `FormatError` for damaged files and for parts
+/// that do not belong together, `UsageError` when the grid cannot be told; each says what to do.
+[[nodiscard]] ShardSet open_shard_set(std::filesystem::path const& path, ShardSetOptions const& options = {});
+
+}  // namespace crossrank::checkpoint

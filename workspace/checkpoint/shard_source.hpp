@@ -1,0 +1,44 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <crossrank/dtype.hpp>
+#include <crossrank/json.hpp>
+#include <crossrank/shape.hpp>
+
+namespace crossrank::checkpoint {
+
+/// One tensor as a source describes it.
+struct SourceTensor {
+  std::string name{};
+  Dtype dtype = Dtype::u8;
+  Shape shape{};
+};
+
+/// One input: a rank's file, or a set of files that together are one rank's part (or the whole model).
+///
+/// Opening checks all that describes the data; the data itself is read on request, from any thread.
+class ShardSource {
+ public:
+  virtual ~ShardSource() = default;
+
+  /// Path, for messages.
+  [[nodiscard]] virtual std::string const& name() const noexcept = 0;
+  /// Unique names, in the order of the file.
+  [[nodiscard]] virtual std::span<SourceTensor const> tensors() const noexcept = 0;
+  /// What is not a tensor: config, plain values. An empty object where there is nothing.
+  [[nodiscard]] virtual Json const& attributes() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t bytes_on_disk() const noexcept = 0;
+  /// Copies bytes `[offset, offset + out.size())` of the contiguous row-major form of `tensors()[tensor]`. `IoError`,
+  /// `FormatError`.
+  virtual void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const = 0;
+
+ protected:
+  ShardSource() = default;
+  ShardSource(ShardSource const&) = default;
+  ShardSource& operator=(ShardSource const&) = default;
+};
+
+}  // namespace crossrank::checkpoint
