@@ -13,6 +13,7 @@
 #include <crossrank/dtype.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/rank_span.hpp>
+#include <crossrank/reduce_op.hpp>
 #include <crossrank/tensor.hpp>
 
 namespace crossrank {
@@ -21,9 +22,6 @@ namespace spi {
 class Transport;
 struct Patience;
 }  // namespace spi
-
-/// How the values of the ranks become one. `avg` is for floating point only, the bitwise ones for integers only.
-enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, band, bor, bxor };
 
 /// The rank, in the group, that a collective goes out from or ends at.
 struct Root {

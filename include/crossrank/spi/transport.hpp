@@ -3,12 +3,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <crossrank/dtype.hpp>
 #include <crossrank/export.hpp>
+#include <crossrank/reduce_op.hpp>
 
 namespace crossrank::node {
 class Group;
@@ -64,6 +67,12 @@ struct Sink {
   std::shared_ptr<void> owner{};
 };
 
+/// How the elements of the ranks become one: ((r0 op r1) op r2) ..., in rank order, element by element; see `ReduceOp`.
+struct Reduction {
+  Dtype dtype = Dtype::f32;
+  ReduceOp op = ReduceOp::sum;
+};
+
 /// Names an operation under way on one transport.
 enum class Ticket : std::uint64_t {};
 
@@ -99,6 +108,33 @@ class CROSSRANK_EXPORT Transport {
   [[nodiscard]] virtual Ticket post_send(Source bytes, int dst, std::uint32_t tag) = 0;
   /// Ends when the next message of `src` has arrived; another size or tag than announced here is a `MismatchError`.
   [[nodiscard]] virtual Ticket post_recv(Sink bytes, int src, std::uint32_t tag) = 0;
+
+  /// Whether ranks that post different signatures get `MismatchError` before any data moves. Where not, the collective
+  /// compares them first itself, at the level that asks for it.
+  [[nodiscard]] virtual bool compares_signatures() const noexcept { return false; }
+
+  // Optional verbs. Nothing: the generic algorithm over the verbs above runs in its place. Whether a backend answers
+  // must depend only on what all ranks know alike. Counts are in bytes, whole elements where there is a reduction.
+
+  /// Combines `in` of all ranks into `out` of all; both are as long, and `out` may be `in`.
+  [[nodiscard]] virtual std::optional<Ticket> post_all_reduce(Signature, Source const& in, Sink const& out, Reduction);
+  /// Combines `in` of all ranks; part r of `counts[r]` bytes goes to rank r.
+  [[nodiscard]] virtual std::optional<Ticket> post_reduce_scatterv(Signature, Source const& in,
+                                                                   std::span<std::size_t const> counts, Sink const& out,
+                                                                   Reduction);
+  /// Joins `counts[r]` bytes of each rank r on `root`; `out` is empty elsewhere.
+  [[nodiscard]] virtual std::optional<Ticket> post_gatherv(Signature, Source const& mine,
+                                                           std::span<std::size_t const> counts, Sink const& out,
+                                                           int root);
+  /// Gives each rank r its `counts[r]` bytes of the root's `all`, which is empty elsewhere.
+  [[nodiscard]] virtual std::optional<Ticket> post_scatterv(Signature, Source const& all,
+                                                            std::span<std::size_t const> counts, Sink const& mine,
+                                                            int root);
+  /// Sends `send_counts[r]` bytes of `in` to each rank r and receives `recv_counts[r]` from it, all in rank order.
+  [[nodiscard]] virtual std::optional<Ticket> post_all_to_allv(Signature, Source const& in,
+                                                               std::span<std::size_t const> send_counts,
+                                                               Sink const& out,
+                                                               std::span<std::size_t const> recv_counts);
 
   /// Advances the operation; true when it has ended, after which the ticket is void. Never blocks.
   [[nodiscard]] virtual bool test(Ticket) = 0;

@@ -1,0 +1,27 @@
+#include <crossrank/spi/transport.hpp>
+
+namespace crossrank::spi {
+
+std::optional<Ticket> Transport::post_all_reduce(Signature, Source const&, Sink const&, Reduction) { return {}; }
+
+std::optional<Ticket> Transport::post_reduce_scatterv(Signature, Source const&, std::span<std::size_t const>,
+                                                      Sink const&, Reduction) {
+  return {};
+}
+
+std::optional<Ticket> Transport::post_gatherv(Signature, Source const&, std::span<std::size_t const>, Sink const&,
+                                              int) {
+  return {};
+}
+
+std::optional<Ticket> Transport::post_scatterv(Signature, Source const&, std::span<std::size_t const>, Sink const&,
+                                               int) {
+  return {};
+}
+
+std::optional<Ticket> Transport::post_all_to_allv(Signature, Source const&, std::span<std::size_t const>, Sink const&,
+                                                  std::span<std::size_t const>) {
+  return {};
+}
+
+}  // namespace crossrank::spi
