@@ -87,13 +87,20 @@ void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes 
 }
 
 void check_control(ControlHeader const& header, NodeOptions const& options) {
-  auto const refuse = [](std::string expected, std::string got) {
-    throw MismatchError({.operation = "connect",
-                         .message = "the ranks of this node are built from different versions of crossrank",
-                         .expected = std::move(expected),
-                         .got = std::move(got),
-                         .remedy = "run one version on all ranks",
-                         .group_usable = false});
+  auto const refuse = [&](std::string expected, std::string got) {
+    bool const numbers = header.version == layout_version && header.magic == control_magic;
+    throw MismatchError(
+        {.operation = "connect",
+         .message = numbers ? "the ranks expect different numbers of ranks on this node"
+                            : "the ranks of this node are built from different versions of crossrank",
+         .expected = std::move(expected),
+         .got = std::move(got),
+         .resource = "job " + options.key.job_id,
+         .remedy = numbers ? "start all ranks from one launcher, with one WORLD_SIZE" : "run one version on all ranks",
+         .rank = options.rank,
+         .world_size = options.ranks,
+         .culprits = {options.rank},
+         .group_usable = false});
   };
   if (header.magic != control_magic) refuse("a control segment", "other bytes");
   if (header.version != layout_version)

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <crossrank/error.hpp>
+
 /// What stands in the control segment of a node: fixed-width, standard-layout structs, one writer for each line.
 ///
 /// The segment is: `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, then `group_capacity` group blocks, then
@@ -13,7 +15,7 @@ namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 3;
+inline constexpr std::uint32_t layout_version = 4;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a decision word can name
 
@@ -38,9 +40,29 @@ struct alignas(page_bytes) ControlHeader {
   std::atomic<std::uint32_t> groups_made;
   /// Ranks attached so far, for the start through named segments.
   alignas(64) std::atomic<std::uint32_t> attached;
+  /// Ranks that know of `start_failure`.
+  std::atomic<std::uint32_t> failures_read;
+  /// The first failure of such a start (`StartFailure`), 0 for none; set by compare-and-swap.
+  std::atomic<std::uint64_t> start_failure;
 };
 static_assert(std::is_standard_layout_v<ControlHeader> && sizeof(ControlHeader) == page_bytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// Why a start through named segments failed.
+struct StartFailure {
+  ErrorCode code{};
+  int rank = 0;   ///< whom it blames
+  int ranks = 0;  ///< how many the rank that failed expects
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(code) << 48 | static_cast<std::uint64_t>(rank) << 16 |
+           static_cast<std::uint64_t>(ranks);
+  }
+  [[nodiscard]] static StartFailure unpack(std::uint64_t word) noexcept {
+    return {static_cast<ErrorCode>(word >> 48 & 0xff), static_cast<int>(word >> 16 & 0xffff),
+            static_cast<int>(word & 0xffff)};
+  }
+};
 
 /// One rank's own page: life token, progress, and its last words.
 struct alignas(1024) RankRecord {
@@ -59,8 +81,6 @@ struct alignas(1024) RankRecord {
   std::atomic<std::uint32_t> in_user_code;  ///< open ranges and guards
   std::atomic<std::uint32_t> last_verb;
   std::atomic<std::uint64_t> last_round;
-  std::atomic<std::uint64_t> last_bytes;
-  std::atomic<std::uint64_t> arena_used;  ///< bytes of its arena under lease, for error texts
 
   alignas(64) std::atomic<std::uint64_t> heartbeat;  ///< counted by its watcher, ten times a second
   std::atomic<std::uint64_t> progress_at;            ///< when its watcher last saw `progress` move

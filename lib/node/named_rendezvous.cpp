@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -23,7 +24,8 @@ using platform::Fd;
 using platform::system;
 
 constexpr auto look_again = std::chrono::milliseconds(5);
-constexpr std::uint32_t refused_bit = 0x80000000;  // in `ControlHeader::attached`: a rank does not fit
+/// How long the name of a start that has failed stays for those who come late, so that they learn why.
+constexpr auto farewell = std::chrono::seconds(2);
 
 std::string control_name(NodeOptions const& options) {
   return "/" + segment_prefix() + options.key.digest() + ".control";
@@ -58,6 +60,15 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   Attachment attach() override {
+    return or_tell_others([this] { return attach_all(); });
+  }
+
+  void ready() override {
+    or_tell_others([this] { await_all_ready(); });
+  }
+
+ private:
+  Attachment attach_all() {
     sweep_names();
     auto control = open_or_make_control();
     ControlGeometry const geometry(options_.ranks);
@@ -67,7 +78,6 @@ class NamedRendezvous final : public Rendezvous {
         std::make_shared<Mapping>(control, geometry.total_bytes(), Mapping::Access::read_write, "control segment");
     memory_.control_fd = std::make_shared<Fd>(std::move(control));
     auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
-    check_control(header, options_);
     make_own_arena(header);
     for (int rank = 0; rank < options_.ranks; ++rank) {
       auto const what = "arena of rank " + std::to_string(rank);
@@ -83,12 +93,12 @@ class NamedRendezvous final : public Rendezvous {
     return memory_;
   }
 
-  void ready() override {
+  void await_all_ready() {
     auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
     auto const all = static_cast<std::uint32_t>(options_.ranks);
-    auto const before = header.attached.fetch_add(1, std::memory_order_acq_rel) & ~refused_bit;
+    auto const before = header.attached.fetch_add(1, std::memory_order_acq_rel);
     if (before + 1 == all) system().shm_unlink(control_name(options_).c_str());
-    while ((header.attached.load(std::memory_order_acquire) & ~refused_bit) < all) {
+    while (header.attached.load(std::memory_order_acquire) < all) {
       pause_or_fail("did not finish attaching", first_unattached());
     }
     system().shm_unlink(own_name_.c_str());
@@ -96,7 +106,34 @@ class NamedRendezvous final : public Rendezvous {
     control_name_.clear();
   }
 
- private:
+  /// Does `step`, or says in the control segment why not. The first failure is everybody's, also of who comes late: the
+  /// rank that made the segment keeps its name until all have read it, or for a moment.
+  template <class Step>
+  auto or_tell_others(Step step) -> decltype(step()) {
+    try {
+      return step();
+    } catch (Error const& e) {
+      // Who is one too many fails alone.
+      if (memory_.control && e.code() != ErrorCode::usage) tell_others(e);
+      throw;
+    }
+  }
+
+  void tell_others(Error const& e) const {
+    auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
+    auto const blamed = e.culprits().empty() ? options_.rank : e.culprits().front();
+    auto none = std::uint64_t{0};
+    header.start_failure.compare_exchange_strong(none, StartFailure{e.code(), blamed, options_.ranks}.pack(),
+                                                 std::memory_order_acq_rel);
+    header.failures_read.fetch_add(1, std::memory_order_acq_rel);
+    if (control_name_.empty()) return;
+    auto const expected = std::min(static_cast<int>(header.ranks),
+                                   StartFailure::unpack(header.start_failure.load(std::memory_order_acquire)).ranks);
+    auto const until = std::min(until_, system().now() + farewell);
+    while (static_cast<int>(header.failures_read.load(std::memory_order_acquire)) < expected && system().now() < until)
+      system().sleep(look_again);
+  }
+
   Fd open_or_make_control() {
     auto const name = control_name(options_);
     for (;;) {
@@ -113,13 +150,13 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   /// Before the size, which follows from the number of ranks: a rank that expects another number says so to all.
-  void check_header(Fd const& control) const {
-    Mapping const mapping(control, sizeof(ControlHeader), Mapping::Access::read_write, control_name(options_));
-    auto& header = *reinterpret_cast<ControlHeader*>(mapping.data());
+  void check_header(Fd const& control) {
+    auto const mapping =
+        std::make_shared<Mapping>(control, sizeof(ControlHeader), Mapping::Access::read_write, control_name(options_));
     try {
-      check_control(header, options_);
+      check_control(*reinterpret_cast<ControlHeader const*>(mapping->data()), options_);
     } catch (MismatchError const&) {
-      header.attached.fetch_or(refused_bit, std::memory_order_acq_rel);
+      memory_.control = mapping;  // enough to tell the others
       throw;
     }
   }
@@ -206,10 +243,8 @@ class NamedRendezvous final : public Rendezvous {
   void check_peers() const {
     if (!memory_.control) return;
     auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
-    if ((header.attached.load(std::memory_order_acquire) & refused_bit) != 0) {
-      fail(ErrorCode::mismatch, "expect different numbers of ranks, or are built from different versions of crossrank",
-           -1);
-    }
+    if (auto const word = header.start_failure.load(std::memory_order_acquire); word != 0)
+      fail_as(StartFailure::unpack(word));
     auto const* const records =
         reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
     for (int rank = 0; rank < options_.ranks; ++rank) {
@@ -237,17 +272,33 @@ class NamedRendezvous final : public Rendezvous {
     system().sleep(look_again);
   }
 
+  /// As another rank failed.
+  [[noreturn]] void fail_as(StartFailure const& failure) const {
+    if (failure.code != ErrorCode::mismatch)
+      fail(failure.code, "kept the others from attaching: " + std::string(to_string(failure.code)), failure.rank);
+    auto info = info_of("the ranks of this node do not agree", failure.rank);
+    info.expected = std::to_string(options_.ranks) + " ranks, layout " + std::to_string(layout_version);
+    info.got = failure.ranks == options_.ranks ? "another layout" : std::to_string(failure.ranks) + " ranks";
+    info.got += " (rank " + std::to_string(failure.rank) + ")";
+    throw MismatchError(std::move(info));
+  }
+
   [[noreturn]] void fail(ErrorCode code, std::string const& what, int rank) const {
-    ErrorInfo info{
-        .operation = "connect",
-        .message = (rank < 0 ? std::string("the ranks of this node ") : "rank " + std::to_string(rank) + " ") + what,
-        .resource = "job " + options_.key.job_id,
-        .remedy = "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT",
-        .rank = options_.rank,
-        .world_size = options_.ranks};
+    throw_error(
+        code, info_of((rank < 0 ? std::string("the ranks of this node ") : "rank " + std::to_string(rank) + " ") + what,
+                      rank));
+  }
+
+  [[nodiscard]] ErrorInfo info_of(std::string message, int rank) const {
+    ErrorInfo info{.operation = "connect",
+                   .message = std::move(message),
+                   .resource = "job " + options_.key.job_id,
+                   .remedy = "check that all ranks start, with one job id, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+                   .rank = options_.rank,
+                   .world_size = options_.ranks};
     if (rank >= 0) info.culprits = {rank};
     info.group_usable = false;
-    throw_error(code, std::move(info));
+    return info;
   }
 
   NodeOptions options_;

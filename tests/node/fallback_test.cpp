@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <numeric>
@@ -175,7 +176,34 @@ TEST_F(NamedRendezvous, refuses_a_rank_that_comes_twice) {
 }
 
 TEST_F(NamedRendezvous, tells_all_when_they_expect_different_numbers) {
-  for (auto const& error : join_all({options(0, 3), options(1, 3), options(2, 4)})) expect_error<MismatchError>(error);
+  for (auto const& error : join_all({options(0, 3), options(1, 3), options(2, 4)})) {
+    EXPECT_THAT(expect_error<MismatchError>(error).culprits, testing::ElementsAre(2));
+    EXPECT_THAT(text_of(error), testing::AllOf(HasSubstr("3 ranks"), HasSubstr("4 ranks")));
+  }
+  EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
+}
+
+TEST_F(NamedRendezvous, tells_who_comes_after_the_failure) {
+  auto const started = std::chrono::steady_clock::now();
+  std::exception_ptr late;
+  // The first two fail as soon as they have met; the third comes only then.
+  std::atomic<int> failed{0};
+  auto const join_counted = [&](node::NodeOptions const& its) {
+    try {
+      static_cast<void>(node::NodeDomain::join(its));
+    } catch (MismatchError const&) {
+      ++failed;
+    }
+  };
+  auto const errors = run_threads({[&] { join_counted(options(0, 3)); }, [&] { join_counted(options(2, 4)); },
+                                   [&] {
+                                     while (failed == 0) std::this_thread::yield();
+                                     late = join_all({options(1, 3)})[0];
+                                   }});
+  for (auto const& error : errors) EXPECT_EQ(text_of(error), "");
+  expect_error<MismatchError>(late);
+  EXPECT_EQ(failed, 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(10));
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
