@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/codec/state_image.hpp"
+#include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// One safetensors file, or several that together hold one part of a model. State images are such files too: their
+/// config is `attributes()`.
+class SafetensorsSource final : public ShardSource {
+ public:
+  /// `name` is for messages when there are several files. `FormatError` for a damaged file, or a tensor that comes in
+  /// two of them; `IoError`.
+  SafetensorsSource(std::string name, std::vector<std::filesystem::path> const& files,
+                    std::shared_ptr<FilePool> const& pool);
+
+  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
+  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
+  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
+  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return bytes_on_disk_; }
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+
+  [[nodiscard]] std::span<codec::StateImage const> images() const noexcept { return images_; }
+  /// The file that holds a tensor.
+  [[nodiscard]] std::string const& file_of(std::size_t tensor) const { return files_[places_[tensor].file]->name(); }
+
+ private:
+  void add_file(std::filesystem::path const& path, FilePool& pool);
+  struct Place {
+    std::size_t file = 0;
+    std::uint64_t at = 0;  ///< first byte in the file
+    std::uint64_t bytes = 0;
+  };
+
+  std::string name_;
+  std::vector<std::shared_ptr<PooledFile const>> files_{};
+  std::vector<codec::StateImage> images_{};
+  std::vector<SourceTensor> tensors_{};
+  std::vector<Place> places_{};
+  Json attributes_ = Json::object();
+  std::uint64_t bytes_on_disk_ = 0;
+};
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,43 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "workspace/checkpoint/open_sources.hpp"
+#include "workspace/checkpoint/shard_names.hpp"
+
+namespace crossrank::checkpoint {
+
+/// One input before it is opened: what its name says.
+struct NamedShard {
+  std::string name{};  ///< for messages
+  ShardNumbers numbers{};
+};
+
+/// Sizes of the grid and, for each shard, its place and its position in the order (stage, expert rank, tensor rank).
+struct ShardGrid {
+  int tp = 1;
+  int pp = 1;
+  int ep = 1;
+  std::vector<ShardPlace> places{};  ///< as the shards were given
+};
+
+/// Sizes that something outside the names announces: options first, then the config; 0 where it says nothing.
+struct AnnouncedGrid {
+  int tp = 0;
+  int pp = 0;
+  int ep = 0;
+};
+
+/// What config.json says of the grid: "mapping" of TensorRT-LLM, or sizes under their usual names.
+[[nodiscard]] AnnouncedGrid announced_grid(Json const& config);
+
+/// Places shards by their names. `FormatError` that names the missing or repeated rank; `UsageError` when sizes
+/// contradict each other.
+[[nodiscard]] ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid announced,
+                                     std::string const& where);
+
+/// Splits the ranks of a grid that is known as tensor-parallel only into stages or expert groups, where the names of
+/// the tensors tell: ranks in blocks with different names.
+void refine_grid(ShardSet& set, AnnouncedGrid announced);
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,274 @@
+#include "workspace/checkpoint/shard_listing.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/io_error.hpp"
+#include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/nfs_files.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr char const* operation = "checkpoint open";
+constexpr std::string_view suffix = ".safetensors";
+constexpr std::string_view index_suffix = ".safetensors.index.json";
+constexpr std::uint64_t most_json_bytes = std::uint64_t{64} << 20;
+
+/// The name next to a path that leads nowhere.
+std::string did_you_mean(fs::path const& path) {
+  auto clean = path;
+  if (!clean.has_filename() && clean.has_relative_path()) clean = clean.parent_path();
+  auto const parent = clean.has_parent_path() ? clean.parent_path() : fs::path(".");
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  if (!fs::exists(parent, error)) return "there is no directory " + parent.string() + " either";
+  auto const near = nearest_name(clean.filename().string(), names);
+  return near ? "did you mean " + (parent / *near).string() + "?" : "check the path";
+}
+
+std::vector<std::string> safetensors_of(DirectoryListing const& listing) {
+  std::vector<std::string> found;
+  for (auto const& name : listing.files) {
+    if (name.ends_with(suffix) && !name.starts_with('.')) found.push_back(name);
+  }
+  return found;
+}
+
+[[noreturn]] void refuse(std::string message, DirectoryListing const& listing, std::string got, std::string remedy) {
+  throw FormatError({.operation = operation,
+                     .message = std::move(message),
+                     .got = std::move(got),
+                     .resource = listing.path.string(),
+                     .remedy = std::move(remedy),
+                     .section = "files"});
+}
+
+using PlaceKey = std::tuple<int, int, int, int>;
+PlaceKey key_of(ShardNumbers const& numbers) {
+  return {numbers.rank.value_or(-1), numbers.tp.value_or(-1), numbers.pp.value_or(-1), numbers.ep.value_or(-1)};
+}
+
+/// "x-of-y" names: all of 1 to y are there.
+void require_all_parts(std::vector<std::pair<int, std::string>> const& parts, int count,
+                       DirectoryListing const& listing) {
+  std::set<int> present;
+  for (auto const& [part, name] : parts) present.insert(part);
+  for (int part = 1; part <= count; ++part) {
+    if (!present.contains(part)) {
+      refuse("part " + std::to_string(part) + " of " + std::to_string(count) + " is missing", listing,
+             std::to_string(parts.size()) + " parts, such as " + parts.front().second,
+             "copy the missing file there; a checkpoint is never merged with a part left out");
+    }
+  }
+}
+
+/// Files whose names give a place, grouped by it.
+std::vector<ShardFiles> group_by_place(std::vector<std::pair<std::string, ShardNumbers>> const& named,
+                                       DirectoryListing const& listing) {
+  std::map<PlaceKey, std::vector<std::pair<std::string, ShardNumbers>>> groups;
+  for (auto const& entry : named) groups[key_of(entry.second)].push_back(entry);
+  std::vector<ShardFiles> shards;
+  for (auto& [key, files] : groups) {
+    ShardFiles shard;
+    shard.shard = {files.front().first, files.front().second};
+    std::vector<std::pair<int, std::string>> parts;
+    for (auto const& [name, numbers] : files) {
+      shard.files.push_back(listing.path / name);
+      if (numbers.part) parts.emplace_back(*numbers.part, name);
+    }
+    if (files.size() > 1 && parts.size() != files.size()) {
+      refuse("two files are of the same rank", listing, files[0].first + " and " + files[1].first,
+             "remove the one that does not belong there, or give --pattern");
+    }
+    if (!parts.empty()) require_all_parts(parts, files.front().second.parts.value_or(0), listing);
+    shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+std::vector<ShardFiles> state_images(DirectoryListing const& listing) {
+  std::set<int> ranks;
+  for (auto const& name : listing.files) {
+    if (auto const file = workspace::parse_state_file(name)) ranks.insert(file->rank);
+  }
+  std::vector<ShardFiles> shards;
+  for (int const rank : ranks) {
+    auto const files = workspace::files_of_rank(listing.files, rank);
+    ShardFiles shard;
+    shard.images = true;
+    shard.shard.numbers.rank = rank;
+    for (auto const& state : workspace::require_one_writer(files, rank, listing.path.string(), operation))
+      shard.files.push_back(listing.path / state.name());
+    shard.shard.name = shard.files.front().filename().string();
+    shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+/// All files are one part of a model.
+std::vector<ShardFiles> one_shard(DirectoryListing const& listing, std::vector<std::string> const& names) {
+  ShardFiles shard;
+  shard.shard.name = listing.path.string();
+  for (auto const& name : names) shard.files.push_back(listing.path / name);
+  return {std::move(shard)};
+}
+
+std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string const& pattern) {
+  std::vector<std::pair<std::string, ShardNumbers>> named;
+  for (auto const& name : listing.files) {
+    if (auto const numbers = match_shard_pattern(pattern, name)) named.emplace_back(name, *numbers);
+  }
+  if (named.empty())
+    refuse("no file fits the pattern \"" + pattern + "\"", listing, {},
+           "write it as the files are named, with {rank} or {tp} and {pp} in place of numbers");
+  return group_by_place(named, listing);
+}
+
+/// One directory per rank, each with the files of one part.
+std::vector<ShardFiles> rank_directories(DirectoryListing const& listing) {
+  std::vector<ShardFiles> shards;
+  for (auto const& name : listing.directories) {
+    auto const numbers = parse_shard_name(name);
+    if (!numbers.has_place()) continue;
+    auto const inner = list_directory(listing.path / name);
+    auto const files = safetensors_of(inner);
+    if (files.empty()) continue;
+    ShardFiles shard;
+    shard.shard = {name, numbers};
+    auto const listed = files_of_index(inner);
+    for (auto const& file : listed ? *listed : files) shard.files.push_back(inner.path / file);
+    shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+}  // namespace
+
+bool DirectoryListing::has(std::string const& name) const {
+  return std::binary_search(files.begin(), files.end(), name);
+}
+
+DirectoryListing list_directory(fs::path const& path) {
+  DirectoryListing listing{.path = path};
+  std::error_code error;
+  fs::directory_iterator at(path, error);
+  if (error) {
+    platform::throw_io(ErrorInfo{.operation = operation,
+                                 .message = "the directory cannot be read",
+                                 .resource = path.string(),
+                                 .remedy = error == std::errc::no_such_file_or_directory ? did_you_mean(path) : ""},
+                       error.value());
+  }
+  for (fs::directory_iterator const end; at != end; at.increment(error)) {
+    std::error_code ignored;
+    auto name = at->path().filename().string();
+    if (at->is_directory(ignored)) {
+      listing.directories.push_back(std::move(name));
+    } else if (at->is_regular_file(ignored)) {
+      listing.files.push_back(std::move(name));
+    }
+    if (error) break;
+  }
+  if (error) platform::throw_io(std::string(operation) + ": readdir", path.string(), error.value());
+  std::sort(listing.files.begin(), listing.files.end());
+  std::sort(listing.directories.begin(), listing.directories.end());
+  return listing;
+}
+
+std::optional<Json> read_json_object(fs::path const& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  auto const file = std::make_shared<FilePool>()->open(path);
+  auto const bad = [&](std::string message, std::string system) {
+    throw FormatError({.operation = operation,
+                       .message = std::move(message),
+                       .resource = path.string(),
+                       .system = std::move(system),
+                       .section = "json"});
+  };
+  if (file->size() > most_json_bytes) bad("this file is too large for a configuration", {});
+  std::string text(static_cast<std::size_t>(file->size()), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
+  Json value;
+  try {
+    value = Json::parse(text);
+  } catch (Json::exception const& e) {
+    bad("this is no JSON", e.what());
+  }
+  if (!value.is_object()) bad("the top level is no JSON object", {});
+  return value;
+}
+
+std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing) {
+  std::vector<std::string> indexes;
+  for (auto const& name : listing.files) {
+    if (name.ends_with(index_suffix)) indexes.push_back(name);
+  }
+  if (indexes.empty()) return std::nullopt;
+  auto const name = listing.has("model.safetensors.index.json") ? "model.safetensors.index.json" : indexes.front();
+  auto const index = read_json_object(listing.path / name);
+  auto const map = index->find("weight_map");
+  if (map == index->end() || !map->is_object())
+    refuse("the index has no weight_map", listing, name, "remove the index or write it again");
+  std::set<std::string> files;
+  for (auto const& [tensor, file] : map->items()) {
+    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
+      refuse("the index names no plain file for \"" + tensor + "\"", listing, file.dump(), "write the index again");
+    files.insert(file.get<std::string>());
+  }
+  for (auto const& file : files) {
+    if (!listing.has(file))
+      refuse("a file that the index lists is missing: " + file, listing, name, "copy it there, the index needs it");
+  }
+  return std::vector<std::string>(files.begin(), files.end());
+}
+
+std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
+                                    AnnouncedGrid const& announced) {
+  if (!pattern.empty()) return by_pattern(listing, pattern);
+  if (auto images = state_images(listing); !images.empty()) return images;
+  if (auto const listed = files_of_index(listing)) return one_shard(listing, *listed);
+  auto const files = safetensors_of(listing);
+  if (files.empty()) {
+    if (auto shards = rank_directories(listing); !shards.empty()) return shards;
+    refuse("there are no shards here", listing,
+           std::to_string(listing.files.size()) + " files, none of a format that can be read",
+           "give the directory that holds the checkpoint's files, or their names by --pattern");
+  }
+  std::vector<std::pair<std::string, ShardNumbers>> placed;
+  std::vector<std::pair<int, std::string>> parts;
+  int count = 0;
+  for (auto const& name : files) {
+    auto const numbers = parse_shard_name(name);
+    if (numbers.has_place()) placed.emplace_back(name, numbers);
+    if (numbers.parts) {
+      parts.emplace_back(numbers.part.value_or(0), name);
+      count = std::max(count, *numbers.parts);
+    }
+  }
+  if (placed.size() == files.size()) return group_by_place(placed, listing);
+  if (files.size() == 1 && announced.tp <= 1 && parts.empty()) return one_shard(listing, files);
+  if (placed.empty() && parts.size() == files.size()) {
+    require_all_parts(parts, count, listing);
+    return one_shard(listing, files);
+  }
+  auto const& odd = placed.empty() ? files.front() : *std::find_if(files.begin(), files.end(), [&](auto const& name) {
+    return !parse_shard_name(name).has_place();
+  });
+  refuse("the names do not say which rank each file is of", listing,
+         std::to_string(files.size()) + " safetensors files, " + odd + " among them",
+         "give --pattern, such as \"part_{rank}.safetensors\", or remove what does not belong there");
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,40 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "workspace/checkpoint/shard_grid.hpp"
+
+namespace crossrank::checkpoint {
+
+/// The files of one shard, before they are opened.
+struct ShardFiles {
+  NamedShard shard{};
+  std::vector<std::filesystem::path> files{};  ///< in order; for a state image the candidates, the newest first
+  bool images = false;                         ///< state images of which the highest that verifies counts
+};
+
+/// What stands in one directory.
+struct DirectoryListing {
+  std::filesystem::path path{};
+  std::vector<std::string> files{};        ///< regular files and links to such, sorted
+  std::vector<std::string> directories{};  ///< sorted
+  [[nodiscard]] bool has(std::string const& name) const;
+};
+
+/// `IoError` when the directory cannot be read, with the name that was probably meant when there is none.
+[[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
+
+/// Groups the safetensors files of a directory (or of one directory per rank) into shards. `FormatError` for a part
+/// that is missing, `UsageError` when the names say nothing.
+[[nodiscard]] std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
+                                                  AnnouncedGrid const& announced);
+
+/// The files that an index lists, which must all be there; nothing when the directory has none. `FormatError`.
+[[nodiscard]] std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing);
+
+/// A JSON file, of 64 MiB at most. `FormatError` when it is no JSON object; nothing when there is no such file.
+[[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path);
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,193 @@
+#include "workspace/checkpoint/shard_names.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::checkpoint {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+/// The number at the start of `text`, which is cut off; nothing when there is none or it is too large.
+std::optional<int> take_number(std::string_view& text) {
+  int value = 0;
+  auto const [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || text.empty() || !is_digit(text.front())) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(stop - text.data()));
+  return value;
+}
+
+/// Letters and, between them, the numbers that follow each word.
+struct Word {
+  std::string text{};
+  std::vector<int> numbers{};
+};
+
+std::vector<Word> words_of(std::string_view name) {
+  std::vector<Word> words;
+  while (!name.empty()) {
+    if (is_letter(name.front())) {
+      Word word;
+      for (; !name.empty() && is_letter(name.front()); name.remove_prefix(1)) word.text += lower(name.front());
+      words.push_back(std::move(word));
+    } else if (is_digit(name.front())) {
+      auto const number = take_number(name);
+      if (!number) return words;
+      if (words.empty()) words.emplace_back();
+      words.back().numbers.push_back(*number);
+    } else {
+      name.remove_prefix(1);
+    }
+  }
+  return words;
+}
+
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> spellings) {
+  return std::find(spellings.begin(), spellings.end(), word) != spellings.end();
+}
+
+/// The name of an axis, or empty.
+std::string_view axis_of(std::string_view word) {
+  if (is_one_of(word, {"tp", "tensor", "tensorparallel"})) return "tp";
+  if (is_one_of(word, {"pp", "pipeline", "stage", "pipelineparallel"})) return "pp";
+  if (is_one_of(word, {"ep", "expert", "expertparallel"})) return "ep";
+  return {};
+}
+
+void assign(ShardNumbers& out, std::string_view axis, int value) {
+  if (axis == "tp" && !out.tp) out.tp = value;
+  if (axis == "pp" && !out.pp) out.pp = value;
+  if (axis == "ep" && !out.ep) out.ep = value;
+  if (axis == "rank" && !out.rank) out.rank = value;
+}
+
+}  // namespace
+
+ShardNumbers parse_shard_name(std::string_view name) {
+  ShardNumbers out;
+  auto const words = words_of(name);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    auto const& word = words[i];
+    auto const* const before = i > 0 ? &words[i - 1] : nullptr;
+    if (word.numbers.empty()) continue;
+    if (word.text == "rank" && before != nullptr && before->numbers.empty() && before->text == "mp") {
+      assign(out, "tp", word.numbers[0]);
+      if (word.numbers.size() > 1) assign(out, "pp", word.numbers[1]);
+      if (word.numbers.size() > 2) assign(out, "ep", word.numbers[2]);
+    } else if (word.text == "rank" && before != nullptr && before->numbers.empty() && !axis_of(before->text).empty()) {
+      assign(out, axis_of(before->text), word.numbers[0]);
+    } else if (word.text == "rank") {
+      assign(out, "rank", word.numbers[0]);
+    } else if (auto const axis = axis_of(word.text); !axis.empty()) {
+      assign(out, axis, word.numbers[0]);
+    } else if (word.text == "of" && before != nullptr && !before->numbers.empty()) {
+      out.part = before->numbers.back();
+      out.parts = word.numbers[0];
+    }
+  }
+  return out;
+}
+
+std::optional<ShardNumbers> match_shard_pattern(std::string_view pattern, std::string_view name) {
+  ShardNumbers out;
+  while (!pattern.empty()) {
+    if (pattern.front() == '*') {
+      for (std::size_t skip = 0; skip <= name.size(); ++skip) {
+        auto const rest = match_shard_pattern(pattern.substr(1), name.substr(skip));
+        if (!rest) continue;
+        if (rest->rank) out.rank = rest->rank;
+        if (rest->tp) out.tp = rest->tp;
+        if (rest->pp) out.pp = rest->pp;
+        if (rest->ep) out.ep = rest->ep;
+        return out;
+      }
+      return std::nullopt;
+    }
+    if (pattern.front() != '{') {
+      if (name.empty() || name.front() != pattern.front()) return std::nullopt;
+      pattern.remove_prefix(1);
+      name.remove_prefix(1);
+      continue;
+    }
+    auto const end = pattern.find('}');
+    auto const axis = pattern.substr(1, end == std::string_view::npos ? end : end - 1);
+    if (end == std::string_view::npos || !is_one_of(axis, {"rank", "tp", "pp", "ep"})) {
+      throw UsageError({.operation = "checkpoint pattern",
+                        .message = "only {rank}, {tp}, {pp} and {ep} stand for numbers",
+                        .got = std::string(pattern)});
+    }
+    auto const number = take_number(name);
+    if (!number) return std::nullopt;
+    assign(out, axis, *number);
+    pattern.remove_prefix(end + 1);
+  }
+  return name.empty() ? std::optional(out) : std::nullopt;
+}
+
+namespace {
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    auto diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      auto const replaced = diagonal + (lower(a[i]) == lower(b[j]) ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::optional<std::string> nearest_name(std::string_view wanted, std::vector<std::string> const& candidates) {
+  auto best = std::max<std::size_t>(2, wanted.size() / 3) + 1;
+  std::optional<std::string> found;
+  for (auto const& candidate : candidates) {
+    if (candidate.size() > 4096 || wanted.size() > 4096) continue;
+    auto const distance = edit_distance(wanted, candidate);
+    if (distance >= best) continue;
+    best = distance;
+    found = candidate;
+  }
+  return found;
+}
+
+bool natural_less(std::string_view a, std::string_view b) noexcept {
+  auto const whole_a = a;
+  auto const whole_b = b;
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a.front()) && is_digit(b.front())) {
+      auto const digits = [](std::string_view& text) {
+        while (text.size() > 1 && text.front() == '0' && is_digit(text[1])) text.remove_prefix(1);
+        std::size_t count = 0;
+        while (count < text.size() && is_digit(text[count])) ++count;
+        auto const found = text.substr(0, count);
+        text.remove_prefix(count);
+        return found;
+      };
+      auto const left = digits(a);
+      auto const right = digits(b);
+      if (left.size() != right.size()) return left.size() < right.size();
+      if (left != right) return left < right;
+    } else {
+      if (a.front() != b.front()) return a.front() < b.front();
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  if (a.empty() != b.empty()) return a.empty();
+  return whole_a < whole_b;
+}
+
+}  // namespace crossrank::checkpoint
