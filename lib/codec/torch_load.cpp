@@ -1,0 +1,121 @@
+#include "lib/codec/torch_load.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/storage.hpp>
+
+#include "lib/core/heap_storage.hpp"
+
+namespace crossrank::codec {
+namespace {
+
+// A view may repeat its elements: this is how much larger than the file the tensors may become.
+constexpr std::uint64_t most_growth = 16;
+constexpr std::uint64_t growth_floor = std::uint64_t{64} << 20;
+// One thread copies as fast as one core can; a second pays for itself from here on.
+constexpr std::uint64_t parallel_bytes = std::uint64_t{32} << 20;
+constexpr unsigned most_threads = 4;
+
+void check_growth(TorchArchive const& archive, std::span<NamedTorchTensor const> tensors) {
+  std::uint64_t total = 0;
+  auto const most = archive.bytes_on_disk() * most_growth + growth_floor;
+  for (auto const& [name, tensor] : tensors) {
+    // Dense tensors view their storage and take nothing of their own.
+    if (!tensor->view.is_dense() && __builtin_add_overflow(total, tensor->nbytes, &total)) total = ~std::uint64_t{0};
+    if (total <= most) continue;
+    throw FormatError({.operation = "torch archive read",
+                       .message = "the tensors repeat their elements too often",
+                       .expected = "at most " + std::to_string(most) + " bytes",
+                       .got = std::to_string(total) + " with \"" + name + "\"",
+                       .resource = archive.name(),
+                       .remedy = "save tensor.contiguous(), or read this tensor by parts",
+                       .section = "data.pkl"});
+  }
+}
+
+/// Storages by number; only those that are wanted.
+using Storages = std::map<std::uint32_t, std::shared_ptr<HeapStorage>>;
+
+/// Reads them all, by several threads where they are large.
+class ParallelRead {
+ public:
+  ParallelRead(TorchArchive const& archive, Storages& storages)
+      : archive_(archive), next_(storages.begin()), end_(storages.end()) {}
+
+  void run(std::uint64_t bytes) {
+    auto const helpers = bytes < parallel_bytes ? 0U : std::min(most_threads, std::thread::hardware_concurrency());
+    {
+      std::vector<std::jthread> threads;
+      for (unsigned i = 1; i < helpers; ++i) threads.emplace_back([this] { work(); });
+      work();
+    }
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void work() noexcept {
+    for (;;) {
+      Storages::iterator mine;
+      {
+        std::lock_guard const lock(mutex_);
+        if (next_ == end_ || failure_) return;
+        mine = next_++;
+      }
+      try {
+        archive_.read_storage(mine->first, {mine->second->data(), mine->second->size_bytes()});
+      } catch (...) {
+        std::lock_guard const lock(mutex_);
+        if (!failure_) failure_ = std::current_exception();
+      }
+    }
+  }
+
+  TorchArchive const& archive_;
+  std::mutex mutex_{};  ///< guards what follows
+  Storages::iterator next_;
+  Storages::iterator end_;
+  std::exception_ptr failure_{};
+};
+
+}  // namespace
+
+StateDict load_tensors(TorchArchive const& archive, std::span<NamedTorchTensor const> tensors) {
+  check_growth(archive, tensors);
+  Storages storages;
+  std::uint64_t bytes = 0;
+  for (auto const& [name, tensor] : tensors) {
+    auto& storage = storages[tensor->storage];
+    if (storage) continue;
+    auto const size = archive.storages()[tensor->storage].bytes;
+    storage = std::make_shared<HeapStorage>(static_cast<std::size_t>(size));
+    bytes += size;
+  }
+  ParallelRead(archive, storages).run(bytes);
+
+  StateDict weights;
+  weights.reserve(tensors.size());
+  for (auto const& [name, tensor] : tensors) {
+    auto const& storage = storages.at(tensor->storage);
+    if (tensor->view.is_dense()) {
+      weights.insert_or_assign(
+          name, spi::tensor_over(storage, static_cast<std::size_t>(tensor->view.first), tensor->shape, tensor->dtype));
+      continue;
+    }
+    auto copy = Tensor::empty(tensor->shape, tensor->dtype);
+    MemorySource const source("", storage);
+    ReadWindow window(source, 0, storage->size_bytes());
+    read_strided(window, tensor->view, 0, copy.mutable_bytes());
+    weights.insert_or_assign(name, std::move(copy));
+  }
+  return weights;
+}
+
+}  // namespace crossrank::codec
