@@ -89,11 +89,30 @@ void fill_slab(node::NodeDomain& domain, Contribution const& contribution, Layou
   CROSSRANK_CRASH_POINT("workspace.publish.copied");
 }
 
-void offer_all(node::NodeDomain& domain, Publication const& publication, std::span<int const> readers) {
-  for (int const reader : readers) {
-    if (publication.slab) domain.arena().offer(*publication.slab, reader);
-    for (auto const& slot : publication.resident) domain.arena().offer(slot, reader);
+/// All or nothing: of offers that are only counted, none may be taken back that was not made.
+void offer_all(node::Arena& arena, Publication const& publication, std::span<int const> readers) {
+  std::vector<std::pair<node::Slot, int>> made;
+  auto const offer = [&](node::Slot const& slot, int reader) {
+    arena.offer(slot, reader);
+    made.emplace_back(slot, reader);
+  };
+  try {
+    for (int const reader : readers) {
+      if (publication.slab) offer(*publication.slab, reader);
+      for (auto const& slot : publication.resident) offer(slot, reader);
+    }
+  } catch (Error const&) {
+    for (auto const& [slot, reader] : made) arena.revoke(slot, reader);
+    throw;
   }
+}
+
+/// Whether the table may stand in the arrival line. With tensors of the arena in it that takes a claim.
+bool fits_line(node::NodeDomain& domain, Publication& publication, std::size_t table_bytes) {
+  if (table_bytes > node::Arrival::inline_bytes) return false;
+  if (publication.resident.empty()) return true;
+  publication.claim = node::open_claim(domain.own_record());
+  return publication.claim.has_value();
 }
 
 }  // namespace
@@ -101,6 +120,7 @@ void offer_all(node::NodeDomain& domain, Publication const& publication, std::sp
 void Publication::describe(node::Post& post) const {
   if (!slab) {
     post.inlined = inlined;
+    if (claim) post.slot = {.id = claim->word, .generation = claim->sequence};
     return;
   }
   post.slot = *slab;
@@ -115,16 +135,16 @@ Publication publish(node::NodeDomain& domain, Contribution const& contribution, 
   auto const config = contribution.config == nullptr ? std::string() : codec::encode_config(*contribution.config);
   codec::TableInput const table{config, layout.entries};
   auto const table_bytes = codec::encoded_size(table);
-  if (small == Inline::allowed && layout.data_bytes == 0 && table_bytes <= node::Arrival::inline_bytes) {
+  if (small == Inline::allowed && layout.data_bytes == 0 && fits_line(domain, publication, table_bytes)) {
     publication.inlined.resize(table_bytes);
     codec::encode(table, publication.inlined);
   } else {
     fill_slab(domain, contribution, layout, table, table_bytes, publication);
   }
   try {
-    offer_all(domain, publication, readers);
+    offer_all(domain.arena(), publication, readers);
   } catch (Error const&) {
-    revoke(domain, publication, readers);
+    if (publication.claim) static_cast<void>(node::win_claim(domain.own_record(), *publication.claim));
     release(domain, publication);
     throw;
   }
@@ -133,9 +153,12 @@ Publication publish(node::NodeDomain& domain, Contribution const& contribution, 
 }
 
 void revoke(node::NodeDomain& domain, Publication const& publication, std::span<int const> readers) noexcept {
+  auto& arena = domain.arena();
+  if (publication.claim && !node::win_claim(domain.own_record(), *publication.claim)) return;
   for (int const reader : readers) {
-    if (publication.slab) domain.arena().revoke(*publication.slab, reader);
-    for (auto const& slot : publication.resident) domain.arena().revoke(slot, reader);
+    // Who has taken the slab takes or declines the rest.
+    if (publication.slab && !arena.revoke(*publication.slab, reader)) continue;
+    for (auto const& slot : publication.resident) arena.revoke(slot, reader);
   }
 }
 
@@ -198,6 +221,14 @@ class Leases {
     return true;
   }
 
+  /// Wins the publication, so that its offers are this reader's; the slab's, if there is one, is part of it.
+  [[nodiscard]] bool win(std::shared_ptr<spi::Storage>& slab) {
+    // The lease first, the bytes after: without it the owner may be writing something else there.
+    if (!at_.is_inline) return take(at_.slot, at_.generation, at_.payload, slab);
+    return how_ != Take::offer || at_.generation == 0 ||
+           node::win_claim(domain_->record(at_.owner), {at_.slot, at_.generation});
+  }
+
   /// The lease of a resident tensor's slot. A slot with several tensors in one publication was offered for each.
   [[nodiscard]] bool take_resident(codec::TableEntry const& entry, std::shared_ptr<spi::Storage>& out) {
     auto const all = domain_->arena_bytes();
@@ -213,14 +244,38 @@ class Leases {
   Take how_;
 };
 
+/// Gives back what a reader that has won a publication does not take of it.
+class Rest {
+ public:
+  Rest(node::NodeDomain& domain, Located const& at, Take how, std::span<codec::TableEntry const> entries)
+      : domain_(domain), at_(at), left_(how == Take::offer ? entries : entries.first(0)) {}
+  ~Rest() {
+    for (auto const& entry : left_) {
+      if (entry.present && entry.slot < domain_.header().slot_capacity)
+        domain_.leases().decline(at_.owner, entry.slot, entry.generation, domain_.rank());
+    }
+  }
+  Rest(Rest const&) = delete;
+  Rest& operator=(Rest const&) = delete;
+  /// Entries are taken in their order.
+  void taken(codec::TableEntry const& entry) noexcept {
+    if (!left_.empty()) left_ = left_.subspan(static_cast<std::size_t>(&entry - left_.data()) + 1);
+  }
+
+ private:
+  node::NodeDomain& domain_;
+  Located const& at_;
+  std::span<codec::TableEntry const> left_;
+};
+
 }  // namespace
 
 bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how, Collector& collector) {
   Leases leases(domain, at, how);
   std::shared_ptr<spi::Storage> slab;
-  // The lease first, the bytes after: without it the owner may be writing something else there.
-  if (!at.is_inline && !leases.take(at.slot, at.generation, at.payload, slab)) return false;
+  if (!leases.win(slab)) return false;
   auto const parts = open_payload(at);
+  Rest rest(*domain, at, how, parts.table.entries);
   collector.expect(parts.table.entries.size());
   if (!parts.table.config.empty()) collector.config(codec::decode_config(parts.table.config));
   auto const data_offset = static_cast<std::size_t>(parts.data.data() - at.payload.data());
@@ -230,6 +285,7 @@ bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at,
     } else if (entry.slot != codec::own_payload) {
       std::shared_ptr<spi::Storage> storage;
       if (!leases.take_resident(entry, storage)) return false;
+      rest.taken(entry);
       collector.tensor(entry.name, spi::tensor_over(std::move(storage), 0, entry.shape, entry.dtype));
     } else if (entry.nbytes == 0) {
       collector.tensor(entry.name, Tensor::empty(entry.shape, entry.dtype));
@@ -241,16 +297,19 @@ bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at,
 }
 
 void decline(node::NodeDomain& domain, Located const& at) noexcept {
+  auto& leases = domain.leases();
+  int const self = domain.rank();
+  // The slab is held while its table is read, and lets the others go with it.
+  bool const won = at.is_inline
+                       ? at.generation != 0 && node::win_claim(domain.record(at.owner), {at.slot, at.generation})
+                       : leases.take(at.owner, at.slot, at.generation, self);
+  if (!won) return;
   try {
     auto const parts = open_payload(at);
-    for (auto const& entry : parts.table.entries) {
-      if (entry.present && entry.slot != codec::own_payload)
-        domain.leases().decline(at.owner, entry.slot, entry.generation, domain.rank());
-    }
-  } catch (
-      Error const&) {  // a table that cannot be read names no slots; the slab's own offer is given back all the same
+    Rest const rest(domain, at, Take::offer, parts.table.entries);
+  } catch (Error const&) {  // a table that cannot be read names no slots; the slab's own lease ends all the same
   }
-  if (!at.is_inline) domain.leases().decline(at.owner, at.slot, at.generation, domain.rank());
+  if (!at.is_inline) leases.drop(at.owner, at.slot, at.generation, self);
 }
 
 }  // namespace crossrank::workspace

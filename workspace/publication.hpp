@@ -12,6 +12,7 @@
 #include <crossrank/state.hpp>
 #include <crossrank/tensor.hpp>
 
+#include "lib/node/claims.hpp"
 #include "lib/node/domain.hpp"
 #include "lib/node/group.hpp"
 
@@ -44,6 +45,7 @@ struct Publication {
   std::size_t bytes = 0;               ///< used of the slab
   std::vector<std::byte> inlined{};    ///< the table, when it fits the line and there is nothing else
   std::vector<node::Slot> resident{};  ///< slots of tensors that lived in the arena
+  std::optional<node::Claim> claim{};  ///< without a slab, when there are such: who wins it disposes of their offers
 
   /// Descriptor for the arrival line.
   void describe(node::Post& post) const;
@@ -65,8 +67,8 @@ void release(node::NodeDomain& domain, Publication const& publication) noexcept;
 struct Located {
   int owner = 0;  ///< rank on the node
   bool is_inline = false;
-  std::uint32_t slot = 0;
-  std::uint64_t generation = 0;
+  std::uint32_t slot = 0;        ///< of the slab; of the claim when inline
+  std::uint64_t generation = 0;  ///< likewise
   std::span<std::byte const> payload{};
 };
 

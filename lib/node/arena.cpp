@@ -202,8 +202,8 @@ void Arena::offer(Slot const& slot, int reader) {
                     .remedy = "drop what was received before"});
 }
 
-void Arena::revoke(Slot const& slot, int reader) noexcept {
-  leases_.revoke(parts_.rank, slot.id, slot.generation, reader);
+bool Arena::revoke(Slot const& slot, int reader) noexcept {
+  return leases_.revoke(parts_.rank, slot.id, slot.generation, reader);
 }
 
 std::optional<Slot> Arena::find(std::byte const* data, std::size_t bytes) const {

@@ -54,7 +54,8 @@ class Arena {
   void abandon() noexcept { reserved_ = 0; }
   /// One offer of `slot` to `reader`. `UsageError` when the reader holds it 4,095 times already.
   void offer(Slot const& slot, int reader);
-  void revoke(Slot const& slot, int reader) noexcept;
+  /// False when the reader has taken it.
+  bool revoke(Slot const& slot, int reader) noexcept;
   /// The slot in use that holds these bytes, or none: the memory is not from here.
   [[nodiscard]] std::optional<Slot> find(std::byte const* data, std::size_t bytes) const;
   /// Ranks that hold an offer or a lease of the slot.

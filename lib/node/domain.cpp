@@ -101,6 +101,7 @@ void NodeDomain::attach(Attachment attachment) {
   attachment_ = std::move(attachment);
   check_control(header(), options_);
   leases_ = std::make_unique<LeaseTable>(control(), options_.ranks);
+  blocks_ = std::make_unique<GroupBlocks>(control(), options_.ranks, options_.rank, attachment_.control_fd);
   arena_ = std::make_unique<Arena>(Arena::Parts{.memory = attachment_.arenas[static_cast<std::size_t>(options_.rank)],
                                                 .fd = attachment_.arena_fd,
                                                 .control_fd = attachment_.control_fd,
@@ -136,7 +137,7 @@ void NodeDomain::attach(Attachment attachment) {
     // The group of all ranks is the first block: nobody makes another before all are ready.
     std::vector<int> all(static_cast<std::size_t>(options_.ranks));
     std::iota(all.begin(), all.end(), 0);
-    static_cast<void>(make_group_block(all, "node"));
+    static_cast<void>(blocks_->make(all, "node", {}));
   }
 }
 
@@ -192,11 +193,11 @@ void NodeDomain::record_departure(int rank, RankState how) const noexcept {
 }
 
 void NodeDomain::ring_groups_of(int rank) const noexcept {
-  auto const made = header().groups_made.load(std::memory_order_acquire);
+  auto const made = blocks_->made();
   for (std::uint32_t index = 0; index < made; ++index) {
-    auto& group = group_block(index);
-    if (group.used.load(std::memory_order_acquire) != block_ready) continue;
-    auto* const members = members_of(index);
+    auto& group = blocks_->header(index);
+    if (BlockLife::unpack(group.life.load(std::memory_order_acquire)).state != BlockState::ready) continue;
+    auto* const members = blocks_->members(index);
     auto const size = std::min(group.size, static_cast<std::uint32_t>(options_.ranks));
     bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) {
       return m.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);
@@ -260,64 +261,6 @@ std::string NodeDomain::describe(int rank) const {
   if (record.in_user_code.load(std::memory_order_relaxed) != 0) text += ", in the caller's code";
   if (auto const words = last_words(rank); !words.empty()) text += ": " + words;
   return text;
-}
-
-std::uint32_t NodeDomain::make_group_block(std::vector<int> const& members, std::string const& name) {
-  auto const bytes = ControlGeometry::group_bytes(static_cast<int>(members.size()));
-  for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
-    // Reserving pages that are reserved already does no harm, and nothing may be touched before.
-    auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
-    if (int const error = reserve_pages(*attachment_.control_fd, offset, bytes); error != 0) {
-      platform::throw_io("make group " + name, "control segment", error, "raise the memory limit of this container");
-    }
-    auto& group = group_block(index);
-    std::uint32_t free = block_free;
-    if (!group.used.compare_exchange_strong(free, block_being_made, std::memory_order_acq_rel)) continue;
-    fill_group_block(index, members, name);
-    return index;
-  }
-  throw UnavailableError({.operation = "make group " + name,
-                          .message = "too many groups at once on this node",
-                          .expected = "at most " + std::to_string(geometry_.group_capacity()),
-                          .remedy = "close groups that are no longer needed"});
-}
-
-void NodeDomain::fill_group_block(std::uint32_t index, std::vector<int> const& members,
-                                  std::string const& name) noexcept {
-  auto& group = group_block(index);
-  auto* const blocks = members_of(index);
-  group.epoch.fetch_add(1, std::memory_order_acq_rel);
-  std::memset(static_cast<void*>(blocks), 0,
-              ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
-  for (std::size_t i = 0; i < members.size(); ++i)
-    blocks[i].domain_rank.store(static_cast<std::uint32_t>(members[i]), std::memory_order_relaxed);
-  group.size = static_cast<std::uint32_t>(members.size());
-  std::memset(group.name, 0, sizeof group.name);
-  name.copy(group.name, sizeof group.name - 1);
-  group.decision.store(Decision{}.pack(), std::memory_order_relaxed);
-  group.members.store(static_cast<std::uint32_t>(members.size()), std::memory_order_relaxed);
-  group.used.store(block_ready, std::memory_order_release);
-  auto high = header().groups_made.load(std::memory_order_relaxed);
-  while (high <= index && !header().groups_made.compare_exchange_weak(high, index + 1, std::memory_order_acq_rel)) {
-  }
-}
-
-GroupHeader& NodeDomain::group_block(std::uint32_t index) const noexcept {
-  return *reinterpret_cast<GroupHeader*>(control() + geometry_.groups_offset() + index * geometry_.group_stride());
-}
-
-MemberBlock* NodeDomain::members_of(std::uint32_t index) const noexcept {
-  return reinterpret_cast<MemberBlock*>(reinterpret_cast<std::byte*>(&group_block(index)) + sizeof(GroupHeader));
-}
-
-Channel* NodeDomain::channels_of(std::uint32_t index) const noexcept {
-  return reinterpret_cast<Channel*>(members_of(index) + group_block(index).size);
-}
-
-void NodeDomain::leave_group_block(std::uint32_t index) noexcept {
-  auto& group = group_block(index);
-  if (group.members.fetch_sub(1, std::memory_order_acq_rel) == 1)
-    group.used.store(block_free, std::memory_order_release);
 }
 
 void NodeDomain::say_last_words(std::string_view words) noexcept {

@@ -11,6 +11,7 @@
 
 #include "lib/node/arena.hpp"
 #include "lib/node/attachment.hpp"
+#include "lib/node/group_blocks.hpp"
 #include "lib/node/layout.hpp"
 #include "lib/node/leases.hpp"
 
@@ -64,14 +65,7 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   /// The last words of a rank that ended by an exception; empty when it left none.
   [[nodiscard]] std::string last_words(int rank) const;
 
-  // blocks of groups
-  /// Takes a block for a group of `members`; `UnavailableError` when there are too many groups at once.
-  [[nodiscard]] std::uint32_t make_group_block(std::vector<int> const& members, std::string const& name);
-  [[nodiscard]] GroupHeader& group_block(std::uint32_t index) const noexcept;
-  [[nodiscard]] MemberBlock* members_of(std::uint32_t index) const noexcept;
-  [[nodiscard]] Channel* channels_of(std::uint32_t index) const noexcept;
-  /// Gives one member's part of the block up; the last one frees it.
-  void leave_group_block(std::uint32_t index) noexcept;
+  [[nodiscard]] GroupBlocks& blocks() const noexcept { return *blocks_; }
 
   /// Publishes why this process is about to end, and fails every group that it is in. Async-signal-unsafe, never
   /// throws.
@@ -86,7 +80,6 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   void attach(Attachment attachment);
   void record_departure(int rank, RankState how) const noexcept;
   void ring_groups_of(int rank) const noexcept;
-  void fill_group_block(std::uint32_t index, std::vector<int> const& members, std::string const& name) noexcept;
   void decide_spinning() noexcept;
   [[nodiscard]] std::byte* control() const noexcept { return attachment_.control->data(); }
   [[nodiscard]] RankRecord* records() const noexcept {
@@ -98,6 +91,7 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   Attachment attachment_;
   std::unique_ptr<OwnerPage> owner_;
   std::unique_ptr<LeaseTable> leases_;
+  std::unique_ptr<GroupBlocks> blocks_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Watcher> watcher_;
   bool may_spin_ = false;

@@ -7,6 +7,7 @@
 
 #include "lib/core/log.hpp"
 #include "lib/node/detail.hpp"
+#include "lib/node/first_cause.hpp"
 #include "lib/node/rank_list.hpp"
 #include "lib/platform/crash_point.hpp"
 
@@ -17,10 +18,11 @@ Group::Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::strin
       block_(block),
       name_(std::move(name)),
       rank_(rank),
-      size_(static_cast<int>(domain_->group_block(block).size)),
-      header_(&domain_->group_block(block)),
-      blocks_(domain_->members_of(block)),
-      channels_(domain_->channels_of(block)) {
+      size_(static_cast<int>(domain_->blocks().header(block).size)),
+      header_(&domain_->blocks().header(block)),
+      blocks_(domain_->blocks().members(block)),
+      channels_(domain_->blocks().channels(block)) {
+  domain_->blocks().join(block, rank_);
   for (int member = 0; member < size_; ++member)
     node_ranks_.push_back(static_cast<int>(blocks_[member].domain_rank.load(std::memory_order_relaxed)));
 }
@@ -31,13 +33,14 @@ std::shared_ptr<Group> Group::of_node(std::shared_ptr<NodeDomain> domain, std::s
 }
 
 Group::~Group() {
-  if (!domain_->is_own_process()) return;
+  // Once this rank has left its node the block may be another group's.
+  if (!domain_->is_own_process() || domain_->has_departed(domain_->rank())) return;
   if (!closed_) {
     blocks_[rank_].gone.store(1, std::memory_order_seq_cst);
     domain_->header().departures.fetch_add(1, std::memory_order_seq_cst);
     ring_all();
   }
-  domain_->leave_group_block(block_);
+  domain_->blocks().leave(block_, rank_);
 }
 
 /// The block of a group to be: given back when the ranks do not agree to use it.
@@ -46,10 +49,10 @@ struct Group::NewBlock {
       : domain(its_domain) {
     std::vector<int> on_node;
     for (int const member : members) on_node.push_back(parent.node_rank(member));
-    index = domain.make_group_block(on_node, name);
+    index = domain.blocks().make(on_node, name, {.parent = parent.block_, .round = parent.posted_ + 1});
   }
   ~NewBlock() {
-    if (!in_use) domain.group_block(index).used.store(block_free, std::memory_order_release);
+    if (!in_use) domain.blocks().discard(index);
   }
   NewBlock(NewBlock const&) = delete;
   NewBlock& operator=(NewBlock const&) = delete;
@@ -87,16 +90,12 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
 
 std::function<bool()> Group::everyone_left() const {
   // Runs inside the domain's own arena: the domain outlives it, and must not be kept alive by it.
-  return [domain = domain_.get(), block = block_, epoch = header_->epoch.load(std::memory_order_relaxed), size = size_,
+  return [domain = domain_.get(), block = block_, life = header_->life.load(std::memory_order_relaxed), size = size_,
           self = rank_] {
-    auto const& header = domain->group_block(block);
-    auto const reused = [&] {
-      return header.used.load(std::memory_order_acquire) != block_ready ||
-             header.epoch.load(std::memory_order_acquire) != epoch;
-    };
+    auto const reused = [&] { return domain->blocks().header(block).life.load(std::memory_order_acquire) != life; };
     if (reused()) return true;
     for (int member = 0; member < size; ++member) {
-      auto const& its = domain->members_of(block)[member];
+      auto const& its = domain->blocks().members(block)[member];
       bool const left = member == self || its.gone.load(std::memory_order_acquire) != 0 ||
                         domain->has_departed(static_cast<int>(its.domain_rank.load(std::memory_order_relaxed)));
       if (!left) return reused();
@@ -142,6 +141,7 @@ void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t fl
   auto& record = domain_->own_record();
   record.last_verb.store(static_cast<std::uint32_t>(post.verb), std::memory_order_relaxed);
   record.last_round.store(round, std::memory_order_relaxed);
+  clear_cause(record.cause);
   progress();
   auto& flight = domain_->flight(domain_->rank());
   // Two threads of this rank may arrive in two groups at once: each takes an entry of its own.
@@ -256,18 +256,19 @@ void Group::advance() noexcept {
     if (verdict == Verdict::mismatch) {
       std::vector<int> blamed;
       auto const text = describe_mismatch(next, blamed);
-      fill_detail(blocks_[rank_].failure, blamed, "", text);
+      fill_failure(blamed, text, "disagreed with others: " + text);
     }
     changed = decide(last, verdict) || changed;
   }
   if (changed) ring_all();
 }
 
-void Group::fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text) noexcept {
+void Group::fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text,
+                 std::string const& fate) noexcept {
   for (;;) {
     auto const last = decision();
     if (last.failed()) return;
-    fill_detail(blocks_[rank_].failure, blamed, "", text);
+    fill_failure(blamed, text, fate);
     if (decide(last, verdict)) break;
   }
   ring_all();
@@ -276,7 +277,9 @@ void Group::fail(Verdict verdict, std::vector<int> const& blamed, std::string co
 
 void Group::abort(std::string_view why) noexcept {
   if (!domain_->is_own_process()) return;
-  fail(Verdict::aborted, {rank_}, std::string(why));
+  std::string const text(why);
+  fail(Verdict::aborted, {rank_}, text, "gave up: " + text);
+  note_cause(decision());
 }
 
 void Group::ring_all() noexcept {

@@ -142,7 +142,12 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] bool has_failed(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] Verdict judge(std::uint64_t round) const noexcept;
   [[nodiscard]] bool decide(Decision from, Verdict verdict) noexcept;
-  void fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text) noexcept;
+  /// Ends the group. `fate` is what happened to the first of those blamed, for ranks of other groups.
+  void fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text, std::string const& fate) noexcept;
+  /// Writes down why the round fails that this member is about to decide; with what came before, if that is known.
+  void fill_failure(std::vector<int> const& blamed, std::string text, std::string const& fate) noexcept;
+  /// What this rank does in its other groups from here on may follow from this failure.
+  void note_cause(Decision decision) const noexcept;
   /// Who is dead or has left and is still waited for.
   [[nodiscard]] std::vector<int> lost_members(Condition& condition) const;
   void fail_lost(Condition& condition) noexcept;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lib/node/detail.hpp"
+#include "lib/node/first_cause.hpp"
 #include "lib/node/rank_list.hpp"
 
 /// What the members of a group are told when a round fails: the same on all of them.
@@ -32,7 +33,29 @@ void Group::throw_if_failed(std::string_view operation) const {
   if (auto const last = decision(); last.failed()) throw_decision(last, operation);
 }
 
+void Group::fill_failure(std::vector<int> const& blamed, std::string text, std::string const& fate) noexcept {
+  auto& own = blocks_[rank_];
+  own.first_cause.state.store(Cause::unset, std::memory_order_relaxed);
+  for (int const member : blamed) {
+    auto const earlier = read_cause(domain_->record(node_rank(member)).cause);
+    if (!earlier) continue;
+    text += "; first cause: " + earlier->sentence();
+    set_cause(own.first_cause, *earlier);
+    break;
+  }
+  // Unless there was something before: what is set stays.
+  set_cause(own.first_cause, {static_cast<int>(domain_->record(node_rank(blamed.front())).global_rank), fate});
+  fill_detail(own.failure, blamed, "", text);
+}
+
+void Group::note_cause(Decision decision) const noexcept {
+  if (!decision.failed()) return;
+  if (auto const cause = read_cause(blocks_[decision.decider].first_cause))
+    set_cause(domain_->own_record().cause, *cause);
+}
+
 void Group::throw_decision(Decision decision, std::string_view operation) const {
+  note_cause(decision);
   auto const& detail = blocks_[decision.decider].failure;
   ErrorInfo info{.operation = std::string(operation),
                  .message = text_of(detail),
@@ -50,6 +73,8 @@ void Group::throw_decision(Decision decision, std::string_view operation) const 
   }
   info.details.push_back("arrived at round " + std::to_string(decision.round) + ": " +
                          (arrived.empty() ? "nobody" : compress(arrived)));
+  if (auto const cause = read_cause(blocks_[decision.decider].first_cause))
+    info.details.push_back("first cause: " + cause->sentence());
   info.details.push_back("decided by rank " + std::to_string(decision.decider) +
                          "; all ranks of the group got this verdict");
   info.group_usable = false;

@@ -64,6 +64,18 @@ struct StartFailure {
   }
 };
 
+/// What failed first, as it travels from group to group with the ranks that give up because of it.
+struct alignas(64) Cause {
+  static constexpr std::uint32_t unset = 0;
+  static constexpr std::uint32_t set = 1;
+  static constexpr std::uint32_t being_set = 2;
+  std::atomic<std::uint32_t> state;  ///< stored last (release)
+  std::uint32_t global_rank;         ///< of the job
+  std::uint32_t text_bytes;
+  char text[180];
+};
+static_assert(std::is_standard_layout_v<Cause> && sizeof(Cause) == 192);
+
 /// One rank's own page: life token, progress, and its last words.
 struct alignas(1024) RankRecord {
   /// Thread id of the rank's library thread, on that thread's robust list: the kernel sets FUTEX_OWNER_DIED when the
@@ -96,8 +108,13 @@ struct alignas(1024) RankRecord {
 
   alignas(64) std::atomic<std::uint32_t> words_bytes;  ///< length of `words`, stored last (release)
   char words[508];                                     ///< why it left: text of the exception that ended it
+
+  Cause cause;  ///< the failure that it has obeyed since it last arrived anywhere: what it does next may follow from it
+
+  /// One word for each publication that travels in an arrival line and refers to tensors of the arena (`claims.hpp`).
+  alignas(64) std::atomic<std::uint64_t> claims[32];
 };
-static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 1024);
+static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 2048);
 
 /// What a rank did last, for a reader that comes after its death; one writer, read with `position` before and after.
 struct FlightEntry {
@@ -179,14 +196,19 @@ struct alignas(64) Detail {
 };
 static_assert(std::is_standard_layout_v<Detail> && sizeof(Detail) == 640);
 
+/// Whether a member uses its block.
+enum Presence : std::uint32_t { not_yet_joined = 0, joined = 1, has_left = 2 };
+
 struct alignas(1024) MemberBlock {
   Arrival arrivals[2];  ///< by parity of the round
   /// The doorbell: bit 0 says that the member sleeps or is about to; a ring adds 2 and clears it.
   alignas(64) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> gone;  ///< 1 once the member has dropped its handle without closing the group
   std::atomic<std::uint32_t> domain_rank;
-  alignas(64) Detail failure;  ///< of a round that this member decided
-  Detail own_error[2];         ///< with `arrival_failed`, by parity of the round, as others may still read the last one
+  std::atomic<std::uint32_t> presence;  ///< Presence
+  alignas(64) Detail failure;           ///< of a round that this member decided
+  Cause first_cause;                    ///< of the same
+  Detail own_error[2];  ///< with `arrival_failed`, by parity of the round, as others may still read the last one
 };
 static_assert(sizeof(MemberBlock) == 3072);
 
@@ -206,13 +228,28 @@ struct alignas(64) Channel {
 };
 static_assert(sizeof(Channel) == 384);
 
-enum BlockUse : std::uint32_t { block_free = 0, block_ready = 1, block_being_made = 2 };
+enum class BlockState : std::uint32_t { free = 0, ready = 1, being_made = 2 };
+
+/// Which of its uses a group block is in, and how far: one word, so that who judges a block and who takes it agree.
+struct BlockLife {
+  std::uint64_t use = 0;  ///< counted from 1
+  int maker = 0;          ///< rank of the node
+  BlockState state = BlockState::free;
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return use << 16 | static_cast<std::uint64_t>(maker) << 4 | static_cast<std::uint64_t>(state);
+  }
+  [[nodiscard]] static BlockLife unpack(std::uint64_t word) noexcept {
+    return {word >> 16, static_cast<int>(word >> 4 & 0xfff), static_cast<BlockState>(word & 0xf)};
+  }
+};
 
 struct alignas(page_bytes) GroupHeader {
-  std::atomic<std::uint32_t> used;     ///< BlockUse; taken by compare-and-swap
-  std::atomic<std::uint32_t> members;  ///< still attached; the last one frees the block
+  std::atomic<std::uint64_t> life;  ///< BlockLife; changed by compare-and-swap
   std::uint32_t size;
-  std::atomic<std::uint32_t> epoch;  ///< counts the block's lives
+  std::uint32_t parent;       ///< block of the group that this one was split from ...
+  std::uint64_t parent_life;  ///< ... as it was then ...
+  std::uint64_t split_round;  ///< ... and the round in which its members learn of it; 0 for the group of all ranks
   char name[128];
   alignas(64) std::atomic<std::uint64_t> decision;
 };

@@ -41,8 +41,8 @@ bool LeaseTable::offer(int owner, std::uint32_t slot, std::uint64_t generation, 
   });
 }
 
-void LeaseTable::revoke(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
-  update(owner, slot, reader, [&](LeaseWord& w) {
+bool LeaseTable::revoke(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
     if (!same(w, generation) || w.offered == 0) return false;
     --w.offered;
     return true;
@@ -66,8 +66,8 @@ bool LeaseTable::share(int owner, std::uint32_t slot, std::uint64_t generation, 
   });
 }
 
-void LeaseTable::decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
-  revoke(owner, slot, generation, reader);
+bool LeaseTable::decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return revoke(owner, slot, generation, reader);
 }
 
 void LeaseTable::drop(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {

@@ -24,14 +24,14 @@ class LeaseTable {
 
   /// Owner: one more offer of this generation to `reader`. False when the word cannot count further.
   [[nodiscard]] bool offer(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
-  /// Owner: takes back what `reader` has not taken of this generation.
-  void revoke(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
+  /// Owner: takes one offer of this generation back. False when there is none: it was taken.
+  bool revoke(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: turns an offer of this generation into a lease. False when there is none: it was revoked.
   [[nodiscard]] bool take(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: one more lease under an offer of this generation that stays. False when there is none.
   [[nodiscard]] bool share(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
-  /// Reader: gives an offer back that it will not take.
-  void decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
+  /// Reader: gives an offer back that it will not take. False when there is none.
+  bool decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: ends one lease.
   void drop(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
 

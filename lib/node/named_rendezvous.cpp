@@ -121,16 +121,19 @@ class NamedRendezvous final : public Rendezvous {
 
   void tell_others(Error const& e) const {
     auto& header = *reinterpret_cast<ControlHeader*>(memory_.control->data());
-    auto const blamed = e.culprits().empty() ? options_.rank : e.culprits().front();
-    auto none = std::uint64_t{0};
-    header.start_failure.compare_exchange_strong(none, StartFailure{e.code(), blamed, options_.ranks}.pack(),
-                                                 std::memory_order_acq_rel);
+    StartFailure const own{e.code(), e.culprits().empty() ? options_.rank : e.culprits().front(), options_.ranks};
+    auto first = std::uint64_t{0};
+    bool const is_first = header.start_failure.compare_exchange_strong(first, own.pack(), std::memory_order_acq_rel);
     header.failures_read.fetch_add(1, std::memory_order_acq_rel);
-    if (control_name_.empty()) return;
-    auto const expected = std::min(static_cast<int>(header.ranks),
-                                   StartFailure::unpack(header.start_failure.load(std::memory_order_acquire)).ranks);
+    if (is_first) first = own.pack();
+    if (!control_name_.empty()) linger(header, StartFailure::unpack(first));
+    if (first != own.pack()) fail_as(StartFailure::unpack(first));
+  }
+
+  void linger(ControlHeader const& header, StartFailure const& failure) const {
+    auto const expected = std::min(header.ranks, static_cast<std::uint32_t>(failure.ranks));
     auto const until = std::min(until_, system().now() + farewell);
-    while (static_cast<int>(header.failures_read.load(std::memory_order_acquire)) < expected && system().now() < until)
+    while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until)
       system().sleep(look_again);
   }
 

@@ -78,8 +78,14 @@ void Group::fail_lost(Condition& condition) noexcept {
            static_cast<std::uint32_t>(RankState::dead);
   });
   if (alive != lost.begin()) lost.erase(alive, lost.end());
+  // Nor is one of several the cause that ended because of what had failed elsewhere.
+  auto const followers = std::stable_partition(lost.begin(), lost.end(), [this](int member) {
+    return domain_->record(node_rank(member)).cause.state.load(std::memory_order_acquire) != Cause::set;
+  });
+  if (followers != lost.begin()) lost.erase(followers, lost.end());
   if (lost.empty() || condition.done()) return;
-  fail(Verdict::lost, lost, named(lost) + " did not arrive: " + domain_->describe(node_rank(lost.front())));
+  auto const fate = domain_->describe(node_rank(lost.front()));
+  fail(Verdict::lost, lost, named(lost) + " did not arrive: " + fate, fate);
 }
 
 void Group::fail_if_lost(Condition& condition) noexcept {
@@ -107,9 +113,9 @@ void Patrol::look(Group::Condition& condition) {
   if (lost) {
     group_.fail_lost(condition);
   } else if (!slow.empty()) {
-    group_.fail(Verdict::timeout, slow,
-                named(slow) + " made no progress for " + milliseconds(patience_.timeout) + ": " +
-                    group_.domain().describe(group_.node_rank(slow.front())));
+    auto const fate = "made no progress for " + milliseconds(patience_.timeout) + ": " +
+                      group_.domain().describe(group_.node_rank(slow.front()));
+    group_.fail(Verdict::timeout, slow, named(slow) + " " + fate, fate);
   }
 }
 

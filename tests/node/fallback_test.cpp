@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <numeric>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -176,10 +177,12 @@ TEST_F(NamedRendezvous, refuses_a_rank_that_comes_twice) {
 }
 
 TEST_F(NamedRendezvous, tells_all_when_they_expect_different_numbers) {
+  std::set<std::vector<int>> blamed;
   for (auto const& error : join_all({options(0, 3), options(1, 3), options(2, 4)})) {
-    EXPECT_THAT(expect_error<MismatchError>(error).culprits, testing::ElementsAre(2));
+    blamed.insert(expect_error<MismatchError>(error).culprits);
     EXPECT_THAT(text_of(error), testing::AllOf(HasSubstr("3 ranks"), HasSubstr("4 ranks")));
   }
+  EXPECT_EQ(blamed.size(), 1U);  // whoever did not fit what the first had made
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 

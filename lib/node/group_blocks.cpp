@@ -1,0 +1,137 @@
+#include "lib/node/group_blocks.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/segment.hpp"
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank::node {
+
+GroupBlocks::GroupBlocks(std::byte* control, int ranks, int rank, std::shared_ptr<platform::Fd> control_fd)
+    : control_(control), geometry_(ranks), rank_(rank), control_fd_(std::move(control_fd)) {}
+
+GroupHeader& GroupBlocks::header(std::uint32_t index) const noexcept {
+  return *reinterpret_cast<GroupHeader*>(control_ + geometry_.groups_offset() + index * geometry_.group_stride());
+}
+
+MemberBlock* GroupBlocks::members(std::uint32_t index) const noexcept {
+  return reinterpret_cast<MemberBlock*>(reinterpret_cast<std::byte*>(&header(index)) + sizeof(GroupHeader));
+}
+
+Channel* GroupBlocks::channels(std::uint32_t index) const noexcept {
+  return reinterpret_cast<Channel*>(members(index) + header(index).size);
+}
+
+std::uint32_t GroupBlocks::made() const noexcept {
+  return reinterpret_cast<ControlHeader*>(control_)->groups_made.load(std::memory_order_acquire);
+}
+
+bool GroupBlocks::departed(int rank) const noexcept {
+  auto const* const records = reinterpret_cast<RankRecord const*>(control_ + geometry_.records_offset());
+  auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
+  return state == RankState::dead || state == RankState::left;
+}
+
+/// Whether members of a block may still learn of it, or have.
+bool GroupBlocks::announced(GroupHeader const& group) const noexcept {
+  if (group.split_round == 0) return true;
+  auto const& parent = header(group.parent);
+  // A member that has passed the split and not joined yet is still inside a call of the parent.
+  if (parent.life.load(std::memory_order_acquire) != group.parent_life) return false;
+  auto const last = Decision::unpack(parent.decision.load(std::memory_order_acquire));
+  return !last.failed() || last.round > group.split_round;
+}
+
+bool GroupBlocks::all_left(std::uint32_t index) const noexcept {
+  auto const& group = header(index);
+  auto const* const all = members(index);
+  auto const size = std::min(group.size, static_cast<std::uint32_t>(geometry_.ranks()));
+  return std::all_of(all, all + size, [&](MemberBlock const& member) {
+    auto const presence = member.presence.load(std::memory_order_seq_cst);
+    return presence == has_left || departed(static_cast<int>(member.domain_rank.load(std::memory_order_relaxed))) ||
+           (presence == not_yet_joined && !announced(group));
+  });
+}
+
+bool GroupBlocks::is_garbage(std::uint32_t index, BlockLife life) const noexcept {
+  switch (life.state) {
+    case BlockState::free: return true;
+    case BlockState::being_made: return departed(life.maker);
+    case BlockState::ready: return all_left(index);
+  }
+  return false;
+}
+
+std::uint32_t GroupBlocks::make(std::vector<int> const& members, std::string const& name, Origin origin) {
+  auto const bytes = ControlGeometry::group_bytes(static_cast<int>(members.size()));
+  for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
+    // Reserving pages that are reserved already does no harm, and nothing may be touched before.
+    auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
+    if (int const error = reserve_pages(*control_fd_, offset, bytes); error != 0) {
+      platform::throw_io("make group " + name, "control segment", error, "raise the memory limit of this container");
+    }
+    auto& word = header(index).life;
+    auto seen = word.load(std::memory_order_acquire);
+    auto life = BlockLife::unpack(seen);
+    if (!is_garbage(index, life)) continue;
+    life = {.use = life.use + 1, .maker = rank_, .state = BlockState::being_made};
+    // Fails when the block has begun another life since it was judged.
+    if (!word.compare_exchange_strong(seen, life.pack(), std::memory_order_acq_rel)) continue;
+    fill(index, members, name, origin);
+    life.state = BlockState::ready;
+    word.store(life.pack(), std::memory_order_release);
+    return index;
+  }
+  throw UnavailableError({.operation = "make group " + name,
+                          .message = "too many groups at once on this node",
+                          .expected = "at most " + std::to_string(geometry_.group_capacity()),
+                          .remedy = "close groups that are no longer needed"});
+}
+
+void GroupBlocks::fill(std::uint32_t index, std::vector<int> const& members, std::string const& name,
+                       Origin origin) noexcept {
+  auto& group = header(index);
+  auto* const blocks = this->members(index);
+  std::memset(static_cast<void*>(blocks), 0,
+              ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
+  for (std::size_t i = 0; i < members.size(); ++i)
+    blocks[i].domain_rank.store(static_cast<std::uint32_t>(members[i]), std::memory_order_relaxed);
+  group.size = static_cast<std::uint32_t>(members.size());
+  group.parent = origin.parent;
+  group.parent_life = header(origin.parent).life.load(std::memory_order_relaxed);
+  group.split_round = origin.round;
+  std::memset(group.name, 0, sizeof group.name);
+  name.copy(group.name, sizeof group.name - 1);
+  group.decision.store(Decision{}.pack(), std::memory_order_relaxed);
+  auto& groups_made = reinterpret_cast<ControlHeader*>(control_)->groups_made;
+  auto high = groups_made.load(std::memory_order_relaxed);
+  while (high <= index && !groups_made.compare_exchange_weak(high, index + 1, std::memory_order_acq_rel)) {
+  }
+}
+
+void GroupBlocks::free(std::uint32_t index, BlockLife from) noexcept {
+  auto expected = from.pack();
+  from.state = BlockState::free;
+  header(index).life.compare_exchange_strong(expected, from.pack(), std::memory_order_acq_rel);
+}
+
+void GroupBlocks::discard(std::uint32_t index) noexcept {
+  free(index, BlockLife::unpack(header(index).life.load(std::memory_order_acquire)));
+}
+
+void GroupBlocks::join(std::uint32_t index, int member) noexcept {
+  members(index)[member].presence.store(joined, std::memory_order_release);
+}
+
+void GroupBlocks::leave(std::uint32_t index, int member) noexcept {
+  auto const life = BlockLife::unpack(header(index).life.load(std::memory_order_acquire));
+  // Two that leave at once: the later one of these sees the other's.
+  members(index)[member].presence.exchange(has_left, std::memory_order_seq_cst);
+  if (all_left(index)) free(index, life);
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,56 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/node/layout.hpp"
+#include "lib/platform/fd.hpp"
+
+namespace crossrank::node {
+
+/// The group blocks of a control segment.
+///
+/// A block is used from `make` until all its members have left, in order or by death. One that was made and never
+/// announced, as its maker died in between or the ranks did not agree, is garbage as soon as the split that would have
+/// announced it has failed. Whoever needs a block takes garbage like a free one.
+class GroupBlocks {
+ public:
+  /// The meeting that announces a block: of which group, in which round. Round 0: none, all ranks know it.
+  struct Origin {
+    std::uint32_t parent = 0;
+    std::uint64_t round = 0;
+  };
+
+  GroupBlocks(std::byte* control, int ranks, int rank, std::shared_ptr<platform::Fd> control_fd);
+
+  /// Takes a block for `members` (ranks of the node); `UnavailableError` when there are too many groups at once.
+  [[nodiscard]] std::uint32_t make(std::vector<int> const& members, std::string const& name, Origin origin);
+  /// Its maker: nobody will join it.
+  void discard(std::uint32_t index) noexcept;
+  void join(std::uint32_t index, int member) noexcept;
+  /// The last member to leave frees the block.
+  void leave(std::uint32_t index, int member) noexcept;
+
+  [[nodiscard]] GroupHeader& header(std::uint32_t index) const noexcept;
+  [[nodiscard]] MemberBlock* members(std::uint32_t index) const noexcept;
+  [[nodiscard]] Channel* channels(std::uint32_t index) const noexcept;
+  /// Blocks from this index on were never used.
+  [[nodiscard]] std::uint32_t made() const noexcept;
+
+ private:
+  [[nodiscard]] bool departed(int rank) const noexcept;
+  [[nodiscard]] bool announced(GroupHeader const& group) const noexcept;
+  [[nodiscard]] bool all_left(std::uint32_t index) const noexcept;
+  [[nodiscard]] bool is_garbage(std::uint32_t index, BlockLife life) const noexcept;
+  void fill(std::uint32_t index, std::vector<int> const& members, std::string const& name, Origin origin) noexcept;
+  void free(std::uint32_t index, BlockLife from) noexcept;
+
+  std::byte* control_;
+  ControlGeometry geometry_;
+  int rank_;
+  std::shared_ptr<platform::Fd> control_fd_;
+};
+
+}  // namespace crossrank::node

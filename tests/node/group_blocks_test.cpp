@@ -1,0 +1,87 @@
+#include "lib/node/group_blocks.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tests/node/node_memory.hpp"
+
+namespace crossrank::node {
+namespace {
+
+/// Three ranks; the group of all is block 0, and all have joined it.
+struct Blocks : testing::Test {
+  Blocks() {
+    EXPECT_EQ(of(0).make({0, 1, 2}, "node", {}), 0U);
+    for (int member = 0; member < 3; ++member) of(member).join(0, member);
+  }
+  [[nodiscard]] GroupBlocks of(int rank) const { return {memory.control->data(), 3, rank, memory.control_fd}; }
+  void die(int rank) const { memory.record(rank).state = static_cast<std::uint32_t>(RankState::dead); }
+  void decide(std::uint64_t round, Verdict verdict) const {
+    of(0).header(0).decision = Decision{round, 0, verdict}.pack();
+  }
+  test::NodeMemory memory{3, 1 << 20};
+  GroupBlocks::Origin const split{.parent = 0, .round = 7};
+};
+
+TEST_F(Blocks, are_free_once_all_members_have_left) {
+  ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
+  of(2).join(1, 0);
+  of(0).join(1, 1);
+  of(2).leave(1, 0);
+  EXPECT_EQ(of(1).make({1, 0}, "other", split), 2U);
+  of(0).leave(1, 1);
+  EXPECT_EQ(BlockLife::unpack(of(0).header(1).life).state, BlockState::free);
+  EXPECT_EQ(of(1).make({1, 0}, "third", split), 1U);
+}
+
+TEST_F(Blocks, are_free_once_the_living_have_left) {
+  ASSERT_EQ(of(0).make({0, 1, 2}, "trio", split), 1U);
+  for (int member = 0; member < 3; ++member) of(member).join(1, member);
+  of(0).leave(1, 0);
+  die(2);
+  EXPECT_EQ(of(0).make({0}, "other", split), 2U);
+  of(1).leave(1, 1);
+  EXPECT_EQ(of(0).make({0}, "third", split), 1U);
+}
+
+TEST_F(Blocks, of_a_maker_who_died_before_it_announced_them_are_garbage) {
+  ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
+  die(2);
+  EXPECT_EQ(of(0).make({0}, "too early", split), 2U);  // the split may still pass, for all that is known
+  decide(7, Verdict::lost);
+  EXPECT_EQ(of(0).make({0}, "in its place", {}), 1U);
+}
+
+TEST_F(Blocks, of_a_maker_who_died_half_way_are_garbage) {
+  of(1).header(1).life = BlockLife{.use = 4, .maker = 1, .state = BlockState::being_made}.pack();
+  EXPECT_EQ(of(0).make({0}, "beside it", split), 2U);
+  die(1);
+  EXPECT_EQ(of(0).make({0}, "in its place", split), 1U);
+  EXPECT_EQ(BlockLife::unpack(of(0).header(1).life).use, 5U);
+}
+
+TEST_F(Blocks, that_were_announced_wait_for_members_who_are_about_to_join) {
+  ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
+  decide(7, Verdict::pass);
+  die(2);
+  EXPECT_EQ(of(1).make({1}, "other", split), 2U);
+  decide(8, Verdict::lost);  // a later round of the parent says nothing about the split
+  EXPECT_EQ(of(1).make({1}, "another", split), 3U);
+}
+
+TEST_F(Blocks, end_with_their_parent_for_members_who_never_joined) {
+  ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
+  decide(7, Verdict::pass_failed);
+  die(2);
+  for (int const member : {0, 1}) of(member).leave(0, member);
+  EXPECT_EQ(of(1).make({1}, "in place of the parent", {}), 0U);
+  EXPECT_EQ(of(1).make({1}, "in place of the child", {}), 1U);
+}
+
+TEST_F(Blocks, that_were_discarded_are_free) {
+  ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
+  of(2).discard(1);
+  EXPECT_EQ(of(0).make({0}, "other", split), 1U);
+}
+
+}  // namespace
+}  // namespace crossrank::node
