@@ -15,7 +15,7 @@ finish() {
 }
 
 # What building the library and the command takes on Debian 12.
-build_packages=(g++ cmake ninja-build pkg-config libboost-dev libboost-filesystem-dev nlohmann-json3-dev libxxhash-dev libcli11-dev)
+build_packages=(g++ cmake ninja-build pkg-config libboost-dev libboost-filesystem-dev nlohmann-json3-dev libxxhash-dev libcereal-dev libcli11-dev)
 
 # Makes sure that Debian packages are there: as root it installs them, with `sudo -n` too, else it names the command.
 need_packages() {

@@ -99,6 +99,25 @@ class CROSSRANK_EXPORT Collective {
   /// Receives into `tensor` the next message of `src`. `MismatchError` when its size or tag is another.
   void recv(Tensor& tensor, int src, Tag tag = {}) const;
 
+  // Objects: scalars, strings, `Json`, and whatever cereal serializes. Defined and described in
+  // <crossrank/objects.hpp>.
+  template <class T>
+  [[nodiscard]] T broadcast_object(T value, Root root = {}) const;
+  template <class T>
+  void broadcast_objects(std::vector<T>& values, Root root = {}) const;
+  template <class T>
+  [[nodiscard]] std::vector<T> all_gather_objects(T const& mine) const;
+  template <class T>
+  [[nodiscard]] std::vector<T> all_gather_object(T const& mine) const;
+  template <class T>
+  [[nodiscard]] std::vector<T> gather_objects(T const& mine, Root root = {}) const;
+  template <class T>
+  [[nodiscard]] T scatter_objects(std::vector<T> const& all, Root root = {}) const;
+  template <class T>
+  void send_object(T const& value, int dst) const;
+  template <class T>
+  [[nodiscard]] T recv_object(int src) const;
+
   /// Makes the groups whose ranks (of this group) are listed, and returns the one that holds this rank, with ranks in
   /// the order of its list. Collective over this group; all ranks give the same lists. A rank in no list gets an empty
   /// handle. `UsageError` for a rank that is unknown or listed twice.

@@ -5,11 +5,14 @@
 #include <crossrank/device.hpp>
 #include <crossrank/dtype.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/helpers.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/log.hpp>
 #include <crossrank/mesh.hpp>
+#include <crossrank/objects.hpp>
 #include <crossrank/parallel.hpp>
 #include <crossrank/safetensors.hpp>
+#include <crossrank/serialize.hpp>
 #include <crossrank/shape.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/statistics.hpp>

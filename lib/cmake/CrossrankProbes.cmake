@@ -12,6 +12,7 @@ find_package(Boost 1.74 REQUIRED COMPONENTS filesystem)
 find_path(CROSSRANK_XXHASH_INCLUDE xxhash.h REQUIRED)
 add_library(crossrank_xxhash INTERFACE)
 target_include_directories(crossrank_xxhash SYSTEM INTERFACE ${CROSSRANK_XXHASH_INCLUDE})
+find_path(CROSSRANK_CEREAL_INCLUDE cereal/cereal.hpp REQUIRED)
 
 # crossrank_version_in(OUT FILE MACRO...): the numbers that a header gives to the macros, joined by dots.
 function(crossrank_version_in out file)
@@ -28,6 +29,9 @@ endfunction()
 
 crossrank_report(nlohmann_json required ${nlohmann_json_VERSION} "JSON in the public interface")
 crossrank_report(Boost required ${Boost_VERSION_STRING} "Interprocess for mappings and layout, Filesystem")
+crossrank_version_in(crossrank_cereal_version ${CROSSRANK_CEREAL_INCLUDE}/cereal/version.hpp CEREAL_VERSION_MAJOR
+                     CEREAL_VERSION_MINOR CEREAL_VERSION_PATCH)
+crossrank_report(cereal required "${crossrank_cereal_version}" "objects in the public interface")
 crossrank_version_in(crossrank_xxhash_version ${CROSSRANK_XXHASH_INCLUDE}/xxhash.h XXH_VERSION_MAJOR XXH_VERSION_MINOR
                      XXH_VERSION_RELEASE)
 crossrank_report(xxHash required "${crossrank_xxhash_version}" "checksums of state files")

@@ -24,11 +24,11 @@ declare -A may=(
 declare -A header_room=(
   [concat]=core [device]=core [dtype]=core [error]=core [export]=core [json]=core [log]=core [rank_span]=core [shape]=core
   [spi/storage]=core [state]=core [tensor]=core [tensor_dict]=core [version]=core
-  [safetensors]=codec
+  [safetensors]=codec [serialize]=codec
   [statistics]=node
   [spi/transport]=spi
   [collective]=collectives [group]=collectives [helpers]=collectives [mesh]=collectives [message_queue]=collectives
-  [objects]=collectives [serialize]=collectives
+  [objects]=collectives
   [nfs_workspace]=workspace [parallel]=workspace [shared_memory_workspace]=workspace [workspace]=workspace
   [workspace_options]=workspace [collective_range]=workspace [range_options]=workspace
   [crossrank]=all

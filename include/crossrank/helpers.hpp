@@ -1,0 +1,172 @@
+#pragma once
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/export.hpp>
+#include <crossrank/objects.hpp>
+
+/// What scripts do around a job, after axolotl's `utils.distributed`. All but the questions are collective. What a
+/// callable throws on one rank reaches its own caller unchanged and every other rank as a `RemoteError` with its type
+/// and text; the group goes on. While a callable runs, the others wait for it up to the group's `user_limit`. Results
+/// travel with their exact bytes, whatever their type.
+namespace crossrank {
+
+/// Who goes first.
+struct First {
+  enum class Of : std::uint8_t { job, node } of = Of::job;
+};
+
+/// More than one rank? Local. No group counts as alone.
+[[nodiscard]] CROSSRANK_EXPORT bool is_distributed(Collective const& world);
+/// Rank 0 of the job, or alone? Local.
+[[nodiscard]] CROSSRANK_EXPORT bool is_main_process(Collective const& world);
+/// First rank of the group on this node, or alone? Local.
+[[nodiscard]] CROSSRANK_EXPORT bool is_local_main_process(Collective const& world);
+/// A barrier; nothing when alone.
+CROSSRANK_EXPORT void barrier(Collective const& world);
+
+namespace detail {
+
+template <class F, class... Arguments>
+using ResultOf = std::remove_cvref_t<std::invoke_result_t<F&, Arguments...>>;
+
+/// Holds what a callable returned, also when that is nothing.
+template <class R>
+struct Kept {
+  std::optional<R> value{};
+  template <class F>
+  void run(F&& body) {
+    value.emplace(body());
+  }
+  [[nodiscard]] R take() { return std::move(*value); }
+};
+template <>
+struct Kept<void> {
+  template <class F>
+  void run(F&& body) {
+    body();
+  }
+  void take() const noexcept {}
+};
+
+/// Whether this rank is one of those that go first.
+[[nodiscard]] CROSSRANK_EXPORT bool goes_first(Collective const& world, First first);
+
+template <class R, class F>
+[[nodiscard]] std::vector<R> gather_results(Collective const& world, char const* operation, F& fn, Root root) {
+  std::vector<R> out;
+  for (auto const& bytes :
+       gather_bytes(world, operation, root.root, [&] { return encode_object(static_cast<R>(fn())); }))
+    out.push_back(decode_object<R>(bytes));
+  return out;
+}
+
+template <class R, class F>
+R broadcast_result(Collective const& world, char const* operation, F&& fn, Root root) {
+  Kept<R> kept;
+  auto const bytes = broadcast_bytes(world, operation, root.root, [&] {
+    kept.run(fn);
+    if constexpr (std::is_void_v<R>) {
+      return Bytes();
+    } else {
+      return encode_object(*kept.value);
+    }
+  });
+  if constexpr (!std::is_void_v<R>) {
+    if (world.rank() != root.root) return decode_object<R>(bytes);
+  }
+  return kept.take();
+}
+
+}  // namespace detail
+
+/// Runs `body` on the first rank (of the job, or of each node), then on all others, and returns when all have ended:
+/// each rank its own result. Two meetings. When the first one throws, the others do not run it.
+template <class F>
+auto zero_first(Collective const& world, F&& body, First first = {}) -> detail::ResultOf<F> {
+  detail::Kept<detail::ResultOf<F>> kept;
+  bool const early = detail::goes_first(world, first);
+  for (bool const turn : {true, false}) {
+    static_cast<void>(detail::all_gather_bytes(world, "zero_first", [&] {
+      if (early == turn) kept.run(body);
+      return detail::Bytes();
+    }));
+  }
+  return kept.take();
+}
+
+/// Runs `body` on rank 0 only and returns when it has ended: its result there and none elsewhere; for a `body` without
+/// one, whether it ran here. One meeting.
+template <class F>
+auto zero_only(Collective const& world, F&& body) {
+  using R = detail::ResultOf<F>;
+  detail::Kept<R> kept;
+  static_cast<void>(detail::broadcast_bytes(world, "zero_only", 0, [&] {
+    kept.run(body);
+    return detail::Bytes();
+  }));
+  if constexpr (std::is_void_v<R>) {
+    return world.rank() == 0;
+  } else {
+    return std::move(kept.value);
+  }
+}
+
+/// Runs `fn` on the root and gives every rank its result. One broadcast.
+template <class F>
+auto compute_and_broadcast(Collective const& world, F&& fn, Root root = {}) -> detail::ResultOf<F> {
+  return detail::broadcast_result<detail::ResultOf<F>>(world, "compute_and_broadcast", fn, root);
+}
+
+/// Runs `fn` everywhere: all results in rank order on the root, none elsewhere. One gather.
+template <class F>
+[[nodiscard]] auto gather_from_all_ranks(Collective const& world, F&& fn, Root root = {}) {
+  return detail::gather_results<detail::ResultOf<F>>(world, "gather_from_all_ranks", fn, root);
+}
+
+/// The same for numbers.
+template <class F>
+requires std::is_arithmetic_v<detail::ResultOf<F>>
+[[nodiscard]] auto gather_scalar_from_all_ranks(Collective const& world, F&& fn, Root root = {}) {
+  return detail::gather_results<detail::ResultOf<F>>(world, "gather_scalar_from_all_ranks", fn, root);
+}
+
+/// Runs `fn` everywhere and `reduce` on the results, in rank order, on the root; gives every rank what that returned.
+/// One gather, one broadcast.
+template <class F, class Reduce>
+auto reduce_and_broadcast(Collective const& world, F&& fn, Reduce&& reduce, Root root = {}) {
+  using Each = detail::ResultOf<F>;
+  auto const values = detail::gather_results<Each>(world, "reduce_and_broadcast", fn, root);
+  using R = detail::ResultOf<Reduce, std::vector<Each> const&>;
+  return detail::broadcast_result<R>(
+      world, "reduce_and_broadcast", [&] { return reduce(values); }, root);
+}
+
+/// Gives every rank the root's dictionary: `Json`, or any map or struct that is an object.
+template <class T>
+[[nodiscard]] T broadcast_dict(Collective const& world, T dict, Root root = {}) {
+  return world.broadcast_object(std::move(dict), root);
+}
+
+/// Runs `body` on this rank; what it throws kills the group first, so that nobody waits for this rank: the others get
+/// `PeerLostError` with the text. Local.
+template <class F>
+decltype(auto) abort_on_throw(Collective const& group, F&& body) {
+  try {
+    return std::forward<F>(body)();
+  } catch (std::exception const& e) {
+    group.abort(e.what());
+    throw;
+  } catch (...) {
+    group.abort("an exception of an unknown type");
+    throw;
+  }
+}
+
+}  // namespace crossrank

@@ -1,0 +1,372 @@
+#pragma once
+#include <array>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <cereal/cereal.hpp>
+#include <cereal/types/array.hpp>
+#include <cereal/types/common.hpp>
+#include <cereal/types/deque.hpp>
+#include <cereal/types/list.hpp>
+#include <cereal/types/map.hpp>
+#include <cereal/types/optional.hpp>
+#include <cereal/types/set.hpp>
+#include <cereal/types/string.hpp>
+#include <cereal/types/tuple.hpp>
+#include <cereal/types/unordered_map.hpp>
+#include <cereal/types/utility.hpp>
+#include <cereal/types/variant.hpp>
+#include <cereal/types/vector.hpp>
+
+#include <crossrank/error.hpp>
+#include <crossrank/export.hpp>
+#include <crossrank/json.hpp>
+
+namespace crossrank {
+
+/// What an object says of its type, so that nobody reads it as another one.
+struct TypeTag {
+  std::string_view name{};    ///< empty: derived from the type
+  std::uint32_t version = 0;  ///< changes with the meaning of the bytes
+};
+
+/// Specialise it for a type of your own: `template <> inline constexpr TypeTag type_tag<Batch>{"batch", 2};`
+template <class T>
+inline constexpr TypeTag type_tag{};
+
+/// Deepest nesting of classes in one object.
+inline constexpr int max_object_depth = 256;
+
+namespace detail {
+
+static_assert(std::endian::native == std::endian::little, "objects travel in little-endian form");
+
+template <class T>
+inline constexpr bool is_pointer_like = std::is_pointer_v<T>;
+template <class T>
+inline constexpr bool is_pointer_like<std::shared_ptr<T>> = true;
+template <class T>
+inline constexpr bool is_pointer_like<std::weak_ptr<T>> = true;
+template <class T, class D>
+inline constexpr bool is_pointer_like<std::unique_ptr<T, D>> = true;
+
+template <class T>
+constexpr void require_plain() {
+  static_assert(!is_pointer_like<T>, "crossrank: a pointer means nothing on another rank; send what it points to");
+  static_assert(!std::is_polymorphic_v<T>, "crossrank: polymorphic types are not sent; send a variant or plain data");
+  static_assert(!std::is_same_v<T, long double>, "crossrank: long double differs between machines; send a double");
+}
+
+/// Elements whose bytes are their value, whatever they are.
+template <class T>
+inline constexpr bool is_raw_element = (std::is_arithmetic_v<T> && !std::is_same_v<T, bool> &&
+                                        !std::is_same_v<T, long double>) ||
+                                       std::is_same_v<T, std::byte>;
+
+}  // namespace detail
+
+/// The archive that cereal writes objects with. `UsageError` for what no reader would accept.
+class CROSSRANK_EXPORT ObjectWriter : public cereal::OutputArchive<ObjectWriter> {
+ public:
+  ObjectWriter();
+  ~ObjectWriter();
+  ObjectWriter(ObjectWriter const&) = delete;
+  ObjectWriter& operator=(ObjectWriter const&) = delete;
+
+  void write(void const* data, std::size_t bytes);
+  void write_count(std::uint64_t count);
+  void write_json(Json const& value);
+  void enter();
+  void leave() noexcept { --depth_; }
+  /// What was written; the writer is empty then.
+  [[nodiscard]] std::vector<std::byte> take();
+
+ private:
+  struct Counted {
+    std::size_t at;
+    std::uint64_t count;
+  };
+  std::vector<std::byte> bytes_{};
+  std::vector<Counted> counted_{};
+  int depth_ = 0;
+};
+
+/// The archive that cereal reads them with: every count is held against the bytes that are left before anything is
+/// allocated. `FormatError` with the byte where it went wrong.
+class CROSSRANK_EXPORT ObjectReader : public cereal::InputArchive<ObjectReader> {
+ public:
+  explicit ObjectReader(std::span<std::byte const> bytes);
+  ~ObjectReader();
+  ObjectReader(ObjectReader const&) = delete;
+  ObjectReader& operator=(ObjectReader const&) = delete;
+
+  void read(void* data, std::size_t bytes);
+  [[nodiscard]] bool read_bool();
+  /// A number of elements of at least `least_bytes` each.
+  [[nodiscard]] std::uint64_t read_count(std::size_t least_bytes = 1);
+  [[nodiscard]] Json read_json();
+  void enter();
+  void leave() noexcept { --depth_; }
+  [[nodiscard]] std::size_t remaining() const noexcept { return bytes_.size() - at_; }
+  [[nodiscard]] std::size_t offset() const noexcept { return at_; }
+  /// `FormatError` when bytes are left.
+  void finish() const;
+  [[noreturn]] void refuse(char const* section, std::string message, std::string expected = {},
+                           std::string got = {}) const;
+
+ private:
+  std::span<std::byte const> bytes_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+};
+
+// What cereal finds for these archives in place of its own: each is more specialised than cereal's.
+
+template <class T>
+void prologue(ObjectWriter& writer, T const&) {
+  detail::require_plain<T>();
+  if constexpr (std::is_class_v<T>) writer.enter();
+}
+template <class T>
+void epilogue(ObjectWriter& writer, T const&) {
+  if constexpr (std::is_class_v<T>) writer.leave();
+}
+template <class T>
+void prologue(ObjectReader& reader, T const&) {
+  detail::require_plain<T>();
+  if constexpr (std::is_class_v<T>) reader.enter();
+}
+template <class T>
+void epilogue(ObjectReader& reader, T const&) {
+  if constexpr (std::is_class_v<T>) reader.leave();
+}
+
+template <class T>
+requires std::is_arithmetic_v<T>
+void save(ObjectWriter& writer, T const& value) { writer.write(&value, sizeof value); }
+template <class T>
+requires std::is_arithmetic_v<T>
+void load(ObjectReader& reader, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    value = reader.read_bool();
+  } else {
+    reader.read(&value, sizeof value);
+  }
+}
+
+template <class T>
+void serialize(ObjectWriter& writer, cereal::NameValuePair<T>& pair) {
+  writer(pair.value);
+}
+template <class T>
+void serialize(ObjectReader& reader, cereal::NameValuePair<T>& pair) {
+  reader(pair.value);
+}
+template <class T>
+void save(ObjectWriter& writer, cereal::SizeTag<T> const& tag) {
+  writer.write_count(static_cast<std::uint64_t>(tag.size));
+}
+template <class T>
+void load(ObjectReader& reader, cereal::SizeTag<T>& tag) {
+  tag.size = reader.read_count();
+}
+template <class T>
+void save(ObjectWriter& writer, cereal::BinaryData<T> const& data) {
+  writer.write(data.data, static_cast<std::size_t>(data.size));
+}
+template <class T>
+void load(ObjectReader& reader, cereal::BinaryData<T>& data) {
+  reader.read(data.data, static_cast<std::size_t>(data.size));
+}
+
+template <class J>
+requires std::same_as<J, Json>
+void save(ObjectWriter& writer, J const& value) { writer.write_json(value); }
+template <class J>
+requires std::same_as<J, Json>
+void load(ObjectReader& reader, J& value) { value = reader.read_json(); }
+
+namespace detail {
+
+template <class Sequence>
+void load_sequence(ObjectReader& reader, Sequence& out) {
+  auto const count = reader.read_count();
+  out.clear();
+  for (std::uint64_t i = 0; i < count; ++i) {  // grows with what arrives, not with what was announced
+    typename Sequence::value_type value{};
+    reader(value);
+    out.push_back(std::move(value));
+  }
+}
+
+}  // namespace detail
+
+template <class T, class A>
+void save(ObjectWriter& writer, std::vector<T, A> const& values) {
+  writer.write_count(values.size());
+  if constexpr (detail::is_raw_element<T>) {
+    writer.write(values.data(), values.size() * sizeof(T));
+  } else {
+    for (T const& value : values) writer(value);
+  }
+}
+template <class T, class A>
+void load(ObjectReader& reader, std::vector<T, A>& values) {
+  if constexpr (detail::is_raw_element<T>) {
+    values.resize(static_cast<std::size_t>(reader.read_count(sizeof(T))));
+    reader.read(values.data(), values.size() * sizeof(T));
+  } else {
+    detail::load_sequence(reader, values);
+  }
+}
+template <class A>
+void save(ObjectWriter& writer, std::vector<bool, A> const& values) {
+  writer.write_count(values.size());
+  for (bool const value : values) writer(value);
+}
+template <class A>
+void load(ObjectReader& reader, std::vector<bool, A>& values) {
+  detail::load_sequence(reader, values);
+}
+template <class T, class A>
+void load(ObjectReader& reader, std::deque<T, A>& values) {
+  detail::load_sequence(reader, values);
+}
+template <class T, class A>
+void load(ObjectReader& reader, std::list<T, A>& values) {
+  detail::load_sequence(reader, values);
+}
+
+namespace detail {
+
+CROSSRANK_EXPORT void write_envelope(ObjectWriter& writer, std::string_view name, std::uint32_t version);
+CROSSRANK_EXPORT void check_envelope(ObjectReader& reader, std::string_view name, std::uint32_t version);
+[[noreturn]] CROSSRANK_EXPORT void refuse_object(ObjectReader const& reader, std::string_view name, char const* why);
+
+template <class T>
+struct TypeName {
+  static std::string get() { return typeid(T).name(); }
+};
+template <class T>
+[[nodiscard]] std::string type_name() {
+  if constexpr (!type_tag<T>.name.empty()) {
+    return std::string(type_tag<T>.name) + (type_tag<T>.version == 0 ? "" : ":" + std::to_string(type_tag<T>.version));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return "bool";
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return (std::is_floating_point_v<T> ? "f" : std::is_signed_v<T> ? "i" : "u") + std::to_string(8 * sizeof(T));
+  } else {
+    return TypeName<T>::get();
+  }
+}
+template <class... T>
+[[nodiscard]] std::string type_names(char const* outer) {
+  std::string out = outer;
+  ((out += (out.back() == '<' ? "" : ",") + type_name<T>()), ...);
+  return out + ">";
+}
+template <>
+struct TypeName<std::string> {
+  static std::string get() { return "string"; }
+};
+template <>
+struct TypeName<Json> {
+  static std::string get() { return "json"; }
+};
+template <class T, class A>
+struct TypeName<std::vector<T, A>> {
+  static std::string get() { return type_names<T>("list<"); }
+};
+template <class T, std::size_t N>
+struct TypeName<std::array<T, N>> {
+  static std::string get() { return type_names<T>("array<") + std::to_string(N); }
+};
+template <class T>
+struct TypeName<std::optional<T>> {
+  static std::string get() { return type_names<T>("optional<"); }
+};
+template <class A, class B>
+struct TypeName<std::pair<A, B>> {
+  static std::string get() { return type_names<A, B>("tuple<"); }
+};
+template <class... T>
+struct TypeName<std::tuple<T...>> {
+  static std::string get() { return type_names<T...>("tuple<"); }
+};
+template <class K, class V, class C, class A>
+struct TypeName<std::map<K, V, C, A>> {
+  static std::string get() { return type_names<K, V>("map<"); }
+};
+
+/// The part of the name that the version is not in.
+template <class T>
+[[nodiscard]] std::string_view tag_name() {
+  if constexpr (!type_tag<T>.name.empty()) {
+    return type_tag<T>.name;
+  } else {
+    static auto const* const name = new std::string(type_name<T>());  // never destroyed: used until the last message
+    return *name;
+  }
+}
+
+}  // namespace detail
+}  // namespace crossrank
+
+CEREAL_SETUP_ARCHIVE_TRAITS(crossrank::ObjectReader, crossrank::ObjectWriter)
+
+namespace crossrank {
+
+/// What can be sent as an object: scalars, strings, `Json`, containers of such, and any type that cereal can serialize.
+template <class T>
+concept Object =
+    std::same_as<T, std::remove_cvref_t<T>> && std::default_initializable<T> && !detail::is_pointer_like<T> &&
+    !std::is_polymorphic_v<T> && !std::same_as<T, long double> &&
+    cereal::traits::is_output_serializable<T, ObjectWriter>::value &&
+    cereal::traits::is_input_serializable<T, ObjectReader>::value;
+
+/// The bytes of an object, with the tag and version of its type.
+///
+/// Local; copies the object once. `UsageError` for what no reader would accept: JSON beyond the limits of a config,
+/// more than `max_object_depth` levels, elements without bytes.
+template <Object T>
+[[nodiscard]] std::vector<std::byte> encode_object(T const& value) {
+  ObjectWriter writer;
+  detail::write_envelope(writer, detail::tag_name<T>(), type_tag<T>.version);
+  writer(value);
+  return writer.take();
+}
+
+/// The inverse, for bytes of anybody: `FormatError` unless they are exactly one object of this type and version. No
+/// more memory is taken than a small multiple of the bytes there are.
+template <Object T>
+[[nodiscard]] T decode_object(std::span<std::byte const> bytes) {
+  ObjectReader reader(bytes);
+  detail::check_envelope(reader, detail::tag_name<T>(), type_tag<T>.version);
+  T value{};
+  try {
+    reader(value);
+  } catch (cereal::Exception const& e) {
+    detail::refuse_object(reader, detail::tag_name<T>(), e.what());
+  }
+  reader.finish();
+  return value;
+}
+
+}  // namespace crossrank

@@ -1,0 +1,13 @@
+#!/bin/bash
+# Checks that each program of this folder is refused by the compiler, for the reason in its first line.
+# Usage: check.sh SOURCE_TREE COMPILER
+set -euo pipefail
+cd "$1"
+for program in tests/codec/refused/*.cpp; do
+  reason=$(sed -n '1s,^// refused: ,,p' "$program")
+  if said=$("$2" -std=c++20 -fsyntax-only -Iinclude "$program" 2>&1); then
+    echo "$program was accepted"
+    exit 1
+  fi
+  [[ -n $reason && $said == *"$reason"* ]] || { echo "$program: not refused because $reason:"; echo "$said"; exit 1; }
+done
