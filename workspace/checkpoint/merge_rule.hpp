@@ -28,6 +28,12 @@ struct MergeRule {
   std::string output_name{};      ///< empty: the input's
   bool drop = false;              ///< a tied copy that is not written
   std::string reason{};           ///< which rule, in words
+  std::vector<int> part_replicas{};  ///< concat: `replicas` of each part, where fused parts differ; empty: `replicas`
+  int rank_block = 0;    ///< concat: so many neighbouring ranks are joined by themselves, their blocks one after another;
+                         ///< 0: all ranks are one block
+  int ep_axis = -1;      ///< pieces of the expert-parallel ranks follow each other along this dimension; -1: they do not
+  int sum_element = -1;  ///< reduce: this element is the sum over ranks, the others must agree (an unpacked shape)
+  bool unproven = false;  ///< only the name says that the shards are pieces: pieces that are equal bit for bit are an error
 };
 
 }  // namespace crossrank::checkpoint

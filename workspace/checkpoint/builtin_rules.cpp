@@ -1,0 +1,167 @@
+#include "workspace/checkpoint/builtin_rules.hpp"
+
+#include <initializer_list>
+#include <utility>
+
+namespace crossrank::checkpoint {
+namespace {
+
+using Rules = std::vector<LayerRule>;
+using Sizes = std::vector<RuleSize>;
+
+LayerRule column(std::string_view pattern, Sizes parts) {
+  return {.pattern = RulePattern(pattern), .cut = Cut::column, .parts = std::move(parts), .inputs = SizeName::hidden};
+}
+
+LayerRule row(std::string_view pattern, SizeName inputs) {
+  return {.pattern = RulePattern(pattern), .cut = Cut::row, .parts = {SizeName::hidden}, .inputs = inputs};
+}
+
+LayerRule replicate(std::string_view pattern) { return {.pattern = RulePattern(pattern), .cut = Cut::replicate}; }
+
+LayerRule vocabulary(std::string_view pattern) {
+  return {.pattern = RulePattern(pattern),
+          .cut = Cut::vocabulary,
+          .parts = {SizeName::vocabulary},
+          .inputs = SizeName::hidden};
+}
+
+LayerRule grouped(LayerRule rule) {
+  rule.grouped = true;
+  return rule;
+}
+
+LayerRule gated(LayerRule rule) {
+  rule.gate = true;
+  return rule;
+}
+
+LayerRule stacked(LayerRule rule, bool transposed = false) {
+  rule.stacked = true;
+  rule.transposed = transposed;
+  return rule;
+}
+
+LayerRule transposed(LayerRule rule) {
+  rule.transposed = true;
+  return rule;
+}
+
+LayerRule only(std::initializer_list<char const*> models, LayerRule rule) {
+  rule.models.assign(models.begin(), models.end());
+  return rule;
+}
+
+/// Layers whose names mean something else in one family stand before the general ones.
+void add_special(Rules& rules) {
+  auto const q = SizeName::query;
+  auto const kv = SizeName::key_value;
+  // Conv1D of GPT-2 stores [in, out].
+  rules.push_back(only({"gpt2"}, transposed(column("**.attn.c_attn", {q, kv, kv}))));
+  rules.push_back(only({"gpt2"}, transposed(row("**.attn.c_proj", SizeName::value))));
+  rules.push_back(only({"gpt2"}, transposed(column("**.mlp.c_fc", {SizeName::ffn}))));
+  rules.push_back(only({"gpt2"}, transposed(row("**.mlp.c_proj", SizeName::ffn))));
+  rules.push_back(only({"gpt_bigcode"}, column("**.attn.c_attn", {q, kv, kv})));
+  rules.push_back(only({"chatglm"}, column("**.self_attention.query_key_value", {q, kv, kv})));
+  rules.push_back(only({"chatglm"}, column("**.mlp.dense_h_to_4h", {SizeName::ffn, SizeName::ffn})));
+  rules.push_back(only({"olmo2", "olmo3"}, column("**.self_attn.q_norm", {q})));
+  rules.push_back(only({"olmo2", "olmo3"}, column("**.self_attn.k_norm", {kv})));
+  rules.push_back(only({"gpt_oss"}, column("**.self_attn.sinks", {SizeName::heads})));
+  // Here gate and up alternate, so that both are cut by one plain cut.
+  rules.push_back(only({"gpt_oss"}, stacked(grouped(column("**.experts.gate_up_proj",
+                                                           {SizeName::expert_ffn, SizeName::expert_ffn})))));
+  rules.push_back(only({"llama4_text", "llama4"}, stacked(column("**.experts.gate_up_proj",
+                                                                 {SizeName::expert_ffn, SizeName::expert_ffn}),
+                                                          true)));
+  rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", SizeName::expert_ffn), true)));
+}
+
+void add_attention(Rules& rules) {
+  auto const q = SizeName::query;
+  auto const kv = SizeName::key_value;
+  rules.push_back(column("**.{self_attn,attn,attention,self_attention}.q_proj", {q}));
+  rules.push_back(column("**.{self_attn,attn,attention,self_attention}.{k_proj,v_proj}", {kv}));
+  rules.push_back(column("**.attention.wq", {q}));
+  rules.push_back(column("**.attention.{wk,wv}", {kv}));
+  rules.push_back(row("**.attention.wo", SizeName::value));
+  rules.push_back(row("**.{self_attn,attn,attention,self_attention}.{o_proj,out_proj,dense}", SizeName::value));
+  rules.push_back(row("**.attn.c_proj", SizeName::value));
+  rules.push_back(column("**.{self_attn,attention}.{qkv_proj,qkv}", {q, kv, kv}));
+  // Megatron and its descendants keep the queries of a key/value head beside it, so that a rank has whole groups.
+  rules.push_back(grouped(column("**.self_attention.linear_qkv", {q, kv, kv})));
+  rules.push_back(grouped(column("**.{attention,self_attention,self_attn}.query_key_value", {q, kv, kv})));
+  rules.push_back(row("**.self_attention.linear_proj", SizeName::value));
+  // Latent attention: what maps into a latent is whole, what maps out of it goes by heads.
+  rules.push_back(replicate("**.self_attn.{q_a_proj,kv_a_proj_with_mqa,q_a_layernorm,kv_a_layernorm}"));
+  auto from_latent = column("**.self_attn.q_b_proj", {q});
+  from_latent.inputs.reset();
+  rules.push_back(from_latent);
+  from_latent.pattern = RulePattern("**.self_attn.kv_b_proj");
+  from_latent.parts = {SizeName::latent_kv};
+  rules.push_back(std::move(from_latent));
+}
+
+void add_experts(Rules& rules) {
+  auto const ffn = SizeName::expert_ffn;
+  rules.push_back(column("**.experts.*.{w1,w3,gate_proj,up_proj}", {ffn}));
+  rules.push_back(row("**.experts.*.{w2,down_proj}", ffn));
+  rules.push_back(column("**.{shared_expert,shared_experts}.{gate_proj,up_proj}", {SizeName::shared_ffn}));
+  rules.push_back(row("**.{shared_expert,shared_experts}.down_proj", SizeName::shared_ffn));
+  rules.push_back(gated(column("**.shared_experts.linear_fc1", {SizeName::shared_ffn})));
+  rules.push_back(row("**.shared_experts.linear_fc2", SizeName::shared_ffn));
+  rules.push_back(gated(column("**.experts.local_experts.*.linear_fc1", {ffn})));
+  rules.push_back(row("**.experts.local_experts.*.linear_fc2", ffn));
+  rules.push_back(stacked(column("**.experts.gate_up_proj", {ffn, ffn})));
+  rules.push_back(stacked(row("**.experts.down_proj", ffn)));
+  rules.push_back(replicate("**.block_sparse_moe.gate"));
+  rules.push_back(replicate("**.mlp.{router,shared_expert_gate}"));
+  rules.push_back(replicate("**.mlp.gate.e_score_correction_bias"));
+  rules.push_back(replicate("**.feed_forward.router"));
+}
+
+void add_feed_forward(Rules& rules) {
+  auto const ffn = SizeName::ffn;
+  // TensorRT-LLM calls a gate what others call a router.
+  rules.push_back(column("transformer.layers.*.mlp.gate", {ffn}));
+  rules.push_back(stacked(column("transformer.layers.*.mlp.fc", {SizeName::expert_ffn, SizeName::expert_ffn})));
+  rules.push_back(stacked(row("transformer.layers.*.mlp.proj", SizeName::expert_ffn)));
+  rules.push_back(column("transformer.layers.*.mlp.fc", {ffn}));
+  rules.push_back(row("transformer.layers.*.mlp.proj", ffn));
+  rules.push_back(replicate("**.mlp.gate"));
+  rules.push_back(column("**.{mlp,feed_forward}.{gate_proj,up_proj}", {ffn}));
+  rules.push_back(row("**.{mlp,feed_forward}.down_proj", ffn));
+  rules.push_back(column("**.mlp.gate_up_proj", {ffn, ffn}));
+  rules.push_back(column("**.mlp.{fc1,c_fc,fc_in,dense_h_to_4h}", {ffn}));
+  rules.push_back(row("**.mlp.{fc2,c_proj,fc_out,dense_4h_to_h}", ffn));
+  rules.push_back(column("**.layers.*.fc1", {ffn}));
+  rules.push_back(row("**.layers.*.fc2", ffn));
+  rules.push_back(column("**.feed_forward.{w1,w3}", {ffn}));
+  rules.push_back(row("**.feed_forward.w2", ffn));
+  rules.push_back(gated(column("**.mlp.linear_fc1", {ffn})));
+  rules.push_back(row("**.mlp.linear_fc2", ffn));
+}
+
+void add_outside_of_layers(Rules& rules) {
+  rules.push_back(replicate("**.{*norm,*layernorm,*layer_norm,*_norm*,ln_*,*_ln,norm1,norm2}"));
+  rules.push_back(replicate("**.layer_norm_{weight,bias}"));
+  rules.push_back(replicate("**.rotary_emb.inv_freq"));
+  rules.push_back(replicate("**.{wpe,position_embedding,position_embeddings,embed_positions,rel_attn_table}"));
+  rules.push_back(replicate("**.{attn,attention}.{masked_bias,rotary_emb}"));
+  rules.push_back(vocabulary(
+      "**.{embed_tokens,embed_in,wte,word_embeddings,tok_embeddings,vocab_embedding,lm_head,embed_out,output_layer}"));
+  rules.push_back(vocabulary("output"));
+}
+
+}  // namespace
+
+std::vector<LayerRule> builtin_rules() {
+  Rules all;
+  add_special(all);
+  add_attention(all);
+  add_experts(all);
+  add_feed_forward(all);
+  add_outside_of_layers(all);
+  return all;
+}
+
+}  // namespace crossrank::checkpoint

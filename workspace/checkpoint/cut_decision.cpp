@@ -1,0 +1,240 @@
+#include "workspace/checkpoint/cut_decision.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/rule_proposal.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+bool all_are(std::span<std::int64_t const> lengths, std::int64_t value) {
+  return std::all_of(lengths.begin(), lengths.end(), [&](std::int64_t length) { return length == value; });
+}
+
+bool all_equal(std::span<std::int64_t const> lengths) { return all_are(lengths, lengths.front()); }
+
+std::int64_t total(std::span<std::int64_t const> lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+}
+
+std::string list(std::span<std::int64_t const> lengths) {
+  std::string text;
+  for (std::size_t i = 0; i < lengths.size() && i < 8; ++i) text += (i == 0 ? "" : ", ") + std::to_string(lengths[i]);
+  return lengths.size() > 8 ? text + ", ..." : text;
+}
+
+/// Widths as small as they get.
+std::vector<std::int64_t> relative(std::vector<std::int64_t> widths) {
+  if (widths.size() < 2) return {};
+  std::int64_t divisor = 0;
+  for (auto const width : widths) divisor = std::gcd(divisor, width);
+  for (auto& width : widths) width /= std::max<std::int64_t>(divisor, 1);
+  return widths;
+}
+
+class Decision {
+ public:
+  Decision(CutQuestion const& question, LayerRule const& rule, ModelSizes const& sizes)
+      : question_(question), rule_(rule), sizes_(sizes), ranks_(static_cast<std::int64_t>(question.outputs.size())) {}
+
+  LayerCut decide() {
+    switch (rule_.cut) {
+      case Cut::column: return column();
+      case Cut::row: return row();
+      case Cut::vocabulary: return vocabulary();
+      default: return {.cut = Cut::replicate, .why = "every rank has all of it"};
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got) const {
+    auto const module = std::string(question_.module);
+    throw FormatError({.operation = "merge rules",
+                       .message = message,
+                       .expected = expected,
+                       .got = got,
+                       .resource = module,
+                       .remedy = propose_rules(module, {"column", "row", "replicate"}),
+                       .section = "shape"});
+  }
+
+  /// The rule's parts with their sizes; an empty one where the config is silent.
+  std::vector<std::optional<std::int64_t>> parts() const {
+    std::vector<std::optional<std::int64_t>> widths;
+    for (auto const& part : rule_.parts) widths.push_back(resolve(part, sizes_));
+    if (rule_.gate && sizes_.gated().value_or(false)) widths.push_back(widths.front());
+    return widths;
+  }
+
+  bool gate_is_unknown() const { return rule_.gate && !sizes_.gated(); }
+
+  LayerCut column() {
+    auto const widths = parts();
+    bool const known = !widths.empty() && std::all_of(widths.begin(), widths.end(), [](auto w) { return w.has_value(); });
+    if (!known || gate_is_unknown() || has_numbers()) return column_by_name();
+    std::vector<std::int64_t> full;
+    for (auto const width : widths) full.push_back(*width);
+    auto const whole = total(full);
+    auto const& out = question_.outputs;
+    if (all_are(out, whole)) {
+      return {.cut = Cut::replicate, .why = "each rank has all " + std::to_string(whole) + " outputs of the config"};
+    }
+    if (total(out) == whole) return column_of(full, out, whole);
+    if (auto const shared = with_shared_heads(full)) return *shared;
+    refuse("the outputs of the shards do not add up to the config's",
+           std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list(out));
+  }
+
+  LayerCut column_of(std::vector<std::int64_t> const& full, std::span<std::int64_t const> out, std::int64_t whole) const {
+    LayerCut cut{.cut = Cut::column, .why = "the shards add up to the config's " + std::to_string(whole) + " outputs"};
+    if (full.size() < 2 || rule_.grouped) return cut;
+    cut.parts = relative(full);
+    auto const unit = total(cut.parts);
+    for (auto const length : out) {
+      if (length % unit != 0) {
+        refuse("the fused parts do not divide over the ranks", "multiples of " + std::to_string(unit) + " outputs", list(out));
+      }
+    }
+    return cut;
+  }
+
+  /// Fewer key/value heads than ranks: neighbours hold the same head.
+  std::optional<LayerCut> with_shared_heads(std::vector<std::int64_t> const& full) const {
+    auto const heads = sizes_[SizeName::kv_heads];
+    if (!heads || !all_equal(question_.outputs)) return std::nullopt;
+    for (auto const copies : {ranks_ / std::max<std::int64_t>(*heads, 1), ranks_}) {
+      if (copies < 2 || ranks_ % copies != 0) continue;
+      std::vector<std::int64_t> widths;
+      std::vector<int> replicas;
+      bool divides = true;
+      for (std::size_t i = 0; i < full.size(); ++i) {
+        bool const shared = rule_.parts[i] == RuleSize(SizeName::key_value);
+        auto const pieces = shared ? ranks_ / copies : ranks_;
+        divides = divides && full[i] % pieces == 0;
+        widths.push_back(full[i] / pieces);
+        replicas.push_back(shared ? static_cast<int>(copies) : 1);
+      }
+      if (!divides || total(widths) != question_.outputs.front()) continue;
+      if (std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; })) continue;
+      LayerCut cut{.cut = Cut::column,
+                   .parts = relative(widths),
+                   .why = std::to_string(*heads) + " key/value heads on " + std::to_string(ranks_) + " ranks: each is on " +
+                          std::to_string(copies) + " neighbours"};
+      if (full.size() == 1) {
+        cut.replicas = replicas.front();
+      } else {
+        cut.part_replicas = replicas;
+      }
+      if (rule_.grouped) cut.rank_block = static_cast<int>(copies);
+      return cut;
+    }
+    return std::nullopt;
+  }
+
+  /// What the name alone allows to say, or the user's word.
+  LayerCut column_by_name() const {
+    auto const& out = question_.outputs;
+    LayerCut cut{.cut = Cut::column,
+                 .replicas = std::max(rule_.replicas, 1),
+                 .unproven = !rule_.from_file && all_equal(out),
+                 .why = rule_.from_file ? "as the rule says" : "by its name"};
+    if (rule_.parts.size() > 1 && !rule_.grouped) cut.parts = relative_parts();
+    if (gate_is_unknown() || (rule_.parts.size() > 1 && !rule_.grouped && cut.parts.empty())) {
+      refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes", list(out));
+    }
+    auto const unit = cut.parts.empty() ? 1 : total(cut.parts);
+    for (auto const length : out) {
+      if (length % unit != 0) refuse("the fused parts do not divide", "multiples of " + std::to_string(unit), list(out));
+    }
+    return cut;
+  }
+
+  /// Widths of parts without their sizes: numbers are relative, equal names are equally wide. Empty: not known.
+  std::vector<std::int64_t> relative_parts() const {
+    if (has_numbers()) {
+      std::vector<std::int64_t> widths;
+      for (auto const& part : rule_.parts) widths.push_back(std::get<std::int64_t>(part));
+      return relative(std::move(widths));
+    }
+    bool const even = std::all_of(rule_.parts.begin(), rule_.parts.end(),
+                                  [&](RuleSize const& part) { return part == rule_.parts.front(); });
+    return even ? std::vector<std::int64_t>(rule_.parts.size(), 1) : std::vector<std::int64_t>();
+  }
+
+  bool has_numbers() const {
+    return !rule_.parts.empty() && std::all_of(rule_.parts.begin(), rule_.parts.end(), [](RuleSize const& part) {
+      return std::holds_alternative<std::int64_t>(part);
+    });
+  }
+
+  LayerCut row() const {
+    auto const& in = question_.inputs;
+    auto const whole = rule_.inputs ? resolve(*rule_.inputs, sizes_) : std::nullopt;
+    if (all_are(in, 0)) return {.cut = Cut::replicate, .why = "a vector of a row-parallel layer is whole on each rank"};
+    if (!whole) {
+      return {.cut = Cut::row,
+              .unproven = !rule_.from_file && all_equal(in),
+              .why = rule_.from_file ? "as the rule says" : "by its name"};
+    }
+    if (all_are(in, *whole)) {
+      return {.cut = Cut::replicate, .why = "each rank has all " + std::to_string(*whole) + " inputs of the config"};
+    }
+    if (total(in) == *whole) {
+      return {.cut = Cut::row, .why = "the shards add up to the config's " + std::to_string(*whole) + " inputs"};
+    }
+    refuse("the inputs of the shards do not add up to the config's",
+           std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list(in));
+  }
+
+  LayerCut vocabulary() const {
+    auto const& out = question_.outputs;
+    auto const& in = question_.inputs;
+    auto const tokens = resolve(rule_.parts.front(), sizes_);
+    auto const hidden = rule_.inputs ? resolve(*rule_.inputs, sizes_) : std::nullopt;
+    if (!tokens) return {.cut = Cut::column, .unproven = all_equal(out), .why = "by its name"};
+    bool const vector = all_are(in, 0);
+    bool const wide = vector || !hidden || all_are(in, *hidden);
+    if (all_are(out, *tokens)) {
+      if (wide) return {.cut = Cut::replicate, .why = "each rank has all " + std::to_string(*tokens) + " tokens"};
+      if (total(in) == *hidden) return {.cut = Cut::row, .why = "the shards add up to the hidden width"};
+    }
+    if (!wide) refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list(in));
+    auto const largest = *std::max_element(out.begin(), out.end());
+    if (total(out) < *tokens) refuse("there are fewer rows than tokens", std::to_string(*tokens), list(out));
+    LayerCut cut{.cut = Cut::column, .why = "the shards add up to " + std::to_string(total(out)) + " rows for the config's " +
+                                            std::to_string(*tokens) + " tokens"};
+    if (total(out) > *tokens) cut.true_outputs = *tokens;
+    if (largest > *tokens && ranks_ > 1) {
+      refuse("each shard has more rows than there are tokens: padded copies, or pieces of a long padding",
+             std::to_string(*tokens) + " tokens", list(out));
+    }
+    return cut;
+  }
+
+  static std::string size_text(std::int64_t tokens, std::optional<std::int64_t> hidden) {
+    return std::to_string(tokens) + " tokens" + (hidden ? ", width " + std::to_string(*hidden) : std::string());
+  }
+
+  CutQuestion const& question_;
+  LayerRule const& rule_;
+  ModelSizes const& sizes_;
+  std::int64_t ranks_;
+};
+
+}  // namespace
+
+std::optional<std::int64_t> resolve(RuleSize const& size, ModelSizes const& sizes) {
+  if (auto const* number = std::get_if<std::int64_t>(&size)) return *number;
+  return sizes[std::get<SizeName>(size)];
+}
+
+LayerCut decide_cut(CutQuestion const& question, LayerRule const& rule, ModelSizes const& sizes) {
+  return Decision(question, rule, sizes).decide();
+}
+
+}  // namespace crossrank::checkpoint

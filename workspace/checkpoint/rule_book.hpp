@@ -1,0 +1,42 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <crossrank/json.hpp>
+
+#include "workspace/checkpoint/merge_rule.hpp"
+#include "workspace/checkpoint/open_sources.hpp"
+#include "workspace/checkpoint/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// How every tensor of a set of shards becomes one: from config, names, shapes and an optional rule file.
+///
+/// Copyable; any thread may ask. It reads no tensor data: what values must agree, the rules say.
+class RuleBook {
+ public:
+  /// `FormatError` for a rule file that is none, `IoError` when it cannot be read. Keeps the set's sources alive.
+  [[nodiscard]] static RuleBook make(ShardSet const& set, std::optional<std::filesystem::path> const& rule_file = {});
+
+  /// The rule for tensor `name` of one pipeline stage and expert rank; `shards[t]` is what tensor-parallel rank t has,
+  /// one of the set's own descriptions, null when it has none.
+  ///
+  /// Results of different stages and expert ranks with the same output name are copies of one tensor (or pieces, where
+  /// the rule has an `ep_axis`). `FormatError` when no rule covers the tensor, with rules that would, and when shapes
+  /// contradict rule, format or each other; `UsageError` for descriptions that are not the set's.
+  [[nodiscard]] MergeRule rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const;
+
+  /// All that decides: the rules in their order, sizes and format hints. Equal books give equal texts.
+  [[nodiscard]] Json to_json() const;
+
+ private:
+  struct State;
+  explicit RuleBook(std::shared_ptr<State const> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<State const> state_;
+};
+
+}  // namespace crossrank::checkpoint

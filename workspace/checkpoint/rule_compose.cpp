@@ -1,0 +1,176 @@
+#include "workspace/checkpoint/rule_compose.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::checkpoint {
+namespace {
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+[[noreturn]] void refuse(LayerOnRanks const& layer, std::string message, std::string expected, std::string got,
+                         std::string remedy) {
+  throw FormatError({.operation = "merge rules",
+                     .message = std::move(message),
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .resource = layer.tensors.front()->name,
+                     .remedy = std::move(remedy),
+                     .section = "shape"});
+}
+
+/// A value for the whole layer.
+MergeRule single_rule(LayerOnRanks const& layer, LayerCut const& cut) {
+  check_alike(layer.tensors, -1);
+  MergeRule rule{.kind = MergeKind::reduce};
+  switch (layer.role) {
+    case TensorRole::input_scale:
+    case TensorRole::output_scale:
+      rule.op = ReduceOp::max;
+      rule.reason = "a scale of activations: the largest covers all ranks";
+      return rule;
+    case TensorRole::input_divisor:
+      rule.op = ReduceOp::min;
+      rule.reason = "a divisor of activations: the smallest covers all ranks";
+      return rule;
+    case TensorRole::cache_scale:
+      rule.op = ReduceOp::max;
+      rule.reason = "a scale of the cache: the largest covers all ranks";
+      return rule;
+    default:
+      rule.kind = MergeKind::replicate;
+      rule.reason = "a " + std::string(to_string(layer.role)) + " of a " + std::string(to_string(cut.cut)) +
+                    "-parallel layer: must agree";
+      return rule;
+  }
+}
+
+/// Whether the seams between shards, and between the parts in them, fall between stored elements.
+void check_seams(LayerOnRanks const& layer, LayerCut const& cut, std::int64_t unit, bool last_may_be_short) {
+  auto const weight = std::accumulate(cut.parts.begin(), cut.parts.end(), std::int64_t{0});
+  for (std::size_t rank = 0; rank < layer.formats.size(); ++rank) {
+    auto const& format = layer.formats[rank];
+    auto const length = cut.cut == Cut::column ? format.outputs() : format.inputs();
+    auto const parts = cut.parts.empty() ? std::vector<std::int64_t>{1} : cut.parts;
+    auto const sum = cut.parts.empty() ? 1 : weight;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      auto const piece = length / sum * parts[i];
+      bool const last = rank + 1 == layer.formats.size() && parts.size() == 1;
+      if (length % sum == 0 && (piece % unit == 0 || (last && last_may_be_short))) continue;
+      auto const side = std::string(cut.cut == Cut::column ? " outputs" : " inputs");
+      refuse(layer, "a seam between shards falls inside what shares one stored value (" +
+                        std::string(to_string(format.format())) + ")",
+             "multiples of " + std::to_string(unit) + side, std::to_string(piece) + side + " on rank " + std::to_string(rank),
+             "merge the unquantized weights and quantize again");
+    }
+  }
+}
+
+MergeRule group_ids_rule(LayerOnRanks const& layer, LayerCut const& cut, int axis) {
+  auto const groups = [&](LayerFormat const& format) {
+    return format.group() > 0 ? divide_up(format.inputs(), format.group()) : std::int64_t{1};
+  };
+  MergeRule rule{.kind = MergeKind::concat, .axis = axis, .add_per_rank = groups(layer.formats.front())};
+  for (auto const& format : layer.formats) {
+    if (groups(format) != rule.add_per_rank) {
+      refuse(layer, "ranks with different numbers of groups", std::to_string(rule.add_per_rank), std::to_string(groups(format)),
+             "merge the unquantized weights and quantize again");
+    }
+  }
+  rule.reason = "group ids of a " + std::string(to_string(cut.cut)) + "-parallel layer: those of rank r grow by r times " +
+                std::to_string(rule.add_per_rank);
+  return rule;
+}
+
+void refuse_activation_order(LayerOnRanks const& layer, LayerCut const& cut) {
+  if (cut.cut != Cut::row || !layer.hints.activation_order) return;
+  auto const format = layer.formats.front().format();
+  if (format != NumberFormat::gptq && format != NumberFormat::compressed_int) return;
+  refuse(layer, "groups in the order of activations cannot be joined along the inputs", "groups in the order of inputs",
+         "desc_act", "quantize the whole model, or without activation order");
+}
+
+MergeRule concat_rule(LayerOnRanks const& layer, LayerCut const& cut, TensorAxes const& axes) {
+  bool const column = cut.cut == Cut::column;
+  int const axis = column ? axes.out : axes.in;
+  auto const unit = column ? axes.out_unit : axes.in_unit;
+  auto const format = layer.formats.front().format();
+  check_alike(layer.tensors, axis);
+  refuse_activation_order(layer, cut);
+  if (layer.role == TensorRole::group_ids) return group_ids_rule(layer, cut, axis);
+  bool const by_block = format == NumberFormat::fp8_block;
+  check_seams(layer, cut, unit, by_block || layer.role == TensorRole::low_rank_a);
+  auto const group = layer.formats.front().group();
+  if (!column && group > 0 && layer.role == TensorRole::weight) check_seams(layer, cut, group, by_block);
+  MergeRule rule{.kind = MergeKind::concat,
+                 .axis = axis,
+                 .parts = cut.parts,
+                 .replicas = cut.replicas,
+                 .part_replicas = cut.part_replicas,
+                 .rank_block = cut.rank_block,
+                 .unproven = cut.unproven};
+  if (cut.true_outputs >= 0 && column) rule.true_size = divide_up(cut.true_outputs, unit);
+  rule.reason = std::string(to_string(cut.cut)) + "-parallel, along dimension " + std::to_string(axis) + ": " + cut.why;
+  if (format != NumberFormat::plain) rule.reason += "; " + std::string(to_string(format));
+  return rule;
+}
+
+}  // namespace
+
+void check_alike(std::span<SourceTensor const* const> tensors, int axis) {
+  auto const& first = *tensors.front();
+  for (std::size_t rank = 1; rank < tensors.size(); ++rank) {
+    auto const& other = *tensors[rank];
+    bool alike = other.dtype == first.dtype && other.shape.size() == first.shape.size();
+    for (std::size_t d = 0; alike && d < first.shape.size(); ++d) {
+      alike = static_cast<int>(d) == axis || other.shape[d] == first.shape[d];
+    }
+    if (alike) continue;
+    throw FormatError({.operation = "merge rules",
+                       .message = "rank " + std::to_string(rank) + " has another tensor than rank 0" +
+                                  (axis >= 0 ? " beside dimension " + std::to_string(axis) : std::string()),
+                       .expected = std::string(name_of(first.dtype)) + " " + to_string(first.shape),
+                       .got = std::string(name_of(other.dtype)) + " " + to_string(other.shape),
+                       .resource = first.name,
+                       .remedy = "check that all files are of one model",
+                       .culprits = {static_cast<int>(rank)},
+                       .section = "shape"});
+  }
+}
+
+MergeRule compose_rule(LayerOnRanks const& layer, LayerCut const& cut) {
+  if (cut.cut != Cut::column && cut.cut != Cut::row) {
+    check_alike(layer.tensors, -1);
+    return {.kind = MergeKind::replicate, .reason = "replicated: " + cut.why};
+  }
+  auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
+  for (std::size_t rank = 1; rank < layer.formats.size(); ++rank) {
+    if (layer.formats[rank].format() != layer.formats.front().format()) {
+      refuse(layer, "the ranks store this layer in different formats", std::string(to_string(layer.formats.front().format())),
+             std::string(to_string(layer.formats[rank].format())) + " on rank " + std::to_string(rank),
+             "check that all files are of one model");
+    }
+    (void)layer.formats[rank].axes(layer.role, *layer.tensors[rank]);
+  }
+  if (layer.role == TensorRole::packed_shape) {
+    check_alike(layer.tensors, -1);
+    return {.kind = MergeKind::reduce,
+            .replicas = cut.replicas,
+            .op = ReduceOp::sum,
+            .reason = "the unpacked shape: recomputed",
+            .sum_element = cut.cut == Cut::column ? 0 : 1};
+  }
+  if (axes.single) return single_rule(layer, cut);
+  if ((cut.cut == Cut::column ? axes.out : axes.in) < 0) {
+    check_alike(layer.tensors, -1);
+    auto const side = std::string(cut.cut == Cut::column ? "outputs" : "inputs");
+    return {.kind = MergeKind::replicate,
+            .reason = "a " + std::string(to_string(layer.role)) + " that does not depend on the " + side + " of a " +
+                      std::string(to_string(cut.cut)) + "-parallel layer: must agree"};
+  }
+  return concat_rule(layer, cut, axes);
+}
+
+}  // namespace crossrank::checkpoint
