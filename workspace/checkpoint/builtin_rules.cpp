@@ -68,11 +68,10 @@ void add_special(Rules& rules) {
   rules.push_back(only({"olmo2", "olmo3"}, column("**.self_attn.k_norm", {kv})));
   rules.push_back(only({"gpt_oss"}, column("**.self_attn.sinks", {SizeName::heads})));
   // Here gate and up alternate, so that both are cut by one plain cut.
-  rules.push_back(only({"gpt_oss"}, stacked(grouped(column("**.experts.gate_up_proj",
-                                                           {SizeName::expert_ffn, SizeName::expert_ffn})))));
-  rules.push_back(only({"llama4_text", "llama4"}, stacked(column("**.experts.gate_up_proj",
-                                                                 {SizeName::expert_ffn, SizeName::expert_ffn}),
-                                                          true)));
+  rules.push_back(only(
+      {"gpt_oss"}, stacked(grouped(column("**.experts.gate_up_proj", {SizeName::expert_ffn, SizeName::expert_ffn})))));
+  rules.push_back(only({"llama4_text", "llama4"},
+                       stacked(column("**.experts.gate_up_proj", {SizeName::expert_ffn, SizeName::expert_ffn}), true)));
   rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", SizeName::expert_ffn), true)));
 }
 

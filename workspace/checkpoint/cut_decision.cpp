@@ -75,7 +75,8 @@ class Decision {
 
   LayerCut column() {
     auto const widths = parts();
-    bool const known = !widths.empty() && std::all_of(widths.begin(), widths.end(), [](auto w) { return w.has_value(); });
+    bool const known =
+        !widths.empty() && std::all_of(widths.begin(), widths.end(), [](auto w) { return w.has_value(); });
     if (!known || gate_is_unknown() || has_numbers()) return column_by_name();
     std::vector<std::int64_t> full;
     for (auto const width : widths) full.push_back(*width);
@@ -90,14 +91,16 @@ class Decision {
            std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list(out));
   }
 
-  LayerCut column_of(std::vector<std::int64_t> const& full, std::span<std::int64_t const> out, std::int64_t whole) const {
+  LayerCut column_of(std::vector<std::int64_t> const& full, std::span<std::int64_t const> out,
+                     std::int64_t whole) const {
     LayerCut cut{.cut = Cut::column, .why = "the shards add up to the config's " + std::to_string(whole) + " outputs"};
     if (full.size() < 2 || rule_.grouped) return cut;
     cut.parts = relative(full);
     auto const unit = total(cut.parts);
     for (auto const length : out) {
       if (length % unit != 0) {
-        refuse("the fused parts do not divide over the ranks", "multiples of " + std::to_string(unit) + " outputs", list(out));
+        refuse("the fused parts do not divide over the ranks", "multiples of " + std::to_string(unit) + " outputs",
+               list(out));
       }
     }
     return cut;
@@ -123,8 +126,8 @@ class Decision {
       if (std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; })) continue;
       LayerCut cut{.cut = Cut::column,
                    .parts = relative(widths),
-                   .why = std::to_string(*heads) + " key/value heads on " + std::to_string(ranks_) + " ranks: each is on " +
-                          std::to_string(copies) + " neighbours"};
+                   .why = std::to_string(*heads) + " key/value heads on " + std::to_string(ranks_) +
+                          " ranks: each is on " + std::to_string(copies) + " neighbours"};
       if (full.size() == 1) {
         cut.replicas = replicas.front();
       } else {
@@ -145,11 +148,13 @@ class Decision {
                  .why = rule_.from_file ? "as the rule says" : "by its name"};
     if (rule_.parts.size() > 1 && !rule_.grouped) cut.parts = relative_parts();
     if (gate_is_unknown() || (rule_.parts.size() > 1 && !rule_.grouped && cut.parts.empty())) {
-      refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes", list(out));
+      refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes",
+             list(out));
     }
     auto const unit = cut.parts.empty() ? 1 : total(cut.parts);
     for (auto const length : out) {
-      if (length % unit != 0) refuse("the fused parts do not divide", "multiples of " + std::to_string(unit), list(out));
+      if (length % unit != 0)
+        refuse("the fused parts do not divide", "multiples of " + std::to_string(unit), list(out));
     }
     return cut;
   }
@@ -206,8 +211,9 @@ class Decision {
     if (!wide) refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list(in));
     auto const largest = *std::max_element(out.begin(), out.end());
     if (total(out) < *tokens) refuse("there are fewer rows than tokens", std::to_string(*tokens), list(out));
-    LayerCut cut{.cut = Cut::column, .why = "the shards add up to " + std::to_string(total(out)) + " rows for the config's " +
-                                            std::to_string(*tokens) + " tokens"};
+    LayerCut cut{.cut = Cut::column,
+                 .why = "the shards add up to " + std::to_string(total(out)) + " rows for the config's " +
+                        std::to_string(*tokens) + " tokens"};
     if (total(out) > *tokens) cut.true_outputs = *tokens;
     if (largest > *tokens && ranks_ > 1) {
       refuse("each shard has more rows than there are tokens: padded copies, or pieces of a long padding",

@@ -12,14 +12,14 @@ namespace crossrank::checkpoint {
 
 /// How one layer is really cut over the ranks, in numbers along its outputs and inputs.
 struct LayerCut {
-  Cut cut = Cut::replicate;             ///< replicate, column or row
-  std::vector<std::int64_t> parts{};    ///< relative widths of fused pieces in one shard; empty: one piece
-  std::vector<int> part_replicas{};     ///< neighbouring ranks with the same piece, per part; empty: `replicas`
-  int replicas = 1;                     ///< the same for all parts
-  int rank_block = 0;                   ///< so many neighbouring ranks are joined by themselves; 0: all at once
-  std::int64_t true_outputs = -1;       ///< outputs without padding; -1: all are real
-  bool unproven = false;                ///< no size says that the shards are pieces, only the name does
-  std::string why{};                    ///< what proves it, in words
+  Cut cut = Cut::replicate;           ///< replicate, column or row
+  std::vector<std::int64_t> parts{};  ///< relative widths of fused pieces in one shard; empty: one piece
+  std::vector<int> part_replicas{};   ///< neighbouring ranks with the same piece, per part; empty: `replicas`
+  int replicas = 1;                   ///< the same for all parts
+  int rank_block = 0;                 ///< so many neighbouring ranks are joined by themselves; 0: all at once
+  std::int64_t true_outputs = -1;     ///< outputs without padding; -1: all are real
+  bool unproven = false;              ///< no size says that the shards are pieces, only the name does
+  std::string why{};                  ///< what proves it, in words
 };
 
 /// What is asked of `decide_cut`: the layer's lengths on each rank, in numbers, not in stored elements.

@@ -60,8 +60,8 @@ std::optional<bool> find_gate(Json const& config, std::string const& model_type)
 
 std::optional<std::int64_t> feed_forward(Json const& config, std::string const& model_type,
                                          std::optional<std::int64_t> hidden) {
-  auto const said = count(config, {"intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim",
-                                   "inter_size"});
+  auto const said = count(
+      config, {"intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "inter_size"});
   if (said) return said;
   // Their model classes take four times the width when the config has no number.
   static constexpr std::array<std::string_view, 5> four_times{"gpt2", "bloom", "falcon", "gpt_bigcode", "gptj"};
@@ -105,7 +105,8 @@ ModelSizes::ModelSizes(Json const& whole) {
   auto kv_heads = count(config, {"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "num_query_groups",
                                  "multi_query_group_num"});
   // Falcon writes both; its older models mean one head whatever the count says.
-  if (flag(config, "multi_query").value_or(false) && !flag(config, "new_decoder_architecture").value_or(false)) kv_heads = 1;
+  if (flag(config, "multi_query").value_or(false) && !flag(config, "new_decoder_architecture").value_or(false))
+    kv_heads = 1;
   if (!kv_heads) kv_heads = heads;
   auto head = count(config, {"head_dim", "head_size", "kv_channels"});
   if (!head && hidden && heads && *hidden % *heads == 0) head = *hidden / *heads;

@@ -9,7 +9,8 @@ namespace crossrank::checkpoint {
 namespace {
 
 bool is_f8(Dtype dtype) {
-  return dtype == Dtype::f8_e4m3 || dtype == Dtype::f8_e5m2 || dtype == Dtype::f8_e4m3fnuz || dtype == Dtype::f8_e5m2fnuz;
+  return dtype == Dtype::f8_e4m3 || dtype == Dtype::f8_e5m2 || dtype == Dtype::f8_e4m3fnuz ||
+         dtype == Dtype::f8_e5m2fnuz;
 }
 
 bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::u8 || dtype == Dtype::f8_e8m0; }
@@ -119,7 +120,8 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
     return;
   }
   if (blocks) {
-    if (order_.transposed || weight.shape[weight.shape.size() - 1] != 16) refuse(weight, "blocks that do not hold 16 bytes each");
+    if (order_.transposed || weight.shape[weight.shape.size() - 1] != 16)
+      refuse(weight, "blocks that do not hold 16 bytes each");
     format_ = NumberFormat::mxfp4;
     group_ = weight_.in_unit = 32;
     set_lengths(weight);
@@ -159,7 +161,9 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
     // GPTQ packs inputs, so its weight is as wide as its scales; AutoAWQ packs outputs.
     bool const gptq = columns == scale.shape[stack + 1];
     format_ = gptq ? NumberFormat::gptq : NumberFormat::awq;
-    weight_ = {.out = static_cast<int>(stack) + 1, .in = static_cast<int>(stack), .out_unit = gptq ? 1 : packing_,
+    weight_ = {.out = static_cast<int>(stack) + 1,
+               .in = static_cast<int>(stack),
+               .out_unit = gptq ? 1 : packing_,
                .in_unit = gptq ? packing_ : 1};
     order_.transposed = true;
     if (!gptq && columns * packing_ != scale.shape[stack + 1]) {
@@ -221,7 +225,8 @@ TensorAxes LayerFormat::vector_axes(SourceTensor const& tensor) const {
 /// A scale or zero point with the dimensions of the weight: along each it has one value per unit, or a single one.
 TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const {
   TensorAxes axes{.out = weight_.out, .in = weight_.in, .out_unit = out_unit};
-  if (tensor.shape.size() <= static_cast<std::size_t>(std::max(axes.out, axes.in))) refuse(tensor, "too few dimensions");
+  if (tensor.shape.size() <= static_cast<std::size_t>(std::max(axes.out, axes.in)))
+    refuse(tensor, "too few dimensions");
   auto const rows = tensor.shape[static_cast<std::size_t>(axes.out)];
   auto const columns = tensor.shape[static_cast<std::size_t>(axes.in)];
   bool const by_block = format_ == NumberFormat::fp8_block;

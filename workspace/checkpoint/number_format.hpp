@@ -33,7 +33,9 @@ struct LayerTensors {
   static constexpr std::size_t role_count = 15;
   std::array<SourceTensor const*, role_count> by_role{};
 
-  [[nodiscard]] SourceTensor const* operator[](TensorRole role) const { return by_role.at(static_cast<std::size_t>(role)); }
+  [[nodiscard]] SourceTensor const* operator[](TensorRole role) const {
+    return by_role.at(static_cast<std::size_t>(role));
+  }
   void set(TensorRole role, SourceTensor const& tensor) { by_role.at(static_cast<std::size_t>(role)) = &tensor; }
 };
 
@@ -56,8 +58,8 @@ struct TensorAxes {
 class LayerFormat {
  public:
   /// Recognises the format by dtypes and shapes, helped by the config. `FormatError` when they contradict each other.
-  [[nodiscard]] static LayerFormat recognise(std::string_view module, LayerTensors const& tensors, LayerHints const& hints,
-                                             LayerOrder order);
+  [[nodiscard]] static LayerFormat recognise(std::string_view module, LayerTensors const& tensors,
+                                             LayerHints const& hints, LayerOrder order);
 
   [[nodiscard]] NumberFormat format() const noexcept { return format_; }
   /// Numbers along the output; that of the bias where there is no weight, 0 where there is neither.

@@ -11,15 +11,16 @@ namespace crossrank::checkpoint {
 
 /// What a quantization config says of one layer.
 struct LayerHints {
-  std::string algorithm{};      ///< "NVFP4", "W4A16_AWQ", "gptq", ...; empty when nothing is said
-  std::int64_t group = 0;       ///< inputs that share a scale; 0: not said
-  std::int64_t block_out = 0;   ///< outputs and inputs of a block that shares a scale; 0: not said
+  std::string algorithm{};     ///< "NVFP4", "W4A16_AWQ", "gptq", ...; empty when nothing is said
+  std::int64_t group = 0;      ///< inputs that share a scale; 0: not said
+  std::int64_t block_out = 0;  ///< outputs and inputs of a block that shares a scale; 0: not said
   std::int64_t block_in = 0;
-  int bits = 0;                 ///< bits of a weight; 0: not said
+  int bits = 0;                   ///< bits of a weight; 0: not said
   bool activation_order = false;  ///< groups follow the order of activations, not of the inputs
 };
 
-/// hf_quant_config.json, or `quantization_config` of config.json (ModelOpt, compressed-tensors, GPTQ, AutoAWQ, FP8, MXFP4).
+/// hf_quant_config.json, or `quantization_config` of config.json (ModelOpt, compressed-tensors, GPTQ, AutoAWQ, FP8,
+/// MXFP4).
 class QuantizationHints {
  public:
   QuantizationHints() = default;

@@ -45,8 +45,8 @@ struct RuleBook::State {
   QuantizationHints hints{};
   RuleGrid grid{};
   RuleFile file{};
-  std::vector<LayerRule> rules{};  ///< the file's first
-  std::vector<Extent> extents{};   ///< in order of memory
+  std::vector<LayerRule> rules{};                                            ///< the file's first
+  std::vector<Extent> extents{};                                             ///< in order of memory
   std::vector<std::unordered_map<std::string_view, LayerTensors>> layers{};  ///< per source
   bool has_embedding = false;
 
@@ -78,13 +78,14 @@ struct RuleBook::State {
         has_embedding = has_embedding || is_embedding(parsed.module);
       }
     }
-    std::sort(extents.begin(), extents.end(), [](Extent const& a, Extent const& b) { return std::less<>{}(a.begin, b.begin); });
+    std::sort(extents.begin(), extents.end(),
+              [](Extent const& a, Extent const& b) { return std::less<>{}(a.begin, b.begin); });
   }
 
   std::size_t source_of(SourceTensor const* tensor) const {
-    auto after = std::upper_bound(extents.begin(), extents.end(), tensor, [](SourceTensor const* wanted, Extent const& extent) {
-      return std::less<>{}(wanted, extent.begin);
-    });
+    auto after = std::upper_bound(
+        extents.begin(), extents.end(), tensor,
+        [](SourceTensor const* wanted, Extent const& extent) { return std::less<>{}(wanted, extent.begin); });
     if (after != extents.begin() && std::less<>{}(tensor, std::prev(after)->end)) return std::prev(after)->source;
     throw UsageError({.operation = "RuleBook.rule_for",
                       .message = "a tensor that is not of the set that the book was made from",
@@ -94,7 +95,8 @@ struct RuleBook::State {
   LayerRule const* find_rule(std::string_view name, TensorName const& parsed, LayerTensors const& layer) const {
     auto const* weight = layer[TensorRole::weight];
     for (auto const& rule : rules) {
-      if (!rule.models.empty() && std::find(rule.models.begin(), rule.models.end(), sizes.model_type()) == rule.models.end())
+      if (!rule.models.empty() &&
+          std::find(rule.models.begin(), rule.models.end(), sizes.model_type()) == rule.models.end())
         continue;
       if (rule.stacked && !rule.from_file && (weight == nullptr || weight->shape.size() < 3)) continue;
       if (rule.pattern.matches(rule.whole_name ? name : parsed.module)) return &rule;
@@ -115,7 +117,8 @@ struct RuleBook::State {
       refuse_uncovered(name, tensors);
     }
     auto merged = rule->whole_name ? by_whole_name(*rule, tensors) : by_layer(*rule, parsed, tensors, sources);
-    merged.reason += " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
+    merged.reason +=
+        " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
     if (merged.output_name.empty() && !rule->rename.empty()) merged.output_name = renamed(*rule, name, parsed);
     return merged;
   }
@@ -127,7 +130,8 @@ struct RuleBook::State {
 
   static MergeRule cache_scale(Tensors const& tensors) {
     check_alike(tensors, -1);
-    return {.kind = MergeKind::reduce, .op = ReduceOp::max, .reason = "a scale of the cache: the largest covers all ranks"};
+    return {
+        .kind = MergeKind::reduce, .op = ReduceOp::max, .reason = "a scale of the cache: the largest covers all ranks"};
   }
 
   bool is_dropped(LayerRule const& rule, TensorName const& parsed) const {
@@ -138,7 +142,8 @@ struct RuleBook::State {
   bool has_tensor(std::string const& name) const {
     return std::any_of(set.sources.begin(), set.sources.end(), [&](auto const& source) {
       auto const tensors = source->tensors();
-      return std::any_of(tensors.begin(), tensors.end(), [&](SourceTensor const& tensor) { return tensor.name == name; });
+      return std::any_of(tensors.begin(), tensors.end(),
+                         [&](SourceTensor const& tensor) { return tensor.name == name; });
     });
   }
 
@@ -155,8 +160,11 @@ struct RuleBook::State {
                            .section = "shape"});
       }
       check_alike(tensors, axis);
-      MergeRule merged{.kind = MergeKind::concat, .axis = axis, .replicas = std::max(rule.replicas, 1),
-                       .true_size = rule.true_size, .add_per_rank = rule.add_per_rank,
+      MergeRule merged{.kind = MergeKind::concat,
+                       .axis = axis,
+                       .replicas = std::max(rule.replicas, 1),
+                       .true_size = rule.true_size,
+                       .add_per_rank = rule.add_per_rank,
                        .reason = "joined along dimension " + std::to_string(axis)};
       for (auto const& part : rule.parts) merged.parts.push_back(std::get<std::int64_t>(part));
       return merged;
@@ -171,7 +179,8 @@ struct RuleBook::State {
     if (is_dropped(rule, parsed)) {
       return {.kind = MergeKind::replicate, .drop = true, .reason = "the same values as the embedding, by name"};
     }
-    LayerOnRanks layer{.module = parsed.module, .role = parsed.role, .tensors = tensors, .hints = hints.of(parsed.module)};
+    LayerOnRanks layer{
+        .module = parsed.module, .role = parsed.role, .tensors = tensors, .hints = hints.of(parsed.module)};
     if (rule.cut == Cut::replicate || rule.cut == Cut::drop) {
       return compose_rule(layer, {.cut = Cut::replicate, .why = "every rank has all of it"});
     }
@@ -210,14 +219,16 @@ MergeRule RuleBook::rule_for(std::string_view name, std::span<SourceTensor const
     }
   }
   if (present.empty()) {
-    throw UsageError({.operation = "RuleBook.rule_for", .message = "no rank has this tensor", .resource = std::string(name)});
+    throw UsageError(
+        {.operation = "RuleBook.rule_for", .message = "no rank has this tensor", .resource = std::string(name)});
   }
   // Experts may live on one tensor-parallel rank each, whole.
   bool const lone_expert = present.size() == 1 && name.find("experts.") != std::string_view::npos;
   if (!missing.empty() && !lone_expert) {
     throw FormatError({.operation = "merge rules",
-                       .message = "missing on " + std::to_string(missing.size()) + " of " + std::to_string(shards.size()) +
-                                  " tensor-parallel ranks, first on rank " + std::to_string(missing.front()),
+                       .message = "missing on " + std::to_string(missing.size()) + " of " +
+                                  std::to_string(shards.size()) + " tensor-parallel ranks, first on rank " +
+                                  std::to_string(missing.front()),
                        .resource = std::string(name),
                        .remedy = "check that all files are there and whole",
                        .culprits = missing,
@@ -225,7 +236,8 @@ MergeRule RuleBook::rule_for(std::string_view name, std::span<SourceTensor const
   }
   auto rule = state_->decide(name, present, sources, shards.size());
   auto const place = state_->set.places.at(sources.front());
-  auto const global = state_->grid.global_name(rule.output_name.empty() ? name : std::string_view(rule.output_name), place);
+  auto const global =
+      state_->grid.global_name(rule.output_name.empty() ? name : std::string_view(rule.output_name), place);
   if (global != name) rule.output_name = global;
   return rule;
 }

@@ -60,9 +60,11 @@ void check_seams(LayerOnRanks const& layer, LayerCut const& cut, std::int64_t un
       bool const last = rank + 1 == layer.formats.size() && parts.size() == 1;
       if (length % sum == 0 && (piece % unit == 0 || (last && last_may_be_short))) continue;
       auto const side = std::string(cut.cut == Cut::column ? " outputs" : " inputs");
-      refuse(layer, "a seam between shards falls inside what shares one stored value (" +
-                        std::string(to_string(format.format())) + ")",
-             "multiples of " + std::to_string(unit) + side, std::to_string(piece) + side + " on rank " + std::to_string(rank),
+      refuse(layer,
+             "a seam between shards falls inside what shares one stored value (" +
+                 std::string(to_string(format.format())) + ")",
+             "multiples of " + std::to_string(unit) + side,
+             std::to_string(piece) + side + " on rank " + std::to_string(rank),
              "merge the unquantized weights and quantize again");
     }
   }
@@ -75,12 +77,12 @@ MergeRule group_ids_rule(LayerOnRanks const& layer, LayerCut const& cut, int axi
   MergeRule rule{.kind = MergeKind::concat, .axis = axis, .add_per_rank = groups(layer.formats.front())};
   for (auto const& format : layer.formats) {
     if (groups(format) != rule.add_per_rank) {
-      refuse(layer, "ranks with different numbers of groups", std::to_string(rule.add_per_rank), std::to_string(groups(format)),
-             "merge the unquantized weights and quantize again");
+      refuse(layer, "ranks with different numbers of groups", std::to_string(rule.add_per_rank),
+             std::to_string(groups(format)), "merge the unquantized weights and quantize again");
     }
   }
-  rule.reason = "group ids of a " + std::string(to_string(cut.cut)) + "-parallel layer: those of rank r grow by r times " +
-                std::to_string(rule.add_per_rank);
+  rule.reason = "group ids of a " + std::string(to_string(cut.cut)) +
+                "-parallel layer: those of rank r grow by r times " + std::to_string(rule.add_per_rank);
   return rule;
 }
 
@@ -148,7 +150,8 @@ MergeRule compose_rule(LayerOnRanks const& layer, LayerCut const& cut) {
   auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
   for (std::size_t rank = 1; rank < layer.formats.size(); ++rank) {
     if (layer.formats[rank].format() != layer.formats.front().format()) {
-      refuse(layer, "the ranks store this layer in different formats", std::string(to_string(layer.formats.front().format())),
+      refuse(layer, "the ranks store this layer in different formats",
+             std::string(to_string(layer.formats.front().format())),
              std::string(to_string(layer.formats[rank].format())) + " on rank " + std::to_string(rank),
              "check that all files are of one model");
     }

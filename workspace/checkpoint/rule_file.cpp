@@ -50,7 +50,8 @@ Json parse_strictly(std::string_view text, std::string const& source) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      refuse(source, "the file", "the key \"" + codec::printable(value.get<std::string>()) + "\" stands twice in one object");
+      refuse(source, "the file",
+             "the key \"" + codec::printable(value.get<std::string>()) + "\" stands twice in one object");
     }
     return true;
   };
@@ -144,7 +145,8 @@ class RuleReader {
   void read_parts(LayerRule& result) {
     auto const* parts = ask("parts");
     if (parts == nullptr) return;
-    if (!parts->is_array() || parts->empty() || parts->size() > max_parts) fail("\"parts\" is no list of 1 to 64 widths");
+    if (!parts->is_array() || parts->empty() || parts->size() > max_parts)
+      fail("\"parts\" is no list of 1 to 64 widths");
     bool named = false;
     for (auto const& part : *parts) {
       result.parts.push_back(size(part, "parts"));
@@ -159,10 +161,14 @@ class RuleReader {
 
   void read_op(LayerRule& result) {
     auto const op = string("op");
-    if (op.empty() || op == "max") result.op = ReduceOp::max;
-    else if (op == "min") result.op = ReduceOp::min;
-    else if (op == "avg") result.op = ReduceOp::avg;
-    else fail("\"op\" is none of max, min, avg");
+    if (op.empty() || op == "max")
+      result.op = ReduceOp::max;
+    else if (op == "min")
+      result.op = ReduceOp::min;
+    else if (op == "avg")
+      result.op = ReduceOp::avg;
+    else
+      fail("\"op\" is none of max, min, avg");
   }
 
   Cut cut() {
@@ -217,9 +223,12 @@ class RuleReader {
       return;
     }
     result.cut = cut();
-    if (result.cut == Cut::reduce) read_op(result);
-    else if (result.cut == Cut::drop) result.tied_to = string("tied_to");
-    else if (result.cut != Cut::replicate) fail("the cut of a tensor is replicate, reduce or drop; else name its \"axis\"");
+    if (result.cut == Cut::reduce)
+      read_op(result);
+    else if (result.cut == Cut::drop)
+      result.tied_to = string("tied_to");
+    else if (result.cut != Cut::replicate)
+      fail("the cut of a tensor is replicate, reduce or drop; else name its \"axis\"");
   }
 
   void read_names(LayerRule& result) {
@@ -258,7 +267,8 @@ RuleFile RuleFile::parse(std::string_view text, std::string const& source) {
     if (key == "sizes") {
       file.sizes = read_sizes(value, source);
     } else if (key == "rules") {
-      if (!value.is_array() || value.size() > max_rules) refuse(source, "\"rules\"", "not a list of at most 10000 rules");
+      if (!value.is_array() || value.size() > max_rules)
+        refuse(source, "\"rules\"", "not a list of at most 10000 rules");
       for (std::size_t i = 0; i < value.size(); ++i) file.rules.push_back(RuleReader(value[i], i, source).read());
     } else if (key != "comment") {
       refuse(source, "the file", "the key \"" + codec::printable(key) + "\" means nothing here");

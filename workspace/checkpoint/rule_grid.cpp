@@ -25,7 +25,8 @@ template <std::size_t N>
 std::optional<Numbered> find_number(std::string_view name, std::array<std::string_view, N> const& containers) {
   auto const parts = split_name(name);
   for (std::size_t i = 1; i < parts.size(); ++i) {
-    if (!is_number(parts[i]) || std::find(containers.begin(), containers.end(), parts[i - 1]) == containers.end()) continue;
+    if (!is_number(parts[i]) || std::find(containers.begin(), containers.end(), parts[i - 1]) == containers.end())
+      continue;
     auto const begin = static_cast<std::size_t>(parts[i].data() - name.data());
     std::int64_t number = 0;
     std::from_chars(parts[i].data(), parts[i].data() + parts[i].size(), number);
@@ -62,7 +63,8 @@ bool counts_from_zero(std::set<std::int64_t> const& numbers) {
 }
 
 bool all_count_from_zero(Members const& members) {
-  return std::all_of(members.begin(), members.end(), [](auto const& member) { return counts_from_zero(member.second); });
+  return std::all_of(members.begin(), members.end(),
+                     [](auto const& member) { return counts_from_zero(member.second); });
 }
 
 [[noreturn]] void refuse(std::string const& what, std::string const& where, std::string const& problem) {
@@ -89,7 +91,8 @@ void RuleGrid::number_layers(ShardSet const& set, ModelSizes const& sizes) {
   std::map<std::string, Members> stacks;
   for (std::size_t i = 0; i < set.sources.size(); ++i) {
     for (auto const& tensor : set.sources[i]->tensors()) {
-      if (auto const layer = find_layer(tensor.name)) stacks[std::string(layer->before)][set.places[i].pp].insert(layer->number);
+      if (auto const layer = find_layer(tensor.name))
+        stacks[std::string(layer->before)][set.places[i].pp].insert(layer->number);
     }
   }
   for (auto const& [before, stages] : stacks) {
@@ -122,10 +125,11 @@ void RuleGrid::number_experts(ShardSet const& set, ModelSizes const& sizes) {
     auto const& before = key.first;
     if (disjoint(members)) continue;
     bool const whole = said && std::all_of(members.begin(), members.end(), [&](auto const& member) {
-      return static_cast<std::int64_t>(member.second.size()) == *said;
-    });
+                         return static_cast<std::int64_t>(member.second.size()) == *said;
+                       });
     if (whole) continue;  // every expert rank has all of them: copies
-    if (!all_count_from_zero(members)) refuse("the experts of the expert-parallel ranks", before + "*", "overlap in part");
+    if (!all_count_from_zero(members))
+      refuse("the experts of the expert-parallel ranks", before + "*", "overlap in part");
     std::int64_t offset = 0;
     for (auto const& [rank, experts] : members) {
       expert_offsets_[{before, key.second, rank}] = offset;

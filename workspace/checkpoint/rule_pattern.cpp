@@ -12,12 +12,13 @@ constexpr std::size_t max_pattern_bytes = 1024;
 constexpr std::size_t max_choices = 64;
 
 [[noreturn]] void refuse(std::string_view text, std::size_t at, std::string problem) {
-  throw FormatError({.operation = "rule pattern",
-                     .message = std::move(problem),
-                     .resource = std::string(text.substr(0, 100)),
-                     .remedy = "write names with dots; `*` inside an element, `**` for any elements, `{a,b}` for a choice",
-                     .section = "pattern",
-                     .offset = at});
+  throw FormatError(
+      {.operation = "rule pattern",
+       .message = std::move(problem),
+       .resource = std::string(text.substr(0, 100)),
+       .remedy = "write names with dots; `*` inside an element, `**` for any elements, `{a,b}` for a choice",
+       .section = "pattern",
+       .offset = at});
 }
 
 bool glob(std::string_view pattern, std::string_view text) {

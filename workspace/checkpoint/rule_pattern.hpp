@@ -5,7 +5,8 @@
 
 namespace crossrank::checkpoint {
 
-/// A pattern of dotted names: `*` stands for any text inside one element, `**` as an element for any number of elements,
+/// A pattern of dotted names: `*` stands for any text inside one element, `**` as an element for any number of
+/// elements,
 /// `{a,b}` for one of several texts.
 ///
 /// "model.layers.*.mlp.{gate,up}_proj" matches "model.layers.7.mlp.up_proj". Matching takes time proportional to name

@@ -45,7 +45,7 @@ std::string propose_rules(std::string_view module, std::vector<std::string> cons
 }
 
 void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards) {
-  auto const* const* found = std::find_if(shards.begin(), shards.end(), [](auto const* shard) { return shard != nullptr; });
+  auto const found = std::find_if(shards.begin(), shards.end(), [](auto const* shard) { return shard != nullptr; });
   auto const& first = **found;
   auto const uneven = uneven_dimensions(shards, first);
   auto const parsed = parse_tensor_name(name);
@@ -64,8 +64,9 @@ void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const
   std::vector<std::string> details;
   for (std::size_t rank = 0; rank < shards.size() && rank < 16; ++rank) {
     details.push_back("tensor-parallel rank " + std::to_string(rank) + ": " +
-                      (shards[rank] == nullptr ? std::string("absent")
-                                               : std::string(name_of(shards[rank]->dtype)) + " " + to_string(shards[rank]->shape)));
+                      (shards[rank] == nullptr
+                           ? std::string("absent")
+                           : std::string(name_of(shards[rank]->dtype)) + " " + to_string(shards[rank]->shape)));
   }
   throw FormatError({.operation = "merge rules",
                      .message = "no rule covers this tensor",

@@ -1,0 +1,188 @@
+#include "workspace/checkpoint/rule_book.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/checkpoint/shard_samples.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Json llama(int kv_heads = 4) {
+  return {{"model_type", "llama"},           {"hidden_size", 64}, {"intermediate_size", 96}, {"num_attention_heads", 8},
+          {"num_key_value_heads", kv_heads}, {"vocab_size", 160}, {"num_hidden_layers", 2},  {"hidden_act", "silu"},
+          {"tie_word_embeddings", false}};
+}
+
+MergeRule ask(SampleSet& samples, std::string const& name, int p = 0, int e = 0) {
+  return RuleBook::make(samples.set()).rule_for(name, samples.shards(name, p, e));
+}
+
+template <class E = FormatError>
+ErrorInfo refused(SampleSet& samples, std::string const& name) {
+  try {
+    (void)ask(samples, name);
+  } catch (E const& error) {
+    return error.info();
+  }
+  ADD_FAILURE() << name << " has a rule";
+  return {};
+}
+
+void expect_concat(MergeRule const& rule, int axis) {
+  EXPECT_EQ(rule.kind, MergeKind::concat) << rule.reason;
+  EXPECT_EQ(rule.axis, axis) << rule.reason;
+  EXPECT_FALSE(rule.unproven) << rule.reason;
+}
+
+void expect_replicate(MergeRule const& rule) { EXPECT_EQ(rule.kind, MergeKind::replicate) << rule.reason; }
+
+TEST(RuleBook, cuts_a_llama_by_names_and_sizes) {
+  SampleSet samples(2, llama());
+  std::string const layer = "model.layers.1.";
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {80, 64})
+      .add("lm_head.weight", Dtype::bf16, {160, 64})
+      .add(layer + "self_attn.q_proj.weight", Dtype::bf16, {32, 64})
+      .add(layer + "self_attn.q_proj.bias", Dtype::bf16, {32})
+      .add(layer + "self_attn.k_proj.weight", Dtype::bf16, {16, 64})
+      .add(layer + "self_attn.o_proj.weight", Dtype::bf16, {64, 32})
+      .add(layer + "self_attn.o_proj.bias", Dtype::bf16, {64})
+      .add(layer + "mlp.up_proj.weight", Dtype::bf16, {48, 64})
+      .add(layer + "mlp.down_proj.weight", Dtype::bf16, {64, 48})
+      .add(layer + "input_layernorm.weight", Dtype::bf16, {64})
+      .add("model.norm.weight", Dtype::bf16, {64});
+  expect_concat(ask(samples, "model.embed_tokens.weight"), 0);
+  expect_replicate(ask(samples, "lm_head.weight"));
+  expect_concat(ask(samples, layer + "self_attn.q_proj.weight"), 0);
+  expect_concat(ask(samples, layer + "self_attn.q_proj.bias"), 0);
+  expect_concat(ask(samples, layer + "self_attn.k_proj.weight"), 0);
+  expect_concat(ask(samples, layer + "self_attn.o_proj.weight"), 1);
+  expect_replicate(ask(samples, layer + "self_attn.o_proj.bias"));
+  expect_concat(ask(samples, layer + "mlp.up_proj.weight"), 0);
+  expect_concat(ask(samples, layer + "mlp.down_proj.weight"), 1);
+  expect_replicate(ask(samples, layer + "input_layernorm.weight"));
+  expect_replicate(ask(samples, "model.norm.weight"));
+}
+
+TEST(RuleBook, keeps_a_layer_that_every_rank_has_whole) {
+  SampleSet samples(2, llama());
+  samples.add("model.layers.0.self_attn.q_proj.weight", Dtype::f32, {64, 64})
+      .add("model.layers.0.self_attn.o_proj.weight", Dtype::f32, {64, 64});
+  expect_replicate(ask(samples, "model.layers.0.self_attn.q_proj.weight"));
+  expect_replicate(ask(samples, "model.layers.0.self_attn.o_proj.weight"));
+}
+
+TEST(RuleBook, keeps_one_of_the_copies_of_key_value_heads) {
+  SampleSet samples(4, llama(2));
+  samples.add("model.layers.0.self_attn.v_proj.weight", Dtype::bf16, {8, 64})
+      .add("model.layers.0.self_attn.v_proj.bias", Dtype::bf16, {8});
+  for (auto const* name : {"model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.v_proj.bias"}) {
+    auto const rule = ask(samples, name);
+    expect_concat(rule, 0);
+    EXPECT_EQ(rule.replicas, 2);
+  }
+}
+
+TEST(RuleBook, cuts_the_padding_of_a_vocabulary) {
+  SampleSet samples(3, llama());
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {54, 64});
+  auto const rule = ask(samples, "model.embed_tokens.weight");
+  expect_concat(rule, 0);
+  EXPECT_EQ(rule.true_size, 160);
+}
+
+TEST(RuleBook, joins_an_embedding_that_is_cut_along_its_width) {
+  SampleSet samples(2, llama());
+  samples.add("tok_embeddings.weight", Dtype::bf16, {160, 32});
+  expect_concat(ask(samples, "tok_embeddings.weight"), 1);
+}
+
+TEST(RuleBook, never_guesses_about_a_padded_vocabulary) {
+  SampleSet samples(2, llama());
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {192, 64});
+  EXPECT_THAT(refused(samples, "model.embed_tokens.weight").remedy, HasSubstr("\"cut\":\"replicate\""));
+}
+
+TEST(RuleBook, drops_a_tied_head_by_name) {
+  auto config = llama();
+  config["tie_word_embeddings"] = true;
+  SampleSet samples(2, config);
+  samples.add("lm_head.weight", Dtype::bf16, {80, 64});
+  EXPECT_FALSE(ask(samples, "lm_head.weight").drop) << "nothing holds its values";
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {80, 64});
+  EXPECT_TRUE(ask(samples, "lm_head.weight").drop);
+  EXPECT_FALSE(ask(samples, "model.embed_tokens.weight").drop);
+}
+
+TEST(RuleBook, proposes_a_rule_for_an_unknown_name) {
+  SampleSet samples(2, llama());
+  samples.add("model.layers.3.adapter.mixer.weight", Dtype::bf16, {7, 64});
+  auto const info = refused(samples, "model.layers.3.adapter.mixer.weight");
+  EXPECT_EQ(info.resource, "model.layers.3.adapter.mixer.weight");
+  EXPECT_THAT(info.remedy, HasSubstr(R"({"layer":"model.layers.*.adapter.mixer","cut":"replicate"})"));
+  EXPECT_THAT(info.remedy, HasSubstr(R"("cut":"column")"));
+}
+
+TEST(RuleBook, proposes_the_axis_along_which_shards_differ) {
+  SampleSet samples(2, llama());
+  samples.at(0).add("odd", Dtype::bf16, {3, 64});
+  samples.at(1).add("odd", Dtype::bf16, {2, 64});
+  EXPECT_THAT(refused(samples, "odd").remedy, HasSubstr(R"({"tensor":"odd","axis":0})"));
+}
+
+TEST(RuleBook, refuses_shards_that_do_not_add_up) {
+  SampleSet samples(2, llama());
+  samples.add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {40, 64});
+  auto const info = refused(samples, "model.layers.0.mlp.up_proj.weight");
+  EXPECT_THAT(info.expected, HasSubstr("96"));
+  EXPECT_EQ(info.got, "40, 40");
+}
+
+TEST(RuleBook, names_the_rank_that_lacks_a_tensor) {
+  SampleSet samples(2, llama());
+  samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
+  EXPECT_THAT(refused(samples, "model.layers.0.mlp.up_proj.weight").culprits, ElementsAre(1));
+}
+
+TEST(RuleBook, refuses_ranks_that_disagree_beside_the_axis) {
+  SampleSet samples(2, llama());
+  samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
+  samples.at(1).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 63});
+  EXPECT_THAT(refused(samples, "model.layers.0.mlp.up_proj.weight").culprits, ElementsAre(1));
+}
+
+TEST(RuleBook, joins_uneven_shards) {
+  SampleSet samples(2, llama());
+  samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {60, 64});
+  samples.at(1).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {36, 64});
+  expect_concat(ask(samples, "model.layers.0.mlp.up_proj.weight"), 0);
+}
+
+TEST(RuleBook, says_when_only_the_name_speaks_for_a_cut) {
+  SampleSet samples(2);
+  samples.add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
+  EXPECT_TRUE(ask(samples, "model.layers.0.mlp.up_proj.weight").unproven);
+}
+
+TEST(RuleBook, needs_no_rule_for_one_rank) {
+  SampleSet samples(1, llama());
+  samples.add("anything.at.all", Dtype::bf16, {7, 64});
+  expect_replicate(ask(samples, "anything.at.all"));
+}
+
+TEST(RuleBook, refuses_descriptions_of_another_set) {
+  SampleSet samples(1, llama());
+  SampleSet others(1, llama());
+  others.add("model.norm.weight", Dtype::bf16, {64});
+  auto const book = RuleBook::make(samples.set());
+  EXPECT_THROW((void)book.rule_for("model.norm.weight", others.shards("model.norm.weight")), UsageError);
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint
