@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/group_state.hpp"
 #include "collectives/registry.hpp"
 
 namespace crossrank {
@@ -29,6 +30,17 @@ Jobs& jobs() {
   return *all;
 }
 
+Check check_level(ConnectOptions const& options, Environment const& environment) {
+  if (environment.check) {
+    switch (*environment.check) {
+      case CheckLevel::off: return Check::off;
+      case CheckLevel::local: return Check::local;
+      case CheckLevel::collective: return Check::collective;
+    }
+  }
+  return options.check.value_or(Check::local);
+}
+
 }  // namespace
 
 Collective connect(ConnectOptions options) {
@@ -47,11 +59,11 @@ Collective connect(ConnectOptions options) {
     std::lock_guard const lock(jobs().mutex);
     auto const& known = jobs().jobs[key];
     auto const transport = known.transport.lock();
-    auto state = std::static_pointer_cast<Collective::State>(known.state.lock());
+    auto state = std::static_pointer_cast<detail::GroupState>(known.state.lock());
     if (transport && state && !transport->is_closed()) return Collective(std::move(state));
   }
   auto transport = open_transport(options, job, patience);
-  auto world = make_collective(transport, patience);
+  auto world = make_collective(transport, patience, check_level(options, environment));
   std::lock_guard const lock(jobs().mutex);
   jobs().jobs[key] = {transport, world.state_};
   return world;

@@ -1,104 +1,183 @@
 #include "collectives/algorithms/reduce.hpp"
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
 #include <string>
-#include <type_traits>
 
 #include <crossrank/error.hpp>
+
+#include "collectives/algorithms/combine.hpp"
+#include "collectives/algorithms/widen.hpp"
 
 namespace crossrank::algorithms {
 namespace {
 
-/// Integers wrap around as unsigned ones do: no overflow is undefined.
-template <class T>
-using Arithmetic =
-    typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
-
-template <class T, ReduceOp op>
-T combine(T a, T b) {
-  using A = Arithmetic<T>;
-  using Wide = std::conditional_t<std::is_integral_v<T>, std::uint64_t, T>;
-  auto const wide = [](T v) { return static_cast<Wide>(static_cast<A>(v)); };
-  if constexpr (op == ReduceOp::sum || op == ReduceOp::avg) return static_cast<T>(static_cast<A>(wide(a) + wide(b)));
-  if constexpr (op == ReduceOp::prod) return static_cast<T>(static_cast<A>(wide(a) * wide(b)));
-  // NaN spreads: a comparison with it is false, and so the sum of both, which is NaN, is taken.
-  if constexpr (op == ReduceOp::min) return a <= b ? a : (b < a ? b : static_cast<T>(a + b));
-  if constexpr (op == ReduceOp::max) return a >= b ? a : (b > a ? b : static_cast<T>(a + b));
-  if constexpr (std::is_integral_v<T>) {
-    if constexpr (op == ReduceOp::band) return static_cast<T>(a & b);
-    if constexpr (op == ReduceOp::bor) return static_cast<T>(a | b);
-    if constexpr (op == ReduceOp::bxor) return static_cast<T>(a ^ b);
+/// The same bodies, compiled for each instruction set.
+struct Standard {
+  using F16 = F16Plain;
+  template <class T, ReduceOp op>
+  static void plain(std::byte* out, std::byte const* const* inputs, std::size_t count, std::size_t elements) {
+    reduce_plain<T, op>(out, inputs, count, elements);
   }
-  return a;
-}
-
-template <class T, ReduceOp op>
-void reduce(std::span<std::byte> out, std::span<std::byte const> all, int ranks) {
-  auto const count = out.size() / sizeof(T);
-  for (std::size_t i = 0; i < count; ++i) {
-    T value{};
-    std::memcpy(&value, all.data() + i * sizeof(T), sizeof(T));
-    for (int rank = 1; rank < ranks; ++rank) {
-      T next{};
-      std::memcpy(&next, all.data() + static_cast<std::size_t>(rank) * out.size() + i * sizeof(T), sizeof(T));
-      value = combine<T, op>(value, next);
-    }
-    if constexpr (op == ReduceOp::avg) value = static_cast<T>(value / static_cast<T>(ranks));
-    std::memcpy(out.data() + i * sizeof(T), &value, sizeof(T));
+  template <class Format, ReduceOp op>
+  static void widened(std::byte* out, std::byte const* const* inputs, std::size_t count, std::size_t elements) {
+    reduce_widened<Format, op>(out, inputs, count, elements);
   }
-}
+};
 
-[[noreturn]] void refuse(Dtype dtype) {
-  throw UsageError(
-      {.operation = "all_reduce",
-       .message = "this dtype and op cannot be reduced",
-       .expected =
-           "an integer dtype with sum, prod, min, max, band, bor, bxor, or F32, F64 with sum, prod, min, max, avg",
-       .got = std::string(name_of(dtype))});
-}
+#if CROSSRANK_REDUCE_X86
+struct Avx2 {
+  using F16 = F16Converted;
+  template <class T, ReduceOp op>
+  __attribute__((target("avx2,f16c"))) static void plain(std::byte* out, std::byte const* const* inputs,
+                                                         std::size_t count, std::size_t elements) {
+    reduce_plain<T, op>(out, inputs, count, elements);
+  }
+  template <class Format, ReduceOp op>
+  __attribute__((target("avx2,f16c"))) static void widened(std::byte* out, std::byte const* const* inputs,
+                                                           std::size_t count, std::size_t elements) {
+    reduce_widened<Format, op>(out, inputs, count, elements);
+  }
+};
 
-template <class T>
-Reducer for_type(Dtype dtype, ReduceOp op) {
-  constexpr bool integral = std::is_integral_v<T>;
+struct Avx512 {
+  using F16 = F16Converted;
+  template <class T, ReduceOp op>
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"))) static void plain(
+      std::byte* out, std::byte const* const* inputs, std::size_t count, std::size_t elements) {
+    reduce_plain<T, op>(out, inputs, count, elements);
+  }
+  template <class Format, ReduceOp op>
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"))) static void widened(
+      std::byte* out, std::byte const* const* inputs, std::size_t count, std::size_t elements) {
+    reduce_widened<Format, op>(out, inputs, count, elements);
+  }
+};
+#endif
+
+template <class Kernel, class T>
+ReduceFunction integer_function(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return reduce<T, ReduceOp::sum>;
-    case ReduceOp::prod: return reduce<T, ReduceOp::prod>;
-    case ReduceOp::min: return reduce<T, ReduceOp::min>;
-    case ReduceOp::max: return reduce<T, ReduceOp::max>;
-    case ReduceOp::avg:
-      if constexpr (!integral) return reduce<T, ReduceOp::avg>;
-      break;
-    case ReduceOp::band:
-      if constexpr (integral) return reduce<T, ReduceOp::band>;
-      break;
-    case ReduceOp::bor:
-      if constexpr (integral) return reduce<T, ReduceOp::bor>;
-      break;
-    case ReduceOp::bxor:
-      if constexpr (integral) return reduce<T, ReduceOp::bxor>;
-      break;
+    case ReduceOp::sum: return &Kernel::template plain<T, ReduceOp::sum>;
+    case ReduceOp::prod: return &Kernel::template plain<T, ReduceOp::prod>;
+    case ReduceOp::min: return &Kernel::template plain<T, ReduceOp::min>;
+    case ReduceOp::max: return &Kernel::template plain<T, ReduceOp::max>;
+    case ReduceOp::band: return &Kernel::template plain<T, ReduceOp::band>;
+    case ReduceOp::bor: return &Kernel::template plain<T, ReduceOp::bor>;
+    case ReduceOp::bxor: return &Kernel::template plain<T, ReduceOp::bxor>;
+    default: return nullptr;
   }
-  refuse(dtype);
+}
+
+template <class Kernel, class T>
+ReduceFunction float_function(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return &Kernel::template plain<T, ReduceOp::sum>;
+    case ReduceOp::prod: return &Kernel::template plain<T, ReduceOp::prod>;
+    case ReduceOp::avg: return &Kernel::template plain<T, ReduceOp::avg>;
+    default: break;
+  }
+  if constexpr (!is_complex<T>) {
+    if (op == ReduceOp::min) return &Kernel::template plain<T, ReduceOp::min>;
+    if (op == ReduceOp::max) return &Kernel::template plain<T, ReduceOp::max>;
+  }
+  return nullptr;
+}
+
+template <class Kernel, class Format>
+ReduceFunction widened_function(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return &Kernel::template widened<Format, ReduceOp::sum>;
+    case ReduceOp::prod: return &Kernel::template widened<Format, ReduceOp::prod>;
+    case ReduceOp::min: return &Kernel::template widened<Format, ReduceOp::min>;
+    case ReduceOp::max: return &Kernel::template widened<Format, ReduceOp::max>;
+    case ReduceOp::avg: return &Kernel::template widened<Format, ReduceOp::avg>;
+    default: return nullptr;
+  }
+}
+
+template <class Kernel>
+ReduceFunction function_for(Dtype dtype, ReduceOp op) {
+  switch (dtype) {
+    case Dtype::u8: return integer_function<Kernel, std::uint8_t>(op);
+    case Dtype::i8: return integer_function<Kernel, std::int8_t>(op);
+    case Dtype::u16: return integer_function<Kernel, std::uint16_t>(op);
+    case Dtype::i16: return integer_function<Kernel, std::int16_t>(op);
+    case Dtype::u32: return integer_function<Kernel, std::uint32_t>(op);
+    case Dtype::i32: return integer_function<Kernel, std::int32_t>(op);
+    case Dtype::u64: return integer_function<Kernel, std::uint64_t>(op);
+    case Dtype::i64: return integer_function<Kernel, std::int64_t>(op);
+    case Dtype::f32: return float_function<Kernel, float>(op);
+    case Dtype::f64: return float_function<Kernel, double>(op);
+    case Dtype::c64: return float_function<Kernel, Complex>(op);
+    case Dtype::bf16: return widened_function<Kernel, Bf16>(op);
+    case Dtype::f16: return widened_function<Kernel, typename Kernel::F16>(op);
+    // A table has no wider form.
+    case Dtype::f8_e4m3: return widened_function<Standard, ByTable<Dtype::f8_e4m3, 1>>(op);
+    case Dtype::f8_e5m2: return widened_function<Standard, ByTable<Dtype::f8_e5m2, 1>>(op);
+    case Dtype::f8_e4m3fnuz: return widened_function<Standard, ByTable<Dtype::f8_e4m3fnuz, 1>>(op);
+    case Dtype::f8_e5m2fnuz: return widened_function<Standard, ByTable<Dtype::f8_e5m2fnuz, 1>>(op);
+    default: return nullptr;
+  }
+}
+
+char const* name_of_op(ReduceOp op) {
+  static constexpr char const* names[] = {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor"};
+  auto const number = static_cast<std::size_t>(op);
+  return number < std::size(names) ? names[number] : "no op";
+}
+
+[[noreturn]] void refuse(spi::Reduction reduction, char const* operation) {
+  throw UsageError({.operation = operation,
+                    .message = "this dtype and op make no sense together",
+                    .expected = "I8 to U64 with sum, prod, min, max, band, bor, bxor; F16, BF16, F32, F64, F8_E4M3, "
+                                "F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ with sum, prod, min, max, avg; C64 with sum, prod, "
+                                "avg",
+                    .got = std::string(name_of(reduction.dtype)) + " with " + name_of_op(reduction.op)});
 }
 
 }  // namespace
 
-Reducer reducer(Dtype dtype, ReduceOp op) {
-  switch (dtype) {
-    case Dtype::u8: return for_type<std::uint8_t>(dtype, op);
-    case Dtype::i8: return for_type<std::int8_t>(dtype, op);
-    case Dtype::u16: return for_type<std::uint16_t>(dtype, op);
-    case Dtype::i16: return for_type<std::int16_t>(dtype, op);
-    case Dtype::u32: return for_type<std::uint32_t>(dtype, op);
-    case Dtype::i32: return for_type<std::int32_t>(dtype, op);
-    case Dtype::u64: return for_type<std::uint64_t>(dtype, op);
-    case Dtype::i64: return for_type<std::int64_t>(dtype, op);
-    case Dtype::f32: return for_type<float>(dtype, op);
-    case Dtype::f64: return for_type<double>(dtype, op);
-    default: refuse(dtype);
+std::string_view to_string(ReduceKernel kernel) noexcept {
+  switch (kernel) {
+    case ReduceKernel::standard: return "standard";
+    case ReduceKernel::avx2: return "avx2";
+    case ReduceKernel::avx512: return "avx512";
   }
+  return "unknown";
+}
+
+bool has_kernel(ReduceKernel kernel) noexcept {
+  if (kernel == ReduceKernel::standard) return true;
+#if CROSSRANK_REDUCE_X86
+  bool const avx2 = __builtin_cpu_supports("avx2") != 0;  // none without F16C was ever built
+  if (kernel == ReduceKernel::avx2) return avx2;
+  return avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+#else
+  return false;
+#endif
+}
+
+ReduceKernel best_reduce_kernel() noexcept {
+  static ReduceKernel const best = [] {
+    if (has_kernel(ReduceKernel::avx512)) return ReduceKernel::avx512;
+    return has_kernel(ReduceKernel::avx2) ? ReduceKernel::avx2 : ReduceKernel::standard;
+  }();
+  return best;
+}
+
+Reducer reducer_with(ReduceKernel kernel, spi::Reduction reduction, char const* operation) {
+  ReduceFunction function = nullptr;
+#if CROSSRANK_REDUCE_X86
+  if (kernel == ReduceKernel::avx2) function = function_for<Avx2>(reduction.dtype, reduction.op);
+  if (kernel == ReduceKernel::avx512) function = function_for<Avx512>(reduction.dtype, reduction.op);
+#endif
+  if (kernel == ReduceKernel::standard) function = function_for<Standard>(reduction.dtype, reduction.op);
+  if (function == nullptr) refuse(reduction, operation);
+  return {function, bits_of(reduction.dtype) / 8};
+}
+
+Reducer reducer(spi::Reduction reduction, char const* operation) {
+  return reducer_with(best_reduce_kernel(), reduction, operation);
 }
 
 }  // namespace crossrank::algorithms

@@ -21,6 +21,7 @@ class FakeTransport final : public spi::Transport {
   [[nodiscard]] int world_size() const noexcept override { return 1; }
   [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return only_rank_; }
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return only_rank_; }
+  [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
 
   [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
   [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;

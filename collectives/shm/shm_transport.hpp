@@ -30,6 +30,7 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return global_ranks_; }
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return node_ranks_; }
   [[nodiscard]] std::shared_ptr<node::Group> node_group() const noexcept override { return group_; }
+  [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
 
   [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
   [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;

@@ -22,6 +22,13 @@ namespace spi {
 class Transport;
 struct Patience;
 }  // namespace spi
+namespace algorithms {
+struct Call;
+}
+namespace detail {
+struct GroupState;
+struct Flight;
+}  // namespace detail
 
 /// The rank, in the group, that a collective goes out from or ends at.
 struct Root {
@@ -31,6 +38,32 @@ struct Root {
 /// Names a message between two ranks; both sides give the same.
 struct Tag {
   std::uint32_t tag = 0;
+};
+
+/// The ranks at both ends of an exchange of messages.
+struct Partners {
+  int dst = 0;            ///< receives what this rank sends
+  int src = 0;            ///< sends what this rank receives
+  std::uint32_t tag = 0;  ///< of both messages
+};
+
+/// How a first dimension is divided among the ranks: entry r is how many rows are rank r's. The same on all ranks.
+struct Rows {
+  std::span<std::int64_t const> rows{};
+  int root = 0;  ///< of gatherv and scatterv
+};
+
+/// How the first dimensions of an exchange are divided: entry r is how many rows go to rank r, and come from it.
+struct ExchangedRows {
+  std::span<std::int64_t const> send{};
+  std::span<std::int64_t const> receive{};
+};
+
+/// How much ranks check that they agree about a call. The same on all ranks of a job.
+enum class Check : std::uint8_t {
+  off,         ///< own arguments only, as far as memory safety needs
+  local,       ///< own arguments; backends that can compare calls at no cost do
+  collective,  ///< before each call ranks compare verb, root, shapes, dtype and op: another is a `MismatchError` on all
 };
 
 /// What the ranks of a job are.
@@ -48,6 +81,39 @@ struct ConnectOptions {
   RanksAre ranks_are = RanksAre::processes;  ///< threads: each calls `connect` with its own `rank`
   std::optional<std::uint64_t>
       arena_cap{};  ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
+  std::optional<Check> check{};  ///< CROSSRANK_CHECK, else `local`
+};
+
+/// A call under way: what the non-blocking forms return. Holds the tensors of the call.
+///
+/// Local. A collective that has been started goes on whenever this rank waits for it or for a later one, tests it, or
+/// waits for a message. Dropping a request that has not ended cancels it.
+class CROSSRANK_EXPORT Request {
+ public:
+  /// No call: it has ended.
+  Request() noexcept;
+  ~Request();
+  Request(Request&& other) noexcept;
+  Request& operator=(Request&& other) noexcept;
+  Request(Request const&) = delete;
+  Request& operator=(Request const&) = delete;
+
+  /// Advances the call; true once it has ended. Never blocks. Throws what it failed with, once.
+  [[nodiscard]] bool test();
+  /// Waits for the call to end, for as long as the group's calls may wait. Throws what it failed with, once.
+  void wait();
+  /// Waits at most `limit`; false when the call is still under way then, which does the group no harm.
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
+  /// Gives the call up: its tensors are the caller's again. A collective given up kills the group; a message that had
+  /// not gone or come leaves no trace.
+  void cancel() noexcept;
+
+ private:
+  friend class Collective;
+  Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::Flight> flight) noexcept;
+
+  std::shared_ptr<detail::GroupState> group_{};
+  std::shared_ptr<detail::Flight> flight_{};
 };
 
 /// A group of ranks and what they do together: a handle, cheap to copy, all copies name the same group.
@@ -56,9 +122,12 @@ struct ConnectOptions {
 /// All ranks of the group call the same members in the same order, from one thread at a time. Every wait has a
 /// deadline, and a rank that dies, stops or disagrees ends it on all ranks with the same error: `PeerLostError`,
 /// `TimeoutError` or `MismatchError`, after which the group is dead. Tensors are on the CPU; others are a `UsageError`.
+///
+/// Reductions combine in rank order, ((r0 op r1) op r2) ..., on every backend: results are the same bit for bit.
+/// Every collective has a form that returns at once, its name behind an i; ranks start those in the same order as all
+/// others, and leave the tensors alone until they have ended. `gather`, `scatter` and their kin take `Tensor{}` where a
+/// rank neither gives nor gets.
 class CROSSRANK_EXPORT Collective {
-  struct State;
-
  public:
   /// No group. Every member but `connected()` is a `UsageError`.
   Collective() noexcept = default;
@@ -80,24 +149,66 @@ class CROSSRANK_EXPORT Collective {
 
   /// Returns once all ranks have called it. Collective; one meeting, no copy.
   void barrier() const;
-  /// Gives every rank the root's bytes. Collective; shapes and dtypes must agree. One meeting, at most two copies.
+  [[nodiscard]] Request ibarrier() const;
+  /// Gives every rank the root's bytes. Collective; shapes and dtypes must agree. One meeting, at most two copies; long
+  /// ones in pieces, one meeting each.
   void broadcast(Tensor& tensor, Root root = {}) const;
-  /// Joins the tensors of all ranks along a new first dimension: `out` is `[world_size, *in.shape]`, or any shape with
-  /// as many elements. Collective; one meeting, at most two copies of each byte.
-  void all_gather(Tensor& out, Tensor const& in) const;
-  /// The bytes of all ranks, one after the other in rank order; sizes may differ. Collective; two meetings.
-  [[nodiscard]] std::vector<std::vector<std::byte>> all_gatherv(std::span<std::byte const> mine) const;
-  /// Combines the values of all ranks, in rank order, into the same result on each. Collective; integers, F32 and F64;
-  /// each rank reads every other rank's values. `UsageError` for an op that makes no sense for the dtype.
+  [[nodiscard]] Request ibroadcast(Tensor& tensor, Root root = {}) const;
+
+  /// Combines the values of all ranks into the same result on each. Collective; see `ReduceOp` for dtypes and ops,
+  /// `UsageError` for those that make no sense. Short values: one meeting; long ones: each rank reduces a slice.
   void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Request iall_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   template <Element T>
   void all_reduce(std::span<T> values, ReduceOp op = ReduceOp::sum) const {
     all_reduce_bytes(std::as_writable_bytes(values), dtype_of<T>, op);
   }
+  /// The same into the root's tensor alone; the others' stay as they are.
+  void reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  [[nodiscard]] Request ireduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  /// Combines the values of all ranks and gives each its part: `in` is `[world_size, *out.shape]`, or any shape with as
+  /// many elements.
+  void reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Request ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
+  /// The same with parts of `rows.rows` rows of `in`.
+  void reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Request ireduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+
+  /// Joins the tensors of all ranks along a new first dimension: `out` is `[world_size, *in.shape]`, or any shape with
+  /// as many elements. Collective; one meeting, at most two copies of each byte; long ones in pieces. `in` may be this
+  /// rank's part of `out`.
+  void all_gather(Tensor& out, Tensor const& in) const;
+  [[nodiscard]] Request iall_gather(Tensor& out, Tensor const& in) const;
+  /// Joins tensors of `rows.rows` rows along their first dimension.
+  void all_gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  [[nodiscard]] Request iall_gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// The bytes of all ranks, one after the other in rank order; sizes may differ. Collective; two meetings.
+  [[nodiscard]] std::vector<std::vector<std::byte>> all_gatherv(std::span<std::byte const> mine) const;
+  /// As all_gather and all_gatherv, into the root's `out` alone.
+  void gather(Tensor& out, Tensor const& in, Root root = {}) const;
+  [[nodiscard]] Request igather(Tensor& out, Tensor const& in, Root root = {}) const;
+  void gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  [[nodiscard]] Request igatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// The inverse: each rank gets its part of the root's `in`, equal ones or those of `rows.rows` rows.
+  void scatter(Tensor& out, Tensor const& in, Root root = {}) const;
+  [[nodiscard]] Request iscatter(Tensor& out, Tensor const& in, Root root = {}) const;
+  void scatterv(Tensor& out, Tensor const& in, Rows rows) const;
+  [[nodiscard]] Request iscatterv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// Part r of `in` goes to rank r, whose part of `out` comes from there; parts are equal, or of the rows given, which
+  /// both sides must give alike: `MismatchError`. The tensors must not overlap.
+  void all_to_all(Tensor& out, Tensor const& in) const;
+  [[nodiscard]] Request iall_to_all(Tensor& out, Tensor const& in) const;
+  void all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
+  [[nodiscard]] Request iall_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
+
   /// Sends a tensor's bytes. Returns when they may be reused, which needs the receiver once eight messages wait for it.
   void send(Tensor const& tensor, int dst, Tag tag = {}) const;
+  [[nodiscard]] Request isend(Tensor const& tensor, int dst, Tag tag = {}) const;
   /// Receives into `tensor` the next message of `src`. `MismatchError` when its size or tag is another.
   void recv(Tensor& tensor, int src, Tag tag = {}) const;
+  [[nodiscard]] Request irecv(Tensor& tensor, int src, Tag tag = {}) const;
+  /// Both at once, so that ranks may exchange in a circle.
+  void sendrecv(Tensor& in, Tensor const& out, Partners partners) const;
 
   // Objects: scalars, strings, `Json`, and whatever cereal serializes. Defined and described in
   // <crossrank/objects.hpp>.
@@ -147,24 +258,26 @@ class CROSSRANK_EXPORT Collective {
     Turn& operator=(Turn const&) = delete;
 
    private:
-    State* state_;
+    detail::GroupState* state_;
   };
 
  private:
-  explicit Collective(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+  explicit Collective(std::shared_ptr<detail::GroupState> state) noexcept : state_(std::move(state)) {}
   friend Collective connect(ConnectOptions options);
-  friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience);
+  friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience,
+                                    Check check);
 
-  [[nodiscard]] State& state(char const* operation) const;
-  void require_rank(int rank, char const* operation, char const* what) const;
+  [[nodiscard]] detail::GroupState& state(char const* operation) const;
+  void run(algorithms::Call call) const;
+  [[nodiscard]] Request start(algorithms::Call call) const;
   void all_reduce_bytes(std::span<std::byte> values, Dtype dtype, ReduceOp op) const;
 
-  std::shared_ptr<State> state_{};
+  std::shared_ptr<detail::GroupState> state_{};
 };
 
 /// Wraps a transport; for backends and tests.
 [[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport,
-                                                          spi::Patience const& patience);
+                                                          spi::Patience const& patience, Check check = Check::local);
 
 /// Joins the job that the launcher announced: a group of all its ranks.
 ///

@@ -20,6 +20,7 @@ char const* to_string(Verb verb) noexcept {
     case Verb::range_open: return "opening a range";
     case Verb::range_close: return "closing a range";
     case Verb::close: return "close";
+    case Verb::check: return "comparing calls";
   }
   return "unknown";
 }

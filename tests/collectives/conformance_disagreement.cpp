@@ -179,8 +179,10 @@ void what_cannot_be_is_refused_before_anything_is_sent(ConformanceRank& self) {
   auto small = Tensor::zeros({1}, Dtype::i32);
   EXPECT_THAT(error_of<UsageError>([&] { world.all_gather(small, tensor); }).got, HasSubstr("[1]"));
   error_of<UsageError>([&] { world.all_reduce(tensor, ReduceOp::avg); });
+  auto scale = Tensor::zeros({2}, Dtype::f8_e8m0);
+  EXPECT_EQ(error_of<UsageError>([&] { world.all_reduce(scale); }).got, "F8_E8M0 with sum");
   auto half = Tensor::zeros({2}, Dtype::f16);
-  EXPECT_EQ(error_of<UsageError>([&] { world.all_reduce(half); }).got, "F16");
+  EXPECT_THAT(error_of<UsageError>([&] { world.all_reduce(half, ReduceOp::band); }).expected, HasSubstr("BF16"));
   error_of<UsageError>([&] { static_cast<void>(world.split({{0}, {n}})); });
   EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(world.split({{0}, {0}})); }).message, HasSubstr("rank 0"));
   world.barrier();

@@ -37,6 +37,7 @@ enum class Verb : std::uint8_t {
   range_open,
   range_close,
   close,
+  check,
 };
 
 /// The name of `verb` as users call it ("all_gatherv").

@@ -1,0 +1,26 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <crossrank/spi/transport.hpp>
+
+namespace crossrank::algorithms {
+
+/// One call of one verb, validated, in bytes: what an `Execution` carries out on any transport.
+struct Call {
+  spi::Signature signature{};
+  spi::Source in{};                           ///< none where this rank gives nothing
+  spi::Sink out{};                            ///< none where this rank gets nothing
+  std::vector<std::size_t> counts{};          ///< by rank, of what is gathered, scattered or sent
+  std::vector<std::size_t> receive_counts{};  ///< by rank, of an exchange
+  int root = 0;                               ///< or the other side of a message
+  std::uint32_t tag = 0;
+  spi::Reduction reduction{};
+  std::string text{};  ///< the call in words, at the check level that compares them
+
+  [[nodiscard]] char const* name() const noexcept { return spi::to_string(signature.verb); }
+};
+
+}  // namespace crossrank::algorithms

@@ -1,0 +1,38 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "collectives/algorithms/call.hpp"
+
+namespace crossrank::algorithms {
+
+/// A call that takes several operations of the transport, one after the other.
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  /// Posts the next operation, which the one before has ended for; nothing when the call is done.
+  [[nodiscard]] virtual std::optional<spi::Ticket> next(spi::Transport& transport) = 0;
+};
+
+/// Carries out one call: by the transport's own verb where it has one, else by a generic algorithm over those that
+/// every transport has. All ranks decide alike.
+class Execution {
+ public:
+  explicit Execution(Call call) : call_(std::move(call)) {}
+  Execution(Execution const&) = delete;  // the plan refers to the call
+  Execution& operator=(Execution const&) = delete;
+
+  /// Posts the next operation once the one before has ended; nothing when the call is done.
+  [[nodiscard]] std::optional<spi::Ticket> next(spi::Transport& transport);
+  [[nodiscard]] Call const& call() const noexcept { return call_; }
+
+ private:
+  [[nodiscard]] std::optional<spi::Ticket> post_own(spi::Transport& transport) const;
+
+  Call call_;
+  std::unique_ptr<Plan> plan_{};
+  bool begun_ = false;
+};
+
+}  // namespace crossrank::algorithms

@@ -1,0 +1,37 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "collectives/algorithms/execution.hpp"
+#include "collectives/algorithms/reduce.hpp"
+
+namespace crossrank::algorithms {
+
+/// A long reduction over the transport's own all_to_allv: ranks exchange slices, each reduces its own in rank order,
+/// and all_reduce and reduce then bring the results where they belong.
+class SlicedReduction final : public Plan {
+ public:
+  /// Null where the transport has no all_to_allv, or the values are too short for it to pay.
+  [[nodiscard]] static std::unique_ptr<Plan> make(Call const& call, spi::Transport& transport);
+  [[nodiscard]] std::optional<spi::Ticket> next(spi::Transport& transport) override;
+
+ private:
+  SlicedReduction(Call const& call, spi::Transport const& transport);
+  void reduce_slice();
+  [[nodiscard]] std::optional<spi::Ticket> post_results(spi::Transport& transport);
+
+  Call const& call_;
+  Reducer reduce_;
+  std::size_t rank_;
+  std::vector<std::size_t> slices_;    ///< bytes of each rank's slice
+  std::vector<std::size_t> received_;  ///< what each rank gives this one: its own slice's size, ranks times
+  std::vector<std::byte> exchanged_;
+  std::vector<std::byte> result_;  ///< of a `reduce`, where it has no place in the caller's tensor
+  std::optional<spi::Ticket> first_;
+  enum class Step { exchange, results, done } step_ = Step::exchange;
+};
+
+/// Parts of `bytes` for `ranks`, whole elements, as even as they can be.
+[[nodiscard]] std::vector<std::size_t> even_slices(std::size_t bytes, std::size_t element_bytes, int ranks);
+
+}  // namespace crossrank::algorithms

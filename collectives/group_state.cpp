@@ -1,0 +1,203 @@
+#include "collectives/group_state.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/agreement.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::detail {
+namespace {
+
+bool is_message(Flight const& flight) {
+  auto const verb = flight.execution.call().signature.verb;
+  return verb == spi::Verb::send || verb == spi::Verb::recv;
+}
+
+}  // namespace
+
+ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message) {
+  return {.operation = operation,
+          .message = std::move(message),
+          .group = transport.name(),
+          .rank = transport.rank(),
+          .world_size = transport.world_size()};
+}
+
+Busy::Busy(GroupState& state, char const* operation) : state_(state) {
+  if (state.busy.test_and_set(std::memory_order_acquire)) {
+    throw UsageError(usage_in(*state.transport, operation,
+                              "another call on this group is under way in another thread or open range"));
+  }
+}
+
+void GroupState::compare(algorithms::Call const& call) {
+  if (disagreement) std::rethrow_exception(disagreement);
+  if (check != Check::collective || transport->compares_signatures()) return;
+  try {
+    compare_calls(*transport, call, patience);
+  } catch (MismatchError const&) {
+    disagreement = std::current_exception();
+    throw;
+  }
+}
+
+void GroupState::run(algorithms::Call call) {
+  bool const message = call.signature.verb == spi::Verb::send || call.signature.verb == spi::Verb::recv;
+  if (message && !flights.empty()) {
+    auto const flight = start(std::move(call));
+    return wait(*flight);
+  }
+  if (!flights.empty()) settle();
+  if (!message) compare(call);
+  algorithms::Execution execution(std::move(call));
+  while (auto const ticket = execution.next(*transport)) transport->wait(*ticket, patience);
+}
+
+std::shared_ptr<Flight> GroupState::start(algorithms::Call call) {
+  auto flight = std::make_shared<Flight>(std::move(call));
+  if (is_message(*flight)) {
+    flight->ticket = flight->execution.next(*transport);
+    return flight;
+  }
+  if (check == Check::collective && !transport->compares_signatures()) {
+    settle();
+    compare(flight->execution.call());
+  }
+  flights.push_back(flight);
+  if (flights.size() > 1) {
+    advance();
+    return flight;
+  }
+  try {
+    flight->ticket = flight->execution.next(*transport);
+  } catch (...) {
+    flights.pop_back();
+    throw;
+  }
+  if (!flight->ticket) {
+    flight->ended = true;
+    flights.pop_back();
+  }
+  return flight;
+}
+
+void GroupState::post_next(Flight& flight) noexcept {
+  try {
+    flight.ticket = flight.execution.next(*transport);
+    flight.ended = !flight.ticket;
+  } catch (...) {
+    flight.ticket.reset();
+    flight.failure = std::current_exception();
+    flight.ended = true;
+  }
+}
+
+void GroupState::step(Flight& flight, spi::Patience const& its_patience) noexcept {
+  if (flight.ticket) {
+    try {
+      transport->wait(*std::exchange(flight.ticket, std::nullopt), its_patience);
+    } catch (...) {
+      flight.failure = std::current_exception();
+      flight.ended = true;
+      return;
+    }
+  }
+  post_next(flight);
+}
+
+bool GroupState::try_step(Flight& flight) noexcept {
+  if (flight.ticket) {
+    try {
+      if (!transport->test(*flight.ticket)) return false;
+    } catch (...) {
+      flight.ticket.reset();
+      flight.failure = std::current_exception();
+      flight.ended = true;
+      return true;
+    }
+  }
+  post_next(flight);
+  return true;
+}
+
+bool GroupState::advance() noexcept {
+  bool moved = false;
+  while (!flights.empty()) {
+    auto& first = *flights.front();
+    if (!try_step(first)) return moved;
+    moved = true;
+    if (first.ended) flights.pop_front();
+  }
+  return moved;
+}
+
+void GroupState::settle() noexcept {
+  while (!flights.empty()) {
+    step(*flights.front(), patience);
+    if (flights.front()->ended) flights.pop_front();
+  }
+}
+
+bool GroupState::test(Flight& flight) {
+  if (!flight.ended) advance();
+  if (!flight.ended && is_message(flight)) try_step(flight);
+  if (!flight.ended) return false;
+  if (auto const failure = std::exchange(flight.failure, nullptr)) std::rethrow_exception(failure);
+  return true;
+}
+
+void GroupState::wait(Flight& flight) {
+  if (is_message(flight)) {
+    wait_for_message(flight);
+  } else {
+    while (!flight.ended) {
+      step(*flights.front(), patience);
+      if (flights.front()->ended) flights.pop_front();
+    }
+  }
+  if (auto const failure = std::exchange(flight.failure, nullptr)) std::rethrow_exception(failure);
+}
+
+/// The other side may wait for a collective that this rank has started: both are carried on.
+void GroupState::wait_for_message(Flight& flight) {
+  platform::Deadline deadline(patience.timeout);
+  auto nap = std::chrono::nanoseconds(0);
+  constexpr auto longest_nap = std::chrono::microseconds(200);
+  while (!flight.ended && !flights.empty() && !deadline.expired()) {
+    bool const moved = advance();
+    if (try_step(flight)) continue;
+    if (moved) {
+      deadline.progress();
+      nap = {};
+    } else if (nap == nap.zero()) {
+      platform::system().yield();
+      nap = std::chrono::microseconds(1);
+    } else {
+      platform::system().sleep(nap);
+      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
+      deadline.tick();
+    }
+  }
+  if (flight.ended) return;
+  auto its_patience = patience;
+  if (deadline.expired()) its_patience.timeout = std::chrono::milliseconds(1);
+  while (!flight.ended) step(flight, its_patience);
+}
+
+void GroupState::cancel(std::shared_ptr<Flight> const& flight) noexcept {
+  if (flight->ended) return;
+  flight->ended = true;
+  if (flight->ticket) {
+    transport->cancel(*std::exchange(flight->ticket, std::nullopt));
+  } else {
+    transport->abort("rank " + std::to_string(transport->rank()) + " cancelled its " + flight->execution.call().name());
+  }
+  std::erase(flights, flight);
+}
+
+}  // namespace crossrank::detail

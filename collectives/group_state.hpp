@@ -1,0 +1,79 @@
+#pragma once
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/algorithms/execution.hpp"
+
+namespace crossrank::detail {
+
+/// A call that was started and has not been asked for its end.
+struct Flight {
+  explicit Flight(algorithms::Call call) : execution(std::move(call)) {}
+
+  algorithms::Execution execution;
+  std::optional<spi::Ticket> ticket{};  ///< of the operation under way
+  bool ended = false;
+  std::exception_ptr failure{};
+};
+
+/// What all copies of a handle share.
+///
+/// Collectives under way are carried out one after the other, in the order in which they were started: each may take
+/// several operations of the transport, and only so do all ranks post these in the same order.
+struct GroupState {
+  std::shared_ptr<spi::Transport> transport;
+  spi::Patience patience;
+  Check check = Check::local;
+  std::atomic_flag busy{};
+  std::atomic<bool> closed{false};
+  int splits = 0;
+  std::deque<std::shared_ptr<Flight>> flights{};  ///< collectives under way, the first is being carried out
+  std::exception_ptr disagreement{};              ///< a mismatch found by comparing: the group is dead
+
+  /// Carries out a call from start to end, after those that are under way.
+  void run(algorithms::Call call);
+  [[nodiscard]] std::shared_ptr<Flight> start(algorithms::Call call);
+  /// Advances the collectives under way as far as they go without waiting; whether any has moved.
+  bool advance() noexcept;
+  /// Ends the collectives under way. What they failed with stays with them.
+  void settle() noexcept;
+  /// Advances `flight`; whether it has ended.
+  [[nodiscard]] bool test(Flight& flight);
+  void wait(Flight& flight);
+  void cancel(std::shared_ptr<Flight> const& flight) noexcept;
+  /// Collective, at the level that asks for it and where the backend does not: whether all ranks make this call.
+  void compare(algorithms::Call const& call);
+
+ private:
+  /// Waits for the operation under way, then posts the next one.
+  void step(Flight& flight, spi::Patience const& its_patience) noexcept;
+  /// Posts the next operation, or notes the end.
+  void post_next(Flight& flight) noexcept;
+  bool try_step(Flight& flight) noexcept;
+  void wait_for_message(Flight& flight);
+};
+
+/// Holds the group for a call: a second one at the same time is a `UsageError`.
+class Busy {
+ public:
+  Busy(GroupState& state, char const* operation);
+  ~Busy() { state_.busy.clear(std::memory_order_release); }
+  Busy(Busy const&) = delete;
+  Busy& operator=(Busy const&) = delete;
+
+ private:
+  GroupState& state_;
+};
+
+/// What an error says of the group that it happened in.
+[[nodiscard]] ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message);
+
+}  // namespace crossrank::detail

@@ -1,0 +1,335 @@
+#include "collectives/planner.hpp"
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/algorithms/reduce.hpp"
+#include "collectives/digest.hpp"
+#include "collectives/group_state.hpp"
+
+namespace crossrank {
+
+using algorithms::Call;
+using spi::Verb;
+
+namespace {
+
+spi::Source source(Tensor const& tensor) { return {.bytes = tensor.bytes(), .owner = tensor.storage()}; }
+spi::Sink sink(Tensor& tensor) { return {.bytes = tensor.mutable_bytes(), .owner = tensor.storage()}; }
+/// For a transport that reads here, though a broadcast has one buffer for both directions.
+spi::Sink read_only_sink(Tensor const& tensor) {
+  auto const bytes = tensor.bytes();
+  return {.bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()}, .owner = tensor.storage()};
+}
+
+char const* op_name(ReduceOp op) {
+  static constexpr char const* names[] = {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor"};
+  auto const number = static_cast<std::size_t>(op);
+  return number < std::size(names) ? names[number] : "no op";
+}
+
+}  // namespace
+
+/// What all ranks must give alike: for the digest, and in words where they are compared.
+class Planner::Arguments {
+ public:
+  explicit Arguments(Check check) : check_(check) {}
+
+  Arguments& dtype(Dtype value) {
+    return add(static_cast<std::uint64_t>(value), [&] { return name_of_dtype(value); });
+  }
+  Arguments& shape(Shape const& value) {
+    if (check_ != Check::off) digest_.add(std::span(value.begin(), value.size()));
+    return say([&] { return to_string(value); });
+  }
+  /// Everything behind the first dimension.
+  Arguments& row(Shape const& value) {
+    if (check_ != Check::off && !value.empty()) digest_.add(std::span(value.begin() + 1, value.size() - 1));
+    return say([&] { return "rows of " + to_string(value); });
+  }
+  Arguments& rows(std::span<std::int64_t const> value) {
+    if (check_ != Check::off) digest_.add(value);
+    return say([&] { return std::to_string(value.size()) + " parts"; });
+  }
+  Arguments& root(int value) {
+    return add(static_cast<std::uint64_t>(value), [&] { return "root " + std::to_string(value); });
+  }
+  Arguments& op(ReduceOp value) {
+    return add(static_cast<std::uint64_t>(value), [&] { return std::string(op_name(value)); });
+  }
+  Arguments& bytes(std::size_t value) {
+    return add(value, [&] { return std::to_string(value) + " bytes"; });
+  }
+  void into(Call& call, Verb verb) const {
+    call.signature = {verb, check_ == Check::off ? 0 : digest_.value()};
+    if (check_ == Check::collective) call.text = std::string(spi::to_string(verb)) + text_;
+  }
+
+ private:
+  static std::string name_of_dtype(Dtype value) { return std::string(crossrank::name_of(value)); }
+  template <class Words>
+  Arguments& say(Words words) {
+    if (check_ == Check::collective) text_ += " " + words();
+    return *this;
+  }
+  template <class Words>
+  Arguments& add(std::uint64_t value, Words words) {
+    if (check_ != Check::off) digest_.add(value);
+    return say(words);
+  }
+
+  Check check_;
+  ArgumentDigest digest_;
+  std::string text_;
+};
+
+// ---------------------------------------------------------------- what cannot be
+
+void Planner::refuse(char const* operation, std::string message, std::string expected, std::string got) const {
+  auto info = detail::usage_in(transport_, operation, std::move(message));
+  info.expected = std::move(expected);
+  info.got = std::move(got);
+  throw UsageError(std::move(info));
+}
+
+void Planner::require_rank(int rank, char const* operation, char const* what) const {
+  if (rank >= 0 && rank < transport_.world_size()) return;
+  refuse(operation, std::string(what) + " is not a rank of the group",
+         "0 to " + std::to_string(transport_.world_size() - 1), std::to_string(rank));
+}
+
+void Planner::require_tensor(Tensor const& tensor, char const* operation) const {
+  if (!tensor.defined()) refuse(operation, "the tensor is none");
+  if (tensor.device().kind != Device::Kind::cpu) refuse(operation, "the tensor is not on the CPU");
+}
+
+void Planner::require_whole(Tensor const& whole, Tensor const& part, char const* operation) const {
+  require_tensor(whole, operation);
+  require_tensor(part, operation);
+  auto const n = static_cast<std::int64_t>(ranks());
+  bool const fits = whole.dtype() == part.dtype() && whole.numel() % n == 0 && whole.numel() / n == part.numel();
+  if (!fits) {
+    refuse(operation, "the tensors do not fit together", std::to_string(n) + " x " + to_string(part), to_string(whole));
+  }
+}
+
+void Planner::require_rows(Tensor const& tensor, std::int64_t rows, char const* operation) const {
+  require_tensor(tensor, operation);
+  if (tensor.shape().empty() || tensor.shape()[0] != rows)
+    refuse(operation, "a tensor of another number of rows", std::to_string(rows) + " rows", to_string(tensor));
+}
+
+void Planner::require_same_rows(Tensor const& a, Tensor const& b, char const* operation) const {
+  bool const same = a.dtype() == b.dtype() && a.shape().with(0, 0) == b.shape().with(0, 0);
+  if (!same) refuse(operation, "the tensors do not fit together", "rows as of " + to_string(a), to_string(b));
+}
+
+void Planner::require_apart(Tensor const& out, Tensor const& in, char const* operation) const {
+  std::less<std::byte const*> const before;
+  bool const apart = !before(out.data(), in.data() + in.nbytes()) || !before(in.data(), out.data() + out.nbytes());
+  if (!apart) refuse(operation, "the tensors overlap", "memory of its own for the result");
+}
+
+std::vector<std::size_t> Planner::equal_counts(std::size_t bytes) const {
+  return std::vector<std::size_t>(ranks(), bytes);
+}
+
+/// Rows of `like`, divided among the ranks. What one rank alone is told by `rows` may be any size: nothing is taken at
+/// its word.
+Planner::Division Planner::divide(std::span<std::int64_t const> rows, Tensor const& like, char const* operation) const {
+  if (rows.size() != ranks()) {
+    refuse(operation, "the rows of each rank are to be given", std::to_string(ranks()) + " numbers",
+           std::to_string(rows.size()));
+  }
+  require_tensor(like, operation);
+  if (like.shape().empty()) refuse(operation, "a scalar has no rows", "at least one dimension", to_string(like));
+  Division division;
+  for (auto const count : rows) {
+    if (count < 0) refuse(operation, "rows are counted from 0 on", "0 or more", std::to_string(count));
+    if (count > std::numeric_limits<std::int64_t>::max() - division.rows)
+      refuse(operation, "more rows than can be", "less than 2^63 in all");
+    division.rows += count;
+    division.counts.push_back(dense_bytes(like.shape().with(0, count), like.dtype()));
+  }
+  static_cast<void>(dense_bytes(like.shape().with(0, division.rows), like.dtype()));  // refuses a sum that overflows
+  return division;
+}
+
+// ---------------------------------------------------------------- verbs
+
+Call Planner::barrier() const { return {.signature = {.verb = Verb::barrier}}; }
+
+Call Planner::broadcast(Tensor& tensor, Root root) const {
+  require_tensor(tensor, "broadcast");
+  require_rank(root.root, "broadcast", "the root");
+  Call call{.root = root.root};
+  call.out = root.root == transport_.rank() ? read_only_sink(tensor) : sink(tensor);
+  Arguments(check_).root(root.root).dtype(tensor.dtype()).shape(tensor.shape()).into(call, Verb::broadcast);
+  return call;
+}
+
+Call Planner::all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp op) const {
+  static_cast<void>(algorithms::reducer({dtype, op}, "all_reduce"));  // refuses what makes no sense
+  Call call{.in = {.bytes = values}, .out = {.bytes = values}, .reduction = {dtype, op}};
+  Arguments(check_).dtype(dtype).op(op).bytes(values.size()).into(call, Verb::all_reduce);
+  return call;
+}
+
+Call Planner::all_reduce(Tensor& tensor, ReduceOp op) const {
+  require_tensor(tensor, "all_reduce");
+  auto call = all_reduce(tensor.mutable_bytes(), tensor.dtype(), op);
+  call.in.owner = tensor.storage();
+  call.out.owner = tensor.storage();
+  return call;
+}
+
+Call Planner::reduce(Tensor& tensor, ReduceOp op, Root root) const {
+  require_tensor(tensor, "reduce");
+  require_rank(root.root, "reduce", "the root");
+  static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "reduce"));
+  Call call{.in = source(tensor), .root = root.root, .reduction = {tensor.dtype(), op}};
+  if (root.root == transport_.rank()) call.out = sink(tensor);
+  Arguments(check_).root(root.root).dtype(tensor.dtype()).op(op).shape(tensor.shape()).into(call, Verb::reduce);
+  return call;
+}
+
+Call Planner::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) const {
+  require_whole(in, out, "reduce_scatter");
+  require_apart(out, in, "reduce_scatter");
+  static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatter"));
+  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(out.nbytes()), .reduction = {in.dtype(), op}};
+  Arguments(check_).dtype(in.dtype()).op(op).shape(out.shape()).into(call, Verb::reduce_scatterv);
+  return call;
+}
+
+Call Planner::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op) const {
+  auto division = divide(rows.rows, in, "reduce_scatterv");
+  require_rows(in, division.rows, "reduce_scatterv");
+  require_rows(out, rows.rows[rank()], "reduce_scatterv");
+  require_same_rows(in, out, "reduce_scatterv");
+  require_apart(out, in, "reduce_scatterv");
+  static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatterv"));
+  Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts), .reduction = {in.dtype(), op}};
+  Arguments(check_).dtype(in.dtype()).op(op).row(in.shape()).rows(rows.rows).into(call, Verb::reduce_scatterv);
+  return call;
+}
+
+Call Planner::all_gather(Tensor& out, Tensor const& in) const {
+  require_whole(out, in, "all_gather");
+  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(in.nbytes())};
+  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, Verb::all_gatherv);
+  return call;
+}
+
+Call Planner::all_gatherv(Tensor& out, Tensor const& in, Rows rows) const {
+  auto division = divide(rows.rows, in, "all_gatherv");
+  require_rows(in, rows.rows[rank()], "all_gatherv");
+  require_rows(out, division.rows, "all_gatherv");
+  require_same_rows(in, out, "all_gatherv");
+  Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts)};
+  Arguments(check_).dtype(in.dtype()).row(in.shape()).rows(rows.rows).into(call, Verb::all_gatherv);
+  return call;
+}
+
+Call Planner::gather(Tensor& out, Tensor const& in, Root root) const {
+  require_rank(root.root, "gather", "the root");
+  require_tensor(in, "gather");
+  Call call{.in = source(in), .counts = equal_counts(in.nbytes()), .root = root.root};
+  if (root.root == transport_.rank()) {
+    require_whole(out, in, "gather");
+    call.out = sink(out);
+  }
+  Arguments(check_).root(root.root).dtype(in.dtype()).shape(in.shape()).into(call, Verb::gatherv);
+  return call;
+}
+
+Call Planner::gatherv(Tensor& out, Tensor const& in, Rows rows) const {
+  require_rank(rows.root, "gatherv", "the root");
+  auto division = divide(rows.rows, in, "gatherv");
+  require_rows(in, rows.rows[rank()], "gatherv");
+  Call call{.in = source(in), .counts = std::move(division.counts), .root = rows.root};
+  if (rows.root == transport_.rank()) {
+    require_rows(out, division.rows, "gatherv");
+    require_same_rows(in, out, "gatherv");
+    call.out = sink(out);
+  }
+  Arguments(check_).root(rows.root).dtype(in.dtype()).row(in.shape()).rows(rows.rows).into(call, Verb::gatherv);
+  return call;
+}
+
+Call Planner::scatter(Tensor& out, Tensor const& in, Root root) const {
+  require_rank(root.root, "scatter", "the root");
+  require_tensor(out, "scatter");
+  Call call{.out = sink(out), .counts = equal_counts(out.nbytes()), .root = root.root};
+  if (root.root == transport_.rank()) {
+    require_whole(in, out, "scatter");
+    call.in = source(in);
+  }
+  Arguments(check_).root(root.root).dtype(out.dtype()).shape(out.shape()).into(call, Verb::scatterv);
+  return call;
+}
+
+Call Planner::scatterv(Tensor& out, Tensor const& in, Rows rows) const {
+  require_rank(rows.root, "scatterv", "the root");
+  auto division = divide(rows.rows, out, "scatterv");
+  require_rows(out, rows.rows[rank()], "scatterv");
+  Call call{.out = sink(out), .counts = std::move(division.counts), .root = rows.root};
+  if (rows.root == transport_.rank()) {
+    require_rows(in, division.rows, "scatterv");
+    require_same_rows(out, in, "scatterv");
+    call.in = source(in);
+  }
+  Arguments(check_).root(rows.root).dtype(out.dtype()).row(out.shape()).rows(rows.rows).into(call, Verb::scatterv);
+  return call;
+}
+
+Call Planner::all_to_all(Tensor& out, Tensor const& in) const {
+  require_tensor(in, "all_to_all");
+  require_tensor(out, "all_to_all");
+  bool const fits = in.dtype() == out.dtype() && in.nbytes() == out.nbytes() &&
+                    in.numel() % static_cast<std::int64_t>(ranks()) == 0 && in.nbytes() % ranks() == 0;
+  if (!fits) {
+    refuse("all_to_all", "the tensors do not fit together", "two of a multiple of " + std::to_string(ranks()),
+           to_string(in) + " and " + to_string(out));
+  }
+  require_apart(out, in, "all_to_all");
+  auto const part = in.nbytes() / ranks();
+  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(part), .receive_counts = equal_counts(part)};
+  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, Verb::all_to_allv);
+  return call;
+}
+
+Call Planner::all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const {
+  auto sent = divide(rows.send, in, "all_to_allv");
+  auto received = divide(rows.receive, out, "all_to_allv");
+  require_rows(in, sent.rows, "all_to_allv");
+  require_rows(out, received.rows, "all_to_allv");
+  require_same_rows(in, out, "all_to_allv");
+  require_apart(out, in, "all_to_allv");
+  Call call{.in = source(in),
+            .out = sink(out),
+            .counts = std::move(sent.counts),
+            .receive_counts = std::move(received.counts)};
+  Arguments(check_).dtype(in.dtype()).row(in.shape()).into(call, Verb::all_to_allv);
+  return call;
+}
+
+Call Planner::send(Tensor const& tensor, int dst, Tag tag) const {
+  require_tensor(tensor, "send");
+  require_rank(dst, "send", "the destination");
+  if (dst == transport_.rank() && ranks() > 1) refuse("send", "a message to oneself");
+  return {.signature = {.verb = Verb::send}, .in = source(tensor), .root = dst, .tag = tag.tag};
+}
+
+Call Planner::recv(Tensor& tensor, int src, Tag tag) const {
+  require_tensor(tensor, "recv");
+  require_rank(src, "recv", "the source");
+  if (src == transport_.rank() && ranks() > 1) refuse("recv", "a message from oneself");
+  return {.signature = {.verb = Verb::recv}, .out = sink(tensor), .root = src, .tag = tag.tag};
+}
+
+}  // namespace crossrank

@@ -1,0 +1,69 @@
+#include <crossrank/collective.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/group_state.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank {
+
+using detail::Busy;
+
+Request::Request() noexcept = default;
+Request::Request(Request&& other) noexcept = default;
+
+Request::Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::Flight> flight) noexcept
+    : group_(std::move(group)), flight_(std::move(flight)) {}
+
+Request& Request::operator=(Request&& other) noexcept {
+  if (this != &other) {
+    cancel();
+    group_ = std::move(other.group_);
+    flight_ = std::move(other.flight_);
+  }
+  return *this;
+}
+
+Request::~Request() { cancel(); }
+
+bool Request::test() {
+  if (!flight_) return true;
+  Busy const busy(*group_, flight_->execution.call().name());
+  bool const ended = group_->test(*flight_);
+  if (ended) flight_.reset();
+  return ended;
+}
+
+void Request::wait() {
+  if (!flight_) return;
+  Busy const busy(*group_, flight_->execution.call().name());
+  group_->wait(*flight_);
+  flight_.reset();
+}
+
+bool Request::wait_for(std::chrono::milliseconds limit) {
+  constexpr auto longest_nap = std::chrono::microseconds(200);
+  auto& system = platform::system();
+  auto const until = system.now() + std::chrono::nanoseconds(limit);
+  for (auto nap = std::chrono::nanoseconds(0); !test();) {
+    auto const left = until - system.now();
+    if (left <= left.zero()) return false;
+    if (nap == nap.zero()) {
+      system.yield();
+      nap = std::chrono::microseconds(1);
+    } else {
+      system.sleep(std::min<std::chrono::nanoseconds>(nap, left));
+      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
+    }
+  }
+  return true;
+}
+
+void Request::cancel() noexcept {
+  if (flight_) group_->cancel(flight_);
+  flight_.reset();
+}
+
+}  // namespace crossrank
