@@ -22,7 +22,8 @@ declare -A may=(
 )
 # The room whose promise a public header is.
 declare -A header_room=(
-  [concat]=core [device]=core [dtype]=core [error]=core [export]=core [json]=core [log]=core [rank_span]=core [shape]=core
+  [concat]=core [device]=core [dtype]=core [error]=core [export]=core [json]=core [log]=core [rank_span]=core [reduce_op]=core
+  [shape]=core
   [spi/storage]=core [state]=core [tensor]=core [tensor_dict]=core [version]=core
   [safetensors]=codec [serialize]=codec
   [statistics]=node
