@@ -5,6 +5,7 @@
 #include <crossrank/device.hpp>
 #include <crossrank/dtype.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/group.hpp>
 #include <crossrank/helpers.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/log.hpp>

@@ -1,0 +1,31 @@
+#pragma once
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <crossrank/group.hpp>
+
+namespace crossrank {
+
+struct GroupCoordinator::State {
+  Collective cpu;
+  Collective device;  ///< the same group as `cpu` unless dense data has one of its own
+  std::optional<Collective> data_parallel{};
+  std::string unique_name{};
+  std::vector<GlobalRank> ranks{};
+  std::atomic<bool> destroyed{false};
+  std::mutex buffers_mutex{};
+  std::map<std::string, Tensor, std::less<>> buffers{};
+};
+
+/// An error that names group and rank.
+[[nodiscard]] ErrorInfo usage_in(Collective const& group, char const* operation, std::string message,
+                                 std::string expected = {}, std::string got = {});
+
+/// `rank`, which must be one of the group, else `UsageError`.
+int checked_rank(Collective const& group, int rank, char const* operation, char const* what);
+
+}  // namespace crossrank

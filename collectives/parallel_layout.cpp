@@ -1,0 +1,63 @@
+#include <crossrank/group.hpp>
+
+#include <array>
+#include <map>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank {
+namespace {
+
+constexpr std::size_t axes = 5;
+using Place = std::array<int, axes>;  // external data, data, pipeline, prefill context, tensor parallel
+
+Place place_of(int rank, Place const& sizes) {
+  Place place{};
+  for (std::size_t axis = axes; axis-- > 0;) {
+    place[axis] = rank % sizes[axis];
+    rank /= sizes[axis];
+  }
+  return place;
+}
+
+/// The ranks that differ in the `merged` axes alone, each group in order of rank, groups in order of their first.
+std::vector<std::vector<int>> groups_over(int ranks, Place const& sizes, std::array<bool, axes> const& merged) {
+  std::map<Place, std::size_t> index;
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto place = place_of(rank, sizes);
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      if (merged[axis]) place[axis] = 0;
+    }
+    auto const [at, is_new] = index.emplace(place, groups.size());
+    if (is_new) groups.emplace_back();
+    groups[at->second].push_back(rank);
+  }
+  return groups;
+}
+
+}  // namespace
+
+ParallelLayout parallel_layout(ParallelSizes const& sizes) {
+  Place const all{sizes.external_data_parallel, sizes.data_parallel, sizes.pipeline_parallel,
+                  sizes.prefill_context_parallel, sizes.tensor_parallel};
+  std::int64_t ranks = 1;
+  for (int const size : all) {
+    ranks *= size;
+    if (size >= 1 && ranks <= std::int64_t{1} << 30) continue;
+    throw UsageError({.operation = "parallel_layout",
+                      .message = "an axis has no ranks, or all have too many",
+                      .expected = "sizes of at least 1, at most 2^30 ranks",
+                      .got = std::to_string(size)});
+  }
+  auto const over = [&](std::array<bool, axes> const& merged) {
+    return groups_over(static_cast<int>(ranks), all, merged);
+  };
+  return {.data_parallel = over({false, true, false, false, false}),
+          .pipeline_parallel = over({false, false, true, false, false}),
+          .prefill_context_parallel = over({false, false, false, true, false}),
+          .tensor_parallel = over({false, false, false, false, true}),
+          .expert_parallel = over({false, true, false, true, true})};
+}
+
+}  // namespace crossrank

@@ -1,0 +1,188 @@
+#include "collectives/tensor_dict_flow.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
+
+#include "collectives/failure.hpp"
+
+namespace crossrank {
+namespace {
+
+/// A tensor's bytes from `offset` on, as such.
+Tensor bytes_of(Tensor const& tensor, std::size_t offset, std::size_t bytes) {
+  return spi::tensor_over(tensor.storage(), tensor.byte_offset() + offset, {static_cast<std::int64_t>(bytes)},
+                          Dtype::u8);
+}
+
+/// Calls `use` with each piece of `tensor`, in order.
+template <class Use>
+void for_each_piece(Tensor const& tensor, Use const& use) {
+  for (std::size_t at = 0; at < tensor.nbytes(); at += largest_piece)
+    use(bytes_of(tensor, at, std::min(largest_piece, tensor.nbytes() - at)));
+}
+
+Tensor part_of(TravellingTensor const& travelling, int part) {
+  auto const bytes = travelling.tensor.nbytes() / static_cast<std::size_t>(travelling.parts);
+  return bytes_of(travelling.tensor, static_cast<std::size_t>(part) * bytes, bytes);
+}
+
+/// Bytes as a tensor that keeps them.
+Tensor kept(std::vector<std::byte> bytes) {
+  auto const held = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  return Tensor::from_blob(held->data(), {static_cast<std::int64_t>(held->size())}, Dtype::u8, [held](void*) {});
+}
+
+}  // namespace
+
+TensorDict broadcast_dict_from(Collective const& group, TensorDict dict, int root) {
+  DictMetadata metadata;
+  bool const mine = group.rank() == root;
+  auto const bytes = detail::broadcast_bytes(group, "broadcast_tensor_dict", root, [&] {
+    metadata = encode_dict(dict, [](std::string const&, Tensor const&) { return 1; });
+    return std::move(metadata.bytes);
+  });
+  DecodedDict decoded;
+  if (!mine) decoded = decode_dict(bytes);
+  for (auto& [tensor, travel, parts] : mine ? metadata.tensors : decoded.tensors) {
+    auto view = bytes_of(tensor, 0, tensor.nbytes());
+    group.broadcast(view, {root});
+  }
+  return mine ? std::move(dict) : std::move(decoded.dict);
+}
+
+DictSend::DictSend(Collective const& group, TensorDict const& dict, int dst, PartsOf const& parts_of, int part) {
+  DictMetadata metadata;
+  std::exception_ptr error;
+  try {
+    metadata = encode_dict(dict, parts_of);
+  } catch (...) {
+    error = std::current_exception();
+    metadata.bytes = encode_object(failure_of(error));
+  }
+  auto const head = BlockHead::of(metadata.bytes, error != nullptr);
+  auto const post = [&](Tensor const& tensor, Tag tag) { messages_.push_back(group.isend(tensor, dst, tag)); };
+  auto const* const from = reinterpret_cast<std::byte const*>(&head);
+  post(kept({from, from + sizeof head}), head_tag);
+  if (!head.is_inlined())
+    for_each_piece(kept(std::move(metadata.bytes)), [&](Tensor const& piece) { post(piece, body_tag); });
+  if (error) {
+    wait();  // the receiver is told before this rank throws
+    std::rethrow_exception(error);
+  }
+  for (auto const& travelling : metadata.tensors) {
+    auto const own = travelling.travel == Travel::in_parts ? part_of(travelling, part)
+                                                           : bytes_of(travelling.tensor, 0, travelling.tensor.nbytes());
+    for_each_piece(own, [&](Tensor const& piece) { post(piece, tensor_tag); });
+  }
+}
+
+bool DictSend::test() {
+  while (!messages_.empty() && messages_.front().test()) messages_.pop_front();
+  return messages_.empty();
+}
+
+void DictSend::wait() {
+  for (; !messages_.empty(); messages_.pop_front()) messages_.front().wait();
+}
+
+DictReceive::DictReceive(Collective const& group, int src, std::optional<Collective> all_gather_group)
+    : group_(group),
+      src_(src),
+      all_gather_group_(std::move(all_gather_group)),
+      head_tensor_(Tensor::empty({static_cast<std::int64_t>(sizeof(BlockHead))}, Dtype::u8)) {
+  messages_.push_back(group_.irecv(head_tensor_, src_, head_tag));
+}
+
+bool DictReceive::advance(bool may_wait) {
+  while (stage_ < Stage::joining) {
+    for (; !messages_.empty(); messages_.pop_front()) {
+      if (may_wait) {
+        messages_.front().wait();
+      } else if (!messages_.front().test()) {
+        return false;
+      }
+    }
+    next_stage();
+  }
+  return true;
+}
+
+void DictReceive::next_stage() {
+  if (stage_ == Stage::head) {
+    std::memcpy(&head_, head_tensor_.bytes().data(), sizeof head_);
+    body_ = head_.inlined_bytes();
+    stage_ = Stage::body;
+  } else if (stage_ == Stage::body) {
+    auto const came = piece_.defined() ? piece_.bytes() : std::span<std::byte const>();
+    body_.insert(body_.end(), came.begin(), came.end());
+  } else {
+    stage_ = Stage::joining;
+    return;
+  }
+  receive_body();
+}
+
+void DictReceive::receive_body() {
+  if (body_.size() < head_.size) {
+    auto const left = std::min<std::uint64_t>(head_.size - body_.size(), largest_piece);
+    piece_ = Tensor::empty({static_cast<std::int64_t>(left)}, Dtype::u8);
+    messages_.push_back(group_.irecv(piece_, src_, body_tag));
+    return;
+  }
+  if (head_.failed != 0) {
+    stage_ = Stage::done;
+    throw remote_error(group_, "recv_tensor_dict", {src_}, decode_object<Failure>(body_));
+  }
+  decoded_ = decode_dict(body_);
+  receive_tensors();
+  stage_ = Stage::tensors;
+}
+
+void DictReceive::receive_tensors() {
+  for (auto const& travelling : decoded_.tensors) {
+    auto const nbytes = travelling.tensor.nbytes();
+    // A part gets memory of its own, as the joining reads parts while it writes the whole.
+    auto const& to =
+        parts_.emplace_back(travelling.travel == Travel::whole
+                                ? bytes_of(travelling.tensor, 0, nbytes)
+                                : Tensor::empty({static_cast<std::int64_t>(nbytes) / travelling.parts}, Dtype::u8));
+    for_each_piece(to, [&](Tensor piece) { messages_.push_back(group_.irecv(piece, src_, tensor_tag)); });
+  }
+}
+
+void DictReceive::join() {
+  for (std::size_t i = 0; i < decoded_.tensors.size(); ++i) {
+    auto const& [tensor, travel, parts] = decoded_.tensors[i];
+    if (travel != Travel::in_parts) continue;
+    int const here = all_gather_group_ ? all_gather_group_->world_size() : 0;
+    if (here != parts) {
+      throw UsageError({.operation = "recv_tensor_dict",
+                        .message = "the sender's tensors come in parts, which this rank has not the group to join",
+                        .expected = "an all_gather_group of " + std::to_string(parts),
+                        .got = here == 0 ? "none" : std::to_string(here),
+                        .group = group_.name(),
+                        .rank = group_.rank(),
+                        .world_size = group_.world_size(),
+                        .culprits = {src_}});
+    }
+    auto whole = bytes_of(tensor, 0, tensor.nbytes());
+    all_gather_group_->all_gather(whole, parts_[i]);
+  }
+}
+
+TensorDict const& DictReceive::wait() {
+  if (stage_ == Stage::done) return decoded_.dict;
+  static_cast<void>(advance(true));
+  stage_ = Stage::done;
+  join();
+  parts_.clear();
+  return decoded_.dict;
+}
+
+}  // namespace crossrank
