@@ -28,8 +28,38 @@ TEST_P(Programs, fp8_agrees_on_the_largest_scale) {
   EXPECT_EQ(end.out, "[0] gate_proj" + rest + "[0] up_proj" + rest);
 }
 
+TEST_P(Programs, helpers_lose_one_step_to_a_rank_that_throws) {
+  auto const last = std::to_string(GetParam() - 1);
+  auto const end = run_example(GetParam(), "helpers", {last});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, testing::HasSubstr("rank " + last + ": no space for the cache"));
+  EXPECT_THAT(end.out, testing::HasSubstr("rank 0 filled the cache, counts 16777217 tokens"));
+  if (GetParam() > 1) {
+    EXPECT_THAT(end.out, testing::HasSubstr("rank 0: rank " + last + " threw std::runtime_error"));
+    EXPECT_THAT(end.out, testing::HasSubstr("rank 1 found the cache, counts 16777217 tokens"));
+  }
+}
+
+TEST_P(Programs, experts_answer_every_token) {
+  auto const end = run_example(GetParam(), "experts");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out, "[0] experts of " + std::to_string(GetParam()) + " ranks: right\n");
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Programs, testing::Values(1, 2, 4),
                          [](auto const& each) { return std::to_string(each.param); });
+
+TEST(Pipeline, passes_every_batch_from_stage_to_stage) {
+  for (int const ranks : {2, 4}) {
+    auto const end = run_example(ranks, "pipeline");
+
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    auto const batches = std::to_string(10 * ranks);
+    EXPECT_EQ(end.out, "[0] " + batches + " of " + batches + " batches right\n");
+  }
+}
 
 TEST(PpMerge, keeps_the_order_of_the_model) {
   auto const end = run_example(2, "pp_merge");
