@@ -10,6 +10,7 @@
 #include "lib/core/log.hpp"
 #include "workspace/announced_read.hpp"
 #include "workspace/liveness.hpp"
+#include "workspace/modelopt_file.hpp"
 #include "workspace/state_file.hpp"
 
 namespace crossrank::workspace {
@@ -40,18 +41,10 @@ std::filesystem::path made_absolute(std::filesystem::path const& path) {
   return failed ? path : whole;
 }
 
-[[noreturn]] void refuse_torch(std::string const& path) {
-  throw UnavailableError(
-      ErrorInfo{.operation = "NFSWorkspace.read",
-                .message = "this rank's state is a torch archive, which this build has no reader for",
-                .resource = path,
-                .remedy = "convert it to safetensors, or write the state with crossrank"});
-}
-
 }  // namespace
 
-NfsMedium::NfsMedium(std::filesystem::path const& path, int rank, Existing existing)
-    : path_(made_absolute(path)), rank_(rank) {
+NfsMedium::NfsMedium(std::filesystem::path const& path, int rank, Existing existing, StateFormat format)
+    : path_(made_absolute(path)), rank_(rank), format_(format) {
   std::string const operation = "NFSWorkspace";
   if (rank < 0) {
     throw UsageError(
@@ -88,9 +81,24 @@ void NfsMedium::remove_left_by_others(Directory const& directory, std::string co
   for (auto const& name : files.temporaries) remove(name, *parse_temporary(name));
 }
 
-void NfsMedium::write(Json const& config, StateDict const& weights) { (void)publish(config, weights, false); }
+void NfsMedium::write(Json const& config, StateDict const& weights) {
+  if (format_ == StateFormat::safetensors) {
+    (void)publish(config, weights, false);
+    return;
+  }
+  auto const rank = writing_rank("NFSWorkspace.write");
+  write_modelopt_file(Directory::open(path_, "NFSWorkspace.write"), rank, config, weights);
+  std::lock_guard const lock(mutex_);
+  torch_written_ = true;
+}
 
 Announcement NfsMedium::write_announced(Json const& config, StateDict const& weights) {
+  if (format_ == StateFormat::torch) {
+    throw UsageError(ErrorInfo{.operation = "NFSWorkspace.write",
+                               .message = "this workspace writes torch archives, which a range cannot announce",
+                               .resource = path_.string(),
+                               .remedy = "give the range a workspace with StateFormat::safetensors"});
+  }
   return publish(config, weights, true);
 }
 
@@ -142,6 +150,7 @@ void NfsMedium::clean() {
   auto const directory = Directory::open(path_, "NFSWorkspace.clean");
   std::lock_guard const lock(mutex_);
   remove_published(directory, [](Published const&) { return true; });
+  if (std::exchange(torch_written_, false)) (void)directory.remove(torch_file_name(*rank_), "NFSWorkspace.clean");
   remove_left_by_others(directory, "NFSWorkspace.clean");
 }
 
@@ -152,8 +161,11 @@ std::optional<RankState> NfsMedium::read_newest(int rank) const {
     auto const directory = Directory::open(path_, operation);
     auto const files = files_of_rank(directory.names(operation), rank);
     auto const& states = require_one_writer(files, rank, path_.string(), operation);
-    if (states.empty() && files.torch) refuse_torch(directory.path_of(torch_file_name(rank)));
-    if (states.empty()) return std::nullopt;
+    if (states.empty() && !files.torch) return std::nullopt;
+    if (states.empty()) {
+      if (auto state = read_modelopt_file(directory, rank)) return state;
+      continue;
+    }
     std::optional<FormatError> first_error;
     bool vanished = false;
     for (auto const& file : states) {

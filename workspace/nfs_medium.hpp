@@ -20,7 +20,8 @@ namespace crossrank::workspace {
 class NfsMedium {
  public:
   /// Makes the directory, and removes what dead processes of this rank left there.
-  NfsMedium(std::filesystem::path const& path, int rank, Existing existing);
+  NfsMedium(std::filesystem::path const& path, int rank, Existing existing,
+            StateFormat format = StateFormat::safetensors);
   /// Reads only.
   explicit NfsMedium(std::filesystem::path const& path);
 
@@ -58,6 +59,8 @@ class NfsMedium {
 
   std::filesystem::path path_;
   std::optional<int> rank_{};
+  StateFormat format_ = StateFormat::safetensors;
+  bool torch_written_ = false;          ///< whether ModelOpt's file of this rank is this process's
   std::mutex mutex_{};                  ///< guards what follows: a range may close in another thread than it was opened
   std::vector<Published> published_{};  ///< of this process, the oldest first
 };

@@ -14,7 +14,8 @@ using workspace::NfsMedium;
 NFSWorkspace::NFSWorkspace() noexcept = default;
 
 NFSWorkspace::NFSWorkspace(std::filesystem::path const& path, WorkspaceOptions options)
-    : medium_(std::make_shared<NfsMedium>(path, options.rank ? *options.rank : environment().rank, options.existing)) {}
+    : medium_(std::make_shared<NfsMedium>(path, options.rank ? *options.rank : environment().rank, options.existing,
+                                          options.format)) {}
 
 NFSWorkspace::NFSWorkspace(std::shared_ptr<NfsMedium> medium) noexcept : medium_(std::move(medium)) {}
 

@@ -92,10 +92,14 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes
   }
 }
 
-void AtomicFile::publish() {
+void AtomicFile::publish(Taken taken) {
   CROSSRANK_CRASH_POINT("platform.atomic_file.written");
   settle();
-  make_visible();
+  if (taken == Taken::replace) {
+    replace();
+  } else {
+    make_visible();
+  }
   if (system().fsync(directory_.fd()) != 0 && errno != EINVAL && errno != ENOTSUP) fail("fsync directory", errno);
   CROSSRANK_CRASH_POINT("platform.atomic_file.published");
   name_exists_ = false;  // from here on it is not ours to take back
@@ -140,6 +144,15 @@ void AtomicFile::make_visible() {
   if (temporary_exists_ && os.unlinkat(directory_.fd(), from, 0) != 0 && errno != ENOENT) fail("unlink", errno);
   temporary_exists_ = false;
   CROSSRANK_CRASH_POINT("platform.atomic_file.unlinked");
+}
+
+void AtomicFile::replace() {
+  // NFS may send a request twice: done the first time, the second finds nothing to rename
+  if (system().renameat(directory_.fd(), temporary_.c_str(), directory_.fd(), name_.c_str()) != 0) {
+    if (int const error = errno; !is_ours(name_)) fail("rename", error);
+  }
+  temporary_exists_ = false;
+  CROSSRANK_CRASH_POINT("platform.atomic_file.replaced");
 }
 
 bool AtomicFile::is_ours(std::string const& name) const noexcept {

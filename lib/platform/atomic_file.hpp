@@ -8,11 +8,15 @@
 
 namespace crossrank::platform {
 
+/// What to do with a file that has the name already.
+enum class Taken : std::uint8_t { refuse, replace };
+
 /// A file that appears under its name whole and durable, or not at all.
 ///
 /// Bytes go to a hidden sibling that is locked (`flock`) while this process writes it; `publish()` makes them durable
-/// and gives them the name, which must be new. Every failure is an `IoError` with the bytes written and the room left,
-/// and removes what was made; so does the destructor of a file that was not published. The directory must outlive it.
+/// and gives them the name, which must be new unless an older file is to be replaced. Every failure is an `IoError`
+/// with the bytes written and the room left, and removes what was made; so does the destructor of a file that was not
+/// published. The directory must outlive it.
 class AtomicFile {
  public:
   /// Reserves room for `expected_bytes`, where the file system can.
@@ -29,14 +33,15 @@ class AtomicFile {
   [[nodiscard]] std::uint64_t size() const noexcept { return written_; }
   /// The hidden sibling's name.
   [[nodiscard]] std::string const& temporary_name() const noexcept { return temporary_; }
-  /// Durable and visible on return. Once.
-  void publish();
+  /// Durable and visible on return. Once. A replaced file is there whole until the new one is.
+  void publish(Taken taken = Taken::refuse);
 
  private:
   void create();
   void reserve();
   void settle();
   void make_visible();
+  void replace();
   [[nodiscard]] bool is_ours(std::string const& name) const noexcept;
   void discard() noexcept;
   [[noreturn]] void fail(char const* call, int error);

@@ -239,7 +239,7 @@ TEST_F(NFSWorkspaceTest, refuses_a_file_under_the_name_of_another) {
 TEST_F(NFSWorkspaceTest, never_ignores_a_torch_archive) {
   auto workspace = open(0);
   put("rank_1_state.pth");
-  auto const error = error_of<UnavailableError>([&] { (void)workspace.read_configs_and_weights_from_rank(1); });
+  auto const error = error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(1); });
   EXPECT_EQ(error.resource, (root() / "rank_1_state.pth").string());
   write(workspace, 1);
   put("rank_0_state.pth");

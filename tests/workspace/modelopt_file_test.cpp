@@ -1,0 +1,124 @@
+#include "workspace/modelopt_file.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include <sys/stat.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/nfs_workspace.hpp>
+
+#include "tests/support/faulty_system.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/workspace/state_samples.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+fs::path golden() { return fs::path(CROSSRANK_TEST_DATA) / "golden" / "torch"; }
+
+/// Torch has no way to say that a tensor is absent.
+RankState whole_state(int seed) {
+  auto state = test::sample_state(seed);
+  state.weights.erase("absent");
+  return state;
+}
+
+class ModelOptFile : public testing::Test {
+ protected:
+  [[nodiscard]] fs::path file(int rank) const { return root_.path() / ("rank_" + std::to_string(rank) + "_state.pth"); }
+  [[nodiscard]] NFSWorkspace torch_workspace(int rank) const {
+    return NFSWorkspace(root_.path(), {.rank = rank, .format = StateFormat::torch});
+  }
+  void copy_golden(char const* name, int rank) const {
+    fs::copy_file(golden() / name, file(rank));
+    ::chmod(file(rank).c_str(), 0600);
+  }
+  [[nodiscard]] std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(root_.path()), fs::directory_iterator()));
+  }
+  test::TemporaryDirectory root_{};
+};
+
+TEST_F(ModelOptFile, written_by_modelopt_is_read) {
+  if (!fs::exists(golden())) GTEST_SKIP() << "the golden files are not at " << golden();
+  copy_golden("rank_3_state.pth", 3);
+  auto const state = NFSWorkspace::open(root_.path()).read_configs_and_weights_from_rank(3);
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->config.at("__name__"), "ModelConfig");
+  EXPECT_EQ(state->config.at("rotary_dim").get<double>(), -INFINITY);
+  EXPECT_EQ(state->weights.size(), 3U);
+  EXPECT_EQ(to_string(state->weights.at("transformer.vocab_embedding.weight")), "F8_E4M3 [32, 8]");
+  EXPECT_FALSE(NFSWorkspace::open(root_.path()).read_configs_and_weights_from_rank(2));
+}
+
+TEST_F(ModelOptFile, that_is_something_else_is_refused) {
+  if (!fs::exists(golden())) GTEST_SKIP() << "the golden files are not at " << golden();
+  copy_golden("mixed.pth", 0);
+  copy_golden("hostile/os_system.pth", 1);
+  auto const workspace = NFSWorkspace::open(root_.path());
+  EXPECT_THROW((void)workspace.read_configs_and_weights_from_rank(0), FormatError);
+  EXPECT_THROW((void)workspace.read_configs_and_weights_from_rank(1), FormatError);
+}
+
+TEST_F(ModelOptFile, comes_back_as_it_was_written) {
+  auto const state = whole_state(4);
+  auto workspace = torch_workspace(1);
+  workspace.write_configs_and_weights(state.config, state.weights);
+  workspace.write_configs_and_weights(state.config, state.weights);
+  EXPECT_TRUE(fs::exists(file(1)));
+  EXPECT_EQ(files(), 1U);
+  auto const back = NFSWorkspace::open(root_.path()).read_configs_and_weights_from_rank(1);
+  ASSERT_TRUE(back);
+  test::expect_same(*back, state);
+  workspace.clean();
+  EXPECT_EQ(files(), 0U);
+}
+
+TEST_F(ModelOptFile, beside_a_file_of_ours_is_an_error_that_names_both) {
+  auto const state = whole_state(4);
+  torch_workspace(1).write_configs_and_weights(state.config, state.weights);
+  NFSWorkspace ours(root_.path(), {.rank = 1});
+  ours.write_configs_and_weights(state.config, state.weights);
+  try {
+    (void)ours.read_configs_and_weights_from_rank(1);
+    ADD_FAILURE() << "read";
+  } catch (FormatError const& e) {
+    EXPECT_THAT(e.info().got, testing::AllOf(HasSubstr("rank_1_state.pth"), HasSubstr(".safetensors")));
+  }
+}
+
+TEST_F(ModelOptFile, stays_as_it_was_when_a_write_fails_anywhere) {
+  auto const old_state = whole_state(4);
+  auto const new_state = whole_state(5);
+  auto workspace = torch_workspace(1);
+  workspace.write_configs_and_weights(old_state.config, old_state.weights);
+  for (auto const call : {test::Call::openat, test::Call::pwrite, test::Call::fsync, test::Call::close,
+                          test::Call::renameat, test::Call::fallocate}) {
+    test::FaultySystem os;
+    os.fail(call, 1, ENOSPC);
+    {
+      platform::ScopedSystem const scope(os);
+      EXPECT_THROW(workspace.write_configs_and_weights(new_state.config, new_state.weights), IoError);
+    }
+    EXPECT_EQ(files(), 1U);
+    test::expect_same(*workspace.read_configs_and_weights_from_rank(1), old_state);
+  }
+  workspace.write_configs_and_weights(new_state.config, new_state.weights);
+  test::expect_same(*workspace.read_configs_and_weights_from_rank(1), new_state);
+}
+
+TEST_F(ModelOptFile, cannot_be_announced_by_a_range) {
+  EXPECT_THROW((void)torch_workspace(0).medium()->write_announced({}, {}), UsageError);
+}
+
+}  // namespace
+}  // namespace crossrank
