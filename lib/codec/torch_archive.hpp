@@ -71,6 +71,8 @@ class TorchArchive {
   void read(TorchTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const;
   /// All bytes of a storage, verified as the policy says; `out` is as large.
   void read_storage(std::uint32_t storage, std::span<std::byte> out) const;
+  /// Reads all of a tensor's storage once and compares its CRC, unless that was done; as the policy says.
+  void verify(TorchTensor const& tensor) const { verify(tensor.storage); }
   /// Throws the `FormatError` for a value of the pickle.
   [[noreturn]] void refuse(PickleValue value, std::string message, std::string remedy = {}) const;
 

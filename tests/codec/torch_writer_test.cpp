@@ -60,7 +60,7 @@ TEST(TorchArchiveWriter, puts_data_on_64_bytes_and_tied_tensors_in_one_place) {
   for (auto const& record : zip.records()) {
     EXPECT_EQ(record.begin % 64, 0U) << record.name;
     EXPECT_TRUE(zip.crc_holds(record));
-    data += record.name.starts_with("archive/data/") ? 1 : 0;
+    data += record.name.starts_with("archive/data/") ? 1U : 0U;
   }
   EXPECT_EQ(data, weights.size() - 1);
   auto const back = load_torch(bytes);

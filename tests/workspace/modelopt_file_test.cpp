@@ -16,6 +16,7 @@
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
+#include "workspace/nfs_medium.hpp"
 
 namespace crossrank {
 namespace {

@@ -7,10 +7,12 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/dcp_source.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
 #include "workspace/checkpoint/safetensors_source.hpp"
 #include "workspace/checkpoint/shard_grid.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
+#include "workspace/checkpoint/torch_source.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -59,6 +61,13 @@ std::shared_ptr<ShardSource const> open_shard(ShardFiles const& shard, std::shar
   if (shard.images) return open_image(shard, pool);
   auto name = shard.files.size() == 1 ? shard.files.front().string() : shard.shard.name;
   return std::make_shared<SafetensorsSource>(std::move(name), shard.files, pool);
+}
+
+ShardSet set_of(std::shared_ptr<ShardSource const> source) {
+  ShardSet set;
+  set.sources.push_back(std::move(source));
+  set.places.emplace_back();
+  return set;
 }
 
 ShardSet open_safetensors_file(fs::path const& path) {
@@ -129,8 +138,14 @@ void sort_shards(ShardSet& set) {
 
 ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
   std::error_code error;
-  if (fs::is_regular_file(path, error)) return open_safetensors_file(path);
+  if (fs::is_regular_file(path, error))
+    return is_torch_archive(path) ? set_of(open_torch_archive(path)) : open_safetensors_file(path);
   auto const listing = list_directory(path);
+  if (find_dcp(path) != DcpFlavour::none) {
+    auto whole = set_of(open_dcp(path));
+    take_description(whole, listing);
+    return whole;
+  }
   ShardSet set;
   take_description(set, listing);
   auto const announced = sizes_from(options, set.config);

@@ -1,0 +1,59 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/codec/byte_source.hpp"
+#include "lib/codec/chunk_tiling.hpp"
+#include "workspace/checkpoint/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// The bytes of one piece of a tensor, row-major, wherever they are.
+class ChunkData {
+ public:
+  virtual ~ChunkData() = default;
+  /// A source of them, good for the reads of one call. `IoError`, `FormatError`.
+  [[nodiscard]] virtual std::shared_ptr<codec::ByteSource const> open() const = 0;
+};
+
+/// A tensor in pieces that tile it exactly.
+struct ChunkedTensor {
+  SourceTensor tensor{};
+  std::vector<codec::ChunkBox> boxes{};
+  std::vector<std::shared_ptr<ChunkData const>> data{};  ///< one for each box
+};
+
+/// Whole tensors out of pieces in many files: any range of the row-major form is put together from the rows of the
+/// pieces that it meets.
+class ChunkedSource final : public ShardSource {
+ public:
+  /// The pieces tile their tensors. `FormatError` where a cut falls inside a byte.
+  ChunkedSource(std::string name, std::vector<ChunkedTensor> tensors, Json attributes, std::uint64_t bytes_on_disk);
+
+  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
+  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
+  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
+  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return bytes_on_disk_; }
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  /// Lengths in units of whole bytes: elements, or groups of those that share bytes.
+  struct Pieces {
+    std::size_t unit = 1;
+    std::vector<std::int64_t> lengths{};
+    std::vector<codec::ChunkBox> boxes{};
+    std::vector<std::shared_ptr<ChunkData const>> data{};
+  };
+  [[nodiscard]] static Pieces pieces_of(ChunkedTensor tensor, std::string const& name);
+  static void read_units(Pieces const& pieces, std::int64_t first, std::int64_t last, std::byte* out);
+
+  std::string name_;
+  std::vector<SourceTensor> tensors_{};
+  std::vector<Pieces> pieces_{};
+  Json attributes_;
+  std::uint64_t bytes_on_disk_;
+};
+
+}  // namespace crossrank::checkpoint

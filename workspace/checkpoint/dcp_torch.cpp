@@ -1,0 +1,160 @@
+#include "workspace/checkpoint/dcp_torch.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/dcp_metadata.hpp"
+#include "lib/codec/opened_file.hpp"
+#include "lib/codec/torch_tree.hpp"
+#include "workspace/checkpoint/chunked_source.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "checkpoint open";
+// What is no tensor is kept where it is small: positions of data loaders, arguments, random states.
+constexpr std::uint64_t most_object_bytes = std::uint64_t{1} << 20;
+
+/// An item's archive, opened. It is the source of the one tensor in it.
+class ItemSource final : public codec::ByteSource {
+ public:
+  ItemSource(std::shared_ptr<codec::TorchArchive const> archive, codec::TorchTensor const& tensor)
+      : archive_(std::move(archive)), tensor_(tensor) {}
+  [[nodiscard]] std::string const& name() const noexcept override { return archive_->name(); }
+  [[nodiscard]] std::uint64_t size() const noexcept override { return tensor_.nbytes; }
+  void read_at(std::uint64_t offset, std::span<std::byte> to) const override { archive_->read(tensor_, offset, to); }
+
+ private:
+  std::shared_ptr<codec::TorchArchive const> archive_;
+  codec::TorchTensor const& tensor_;
+};
+
+/// An item that holds one piece of a tensor. Its archive is opened for each call that reads it: a checkpoint of many
+/// ranks has too many items to keep them all.
+class ItemData final : public ChunkData {
+ public:
+  ItemData(std::shared_ptr<PooledFile const> file, codec::DcpItem const& item, Dtype dtype, Shape const& shape,
+           codec::CrcPolicy crc)
+      : file_(std::move(file)), offset_(item.offset), length_(item.length), dtype_(dtype), shape_(shape), crc_(crc) {}
+
+  [[nodiscard]] std::shared_ptr<codec::ByteSource const> open() const override {
+    auto part = std::make_shared<codec::PartSource>(file_, offset_, length_, file_->name());
+    auto archive = codec::TorchArchive::open(std::move(part), {.crc = policy()});
+    auto const* const tensor = archive->tensor(archive->root());
+    if (tensor == nullptr) archive->refuse(archive->root(), "this item is no tensor");
+    if (!tensor->unsupported.empty())
+      archive->refuse(archive->root(), "the item cannot be read: " + tensor->unsupported);
+    if (tensor->dtype != dtype_ || tensor->shape != shape_) {
+      archive->refuse(archive->root(), "this item is not what .metadata says: " + std::string(name_of(tensor->dtype)) +
+                                           ' ' + to_string(tensor->shape));
+    }
+    // Compared once, as a whole, so that no later call has to.
+    archive->verify(*tensor);
+    verified_.store(true, std::memory_order_relaxed);
+    return std::make_shared<ItemSource>(std::move(archive), *tensor);
+  }
+
+ private:
+  [[nodiscard]] codec::CrcPolicy policy() const noexcept {
+    return verified_.load(std::memory_order_relaxed) ? codec::CrcPolicy::ignore : crc_;
+  }
+
+  std::shared_ptr<PooledFile const> file_;
+  std::uint64_t offset_;
+  std::uint64_t length_;
+  Dtype dtype_;
+  Shape shape_;
+  codec::CrcPolicy crc_;
+  mutable std::atomic<bool> verified_ = false;  ///< relaxed: an item verified twice does no harm
+};
+
+/// The files of a checkpoint, each opened once, and large enough for every item that they hold.
+class ItemFiles {
+ public:
+  ItemFiles(std::filesystem::path directory, std::shared_ptr<FilePool> pool)
+      : directory_(std::move(directory)), pool_(std::move(pool)) {}
+
+  std::shared_ptr<PooledFile const> const& at(codec::DcpItem const& item, std::string const& of) {
+    auto& file = files_[item.file];
+    if (!file) {
+      file = pool_->open(directory_ / item.file);
+      bytes_ += file->size();
+    }
+    if (item.offset > file->size() || item.length > file->size() - item.offset) {
+      throw FormatError({.operation = operation,
+                         .message = "the file ends before the piece of \"" + of + "\" that .metadata says it holds",
+                         .expected = std::to_string(item.length) + " bytes from " + std::to_string(item.offset),
+                         .got = std::to_string(file->size()) + " bytes",
+                         .resource = file->name(),
+                         .remedy = "the file was cut, or its copying is not finished: copy it again",
+                         .section = "file",
+                         .offset = file->size()});
+    }
+    return file;
+  }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::filesystem::path directory_;
+  std::shared_ptr<FilePool> pool_;
+  std::map<std::string, std::shared_ptr<PooledFile const>> files_{};
+  std::uint64_t bytes_ = 0;
+};
+
+/// Plain values as they are; what else it is, in words.
+Json object_value(std::shared_ptr<PooledFile const> const& file, codec::DcpItem const& item) {
+  if (item.length > most_object_bytes) return "<" + std::to_string(item.length) + " bytes>";
+  try {
+    auto part = std::make_shared<codec::PartSource>(file, item.offset, item.length, file->name());
+    auto const archive = codec::TorchArchive::open(std::move(part), {.dialect = codec::training_dialect()});
+    return codec::plain_value(*archive, archive->root());
+  } catch (FormatError const& error) {
+    return "<not read: " + error.info().message + ">";
+  }
+}
+
+std::vector<std::byte> read_metadata(std::filesystem::path const& directory) {
+  codec::OpenedFile const file(directory / ".metadata", operation);
+  constexpr std::uint64_t most = std::uint64_t{256} << 20;
+  if (file.size() > most) {
+    throw FormatError({.operation = operation,
+                       .message = "the metadata is larger than what is read",
+                       .expected = "at most " + std::to_string(most) + " bytes",
+                       .got = std::to_string(file.size()),
+                       .resource = file.name(),
+                       .section = ".metadata",
+                       .offset = most});
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
+  file.read_at(0, bytes);
+  return bytes;
+}
+
+}  // namespace
+
+std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& directory, codec::CrcPolicy crc,
+                                                  std::shared_ptr<FilePool> const& pool) {
+  auto metadata = codec::read_dcp_metadata(read_metadata(directory), (directory / ".metadata").string());
+  ItemFiles files(directory, pool);
+  std::vector<ChunkedTensor> tensors;
+  for (auto& tensor : metadata.tensors) {
+    ChunkedTensor chunked{.tensor = {tensor.name, tensor.dtype, tensor.shape}};
+    for (std::size_t i = 0; i < tensor.items.size(); ++i) {
+      chunked.data.push_back(std::make_shared<ItemData>(files.at(tensor.items[i], tensor.name), tensor.items[i],
+                                                        tensor.dtype, Shape(tensor.boxes[i].size), crc));
+    }
+    chunked.boxes = std::move(tensor.boxes);
+    tensors.push_back(std::move(chunked));
+  }
+  Json attributes = Json::object();
+  for (auto const& object : metadata.objects)
+    attributes[object.name] = object_value(files.at(object.item, object.name), object.item);
+  return std::make_shared<ChunkedSource>(directory.string(), std::move(tensors), std::move(attributes), files.bytes());
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,50 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/codec/torch_tree.hpp"
+#include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// A torch archive, or the part of one that holds a model. Tensors are named by the way to them, joined by dots.
+class TorchSource final : public ShardSource {
+ public:
+  TorchSource(std::string name, std::shared_ptr<codec::TorchArchive const> archive, codec::TorchContents contents);
+
+  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
+  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
+  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
+  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return archive_->bytes_on_disk(); }
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+
+  [[nodiscard]] codec::TorchArchive const& archive() const noexcept { return *archive_; }
+  /// The archive's own description of a tensor.
+  [[nodiscard]] codec::TorchTensor const& at(std::size_t tensor) const noexcept { return *views_[tensor]; }
+
+ private:
+  std::string name_;
+  std::shared_ptr<codec::TorchArchive const> archive_;
+  std::vector<SourceTensor> tensors_{};
+  std::vector<codec::TorchTensor const*> views_{};
+  Json attributes_;
+};
+
+struct TorchSourceOptions {
+  codec::CrcPolicy crc = codec::CrcPolicy::require;
+  std::vector<std::string> extra_globals{};  ///< names that the pickle may mention besides: "module.name"
+  std::shared_ptr<FilePool> pool{};          ///< of the descriptors; its own when there is none
+};
+
+/// Opens a file of `torch.save`: a state dict, one inside a dict of plain values ("state_dict", "model", "module": the
+/// way to it is left out of the names), or what ModelOpt keeps for a rank (its config is `attributes()`).
+[[nodiscard]] std::shared_ptr<TorchSource const> open_torch_archive(std::filesystem::path const& path,
+                                                                    TorchSourceOptions const& options = {});
+/// Whether a file begins as a zip archive does, or as older files of torch's do: whether `open_torch_archive` is the
+/// one to ask. `IoError`.
+[[nodiscard]] bool is_torch_archive(std::filesystem::path const& path);
+
+}  // namespace crossrank::checkpoint
