@@ -152,7 +152,7 @@ void AtomicFile::replace() {
     if (int const error = errno; !is_ours(name_)) fail("rename", error);
   }
   temporary_exists_ = false;
-  CROSSRANK_CRASH_POINT("platform.atomic_file.replaced");
+  CROSSRANK_CRASH_POINT("platform.atomic_file.unlinked");
 }
 
 bool AtomicFile::is_ours(std::string const& name) const noexcept {

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +16,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/nfs_workspace.hpp>
 
+#include "lib/platform/crash_point.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
@@ -115,6 +119,29 @@ TEST_F(ModelOptFile, stays_as_it_was_when_a_write_fails_anywhere) {
   }
   workspace.write_configs_and_weights(new_state.config, new_state.weights);
   test::expect_same(*workspace.read_configs_and_weights_from_rank(1), new_state);
+}
+
+TEST_F(ModelOptFile, is_the_old_one_or_the_new_one_wherever_its_writer_is_killed) {
+  auto const old_state = whole_state(4);
+  auto const new_state = whole_state(5);
+  auto workspace = torch_workspace(1);
+  for (auto const* point :
+       {"platform.atomic_file.created", "platform.atomic_file.written", "platform.atomic_file.closed",
+        "platform.atomic_file.unlinked", "platform.atomic_file.published"}) {
+    workspace.write_configs_and_weights(old_state.config, old_state.weights);
+    pid_t const child = ::fork();
+    if (child == 0) {
+      platform::arm_crash_point(point, 1);
+      workspace.write_configs_and_weights(new_state.config, new_state.weights);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << point;
+    auto const renamed =
+        std::string_view(point).ends_with("unlinked") || std::string_view(point).ends_with("published");
+    test::expect_same(*workspace.read_configs_and_weights_from_rank(1), renamed ? new_state : old_state);
+  }
 }
 
 TEST_F(ModelOptFile, cannot_be_announced_by_a_range) {
