@@ -4,6 +4,8 @@ namespace crossrank::spi {
 
 std::optional<Ticket> Transport::post_all_reduce(Signature, Source const&, Sink const&, Reduction) { return {}; }
 
+std::optional<Ticket> Transport::post_reduce(Signature, Source const&, Sink const&, int, Reduction) { return {}; }
+
 std::optional<Ticket> Transport::post_reduce_scatterv(Signature, Source const&, std::span<std::size_t const>,
                                                       Sink const&, Reduction) {
   return {};

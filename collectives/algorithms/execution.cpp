@@ -16,6 +16,7 @@ std::optional<spi::Ticket> Execution::post_own(spi::Transport& transport) const 
     case Verb::send: return transport.post_send(c.in, c.root, c.tag);
     case Verb::recv: return transport.post_recv(c.out, c.root, c.tag);
     case Verb::all_reduce: return transport.post_all_reduce(c.signature, c.in, c.out, c.reduction);
+    case Verb::reduce: return transport.post_reduce(c.signature, c.in, c.out, c.root, c.reduction);
     case Verb::reduce_scatterv: return transport.post_reduce_scatterv(c.signature, c.in, c.counts, c.out, c.reduction);
     case Verb::gatherv: return transport.post_gatherv(c.signature, c.in, c.counts, c.out, c.root);
     case Verb::scatterv: return transport.post_scatterv(c.signature, c.in, c.counts, c.out, c.root);

@@ -15,8 +15,6 @@ namespace {
 using spi::Ticket;
 using spi::Verb;
 
-std::span<std::byte const> as_const(spi::Sink const& sink) { return {sink.bytes.data(), sink.bytes.size()}; }
-
 }  // namespace
 
 ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks,
@@ -65,6 +63,7 @@ Ticket ShmTransport::keep(Operation operation) {
 }
 
 void ShmTransport::drop(Ticket ticket) noexcept {
+  hold_areas(operation(ticket));
   operation(ticket) = Operation{};
   free_operations_.push_back(static_cast<std::uint32_t>(ticket));
 }
@@ -72,6 +71,7 @@ void ShmTransport::drop(Ticket ticket) noexcept {
 /// A message that could not go yet, or has not come.
 struct ShmTransport::ChannelCondition final : node::Group::Condition {
   bool done() override {
+    owner.drive_collectives();
     // All of them: the peer may itself wait for a message that this rank has posted and not sent yet.
     for (auto const& op : owner.operations_) {
       if (is_message(op) && !op.settled) owner.advance_messages(op.kind, op.peer);
@@ -85,9 +85,10 @@ struct ShmTransport::ChannelCondition final : node::Group::Condition {
   ChannelCondition(ShmTransport& its_owner, Operation& its_operation) : owner(its_owner), operation(its_operation) {}
 };
 
-char const* ShmTransport::name_of(Kind kind) noexcept {
-  static constexpr char const* names[] = {"", "barrier", "broadcast", "all_gatherv", "send", "recv"};
-  return names[static_cast<std::size_t>(kind)];
+char const* ShmTransport::name_of(Operation const& op) noexcept {
+  static constexpr char const* names[] = {"", "barrier", "broadcast", "all_gatherv", "", "", "send", "recv"};
+  bool const known = op.kind != Kind::reduce && op.kind != Kind::staged;
+  return known ? names[static_cast<std::size_t>(op.kind)] : spi::to_string(op.signature.verb);
 }
 
 bool ShmTransport::has_ended(Operation& op) {
@@ -96,10 +97,10 @@ bool ShmTransport::has_ended(Operation& op) {
     ChannelCondition condition(*this, op);
     if (condition.done()) return true;
     group_->fail_if_lost(condition);
-    group_->throw_if_failed(name_of(op.kind));
+    group_->throw_if_failed(name_of(op));
     return false;
   }
-  return group_->test(op.round, name_of(op.kind));
+  return op.kind == Kind::staged ? staged_has_ended(op) : group_->test(op.round, name_of(op));
 }
 
 bool ShmTransport::test(Ticket ticket) {
@@ -128,11 +129,13 @@ void ShmTransport::wait(Ticket ticket, spi::Patience const& patience) {
 void ShmTransport::complete(Operation& op, spi::Patience const& patience) {
   if (!op.settled && is_message(op)) {
     ChannelCondition condition(*this, op);
-    if (!condition.done()) group_->wait_for(condition, patience, name_of(op.kind));
+    if (!condition.done()) group_->wait_for(condition, patience, name_of(op));
+  } else if (!op.settled && op.kind == Kind::staged) {
+    complete_staged(op, patience);
   } else if (!op.settled) {
     op.settled = true;
-    if (group_->wait(op.round, patience, name_of(op.kind)) == node::Outcome::passed_failed) {
-      throw group_->remote_error(op.round, name_of(op.kind));
+    if (group_->wait(op.round, patience, name_of(op)) == node::Outcome::passed_failed) {
+      throw group_->remote_error(op.round, name_of(op));
     }
     finish(op);
   }
@@ -155,8 +158,7 @@ void ShmTransport::settle_collectives() {
 void ShmTransport::cancel(Ticket ticket) noexcept {
   auto const& op = operation(ticket);
   // A message that has not gone or come leaves no trace; an arrival cannot be taken back without the others.
-  if (!is_message(op) && !op.settled)
-    group_->abort("rank " + std::to_string(rank()) + " cancelled its " + name_of(op.kind));
+  if (!is_message(op) && !op.settled) group_->abort("rank " + std::to_string(rank()) + " cancelled its " + name_of(op));
   drop(ticket);
 }
 
@@ -216,25 +218,10 @@ Ticket ShmTransport::post_barrier(spi::Signature signature) {
   return keep({.kind = Kind::barrier, .round = post_round(signature, {}, 0)});
 }
 
-Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
-  auto const payload = root == rank() ? as_const(buffer) : std::span<std::byte const>{};
-  auto const round = post_round(signature, payload, root);
-  return keep({.kind = Kind::broadcast, .round = round, .sink = std::move(buffer), .peer = root});
-}
-
-Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine, std::span<std::size_t const> counts,
-                                      spi::Sink out) {
-  auto const round = post_round(signature, mine.bytes, 0);
-  return keep({.kind = Kind::all_gatherv,
-               .round = round,
-               .source = std::move(mine),
-               .sink = std::move(out),
-               .counts = {counts.begin(), counts.end()}});
-}
-
 void ShmTransport::finish(Operation& op) {
   if (op.kind == Kind::broadcast && op.peer != rank()) read_payload(op.peer, op.round, op.sink.bytes);
   if (op.kind == Kind::all_gatherv) finish_all_gatherv(op);
+  if (op.kind == Kind::reduce) finish_reduce(op);
 }
 
 void ShmTransport::finish_all_gatherv(Operation& op) {
@@ -251,18 +238,22 @@ void ShmTransport::finish_all_gatherv(Operation& op) {
   }
 }
 
+/// `MismatchError` when a rank sent another number of bytes than this one was told.
+void ShmTransport::require_size(int member, std::size_t got, std::size_t expected) const {
+  if (got == expected) return;
+  throw MismatchError({.operation = "receive",
+                       .message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed",
+                       .expected = std::to_string(expected),
+                       .got = std::to_string(got),
+                       .group = name(),
+                       .rank = rank(),
+                       .world_size = world_size(),
+                       .culprits = {member}});
+}
+
 void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::byte> to) {
   auto const payload = group_->payload(member, group_->arrival(member, round));
-  if (payload.size() != to.size()) {
-    throw MismatchError({.operation = "receive",
-                         .message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed",
-                         .expected = std::to_string(to.size()),
-                         .got = std::to_string(payload.size()),
-                         .group = name(),
-                         .rank = rank(),
-                         .world_size = world_size(),
-                         .culprits = {member}});
-  }
+  require_size(member, payload.size(), to.size());
   node::bulk_copy(group_->domain(), to.data(), payload.data(), payload.size());
 }
 

@@ -8,15 +8,17 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/algorithms/reduce.hpp"
+#include "collectives/shm/staged.hpp"
 #include "lib/node/group.hpp"
 
 namespace crossrank::shm {
 
 /// Collectives of one node, through the arenas of its ranks.
 ///
-/// Each collective is one meeting. Payloads of up to 72 bytes travel in the arrival lines; larger ones are copied once
-/// into the sender's arena, and once out of it by each receiver. The slot is used again after the meeting that follows:
-/// by then all have read it.
+/// A short collective is one meeting. Payloads that fit travel in the arrival lines; larger ones are copied once into
+/// the sender's arena, and once out of it by each receiver. The slot is used again after the meeting that follows: by
+/// then all have read it. Long ones go in pieces, one meeting each (`Staged`).
 class ShmTransport final : public spi::Transport {
  public:
   /// `patience` holds where a post has to wait for this rank's earlier calls.
@@ -38,6 +40,23 @@ class ShmTransport final : public spi::Transport {
                                              spi::Sink out) override;
   [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_all_reduce(spi::Signature, spi::Source const& in, spi::Sink const& out,
+                                                           spi::Reduction) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_reduce(spi::Signature, spi::Source const& in, spi::Sink const& out,
+                                                       int root, spi::Reduction) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_reduce_scatterv(spi::Signature, spi::Source const& in,
+                                                                std::span<std::size_t const> counts,
+                                                                spi::Sink const& out, spi::Reduction) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_gatherv(spi::Signature, spi::Source const& mine,
+                                                        std::span<std::size_t const> counts, spi::Sink const& out,
+                                                        int root) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_scatterv(spi::Signature, spi::Source const& all,
+                                                         std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                         int root) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_all_to_allv(spi::Signature, spi::Source const& in,
+                                                            std::span<std::size_t const> send_counts,
+                                                            spi::Sink const& out,
+                                                            std::span<std::size_t const> recv_counts) override;
   [[nodiscard]] bool test(spi::Ticket) override;
   void wait(spi::Ticket, spi::Patience const& patience) override;
   void cancel(spi::Ticket) noexcept override;
@@ -48,7 +67,7 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
 
  private:
-  enum class Kind : std::uint8_t { unused, barrier, broadcast, all_gatherv, send, recv };
+  enum class Kind : std::uint8_t { unused, barrier, broadcast, all_gatherv, reduce, staged, send, recv };
   struct Operation {
     Kind kind = Kind::unused;
     std::uint64_t round = 0;     ///< of a collective
@@ -56,6 +75,11 @@ class ShmTransport final : public spi::Transport {
     spi::Source source{};
     spi::Sink sink{};
     std::vector<std::size_t> counts{};
+    algorithms::Reducer reducer{};
+    spi::Signature signature{};        ///< of a staged one: each of its meetings has the same
+    std::unique_ptr<Staged> staged{};  ///< what a staged one does
+    std::size_t step = 0;              ///< of a staged one, done last
+    std::optional<node::Slot> areas{};
     int peer = 0;  ///< root, dst or src
     std::uint32_t tag = 0;
     bool settled = false;  ///< ended, though nobody has asked yet
@@ -70,7 +94,7 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] static bool is_message(Operation const& op) noexcept {
     return op.kind == Kind::send || op.kind == Kind::recv;
   }
-  [[nodiscard]] static char const* name_of(Kind kind) noexcept;
+  [[nodiscard]] static char const* name_of(Operation const& op) noexcept;
   void require_open(char const* operation) const;
   [[nodiscard]] bool has_ended(Operation& operation);
   /// Waits for the operation and throws what it ended with.
@@ -88,6 +112,20 @@ class ShmTransport final : public spi::Transport {
   void release_read_slots() noexcept;
   void finish(Operation& operation);
   void finish_all_gatherv(Operation& operation);
+  void finish_reduce(Operation& operation);
+
+  // staged collectives
+  [[nodiscard]] spi::Ticket post_staged(spi::Signature signature, std::unique_ptr<Staged> staged);
+  void post_step(Operation& operation);
+  /// After a meeting: takes the next step. False when that was the last one.
+  [[nodiscard]] bool take_step(Operation& operation);
+  [[nodiscard]] bool staged_has_ended(Operation& operation);
+  void complete_staged(Operation& operation, spi::Patience const& patience);
+  void hold_areas(Operation& operation) noexcept;
+  /// What a rank that waits for a message does for the collectives under way.
+  void drive_collectives() noexcept;
+
+  void require_size(int member, std::size_t got, std::size_t expected) const;
   void read_payload(int member, std::uint64_t round, std::span<std::byte> to);
   [[nodiscard]] bool try_send(Operation& operation);
   [[nodiscard]] bool try_recv(Operation& operation);
@@ -101,6 +139,7 @@ class ShmTransport final : public spi::Transport {
   std::deque<Held> read_later_;         ///< payloads of rounds that others may still read
   std::vector<std::deque<Held>> sent_;  ///< by receiver: payloads of messages not yet taken
   std::uint64_t messages_posted_ = 0;
+  int staged_under_way_ = 0;
   spi::Patience patience_;
   bool closed_ = false;
 };

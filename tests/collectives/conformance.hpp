@@ -25,6 +25,9 @@ struct ConformanceCase {
 [[nodiscard]] std::vector<ConformanceCase> conformance_cases();
 [[nodiscard]] std::span<ConformanceCase const> lifetime_cases();
 [[nodiscard]] std::span<ConformanceCase const> data_cases();
+[[nodiscard]] std::span<ConformanceCase const> verb_cases();
+[[nodiscard]] std::span<ConformanceCase const> reduction_cases();
+[[nodiscard]] std::span<ConformanceCase const> request_cases();
 [[nodiscard]] std::span<ConformanceCase const> message_cases();
 [[nodiscard]] std::span<ConformanceCase const> disagreement_cases();
 [[nodiscard]] std::span<ConformanceCase const> group_cases();

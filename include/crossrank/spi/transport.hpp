@@ -119,6 +119,9 @@ class CROSSRANK_EXPORT Transport {
 
   /// Combines `in` of all ranks into `out` of all; both are as long, and `out` may be `in`.
   [[nodiscard]] virtual std::optional<Ticket> post_all_reduce(Signature, Source const& in, Sink const& out, Reduction);
+  /// Combines `in` of all ranks into `out` of the root, which is empty elsewhere.
+  [[nodiscard]] virtual std::optional<Ticket> post_reduce(Signature, Source const& in, Sink const& out, int root,
+                                                          Reduction);
   /// Combines `in` of all ranks; part r of `counts[r]` bytes goes to rank r.
   [[nodiscard]] virtual std::optional<Ticket> post_reduce_scatterv(Signature, Source const& in,
                                                                    std::span<std::size_t const> counts, Sink const& out,

@@ -1,0 +1,235 @@
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/shm/shm_transport.hpp"
+#include "collectives/shm/staged_move.hpp"
+#include "collectives/shm/staged_reduce.hpp"
+#include "lib/node/bulk_copy.hpp"
+
+/// Which way each verb goes on shared memory, and how the long ones advance.
+namespace crossrank::shm {
+namespace {
+
+using spi::Ticket;
+
+/// Up to here all ranks read everything after one meeting; for reductions, which then each does whole, it ends sooner.
+constexpr std::size_t one_meeting_move = step_bytes;
+constexpr std::size_t one_meeting_reduction = std::size_t{16} << 10;
+
+std::span<std::byte const> as_const(spi::Sink const& sink) { return {sink.bytes.data(), sink.bytes.size()}; }
+
+std::size_t longest_of(std::span<std::size_t const> counts) { return *std::max_element(counts.begin(), counts.end()); }
+
+/// The parts of a buffer, one after the other.
+template <class Span>
+std::vector<Span> parts_of(Span all, std::span<std::size_t const> counts) {
+  std::vector<Span> parts;
+  std::size_t at = 0;
+  for (auto const bytes : counts) {
+    parts.push_back(all.empty() ? Span{} : all.subspan(at, bytes));
+    at += bytes;
+  }
+  return parts;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- verbs
+
+Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
+  if (buffer.bytes.size() > one_meeting_move) {
+    StagedMove::Plan plan{.incoming = std::vector<StagedMove::Room>(static_cast<std::size_t>(world_size())),
+                          .longest = buffer.bytes.size()};
+    if (root == rank()) {
+      plan.outgoing = {as_const(buffer)};
+    } else {
+      plan.incoming[static_cast<std::size_t>(root)] = buffer.bytes;
+    }
+    plan.sink = std::move(buffer);
+    return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
+  }
+  auto const payload = root == rank() ? as_const(buffer) : std::span<std::byte const>{};
+  auto const round = post_round(signature, payload, root);
+  return keep({.kind = Kind::broadcast, .round = round, .sink = std::move(buffer), .peer = root});
+}
+
+Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine, std::span<std::size_t const> counts,
+                                      spi::Sink out) {
+  if (auto const longest = longest_of(counts); longest > one_meeting_move) {
+    StagedMove::Plan plan{.outgoing = {mine.bytes}, .incoming = parts_of(out.bytes, counts), .longest = longest};
+    plan.source = std::move(mine);
+    plan.sink = std::move(out);
+    return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
+  }
+  auto const round = post_round(signature, mine.bytes, 0);
+  return keep({.kind = Kind::all_gatherv,
+               .round = round,
+               .source = std::move(mine),
+               .sink = std::move(out),
+               .counts = {counts.begin(), counts.end()}});
+}
+
+std::optional<Ticket> ShmTransport::post_all_reduce(spi::Signature signature, spi::Source const& in,
+                                                    spi::Sink const& out, spi::Reduction reduction) {
+  return post_reduce(signature, in, out, 0, reduction);
+}
+
+std::optional<Ticket> ShmTransport::post_reduce(spi::Signature signature, spi::Source const& in, spi::Sink const& out,
+                                                int root, spi::Reduction reduction) {
+  auto const reducer = algorithms::reducer(reduction, spi::to_string(signature.verb));
+  if (in.bytes.size() > one_meeting_reduction) {
+    return post_staged(signature,
+                       std::make_unique<StagedAllReduce>(group_->domain(), rank(), world_size(), in, out, reducer));
+  }
+  auto const round = post_round(signature, in.bytes, root);
+  return keep(
+      {.kind = Kind::reduce, .round = round, .source = in, .sink = out, .reducer = reducer, .signature = signature});
+}
+
+std::optional<Ticket> ShmTransport::post_reduce_scatterv(spi::Signature signature, spi::Source const& in,
+                                                         std::span<std::size_t const> counts, spi::Sink const& out,
+                                                         spi::Reduction reduction) {
+  auto const reducer = algorithms::reducer(reduction, spi::to_string(signature.verb));
+  return post_staged(signature, std::make_unique<StagedReduceScatter>(
+                                    group_->domain(), rank(), std::vector<std::size_t>(counts.begin(), counts.end()),
+                                    in, out, reducer));
+}
+
+std::optional<Ticket> ShmTransport::post_gatherv(spi::Signature signature, spi::Source const& mine,
+                                                 std::span<std::size_t const> counts, spi::Sink const& out, int root) {
+  StagedMove::Plan plan{.incoming = parts_of(root == rank() ? out.bytes : StagedMove::Room{}, counts),
+                        .longest = longest_of(counts),
+                        .source = mine,
+                        .sink = out};
+  // The root's own bytes go straight to their place.
+  if (root != rank() || world_size() == 1) plan.outgoing = {mine.bytes};
+  if (root == rank() && world_size() > 1) {
+    auto const to = plan.incoming[static_cast<std::size_t>(rank())];
+    if (to.data() != mine.bytes.data()) node::bulk_copy(group_->domain(), to.data(), mine.bytes.data(), to.size());
+  }
+  return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
+}
+
+std::optional<Ticket> ShmTransport::post_scatterv(spi::Signature signature, spi::Source const& all,
+                                                  std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                  int root) {
+  StagedMove::Plan plan{.streams = StagedMove::Streams::per_destination,
+                        .incoming = std::vector<StagedMove::Room>(counts.size()),
+                        .longest = longest_of(counts),
+                        .source = all,
+                        .sink = mine};
+  plan.incoming[static_cast<std::size_t>(root)] = mine.bytes;
+  if (root == rank()) plan.outgoing = parts_of(all.bytes, counts);
+  return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
+}
+
+std::optional<Ticket> ShmTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
+                                                     std::span<std::size_t const> send_counts, spi::Sink const& out,
+                                                     std::span<std::size_t const> recv_counts) {
+  StagedExchange::Plan plan{.send = {send_counts.begin(), send_counts.end()},
+                            .receive = {recv_counts.begin(), recv_counts.end()},
+                            .in = in,
+                            .out = out};
+  return post_staged(signature, std::make_unique<StagedExchange>(group_->domain(), name(), rank(), std::move(plan)));
+}
+
+void ShmTransport::finish_reduce(Operation& op) {
+  if (op.sink.bytes.empty()) return;
+  std::vector<std::byte const*> inputs;
+  for (int member = 0; member < world_size(); ++member) {
+    auto const values = member == rank() ? op.source.bytes : group_->payload(member, group_->arrival(member, op.round));
+    require_size(member, values.size(), op.source.bytes.size());
+    inputs.push_back(values.data());
+  }
+  op.reducer(op.sink.bytes.data(), inputs, op.source.bytes.size());
+}
+
+// ---------------------------------------------------------------- staged collectives
+
+Ticket ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<Staged> staged) {
+  require_open(spi::to_string(signature.verb));
+  settle_collectives();
+  Operation op{.kind = Kind::staged, .signature = signature, .staged = std::move(staged)};
+  if (auto const bytes = op.staged->area_bytes(); bytes != 0) {
+    op.areas = allocate_or_tell({.verb = signature.verb, .digest = signature.digest}, 2 * bytes);
+  }
+  auto* const area = op.areas ? group_->domain().arena().at(*op.areas) : nullptr;
+  static_cast<void>(op.staged->step(0, area, PeerAreas({})));
+  try {
+    post_step(op);
+  } catch (...) {
+    hold_areas(op);
+    throw;
+  }
+  ++staged_under_way_;
+  return keep(std::move(op));
+}
+
+void ShmTransport::post_step(Operation& op) {
+  node::Post post{.verb = op.signature.verb, .digest = op.signature.digest};
+  if (op.areas) {
+    post.slot = *op.areas;
+    post.bytes = op.staged->area_bytes();
+    post.offset = op.areas->offset + (op.step & 1) * post.bytes;
+  }
+  op.round = group_->post(post, patience_);
+  release_read_slots();
+}
+
+bool ShmTransport::take_step(Operation& op) {
+  std::vector<std::span<std::byte const>> peers(static_cast<std::size_t>(world_size()));
+  for (int member = 0; member < world_size(); ++member) {
+    if (member == rank()) continue;
+    peers[static_cast<std::size_t>(member)] = group_->payload(member, group_->arrival(member, op.round));
+  }
+  ++op.step;
+  auto* const area =
+      op.areas ? group_->domain().arena().at(*op.areas) + (op.step & 1) * op.staged->area_bytes() : nullptr;
+  if (!op.staged->step(op.step, area, PeerAreas(peers))) return false;
+  post_step(op);
+  return true;
+}
+
+bool ShmTransport::staged_has_ended(Operation& op) {
+  while (group_->test(op.round, name_of(op))) {
+    if (group_->wait(op.round, patience_, name_of(op)) == node::Outcome::passed_failed) return true;
+    if (take_step(op)) continue;
+    op.settled = true;
+    return true;
+  }
+  return false;
+}
+
+void ShmTransport::complete_staged(Operation& op, spi::Patience const& patience) {
+  op.settled = true;  // however it ends
+  do {
+    if (group_->wait(op.round, patience, name_of(op)) == node::Outcome::passed_failed)
+      throw group_->remote_error(op.round, name_of(op));
+  } while (take_step(op));
+}
+
+/// The areas of the last step are read until all have met once more.
+void ShmTransport::hold_areas(Operation& op) noexcept {
+  if (op.kind != Kind::staged) return;
+  if (op.areas) read_later_.push_back({*std::exchange(op.areas, std::nullopt), group_->last_posted()});
+  op.kind = Kind::unused;
+  if (op.round != 0) --staged_under_way_;
+}
+
+void ShmTransport::drive_collectives() noexcept {
+  if (staged_under_way_ == 0) return;
+  for (auto& op : operations_) {
+    if (op.kind != Kind::staged || op.settled) continue;
+    try {
+      if (staged_has_ended(op) && !op.settled) complete_staged(op, patience_);
+    } catch (...) {
+      op.failure = std::current_exception();
+      op.settled = true;
+    }
+  }
+}
+
+}  // namespace crossrank::shm

@@ -1,0 +1,71 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/shm/staged.hpp"
+#include "lib/node/domain.hpp"
+
+namespace crossrank::shm {
+
+/// Every verb that only moves bytes: streams from rank to rank, a piece of each in a step.
+class StagedMove final : public Staged {
+ public:
+  using Bytes = std::span<std::byte const>;
+  using Room = std::span<std::byte>;
+  /// Which part of each peer's area is for this rank.
+  enum class Streams : std::uint8_t {
+    shared,           ///< one, which all read
+    per_destination,  ///< one for each rank
+  };
+  struct Plan {
+    Streams streams = Streams::shared;
+    std::vector<Bytes> outgoing{};  ///< one, or one for each rank; none when this rank gives nothing
+    std::vector<Room> incoming{};   ///< from each rank; empty where nothing is taken
+    std::size_t longest = 0;        ///< of the streams of all ranks
+    spi::Source source{};           ///< keep the buffers alive
+    spi::Sink sink{};
+  };
+
+  StagedMove(node::NodeDomain& domain, int rank, Plan plan);
+  [[nodiscard]] std::size_t area_bytes() const noexcept override { return plan_.outgoing.size() * piece_; }
+  [[nodiscard]] bool step(std::size_t number, std::byte* area, PeerAreas const& peers) override;
+
+ private:
+  node::NodeDomain& domain_;
+  std::size_t rank_;
+  Plan plan_;
+  std::size_t longest_;
+  std::size_t piece_;  ///< of a stream in one step
+};
+
+/// all_to_allv: as a move with a stream for each rank, whose lengths the ranks tell each other in the first step.
+class StagedExchange final : public Staged {
+ public:
+  struct Plan {
+    std::vector<std::size_t> send{};     ///< bytes for each rank
+    std::vector<std::size_t> receive{};  ///< bytes from each rank
+    spi::Source in{};
+    spi::Sink out{};
+  };
+
+  StagedExchange(node::NodeDomain& domain, std::string group, int rank, Plan plan);
+  [[nodiscard]] std::size_t area_bytes() const noexcept override { return header_bytes_ + plan_.send.size() * piece_; }
+  [[nodiscard]] bool step(std::size_t number, std::byte* area, PeerAreas const& peers) override;
+
+ private:
+  void write_header(std::byte* area) const;
+  void read_headers(PeerAreas const& peers);
+  [[noreturn]] void disagree(std::size_t from, std::size_t to, std::uint64_t sent, std::uint64_t expected) const;
+
+  node::NodeDomain& domain_;
+  std::string group_;
+  std::size_t rank_;
+  Plan plan_;
+  std::size_t piece_;
+  std::size_t header_bytes_;
+  std::size_t longest_ = 0;
+};
+
+}  // namespace crossrank::shm

@@ -1,0 +1,116 @@
+#include "collectives/shm/staged_reduce.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "lib/node/bulk_copy.hpp"
+
+namespace crossrank::shm {
+namespace {
+
+constexpr std::size_t line = 64;  // whole elements of every dtype
+
+std::size_t whole_lines(std::size_t bytes) { return (bytes + line - 1) / line * line; }
+
+}  // namespace
+
+StagedAllReduce::StagedAllReduce(node::NodeDomain& domain, int rank, int ranks, spi::Source in, spi::Sink out,
+                                 algorithms::Reducer reduce)
+    : domain_(domain),
+      rank_(static_cast<std::size_t>(rank)),
+      ranks_(static_cast<std::size_t>(ranks)),
+      in_(std::move(in)),
+      out_(std::move(out)),
+      reduce_(reduce),
+      slice_(whole_lines((std::min(step_bytes, in_.bytes.size()) + ranks_ - 1) / ranks_)),
+      piece_(slice_ * ranks_),
+      pieces_((in_.bytes.size() + piece_ - 1) / piece_) {}
+
+std::size_t StagedAllReduce::piece_size(std::size_t piece) const {
+  return std::min(piece_, in_.bytes.size() - piece * piece_);
+}
+
+StagedAllReduce::Range StagedAllReduce::slice_of(std::size_t member, std::size_t piece) const {
+  auto const all = piece_size(piece);
+  // The last piece is shorter: its slices are shorter too, so that all have work.
+  auto const slice = whole_lines((all + ranks_ - 1) / ranks_);
+  auto const begin = std::min(member * slice, all);
+  return {begin, std::min(slice, all - begin)};
+}
+
+void StagedAllReduce::put_values(std::size_t piece, std::byte* area) {
+  auto const* const values = in_.bytes.data() + piece * piece_;
+  auto const own = slice_of(rank_, piece);
+  auto const behind = own.begin + own.bytes;
+  node::bulk_copy(domain_, area, values, own.begin);
+  node::bulk_copy(domain_, area + behind, values + behind, piece_size(piece) - behind);
+}
+
+void StagedAllReduce::reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers) {
+  auto const own = slice_of(rank_, piece);
+  if (own.bytes == 0) return;
+  auto const at = piece * piece_ + own.begin;
+  std::vector<std::byte const*> inputs(ranks_);
+  for (std::size_t member = 0; member < ranks_; ++member) {
+    inputs[member] = member == rank_ ? in_.bytes.data() + at : peers.at(member, own.begin, own.bytes);
+  }
+  auto* const result = area + piece_;
+  reduce_(result, inputs, own.bytes);
+  if (!out_.bytes.empty()) node::bulk_copy(domain_, out_.bytes.data() + at, result, own.bytes);
+}
+
+void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers) {
+  if (out_.bytes.empty()) return;
+  for (std::size_t member = 0; member < ranks_; ++member) {
+    auto const its = slice_of(member, piece);
+    if (member == rank_ || its.bytes == 0) continue;
+    node::bulk_copy(domain_, out_.bytes.data() + piece * piece_ + its.begin, peers.at(member, piece_, its.bytes),
+                    its.bytes);
+  }
+}
+
+bool StagedAllReduce::step(std::size_t number, std::byte* area, PeerAreas const& peers) {
+  if (number < pieces_) put_values(number, area);
+  if (number >= 1 && number - 1 < pieces_) reduce_slice(number - 1, area, peers);
+  if (number >= 2) take_results(number - 2, peers);
+  return number < pieces_ + 1;
+}
+
+// ---------------------------------------------------------------- reduce_scatterv
+
+StagedReduceScatter::StagedReduceScatter(node::NodeDomain& domain, int rank, std::vector<std::size_t> counts,
+                                         spi::Source in, spi::Sink out, algorithms::Reducer reduce)
+    : domain_(domain),
+      rank_(static_cast<std::size_t>(rank)),
+      counts_(std::move(counts)),
+      in_(std::move(in)),
+      out_(std::move(out)),
+      reduce_(reduce),
+      longest_(std::max<std::size_t>(*std::max_element(counts_.begin(), counts_.end()), 1)),
+      piece_(std::min(whole_lines(step_bytes / counts_.size()), whole_lines(longest_))) {}
+
+bool StagedReduceScatter::step(std::size_t number, std::byte* area, PeerAreas const& peers) {
+  auto const begin = number * piece_;
+  std::size_t part = 0;
+  for (std::size_t member = 0; member < counts_.size(); ++member) {
+    auto const bytes = begin >= counts_[member] ? 0 : std::min(piece_, counts_[member] - begin);
+    if (member != rank_) node::bulk_copy(domain_, area + member * piece_, in_.bytes.data() + part + begin, bytes);
+    part += counts_[member];
+  }
+  if (number >= 1) {
+    auto const before = begin - piece_;
+    auto const own = counts_[rank_];
+    auto const bytes = before >= own ? 0 : std::min(piece_, own - before);
+    auto const own_part =
+        std::accumulate(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(rank_), std::size_t{0});
+    std::vector<std::byte const*> inputs(counts_.size());
+    for (std::size_t member = 0; bytes != 0 && member < counts_.size(); ++member) {
+      inputs[member] = member == rank_ ? in_.bytes.data() + own_part + before : peers.at(member, rank_ * piece_, bytes);
+    }
+    if (bytes != 0) reduce_(out_.bytes.data() + before, inputs, bytes);
+  }
+  return begin < longest_;
+}
+
+}  // namespace crossrank::shm

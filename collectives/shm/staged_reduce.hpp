@@ -1,0 +1,65 @@
+#pragma once
+#include <vector>
+
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/algorithms/reduce.hpp"
+#include "collectives/shm/staged.hpp"
+#include "lib/node/domain.hpp"
+
+namespace crossrank::shm {
+
+/// all_reduce and reduce: in each step a rank puts a piece of its values into its area, reduces its slice of the piece
+/// before, and takes the other ranks' slices of the piece before that.
+class StagedAllReduce final : public Staged {
+ public:
+  /// `out` is empty on a rank that takes no result.
+  StagedAllReduce(node::NodeDomain& domain, int rank, int ranks, spi::Source in, spi::Sink out,
+                  algorithms::Reducer reduce);
+  [[nodiscard]] std::size_t area_bytes() const noexcept override { return piece_ + slice_; }
+  [[nodiscard]] bool step(std::size_t number, std::byte* area, PeerAreas const& peers) override;
+
+ private:
+  struct Range {
+    std::size_t begin = 0;  ///< in the piece
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] std::size_t piece_size(std::size_t piece) const;
+  /// What rank `member` reduces of a piece.
+  [[nodiscard]] Range slice_of(std::size_t member, std::size_t piece) const;
+  void put_values(std::size_t piece, std::byte* area);
+  void reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers);
+  void take_results(std::size_t piece, PeerAreas const& peers);
+
+  node::NodeDomain& domain_;
+  std::size_t rank_;
+  std::size_t ranks_;
+  spi::Source in_;
+  spi::Sink out_;
+  algorithms::Reducer reduce_;
+  std::size_t slice_;  ///< most bytes of a slice
+  std::size_t piece_;  ///< bytes of all slices together
+  std::size_t pieces_;
+};
+
+/// reduce_scatterv: in each step a rank puts a piece of every other rank's part into its area, and reduces the piece
+/// before of its own.
+class StagedReduceScatter final : public Staged {
+ public:
+  StagedReduceScatter(node::NodeDomain& domain, int rank, std::vector<std::size_t> counts, spi::Source in,
+                      spi::Sink out, algorithms::Reducer reduce);
+  [[nodiscard]] std::size_t area_bytes() const noexcept override { return counts_.size() * piece_; }
+  [[nodiscard]] bool step(std::size_t number, std::byte* area, PeerAreas const& peers) override;
+
+ private:
+  node::NodeDomain& domain_;
+  std::size_t rank_;
+  std::vector<std::size_t> counts_;
+  spi::Source in_;
+  spi::Sink out_;
+  algorithms::Reducer reduce_;
+  std::size_t longest_;
+  std::size_t piece_;
+};
+
+}  // namespace crossrank::shm

@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <numeric>
+
+#include "tests/collectives/conformance.hpp"
+#include "tests/collectives/conformance_bytes.hpp"
+
+/// The forms that return at once.
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+
+Tensor filled(std::int64_t count, std::int32_t value) {
+  auto tensor = Tensor::empty({count}, Dtype::i32);
+  std::ranges::fill(tensor.as_mutable<std::int32_t>(), value);
+  return tensor;
+}
+
+bool all_are(Tensor const& tensor, std::int32_t value) {
+  return std::ranges::all_of(tensor.as<std::int32_t>(), [&](auto v) { return v == value; });
+}
+
+/// Several long and short ones under way at once, asked for in another order on each rank.
+void requests_end_in_any_order_of_asking(ConformanceRank& self) {
+  auto& world = self.world;
+  int const n = world.world_size();
+  std::int32_t const sum = n * (n + 1) / 2;
+  constexpr std::int64_t long_one = 400'000;
+  auto first = filled(long_one, world.rank() + 1);
+  auto second = filled(10, world.rank() == n - 1 ? 77 : 0);
+  auto const part = filled(long_one, world.rank());
+  auto third = Tensor::zeros({n, long_one}, Dtype::i32);
+  std::vector<Request> requests;
+  requests.push_back(world.iall_reduce(first));
+  requests.push_back(world.ibroadcast(second, {n - 1}));
+  requests.push_back(world.iall_gather(third, part));
+  requests.push_back(world.ibarrier());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    auto& request = requests[(i + static_cast<std::size_t>(world.rank())) % requests.size()];
+    if (i % 2 == 0) {
+      request.wait();
+    } else {
+      EXPECT_TRUE(request.wait_for(std::chrono::seconds(20)));
+    }
+  }
+  EXPECT_TRUE(all_are(first, sum));
+  EXPECT_TRUE(all_are(second, 77));
+  for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(all_are(third.narrow(0, rank, 1), rank));
+  EXPECT_TRUE(requests.front().test());  // has ended, and says so as often as it is asked
+}
+
+/// A rank waits for a message whose sender waits for a collective that the first one has only started.
+void waiting_for_a_message_carries_collectives_on(ConformanceRank& self) {
+  auto& world = self.world;
+  auto values = filled(500'000, 1);
+  auto token = Tensor::scalar<std::int32_t>(5);
+  auto request = world.iall_reduce(values);
+  if (world.rank() == 0) {
+    request.wait();
+    for (int peer = 1; peer < world.world_size(); ++peer) world.send(token, peer);
+  } else {
+    auto got = Tensor::scalar<std::int32_t>(0);
+    world.recv(got, 0);
+    EXPECT_EQ(got.item<std::int32_t>(), 5);
+    request.wait();
+  }
+  EXPECT_TRUE(all_are(values, world.world_size()));
+}
+
+void a_blocking_call_ends_those_before_it(ConformanceRank& self) {
+  auto& world = self.world;
+  auto values = filled(300'000, 2);
+  auto request = world.iall_reduce(values);
+  world.barrier();
+  EXPECT_TRUE(request.test());
+  EXPECT_TRUE(all_are(values, 2 * world.world_size()));
+}
+
+void messages_under_way_reach_their_receiver(ConformanceRank& self) {
+  auto& world = self.world;
+  int const n = world.world_size();
+  int const next = (world.rank() + 1) % n;
+  int const before = (world.rank() + n - 1) % n;
+  std::vector<Tensor> in;
+  std::vector<Request> requests;
+  for (std::int32_t i = 0; i < 6; ++i) {
+    in.push_back(filled(1000, 0));
+    requests.push_back(world.irecv(in.back(), before, {.tag = static_cast<std::uint32_t>(i)}));
+  }
+  for (std::int32_t i = 0; i < 6; ++i)
+    requests.push_back(world.isend(filled(1000, world.rank() * 10 + i), next, {.tag = static_cast<std::uint32_t>(i)}));
+  for (auto& request : requests) request.wait();
+  for (std::int32_t i = 0; i < 6; ++i) EXPECT_TRUE(all_are(in[static_cast<std::size_t>(i)], before * 10 + i));
+}
+
+void a_limit_that_runs_out_harms_nobody(ConformanceRank& self) {
+  auto& world = self.world;
+  auto got = filled(3, 0);
+  if (world.rank() == 0) {
+    auto request = world.irecv(got, 1);
+    EXPECT_FALSE(request.wait_for(std::chrono::milliseconds(5)));
+    EXPECT_FALSE(request.test());
+    world.barrier();
+    request.wait();
+    EXPECT_TRUE(all_are(got, 8));
+  } else {
+    world.barrier();
+    if (world.rank() == 1) world.send(filled(3, 8), 0);
+  }
+}
+
+void a_message_request_that_is_cancelled_leaves_no_trace(ConformanceRank& self) {
+  auto& world = self.world;
+  if (world.rank() == 0) {
+    auto got = filled(4, 0);
+    world.irecv(got, 1).cancel();
+    static_cast<void>(world.irecv(got, 1));  // dropped is cancelled
+    world.barrier();
+    world.recv(got, 1);
+    EXPECT_TRUE(all_are(got, 9));
+  } else {
+    world.barrier();
+    if (world.rank() == 1) world.send(filled(4, 9), 0);
+  }
+}
+
+void a_collective_request_that_is_dropped_kills_the_group(ConformanceRank& self) {
+  auto& world = self.world;
+  auto values = filled(400'000, 1);
+  if (world.rank() == 0) {
+    { auto request = world.iall_reduce(values); }
+    auto const info = error_of<PeerLostError>([&] { world.barrier(); });
+    EXPECT_THAT(info.message, HasSubstr("cancelled its all_reduce"));
+  } else {
+    auto const info = error_of<PeerLostError>([&] {
+      world.all_reduce(values);
+      world.barrier();
+    });
+    EXPECT_THAT(info.culprits, testing::ElementsAre(0));
+  }
+}
+
+constexpr ConformanceCase cases[] = {
+    {"requests_end_in_any_order_of_asking", requests_end_in_any_order_of_asking},
+    {"waiting_for_a_message_carries_collectives_on", waiting_for_a_message_carries_collectives_on, 2},
+    {"a_blocking_call_ends_those_before_it", a_blocking_call_ends_those_before_it},
+    {"messages_under_way_reach_their_receiver", messages_under_way_reach_their_receiver},
+    {"a_limit_that_runs_out_harms_nobody", a_limit_that_runs_out_harms_nobody, 2},
+    {"a_message_request_that_is_cancelled_leaves_no_trace", a_message_request_that_is_cancelled_leaves_no_trace, 2},
+    {"a_collective_request_that_is_dropped_kills_the_group", a_collective_request_that_is_dropped_kills_the_group, 2,
+     true},
+};
+
+}  // namespace
+
+std::span<ConformanceCase const> request_cases() { return cases; }
+
+}  // namespace crossrank::test

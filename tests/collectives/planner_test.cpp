@@ -1,0 +1,100 @@
+#include "collectives/planner.hpp"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/fake/fake_transport.hpp"
+
+/// Sizes in bytes, also of tensors that nobody could hold here: planning touches no element.
+namespace crossrank::test {
+namespace {
+
+/// Rank 1 of 4, which sends nothing.
+class OneOfFour final : public spi::Transport {
+ public:
+  std::string_view backend() const noexcept override { return "none"; }
+  std::string const& name() const noexcept override { return name_; }
+  int rank() const noexcept override { return 1; }
+  int world_size() const noexcept override { return 4; }
+  std::span<int const> global_ranks() const noexcept override { return {}; }
+  std::span<int const> node_ranks() const noexcept override { return {}; }
+  spi::Ticket post_barrier(spi::Signature) override { return {}; }
+  spi::Ticket post_broadcast(spi::Signature, spi::Sink, int) override { return {}; }
+  spi::Ticket post_all_gatherv(spi::Signature, spi::Source, std::span<std::size_t const>, spi::Sink) override {
+    return {};
+  }
+  spi::Ticket post_send(spi::Source, int, std::uint32_t) override { return {}; }
+  spi::Ticket post_recv(spi::Sink, int, std::uint32_t) override { return {}; }
+  bool test(spi::Ticket) override { return true; }
+  void wait(spi::Ticket, spi::Patience const&) override {}
+  void cancel(spi::Ticket) noexcept override {}
+  std::shared_ptr<Transport> split(spi::Signature, std::span<int const>, std::string, spi::Patience const&) override {
+    return nullptr;
+  }
+  void abort(std::string_view) noexcept override {}
+  void close(spi::Patience const&) override {}
+  bool is_closed() const noexcept override { return false; }
+
+ private:
+  std::string name_ = "four";
+};
+
+constexpr std::int64_t billion = 1'000'000'000;
+
+/// A tensor over memory that is not there.
+Tensor imagined(Shape const& shape, Dtype dtype) {
+  static std::byte first{};
+  return Tensor::from_blob(&first, shape, dtype);
+}
+
+TEST(Planner, counts_bytes_beyond_32_bits) {
+  OneOfFour const transport;
+  Planner const planner(transport, Check::local);
+  auto const in = imagined({5 * billion, 2}, Dtype::f64);
+  Tensor none;
+  EXPECT_EQ(planner.gather(none, in, {0}).counts, std::vector<std::size_t>(4, std::size_t{80} * billion));
+  std::vector<std::int64_t> const rows{3 * billion, 5 * billion, 0, billion};
+  EXPECT_EQ(planner.gatherv(none, in, {.rows = rows}).counts,
+            (std::vector<std::size_t>{48ULL * billion, 80ULL * billion, 0, 16ULL * billion}));
+  auto tensor = imagined({std::int64_t{1} << 33}, Dtype::bf16);
+  EXPECT_EQ(planner.all_reduce(tensor, ReduceOp::sum).in.bytes.size(), std::size_t{1} << 34);
+}
+
+TEST(Planner, refuses_sizes_that_overflow) {
+  OneOfFour const transport;
+  Planner const planner(transport, Check::local);
+  auto const in = imagined({1, 8}, Dtype::f64);
+  Tensor none;
+  for (std::int64_t const rows : {std::int64_t{1} << 61, std::int64_t{1} << 57}) {
+    std::vector<std::int64_t> const all{rows, 1, rows, rows};
+    EXPECT_THROW(static_cast<void>(planner.gatherv(none, in, {.rows = all})), UsageError) << rows;
+  }
+}
+
+TEST(Planner, tells_calls_apart_that_ranks_must_agree_on) {
+  OneOfFour const transport;
+  Planner const planner(transport, Check::local);
+  auto a = Tensor::zeros({4, 6}, Dtype::f32);
+  auto b = Tensor::zeros({6, 4}, Dtype::f32);
+  auto c = Tensor::zeros({4, 6}, Dtype::i32);
+  auto const of = [&](Tensor& tensor, int root) { return planner.broadcast(tensor, {root}).signature.digest; };
+  EXPECT_NE(of(a, 0), of(b, 0));
+  EXPECT_NE(of(a, 0), of(c, 0));
+  EXPECT_NE(of(a, 0), of(a, 1));
+  EXPECT_EQ(of(a, 2), of(a, 2));
+  EXPECT_NE(planner.reduce(a, ReduceOp::sum, {0}).signature.digest,
+            planner.reduce(a, ReduceOp::max, {0}).signature.digest);
+}
+
+TEST(Planner, digests_nothing_when_checks_are_off_and_says_all_when_they_are_collective) {
+  OneOfFour const transport;
+  auto a = Tensor::zeros({4, 6}, Dtype::f32);
+  EXPECT_EQ(Planner(transport, Check::off).reduce(a, ReduceOp::sum, {0}).signature.digest, 0U);
+  EXPECT_EQ(Planner(transport, Check::collective).reduce(a, ReduceOp::sum, {2}).text, "reduce root 2 F32 sum [4, 6]");
+}
+
+}  // namespace
+}  // namespace crossrank::test
