@@ -64,8 +64,11 @@ void add_special(Rules& rules) {
   rules.push_back(only({"gpt_bigcode"}, column("**.attn.c_attn", {q, kv, kv})));
   rules.push_back(only({"chatglm"}, column("**.self_attention.query_key_value", {q, kv, kv})));
   rules.push_back(only({"chatglm"}, column("**.mlp.dense_h_to_4h", {SizeName::ffn, SizeName::ffn})));
-  rules.push_back(only({"olmo2", "olmo3"}, column("**.self_attn.q_norm", {q})));
-  rules.push_back(only({"olmo2", "olmo3"}, column("**.self_attn.k_norm", {kv})));
+  // Over the whole width, so that shards may hold a slice; those who cut the model leave them whole.
+  for (auto const& [name, width] : {std::pair("**.self_attn.q_norm", q), std::pair("**.self_attn.k_norm", kv)}) {
+    rules.push_back(only({"olmo2", "olmo3"}, column(name, {width})));
+    rules.back().left_whole = true;
+  }
   rules.push_back(only({"gpt_oss"}, column("**.self_attn.sinks", {SizeName::heads})));
   // Here gate and up alternate, so that both are cut by one plain cut.
   rules.push_back(only(

@@ -36,6 +36,7 @@ struct LayerRule {
   bool gate = false;        ///< one part, or two equal ones when the model has a gated feed-forward
   bool stacked = false;     ///< the weight's first dimension counts experts
   bool transposed = false;  ///< the weight is [in, out]
+  bool left_whole = false;  ///< shards may be cut so, but cutting a model leaves it whole
   std::vector<std::string> models{};  ///< only for these model types; empty: all
 
   bool whole_name = false;  ///< the pattern is of a tensor's whole name; `axis` counts its dimensions

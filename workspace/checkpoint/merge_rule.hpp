@@ -1,11 +1,14 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <crossrank/collective.hpp>
 
 namespace crossrank::checkpoint {
+
+class Requantization;
 
 /// How the shards of a tensor become one.
 enum class MergeKind : std::uint8_t {
@@ -34,6 +37,8 @@ struct MergeRule {
   int ep_axis = -1;      ///< pieces of the expert-parallel ranks follow each other along this dimension; -1: they do not
   int sum_element = -1;  ///< reduce: this element is the sum over ranks, the others must agree (an unpacked shape)
   bool unproven = false;  ///< only the name says that the shards are pieces: pieces that are equal bit for bit are an error
+  std::shared_ptr<Requantization const> requantization{};  ///< requantize: changes the bytes of each rank's shard, which
+                                                           ///< then go where concat puts them
 };
 
 }  // namespace crossrank::checkpoint

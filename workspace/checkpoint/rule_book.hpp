@@ -9,17 +9,21 @@
 
 #include "workspace/checkpoint/merge_rule.hpp"
 #include "workspace/checkpoint/open_sources.hpp"
+#include "workspace/checkpoint/requantize.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
+#include "workspace/checkpoint/split_rule.hpp"
 
 namespace crossrank::checkpoint {
 
 /// How every tensor of a set of shards becomes one: from config, names, shapes and an optional rule file.
 ///
-/// Copyable; any thread may ask. It reads no tensor data: what values must agree, the rules say.
+/// Copyable; any thread may ask. What values must agree, the rules say; read are only group ids, and scales where the
+/// policy is not `exact`.
 class RuleBook {
  public:
   /// `FormatError` for a rule file that is none, `IoError` when it cannot be read. Keeps the set's sources alive.
-  [[nodiscard]] static RuleBook make(ShardSet const& set, std::optional<std::filesystem::path> const& rule_file = {});
+  [[nodiscard]] static RuleBook make(ShardSet const& set, std::optional<std::filesystem::path> const& rule_file = {},
+                                     ScalePolicy policy = ScalePolicy::exact);
 
   /// The rule for tensor `name` of one pipeline stage and expert rank; `shards[t]` is what tensor-parallel rank t has,
   /// one of the set's own descriptions, null when it has none.
@@ -28,6 +32,10 @@ class RuleBook {
   /// the rule has an `ep_axis`). `FormatError` when no rule covers the tensor, with rules that would, and when shapes
   /// contradict rule, format or each other; `UsageError` for descriptions that are not the set's.
   [[nodiscard]] MergeRule rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const;
+
+  /// How tensor `name` of a whole model (the set's one source, or one cell that is whole) is cut for `ranks` ranks: the
+  /// inverse of `rule_for`. `UsageError` when something does not divide, `FormatError` as there.
+  [[nodiscard]] SplitRule split_for(std::string_view name, SourceTensor const& tensor, int ranks) const;
 
   /// All that decides: the rules in their order, sizes and format hints. Equal books give equal texts.
   [[nodiscard]] Json to_json() const;

@@ -1,0 +1,371 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include <crossrank/error.hpp>
+
+#include "tests/checkpoint/rule_reference.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string const up = "model.layers.0.mlp.up_proj";
+std::string const down = "model.layers.0.mlp.down_proj";
+
+/// Hidden 256, feed-forward 512.
+Json config() {
+  return {{"model_type", "llama"}, {"hidden_size", 256},       {"num_attention_heads", 8}, {"num_key_value_heads", 4},
+          {"vocab_size", 160},     {"intermediate_size", 512}, {"hidden_act", "silu"}};
+}
+
+/// One tensor of a quantized layer by its sizes.
+struct Piece {
+  std::string suffix;
+  Dtype dtype;
+  std::function<Shape(std::int64_t out, std::int64_t in)> shape;
+};
+
+struct Format {
+  char const* title;
+  std::vector<Piece> pieces;
+  Json quantization = Json::object();
+};
+
+void PrintTo(Format const& format, std::ostream* out) { *out << format.title; }
+
+Shape scalar(std::int64_t, std::int64_t) { return {}; }
+
+std::vector<Format> formats() {
+  using I = std::int64_t;
+  auto const matrix = [](I out, I in) { return Shape{out, in}; };
+  auto const per_out = [](I out, I) { return Shape{out}; };
+  auto const column = [](I out, I) { return Shape{out, 1}; };
+  auto const per_in = [](I, I in) { return Shape{in}; };
+  auto const grid = [](I out_unit, I in_unit) {
+    return [=](I out, I in) { return Shape{out / out_unit, in / in_unit}; };
+  };
+  auto const turned = [](I in_unit, I out_unit) {
+    return [=](I out, I in) { return Shape{in / in_unit, out / out_unit}; };
+  };
+  auto const two = [](I, I) { return Shape{2}; };
+  Json const gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}, {"desc_act", false}};
+  Json const awq = {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}};
+  return {
+      {"bf16", {{".weight", Dtype::bf16, matrix}, {".bias", Dtype::bf16, per_out}}},
+      {"f16", {{".weight", Dtype::f16, matrix}}},
+      {"fp8_tensor",
+       {{".weight", Dtype::f8_e4m3, matrix},
+        {".weight_scale", Dtype::f32, scalar},
+        {".input_scale", Dtype::f32, scalar}}},
+      {"fp8_channel", {{".weight", Dtype::f8_e4m3, matrix}, {".weight_scale", Dtype::f32, column}}},
+      {"fp8_channel_vector", {{".weight", Dtype::f8_e4m3, matrix}, {".weight_scale", Dtype::f32, per_out}}},
+      {"fp8_block",
+       {{".weight", Dtype::f8_e4m3, matrix}, {".weight_scale_inv", Dtype::f32, grid(128, 128)}},
+       {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}},
+      {"int8_smoothquant",
+       {{".weight", Dtype::i8, matrix},
+        {".weight_scale", Dtype::f32, per_out},
+        {".pre_quant_scale", Dtype::bf16, per_in},
+        {".input_scale", Dtype::f32, scalar}}},
+      {"int4_modelopt",
+       {{".weight", Dtype::u8, grid(2, 1)},
+        {".weight_scale", Dtype::f32, grid(1, 128)},
+        {".pre_quant_scale", Dtype::bf16, per_in}},
+       {{"quantization", {{"quant_algo", "W4A16_AWQ"}, {"group_size", 128}}}}},
+      {"w4a8",
+       {{".weight", Dtype::u8, grid(2, 1)},
+        {".weight_scale", Dtype::f32, grid(1, 128)},
+        {".weight_scale_2", Dtype::f32, scalar},
+        {".input_scale", Dtype::f32, scalar},
+        {".pre_quant_scale", Dtype::bf16, per_in}},
+       {{"quantization", {{"quant_algo", "W4A8_AWQ"}, {"group_size", 128}}}}},
+      {"autoawq",
+       {{".qweight", Dtype::i32, turned(1, 8)},
+        {".qzeros", Dtype::i32, turned(64, 8)},
+        {".scales", Dtype::f16, turned(64, 1)},
+        {".bias", Dtype::f16, per_out}},
+       awq},
+      {"gptq",
+       {{".qweight", Dtype::i32, turned(8, 1)},
+        {".qzeros", Dtype::i32, turned(64, 8)},
+        {".scales", Dtype::f16, turned(64, 1)},
+        {".g_idx", Dtype::i32, per_in}},
+       gptq},
+      {"nvfp4",
+       {{".weight", Dtype::u8, grid(1, 2)},
+        {".weight_scale", Dtype::f8_e4m3, grid(1, 16)},
+        {".weight_scale_2", Dtype::f32, scalar},
+        {".input_scale", Dtype::f32, scalar}}},
+      {"nvfp4_compressed_tensors",
+       {{".weight_packed", Dtype::u8, grid(1, 2)},
+        {".weight_scale", Dtype::f8_e4m3, grid(1, 16)},
+        {".weight_global_scale", Dtype::f32, [](I, I) { return Shape{1}; }},
+        {".input_global_scale", Dtype::f32, [](I, I) { return Shape{1}; }}}},
+      {"mxfp4", {{".weight", Dtype::u8, grid(1, 2)}, {".weight_scale", Dtype::u8, grid(1, 32)}}},
+      {"mxfp4_blocks",
+       {{".weight_blocks", Dtype::u8,
+         [](I out, I in) {
+           return Shape{out, in / 32, 16};
+         }},
+        {".weight_scales", Dtype::u8, grid(1, 32)}}},
+      {"mxfp8", {{".weight", Dtype::f8_e4m3, matrix}, {".weight_scale", Dtype::f8_e8m0, grid(1, 32)}}},
+      {"compressed_int4",
+       {{".weight_packed", Dtype::i32, grid(1, 8)},
+        {".weight_scale", Dtype::bf16, grid(1, 64)},
+        {".weight_zero_point", Dtype::i32, grid(8, 64)},
+        {".weight_shape", Dtype::i64, two}},
+       {{"quant_method", "compressed-tensors"},
+        {"config_groups", {{"group_0", {{"weights", {{"num_bits", 4}, {"group_size", 64}}}}}}}}},
+      {"compressed_int8_channel",
+       {{".weight_packed", Dtype::i32, grid(1, 4)},
+        {".weight_scale", Dtype::bf16, column},
+        {".weight_shape", Dtype::i64, two}},
+       {{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", {{"weights", {{"num_bits", 8}}}}}}}}},
+      {"svdquant",
+       {{".weight", Dtype::u8, grid(1, 2)},
+        {".weight_scale", Dtype::f8_e4m3, grid(1, 16)},
+        {".weight_scale_2", Dtype::f32, scalar},
+        {".svdquant_lora_a", Dtype::bf16,
+         [](I, I in) {
+           return Shape{32, in};
+         }},
+        {".svdquant_lora_b", Dtype::bf16,
+         [](I out, I) {
+           return Shape{out, 32};
+         }}}},
+  };
+}
+
+WholeTensor make(std::string name, Dtype dtype, Shape const& shape, std::mt19937& random) {
+  WholeTensor tensor{std::move(name), dtype, shape, {}};
+  tensor.bytes.resize(dense_bytes(shape, dtype));
+  for (auto& byte : tensor.bytes) byte = static_cast<std::byte>(random() & 0x3fU);
+  return tensor;
+}
+
+void set_ids(WholeTensor& tensor, std::int32_t group) {
+  for (std::size_t i = 0; i < tensor.bytes.size() / 4; ++i) {
+    auto const id = static_cast<std::int32_t>(i) / group;
+    std::memcpy(tensor.bytes.data() + i * 4, &id, 4);
+  }
+}
+
+void set_shape(WholeTensor& tensor, std::int64_t out, std::int64_t in) {
+  std::memcpy(tensor.bytes.data(), &out, 8);
+  std::memcpy(tensor.bytes.data() + 8, &in, 8);
+}
+
+std::vector<WholeTensor> model(Format const& format, std::mt19937& random) {
+  std::vector<WholeTensor> tensors;
+  for (auto const& [module, out, in] : {std::tuple(up, 512, 256), std::tuple(down, 256, 512)}) {
+    for (auto const& piece : format.pieces) {
+      tensors.push_back(make(module + piece.suffix, piece.dtype, piece.shape(out, in), random));
+      if (piece.suffix == ".g_idx") set_ids(tensors.back(), 64);
+      if (piece.suffix == ".weight_shape") set_shape(tensors.back(), out, in);
+    }
+  }
+  return tensors;
+}
+
+class RuleFormats : public ::testing::TestWithParam<Format> {};
+
+TEST_P(RuleFormats, come_back_whole_from_two_and_four_ranks) {
+  auto const seed = std::random_device{}();
+  std::mt19937 random(seed);
+  auto const tensors = model(GetParam(), random);
+  for (int ranks : {2, 4}) {
+    EXPECT_EQ(round_trip(tensors, config(), ranks, GetParam().quantization), "") << ranks << " ranks, seed " << seed;
+  }
+}
+
+/// The dimension of each tensor that is cut follows from which of its lengths shrink.
+TEST_P(RuleFormats, halve_exactly_one_dimension_of_what_is_cut) {
+  std::mt19937 random(1);
+  auto const tensors = model(GetParam(), random);
+  auto all = whole_set(tensors, config(), GetParam().quantization);
+  auto const book = RuleBook::make(all.set());
+  for (auto const& [module, out, in] : {std::tuple(up, 512, 256), std::tuple(down, 256, 512)}) {
+    bool const column = module == up;
+    for (auto const& piece : GetParam().pieces) {
+      auto const rule = book.split_for(module + piece.suffix, *all.shards(module + piece.suffix).front(), 2);
+      auto const expected = column ? piece.shape(out / 2, in) : piece.shape(out, in / 2);
+      auto const whole = piece.shape(out, in);
+      EXPECT_EQ(rule.shape(whole, 0), expected) << module + piece.suffix << ": " << rule.reason;
+    }
+  }
+}
+
+std::string title(::testing::TestParamInfo<Format> const& info) { return info.param.title; }
+
+INSTANTIATE_TEST_SUITE_P(All, RuleFormats, ::testing::ValuesIn(formats()), title);
+
+/// A set of two ranks that have what is listed, described only.
+std::string refusal(std::string const& name,
+                    std::vector<std::pair<std::string, std::pair<Dtype, Shape>>> const& tensors,
+                    Json const& quantization = Json::object(), Json const& model_config = config()) {
+  SampleSet samples(2, model_config);
+  samples.set().quantization = quantization;
+  for (auto const& [tensor, kind] : tensors) samples.add(tensor, kind.first, kind.second);
+  try {
+    (void)RuleBook::make(samples.set()).rule_for(name, samples.shards(name));
+  } catch (FormatError const& error) {
+    return error.what();
+  }
+  return "no refusal";
+}
+
+TEST(RuleSeams, refuse_blocks_that_ranks_share) {
+  auto narrow = config();
+  narrow["intermediate_size"] = 192;
+  EXPECT_THAT(refusal(up + ".weight_scale_inv",
+                      {{up + ".weight", {Dtype::f8_e4m3, {96, 256}}}, {up + ".weight_scale_inv", {Dtype::f32, {1, 2}}}},
+                      Json::object(), narrow),
+              HasSubstr("multiples of 128 outputs"));
+}
+
+TEST(RuleSeams, refuse_groups_that_ranks_share) {
+  auto narrow = config();
+  narrow["intermediate_size"] = 48;
+  EXPECT_THAT(
+      refusal(down + ".weight",
+              {{down + ".weight", {Dtype::u8, {256, 12}}}, {down + ".weight_scale", {Dtype::f8_e4m3, {256, 2}}}},
+              Json::object(), narrow),
+      HasSubstr("multiples of 16 inputs"));
+}
+
+TEST(RuleSeams, refuse_odd_rows_of_packed_pairs) {
+  auto narrow = config();
+  narrow["model_type"] = "phi3";
+  narrow["intermediate_size"] = 6;
+  std::string const fused = "model.layers.0.mlp.gate_up_proj";
+  EXPECT_THAT(refusal(fused + ".weight",
+                      {{fused + ".weight", {Dtype::u8, {3, 256}}}, {fused + ".weight_scale", {Dtype::f32, {6, 2}}}},
+                      Json::object(), narrow),
+              HasSubstr("multiples of 2 outputs"));
+}
+
+TEST(RuleSeams, refuse_activation_order_across_shards) {
+  Json const gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}, {"desc_act", true}};
+  EXPECT_THAT(refusal(down + ".qweight",
+                      {{down + ".qweight", {Dtype::i32, {32, 256}}}, {down + ".scales", {Dtype::f16, {4, 256}}}}, gptq),
+              HasSubstr("order of activations"));
+}
+
+TEST(RuleSeams, refuse_ranks_in_different_formats) {
+  SampleSet samples(2, config());
+  samples.at(0).add(up + ".weight", Dtype::f8_e4m3, {256, 256});
+  samples.at(1).add(up + ".weight", Dtype::f8_e4m3, {256, 256});
+  samples.at(0).add(up + ".weight_scale", Dtype::f32, {});
+  samples.at(1).add(up + ".weight_scale", Dtype::f32, {256, 1});
+  EXPECT_THROW((void)RuleBook::make(samples.set()).rule_for(up + ".weight", samples.shards(up + ".weight")),
+               FormatError);
+}
+
+std::vector<std::byte> ids(std::int32_t inputs, std::int32_t group, std::int32_t first, bool shuffled = false) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(inputs) * 4);
+  for (std::int32_t i = 0; i < inputs; ++i) {
+    auto const id = first + (shuffled ? (i * 7) % inputs : i) / group;
+    std::memcpy(bytes.data() + i * 4, &id, 4);
+  }
+  return bytes;
+}
+
+SampleSet gptq_ranks(std::int32_t second_first, bool shuffled) {
+  SampleSet samples(2, config());
+  samples.set().quantization = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}};
+  samples.add(down + ".qweight", Dtype::i32, {32, 256}).add(down + ".scales", Dtype::f16, {4, 256});
+  samples.at(0).add(down + ".g_idx", Dtype::i32, {256}, ids(256, 64, 0, shuffled));
+  samples.at(1).add(down + ".g_idx", Dtype::i32, {256}, ids(256, 64, second_first, shuffled));
+  return samples;
+}
+
+TEST(RuleGroupIds, grow_from_rank_to_rank_only_where_they_start_at_zero) {
+  for (auto const& [first, add] : {std::pair(0, 4), std::pair(4, 0)}) {
+    auto samples = gptq_ranks(first, false);
+    auto const rule = RuleBook::make(samples.set()).rule_for(down + ".g_idx", samples.shards(down + ".g_idx"));
+    EXPECT_EQ(rule.add_per_rank, add) << rule.reason;
+  }
+}
+
+TEST(RuleGroupIds, are_refused_in_another_order) {
+  auto samples = gptq_ranks(0, true);
+  EXPECT_THROW((void)RuleBook::make(samples.set()).rule_for(down + ".g_idx", samples.shards(down + ".g_idx")),
+               FormatError);
+}
+
+TEST(RuleScales, of_activations_and_caches_take_the_largest) {
+  SampleSet samples(2, config());
+  samples.add(up + ".weight", Dtype::f8_e4m3, {256, 256}).add(up + ".weight_scale", Dtype::f32, {});
+  samples.add(up + ".input_scale", Dtype::f32, {}).add("model.layers.0.self_attn.k_proj.k_scale", Dtype::f32, {});
+  samples.add("model.layers.0.self_attn.kv_scale", Dtype::f32, {1});
+  auto const book = RuleBook::make(samples.set());
+  for (auto const& name : {up + ".input_scale", std::string("model.layers.0.self_attn.kv_scale")}) {
+    auto const rule = book.rule_for(name, samples.shards(name));
+    EXPECT_EQ(rule.kind, MergeKind::reduce) << name;
+    EXPECT_EQ(rule.op, ReduceOp::max) << name;
+  }
+  EXPECT_EQ(book.rule_for(up + ".weight_scale", samples.shards(up + ".weight_scale")).kind, MergeKind::replicate);
+}
+
+TEST(RuleScales, stored_as_divisors_take_the_smallest) {
+  SampleSet samples(2, config());
+  samples.add(up + ".weight_packed", Dtype::u8, {256, 128}).add(up + ".weight_scale", Dtype::f8_e4m3, {256, 16});
+  samples.add(up + ".input_global_scale", Dtype::f32, {1});
+  auto const rule =
+      RuleBook::make(samples.set()).rule_for(up + ".input_global_scale", samples.shards(up + ".input_global_scale"));
+  EXPECT_EQ(rule.kind, MergeKind::reduce);
+  EXPECT_EQ(rule.op, ReduceOp::min);
+}
+
+TEST(RuleParts, cut_by_other_programs_come_together) {
+  // Independent of the splitter: gates and ups of unequal ranks, by hand.
+  std::mt19937 random(3);
+  auto const fused = make("model.layers.0.mlp.gate_up_proj.weight", Dtype::bf16, {1024, 8}, random);
+  auto phi = config();
+  phi["hidden_size"] = 8;
+  std::vector<WholeTensor> shards;
+  SampleSet samples(3, phi);
+  std::int64_t begin = 0;
+  for (std::int64_t width : {100, 300, 112}) {
+    shards.push_back(join({cut(fused, 0, begin, width), cut(fused, 0, 512 + begin, width)}, 0));
+    samples.at(static_cast<int>(shards.size()) - 1).add(fused.name, fused.dtype, shards.back().shape);
+    begin += width;
+  }
+  std::string problem;
+  auto const rule = RuleBook::make(samples.set()).rule_for(fused.name, samples.shards(fused.name));
+  EXPECT_EQ(merge_slowly(rule, shards, problem).bytes, fused.bytes) << rule.reason;
+}
+
+TEST(RuleParts, of_shared_heads_come_together) {
+  // Two key/value heads on four ranks, per rank [q; k; v] and in groups, by hand: heads of 4, width 16.
+  std::mt19937 random(4);
+  Json const small = {
+      {"model_type", "phi3"}, {"hidden_size", 16}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
+  auto const q = make("q", Dtype::bf16, {16, 16}, random);
+  auto const kv = make("kv", Dtype::bf16, {16, 16}, random);  // k0 k1 v0 v1
+  for (bool const grouped : {false, true}) {
+    std::string const name =
+        grouped ? "decoder.layers.0.self_attention.linear_qkv.weight" : "model.layers.0.self_attn.qkv_proj.weight";
+    auto const k = [&](int head) { return cut(kv, 0, head * 4, 4); };
+    auto const v = [&](int head) { return cut(kv, 0, 8 + head * 4, 4); };
+    std::vector<WholeTensor> shards;
+    SampleSet samples(4, small);
+    for (int rank = 0; rank < 4; ++rank) {
+      shards.push_back(join({cut(q, 0, rank * 4, 4), k(rank / 2), v(rank / 2)}, 0));
+      samples.at(rank).add(name, Dtype::bf16, shards.back().shape);
+    }
+    auto const whole = grouped ? join({cut(q, 0, 0, 8), k(0), v(0), cut(q, 0, 8, 8), k(1), v(1)}, 0) : join({q, kv}, 0);
+    std::string problem;
+    auto const rule = RuleBook::make(samples.set()).rule_for(name, samples.shards(name));
+    EXPECT_EQ(merge_slowly(rule, shards, problem).bytes, whole.bytes) << rule.reason;
+    EXPECT_EQ(problem, "");
+    auto const back = round_trip({{name, Dtype::bf16, whole.shape, whole.bytes}}, small, 4);
+    EXPECT_EQ(back, "");
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,192 @@
+#include "tests/checkpoint/rule_reference.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace crossrank::checkpoint {
+namespace {
+
+std::size_t length_of(WholeTensor const& tensor, std::size_t axis) {
+  return static_cast<std::size_t>(tensor.shape[axis]);
+}
+
+/// Bytes behind one step along `axis`.
+std::size_t inner_bytes(WholeTensor const& tensor, std::size_t axis) {
+  std::size_t bytes = bits_of(tensor.dtype) / 8;
+  for (auto d = axis + 1; d < tensor.shape.size(); ++d) bytes *= length_of(tensor, d);
+  return bytes;
+}
+
+std::size_t outer_count(WholeTensor const& tensor, std::size_t axis) {
+  std::size_t count = 1;
+  for (std::size_t d = 0; d < axis; ++d) count *= length_of(tensor, d);
+  return count;
+}
+
+std::vector<std::int64_t> widths(std::vector<std::int64_t> const& parts, std::int64_t length) {
+  if (parts.empty()) return {length};
+  auto const sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  std::vector<std::int64_t> result;
+  for (auto const part : parts) result.push_back(part * length / sum);
+  return result;
+}
+
+void add_to_ids(WholeTensor& tensor, std::int64_t add) {
+  for (std::size_t at = 0; at + 4 <= tensor.bytes.size(); at += 4) {
+    std::int32_t id = 0;
+    std::memcpy(&id, tensor.bytes.data() + at, 4);
+    id += static_cast<std::int32_t>(add);
+    std::memcpy(tensor.bytes.data() + at, &id, 4);
+  }
+}
+
+WholeTensor concat_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem) {
+  auto const axis = static_cast<std::size_t>(rule.axis);
+  auto const block = rule.rank_block > 0 ? static_cast<std::size_t>(rule.rank_block) : shards.size();
+  std::vector<WholeTensor> pieces;
+  for (std::size_t first = 0; first < shards.size(); first += block) {
+    auto const parts = widths(rule.parts, shards[first].shape[axis]).size();
+    for (std::size_t part = 0; part < parts; ++part) {
+      auto const replicas =
+          static_cast<std::size_t>(rule.part_replicas.empty() ? rule.replicas : rule.part_replicas[part]);
+      for (std::size_t rank = first; rank < std::min(first + block, shards.size()); ++rank) {
+        auto const own = widths(rule.parts, shards[rank].shape[axis]);
+        auto const begin =
+            std::accumulate(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});
+        auto piece = cut(shards[rank], axis, begin, own[part]);
+        if (rank % replicas != 0) {
+          if (piece.bytes != pieces.back().bytes) problem += "copies of " + shards[rank].name + " differ; ";
+          continue;
+        }
+        if (rule.add_per_rank != 0) add_to_ids(piece, rule.add_per_rank * static_cast<std::int64_t>(rank));
+        pieces.push_back(std::move(piece));
+      }
+    }
+  }
+  auto joined = join(pieces, axis);
+  return rule.true_size < 0 ? joined : cut(joined, axis, 0, rule.true_size);
+}
+
+WholeTensor reduce_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards) {
+  auto result = shards.front();
+  if (rule.sum_element >= 0) {
+    std::int64_t sum = 0;
+    auto const at = static_cast<std::size_t>(rule.sum_element) * 8;
+    for (std::size_t rank = 0; rank < shards.size(); rank += static_cast<std::size_t>(rule.replicas)) {
+      std::int64_t value = 0;
+      std::memcpy(&value, shards[rank].bytes.data() + at, 8);
+      sum += value;
+    }
+    std::memcpy(result.bytes.data() + at, &sum, 8);
+    return result;
+  }
+  for (std::size_t at = 0; at + 4 <= result.bytes.size(); at += 4) {
+    float best = 0;
+    std::memcpy(&best, result.bytes.data() + at, 4);
+    for (auto const& shard : shards) {
+      float value = 0;
+      std::memcpy(&value, shard.bytes.data() + at, 4);
+      best = rule.op == ReduceOp::max ? std::max(best, value) : std::min(best, value);
+    }
+    std::memcpy(result.bytes.data() + at, &best, 4);
+  }
+  return result;
+}
+
+}  // namespace
+
+WholeTensor cut(WholeTensor const& whole, std::size_t axis, std::int64_t begin, std::int64_t length) {
+  WholeTensor result{whole.name, whole.dtype, whole.shape.with(axis, length), {}};
+  auto const inner = inner_bytes(whole, axis);
+  for (std::size_t outer = 0; outer < outer_count(whole, axis); ++outer) {
+    for (std::int64_t i = 0; i < length; ++i) {
+      auto const from = (outer * length_of(whole, axis) + static_cast<std::size_t>(begin + i)) * inner;
+      auto const* const data = whole.bytes.data() + from;
+      result.bytes.insert(result.bytes.end(), data, data + inner);
+    }
+  }
+  return result;
+}
+
+WholeTensor join(std::vector<WholeTensor> const& parts, std::size_t axis) {
+  std::int64_t length = 0;
+  for (auto const& part : parts) length += part.shape[axis];
+  WholeTensor result{parts.front().name, parts.front().dtype, parts.front().shape.with(axis, length), {}};
+  for (std::size_t outer = 0; outer < outer_count(parts.front(), axis); ++outer) {
+    for (auto const& part : parts) {
+      auto const bytes = length_of(part, axis) * inner_bytes(part, axis);
+      auto const* const data = part.bytes.data() + outer * bytes;
+      result.bytes.insert(result.bytes.end(), data, data + bytes);
+    }
+  }
+  return result;
+}
+
+WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem) {
+  switch (rule.kind) {
+    case MergeKind::concat: return concat_slowly(rule, shards, problem);
+    case MergeKind::reduce: return reduce_slowly(rule, shards);
+    case MergeKind::requantize: {
+      auto changed = shards;
+      for (std::size_t rank = 0; rank < shards.size(); ++rank) rule.requantization->apply(rank, 0, changed[rank].bytes);
+      return concat_slowly(rule, changed, problem);
+    }
+    case MergeKind::replicate: break;
+  }
+  for (auto const& shard : shards) {
+    if (shard.bytes != shards.front().bytes) problem += "copies of " + shard.name + " differ; ";
+  }
+  return shards.front();
+}
+
+WholeTensor split_slowly(SplitRule const& rule, WholeTensor const& whole, int rank) {
+  auto result = whole;
+  if (rule.axis >= 0) {
+    std::vector<WholeTensor> pieces;
+    for (auto const& piece : rule.ranks.at(static_cast<std::size_t>(rank))) {
+      pieces.push_back(cut(whole, static_cast<std::size_t>(rule.axis), piece.from, piece.length));
+    }
+    result = join(pieces, static_cast<std::size_t>(rule.axis));
+  }
+  if (rule.subtract_per_group != 0) add_to_ids(result, -rule.subtract_per_group * rank);
+  if (rule.set_element >= 0) {
+    auto const value = rule.elements.at(static_cast<std::size_t>(rank));
+    std::memcpy(result.bytes.data() + static_cast<std::size_t>(rule.set_element) * 8, &value, 8);
+  }
+  return result;
+}
+
+SampleSet whole_set(std::vector<WholeTensor> const& whole, Json const& config, Json const& quantization) {
+  SampleSet samples(1, config);
+  samples.set().quantization = quantization;
+  for (auto const& tensor : whole) samples.at(0).add(tensor.name, tensor.dtype, tensor.shape, tensor.bytes);
+  return samples;
+}
+
+std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config, int ranks, Json const& quantization) {
+  auto all = whole_set(whole, config, quantization);
+  auto const splitter = RuleBook::make(all.set());
+  SampleSet cut_set(ranks, config);
+  cut_set.set().quantization = quantization;
+  std::vector<std::vector<WholeTensor>> shards(whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    auto const rule = splitter.split_for(whole[i].name, *all.shards(whole[i].name).front(), ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto shard = split_slowly(rule, whole[i], rank);
+      if (shard.shape != rule.shape(whole[i].shape, rank) && rule.axis >= 0) return whole[i].name + ": another shape";
+      cut_set.at(rank).add(shard.name, shard.dtype, shard.shape, shard.bytes);
+      shards[i].push_back(std::move(shard));
+    }
+  }
+  auto const book = RuleBook::make(cut_set.set());
+  std::string problem;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    auto const rule = book.rule_for(whole[i].name, cut_set.shards(whole[i].name));
+    auto const merged = merge_slowly(rule, shards[i], problem);
+    if (!(merged.shape == whole[i].shape)) problem += whole[i].name + ": " + to_string(merged.shape) + "; ";
+    if (merged.bytes != whole[i].bytes) problem += whole[i].name + ": other bytes (" + rule.reason + "); ";
+  }
+  return problem;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/checkpoint/shard_samples.hpp"
+#include "workspace/checkpoint/merge_rule.hpp"
+#include "workspace/checkpoint/requantize.hpp"
+#include "workspace/checkpoint/rule_book.hpp"
+#include "workspace/checkpoint/split_rule.hpp"
+
+namespace crossrank::checkpoint {
+
+/// A tensor with its bytes.
+struct WholeTensor {
+  std::string name{};
+  Dtype dtype = Dtype::u8;
+  Shape shape{};
+  std::vector<std::byte> bytes{};
+};
+
+/// Element by element: what a rule makes of shards, the slow way. `problem` tells of copies that differ.
+WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem);
+
+/// Element by element: rank `rank`'s shard.
+WholeTensor split_slowly(SplitRule const& rule, WholeTensor const& whole, int rank);
+
+/// `length` entries of dimension `axis` from `begin` on.
+WholeTensor cut(WholeTensor const& whole, std::size_t axis, std::int64_t begin, std::int64_t length);
+
+/// Tensors one after the other along `axis`.
+WholeTensor join(std::vector<WholeTensor> const& parts, std::size_t axis);
+
+/// Splits every tensor by the rules for `ranks`, merges the shards by the rules, and says what differs: nothing when
+/// all is well.
+std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config, int ranks,
+                       Json const& quantization = Json::object());
+
+/// A set of one rank that holds all of `whole`.
+SampleSet whole_set(std::vector<WholeTensor> const& whole, Json const& config, Json const& quantization);
+
+}  // namespace crossrank::checkpoint

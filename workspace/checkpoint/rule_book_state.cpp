@@ -1,0 +1,186 @@
+#include "workspace/checkpoint/rule_book_state.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/builtin_rules.hpp"
+#include "workspace/checkpoint/rule_proposal.hpp"
+#include "workspace/checkpoint/rule_values.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+bool ends_in(std::string_view name, std::initializer_list<std::string_view> elements) {
+  auto const last = split_name(name).back();
+  return std::find(elements.begin(), elements.end(), last) != elements.end();
+}
+
+bool is_embedding(std::string_view module) {
+  return ends_in(module, {"embed_tokens", "embed_in", "wte", "word_embeddings", "tok_embeddings", "vocab_embedding"});
+}
+
+bool is_head(std::string_view module) { return ends_in(module, {"lm_head", "embed_out", "output_layer"}); }
+
+std::string renamed(LayerRule const& rule, std::string_view name, TensorName const& parsed) {
+  auto const target = fill_numbers(rule.rename, rule.whole_name ? name : parsed.module);
+  return rule.whole_name ? target : target + std::string(parsed.suffix);
+}
+
+MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, std::string reason) {
+  check_alike(tensors, -1);
+  return {.kind = MergeKind::reduce, .op = op, .reason = std::move(reason)};
+}
+
+/// A rule of the file for one tensor: its word is taken.
+MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> const& tensors) {
+  if (rule.cut == Cut::reduce) return reduced(tensors, rule.op, "made one value");
+  if (!rule.axis) {
+    check_alike(tensors, -1);
+    return {.kind = MergeKind::replicate, .reason = "every rank has all of it"};
+  }
+  auto const axis = *rule.axis;
+  if (axis >= static_cast<int>(tensors.front()->shape.size())) {
+    throw FormatError({.operation = "merge rules",
+                       .message = "the rule names dimension " + std::to_string(axis),
+                       .got = to_string(tensors.front()->shape),
+                       .resource = tensors.front()->name,
+                       .remedy = "correct the rule " + rule.pattern.text(),
+                       .section = "shape"});
+  }
+  check_alike(tensors, axis);
+  MergeRule merged{.kind = MergeKind::concat,
+                   .axis = axis,
+                   .replicas = std::max(rule.replicas, 1),
+                   .true_size = rule.true_size,
+                   .add_per_rank = rule.add_per_rank,
+                   .reason = "joined along dimension " + std::to_string(axis)};
+  for (auto const& part : rule.parts) merged.parts.push_back(std::get<std::int64_t>(part));
+  return merged;
+}
+
+}  // namespace
+
+RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy)
+    : set(shards),
+      policy(scale_policy),
+      sizes(full_config(shards, rule_file)),
+      hints(shards.config, shards.quantization),
+      grid(shards, sizes),
+      file(std::move(rule_file)) {
+  rules = file.rules;
+  for (auto& rule : builtin_rules()) rules.push_back(std::move(rule));
+  index();
+}
+
+Json RuleBook::State::full_config(ShardSet const& shards, RuleFile const& rule_file) {
+  Json config = shards.config.is_object() ? shards.config : Json::object();
+  for (auto const& [key, value] : rule_file.sizes.items()) config[key] = value;
+  return config;
+}
+
+void RuleBook::State::index() {
+  layers.resize(set.sources.size());
+  for (std::size_t i = 0; i < set.sources.size(); ++i) {
+    auto const tensors = set.sources[i]->tensors();
+    if (!tensors.empty()) extents_.push_back({tensors.data(), tensors.data() + tensors.size(), i});
+    for (auto const& tensor : tensors) {
+      auto const parsed = parse_tensor_name(tensor.name);
+      layers[i][parsed.module].set(parsed.role, tensor);
+      has_embedding_ = has_embedding_ || is_embedding(parsed.module);
+    }
+  }
+  std::sort(extents_.begin(), extents_.end(),
+            [](Extent const& a, Extent const& b) { return std::less<>{}(a.begin, b.begin); });
+}
+
+std::size_t RuleBook::State::source_of(SourceTensor const* tensor) const {
+  auto const after = std::upper_bound(
+      extents_.begin(), extents_.end(), tensor,
+      [](SourceTensor const* wanted, Extent const& extent) { return std::less<>{}(wanted, extent.begin); });
+  if (after != extents_.begin() && std::less<>{}(tensor, std::prev(after)->end)) return std::prev(after)->source;
+  throw UsageError({.operation = "RuleBook",
+                    .message = "a tensor that is not of the set that the book was made from",
+                    .resource = tensor->name});
+}
+
+LayerRule const* RuleBook::State::find_rule(std::string_view name, TensorName const& parsed,
+                                            LayerTensors const& layer) const {
+  auto const* weight = layer[TensorRole::weight];
+  for (auto const& rule : rules) {
+    bool const meant = rule.models.empty() ||
+                       std::find(rule.models.begin(), rule.models.end(), sizes.model_type()) != rule.models.end();
+    if (!meant) continue;
+    if (rule.stacked && !rule.from_file && (weight == nullptr || weight->shape.size() < 3)) continue;
+    if (rule.pattern.matches(rule.whole_name ? name : parsed.module)) return &rule;
+    // Buffers such as "...attn.masked_bias", or a parameter that is called like a role.
+    if (!rule.whole_name && rule.cut == Cut::replicate && rule.pattern.matches(name)) return &rule;
+  }
+  return nullptr;
+}
+
+MergeRule RuleBook::State::decide(std::string_view name, RankTensors const& asked) const {
+  auto const parsed = parse_tensor_name(name);
+  auto const& layer = layers[asked.sources.front()].at(parsed.module);
+  auto const* rule = find_rule(name, parsed, layer);
+  if (rule == nullptr) {
+    if (parsed.role == TensorRole::cache_scale) {
+      return reduced(asked.tensors, ReduceOp::max, "a scale of the cache: the largest covers all ranks");
+    }
+    if (asked.ranks == 1) return {.kind = MergeKind::replicate, .reason = "there is one tensor-parallel rank"};
+    refuse_uncovered(name, asked.tensors);
+  }
+  MergeRule merged;
+  if (is_dropped(*rule, parsed)) {
+    merged = {.drop = true,
+              .reason = rule->cut == Cut::drop ? "not part of the result" : "the embedding once more, by name"};
+  } else {
+    merged = rule->whole_name ? by_whole_name(*rule, asked.tensors) : by_layer(*rule, parsed, asked);
+  }
+  merged.reason += " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
+  if (!rule->rename.empty()) merged.output_name = renamed(*rule, name, parsed);
+  return merged;
+}
+
+bool RuleBook::State::is_dropped(LayerRule const& rule, TensorName const& parsed) const {
+  if (rule.cut == Cut::drop) return rule.tied_to.empty() || has_tensor(rule.tied_to);
+  return rule.cut == Cut::vocabulary && sizes.tied() && has_embedding_ && is_head(parsed.module);
+}
+
+bool RuleBook::State::has_tensor(std::string const& name) const {
+  return std::any_of(set.sources.begin(), set.sources.end(), [&](auto const& source) {
+    auto const tensors = source->tensors();
+    return std::any_of(tensors.begin(), tensors.end(), [&](SourceTensor const& tensor) { return tensor.name == name; });
+  });
+}
+
+MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
+  LayerOnRanks layer{
+      .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints.of(parsed.module)};
+  if (rule.cut == Cut::reduce) return reduced(asked.tensors, rule.op, "made one value");
+  // A drop whose counterpart is missing keeps its tensor.
+  if (rule.cut == Cut::replicate || rule.cut == Cut::drop) {
+    return compose_rule(layer, {.cut = Cut::replicate, .why = "every rank has all of it"});
+  }
+  LayerValues values;
+  std::vector<std::int64_t> outputs;
+  std::vector<std::int64_t> inputs;
+  for (auto const source : asked.sources) {
+    values.sources.push_back(set.sources[source]);
+    auto const found = layers[source].find(parsed.module);
+    values.layers.push_back(found->second);
+    layer.formats.push_back(LayerFormat::recognise(parsed.module, found->second, layer.hints,
+                                                   {.stacked = rule.stacked, .transposed = rule.transposed}));
+    outputs.push_back(layer.formats.back().outputs());
+    inputs.push_back(layer.formats.back().inputs());
+  }
+  auto const cut = decide_cut({.module = parsed.module, .outputs = outputs, .inputs = inputs}, rule, sizes);
+  auto merged = compose_rule(layer, cut);
+  settle_values(merged, layer, values, cut, policy);
+  return merged;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,60 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "workspace/checkpoint/number_format.hpp"
+#include "workspace/checkpoint/rule_book.hpp"
+#include "workspace/checkpoint/rule_compose.hpp"
+#include "workspace/checkpoint/rule_file.hpp"
+#include "workspace/checkpoint/rule_grid.hpp"
+
+namespace crossrank::checkpoint {
+
+/// The tensors that are asked about, of the ranks that have them, and the number of each one's source.
+struct RankTensors {
+  std::vector<SourceTensor const*> tensors{};
+  std::vector<std::size_t> sources{};
+  std::size_t ranks = 0;  ///< of the group, also those that have none
+};
+
+/// What a book knows; made once, then only read.
+struct RuleBook::State {
+  State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy);
+
+  /// `UsageError` when the description is none of the set's.
+  [[nodiscard]] std::size_t source_of(SourceTensor const* tensor) const;
+  /// The first rule that matches; null for none.
+  [[nodiscard]] LayerRule const* find_rule(std::string_view name, TensorName const& parsed,
+                                           LayerTensors const& layer) const;
+  [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
+  [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed) const;
+  /// config.json with what the rule file adds.
+  [[nodiscard]] static Json full_config(ShardSet const& shards, RuleFile const& rule_file);
+
+  ShardSet set{};
+  ScalePolicy policy = ScalePolicy::exact;
+  ModelSizes sizes{};
+  QuantizationHints hints{};
+  RuleGrid grid{};
+  RuleFile file{};
+  std::vector<LayerRule> rules{};                                            ///< the file's first
+  std::vector<std::unordered_map<std::string_view, LayerTensors>> layers{};  ///< per source
+
+ private:
+  /// Where the descriptions of one source stand in memory.
+  struct Extent {
+    SourceTensor const* begin = nullptr;
+    SourceTensor const* end = nullptr;
+    std::size_t source = 0;
+  };
+  void index();
+  [[nodiscard]] bool has_tensor(std::string const& name) const;
+  [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
+
+  std::vector<Extent> extents_{};  ///< in order of memory
+  bool has_embedding_ = false;
+};
+
+}  // namespace crossrank::checkpoint

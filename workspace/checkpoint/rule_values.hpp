@@ -1,0 +1,23 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "workspace/checkpoint/requantize.hpp"
+#include "workspace/checkpoint/rule_compose.hpp"
+
+namespace crossrank::checkpoint {
+
+/// All tensors of a layer on the ranks that have it, readable.
+struct LayerValues {
+  std::vector<LayerTensors> layers{};                         ///< one per rank
+  std::vector<std::shared_ptr<ShardSource const>> sources{};  ///< likewise
+};
+
+/// Completes a rule where values decide: whether group ids count from 0 in each shard, and, unless the policy is
+/// `exact`, whether the ranks' scales differ and what becomes of what they multiply.
+///
+/// `FormatError` for group ids that do not follow the inputs (activation order), errors of the sources.
+void settle_values(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut,
+                   ScalePolicy policy);
+
+}  // namespace crossrank::checkpoint
