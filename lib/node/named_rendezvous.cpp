@@ -279,9 +279,12 @@ class NamedRendezvous final : public Rendezvous {
   [[noreturn]] void fail_as(StartFailure const& failure) const {
     if (failure.code != ErrorCode::mismatch)
       fail(failure.code, "kept the others from attaching: " + std::string(to_string(failure.code)), failure.rank);
+    // What did not agree are the segment and the rank that refused it, whichever of them this rank sides with.
+    auto const made = reinterpret_cast<ControlHeader const*>(memory_.control->data())->ranks;
+    bool const numbers = made != static_cast<std::uint32_t>(failure.ranks);
     auto info = info_of("the ranks of this node do not agree", failure.rank);
-    info.expected = std::to_string(options_.ranks) + " ranks, layout " + std::to_string(layout_version);
-    info.got = failure.ranks == options_.ranks ? "another layout" : std::to_string(failure.ranks) + " ranks";
+    info.expected = numbers ? std::to_string(made) + " ranks" : "one version of crossrank";
+    info.got = numbers ? std::to_string(failure.ranks) + " ranks" : "another one";
     info.got += " (rank " + std::to_string(failure.rank) + ")";
     throw MismatchError(std::move(info));
   }
