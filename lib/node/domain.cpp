@@ -20,6 +20,7 @@
 #include "lib/core/log.hpp"
 #include "lib/node/counters.hpp"
 #include "lib/node/process_exit.hpp"
+#include "lib/node/steps.hpp"
 #include "lib/node/watcher.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
@@ -42,13 +43,9 @@ std::uint64_t now_ns() { return static_cast<std::uint64_t>(system().now().count(
 }  // namespace
 
 void ring(std::atomic<std::uint32_t>& bell) noexcept {
-  auto seen = bell.load(std::memory_order_seq_cst);
-  while ((seen & 1) != 0) {
-    if (!bell.compare_exchange_weak(seen, (seen + 2) & ~1U, std::memory_order_seq_cst)) continue;
-    count(counters().futex_wakes);
-    system().futex_wake(reinterpret_cast<std::uint32_t const*>(&bell), INT_MAX);
-    return;
-  }
+  if (!steps::claim_ring(bell)) return;
+  count(counters().futex_wakes);
+  system().futex_wake(reinterpret_cast<std::uint32_t const*>(&bell), INT_MAX);
 }
 
 /// One private page that the kernel empties in a forked child, and the process id for kernels that do not.
@@ -174,6 +171,14 @@ FlightRing& NodeDomain::flight(int rank) const noexcept {
   return reinterpret_cast<FlightRing*>(control() + geometry_.flights_offset())[rank];
 }
 
+void NodeDomain::note(FlightNote const& note) const noexcept {
+  auto& record = own_record();
+  record.last_verb.store(static_cast<std::uint32_t>(note.verb), std::memory_order_relaxed);
+  record.last_round.store(note.round, std::memory_order_relaxed);
+  write_flight(flight(options_.rank), note,
+               static_cast<std::uint32_t>(record.heartbeat.load(std::memory_order_relaxed)));
+}
+
 std::byte const* NodeDomain::arena_of(int rank) const noexcept {
   return attachment_.arenas[static_cast<std::size_t>(rank)]->data();
 }
@@ -196,7 +201,9 @@ void NodeDomain::ring_groups_of(int rank) const noexcept {
   auto const made = blocks_->made();
   for (std::uint32_t index = 0; index < made; ++index) {
     auto& group = blocks_->header(index);
-    if (BlockLife::unpack(group.life.load(std::memory_order_acquire)).state != BlockState::ready) continue;
+    auto const state = BlockLife::unpack(group.life.load(std::memory_order_acquire)).state;
+    if (state == BlockState::queue) ring_queue_of(rank, index);
+    if (state != BlockState::ready) continue;
     auto* const members = blocks_->members(index);
     auto const size = std::min(group.size, static_cast<std::uint32_t>(options_.ranks));
     bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) {
@@ -205,6 +212,16 @@ void NodeDomain::ring_groups_of(int rank) const noexcept {
     if (!concerned) continue;
     for (std::uint32_t i = 0; i < size; ++i) ring_always(members[i].bell);
   }
+}
+
+void NodeDomain::ring_queue_of(int rank, std::uint32_t index) const noexcept {
+  auto const room = static_cast<int>(geometry_.group_stride() / sizeof(QueueEnd));
+  auto const size = std::min(static_cast<int>(blocks_->queue(index).readers) + 1, room);
+  auto* const ends = blocks_->ends(index);
+  bool const concerned = std::any_of(ends, ends + size, [&](QueueEnd const& end) {
+    return end.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);
+  });
+  for (int i = 0; concerned && i < size; ++i) ring_always(ends[i].bell);
 }
 
 bool NodeDomain::first_read(int owner, std::uint32_t slot) {

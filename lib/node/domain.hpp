@@ -11,6 +11,7 @@
 
 #include "lib/node/arena.hpp"
 #include "lib/node/attachment.hpp"
+#include "lib/node/flight.hpp"
 #include "lib/node/group_blocks.hpp"
 #include "lib/node/layout.hpp"
 #include "lib/node/leases.hpp"
@@ -38,6 +39,8 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   [[nodiscard]] RankRecord& record(int rank) const noexcept { return records()[rank]; }
   [[nodiscard]] RankRecord& own_record() const noexcept { return records()[options_.rank]; }
   [[nodiscard]] FlightRing& flight(int rank) const noexcept;
+  /// Notes an operation that this rank begins: what error texts and `crossrank inspect` say of it. Some stores.
+  void note(FlightNote const& note) const noexcept;
   [[nodiscard]] Arena& arena() const noexcept { return *arena_; }
   [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
   /// First byte of a rank's arena as this process sees it; not writable but for one's own.
@@ -80,6 +83,7 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   void attach(Attachment attachment);
   void record_departure(int rank, RankState how) const noexcept;
   void ring_groups_of(int rank) const noexcept;
+  void ring_queue_of(int rank, std::uint32_t index) const noexcept;
   void decide_spinning() noexcept;
   [[nodiscard]] std::byte* control() const noexcept { return attachment_.control->data(); }
   [[nodiscard]] RankRecord* records() const noexcept {

@@ -9,6 +9,7 @@
 #include "lib/node/detail.hpp"
 #include "lib/node/first_cause.hpp"
 #include "lib/node/rank_list.hpp"
+#include "lib/node/steps.hpp"
 #include "lib/platform/crash_point.hpp"
 
 namespace crossrank::node {
@@ -108,9 +109,9 @@ std::function<bool()> Group::everyone_left() const {
 
 bool Group::posted(int member, std::uint64_t round) const noexcept {
   auto const& lines = blocks_[member].arrivals;
-  if (lines[round & 1].round.load(std::memory_order_seq_cst) >= round) return true;
+  if (steps::published(lines[round & 1].round) >= round) return true;
   auto const& before = lines[(round - 1) & 1];
-  return before.round.load(std::memory_order_seq_cst) + 1 == round && before.also.load(std::memory_order_seq_cst) != 0;
+  return steps::published(before.round) + 1 == round && steps::published(before.also) != 0;
 }
 
 /// Starts the transfers of the lines that this arrival will need, so that they run beside each other.
@@ -138,20 +139,12 @@ void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t fl
     line.bytes = post.inlined.size();
     std::memcpy(line.inlined, post.inlined.data(), post.inlined.size());
   }
-  auto& record = domain_->own_record();
-  record.last_verb.store(static_cast<std::uint32_t>(post.verb), std::memory_order_relaxed);
-  record.last_round.store(round, std::memory_order_relaxed);
-  clear_cause(record.cause);
+  clear_cause(domain_->own_record().cause);
+  domain_->note({.verb = post.verb, .block = block_, .round = round, .bytes = line.bytes});
   progress();
-  auto& flight = domain_->flight(domain_->rank());
-  // Two threads of this rank may arrive in two groups at once: each takes an entry of its own.
-  auto const position = flight.position.fetch_add(1, std::memory_order_acq_rel);
-  flight.ring[position % FlightRing::entries] = {record.heartbeat.load(std::memory_order_relaxed), round, post.bytes,
-                                                 block_, static_cast<std::uint32_t>(post.verb)};
   posted_ = round + (post.also_closes != 0 ? 1 : 0);
   CROSSRANK_CRASH_POINT("node.group.arriving");
-  // A read-modify-write, not a store: whoever announced its sleep before this sees the arrival, or is seen and rung.
-  line.round.exchange(round, std::memory_order_seq_cst);
+  steps::publish(line.round, round);
   CROSSRANK_CRASH_POINT("node.group.arrived");
 }
 
@@ -192,7 +185,7 @@ std::uint64_t Group::post_close(std::uint64_t open_round, std::uint64_t range, s
     domain_->own_record().last_verb.store(static_cast<std::uint32_t>(spi::Verb::range_close),
                                           std::memory_order_relaxed);
     progress();
-    blocks_[rank_].arrivals[open_round & 1].also.exchange(range, std::memory_order_seq_cst);
+    steps::publish(blocks_[rank_].arrivals[open_round & 1].also, range);
     CROSSRANK_CRASH_POINT("node.group.also_arrived");
     advance();
     return posted_;
@@ -235,10 +228,9 @@ Verdict Group::judge(std::uint64_t round) const noexcept {
 }
 
 bool Group::decide(Decision from, Verdict verdict) noexcept {
-  auto expected = from.pack();
   Decision const next{from.round + 1, rank_, verdict};
   CROSSRANK_CRASH_POINT("node.group.deciding");
-  bool const won = header_->decision.compare_exchange_strong(expected, next.pack(), std::memory_order_seq_cst);
+  bool const won = steps::decide(header_->decision, from.pack(), next.pack());
   CROSSRANK_CRASH_POINT("node.group.decided");
   return won;
 }

@@ -12,7 +12,9 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/node/awake.hpp"
 #include "lib/node/domain.hpp"
+#include "lib/node/steps.hpp"
 
 namespace crossrank::node {
 
@@ -121,9 +123,7 @@ class Group : public std::enable_shared_from_this<Group> {
   struct NewBlock;
 
   Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::string name, int rank);
-  [[nodiscard]] Decision decision() const noexcept {
-    return Decision::unpack(header_->decision.load(std::memory_order_seq_cst));
-  }
+  [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(steps::published(header_->decision)); }
   [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] bool departed(int member) const noexcept;
   void prefetch(std::uint64_t round) const noexcept;
@@ -154,8 +154,6 @@ class Group : public std::enable_shared_from_this<Group> {
   void ring_all() noexcept;
   [[nodiscard]] std::string describe_mismatch(std::uint64_t round, std::vector<int>& blamed) const;
   [[noreturn]] void throw_decision(Decision decision, std::string_view operation) const;
-  static bool spin(Condition& condition, int times);
-  bool wait_awake(Condition& condition);
 
   std::shared_ptr<NodeDomain> domain_;
   std::uint32_t block_;
@@ -168,7 +166,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Channel* channels_;
   std::uint64_t posted_ = 0;  ///< rounds that this member has arrived at
   std::uint64_t ranges_ = 0;
-  int spins_ = 1'000;  ///< how long to spin before sleeping: grows where it helps
+  Awake awake_{};
   bool closed_ = false;
 };
 

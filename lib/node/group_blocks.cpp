@@ -62,12 +62,12 @@ bool GroupBlocks::is_garbage(std::uint32_t index, BlockLife life) const noexcept
     case BlockState::free: return true;
     case BlockState::being_made: return departed(life.maker);
     case BlockState::ready: return all_left(index);
+    case BlockState::queue: return queue_is_over(index);
   }
   return false;
 }
 
-std::uint32_t GroupBlocks::make(std::vector<int> const& members, std::string const& name, Origin origin) {
-  auto const bytes = ControlGeometry::group_bytes(static_cast<int>(members.size()));
+std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
   for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
     // Reserving pages that are reserved already does no harm, and nothing may be touched before.
     auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
@@ -75,21 +75,35 @@ std::uint32_t GroupBlocks::make(std::vector<int> const& members, std::string con
       platform::throw_io("make group " + name, "control segment", error, "raise the memory limit of this container");
     }
     auto& word = header(index).life;
-    auto seen = word.load(std::memory_order_acquire);
+    auto seen = word.load(std::memory_order_seq_cst);
     auto life = BlockLife::unpack(seen);
     if (!is_garbage(index, life)) continue;
     life = {.use = life.use + 1, .maker = rank_, .state = BlockState::being_made};
     // Fails when the block has begun another life since it was judged.
-    if (!word.compare_exchange_strong(seen, life.pack(), std::memory_order_acq_rel)) continue;
-    fill(index, members, name, origin);
-    life.state = BlockState::ready;
-    word.store(life.pack(), std::memory_order_release);
-    return index;
+    if (word.compare_exchange_strong(seen, life.pack(), std::memory_order_acq_rel)) return index;
   }
   throw UnavailableError({.operation = "make group " + name,
-                          .message = "too many groups at once on this node",
+                          .message = "too many groups and queues at once on this node",
                           .expected = "at most " + std::to_string(geometry_.group_capacity()),
-                          .remedy = "close groups that are no longer needed"});
+                          .remedy = "close groups and queues that are no longer needed"});
+}
+
+void GroupBlocks::open(std::uint32_t index, BlockState state) noexcept {
+  auto& groups_made = reinterpret_cast<ControlHeader*>(control_)->groups_made;
+  auto high = groups_made.load(std::memory_order_relaxed);
+  while (high <= index && !groups_made.compare_exchange_weak(high, index + 1, std::memory_order_acq_rel)) {
+  }
+  auto& word = header(index).life;
+  auto life = BlockLife::unpack(word.load(std::memory_order_relaxed));
+  life.state = state;
+  word.store(life.pack(), std::memory_order_release);
+}
+
+std::uint32_t GroupBlocks::make(std::vector<int> const& members, std::string const& name, Origin origin) {
+  auto const index = claim(ControlGeometry::group_bytes(static_cast<int>(members.size())), name);
+  fill(index, members, name, origin);
+  open(index, BlockState::ready);
+  return index;
 }
 
 void GroupBlocks::fill(std::uint32_t index, std::vector<int> const& members, std::string const& name,
@@ -107,10 +121,6 @@ void GroupBlocks::fill(std::uint32_t index, std::vector<int> const& members, std
   std::memset(group.name, 0, sizeof group.name);
   name.copy(group.name, sizeof group.name - 1);
   group.decision.store(Decision{}.pack(), std::memory_order_relaxed);
-  auto& groups_made = reinterpret_cast<ControlHeader*>(control_)->groups_made;
-  auto high = groups_made.load(std::memory_order_relaxed);
-  while (high <= index && !groups_made.compare_exchange_weak(high, index + 1, std::memory_order_acq_rel)) {
-  }
 }
 
 void GroupBlocks::free(std::uint32_t index, BlockLife from) noexcept {

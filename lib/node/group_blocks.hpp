@@ -33,6 +33,13 @@ class GroupBlocks {
   /// The last member to leave frees the block.
   void leave(std::uint32_t index, int member) noexcept;
 
+  /// Takes a block for a queue whose ends are free; nobody sees it before `open_queue`. It is used until the writer has
+  /// gone and all readers have left. `UsageError` when there are more readers than a block has room for.
+  [[nodiscard]] std::uint32_t make_queue(QueueHeader const& queue, std::string const& name);
+  void open_queue(std::uint32_t index) noexcept;
+  [[nodiscard]] QueueHeader& queue(std::uint32_t index) const noexcept;
+  [[nodiscard]] QueueEnd* ends(std::uint32_t index) const noexcept;
+
   [[nodiscard]] GroupHeader& header(std::uint32_t index) const noexcept;
   [[nodiscard]] MemberBlock* members(std::uint32_t index) const noexcept;
   [[nodiscard]] Channel* channels(std::uint32_t index) const noexcept;
@@ -44,6 +51,11 @@ class GroupBlocks {
   [[nodiscard]] bool announced(GroupHeader const& group) const noexcept;
   [[nodiscard]] bool all_left(std::uint32_t index) const noexcept;
   [[nodiscard]] bool is_garbage(std::uint32_t index, BlockLife life) const noexcept;
+  [[nodiscard]] bool queue_is_over(std::uint32_t index) const noexcept;
+  /// Takes a block that is garbage, with its pages; the caller fills it.
+  [[nodiscard]] std::uint32_t claim(std::size_t bytes, std::string const& name);
+  /// Ends the making of a block.
+  void open(std::uint32_t index, BlockState state) noexcept;
   void fill(std::uint32_t index, std::vector<int> const& members, std::string const& name, Origin origin) noexcept;
   void free(std::uint32_t index, BlockLife from) noexcept;
 

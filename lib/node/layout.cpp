@@ -27,6 +27,11 @@ std::size_t ControlGeometry::group_bytes(int members) noexcept {
   return round_up(sizeof(GroupHeader) + n * sizeof(MemberBlock) + n * n * sizeof(Channel), page_bytes);
 }
 
+std::size_t ControlGeometry::queue_bytes(int readers) noexcept {
+  auto const ends = static_cast<std::size_t>(readers) + 1;
+  return round_up(sizeof(GroupHeader) + sizeof(QueueHeader) + ends * sizeof(QueueEnd), page_bytes);
+}
+
 std::size_t ControlGeometry::group_stride() const noexcept { return group_bytes(ranks_); }
 
 std::size_t ControlGeometry::leases_offset() const noexcept {

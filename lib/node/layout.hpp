@@ -15,7 +15,7 @@ namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 4;
+inline constexpr std::uint32_t layout_version = 5;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a decision word can name
 
@@ -116,19 +116,34 @@ struct alignas(1024) RankRecord {
 };
 static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 2048);
 
-/// What a rank did last, for a reader that comes after its death; one writer, read with `position` before and after.
+/// What a rank did last, for a reader that comes while it hangs or after its death. One writer; a reader that sees
+/// another `number` after the other fields than before them has seen a torn entry.
 struct FlightEntry {
-  std::uint64_t at;  ///< tenths of a second since the rank attached
-  std::uint64_t round;
-  std::uint64_t bytes;
-  std::uint32_t group;
-  std::uint32_t verb;
+  std::atomic<std::uint64_t> number;  ///< from 1; 0 while the entry is written
+  std::atomic<std::uint64_t> round;   ///< of the group, or number of the message
+  std::atomic<std::uint64_t> bytes;   ///< of this rank's part
+  std::atomic<std::uint64_t> what;    ///< FlightWhat
 };
 static_assert(sizeof(FlightEntry) == 32);
 
+/// Verb, block and time of an entry in one word.
+struct FlightWhat {
+  std::uint32_t at = 0;     ///< heartbeats since the rank attached: tenths of a second
+  std::uint16_t block = 0;  ///< of the group or queue
+  std::uint8_t verb = 0;
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return static_cast<std::uint64_t>(at) << 32 | static_cast<std::uint64_t>(block) << 8 | verb;
+  }
+  [[nodiscard]] static FlightWhat unpack(std::uint64_t word) noexcept {
+    return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint16_t>(word >> 8),
+            static_cast<std::uint8_t>(word)};
+  }
+};
+
 struct alignas(64) FlightRing {
   static constexpr std::size_t entries = 254;
-  std::atomic<std::uint64_t> position;
+  std::atomic<std::uint64_t> position;  ///< number of the last entry
   FlightEntry ring[entries];
 };
 static_assert(sizeof(FlightRing) == 2 * page_bytes);
@@ -228,7 +243,12 @@ struct alignas(64) Channel {
 };
 static_assert(sizeof(Channel) == 384);
 
-enum class BlockState : std::uint32_t { free = 0, ready = 1, being_made = 2 };
+enum class BlockState : std::uint32_t {
+  free = 0,
+  ready = 1,  ///< a group
+  being_made = 2,
+  queue = 3,
+};
 
 /// Which of its uses a group block is in, and how far: one word, so that who judges a block and who takes it agree.
 struct BlockLife {
@@ -254,6 +274,62 @@ struct alignas(page_bytes) GroupHeader {
   alignas(64) std::atomic<std::uint64_t> decision;
 };
 static_assert(sizeof(GroupHeader) == page_bytes);
+
+enum class EndState : std::uint32_t {
+  free = 0,
+  taken = 1,
+  closed = 2,   ///< in order: a writer has said all, a reader wants no more
+  dropped = 3,  ///< its handle went without `close`
+  gone = 4,     ///< a writer that had closed, and whose handle has gone: nobody may attach any more
+};
+
+/// The state of an end, with the use of its block: who comes late to a queue that is over takes no place of another.
+struct EndWord {
+  std::uint64_t use = 0;
+  EndState state = EndState::free;
+
+  [[nodiscard]] std::uint64_t pack() const noexcept { return use << 8 | static_cast<std::uint64_t>(state); }
+  [[nodiscard]] static EndWord unpack(std::uint64_t word) noexcept {
+    return {word >> 8, static_cast<EndState>(word & 0xff)};
+  }
+};
+
+/// One end of a message queue. The first end of a queue is the writer's, the readers' follow.
+struct QueueEnd {
+  /// Messages taken by a reader, published by the writer. The owner's exchange is what the other side waits for.
+  alignas(64) std::atomic<std::uint64_t> cursor;
+  alignas(64) std::atomic<std::uint32_t> bell;  ///< as that of a `MemberBlock`; apart from what moves with each message
+  std::atomic<std::uint32_t> domain_rank;       ///< who holds it, `nobody` before that
+  std::atomic<std::uint64_t> state;             ///< EndWord; a place is taken by compare-and-swap
+  static constexpr std::uint32_t nobody = 0xffffffff;
+};
+static_assert(std::is_standard_layout_v<QueueEnd> && sizeof(QueueEnd) == 128);
+
+/// A message queue, behind the `GroupHeader` of its block; written by its writer before the block is ready.
+struct alignas(64) QueueHeader {
+  std::uint64_t ring_offset;  ///< of the chunks, in the writer's arena
+  std::uint64_t chunk_bytes;  ///< longest message that travels in a chunk
+  std::uint32_t chunks;
+  std::uint32_t readers;
+};
+static_assert(std::is_standard_layout_v<QueueHeader> && sizeof(QueueHeader) == 64);
+
+/// A place of the ring; the message follows. Written by the queue's writer alone.
+struct QueueChunk {
+  std::atomic<std::uint64_t> number;  ///< of the message that stands here, from 1; stored last, by an exchange
+  std::uint64_t bytes;                ///< of the message; the highest bit says that a `QueueLarge` stands here instead
+  static constexpr std::uint64_t large = std::uint64_t{1} << 63;
+};
+static_assert(std::is_standard_layout_v<QueueChunk> && sizeof(QueueChunk) == 16);
+
+/// Where a message stands that is longer than a chunk: a slot of the writer's arena, kept until all have taken it.
+struct QueueLarge {
+  std::uint64_t offset;
+  std::uint64_t generation;
+  std::uint32_t slot;
+  std::uint32_t unused;
+};
+static_assert(std::is_standard_layout_v<QueueLarge> && sizeof(QueueLarge) == 24);
 
 /// A reader's hold on a slot: generation, offers not yet taken, leases taken; changed by compare-and-swap only.
 struct LeaseWord {
@@ -283,6 +359,8 @@ class ControlGeometry {
   [[nodiscard]] std::size_t group_stride() const noexcept;
   /// Bytes of a group block with `members` members.
   [[nodiscard]] static std::size_t group_bytes(int members) noexcept;
+  /// Bytes of the block of a queue with `readers` readers; it must not be more than `group_stride`.
+  [[nodiscard]] static std::size_t queue_bytes(int readers) noexcept;
   [[nodiscard]] std::uint32_t group_capacity() const noexcept { return 256; }
   [[nodiscard]] std::size_t leases_offset() const noexcept;
   [[nodiscard]] std::uint32_t slot_capacity() const noexcept;

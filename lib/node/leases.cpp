@@ -66,6 +66,15 @@ bool LeaseTable::share(int owner, std::uint32_t slot, std::uint64_t generation, 
   });
 }
 
+bool LeaseTable::hold(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
+    if ((!same(w, generation) && !w.free()) || w.taken == LeaseWord::count_limit) return false;
+    w.generation = generation;
+    ++w.taken;
+    return true;
+  });
+}
+
 bool LeaseTable::decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
   return revoke(owner, slot, generation, reader);
 }

@@ -30,6 +30,9 @@ class LeaseTable {
   [[nodiscard]] bool take(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: one more lease under an offer of this generation that stays. False when there is none.
   [[nodiscard]] bool share(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
+  /// Reader: a lease without an offer, while the owner is known to keep the slot for this reader. False when the word
+  /// cannot count further, or still belongs to another use of the slot.
+  [[nodiscard]] bool hold(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: gives an offer back that it will not take. False when there is none.
   bool decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
   /// Reader: ends one lease.

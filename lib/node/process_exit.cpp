@@ -5,6 +5,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/node/domain.hpp"
@@ -77,6 +78,18 @@ void unregister_domain(NodeDomain* domain) noexcept {
   auto& all = registry();
   std::lock_guard const lock(all.mutex);
   std::erase(all.domains, domain);
+}
+
+std::vector<std::shared_ptr<NodeDomain>> find_domains(std::uint64_t const (&nonce)[2]) {
+  auto& all = registry();
+  std::lock_guard const lock(all.mutex);
+  std::vector<std::shared_ptr<NodeDomain>> found;
+  for (auto* const domain : all.domains) {
+    auto const& header = domain->header();
+    if (header.nonce[0] != nonce[0] || header.nonce[1] != nonce[1]) continue;
+    if (auto alive = domain->weak_from_this().lock()) found.push_back(std::move(alive));
+  }
+  return found;
 }
 
 }  // namespace crossrank::node

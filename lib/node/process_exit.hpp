@@ -1,5 +1,7 @@
 #pragma once
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace crossrank::node {
 
@@ -10,5 +12,7 @@ class NodeDomain;
 /// hook.
 void register_domain(std::shared_ptr<NodeDomain> const& domain);
 void unregister_domain(NodeDomain* domain) noexcept;
+/// The domains of this process that belong to the node with this nonce: one, or one for each rank that is a thread.
+[[nodiscard]] std::vector<std::shared_ptr<NodeDomain>> find_domains(std::uint64_t const (&nonce)[2]);
 
 }  // namespace crossrank::node

@@ -21,6 +21,8 @@ char const* to_string(Verb verb) noexcept {
     case Verb::range_close: return "closing a range";
     case Verb::close: return "close";
     case Verb::check: return "comparing calls";
+    case Verb::enqueue: return "enqueue";
+    case Verb::dequeue: return "dequeue";
   }
   return "unknown";
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <crossrank/error.hpp>
+#include <crossrank/message_queue.hpp>
 #include <crossrank/parallel.hpp>
 #include <crossrank/shared_memory_workspace.hpp>
 
@@ -57,6 +58,26 @@ void pass_messages(Collective const& world, int seed) {
   auto tensor = Tensor::empty({5000}, Dtype::u8);
   world.recv(tensor, before);
   require_sample(tensor, before, seed);
+}
+
+/// A queue that loses a peer says so and leaves the group alone: what has happened to the rank, the group says then.
+void pass_through_queue(Collective const& world, int writer) {
+  auto const queue = MessageQueue::create(world, {.writer_rank = writer, .chunk_bytes = 1024, .chunks = 2});
+  try {
+    for (int i = 0; i < 5; ++i) {
+      auto const tensor = sample_tensor(writer, 80 + i, i == 2 ? 5000 : 100);
+      if (queue.is_writer()) {
+        queue.enqueue_tensor(tensor);
+      } else {
+        require_sample(queue.dequeue_tensor().value(), writer, 80 + i, i == 2 ? 5000 : 100);
+      }
+    }
+    queue.close();
+    require(queue.wait_for(std::chrono::seconds(60)), "readers take everything");
+  } catch (PeerLostError const& e) {
+    require(e.group_usable(), "the group outlives a queue");
+  }
+  world.barrier();
 }
 
 void share_states(Collective const& world) {
@@ -132,6 +153,7 @@ void use_everything(Collective world, std::filesystem::path const& directory) {
     gather_everything(world, receiver, 10 * receiver, directory);
   share_states(world);
   pass_messages(world, 50);
+  for (int writer = 0; writer < world.world_size(); ++writer) pass_through_queue(world, writer);
   // Each rank makes a group once: the first of a list does.
   for (int first = 0; first < world.world_size(); ++first) {
     int const second = (first + 1) % world.world_size();

@@ -38,6 +38,8 @@ enum class Verb : std::uint8_t {
   range_close,
   close,
   check,
+  enqueue,
+  dequeue,
 };
 
 /// The name of `verb` as users call it ("all_gatherv").

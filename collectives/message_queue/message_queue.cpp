@@ -1,0 +1,115 @@
+#include <crossrank/message_queue.hpp>
+
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/message_queue/queue_handle.hpp"
+#include "collectives/message_queue/queue_state.hpp"
+#include "collectives/message_queue/queue_tensor.hpp"
+
+namespace crossrank {
+namespace {
+
+/// Takes the message when the scope ends, however it does: one that cannot be read does not come again.
+class Taking {
+ public:
+  explicit Taking(node::RingReader& ring) noexcept : ring_(ring) {}
+  ~Taking() { ring_.take(); }
+  Taking(Taking const&) = delete;
+  Taking& operator=(Taking const&) = delete;
+
+ private:
+  node::RingReader& ring_;
+};
+
+}  // namespace
+
+MessageQueue::State& MessageQueue::state(char const* operation) const {
+  if (state_) return *state_;
+  throw UsageError({.operation = operation, .message = "this handle names no queue: create() or attach() makes one"});
+}
+
+bool MessageQueue::is_writer() const { return state("is_writer").writing; }
+
+std::string const& MessageQueue::name() const { return state("name").name; }
+
+std::uint64_t MessageQueue::messages() const {
+  auto& its = state("messages");
+  State::Turn const turn(its, "messages");
+  if (its.out) return its.out->messages();
+  return its.in ? its.in->messages() : its.unheard;
+}
+
+std::vector<std::byte> MessageQueue::handle() const {
+  auto& its = state("handle");
+  if (its.writing && its.out) return queue::write_handle(its.out->name());
+  throw UsageError(
+      its.error("handle", its.writing ? "a queue without readers on this node" : "only the writer names the queue"));
+}
+
+void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait) const {
+  auto& its = state("enqueue");
+  State::Turn const turn(its, "enqueue");
+  its.require_writer("enqueue");
+  its.await_room("enqueue", wait);
+  its.put(message, {});
+}
+
+void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) const {
+  auto& its = state("enqueue_tensor");
+  State::Turn const turn(its, "enqueue_tensor");
+  its.require_writer("enqueue_tensor");
+  auto const head = queue::head_of(tensor);
+  its.await_room("enqueue_tensor", wait);
+  its.put(std::as_bytes(std::span(&head, 1)), tensor.bytes());
+}
+
+bool MessageQueue::read_bytes(std::function<void(std::span<std::byte const>)> const& body,
+                              QueueWait const& wait) const {
+  auto& its = state("dequeue");
+  State::Turn const turn(its, "dequeue");
+  its.require_reader("dequeue");
+  if (!its.await_message("dequeue", wait)) return false;
+  Taking const taking(*its.in);
+  body(its.in->peek());
+  return true;
+}
+
+std::optional<std::vector<std::byte>> MessageQueue::dequeue_bytes(QueueWait const& wait) const {
+  std::optional<std::vector<std::byte>> message;
+  read_bytes([&](std::span<std::byte const> bytes) { message.emplace(bytes.begin(), bytes.end()); }, wait);
+  return message;
+}
+
+std::optional<Tensor> MessageQueue::dequeue_tensor(QueueWait const& wait) const {
+  auto& its = state("dequeue_tensor");
+  State::Turn const turn(its, "dequeue_tensor");
+  its.require_reader("dequeue_tensor");
+  if (!its.await_message("dequeue_tensor", wait)) return std::nullopt;
+  Taking const taking(*its.in);
+  return queue::read_tensor(its.in->peek(), its.in->keep());
+}
+
+bool MessageQueue::wait_for(std::chrono::nanoseconds timeout) const {
+  auto& its = state("wait_for");
+  State::Turn const turn(its, "wait_for");
+  return its.await_quietly(timeout);
+}
+
+void MessageQueue::cancel() const noexcept {
+  if (!state_) return;
+  state_->cancelled.store(true, std::memory_order_release);
+  if (state_->out) state_->out->cancel();
+  if (state_->in) state_->in->cancel();
+}
+
+void MessageQueue::close() const {
+  auto& its = state("close");
+  State::Turn const turn(its, "close");
+  its.closed = true;
+  if (its.out) its.out->close();
+  if (its.in) its.in->close();
+}
+
+}  // namespace crossrank

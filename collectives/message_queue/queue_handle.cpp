@@ -1,0 +1,61 @@
+#include "collectives/message_queue/queue_handle.hpp"
+
+#include <cstring>
+#include <string>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum.hpp"
+
+namespace crossrank::queue {
+namespace {
+
+constexpr std::uint64_t magic = 0x3130515552434358;  // "XCCRUQ01"
+
+struct Handle {
+  std::uint64_t magic;
+  std::uint64_t nonce[2];
+  std::uint64_t life;
+  std::uint32_t block;
+  std::uint32_t reserved;
+  std::uint64_t checksum;
+};
+static_assert(sizeof(Handle) == 48);
+
+std::uint64_t checksum_of(Handle const& handle) {
+  return codec::checksum(std::as_bytes(std::span(&handle, 1)).first(offsetof(Handle, checksum)));
+}
+
+}  // namespace
+
+std::vector<std::byte> write_handle(node::RingName const& name) {
+  Handle handle{.magic = magic,
+                .nonce = {name.nonce[0], name.nonce[1]},
+                .life = name.life,
+                .block = name.block,
+                .reserved = 0,
+                .checksum = 0};
+  handle.checksum = checksum_of(handle);
+  auto const bytes = std::as_bytes(std::span(&handle, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+node::RingName read_handle(std::span<std::byte const> bytes) {
+  auto const refuse = [](std::string section, std::string expected, std::string got) {
+    throw FormatError({.operation = "attach to a queue",
+                       .message = "these bytes are no queue handle",
+                       .expected = std::move(expected),
+                       .got = std::move(got),
+                       .remedy = "pass on what MessageQueue::handle() returned, whole",
+                       .section = std::move(section)});
+  };
+  Handle handle{};
+  if (bytes.size() != sizeof handle)
+    refuse("length", std::to_string(sizeof handle) + " bytes", std::to_string(bytes.size()));
+  std::memcpy(&handle, bytes.data(), sizeof handle);
+  if (handle.magic != magic || handle.reserved != 0) refuse("magic", "a handle of this version", "other bytes");
+  if (handle.checksum != checksum_of(handle)) refuse("checksum", "the checksum of its fields", "another");
+  return {.nonce = {handle.nonce[0], handle.nonce[1]}, .block = handle.block, .life = handle.life};
+}
+
+}  // namespace crossrank::queue

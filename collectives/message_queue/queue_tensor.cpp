@@ -1,0 +1,78 @@
+#include "collectives/message_queue/queue_tensor.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/storage.hpp>
+
+namespace crossrank::queue {
+namespace {
+
+constexpr std::uint64_t magic = 0x31303054455352;  // "RSET001"
+
+/// A message that a lease keeps in the writer's memory.
+class MessageStorage final : public spi::Storage {
+ public:
+  MessageStorage(std::span<std::byte const> bytes, std::shared_ptr<void const> owner)
+      : bytes_(bytes), owner_(std::move(owner)) {}
+  // Read-only mapping: `frozen_by` keeps everybody from writing.
+  [[nodiscard]] std::byte* data() noexcept override { return const_cast<std::byte*>(bytes_.data()); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_.size(); }
+  [[nodiscard]] std::string frozen_by() const override { return "received from a queue, in its writer's memory"; }
+
+ private:
+  std::span<std::byte const> bytes_;
+  std::shared_ptr<void const> owner_;
+};
+
+[[noreturn]] void refuse(std::string expected, std::string got) {
+  throw FormatError({.operation = "dequeue_tensor",
+                     .message = "the message is no tensor",
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .remedy = "read it as what was written",
+                     .section = "message"});
+}
+
+}  // namespace
+
+TensorHead head_of(Tensor const& tensor) {
+  static_cast<void>(tensor.bytes());  // refuses what is none or elsewhere
+  TensorHead head{.magic = magic,
+                  .dtype = static_cast<std::uint32_t>(tensor.dtype()),
+                  .dimensions = static_cast<std::uint32_t>(tensor.shape().size()),
+                  .lengths = {},
+                  .unused = {}};
+  std::copy(tensor.shape().begin(), tensor.shape().end(), head.lengths.begin());
+  return head;
+}
+
+Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void const> owner) {
+  TensorHead head{};
+  if (message.size() < sizeof head)
+    refuse("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
+  std::memcpy(&head, message.data(), sizeof head);
+  bool const sound = head.magic == magic && head.dimensions <= Shape::max_rank && head.dtype < dtype_count &&
+                     std::all_of(head.lengths.begin(), head.lengths.end(), [](auto length) { return length >= 0; });
+  if (!sound) refuse("a tensor's dtype and shape", "other bytes");
+  Shape const shape(std::span<std::int64_t const>(head.lengths.data(), head.dimensions));
+  auto const dtype = static_cast<Dtype>(head.dtype);
+  auto const data = message.subspan(sizeof head);
+  std::size_t bytes = 0;
+  try {
+    bytes = dense_bytes(shape, dtype);
+  } catch (UsageError const& e) {
+    refuse("a shape that can be", e.what());
+  }
+  if (bytes != data.size())
+    refuse(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));
+  if (owner) return spi::tensor_over(std::make_shared<MessageStorage>(data, std::move(owner)), 0, shape, dtype);
+  auto tensor = Tensor::empty(shape, dtype);
+  if (!data.empty()) std::memcpy(tensor.mutable_bytes().data(), data.data(), data.size());
+  return tensor;
+}
+
+}  // namespace crossrank::queue

@@ -1,0 +1,63 @@
+#include <cstring>
+#include <string>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/group_blocks.hpp"
+
+/// Blocks that are used as queues.
+namespace crossrank::node {
+
+QueueHeader& GroupBlocks::queue(std::uint32_t index) const noexcept {
+  return *reinterpret_cast<QueueHeader*>(reinterpret_cast<std::byte*>(&header(index)) + sizeof(GroupHeader));
+}
+
+QueueEnd* GroupBlocks::ends(std::uint32_t index) const noexcept {
+  return reinterpret_cast<QueueEnd*>(&queue(index) + 1);
+}
+
+/// The writer is looked at first: a reader that attaches takes its place, then looks whether the writer is still there.
+/// One of the two sees the other.
+bool GroupBlocks::queue_is_over(std::uint32_t index) const noexcept {
+  auto const size = header(index).size;
+  for (std::uint32_t i = 0; i < size; ++i) {
+    auto const& end = ends(index)[i];
+    auto const state = EndWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
+    // A writer that has closed still has its handle, and readers may come.
+    bool const in_use = state == EndState::taken || (i == 0 && state == EndState::closed);
+    auto const rank = end.domain_rank.load(std::memory_order_seq_cst);
+    if (in_use && (rank >= static_cast<std::uint32_t>(geometry_.ranks()) || !departed(static_cast<int>(rank))))
+      return false;
+  }
+  return true;
+}
+
+std::uint32_t GroupBlocks::make_queue(QueueHeader const& queue, std::string const& name) {
+  auto const bytes = ControlGeometry::queue_bytes(static_cast<int>(queue.readers));
+  if (bytes > geometry_.group_stride()) {
+    throw UsageError({.operation = "make queue " + name,
+                      .message = "more readers than a queue of this job has room for",
+                      .expected = "at most some 20 for each rank of the node",
+                      .got = std::to_string(queue.readers)});
+  }
+  auto const index = claim(bytes, name);
+  auto& block = header(index);
+  auto const use = BlockLife::unpack(block.life.load(std::memory_order_relaxed)).use;
+  this->queue(index) = queue;
+  for (std::uint32_t i = 0; i <= queue.readers; ++i) {
+    auto& end = ends(index)[i];
+    end.cursor.store(0, std::memory_order_relaxed);
+    end.bell.store(0, std::memory_order_relaxed);
+    end.domain_rank.store(QueueEnd::nobody, std::memory_order_relaxed);
+    end.state.store(EndWord{.use = use}.pack(), std::memory_order_release);
+  }
+  block.size = queue.readers + 1;
+  block.split_round = 0;
+  std::memset(block.name, 0, sizeof block.name);
+  name.copy(block.name, sizeof block.name - 1);
+  return index;
+}
+
+void GroupBlocks::open_queue(std::uint32_t index) noexcept { open(index, BlockState::queue); }
+
+}  // namespace crossrank::node

@@ -1,0 +1,55 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+/// The atomic steps of meetings and queues, one function each.
+///
+/// Apart from what surrounds them, and templates, so that a test can run these very steps under every order that C++
+/// allows. A waiter announces its sleep, then looks at what it waits for; whoever changes that changes it first, then
+/// looks for announcements. All four are sequentially consistent, so that one of the two sees the other.
+namespace crossrank::node::steps {
+
+inline constexpr std::uint32_t asleep_bit = 1;
+
+/// The owner of a doorbell says that it may sleep. Returns the value to sleep on.
+template <class Word>
+[[nodiscard]] std::uint32_t announce_sleep(Word& bell) noexcept {
+  return bell.fetch_or(asleep_bit, std::memory_order_seq_cst) | asleep_bit;
+}
+
+/// The owner is awake again. Whoever still sees the bit makes a system call in vain.
+template <class Word>
+void announce_awake(Word& bell) noexcept {
+  bell.fetch_and(~asleep_bit, std::memory_order_relaxed);
+}
+
+/// Moves the bell of a sleeper on; true when the caller is the one who wakes it.
+template <class Word>
+[[nodiscard]] bool claim_ring(Word& bell) noexcept {
+  auto seen = bell.load(std::memory_order_seq_cst);
+  while ((seen & asleep_bit) != 0) {
+    if (bell.compare_exchange_weak(seen, (seen + 2) & ~asleep_bit, std::memory_order_seq_cst)) return true;
+  }
+  return false;
+}
+
+/// Makes everything written before visible to whoever sees `number`: an arrival, a message, a place taken. A
+/// read-modify-write, not a store: the look for announcements that follows may not overtake it.
+template <class Word>
+void publish(Word& word, std::uint64_t number) noexcept {
+  word.exchange(number, std::memory_order_seq_cst);
+}
+
+/// Partner of `publish`.
+template <class Word>
+[[nodiscard]] std::uint64_t published(Word const& word) noexcept {
+  return word.load(std::memory_order_seq_cst);
+}
+
+/// Sets a decision word once: false when somebody else has decided first.
+template <class Word>
+[[nodiscard]] bool decide(Word& word, std::uint64_t from, std::uint64_t to) noexcept {
+  return word.compare_exchange_strong(from, to, std::memory_order_seq_cst);
+}
+
+}  // namespace crossrank::node::steps
