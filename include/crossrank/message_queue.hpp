@@ -34,9 +34,9 @@ struct QueueWait {
 
 /// One end of a queue: one rank writes, every reader sees every message, in order.
 ///
-/// On one node messages go through the writer's shared memory, copied once in and read in place or copied once out; a
-/// tensor too long for a chunk is not copied out at all. Readers on other nodes get them over a group of the queue's
-/// own, with acknowledgement, so that the writer is never more than `chunks` messages ahead of any reader. A timeout, a
+/// Writer and readers stand on one node. Messages go through the writer's shared memory, copied once in and read in
+/// place or copied once out; a tensor too long for a chunk is not copied out at all. The writer is never more than
+/// `chunks` messages ahead of any reader. A timeout, a
 /// cancel or a lost peer ends the call and leaves the group that the queue was made of alone. A handle, cheap to copy,
 /// all copies name the same end; two calls on one end at the same time are a `UsageError`, but for `cancel`.
 ///
@@ -47,8 +47,8 @@ class CROSSRANK_EXPORT MessageQueue {
   /// No queue. Every member but `connected()` is a `UsageError`.
   MessageQueue() noexcept = default;
 
-  /// Makes a queue from `writer_rank` to all other ranks of the group. Collective; two meetings, three when some of
-  /// them are on other nodes. `chunks * chunk_bytes` are reserved at once: `IoError` on the writer and `RemoteError`
+  /// Makes a queue from `writer_rank` to all other ranks of the group. Collective; two meetings.
+  /// `chunks * chunk_bytes` are reserved at once: `IoError` on the writer and `RemoteError`
   /// elsewhere when they cannot be. `MismatchError` when the options differ.
   [[nodiscard]] static MessageQueue create(Collective const& group, QueueOptions const& options = {});
   /// Makes the writing end of a queue with places for `readers` readers on this node, who attach by its handle, now or
@@ -91,8 +91,7 @@ class CROSSRANK_EXPORT MessageQueue {
   /// Ends this end's present call and all later ones with `CancelledError`. Any thread; never throws.
   void cancel() const noexcept;
   /// Writer: no message will follow; readers read what is there. Reader: wants no more, and is not waited for again.
-  /// Idempotent. An end whose last handle goes without it is lost, and the other side is told. Towards readers on other
-  /// nodes the writer waits until they have read everything.
+  /// Idempotent. An end whose last handle goes without it is lost, and the other side is told.
   void close() const;
 
  private:
