@@ -14,6 +14,7 @@ struct GroupCoordinator::State {
   Collective cpu;
   Collective device;  ///< the same group as `cpu` unless dense data has one of its own
   std::optional<Collective> data_parallel{};
+  MessageQueue queue{};  ///< from rank 0, where one was asked for
   std::string unique_name{};
   std::vector<GlobalRank> ranks{};
   std::atomic<bool> destroyed{false};

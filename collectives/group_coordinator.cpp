@@ -75,6 +75,8 @@ GroupCoordinator GroupCoordinator::create(Collective const& world, std::vector<s
   // Asked of the world, as the alone take part too.
   state->device = options.device_communicator ? world.split(groups, options.name + "/device") : state->cpu;
   state->data_parallel = std::move(options.data_parallel);
+  if (options.broadcaster && state->cpu.world_size() > 1)
+    state->queue = MessageQueue::create(state->cpu, {.name = options.name + "/objects"});
   for (int const rank : state->cpu.ranks()) state->ranks.push_back(GlobalRank{rank});
   std::lock_guard const lock(registry().mutex);
   state->unique_name = options.name + ":" + std::to_string(registry().made[options.name]++);
@@ -168,6 +170,8 @@ Tensor GroupCoordinator::communication_buffer(std::string_view name) const {
 
 void GroupCoordinator::destroy() const {
   if (state_->destroyed.exchange(true, std::memory_order_relaxed)) return;
+  if (state_->queue.connected()) state_->queue.close();
+  state_->queue = MessageQueue();
   state_->device = Collective();
   state_->cpu = Collective();
 }

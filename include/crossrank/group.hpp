@@ -13,6 +13,7 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/device.hpp>
 #include <crossrank/export.hpp>
+#include <crossrank/message_queue.hpp>
 #include <crossrank/objects.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/tensor.hpp>
@@ -32,7 +33,7 @@ struct GroupOptions {
   std::string name = "anonymous";
   std::string backend{};             ///< empty: that of the world; another one than that is an `UnavailableError`
   bool device_communicator = false;  ///< dense data gets a group of its own, apart from objects and metadata
-  bool broadcaster = false;          ///< objects of rank 0 go through a message queue
+  bool broadcaster = false;          ///< `broadcast_object` from rank 0 goes through a message queue
   std::optional<Collective> data_parallel{};  ///< the group for `dispatch` without sequence parallelism
 };
 
@@ -77,6 +78,12 @@ struct Dispatched {
   Tensor router_logits{};
   std::vector<Tensor> extra_tensors{};
   ExpertRoute route{};
+};
+
+/// A queue from every rank to one reader.
+struct SingleReaderQueues {
+  MessageQueue own{};                ///< this rank writes it
+  std::vector<MessageQueue> from{};  ///< on the reader: what it reads of each rank, its own included; else empty
 };
 
 /// Memory that a model wants to have at hand.
@@ -203,9 +210,12 @@ class CROSSRANK_EXPORT GroupCoordinator {
   void send(Tensor const& tensor, std::optional<int> dst = {}) const;
   [[nodiscard]] Tensor recv(Shape const& shape, Dtype dtype, std::optional<int> src = {}) const;
 
+  /// Through the queue where there is one and the source is its writer, rank 0, which may then be some messages ahead.
   template <class T>
   [[nodiscard]] T broadcast_object(T value, Source source = {}) const {
-    return cpu_group().broadcast_object(std::move(value), {source.src});
+    if (!has_queue_from(source)) return cpu_group().broadcast_object(std::move(value), {source.src});
+    auto const bytes = broadcast_by_queue([&] { return encode_object(value); });
+    return rank() == source.src ? std::move(value) : decode_object<T>(bytes);
   }
   /// In place, and returned; as many entries on each rank.
   template <class T>
@@ -239,13 +249,23 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Adds what all ranks made of the dispatched tokens and gives each rank its own rows.
   [[nodiscard]] Tensor combine(Tensor const& hidden_states, ExpertRoute const& route) const;
 
+  /// A queue from one rank to all others. Collective; returns this rank's end.
+  [[nodiscard]] MessageQueue create_mq_broadcaster(QueueOptions options = {}) const;
+  /// The same with a writer outside the group, who has made its queue with `MessageQueue::create_writer` for as many
+  /// readers as there are ranks: rank `relay` has the handle, the others' is not looked at. Every rank reads.
+  [[nodiscard]] MessageQueue attach_mq_broadcaster(std::vector<std::byte> const& writer_handle,
+                                                   Source relay = {}) const;
+  /// A queue from each rank to `reader`, ready for use. Collective. All ranks are on one node.
+  [[nodiscard]] SingleReaderQueues create_single_reader_mq_broadcasters(int reader = 0,
+                                                                        QueueOptions options = {}) const;
+
   /// Captures nothing, as there is no device: holds the given or an empty context.
   [[nodiscard]] GraphCapture graph_capture(GraphContext context = {}) const;
   /// Reserves zeroed memory under names. Local. A name that is there already with another shape is a `UsageError`.
   void prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const;
   [[nodiscard]] Tensor communication_buffer(std::string_view name) const;
 
-  /// Leaves the group: drops the device group, then the CPU group. Local; idempotent.
+  /// Leaves the group: ends the queue, drops the device group, then the CPU group. Idempotent.
   void destroy() const;
 
  private:
@@ -253,6 +273,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   explicit GroupCoordinator(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
   [[nodiscard]] State& state(char const* operation) const;
   [[nodiscard]] Collective const& dense(char const* operation) const;
+  [[nodiscard]] bool has_queue_from(Source source) const;
+  [[nodiscard]] detail::Bytes broadcast_by_queue(detail::Produce const& produce) const;
 
   std::shared_ptr<State> state_;
 };
