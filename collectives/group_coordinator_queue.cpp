@@ -1,5 +1,6 @@
 #include <crossrank/group.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -17,8 +18,9 @@ constexpr std::byte object_follows{0};
 constexpr std::byte failure_follows{1};
 
 detail::Bytes behind(std::byte mark, detail::Bytes const& bytes) {
-  detail::Bytes out{mark};
-  out.insert(out.end(), bytes.begin(), bytes.end());
+  detail::Bytes out(bytes.size() + 1);
+  out.front() = mark;
+  std::copy(bytes.begin(), bytes.end(), out.begin() + 1);
   return out;
 }
 
@@ -46,7 +48,7 @@ detail::Bytes GroupCoordinator::broadcast_by_queue(detail::Produce const& produc
     if (error) std::rethrow_exception(error);
     return {};
   }
-  auto message = held.queue.dequeue_bytes();
+  auto const message = held.queue.dequeue_bytes();
   if (!message) {
     auto info = usage_in(held.cpu, "broadcast_object", "the source has left the group");
     info.culprits = {0};
@@ -54,10 +56,10 @@ detail::Bytes GroupCoordinator::broadcast_by_queue(detail::Produce const& produc
   }
   if (message->empty())
     throw FormatError({.operation = "broadcast_object", .message = "an empty message came", .section = "queue"});
-  auto const mark = message->front();
-  message->erase(message->begin());
-  if (mark == failure_follows) throw remote_error(held.cpu, "broadcast_object", {0}, decode_object<Failure>(*message));
-  return std::move(*message);
+  detail::Bytes bytes(message->begin() + 1, message->end());
+  if (message->front() == failure_follows)
+    throw remote_error(held.cpu, "broadcast_object", {0}, decode_object<Failure>(bytes));
+  return bytes;
 }
 
 MessageQueue GroupCoordinator::create_mq_broadcaster(QueueOptions options) const {
