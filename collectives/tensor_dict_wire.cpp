@@ -88,7 +88,9 @@ class Encoder {
 
 class Decoder {
  public:
-  explicit Decoder(std::span<std::byte const> bytes) : reader_(bytes) { detail::check_envelope(reader_, tag, version); }
+  Decoder(std::span<std::byte const> bytes, MemoryFor const& memory_for) : reader_(bytes), memory_for_(memory_for) {
+    detail::check_envelope(reader_, tag, version);
+  }
 
   [[nodiscard]] DecodedDict whole() {
     auto decoded = dict(0);
@@ -151,16 +153,13 @@ class Decoder {
       reader_.refuse("shape", "the size of a tensor overflows or splits a byte");
     if (inlined && bytes > std::min<std::uint64_t>(reader_.remaining(), most_inlined))
       reader_.refuse("tensor", "a tensor is cut off", std::to_string(bytes) + " bytes");
+    if (!inlined) return follow(memory_for_(Shape(shape), static_cast<Dtype>(dtype)));
     auto tensor = Tensor::empty(Shape(shape), static_cast<Dtype>(dtype));
-    if (inlined) {
-      if (bytes > 0) reader_.read(tensor.mutable_bytes().data(), tensor.nbytes());
-    } else {
-      follow(tensor);
-    }
+    if (bytes > 0) reader_.read(tensor.mutable_bytes().data(), tensor.nbytes());
     return tensor;
   }
 
-  void follow(Tensor const& tensor) {
+  Tensor follow(Tensor tensor) {
     std::int32_t parts = 0;
     reader_(parts);
     if (parts < 1 || tensor.nbytes() % static_cast<std::size_t>(parts) != 0) {
@@ -168,9 +167,11 @@ class Decoder {
                      std::to_string(parts) + " parts");
     }
     tensors_.push_back({tensor, parts == 1 ? Travel::whole : Travel::in_parts, parts});
+    return tensor;
   }
 
   ObjectReader reader_;
+  MemoryFor const& memory_for_;
   std::vector<TravellingTensor> tensors_{};
 };
 
@@ -182,6 +183,8 @@ DictMetadata encode_dict(TensorDict const& dict, PartsOf const& parts_of) {
   return encoder.take();
 }
 
-DecodedDict decode_dict(std::span<std::byte const> bytes) { return Decoder(bytes).whole(); }
+DecodedDict decode_dict(std::span<std::byte const> bytes, MemoryFor const& memory_for) {
+  return Decoder(bytes, memory_for).whole();
+}
 
 }  // namespace crossrank

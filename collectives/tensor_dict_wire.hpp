@@ -42,7 +42,10 @@ struct DecodedDict {
   std::vector<TravellingTensor> tensors{};
 };
 
+/// Gives a travelling tensor its memory.
+using MemoryFor = std::function<Tensor(Shape const& shape, Dtype dtype)>;
+
 /// The inverse. `FormatError` for bytes that `encode_dict` does not write.
-[[nodiscard]] DecodedDict decode_dict(std::span<std::byte const> bytes);
+[[nodiscard]] DecodedDict decode_dict(std::span<std::byte const> bytes, MemoryFor const& memory_for = Tensor::empty);
 
 }  // namespace crossrank

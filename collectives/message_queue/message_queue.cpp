@@ -1,9 +1,11 @@
 #include <crossrank/message_queue.hpp>
 
+#include <array>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "collectives/message_queue/queue_dict.hpp"
 #include "collectives/message_queue/queue_handle.hpp"
 #include "collectives/message_queue/queue_state.hpp"
 #include "collectives/message_queue/queue_tensor.hpp"
@@ -53,7 +55,7 @@ void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait c
   State::Turn const turn(its, "enqueue");
   its.require_writer("enqueue");
   its.await_room("enqueue", wait);
-  its.put(message, {});
+  its.put(std::span(&message, 1));
 }
 
 void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) const {
@@ -62,7 +64,17 @@ void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) c
   its.require_writer("enqueue_tensor");
   auto const head = queue::head_of(tensor);
   its.await_room("enqueue_tensor", wait);
-  its.put(std::as_bytes(std::span(&head, 1)), tensor.bytes());
+  std::array<std::span<std::byte const>, 2> const parts{std::as_bytes(std::span(&head, 1)), tensor.bytes()};
+  its.put(parts);
+}
+
+void MessageQueue::enqueue_dict(TensorDict const& dict, QueueWait const& wait) const {
+  auto& its = state("enqueue_dict");
+  State::Turn const turn(its, "enqueue_dict");
+  its.require_writer("enqueue_dict");
+  queue::DictMessage const message(dict);
+  its.await_room("enqueue_dict", wait);
+  its.put(message.parts());
 }
 
 bool MessageQueue::read_bytes(std::function<void(std::span<std::byte const>)> const& body,
@@ -89,6 +101,15 @@ std::optional<Tensor> MessageQueue::dequeue_tensor(QueueWait const& wait) const 
   if (!its.await_message("dequeue_tensor", wait)) return std::nullopt;
   Taking const taking(*its.in);
   return queue::read_tensor(its.in->peek(), its.in->keep());
+}
+
+std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) const {
+  auto& its = state("dequeue_dict");
+  State::Turn const turn(its, "dequeue_dict");
+  its.require_reader("dequeue_dict");
+  if (!its.await_message("dequeue_dict", wait)) return std::nullopt;
+  Taking const taking(*its.in);
+  return queue::read_dict(its.in->peek(), its.in->keep());
 }
 
 bool MessageQueue::wait_for(std::chrono::nanoseconds timeout) const {

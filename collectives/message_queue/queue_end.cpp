@@ -23,6 +23,20 @@ std::string named(std::vector<int> ranks) {
 
 }  // namespace
 
+std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective const& group,
+                                                                   QueueOptions const& options) {
+  auto state = std::make_shared<State>();
+  state->name = options.name;
+  state->writing = group.rank() == options.writer_rank;
+  state->timeout = group.patience().timeout;
+  state->warn_every = options.warn_every;
+  state->group = group.name();
+  state->rank = group.rank();
+  state->world_size = group.world_size();
+  state->writer_rank = options.writer_rank;
+  return state;
+}
+
 MessageQueue::State::Turn::Turn(State& state, char const* operation) : busy_(state.busy) {
   if (busy_.test_and_set(std::memory_order_acquire))
     throw UsageError(state.error(operation, "another call on this end is under way in another thread"));
@@ -137,9 +151,9 @@ void MessageQueue::State::await_room(char const* operation, QueueWait const& wai
   if (out->deserted()) throw PeerLostError(error(operation, "every reader has closed its end"));
 }
 
-void MessageQueue::State::put(std::span<std::byte const> head, std::span<std::byte const> body) {
+void MessageQueue::State::put(node::MessageParts parts) {
   if (out) {
-    out->put(head, body);
+    out->put(parts);
   } else {
     ++unheard;
   }

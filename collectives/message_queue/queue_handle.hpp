@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/node/message_ring.hpp"
+#include "lib/node/ring_end.hpp"
 
 namespace crossrank::queue {
 

@@ -10,7 +10,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 
-#include "lib/node/message_ring.hpp"
+#include "lib/node/ring_reader.hpp"
+#include "lib/node/ring_writer.hpp"
 
 namespace crossrank {
 
@@ -47,12 +48,15 @@ struct MessageQueue::State {
   bool lost = false;          ///< a reader is: every later call says so
   std::uint64_t unheard = 0;  ///< messages written though there is no reader
 
+  /// An end of a queue whose errors speak in the group's numbers.
+  [[nodiscard]] static std::shared_ptr<State> in_group(Collective const& group, QueueOptions const& options);
+
   /// Waits for room for one message and throws what keeps it from coming.
   void await_room(char const* operation, QueueWait const& wait);
   /// Waits for a message: false when there will be none.
   [[nodiscard]] bool await_message(char const* operation, QueueWait const& wait);
   [[nodiscard]] bool await_quietly(std::chrono::nanoseconds limit);
-  void put(std::span<std::byte const> head, std::span<std::byte const> body);
+  void put(node::MessageParts parts);
   void require_writer(char const* operation) const;
   void require_reader(char const* operation) const;
   [[nodiscard]] ErrorInfo error(char const* operation, std::string message) const;

@@ -6,27 +6,13 @@
 #include <utility>
 
 #include <crossrank/error.hpp>
-#include <crossrank/spi/storage.hpp>
+
+#include "collectives/message_queue/message_storage.hpp"
 
 namespace crossrank::queue {
 namespace {
 
 constexpr std::uint64_t magic = 0x31303054455352;  // "RSET001"
-
-/// A message that a lease keeps in the writer's memory.
-class MessageStorage final : public spi::Storage {
- public:
-  MessageStorage(std::span<std::byte const> bytes, std::shared_ptr<void const> owner)
-      : bytes_(bytes), owner_(std::move(owner)) {}
-  // Read-only mapping: `frozen_by` keeps everybody from writing.
-  [[nodiscard]] std::byte* data() noexcept override { return const_cast<std::byte*>(bytes_.data()); }
-  [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_.size(); }
-  [[nodiscard]] std::string frozen_by() const override { return "received from a queue, in its writer's memory"; }
-
- private:
-  std::span<std::byte const> bytes_;
-  std::shared_ptr<void const> owner_;
-};
 
 [[noreturn]] void refuse(std::string expected, std::string got) {
   throw FormatError({.operation = "dequeue_tensor",

@@ -10,6 +10,7 @@
 #include <crossrank/json.hpp>
 #include <crossrank/log.hpp>
 #include <crossrank/mesh.hpp>
+#include <crossrank/message_queue.hpp>
 #include <crossrank/objects.hpp>
 #include <crossrank/parallel.hpp>
 #include <crossrank/safetensors.hpp>

@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -8,11 +9,16 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <crossrank/collective.hpp>
 #include <crossrank/export.hpp>
+#include <crossrank/serialize.hpp>
 #include <crossrank/tensor.hpp>
+#include <crossrank/tensor_dict.hpp>
 
 namespace crossrank {
 
@@ -71,7 +77,16 @@ class CROSSRANK_EXPORT MessageQueue {
   /// writer's last handle goes.
   [[nodiscard]] std::vector<std::byte> handle() const;
 
-  /// Writes a message. Returns when the bytes may be reused; waits while a reader is `chunks` messages behind.
+  /// Writes an object: any type that cereal serializes, scalars, strings, `Json`, a `Tensor` or a `TensorDict`, whose
+  /// tensors are on the CPU. Returns when `value` may be changed; waits while a reader is `chunks` messages behind.
+  template <class T>
+  void enqueue(T const& value, QueueWait const& wait = {}) const;
+  /// The next message as a `T`; nothing once the writer has closed and all is read. `FormatError` when it is no `T`:
+  /// the message is consumed then. Tensors as by `dequeue_tensor`.
+  template <class T>
+  [[nodiscard]] std::optional<T> dequeue(QueueWait const& wait = {}) const;
+
+  /// Writes bytes as they are. Returns when the bytes may be reused; waits while a reader is `chunks` messages behind.
   void enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait = {}) const;
   /// The next message; nothing once the writer has closed and all is read.
   [[nodiscard]] std::optional<std::vector<std::byte>> dequeue_bytes(QueueWait const& wait = {}) const;
@@ -84,6 +99,10 @@ class CROSSRANK_EXPORT MessageQueue {
   /// The next message, a tensor: its own copy up to `chunk_bytes`, beyond that a view of the writer's memory, which
   /// stays as long as the tensor and cannot be written (`clone()`). `FormatError` when the message is no tensor.
   [[nodiscard]] std::optional<Tensor> dequeue_tensor(QueueWait const& wait = {}) const;
+
+  /// The same for a tree of tensors and JSON. Up to 1 KiB of a tensor is copied in any case.
+  void enqueue_dict(TensorDict const& dict, QueueWait const& wait = {}) const;
+  [[nodiscard]] std::optional<TensorDict> dequeue_dict(QueueWait const& wait = {}) const;
 
   /// Waits until a call would not have to: on a reader for a message or the end, on the writer for room, and after
   /// `close` for all readers to have read everything. False when the time is over.
@@ -101,5 +120,33 @@ class CROSSRANK_EXPORT MessageQueue {
 
   std::shared_ptr<State> state_{};
 };
+
+template <class T>
+void MessageQueue::enqueue(T const& value, QueueWait const& wait) const {
+  if constexpr (std::same_as<T, Tensor>) {
+    enqueue_tensor(value, wait);
+  } else if constexpr (std::same_as<T, TensorDict>) {
+    enqueue_dict(value, wait);
+  } else if constexpr (std::convertible_to<T const&, std::string_view> && !std::same_as<T, std::string>) {
+    enqueue_bytes(encode_object(std::string(std::string_view(value))), wait);
+  } else {
+    static_assert(Object<T>, "crossrank: a message is an object that cereal serializes, a Tensor or a TensorDict");
+    enqueue_bytes(encode_object(value), wait);
+  }
+}
+
+template <class T>
+std::optional<T> MessageQueue::dequeue(QueueWait const& wait) const {
+  if constexpr (std::same_as<T, Tensor>) {
+    return dequeue_tensor(wait);
+  } else if constexpr (std::same_as<T, TensorDict>) {
+    return dequeue_dict(wait);
+  } else {
+    static_assert(Object<T>, "crossrank: a message is an object that cereal serializes, a Tensor or a TensorDict");
+    std::optional<T> value;
+    read_bytes([&](std::span<std::byte const> bytes) { value = decode_object<T>(bytes); }, wait);
+    return value;
+  }
+}
 
 }  // namespace crossrank

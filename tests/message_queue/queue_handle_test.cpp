@@ -14,7 +14,8 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "lib/node/group.hpp"
-#include "lib/node/message_ring.hpp"
+#include "lib/node/ring_reader.hpp"
+#include "lib/node/ring_writer.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// Queues that readers come to by a handle, an honest one or not.

@@ -1,0 +1,111 @@
+#include "collectives/message_queue/queue_dict.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/message_queue/message_storage.hpp"
+#include "collectives/tensor_dict_wire.hpp"
+
+namespace crossrank::queue {
+namespace {
+
+constexpr std::uint64_t magic = 0x3130305443494452;  // "RDICT001"
+constexpr std::size_t line_bytes = 64;
+constexpr std::array<std::byte, line_bytes> zeros{};
+
+struct DictHead {
+  std::uint64_t magic;
+  std::uint64_t metadata_bytes;
+  std::array<std::uint64_t, 6> unused;
+};
+static_assert(sizeof(DictHead) == line_bytes);
+
+std::size_t padding_of(std::size_t bytes) noexcept { return (line_bytes - bytes % line_bytes) % line_bytes; }
+
+[[noreturn]] void refuse(std::string expected, std::string got) {
+  throw FormatError({.operation = "dequeue_dict",
+                     .message = "the message is no tensor dictionary",
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .remedy = "read it as what was written",
+                     .section = "message"});
+}
+
+/// Hands out the tensors that follow the metadata, in order.
+class Following {
+ public:
+  Following(std::span<std::byte const> message, std::size_t at, std::shared_ptr<void const> const& owner)
+      : message_(message),
+        at_(at),
+        storage_(owner == nullptr ? nullptr : std::make_shared<MessageStorage>(message, owner)) {}
+
+  [[nodiscard]] Tensor next(Shape const& shape, Dtype dtype) {
+    auto const bytes = dense_bytes(shape, dtype);
+    auto const left = message_.size() - at_;
+    if (bytes > left) refuse(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(left));
+    auto const from = at_;
+    skip(bytes);
+    if (storage_) return spi::tensor_over(storage_, from, shape, dtype);
+    auto tensor = Tensor::empty(shape, dtype);
+    if (bytes > 0) std::memcpy(tensor.mutable_bytes().data(), message_.data() + from, bytes);
+    return tensor;
+  }
+  void finish() const {
+    if (at_ != message_.size()) refuse(std::to_string(at_) + " bytes", std::to_string(message_.size()));
+  }
+
+ private:
+  void skip(std::size_t bytes) {
+    auto const padded = bytes + padding_of(bytes);
+    if (padded > message_.size() - at_) refuse("a tensor up to its last line", "less");
+    at_ += padded;
+  }
+
+  std::span<std::byte const> message_;
+  std::size_t at_;
+  std::shared_ptr<spi::Storage> storage_;
+};
+
+}  // namespace
+
+DictMessage::DictMessage(TensorDict const& dict) {
+  auto metadata = encode_dict(dict, [](std::string const&, Tensor const&) { return 1; });
+  DictHead const head{.magic = magic, .metadata_bytes = metadata.bytes.size(), .unused = {}};
+  auto const head_bytes = std::as_bytes(std::span(&head, 1));
+  front_.reserve(head_bytes.size() + metadata.bytes.size());
+  front_.insert(front_.end(), head_bytes.begin(), head_bytes.end());
+  front_.insert(front_.end(), metadata.bytes.begin(), metadata.bytes.end());
+  add(front_);
+  for (auto& travelling : metadata.tensors) {
+    add(travelling.tensor.bytes());
+    tensors_.push_back(std::move(travelling.tensor));
+  }
+}
+
+void DictMessage::add(std::span<std::byte const> bytes) {
+  parts_.push_back(bytes);
+  parts_.push_back(std::span(zeros).first(padding_of(bytes.size())));
+}
+
+TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void const> const& owner) {
+  DictHead head{};
+  if (message.size() < sizeof head)
+    refuse("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
+  std::memcpy(&head, message.data(), sizeof head);
+  if (head.magic != magic) refuse("a tensor dictionary", "other bytes");
+  auto const behind = message.size() - sizeof head;
+  if (head.metadata_bytes > behind || padding_of(head.metadata_bytes) > behind - head.metadata_bytes)
+    refuse(std::to_string(head.metadata_bytes) + " bytes of metadata", std::to_string(behind));
+  auto const metadata = message.subspan(sizeof head, head.metadata_bytes);
+  Following following(message, sizeof head + metadata.size() + padding_of(metadata.size()), owner);
+  auto decoded = decode_dict(metadata, [&](Shape const& shape, Dtype dtype) { return following.next(shape, dtype); });
+  following.finish();
+  return std::move(decoded.dict);
+}
+
+}  // namespace crossrank::queue

@@ -1,0 +1,98 @@
+#include "collectives/message_queue/queue_offer.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::queue {
+namespace {
+
+constexpr char const* create = "MessageQueue.create";
+
+/// What a rank wants; behind it stands what it has to give, or why it has not.
+struct Offer {
+  std::int64_t writer = 0;
+  std::uint64_t chunk_bytes = 0;
+  std::uint64_t chunks = 0;
+  std::uint64_t failed = 0;
+};
+
+std::vector<std::byte> write_offer(Offer const& offer, std::span<std::byte const> rest) {
+  auto const head = std::as_bytes(std::span(&offer, 1));
+  std::vector<std::byte> bytes(head.begin(), head.end());
+  bytes.insert(bytes.end(), rest.begin(), rest.end());
+  return bytes;
+}
+
+Offer offer_in(std::span<std::byte const> bytes) {
+  Offer offer{};
+  std::memcpy(&offer, bytes.data(), std::min(bytes.size(), sizeof offer));
+  return offer;
+}
+
+std::span<std::byte const> rest_of(std::span<std::byte const> bytes) {
+  return bytes.subspan(std::min(bytes.size(), sizeof(Offer)));
+}
+
+std::string text_of(std::span<std::byte const> bytes) {
+  return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+}
+
+[[noreturn]] void throw_remote(Collective const& group, QueueOptions const& options, int rank,
+                               std::string const& text) {
+  throw RemoteError({.operation = create,
+                     .message = "rank " + std::to_string(rank) + " could not make its end: " + text,
+                     .resource = "queue \"" + options.name + "\"",
+                     .group = group.name(),
+                     .rank = group.rank(),
+                     .world_size = group.world_size(),
+                     .culprits = {rank}});
+}
+
+void check_agreement(Collective const& group, QueueOptions const& options,
+                     std::vector<std::vector<std::byte>> const& all) {
+  auto const first = offer_in(all.front());
+  for (int rank = 1; rank < group.world_size(); ++rank) {
+    auto const its = offer_in(all[static_cast<std::size_t>(rank)]);
+    if (its.writer == first.writer && its.chunk_bytes == first.chunk_bytes && its.chunks == first.chunks) continue;
+    auto const say = [](Offer const& offer) {
+      return "writer " + std::to_string(offer.writer) + ", " + std::to_string(offer.chunks) + " chunks of " +
+             std::to_string(offer.chunk_bytes) + " bytes";
+    };
+    throw MismatchError({.operation = create,
+                         .message = "ranks 0 and " + std::to_string(rank) + " want different queues",
+                         .expected = say(first),
+                         .got = say(its),
+                         .resource = "queue \"" + options.name + "\"",
+                         .remedy = "give every rank the same options",
+                         .group = group.name(),
+                         .rank = group.rank(),
+                         .world_size = group.world_size(),
+                         .culprits = {rank}});
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptions const& options, Part const& part,
+                                             std::span<std::byte const> mine) {
+  Offer const offer{.writer = options.writer_rank,
+                    .chunk_bytes = options.chunk_bytes,
+                    .chunks = options.chunks,
+                    .failed = part.failed() ? 1U : 0U};
+  auto const text = std::as_bytes(std::span(part.text().data(), part.text().size()));
+  auto all = group.all_gatherv(write_offer(offer, part.failed() ? text : mine));
+  part.rethrow();
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    auto const& bytes = all[static_cast<std::size_t>(rank)];
+    if (offer_in(bytes).failed != 0) throw_remote(group, options, rank, text_of(rest_of(bytes)));
+  }
+  check_agreement(group, options, all);
+  for (auto& bytes : all)
+    bytes.erase(bytes.begin(), bytes.begin() + std::min<std::ptrdiff_t>(sizeof(Offer), std::ssize(bytes)));
+  return all;
+}
+
+}  // namespace crossrank::queue

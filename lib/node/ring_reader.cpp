@@ -1,0 +1,140 @@
+#include "lib/node/ring_reader.hpp"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/ring_layout.hpp"
+#include "lib/platform/crash_point.hpp"
+
+namespace crossrank::node {
+
+std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> domain, RingName const& name, int reader) {
+  domain->require_own_process("attach to a queue");
+  auto const refuse = [&](std::string message, std::string expected, std::string got) {
+    throw UsageError({.operation = "attach to a queue",
+                      .message = std::move(message),
+                      .expected = std::move(expected),
+                      .got = std::move(got),
+                      .resource = "queue block " + std::to_string(name.block)});
+  };
+  auto const& header = domain->header();
+  if (name.nonce[0] != header.nonce[0] || name.nonce[1] != header.nonce[1])
+    refuse("the queue belongs to another job or node", "a handle of this one", "one of another");
+  // A block that was never made has no pages: it must not be touched.
+  if (name.block >= header.groups_made.load(std::memory_order_acquire))
+    refuse("there is no such queue", "a block below " + std::to_string(header.groups_made.load()), "this one");
+  auto& life = domain->blocks().header(name.block).life;
+  if (BlockLife::unpack(name.life).state != BlockState::queue || life.load(std::memory_order_seq_cst) != name.life)
+    refuse("the queue has ended", "", "");
+  std::unique_ptr<RingReader> made(new RingReader(domain, name, reader));
+  made->check();
+  if (reader < 0 || reader >= made->readers_)
+    refuse("there is no such reader", "0 to " + std::to_string(made->readers_ - 1), std::to_string(reader));
+  auto const use = BlockLife::unpack(name.life).use;
+  auto free = EndWord{.use = use, .state = EndState::free}.pack();
+  auto const taken = EndWord{.use = use, .state = EndState::taken}.pack();
+  if (!made->own().state.compare_exchange_strong(free, taken, std::memory_order_seq_cst))
+    refuse("the reader's place is taken", "a free one", "reader " + std::to_string(reader));
+  made->own().domain_rank.store(static_cast<std::uint32_t>(domain->rank()), std::memory_order_seq_cst);
+  made->left_ = false;
+  auto const writer = state_of(made->end(0));
+  if (writer == EndState::gone || writer == EndState::dropped || domain->has_departed(made->writer_)) {
+    made->close();
+    refuse("the writer has gone", "a handle that it keeps until all have read", "");
+  }
+  return made;
+}
+
+RingReader::RingReader(std::shared_ptr<NodeDomain> domain, RingName const& name, int reader)
+    : RingEnd(std::move(domain), name.block, name.life, reader + 1),
+      writer_(static_cast<int>(end(0).domain_rank.load(std::memory_order_acquire))),
+      chunks_at_(nullptr) {
+  left_ = true;  // until it has its place
+}
+
+/// What the writer says of its ring lies inside its arena, and the readers inside the block.
+void RingReader::check() {
+  ControlGeometry const geometry(domain_->ranks());
+  auto const arena = domain_->arena_bytes();
+  auto const bytes = ring_bytes(chunk_bytes_, chunks_, arena);
+  bool const sound = writer_ >= 0 && writer_ < domain_->ranks() && bytes != 0 && ring_offset_ <= arena - bytes &&
+                     readers_ >= 1 && ControlGeometry::queue_bytes(readers_) <= geometry.group_stride() &&
+                     ring_offset_ % line_bytes == 0 && chunk_bytes_ >= sizeof(QueueLarge);
+  if (!sound) {
+    throw FormatError({.operation = "attach to a queue",
+                       .message = "a ring outside its writer's memory",
+                       .expected = "at most " + std::to_string(arena) + " bytes",
+                       .got = std::to_string(chunks_) + " chunks of " + std::to_string(chunk_bytes_) + " bytes at " +
+                              std::to_string(ring_offset_),
+                       .resource = "queue block " + std::to_string(block_),
+                       .section = "queue"});
+  }
+  chunks_at_ = domain_->arena_of(writer_) + ring_offset_;
+}
+
+RingReader::~RingReader() { leave(EndState::dropped); }
+
+void RingReader::close() noexcept { leave(EndState::closed); }
+
+QueueLarge RingReader::large() const noexcept {
+  QueueLarge large{};
+  std::memcpy(&large, reinterpret_cast<std::byte const*>(&chunk()) + sizeof(QueueChunk), sizeof large);
+  return large;
+}
+
+std::span<std::byte const> RingReader::peek() const {
+  auto const said = chunk().bytes;
+  auto const bytes = said & ~QueueChunk::large;
+  auto const arena = domain_->arena_bytes();
+  if ((said & QueueChunk::large) == 0 && bytes <= chunk_bytes_)
+    return {reinterpret_cast<std::byte const*>(&chunk()) + sizeof(QueueChunk), bytes};
+  auto const where = large();
+  if ((said & QueueChunk::large) != 0 && bytes <= arena && where.offset <= arena - bytes)
+    return {domain_->arena_of(writer_) + where.offset, bytes};
+  throw FormatError({.operation = "dequeue",
+                     .message = "a message outside its writer's memory",
+                     .expected = "at most " + std::to_string(arena) + " bytes",
+                     .got = std::to_string(bytes) + " bytes",
+                     .resource = "queue block " + std::to_string(block_),
+                     .section = "message"});
+}
+
+std::shared_ptr<void const> RingReader::keep() const {
+  if ((chunk().bytes & QueueChunk::large) == 0) return nullptr;
+  auto const where = large();
+  ControlGeometry const geometry(domain_->ranks());
+  if (where.slot >= geometry.slot_capacity() ||
+      !domain_->leases().hold(writer_, where.slot, where.generation, domain_->rank())) {
+    throw UsageError({.operation = "dequeue",
+                      .message = "a message cannot be kept once more",
+                      .expected = "at most " + std::to_string(LeaseWord::count_limit) + " at a time",
+                      .resource = "queue block " + std::to_string(block_)});
+  }
+  return {static_cast<void const*>(domain_->arena_of(writer_) + where.offset),
+          [domain = domain_, writer = writer_, where](void const*) {
+            if (domain->is_own_process()) domain->leases().drop(writer, where.slot, where.generation, domain->rank());
+          }};
+}
+
+void RingReader::take() noexcept {
+  domain_->note(
+      {.verb = spi::Verb::dequeue, .block = block_, .round = next_, .bytes = chunk().bytes & ~QueueChunk::large});
+  ++next_;
+  position_ = position_ + 1 == chunks_ ? 0 : position_ + 1;
+  steps::publish(own().cursor, next_ - 1);
+  CROSSRANK_CRASH_POINT("node.queue.taken");
+  ring(end(0).bell);
+}
+
+bool RingReader::at_end() const noexcept { return has_closed(state_of(end(0))) && !has_message(); }
+
+bool RingReader::writer_lost() const noexcept {
+  bool const gone = state_of(end(0)) == EndState::dropped || domain_->has_departed_slow(writer_);
+  // What it said before it went counts.
+  return gone && !has_message() && !has_closed(state_of(end(0)));
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,47 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "lib/node/ring_end.hpp"
+
+namespace crossrank::node {
+
+/// A reading end: sees every message once, in order.
+class RingReader final : public RingEnd {
+ public:
+  /// Takes place `reader` of the ring that `name` names. `UsageError` when the ring has ended or the place is taken,
+  /// `FormatError` when what is written there makes no sense.
+  [[nodiscard]] static std::unique_ptr<RingReader> attach(std::shared_ptr<NodeDomain> domain, RingName const& name,
+                                                          int reader);
+  ~RingReader();
+
+  [[nodiscard]] bool has_message() const noexcept { return steps::published(chunk().number) >= next_; }
+  /// The next message, in place; `has_message` has said yes. Readable until `take`. `FormatError` when it lies outside
+  /// the writer's memory.
+  [[nodiscard]] std::span<std::byte const> peek() const;
+  /// Keeps the message of `peek` readable beyond `take`: null for one that stands in a chunk, else whatever keeps it.
+  [[nodiscard]] std::shared_ptr<void const> keep() const;
+  /// Done with the message: its place may be written over.
+  void take() noexcept;
+  /// Whether the writer has closed and everything is taken.
+  [[nodiscard]] bool at_end() const noexcept;
+  /// Whether the writer has died, or gone without closing, and nothing is left to read.
+  [[nodiscard]] bool writer_lost() const noexcept;
+  [[nodiscard]] int writer_rank() const noexcept { return writer_; }
+  void close() noexcept;
+
+ private:
+  RingReader(std::shared_ptr<NodeDomain> domain, RingName const& name, int reader);
+  void check();
+  [[nodiscard]] QueueChunk const& chunk() const noexcept {
+    return *reinterpret_cast<QueueChunk const*>(chunks_at_ + position_ * stride());
+  }
+  [[nodiscard]] QueueLarge large() const noexcept;
+
+  int writer_;
+  std::byte const* chunks_at_;
+};
+
+}  // namespace crossrank::node

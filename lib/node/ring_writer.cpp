@@ -1,0 +1,190 @@
+#include "lib/node/ring_writer.hpp"
+
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/bulk_copy.hpp"
+#include "lib/node/ring_layout.hpp"
+#include "lib/platform/crash_point.hpp"
+
+namespace crossrank::node {
+namespace {
+
+/// Nobody reads any more what the writer that has gone left in its arena.
+std::function<bool()> all_readers_gone(NodeDomain& domain, std::uint32_t block, std::uint64_t life, int readers) {
+  // Runs inside the domain's own arena: the domain outlives it, and must not be kept alive by it.
+  return [domain = &domain, block, life, readers] {
+    auto const& blocks = domain->blocks();
+    if (blocks.header(block).life.load(std::memory_order_acquire) != life) return true;
+    for (int reader = 1; reader <= readers; ++reader) {
+      auto const& end = blocks.ends(block)[reader];
+      if (state_of(end) != EndState::taken) continue;
+      auto const rank = end.domain_rank.load(std::memory_order_acquire);
+      bool const known = rank < static_cast<std::uint32_t>(domain->ranks());
+      if (!known || !domain->has_departed(static_cast<int>(rank))) return false;
+    }
+    return true;
+  };
+}
+
+void copy_parts(NodeDomain& domain, std::byte* to, MessageParts parts) {
+  for (auto const part : parts) {
+    bulk_copy(domain, to, part.data(), part.size());
+    to += part.size();
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<RingWriter> RingWriter::make(std::shared_ptr<NodeDomain> domain, Plan const& plan,
+                                             std::string const& name) {
+  domain->require_own_process("make a queue");
+  auto const bytes = ring_bytes(plan.chunk_bytes, plan.chunks, domain->arena_bytes());
+  if (bytes == 0 || plan.readers < 1) {
+    throw UsageError({.operation = "make queue " + name,
+                      .message = "a queue of no or too many bytes or readers",
+                      .expected = "at least one chunk, one reader, and at most the arena's " +
+                                  std::to_string(domain->arena_bytes()) + " bytes",
+                      .got = std::to_string(plan.chunks) + " chunks of " + std::to_string(plan.chunk_bytes) +
+                             " bytes for " + std::to_string(plan.readers) + " readers"});
+  }
+  auto& arena = domain->arena();
+  auto const ring = arena.allocate(bytes);
+  try {
+    auto const block = domain->blocks().make_queue({.ring_offset = ring.offset,
+                                                    .chunk_bytes = plan.chunk_bytes,
+                                                    .chunks = plan.chunks,
+                                                    .readers = static_cast<std::uint32_t>(plan.readers)},
+                                                   name);
+    return std::unique_ptr<RingWriter>(new RingWriter(std::move(domain), block, ring));
+  } catch (...) {
+    arena.release(ring);
+    throw;
+  }
+}
+
+RingWriter::RingWriter(std::shared_ptr<NodeDomain> domain, std::uint32_t block, Slot ring)
+    : RingEnd(domain, block, 0, 0), chunks_at_(domain_->arena().at(ring)), ring_(ring) {
+  // The slot may have been another ring before: no number of that may be taken for one of this.
+  for (std::uint32_t i = 0; i < chunks_; ++i) new (chunks_at_ + i * stride()) QueueChunk{};
+  auto& blocks = domain_->blocks();
+  auto life = BlockLife::unpack(blocks.header(block_).life.load(std::memory_order_relaxed));
+  own().domain_rank.store(static_cast<std::uint32_t>(domain_->rank()), std::memory_order_relaxed);
+  own().state.store(EndWord{.use = life.use, .state = EndState::taken}.pack(), std::memory_order_relaxed);
+  blocks.open_queue(block_);
+  life.state = BlockState::queue;
+  life_ = life.pack();
+}
+
+RingWriter::~RingWriter() {
+  if (!domain_->is_own_process()) return;
+  auto const ready = all_readers_gone(*domain_, block_, life_, readers_);
+  leave(state_of(own()) == EndState::closed ? EndState::gone : EndState::dropped);
+  domain_->arena().release_when(ready, ring_);
+  for (auto const& held : held_) domain_->arena().release_when(ready, held.slot);
+}
+
+std::uint64_t RingWriter::slowest() const noexcept {
+  auto least = next_ - 1;
+  for (int reader = 1; reader <= readers_; ++reader) {
+    auto const& its = end(reader);
+    auto const taken = steps::published(its.cursor);
+    if (taken < least && !has_closed(state_of(its))) least = taken;
+  }
+  return least;
+}
+
+bool RingWriter::has_room() noexcept {
+  if (next_ - 1 - floor_ < chunks_) return true;
+  floor_ = slowest();
+  return next_ - 1 - floor_ < chunks_;
+}
+
+bool RingWriter::drained() noexcept { return slowest() == next_ - 1; }
+
+void RingWriter::put(MessageParts parts) {
+  auto* const at = chunks_at_ + position_ * stride();
+  auto* const payload = at + sizeof(QueueChunk);
+  auto& chunk = *reinterpret_cast<QueueChunk*>(at);
+  std::size_t bytes = 0;
+  for (auto const part : parts) bytes += part.size();
+  if (bytes > chunk_bytes_) {
+    put_large(payload, parts, bytes);
+    chunk.bytes = bytes | QueueChunk::large;
+  } else {
+    copy_parts(*domain_, payload, parts);
+    chunk.bytes = bytes;
+  }
+  domain_->note({.verb = spi::Verb::enqueue, .block = block_, .round = next_, .bytes = bytes});
+  CROSSRANK_CRASH_POINT("node.queue.written");
+  steps::publish(chunk.number, next_);
+  CROSSRANK_CRASH_POINT("node.queue.published");
+  for (int reader = 1; reader <= readers_; ++reader) ring(end(reader).bell);
+  own().cursor.store(next_, std::memory_order_relaxed);  // for inspection only
+  ++next_;
+  position_ = position_ + 1 == chunks_ ? 0 : position_ + 1;
+}
+
+void RingWriter::put_large(std::byte* payload, MessageParts parts, std::size_t bytes) {
+  release_taken();
+  auto const slot = domain_->arena().allocate(bytes);
+  copy_parts(*domain_, domain_->arena().at(slot), parts);
+  QueueLarge const large{.offset = slot.offset, .generation = slot.generation, .slot = slot.id, .unused = 0};
+  std::memcpy(payload, &large, sizeof large);
+  held_.push_back({slot, next_});
+}
+
+void RingWriter::release_taken() noexcept {
+  if (held_.empty()) return;
+  floor_ = slowest();
+  for (; !held_.empty() && held_.front().number <= floor_; held_.pop_front())
+    domain_->arena().release(held_.front().slot);
+}
+
+void RingWriter::close() noexcept {
+  if (!left_ && domain_->is_own_process() && !has_closed(state_of(own()))) announce(EndState::closed);
+}
+
+std::vector<int> RingWriter::lost_readers() const {
+  std::vector<int> lost;
+  for (int reader = 0; reader < readers_; ++reader) {
+    auto const state = state_of(end(reader + 1));
+    int const rank = rank_of(reader);
+    bool const died = state == EndState::taken && rank >= 0 && domain_->has_departed_slow(rank);
+    // It may have closed its end just before it left.
+    if (state == EndState::dropped || (died && !has_closed(state_of(end(reader + 1))))) lost.push_back(reader);
+  }
+  return lost;
+}
+
+std::vector<int> RingWriter::readers_before(std::uint64_t number) const {
+  std::vector<int> behind;
+  for (int reader = 0; reader < readers_; ++reader) {
+    if (taken_by(reader) < number && !has_closed(state_of(end(reader + 1)))) behind.push_back(reader);
+  }
+  return behind;
+}
+
+bool RingWriter::deserted() const noexcept {
+  for (int reader = 1; reader <= readers_; ++reader) {
+    if (!has_closed(state_of(end(reader)))) return false;
+  }
+  return true;
+}
+
+bool RingWriter::somebody_departed() noexcept {
+  auto const now = domain_->header().departures.load(std::memory_order_acquire);
+  return std::exchange(departures_, now) != now;
+}
+
+std::uint64_t RingWriter::taken_by(int reader) const noexcept { return steps::published(end(reader + 1).cursor); }
+
+int RingWriter::rank_of(int reader) const noexcept {
+  auto const rank = end(reader + 1).domain_rank.load(std::memory_order_acquire);
+  return rank < static_cast<std::uint32_t>(domain_->ranks()) ? static_cast<int>(rank) : -1;
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,69 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/node/ring_end.hpp"
+
+namespace crossrank::node {
+
+/// A message that stands in several places.
+using MessageParts = std::span<std::span<std::byte const> const>;
+
+/// The writing end. Messages are numbered from 1; number n stands in chunk (n - 1) mod `chunks`, and is written over
+/// once every reader has taken it.
+class RingWriter final : public RingEnd {
+ public:
+  struct Plan {
+    std::size_t chunk_bytes = 0;
+    std::uint32_t chunks = 1;
+    int readers = 1;
+  };
+  [[nodiscard]] static std::unique_ptr<RingWriter> make(std::shared_ptr<NodeDomain> domain, Plan const& plan,
+                                                        std::string const& name);
+  ~RingWriter();
+
+  /// Whether the next message has a place. Asks the readers only when it seems to have none.
+  [[nodiscard]] bool has_room() noexcept;
+  /// Publishes a message, which is `parts` one behind the other; `has_room` has said yes. `IoError` when there is no
+  /// memory for a large one.
+  void put(MessageParts parts);
+  /// Says that no message will follow. Idempotent.
+  void close() noexcept;
+  /// Whether every reader has taken everything, or has left.
+  [[nodiscard]] bool drained() noexcept;
+  /// Readers (from 0) that have died, or ended without closing their end.
+  [[nodiscard]] std::vector<int> lost_readers() const;
+  /// Readers that have not taken message `number`.
+  [[nodiscard]] std::vector<int> readers_before(std::uint64_t number) const;
+  /// Whether all readers have closed their ends.
+  [[nodiscard]] bool deserted() const noexcept;
+  /// Whether a rank of the node has left since the last call. One load.
+  [[nodiscard]] bool somebody_departed() noexcept;
+  [[nodiscard]] std::uint64_t taken_by(int reader) const noexcept;
+  /// Rank on the node of whoever holds the reader's place, -1 when nobody does yet.
+  [[nodiscard]] int rank_of(int reader) const noexcept;
+
+ private:
+  RingWriter(std::shared_ptr<NodeDomain> domain, std::uint32_t block, Slot ring);
+  void put_large(std::byte* payload, MessageParts parts, std::size_t bytes);
+  void release_taken() noexcept;
+  /// The number of messages that all readers have taken.
+  [[nodiscard]] std::uint64_t slowest() const noexcept;
+
+  struct Held {
+    Slot slot;
+    std::uint64_t number;  ///< of the message that stands there
+  };
+  std::byte* chunks_at_;
+  Slot ring_;
+  std::deque<Held> held_{};
+  std::uint64_t floor_ = 0;  ///< all have taken this many, when last looked at
+  std::uint32_t departures_ = 0;
+};
+
+}  // namespace crossrank::node
