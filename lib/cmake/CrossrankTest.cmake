@@ -10,6 +10,8 @@ endif()
 function(crossrank_add_test_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE crossrank_internal crossrank_warnings crossrank_crash_point_list GTest::gmock GTest::gtest)
+  # What is tested is optimised; the tests are compiled in two thirds of the time without.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(${name} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
   target_precompile_headers(${name} PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300 ${crossrank_test_environment})
