@@ -81,6 +81,10 @@ int System::renameat(int from_directory, char const* from, int to_directory, cha
 int System::unlinkat(int directory, char const* path, int flags) { return ::unlinkat(directory, path, flags); }
 int System::mkdirat(int directory, char const* path, mode_t mode) { return ::mkdirat(directory, path, mode); }
 int System::flock(int fd, int operation) { return ::flock(fd, operation); }
+int System::fstatvfs(int fd, struct statvfs* out) { return ::fstatvfs(fd, out); }
+int System::sync_file_range(int fd, off_t at, off_t bytes, unsigned flags) {
+  return ::sync_file_range(fd, at, bytes, flags);
+}
 
 int System::memfd_create(char const* name, unsigned flags) {
   // by number: seccomp filters and old C libraries differ in whether the wrapper exists

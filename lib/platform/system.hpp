@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 
 namespace crossrank::platform {
@@ -39,6 +40,8 @@ class System {
   virtual int unlinkat(int directory, char const* path, int flags);
   virtual int mkdirat(int directory, char const* path, mode_t mode);
   virtual int flock(int fd, int operation);
+  virtual int fstatvfs(int fd, struct statvfs* out);
+  virtual int sync_file_range(int fd, off_t at, off_t bytes, unsigned flags);
 
   // memory
   virtual int memfd_create(char const* name, unsigned flags);

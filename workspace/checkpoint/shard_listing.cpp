@@ -186,7 +186,11 @@ DirectoryListing list_directory(fs::path const& path) {
   return listing;
 }
 
-std::optional<Json> read_json_object(fs::path const& path) {
+namespace {
+
+/// Parses into a type of JSON value whose objects suit the file: thousands of keys want a map.
+template <class Value>
+std::optional<Value> read_object(fs::path const& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
   auto const file = std::make_shared<FilePool>()->open(path);
@@ -200,15 +204,19 @@ std::optional<Json> read_json_object(fs::path const& path) {
   if (file->size() > most_json_bytes) bad("this file is too large for a configuration", {});
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
-  Json value;
+  Value value;
   try {
-    value = Json::parse(text);
+    value = Value::parse(text);
   } catch (Json::exception const& e) {
     bad("this is no JSON", e.what());
   }
   if (!value.is_object()) bad("the top level is no JSON object", {});
   return value;
 }
+
+}  // namespace
+
+std::optional<Json> read_json_object(fs::path const& path) { return read_object<Json>(path); }
 
 std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing) {
   std::vector<std::string> indexes;
@@ -217,7 +225,7 @@ std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& l
   }
   if (indexes.empty()) return std::nullopt;
   auto const name = listing.has("model.safetensors.index.json") ? "model.safetensors.index.json" : indexes.front();
-  auto const index = read_json_object(listing.path / name);
+  auto const index = read_object<nlohmann::json>(listing.path / name);
   auto const map = index->find("weight_map");
   if (map == index->end() || !map->is_object())
     refuse("the index has no weight_map", listing, name, "remove the index or write it again");

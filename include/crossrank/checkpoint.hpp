@@ -1,0 +1,131 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/export.hpp>
+#include <crossrank/json.hpp>
+#include <crossrank/state.hpp>
+
+namespace crossrank::checkpoint {
+
+/// How far a job is, all ranks together.
+struct Progress {
+  std::uint64_t bytes_done = 0;
+  std::uint64_t bytes_total = 0;
+  std::chrono::duration<double> elapsed{};
+  std::string_view tensor{};  ///< one that was being worked on just now; valid during the call
+};
+
+/// How the inputs are found and merged. Zero and empty mean: as names, config and shapes say.
+struct PlanOptions {
+  std::filesystem::path rules{};  ///< JSON rule file
+  int tp = 0;                     ///< tensor-parallel size
+  int pp = 0;                     ///< pipeline size
+  int ep = 0;                     ///< expert-parallel size
+  std::string pattern{};          ///< file names with {rank}, {tp}, {pp}, {ep} in place of numbers
+};
+
+/// What becomes of the shards of a checkpoint: each tensor of the result and where its bytes come from.
+///
+/// A handle, cheap to copy; inputs stay open while one is held. The same on every rank, which `make` proves.
+class CROSSRANK_EXPORT MergePlan {
+ public:
+  struct State;
+
+  /// No plan. Every member is a `UsageError`.
+  MergePlan() noexcept = default;
+  /// Opens the shards in a directory (or one file) and decides for every tensor. Collective; one exchange of hashes,
+  /// reads headers only. `IoError`, `FormatError` and `UsageError` name the file, rank or tensor and the remedy;
+  /// `MismatchError` when the ranks see different files.
+  [[nodiscard]] static MergePlan make(Collective const& world, std::filesystem::path const& shards,
+                                      PlanOptions const& options = {});
+  /// Makes the plan that `save` wrote once more, from the inputs that it names. Collective. `FormatError` when the
+  /// inputs are no longer those.
+  [[nodiscard]] static MergePlan load(Collective const& world, std::filesystem::path const& file);
+
+  /// Of all that decides about the result: names, shapes, rules, inputs and their sizes. Local, free.
+  [[nodiscard]] std::uint64_t hash() const;
+  /// Which shards, which rule, which bytes make up a tensor. Local. `UsageError` with the nearest name for an unknown
+  /// one.
+  [[nodiscard]] std::string explain(std::string_view tensor) const;
+  /// The whole plan for programs. Local.
+  [[nodiscard]] Json to_json() const;
+  /// Writes `to_json()` to a new file. Local. `IoError`.
+  void save(std::filesystem::path const& file) const;
+  /// Bytes of all tensors of the result.
+  [[nodiscard]] std::uint64_t bytes() const;
+  /// Names of the result's tensors, in order.
+  [[nodiscard]] std::vector<std::string> tensors() const;
+
+  /// For the functions below.
+  [[nodiscard]] State const& state() const;
+
+ private:
+  explicit MergePlan(std::shared_ptr<State const> state) noexcept : state_(std::move(state)) {}
+  std::shared_ptr<State const> state_{};
+};
+
+/// What is read again once it is written.
+enum class ReadBack : std::uint8_t {
+  all,   ///< every byte, compared by checksum with what was written
+  none,  ///< sizes and headers only
+};
+
+struct ConsolidateOptions {
+  std::uint64_t max_shard_bytes = 5'000'000'000;       ///< of one output file; a larger tensor has a file of its own
+  bool force = false;                                  ///< replace a checkpoint that is there
+  std::function<void(Progress const&)> on_progress{};  ///< on rank 0, in the calling thread, 10 times a second at most
+  std::stop_token stop{};                              ///< asks for the end: `CancelledError`, nothing left behind
+  bool resume = false;                                 ///< go on from the files that a killed job had finished
+  ReadBack read_back = ReadBack::all;
+  int threads = 0;           ///< of this rank; 0: its share of the machine, 4 at most
+  bool single_file = false;  ///< one file "model.safetensors", whatever its size
+};
+
+struct SplitOptions {
+  int tp = 2;                     ///< tensor-parallel size of the result
+  std::filesystem::path rules{};  ///< JSON rule file
+  bool force = false;             ///< replace a checkpoint that is there
+  std::function<void(Progress const&)> on_progress{};
+  std::stop_token stop{};
+  bool resume = false;
+  ReadBack read_back = ReadBack::all;
+  int threads = 0;
+};
+
+/// What a job has done.
+struct Summary {
+  std::uint64_t bytes = 0;  ///< of all output files
+  std::chrono::duration<double> elapsed{};
+  int files = 0;
+  int resumed_files = 0;  ///< of these, finished by the job before
+};
+
+/// Writes the plan's result as a Hugging Face checkpoint: `model-0000x-of-0000y.safetensors` and an index, or
+/// `model.safetensors`, and the configs beside the shards.
+///
+/// Collective. Each rank writes whole files and reads only the slices that these need; in a rank of its own threads
+/// share the work. No rank holds more than 256 MiB. Everything is written to a hidden folder in `out`, made durable,
+/// read back and compared; then the files get their names, index and config last. Killed at any step, `out` holds what
+/// it held before, or no checkpoint, or the new one. Replicas are compared before anything is written.
+/// `FormatError` for shards that disagree, `UsageError` for an output that exists, `IoError` for a file system that is
+/// full or fails (then nothing is left behind), `CancelledError`.
+CROSSRANK_EXPORT Summary consolidate(Collective const& world, MergePlan const& plan, std::filesystem::path const& out,
+                                     ConsolidateOptions const& options = {});
+
+/// Cuts the plan's result for `tp` ranks: `rank<r>.safetensors` and the configs. The inverse of `consolidate`; with a
+/// plan over shards it goes from one tensor-parallel size to another and nothing is merged on disk between. Collective;
+/// everything else as there.
+CROSSRANK_EXPORT Summary split(Collective const& world, MergePlan const& plan, std::filesystem::path const& out,
+                               SplitOptions const& options = {});
+
+}  // namespace crossrank::checkpoint

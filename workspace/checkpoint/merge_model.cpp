@@ -1,0 +1,179 @@
+#include "workspace/checkpoint/merge_model.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/shard_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "merge plan";
+
+/// Collects the outputs of all stages and expert ranks.
+class ModelBuilder {
+ public:
+  ModelBuilder(MergeModel& model, RuleFor const& rule_for) : model_(model), rule_for_(rule_for) {}
+
+  void build() {
+    std::size_t const width = static_cast<std::size_t>(model_.set.tp);
+    for (std::size_t first = 0; first < model_.set.sources.size(); first += width) add_cell(first, width);
+    auto& tensors = model_.tensors;
+    std::sort(tensors.begin(), tensors.end(),
+              [](auto const& a, auto const& b) { return natural_less(a.name, b.name); });
+    for (auto const& tensor : tensors) model_.bytes += tensor.bytes;
+  }
+
+ private:
+  /// The tensor-parallel group of one stage and expert rank.
+  void add_cell(std::size_t first, std::size_t width) {
+    std::unordered_map<std::string_view, std::size_t> index;
+    std::vector<ShardGroup> groups;
+    for (std::size_t t = 0; t < width; ++t) {
+      auto const& source = *model_.set.sources[first + t];
+      for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+        auto const& tensor = source.tensors()[i];
+        auto const [at, fresh] = index.emplace(tensor.name, groups.size());
+        if (fresh) groups.push_back(empty_group(tensor.name, first, width));
+        auto& group = groups[at->second];
+        group.shards[t] = &tensor;
+        group.places[t] = {static_cast<std::uint32_t>(first + t), static_cast<std::uint32_t>(i)};
+      }
+    }
+    for (auto const& group : groups) add_group(group);
+  }
+
+  ShardGroup empty_group(std::string_view name, std::size_t first, std::size_t width) const {
+    ShardGroup group{
+        .name = name, .shards = std::vector<SourceTensor const*>(width), .places = std::vector<TensorAt>(width)};
+    for (std::size_t t = 0; t < width; ++t) group.sources.push_back(model_.set.sources[first + t]->name());
+    return group;
+  }
+
+  void add_group(ShardGroup const& group) {
+    MergeRule rule;
+    if (model_.set.sources.size() == 1) {
+      rule.reason = "a single source: taken as it is";
+    } else {
+      rule = rule_for_(group.name, group.shards);
+    }
+    if (rule.drop) {
+      model_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
+      return;
+    }
+    add_tensor(plan_tensor(group, std::move(rule)));
+  }
+
+  void add_tensor(PlannedTensor tensor) {
+    auto const [at, fresh] = by_name_.emplace(tensor.name, model_.tensors.size());
+    if (fresh) {
+      model_.tensors.push_back(std::move(tensor));
+      return;
+    }
+    auto& kept = model_.tensors[at->second];
+    if (tensor.rule.ep_axis >= 0) return append(kept, tensor);
+    if (kept.dtype != tensor.dtype || !(kept.shape == tensor.shape) || kept.inputs.size() != tensor.inputs.size())
+      refuse_collision(kept, tensor);
+    for (std::size_t t = 0; t < tensor.inputs.size(); ++t) {
+      auto const& input = model_.set.sources[tensor.inputs[t].source]->tensors()[tensor.inputs[t].tensor];
+      auto const bytes = dense_bytes(input.shape, input.dtype);
+      if (bytes > 0) kept.twins.push_back({.kept = kept.inputs[t], .other = tensor.inputs[t], .run = bytes});
+    }
+    kept.twins.insert(kept.twins.end(), tensor.twins.begin(), tensor.twins.end());
+  }
+
+  /// Puts the piece of another expert rank behind those that are there.
+  void append(PlannedTensor& kept, PlannedTensor const& more) {
+    auto const axis = static_cast<std::size_t>(more.rule.ep_axis);
+    bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
+                kept.rule.kind != MergeKind::reduce;
+    for (std::size_t d = 0; same && d < kept.shape.size(); ++d) same = d == axis || kept.shape[d] == more.shape[d];
+    if (!same) refuse_collision(kept, more);
+    auto const old_width = kept.shape[axis];
+    kept.shape = kept.shape.with(axis, old_width + more.shape[axis]);
+    std::uint64_t inner = bits_of(kept.dtype);
+    for (auto d = axis + 1; d < kept.shape.size(); ++d) inner *= static_cast<std::uint64_t>(kept.shape[d]);
+    Widening const in_kept{0, static_cast<std::uint64_t>(old_width) * inner / 8,
+                           static_cast<std::uint64_t>(kept.shape[axis]) * inner / 8};
+    Widening const in_more{in_kept.old_row, static_cast<std::uint64_t>(more.shape[axis]) * inner / 8, in_kept.new_row};
+    std::vector<Piece> pieces;
+    for (auto const& piece : kept.pieces) widen(piece, in_kept, pieces);
+    for (auto const& piece : more.pieces) widen(piece, in_more, pieces);
+    kept.pieces = std::move(pieces);
+    kept.bytes = dense_bytes(kept.shape, kept.dtype);
+    kept.twins.insert(kept.twins.end(), more.twins.begin(), more.twins.end());
+    kept.inputs.insert(kept.inputs.end(), more.inputs.begin(), more.inputs.end());
+  }
+
+  /// Rows of a narrower tensor that become parts of wider rows, `shift` bytes from their start.
+  struct Widening {
+    std::uint64_t shift = 0;
+    std::uint64_t old_row = 0;
+    std::uint64_t new_row = 0;
+  };
+
+  /// Cuts the runs of a piece at the ends of the old rows and moves them to where these now stand.
+  static void widen(Piece const& piece, Widening const& rows, std::vector<Piece>& out) {
+    for (std::uint64_t row = 0; row < piece.rows; ++row) {
+      auto from = piece.from_at + row * piece.from_stride;
+      auto to = piece.to_at + row * piece.to_stride;
+      for (auto left = piece.run; left > 0;) {
+        auto const inside = to % rows.old_row;
+        auto const count = std::min(left, rows.old_row - inside);
+        Piece part{.from = piece.from, .run = count, .from_at = from, .from_stride = count, .add = piece.add};
+        part.to_at = to / rows.old_row * rows.new_row + rows.shift + inside;
+        part.to_stride = count;
+        join(part, out);
+        from += count;
+        to += count;
+        left -= count;
+      }
+    }
+  }
+
+  /// Adds a run; runs at equal distances become one piece of many rows.
+  static void join(Piece const& part, std::vector<Piece>& out) {
+    auto* const last = out.empty() ? nullptr : &out.back();
+    bool const like = last != nullptr && last->from == part.from && last->run == part.run && last->add == part.add &&
+                      part.from_at > last->from_at && part.to_at > last->to_at;
+    if (like && last->rows == 1) {
+      last->from_stride = part.from_at - last->from_at;
+      last->to_stride = part.to_at - last->to_at;
+      last->rows = 2;
+    } else if (like && part.from_at == last->from_at + last->rows * last->from_stride &&
+               part.to_at == last->to_at + last->rows * last->to_stride) {
+      ++last->rows;
+    } else {
+      out.push_back(part);
+    }
+  }
+
+  [[noreturn]] void refuse_collision(PlannedTensor const& kept, PlannedTensor const& more) const {
+    throw FormatError({.operation = operation,
+                       .message = "two stages or expert ranks give different tensors the name \"" + kept.name + "\"",
+                       .expected = std::string(name_of(kept.dtype)) + " " + to_string(kept.shape),
+                       .got = std::string(name_of(more.dtype)) + " " + to_string(more.shape),
+                       .resource = model_.set.sources[more.inputs.front().source]->name(),
+                       .remedy = "give --tp, --pp and --ep as the job had them",
+                       .section = "shards"});
+  }
+
+  MergeModel& model_;
+  RuleFor const& rule_for_;
+  std::unordered_map<std::string, std::size_t> by_name_{};
+};
+
+}  // namespace
+
+MergeModel plan_merge(ShardSet set, RuleFor const& rule_for) {
+  MergeModel model;
+  model.set = std::move(set);
+  ModelBuilder(model, rule_for).build();
+  return model;
+}
+
+}  // namespace crossrank::checkpoint

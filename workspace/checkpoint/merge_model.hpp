@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "workspace/checkpoint/open_sources.hpp"
+#include "workspace/checkpoint/planned_tensor.hpp"
+
+namespace crossrank::checkpoint {
+
+/// A tensor that is left out on purpose.
+struct DroppedTensor {
+  std::string name{};
+  std::string reason{};
+};
+
+/// All that a merge does: inputs, and for each output where its bytes come from.
+struct MergeModel {
+  ShardSet set{};
+  std::vector<PlannedTensor> tensors{};  ///< in natural order of their names
+  std::vector<DroppedTensor> dropped{};
+  std::uint64_t bytes = 0;  ///< of all tensors
+};
+
+/// What to do with one tensor, as `RuleBook::rule_for`.
+using RuleFor = std::function<MergeRule(std::string_view name, std::span<SourceTensor const* const> shards)>;
+
+/// Applies the rules to all tensors of a set: tensor ranks are merged, stages and experts gathered under the names that
+/// the rules give. A single source is taken as it is, without rules.
+/// `FormatError` when shards do not fit together; what the rules throw.
+[[nodiscard]] MergeModel plan_merge(ShardSet set, RuleFor const& rule_for);
+
+}  // namespace crossrank::checkpoint

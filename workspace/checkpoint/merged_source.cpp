@@ -1,0 +1,54 @@
+#include "workspace/checkpoint/merged_source.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/add_to_ids.hpp"
+#include "workspace/checkpoint/read_runs.hpp"
+#include "workspace/checkpoint/reduce_values.hpp"
+
+namespace crossrank::checkpoint {
+MergedSource::MergedSource(std::shared_ptr<MergeModel const> model) : model_(std::move(model)) {
+  tensors_.reserve(model_->tensors.size());
+  for (auto const& tensor : model_->tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.shape});
+}
+
+void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  if (tensor >= model_->tensors.size() || offset > model_->tensors[tensor].bytes ||
+      out.size() > model_->tensors[tensor].bytes - offset) {
+    throw UsageError({.operation = "merge",
+                      .message = "there are no such bytes",
+                      .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " +
+                             std::to_string(tensor)});
+  }
+  auto const& planned = model_->tensors[tensor];
+  if (planned.rule.kind == MergeKind::reduce) return read_computed(planned, offset, out);
+  for (auto const& piece : planned.pieces) read_piece(piece, offset, out);
+}
+
+void MergedSource::read_piece(Piece const& piece, std::uint64_t offset, std::span<std::byte> out) const {
+  auto const end = piece.to_at + (piece.rows - 1) * piece.to_stride + piece.run;
+  if (piece.to_at >= offset + out.size() || end <= offset) return;
+  Runs const runs{piece.rows, piece.run, piece.from_at, piece.from_stride, piece.to_at, piece.to_stride};
+  read_runs(*model_->set.sources[piece.from.source], piece.from.tensor, runs, offset, out);
+  add_to_ids(piece, offset, out);
+}
+
+/// Scalars and small vectors: computed whole, whatever part of them is asked for.
+void MergedSource::read_computed(PlannedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  std::vector<std::vector<std::byte>> values;
+  for (auto const& input : tensor.inputs) {
+    values.emplace_back(static_cast<std::size_t>(tensor.bytes));
+    model_->set.sources[input.source]->read(input.tensor, 0, values.back());
+  }
+  std::vector<std::byte> result(static_cast<std::size_t>(tensor.bytes));
+  reduce_values(tensor.dtype, tensor.rule.op, values, result);
+  if (tensor.rule.sum_element >= 0)
+    sum_element(tensor.dtype, static_cast<std::size_t>(tensor.rule.sum_element), values, result);
+  if (!out.empty()) std::memcpy(out.data(), result.data() + offset, out.size());
+}
+
+}  // namespace crossrank::checkpoint

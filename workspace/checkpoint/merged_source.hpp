@@ -1,0 +1,36 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "workspace/checkpoint/merge_model.hpp"
+#include "workspace/checkpoint/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// The result of a merge as a source of its own: nothing is merged before it is read, and only what is read.
+class MergedSource final : public ShardSource {
+ public:
+  explicit MergedSource(std::shared_ptr<MergeModel const> model);
+
+  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
+  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
+  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
+  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return 0; }
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  void read_piece(Piece const& piece, std::uint64_t offset, std::span<std::byte> out) const;
+  void read_computed(PlannedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const;
+
+  std::shared_ptr<MergeModel const> model_;
+  std::string name_{"the merged checkpoint"};
+  std::vector<SourceTensor> tensors_{};
+  Json attributes_ = Json::object();
+};
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,188 @@
+#include "workspace/checkpoint/output_job.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum.hpp"
+#include "lib/platform/crash_point.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "checkpoint write";
+constexpr auto look_again = std::chrono::milliseconds(50);
+
+}  // namespace
+
+struct OutputJob::File {
+  OutputFile const* layout = nullptr;
+  std::optional<StagedFile> staged{};
+  std::once_flag opened{};
+  std::vector<std::uint64_t> digests{};  ///< of the slices; each written by the thread that does the slice
+  std::size_t left = 0;                  ///< slices of the present pass that are not done; under the job's mutex
+  bool resumed = false;
+
+  [[nodiscard]] std::uint64_t slice_begin(std::size_t slice) const { return slice * slice_bytes; }
+  [[nodiscard]] std::size_t slice_size(std::size_t slice) const {
+    return static_cast<std::size_t>(std::min(slice_bytes, layout->bytes - slice_begin(slice)));
+  }
+};
+
+OutputJob::OutputJob(std::span<OutputFile const> files, int rank, JobFolder const& folder, Options options)
+    : folder_(folder), options_(options) {
+  for (auto const& layout : files) {
+    if (layout.owner != rank) continue;
+    auto file = std::make_unique<File>();
+    file->layout = &layout;
+    file->digests.resize(static_cast<std::size_t>((layout.bytes + slice_bytes - 1) / slice_bytes));
+    bytes_total_ += layout.bytes;
+    ++open_files_;
+    auto const facts = options.resume ? folder.finished(layout.name) : std::nullopt;
+    if (facts) {
+      file->resumed = true;
+      ++resumed_files_;
+      auto const& digests = facts->at("digests");
+      for (std::size_t i = 0; i < file->digests.size() && i < digests.size(); ++i)
+        file->digests[i] = codec::from_hex(digests[i].get<std::string>()).value_or(0);
+      file->staged.emplace(StagedFile::reopen(folder.directory(), layout.name, layout.bytes));
+    }
+    add_slices(*file, file->resumed);
+    files_.push_back(std::move(file));
+  }
+}
+
+OutputJob::~OutputJob() = default;
+
+void OutputJob::add_slices(File& file, bool verify) {
+  file.left = file.digests.size();
+  for (std::size_t i = file.digests.size(); verify && i > 0; --i) units_.push_front({&file, i - 1, true});
+  for (std::size_t i = 0; !verify && i < file.digests.size(); ++i) units_.push_back({&file, i, false});
+}
+
+bool OutputJob::take_unit(Unit& unit) {
+  std::unique_lock lock(mutex_);
+  // A file whose last slices are being written gives more to do when they are done.
+  if (units_.empty() && open_files_ > 0)
+    changed_.wait_for(lock, look_again, [this] { return !units_.empty() || open_files_ == 0; });
+  if (units_.empty()) {
+    unit.file = nullptr;
+    return open_files_ > 0;
+  }
+  unit = units_.front();
+  units_.pop_front();
+  return true;
+}
+
+bool OutputJob::step() {
+  Unit unit;
+  if (!take_unit(unit)) return false;
+  if (unit.file == nullptr) return true;
+  auto buffer = take_buffer();
+  std::span<std::byte> const bytes(buffer.get(), unit.file->slice_size(unit.slice));
+  if (unit.verify) {
+    verify_slice(*unit.file, unit.slice, bytes);
+  } else {
+    write_slice(*unit.file, unit.slice, bytes);
+  }
+  give_buffer(std::move(buffer));
+  end_unit(unit);
+  return true;
+}
+
+void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
+  auto const& layout = *file.layout;
+  std::call_once(file.opened, [&] { file.staged.emplace(folder_.directory(), layout.name, layout.bytes); });
+  auto const begin = file.slice_begin(slice);
+  auto const end = begin + buffer.size();
+  if (begin < layout.header.size()) {
+    auto const count = std::min<std::uint64_t>(layout.header.size(), end) - begin;
+    std::memcpy(buffer.data(), layout.header.data() + begin, static_cast<std::size_t>(count));
+  }
+  auto at = std::partition_point(layout.tensors.begin(), layout.tensors.end(),
+                                 [&](auto const& tensor) { return tensor.begin + tensor.bytes <= begin; });
+  for (; at != layout.tensors.end() && at->begin < end; ++at) {
+    auto const first = std::max(begin, at->begin);
+    auto const last = std::min(end, at->begin + at->bytes);
+    if (first < last)
+      layout.source->read(
+          at->tensor, first - at->begin,
+          buffer.subspan(static_cast<std::size_t>(first - begin), static_cast<std::size_t>(last - first)));
+  }
+  file.digests[slice] = codec::checksum(buffer);
+  file.staged->write_at(begin, buffer);
+  CROSSRANK_CRASH_POINT("checkpoint.slice.written");
+  bytes_done_.fetch_add(buffer.size(), std::memory_order_relaxed);
+}
+
+void OutputJob::verify_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
+  file.staged->read_at(file.slice_begin(slice), buffer);
+  auto const digest = codec::checksum(buffer);
+  if (file.resumed) bytes_done_.fetch_add(buffer.size(), std::memory_order_relaxed);
+  if (digest == file.digests[slice]) return;
+  throw IoError({.operation = operation,
+                 .message = "the file system gives back other bytes than were written",
+                 .expected = codec::to_hex(file.digests[slice]),
+                 .got = codec::to_hex(digest) + " for " + std::to_string(buffer.size()) + " bytes from " +
+                        std::to_string(file.slice_begin(slice)),
+                 .resource = folder_.directory().path_of(file.layout->name),
+                 .remedy = file.resumed ? "start again without --resume" : "check the disk and write again"});
+}
+
+void OutputJob::end_unit(Unit const& unit) {
+  bool last = false;
+  {
+    std::lock_guard const lock(mutex_);
+    last = --unit.file->left == 0;
+  }
+  if (!last) return;
+  if (unit.verify) {
+    end_file(*unit.file);
+  } else {
+    end_writing(*unit.file);
+  }
+}
+
+void OutputJob::end_writing(File& file) {
+  file.staged->sync();
+  if (options_.read_back == ReadBack::none) return end_file(file);
+  std::lock_guard const lock(mutex_);
+  add_slices(file, true);
+  changed_.notify_all();
+}
+
+void OutputJob::end_file(File& file) {
+  file.staged->close();
+  if (!file.resumed) {
+    Json digests = Json::array();
+    for (auto const digest : file.digests) digests.push_back(codec::to_hex(digest));
+    folder_.mark_finished(file.layout->name, {{"bytes", file.layout->bytes}, {"digests", std::move(digests)}});
+  }
+  std::lock_guard const lock(mutex_);
+  --open_files_;
+  changed_.notify_all();
+}
+
+OutputJob::Buffer OutputJob::take_buffer() {
+  {
+    std::lock_guard const lock(mutex_);
+    if (!buffers_.empty()) {
+      auto buffer = std::move(buffers_.back());
+      buffers_.pop_back();
+      return buffer;
+    }
+  }
+  return std::make_unique_for_overwrite<std::byte[]>(slice_bytes);
+}
+
+void OutputJob::give_buffer(Buffer buffer) {
+  std::lock_guard const lock(mutex_);
+  buffers_.push_back(std::move(buffer));
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,271 @@
+#include <crossrank/checkpoint.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum.hpp"
+#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/directory.hpp"
+#include "workspace/checkpoint/plan_state.hpp"
+#include "workspace/checkpoint/rule_book.hpp"
+#include "workspace/checkpoint/shard_listing.hpp"
+#include "workspace/checkpoint/shard_names.hpp"
+#include "workspace/checkpoint/team.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "merge plan";
+constexpr char const* format_name = "crossrank merge plan";
+
+std::string base_name(std::string const& path) { return std::filesystem::path(path).filename().string(); }
+
+char const* kind_name(MergeKind kind) {
+  switch (kind) {
+    case MergeKind::replicate: return "replicate";
+    case MergeKind::concat: return "concat";
+    case MergeKind::reduce: return "reduce";
+    case MergeKind::requantize: return "requantize";
+  }
+  return "unknown";
+}
+
+char const* op_name(ReduceOp op) {
+  if (op == ReduceOp::min) return "min";
+  return op == ReduceOp::avg ? "avg" : "max";
+}
+
+Json rule_json(PlannedTensor const& tensor) {
+  auto const& rule = tensor.rule;
+  Json out{{"kind", kind_name(rule.kind)}};
+  if (rule.kind == MergeKind::concat) {
+    out["axis"] = rule.axis;
+    if (!rule.parts.empty()) out["parts"] = rule.parts;
+    if (rule.replicas > 1) out["replicas"] = rule.replicas;
+    if (!rule.part_replicas.empty()) out["part_replicas"] = rule.part_replicas;
+    if (rule.rank_block > 0) out["rank_block"] = rule.rank_block;
+    if (rule.true_size >= 0) out["true_size"] = rule.true_size;
+    if (rule.add_per_rank != 0) out["add_per_rank"] = rule.add_per_rank;
+  }
+  if (rule.kind == MergeKind::reduce) out["op"] = op_name(rule.op);
+  if (rule.ep_axis >= 0) out["ep_axis"] = rule.ep_axis;
+  if (!rule.reason.empty()) out["reason"] = rule.reason;
+  return out;
+}
+
+Json tensor_json(PlannedTensor const& tensor) {
+  Json shape = Json::array();
+  for (auto const length : tensor.shape) shape.push_back(length);
+  Json from = Json::array();
+  for (auto const& input : tensor.inputs) from.push_back({input.source, input.tensor});
+  return {{"name", tensor.name},
+          {"dtype", name_of(tensor.dtype)},
+          {"shape", std::move(shape)},
+          {"rule", rule_json(tensor)},
+          {"from", std::move(from)}};
+}
+
+/// Everything that decides about the result; paths by their last element, as ranks may mount them elsewhere.
+Json substance(MergeModel const& model, Json const& rules) {
+  Json sources = Json::array();
+  for (std::size_t i = 0; i < model.set.sources.size(); ++i) {
+    auto const& place = model.set.places[i];
+    sources.push_back({{"name", base_name(model.set.sources[i]->name())},
+                       {"bytes", model.set.sources[i]->bytes_on_disk()},
+                       {"tp", place.tp},
+                       {"pp", place.pp},
+                       {"ep", place.ep}});
+  }
+  Json tensors = Json::array();
+  for (auto const& tensor : model.tensors) tensors.push_back(tensor_json(tensor));
+  Json dropped = Json::array();
+  for (auto const& tensor : model.dropped) dropped.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
+  return {{"grid", {{"tp", model.set.tp}, {"pp", model.set.pp}, {"ep", model.set.ep}}},
+          {"bytes", model.bytes},
+          {"sources", std::move(sources)},
+          {"rules", rules},
+          {"tensors", std::move(tensors)},
+          {"dropped", std::move(dropped)}};
+}
+
+std::uint64_t hash_of(Json const& value) {
+  auto const text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return codec::checksum(std::as_bytes(std::span(text)));
+}
+
+std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards, PlanOptions const& options) {
+  auto state = std::make_shared<MergePlan::State>();
+  state->shards = shards;
+  state->options = options;
+  auto set = open_shard_set(shards, {.tp = options.tp, .pp = options.pp, .ep = options.ep, .pattern = options.pattern});
+  std::optional<std::filesystem::path> rule_file;
+  if (!options.rules.empty()) rule_file = options.rules;
+  if (set.sources.size() > 1 || rule_file) {
+    auto const book = RuleBook::make(set, rule_file);
+    state->rules = book.to_json();
+    state->model = std::make_shared<MergeModel const>(
+        plan_merge(std::move(set), [&book](std::string_view name, std::span<SourceTensor const* const> tensors) {
+          return book.rule_for(name, tensors);
+        }));
+  } else {
+    state->model = std::make_shared<MergeModel const>(plan_merge(std::move(set), {}));
+  }
+  state->hash = hash_of(substance(*state->model, state->rules));
+  return state;
+}
+
+void require_same(Collective const& world, MergePlan::State const& state) {
+  auto const all = world.all_gatherv(std::as_bytes(std::span(&state.hash, 1)));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw MismatchError({.operation = operation,
+                         .message = "ranks 0 and " + std::to_string(rank) + " see different shards or rules",
+                         .resource = state.shards.string(),
+                         .remedy = "give all ranks the same files, on a file system that they share",
+                         .rank = world.rank(),
+                         .world_size = world.world_size(),
+                         .culprits = {static_cast<int>(rank)}});
+  }
+}
+
+MergePlan::State const& require(std::shared_ptr<MergePlan::State const> const& state) {
+  if (!state) throw UsageError({.operation = operation, .message = "this is no plan: make one first"});
+  return *state;
+}
+
+PlannedTensor const& find_tensor(MergeModel const& model, std::string_view name) {
+  auto const found =
+      std::find_if(model.tensors.begin(), model.tensors.end(), [&](auto const& tensor) { return tensor.name == name; });
+  if (found != model.tensors.end()) return *found;
+  std::vector<std::string> names;
+  for (auto const& tensor : model.tensors) names.push_back(tensor.name);
+  auto const near = nearest_name(name, names);
+  throw UsageError({.operation = operation,
+                    .message = "there is no tensor \"" + std::string(name) + "\" in the result",
+                    .got = std::to_string(names.size()) + " others",
+                    .remedy = near ? "did you mean " + *near + "?" : "`crossrank inspect` lists them"});
+}
+
+std::string piece_text(MergeModel const& model, Piece const& piece) {
+  char text[200];
+  auto const& source = *model.set.sources[piece.from.source];
+  std::snprintf(text, sizeof text, "  %llu x %llu bytes from byte %llu (every %llu) to byte %llu (every %llu) of ",
+                static_cast<unsigned long long>(piece.rows), static_cast<unsigned long long>(piece.run),
+                static_cast<unsigned long long>(piece.from_at), static_cast<unsigned long long>(piece.from_stride),
+                static_cast<unsigned long long>(piece.to_at), static_cast<unsigned long long>(piece.to_stride));
+  return text + source.name() + " : " + source.tensors()[piece.from.tensor].name + "\n";
+}
+
+}  // namespace
+
+MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& shards, PlanOptions const& options) {
+  std::shared_ptr<State> state;
+  agree(world, operation, [&] { state = make_state(shards, options); });
+  require_same(world, *state);
+  return MergePlan(std::move(state));
+}
+
+MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& file) {
+  Json saved;
+  agree(world, operation, [&] {
+    auto const found = read_json_object(file);
+    if (!found || found->value("format", std::string()) != format_name || !found->contains("inputs")) {
+      throw FormatError({.operation = operation,
+                         .message = found ? "this is no merge plan" : "there is no such file",
+                         .resource = file.string(),
+                         .remedy = "give a file that `crossrank consolidate --plan` or MergePlan::save wrote",
+                         .section = "json"});
+    }
+    saved = *found;
+  });
+  auto const& inputs = saved.at("inputs");
+  auto plan = make(world, inputs.value("path", std::string()),
+                   {.rules = inputs.value("rules", std::string()),
+                    .tp = inputs.value("tp", 0),
+                    .pp = inputs.value("pp", 0),
+                    .ep = inputs.value("ep", 0),
+                    .pattern = inputs.value("pattern", std::string())});
+  auto const wanted = saved.value("hash", std::string());
+  if (codec::to_hex(plan.hash()) != wanted) {
+    throw FormatError({.operation = operation,
+                       .message = "the inputs or rules are no longer those of the plan",
+                       .expected = wanted,
+                       .got = codec::to_hex(plan.hash()),
+                       .resource = file.string(),
+                       .remedy = "make a new plan",
+                       .section = "hash"});
+  }
+  return plan;
+}
+
+std::uint64_t MergePlan::hash() const { return require(state_).hash; }
+std::uint64_t MergePlan::bytes() const { return require(state_).model->bytes; }
+MergePlan::State const& MergePlan::state() const { return require(state_); }
+
+std::vector<std::string> MergePlan::tensors() const {
+  std::vector<std::string> names;
+  for (auto const& tensor : require(state_).model->tensors) names.push_back(tensor.name);
+  return names;
+}
+
+std::string MergePlan::explain(std::string_view name) const {
+  auto const& model = *require(state_).model;
+  for (auto const& dropped : model.dropped) {
+    if (dropped.name == name) return dropped.name + ": left out: " + dropped.reason + "\n";
+  }
+  auto const& tensor = find_tensor(model, name);
+  auto text = tensor.name + ": " + std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) + ", " +
+              std::to_string(tensor.bytes) + " bytes\n" + "rule: " + rule_json(tensor).dump() + "\n";
+  for (auto const& piece : tensor.pieces) text += piece_text(model, piece);
+  if (tensor.rule.kind == MergeKind::reduce) {
+    for (auto const& input : tensor.inputs) text += "  one value of " + model.set.sources[input.source]->name() + "\n";
+  }
+  for (auto const& twin : tensor.twins) {
+    if (!twin.must_differ) text += "  compared with " + model.set.sources[twin.other.source]->name() + "\n";
+  }
+  return text;
+}
+
+Json MergePlan::to_json() const {
+  auto const& state = require(state_);
+  Json out{{"format", format_name},
+           {"version", 1},
+           {"hash", codec::to_hex(state.hash)},
+           {"inputs",
+            {{"path", state.shards.string()},
+             {"rules", state.options.rules.string()},
+             {"tp", state.options.tp},
+             {"pp", state.options.pp},
+             {"ep", state.options.ep},
+             {"pattern", state.options.pattern}}}};
+  out.update(substance(*state.model, state.rules));
+  return out;
+}
+
+void MergePlan::save(std::filesystem::path const& file) const {
+  auto const text = to_json().dump(1) + "\n";
+  auto const directory =
+      platform::Directory::open(file.has_parent_path() ? file.parent_path() : std::filesystem::path("."), operation);
+  platform::AtomicFile out(directory, file.filename().string(), text.size(), operation);
+  out.write(std::as_bytes(std::span(text)));
+  out.publish();
+}
+
+std::string job_id(MergePlan::State const& plan, std::string const& what) {
+  codec::RunningChecksum running;
+  auto const add = [&](std::string const& text) { running.update(std::as_bytes(std::span(text))); };
+  add(codec::to_hex(plan.hash) + what);
+  for (auto const& source : plan.model->set.sources) {
+    std::error_code error;
+    auto const time = std::filesystem::last_write_time(source->name(), error);
+    add(source->name() + ":" + (error ? std::string("?") : std::to_string(time.time_since_epoch().count())));
+  }
+  return codec::to_hex(running.digest());
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,197 @@
+#include "workspace/checkpoint/team.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto beat = std::chrono::milliseconds(100);
+constexpr int most_threads = 4;
+
+/// The error of this rank as others are to see it; empty for none.
+std::string encode(std::exception_ptr const& error) {
+  if (!error) return {};
+  Json text;
+  try {
+    std::rethrow_exception(error);
+  } catch (Error const& e) {
+    text = {{"code", static_cast<int>(e.code())}, {"message", e.what()},
+            {"resource", e.info().resource},      {"remedy", e.info().remedy},
+            {"errno", e.info().system_errno},     {"section", e.info().section},
+            {"details", e.info().details}};
+  } catch (std::exception const& e) {
+    text = {{"code", static_cast<int>(ErrorCode::backend)}, {"message", e.what()}};
+  }
+  return text.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+[[noreturn]] void throw_for_peer(std::string const& operation, int rank, std::string const& text,
+                                 Collective const& world) {
+  auto const told = Json::parse(text);
+  ErrorInfo info{.operation = operation,
+                 .message = "rank " + std::to_string(rank) + " failed: " + told.at("message").get<std::string>(),
+                 .resource = told.value("resource", std::string()),
+                 .rank = world.rank(),
+                 .world_size = world.world_size(),
+                 .culprits = {rank},
+                 .details = told.value("details", std::vector<std::string>()),
+                 .system_errno = told.value("errno", 0),
+                 .section = told.value("section", std::string())};
+  throw_error(static_cast<ErrorCode>(told.at("code").get<int>()), std::move(info));
+}
+
+/// Meets the others about errors: this rank's own goes first here, else the one of the lowest rank that has one. A
+/// cancelled rank counts only when no other has failed by itself.
+void settle(Collective const& world, std::string const& operation, std::exception_ptr const& mine) {
+  if (world.world_size() == 1) {
+    if (mine) std::rethrow_exception(mine);
+    return;
+  }
+  auto const text = encode(mine);
+  auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
+  if (mine) std::rethrow_exception(mine);
+  int culprit = -1;
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    if (culprit < 0 && !all[static_cast<std::size_t>(rank)].empty()) culprit = rank;
+  }
+  if (culprit < 0) return;
+  auto const& found = all[static_cast<std::size_t>(culprit)];
+  throw_for_peer(operation, culprit, std::string(reinterpret_cast<char const*>(found.data()), found.size()), world);
+}
+
+/// The worker threads of this rank.
+class Workers {
+ public:
+  Workers(TeamWork& work, int count) {
+    threads_.reserve(static_cast<std::size_t>(count));
+    running_ = count;
+    for (int i = 0; i < count; ++i) threads_.emplace_back([this, &work] { run(work); });
+  }
+  ~Workers() {
+    stop();
+    join();
+  }
+  Workers(Workers const&) = delete;
+  Workers& operator=(Workers const&) = delete;
+
+  void stop() noexcept { stopped_.store(true, std::memory_order_relaxed); }
+  void join() {
+    for (auto& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+  /// Waits one beat or until all have ended; true then.
+  [[nodiscard]] bool wait_beat() {
+    std::unique_lock lock(mutex_);
+    return ended_.wait_for(lock, beat, [this] { return running_ == 0 || error_ != nullptr; }) && running_ == 0;
+  }
+  [[nodiscard]] std::exception_ptr error() {
+    std::lock_guard const lock(mutex_);
+    return error_;
+  }
+
+ private:
+  void run(TeamWork& work) noexcept {
+    std::exception_ptr error;
+    try {
+      while (!stopped_.load(std::memory_order_relaxed) && work.step()) {
+      }
+    } catch (...) {
+      error = std::current_exception();
+      stop();
+    }
+    std::lock_guard const lock(mutex_);
+    if (error && !error_) error_ = error;
+    --running_;
+    ended_.notify_all();
+  }
+
+  std::mutex mutex_{};
+  std::condition_variable ended_{};
+  int running_ = 0;
+  std::exception_ptr error_{};
+  std::atomic<bool> stopped_{false};  ///< a hint between threads of one process; results meet by `join`
+  std::vector<std::thread> threads_{};
+};
+
+/// What the ranks tell each other at each beat.
+struct Pulse {
+  std::uint64_t done = 0;
+  std::uint64_t total = 0;
+  std::uint64_t finished = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t cancelled = 0;
+};
+
+Pulse meet(Collective const& world, Pulse const& mine) {
+  std::array<std::uint64_t, 5> values{mine.done, mine.total, mine.finished, mine.failed, mine.cancelled};
+  if (world.world_size() > 1) world.all_reduce(std::span<std::uint64_t>(values), ReduceOp::sum);
+  return {values[0], values[1], values[2], values[3], values[4]};
+}
+
+int thread_count(Collective const& world, int wanted) {
+  if (wanted > 0) return wanted;
+  auto const cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  // On one CPU, too, a second thread reads while the first one waits for the disk.
+  return std::clamp(cpus / std::max(1, world.local_world_size()), world.local_world_size() > 1 ? 1 : 2, most_threads);
+}
+
+}  // namespace
+
+void run_team(Collective const& world, TeamWork& work, TeamOptions const& options) {
+  auto const started = Clock::now();
+  std::exception_ptr error;
+  bool cancelled = false;
+  Workers workers(work, thread_count(world, options.threads));
+  for (bool over = false; !over;) {
+    bool const finished = workers.wait_beat();
+    if (!error) error = workers.error();
+    auto const total = meet(world, {.done = work.bytes_done(),
+                                    .total = work.bytes_total(),
+                                    .finished = finished && !error ? 1U : 0U,
+                                    .failed = error ? 1U : 0U,
+                                    .cancelled = options.stop.stop_requested() ? 1U : 0U});
+    cancelled = total.cancelled > 0 && total.finished < static_cast<std::uint64_t>(world.world_size());
+    over = total.failed > 0 || cancelled || total.finished == static_cast<std::uint64_t>(world.world_size());
+    if (world.rank() != 0 || !options.on_progress || total.failed > 0) continue;
+    try {
+      options.on_progress({.bytes_done = total.done, .bytes_total = total.total, .elapsed = Clock::now() - started});
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  workers.stop();
+  workers.join();
+  if (!error) error = workers.error();
+  if (!error && cancelled) {
+    error = std::make_exception_ptr(CancelledError({.operation = options.operation,
+                                                    .message = "stopped as asked",
+                                                    .rank = world.rank(),
+                                                    .world_size = world.world_size()}));
+  }
+  settle(world, options.operation, error);
+}
+
+void agree(Collective const& world, std::string const& operation, std::function<void()> const& body) {
+  std::exception_ptr error;
+  try {
+    body();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  settle(world, operation, error);
+}
+
+}  // namespace crossrank::checkpoint

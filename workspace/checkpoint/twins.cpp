@@ -1,0 +1,144 @@
+#include "workspace/checkpoint/twins.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/read_runs.hpp"
+#include "workspace/checkpoint/reduce_values.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::size_t block_bytes = std::size_t{1} << 20;
+// The unit of work: small tensors are looked at many at once.
+constexpr std::uint64_t unit_bytes = std::uint64_t{16} << 20;
+constexpr std::size_t most_listed = 100;
+
+struct Pair {
+  std::size_t tensor = 0;
+  Twin twin{};
+  std::uint64_t bytes = 0;
+};
+
+class TwinWork final : public TeamWork {
+ public:
+  TwinWork(Collective const& world, MergeModel const& model) : model_(model) {
+    std::uint64_t at = 0;
+    for (std::size_t t = 0; t < model.tensors.size(); ++t) {
+      for (auto const& twin : model.tensors[t].twins) {
+        auto const bytes = twin.rows * twin.run;
+        // Neighbours stay on one rank: they stand side by side in the files.
+        auto const unit = at / unit_bytes;
+        at += bytes + 1;
+        if (unit % static_cast<std::uint64_t>(world.world_size()) != static_cast<std::uint64_t>(world.rank())) continue;
+        if (units_.empty() || units_.back().first != unit) units_.emplace_back(unit, std::vector<Pair>{});
+        units_.back().second.push_back({t, twin, bytes});
+        total_ += bytes;
+      }
+    }
+  }
+
+  bool step() override {
+    auto const unit = next_.fetch_add(1, std::memory_order_relaxed);
+    if (unit >= units_.size()) return false;
+    auto const room = std::make_unique_for_overwrite<std::byte[]>(2 * block_bytes);
+    for (auto const& pair : units_[unit].second) compare(pair, room.get());
+    return true;
+  }
+  [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return total_; }
+  [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return done_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::map<std::size_t, std::string>& findings() noexcept { return findings_; }
+
+ private:
+  void compare(Pair const& pair, std::byte* room) {
+    auto const& kept = *model_.set.sources[pair.twin.kept.source];
+    auto const& other = *model_.set.sources[pair.twin.other.source];
+    for (std::uint64_t at = 0; at < pair.bytes; at += block_bytes) {
+      auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, pair.bytes - at));
+      std::span<std::byte> const a(room, size);
+      std::span<std::byte> const b(room + block_bytes, size);
+      Runs const runs{pair.twin.rows, pair.twin.run, pair.twin.at, pair.twin.stride, 0, pair.twin.run};
+      read_runs(kept, pair.twin.kept.tensor, runs, at, a);
+      read_runs(other, pair.twin.other.tensor, runs, at, b);
+      if (std::memcmp(a.data(), b.data(), size) == 0) continue;
+      if (!pair.twin.must_differ) tell(pair, at, a, b);
+      return;
+    }
+    if (pair.twin.must_differ) {
+      std::lock_guard const lock(mutex_);
+      findings_.emplace(pair.tensor, "should be pieces of one tensor, but " + kept.name() + " and " + other.name() +
+                                         " hold the same bytes: give a rule that says which it is");
+    }
+    done_.fetch_add(pair.bytes, std::memory_order_relaxed);
+  }
+
+  void tell(Pair const& pair, std::uint64_t at, std::span<std::byte const> a, std::span<std::byte const> b) {
+    auto const& kept = *model_.set.sources[pair.twin.kept.source];
+    auto const& other = *model_.set.sources[pair.twin.other.source];
+    auto const dtype = kept.tensors()[pair.twin.kept.tensor].dtype;
+    auto const differs = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin());
+    auto const width = std::max<std::size_t>(1, bits_of(dtype) / 8);
+    // Where the runs stand in the tensor itself.
+    auto const place =
+        pair.twin.at + (at + differs) / pair.twin.run * pair.twin.stride + (at + differs) % pair.twin.run;
+    auto text = "element " + std::to_string(place / width) + " is " + element_text(dtype, a, differs / width) + " in " +
+                kept.name() + " and " + element_text(dtype, b, differs / width) + " in " + other.name();
+    std::lock_guard const lock(mutex_);
+    findings_.emplace(pair.tensor, std::move(text));
+  }
+
+  MergeModel const& model_;
+  std::vector<std::pair<std::uint64_t, std::vector<Pair>>> units_{};
+  std::uint64_t total_ = 0;
+  std::atomic<std::uint64_t> done_{0};  ///< for progress only: orders nothing
+  std::atomic<std::size_t> next_{0};    ///< hands each unit to one thread; the units themselves do not change
+  std::mutex mutex_{};
+  std::map<std::size_t, std::string> findings_{};  ///< by tensor, the first one of each
+};
+
+}  // namespace
+
+std::vector<TwinFinding> compare_twins(Collective const& world, MergeModel const& model, TeamOptions const& options) {
+  TwinWork work(world, model);
+  auto quiet = options;
+  quiet.on_progress = {};
+  run_team(world, work, quiet);
+  Json mine = Json::array();
+  for (auto const& [tensor, text] : work.findings()) mine.push_back({tensor, text});
+  auto const text = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::map<std::size_t, std::string> all;
+  for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) {
+    auto const parsed = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
+    for (auto const& finding : parsed) all.emplace(finding[0].get<std::size_t>(), finding[1].get<std::string>());
+  }
+  std::vector<TwinFinding> findings;
+  for (auto const& [tensor, finding] : all) findings.push_back({model.tensors[tensor].name, finding});
+  return findings;
+}
+
+void require_equal_twins(Collective const& world, MergeModel const& model, TeamOptions const& options) {
+  auto const findings = compare_twins(world, model, options);
+  if (findings.empty()) return;
+  std::vector<std::string> details;
+  for (auto const& finding : findings) {
+    if (details.size() < most_listed) details.push_back(finding.tensor + ": " + finding.text);
+  }
+  throw FormatError(
+      {.operation = options.operation,
+       .message = "ranks hold different values of " + std::to_string(findings.size()) +
+                  (findings.size() == 1 ? " tensor that must agree: " : " tensors that must agree, first ") +
+                  details.front(),
+       .resource = findings.front().tensor,
+       .remedy = "calibrate or save again, or say what is to become of it by --policy or a rule",
+       .details = details,
+       .section = "data"});
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,182 @@
+#include "workspace/checkpoint/write_checkpoint.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/job_folder.hpp"
+#include "workspace/checkpoint/output_job.hpp"
+#include "workspace/checkpoint/shard_listing.hpp"
+#include "workspace/checkpoint/team.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t copy_block = std::size_t{1} << 20;
+constexpr char const* index_name = "model.safetensors.index.json";
+
+std::uint64_t size_of(ExtraFile const& extra) {
+  if (extra.copy_of.empty()) return extra.text.size();
+  return std::make_shared<FilePool>()->open(extra.copy_of)->size();
+}
+
+void stage(ExtraFile const& extra, platform::Directory const& work) {
+  (void)work.remove(extra.name, "checkpoint write");  // of a job that is resumed
+  if (extra.copy_of.empty()) {
+    StagedFile file(work, extra.name, extra.text.size());
+    file.write_at(0, std::as_bytes(std::span(extra.text)));
+    file.sync();
+    return file.close();
+  }
+  auto const from = std::make_shared<FilePool>()->open(extra.copy_of);
+  StagedFile file(work, extra.name, from->size());
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min<std::uint64_t>(copy_block, from->size())));
+  for (std::uint64_t at = 0; at < from->size(); at += block.size()) {
+    auto const part =
+        std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), from->size() - at)));
+    from->read_at(at, part);
+    file.write_at(at, part);
+  }
+  file.sync();
+  file.close();
+}
+
+/// What one job does on this rank, from the folder's making to its removal.
+class Writing {
+ public:
+  Writing(Collective const& world, WriteRequest const& request) : world_(world), request_(request) {
+    job_.out = request.out;
+    job_.id = request.id;
+    job_.force = request.force;
+    job_.resume = request.resume;
+  }
+
+  Summary run() {
+    auto const started = Clock::now();
+    Summary summary{.files = static_cast<int>(request_.files.size())};
+    for (auto const& file : request_.files) summary.bytes += file.bytes;
+    try {
+      bool const publishing = prepare();
+      if (!publishing) summary.resumed_files = write();
+      agree(world_, request_.operation, [&] {
+        if (world_.rank() == 0) publish();
+      });
+    } catch (CancelledError const&) {
+      if (world_.rank() == 0 && folder_) folder_->remove();
+      throw;
+    } catch (...) {
+      // With --resume what is finished stays for the next attempt.
+      if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
+      throw;
+    }
+    summary.elapsed = Clock::now() - started;
+    return summary;
+  }
+
+ private:
+  /// Makes the folder; whether a killed job had begun to publish, so that only that is left to do.
+  bool prepare() {
+    agree(world_, request_.operation, [&] {
+      if (world_.rank() != 0) return;
+      for (auto const& file : request_.files) {
+        job_.names.push_back(file.name);
+        job_.bytes += file.bytes;
+      }
+      for (auto const& extra : request_.extras) {
+        job_.names.push_back(extra.name);
+        job_.bytes += size_of(extra);
+      }
+      folder_.emplace(JobFolder::make(job_));
+    });
+    std::array<std::uint64_t, 1> publishing{world_.rank() == 0 && folder_->was_publishing() ? 1U : 0U};
+    if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(publishing), ReduceOp::max);
+    agree(world_, request_.operation, [&] {
+      if (world_.rank() != 0) folder_.emplace(JobFolder::open(job_));
+    });
+    return publishing[0] != 0;
+  }
+
+  int write() {
+    std::optional<OutputJob> job;
+    agree(world_, request_.operation, [&] {
+      job.emplace(request_.files, world_.rank(), *folder_,
+                  OutputJob::Options{.read_back = request_.read_back, .resume = request_.resume});
+    });
+    run_team(world_, *job,
+             {.operation = request_.operation,
+              .threads = request_.threads,
+              .on_progress = request_.on_progress,
+              .stop = request_.stop});
+    std::array<std::uint64_t, 1> resumed{static_cast<std::uint64_t>(job->resumed_files())};
+    if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(resumed), ReduceOp::sum);
+    return static_cast<int>(resumed[0]);
+  }
+
+  void publish() {
+    if (!folder_->was_publishing()) {
+      for (auto const& extra : request_.extras) stage(extra, folder_->directory());
+      folder_->directory().sync(request_.operation);
+    }
+    folder_->publish();
+    folder_->remove_after_success();
+  }
+
+  Collective const& world_;
+  WriteRequest const& request_;
+  JobRequest job_{};
+  std::optional<JobFolder> folder_{};
+};
+
+/// Puts `value` under the first of the keys that is there.
+bool replace_size(Json& object, std::initializer_list<char const*> keys, int value) {
+  bool changed = false;
+  for (auto const* key : keys) {
+    auto const found = object.find(key);
+    if (found == object.end() || !found->is_number_integer() || *found == value) continue;
+    *found = value;
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace
+
+Summary write_checkpoint(Collective const& world, WriteRequest const& request) { return Writing(world, request).run(); }
+
+Json corrected_config(Json config, int tp) {
+  if (!config.is_object()) return config;
+  if (auto const mapping = config.find("mapping"); mapping != config.end() && mapping->is_object()) {
+    replace_size(*mapping, {"tp_size", "world_size"}, tp);
+    replace_size(*mapping, {"pp_size"}, 1);
+  }
+  replace_size(config, {"tensor_model_parallel_size", "tensor_parallel_size", "tp_size"}, tp);
+  replace_size(config, {"pipeline_model_parallel_size", "pipeline_parallel_size", "pp_size"}, 1);
+  replace_size(config, {"expert_model_parallel_size", "expert_parallel_size", "ep_size"}, 1);
+  return config;
+}
+
+std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, Json const& index) {
+  std::vector<ExtraFile> extras;
+  std::optional<ExtraFile> config;
+  for (auto const& path : set.companions) {
+    ExtraFile extra{.name = path.filename().string(), .copy_of = path};
+    if (extra.name != "config.json") {
+      extras.push_back(std::move(extra));
+      continue;
+    }
+    auto const corrected = corrected_config(set.config, tp);
+    // Unchanged it is copied byte for byte.
+    if (corrected != set.config) extra = {.name = extra.name, .text = corrected.dump(2) + "\n"};
+    config = std::move(extra);
+  }
+  if (!index.is_null()) extras.push_back({.name = index_name, .text = index.dump(2) + "\n"});
+  if (config) extras.push_back(std::move(*config));
+  return extras;
+}
+
+}  // namespace crossrank::checkpoint

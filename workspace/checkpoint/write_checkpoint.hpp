@@ -1,0 +1,45 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <crossrank/checkpoint.hpp>
+
+#include "workspace/checkpoint/open_sources.hpp"
+#include "workspace/checkpoint/output_layout.hpp"
+
+namespace crossrank::checkpoint {
+
+/// A file beside the weights: text, or a copy.
+struct ExtraFile {
+  std::string name{};
+  std::string text{};
+  std::filesystem::path copy_of{};  ///< in place of the text
+};
+
+struct WriteRequest {
+  std::string operation{};
+  std::filesystem::path out{};
+  std::string id{};  ///< of the job: `job_id`
+  std::vector<OutputFile> files{};
+  std::vector<ExtraFile> extras{};  ///< in the order of publication; the last one makes it a checkpoint
+  bool force = false;
+  bool resume = false;
+  ReadBack read_back = ReadBack::all;
+  int threads = 0;
+  std::function<void(Progress const&)> on_progress{};
+  std::stop_token stop{};
+};
+
+/// Writes all files, each by its owner, and publishes them together: the whole of what `consolidate` promises about
+/// durability, failures and clean-up. Collective.
+Summary write_checkpoint(Collective const& world, WriteRequest const& request);
+
+/// Companions of a shard set as they belong beside `tp` ranks: configs that speak of the grid are corrected, all else
+/// is copied; then the index if there is one; config.json last.
+[[nodiscard]] std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, Json const& index);
+
+/// The config with sizes of the grid replaced; the same value when it says nothing of them.
+[[nodiscard]] Json corrected_config(Json config, int tp);
+
+}  // namespace crossrank::checkpoint
