@@ -1,0 +1,98 @@
+// What other programs cut for two ranks, merged: bit for bit what they had before.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+
+#include "tests/checkpoint/checkpoint_files.hpp"
+#include "tests/support/process_ranks.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using test::difference;
+using test::read_checkpoint;
+using test::read_model;
+using test::TemporaryDirectory;
+
+fs::path golden() { return fs::path(CROSSRANK_TEST_DATA) / "golden"; }
+
+std::string text_of_file(fs::path const& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class GoldenMerge : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(model() / "tp2")) GTEST_SKIP() << "no golden data at " << model();
+  }
+  [[nodiscard]] fs::path model() const { return golden() / GetParam(); }
+};
+
+TEST_P(GoldenMerge, gives_the_full_model_bit_for_bit_in_one_process) {
+  TemporaryDirectory const folder;
+  auto const out = folder.path() / "full";
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, model() / "tp2");
+
+  auto const summary = checkpoint::consolidate(world, plan, out);
+
+  EXPECT_EQ(difference(read_model(model() / "full" / "model.safetensors"), read_checkpoint(out, true)), "");
+  EXPECT_EQ(summary.files, 1);
+  for (auto const& entry : fs::directory_iterator(model() / "tp2")) {
+    if (entry.path().extension() == ".json")
+      EXPECT_EQ(text_of_file(out / entry.path().filename()), text_of_file(entry.path())) << entry.path();
+  }
+}
+
+TEST_P(GoldenMerge, gives_the_same_in_several_files_written_by_three_ranks) {
+  TemporaryDirectory const folder;
+  auto const out = folder.path() / "full";
+
+  test::run_thread_ranks(3, [&](Collective const& world) {
+    auto const plan = checkpoint::MergePlan::make(world, model() / "tp2");
+    auto const summary = checkpoint::consolidate(world, plan, out, {.max_shard_bytes = 60'000});
+    EXPECT_GT(summary.files, 2);
+  });
+
+  EXPECT_EQ(difference(read_model(model() / "full" / "model.safetensors"), read_checkpoint(out, true)), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenMerge,
+                         testing::Values("quantized/fp8", "quantized/nvfp4", "quantized/int4_awq",
+                                         "architectures/mixtral", "architectures/gpt_neox"),
+                         [](auto const& info) {
+                           auto name = info.param;
+                           for (auto& c : name) c = c == '/' ? '_' : c;
+                           return name;
+                         });
+
+CROSSRANK_RANK_SCENARIO(merge_golden_in_processes) {
+  auto const world = connect();
+  auto const plan = checkpoint::MergePlan::make(world, self.arguments.at(0));
+  (void)checkpoint::consolidate(world, plan, self.arguments.at(1), {.max_shard_bytes = 60'000});
+  return 0;
+}
+
+TEST(GoldenMergeInProcesses, gives_the_full_model_in_four) {
+  auto const model = golden() / "quantized" / "nvfp4";
+  if (!fs::exists(model)) GTEST_SKIP() << "no golden data at " << model;
+  TemporaryDirectory const folder;
+  auto const out = folder.path() / "full";
+
+  auto const outcome = test::run_ranks(4, "merge_golden_in_processes", {.arguments = {model / "tp2", out}});
+
+  ASSERT_TRUE(outcome.ok()) << outcome.text();
+  EXPECT_EQ(difference(read_model(model / "full" / "model.safetensors"), read_checkpoint(out, true)), "");
+}
+
+}  // namespace
+}  // namespace crossrank
