@@ -19,9 +19,10 @@ namespace {
 void add_file(fs::path const& path, ModelBytes& model) {
   for (auto const& [name, tensor] : load_safetensors(path)) {
     auto const bytes = tensor.bytes();
-    bool const fresh =
-        model.emplace(name, TensorBytes{std::string(name_of(tensor.dtype())) + to_string(tensor.shape()), {bytes.begin(), bytes.end()}})
-            .second;
+    bool const fresh = model
+                           .emplace(name, TensorBytes{std::string(name_of(tensor.dtype())) + to_string(tensor.shape()),
+                                                      {bytes.begin(), bytes.end()}})
+                           .second;
     EXPECT_TRUE(fresh) << name << " comes twice";
   }
 }

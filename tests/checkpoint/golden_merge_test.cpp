@@ -48,8 +48,8 @@ TEST_P(GoldenMerge, gives_the_full_model_bit_for_bit_in_one_process) {
   EXPECT_EQ(difference(read_model(model() / "full" / "model.safetensors"), read_checkpoint(out, true)), "");
   EXPECT_EQ(summary.files, 1);
   for (auto const& entry : fs::directory_iterator(model() / "tp2")) {
-    if (entry.path().extension() == ".json")
-      EXPECT_EQ(text_of_file(out / entry.path().filename()), text_of_file(entry.path())) << entry.path();
+    if (entry.path().extension() != ".json") continue;
+    EXPECT_EQ(text_of_file(out / entry.path().filename()), text_of_file(entry.path())) << entry.path();
   }
 }
 
@@ -69,8 +69,8 @@ TEST_P(GoldenMerge, gives_the_same_in_several_files_written_by_three_ranks) {
 INSTANTIATE_TEST_SUITE_P(All, GoldenMerge,
                          testing::Values("quantized/fp8", "quantized/nvfp4", "quantized/int4_awq",
                                          "architectures/mixtral", "architectures/gpt_neox"),
-                         [](auto const& info) {
-                           auto name = info.param;
+                         [](auto const& tested) {
+                           auto name = tested.param;
                            for (auto& c : name) c = c == '/' ? '_' : c;
                            return name;
                          });

@@ -22,7 +22,7 @@ class RunReader {
       : source_(source), tensor_(tensor), runs_(runs), begin_(offset), end_(offset + out.size()), out_(out) {}
 
   void read() {
-    bool const gather = runs_.run < long_run &&
+    bool const gather = runs_.rows > 1 && runs_.run < long_run &&
                         (runs_.run < short_run || runs_.run * most_waste >= runs_.from_stride) &&
                         runs_.from_stride <= block_bytes;
     auto row = first_row();
