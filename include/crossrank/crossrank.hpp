@@ -1,4 +1,5 @@
 #pragma once
+#include <crossrank/checkpoint.hpp>
 #include <crossrank/collective.hpp>
 #include <crossrank/collective_range.hpp>
 #include <crossrank/concat.hpp>

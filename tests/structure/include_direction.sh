@@ -30,7 +30,7 @@ declare -A header_room=(
   [spi/transport]=spi
   [collective]=collectives [group]=collectives [helpers]=collectives [mesh]=collectives [message_queue]=collectives
   [objects]=collectives
-  [nfs_workspace]=workspace [parallel]=workspace [shared_memory_workspace]=workspace [workspace]=workspace
+  [checkpoint]=workspace [nfs_workspace]=workspace [parallel]=workspace [shared_memory_workspace]=workspace [workspace]=workspace
   [workspace_options]=workspace [collective_range]=workspace [range_options]=workspace
   [crossrank]=all
 )
