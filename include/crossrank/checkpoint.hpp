@@ -25,6 +25,13 @@ struct Progress {
   std::string_view tensor{};  ///< one that was being worked on just now; valid during the call
 };
 
+/// What to do where the ranks' scales of one layer differ.
+enum class ScalePolicy : std::uint8_t {
+  exact,       ///< they must agree
+  rescale,     ///< one common scale; what it multiplies is scaled and rounded once
+  requantize,  ///< one common scale; packed blocks are unpacked and quantized anew
+};
+
 /// How the inputs are found and merged. Zero and empty mean: as names, config and shapes say.
 struct PlanOptions {
   std::filesystem::path rules{};  ///< JSON rule file
@@ -32,6 +39,13 @@ struct PlanOptions {
   int pp = 0;                     ///< pipeline size
   int ep = 0;                     ///< expert-parallel size
   std::string pattern{};          ///< file names with {rank}, {tp}, {pp}, {ep} in place of numbers
+  ScalePolicy policy = ScalePolicy::exact;
+};
+
+/// A tensor whose stored values change because the ranks' scales differ.
+struct Requantized {
+  std::string tensor{};
+  std::string bound{};  ///< how far a value may move, in words
 };
 
 /// What becomes of the shards of a checkpoint: each tensor of the result and where its bytes come from.
@@ -63,6 +77,8 @@ class CROSSRANK_EXPORT MergePlan {
   void save(std::filesystem::path const& file) const;
   /// Bytes of all tensors of the result.
   [[nodiscard]] std::uint64_t bytes() const;
+  /// What a policy other than `exact` changes, in the order of the tensors; empty when all scales agree.
+  [[nodiscard]] std::vector<Requantized> requantized() const;
   /// Names of the result's tensors, in order.
   [[nodiscard]] std::vector<std::string> tensors() const;
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
 
 #include "tests/checkpoint/checkpoint_files.hpp"
 #include "tests/support/process_ranks.hpp"
@@ -64,6 +65,42 @@ TEST_P(GoldenMerge, gives_the_same_in_several_files_written_by_three_ranks) {
   });
 
   EXPECT_EQ(difference(read_model(model() / "full" / "model.safetensors"), read_checkpoint(out, true)), "");
+}
+
+TEST_P(GoldenMerge, is_undone_by_splitting_and_done_again) {
+  TemporaryDirectory const folder;
+  auto const world = connect({.backend = "fake"});
+  auto const whole = checkpoint::MergePlan::make(world, model() / "full");
+
+  auto const parts = checkpoint::split(world, whole, folder.path() / "tp2", {.tp = 2});
+  auto const plan = checkpoint::MergePlan::make(world, folder.path() / "tp2");
+  (void)checkpoint::consolidate(world, plan, folder.path() / "again");
+
+  EXPECT_EQ(parts.files, 2);
+  for (auto const* rank : {"rank0.safetensors", "rank1.safetensors"})
+    EXPECT_EQ(difference(read_model(model() / "tp2" / rank), read_model(folder.path() / "tp2" / rank)), "") << rank;
+  EXPECT_EQ(
+      difference(read_model(model() / "full" / "model.safetensors"), read_checkpoint(folder.path() / "again", true)),
+      "");
+}
+
+TEST_P(GoldenMerge, is_not_needed_on_the_way_from_four_ranks_to_two) {
+  TemporaryDirectory const folder;
+  auto const world = connect({.backend = "fake"});
+  auto const whole = checkpoint::MergePlan::make(world, model() / "full");
+  // Groups of 128 along 256 inputs go to two ranks at most.
+  if (GetParam() == "quantized/int4_awq") {
+    EXPECT_THROW((void)checkpoint::split(world, whole, folder.path() / "tp4", {.tp = 4}), FormatError);
+    EXPECT_FALSE(fs::exists(folder.path() / "tp4"));
+    return;
+  }
+  (void)checkpoint::split(world, whole, folder.path() / "tp4", {.tp = 4});
+
+  auto const four = checkpoint::MergePlan::make(world, folder.path() / "tp4");
+  (void)checkpoint::split(world, four, folder.path() / "tp2", {.tp = 2});
+
+  for (auto const* rank : {"rank0.safetensors", "rank1.safetensors"})
+    EXPECT_EQ(difference(read_model(model() / "tp2" / rank), read_model(folder.path() / "tp2" / rank)), "") << rank;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenMerge,

@@ -117,11 +117,12 @@ std::uint64_t bytes_in(platform::Directory const& work) {
   return bytes;
 }
 
-void require_room(platform::Directory const& out, platform::Directory const& work, std::uint64_t bytes) {
+/// `bytes` must fit where `out` is; `have` of them are there already.
+void require_room(platform::Directory const& out, std::uint64_t have, std::uint64_t bytes) {
   struct statvfs room {};
   if (platform::system().fstatvfs(out.fd(), &room) != 0)
     platform::throw_io(std::string(operation) + ": statvfs", out.path().string(), errno);
-  auto const free = static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize + bytes_in(work);
+  auto const free = static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize + have;
   if (free >= bytes) return;
   platform::throw_io(ErrorInfo{.operation = operation,
                                .message = "the disk is too small; nothing was written",
@@ -196,7 +197,7 @@ JobFolder JobFolder::make(JobRequest const& request) {
     }
     if (!job.was_publishing()) {
       require_free(job.out_, request);
-      require_room(job.out_, job.work_, request.bytes);
+      require_room(job.out_, bytes_in(job.work_), request.bytes);
     }
   } catch (...) {
     // What can be resumed is left to be resumed.
@@ -205,6 +206,17 @@ JobFolder JobFolder::make(JobRequest const& request) {
   }
   CROSSRANK_CRASH_POINT("checkpoint.job.locked");
   return job;
+}
+
+void JobFolder::check(JobRequest const& request) {
+  std::error_code error;
+  auto folder = fs::absolute(request.out);
+  bool const there = fs::exists(folder, error);
+  // What does not exist will be made where its nearest parent is.
+  while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
+  auto const out = platform::Directory::open(folder, operation);
+  if (there) require_free(out, request);
+  require_room(out, 0, request.bytes);
 }
 
 JobFolder JobFolder::open(JobRequest const& request) {

@@ -31,6 +31,8 @@ class JobFolder {
   /// killed jobs left unless they are to be resumed. `UsageError` for an output that exists or a job that runs there
   /// now, `IoError` for a disk that is too small, before the first byte.
   [[nodiscard]] static JobFolder make(JobRequest const& request);
+  /// Refuses what `make` would refuse for the output folder as it stands, and makes nothing.
+  static void check(JobRequest const& request);
   /// For the ranks that did not make it.
   [[nodiscard]] static JobFolder open(JobRequest const& request);
   JobFolder(JobFolder&&) noexcept = default;

@@ -107,6 +107,7 @@ class ModelBuilder {
     kept.bytes = dense_bytes(kept.shape, kept.dtype);
     kept.twins.insert(kept.twins.end(), more.twins.begin(), more.twins.end());
     kept.inputs.insert(kept.inputs.end(), more.inputs.begin(), more.inputs.end());
+    kept.changes.insert(kept.changes.end(), more.changes.begin(), more.changes.end());
   }
 
   /// Rows of a narrower tensor that become parts of wider rows, `shift` bytes from their start.
@@ -124,7 +125,11 @@ class ModelBuilder {
       for (auto left = piece.run; left > 0;) {
         auto const inside = to % rows.old_row;
         auto const count = std::min(left, rows.old_row - inside);
-        Piece part{.from = piece.from, .run = count, .from_at = from, .from_stride = count, .add = piece.add};
+        Piece part = piece;
+        part.rows = 1;
+        part.run = count;
+        part.from_at = from;
+        part.from_stride = count;
         part.to_at = to / rows.old_row * rows.new_row + rows.shift + inside;
         part.to_stride = count;
         join(part, out);

@@ -9,8 +9,33 @@
 #include "workspace/checkpoint/add_to_ids.hpp"
 #include "workspace/checkpoint/read_runs.hpp"
 #include "workspace/checkpoint/reduce_values.hpp"
+#include "workspace/checkpoint/requantize.hpp"
 
 namespace crossrank::checkpoint {
+namespace {
+
+/// A shard whose stored values are requantized as they are read, in the shard's own order: whole blocks at a time.
+class ChangedSource final : public ShardSource {
+ public:
+  ChangedSource(ShardSource const& inner, Requantization const& change, std::size_t shard)
+      : inner_(inner), change_(change), shard_(shard) {}
+  [[nodiscard]] std::string const& name() const noexcept override { return inner_.name(); }
+  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return inner_.tensors(); }
+  [[nodiscard]] Json const& attributes() const noexcept override { return inner_.attributes(); }
+  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return inner_.bytes_on_disk(); }
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override {
+    inner_.read(tensor, offset, out);
+    change_.apply(shard_, offset, out);
+  }
+
+ private:
+  ShardSource const& inner_;
+  Requantization const& change_;
+  std::size_t shard_;
+};
+
+}  // namespace
+
 MergedSource::MergedSource(std::shared_ptr<MergeModel const> model) : model_(std::move(model)) {
   tensors_.reserve(model_->tensors.size());
   for (auto const& tensor : model_->tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.shape});
@@ -33,7 +58,12 @@ void MergedSource::read_piece(Piece const& piece, std::uint64_t offset, std::spa
   auto const end = piece.to_at + (piece.rows - 1) * piece.to_stride + piece.run;
   if (piece.to_at >= offset + out.size() || end <= offset) return;
   Runs const runs{piece.rows, piece.run, piece.from_at, piece.from_stride, piece.to_at, piece.to_stride};
-  read_runs(*model_->set.sources[piece.from.source], piece.from.tensor, runs, offset, out);
+  auto const& source = *model_->set.sources[piece.from.source];
+  if (piece.change != nullptr) {
+    read_runs(ChangedSource(source, *piece.change, piece.shard), piece.from.tensor, runs, offset, out);
+  } else {
+    read_runs(source, piece.from.tensor, runs, offset, out);
+  }
   add_to_ids(piece, offset, out);
 }
 

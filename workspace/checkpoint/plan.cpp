@@ -54,6 +54,10 @@ Json rule_json(PlannedTensor const& tensor) {
   }
   if (rule.kind == MergeKind::reduce) out["op"] = op_name(rule.op);
   if (rule.ep_axis >= 0) out["ep_axis"] = rule.ep_axis;
+  if (!tensor.changes.empty()) {
+    out["changes"] = Json::array();
+    for (auto const& change : tensor.changes) out["changes"].push_back(change->to_json());
+  }
   if (!rule.reason.empty()) out["reason"] = rule.reason;
   return out;
 }
@@ -106,7 +110,7 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
   std::optional<std::filesystem::path> rule_file;
   if (!options.rules.empty()) rule_file = options.rules;
   if (set.sources.size() > 1 || rule_file) {
-    auto const book = RuleBook::make(set, rule_file);
+    auto const book = RuleBook::make(set, rule_file, options.policy);
     state->rules = book.to_json();
     state->model = std::make_shared<MergeModel const>(
         plan_merge(std::move(set), [&book](std::string_view name, std::span<SourceTensor const* const> tensors) {
@@ -189,7 +193,8 @@ MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& 
                     .tp = inputs.value("tp", 0),
                     .pp = inputs.value("pp", 0),
                     .ep = inputs.value("ep", 0),
-                    .pattern = inputs.value("pattern", std::string())});
+                    .pattern = inputs.value("pattern", std::string()),
+                    .policy = static_cast<ScalePolicy>(std::clamp(inputs.value("policy", 0), 0, 2))});
   auto const wanted = saved.value("hash", std::string());
   if (codec::to_hex(plan.hash()) != wanted) {
     throw FormatError({.operation = operation,
@@ -207,6 +212,14 @@ std::uint64_t MergePlan::hash() const { return require(state_).hash; }
 std::uint64_t MergePlan::bytes() const { return require(state_).model->bytes; }
 MergePlan::State const& MergePlan::state() const { return require(state_); }
 
+std::vector<Requantized> MergePlan::requantized() const {
+  std::vector<Requantized> changed;
+  for (auto const& tensor : require(state_).model->tensors) {
+    for (auto const& change : tensor.changes) changed.push_back({tensor.name, change->bound()});
+  }
+  return changed;
+}
+
 std::vector<std::string> MergePlan::tensors() const {
   std::vector<std::string> names;
   for (auto const& tensor : require(state_).model->tensors) names.push_back(tensor.name);
@@ -222,6 +235,7 @@ std::string MergePlan::explain(std::string_view name) const {
   auto text = tensor.name + ": " + std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) + ", " +
               std::to_string(tensor.bytes) + " bytes\n" + "rule: " + rule_json(tensor).dump() + "\n";
   for (auto const& piece : tensor.pieces) text += piece_text(model, piece);
+  for (auto const& change : tensor.changes) text += "  requantized: " + change->bound() + "\n";
   if (tensor.rule.kind == MergeKind::reduce) {
     for (auto const& input : tensor.inputs) text += "  one value of " + model.set.sources[input.source]->name() + "\n";
   }
@@ -242,7 +256,8 @@ Json MergePlan::to_json() const {
              {"tp", state.options.tp},
              {"pp", state.options.pp},
              {"ep", state.options.ep},
-             {"pattern", state.options.pattern}}}};
+             {"pattern", state.options.pattern},
+             {"policy", static_cast<int>(state.options.policy)}}}};
   out.update(substance(*state.model, state.rules));
   return out;
 }

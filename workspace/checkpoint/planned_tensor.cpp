@@ -155,6 +155,8 @@ class Concatenation {
     piece.to_at = bytes(to, shard);
     piece.to_stride = bytes(length_, shard);
     piece.add = out_.rule.add_per_rank * static_cast<std::int64_t>(shard);
+    piece.change = out_.rule.requantization.get();
+    piece.shard = static_cast<std::uint32_t>(shard);
     if (piece.run == piece.from_stride && piece.run == piece.to_stride) {
       piece.run *= piece.rows;
       piece.rows = 1;
@@ -234,6 +236,7 @@ PlannedTensor plan_tensor(ShardGroup const& group, MergeRule rule) {
   out.rule = std::move(rule);
   out.dtype = group.shards.front()->dtype;
   out.inputs = group.places;
+  if (out.rule.requantization) out.changes.push_back(out.rule.requantization);
   switch (out.rule.kind) {
     case MergeKind::replicate: plan_replicas(group, out); break;
     case MergeKind::concat: plan_concat(group, out); break;

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,7 +30,9 @@ struct Piece {
   std::uint64_t from_stride = 0;  ///< between the starts of two runs there
   std::uint64_t to_at = 0;
   std::uint64_t to_stride = 0;
-  std::int64_t add = 0;  ///< added to each I32 of the piece
+  std::int64_t add = 0;                    ///< added to each I32 of the piece
+  Requantization const* change = nullptr;  ///< of the input's stored values, before they go to the output
+  std::uint32_t shard = 0;                 ///< as the change counts shards
 };
 
 /// Bytes that an input holds once more and that must be equal to those of another; the same runs in both.
@@ -52,7 +55,8 @@ struct PlannedTensor {
   MergeRule rule{};
   std::vector<Piece> pieces{};     ///< replicate and concat: cover the tensor exactly once
   std::vector<TensorAt> inputs{};  ///< of all tensor-parallel ranks, in their order
-  std::vector<Twin> twins{};       ///< compared before anything is written, or while it is
+  std::vector<std::shared_ptr<Requantization const>> changes{};  ///< that pieces point to
+  std::vector<Twin> twins{};  ///< compared before anything is written, or while it is
 };
 
 /// One tensor-parallel group's view of a tensor: `shards[t]` is null where rank t has none.

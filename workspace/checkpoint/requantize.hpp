@@ -6,18 +6,12 @@
 #include <string>
 #include <vector>
 
+#include <crossrank/checkpoint.hpp>
 #include <crossrank/json.hpp>
 
 #include "workspace/checkpoint/shard_source.hpp"
 
 namespace crossrank::checkpoint {
-
-/// What to do where the ranks' scales of one layer differ.
-enum class ScalePolicy : std::uint8_t {
-  exact,       ///< they must agree
-  rescale,     ///< one common scale; what it multiplies is scaled and rounded once
-  requantize,  ///< one common scale; packed blocks are unpacked and quantized anew
-};
 
 /// What happens to stored values when their rank's scale gives way to a common one.
 enum class RequantizeKernel : std::uint8_t {

@@ -7,20 +7,20 @@
 #include <string>
 #include <vector>
 
-#include "workspace/checkpoint/merge_rule.hpp"
 #include "workspace/checkpoint/planned_tensor.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
+#include "workspace/checkpoint/split_rule.hpp"
 
 namespace crossrank::checkpoint {
 
-/// How ranks would merge the shards that a whole tensor is to be cut into.
-using CutFor = std::function<MergeRule(SourceTensor const& whole)>;
+/// How a whole tensor, one of the source's own descriptions, is cut.
+using CutFor = std::function<SplitRule(SourceTensor const& whole)>;
 
-/// What one tensor-parallel rank of `tp` gets of a whole model, read through its source: the inverse of a merge.
+/// What one tensor-parallel rank gets of a whole model, read through its source: the inverse of a merge.
 class SplitSource final : public ShardSource {
  public:
-  /// `FormatError` where a tensor cannot be cut into that many equal pieces.
-  SplitSource(std::shared_ptr<ShardSource const> whole, int rank, int tp, CutFor const& cut_for);
+  /// `FormatError` where a cut would fall inside a byte; what `cut_for` throws.
+  SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t rank, CutFor const& cut_for);
 
   [[nodiscard]] std::string const& name() const noexcept override { return name_; }
   [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
@@ -29,12 +29,18 @@ class SplitSource final : public ShardSource {
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:
-  void add_cut(std::size_t tensor, MergeRule const& rule, int rank, int tp);
+  /// Where a shard's tensor comes from.
+  struct Cut {
+    std::vector<Piece> pieces{};
+    int set_element = -1;  ///< an unpacked shape: this element is `value`
+    std::int64_t value = 0;
+  };
+  [[nodiscard]] std::vector<Piece> cut_pieces(std::uint32_t tensor, SplitRule const& rule, std::size_t rank) const;
 
   std::shared_ptr<ShardSource const> whole_;
   std::string name_;
   std::vector<SourceTensor> tensors_{};
-  std::vector<std::vector<Piece>> pieces_{};  ///< of each tensor
+  std::vector<Cut> cuts_{};  ///< of each tensor
   Json attributes_ = Json::object();
 };
 

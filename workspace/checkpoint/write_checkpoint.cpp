@@ -8,7 +8,6 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/file_pool.hpp"
-#include "workspace/checkpoint/job_folder.hpp"
 #include "workspace/checkpoint/output_job.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/team.hpp"
@@ -49,12 +48,7 @@ void stage(ExtraFile const& extra, platform::Directory const& work) {
 /// What one job does on this rank, from the folder's making to its removal.
 class Writing {
  public:
-  Writing(Collective const& world, WriteRequest const& request) : world_(world), request_(request) {
-    job_.out = request.out;
-    job_.id = request.id;
-    job_.force = request.force;
-    job_.resume = request.resume;
-  }
+  Writing(Collective const& world, WriteRequest const& request) : world_(world), request_(request) {}
 
   Summary run() {
     auto const started = Clock::now();
@@ -82,21 +76,12 @@ class Writing {
   /// Makes the folder; whether a killed job had begun to publish, so that only that is left to do.
   bool prepare() {
     agree(world_, request_.operation, [&] {
-      if (world_.rank() != 0) return;
-      for (auto const& file : request_.files) {
-        job_.names.push_back(file.name);
-        job_.bytes += file.bytes;
-      }
-      for (auto const& extra : request_.extras) {
-        job_.names.push_back(extra.name);
-        job_.bytes += size_of(extra);
-      }
-      folder_.emplace(JobFolder::make(job_));
+      if (world_.rank() == 0) folder_.emplace(JobFolder::make(job_request(request_)));
     });
     std::array<std::uint64_t, 1> publishing{world_.rank() == 0 && folder_->was_publishing() ? 1U : 0U};
     if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(publishing), ReduceOp::max);
     agree(world_, request_.operation, [&] {
-      if (world_.rank() != 0) folder_.emplace(JobFolder::open(job_));
+      if (world_.rank() != 0) folder_.emplace(JobFolder::open({.out = request_.out, .id = request_.id}));
     });
     return publishing[0] != 0;
   }
@@ -128,7 +113,6 @@ class Writing {
 
   Collective const& world_;
   WriteRequest const& request_;
-  JobRequest job_{};
   std::optional<JobFolder> folder_{};
 };
 
@@ -145,6 +129,19 @@ bool replace_size(Json& object, std::initializer_list<char const*> keys, int val
 }
 
 }  // namespace
+
+JobRequest job_request(WriteRequest const& request) {
+  JobRequest job{.out = request.out, .id = request.id, .force = request.force, .resume = request.resume};
+  for (auto const& file : request.files) {
+    job.names.push_back(file.name);
+    job.bytes += file.bytes;
+  }
+  for (auto const& extra : request.extras) {
+    job.names.push_back(extra.name);
+    job.bytes += size_of(extra);
+  }
+  return job;
+}
 
 Summary write_checkpoint(Collective const& world, WriteRequest const& request) { return Writing(world, request).run(); }
 

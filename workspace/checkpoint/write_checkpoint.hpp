@@ -5,6 +5,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
+#include "workspace/checkpoint/job_folder.hpp"
 #include "workspace/checkpoint/open_sources.hpp"
 #include "workspace/checkpoint/output_layout.hpp"
 
@@ -30,6 +31,9 @@ struct WriteRequest {
   std::function<void(Progress const&)> on_progress{};
   std::stop_token stop{};
 };
+
+/// The request as the job's folder wants it. `IoError` for an extra that cannot be read.
+[[nodiscard]] JobRequest job_request(WriteRequest const& request);
 
 /// Writes all files, each by its owner, and publishes them together: the whole of what `consolidate` promises about
 /// durability, failures and clean-up. Collective.

@@ -1,0 +1,85 @@
+#include "workspace/checkpoint/output_plan.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/job_folder.hpp"
+#include "workspace/checkpoint/merged_source.hpp"
+#include "workspace/checkpoint/output_layout.hpp"
+#include "workspace/checkpoint/plan_state.hpp"
+#include "workspace/checkpoint/require_elsewhere.hpp"
+#include "workspace/checkpoint/rule_book.hpp"
+#include "workspace/checkpoint/split_source.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// The plan's result as a set of one source, which the rules then cut.
+ShardSet as_whole(MergePlan::State const& state) {
+  ShardSet set;
+  set.sources.push_back(std::make_shared<MergedSource>(state.model));
+  set.places.emplace_back();
+  set.config = state.model->set.config;
+  set.quantization = state.model->set.quantization;
+  return set;
+}
+
+template <class Options>
+void take_options(WriteRequest& request, Options const& options) {
+  request.force = options.force;
+  request.resume = options.resume;
+  request.read_back = options.read_back;
+  request.threads = options.threads;
+  request.on_progress = options.on_progress;
+  request.stop = options.stop;
+}
+
+}  // namespace
+
+WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path const& out,
+                                 ConsolidateOptions const& options, int ranks) {
+  auto const& state = plan.state();
+  WriteRequest request{.operation = "consolidate", .out = out};
+  require_elsewhere(request.operation, state.shards, out);
+  auto const source = std::make_shared<MergedSource>(state.model);
+  auto const limit = options.single_file ? 0 : options.max_shard_bytes;
+  request.id = job_id(state, "consolidate " + std::to_string(limit));
+  request.files = lay_out_model(source, {.max_file_bytes = limit, .ranks = ranks});
+  request.extras = extra_files(state.model->set, 1, request.files.size() > 1 ? make_index(request.files) : Json());
+  take_options(request, options);
+  return request;
+}
+
+WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& out, SplitOptions const& options,
+                           int ranks) {
+  auto const& state = plan.state();
+  WriteRequest request{.operation = "split", .out = out};
+  require_elsewhere(request.operation, state.shards, out);
+  if (options.tp < 1) {
+    throw UsageError(
+        {.operation = request.operation, .message = "no ranks to split for", .got = std::to_string(options.tp)});
+  }
+  auto const set = as_whole(state);
+  auto const& rules = options.rules.empty() ? state.options.rules : options.rules;
+  std::optional<std::filesystem::path> rule_file;
+  if (!rules.empty()) rule_file = rules;
+  auto const book = RuleBook::make(set, rule_file);
+  auto const cut_for = [&](SourceTensor const& whole) { return book.split_for(whole.name, whole, options.tp); };
+  for (int rank = 0; rank < options.tp; ++rank) {
+    auto const source = std::make_shared<SplitSource>(set.sources.front(), static_cast<std::size_t>(rank), cut_for);
+    request.files.push_back(lay_out_file(source, "rank" + std::to_string(rank) + ".safetensors"));
+  }
+  assign_owners(request.files, ranks);
+  auto const text = book.to_json().dump(-1, ' ', false, Json::error_handler_t::replace);
+  request.id = job_id(state, "split " + std::to_string(options.tp) + text);
+  request.extras = extra_files(state.model->set, options.tp, Json());
+  take_options(request, options);
+  return request;
+}
+
+void check_output(WriteRequest const& request) { JobFolder::check(job_request(request)); }
+
+}  // namespace crossrank::checkpoint
