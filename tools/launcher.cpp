@@ -20,6 +20,7 @@
 #include "tools/job_processes.hpp"
 #include "tools/job_verdict.hpp"
 #include "tools/line_prefixer.hpp"
+#include "tools/orphan_guard.hpp"
 #include "tools/output_queue.hpp"
 #include "tools/rank_process.hpp"
 #include "tools/signal_inbox.hpp"
@@ -72,9 +73,10 @@ class Launch {
   void say(std::string const& sentence);
 
   LaunchOptions const& options_;
+  JobEnvironment job_;
+  OrphanGuard guard_;  // before what follows: it keeps our signals, and is no orphan of ours
   SignalInbox signals_;
   JobProcesses processes_;
-  JobEnvironment job_;
   Clock::time_point const started_ = Clock::now();
   OutputQueue out_{STDOUT_FILENO};
   OutputQueue err_{STDERR_FILENO};
@@ -92,7 +94,7 @@ class Launch {
 };
 
 Launch::Launch(LaunchOptions const& options)
-    : options_(options), job_{.job_id = random_job_id(), .world_size = options.ranks} {}
+    : options_(options), job_{.job_id = random_job_id(), .world_size = options.ranks}, guard_(job_.job_id) {}
 
 int Launch::run() {
   start_all();
@@ -133,6 +135,7 @@ bool Launch::start(int number, int input) {
       start_rank(options_.program, number, job_, {.in = input, .out = out[1], .err = err[1]}, signals_.original_mask());
   if (rank.failure == 0) {
     processes_.add(rank.pid);
+    guard_.watch(rank.pid);
     ranks_.push_back({.number = number, .pid = rank.pid});
     return true;
   }
@@ -239,6 +242,7 @@ void Launch::take_exits() {
                   .after = std::chrono::duration_cast<milliseconds>(Clock::now() - started_),
                   .asked = asked});
     ranks_.erase(rank);  // its number may come back as another process
+    if (::kill(-reaped.pid, 0) != 0 && errno == ESRCH) guard_.forget(reaped.pid);
     if (verdict_.failed()) end_soon();
   }
   // All ranks have ended: what they left running has no work any more.

@@ -11,6 +11,7 @@
 #include "lib/codec/checksum.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/directory.hpp"
+#include "lib/platform/guarded_call.hpp"
 #include "lib/platform/io_error.hpp"
 #include "workspace/mount_text.hpp"
 #include "workspace/state_file.hpp"
@@ -31,6 +32,27 @@ std::string identity_text(Announcement const& file) {
   return std::to_string(file.bytes) + " bytes with header checksum " + codec::to_hex(file.digest);
 }
 
+/// The state, or what was there instead.
+struct Finding {
+  std::optional<RankState> state{};
+  std::string seen{};
+};
+
+Finding look_at(std::filesystem::path const& path, Announcement const& announced, OnProgress on_progress) {
+  auto const name = announced.file.name();
+  auto const directory = platform::Directory::open(path, operation_name());
+  auto fd = directory.open_file(name, operation_name());
+  if (!fd) return {.seen = "no file of that name"};
+  struct stat status {};
+  if (platform::system().fstat(fd->get(), &status) != 0)
+    platform::throw_io(operation_name() + ": fstat", directory.path_of(name), errno);
+  if (static_cast<std::uint64_t>(status.st_size) != announced.bytes)
+    return {.seen = std::to_string(status.st_size) + " bytes"};
+  StateFileReader const reader(std::move(*fd), announced.file, directory.path_of(name), std::move(on_progress));
+  if (reader.identity().digest != announced.digest) return {.seen = identity_text(reader.identity())};
+  return {.state = reader.read()};
+}
+
 /// One reader's attempts at one file.
 class AnnouncedRead {
  public:
@@ -47,19 +69,20 @@ class AnnouncedRead {
 
  private:
   std::optional<RankState> attempt() {
-    auto const name = announced_.file.name();
     try {
-      auto const directory = platform::Directory::open(directory_, operation_name());
-      auto fd = directory.open_file(name, operation_name());
-      if (!fd) return unseen("no file of that name");
-      struct stat status {};
-      if (platform::system().fstat(fd->get(), &status) != 0)
-        platform::throw_io(operation_name() + ": fstat", directory.path_of(name), errno);
-      if (static_cast<std::uint64_t>(status.st_size) != announced_.bytes)
-        return unseen(std::to_string(status.st_size) + " bytes");
-      StateFileReader const reader(std::move(*fd), announced_.file, directory.path_of(name));
-      if (reader.identity().digest != announced_.digest) return unseen(identity_text(reader.identity()));
-      return reader.read();
+      // By value: an attempt that does not end is left behind, and outlives this object.
+      auto look = [directory = directory_, announced = announced_,
+                   on_progress = patience_.on_progress](platform::GuardedCall& call) {
+        return look_at(directory, announced, [&] {
+          call.step();
+          if (on_progress) on_progress();
+        });
+      };
+      auto finding = platform::guarded_call(
+          std::move(look), {.limit = patience_.standstill, .between = patience_.between, .what = operation_name()});
+      if (!finding) no_answer();
+      if (!finding->state) return unseen(std::move(finding->seen));
+      return std::move(finding->state);
     } catch (IoError const& error) {
       // ESTALE: what we had open is gone on the server; EIO: the server failed once. Both may pass with a fresh open.
       bool const passing = error.system_errno() == ESTALE || error.system_errno() == EIO;
@@ -84,6 +107,10 @@ class AnnouncedRead {
     }
   }
 
+  [[noreturn]] void no_answer() const {
+    fail_unanswered(operation_name(), directory_ / announced_.file.name(), patience_.standstill);
+  }
+
   [[noreturn]] void not_visible() const {
     auto const seconds = std::chrono::duration<double>(patience_.limit).count();
     throw IoError(ErrorInfo{.operation = operation_name(),
@@ -105,6 +132,15 @@ class AnnouncedRead {
 };
 
 }  // namespace
+
+void fail_unanswered(std::string operation, std::filesystem::path const& path, std::chrono::nanoseconds waited) {
+  auto const seconds = std::chrono::duration<double>(waited).count();
+  platform::throw_io({.operation = std::move(operation),
+                      .message = "the file system did not answer for " + std::to_string(seconds) + " s",
+                      .resource = path.string(),
+                      .remedy = "look at the server of this mount; a process that has left calls behind ends as usual"},
+                     ETIMEDOUT);
+}
 
 RankState read_announced(std::filesystem::path const& directory, Announcement const& announced,
                          ReadPatience const& patience) {

@@ -12,8 +12,8 @@
 namespace crossrank::workspace {
 namespace {
 
-std::string reason_to_keep(platform::Directory const& directory, std::string const& name, bool force) {
-  switch (probe_writer(directory, name)) {
+std::string reason_to_keep(Writer writer, bool force) {
+  switch (writer) {
     case Writer::dead: return {};
     case Writer::alive: return "its writer is alive";
     case Writer::unknown: break;
@@ -32,7 +32,9 @@ std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path, Clea
     struct stat status {};
     if (!ours || platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
     CleanedFile file{.name = std::move(name), .bytes = static_cast<std::uint64_t>(status.st_size)};
-    file.why = S_ISREG(status.st_mode) ? reason_to_keep(directory, file.name, options.force) : "not a regular file";
+    // Held until the name is gone: a writer that has just made the file sees that it is lost, and makes another.
+    auto const probe = S_ISREG(status.st_mode) ? probe_writer(directory, file.name) : Probe{};
+    file.why = S_ISREG(status.st_mode) ? reason_to_keep(probe.writer, options.force) : "not a regular file";
     if (file.why.empty()) {
       try {
         if (!options.dry_run) (void)directory.remove(file.name, operation);

@@ -7,11 +7,15 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/platform/guarded_call.hpp"
+#include "workspace/announced_read.hpp"
 #include "workspace/medium.hpp"
 #include "workspace/nfs_medium.hpp"
 
 namespace crossrank::workspace {
 namespace {
+
+using platform::GuardedCall;
 
 void hand_over(RankState state, Collector& collector) {
   collector.expect(state.weights.size());
@@ -20,6 +24,24 @@ void hand_over(RankState state, Collector& collector) {
 }
 
 class FileMedium final : public Medium {
+ private:
+  static void forget(NFSWorkspace workspace, bool own, std::optional<Announcement> const& announced) {
+    if (own) {
+      workspace.clean();
+    } else if (announced) {
+      workspace.medium()->abandon(*announced);
+    }
+  }
+
+  /// `body` in a thread of its own, away from which this rank goes when the file system does not answer.
+  template <class Body>
+  auto guarded(Body body) {
+    auto result = platform::guarded_call(std::move(body), {.limit = patience_.timeout, .what = "NFSWorkspace"});
+    stuck_ = !result;
+    if (stuck_) fail_unanswered("NFSWorkspace", workspace_.path(), patience_.timeout);
+    return *std::move(result);
+  }
+
  public:
   FileMedium(std::shared_ptr<node::Group> group, NFSWorkspace workspace, bool own, spi::Patience const& patience)
       : group_(std::move(group)), workspace_(std::move(workspace)), own_(own), patience_(patience) {}
@@ -28,8 +50,15 @@ class FileMedium final : public Medium {
     StateDict weights;
     weights.reserve(contribution.tensors.size());
     for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
-    announced_ =
-        workspace_.medium()->write_announced(contribution.config == nullptr ? Json() : *contribution.config, weights);
+    announced_ = guarded([workspace = workspace_, own = own_, group = group_, weights = std::move(weights),
+                          config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
+      auto const announced = workspace.medium()->write_announced(config, weights, [&] {
+        call.step();
+        group->progress();
+      });
+      if (call.was_left()) forget(workspace, own, announced);
+      return announced;
+    });
     static_assert(sizeof(Announcement) <= node::Arrival::inline_bytes);
     post.inlined = std::as_bytes(std::span(&*announced_, 1));
   }
@@ -47,30 +76,37 @@ class FileMedium final : public Medium {
     }
     std::memcpy(&announced, bytes.data(), sizeof announced);
     ReadPatience const patience{.limit = std::max<std::chrono::nanoseconds>(least_patience, patience_.timeout / 4),
-                                .between = [this] {
-                                  group_->progress();
-                                  group_->throw_if_failed("receive");
-                                }};
+                                .between =
+                                    [this] {
+                                      group_->progress();
+                                      group_->throw_if_failed("receive");
+                                    },
+                                .standstill = patience_.timeout,
+                                .on_progress = [group = group_] { group->progress(); }};
     hand_over(workspace_.medium()->read_announced(announced, patience), collector);
   }
 
   void decline(int, node::Arrival const&) noexcept override {}
 
   void finish() override {
-    if (own_) {
-      workspace_.clean();
-    } else if (announced_) {
-      workspace_.medium()->retire(*announced_);
-    }
+    if (stuck_ || (!own_ && !announced_)) return;
+    static_cast<void>(guarded([workspace = workspace_, own = own_, announced = announced_](GuardedCall&) mutable {
+      if (own) {
+        workspace.clean();
+      } else {
+        workspace.medium()->retire(*announced);
+      }
+      return true;
+    }));
   }
 
   void give_up() noexcept override {
+    if (stuck_ || (!own_ && !announced_)) return;
     try {
-      if (own_) {
-        workspace_.clean();
-      } else if (announced_) {
-        workspace_.medium()->abandon(*announced_);
-      }
+      static_cast<void>(guarded([workspace = workspace_, own = own_, announced = announced_](GuardedCall&) {
+        forget(workspace, own, announced);
+        return true;
+      }));
     } catch (
         Error const&) {  // the error that ended the range is already on its way; `crossrank clean` removes what stays
     }
@@ -85,6 +121,7 @@ class FileMedium final : public Medium {
   bool own_;
   spi::Patience patience_;
   std::optional<Announcement> announced_{};
+  bool stuck_ = false;  ///< a call was left behind: another one would stand still too
 };
 
 }  // namespace
@@ -92,8 +129,13 @@ class FileMedium final : public Medium {
 std::unique_ptr<Medium> nfs_medium(std::shared_ptr<node::Group> group, int global_rank, GatherOptions const& options,
                                    spi::Patience const& patience) {
   bool const own = !options.workspace_path.empty();
-  auto workspace = own ? NFSWorkspace(options.workspace_path, {.rank = global_rank}) : *options.workspace->nfs();
-  return std::make_unique<FileMedium>(std::move(group), std::move(workspace), own, patience);
+  auto open = [path = options.workspace_path, rank = global_rank](GuardedCall&) {
+    return NFSWorkspace(path, {.rank = rank});
+  };
+  auto workspace = own ? platform::guarded_call(open, {.limit = patience.timeout, .what = "NFSWorkspace"})
+                       : std::optional(*options.workspace->nfs());
+  if (!workspace) fail_unanswered("NFSWorkspace", options.workspace_path, patience.timeout);
+  return std::make_unique<FileMedium>(std::move(group), *std::move(workspace), own, patience);
 }
 
 }  // namespace crossrank::workspace

@@ -1,6 +1,7 @@
 #include "workspace/liveness.hpp"
 
 #include <cerrno>
+#include <utility>
 
 #include <sys/file.h>
 
@@ -22,12 +23,12 @@ platform::Fd hold_file(platform::Directory const& directory, std::string const& 
   return fd;
 }
 
-Writer probe_writer(platform::Directory const& directory, std::string const& name) noexcept {
+Probe probe_writer(platform::Directory const& directory, std::string const& name) noexcept {
   // open for writing: NFS makes flock a byte-range lock, and an exclusive one of those needs it
-  auto const fd = open_quietly(directory, name, O_RDWR);
-  if (!fd) return Writer::unknown;
-  if (platform::system().flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return Writer::dead;
-  return errno == EWOULDBLOCK ? Writer::alive : Writer::unknown;
+  auto fd = open_quietly(directory, name, O_RDWR);
+  if (!fd) return {};
+  if (platform::system().flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return {Writer::dead, std::move(fd)};
+  return {errno == EWOULDBLOCK ? Writer::alive : Writer::unknown, platform::Fd()};
 }
 
 }  // namespace crossrank::workspace

@@ -13,8 +13,13 @@ enum class Writer : std::uint8_t { dead, alive, unknown };
 /// where the file system has no locks; then nobody can tell, and nobody is told.
 [[nodiscard]] platform::Fd hold_file(platform::Directory const& directory, std::string const& name) noexcept;
 
+struct Probe {
+  Writer writer = Writer::unknown;
+  platform::Fd hold{};  ///< of a dead writer's file: while it is held, nobody begins to write a file of that name
+};
+
 /// Asks by trying for the exclusive lock, which every live writer prevents. `unknown` where the file cannot be opened
-/// for writing or the file system has no locks.
-[[nodiscard]] Writer probe_writer(platform::Directory const& directory, std::string const& name) noexcept;
+/// for writing or the file system has no locks. Who removes the file does so under the lock.
+[[nodiscard]] Probe probe_writer(platform::Directory const& directory, std::string const& name) noexcept;
 
 }  // namespace crossrank::workspace

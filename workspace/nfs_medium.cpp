@@ -11,7 +11,6 @@
 #include "workspace/announced_read.hpp"
 #include "workspace/liveness.hpp"
 #include "workspace/modelopt_file.hpp"
-#include "workspace/state_file.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -70,7 +69,8 @@ void NfsMedium::remove_left_by_others(Directory const& directory, std::string co
   auto const files = files_of_rank(directory.names(operation), *rank_);
   auto const remove = [&](std::string const& name, StateFile const& file) {
     if (is_of_this_process(file)) return;
-    if (probe_writer(directory, name) == Writer::alive) {
+    auto const probe = probe_writer(directory, name);  // holds off a writer that begins until the name is gone
+    if (probe.writer == Writer::alive) {
       log_event(LogLevel::warning, "another live process writes for this rank in this directory",
                 {{"file", directory.path_of(name)}});
     } else {
@@ -83,7 +83,7 @@ void NfsMedium::remove_left_by_others(Directory const& directory, std::string co
 
 void NfsMedium::write(Json const& config, StateDict const& weights) {
   if (format_ == StateFormat::safetensors) {
-    (void)publish(config, weights, false);
+    (void)publish(config, weights, false, {});
     return;
   }
   auto const rank = writing_rank("NFSWorkspace.write");
@@ -92,20 +92,21 @@ void NfsMedium::write(Json const& config, StateDict const& weights) {
   torch_written_ = true;
 }
 
-Announcement NfsMedium::write_announced(Json const& config, StateDict const& weights) {
+Announcement NfsMedium::write_announced(Json const& config, StateDict const& weights, OnProgress const& on_progress) {
   if (format_ == StateFormat::torch) {
     throw UsageError(ErrorInfo{.operation = "NFSWorkspace.write",
                                .message = "this workspace writes torch archives, which a range cannot announce",
                                .resource = path_.string(),
                                .remedy = "give the range a workspace with StateFormat::safetensors"});
   }
-  return publish(config, weights, true);
+  return publish(config, weights, true, on_progress);
 }
 
-Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bool announced) {
+Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bool announced,
+                                OnProgress const& on_progress) {
   auto const file = next_state_file(writing_rank("NFSWorkspace.write"));
   auto const directory = Directory::open(path_, "NFSWorkspace.write");
-  auto written = write_state_file(directory, file, config, weights);
+  auto written = write_state_file(directory, file, config, weights, on_progress);
   std::lock_guard const lock(mutex_);
   published_.push_back({.file = file, .hold = std::move(written.hold), .announced = announced});
   remove_published(directory,

@@ -13,6 +13,7 @@
 #include "lib/platform/directory.hpp"
 #include "workspace/announcement.hpp"
 #include "workspace/read_patience.hpp"
+#include "workspace/state_file.hpp"
 
 namespace crossrank::workspace {
 
@@ -32,7 +33,8 @@ class NfsMedium {
   /// Publishes a file that any reader may take; the two newest stay.
   void write(Json const& config, StateDict const& weights);
   /// Publishes a file for a range, which keeps it until `retire` or `abandon`.
-  [[nodiscard]] Announcement write_announced(Json const& config, StateDict const& weights);
+  [[nodiscard]] Announcement write_announced(Json const& config, StateDict const& weights,
+                                             OnProgress const& on_progress = {});
   /// The range that announced it is closed on all ranks: what is older and kept by nobody goes.
   void retire(Announcement const& announced);
   /// The range failed: the file no longer counts as kept, and nothing goes yet.
@@ -53,7 +55,7 @@ class NfsMedium {
   };
 
   [[nodiscard]] int writing_rank(char const* operation) const;
-  Announcement publish(Json const& config, StateDict const& weights, bool announced);
+  Announcement publish(Json const& config, StateDict const& weights, bool announced, OnProgress const& on_progress);
   void remove_left_by_others(platform::Directory const& directory, std::string const& operation) const;
   void remove_published(platform::Directory const& directory, std::function<bool(Published const&)> const& wanted);
 

@@ -7,7 +7,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/storage.hpp>
 
-#include "lib/codec/config_json.hpp"
+#include "lib/codec/config_tree.hpp"
 #include "lib/codec/tensor_table.hpp"
 #include "lib/node/bulk_copy.hpp"
 #include "lib/platform/crash_point.hpp"
@@ -132,7 +132,7 @@ Publication publish(node::NodeDomain& domain, Contribution const& contribution, 
                     Inline small) {
   Publication publication;
   auto const layout = lay_out(domain, contribution, publication.resident);
-  auto const config = contribution.config == nullptr ? std::string() : codec::encode_config(*contribution.config);
+  auto const config = contribution.config == nullptr ? std::string() : codec::encode_config_tree(*contribution.config);
   codec::TableInput const table{config, layout.entries};
   auto const table_bytes = codec::encoded_size(table);
   if (small == Inline::allowed && layout.data_bytes == 0 && fits_line(domain, publication, table_bytes)) {
@@ -277,7 +277,8 @@ bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at,
   auto const parts = open_payload(at);
   Rest rest(*domain, at, how, parts.table.entries);
   collector.expect(parts.table.entries.size());
-  if (!parts.table.config.empty()) collector.config(codec::decode_config(parts.table.config));
+  if (!parts.table.config.empty())
+    collector.config(codec::decode_config_tree(std::as_bytes(std::span(parts.table.config))));
   auto const data_offset = static_cast<std::size_t>(parts.data.data() - at.payload.data());
   for (auto const& entry : parts.table.entries) {
     if (!entry.present) {

@@ -189,7 +189,12 @@ void RangeSession::close() {
   Collective::Turn const turn(collective_, operation_);
   leave_user_code();
   decline_rest();
-  if (lazy_ && !is_receiver_) return;
+  if (lazy_ && !is_receiver_) {
+    // Nobody waits here, but what is known is said.
+    auto const end = round_ + 1;
+    if (group_->look(end) == node::Outcome::passed_failed) throw group_->remote_error(end, operation_);
+    return;
+  }
   try {
     CROSSRANK_CRASH_POINT("workspace.range.closing");
     auto const end = group_->post_close(round_, range_, patience_);

@@ -1,5 +1,6 @@
 #include "workspace/state_file.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <utility>
@@ -16,16 +17,19 @@
 namespace crossrank::workspace {
 namespace {
 
+/// How much is moved at a time, so that who waits sees that something moves.
+constexpr std::size_t piece = std::size_t{16} << 20;
+
 /// Gathers small neighbours, so that ten thousand scalars are not ten thousand system calls.
 class GatheringSink final : public codec::ByteSink {
  public:
-  explicit GatheringSink(platform::AtomicFile& file) : file_(file) {}
+  GatheringSink(platform::AtomicFile& file, OnProgress const& on_progress) : file_(file), on_progress_(on_progress) {}
 
   void write_at(std::uint64_t offset, std::span<std::byte const> from) override {
     if (from.size() >= small || offset != gathered_at_ + gathered_.size() || gathered_.size() + from.size() > room)
       flush();
     if (from.size() >= small) {
-      file_.write_at(offset, from);
+      write_pieces(offset, from);
       return;
     }
     if (gathered_.empty()) gathered_at_ = offset;
@@ -33,7 +37,7 @@ class GatheringSink final : public codec::ByteSink {
   }
 
   void flush() {
-    if (!gathered_.empty()) file_.write_at(gathered_at_, gathered_);
+    if (!gathered_.empty()) write_pieces(gathered_at_, gathered_);
     gathered_.clear();
   }
 
@@ -41,9 +45,36 @@ class GatheringSink final : public codec::ByteSink {
   static constexpr std::size_t small = std::size_t{64} << 10;
   static constexpr std::size_t room = std::size_t{1} << 20;
 
+  void write_pieces(std::uint64_t offset, std::span<std::byte const> from) {
+    for (std::size_t done = 0; done < from.size(); done += piece) {
+      file_.write_at(offset + done, from.subspan(done, std::min(piece, from.size() - done)));
+      if (on_progress_) on_progress_();
+    }
+  }
+
   platform::AtomicFile& file_;
+  OnProgress const& on_progress_;
   std::vector<std::byte> gathered_{};
   std::uint64_t gathered_at_ = 0;
+};
+
+/// An open file whose reader tells how it gets on.
+class SteppingSource final : public codec::ByteSource {
+ public:
+  SteppingSource(std::string const& path, int fd, OnProgress on_progress)
+      : file_(path, fd), on_progress_(std::move(on_progress)) {}
+  [[nodiscard]] std::string const& name() const noexcept override { return file_.name(); }
+  [[nodiscard]] std::uint64_t size() const noexcept override { return file_.size(); }
+  void read_at(std::uint64_t offset, std::span<std::byte> to) const override {
+    for (std::size_t done = 0; done < to.size(); done += piece) {
+      file_.read_at(offset + done, to.subspan(done, std::min(piece, to.size() - done)));
+      if (on_progress_) on_progress_();
+    }
+  }
+
+ private:
+  codec::FileSource file_;
+  OnProgress on_progress_;
 };
 
 /// The checksum that a header carries of itself. The codec has verified that it is there and right.
@@ -75,10 +106,10 @@ std::string rank_and_sequence(int rank, std::uint64_t sequence) {
 }  // namespace
 
 WrittenFile write_state_file(platform::Directory const& directory, StateFile const& file, Json const& config,
-                             StateDict const& weights) {
+                             StateDict const& weights, OnProgress const& on_progress) {
   codec::ImagePlan plan(config, weights, image_options(file));
   platform::AtomicFile out(directory, file.name(), plan.file_bytes(), "NFSWorkspace.write");
-  GatheringSink sink(out);
+  GatheringSink sink(out, on_progress);
   codec::write_image(plan, sink);
   sink.flush();
   // Publishing closes the file, and with it its lock: without another one, a job that cleans up in the same directory
@@ -94,9 +125,10 @@ WrittenFile write_state_file(platform::Directory const& directory, StateFile con
           .hold = std::move(hold)};
 }
 
-StateFileReader::StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path)
+StateFileReader::StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path,
+                                 OnProgress on_progress)
     : fd_(std::move(fd)),
-      image_(codec::StateImage::open(std::make_shared<codec::FileSource>(path, fd_.get()))),
+      image_(codec::StateImage::open(std::make_shared<SteppingSource>(path, fd_.get(), std::move(on_progress)))),
       identity_{.file = file} {
   auto const& found = image_.identity();
   if (found.rank != file.rank || found.sequence != file.counter) {

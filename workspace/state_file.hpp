@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 
 #include <crossrank/json.hpp>
@@ -16,15 +17,19 @@ struct WrittenFile {
   platform::Fd hold{};
 };
 
+/// Called whenever some bytes have been written or read.
+using OnProgress = std::function<void()>;
+
 /// Publishes `config` and `weights` under the name of `file`. `IoError`; nothing is left when it fails.
 [[nodiscard]] WrittenFile write_state_file(platform::Directory const& directory, StateFile const& file,
-                                           Json const& config, StateDict const& weights);
+                                           Json const& config, StateDict const& weights,
+                                           OnProgress const& on_progress = {});
 
 /// A state file that is open for reading: its header is verified, its tensors are not read yet.
 class StateFileReader {
  public:
   /// `FormatError` when the header does not verify or the file does not say of itself what its name says; `IoError`.
-  StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path);
+  StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path, OnProgress on_progress = {});
   /// What its writer announced of it.
   [[nodiscard]] Announcement const& identity() const noexcept { return identity_; }
   /// All of it, every checksum verified.

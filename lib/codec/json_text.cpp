@@ -1,6 +1,7 @@
 #include "lib/codec/json_text.hpp"
 
 #include <cstdint>
+#include <cstring>
 
 namespace crossrank::codec {
 namespace {
@@ -28,6 +29,14 @@ std::size_t sequence_length(std::string_view text) noexcept {
 
 std::size_t find_bad_utf8(std::string_view text) noexcept {
   for (std::size_t at = 0; at < text.size();) {
+    std::uint64_t eight = 0;
+    if (text.size() - at >= sizeof eight) {
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080U) == 0) {  // eight times ASCII
+        at += sizeof eight;
+        continue;
+      }
+    }
     auto const length = sequence_length(text.substr(at));
     if (length == 0) return at;
     at += length;

@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the table is copied as it stands in memory");
 
-constexpr std::uint32_t magic = 0x3142'5458;  // "XTB1"
+constexpr std::uint32_t magic = 0x3242'5458;  // "XTB2"
 constexpr std::uint8_t flag_present = 1;
 
 struct TableHead {

@@ -26,7 +26,7 @@ struct TableEntry {
 };
 
 struct TableInput {
-  std::string_view config{};  ///< lossless JSON text (`encode_config`); empty for none
+  std::string_view config{};  ///< as `encode_config_tree` writes it; empty for none
   std::span<TableEntry const> entries{};
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,6 +82,8 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] bool test(std::uint64_t round, std::string_view operation);
   /// Waits for the round: spinning first where every rank has a CPU, then yielding, then asleep.
   Outcome wait(std::uint64_t round, spi::Patience const& patience, std::string_view operation);
+  /// How a round ended that this member does not wait for; nothing while that is not known, or no longer.
+  [[nodiscard]] std::optional<Outcome> look(std::uint64_t round) const noexcept;
   /// After `passed_failed`: the `RemoteError` that names the members and their errors.
   [[nodiscard]] RemoteError remote_error(std::uint64_t round, std::string_view operation) const;
 

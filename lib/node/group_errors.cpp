@@ -39,7 +39,10 @@ void Group::fill_failure(std::vector<int> const& blamed, std::string text, std::
   for (int const member : blamed) {
     auto const earlier = read_cause(domain_->record(node_rank(member)).cause);
     if (!earlier) continue;
-    text += "; first cause: " + earlier->sentence();
+    // What came first is not cut off, however long the story has grown on its way here.
+    auto const cause = "; first cause: " + earlier->sentence();
+    text.resize(std::min(text.size(), sizeof own.failure.text - cause.size()));
+    text += cause;
     set_cause(own.first_cause, *earlier);
     break;
   }

@@ -65,6 +65,12 @@ bool Group::test(std::uint64_t round, std::string_view operation) {
   return true;
 }
 
+std::optional<Outcome> Group::look(std::uint64_t round) const noexcept {
+  auto const last = decision();
+  if (last.round != round || last.failed()) return std::nullopt;
+  return last.verdict == Verdict::pass_failed ? Outcome::passed_failed : Outcome::passed;
+}
+
 Outcome Group::wait(std::uint64_t round, spi::Patience const& patience, std::string_view operation) {
   RoundCondition condition(*this, round);
   if (!condition.done()) wait_for(condition, patience, operation);

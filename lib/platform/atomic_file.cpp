@@ -57,6 +57,14 @@ AtomicFile::AtomicFile(Directory const& directory, std::string name, std::uint64
 AtomicFile::~AtomicFile() { discard(); }
 
 void AtomicFile::create() {
+  constexpr int attempts = 16;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    if (try_create()) return;
+  }
+  fail("flock", EBUSY);
+}
+
+bool AtomicFile::try_create() {
   auto const random = random_hex();
   if (random.empty()) throw_io(operation_ + ": getrandom", directory_.path_of(name_), errno);
   temporary_ = '.' + name_ + '.' + random + std::string(temporary_suffix);
@@ -67,7 +75,14 @@ void AtomicFile::create() {
   temporary_exists_ = true;
   // tells those who clean up that the writer lives; where locks do not work they are told nothing, and leave it.
   // Shared, which NFS grants on files open for reading only, so that the caller can hold the file beyond publish()
-  static_cast<void>(system().flock(fd_.get(), LOCK_SH | LOCK_NB));
+  bool const locked = system().flock(fd_.get(), LOCK_SH | LOCK_NB) == 0;
+  if (!locked && errno != EWOULDBLOCK) return true;
+  // Somebody who cleans up may have found the new file before its lock, and has removed it or is about to.
+  struct stat status {};
+  if (locked && system().fstat(fd_.get(), &status) != 0) fail("fstat", errno);
+  if (locked && status.st_nlink > 0) return true;
+  discard();
+  return false;
 }
 
 void AtomicFile::reserve() {

@@ -38,6 +38,8 @@ class AtomicFile {
 
  private:
   void create();
+  /// False when who cleans up was faster than the lock.
+  [[nodiscard]] bool try_create();
   void reserve();
   void settle();
   void make_visible();

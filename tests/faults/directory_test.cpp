@@ -143,7 +143,7 @@ TEST(FaultsDirectory, holds_a_file_while_it_gets_its_name) {
   system.on_name = [&](Call call, std::string const&) {
     if (call != Call::linkat && call != Call::unlinkat) return;
     for (auto const& name : directory.names("test")) {
-      EXPECT_EQ(workspace::probe_writer(directory, name), workspace::Writer::alive) << name;
+      EXPECT_EQ(workspace::probe_writer(directory, name).writer, workspace::Writer::alive) << name;
       ++looked;
     }
   };

@@ -1,6 +1,7 @@
 #include "tests/faults/fault_report.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <sstream>
@@ -14,6 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::atomic<Clock::rep> last_progress{0};
+
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
@@ -21,8 +24,11 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
+void note_progress() noexcept { last_progress = Clock::now().time_since_epoch().count(); }
+
 bool say_verdict(RankSelf const& self, std::string_view label, std::function<void()> const& body) {
   auto const start = Clock::now();
+  note_progress();
   Verdict verdict{.code = "ok"};
   try {
     body();
@@ -32,9 +38,12 @@ bool say_verdict(RankSelf const& self, std::string_view label, std::function<voi
   } catch (std::exception const& e) {
     verdict = {.code = "foreign", .text = one_line(e.what())};
   }
-  auto const took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+  auto const in_milliseconds = [end = Clock::now()](Clock::time_point since) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(end - since).count();
+  };
   std::ostringstream line;
-  line << "verdict " << label << ' ' << verdict.code << ' ' << took << ' ' << verdict.blames.size();
+  line << "verdict " << label << ' ' << verdict.code << ' ' << in_milliseconds(start) << ' '
+       << in_milliseconds(Clock::time_point(Clock::duration(last_progress.load()))) << ' ' << verdict.blames.size();
   for (int const rank : verdict.blames) line << ' ' << rank;
   line << ' ' << verdict.text;
   self.say(line.str());
@@ -56,7 +65,7 @@ Verdict verdict_of(RankOutcome const& outcome, std::string_view label) {
     words >> first >> name;
     if (first != "verdict" || name != label) continue;
     std::size_t blames = 0;
-    words >> verdict.code >> verdict.milliseconds >> blames;
+    words >> verdict.code >> verdict.milliseconds >> verdict.last_milliseconds >> blames;
     verdict.blames.resize(blames);
     for (auto& rank : verdict.blames) words >> rank;
     words.get();
@@ -65,7 +74,8 @@ Verdict verdict_of(RankOutcome const& outcome, std::string_view label) {
   return verdict;
 }
 
-Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victims, std::string_view label) {
+Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victims, std::string_view label,
+                           std::chrono::milliseconds timeout) {
   EXPECT_FALSE(job.timed_out) << job.text();
   EXPECT_TRUE(job.leaks.empty()) << job.text();
   Verdict common;
@@ -75,6 +85,8 @@ Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victim
     EXPECT_TRUE(job.ranks[rank].ok()) << "rank " << rank << "\n" << job.text();
     auto const verdict = verdict_of(job.ranks[rank], label);
     if (std::exchange(first, false)) common = verdict;
+    EXPECT_LE(std::chrono::milliseconds(verdict.last_milliseconds), timeout + allowance) << "rank " << rank << "\n"
+                                                                                         << job.text();
     EXPECT_TRUE(verdict.same(common)) << "rank " << rank << " got another verdict\n" << job.text();
   }
   EXPECT_FALSE(common.code.empty()) << "no verdict \"" << label << "\"\n" << job.text();

@@ -15,9 +15,10 @@ namespace crossrank::test {
 struct Verdict {
   std::string
       code{};  ///< "ok", the name of an `ErrorCode`, "foreign" for another exception, empty when none was printed
-  std::vector<int> blames{};  ///< the error's culprits
-  long milliseconds = 0;      ///< how long the step took
-  std::string text{};         ///< `what()`
+  std::vector<int> blames{};   ///< the error's culprits
+  long milliseconds = 0;       ///< how long the step took
+  long last_milliseconds = 0;  ///< how long its last part took: since `note_progress`
+  std::string text{};          ///< `what()`
 
   /// The same finding; durations apart.
   [[nodiscard]] bool same(Verdict const& other) const { return code == other.code && blames == other.blames; }
@@ -31,10 +32,25 @@ int end_with_verdict(RankSelf const& self, std::function<void()> const& body);
 /// What `say_verdict` printed.
 [[nodiscard]] Verdict verdict_of(RankOutcome const& outcome, std::string_view label = "end");
 
-/// Expects that all ranks but `victims` ended by themselves with one and the same verdict, and returns it.
-Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victims = {}, std::string_view label = "end");
+/// Says that this rank has got on: a failure is to be told of within the timeout and a second from here.
+void note_progress() noexcept;
+
+/// How long after its timeout a rank may still need to say so. Sanitizers make everything slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr std::chrono::milliseconds allowance = std::chrono::seconds(10);
+#else
+inline constexpr std::chrono::milliseconds allowance = std::chrono::seconds(1);
+#endif
+
+/// The timeout of these tests when they name none.
+inline constexpr std::chrono::milliseconds long_timeout = std::chrono::seconds(30);
+
+/// Expects that all ranks but `victims` ended by themselves with one and the same verdict, each at most `timeout` and
+/// `allowance` after it last got on, and returns it.
+Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victims = {}, std::string_view label = "end",
+                           std::chrono::milliseconds timeout = long_timeout);
 
 /// Options of a job of these tests: deaths must be seen long before `timeout`.
-[[nodiscard]] ConnectOptions fault_options(std::chrono::milliseconds timeout = std::chrono::seconds(30));
+[[nodiscard]] ConnectOptions fault_options(std::chrono::milliseconds timeout = long_timeout);
 
 }  // namespace crossrank::test

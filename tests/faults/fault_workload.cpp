@@ -11,6 +11,8 @@
 #include <crossrank/parallel.hpp>
 #include <crossrank/shared_memory_workspace.hpp>
 
+#include "tests/faults/fault_report.hpp"
+
 namespace crossrank::test {
 namespace {
 
@@ -103,6 +105,7 @@ Tensor sample_tensor(int owner, int seed, std::int64_t bytes) {
 }
 
 void require_sample(Tensor const& tensor, int owner, int seed, std::int64_t bytes) {
+  note_progress();
   require(tensor.defined() && tensor.nbytes() == static_cast<std::size_t>(bytes),
           "size of what rank " + std::to_string(owner) + " sent");
   for (std::int64_t i = 0; i < bytes; ++i) {
@@ -112,6 +115,7 @@ void require_sample(Tensor const& tensor, int owner, int seed, std::int64_t byte
 }
 
 void in_group(Collective const& group, std::function<void()> const& body) {
+  note_progress();
   std::vector<int> const ranks(group.ranks().begin(), group.ranks().end());
   try {
     body();
@@ -130,6 +134,7 @@ std::vector<int> ranks_from(Collective const& group, int first) {
 }
 
 void gather_everything(Collective const& group, int receiver, int seed, std::filesystem::path const& directory) {
+  note_progress();
   auto const ranks = ranks_from(group, receiver);
   int const self = group.global_rank();
   {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -63,6 +64,28 @@ TEST_F(AtomicFileTest, is_hidden_and_locked_until_published) {
   EXPECT_EQ(final_name_of_temporary(file.temporary_name()), "file");
   Fd const other(system().openat(directory_.fd(), file.temporary_name().c_str(), O_RDWR, 0));
   EXPECT_EQ(system().flock(other.get(), LOCK_EX | LOCK_NB), -1);
+}
+
+/// Cleans up in the moment between a file's making and its lock.
+struct CleanerInBetween final : System {
+  explicit CleanerInBetween(Directory const& its_directory) : directory(its_directory) {}
+  int flock(int fd, int operation) override {
+    if (!std::exchange(done, true)) {
+      for (auto const& name : directory.names("clean")) EXPECT_TRUE(directory.remove(name, "clean"));
+    }
+    return System::flock(fd, operation);
+  }
+  Directory const& directory;
+  bool done = false;
+};
+
+TEST_F(AtomicFileTest, is_made_again_when_it_was_cleaned_up_before_its_lock) {
+  CleanerInBetween cleaner(directory_);
+  ScopedSystem const scope(cleaner);
+  publish();
+  EXPECT_TRUE(cleaner.done);
+  EXPECT_EQ(read("file"), content);
+  EXPECT_THAT(names(), ::testing::ElementsAre("file"));
 }
 
 TEST_F(AtomicFileTest, is_readable_by_its_owner_only) {
@@ -186,9 +209,9 @@ TEST_F(AtomicFileTest, makes_its_bytes_durable_before_its_name_and_that_before_s
   test::FaultySystem os;
   ScopedSystem const scope(os);
   publish();
-  EXPECT_THAT(os.history(),
-              ::testing::ElementsAre(Call::random, Call::openat, Call::flock, Call::fallocate, Call::pwrite,
-                                     Call::fsync, Call::fstat, Call::close, Call::linkat, Call::unlinkat, Call::fsync));
+  EXPECT_THAT(os.history(), ::testing::ElementsAre(Call::random, Call::openat, Call::flock, Call::fstat,
+                                                   Call::fallocate, Call::pwrite, Call::fsync, Call::fstat, Call::close,
+                                                   Call::linkat, Call::unlinkat, Call::fsync));
 }
 
 TEST_F(AtomicFileTest, says_how_far_it_came_and_how_much_room_is_left) {

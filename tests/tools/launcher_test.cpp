@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -197,6 +198,32 @@ TEST(Run, takes_the_ranks_along_when_it_is_killed) {
   EXPECT_EQ(run.finish().signal, SIGKILL);
   EXPECT_TRUE(gone_within(zero, seconds(10)));
   EXPECT_TRUE(gone_within(one, seconds(10)));
+}
+
+TEST(Run, takes_the_grandchildren_along_when_it_is_killed) {
+  TemporaryDirectory const folder;
+  auto const file = (folder.path() / "pid").string();
+  // In the rank's group; in the group without the job's variables; in a session of its own.
+  auto const script = "sleep 60 & echo $! >" + file + ".1; env -i sleep 60 & echo $! >" + file +
+                      ".2; setsid sh -c 'trap \"\" TERM HUP; echo $$ >" + file + ".3; exec sleep 60' & wait";
+  CommandRun run(shell(1, script));
+  std::vector<pid_t> pids;
+  for (auto const* const which : {".1", ".2", ".3"}) pids.push_back(pid_in(file + which));
+  ASSERT_THAT(pids, testing::Each(testing::Gt(0)));
+  run.signal(SIGKILL);
+  EXPECT_EQ(run.finish().signal, SIGKILL);
+  for (pid_t const pid : pids) EXPECT_TRUE(gone_within(pid, seconds(10))) << pid;
+}
+
+TEST(Run, leaves_no_guard_behind) {
+  TemporaryDirectory const folder;  // its name stands in the command line, which the guard shares
+  auto const end = run_command(shell(1, "cat /proc/*/comm 2>/dev/null; exit 0 # " + folder.path().string()));
+  EXPECT_THAT(end.out, HasSubstr("crossrank-guard"));
+  for (auto const& process : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream in(process.path() / "cmdline");
+    std::string const command{std::istreambuf_iterator<char>(in), {}};
+    EXPECT_THAT(command, Not(HasSubstr(folder.path().string()))) << process.path();
+  }
 }
 
 TEST(Run, passes_signals_on) {

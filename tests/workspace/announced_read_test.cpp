@@ -2,15 +2,20 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
 
+#include "lib/platform/guarded_call.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
@@ -196,6 +201,64 @@ TEST_F(AnnouncedReadTest, never_returns_anything_but_the_state_whatever_call_fai
       }
     }
   }
+}
+
+/// A server that is gone: opens of the directory do not come back until it is.
+struct GoneServer : platform::System {
+  int openat(int directory, char const* path, int flags, mode_t mode) override {
+    std::unique_lock lock(mutex);
+    moved.wait(lock, [this] { return !gone; });
+    return System::openat(directory, path, flags, mode);
+  }
+  void come_back() {
+    std::lock_guard const lock(mutex);
+    gone = false;
+    moved.notify_all();
+  }
+  std::mutex mutex;
+  std::condition_variable moved;
+  bool gone = false;
+};
+
+TEST(StandingStill, ends_with_an_error_in_time_and_the_call_is_accounted_for) {
+  test::TemporaryDirectory const root;
+  GoneServer os;
+  platform::ScopedSystem const scope(os);
+  NfsMedium writer(root.path(), 4, Existing::remove);
+  auto const state = sample_state(8);
+  auto const announced = writer.write_announced(state.config, state.weights);
+  os.gone = true;
+  auto const started = std::chrono::steady_clock::now();
+  try {
+    (void)read_announced(root.path(), announced, {.standstill = 200ms});
+    ADD_FAILURE() << "no error";
+  } catch (IoError const& error) {
+    EXPECT_EQ(error.system_errno(), ETIMEDOUT) << error.what();
+    EXPECT_THAT(error.info().resource, HasSubstr(announced.file.name()));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 20s);
+  EXPECT_EQ(platform::calls_left_behind(), 1U);
+  os.come_back();
+  auto const until = std::chrono::steady_clock::now() + 20s;
+  while (platform::calls_left_behind() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(platform::calls_left_behind(), 0U);
+  expect_same(read_announced(root.path(), announced, {.standstill = 20s}), state);
+}
+
+TEST(StandingStill, can_be_given_up_while_it_lasts) {
+  test::TemporaryDirectory const root;
+  GoneServer os;
+  platform::ScopedSystem const scope(os);
+  NfsMedium writer(root.path(), 4, Existing::remove);
+  auto const state = sample_state(8);
+  auto const announced = writer.write_announced(state.config, state.weights);
+  os.gone = true;
+  auto const give_up = [] { throw CancelledError(ErrorInfo{.message = "enough"}); };
+  EXPECT_THROW((void)read_announced(root.path(), announced, {.between = give_up, .standstill = 60s}), CancelledError);
+  os.come_back();
+  auto const until = std::chrono::steady_clock::now() + 20s;
+  while (platform::calls_left_behind() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(platform::calls_left_behind(), 0U);
 }
 
 }  // namespace

@@ -159,6 +159,33 @@ TEST(SharedMemory, lazy_writers_go_on_before_the_receiver_is_done) {
   });
 }
 
+TEST(SharedMemory, a_lazy_writer_learns_what_is_known_when_it_closes) {
+  std::atomic<bool> failed{false};
+  auto const errors =
+      test::try_thread_ranks(3,
+                             [&](Collective const& world) {
+                               GatherOptions const lazy{.release = Release::lazy};
+                               if (world.rank() == 1) {
+                                 auto range = get_tensors_parallel(Tensor::scalar<int>(1), world, lazy);
+                                 failed.wait(false);
+                                 range.close();
+                                 return;
+                               }
+                               auto const mine = Tensor::empty({world.rank() == 2 ? 16 * mebi : 1}, Dtype::u8);
+                               try {
+                                 auto range = get_tensors_parallel(mine, world, lazy);
+                                 range.close();
+                               } catch (RemoteError const&) {  // the receiver: it has waited for the verdict
+                                 failed = true;
+                                 failed.notify_all();
+                                 throw;
+                               }
+                             },
+                             {.arena_cap = 8 * mebi});
+  EXPECT_THAT(test::text_of(errors[1]), testing::HasSubstr("rank 2 could not do its part"));
+  EXPECT_THAT(test::text_of(errors[2]), testing::HasSubstr("no room"));
+}
+
 TEST(SharedMemory, two_groups_of_one_rank_do_not_disturb_each_other) {
   run_thread_ranks(4, [](Collective const& world) {
     Mesh const mesh(world, {{"pp", 2}, {"tp", 2}});

@@ -1,0 +1,89 @@
+#include "lib/platform/guarded_call.hpp"
+
+#include <system_error>
+#include <thread>
+
+#include "lib/core/log.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank::platform {
+namespace {
+
+constinit std::atomic<std::size_t> left_behind{0};
+
+}  // namespace
+
+std::size_t calls_left_behind() noexcept { return left_behind.load(std::memory_order_acquire); }
+
+bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<void()> work, CallGuard const& guard) {
+  try {
+    std::thread([call, work = std::move(work)]() mutable {
+      std::exception_ptr error;
+      try {
+        work();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      work = nullptr;  // what it holds goes before the caller, or whoever counts, is told
+      call->finish(std::move(error));
+    }).detach();
+  } catch (std::system_error const& e) {
+    throw_io("start a thread for " + guard.what, "thread", e.code().value(), "raise ulimit -u");
+  }
+  Deadline deadline(guard.limit);
+  auto seen = call->steps_.load(std::memory_order_relaxed);
+  std::unique_lock lock(call->mutex_);
+  while (!call->ended_.wait_for(lock, Deadline::slice, [&] { return call->done_; })) {
+    lock.unlock();
+    auto const now = call->steps_.load(std::memory_order_relaxed);
+    if (now != std::exchange(seen, now)) {
+      deadline.progress();
+    } else {
+      deadline.tick();
+    }
+    try {
+      if (guard.between) guard.between();
+    } catch (...) {
+      call->leave_behind(guard);
+      throw;
+    }
+    if (deadline.expired()) {
+      call->leave_behind(guard);
+      return false;
+    }
+    lock.lock();
+  }
+  if (call->error_) std::rethrow_exception(call->error_);
+  return true;
+}
+
+bool GuardedCall::was_left() noexcept {
+  std::lock_guard const lock(mutex_);
+  return left_behind_;
+}
+
+void GuardedCall::finish(std::exception_ptr error) noexcept {
+  bool late = false;
+  {
+    std::lock_guard const lock(mutex_);
+    error_ = std::move(error);
+    done_ = true;
+    late = left_behind_;
+  }
+  ended_.notify_one();
+  if (late) left_behind.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void GuardedCall::leave_behind(CallGuard const& guard) noexcept {
+  {
+    std::lock_guard const lock(mutex_);
+    if (done_) return;
+    left_behind_ = true;
+    left_behind.fetch_add(1, std::memory_order_acq_rel);
+  }
+  log_event(LogLevel::error, "a call of the file system does not end; its thread is left behind",
+            {{"call", guard.what}, {"left behind in all", std::to_string(calls_left_behind())}});
+}
+
+}  // namespace crossrank::platform

@@ -1,0 +1,59 @@
+// A death is felt in groups that the dead rank was no member of: ranks that lost it give up there too. Whoever hears of
+// it, over however many groups, is told who died first.
+#include <csignal>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/faults/fault_report.hpp"
+
+namespace crossrank {
+namespace {
+
+using testing::HasSubstr;
+
+/// A chain of pairs {0,1}, {1,2}, {2,3}: each rank waits with the one before it; rank 0 dies. Arguments: whether a rank
+/// that has lost another one ends by the exception ("uncaught"), or in order.
+CROSSRANK_RANK_SCENARIO(wait_in_a_chain) {
+  bool const uncaught = self.arguments.at(0) == "uncaught";
+  auto const world = connect(test::fault_options());
+  std::vector<Collective> pairs;
+  for (int first = 0; first + 1 < self.world_size; ++first) pairs.push_back(world.split({{first, first + 1}}));
+  world.barrier();
+  if (self.rank == 0) ::kill(::getpid(), SIGKILL);
+  auto const wait = [&] { pairs.at(static_cast<std::size_t>(self.rank) - 1).barrier(); };
+  if (!uncaught) return test::end_with_verdict(self, wait);
+  try {
+    wait();
+  } catch (Error const& e) {
+    test::say_verdict(self, "end", [&] { throw_error(e.code(), e.info()); });
+    throw;
+  }
+  return 0;
+}
+
+class Cascade : public testing::TestWithParam<char const*> {};
+
+TEST_P(Cascade, carries_the_first_cause_to_ranks_that_never_met_the_dead) {
+  auto const job = test::run_ranks(4, "wait_in_a_chain", {.arguments = {GetParam()}});
+  EXPECT_FALSE(job.timed_out) << job.text();
+  EXPECT_TRUE(job.leaks.empty()) << job.text();
+  for (int rank = 1; rank < 4; ++rank) {
+    auto const verdict = test::verdict_of(job.ranks.at(static_cast<std::size_t>(rank)));
+    EXPECT_EQ(verdict.code, "peer_lost") << job.text();
+    EXPECT_TRUE(verdict.blames_only(0)) << "the first of the pair\n" << job.text();
+    EXPECT_THAT(verdict.text, HasSubstr("died")) << job.text();
+    if (rank == 1) continue;
+    EXPECT_THAT(verdict.text, HasSubstr("first cause: rank 0 of the job died")) << job.text();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, Cascade, testing::Values("in_order", "uncaught"),
+                         [](auto const& one) { return std::string(one.param); });
+
+}  // namespace
+}  // namespace crossrank
