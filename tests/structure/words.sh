@@ -5,7 +5,7 @@ cd "$1"
 # The brackets keep these lines from finding themselves.
 paths='(^|[^[:alnum:]_.$}/])/([w]ork|[h]ome|[r]oot|[U]sers)(/|$)'
 later='\b([T]ODO|[F]IXME|[X]XX)\b|[n]ot (yet )?implemented'
-if find . -type f -not -path './.git/*' -not -path './build*' -not -path '*/.venv/*' -not -path './bench/results/*' -print0 |
+if find . -type f -not -path './.git' -not -path './.git/*' -not -path './build*' -not -path '*/.venv/*' -not -path './bench/results/*' -print0 |
   xargs -0 grep -nIE "$paths|$later"; then
   echo "these lines name a private folder or leave something for later"
   exit 1
