@@ -42,6 +42,8 @@ void JobVerdict::add(RankEnd const& end) {
   if (!cause_ || precedence(end) < precedence(*cause_)) cause_ = end;
 }
 
+bool JobVerdict::by_exit_code() const noexcept { return cause_ && WIFEXITED(cause_->status); }
+
 int JobVerdict::exit_code() const noexcept {
   if (!cause_) return 0;
   return WIFEXITED(cause_->status) ? WEXITSTATUS(cause_->status) : 128 + WTERMSIG(cause_->status);

@@ -26,6 +26,8 @@ class JobVerdict {
  public:
   void add(RankEnd const& end);
   [[nodiscard]] bool failed() const noexcept { return cause_.has_value(); }
+  /// Whether the first failure was an exit code, which the rank itself has explained.
+  [[nodiscard]] bool by_exit_code() const noexcept;
   /// 0, the exit code of the rank that failed first, or 128 + the signal that ended it.
   [[nodiscard]] int exit_code() const noexcept;
   /// Which rank failed how and when, and how many others did; empty when none failed.

@@ -99,7 +99,7 @@ Launch::Launch(LaunchOptions const& options)
 int Launch::run() {
   start_all();
   while (!finished()) step();
-  if (verdict_.failed() && refused_ == 0) say(verdict_.sentence());
+  if (verdict_.failed() && refused_ == 0 && !(options_.raw && verdict_.by_exit_code())) say(verdict_.sentence());
   while (!err_.empty() || !out_.empty()) step();
   if (refused_ != 0) return refused_;
   if (!verdict_.failed() && (out_.broken() || err_.broken())) return 128 + SIGPIPE;
@@ -256,7 +256,12 @@ void Launch::take_output(Stream& stream) {
   std::array<char, 65536> buffer{};
   auto const got = ::read(stream.fd.get(), buffer.data(), buffer.size());
   if (got > 0) {
-    stream.lines.add({buffer.data(), static_cast<std::size_t>(got)}, stream.to->waiting());
+    std::string_view const bytes(buffer.data(), static_cast<std::size_t>(got));
+    if (options_.raw) {
+      stream.to->waiting() += bytes;
+    } else {
+      stream.lines.add(bytes, stream.to->waiting());
+    }
     return;
   }
   // Empty with nobody left who could write counts as the end: a stranger may have been given the pipe.

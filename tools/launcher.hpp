@@ -12,6 +12,7 @@ struct LaunchOptions {
   int ranks = 1;                          ///< how many copies
   std::chrono::milliseconds grace{5000};  ///< time that the others have to end after the first failure or a signal
   bool prefix = true;                     ///< "[r] " before each line
+  bool raw = false;  ///< pass all bytes on as they come, and leave it to the ranks to tell how they ended by exit codes
 };
 
 /// Runs one program as N ranks on this machine and waits for all of it to end.

@@ -6,7 +6,9 @@
 #include <CLI/CLI.hpp>
 
 #include "tools/clean_command.hpp"
+#include "tools/consolidate_command.hpp"
 #include "tools/run_command.hpp"
+#include "tools/split_command.hpp"
 
 int main(int argc, char** argv) {
   CLI::App app("crossrank: configs and weights between the ranks of one job", "crossrank");
@@ -16,6 +18,8 @@ int main(int argc, char** argv) {
   try {
     crossrank::tools::add_run_command(app, exit_code);
     crossrank::tools::add_clean_command(app, exit_code);
+    crossrank::tools::add_consolidate_command(app, exit_code);
+    crossrank::tools::add_split_command(app, exit_code);
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {
     int const shown = app.exit(error);

@@ -1,0 +1,115 @@
+#include "tools/checkpoint_answer.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "lib/codec/checksum.hpp"
+#include "tools/size_text.hpp"
+#include "workspace/checkpoint/output_plan.hpp"
+#include "workspace/checkpoint/plan_state.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+using checkpoint::MergePlan;
+
+std::string count_text(std::size_t count, std::string const& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string grid_text(checkpoint::ShardSet const& set) {
+  auto text = count_text(set.sources.size(), "source");
+  if (set.tp > 1) text += ", tensor parallel " + std::to_string(set.tp);
+  if (set.pp > 1) text += ", pipeline " + std::to_string(set.pp);
+  if (set.ep > 1) text += ", expert parallel " + std::to_string(set.ep);
+  return text;
+}
+
+/// What a policy changes, one line for each bound; what is left out.
+std::string notes(MergePlan const& plan) {
+  std::map<std::string, std::size_t> bounds;
+  for (auto const& changed : plan.requantized()) ++bounds[changed.bound];
+  std::string text;
+  for (auto const& [bound, count] : bounds) text += "requantized " + count_text(count, "tensor") + ": " + bound + "\n";
+  for (auto const& dropped : plan.state().model->dropped)
+    text += "left out " + dropped.name + ": " + dropped.reason + "\n";
+  return text;
+}
+
+Json plan_json(MergePlan const& plan) {
+  auto const& set = plan.state().model->set;
+  Json requantized = Json::array();
+  for (auto const& changed : plan.requantized())
+    requantized.push_back({{"tensor", changed.tensor}, {"bound", changed.bound}});
+  Json dropped = Json::array();
+  for (auto const& tensor : plan.state().model->dropped)
+    dropped.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
+  return {{"hash", codec::to_hex(plan.hash())},
+          {"sources", set.sources.size()},
+          {"tp", set.tp},
+          {"pp", set.pp},
+          {"ep", set.ep},
+          {"tensors", plan.tensors().size()},
+          {"bytes", plan.bytes()},
+          {"requantized", std::move(requantized)},
+          {"dropped", std::move(dropped)}};
+}
+
+}  // namespace
+
+Answer explain_tensors(MergePlan const& plan, std::vector<std::string> const& tensors) {
+  Answer answer;
+  answer.json["explain"] = Json::object();
+  for (auto const& name : tensors) {
+    auto const text = plan.explain(name);
+    answer.text += text;
+    answer.json["explain"][name] = text;
+  }
+  return answer;
+}
+
+Answer describe_request(MergePlan const& plan, checkpoint::WriteRequest const& request) {
+  checkpoint::check_output(request);
+  auto const& set = plan.state().model->set;
+  Answer answer;
+  Json files = Json::array();
+  std::uint64_t bytes = 0;
+  for (auto const& file : request.files) bytes += file.bytes;
+  answer.text = "read  " + grid_text(set) + ", " + count_text(plan.tensors().size(), "tensor") + ", " +
+                size_text(plan.bytes()) + "\n" + "write " + request.out.string() + ", " +
+                count_text(request.files.size(), "file") + ", " + size_text(bytes) + "\n";
+  for (auto const& file : request.files) {
+    answer.text +=
+        "  " + file.name + "  " + size_text(file.bytes) + ", " + count_text(file.tensors.size(), "tensor") + "\n";
+    files.push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"tensors", file.tensors.size()}, {"rank", file.owner}});
+  }
+  for (auto const& extra : request.extras) {
+    bool const copied = !extra.copy_of.empty();
+    answer.text += "  " + extra.name + (copied ? "  copied\n" : "  written\n");
+    files.push_back({{"name", extra.name}, {"copied", copied}});
+  }
+  answer.text += notes(plan) + "nothing was written: this is a dry run\n";
+  answer.json = {
+      {"dry_run", true}, {"out", request.out.string()}, {"plan", plan_json(plan)}, {"files", std::move(files)}};
+  return answer;
+}
+
+Answer describe_summary(MergePlan const& plan, checkpoint::Summary const& summary, OutputOptions const& output) {
+  Answer answer;
+  auto const seconds = summary.elapsed.count();
+  auto const rate = static_cast<double>(summary.bytes) / std::max(seconds, 1e-6);
+  answer.text = notes(plan) + output.out.string() + ": " + size_text(summary.bytes) + " in " +
+                count_text(static_cast<std::size_t>(summary.files), "file") + " from " +
+                grid_text(plan.state().model->set) + ", in " + seconds_text(seconds) + " (" +
+                size_text(static_cast<std::uint64_t>(rate)) + "/s)" +
+                (output.no_read_back ? "" : ", read back and compared") + "\n";
+  if (summary.resumed_files > 0)
+    answer.text += count_text(static_cast<std::size_t>(summary.resumed_files), "file") + " of a job before\n";
+  answer.json = {{"out", output.out.string()}, {"bytes", summary.bytes},
+                 {"files", summary.files},     {"resumed_files", summary.resumed_files},
+                 {"seconds", seconds},         {"plan", plan_json(plan)}};
+  return answer;
+}
+
+}  // namespace crossrank::tools

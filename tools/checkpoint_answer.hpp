@@ -1,0 +1,22 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include <crossrank/checkpoint.hpp>
+
+#include "tools/session.hpp"
+#include "workspace/checkpoint/write_checkpoint.hpp"
+
+namespace crossrank::tools {
+
+/// Where each of these tensors comes from, instead of writing.
+[[nodiscard]] Answer explain_tensors(checkpoint::MergePlan const& plan, std::vector<std::string> const& tensors);
+
+/// What would be written. Throws what the writing would throw before its first byte.
+[[nodiscard]] Answer describe_request(checkpoint::MergePlan const& plan, checkpoint::WriteRequest const& request);
+
+/// What has been written.
+[[nodiscard]] Answer describe_summary(checkpoint::MergePlan const& plan, checkpoint::Summary const& summary,
+                                      OutputOptions const& output);
+
+}  // namespace crossrank::tools

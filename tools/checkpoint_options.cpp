@@ -1,0 +1,75 @@
+#include "tools/checkpoint_options.hpp"
+
+#include <map>
+
+#include <CLI/CLI.hpp>
+
+namespace crossrank::tools {
+namespace {
+
+using checkpoint::ScalePolicy;
+
+constexpr int most_processes = 256;
+constexpr int most_ranks = 4096;
+
+void add_size(CLI::App& command, std::string const& name, int& value, char const* text) {
+  command.add_option("--" + name, value, text)->check(CLI::Range(1, most_ranks));
+}
+
+}  // namespace
+
+char const* const exit_codes =
+    R"(Exit codes:
+  0    done
+  1    the files are damaged, incomplete or contradict each other
+  2    wrong use: an option, or an output that exists
+  3    the system refused: no such file, no permission, no space
+  4    a rank was lost, or the ranks see different things
+  128+n  ended by signal n (130: Ctrl-C); nothing is left behind)";
+
+void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint::PlanOptions& plan, GridOptions grid) {
+  static std::map<std::string, ScalePolicy> const policies{
+      {"exact", ScalePolicy::exact}, {"rescale", ScalePolicy::rescale}, {"requantize", ScalePolicy::requantize}};
+  command.add_option("shards", in, "Directory with the shards, or one file")->required();
+  command.add_option("--rules", plan.rules, "JSON file with rules of one's own, asked before the built-in ones");
+  command
+      .add_option("--policy", plan.policy,
+                  "What to do where the ranks' scales differ: exact (an error, the default), rescale, requantize")
+      ->transform(CLI::CheckedTransformer(policies).description(""));
+  bool const plain = grid == GridOptions::plain;
+  std::string const prefix = plain ? "" : "from-";
+  add_size(command, prefix + "tp", plan.tp, "Tensor-parallel size of the shards, where names and config do not say");
+  add_size(command, prefix + "pp", plan.pp, "Pipeline size of the shards");
+  add_size(command, prefix + "ep", plan.ep, "Expert-parallel size of the shards");
+  command.add_option("--pattern", plan.pattern,
+                     "Names of the shards, with {rank} or {tp}, {pp}, {ep} in place of numbers: \"part_{rank}.bin\"");
+}
+
+void add_output_options(CLI::App& command, OutputOptions& options) {
+  command.add_option("out", options.out, "Directory for the result; made when it is not there")->required();
+  command.add_flag("--force", options.force, "Replace a checkpoint that is there");
+  command.add_flag("--resume", options.resume, "Go on from the files that a killed job had finished");
+  command.add_flag("--dry-run", options.dry_run, "Check everything that can be checked and say what would be written");
+  command
+      .add_option("--explain", options.explain,
+                  "Say of a tensor which shards, which rule and which bytes make it, and write nothing")
+      ->type_name("TENSOR");
+  command.add_flag("--no-read-back", options.no_read_back, "Do not read and compare what was written");
+}
+
+void add_session_options(CLI::App& command, SessionOptions& options) {
+  static std::map<std::string, ProgressStyle> const styles{{"auto", ProgressStyle::automatic},
+                                                           {"bar", ProgressStyle::bar},
+                                                           {"lines", ProgressStyle::lines},
+                                                           {"none", ProgressStyle::none}};
+  command.add_option("-n,--processes", options.processes, "Processes of this host that share the work")
+      ->check(CLI::Range(1, most_processes));
+  command.add_option("--threads", options.threads, "Threads of each process; its share of the machine by default")
+      ->check(CLI::Range(1, most_processes));
+  command.add_flag("--json", options.json, "Answer with one JSON object on standard output");
+  command.add_option("--progress", options.progress, "auto (a bar on a terminal, else lines), bar, lines, none")
+      ->transform(CLI::CheckedTransformer(styles).description(""))
+      ->take_last();
+}
+
+}  // namespace crossrank::tools

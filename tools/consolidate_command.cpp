@@ -1,0 +1,83 @@
+#include "tools/consolidate_command.hpp"
+
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include <crossrank/checkpoint.hpp>
+
+#include "tools/checkpoint_answer.hpp"
+#include "tools/checkpoint_options.hpp"
+#include "tools/session.hpp"
+#include "workspace/checkpoint/output_plan.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+constexpr char const* examples =
+    R"(Writes one Hugging Face checkpoint: model.safetensors, or model-0000x-of-0000y.safetensors and their index, and
+the configs and tokenizer files that stand beside the shards. Reads safetensors shards, state images, torch archives
+and distributed checkpoints (DCP). No process holds more than 256 MiB, whatever the size of the model.
+
+Everything is written to a hidden folder in the output, read back and compared, and gets its names at the end, the
+config last: killed at any time, the output holds the old checkpoint or none, and --resume goes on from there.
+
+Examples:
+  crossrank consolidate shards/ model/                  all that the files and their config say is used
+  crossrank consolidate shards/ model/ --dry-run        what would be read and written
+  crossrank consolidate shards/ model/ --tp 4 --pp 2 --pattern "mp_rank_{tp}_{pp}.safetensors"
+  crossrank consolidate shards/ model/ --explain model.layers.0.self_attn.qkv_proj.weight
+  crossrank consolidate shards/ model/ --policy rescale --max-shard-size 10GB -n 4
+  mpirun -n 8 crossrank consolidate /nfs/shards /nfs/model
+)";
+
+struct Request {
+  std::filesystem::path in{};
+  checkpoint::PlanOptions plan{};
+  OutputOptions output{};
+  SessionOptions session{};
+};
+
+Answer consolidate(Request const& request, Session const& session) {
+  auto const plan = checkpoint::MergePlan::make(session.world, request.in, request.plan);
+  if (!request.output.explain.empty()) return explain_tensors(plan, request.output.explain);
+  checkpoint::ConsolidateOptions options;
+  options.max_shard_bytes = request.output.max_shard_bytes;
+  options.single_file = request.output.single_file;
+  options.force = request.output.force;
+  options.resume = request.output.resume;
+  options.read_back = request.output.no_read_back ? checkpoint::ReadBack::none : checkpoint::ReadBack::all;
+  options.threads = request.session.threads;
+  options.stop = session.stop;
+  options.on_progress = [&](auto const& progress) { session.progress.show(progress); };
+  if (request.output.dry_run) {
+    return describe_request(
+        plan, checkpoint::consolidate_request(plan, request.output.out, options, session.world.world_size()));
+  }
+  auto const summary = checkpoint::consolidate(session.world, plan, request.output.out, options);
+  return describe_summary(plan, summary, request.output);
+}
+
+}  // namespace
+
+void add_consolidate_command(CLI::App& app, int& exit_code) {
+  auto const request = std::make_shared<Request>();
+  auto* const command = app.add_subcommand("consolidate", "Merge the shards of a model into one checkpoint");
+  add_input_options(*command, request->in, request->plan, GridOptions::plain);
+  add_output_options(*command, request->output);
+  command
+      ->add_option("--max-shard-size", request->output.max_shard_bytes,
+                   "Bytes of one output file: 5GB (default), 500MB, 2GiB; a larger tensor has a file of its own")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--single-file", request->output.single_file, "One file, model.safetensors, whatever its size");
+  add_session_options(*command, request->session);
+  command->footer(std::string(examples) + "\n" + exit_codes);
+  command->callback([request, &exit_code] {
+    exit_code = run_session("consolidate", request->session,
+                            [&](Session const& session) { return consolidate(*request, session); });
+  });
+}
+
+}  // namespace crossrank::tools
