@@ -1,0 +1,251 @@
+// crossrank consolidate and split as people call them: what they say, and how they end.
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/concat.hpp>
+#include <crossrank/json.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/checkpoint/checkpoint_files.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/tools/command_run.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using test::CommandRun;
+using test::difference;
+using test::names_in;
+using test::read_checkpoint;
+using test::read_model;
+using test::run_command;
+using test::TemporaryDirectory;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+/// Two shards of a small model, and the model.
+class CheckpointCommand : public testing::Test {
+ protected:
+  CheckpointCommand() {
+    auto const whole = test::sample_weights(3, 8, 12, 17);
+    fs::create_directories(shards());
+    fs::create_directories(folder_.path() / "whole");
+    save_safetensors(folder_.path() / "whole" / "model.safetensors", whole);
+    for (int rank = 0; rank < 2; ++rank) {
+      StateDict mine;
+      for (auto const& [name, tensor] : whole) {
+        bool const cut = tensor.shape().size() == 2;
+        mine.insert_or_assign(name, cut ? slice(tensor, Dim{1}, 6 * rank, 6) : tensor);
+      }
+      save_safetensors(shards() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+    }
+    std::ofstream(shards() / "config.json")
+        << R"({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 3, "hidden_size": 8, "intermediate_size": 12})";
+  }
+
+  [[nodiscard]] fs::path shards() const { return folder_.path() / "shards"; }
+  [[nodiscard]] fs::path out() const { return folder_.path() / "out"; }
+  [[nodiscard]] test::ModelBytes whole() const { return read_model(folder_.path() / "whole"); }
+  [[nodiscard]] test::CommandEnd consolidate(std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments{"consolidate", shards().string(), out().string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_command(arguments);
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(CheckpointCommand, needs_two_paths_and_nothing_else) {
+  auto const end = consolidate();
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.err, "");
+  EXPECT_THAT(end.out, HasSubstr("2 sources"));
+  EXPECT_THAT(names_in(out()), ElementsAre("config.json", "model.safetensors"));
+  EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
+}
+
+TEST_F(CheckpointCommand, does_the_same_with_three_processes_and_several_files) {
+  auto const end = consolidate({"-n", "3", "--max-shard-size", "500B", "--json"});
+
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  auto const answer = Json::parse(end.out);
+  EXPECT_TRUE(answer.at("ok").get<bool>());
+  EXPECT_EQ(answer.at("files"), 3);
+  EXPECT_EQ(answer.at("plan").at("tp"), 2);
+  EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
+}
+
+TEST_F(CheckpointCommand, splits_for_another_number_of_ranks_and_back) {
+  auto const four = folder_.path() / "four";
+
+  auto const split = run_command({"split", shards().string(), four.string(), "--tp", "4"});
+  auto const merged = run_command({"consolidate", four.string(), out().string()});
+
+  EXPECT_EQ(split.exit_code, 0) << split.err;
+  EXPECT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_THAT(names_in(four), ElementsAre("config.json", "rank0.safetensors", "rank1.safetensors", "rank2.safetensors",
+                                          "rank3.safetensors"));
+  EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
+}
+
+TEST_F(CheckpointCommand, only_tells_in_a_dry_run) {
+  auto const end = consolidate({"--dry-run"});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("model.safetensors"));
+  EXPECT_THAT(end.out, HasSubstr("4 tensors"));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointCommand, explains_a_tensor_and_corrects_its_name) {
+  auto const end = consolidate({"--explain", "model.layers.1.mlp.down_proj.weight"});
+  auto const wrong = consolidate({"--explain", "model.layers.1.mlp.down_proj.wieght"});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("rank1.safetensors"));
+  EXPECT_THAT(end.out, HasSubstr("\"axis\":1"));
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("did you mean model.layers.1.mlp.down_proj.weight?"));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointCommand, replaces_a_checkpoint_only_by_force) {
+  fs::create_directories(out());
+  save_safetensors(out() / "model.safetensors", test::sample_weights(1, 2, 2, 3));
+  auto const before = read_model(out());
+
+  auto const refused = consolidate();
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--force"));
+  EXPECT_EQ(difference(before, read_model(out())), "");
+
+  auto const forced = consolidate({"--force"});
+  EXPECT_EQ(forced.exit_code, 0) << forced.err;
+  EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
+}
+
+TEST_F(CheckpointCommand, corrects_a_typo_in_the_path) {
+  auto const end = run_command({"consolidate", (folder_.path() / "shrads").string(), out().string()});
+
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.err, HasSubstr("did you mean " + shards().string() + "?"));
+}
+
+TEST_F(CheckpointCommand, names_the_rank_that_is_missing) {
+  fs::remove(shards() / "rank0.safetensors");
+
+  auto const end = consolidate();
+
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.err, HasSubstr("rank 0"));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointCommand, names_the_file_whose_copying_is_not_finished) {
+  auto const file = shards() / "rank1.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 8);
+
+  auto const end = consolidate({"--json"});
+
+  EXPECT_EQ(end.exit_code, 1);
+  auto const answer = Json::parse(end.out);
+  EXPECT_FALSE(answer.at("ok").get<bool>());
+  EXPECT_THAT(answer.at("error").dump(), HasSubstr("rank1.safetensors"));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointCommand, refuses_ranks_of_different_models) {
+  fs::remove(shards() / "rank1.safetensors");
+  save_safetensors(shards() / "rank1.safetensors", test::sample_weights(3, 10, 6, 4));
+
+  auto const end = consolidate();
+
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.err, HasSubstr("model.layers.0.mlp.down_proj.weight"));
+  EXPECT_THAT(end.err, HasSubstr("rank 1"));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointCommand, lists_every_copy_that_differs) {
+  fs::remove(shards() / "rank1.safetensors");
+  StateDict other;
+  for (auto const& [name, tensor] : load_safetensors(shards() / "rank0.safetensors"))
+    other.insert_or_assign(name, tensor.shape().size() == 2 ? tensor : Tensor::scalar(2.5F));
+  save_safetensors(shards() / "rank1.safetensors", other);
+
+  auto const end = consolidate({"-n", "2"});
+
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.err, HasSubstr("model.norm.weight"));
+  EXPECT_THAT(end.err, HasSubstr("1.5"));
+  EXPECT_THAT(end.err, HasSubstr("2.5"));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointCommand, shows_its_options_and_exit_codes) {
+  auto const help = run_command({"consolidate", "--help"});
+  auto const wrong = consolidate({"--polizy", "exact"});
+
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("Examples:"));
+  EXPECT_THAT(help.out, HasSubstr("Exit codes:"));
+  EXPECT_EQ(wrong.exit_code, 2);
+}
+
+/// A shard set of one gigabyte that takes no room on the disk.
+void make_large_shards(fs::path const& directory) {
+  constexpr std::uint64_t rows = 4096;
+  constexpr std::uint64_t columns = 16384;
+  fs::create_directories(directory);
+  std::ofstream(directory / "config.json")
+      << Json{{"num_hidden_layers", 8}, {"hidden_size", rows}, {"intermediate_size", 2 * columns}};
+  for (int rank = 0; rank < 2; ++rank) {
+    Json header = Json::object();
+    std::uint64_t at = 0;
+    for (int layer = 0; layer < 8; ++layer) {
+      auto const end = at + rows * columns;
+      header["model.layers." + std::to_string(layer) + ".mlp.down_proj.weight"] = {
+          {"dtype", "I8"}, {"shape", {rows, columns}}, {"data_offsets", {at, end}}};
+      at = end;
+    }
+    auto text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    std::uint64_t const length = text.size();
+    auto const path = directory / ("rank" + std::to_string(rank) + ".safetensors");
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<char const*>(&length), sizeof length);
+    file << text;
+    file.close();
+    fs::resize_file(path, sizeof length + text.size() + at);
+  }
+}
+
+TEST_F(CheckpointCommand, shows_a_bar_on_a_terminal_and_leaves_nothing_when_interrupted) {
+  auto const large = folder_.path() / "large";
+  make_large_shards(large);
+  for (auto const* processes : {"1", "2"}) {
+    CommandRun run({"consolidate", large.string(), out().string(), "-n", processes, "--threads", "1"},
+                   test::Streams::terminal);
+    ASSERT_TRUE(run.wait_for("[")) << run.finish().out;
+    run.signal(SIGINT);
+
+    auto const end = run.finish();
+
+    EXPECT_EQ(end.exit_code, 130) << end.out;
+    EXPECT_THAT(end.out, HasSubstr("MB of 1.1 GB"));
+    EXPECT_THAT(end.out, HasSubstr("stopped as asked"));
+    EXPECT_FALSE(fs::exists(out())) << testing::PrintToString(names_in(out()));
+  }
+}
+
+}  // namespace
+}  // namespace crossrank
