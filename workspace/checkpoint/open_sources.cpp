@@ -7,12 +7,15 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/checkpoint_pointer.hpp"
 #include "workspace/checkpoint/dcp_source.hpp"
+#include "workspace/checkpoint/deepspeed_files.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
-#include "workspace/checkpoint/safetensors_source.hpp"
 #include "workspace/checkpoint/shard_grid.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
-#include "workspace/checkpoint/torch_source.hpp"
+#include "workspace/checkpoint/shard_opener.hpp"
+#include "workspace/checkpoint/training_arguments.hpp"
+#include "workspace/checkpoint/weight_family.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -22,58 +25,24 @@ constexpr char const* operation = "checkpoint open";
 // Larger files beside the weights are no part of a model's description.
 constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 
-bool is_weights(std::string const& name) {
-  static constexpr std::string_view endings[] = {".safetensors", ".safetensors.index.json", ".pt",    ".pth",
-                                                 ".bin",         ".bin.index.json",         ".distcp"};
-  return std::any_of(std::begin(endings), std::end(endings), [&](auto ending) { return name.ends_with(ending); });
-}
+// They are of the directory that is read, not of the model.
+constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py"};
 
 std::vector<fs::path> companions_of(DirectoryListing const& listing) {
   std::vector<fs::path> found;
   for (auto const& name : listing.files) {
     std::error_code error;
     if (name.starts_with('.') || is_weights(name)) continue;
+    if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
     if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;
     found.push_back(listing.path / name);
   }
   return found;
 }
 
-/// The highest of a rank's state images that opens and whose data matches its checksums.
-std::shared_ptr<ShardSource const> open_image(ShardFiles const& shard, std::shared_ptr<FilePool> const& pool) {
-  for (std::size_t i = 0; i < shard.files.size(); ++i) {
-    try {
-      auto source = std::make_shared<SafetensorsSource>(shard.files[i].string(), std::vector{shard.files[i]}, pool);
-      auto const& image = source->images().front();
-      if (image.checked()) return source;
-    } catch (FormatError const&) {
-      if (i + 1 == shard.files.size()) throw;
-    }
-  }
-  throw FormatError({.operation = operation,
-                     .message = "the state image carries no checksums",
-                     .resource = shard.files.front().string(),
-                     .remedy = "another tool changed it: write it again",
-                     .section = "header"});
-}
-
-std::shared_ptr<ShardSource const> open_shard(ShardFiles const& shard, std::shared_ptr<FilePool> const& pool) {
-  if (shard.images) return open_image(shard, pool);
-  auto name = shard.files.size() == 1 ? shard.files.front().string() : shard.shard.name;
-  return std::make_shared<SafetensorsSource>(std::move(name), shard.files, pool);
-}
-
 ShardSet set_of(std::shared_ptr<ShardSource const> source) {
   ShardSet set;
   set.sources.push_back(std::move(source));
-  set.places.emplace_back();
-  return set;
-}
-
-ShardSet open_safetensors_file(fs::path const& path) {
-  auto const pool = std::make_shared<FilePool>();
-  ShardSet set;
-  set.sources.push_back(std::make_shared<SafetensorsSource>(path.string(), std::vector{path}, pool));
   set.places.emplace_back();
   return set;
 }
@@ -89,7 +58,17 @@ void take_description(ShardSet& set, DirectoryListing const& listing) {
   }
   auto const inside = set.config.find("quantization_config");
   if (set.quantization.empty() && inside != set.config.end() && inside->is_object()) set.quantization = *inside;
-  set.companions = companions_of(listing);
+  auto companions = companions_of(listing);
+  for (auto& known : set.companions) {
+    auto const same = [&](auto const& path) { return path.filename() == known.filename(); };
+    if (std::none_of(companions.begin(), companions.end(), same)) companions.push_back(std::move(known));
+  }
+  set.companions = std::move(companions);
+}
+
+bool has_config_file(ShardSet const& set) {
+  return std::any_of(set.companions.begin(), set.companions.end(),
+                     [](auto const& path) { return path.filename() == "config.json"; });
 }
 
 AnnouncedGrid sizes_from(ShardSetOptions const& options, Json const& config) {
@@ -134,31 +113,63 @@ void sort_shards(ShardSet& set) {
   set = std::move(sorted);
 }
 
+/// A model's description may stand beside its shards, in their directories, or in the arguments of its training.
+void describe(ShardSet& set, DirectoryListing const& listing, fs::path const& shards) {
+  take_description(set, listing);
+  if (!has_config_file(set) && shards != listing.path) take_description(set, list_directory(shards));
+  if (set.config.empty()) set.config = config_of_arguments(set.sources.front()->attributes());
+}
+
+ShardSet open_zero(DirectoryListing const& listing, std::map<int, DeepSpeedFiles> const& ranks,
+                   ShardSetOptions const& options, TorchSourceOptions const& torch) {
+  ShardSet set;
+  std::vector<ShardFiles> shards;
+  for (auto const& [rank, files] : ranks) {
+    set.sources.push_back(open_deepspeed(files, torch));
+    auto const name = files.model_states.front().filename().string();
+    shards.push_back({.shard = {.name = name, .numbers = {.tp = rank}}, .files = files.model_states});
+  }
+  describe(set, listing, listing.path);
+  place(set, shards, sizes_from(options, set.config), listing.path);
+  return set;
+}
+
+ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& options, TorchSourceOptions const& torch) {
+  ShardSet set;
+  auto const beside = read_json_object(listing.path / "config.json").value_or(Json::object());
+  // First the names, then the files: a missing rank is told before a damaged one.
+  auto shards = find_shards(listing, options.pattern, sizes_from(options, beside));
+  for (auto const& shard : shards) set.sources.push_back(open_shard(shard, torch));
+  describe(set, listing, shards.front().files.front().parent_path());
+  settle_second_number(shards, config_of_arguments(set.sources.front()->attributes()));
+  place(set, shards, sizes_from(options, set.config), listing.path);
+  sort_shards(set);
+  return set;
+}
+
+bool has_weights(DirectoryListing const& listing) {
+  return !weights_of(listing, WeightFamily::safetensors).empty() || !weights_of(listing, WeightFamily::torch).empty();
+}
+
 }  // namespace
 
 ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
+  TorchSourceOptions const torch{
+      .crc = options.crc, .extra_globals = options.extra_globals, .pool = std::make_shared<FilePool>()};
   std::error_code error;
-  if (fs::is_regular_file(path, error))
-    return is_torch_archive(path) ? set_of(open_torch_archive(path)) : open_safetensors_file(path);
+  if (fs::is_regular_file(path, error)) return set_of(open_shard_file(path, torch));
   auto const listing = list_directory(path);
   if (find_dcp(path) != DcpFlavour::none) {
-    auto whole = set_of(open_dcp(path));
+    auto whole = set_of(open_dcp(path, {.crc = options.crc, .pool = torch.pool}));
     take_description(whole, listing);
     return whole;
   }
-  ShardSet set;
-  take_description(set, listing);
-  auto const announced = sizes_from(options, set.config);
-  auto const shards = find_shards(listing, options.pattern, announced);
-  auto const pool = std::make_shared<FilePool>();
-  // First the names, then the files: a missing rank is told before a damaged one.
-  for (auto const& shard : shards) set.sources.push_back(open_shard(shard, pool));
-  place(set, shards, announced, path);
-  sort_shards(set);
-  auto const& first = shards.front();
-  if (set.config.empty() && first.files.front().parent_path() != path) {
-    take_description(set, list_directory(first.files.front().parent_path()));
-  }
+  if (!options.pattern.empty()) return open_shards(listing, options, torch);
+  if (auto const zero = find_deepspeed(listing); !zero.empty()) return open_zero(listing, zero, options, torch);
+  auto const latest = has_weights(listing) ? std::nullopt : follow_pointer(listing);
+  if (!latest) return open_shards(listing, options, torch);
+  auto set = open_shard_set(*latest, options);
+  if (!has_config_file(set)) take_description(set, listing);
   return set;
 }
 

@@ -6,6 +6,7 @@
 
 #include <crossrank/json.hpp>
 
+#include "lib/codec/torch_archive.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -35,9 +36,13 @@ struct ShardSetOptions {
   int pp = 0;             ///< pipeline size; 0 likewise
   int ep = 0;             ///< expert-parallel size; 0 likewise
   std::string pattern{};  ///< file names with {tp}, {pp}, {ep} or {rank} in place of numbers; empty: known ones
+  codec::CrcPolicy crc = codec::CrcPolicy::require;  ///< of torch archives
+  std::vector<std::string> extra_globals{};          ///< names that their pickles may mention besides: "module.name"
 };
 
-/// Recognises what stands at `path`, a file or a directory, and opens all of it.
+/// Recognises what stands at `path`, a file or a directory, and opens all of it: safetensors, state images, torch
+/// archives (by names, index, pattern, or one directory per rank), ModelOpt's files of ranks, distributed checkpoints,
+/// Megatron's directories of ranks, DeepSpeed's ZeRO; also through the file that names the latest step.
 ///
 /// Local; reads headers only. `IoError` for what is missing or refused, `FormatError` for damaged files and for parts
 /// that do not belong together, `UsageError` when the grid cannot be told; each says what to do.

@@ -12,6 +12,7 @@
 
 #include "lib/platform/io_error.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/weight_family.hpp"
 #include "workspace/nfs_files.hpp"
 
 namespace crossrank::checkpoint {
@@ -19,8 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr char const* operation = "checkpoint open";
-constexpr std::string_view suffix = ".safetensors";
-constexpr std::string_view index_suffix = ".safetensors.index.json";
 constexpr std::uint64_t most_json_bytes = std::uint64_t{64} << 20;
 
 /// The name next to a path that leads nowhere.
@@ -35,14 +34,6 @@ std::string did_you_mean(fs::path const& path) {
   if (!fs::exists(parent, error)) return "there is no directory " + parent.string() + " either";
   auto const near = nearest_name(clean.filename().string(), names);
   return near ? "did you mean " + (parent / *near).string() + "?" : "check the path";
-}
-
-std::vector<std::string> safetensors_of(DirectoryListing const& listing) {
-  std::vector<std::string> found;
-  for (auto const& name : listing.files) {
-    if (name.ends_with(suffix) && !name.starts_with('.')) found.push_back(name);
-  }
-  return found;
 }
 
 [[noreturn]] void refuse(std::string message, DirectoryListing const& listing, std::string got, std::string remedy) {
@@ -136,17 +127,17 @@ std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string 
 }
 
 /// One directory per rank, each with the files of one part.
-std::vector<ShardFiles> rank_directories(DirectoryListing const& listing) {
+std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, WeightFamily family) {
   std::vector<ShardFiles> shards;
   for (auto const& name : listing.directories) {
     auto const numbers = parse_shard_name(name);
     if (!numbers.has_place()) continue;
     auto const inner = list_directory(listing.path / name);
-    auto const files = safetensors_of(inner);
+    auto const files = weights_of(inner, family);
     if (files.empty()) continue;
     ShardFiles shard;
     shard.shard = {name, numbers};
-    auto const listed = files_of_index(inner);
+    auto const listed = files_of_index(inner, family);
     for (auto const& file : listed ? *listed : files) shard.files.push_back(inner.path / file);
     shards.push_back(std::move(shard));
   }
@@ -218,13 +209,9 @@ std::optional<Value> read_object(fs::path const& path) {
 
 std::optional<Json> read_json_object(fs::path const& path) { return read_object<Json>(path); }
 
-std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing) {
-  std::vector<std::string> indexes;
-  for (auto const& name : listing.files) {
-    if (name.ends_with(index_suffix)) indexes.push_back(name);
-  }
-  if (indexes.empty()) return std::nullopt;
-  auto const name = listing.has("model.safetensors.index.json") ? "model.safetensors.index.json" : indexes.front();
+std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing, WeightFamily family) {
+  auto const name = index_of(listing, family);
+  if (name.empty()) return std::nullopt;
   auto const index = read_object<nlohmann::json>(listing.path / name);
   auto const map = index->find("weight_map");
   if (map == index->end() || !map->is_object())
@@ -242,18 +229,11 @@ std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& l
   return std::vector<std::string>(files.begin(), files.end());
 }
 
-std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
-                                    AnnouncedGrid const& announced) {
-  if (!pattern.empty()) return by_pattern(listing, pattern);
-  if (auto images = state_images(listing); !images.empty()) return images;
-  if (auto const listed = files_of_index(listing)) return one_shard(listing, *listed);
-  auto const files = safetensors_of(listing);
-  if (files.empty()) {
-    if (auto shards = rank_directories(listing); !shards.empty()) return shards;
-    refuse("there are no shards here", listing,
-           std::to_string(listing.files.size()) + " files, none of a format that can be read",
-           "give the directory that holds the checkpoint's files, or their names by --pattern");
-  }
+namespace {
+
+/// Files of one family in one directory.
+std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<std::string> const& files,
+                                 AnnouncedGrid const& announced) {
   std::vector<std::pair<std::string, ShardNumbers>> placed;
   std::vector<std::pair<int, std::string>> parts;
   int count = 0;
@@ -275,8 +255,28 @@ std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string
     return !parse_shard_name(name).has_place();
   });
   refuse("the names do not say which rank each file is of", listing,
-         std::to_string(files.size()) + " safetensors files, " + odd + " among them",
+         std::to_string(files.size()) + " files of weights, " + odd + " among them",
          "give --pattern, such as \"part_{rank}.safetensors\", or remove what does not belong there");
+}
+
+constexpr WeightFamily families[] = {WeightFamily::safetensors, WeightFamily::torch};
+
+}  // namespace
+
+std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
+                                    AnnouncedGrid const& announced) {
+  if (!pattern.empty()) return by_pattern(listing, pattern);
+  if (auto images = state_images(listing); !images.empty()) return images;
+  for (auto const family : families) {
+    if (auto const listed = files_of_index(listing, family)) return one_shard(listing, *listed);
+    if (auto const files = weights_of(listing, family); !files.empty()) return by_names(listing, files, announced);
+  }
+  for (auto const family : families) {
+    if (auto shards = rank_directories(listing, family); !shards.empty()) return shards;
+  }
+  refuse("there are no shards here", listing,
+         std::to_string(listing.files.size()) + " files, none of a format that can be read",
+         "give the directory that holds the checkpoint's files, or their names by --pattern");
 }
 
 }  // namespace crossrank::checkpoint

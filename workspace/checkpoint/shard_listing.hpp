@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -26,13 +27,20 @@ struct DirectoryListing {
 /// `IoError` when the directory cannot be read, with the name that was probably meant when there is none.
 [[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
 
-/// Groups the safetensors files of a directory (or of one directory per rank) into shards. `FormatError` for a part
+/// Files of one format that hold weights, as their names tell.
+enum class WeightFamily : std::uint8_t {
+  safetensors,  ///< ".safetensors"
+  torch,        ///< ".pt", ".pth", ".bin", ".ckpt" of `torch.save`, without those of optimizers and schedulers
+};
+
+/// Groups the weights of a directory (or of one directory per rank) into shards. `FormatError` for a part
 /// that is missing, `UsageError` when the names say nothing.
 [[nodiscard]] std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
                                                   AnnouncedGrid const& announced);
 
 /// The files that an index lists, which must all be there; nothing when the directory has none. `FormatError`.
-[[nodiscard]] std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing);
+[[nodiscard]] std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing,
+                                                                     WeightFamily family);
 
 /// A JSON file, of 64 MiB at most. `FormatError` when it is no JSON object; nothing when there is no such file.
 [[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path);

@@ -87,6 +87,8 @@ ShardNumbers parse_shard_name(std::string_view name) {
       assign(out, "rank", word.numbers[0]);
     } else if (auto const axis = axis_of(word.text); !axis.empty()) {
       assign(out, axis, word.numbers[0]);
+    } else if (word.text == "consolidated" && i == 0) {
+      assign(out, "tp", word.numbers[0]);  // "consolidated.00.pth"
     } else if (word.text == "of" && before != nullptr && !before->numbers.empty()) {
       out.part = before->numbers.back();
       out.parts = word.numbers[0];

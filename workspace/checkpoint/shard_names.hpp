@@ -20,7 +20,7 @@ struct ShardNumbers {
 };
 
 /// Reads the spellings in use: "rank3", "rank_3", "tp1_pp0", "tp_rank_01_pp_rank_000", "mp_rank_01_002",
-/// "model-00001-of-00004". Words end at anything that is no letter, so that "step12" says nothing.
+/// "model-00001-of-00004", "consolidated.01". Words end at anything that is no letter, so that "step12" says nothing.
 [[nodiscard]] ShardNumbers parse_shard_name(std::string_view name);
 
 /// Matches a name against text with {rank}, {tp}, {pp}, {ep} in place of numbers and * in place of anything; nothing

@@ -1,7 +1,9 @@
 #include "workspace/checkpoint/torch_source.hpp"
 
+#include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -81,11 +83,15 @@ std::shared_ptr<TorchSource const> open_torch_archive(std::filesystem::path cons
 
 bool is_torch_archive(std::filesystem::path const& path) {
   codec::OpenedFile const file(path, operation);
-  std::array<std::byte, 2> head{};
-  if (file.size() < head.size()) return false;
-  file.read_at(0, head);
-  return (head[0] == std::byte{'P'} && head[1] == std::byte{'K'}) ||
-         (head[0] == std::byte{0x80} && head[1] == std::byte{2});
+  std::array<char, 9> head{};
+  if (file.size() < 2) return false;
+  auto const known = std::min<std::uint64_t>(file.size(), head.size());
+  file.read_at(0, std::as_writable_bytes(std::span(head)).first(static_cast<std::size_t>(known)));
+  // A safetensors file begins with the length of its header, whose lowest bytes may be any.
+  std::string_view const begins(head.data(), head.size());
+  bool const is_length = begins.substr(4, 4) == std::string_view("\0\0\0\0", 4);
+  if (is_length && std::string_view("{ \t\r\n").find(begins[8]) != std::string_view::npos) return false;
+  return begins.starts_with("PK") || begins.starts_with("\x80\x02");
 }
 
 }  // namespace crossrank::checkpoint

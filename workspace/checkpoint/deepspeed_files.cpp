@@ -1,0 +1,99 @@
+#include "workspace/checkpoint/deepspeed_files.hpp"
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/shard_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::string_view optim_ending = "_optim_states.pt";
+constexpr std::string_view model_ending = "_model_states.pt";
+
+[[noreturn]] void refuse(DirectoryListing const& listing, std::string message, std::string got, std::string remedy) {
+  throw FormatError({.operation = "checkpoint open",
+                     .message = std::move(message),
+                     .got = std::move(got),
+                     .resource = listing.path.string(),
+                     .remedy = std::move(remedy),
+                     .section = "files"});
+}
+
+/// Ranks in a name of ZeRO's.
+struct ZeroName {
+  std::optional<int> data{};  ///< data-parallel rank; model states of stages 1 and 2 have none
+  int model = 0;
+};
+
+std::optional<ZeroName> parse(std::string_view name, std::string_view ending) {
+  if (!name.ends_with(ending)) return std::nullopt;
+  name.remove_suffix(ending.size());
+  for (std::string_view const start : {"bf16_zero_pp_rank_", "zero_pp_rank_"}) {
+    if (!name.starts_with(start)) continue;
+    auto const found = match_shard_pattern("{pp}_mp_rank_{tp}", name.substr(start.size()));
+    if (found) return ZeroName{found->pp, *found->tp};
+  }
+  auto const found = match_shard_pattern("mp_rank_{tp}", name);
+  return found ? std::optional(ZeroName{std::nullopt, *found->tp}) : std::nullopt;
+}
+
+using ByData = std::map<int, std::filesystem::path>;
+
+std::vector<std::filesystem::path> all_of(ByData const& files, DirectoryListing const& listing) {
+  std::vector<std::filesystem::path> out;
+  for (auto const& [rank, path] : files) {
+    if (rank != static_cast<int>(out.size())) {
+      refuse(listing, "the states of data-parallel rank " + std::to_string(out.size()) + " are missing",
+             path.filename().string(), "copy all files of the save into one directory");
+    }
+    out.push_back(path);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing) {
+  struct Found {
+    ByData models{};
+    ByData optimizers{};
+    std::filesystem::path whole{};
+  };
+  std::map<int, Found> ranks;
+  bool zero = false;
+  for (auto const& name : listing.files) {
+    if (name.find("expp_rank_") != std::string::npos) {
+      refuse(listing, "ZeRO's states of experts cannot be put together", name,
+             "convert it by DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
+    }
+    if (auto const optimizer = parse(name, optim_ending); optimizer && optimizer->data) {
+      zero = true;
+      if (!ranks[optimizer->model].optimizers.emplace(*optimizer->data, listing.path / name).second) {
+        refuse(listing, "two optimizer states are of the same rank", name,
+               "remove those of the other save (\"bf16_\" or not)");
+      }
+    } else if (auto const model = parse(name, model_ending)) {
+      zero = zero || model->data;
+      if (model->data) ranks[model->model].models.emplace(*model->data, listing.path / name);
+      if (!model->data) ranks[model->model].whole = listing.path / name;
+    }
+  }
+  std::map<int, DeepSpeedFiles> out;
+  if (!zero) return out;
+  for (auto const& [rank, found] : ranks) {
+    auto& files = out[rank];
+    files.optim_states = all_of(found.optimizers, listing);
+    files.model_states = found.whole.empty() ? all_of(found.models, listing) : std::vector{found.whole};
+    if (files.optim_states.empty() || files.model_states.empty()) {
+      refuse(listing, "model-parallel rank " + std::to_string(rank) + " lacks its model or its optimizer states", {},
+             "both are needed: the flat weights are in the optimizer states, their shapes in the model states");
+    }
+  }
+  return out;
+}
+
+}  // namespace crossrank::checkpoint

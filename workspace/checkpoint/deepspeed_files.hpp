@@ -1,0 +1,14 @@
+#pragma once
+#include <map>
+
+#include "workspace/checkpoint/deepspeed_source.hpp"
+#include "workspace/checkpoint/shard_listing.hpp"
+
+namespace crossrank::checkpoint {
+
+/// The files of ZeRO in a directory, for each model-parallel rank; empty where there are none.
+///
+/// `FormatError` when those of a rank are missing, and for experts, which ZeRO keeps in another way.
+[[nodiscard]] std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing);
+
+}  // namespace crossrank::checkpoint

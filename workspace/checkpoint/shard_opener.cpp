@@ -1,0 +1,68 @@
+#include "workspace/checkpoint/shard_opener.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/joined_source.hpp"
+#include "workspace/checkpoint/megatron_source.hpp"
+#include "workspace/checkpoint/safetensors_source.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The highest of a rank's state images that opens and whose data matches its checksums.
+std::shared_ptr<ShardSource const> open_image(ShardFiles const& shard, std::shared_ptr<FilePool> const& pool) {
+  for (std::size_t i = 0; i < shard.files.size(); ++i) {
+    try {
+      auto source = std::make_shared<SafetensorsSource>(shard.files[i].string(), std::vector{shard.files[i]}, pool);
+      auto const& image = source->images().front();
+      if (image.checked()) return source;
+    } catch (FormatError const&) {
+      if (i + 1 == shard.files.size()) throw;
+    }
+  }
+  throw FormatError({.operation = "checkpoint open",
+                     .message = "the state image carries no checksums",
+                     .resource = shard.files.front().string(),
+                     .remedy = "another tool changed it: write it again",
+                     .section = "header"});
+}
+
+bool is_torch(fs::path const& path) { return path.extension() != ".safetensors" && is_torch_archive(path); }
+
+/// Names under which training frameworks save more than a model.
+bool is_training_state(std::string const& name) {
+  static constexpr std::array<std::string_view, 4> names{"model_optim_rng.pt", "model_rng.pt", "model_weights.ckpt",
+                                                         "megatron_gpt.ckpt"};
+  return name.ends_with("_model_states.pt") || std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::shared_ptr<ShardSource const> open_torch(fs::path const& path, TorchSourceOptions const& options) {
+  if (is_training_state(path.filename().string())) return open_megatron_rank(path, options);
+  return open_torch_archive(path, options);
+}
+
+}  // namespace
+
+std::shared_ptr<ShardSource const> open_shard_file(fs::path const& path, TorchSourceOptions const& options) {
+  if (is_torch(path)) return open_torch(path, options);
+  return std::make_shared<SafetensorsSource>(path.string(), std::vector{path}, options.pool);
+}
+
+std::shared_ptr<ShardSource const> open_shard(ShardFiles const& shard, TorchSourceOptions const& options) {
+  if (shard.images) return open_image(shard, options.pool);
+  if (shard.files.size() == 1) return open_shard_file(shard.files.front(), options);
+  if (std::none_of(shard.files.begin(), shard.files.end(), is_torch))
+    return std::make_shared<SafetensorsSource>(shard.shard.name, shard.files, options.pool);
+  std::vector<std::shared_ptr<ShardSource const>> parts;
+  for (auto const& file : shard.files) parts.push_back(open_shard_file(file, options));
+  return std::make_shared<JoinedSource>(shard.shard.name, std::move(parts));
+}
+
+}  // namespace crossrank::checkpoint

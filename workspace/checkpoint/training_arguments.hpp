@@ -1,0 +1,17 @@
+#pragma once
+#include <vector>
+
+#include "workspace/checkpoint/open_sources.hpp"
+#include "workspace/checkpoint/shard_listing.hpp"
+
+namespace crossrank::checkpoint {
+
+/// What the arguments of Megatron's training, saved beside the weights, say of a model: sizes and grid under the keys
+/// of a config. Empty where there are none.
+[[nodiscard]] Json config_of_arguments(Json const& attributes);
+
+/// "mp_rank_00_001" names a stage or, where there is one stage only, an expert rank: makes it the one that `config`
+/// says.
+void settle_second_number(std::vector<ShardFiles>& shards, Json const& config);
+
+}  // namespace crossrank::checkpoint
