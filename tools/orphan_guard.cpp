@@ -8,7 +8,6 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include <fcntl.h>
@@ -18,6 +17,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "lib/platform/system.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -66,7 +67,7 @@ void end_job(std::vector<pid_t> const& groups, std::string const& entry) {
     for (pid_t const group : groups) found = (look == 0 && ::kill(-group, SIGKILL) == 0) || found;
     found = kill_all_with(entry) || found;
     quiet = found ? 0 : quiet + 1;
-    std::this_thread::sleep_for(between_looks);
+    platform::system().sleep(between_looks);
   }
 }
 
