@@ -130,8 +130,7 @@ void Collective::abort(std::string_view why) const noexcept {
 }
 
 void Collective::keep_alive() const noexcept {
-  if (!state_) return;
-  if (auto const group = state_->transport->node_group()) group->progress();
+  if (state_) state_->transport->keep_alive();
 }
 
 void Collective::close() {

@@ -26,4 +26,12 @@ std::optional<Ticket> Transport::post_all_to_allv(Signature, Source const&, std:
   return {};
 }
 
+void Transport::report_lost(std::span<int const>, std::string_view why) noexcept { abort(why); }
+
+void Transport::keep_alive() noexcept {}
+
+void Transport::enter_user_code(int) noexcept {}
+
+void Transport::set_lookout(std::function<void()>) {}
+
 }  // namespace crossrank::spi

@@ -5,10 +5,12 @@
 #include <vector>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/wire.hpp>
 
 #include "collectives/fake/fake_transport.hpp"
-#include "collectives/shm/shm_transport.hpp"
-#include "lib/node/group.hpp"
+#include "collectives/node_transport.hpp"
+#include "collectives/plugin_loader.hpp"
+#include "lib/node/names.hpp"
 
 namespace crossrank {
 namespace {
@@ -24,10 +26,9 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
                             .threads = options.ranks_are == RanksAre::threads};
   // A rank that is alone has nobody to meet, and may not meet one of another job that has no id either.
   if (on_node.ranks == 1) on_node.key.step += "/" + std::to_string(node::random_nonce()[0]);
-  auto group = node::Group::of_node(node::NodeDomain::join(on_node), "world");
   std::vector<int> global(static_cast<std::size_t>(job.world_size));
   std::iota(global.begin(), global.end(), 0);
-  return std::make_shared<shm::ShmTransport>(std::move(group), std::move(global), patience);
+  return node_transport(on_node, "world", std::move(global), patience);
 }
 
 [[noreturn]] void refuse(JobDescription const& job, std::string why, std::string remedy) {
@@ -37,6 +38,48 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
                           .rank = job.rank,
                           .world_size = job.world_size,
                           .group_usable = false});
+}
+
+std::shared_ptr<spi::Transport> open_mpi(ConnectOptions const& options, JobDescription const& job,
+                                         spi::Patience const& patience) {
+  return load_plugin("mpi").open({.job = job.job_id,
+                                  .rank = job.rank,
+                                  .world_size = job.unknown_size ? 0 : job.world_size,
+                                  .patience = patience,
+                                  .connect_timeout = options.connect_timeout});
+}
+
+/// Shared memory on each node, MPI between them.
+std::shared_ptr<spi::Transport> open_composite(ConnectOptions const& options, JobDescription const& job,
+                                               spi::Patience const& patience) {
+  return spi::add_node_memory(
+      open_mpi(options, job, patience),
+      {.patience = patience, .connect_timeout = options.connect_timeout, .arena_cap = options.arena_cap});
+}
+
+/// What the ranks of several nodes get when nothing was asked for by name.
+std::shared_ptr<spi::Transport> open_across_nodes(ConnectOptions const& options, JobDescription const& job,
+                                                  spi::Patience const& patience) {
+  try {
+    return open_composite(options, job, patience);
+  } catch (UnavailableError const& e) {
+    auto const where = job.unknown_size
+                           ? std::string("PMIx started this process without saying as which rank of how many")
+                           : std::to_string(job.local_world_size) + " of " + std::to_string(job.world_size) +
+                                 " ranks are on this node";
+    throw UnavailableError(
+        {.operation = "connect",
+         .message = "no backend can serve this job: " + where,
+         .expected = "shared memory and MPI together (\"composite\")",
+         .resource = e.info().resource,
+         .system = e.info().system,
+         .remedy = e.info().remedy,
+         .rank = job.rank,
+         .world_size = job.world_size,
+         .group_usable = false,
+         .details = {"tried \"shm\": it serves the ranks of one node", "tried \"composite\": " + std::string(e.what()),
+                     "\"fake\" serves one rank and is never a way out"}});
+  }
 }
 
 }  // namespace
@@ -55,11 +98,16 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   bool const given = options.world_size.has_value();
   job.local_world_size = given ? job.world_size : environment.local_world_size.value_or(job.world_size);
   job.local_rank = given ? job.rank : environment.local_rank.value_or(job.rank);
+  bool const by_nodes = !given && !environment.local_world_size && environment.nodes.value_or(1) > 1;
+  job.several_nodes = job.local_world_size < job.world_size || (by_nodes && job.world_size > 1);
+  if (by_nodes) job.local_world_size = 1;  // at least this one
+  job.unknown_size = !given && environment.launcher == Launcher::none && environment.pmix_rank.has_value();
   job.job_id = options.job_id.empty() ? environment.job_id : options.job_id;
   if (!environment.master_addr.empty()) job.master = environment.master_addr;
   if (environment.master_port) job.master += ":" + std::to_string(*environment.master_port);
   job.step = environment.step_id + "/" + std::to_string(environment.restart);
-  if (job.world_size > 1 && job.job_id.empty() && !environment.master_port) {
+  bool const by_mpi = options.backend == "mpi" || options.backend == "composite" || job.several_nodes;
+  if (job.world_size > 1 && job.job_id.empty() && !environment.master_port && !by_mpi) {
     throw UsageError({.operation = "connect",
                       .message = std::to_string(job.world_size) +
                                  " ranks were announced, but nothing tells this job from others on this host",
@@ -75,20 +123,25 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
 std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, JobDescription const& job,
                                                spi::Patience const& patience) {
   auto const& backend = options.backend;
-  if (!backend.empty() && backend != "shm" && backend != "fake") {
+  if (!backend.empty() && backend != "shm" && backend != "fake" && backend != "mpi" && backend != "composite") {
     refuse(job, "there is no backend \"" + backend + "\"",
-           "ask for \"shm\" or \"fake\", or leave it to the environment");
+           "ask for \"shm\", \"mpi\", \"composite\" or \"fake\", or leave it to the environment");
   }
-  if (backend == "fake" || (backend.empty() && job.world_size == 1 && options.ranks_are == RanksAre::processes)) {
+  if (backend == "mpi") return open_mpi(options, job, patience);
+  if (backend == "composite") return open_composite(options, job, patience);
+  bool const alone = job.world_size == 1 && options.ranks_are == RanksAre::processes;
+  if (backend.empty() && (job.several_nodes || (alone && job.unknown_size)))
+    return open_across_nodes(options, job, patience);
+  if (backend == "fake" || (backend.empty() && alone)) {
     if (job.world_size == 1) return std::make_shared<fake::FakeTransport>("world");
     refuse(job, "backend \"fake\" serves one rank, but " + std::to_string(job.world_size) + " were announced",
            "leave the backend to the environment");
   }
-  if (job.local_world_size != job.world_size) {
+  if (job.several_nodes) {
     refuse(job,
            "backend \"shm\" serves the ranks of one node, but " + std::to_string(job.local_world_size) + " of " +
                std::to_string(job.world_size) + " ranks are on this one",
-           "start all ranks on one node");
+           "leave the backend to the environment, or start all ranks on one node");
   }
   return open_shm(options, job, patience);
 }

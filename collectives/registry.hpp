@@ -14,6 +14,8 @@ struct JobDescription {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
+  bool several_nodes = false;  ///< the launcher says that the ranks are on several nodes
+  bool unknown_size = false;   ///< a launcher started this process, but only MPI knows as which of how many
   std::string job_id{};
   std::string master{};
   std::string step{};

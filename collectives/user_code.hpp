@@ -3,10 +3,6 @@
 
 #include <crossrank/collective.hpp>
 
-namespace crossrank::node {
-class NodeDomain;
-}
-
 namespace crossrank {
 
 /// While it lives, this rank runs the caller's code: whoever waits for it meanwhile waits up to the user limit.
@@ -18,7 +14,7 @@ class UserCode {
   UserCode& operator=(UserCode const&) = delete;
 
  private:
-  std::shared_ptr<node::NodeDomain> domain_{};
+  std::shared_ptr<spi::Transport> transport_;
 };
 
 }  // namespace crossrank

@@ -64,7 +64,8 @@ class FileMedium final : public Medium {
   }
 
   void receive(int member, node::Arrival const& arrival, Collector& collector) override {
-    auto const bytes = group_->payload(member, arrival);
+    std::span<std::byte const> const bytes(reinterpret_cast<std::byte const*>(arrival.inlined),
+                                           std::min<std::size_t>(arrival.bytes, sizeof arrival.inlined));
     Announcement announced;
     if (bytes.size() != sizeof announced) {
       throw FormatError({.operation = "receive",
@@ -78,11 +79,15 @@ class FileMedium final : public Medium {
     ReadPatience const patience{.limit = std::max<std::chrono::nanoseconds>(least_patience, patience_.timeout / 4),
                                 .between =
                                     [this] {
+                                      if (!group_) return;
                                       group_->progress();
                                       group_->throw_if_failed("receive");
                                     },
                                 .standstill = patience_.timeout,
-                                .on_progress = [group = group_] { group->progress(); }};
+                                .on_progress =
+                                    [group = group_] {
+                                      if (group) group->progress();
+                                    }};
     hand_over(workspace_.medium()->read_announced(announced, patience), collector);
   }
 

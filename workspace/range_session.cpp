@@ -39,14 +39,6 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
   rank_ = collective_.rank();
   map_ranks();
   group_ = collective_.transport()->node_group();
-  if (!group_ && collective_.world_size() > 1) {
-    throw UnavailableError({.operation = operation_,
-                            .message = "the ranks of this group share no memory",
-                            .got = "backend " + std::string(collective_.backend()),
-                            .group = collective_.name(),
-                            .rank = rank_,
-                            .world_size = collective_.world_size()});
-  }
   is_receiver_ = members_.front() == rank_;
   is_writer_ = !is_receiver_ && std::find(members_.begin(), members_.end(), rank_) != members_.end();
   files_ = !options.workspace_path.empty() || (options.workspace && options.workspace->nfs() != nullptr);
@@ -54,8 +46,10 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
   lazy_ = options.release == Release::lazy && !files_;
   if (options.workspace && !options.workspace_path.empty())
     fail_usage("a workspace and a path for another one", options.workspace_path.string());
-  if (group_) {
-    group_->domain().require_own_process(operation_);
+  if (group_) group_->domain().require_own_process(operation_);
+  if (collective_.world_size() > 1 && (!group_ || group_->size() != collective_.world_size())) {
+    open_across_nodes(kind, mine);
+  } else if (group_) {
     choose_medium();
     open(kind, mine);
   }
@@ -98,6 +92,21 @@ void RangeSession::choose_medium() {
   }
   if (options_.workspace && !options_.workspace->nfs()->is_initialized())
     fail_usage("the workspace is not initialized", "NFSWorkspace()");
+}
+
+void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
+  if (files_ || group_) choose_medium();
+  std::function<std::unique_ptr<Medium>()> make_medium;
+  if (files_) make_medium = [this] { return nfs_medium(group_, collective_.global_rank(), options_, patience_); };
+  spanning_ = std::make_unique<SpanningRange>(SpanningRange::Parts{.operation = operation_,
+                                                                   .collective = collective_,
+                                                                   .members = members_,
+                                                                   .patience = patience_,
+                                                                   .digest = digest(kind),
+                                                                   .medium = std::move(medium_),
+                                                                   .make_medium = std::move(make_medium),
+                                                                   .files = files_});
+  spanning_->open(mine, is_writer_);
 }
 
 std::uint64_t RangeSession::digest(ItemKind kind) const {
@@ -165,6 +174,12 @@ void RangeSession::leave_user_code() noexcept {
 }
 
 void RangeSession::receive(std::size_t index, Collector& collector) {
+  if (spanning_) {
+    if (!open_)
+      fail_usage("an item that was not received before the range was closed", "item " + std::to_string(index));
+    spanning_->receive(index, collector);
+    return;
+  }
   auto& line = kept_->lines[index];
   if (!open_) fail_usage("an item that was not received before the range was closed", "item " + std::to_string(index));
   line.received = true;
@@ -174,7 +189,11 @@ void RangeSession::receive(std::size_t index, Collector& collector) {
 }
 
 void RangeSession::progress() noexcept {
-  if (group_) group_->progress();
+  if (spanning_) {
+    collective_.keep_alive();
+  } else if (group_) {
+    group_->progress();
+  }
 }
 
 void RangeSession::decline_rest() noexcept {
@@ -185,8 +204,12 @@ void RangeSession::decline_rest() noexcept {
 }
 
 void RangeSession::close() {
-  if (!std::exchange(open_, false) || !group_) return;
+  if (!std::exchange(open_, false) || (!group_ && !spanning_)) return;
   Collective::Turn const turn(collective_, operation_);
+  if (spanning_) {
+    spanning_->close();
+    return;
+  }
   leave_user_code();
   decline_rest();
   if (lazy_ && !is_receiver_) {
@@ -209,7 +232,11 @@ void RangeSession::close() {
 }
 
 void RangeSession::abort(std::string_view why) noexcept {
-  if (!std::exchange(open_, false) || !group_) return;
+  if (!std::exchange(open_, false) || (!group_ && !spanning_)) return;
+  if (spanning_) {
+    spanning_->abort(why);
+    return;
+  }
   leave_user_code();
   if (!group_->domain().is_own_process()) return;
   group_->abort("rank " + std::to_string(rank_) + ": " + std::string(why));

@@ -10,6 +10,7 @@
 
 #include "lib/node/group.hpp"
 #include "workspace/medium.hpp"
+#include "workspace/spanning_range.hpp"
 
 namespace crossrank::workspace {
 
@@ -49,6 +50,7 @@ class RangeSession {
  private:
   void map_ranks();
   void choose_medium();
+  void open_across_nodes(ItemKind kind, Contribution const& mine);
   [[nodiscard]] std::uint64_t digest(ItemKind kind) const;
   void open(ItemKind kind, Contribution const& mine);
   void open_as_receiver();
@@ -64,6 +66,7 @@ class RangeSession {
   GatherOptions options_;
   std::shared_ptr<node::Group> group_;  ///< null in a group of one
   std::unique_ptr<Medium> medium_;
+  std::unique_ptr<SpanningRange> spanning_;  ///< where the group stands on several nodes
   bool files_ = false;
   bool lazy_ = false;
   int rank_ = 0;

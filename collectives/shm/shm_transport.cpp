@@ -368,6 +368,13 @@ std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, st
 
 void ShmTransport::abort(std::string_view why) noexcept { group_->abort(why); }
 
+void ShmTransport::keep_alive() noexcept { group_->progress(); }
+
+void ShmTransport::enter_user_code(int change) noexcept {
+  if (group_->domain().is_own_process())
+    group_->domain().own_record().in_user_code.fetch_add(static_cast<std::uint32_t>(change), std::memory_order_relaxed);
+}
+
 void ShmTransport::close(spi::Patience const& patience) {
   if (closed_) return;
   group_->domain().require_own_process("close");

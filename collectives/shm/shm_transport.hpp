@@ -63,6 +63,8 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
                                                       spi::Patience const& patience) override;
   void abort(std::string_view why) noexcept override;
+  void keep_alive() noexcept override;
+  void enter_user_code(int change) noexcept override;
   void close(spi::Patience const& patience) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
 

@@ -5,8 +5,19 @@ include(CMakePackageConfigHelpers)
 set(crossrank_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/crossrank)
 install(TARGETS crossrank EXPORT crossrank_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(DIRECTORY include/crossrank DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+set(crossrank_absent_headers)
+if(NOT CROSSRANK_HAVE_MPI)
+  list(APPEND crossrank_absent_headers PATTERN mpi.hpp EXCLUDE)
+endif()
+install(DIRECTORY include/crossrank DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${crossrank_absent_headers})
 install(EXPORT crossrank_targets NAMESPACE crossrank:: FILE crossrank-targets.cmake DESTINATION ${crossrank_package_dir})
+
+if(CROSSRANK_HAVE_MPI)
+  # A component of its own: who does not ask for it needs no MPI.
+  install(TARGETS crossrank_mpi EXPORT crossrank_mpi_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT crossrank_mpi_targets NAMESPACE crossrank:: FILE crossrank-mpi-targets.cmake DESTINATION ${crossrank_package_dir})
+endif()
 
 configure_package_config_file(lib/cmake/crossrank-config.cmake.in ${PROJECT_BINARY_DIR}/crossrank-config.cmake
                               INSTALL_DESTINATION ${crossrank_package_dir} NO_SET_AND_CHECK_MACRO)

@@ -28,3 +28,27 @@ function(crossrank_add_rank_test name)
   crossrank_add_test_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE crossrank_process_ranks)
 endfunction()
+
+# crossrank_add_mpi_test(NAME x SOURCES a.cpp RANKS 1 2 4 [FILTER gtest] [OPTIONS ...] [PROGRAM target] [ENVIRONMENT A=b]): GoogleTest
+# cases that mpirun runs on each number of ranks, a ctest for each. PROGRAM names a target made before instead of sources.
+# The program links the shared library, as plugins belong to it.
+function(crossrank_add_mpi_test)
+  cmake_parse_arguments(mpi "" "NAME;FILTER;PROGRAM" "SOURCES;RANKS;OPTIONS;ENVIRONMENT" ${ARGN})
+  if(NOT mpi_PROGRAM)
+    set(mpi_PROGRAM ${mpi_NAME})
+    add_executable(${mpi_NAME} ${mpi_SOURCES})
+    target_include_directories(${mpi_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${mpi_NAME} PRIVATE crossrank crossrank_mpi crossrank_warnings GTest::gmock GTest::gtest GTest::gtest_main)
+  endif()
+  set(arguments)
+  if(mpi_FILTER)
+    set(arguments --gtest_filter=${mpi_FILTER})
+  endif()
+  foreach(ranks IN LISTS mpi_RANKS)
+    add_test(NAME ${mpi_NAME}.ranks_${ranks}
+             COMMAND bash ${PROJECT_SOURCE_DIR}/tests/collectives/run_mpi.sh ${mpi_OPTIONS} ${ranks}
+                     $<TARGET_FILE:${mpi_PROGRAM}> ${arguments})
+    set_tests_properties(${mpi_NAME}.ranks_${ranks} PROPERTIES TIMEOUT 130 SKIP_RETURN_CODE 77 ENVIRONMENT "${mpi_ENVIRONMENT}"
+                         RUN_SERIAL OFF PROCESSORS 2)
+  endforeach()
+endfunction()

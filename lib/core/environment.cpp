@@ -177,6 +177,7 @@ Environment parse_environment(EnvironmentLookup const& lookup) {
   out.arena_cap = reader.scaled("CROSSRANK_ARENA_CAP",
                                 {{"", 1}, {"K", 1ULL << 10}, {"M", 1ULL << 20}, {"G", 1ULL << 30}, {"T", 1ULL << 40}},
                                 "a number of bytes, or with K, M, G or T behind it");
+  out.host_id = reader.first_text({"CROSSRANK_HOST_ID"});
   out.check = read_check(reader);
   out.timeout = read_timeout(reader);
   return out;

@@ -15,6 +15,9 @@ declare -A may=(
   [collectives]="core platform codec spi node fake shm"
   [fake]="core platform codec spi node collectives"
   [shm]="core platform codec spi node collectives"
+  [message]="core platform codec spi node collectives"
+  [composite]="core platform codec spi node collectives"
+  [mpi]="core spi collectives"
   [workspace]="core platform codec spi node collectives"
   [tools]="core platform codec spi node collectives workspace"
   [examples]="public"
@@ -27,7 +30,7 @@ declare -A header_room=(
   [spi/storage]=core [state]=core [tensor]=core [tensor_dict]=core [version]=core
   [safetensors]=codec [serialize]=codec
   [statistics]=node
-  [spi/transport]=spi
+  [spi/transport]=spi [spi/wire]=collectives [spi/plugin]=spi [mpi]=mpi
   [collective]=collectives [group]=collectives [helpers]=collectives [mesh]=collectives [message_queue]=collectives
   [objects]=collectives
   [checkpoint]=workspace [nfs_workspace]=workspace [parallel]=workspace [shared_memory_workspace]=workspace [workspace]=workspace
@@ -38,7 +41,7 @@ declare -A header_room=(
 room_of() {
   case $1 in
     lib/*/*) local rest=${1#lib/}; echo "${rest%%/*}" ;;
-    collectives/fake/* | collectives/shm/*) local rest=${1#collectives/}; echo "${rest%%/*}" ;;
+    collectives/fake/* | collectives/shm/* | collectives/message/* | collectives/composite/* | collectives/mpi/*) local rest=${1#collectives/}; echo "${rest%%/*}" ;;
     include/crossrank/*)
       local header=${1#include/crossrank/}
       echo "${header_room[${header%.hpp}]:-unknown}"
@@ -79,6 +82,7 @@ while IFS=: read -r file line; do
   case $name in
     crossrank/* | nlohmann/json.hpp | nlohmann/json_fwd.hpp) ;;
     cereal/*) [[ $file == include/crossrank/serialize.hpp ]] || problem "$file includes $name: only serialize.hpp may" ;;
+    mpi.h) [[ $file == include/crossrank/mpi.hpp ]] || problem "$file includes $name: only mpi.hpp may" ;;
     */* | *.h | *.hpp) problem "$file includes $name: public headers include the standard library, nlohmann/json and each other" ;;
   esac
 done < <(grep -rE --include='*.hpp' '^#include ' include)

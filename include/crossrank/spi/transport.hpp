@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -157,6 +158,14 @@ class CROSSRANK_EXPORT Transport {
                                                          Patience const& patience) = 0;
   /// Kills the group: every rank's present and later calls throw `PeerLostError` with `why`.
   virtual void abort(std::string_view why) noexcept = 0;
+  /// Kills the group because others of it are dead or gone, as somebody saw who is nearer to them.
+  virtual void report_lost(std::span<int const> members, std::string_view why) noexcept;
+  /// Counts as progress of this rank for whoever waits for it.
+  virtual void keep_alive() noexcept;
+  /// This rank begins (1) or ends (-1) to run the caller's code in a range or guard: `user_limit` holds for it.
+  virtual void enter_user_code(int change) noexcept;
+  /// Calls `look` now and then, in the thread that waits, as long as somebody waits in this group.
+  virtual void set_lookout(std::function<void()> look);
   /// Collective: meets the group once more and leaves it in order. Blocks; idempotent.
   virtual void close(Patience const& patience) = 0;
   /// Whether `close` has been called.

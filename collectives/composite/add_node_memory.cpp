@@ -1,0 +1,45 @@
+#include <crossrank/spi/wire.hpp>
+
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/composite/composite_transport.hpp"
+#include "collectives/node_transport.hpp"
+#include "lib/node/names.hpp"
+
+namespace crossrank::spi {
+
+std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, NodeMemoryOptions const& options) {
+  auto patience = options.patience;
+  patience.timeout = options.connect_timeout;
+  // A number that only this job has: nodes of other jobs, and other starts of this one, are not met.
+  auto nonce = across->rank() == 0 ? node::random_nonce() : std::array<std::uint64_t, 2>{};
+  across->wait(
+      across->post_broadcast({.verb = Verb::broadcast}, {.bytes = std::as_writable_bytes(std::span(nonce))}, 0),
+      patience);
+  auto map = composite::NodeMap::meet(*across, patience);
+  auto const& here = map.members_of(map.own);
+  auto const global = across->global_ranks();
+  std::vector<int> global_here;
+  for (int const member : here) global_here.push_back(global[static_cast<std::size_t>(member)]);
+  node::NodeOptions const on_node{
+      .key = {.job_id = std::to_string(nonce[0]) + "-" + std::to_string(nonce[1]), .step = std::to_string(map.own)},
+      .rank = map.place_of(across->rank()),
+      .ranks = static_cast<int>(here.size()),
+      .global_rank = global[static_cast<std::size_t>(across->rank())],
+      .timeout = options.connect_timeout,
+      .cap_bytes = options.arena_cap,
+      .threads = options.threads};
+  auto local = node_transport(on_node, across->name(), std::move(global_here), options.patience);
+  std::vector<int> all(global.size());
+  std::iota(all.begin(), all.end(), 0);
+  auto bulk = across->split({.verb = Verb::split}, all, across->name() + "/bulk", patience);
+  return std::make_shared<composite::CompositeTransport>(
+      composite::CompositeTransport::Parts{
+          .across = std::move(across), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)},
+      options.patience);
+}
+
+}  // namespace crossrank::spi

@@ -1,0 +1,119 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <crossrank/spi/transport.hpp>
+
+namespace crossrank::composite {
+
+/// Which members stand on which node.
+struct NodeMap {
+  std::vector<std::vector<int>> nodes{};  ///< members, ascending; nodes by their first member
+  std::vector<int> node_of{};             ///< by member
+  int own = 0;                            ///< this rank's node
+
+  [[nodiscard]] std::vector<int> const& members_of(int node) const { return nodes[static_cast<std::size_t>(node)]; }
+  /// Place of a member among those of its node.
+  [[nodiscard]] int place_of(int member) const;
+  /// Each member's own view, put together; collective over `across`.
+  [[nodiscard]] static NodeMap meet(spi::Transport& across, spi::Patience const& patience);
+};
+
+/// A group that spans nodes, from a transport over all its members and one over the members of each node.
+///
+/// Every collective begins with a round of all members on `across`, so all get the same verdict; small payloads travel
+/// with it. Large ones go in pieces from node to node by a second group of the same members, and inside each node
+/// through its shared memory. Messages go by `across`. Deaths that the watchers of a node see are told to all.
+class CompositeTransport final : public spi::Transport {
+ public:
+  struct Parts {
+    std::shared_ptr<spi::Transport> across{};
+    std::shared_ptr<spi::Transport> bulk{};  ///< the same members, for large payloads between nodes
+    std::shared_ptr<spi::Transport> local{};
+    NodeMap map{};
+  };
+  CompositeTransport(Parts parts, spi::Patience const& patience);
+  ~CompositeTransport() override;
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return "composite"; }
+  [[nodiscard]] std::string const& name() const noexcept override { return across().name(); }
+  [[nodiscard]] int rank() const noexcept override { return across().rank(); }
+  [[nodiscard]] int world_size() const noexcept override { return across().world_size(); }
+  [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return across().global_ranks(); }
+  [[nodiscard]] std::span<int const> node_ranks() const noexcept override {
+    return parts_.map.members_of(parts_.map.own);
+  }
+  [[nodiscard]] std::shared_ptr<node::Group> node_group() const noexcept override { return parts_.local->node_group(); }
+  [[nodiscard]] bool compares_signatures() const noexcept override { return across().compares_signatures(); }
+
+  [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
+  [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
+  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
+                                             spi::Sink out) override;
+  [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
+  [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] bool test(spi::Ticket) override;
+  void wait(spi::Ticket, spi::Patience const& patience) override;
+  void cancel(spi::Ticket) noexcept override;
+  [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
+                                                      spi::Patience const& patience) override;
+  void abort(std::string_view why) noexcept override;
+  void report_lost(std::span<int const> members, std::string_view why) noexcept override;
+  void keep_alive() noexcept override;
+  void enter_user_code(int change) noexcept override;
+  void close(spi::Patience const& patience) override;
+  [[nodiscard]] bool is_closed() const noexcept override { return across().is_closed(); }
+
+ private:
+  /// One call on one of the parts; the next begins when it has ended.
+  struct Step {
+    spi::Transport* on = nullptr;
+    std::function<spi::Ticket()> post{};
+  };
+  struct Operation {
+    spi::Verb verb = spi::Verb::none;
+    bool message = false;
+    std::uint64_t number = 0;
+    std::deque<Step> steps{};
+    bool posted = false;  ///< the first of them
+    spi::Ticket ticket{};
+    spi::Source source{};
+    spi::Sink sink{};
+    std::vector<std::size_t> counts{};
+    std::vector<std::uint64_t> sizes{};  ///< what each member says that it gives
+    std::vector<std::byte> scratch{};    ///< takes the place of a sink that does not fit
+    bool settled = false;
+    std::exception_ptr failure{};
+  };
+
+  [[nodiscard]] spi::Transport& across() const noexcept { return *parts_.across; }
+  [[nodiscard]] spi::Ticket keep(Operation operation);
+  [[nodiscard]] Operation& operation(spi::Ticket ticket) { return operations_.at(ticket); }
+  [[nodiscard]] spi::Ticket post_steps(Operation operation);
+  void begin(Operation& operation);
+  void settle_collectives();
+  [[nodiscard]] bool advance(Operation& operation);
+  void complete(Operation& operation, spi::Patience const& patience);
+  /// Steps that bring `bytes`, which lie at `root`, to all members.
+  void spread(std::deque<Step>& steps, std::span<std::byte> bytes, int root);
+  void spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root);
+  void gather_blocks(Operation& operation);
+  void look_out();
+  /// Ends the group on all nodes for what one of the parts has thrown, and throws what all members are told.
+  [[noreturn]] void end_with(spi::Transport const* on, char const* operation);
+
+  Parts parts_;
+  spi::Patience patience_;
+  std::map<spi::Ticket, Operation> operations_{};
+  std::uint64_t next_ticket_ = 1;
+  std::chrono::nanoseconds last_look_{0};
+  std::chrono::nanoseconds departed_since_{-1};
+};
+
+}  // namespace crossrank::composite

@@ -1,0 +1,35 @@
+#include <algorithm>
+
+#include "collectives/composite/composite_transport.hpp"
+
+namespace crossrank::composite {
+
+int NodeMap::place_of(int member) const {
+  auto const& members = members_of(node_of[static_cast<std::size_t>(member)]);
+  return static_cast<int>(std::lower_bound(members.begin(), members.end(), member) - members.begin());
+}
+
+NodeMap NodeMap::meet(spi::Transport& across, spi::Patience const& patience) {
+  auto const ranks = static_cast<std::size_t>(across.world_size());
+  std::int32_t const first = across.node_ranks().front();
+  std::vector<std::int32_t> firsts(ranks);
+  std::vector<std::size_t> const counts(ranks, sizeof first);
+  across.wait(across.post_all_gatherv({.verb = spi::Verb::all_gatherv}, {.bytes = std::as_bytes(std::span(&first, 1))},
+                                      counts, {.bytes = std::as_writable_bytes(std::span(firsts))}),
+              patience);
+  NodeMap map;
+  for (std::size_t member = 0; member < ranks; ++member) {
+    auto const found = std::find_if(map.nodes.begin(), map.nodes.end(),
+                                    [&](auto const& node) { return node.front() == firsts[member]; });
+    map.node_of.push_back(static_cast<int>(found - map.nodes.begin()));
+    if (found == map.nodes.end()) {
+      map.nodes.push_back({static_cast<int>(member)});
+    } else {
+      found->push_back(static_cast<int>(member));
+    }
+  }
+  map.own = map.node_of[static_cast<std::size_t>(across.rank())];
+  return map;
+}
+
+}  // namespace crossrank::composite

@@ -1,0 +1,308 @@
+#include "collectives/message/message_transport.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "lib/core/log.hpp"
+#include "lib/node/rank_list.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/system.hpp"
+
+/// How members wait, what ends the wait, and how all of them learn the same cause.
+namespace crossrank::message {
+namespace {
+
+using platform::system;
+
+constexpr auto ping_interval = std::chrono::milliseconds(250);
+constexpr auto grace = std::chrono::milliseconds(800);  // for a better informed member to say what the cause is
+constexpr auto answers_within = std::chrono::seconds(3);
+constexpr int polls_before_sleep = 200;
+constexpr auto first_sleep = std::chrono::microseconds(20);
+constexpr auto longest_sleep = std::chrono::milliseconds(1);
+
+/// Nothing can be slept on: polls, then yields, then sleeps longer and longer.
+class Backoff {
+ public:
+  void moved() noexcept {
+    count_ = 0;
+    sleep_ = first_sleep;
+  }
+  void pause() {
+    if (++count_ < polls_before_sleep) {
+      system().yield();
+    } else {
+      system().sleep(sleep_);
+      sleep_ = std::min<std::chrono::nanoseconds>(sleep_ * 2, longest_sleep);
+    }
+  }
+
+ private:
+  int count_ = 0;
+  std::chrono::nanoseconds sleep_ = first_sleep;
+};
+
+class WaitingMark {
+ public:
+  explicit WaitingMark(Network& network) noexcept : network_(network) { network_.enter_wait(1); }
+  ~WaitingMark() { network_.enter_wait(-1); }
+  WaitingMark(WaitingMark const&) = delete;
+  WaitingMark& operator=(WaitingMark const&) = delete;
+
+ private:
+  Network& network_;
+};
+
+}  // namespace
+
+struct MessageTransport::Watch {
+  explicit Watch(std::chrono::nanoseconds timeout) : deadline(timeout) {}
+  platform::Deadline deadline;
+  std::uint64_t activity = 0;
+  std::map<int, std::uint64_t> progress{};
+  std::chrono::nanoseconds last_ping{system().now()};
+  std::chrono::nanoseconds overdue_since{-1};
+};
+
+std::string MessageTransport::describe(int member) const {
+  auto const& peer = network_->peer(job_rank(member));
+  std::string text = "host " + (peer.host_name.empty() ? std::string("unknown") : peer.host_name);
+  if (peer.pid != 0) text += " pid " + std::to_string(peer.pid);
+  if (member == rank()) return text;
+  if (peer.dead) return text + ", dead";
+  if (peer.heard.count() == 0) return text + ", never heard of";
+  auto const silent = std::chrono::duration_cast<std::chrono::milliseconds>(system().now() - peer.heard);
+  text += silent > answers_within ? ", does not answer: dead, stopped or unreachable" : ", alive";
+  return text + ", last heard of " + std::to_string(silent.count()) + " ms ago";
+}
+
+void MessageTransport::fail(Failure failure) noexcept {
+  if (failure_) return;
+  try {
+    if (failure.code == ErrorCode::timeout) network_->wire().lost();
+    failure_ = std::move(failure);
+    auto const body = encode(*failure_);
+    for (int member = 0; member < world_size(); ++member) {
+      if (member == rank()) continue;
+      network_->send(job_rank(member),
+                     {.kind = PacketKind::failure,
+                      .verb = static_cast<std::uint32_t>(failure_->code),
+                      .group = identity_.number,
+                      .round = failure_->round,
+                      .bytes = failure_->culprits.size(),
+                      .root = failure_->decider,
+                      .flags = failure_->dead ? flag_dead : 0U},
+                     body);
+    }
+    bury_culprits();
+    log_event(LogLevel::error, "a group has failed", {{"group", name()}, {"why", failure_->text}});
+  } catch (std::exception const& e) {  // the others run into their deadlines
+    log_event(LogLevel::warning, "a failure could not be told to all", {{"group", name()}, {"why", e.what()}});
+  }
+}
+
+std::vector<std::byte> MessageTransport::encode(Failure const& failure) {
+  auto const culprits = std::as_bytes(std::span(failure.culprits));
+  auto const text = std::as_bytes(std::span(failure.text));
+  std::vector<std::byte> body(culprits.begin(), culprits.end());
+  body.insert(body.end(), text.begin(), text.end());
+  return body;
+}
+
+void MessageTransport::take_failure(Head const& head, Bytes body) {
+  if (failure_) return;
+  Failure failure{.code = static_cast<ErrorCode>(head.verb),
+                  .decider = head.root,
+                  .round = head.round,
+                  .dead = (head.flags & flag_dead) != 0};
+  auto const culprits = std::min<std::size_t>(head.bytes, body.size() / sizeof(int));
+  failure.culprits.resize(culprits);
+  if (culprits != 0) std::memcpy(failure.culprits.data(), body.data(), culprits * sizeof(int));
+  body = body.subspan(culprits * sizeof(int));
+  failure.text.assign(reinterpret_cast<char const*>(body.data()), body.size());
+  if (failure.code == ErrorCode::timeout) network_->wire().lost();
+  failure_ = std::move(failure);
+  bury_culprits();
+}
+
+void MessageTransport::bury_culprits() {
+  if (!failure_->dead) return;
+  // A copy: the groups that end now include this one's like.
+  auto const text = failure_->text;
+  auto const culprits = failure_->culprits;
+  for (int const member : culprits) {
+    if (member >= 0 && member < world_size() && member != rank()) network_->bury(job_rank(member), text);
+  }
+}
+
+void MessageTransport::rank_died(int rank, std::string const& text) {
+  auto const member = member_of(rank);
+  if (member < 0 || failure_) return;
+  fail({.code = ErrorCode::peer_lost,
+        .culprits = {member},
+        .text = text,
+        .decider = this->rank(),
+        .round = decided_ + 1,
+        .dead = true});
+}
+
+void MessageTransport::throw_failure(char const* operation) const {
+  auto error = info(operation);
+  error.message = failure_->text;
+  error.culprits = failure_->culprits;
+  error.group_usable = false;
+  for (int const member : failure_->culprits) {
+    if (member >= 0 && member < world_size())
+      error.details.push_back("rank " + std::to_string(member) + ": " + describe(member));
+  }
+  error.details.push_back("round " + std::to_string(failure_->round) + ", decided by rank " +
+                          std::to_string(failure_->decider) + "; all ranks of the group are told this");
+  switch (failure_->code) {
+    case ErrorCode::timeout:
+      error.remedy = "look at what the named ranks are doing, or raise the timeout";
+      throw TimeoutError(std::move(error));
+    case ErrorCode::mismatch:
+      error.remedy = "make every rank of the group call the same thing in the same order";
+      throw MismatchError(std::move(error));
+    case ErrorCode::backend: throw BackendError(std::move(error));
+    default:
+      error.remedy = "restart the job; the output of the named ranks says why they ended";
+      throw PeerLostError(std::move(error));
+  }
+}
+
+bool MessageTransport::pump() {
+  try {
+    return network_->pump();
+  } catch (BackendError const& e) {
+    fail({.code = ErrorCode::backend,
+          .culprits = {rank()},
+          .text = "rank " + std::to_string(rank()) + ": " + e.what(),
+          .decider = rank(),
+          .round = decided_ + 1});
+    throw_failure("wait");
+  }
+}
+
+std::vector<int> MessageTransport::waits_for(Operation const& op) const {
+  if (op.is_message()) return {op.peer};
+  if (!op.flowing) return rank() == 0 ? missing() : std::vector<int>{0};
+  return {op.flow.received < op.flow.expected ? op.flow.from : op.flow.to};
+}
+
+void MessageTransport::fail_if_gone(std::vector<int> const& awaited) noexcept {
+  if (failure_) return;
+  std::vector<int> lost;
+  for (int const member : awaited) {
+    if (member >= 0 && gone_[static_cast<std::size_t>(member)]) lost.push_back(member);
+  }
+  if (lost.empty()) return;
+  fail({.code = ErrorCode::peer_lost,
+        .culprits = lost,
+        .text = (lost.size() == 1 ? "rank " : "ranks ") + node::compress(lost) +
+                " left the group without closing it: " + describe(lost.front()),
+        .decider = rank(),
+        .round = decided_ + 1});
+}
+
+bool MessageTransport::has_ended(Operation& op) {
+  if (op.settled) return true;
+  if (!failure_) fail_if_gone(waits_for(op));
+  if (failure_) throw_failure(op.name());
+  return false;
+}
+
+void MessageTransport::await(Operation& op, spi::Patience const& patience) {
+  WaitingMark const mark(*network_);
+  Watch watch(patience.timeout);
+  for (Backoff backoff;;) {
+    {
+      auto const guard = network_->lock();
+      if (pump()) backoff.moved();
+      if (has_ended(op)) break;
+      look(op, watch, patience);
+      if (has_ended(op)) break;
+    }
+    if (lookout_) lookout_();
+    backoff.pause();
+  }
+  network_->count_progress();
+}
+
+/// Asks those who are waited for whether they live and move on, and ends the wait when they do not.
+void MessageTransport::look(Operation const& op, Watch& watch, spi::Patience const& patience) {
+  auto const awaited = waits_for(op);
+  auto const now = system().now();
+  bool moved = std::exchange(watch.activity, activity_) != activity_;
+  bool user_code = false;
+  for (int const member : awaited) {
+    if (member == rank() || member < 0) continue;
+    auto const& peer = network_->peer(job_rank(member));
+    auto const [known, fresh] = watch.progress.try_emplace(member, peer.status.progress);
+    moved = moved || (!fresh && std::exchange(known->second, peer.status.progress) != peer.status.progress);
+    user_code = user_code || (peer.status.user_code && now - peer.heard < answers_within);
+  }
+  if (moved) {
+    watch.deadline.progress();
+  } else {
+    watch.deadline.tick();
+  }
+  if (now - watch.last_ping >= ping_interval) {
+    watch.last_ping = now;
+    for (int const member : awaited) {
+      if (member == rank() || member < 0) continue;
+      network_->send(job_rank(member), {.kind = PacketKind::ping, .group = identity_.number, .round = op.round});
+    }
+  }
+  std::chrono::nanoseconds const limit = user_code ? patience.user_limit : patience.timeout;
+  if (watch.deadline.idle() >= limit) {
+    expire(op, watch, awaited);
+  } else {
+    watch.overdue_since = std::chrono::nanoseconds(-1);
+  }
+}
+
+/// The time is over. Who knows best says whom to blame: the first member for a round; whoever waits for somebody that
+/// does not answer, for bytes. Others give them a moment.
+void MessageTransport::expire(Operation const& op, Watch& watch, std::vector<int> const& awaited) {
+  auto const now = system().now();
+  auto const milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(watch.deadline.timeout()).count();
+  bool const knows = rank() == 0 && !op.is_message() && !op.flowing;
+  bool const first = watch.overdue_since.count() < 0;
+  if (first) watch.overdue_since = now;
+  if (!knows && first && !op.is_message() && !op.flowing) {
+    network_->send(job_rank(0), {.kind = PacketKind::overdue,
+                                 .group = identity_.number,
+                                 .round = op.round,
+                                 .bytes = static_cast<std::uint64_t>(milliseconds)});
+  }
+  auto const& peer = network_->peer(job_rank(awaited.front()));
+  bool const silent = now - peer.heard > answers_within;
+  bool const innocent = op.flowing ? peer.status.waiting && !silent : !op.is_message();
+  if (!knows && innocent && now - watch.overdue_since < grace) return;
+  fail({.code = ErrorCode::timeout,
+        .culprits = awaited,
+        .text = (awaited.size() == 1 ? "rank " : "ranks ") + node::compress(awaited) + " made no progress for " +
+                std::to_string(milliseconds) + " ms: " + describe(awaited.front()),
+        .decider = rank(),
+        .round = decided_ + (op.flowing ? 0U : 1U)});
+}
+
+/// What a waiter is told of this rank; of the first member also what it knows of those whom its round hangs on.
+Status MessageTransport::status(std::uint64_t round) {
+  auto own = network_->own_status();
+  if (rank() != 0 || round != decided_ + 1) return own;
+  auto const now = system().now();
+  for (int const member : missing()) {
+    if (member == 0) continue;
+    auto const& peer = network_->peer(job_rank(member));
+    own.progress += peer.status.progress;
+    own.user_code = own.user_code || (peer.status.user_code && now - peer.heard < answers_within);
+    network_->send(job_rank(member), {.kind = PacketKind::ping, .group = identity_.number, .round = round});
+  }
+  return own;
+}
+
+}  // namespace crossrank::message

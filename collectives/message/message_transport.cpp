@@ -1,0 +1,297 @@
+#include "collectives/message/message_transport.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "collectives/digest.hpp"
+
+namespace crossrank::message {
+
+using spi::Ticket;
+using spi::Verb;
+
+MessageTransport::MessageTransport(std::shared_ptr<Network> network, Identity identity, spi::Patience const& patience)
+    : network_(std::move(network)),
+      identity_(std::move(identity)),
+      patience_(patience),
+      arrivals_(identity_.members.size()),
+      boxes_(identity_.members.size()),
+      gone_(identity_.members.size()) {
+  auto const guard = network_->lock();
+  backend_ = network_->wire().backend();
+  network_->attach(identity_.number, this);
+}
+
+MessageTransport::~MessageTransport() {
+  if (!network_->is_own_process()) return;
+  auto const guard = network_->lock();
+  network_->detach(identity_.number);
+  if (closed_ || failure_) return;
+  try {
+    for (int member = 0; member < world_size(); ++member) {
+      if (member != rank()) network_->send(job_rank(member), {.kind = PacketKind::gone, .group = identity_.number});
+    }
+  } catch (Error const&) {  // who still waits for this rank runs into its deadline
+  }
+}
+
+void MessageTransport::learn_nodes() {
+  auto const guard = network_->lock();
+  auto const& here = network_->peer(job_rank(rank())).host_id;
+  node_ranks_.clear();
+  for (int member = 0; member < world_size(); ++member) {
+    if (network_->peer(job_rank(member)).host_id == here) node_ranks_.push_back(member);
+  }
+}
+
+ErrorInfo MessageTransport::info(char const* operation) const {
+  return {.operation = operation, .group = name(), .rank = rank(), .world_size = world_size()};
+}
+
+void MessageTransport::require_open(char const* operation) const {
+  network_->require_usable(operation);
+  if (!closed_) return;
+  auto error = info(operation);
+  error.message = "the group is closed";
+  throw UsageError(std::move(error));
+}
+
+// ---------------------------------------------------------------- tickets
+
+Ticket MessageTransport::keep(Operation operation) {
+  auto const ticket = static_cast<Ticket>(next_ticket_++);
+  operations_.emplace(ticket, std::move(operation));
+  return ticket;
+}
+
+void MessageTransport::drop(Ticket ticket) noexcept {
+  auto const found = operations_.find(ticket);
+  if (found == operations_.end()) return;
+  auto const& op = found->second;
+  if (op.is_message() && !op.settled) {
+    auto& box = boxes_[static_cast<std::size_t>(op.peer)];
+    std::erase(box.sends, ticket);
+    std::erase(box.receives, ticket);
+    for (auto& message : box.come) {
+      if (!message.bound || message.receive != ticket) continue;
+      // Half taken: what has come waits for the next receive.
+      message.kept.assign(op.sink.bytes.begin(), op.sink.bytes.begin() + static_cast<std::ptrdiff_t>(message.received));
+      message.bound = false;
+    }
+  }
+  operations_.erase(found);
+}
+
+bool MessageTransport::test(Ticket ticket) {
+  network_->require_usable("test");
+  auto const guard = network_->lock();
+  auto& op = operation(ticket);
+  try {
+    pump();
+    if (!has_ended(op)) return false;
+    if (op.failure) std::rethrow_exception(op.failure);
+  } catch (...) {
+    drop(ticket);
+    throw;
+  }
+  drop(ticket);
+  return true;
+}
+
+void MessageTransport::wait(Ticket ticket, spi::Patience const& patience) {
+  network_->require_usable("wait");
+  auto* op = [&] {
+    auto const guard = network_->lock();
+    return &operation(ticket);
+  }();
+  auto const finished = [&] {
+    auto const guard = network_->lock();
+    drop(ticket);
+  };
+  try {
+    await(*op, patience);
+    if (op->failure) std::rethrow_exception(op->failure);
+  } catch (...) {
+    finished();
+    throw;
+  }
+  finished();
+}
+
+void MessageTransport::cancel(Ticket ticket) noexcept {
+  if (!network_->is_own_process()) return;
+  auto const guard = network_->lock();
+  auto const found = operations_.find(ticket);
+  if (found == operations_.end()) return;
+  auto& op = found->second;
+  // Whether the round has passed meanwhile or not: the others cannot count on this rank's part.
+  if (!op.is_message()) {
+    fail({.code = ErrorCode::peer_lost,
+          .culprits = {rank()},
+          .text = "rank " + std::to_string(rank()) + " cancelled its " + op.name(),
+          .decider = rank(),
+          .round = op.round});
+  }
+  if (op.kind == Kind::send && op.under_way && !op.settled) {
+    auto const rest = std::make_shared<std::vector<std::byte>>(op.source.bytes.begin(), op.source.bytes.end());
+    op.source = {.bytes = *rest, .owner = rest};
+    op.abandoned = true;
+    return;
+  }
+  drop(ticket);
+}
+
+/// Ends the collectives under way before the next one begins: there is one round at a time.
+void MessageTransport::settle_collectives() {
+  for (;;) {
+    Operation* next = nullptr;
+    {
+      auto const guard = network_->lock();
+      for (auto& [ticket, op] : operations_) {
+        if (!op.is_message() && !op.settled && (next == nullptr || op.round < next->round)) next = &op;
+      }
+    }
+    if (next == nullptr) return;
+    try {
+      await(*next, patience_);
+    } catch (...) {
+      auto const guard = network_->lock();
+      next->failure = std::current_exception();  // thrown where that operation is tested or waited for
+      next->settled = true;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- posting
+
+Ticket MessageTransport::post_barrier(spi::Signature signature) {
+  return post_round(signature, {.kind = Kind::meeting}, {}, 0);
+}
+
+Ticket MessageTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
+  auto const mine = root == rank() ? Bytes(buffer.bytes) : Bytes();
+  return post_round(signature, {.kind = Kind::broadcast, .sink = std::move(buffer), .peer = root}, mine,
+                    flag_data | flag_broadcast);
+}
+
+Ticket MessageTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
+                                          std::span<std::size_t const> counts, spi::Sink out) {
+  auto const bytes = mine.bytes;
+  return post_round(signature,
+                    {.kind = Kind::all_gatherv,
+                     .source = std::move(mine),
+                     .sink = std::move(out),
+                     .counts = {counts.begin(), counts.end()}},
+                    bytes, flag_data);
+}
+
+Ticket MessageTransport::post_round(spi::Signature signature, Operation operation, Bytes mine, std::uint32_t flags) {
+  require_open(spi::to_string(signature.verb));
+  settle_collectives();
+  auto const guard = network_->lock();
+  pump();
+  if (failure_) throw_failure(spi::to_string(signature.verb));
+  network_->count_progress();
+  operation.verb = signature.verb;
+  operation.round = ++posted_;
+  auto const root = operation.peer;
+  auto const round = operation.round;
+  auto const ticket = keep(std::move(operation));
+  bool const whole = mine.size() <= small_payload;
+  Head const head{.kind = PacketKind::arrival,
+                  .verb = static_cast<std::uint32_t>(signature.verb),
+                  .group = identity_.number,
+                  .round = round,
+                  .digest = signature.digest,
+                  .bytes = mine.size(),
+                  .root = root,
+                  .flags = flags | (whole ? flag_whole : 0U)};
+  auto const payload = whole ? mine : Bytes();
+  if (rank() == 0) {
+    arrive(0, round, {head.verb, head.digest, head.bytes, head.flags, root, {payload.begin(), payload.end()}});
+  } else {
+    network_->send(job_rank(0), head, payload);
+  }
+  return ticket;
+}
+
+Ticket MessageTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
+  require_open("send");
+  auto const guard = network_->lock();
+  pump();
+  if (failure_) throw_failure("send");
+  network_->count_progress();
+  auto const ticket =
+      keep({.kind = Kind::send, .verb = Verb::send, .source = std::move(bytes), .peer = dst, .tag = tag});
+  boxes_[static_cast<std::size_t>(dst)].sends.push_back(ticket);
+  advance_sends(dst);
+  return ticket;
+}
+
+Ticket MessageTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
+  require_open("recv");
+  auto const guard = network_->lock();
+  pump();
+  if (failure_) throw_failure("recv");
+  network_->count_progress();
+  auto const ticket = keep({.kind = Kind::recv, .verb = Verb::recv, .sink = std::move(bytes), .peer = src, .tag = tag});
+  boxes_[static_cast<std::size_t>(src)].receives.push_back(ticket);
+  match(src);
+  return ticket;
+}
+
+// ---------------------------------------------------------------- the group
+
+std::shared_ptr<spi::Transport> MessageTransport::split(spi::Signature signature, std::span<int const> members,
+                                                        std::string name, spi::Patience const& patience) {
+  wait(post_round(signature, {.kind = Kind::meeting}, {}, 0), patience);
+  auto const nth = ++splits_;
+  if (members.empty()) return nullptr;
+  Identity made{.name = std::move(name)};
+  ArgumentDigest digest;
+  digest.add(identity_.number).add(nth);
+  for (int const member : members) {
+    digest.add(static_cast<std::uint64_t>(member));
+    if (member == rank()) made.rank = static_cast<int>(made.members.size());
+    made.members.push_back(job_rank(member));
+  }
+  made.number = digest.value();
+  auto group = std::make_shared<MessageTransport>(network_, std::move(made), patience_);
+  group->learn_nodes();
+  return group;
+}
+
+void MessageTransport::abort(std::string_view why) noexcept {
+  if (!network_->is_own_process()) return;
+  auto const guard = network_->lock();
+  fail({.code = ErrorCode::peer_lost,
+        .culprits = {rank()},
+        .text = std::string(why.empty() ? "the group was aborted" : why),
+        .decider = rank(),
+        .round = decided_ + 1});
+}
+
+void MessageTransport::report_lost(std::span<int const> members, std::string_view why) noexcept {
+  if (!network_->is_own_process()) return;
+  auto const guard = network_->lock();
+  fail({.code = ErrorCode::peer_lost,
+        .culprits = {members.begin(), members.end()},
+        .text = std::string(why),
+        .decider = rank(),
+        .round = decided_ + 1,
+        .dead = true});
+}
+
+void MessageTransport::keep_alive() noexcept { network_->count_progress(); }
+
+void MessageTransport::enter_user_code(int change) noexcept { network_->enter_user_code(change); }
+
+void MessageTransport::close(spi::Patience const& patience) {
+  if (closed_) return;
+  auto const ticket = post_round({.verb = Verb::close}, {.kind = Kind::meeting}, {}, 0);
+  closed_ = true;
+  wait(ticket, patience);
+}
+
+}  // namespace crossrank::message

@@ -1,0 +1,121 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <crossrank/spi/wire.hpp>
+
+#include "collectives/message/packet.hpp"
+
+namespace crossrank::message {
+
+/// What a rank says of itself when it is asked whether it lives.
+struct Status {
+  std::uint64_t progress = 0;
+  bool user_code = false;
+  bool waiting = false;
+};
+
+/// A group's side of the network: called with the network locked.
+class Port {
+ public:
+  virtual ~Port() = default;
+  /// A packet of this group; `src` is a rank of the job.
+  virtual void handle(int src, Head const& head, Bytes body) = 0;
+  /// Hands further chunks to the wire; true when there were any.
+  virtual bool advance() = 0;
+  /// What an answer to a ping says: this rank's own status, with that of those whom the round hangs on.
+  [[nodiscard]] virtual Status status(std::uint64_t round) = 0;
+  /// A rank of the job is dead.
+  virtual void rank_died(int rank, std::string const& text) = 0;
+};
+
+/// What is known of a rank of the job.
+struct Peer {
+  std::string host_id{};
+  std::string host_name{};
+  std::int64_t pid = 0;
+  bool dead = false;
+  Status status{};                    ///< as it last said
+  std::chrono::nanoseconds heard{0};  ///< when a packet of it last came
+};
+
+/// The packets of one wire, sorted to the groups that they belong to.
+///
+/// One lock guards the wire and the state of every group on it. Whoever waits drives all groups; where the wire allows
+/// it, a thread of the network does so fifty times a second as well, so that a rank that computes still answers.
+class Network : public std::enable_shared_from_this<Network> {
+ public:
+  explicit Network(std::unique_ptr<spi::Wire> wire);
+  ~Network();
+  Network(Network const&) = delete;
+  Network& operator=(Network const&) = delete;
+  /// Starts the network's own thread where the wire allows one.
+  void start();
+  void stop(std::chrono::milliseconds limit) noexcept;
+
+  [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+  [[nodiscard]] bool is_own_process() const noexcept;
+  void require_usable(char const* operation) const;
+
+  // All that follows: with the lock held.
+  [[nodiscard]] spi::Wire& wire() noexcept { return *wire_; }
+  [[nodiscard]] Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  /// Gives a group its packets, those that came before it did first.
+  void attach(std::uint64_t group, Port* port);
+  /// Its packets are of no use any more.
+  void detach(std::uint64_t group) noexcept;
+  void send(int dst, Head const& head, Bytes body = {}, Bytes more = {});
+  /// Whether another chunk may be handed to the wire.
+  [[nodiscard]] bool has_room(int dst) const noexcept;
+  /// Takes what has come and sends what can go; true when anything moved. What the wire refuses is thrown.
+  bool pump();
+  /// A rank of the job is dead: every group that it is in ends.
+  void bury(int rank, std::string const& text);
+  /// How often `open_world` was called for this job before.
+  [[nodiscard]] std::uint64_t count_world(std::string const& job) { return worlds_[job]++; }
+
+  // Without the lock.
+  void count_progress() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
+  void enter_user_code(int change) noexcept { user_code_.fetch_add(change, std::memory_order_relaxed); }
+  void enter_wait(int change) noexcept { waiting_.fetch_add(change, std::memory_order_relaxed); }
+  [[nodiscard]] Status own_status() const noexcept;
+
+ private:
+  struct Loose {
+    int src;
+    std::vector<std::byte> packet;
+  };
+  void dispatch(int src, std::vector<std::byte> packet);
+  void pulse() noexcept;
+
+  std::unique_ptr<spi::Wire> wire_;
+  std::mutex mutex_;
+  std::vector<Peer> peers_;
+  std::unordered_map<std::uint64_t, Port*> ports_;
+  std::unordered_map<std::uint64_t, std::vector<Loose>> early_;  ///< of groups that this rank has not made yet
+  std::unordered_set<std::uint64_t> retired_;
+  std::map<std::string, std::uint64_t> worlds_;
+  std::vector<Loose> to_self_;
+  std::exception_ptr broken_{};  ///< what the wire refused while nobody called
+  std::atomic<std::uint64_t> progress_{0};
+  std::atomic<int> user_code_{0};
+  std::atomic<int> waiting_{0};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopped_{false};
+  pid_t pid_;
+  std::thread thread_;
+};
+
+}  // namespace crossrank::message

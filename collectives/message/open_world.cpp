@@ -1,0 +1,86 @@
+#include <crossrank/spi/wire.hpp>
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/digest.hpp"
+#include "collectives/message/message_transport.hpp"
+#include "lib/codec/checksum.hpp"
+#include "lib/core/environment.hpp"
+#include "lib/platform/host.hpp"
+
+namespace crossrank::spi {
+namespace {
+
+/// What a rank says of itself when it joins; fixed, so that one small round carries all of them.
+struct Greeting {
+  std::int64_t pid = 0;
+  char host_id[64] = {};
+  char host_name[64] = {};
+};
+
+platform::Host this_host() {
+  auto const& declared = environment().host_id;
+  return declared.empty() ? platform::this_host() : platform::Host{declared, declared};
+}
+
+Greeting greeting_of(WorldOptions const& options) {
+  Greeting mine{.pid = ::getpid()};
+  auto const host = this_host();
+  (options.host_id.empty() ? host.id : options.host_id).copy(mine.host_id, sizeof mine.host_id - 1);
+  (options.host_name.empty() ? host.name : options.host_name).copy(mine.host_name, sizeof mine.host_name - 1);
+  return mine;
+}
+
+}  // namespace
+
+std::shared_ptr<message::Network> make_network(std::unique_ptr<Wire> wire) {
+  auto network = std::make_shared<message::Network>(std::move(wire));
+  network->start();
+  return network;
+}
+
+void stop_network(message::Network& network, std::chrono::milliseconds limit) noexcept { network.stop(limit); }
+
+std::shared_ptr<Transport> open_world(std::shared_ptr<message::Network> const& network, WorldOptions const& options) {
+  network->require_usable("connect");
+  message::MessageTransport::Identity identity{.name = "world"};
+  {
+    auto const guard = network->lock();
+    identity.rank = network->wire().rank();
+    identity.members.resize(static_cast<std::size_t>(network->wire().world_size()));
+    identity.number = ArgumentDigest()
+                          .add(codec::checksum(std::as_bytes(std::span(options.job))))
+                          .add(network->count_world(options.job))
+                          .value();
+  }
+  std::iota(identity.members.begin(), identity.members.end(), 0);
+  auto world = std::make_shared<message::MessageTransport>(network, identity, options.patience);
+  auto patience = options.patience;
+  patience.timeout = options.connect_timeout;
+  auto const mine = greeting_of(options);
+  std::vector<Greeting> all(identity.members.size());
+  std::vector<std::size_t> const counts(all.size(), sizeof mine);
+  world->wait(world->post_all_gatherv({.verb = Verb::all_gatherv}, {.bytes = std::as_bytes(std::span(&mine, 1))},
+                                      counts, {.bytes = std::as_writable_bytes(std::span(all))}),
+              patience);
+  {
+    auto const guard = network->lock();
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      auto& peer = network->peer(static_cast<int>(rank));
+      peer.pid = all[rank].pid;
+      peer.host_id = all[rank].host_id;
+      peer.host_name = all[rank].host_name;
+    }
+  }
+  world->learn_nodes();
+  return world;
+}
+
+}  // namespace crossrank::spi

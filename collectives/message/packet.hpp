@@ -1,0 +1,63 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace crossrank::message {
+
+enum class PacketKind : std::uint32_t {
+  arrival,  ///< member -> first member: has reached a round; small payloads travel along
+  verdict,  ///< first member -> all: the round has passed; sizes and small payloads of all travel along
+  flow,     ///< next bytes of a collective's stream
+  message,  ///< next bytes of a message
+  taken,    ///< receiver -> sender: one more message was taken
+  failure,  ///< decider -> all: the group is dead, and why
+  overdue,  ///< member -> first member: the round has taken too long; who is missing?
+  gone,     ///< member -> all: has dropped its handle
+  ping,     ///< waiter -> who is waited for
+  pong,     ///< the answer, also while that rank computes
+};
+
+/// What every packet begins with. The ranks of a job are of one build, so it travels as it lies in memory.
+struct Head {
+  PacketKind kind{};
+  std::uint32_t verb = 0;    ///< `spi::Verb`; tag of a message; `ErrorCode` of a failure
+  std::uint64_t group = 0;   ///< number of the group
+  std::uint64_t round = 0;   ///< of the group; number of a message between two members
+  std::uint64_t digest = 0;  ///< of the arguments; progress count in a pong
+  std::uint64_t bytes = 0;   ///< of the whole payload, not of this packet
+  std::int32_t root = 0;     ///< member that a broadcast goes out from
+  std::uint32_t flags = 0;   ///< `PacketFlag`
+};
+static_assert(std::is_trivially_copyable_v<Head> && sizeof(Head) == 48);
+
+enum PacketFlag : std::uint32_t {
+  flag_whole = 1,      ///< arrival, verdict: the payload is in this packet
+  flag_user_code = 2,  ///< pong: runs the caller's code in a range or guard
+  flag_data = 4,       ///< arrival: the round moves bytes
+  flag_broadcast = 8,  ///< arrival: from the root only
+  flag_dead = 32,      ///< failure: those to blame are dead, in every group
+  flag_waiting = 16,   ///< pong: waits for somebody itself
+};
+
+/// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.
+inline constexpr std::size_t small_payload = std::size_t{1} << 14;
+/// Most that one packet carries of a larger payload: far below what counts of `int` can say.
+inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
+/// Chunks to one rank that are handed to the wire before it has sent them.
+inline constexpr std::size_t chunks_ahead = 4;
+
+using Bytes = std::span<std::byte const>;
+
+[[nodiscard]] inline std::vector<std::byte> make_packet(Head const& head, Bytes body, Bytes more = {}) {
+  std::vector<std::byte> packet(sizeof head + body.size() + more.size());
+  std::memcpy(packet.data(), &head, sizeof head);
+  if (!body.empty()) std::memcpy(packet.data() + sizeof head, body.data(), body.size());
+  if (!more.empty()) std::memcpy(packet.data() + sizeof head + body.size(), more.data(), more.size());
+  return packet;
+}
+
+}  // namespace crossrank::message

@@ -1,0 +1,62 @@
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/mpi.hpp>
+#include <crossrank/spi/plugin.hpp>
+#include <crossrank/spi/wire.hpp>
+
+#include "collectives/mpi/mpi_process.hpp"
+
+namespace crossrank::mpi {
+namespace {
+
+std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
+  auto& process = Process::instance();
+  process.need_mpi();
+  int rank = 0;
+  int ranks = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &ranks), "MPI_Comm_size");
+  if (request.world_size != 0 && (ranks != request.world_size || rank != request.rank)) {
+    throw UnavailableError(
+        {.operation = "connect",
+         .message = "MPI knows another job than the launcher announced",
+         .expected = "rank " + std::to_string(request.rank) + " of " + std::to_string(request.world_size),
+         .got = "rank " + std::to_string(rank) + " of " + std::to_string(ranks),
+         .remedy = "start with mpirun, or with srun --mpi=pmix",
+         .group_usable = false});
+  }
+  return spi::open_world(
+      process.world(), {.job = request.job, .patience = request.patience, .connect_timeout = request.connect_timeout});
+}
+
+}  // namespace
+
+Collective connect(MPI_Comm communicator, ConnectOptions const& options) {
+  auto& process = Process::instance();
+  process.require_mpi("mpi::connect");
+  if (!options.backend.empty() && options.backend != "mpi" && options.backend != "composite") {
+    throw UsageError({.operation = "mpi::connect",
+                      .message = "a communicator has no such backend",
+                      .expected = "\"mpi\", \"composite\" or nothing",
+                      .got = options.backend});
+  }
+  spi::Patience const patience{.timeout = options.timeout, .user_limit = options.user_limit};
+  auto world =
+      spi::open_world(process.open(communicator),
+                      {.job = "communicator", .patience = patience, .connect_timeout = options.connect_timeout});
+  if (options.backend != "mpi") {
+    world = spi::add_node_memory(
+        std::move(world),
+        {.patience = patience, .connect_timeout = options.connect_timeout, .arena_cap = options.arena_cap});
+  }
+  return make_collective(std::move(world), patience);
+}
+
+}  // namespace crossrank::mpi
+
+extern "C" CROSSRANK_EXPORT crossrank::spi::Plugin const* crossrank_plugin() noexcept {
+  static constexpr crossrank::spi::Plugin plugin{crossrank::spi::build_stamp, &crossrank::mpi::open};
+  return &plugin;
+}

@@ -1,0 +1,16 @@
+#include "collectives/node_transport.hpp"
+
+#include <utility>
+
+#include "collectives/shm/shm_transport.hpp"
+#include "lib/node/group.hpp"
+
+namespace crossrank {
+
+std::shared_ptr<spi::Transport> node_transport(node::NodeOptions const& on_node, std::string name,
+                                               std::vector<int> global_ranks, spi::Patience const& patience) {
+  auto group = node::Group::of_node(node::NodeDomain::join(on_node), std::move(name));
+  return std::make_shared<shm::ShmTransport>(std::move(group), std::move(global_ranks), patience);
+}
+
+}  // namespace crossrank

@@ -1,0 +1,23 @@
+#pragma once
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/export.hpp>
+
+namespace crossrank::mpi {
+
+/// The group of all ranks of `communicator`, in a program that owns MPI.
+///
+/// Collective over the communicator, which is duplicated and stays the caller's. MPI must have been initialised; it is
+/// never finalised here, and `MPI_Finalize` ends what was opened: close groups before. Where several ranks share a node
+/// they share its memory ("composite"); `backend = "mpi"` keeps to MPI alone. With less than `MPI_THREAD_MULTIPLE`
+/// ranks answer for themselves only while they call, and with less than `MPI_THREAD_SERIALIZED` only the thread that
+/// initialised MPI may call. `rank`, `world_size` and `job_id` of the options are not used. `UsageError` before
+/// `MPI_Init` and after `MPI_Finalize`; `BackendError` for what MPI refuses; `TimeoutError` names ranks that did not
+/// come.
+[[nodiscard]] CROSSRANK_EXPORT Collective connect(MPI_Comm communicator, ConnectOptions const& options = {});
+
+}  // namespace crossrank::mpi

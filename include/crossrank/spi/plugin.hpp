@@ -1,0 +1,38 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <crossrank/spi/transport.hpp>
+#include <crossrank/version.hpp>
+
+namespace crossrank::spi {
+
+/// What a plugin is asked to open: the group of all ranks of the job.
+struct PluginRequest {
+  std::string job{};
+  int rank = 0;
+  int world_size = 0;  ///< as the launcher announced it; 0: whatever the backend finds
+  Patience patience{};
+  std::chrono::milliseconds connect_timeout{120'000};
+};
+
+/// What a plugin exports, by a function called `crossrank_plugin` with C linkage.
+struct Plugin {
+  char const* stamp;  ///< `build_stamp` of its build, which must be that of the library
+  std::shared_ptr<Transport> (*open)(PluginRequest const& request);
+};
+
+using PluginEntry = Plugin const* (*)() noexcept;
+inline constexpr char const* plugin_entry_name = "crossrank_plugin";
+
+#define CROSSRANK_SPI_TEXT_OF(number) #number
+#define CROSSRANK_SPI_TEXT(number) CROSSRANK_SPI_TEXT_OF(number)
+/// Names everything that both sides must have in common: version, interface, compiler and standard library.
+inline constexpr char const* build_stamp =
+    "crossrank " CROSSRANK_VERSION ", interface 1, " __VERSION__ ", C++ " CROSSRANK_SPI_TEXT(
+        __cplusplus) ", library " CROSSRANK_SPI_TEXT(_GLIBCXX_RELEASE) "/" CROSSRANK_SPI_TEXT(_GLIBCXX_USE_CXX11_ABI);
+#undef CROSSRANK_SPI_TEXT
+#undef CROSSRANK_SPI_TEXT_OF
+
+}  // namespace crossrank::spi

@@ -1,0 +1,239 @@
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+#include <crossrank/mpi.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "tests/collectives/conformance_bytes.hpp"
+
+/// Run by mpirun on two hosts, declared or real. Each ctest names the cases that it runs.
+namespace crossrank::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ConnectOptions composite(std::string job, std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+  return {.backend = "composite", .timeout = timeout, .job_id = std::move(job), .arena_cap = std::uint64_t{64} << 20};
+}
+
+/// A tensor whose values name its rank.
+Tensor shard(int rank, std::int64_t rows) {
+  auto tensor = Tensor::empty({rows, 64}, Dtype::i32);
+  int value = rank * 1'000'000;
+  for (auto& element : tensor.as_mutable<std::int32_t>()) element = value++;
+  return tensor;
+}
+
+bool is_shard(Tensor const& tensor, int rank, std::int64_t rows) {
+  auto const expected = shard(rank, rows);
+  return tensor.shape() == expected.shape() && std::ranges::equal(tensor.bytes(), expected.bytes());
+}
+
+TEST(MpiJob, knows_its_nodes) {
+  auto world = connect(composite("nodes"));
+  auto const ranks = world.world_size();
+  EXPECT_EQ(world.backend(), "composite");
+  EXPECT_EQ(world.local_world_size(), ranks / 2);
+  EXPECT_EQ(world.local_rank(), world.rank() % (ranks / 2));
+  EXPECT_EQ(world.transport()->node_group() != nullptr, true);
+  auto const node = world.split_by(world.rank() < ranks / 2 ? 0 : 1);
+  EXPECT_EQ(node.backend(), "shm");
+  EXPECT_EQ(node.world_size(), ranks / 2);
+  auto const across = world.split_by(world.rank() % (ranks / 2));
+  EXPECT_EQ(across.world_size(), 2);
+  EXPECT_EQ(across.local_world_size(), 1);
+  EXPECT_EQ(across.backend(), "composite");
+  world.close();
+}
+
+TEST(MpiJob, moves_large_payloads_between_nodes) {
+  auto world = connect(composite("large"));
+  std::size_t const large = (std::size_t{9} << 20) + 5;
+  for (int root : {0, world.world_size() - 1, 1}) {
+    auto bytes = pattern(world.rank() == root ? large : 0, root);
+    bytes.resize(large);
+    auto tensor = Tensor::from_blob(bytes.data(), {static_cast<std::int64_t>(large)}, Dtype::u8);
+    world.broadcast(tensor, {root});
+    EXPECT_EQ(bytes, pattern(large, root));
+  }
+  auto const size_of = [&](int rank) { return (std::size_t{1} << 20) * static_cast<std::size_t>(rank) + 3; };
+  auto const all = world.all_gatherv(pattern(size_of(world.rank()), world.rank()));
+  for (int rank = 0; rank < world.world_size(); ++rank)
+    EXPECT_EQ(all[static_cast<std::size_t>(rank)], pattern(size_of(rank), rank));
+  std::vector<float> values(3'000'000, static_cast<float>(world.rank() + 1));
+  world.all_reduce(std::span(values));
+  EXPECT_EQ(values.back(), static_cast<float>(world.world_size() * (world.world_size() + 1) / 2));
+  world.close();
+}
+
+TEST(MpiJob, gathers_tensors_of_all_nodes) {
+  auto world = connect(composite("tensors"));
+  SharedMemoryWorkspace const workspace(world);
+  for (auto const receiver : {0, world.world_size() - 1}) {
+    std::vector<int> ranks{receiver};
+    for (int rank = 0; rank < world.world_size(); ++rank) {
+      if (rank != receiver) ranks.push_back(rank);
+    }
+    for (std::int64_t const rows : {0, 1, 5000}) {
+      auto const mine = world.rank() == 1 ? Tensor() : shard(world.rank(), rows + world.rank());
+      auto items = get_tensors_parallel(mine, ranks, world, {.workspace = workspace});
+      EXPECT_EQ(items.size(), world.rank() == receiver ? ranks.size() : 0U);
+      for (std::size_t i = 0; i < items.size(); ++i) {
+        if (ranks[i] == 1) {
+          EXPECT_FALSE(items[i].defined());
+        } else {
+          EXPECT_TRUE(is_shard(items[i], ranks[i], rows + ranks[i])) << "rank " << ranks[i];
+        }
+      }
+      items.close();
+    }
+  }
+  world.close();
+}
+
+TEST(MpiJob, skips_what_the_receiver_does_not_look_at) {
+  auto world = connect(composite("skips"));
+  for (int round = 0; round < 3; ++round) {
+    auto items = get_tensors_parallel(shard(world.rank(), 100), world);
+    if (items.is_receiver() && round == 1) {
+      EXPECT_TRUE(is_shard(items[items.size() - 1], world.world_size() - 1, 100));
+    }
+    items.close();
+  }
+  world.close();
+}
+
+/// One group for each column of a tensor-parallel job whose stages stand on different nodes, as an export does it.
+TEST(MpiJob, gathers_configs_for_each_column_over_both_media) {
+  auto world = connect(composite("columns"));
+  auto const per_stage = world.world_size() / 2;
+  auto column = world.split_by(world.rank() % per_stage);
+  auto const folder = std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER"));
+  for (bool const files : {false, true}) {
+    RankState state;
+    state.config = {{"rank", world.rank()}, {"layers", {world.rank() * 2, world.rank() * 2 + 1}}};
+    state.weights.insert_or_assign("layer.weight", shard(world.rank(), 300));
+    state.weights.insert_or_assign("scale", Tensor::scalar<float>(static_cast<float>(world.rank())));
+    GatherOptions options;
+    if (files) options.workspace_path = folder / ("column" + std::to_string(world.rank() % per_stage));
+    auto states = get_configs_parallel(state, column, options);
+    EXPECT_EQ(states.size(), column.rank() == 0 ? 2U : 0U);
+    for (std::size_t stage = 0; stage < states.size(); ++stage) {
+      auto const& item = states[stage];
+      EXPECT_EQ(item.rank, world.rank() + static_cast<int>(stage) * per_stage);
+      EXPECT_EQ(item.state.config.at("rank"), item.rank);
+      EXPECT_TRUE(is_shard(item.state.weights.at("layer.weight"), item.rank, 300));
+      EXPECT_EQ(item.state.weights.at("scale").item<float>(), static_cast<float>(item.rank));
+    }
+    states.close();
+  }
+  column.close();
+  world.close();
+}
+
+TEST(MpiJob, tells_all_when_a_rank_cannot_do_its_part) {
+  auto world = connect(composite("part"));
+  auto const folder = std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER"));
+  auto const broken = folder / "file" / "below";
+  if (world.rank() == 0) std::ofstream(folder / "file") << "not a folder";
+  world.barrier();
+  bool const last = world.rank() == world.world_size() - 1;
+  GatherOptions options{.workspace_path = last ? broken : folder / "sound"};
+  auto const gather = [&] { get_tensors_parallel(shard(world.rank(), 4), world, options).close(); };
+  if (last) {
+    error_of<IoError>(gather);
+  } else {
+    EXPECT_THAT(error_of<RemoteError>(gather).culprits, ElementsAre(world.world_size() - 1));
+  }
+  world.barrier();
+  world.close();
+}
+
+/// A rank of the second host is killed in the middle of the job; all others get the same typed error that names it.
+TEST(MpiDeath, of_a_rank_on_the_other_host_is_told_to_all) {
+  auto world = connect(composite("death", std::chrono::seconds(3)));
+  int const doomed = world.world_size() - 1;
+  world.barrier();
+  if (world.rank() == doomed) ::raise(SIGKILL);
+  auto const start = std::chrono::steady_clock::now();
+  try {
+    for (;;) world.barrier();
+  } catch (Error const& e) {
+    EXPECT_TRUE(e.code() == ErrorCode::peer_lost || e.code() == ErrorCode::timeout) << e.what();
+    EXPECT_THAT(e.culprits(), ElementsAre(doomed));
+    EXPECT_FALSE(e.group_usable());
+    EXPECT_THAT(e.report(), HasSubstr("host "));
+    std::ofstream(std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER")) / std::to_string(world.rank()))
+        << e.report();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+}
+
+TEST(MpiDeath, of_a_rank_in_an_open_range_is_told_to_all) {
+  auto world = connect(composite("death in a range", std::chrono::seconds(3)));
+  int const doomed = world.world_size() - 1;
+  auto const gather = [&] {
+    auto items = get_tensors_parallel(shard(world.rank(), 2000), world);
+    if (world.rank() == doomed) ::raise(SIGKILL);
+    for (auto const& item : items) EXPECT_TRUE(item.defined());
+    items.close();
+  };
+  try {
+    gather();
+    ADD_FAILURE() << "the range of a dead rank ended well";
+  } catch (Error const& e) {
+    EXPECT_TRUE(e.code() == ErrorCode::peer_lost || e.code() == ErrorCode::timeout) << e.what();
+    EXPECT_FALSE(e.group_usable());
+    EXPECT_THAT(e.culprits(), testing::Contains(doomed)) << e.report();
+    std::ofstream(std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER")) / std::to_string(world.rank()))
+        << e.report();
+  }
+}
+
+/// A program that owns MPI: it initialises, hands over communicators of its own, and finalises.
+TEST(MpiOwner, hands_over_communicators) {
+  int provided = 0;
+  ASSERT_EQ(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SINGLE, &provided), MPI_SUCCESS);
+  int rank = 0;
+  int ranks = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  MPI_Comm backwards = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &backwards);
+  auto world = mpi::connect(MPI_COMM_WORLD, {.arena_cap = std::uint64_t{64} << 20});
+  auto reversed = mpi::connect(backwards, {.backend = "mpi"});
+  EXPECT_EQ(world.rank(), rank);
+  EXPECT_EQ(world.backend(), "composite");
+  EXPECT_EQ(reversed.rank(), ranks - 1 - rank);
+  EXPECT_EQ(reversed.backend(), "mpi");
+  for (int i = 0; i < 20; ++i) {
+    std::vector<std::int64_t> values(2000, rank);
+    world.all_reduce(std::span(values));
+    EXPECT_EQ(values.back(), ranks * (ranks - 1) / 2);
+    int theirs = rank;
+    MPI_Allreduce(MPI_IN_PLACE, &theirs, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    EXPECT_EQ(theirs, ranks * (ranks - 1) / 2);
+    reversed.barrier();
+  }
+  auto items = get_tensors_parallel(shard(rank, 10), world);
+  for (std::size_t i = 0; i < items.size(); ++i) EXPECT_TRUE(is_shard(items[i], static_cast<int>(i), 10));
+  items.close();
+  reversed.close();
+  world.close();
+  MPI_Comm_free(&backwards);
+  ASSERT_EQ(MPI_Finalize(), MPI_SUCCESS);
+  error_of<UsageError>([] { static_cast<void>(mpi::connect(MPI_COMM_WORLD)); });
+}
+
+}  // namespace
+}  // namespace crossrank::test
