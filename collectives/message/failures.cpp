@@ -80,6 +80,10 @@ std::string MessageTransport::describe(int member) const {
 
 void MessageTransport::fail(Failure failure) noexcept {
   if (failure_) return;
+  if (held_) {
+    apply_held();
+    return;
+  }
   try {
     if (failure.code == ErrorCode::timeout) network_->wire().lost();
     failure_ = std::move(failure);
@@ -112,7 +116,7 @@ std::vector<std::byte> MessageTransport::encode(Failure const& failure) {
 }
 
 void MessageTransport::take_failure(Head const& head, Bytes body) {
-  if (failure_) return;
+  if (failure_ || held_) return;
   Failure failure{.code = static_cast<ErrorCode>(head.verb),
                   .decider = head.root,
                   .round = head.round,
@@ -122,12 +126,18 @@ void MessageTransport::take_failure(Head const& head, Bytes body) {
   if (culprits != 0) std::memcpy(failure.culprits.data(), body.data(), culprits * sizeof(int));
   body = body.subspan(culprits * sizeof(int));
   failure.text.assign(reinterpret_cast<char const*>(body.data()), body.size());
-  if (failure.code == ErrorCode::timeout) network_->wire().lost();
-  failure_ = std::move(failure);
+  held_ = std::move(failure);
+  held_since_ = system().now();
+  if (held_->round <= decided_ + 1) apply_held();
+}
+
+void MessageTransport::apply_held() noexcept {
+  failure_ = std::exchange(held_, std::nullopt);
+  if (failure_->code == ErrorCode::timeout) network_->wire().lost();
   bury_culprits();
 }
 
-void MessageTransport::bury_culprits() {
+void MessageTransport::bury_culprits() noexcept {
   if (!failure_->dead) return;
   // A copy: the groups that end now include this one's like.
   auto const text = failure_->text;
@@ -209,6 +219,7 @@ void MessageTransport::fail_if_gone(std::vector<int> const& awaited) noexcept {
 
 bool MessageTransport::has_ended(Operation& op) {
   if (op.settled) return true;
+  if (held_ && system().now() - held_since_ >= grace) apply_held();
   if (!failure_) fail_if_gone(waits_for(op));
   if (failure_) throw_failure(op.name());
   return false;

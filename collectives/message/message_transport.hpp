@@ -125,6 +125,7 @@ class MessageTransport final : public spi::Transport, private Port {
   void decide();
   [[nodiscard]] bool fail_on_mismatch();
   void pass(std::uint64_t round, bool whole, Bytes body);
+  void conclude(Operation& operation, bool whole, Bytes body);
   void finish(Operation& operation, bool whole, std::span<std::uint64_t const> sizes, Bytes payload);
   void flow_broadcast(Operation& operation, std::size_t bytes);
   void flow_all_gather(Operation& operation, std::vector<std::size_t> const& sizes);
@@ -144,7 +145,9 @@ class MessageTransport final : public spi::Transport, private Port {
   void fail(Failure failure) noexcept;
   [[nodiscard]] static std::vector<std::byte> encode(Failure const& failure);
   void take_failure(Head const& head, Bytes body);
-  void bury_culprits();
+  /// The failure that was held back is the group's.
+  void apply_held() noexcept;
+  void bury_culprits() noexcept;
   [[noreturn]] void throw_failure(char const* operation) const;
   [[nodiscard]] std::vector<int> waits_for(Operation const& operation) const;
   void fail_if_gone(std::vector<int> const& awaited) noexcept;
@@ -173,6 +176,9 @@ class MessageTransport final : public spi::Transport, private Port {
   std::vector<Box> boxes_;
   std::vector<bool> gone_;
   std::optional<Failure> failure_{};
+  /// Told by another than the first member ahead of verdicts that the teller has seen: those rounds end well here too.
+  std::optional<Failure> held_{};
+  std::chrono::nanoseconds held_since_{0};
   std::function<void()> lookout_{};
   std::uint64_t activity_ = 0;  ///< packets of the group that have come
   bool closed_ = false;

@@ -134,8 +134,11 @@ void MessageTransport::pass(std::uint64_t round, bool whole, Bytes body) {
   auto const found = std::find_if(operations_.begin(), operations_.end(), [&](auto const& entry) {
     return !entry.second.is_message() && !entry.second.settled && entry.second.round == round;
   });
-  if (found == operations_.end()) return;
-  auto& op = found->second;
+  if (found != operations_.end()) conclude(found->second, whole, body);
+  if (held_ && held_->round <= decided_ + 1) apply_held();
+}
+
+void MessageTransport::conclude(Operation& op, bool whole, Bytes body) {
   std::size_t const entries = op.kind == Kind::meeting     ? 0
                               : op.kind == Kind::broadcast ? 1
                                                            : static_cast<std::size_t>(world_size());

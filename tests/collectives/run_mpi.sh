@@ -18,6 +18,8 @@ ranks=$1
 shift
 command -v mpirun >/dev/null || { echo "SKIPPED: there is no mpirun"; exit 77; }
 
+# What passes is not worth a line from every rank.
+export GTEST_BRIEF=1 GTEST_COLOR=no
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_base_warn_component_unused=0
 # Ranks share processors with other tests: they must give them up while they wait, and must not be tied to one.
 options=(--oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
