@@ -43,18 +43,18 @@ class FileMedium final : public Medium {
   }
 
  public:
-  FileMedium(std::shared_ptr<node::Group> group, NFSWorkspace workspace, bool own, spi::Patience const& patience)
-      : group_(std::move(group)), workspace_(std::move(workspace)), own_(own), patience_(patience) {}
+  FileMedium(std::shared_ptr<spi::Transport> transport, NFSWorkspace workspace, bool own, spi::Patience const& patience)
+      : transport_(std::move(transport)), workspace_(std::move(workspace)), own_(own), patience_(patience) {}
 
   void publish(Contribution const& contribution, int, node::Post& post) override {
     StateDict weights;
     weights.reserve(contribution.tensors.size());
     for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
-    announced_ = guarded([workspace = workspace_, own = own_, group = group_, weights = std::move(weights),
+    announced_ = guarded([workspace = workspace_, own = own_, transport = transport_, weights = std::move(weights),
                           config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
       auto const announced = workspace.medium()->write_announced(config, weights, [&] {
         call.step();
-        group->progress();
+        transport->keep_alive();
       });
       if (call.was_left()) forget(workspace, own, announced);
       return announced;
@@ -79,15 +79,12 @@ class FileMedium final : public Medium {
     ReadPatience const patience{.limit = std::max<std::chrono::nanoseconds>(least_patience, patience_.timeout / 4),
                                 .between =
                                     [this] {
-                                      if (!group_) return;
-                                      group_->progress();
-                                      group_->throw_if_failed("receive");
+                                      transport_->keep_alive();
+                                      if (auto const group = transport_->node_group())
+                                        group->throw_if_failed("receive");
                                     },
                                 .standstill = patience_.timeout,
-                                .on_progress =
-                                    [group = group_] {
-                                      if (group) group->progress();
-                                    }};
+                                .on_progress = [transport = transport_] { transport->keep_alive(); }};
     hand_over(workspace_.medium()->read_announced(announced, patience), collector);
   }
 
@@ -121,7 +118,7 @@ class FileMedium final : public Medium {
   static constexpr std::chrono::nanoseconds least_patience =
       std::chrono::seconds(75);  // NFS caches a directory for up to 60 s
 
-  std::shared_ptr<node::Group> group_;
+  std::shared_ptr<spi::Transport> transport_;
   NFSWorkspace workspace_;
   bool own_;
   spi::Patience patience_;
@@ -131,8 +128,8 @@ class FileMedium final : public Medium {
 
 }  // namespace
 
-std::unique_ptr<Medium> nfs_medium(std::shared_ptr<node::Group> group, int global_rank, GatherOptions const& options,
-                                   spi::Patience const& patience) {
+std::unique_ptr<Medium> nfs_medium(std::shared_ptr<spi::Transport> transport, int global_rank,
+                                   GatherOptions const& options, spi::Patience const& patience) {
   bool const own = !options.workspace_path.empty();
   auto open = [path = options.workspace_path, rank = global_rank](GuardedCall&) {
     return NFSWorkspace(path, {.rank = rank});
@@ -140,7 +137,7 @@ std::unique_ptr<Medium> nfs_medium(std::shared_ptr<node::Group> group, int globa
   auto workspace = own ? platform::guarded_call(open, {.limit = patience.timeout, .what = "NFSWorkspace"})
                        : std::optional(*options.workspace->nfs());
   if (!workspace) fail_unanswered("NFSWorkspace", options.workspace_path, patience.timeout);
-  return std::make_unique<FileMedium>(std::move(group), *std::move(workspace), own, patience);
+  return std::make_unique<FileMedium>(std::move(transport), *std::move(workspace), own, patience);
 }
 
 }  // namespace crossrank::workspace

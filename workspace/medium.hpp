@@ -2,6 +2,7 @@
 #include <memory>
 
 #include <crossrank/parallel.hpp>
+#include <crossrank/spi/transport.hpp>
 
 #include "lib/node/group.hpp"
 #include "workspace/publication.hpp"
@@ -28,7 +29,7 @@ class Medium {
 /// Through the arenas of the node.
 [[nodiscard]] std::unique_ptr<Medium> shared_medium(std::shared_ptr<node::Group> group);
 /// Through files: those of a workspace that stays, or of one that is made for this call and removed at its end.
-[[nodiscard]] std::unique_ptr<Medium> nfs_medium(std::shared_ptr<node::Group> group, int global_rank,
+[[nodiscard]] std::unique_ptr<Medium> nfs_medium(std::shared_ptr<spi::Transport> transport, int global_rank,
                                                  GatherOptions const& options, spi::Patience const& patience);
 
 }  // namespace crossrank::workspace

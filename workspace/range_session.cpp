@@ -97,7 +97,10 @@ void RangeSession::choose_medium() {
 void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
   if (files_ || group_) choose_medium();
   std::function<std::unique_ptr<Medium>()> make_medium;
-  if (files_) make_medium = [this] { return nfs_medium(group_, collective_.global_rank(), options_, patience_); };
+  if (files_)
+    make_medium = [this] {
+      return nfs_medium(collective_.transport(), collective_.global_rank(), options_, patience_);
+    };
   spanning_ = std::make_unique<SpanningRange>(SpanningRange::Parts{.operation = operation_,
                                                                    .collective = collective_,
                                                                    .members = members_,
@@ -121,7 +124,7 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
   node::Post post{.verb = Verb::range_open, .digest = digest(kind)};
   try {
     // Opened here, not before: a directory that cannot be used is this rank's part that it could not do.
-    if (!medium_) medium_ = nfs_medium(group_, collective_.global_rank(), options_, patience_);
+    if (!medium_) medium_ = nfs_medium(collective_.transport(), collective_.global_rank(), options_, patience_);
     if (is_writer_) medium_->publish(mine, members_.front(), post);
   } catch (std::exception const& e) {
     auto const* const known = dynamic_cast<Error const*>(&e);
