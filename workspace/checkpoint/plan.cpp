@@ -11,6 +11,7 @@
 #include "lib/codec/checksum.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
+#include "workspace/checkpoint/lone_shard.hpp"
 #include "workspace/checkpoint/plan_state.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
@@ -117,6 +118,7 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
           return book.rule_for(name, tensors);
         }));
   } else {
+    refuse_lone_shard(set);
     state->model = std::make_shared<MergeModel const>(plan_merge(std::move(set), {}));
   }
   state->hash = hash_of(substance(*state->model, state->rules));
