@@ -1,26 +1,83 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/fuzz/allocation_meter.hpp"
+#include "tests/fuzz/mutator.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size);
 
-/// Runs a fuzz target over each file of a folder, cut to every length up to 600 bytes and whole; for compilers without
-/// libFuzzer.
-int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  std::size_t files = 0;
-  for (auto const& file : std::filesystem::directory_iterator(argv[1])) {
+namespace {
+
+using crossrank::test::AllocationMeter;
+
+/// What a target may hold of its own, and for each byte of its input: a value of a pickle is one byte there, and a node
+/// here.
+constexpr std::int64_t own_bytes = std::int64_t{256} << 10;
+constexpr std::int64_t for_each_byte = 256;
+
+/// Larger files hold data that no parser looks at.
+constexpr std::uintmax_t largest_seed = std::uintmax_t{64} << 10;
+
+std::int64_t highest = 0;
+
+void run(std::string_view text) {
+  AllocationMeter::start();
+  LLVMFuzzerTestOneInput(reinterpret_cast<std::uint8_t const*>(text.data()), text.size());
+  auto const peak = AllocationMeter::peak();
+  if (peak > highest) highest = peak;
+  if (peak <= own_bytes + for_each_byte * static_cast<std::int64_t>(text.size())) return;
+  std::printf("%lld bytes of memory for an input of %zu\n", static_cast<long long>(peak), text.size());
+  std::exit(1);
+}
+
+void add_files(std::filesystem::path const& folder, std::vector<std::string>& texts) {
+  for (auto const& file : std::filesystem::directory_iterator(folder)) {
+    if (!file.is_regular_file() || file.file_size() > largest_seed) continue;
     std::ifstream stream(file.path(), std::ios::binary);
-    std::string const text(std::istreambuf_iterator<char>(stream), {});
-    auto const* const data = reinterpret_cast<std::uint8_t const*>(text.data());
-    for (std::size_t size = 0; size < text.size() && size < 600; ++size) LLVMFuzzerTestOneInput(data, size);
-    LLVMFuzzerTestOneInput(data, text.size());
-    ++files;
+    texts.emplace_back(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
   }
-  std::printf("replayed %zu files\n", files);
-  return files == 0 ? 1 : 0;
+}
+
+}  // namespace
+
+/// Runs a fuzz target over each file of the folders, cut to every length up to 600 bytes and whole, then over so many
+/// inputs near to them; for compilers without libFuzzer: `FOLDER... [--mutations N] [--seed S]`. A folder under
+/// "golden/" is one of the data beside the source tree, and is left out where there is none.
+int main(int argc, char** argv) {
+  std::vector<std::string> texts;
+  std::uint64_t mutations = 0;
+  std::uint64_t seed = std::random_device{}();
+  for (int i = 1; i < argc; ++i) {
+    std::string_view const argument = argv[i];
+    if ((argument == "--mutations" || argument == "--seed") && i + 1 < argc) {
+      (argument == "--seed" ? seed : mutations) = std::strtoull(argv[++i], nullptr, 10);
+    } else if (!argument.starts_with("golden/")) {
+      add_files(argument, texts);
+    } else if (auto const folder = std::filesystem::path(CROSSRANK_TEST_DATA) / argument; exists(folder)) {
+      add_files(folder, texts);
+    } else {
+      std::printf("left out, as it is not there: %s\n", folder.c_str());
+    }
+  }
+  if (texts.empty()) return 1;
+  std::printf("seed %llu, %zu files\n", static_cast<unsigned long long>(seed), texts.size());
+  std::fflush(stdout);  // it is wanted most when a target ends the program
+  for (auto const& text : texts) {
+    for (std::size_t size = 0; size < text.size() && size < 600; ++size) run(std::string_view(text).substr(0, size));
+    run(text);
+  }
+  crossrank::test::Mutator mutator(texts, seed);
+  for (std::uint64_t i = 0; i < mutations; ++i) run(mutator.next());
+  std::printf("%llu mutations, at most %lld bytes of memory\n", static_cast<unsigned long long>(mutations),
+              static_cast<long long>(highest));
+  return 0;
 }

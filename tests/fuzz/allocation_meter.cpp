@@ -1,0 +1,53 @@
+#include "tests/fuzz/allocation_meter.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+#include <malloc.h>
+
+namespace {
+
+// Relaxed: targets run in one thread, others only add to the sum.
+std::atomic<std::int64_t> held{0};
+std::atomic<std::int64_t> most{0};
+std::int64_t at_start = 0;
+
+void* counted(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  auto const bytes = static_cast<std::int64_t>(malloc_usable_size(memory));
+  auto const now = held.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (now > most.load(std::memory_order_relaxed)) most.store(now, std::memory_order_relaxed);
+  return memory;
+}
+
+void give_back(void* memory) noexcept {
+  if (memory != nullptr)
+    held.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  auto const unit = static_cast<std::size_t>(alignment);
+  if (size > SIZE_MAX - unit) throw std::bad_alloc();
+  return counted(std::aligned_alloc(unit, (size + unit - 1) / unit * unit));
+}
+void operator delete(void* memory) noexcept { give_back(memory); }
+void operator delete(void* memory, std::size_t) noexcept { give_back(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { give_back(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { give_back(memory); }
+
+namespace crossrank::test {
+
+void AllocationMeter::start() noexcept {
+  at_start = held.load(std::memory_order_relaxed);
+  most.store(at_start, std::memory_order_relaxed);
+}
+
+std::int64_t AllocationMeter::peak() noexcept { return most.load(std::memory_order_relaxed) - at_start; }
+
+}  // namespace crossrank::test

@@ -1,0 +1,33 @@
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/tensor_dict_wire.hpp"
+#include "lib/codec/checked_size.hpp"
+
+namespace {
+
+/// Memory as a receiver with little of it has.
+crossrank::Tensor small_memory(crossrank::Shape const& shape, crossrank::Dtype dtype) {
+  if (crossrank::dense_bytes(shape, dtype) > 4096)
+    throw crossrank::FormatError({.operation = "fuzz", .message = "too large", .section = "tensor"});
+  return crossrank::Tensor::empty(shape, dtype);
+}
+
+}  // namespace
+
+/// Any bytes as the metadata of a peer's dictionary of tensors: refused with a `FormatError`, or a dictionary whose
+/// metadata reads back.
+extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+  using namespace crossrank;
+  try {
+    auto const decoded = decode_dict(std::as_bytes(std::span(data, size)), small_memory);
+    auto const again = encode_dict(decoded.dict, [](auto const&, auto const&) { return 1; });
+    if (decode_dict(again.bytes, small_memory).dict.size() != decoded.dict.size()) __builtin_trap();
+  } catch (FormatError const& e) {
+    if (e.section().empty()) __builtin_trap();
+  }
+  return 0;
+}

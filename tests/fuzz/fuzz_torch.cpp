@@ -1,0 +1,40 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/codec/torch_fixture.hpp"
+
+namespace {
+
+/// The parts of a tensor that a reader of its own would ask for: its ends.
+void read_ends(crossrank::codec::TorchArchive const& archive, crossrank::codec::TorchTensor const& tensor) {
+  std::vector<std::byte> some(static_cast<std::size_t>(std::min<std::uint64_t>(tensor.nbytes, 4096)));
+  archive.read(tensor, 0, some);
+  archive.read(tensor, tensor.nbytes - some.size(), some);
+}
+
+}  // namespace
+
+/// Any bytes as an archive of torch's: a reader refuses them with a `FormatError` that says where, or its tensors read.
+extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+  using namespace crossrank;
+  using namespace crossrank::codec;
+  Bytes const bytes = to_bytes({reinterpret_cast<char const*>(data), size});
+  for (auto const& dialect : {torch_dialect(), training_dialect()}) {
+    for (auto const crc : {CrcPolicy::require, CrcPolicy::ignore}) {
+      try {
+        auto const archive = open_torch(bytes, {.crc = crc, .dialect = dialect});
+        auto const contents = take_apart(*archive, archive->root());
+        for (std::size_t i = 0; i < std::min<std::size_t>(contents.tensors.size(), 64); ++i)
+          read_ends(*archive, *contents.tensors[i].tensor);
+        (void)contents.values.dump(-1, ' ', false, Json::error_handler_t::replace);
+      } catch (FormatError const& e) {
+        if (e.section().empty()) __builtin_trap();
+        (void)e.to_json().dump();
+      }
+    }
+  }
+  return 0;
+}
