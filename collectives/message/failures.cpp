@@ -276,7 +276,7 @@ void MessageTransport::look(Operation const& op, Watch& watch, spi::Patience con
 }
 
 /// The time is over. Who knows best says whom to blame: the first member for a round; whoever waits for somebody that
-/// does not answer, for bytes. Others give them a moment.
+/// does not answer or does not wait itself, for bytes. Others give them a moment.
 void MessageTransport::expire(Operation const& op, Watch& watch, std::vector<int> const& awaited) {
   auto const now = system().now();
   auto const milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(watch.deadline.timeout()).count();
@@ -290,8 +290,9 @@ void MessageTransport::expire(Operation const& op, Watch& watch, std::vector<int
                                  .bytes = static_cast<std::uint64_t>(milliseconds)});
   }
   auto const& peer = network_->peer(job_rank(awaited.front()));
-  bool const silent = now - peer.heard > answers_within;
-  bool const innocent = op.flowing ? peer.status.waiting && !silent : !op.is_message();
+  bool const silent =
+      now - peer.heard > std::min<std::chrono::nanoseconds>(answers_within, watch.deadline.timeout() / 2);
+  bool const innocent = op.flowing || op.is_message() ? peer.status.waiting && !silent : true;
   if (!knows && innocent && now - watch.overdue_since < grace) return;
   fail({.code = ErrorCode::timeout,
         .culprits = awaited,

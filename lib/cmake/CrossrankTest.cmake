@@ -48,7 +48,7 @@ function(crossrank_add_mpi_test)
     add_test(NAME ${mpi_NAME}.ranks_${ranks}
              COMMAND bash ${PROJECT_SOURCE_DIR}/tests/collectives/run_mpi.sh ${mpi_OPTIONS} ${ranks}
                      $<TARGET_FILE:${mpi_PROGRAM}> ${arguments})
-    set_tests_properties(${mpi_NAME}.ranks_${ranks} PROPERTIES TIMEOUT 130 SKIP_RETURN_CODE 77 ENVIRONMENT "${mpi_ENVIRONMENT}"
+    set_tests_properties(${mpi_NAME}.ranks_${ranks} PROPERTIES TIMEOUT 280 SKIP_RETURN_CODE 77 ENVIRONMENT "${mpi_ENVIRONMENT}"
                          RUN_SERIAL OFF PROCESSORS 2)
   endforeach()
 endfunction()

@@ -159,47 +159,6 @@ TEST(MpiJob, tells_all_when_a_rank_cannot_do_its_part) {
   world.close();
 }
 
-/// A rank of the second host is killed in the middle of the job; all others get the same typed error that names it.
-TEST(MpiDeath, of_a_rank_on_the_other_host_is_told_to_all) {
-  auto world = connect(composite("death", std::chrono::seconds(3)));
-  int const doomed = world.world_size() - 1;
-  world.barrier();
-  if (world.rank() == doomed) ::raise(SIGKILL);
-  auto const start = std::chrono::steady_clock::now();
-  try {
-    for (;;) world.barrier();
-  } catch (Error const& e) {
-    EXPECT_TRUE(e.code() == ErrorCode::peer_lost || e.code() == ErrorCode::timeout) << e.what();
-    EXPECT_THAT(e.culprits(), ElementsAre(doomed));
-    EXPECT_FALSE(e.group_usable());
-    EXPECT_THAT(e.report(), HasSubstr("host "));
-    std::ofstream(std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER")) / std::to_string(world.rank()))
-        << e.report();
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
-}
-
-TEST(MpiDeath, of_a_rank_in_an_open_range_is_told_to_all) {
-  auto world = connect(composite("death in a range", std::chrono::seconds(3)));
-  int const doomed = world.world_size() - 1;
-  auto const gather = [&] {
-    auto items = get_tensors_parallel(shard(world.rank(), 2000), world);
-    if (world.rank() == doomed) ::raise(SIGKILL);
-    for (auto const& item : items) EXPECT_TRUE(item.defined());
-    items.close();
-  };
-  try {
-    gather();
-    ADD_FAILURE() << "the range of a dead rank ended well";
-  } catch (Error const& e) {
-    EXPECT_TRUE(e.code() == ErrorCode::peer_lost || e.code() == ErrorCode::timeout) << e.what();
-    EXPECT_FALSE(e.group_usable());
-    EXPECT_THAT(e.culprits(), testing::Contains(doomed)) << e.report();
-    std::ofstream(std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER")) / std::to_string(world.rank()))
-        << e.report();
-  }
-}
-
 /// A program that owns MPI: it initialises, hands over communicators of its own, and finalises.
 TEST(MpiOwner, hands_over_communicators) {
   int provided = 0;

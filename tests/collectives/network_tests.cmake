@@ -21,15 +21,49 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
     ${conformance_suite}
     ${PROJECT_SOURCE_DIR}/lib/core/small_float.cpp  # inside the shared library nobody else sees it
     mpi_conformance_test.cpp)
-  crossrank_add_mpi_test(NAME composite_conformance PROGRAM mpi_conformance RANKS 2 4 OPTIONS --nodes declared
+  crossrank_add_mpi_test(NAME composite_conformance PROGRAM mpi_conformance RANKS 2 4 8 OPTIONS --nodes declared
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
-  crossrank_add_mpi_test(NAME mpi_job SOURCES mpi_job_test.cpp RANKS 4 OPTIONS --nodes declared FILTER MpiJob.*)
+  crossrank_add_mpi_test(NAME composite_hosts_conformance PROGRAM mpi_conformance RANKS 4 OPTIONS --nodes real
+                         ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
+  crossrank_add_mpi_test(NAME mpi_job RANKS 4 OPTIONS --nodes declared FILTER MpiJob.* SOURCES
+    ${PROJECT_SOURCE_DIR}/lib/core/small_float.cpp
+    mpi_connect_test.cpp
+    mpi_death_test.cpp
+    mpi_job_test.cpp)
   crossrank_add_mpi_test(NAME mpi_hosts PROGRAM mpi_job RANKS 4 OPTIONS --nodes real FILTER MpiJob.*)
   crossrank_add_mpi_test(NAME mpi_owner PROGRAM mpi_job RANKS 1 3 FILTER MpiOwner.*)
+  crossrank_add_mpi_test(NAME mpi_same_bits PROGRAM mpi_job RANKS 2 4 OPTIONS --nodes declared
+                         FILTER MpiConnect.gives_the_same_bits_on_every_backend)
+
+  # Nothing is asked for by name, whoever started the ranks.
+  foreach(launcher slurm torchrun pmix)
+    crossrank_add_mpi_test(NAME mpi_connect_hosts_${launcher} PROGRAM mpi_job RANKS 4 OPTIONS --nodes real --as ${launcher}
+                           FILTER MpiConnect.picks* ENVIRONMENT CROSSRANK_TEST_EXPECTED=composite)
+  endforeach()
+  crossrank_add_mpi_test(NAME mpi_connect_hosts PROGRAM mpi_job RANKS 4 OPTIONS --nodes real FILTER MpiConnect.picks*
+                         ENVIRONMENT CROSSRANK_TEST_EXPECTED=composite)
+  crossrank_add_mpi_test(NAME mpi_connect PROGRAM mpi_job RANKS 4 FILTER MpiConnect.picks*
+                         ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm)
+  crossrank_add_mpi_test(NAME mpi_connect_slurm PROGRAM mpi_job RANKS 4 OPTIONS --as slurm FILTER MpiConnect.picks*
+                         ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm)
+  add_test(NAME mpi_connect_without_mpirun COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)
+  set_tests_properties(mpi_connect_without_mpirun PROPERTIES TIMEOUT 60 ENVIRONMENT
+    "RANK=1;WORLD_SIZE=4;LOCAL_RANK=1;LOCAL_WORLD_SIZE=2;MASTER_ADDR=127.0.0.1;MASTER_PORT=29533")
+
+  # A job dies but once: one for each operation, in memory and between hosts.
+  foreach(work barrier broadcast broadcast_from_the_dead all_reduce reduce all_gather gather scatter reduce_scatter
+          all_to_all recv send object split close tensors configs)
+    crossrank_add_mpi_test(NAME mpi_death_${work} PROGRAM mpi_job RANKS 4 OPTIONS --nodes declared --dead 1
+                           FILTER Work/MpiDeath.is_told_to_all/${work})
+  endforeach()
+  foreach(work all_reduce recv tensors)
+    crossrank_add_mpi_test(NAME mpi_death_without_node_memory_${work} PROGRAM mpi_job RANKS 3 OPTIONS --dead 1
+                           FILTER Work/MpiDeath.is_told_to_all/${work} ENVIRONMENT CROSSRANK_TEST_BACKEND=mpi)
+    crossrank_add_mpi_test(NAME mpi_death_of_a_host_${work} PROGRAM mpi_job RANKS 4 OPTIONS --nodes real --dead 2
+                           FILTER Work/MpiDeath.is_told_to_all/${work})
+  endforeach()
   foreach(where declared real)
-    crossrank_add_mpi_test(NAME mpi_death_${where} PROGRAM mpi_job RANKS 4 OPTIONS --nodes ${where} --survivors
-                           FILTER MpiDeath.of_a_rank_on_the_other_host_is_told_to_all)
-    crossrank_add_mpi_test(NAME mpi_death_in_range_${where} PROGRAM mpi_job RANKS 4 OPTIONS --nodes ${where} --survivors
-                           FILTER MpiDeath.of_a_rank_in_an_open_range_is_told_to_all)
+    crossrank_add_mpi_test(NAME mpi_death_in_range_${where} PROGRAM mpi_job RANKS 4 OPTIONS --nodes ${where} --dead 1
+                           FILTER MpiDeathInRange.is_told_to_all)
   endforeach()
 endif()

@@ -1,25 +1,29 @@
 #!/bin/bash
 # Runs a test under mpirun with a hard limit, and ends whatever is left of it.
-# Usage: run_mpi.sh [--nodes declared|real] [--survivors] RANKS PROGRAM [ARGUMENTS...]
+# Usage: run_mpi.sh [--nodes declared|real] [--dead N] [--as LAUNCHER] RANKS PROGRAM [ARGUMENTS...]
 #   --nodes declared  the ranks of this host say that they stand on two
 #   --nodes real      two network namespaces with a wire between them are the hosts
-#   --survivors       one rank dies: all others must have written what they were told, in the same words
+#   --dead N          the last N ranks die: all others must have written what they were told, in the same words
+#   --as LAUNCHER     with the variables of slurm, torchrun or pmix in place of Open MPI's
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
-nodes='' survivors=''
+nodes='' dead=0 as=()
 while [[ $1 == --* ]]; do
   case $1 in
-    --nodes) nodes=$2; shift 2 ;;
-    --survivors) survivors=yes; shift ;;
+    --nodes) nodes=$2 ;;
+    --dead) dead=$2 ;;
+    --as) as=("$here/as_launcher.sh" "$2") ;;
     *) echo "unknown option $1"; exit 2 ;;
   esac
+  shift 2
 done
 ranks=$1
 shift
+set -- "${as[@]}" "$@"
 command -v mpirun >/dev/null || { echo "SKIPPED: there is no mpirun"; exit 77; }
 
 # What passes is not worth a line from every rank.
-export GTEST_BRIEF=1 GTEST_COLOR=no
+export GTEST_BRIEF=${GTEST_BRIEF:-1} GTEST_COLOR=no
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_base_warn_component_unused=0
 # Ranks share processors with other tests: they must give them up while they wait, and must not be tied to one.
 options=(--oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
@@ -30,7 +34,8 @@ finish() {
   rm -rf "$CROSSRANK_TEST_FOLDER"
 }
 trap finish EXIT
-[[ -z $survivors ]] || options+=(--enable-recovery)
+export CROSSRANK_TEST_DEATHS=$dead
+[[ $dead -eq 0 ]] || options+=(--enable-recovery)
 
 launch=(mpirun "${options[@]}" -n "$ranks" "$@")
 half=$((ranks / 2))
@@ -41,24 +46,25 @@ elif [[ $nodes == real ]]; then
   launch=("$here/two_hosts.sh" run "$$" "$half" "${options[@]}" -- "$@")
 fi
 status=0
-if [[ -z $survivors ]]; then
-  timeout -k 5 "${CROSSRANK_TEST_LIMIT:-100}" "${launch[@]}" || status=$?
+if [[ $dead -eq 0 ]]; then
+  timeout -k 5 "${CROSSRANK_TEST_LIMIT:-240}" "${launch[@]}" || status=$?
   exit "$status"
 fi
 
 # mpirun of 4.1 may wait for the dead rank for ever, and fails the job anyway: what counts is what the others were told.
-told() { find "$CROSSRANK_TEST_FOLDER" -maxdepth 1 -name '[0-9]*' | wc -l; }
-timeout -k 5 "${CROSSRANK_TEST_LIMIT:-100}" "${launch[@]}" &
+living=$((ranks - dead))
+told() { find "$CROSSRANK_TEST_FOLDER" -maxdepth 1 -name '[0-9]*' -size +0 | wc -l; }
+timeout -k 5 "${CROSSRANK_TEST_LIMIT:-50}" "${launch[@]}" &
 job=$!
-while kill -0 "$job" 2>/dev/null && (($(told) < ranks - 1)); do read -rt 0.1 <> <(:) || true; done
+while kill -0 "$job" 2>/dev/null && (($(told) < living)); do read -rt 0.1 <> <(:) || true; done
 for ((wait = 0; wait < 30; ++wait)); do
   kill -0 "$job" 2>/dev/null || break
   read -rt 0.1 <> <(:) || true
 done
 kill -TERM "$job" 2>/dev/null || true
 wait "$job" || status=$?
-if (($(told) != ranks - 1)); then echo "$(told) of $((ranks - 1)) survivors were told (mpirun: $status)"; exit 1; fi
-for ((rank = 0; rank < ranks - 1; ++rank)); do
-  grep -q "rank $((ranks - 1))" "$CROSSRANK_TEST_FOLDER/$rank" || { echo "rank $rank was told of another:"; cat "$CROSSRANK_TEST_FOLDER/$rank"; exit 1; }
-done
+if (($(told) != living)); then echo "$(told) of $living survivors were told (mpirun: $status)"; exit 1; fi
+causes=$(for ((rank = 0; rank < living; ++rank)); do head -n 1 "$CROSSRANK_TEST_FOLDER/$rank"; done | sort -u)
+if [[ $(wc -l <<<"$causes") -ne 1 ]]; then printf 'the survivors were told different things:\n%s\n' "$causes"; exit 1; fi
+echo "told in $(for ((rank = 0; rank < living; ++rank)); do sed -n 2p "$CROSSRANK_TEST_FOLDER/$rank"; done | paste -sd, )"
 cat "$CROSSRANK_TEST_FOLDER"/0

@@ -38,12 +38,14 @@ case $1 in
     options=()
     while [[ $1 != -- ]]; do options+=("$1"); shift; done
     shift
-    hosts=10.213.7.1:$slots,10.213.7.2:$slots
     export CROSSRANK_TEST_HOSTS=$id
+    exports=()
+    for name in "${!CROSSRANK_TEST_@}" "${!GTEST_@}" ${TMPDIR:+TMPDIR}; do exports+=(-x "$name"); done
+    hosts=10.213.7.1:$slots,10.213.7.2:$slots
     exec ip netns exec "$(a "$id")" unshare --uts bash -c 'hostname crossrank-a; exec "$@"' mpirun \
       mpirun "${options[@]}" --mca plm rsh --mca plm_rsh_agent "$self" --mca btl tcp,self --mca pml ob1 \
       --mca btl_tcp_if_include 10.213.7.0/24 --mca oob_tcp_if_include 10.213.7.0/24 --mca routed direct \
-      --host "$hosts" -n $((2 * slots)) -x CROSSRANK_TEST_FOLDER ${TMPDIR:+-x TMPDIR} "$@"
+      --host "$hosts" -n $((2 * slots)) "${exports[@]}" "$@"
     ;;
   *)
     # mpirun calls its agent with a host and a command for a shell there.
