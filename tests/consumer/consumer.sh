@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the build into a folder of its own and builds a program against that copy, as its users do.
-# Usage: consumer.sh install|cmake|pkg-config|moved|readme
-# with SOURCE, BUILD, PROJECT, PREFIX, COMPILER and FLAGS in the environment
+# Usage: consumer.sh install|cmake|mpi|pkg-config|moved|readme
+# with SOURCE, BUILD, PROJECT, PREFIX, COMPILER, FLAGS and WITH_MPI (of the build: yes or no) in the environment
 set -euo pipefail
 
 runs() { # PROGRAM: it says what it joined, with the installed library
@@ -56,11 +56,21 @@ case $1 in
     for part in include/crossrank/error.hpp bin/crossrank; do
       [[ -e $PREFIX/$part ]] || { echo "$part was not installed"; exit 1; }
     done
+    # Where there is no MPI, nobody may think there is.
+    found=no
+    [[ ! -e $PREFIX/include/crossrank/mpi.hpp ]] || found=yes
+    [[ $found == "$WITH_MPI" ]] || { echo "mpi.hpp installed: $found, built: $WITH_MPI"; exit 1; }
     ;;
   cmake)
     cmake -S "$PROJECT" -B "$PREFIX-cmake" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS"
     cmake --build "$PREFIX-cmake"
     runs "$PREFIX-cmake/consumer"
+    ;;
+  mpi)
+    cmake -S "$PROJECT" -B "$PREFIX-mpi" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS" -DWITH_MPI=ON
+    cmake --build "$PREFIX-mpi"
+    said=$(bash "$SOURCE/tests/collectives/run_mpi.sh" 2 "$PREFIX-mpi/owner")
+    [[ $said == "crossrank "*" joined 6" ]] || { echo "it said: $said"; exit 1; }
     ;;
   pkg-config) build_with_pkg_config "$PREFIX" ;;
   moved)
