@@ -131,6 +131,15 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
+std::vector<std::size_t> sizes_in(int argc, char** argv) {
+  std::vector<std::size_t> sizes;
+  auto const* const end = argv + argc;
+  auto const* at = std::find_if(argv, argv + argc, [](char const* word) { return std::strcmp(word, "--") == 0; });
+  if (at == end) return sizes;
+  for (++at; at != end; ++at) sizes.push_back(static_cast<std::size_t>(std::strtoull(*at, nullptr, 10)));
+  return sizes;
+}
+
 double microseconds_now() noexcept {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

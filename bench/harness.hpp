@@ -60,6 +60,8 @@ struct Arguments {
 };
 
 [[nodiscard]] Arguments parse(int argc, char** argv);
+/// The numbers behind "--".
+[[nodiscard]] std::vector<std::size_t> sizes_in(int argc, char** argv);
 [[nodiscard]] double microseconds_now() noexcept;
 
 /// Runs `call(number)` samples x batch times and fills in times and costs per call; numbers go on from `first`.

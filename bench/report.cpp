@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/bandwidth.hpp"
 #include "bench/results.hpp"
 #include "bench/targets.hpp"
 
@@ -45,7 +46,9 @@ std::vector<bench::Workload> peers_of(bench::Workload const& ours, bench::Result
     if (w.who == "crossrank" || w.path != ours.path || w.ranks != ours.ranks || w.bytes != ours.bytes) continue;
     bool const limit = w.who.ends_with("_limit");
     if (limit && (ours.reads || ours.variant != "warm")) continue;
-    if (!limit && w.path == "gather" && w.reads != ours.reads) continue;
+    bool const alike = w.path == "queue" || w.path == "collectives";
+    if (alike && w.variant != ours.variant) continue;
+    if (!limit && (alike || w.path == "gather") && w.reads != ours.reads) continue;
     if (ours.variant == "cold") continue;
     peers.push_back(w);
   }
@@ -61,7 +64,8 @@ Json compare(bench::Workload const& ours, bench::Workload const& peer, bench::Re
            {"variant", ours.variant},
            {"reads", ours.reads}};
   row["ours_us"] = bench::typical(own, &bench::Launch::median_us);
-  row["peer"] = peer.variant == "warm" ? peer.who : peer.who + " (" + peer.variant + ")";
+  bool const same_work = peer.variant == "warm" || peer.variant == ours.variant;
+  row["peer"] = same_work ? peer.who : peer.who + " (" + peer.variant + ")";
   if (!theirs.front().failed.empty()) {
     row["peer_failed"] = theirs.front().failed;
     return row;
@@ -69,7 +73,7 @@ Json compare(bench::Workload const& ours, bench::Workload const& peer, bench::Re
   auto const ratio = bench::paired_ratio(theirs, own);
   row["peer_us"] = bench::typical(theirs, &bench::Launch::median_us);
   row["ratio"] = ratio;
-  if (auto const target = bench::wanted_ratio(ours, peer.who); target && peer.variant == "warm") {
+  if (auto const target = bench::wanted_ratio(ours, peer.who); target && same_work) {
     row["target"] = *target;
     row["met"] = ratio >= *target;
     tally.count(ratio >= *target);
@@ -79,7 +83,7 @@ Json compare(bench::Workload const& ours, bench::Workload const& peer, bench::Re
 
 void print(bench::Workload const& ours, std::string const& own_time, std::string const& peer,
            std::string const& peer_time, std::string const& ratio, std::string const& target, char const* met) {
-  std::printf("%-8s %5d  %-11s %-19s %11s  %-22s %11s %9s %8s  %s\n", ours.path.c_str(), ours.ranks,
+  std::printf("%-11s %5d  %-11s %-19s %11s  %-22s %11s %9s %8s  %s\n", ours.path.c_str(), ours.ranks,
               size_text(ours).c_str(), what_text(ours).c_str(), own_time.c_str(), peer.c_str(), peer_time.c_str(),
               ratio.c_str(), target.c_str(), met);
 }
@@ -99,7 +103,7 @@ Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
   std::printf(
       "\nTimes in us for one call (median over launches of the median); ratio = peer / ours; more ranks than cores: "
       "oversubscribed\n");
-  std::printf("%-8s %5s  %-11s %-19s %11s  %-22s %11s %9s %8s\n", "path", "ranks", "size", "state", "ours", "peer",
+  std::printf("%-11s %5s  %-11s %-19s %11s  %-22s %11s %9s %8s\n", "path", "ranks", "size", "state", "ours", "peer",
               "peer", "ratio", "target");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
@@ -135,7 +139,7 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
   std::printf(
       "\nCosts of ours for one call: the highest of any rank; copies: all ranks, beyond the one each writer is "
       "allowed\n");
-  std::printf("%-8s %5s  %-11s %-19s %9s %9s %9s %8s %12s %9s %9s  %s\n", "path", "ranks", "size", "state", "min us",
+  std::printf("%-11s %5s  %-11s %-19s %9s %9s %9s %8s %12s %9s %9s  %s\n", "path", "ranks", "size", "state", "min us",
               "median", "p99", "faults", "sys. calls", "switches", "copied", "targets");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
@@ -171,7 +175,7 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
       row["met"] = missed.empty();
       verdict = missed.empty() ? "met" : "MISSED:" + missed;
     }
-    std::printf("%-8s %5d  %-11s %-19s %9s %9s %9s %8.3f %12.3f %9.3f %9.0f  %s\n", ours.path.c_str(), ours.ranks,
+    std::printf("%-11s %5d  %-11s %-19s %9s %9s %9s %8.3f %12.3f %9.3f %9.0f  %s\n", ours.path.c_str(), ours.ranks,
                 size_text(ours).c_str(), what_text(ours).c_str(), number(row.at("min_us")).c_str(),
                 number(row.at("median_us")).c_str(), number(row.at("p99_us")).c_str(), row.at("faults").get<double>(),
                 row.at("system_calls").get<double>(), row.at("switches").get<double>(), extra, verdict.c_str());
@@ -217,6 +221,7 @@ int report(std::string const& target, std::string const& machine_file, std::vect
   Tally tally;
   Json all{{"machine", machine}};
   all["comparisons"] = speed_table(results, cores, tally);
+  all["bandwidths"] = bench::bandwidth_table(results);
   all["costs"] = cost_table(results, cores, tally);
   std::printf("\n");
   all["size_independence"] = size_independence(results, tally);

@@ -21,8 +21,8 @@ struct Workload {
   auto operator<=>(Workload const&) const = default;
 };
 
-/// One launch of it. Times are those of the first rank, who consumes; costs per call the highest of any rank, but for
-/// the copied bytes, which are those of all ranks together.
+/// One launch of it. Times are those of the first rank, who consumes, of collectives those of the slowest rank; costs
+/// per call the highest of any rank, but for the copied bytes, which are those of all ranks together.
 struct Launch {
   double min_us = 0.0;
   double median_us = 0.0;

@@ -20,10 +20,25 @@ std::optional<double> wanted_of_gather(Workload const& ours, std::string const& 
   return std::nullopt;
 }
 
+std::optional<double> wanted_of_queue(Workload const& ours, std::string const& peer) {
+  if (ours.variant != "latency" || ours.bytes != 64 || ours.reads) return std::nullopt;
+  if (peer == "boost_queue") return 10.0;
+  if (peer == "vllm_ring") return 30.0;
+  return std::nullopt;
+}
+
+std::optional<double> wanted_of_collective(Workload const& ours, std::string const& peer) {
+  constexpr std::size_t long_from = std::size_t{1} << 20;
+  if (peer != "open_mpi") return std::nullopt;
+  return ours.bytes >= long_from ? 1.0 / 0.6 : 1.0;
+}
+
 }  // namespace
 
 std::optional<double> wanted_ratio(Workload const& ours, std::string const& peer) {
   if (ours.path == "gather") return wanted_of_gather(ours, peer);
+  if (ours.path == "queue") return wanted_of_queue(ours, peer);
+  if (ours.path == "collectives") return wanted_of_collective(ours, peer);
   if (ours.path == "configs" && peer == "modelopt" && ours.bytes == 23 && !ours.reads) return 200.0;
   if (ours.path == "barrier" && peer == "mpi_barrier") {
     if (ours.ranks == 2) return 1.0;
@@ -38,6 +53,7 @@ std::optional<double> wanted_time(Workload const& ours, unsigned cores) {
     if (ours.ranks == 2 && free_cores) return 0.6;
     if (ours.ranks == 4) return 6.0;
   }
+  if (ours.path == "queue" && ours.variant == "latency" && ours.bytes == 64 && !ours.reads && free_cores) return 0.35;
   if (ours.path == "configs" && ours.bytes == 400 && ours.ranks == 2 && !ours.reads) return 100.0;
   return std::nullopt;
 }

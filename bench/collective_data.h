@@ -1,0 +1,56 @@
+/* What each rank gives to a collective and what must come of it, the same for every contestant. C and C++. */
+#pragma once
+#include <stddef.h>
+
+enum bench_verb { bench_all_reduce, bench_all_gather, bench_broadcast, bench_reduce_scatter, bench_all_to_all };
+
+static inline char const* bench_verb_name(enum bench_verb verb) {
+  switch (verb) {
+    case bench_all_reduce: return "all_reduce";
+    case bench_all_gather: return "all_gather";
+    case bench_broadcast: return "broadcast";
+    case bench_reduce_scatter: return "reduce_scatter";
+    case bench_all_to_all: return "all_to_all";
+  }
+  return "";
+}
+
+static inline int bench_in_place(enum bench_verb verb) { return verb == bench_all_reduce || verb == bench_broadcast; }
+
+/* Elements that a rank gives and gets where the whole has `count`. */
+static inline size_t bench_counts_in(enum bench_verb verb, size_t count, size_t ranks) {
+  return verb == bench_all_gather ? count / ranks : count;
+}
+static inline size_t bench_counts_out(enum bench_verb verb, size_t count, size_t ranks) {
+  return verb == bench_reduce_scatter ? count / ranks : count;
+}
+
+/* Small whole numbers: their sums are exact in every order. */
+static inline float bench_value(size_t index, int rank) { return (float)((index * 7 + (size_t)rank * 13) % 1001); }
+
+static inline void bench_give(enum bench_verb verb, float* values, size_t count, int rank) {
+  for (size_t i = 0; i < count; ++i) values[i] = verb == bench_broadcast && rank != 0 ? -1.0f : bench_value(i, rank);
+}
+
+static inline float bench_sum_of_ranks(size_t index, int ranks) {
+  float sum = 0.0f;
+  for (int r = 0; r < ranks; ++r) sum += bench_value(index, r);
+  return sum;
+}
+
+/* Whether `values`, what the verb left on `rank`, is right in every element. */
+static inline int bench_is_right(enum bench_verb verb, float const* values, size_t count, int rank, int ranks) {
+  size_t const part = count / (size_t)ranks;
+  for (size_t i = 0; i < count; ++i) {
+    float expected = 0.0f;
+    switch (verb) {
+      case bench_all_reduce: expected = bench_sum_of_ranks(i, ranks); break;
+      case bench_all_gather: expected = bench_value(i % part, (int)(i / part)); break;
+      case bench_broadcast: expected = bench_value(i, 0); break;
+      case bench_reduce_scatter: expected = bench_sum_of_ranks(i + (size_t)rank * count, ranks); break;
+      case bench_all_to_all: expected = bench_value(i % part + (size_t)rank * part, (int)(i / part)); break;
+    }
+    if (values[i] != expected) return 0;
+  }
+  return 1;
+}

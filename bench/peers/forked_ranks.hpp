@@ -1,0 +1,58 @@
+#pragma once
+#include <atomic>
+#include <new>
+#include <thread>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench/harness.hpp"
+
+namespace crossrank::bench {
+
+/// Ranks as forked processes, for peers that know no launcher: this one is rank 0.
+class ForkedRanks {
+ public:
+  explicit ForkedRanks(int ranks) : ranks_(ranks) {
+    void* const at = ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    require(at != MAP_FAILED, "no memory to meet in");
+    meeting_ = new (at) Meeting{};
+    for (int rank = 1; rank < ranks && rank_ == 0; ++rank) {
+      auto const child = ::fork();
+      require(child >= 0, "cannot fork");
+      if (child == 0) rank_ = rank;
+    }
+  }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+
+  void meet() {
+    auto const round = meeting_->round.load();
+    if (meeting_->arrived.fetch_add(1) + 1 == ranks_) {
+      meeting_->arrived.store(0);
+      meeting_->round.fetch_add(1);
+      return;
+    }
+    while (meeting_->round.load() == round) std::this_thread::yield();
+  }
+
+  /// Rank 0 waits for all others; they end here.
+  void finish() {
+    if (rank_ != 0) std::exit(0);
+    for (int rank = 1; rank < ranks_; ++rank) {
+      int status = 0;
+      require(::wait(&status) > 0 && status == 0, "a rank of the peer failed");
+    }
+  }
+
+ private:
+  struct Meeting {
+    std::atomic<int> arrived{0};
+    std::atomic<int> round{0};
+  };
+  int ranks_;
+  int rank_ = 0;
+  Meeting* meeting_ = nullptr;
+};
+
+}  // namespace crossrank::bench

@@ -1,0 +1,85 @@
+// The verbs of Collective over all ranks of a job, on F32, back to back; results are checked before and after.
+// Usage: bench_rank_collectives --out FILE [--quick] [--only VERB] -- SIZES...
+// A size is that of the whole: what all_gather puts out, what reduce_scatter and all_to_all take in.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <crossrank/collective.hpp>
+
+#include "bench/collective_data.h"
+#include "bench/consume.h"
+#include "bench/harness.hpp"
+
+namespace bench = crossrank::bench;
+namespace xr = crossrank;
+
+namespace {
+
+/// One verb on buffers of one size.
+struct Case {
+  enum bench_verb verb;
+  std::function<void(xr::Tensor& out, xr::Tensor& in)> call;
+};
+
+xr::Tensor floats(std::size_t count) { return xr::Tensor::zeros({static_cast<std::int64_t>(count)}, xr::Dtype::f32); }
+
+void checked_call(Case const& one, xr::Collective const& world, xr::Tensor& out, xr::Tensor& in) {
+  int const rank = world.rank();
+  int const ranks = world.world_size();
+  auto const given = in.as_mutable<float>();
+  bench_give(one.verb, given.data(), given.size(), rank);
+  if (&out != &in) {
+    for (auto& value : out.as_mutable<float>()) value = -1;
+  }
+  one.call(out, in);
+  auto const got = out.as<float>();
+  bench::require(bench_is_right(one.verb, got.data(), got.size(), rank, ranks) != 0,
+                 std::string("wrong result of ") + bench_verb_name(one.verb));
+}
+
+bench::Row measured(Case const& one, xr::Collective const& world, bench::UsageMeter const& meter, std::size_t bytes,
+                    bool quick) {
+  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const count = bytes / sizeof(float);
+  auto in = floats(bench_counts_in(one.verb, count, ranks));
+  bool const in_place = bench_in_place(one.verb) != 0;
+  auto separate = in_place ? xr::Tensor() : floats(bench_counts_out(one.verb, count, ranks));
+  auto& out = in_place ? in : separate;
+  checked_call(one, world, out, in);
+  bench::Row row{.path = "collectives",
+                 .variant = bench_verb_name(one.verb),
+                 .rank = world.rank(),
+                 .ranks = world.world_size(),
+                 .bytes = bytes};
+  auto const batch = bench_batch(bytes);
+  for (std::size_t i = 0; i < 2 * batch; ++i) one.call(out, in);
+  bench::measure(row, meter, bench_samples(bytes, quick ? 1 : 0), batch, 0, [&](std::uint64_t) { one.call(out, in); });
+  checked_call(one, world, out, in);
+  return row;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto const sizes = bench::sizes_in(argc, argv);
+  auto const arguments = bench::parse(argc - static_cast<int>(sizes.size()) - 1, argv);
+  auto world = xr::connect();
+  bench::UsageMeter const meter;
+  std::vector<Case> const cases{
+      {bench_all_reduce, [&](xr::Tensor& out, xr::Tensor&) { world.all_reduce(out); }},
+      {bench_all_gather, [&](xr::Tensor& out, xr::Tensor& in) { world.all_gather(out, in); }},
+      {bench_broadcast, [&](xr::Tensor& out, xr::Tensor&) { world.broadcast(out); }},
+      {bench_reduce_scatter, [&](xr::Tensor& out, xr::Tensor& in) { world.reduce_scatter(out, in); }},
+      {bench_all_to_all, [&](xr::Tensor& out, xr::Tensor& in) { world.all_to_all(out, in); }},
+  };
+  for (auto const bytes : sizes) {
+    std::vector<bench::Row> rows;
+    for (auto const& one : cases) {
+      if (arguments.only.empty() || arguments.only == bench_verb_name(one.verb))
+        rows.push_back(measured(one, world, meter, bytes, arguments.quick));
+    }
+    bench::append(arguments.out, rows);
+  }
+  world.close();
+}
