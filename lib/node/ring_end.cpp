@@ -34,11 +34,13 @@ void RingEnd::cancel() noexcept {
 }
 
 void RingEnd::announce(EndState state) noexcept {
-  own().state.exchange(EndWord{.use = BlockLife::unpack(life_).use, .state = state}.pack(), std::memory_order_seq_cst);
-  if (state == EndState::dropped) domain_->header().departures.fetch_add(1, std::memory_order_seq_cst);
-  for (int other = 0; other <= readers_; ++other) {
-    if (other != index_) ring(end(other).bell);
-  }
+  auto const word = EndWord{.use = BlockLife::unpack(life_).use, .state = state}.pack();
+  steps::deliver(own().state, word, [&] {
+    if (state == EndState::dropped) domain_->header().departures.fetch_add(1, std::memory_order_seq_cst);
+    for (int other = 0; other <= readers_; ++other) {
+      if (other != index_) ring(end(other).bell);
+    }
+  });
 }
 
 void RingEnd::leave(EndState how) noexcept {
@@ -53,28 +55,27 @@ WaitEnd RingEnd::wait_asleep(std::function<bool()> const& done, std::function<bo
   auto next_warning = limits.warn_every;
   std::stop_callback const on_stop(limits.stop, [&bell] { ring(bell); });
   auto ended = WaitEnd::timeout;
-  for (;;) {
-    auto const seen = steps::announce_sleep(bell);
+  auto const look = [&] {
     if (done()) {
       ended = WaitEnd::ready;
     } else if (cancelled_.load(std::memory_order_seq_cst) || limits.stop.stop_requested()) {
       ended = WaitEnd::cancelled;
     } else if (lost()) {
       ended = done() ? WaitEnd::ready : WaitEnd::lost;
-    } else if (!deadline.expired()) {
-      count(counters().futex_waits);
-      platform::system().futex_wait(reinterpret_cast<std::uint32_t const*>(&bell), seen,
-                                    std::min(deadline.next_wait(), limits.look_every));
-      deadline.tick();
-      if (deadline.idle() >= next_warning) {
-        next_warning = deadline.idle() + limits.warn_every;
-        limits.warn(deadline.idle());
-      }
-      continue;
+    } else {
+      return deadline.expired();
     }
-    break;
-  }
-  steps::announce_awake(bell);
+    return true;
+  };
+  steps::sleep_until(bell, look, [&](std::uint32_t seen) {
+    count(counters().futex_waits);
+    platform::system().futex_wait(reinterpret_cast<std::uint32_t const*>(&bell), seen,
+                                  std::min(deadline.next_wait(), limits.look_every));
+    deadline.tick();
+    if (deadline.idle() < next_warning) return;
+    next_warning = deadline.idle() + limits.warn_every;
+    limits.warn(deadline.idle());
+  });
   return ended;
 }
 

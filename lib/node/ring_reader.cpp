@@ -39,12 +39,15 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> domai
   if (!made->own().state.compare_exchange_strong(free, taken, std::memory_order_seq_cst))
     refuse("the reader's place is taken", "a free one", "reader " + std::to_string(reader));
   made->own().domain_rank.store(static_cast<std::uint32_t>(domain->rank()), std::memory_order_seq_cst);
-  made->left_ = false;
   auto const writer = state_of(made->end(0));
   if (writer == EndState::gone || writer == EndState::dropped || domain->has_departed(made->writer_)) {
-    made->close();
+    // Only while the place is this queue's: the block may be the next one's by now.
+    auto held = taken;
+    made->own().state.compare_exchange_strong(held, EndWord{.use = use, .state = EndState::closed}.pack(),
+                                              std::memory_order_seq_cst);
     refuse("the writer has gone", "a handle that it keeps until all have read", "");
   }
+  made->left_ = false;
   return made;
 }
 
@@ -124,9 +127,10 @@ void RingReader::take() noexcept {
       {.verb = spi::Verb::dequeue, .block = block_, .round = next_, .bytes = chunk().bytes & ~QueueChunk::large});
   ++next_;
   position_ = position_ + 1 == chunks_ ? 0 : position_ + 1;
-  steps::publish(own().cursor, next_ - 1);
-  CROSSRANK_CRASH_POINT("node.queue.taken");
-  ring(end(0).bell);
+  steps::deliver(own().cursor, next_ - 1, [&] {
+    CROSSRANK_CRASH_POINT("node.queue.taken");
+    ring(end(0).bell);
+  });
 }
 
 bool RingReader::at_end() const noexcept { return has_closed(state_of(end(0))) && !has_message(); }

@@ -120,9 +120,10 @@ void RingWriter::put(MessageParts parts) {
   }
   domain_->note({.verb = spi::Verb::enqueue, .block = block_, .round = next_, .bytes = bytes});
   CROSSRANK_CRASH_POINT("node.queue.written");
-  steps::publish(chunk.number, next_);
-  CROSSRANK_CRASH_POINT("node.queue.published");
-  for (int reader = 1; reader <= readers_; ++reader) ring(end(reader).bell);
+  steps::deliver(chunk.number, next_, [&] {
+    CROSSRANK_CRASH_POINT("node.queue.published");
+    for (int reader = 1; reader <= readers_; ++reader) ring(end(reader).bell);
+  });
   own().cursor.store(next_, std::memory_order_relaxed);  // for inspection only
   ++next_;
   position_ = position_ + 1 == chunks_ ? 0 : position_ + 1;

@@ -46,6 +46,25 @@ template <class Word>
   return word.load(std::memory_order_seq_cst);
 }
 
+/// Publishes, then wakes whoever waits for it: `ring` looks at one bell after the other.
+template <class Word, class Ring>
+void deliver(Word& word, std::uint64_t number, Ring&& ring) {
+  publish(word, number);
+  ring();
+}
+
+/// Sleeps until `look` says that there is no need to, which it does after each announcement; `sleep` gets the value to
+/// sleep on.
+template <class Word, class Look, class Sleep>
+void sleep_until(Word& bell, Look&& look, Sleep&& sleep) {
+  for (;;) {
+    auto const seen = announce_sleep(bell);
+    if (look()) break;
+    sleep(seen);
+  }
+  announce_awake(bell);
+}
+
 /// Sets a decision word once: false when somebody else has decided first.
 template <class Word>
 [[nodiscard]] bool decide(Word& word, std::uint64_t from, std::uint64_t to) noexcept {

@@ -1,0 +1,114 @@
+#include "tests/orders/ring_program.hpp"
+
+#include <algorithm>
+
+namespace crossrank::test::orders {
+namespace {
+
+namespace steps = node::steps;
+constexpr std::uint64_t closed = 2;
+
+}  // namespace
+
+RingProgram::RingProgram(RingPlan const& plan) : plan_(plan), cancelled_(0, plan.cancelled) {
+  for (std::size_t i = 0; i < plan.chunks; ++i) chunks_.push_back(std::make_unique<Chunk>(plan.number));
+  for (std::size_t i = 0; i <= plan.readers; ++i) ends_.push_back(std::make_unique<End>(plan));
+}
+
+void RingProgram::ring(Word& bell) {
+  if (steps::claim_ring(bell)) bell.wake();
+}
+
+void RingProgram::deliver(Word& word, std::uint64_t number, std::function<void()> const& ring_all) {
+  if (plan_.rings_before_it_publishes) {
+    ring_all();
+    steps::publish(word, number);
+  } else {
+    steps::deliver(word, number, ring_all);
+  }
+}
+
+void RingProgram::wait(Word& bell, std::function<bool()> const& done) {
+  if (done()) return;
+  if (plan_.looks_before_it_announces) {
+    while (!done()) bell.sleep(steps::announce_sleep(bell));
+    steps::announce_awake(bell);
+    return;
+  }
+  steps::sleep_until(bell, done, [&](std::uint32_t seen) { bell.sleep(seen); });
+}
+
+std::uint64_t RingProgram::slowest(std::uint64_t published) {
+  auto least = published;
+  for (std::size_t reader = 1; reader < ends_.size(); ++reader) {
+    auto const taken = steps::published(ends_[reader]->cursor);
+    if (taken < least && steps::published(ends_[reader]->state) != closed) least = taken;
+  }
+  return least;
+}
+
+void RingProgram::write() {
+  std::uint64_t floor = 0;
+  for (std::uint64_t next = 1; next <= plan_.messages; ++next) {
+    auto const has_room = [&] {
+      if (next - 1 - floor < chunks_.size()) return true;
+      floor = slowest(next - 1);
+      return next - 1 - floor < chunks_.size();
+    };
+    wait(ends_[0]->bell, has_room);
+    auto& chunk = *chunks_[(next - 1) % chunks_.size()];
+    chunk.message.write(100 + next);
+    deliver(chunk.number, next, [&] {
+      for (std::size_t reader = 1; reader < ends_.size(); ++reader) ring(ends_[reader]->bell);
+    });
+  }
+  if (!plan_.closes) return;
+  deliver(ends_[0]->state, closed, [&] {
+    for (std::size_t reader = 1; reader < ends_.size(); ++reader) ring(ends_[reader]->bell);
+  });
+  wait(ends_[0]->bell, [&] { return slowest(plan_.messages) == plan_.messages; });
+}
+
+void RingProgram::read(std::size_t reader) {
+  auto& own = *ends_[reader];
+  bool const may_be_cancelled = plan_.cancels && reader == 1;
+  std::uint64_t next = 1;
+  bool is_cancelled = false;
+  for (; plan_.closes || next <= plan_.messages; ++next) {
+    auto& chunk = *chunks_[(next - 1) % chunks_.size()];
+    auto const has_message = [&] { return steps::published(chunk.number) >= next; };
+    auto const at_end = [&] { return steps::published(ends_[0]->state) == closed && !has_message(); };
+    wait(own.bell, [&] {
+      if (has_message() || (plan_.closes && at_end())) return true;
+      is_cancelled = may_be_cancelled && cancelled_.load(std::memory_order_seq_cst) != 0;
+      return is_cancelled;
+    });
+    if (is_cancelled || !has_message()) break;
+    if (plan_.takes_before_it_reads) deliver(own.cursor, next, [&] { ring(ends_[0]->bell); });
+    check(chunk.message.read() == 100 + next, "another message than the next one");
+    if (plan_.takes_before_it_reads) continue;
+    deliver(own.cursor, next, [&] {
+      if (!plan_.reader_rings_nobody) ring(ends_[0]->bell);
+    });
+  }
+  if (!plan_.closes) return;
+  check(is_cancelled || next == plan_.messages + 1, "the end came before the last message");
+  deliver(own.state, closed, [&] { ring(ends_[0]->bell); });
+}
+
+void RingProgram::cancel() {
+  cancelled_.exchange(1, std::memory_order_seq_cst);
+  ring(ends_[1]->bell);
+}
+
+std::vector<Body> threads_of(RingPlan const& plan) {
+  auto const program = std::make_shared<RingProgram>(plan);
+  std::vector<Body> threads;
+  if (plan.writes) threads.push_back([program] { program->write(); });
+  for (std::size_t reader = 1; reader <= plan.readers; ++reader)
+    threads.push_back([program, reader] { program->read(reader); });
+  if (plan.cancels) threads.push_back([program] { program->cancel(); });
+  return threads;
+}
+
+}  // namespace crossrank::test::orders

@@ -1,0 +1,72 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lib/node/steps.hpp"
+#include "tests/orders/order_explorer.hpp"
+
+/// The ring of a message queue as the threads of an exploration: what `RingWriter` and `RingReader` do, in their order,
+/// with the same steps.
+namespace crossrank::test::orders {
+
+struct RingPlan {
+  std::size_t chunks = 1;
+  std::size_t readers = 1;
+  std::uint64_t messages = 2;
+  bool writes = true;    ///< else nothing comes, not even an end
+  bool closes = true;    ///< the writer says when it has done; else readers know
+  bool cancels = false;  ///< one more thread cancels the first reader, who then may leave early
+  // Which words have weaker orders than the code says.
+  Weaken number = Weaken::nothing;
+  Weaken cursor = Weaken::nothing;
+  Weaken bell = Weaken::nothing;
+  Weaken state = Weaken::nothing;
+  Weaken cancelled = Weaken::nothing;
+  // Steps in the wrong order, or left out.
+  bool looks_before_it_announces = false;
+  bool rings_before_it_publishes = false;
+  bool reader_rings_nobody = false;
+  bool takes_before_it_reads = false;
+};
+
+/// A writer, `plan.readers` readers and whoever cancels.
+class RingProgram {
+ public:
+  explicit RingProgram(RingPlan const& plan);
+
+  void write();
+  void read(std::size_t reader);
+  void cancel();
+
+ private:
+  struct Chunk {
+    explicit Chunk(Weaken weaken) : number(0, weaken) {}
+    Word number;
+    Plain message{};
+  };
+  struct End {
+    explicit End(RingPlan const& plan) : cursor(0, plan.cursor), bell(0, plan.bell), state(0, plan.state) {}
+    Word cursor;
+    Word bell;
+    Word state;
+  };
+
+  void ring(Word& bell);
+  void wait(Word& bell, std::function<bool()> const& done);
+  void deliver(Word& word, std::uint64_t number, std::function<void()> const& ring_all);
+  [[nodiscard]] std::uint64_t slowest(std::uint64_t published);
+
+  RingPlan plan_;
+  std::vector<std::unique_ptr<Chunk>> chunks_{};
+  std::vector<std::unique_ptr<End>> ends_{};  ///< the writer's first
+  Word cancelled_;
+};
+
+/// Makes the program's threads, as `explore` wants them.
+[[nodiscard]] std::vector<Body> threads_of(RingPlan const& plan);
+
+}  // namespace crossrank::test::orders
