@@ -48,6 +48,15 @@ TEST_P(Programs, experts_answer_every_token) {
   EXPECT_EQ(end.out, "[0] experts of " + std::to_string(GetParam()) + " ranks: right\n");
 }
 
+TEST_P(Programs, queue_answers_every_request_once) {
+  auto const end = run_example(GetParam(), "queue");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  auto const readers = GetParam() - 1;
+  EXPECT_THAT(end.out, testing::HasSubstr("[0] " + std::string(readers > 0 ? "100" : "0") + " requests answered by " +
+                                          std::to_string(readers) + " ranks\n"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Programs, testing::Values(1, 2, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
