@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/agreement.hpp"
+#include "lib/node/group.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/system.hpp"
 
@@ -37,7 +38,11 @@ Busy::Busy(GroupState& state, char const* operation) : state_(state) {
 
 void GroupState::compare(algorithms::Call const& call) {
   if (disagreement) std::rethrow_exception(disagreement);
-  if (check != Check::collective || transport->compares_signatures()) return;
+  if (check != Check::collective) return;
+  if (transport->compares_signatures()) {
+    if (auto const group = transport->node_group()) group->say_call(call.text);
+    return;
+  }
   try {
     compare_calls(*transport, call, patience);
   } catch (MismatchError const&) {
@@ -64,9 +69,9 @@ std::shared_ptr<Flight> GroupState::start(algorithms::Call call) {
     flight->ticket = flight->execution.next(*transport);
     return flight;
   }
-  if (check == Check::collective && !transport->compares_signatures()) {
-    settle();
-    compare(flight->execution.call());
+  if (check == Check::collective) {
+    if (!transport->compares_signatures()) settle();
+    if (flights.empty()) compare(flight->execution.call());
   }
   flights.push_back(flight);
   if (flights.size() > 1) {

@@ -7,6 +7,7 @@
 
 #include "tools/clean_command.hpp"
 #include "tools/consolidate_command.hpp"
+#include "tools/inspect.hpp"
 #include "tools/run_command.hpp"
 #include "tools/split_command.hpp"
 
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
     crossrank::tools::add_clean_command(app, exit_code);
     crossrank::tools::add_consolidate_command(app, exit_code);
     crossrank::tools::add_split_command(app, exit_code);
+    crossrank::tools::add_inspect_command(app, exit_code);
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {
     int const shown = app.exit(error);

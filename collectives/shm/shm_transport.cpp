@@ -264,6 +264,7 @@ Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
   group_->throw_if_failed("send");
   auto const ticket =
       keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
+  note_message(operation(ticket));
   advance_messages(Kind::send, dst);
   return ticket;
 }
@@ -271,7 +272,24 @@ Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
 Ticket ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
   require_open("recv");
   group_->throw_if_failed("recv");
-  return keep({.kind = Kind::recv, .sequence = ++messages_posted_, .sink = std::move(bytes), .peer = src, .tag = tag});
+  auto const ticket =
+      keep({.kind = Kind::recv, .sequence = ++messages_posted_, .sink = std::move(bytes), .peer = src, .tag = tag});
+  note_message(operation(ticket));
+  return ticket;
+}
+
+/// With its number on the channel: those that have moved, and those posted before it.
+void ShmTransport::note_message(Operation const& op) const noexcept {
+  bool const sends = op.kind == Kind::send;
+  auto const& channel = sends ? group_->channel(rank(), op.peer) : group_->channel(op.peer, rank());
+  auto const moved = (sends ? channel.sent : channel.received).load(std::memory_order_relaxed);
+  auto const under_way = std::count_if(operations_.begin(), operations_.end(), [&](Operation const& other) {
+    return other.kind == op.kind && other.peer == op.peer && !other.settled;
+  });
+  group_->note_message({.verb = sends ? Verb::send : Verb::recv,
+                        .round = moved + static_cast<std::uint64_t>(under_way),
+                        .bytes = sends ? op.source.bytes.size() : op.sink.bytes.size(),
+                        .peer = static_cast<std::uint32_t>(op.peer)});
 }
 
 void ShmTransport::advance_messages(Kind kind, int peer) {

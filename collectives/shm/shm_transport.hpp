@@ -104,6 +104,7 @@ class ShmTransport final : public spi::Transport {
   void settle_collectives();
   [[nodiscard]] node::Slot allocate_or_tell(node::Post const& post, std::size_t bytes);
   /// Moves the messages to or from a peer as far as they go, in the order of posting; errors stay with their operation.
+  void note_message(Operation const& operation) const noexcept;
   void advance_messages(Kind kind, int peer);
 
   [[nodiscard]] Operation& operation(spi::Ticket);

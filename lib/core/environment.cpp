@@ -180,6 +180,7 @@ Environment parse_environment(EnvironmentLookup const& lookup) {
   out.host_id = reader.first_text({"CROSSRANK_HOST_ID"});
   out.check = read_check(reader);
   out.timeout = read_timeout(reader);
+  out.flight_dir = reader.first_text({"CROSSRANK_FLIGHT_DIR"});
   return out;
 }
 

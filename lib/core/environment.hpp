@@ -39,6 +39,8 @@ struct Environment {
   std::optional<CheckLevel> check{};         ///< CROSSRANK_CHECK: off, local, collective
   std::optional<std::chrono::milliseconds> timeout{};  ///< CROSSRANK_TIMEOUT, seconds, or with suffix ms, s, m, h
 
+  std::string flight_dir{};  ///< CROSSRANK_FLIGHT_DIR: where what the ranks did last is kept when a job dies
+
   /// Whether a launcher said that there is more than this one rank: then a backend must be found.
   [[nodiscard]] bool announces_several() const noexcept { return launcher != Launcher::none && world_size > 1; }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <fstream>
 #include <new>
 #include <string>
@@ -9,6 +10,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "lib/core/environment.hpp"
+#include "lib/node/flight_file.hpp"
 #include "lib/platform/io_error.hpp"
 
 namespace crossrank::node {
@@ -24,6 +27,9 @@ std::optional<std::uint64_t> read_limit(char const* path) {
   if (file >> value) return value;
   return std::nullopt;
 }
+
+/// What people know a job by.
+std::string const& name_of(JobKey const& key) { return key.job_id.empty() ? key.master : key.job_id; }
 
 std::uint64_t memory_there_is() {
   auto const pages = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES)));
@@ -58,7 +64,12 @@ NodeSizes choose_sizes(NodeOptions const& options, std::uint64_t address_space) 
 
 platform::Fd make_control(NodeOptions const& options, NodeSizes sizes) {
   ControlGeometry const geometry(options.ranks);
-  auto fd = make_shared_memory("control segment", geometry.total_bytes());
+  auto const& directory = environment().flight_dir;
+  std::filesystem::path path;
+  if (!directory.empty())
+    path = flight_file_path(std::filesystem::absolute(directory), name_of(options.key), random_nonce());
+  auto fd = path.empty() ? make_shared_memory("control segment", geometry.total_bytes())
+                         : make_flight_file(path, geometry.total_bytes());
   if (int const error = reserve_pages(fd, 0, geometry.base_bytes()); error != 0) {
     platform::throw_io({.operation = "connect",
                         .message = "no memory for the control segment of " + std::to_string(options.ranks) + " ranks",
@@ -66,11 +77,11 @@ platform::Fd make_control(NodeOptions const& options, NodeSizes sizes) {
                         .remedy = "raise the memory limit of this container"},
                        error);
   }
-  init_control(fd, options, sizes);
+  init_control(fd, options, sizes, path.native());
   return fd;
 }
 
-void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes sizes) {
+void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes sizes, std::string_view path) {
   ControlGeometry const geometry(options.ranks);
   Mapping const mapping(fd, geometry.base_bytes(), Mapping::Access::read_write, "control segment");
   auto* const header = new (mapping.data()) ControlHeader{};
@@ -83,6 +94,9 @@ void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes 
   header->cap_bytes = sizes.cap_bytes;
   header->group_capacity = geometry.group_capacity();
   header->slot_capacity = geometry.slot_capacity();
+  name_of(options.key).copy(header->job, sizeof header->job - 1);
+  if (::gethostname(header->host, sizeof header->host - 1) != 0) header->host[0] = '\0';
+  path.copy(header->flight_file, sizeof header->flight_file - 1);
   header->magic = control_magic;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "lib/node/layout.hpp"
@@ -60,9 +61,9 @@ struct NodeSizes {
 /// RLIMIT_AS of this process less what is mapped; 0 when there is none.
 [[nodiscard]] std::uint64_t address_space_left();
 
-/// Fills the header of a control segment whose pages are reserved.
-void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes sizes);
-/// Makes the control segment and fills its header.
+/// Fills the header of a control segment whose pages are reserved; `path` is its name, if it has one.
+void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes sizes, std::string_view path = {});
+/// Makes the control segment, in memory or where the environment wants flight records, and fills its header.
 [[nodiscard]] platform::Fd make_control(NodeOptions const& options, NodeSizes sizes);
 /// Refuses a control segment that is not of this layout and number of ranks.
 void check_control(ControlHeader const& header, NodeOptions const& options);

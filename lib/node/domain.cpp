@@ -19,6 +19,7 @@
 
 #include "lib/core/log.hpp"
 #include "lib/node/counters.hpp"
+#include "lib/node/flight_file.hpp"
 #include "lib/node/process_exit.hpp"
 #include "lib/node/steps.hpp"
 #include "lib/node/watcher.hpp"
@@ -36,6 +37,11 @@ void ring_always(std::atomic<std::uint32_t>& bell) noexcept {
   bell.fetch_add(2, std::memory_order_seq_cst);
   count(counters().futex_wakes);
   system().futex_wake(reinterpret_cast<std::uint32_t const*>(&bell), INT_MAX);
+}
+
+std::uint32_t tenths_between(std::uint64_t from, std::uint64_t to) noexcept {
+  constexpr std::uint64_t tenth = 100'000'000;
+  return to > from ? static_cast<std::uint32_t>((to - from) / tenth) : 0;
 }
 
 std::uint64_t now_ns() { return static_cast<std::uint64_t>(system().now().count()); }
@@ -123,9 +129,12 @@ void NodeDomain::attach(Attachment attachment) {
                            [this, last = std::uint64_t{0}]() mutable {
                              auto& record = own_record();
                              record.heartbeat.fetch_add(1, std::memory_order_relaxed);
+                             auto const now = now_ns();
+                             record.tenths.store(tenths_between(record.attached_at, now), std::memory_order_relaxed);
+                             record.beat_at.store(now, std::memory_order_relaxed);
                              if (auto const progress = record.progress.load(std::memory_order_relaxed);
                                  progress != std::exchange(last, progress)) {
-                               record.progress_at.store(now_ns(), std::memory_order_relaxed);
+                               record.progress_at.store(now, std::memory_order_relaxed);
                              }
                            }});
   }
@@ -151,6 +160,14 @@ NodeDomain::~NodeDomain() {
 void NodeDomain::leave() noexcept {
   if (!attachment_.control || !is_own_process()) return;
   record_departure(options_.rank, RankState::left);
+  if (!attachment_.control_fd || header().failures.load(std::memory_order_seq_cst) != 0) return;
+  auto const left = [](RankRecord const& record) {
+    return record.state.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(RankState::left) &&
+           record.words_bytes.load(std::memory_order_relaxed) == 0;
+  };
+  auto const& path = header().flight_file;
+  if (path[0] == '\0' || path[sizeof path - 1] != '\0') return;
+  if (std::all_of(records(), records() + options_.ranks, left)) remove_flight_file(path, *attachment_.control_fd);
 }
 
 bool NodeDomain::is_own_process() const noexcept {
@@ -175,8 +192,10 @@ void NodeDomain::note(FlightNote const& note) const noexcept {
   auto& record = own_record();
   record.last_verb.store(static_cast<std::uint32_t>(note.verb), std::memory_order_relaxed);
   record.last_round.store(note.round, std::memory_order_relaxed);
-  write_flight(flight(options_.rank), note,
-               static_cast<std::uint32_t>(record.heartbeat.load(std::memory_order_relaxed)));
+  // A rank that is a thread has no heart of its own.
+  auto const at =
+      options_.threads ? tenths_between(record.attached_at, now_ns()) : record.tenths.load(std::memory_order_relaxed);
+  write_flight(flight(options_.rank), note, at);
 }
 
 std::byte const* NodeDomain::arena_of(int rank) const noexcept {
@@ -190,6 +209,7 @@ void NodeDomain::record_departure(int rank, RankState how) const noexcept {
   record.departed_at.store(now_ns(), std::memory_order_relaxed);
   if (!record.state.compare_exchange_strong(expected, static_cast<std::uint32_t>(how), std::memory_order_seq_cst))
     return;
+  if (how == RankState::dead) header().failures.fetch_add(1, std::memory_order_seq_cst);
   header().departures.fetch_add(1, std::memory_order_seq_cst);
   ring_groups_of(rank);
   if (how == RankState::dead)
@@ -269,10 +289,13 @@ std::string NodeDomain::describe(int rank) const {
     case RankState::left: text = "left " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
     case RankState::dead: text = "died " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
   }
-  text += " (pid " + std::to_string(record.pid) + ")";
+  text += " (host " + std::string(header().host, ::strnlen(header().host, sizeof header().host)) + ", pid " +
+          std::to_string(record.pid) + ")";
   auto const verb = static_cast<spi::Verb>(record.last_verb.load(std::memory_order_relaxed));
   if (verb != spi::Verb::none) {
-    text += ", last in " + std::string(spi::to_string(verb)) + " round " +
+    bool const message =
+        verb == spi::Verb::send || verb == spi::Verb::recv || verb == spi::Verb::enqueue || verb == spi::Verb::dequeue;
+    text += ", last in " + std::string(spi::to_string(verb)) + (message ? " number " : " round ") +
             std::to_string(record.last_round.load(std::memory_order_relaxed));
   }
   if (record.in_user_code.load(std::memory_order_relaxed) != 0) text += ", in the caller's code";

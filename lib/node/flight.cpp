@@ -8,7 +8,8 @@ namespace {
 bool is_message(spi::Verb verb) noexcept { return verb == spi::Verb::enqueue || verb == spi::Verb::dequeue; }
 
 FlightWhat what_of(FlightNote const& note, std::uint32_t at) noexcept {
-  return {at, static_cast<std::uint16_t>(note.block), static_cast<std::uint8_t>(note.verb)};
+  return {at, static_cast<std::uint16_t>(note.peer), static_cast<std::uint16_t>(note.block),
+          static_cast<std::uint8_t>(note.verb)};
 }
 
 }  // namespace
@@ -44,6 +45,7 @@ std::vector<FlightRecord> read_flight(FlightRing const& ring) {
     if (record.number == 0 || entry.number.load(std::memory_order_relaxed) != record.number) continue;
     record.note.verb = static_cast<spi::Verb>(what.verb);
     record.note.block = what.block;
+    record.note.peer = what.peer;
     record.at = what.at;
     records.push_back(record);
   }

@@ -14,6 +14,7 @@ struct FlightNote {
   std::uint32_t block = 0;  ///< of the group or queue
   std::uint64_t round = 0;  ///< of the group, or number of the message
   std::uint64_t bytes = 0;  ///< of this rank's part
+  std::uint32_t peer = 0;   ///< of a message, as a rank of its group
 };
 
 /// Writes an entry, by stores alone: of two threads of a rank that note at the same moment one may go unremembered.

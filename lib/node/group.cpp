@@ -179,11 +179,25 @@ std::uint64_t Group::post_error(Post const& post, OwnError const& error, spi::Pa
   return round;
 }
 
+void Group::say_call(std::string_view words) noexcept {
+  auto const round = posted_ + 1;
+  auto& said = blocks_[rank_].said[round & 1];
+  said.round.store(0, std::memory_order_relaxed);
+  auto const bytes = words.copy(said.text, sizeof said.text);
+  if (bytes < sizeof said.text) said.text[bytes] = '\0';
+  said.round.store(round, std::memory_order_release);
+}
+
+std::string Group::said_by(int member, std::uint64_t round) const {
+  auto const& said = blocks_[member].said[round & 1];
+  if (said.round.load(std::memory_order_acquire) != round) return {};
+  return {said.text, ::strnlen(said.text, sizeof said.text)};
+}
+
 std::uint64_t Group::post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience) {
   if (posted_ == open_round && decision().round < open_round) {
     posted_ = open_round + 1;
-    domain_->own_record().last_verb.store(static_cast<std::uint32_t>(spi::Verb::range_close),
-                                          std::memory_order_relaxed);
+    domain_->note({.verb = spi::Verb::range_close, .block = block_, .round = posted_});
     progress();
     steps::publish(blocks_[rank_].arrivals[open_round & 1].also, range);
     CROSSRANK_CRASH_POINT("node.group.also_arrived");
@@ -231,6 +245,7 @@ bool Group::decide(Decision from, Verdict verdict) noexcept {
   Decision const next{from.round + 1, rank_, verdict};
   CROSSRANK_CRASH_POINT("node.group.deciding");
   bool const won = steps::decide(header_->decision, from.pack(), next.pack());
+  if (won && next.failed()) domain_->header().failures.fetch_add(1, std::memory_order_seq_cst);
   CROSSRANK_CRASH_POINT("node.group.decided");
   return won;
 }
@@ -292,9 +307,10 @@ std::string Group::describe_mismatch(std::uint64_t round, std::vector<int>& blam
                    [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
   std::string text;
   for (auto const& [call, members] : kinds) {
-    text += (text.empty() ? "ranks " : ", but ranks ") + compress(members) + " call " +
-            spi::to_string(static_cast<spi::Verb>(call.verb));
-    if (kinds.front().first.verb == kinds.back().first.verb)
+    text += (text.empty() ? "ranks " : ", but ranks ") + compress(members) + " call ";
+    auto const said = said_by(members.front(), round);
+    text += said.empty() ? spi::to_string(static_cast<spi::Verb>(call.verb)) : said;
+    if (said.empty() && kinds.front().first.verb == kinds.back().first.verb)
       text += " with arguments #" + std::to_string(call.digest % 100'000);
   }
   blamed = kinds.front().second;

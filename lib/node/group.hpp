@@ -74,6 +74,8 @@ class Group : public std::enable_shared_from_this<Group> {
   /// does not wait for a range to start before it waits for its end. Returns the round; nothing may be posted in
   /// between.
   [[nodiscard]] std::uint64_t post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience);
+  /// What this member will call in the round that it arrives at next, in words: a mismatch quotes them.
+  void say_call(std::string_view words) noexcept;
   /// The number of the next range of this group, from 1.
   [[nodiscard]] std::uint64_t next_range() noexcept { return ++ranges_; }
   /// The last round that this member has arrived at.
@@ -117,6 +119,11 @@ class Group : public std::enable_shared_from_this<Group> {
   void throw_if_failed(std::string_view operation) const;
   /// Tells later, when this handle may be gone, whether all other members have dropped theirs or ended.
   [[nodiscard]] std::function<bool()> everyone_left() const;
+  /// Notes a message that this rank begins to send or waits for.
+  void note_message(FlightNote note) const noexcept {
+    note.block = block_;
+    domain_->note(note);
+  }
   /// Counts as progress of this rank for whoever waits for it.
   void progress() noexcept { domain_->own_record().progress.fetch_add(1, std::memory_order_relaxed); }
 
@@ -143,6 +150,8 @@ class Group : public std::enable_shared_from_this<Group> {
   };
   [[nodiscard]] Call call_of(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] bool has_failed(int member, std::uint64_t round) const noexcept;
+  /// What a member has said of its call there; empty when it has said nothing.
+  [[nodiscard]] std::string said_by(int member, std::uint64_t round) const;
   [[nodiscard]] Verdict judge(std::uint64_t round) const noexcept;
   [[nodiscard]] bool decide(Decision from, Verdict verdict) noexcept;
   /// Ends the group. `fate` is what happened to the first of those blamed, for ranks of other groups.

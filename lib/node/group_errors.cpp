@@ -61,7 +61,7 @@ void Group::throw_decision(Decision decision, std::string_view operation) const 
   note_cause(decision);
   auto const& detail = blocks_[decision.decider].failure;
   ErrorInfo info{.operation = std::string(operation),
-                 .message = text_of(detail),
+                 .message = "round " + std::to_string(decision.round) + ": " + text_of(detail),
                  .group = name_,
                  .rank = rank_,
                  .world_size = size_};

@@ -15,7 +15,7 @@ namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 5;
+inline constexpr std::uint32_t layout_version = 6;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a decision word can name
 
@@ -31,6 +31,9 @@ struct alignas(page_bytes) ControlHeader {
   std::uint64_t cap_bytes;    ///< most memory that all arenas together may hold
   std::uint32_t group_capacity;
   std::uint32_t slot_capacity;  ///< lease slots for each arena
+  char job[128];                ///< its id, for people
+  char host[64];                ///< name of this machine
+  char flight_file[1024];       ///< path of this segment where it has one, else empty
 
   /// Memory taken by all arenas; fetch_add before fallocate, given back by trim.
   alignas(64) std::atomic<std::uint64_t> reserved_bytes;
@@ -44,6 +47,8 @@ struct alignas(page_bytes) ControlHeader {
   std::atomic<std::uint32_t> failures_read;
   /// The first failure of such a start (`StartFailure`), 0 for none; set by compare-and-swap.
   std::atomic<std::uint64_t> start_failure;
+  /// Deaths and failed groups so far: while there are none, a flight file tells nothing worth keeping.
+  std::atomic<std::uint32_t> failures;
 };
 static_assert(std::is_standard_layout_v<ControlHeader> && sizeof(ControlHeader) == page_bytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -96,6 +101,8 @@ struct alignas(1024) RankRecord {
 
   alignas(64) std::atomic<std::uint64_t> heartbeat;  ///< counted by its watcher, ten times a second
   std::atomic<std::uint64_t> progress_at;            ///< when its watcher last saw `progress` move
+  std::atomic<std::uint64_t> beat_at;                ///< when the heart last beat, monotonic nanoseconds
+  std::atomic<std::uint32_t> tenths;                 ///< of a second from `attached_at` to `beat_at`
 
   alignas(64) std::uint64_t cpu_mask[16];  ///< CPUs that it may run on
 
@@ -128,16 +135,18 @@ static_assert(sizeof(FlightEntry) == 32);
 
 /// Verb, block and time of an entry in one word.
 struct FlightWhat {
-  std::uint32_t at = 0;     ///< heartbeats since the rank attached: tenths of a second
-  std::uint16_t block = 0;  ///< of the group or queue
+  std::uint32_t at = 0;     ///< tenths of a second since the rank attached
+  std::uint16_t peer = 0;   ///< of a message, as a rank of its group; 12 bits
+  std::uint16_t block = 0;  ///< of the group or queue; 12 bits
   std::uint8_t verb = 0;
 
   [[nodiscard]] std::uint64_t pack() const noexcept {
-    return static_cast<std::uint64_t>(at) << 32 | static_cast<std::uint64_t>(block) << 8 | verb;
+    return static_cast<std::uint64_t>(at) << 32 | static_cast<std::uint64_t>(peer & 0xfff) << 20 |
+           static_cast<std::uint64_t>(block & 0xfff) << 8 | verb;
   }
   [[nodiscard]] static FlightWhat unpack(std::uint64_t word) noexcept {
-    return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint16_t>(word >> 8),
-            static_cast<std::uint8_t>(word)};
+    return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint16_t>(word >> 20 & 0xfff),
+            static_cast<std::uint16_t>(word >> 8 & 0xfff), static_cast<std::uint8_t>(word)};
   }
 };
 
@@ -211,6 +220,13 @@ struct alignas(64) Detail {
 };
 static_assert(std::is_standard_layout_v<Detail> && sizeof(Detail) == 640);
 
+/// A member's call of one round in words, for members that disagree; written before the arrival.
+struct CallText {
+  std::atomic<std::uint64_t> round;  ///< that it is about; 0 while it is written
+  char text[120];                    ///< ended by a zero where it is shorter
+};
+static_assert(sizeof(CallText) == 128);
+
 /// Whether a member uses its block.
 enum Presence : std::uint32_t { not_yet_joined = 0, joined = 1, has_left = 2 };
 
@@ -224,6 +240,7 @@ struct alignas(1024) MemberBlock {
   alignas(64) Detail failure;           ///< of a round that this member decided
   Cause first_cause;                    ///< of the same
   Detail own_error[2];  ///< with `arrival_failed`, by parity of the round, as others may still read the last one
+  CallText said[2];     ///< by parity of the round
 };
 static_assert(sizeof(MemberBlock) == 3072);
 

@@ -44,6 +44,11 @@ TEST(Environment, understands_crossrank_run) {
   EXPECT_EQ(environment.restart, 3U);
 }
 
+TEST(Environment, says_where_flight_records_are_kept) {
+  EXPECT_EQ(parse({}).flight_dir, "");
+  EXPECT_EQ(parse({{"CROSSRANK_FLIGHT_DIR", "/var/tmp"}}).flight_dir, "/var/tmp");
+}
+
 TEST(Environment, understands_torchrun) {
   auto const environment = parse({{"RANK", "1"},
                                   {"WORLD_SIZE", "2"},

@@ -1,0 +1,18 @@
+#pragma once
+#include <cstdint>
+
+namespace crossrank::node {
+
+/// What the kernel says of a process.
+enum class ProcessState : std::uint8_t {
+  unknown,  ///< another PID namespace, or no `/proc`
+  running,  ///< or asleep
+  stopped,  ///< by a signal or a debugger
+  blocked,  ///< inside the kernel, where no signal reaches it: a file server that does not answer, for example
+  gone,
+};
+
+/// The state of process `pid` of a PID namespace (its inode, 0 where that is not known).
+[[nodiscard]] ProcessState process_state(std::int32_t pid, std::uint64_t pid_namespace);
+
+}  // namespace crossrank::node

@@ -1,0 +1,116 @@
+#include "lib/node/job_view.hpp"
+
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/flight.hpp"
+
+namespace crossrank::node {
+namespace {
+
+/// A control segment of ranks that have not come, on pages of its own.
+class Segment {
+ public:
+  explicit Segment(int ranks) : geometry_(ranks), pages_(geometry_.base_bytes() / page_bytes + spare_pages) {
+    auto* const header = new (bytes()) ControlHeader{};
+    header->version = layout_version;
+    header->ranks = static_cast<std::uint32_t>(ranks);
+    header->magic = control_magic;
+  }
+  [[nodiscard]] std::byte* bytes() { return pages_.data()->bytes; }
+  [[nodiscard]] ControlHeader& header() { return *reinterpret_cast<ControlHeader*>(bytes()); }
+  [[nodiscard]] std::size_t size() const { return pages_.size() * page_bytes; }
+  [[nodiscard]] ControlGeometry const& geometry() const { return geometry_; }
+
+  static constexpr std::size_t spare_pages = 64;
+
+ private:
+  struct alignas(page_bytes) Page {
+    std::byte bytes[page_bytes];
+  };
+  ControlGeometry geometry_;
+  std::vector<Page> pages_;
+};
+
+/// As long as the segment claims to be; only what lies in its pages may be touched.
+std::span<std::byte const> whole(Segment& segment) { return {segment.bytes(), segment.geometry().total_bytes()}; }
+
+TEST(JobView, shows_ranks_that_have_not_come) {
+  Segment segment(3);
+  std::strcpy(segment.header().job, "a job");
+  auto const view = view_job(whole(segment));
+  EXPECT_EQ(view.job, "a job");
+  EXPECT_FALSE(view.running);
+  ASSERT_EQ(view.ranks.size(), 3U);
+  EXPECT_EQ(view.ranks[2].life, RankLife::absent);
+  EXPECT_EQ(view.ranks[2].rank, 2);
+}
+
+TEST(JobView, refuses_what_is_no_control_segment) {
+  Segment segment(2);
+  std::vector<std::byte> const little(100);
+  EXPECT_THROW((void)view_job(little), FormatError);
+  EXPECT_THROW((void)view_job({segment.bytes(), page_bytes}), FormatError) << "cut short";
+  segment.header().version = layout_version + 1;
+  EXPECT_THROW((void)view_job(whole(segment)), FormatError);
+  segment.header().version = layout_version;
+  segment.header().ranks = 0;
+  EXPECT_THROW((void)view_job(whole(segment)), FormatError);
+  segment.header().ranks = max_ranks + 1;
+  EXPECT_THROW((void)view_job(whole(segment)), FormatError);
+  segment.header().magic = 0;
+  EXPECT_THROW((void)view_job(whole(segment)), FormatError);
+}
+
+/// Nothing that the ranks may have written, or half written, leads the reader out of the segment.
+TEST(JobView, survives_any_bytes) {
+  constexpr std::uint32_t blocks = 4;
+  auto const seed = std::random_device{}();
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 200; ++trial) {
+    Segment segment(3);
+    auto const from = segment.geometry().records_offset();
+    auto const to = segment.geometry().groups_offset() + blocks * segment.geometry().group_stride();
+    ASSERT_LE(to, segment.size());
+    for (auto i = from; i < to; ++i) {
+      if (random() % 4 != 0) segment.bytes()[i] = static_cast<std::byte>(random());
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      auto* const records = reinterpret_cast<RankRecord*>(segment.bytes() + from);
+      records[rank].state.store(random() % 4, std::memory_order_relaxed);
+    }
+    for (std::uint32_t index = 0; index < blocks; ++index) {
+      auto* const group = reinterpret_cast<GroupHeader*>(segment.bytes() + segment.geometry().groups_offset() +
+                                                         index * segment.geometry().group_stride());
+      group->life.store(BlockLife{1, 0, random() % 2 == 0 ? BlockState::ready : BlockState::queue}.pack(),
+                        std::memory_order_relaxed);
+    }
+    segment.header().groups_made.store(blocks, std::memory_order_relaxed);
+    auto const view = view_job(whole(segment));
+    EXPECT_EQ(view.ranks.size(), 3U) << "seed " << seed << ", trial " << trial;
+    EXPECT_EQ(view.groups.size() + view.queues.size(), blocks) << "seed " << seed << ", trial " << trial;
+  }
+}
+
+TEST(FlightRing, gives_back_what_was_noted_with_the_peer) {
+  Segment segment(1);
+  auto& ring = *reinterpret_cast<FlightRing*>(segment.bytes() + segment.geometry().flights_offset());
+  write_flight(ring, {.verb = spi::Verb::recv, .block = 255, .round = 7, .bytes = 1000, .peer = 4095}, 12345);
+  auto const records = read_flight(ring);
+  ASSERT_EQ(records.size(), 1U);
+  EXPECT_EQ(records[0].note.verb, spi::Verb::recv);
+  EXPECT_EQ(records[0].note.block, 255U);
+  EXPECT_EQ(records[0].note.round, 7U);
+  EXPECT_EQ(records[0].note.bytes, 1000U);
+  EXPECT_EQ(records[0].note.peer, 4095U);
+  EXPECT_EQ(records[0].at, 12345U);
+}
+
+}  // namespace
+}  // namespace crossrank::node

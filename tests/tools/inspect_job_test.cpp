@@ -1,0 +1,260 @@
+// What `crossrank inspect` says of jobs that hang, that have failed, and that are dead.
+#include "tools/inspect_job.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/json.hpp>
+#include <crossrank/message_queue.hpp>
+
+#include "tests/support/process_ranks.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/tools/command_run.hpp"
+
+namespace crossrank {
+namespace {
+
+using test::ProcessRanks;
+using testing::HasSubstr;
+
+[[noreturn]] void stay() {
+  for (;;) ::pause();
+}
+
+void hang_in_messages(test::RankSelf const& self, Collective const& world) {
+  auto tensor = Tensor::zeros({1000}, Dtype::u8);
+  if (self.rank == 2) stay();
+  if (self.rank == 1) world.send(tensor, 0);
+  if (self.rank == 0) world.recv(tensor, 1);
+  if (self.rank == 0) world.recv(tensor, 2);
+  stay();
+}
+
+void hang_in_queue(test::RankSelf const& self, Collective const& world) {
+  auto const queue = MessageQueue::create(world, {.writer_rank = 0, .chunk_bytes = 64, .chunks = 2});
+  auto const message = Tensor::zeros({8}, Dtype::u8);
+  for (int i = 0; self.rank == 0; ++i) queue.enqueue_tensor(message);
+  while (self.rank == 1) (void)queue.dequeue_tensor();
+  stay();
+}
+
+/// Meets twice, then does what the argument says and stays.
+CROSSRANK_RANK_SCENARIO(get_stuck) {
+  auto const& how = self.arguments.at(0);
+  auto world = connect({.timeout = std::chrono::minutes(5), .arena_cap = std::uint64_t{64} << 20});
+  world.barrier();
+  world.barrier();
+  self.say("met");
+  if (how == "close") {
+    world.close();
+    return 0;
+  }
+  if (how == "messages") hang_in_messages(self, world);
+  if (how == "queue") hang_in_queue(self, world);
+  if (self.rank == 1 && how == "death") ::kill(::getpid(), SIGKILL);
+  if (self.rank == 1) stay();
+  try {
+    world.barrier();
+  } catch (Error const& e) {
+    self.say("failed");
+  }
+  stay();
+}
+
+/// What `crossrank inspect --json` prints of a job; null when it finds none.
+Json inspect(std::string const& job, std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments{"inspect", "--json", "--job", job};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  auto const end = test::run_command(arguments);
+  auto const jobs = Json::parse(end.out);
+  EXPECT_EQ(end.exit_code, jobs.empty() ? 1 : 0) << end.err;
+  EXPECT_LE(jobs.size(), 1U);
+  return jobs.empty() ? Json() : jobs.at(0);
+}
+
+/// Looks until the job is as it will become: one cannot be told when a rank is asleep.
+Json inspect_until(std::string const& job, std::function<bool(Json const&)> const& wanted) {
+  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (;;) {
+    auto const seen = inspect(job);
+    if (!seen.is_null() && wanted(seen)) return seen;
+    if (std::chrono::steady_clock::now() > end) {
+      ADD_FAILURE() << "it never came to that:\n" << seen.dump(2);
+      return seen;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+Json waits_for(Json const& job, std::size_t rank) { return job.at("ranks").at(rank).at("waits_for"); }
+
+void await_all(ProcessRanks& job, int ranks, char const* marker) {
+  for (int rank = 0; rank < ranks; ++rank) ASSERT_TRUE(job.wait_for_line(rank, marker)) << "rank " << rank;
+}
+
+TEST(InspectJob, names_the_rank_that_a_hung_job_waits_for) {
+  ProcessRanks job(3, "get_stuck", {.arguments = {"barrier"}});
+  await_all(job, 3, "met");
+  auto const seen = inspect_until(
+      job.job_id(), [](Json const& now) { return waits_for(now, 0) == Json{1} && waits_for(now, 2) == Json{1}; });
+
+  EXPECT_EQ(seen.at("running"), true);
+  EXPECT_EQ(seen.at("look_first_at"), Json{1});
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    auto const& view = seen.at("ranks").at(rank);
+    EXPECT_EQ(view.at("rank"), rank);
+    EXPECT_EQ(view.at("pid"), job.pid(static_cast<int>(rank)));
+    EXPECT_EQ(view.at("life"), "alive");
+    auto const& last = view.at("operations").back();
+    EXPECT_EQ(last.at("name"), "barrier");
+    EXPECT_EQ(last.at("state"), rank == 1 ? "done" : "waiting");
+    EXPECT_GE(last.at("age_s").get<double>(), 0.0);
+    EXPECT_LT(last.at("age_s").get<double>(), 60.0);
+  }
+  auto const& group = seen.at("groups").at(0);
+  EXPECT_EQ(group.at("verb"), "barrier");
+  EXPECT_EQ(group.at("arrived"), Json({0, 2}));
+  EXPECT_EQ(group.at("missing"), Json{1});
+  EXPECT_EQ(group.at("round"), seen.at("ranks").at(0).at("operations").back().at("round"));
+}
+
+TEST(InspectJob, tells_a_stopped_rank_from_a_slow_one) {
+  ProcessRanks job(3, "get_stuck", {.arguments = {"barrier"}});
+  await_all(job, 3, "met");
+  job.signal(1, SIGSTOP);
+  auto const seen = inspect_until(job.job_id(), [](Json const& now) {
+    return now.at("ranks").at(1).at("life") == "stopped" && waits_for(now, 0) == Json{1};
+  });
+  EXPECT_EQ(seen.at("ranks").at(0).at("life"), "alive");
+  EXPECT_EQ(seen.at("ranks").at(2).at("life"), "alive");
+
+  auto const by_pid = test::run_command({"inspect", "--pid", std::to_string(job.pid(2))});
+  EXPECT_EQ(by_pid.exit_code, 0) << by_pid.err;
+  EXPECT_THAT(by_pid.out, HasSubstr("job " + job.job_id()));
+  EXPECT_THAT(by_pid.out, HasSubstr("look first at rank 1"));
+  EXPECT_THAT(by_pid.out, HasSubstr("stopped rank 1   pid " + std::to_string(job.pid(1))));
+  EXPECT_THAT(by_pid.out, HasSubstr("ranks 0, 2 arrived, waited for: rank 1"));
+}
+
+TEST(InspectJob, shows_a_dead_rank_and_why_the_group_failed) {
+  ProcessRanks job(3, "get_stuck", {.arguments = {"death"}});
+  ASSERT_TRUE(job.wait_for_line(0, "failed"));
+  ASSERT_TRUE(job.wait_for_line(2, "failed"));
+  auto const seen = inspect(job.job_id());
+  ASSERT_FALSE(seen.is_null());
+  auto const& dead = seen.at("ranks").at(1);
+  EXPECT_EQ(dead.at("life"), "dead");
+  EXPECT_EQ(dead.at("operations").back().at("name"), "barrier");
+  EXPECT_EQ(seen.at("ranks").at(0).at("life"), "alive");
+  EXPECT_EQ(seen.at("ranks").at(0).at("operations").back().at("state"), "failed");
+  auto const& failure = seen.at("groups").at(0).at("failure");
+  EXPECT_EQ(failure.at("blamed"), Json{1});
+  EXPECT_THAT(failure.at("text").get<std::string>(), HasSubstr("pid " + std::to_string(job.pid(1))));
+}
+
+TEST(InspectJob, shows_messages_that_do_not_come) {
+  ProcessRanks job(3, "get_stuck", {.arguments = {"messages"}});
+  await_all(job, 3, "met");
+  auto const seen = inspect_until(job.job_id(), [](Json const& now) { return waits_for(now, 0) == Json{2}; });
+  auto const& operations = seen.at("ranks").at(0).at("operations");
+  auto const& last = operations.back();
+  EXPECT_EQ(last.at("name"), "recv");
+  EXPECT_EQ(last.at("peer"), 2);
+  EXPECT_EQ(last.at("bytes"), 1000);
+  EXPECT_EQ(last.at("state"), "waiting");
+  auto const& before = operations.at(operations.size() - 2);
+  EXPECT_EQ(before.at("peer"), 1);
+  EXPECT_EQ(before.at("state"), "done");
+  EXPECT_EQ(seen.at("ranks").at(1).at("operations").back().at("name"), "send");
+  EXPECT_EQ(seen.at("look_first_at"), Json{2});
+}
+
+TEST(InspectJob, shows_the_reader_that_a_full_queue_waits_for) {
+  ProcessRanks job(3, "get_stuck", {.arguments = {"queue"}});
+  await_all(job, 3, "met");
+  auto const seen = inspect_until(
+      job.job_id(), [](Json const& now) { return waits_for(now, 0) == Json{2} && waits_for(now, 1) == Json{0}; });
+  auto const& queue = seen.at("queues").at(0);
+  EXPECT_EQ(queue.at("writer").at("rank"), 0);
+  EXPECT_EQ(queue.at("writer").at("messages"), 2);
+  EXPECT_EQ(seen.at("look_first_at"), Json{2});
+}
+
+/// The environment of a job whose flight records are kept.
+test::RankOptions recorded(test::TemporaryDirectory const& directory, std::string how) {
+  return {.arguments = {std::move(how)}, .environment = {{"CROSSRANK_FLIGHT_DIR", directory.path().string()}}};
+}
+
+TEST(InspectJob, reads_a_job_of_which_nobody_lives) {
+  test::TemporaryDirectory const directory;
+  ProcessRanks job(3, "get_stuck", recorded(directory, "barrier"));
+  await_all(job, 3, "met");
+  (void)inspect_until(job.job_id(), [](Json const& now) { return waits_for(now, 0) == Json{1}; });
+  // Stopped first: the one that is killed last is not to notice the others' death.
+  for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
+  (void)inspect_until(job.job_id(), [](Json const& now) {
+    auto const& all = now.at("ranks");
+    return std::all_of(all.begin(), all.end(), [](Json const& rank) { return rank.at("life") == "stopped"; });
+  });
+  for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGKILL);
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_exit(rank));
+
+  EXPECT_TRUE(inspect(job.job_id()).is_null());
+  auto const seen = inspect(job.job_id(), {"--flight", directory.path().string()});
+  ASSERT_FALSE(seen.is_null());
+  EXPECT_EQ(seen.at("running"), false);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(seen.at("ranks").at(rank).at("life"), "dead");
+    EXPECT_EQ(seen.at("ranks").at(rank).at("operations").back().at("name"), "barrier");
+  }
+  EXPECT_EQ(seen.at("ranks").at(0).at("operations").back().at("state"), "waiting");
+  EXPECT_EQ(seen.at("groups").at(0).at("missing"), Json{1});
+  EXPECT_TRUE(job.wait().leaks.empty());
+}
+
+TEST(InspectJob, leaves_no_record_of_a_job_that_ended_well) {
+  test::TemporaryDirectory const directory;
+  auto const job = test::run_ranks(3, "get_stuck", recorded(directory, "close"));
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(InspectJob, refuses_a_directory_for_records_that_is_not_there) {
+  test::RankOptions options{.arguments = {"close"}, .environment = {{"CROSSRANK_FLIGHT_DIR", "/proc/nowhere"}}};
+  auto const job = test::run_ranks(2, "get_stuck", std::move(options));
+  for (auto const& rank : job.ranks) EXPECT_THAT(rank.err, HasSubstr("/proc/nowhere")) << job.text();
+}
+
+TEST(InspectJob, says_which_record_it_cannot_read_and_goes_on) {
+  test::TemporaryDirectory const directory;
+  auto const cut = directory.path() / "crossrank.cut.0.flight";
+  std::uint64_t const magic = 0x314b4e5253535243;
+  std::ofstream(cut, std::ios::binary).write(reinterpret_cast<char const*>(&magic), sizeof magic)
+      << std::string(64, 'x');
+  std::ofstream(directory.path() / "crossrank.other.0.flight")
+      << "something else entirely, long enough to be looked at";
+  auto const end = test::run_command({"inspect", "--job", "none", "--flight", directory.path().string()});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.err, HasSubstr(cut.string()));
+  EXPECT_THAT(end.err, HasSubstr("no such job"));
+}
+
+TEST(InspectJob, says_when_a_process_cannot_be_looked_into) {
+  auto const end = test::run_command({"inspect", "--pid", "2147483000"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.err, HasSubstr("2147483000"));
+}
+
+}  // namespace
+}  // namespace crossrank
