@@ -53,7 +53,7 @@ class Planner::Arguments {
   }
   Arguments& rows(std::span<std::int64_t const> value) {
     if (check_ != Check::off) digest_.add(value);
-    return say([&] { return std::to_string(value.size()) + " parts"; });
+    return say([&] { return words_of(value); });
   }
   Arguments& root(int value) {
     return add(static_cast<std::uint64_t>(value), [&] { return "root " + std::to_string(value); });
@@ -70,6 +70,14 @@ class Planner::Arguments {
   }
 
  private:
+  /// "parts 1+2+3", or how many there are when they are too many for one line.
+  static std::string words_of(std::span<std::int64_t const> rows) {
+    constexpr std::size_t few = 8;
+    if (rows.size() > few) return std::to_string(rows.size()) + " parts";
+    std::string text;
+    for (auto const count : rows) text += (text.empty() ? "parts " : "+") + std::to_string(count);
+    return text;
+  }
   static std::string name_of_dtype(Dtype value) { return std::string(crossrank::name_of(value)); }
   template <class Words>
   Arguments& say(Words words) {
