@@ -23,6 +23,28 @@ std::string milliseconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
 }
 
+bool sleeps(std::atomic<std::uint32_t> const& bell) noexcept { return (bell.load(std::memory_order_relaxed) & 1) != 0; }
+
+/// Whether a rank of the node waits for others itself, in any of its groups and queues.
+bool waits_itself(NodeDomain const& domain, int rank) noexcept {
+  auto const& blocks = domain.blocks();
+  auto const holder = static_cast<std::uint32_t>(rank);
+  auto const most = static_cast<std::uint32_t>(domain.ranks());
+  for (std::uint32_t index = 0; index < blocks.made(); ++index) {
+    auto const& header = blocks.header(index);
+    auto const state = BlockLife::unpack(header.life.load(std::memory_order_acquire)).state;
+    for (std::uint32_t i = 0; state == BlockState::ready && i < std::min(header.size, most); ++i) {
+      auto const& member = blocks.members(index)[i];
+      if (member.domain_rank.load(std::memory_order_relaxed) == holder && sleeps(member.bell)) return true;
+    }
+    for (std::uint32_t i = 0; state == BlockState::queue && i <= std::min(blocks.queue(index).readers, most); ++i) {
+      auto const& end = blocks.ends(index)[i];
+      if (end.domain_rank.load(std::memory_order_relaxed) == holder && sleeps(end.bell)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Patrol::Patrol(Group& group, spi::Patience const& patience)
@@ -92,6 +114,16 @@ void Group::fail_if_lost(Condition& condition) noexcept {
   if (!lost_members(condition).empty()) fail_lost(condition);
 }
 
+/// Of those who are slow, one that is well and only waits for others is not the cause while another does not wait.
+void Patrol::keep_causes(std::vector<int>& slow) const {
+  auto const waiters = std::stable_partition(slow.begin(), slow.end(), [this](int member) {
+    bool const beats =
+        group_.domain().threads() || watched_[static_cast<std::size_t>(member)].without_beat < beats_missing;
+    return !beats || !waits_itself(group_.domain(), group_.node_rank(member));
+  });
+  if (waiters != slow.begin()) slow.erase(waiters, slow.end());
+}
+
 void Patrol::look(Group::Condition& condition) {
   auto const now = platform::system().now();
   auto const awake = std::min<std::chrono::nanoseconds>(now - last_look_, 2 * slice_);
@@ -113,6 +145,7 @@ void Patrol::look(Group::Condition& condition) {
   if (lost) {
     group_.fail_lost(condition);
   } else if (!slow.empty()) {
+    keep_causes(slow);
     auto const fate = "made no progress for " + milliseconds(patience_.timeout) + ": " +
                       group_.domain().describe(group_.node_rank(slow.front()));
     group_.fail(Verdict::timeout, slow, named(slow) + " " + fate, fate);

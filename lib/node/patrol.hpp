@@ -28,6 +28,7 @@ class Patrol {
     std::chrono::nanoseconds without_beat{};  ///< no sign of its watcher
   };
   [[nodiscard]] bool too_slow(int member, std::chrono::nanoseconds awake);
+  void keep_causes(std::vector<int>& slow) const;
 
   Group& group_;
   spi::Patience patience_;

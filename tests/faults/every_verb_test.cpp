@@ -181,7 +181,7 @@ constexpr std::array verbs{
              [](Collective& w, std::int64_t) {
                static_cast<void>(w.split({{0, 1, 2}}));
              }},
-    VerbCase{"split_by", "split", [](Collective& w, std::int64_t) { static_cast<void>(w.split_by(0)); }},
+    VerbCase{"split_by", "all_gatherv", [](Collective& w, std::int64_t) { static_cast<void>(w.split_by(0)); }},
     VerbCase{"close", "close", [](Collective& w, std::int64_t) { w.close(); }},
 };
 
