@@ -23,7 +23,7 @@ TEST_P(ShmProcessConformance, holds) {
   EXPECT_TRUE(job.ok()) << job.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Case, ShmProcessConformance, testing::ValuesIn(conformance_parameters({1, 2, 4})),
+INSTANTIATE_TEST_SUITE_P(Case, ShmProcessConformance, testing::ValuesIn(conformance_parameters({1, 3, 8})),
                          [](auto const& one) { return parameter_name(one.param); });
 
 }  // namespace
