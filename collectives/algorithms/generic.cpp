@@ -2,8 +2,7 @@
 
 #include <string>
 
-#include <crossrank/error.hpp>
-
+#include "collectives/algorithms/exchange_table.hpp"
 #include "collectives/algorithms/pieces.hpp"
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/algorithms/sliced_reduction.hpp"
@@ -71,57 +70,36 @@ class GenericExchange final : public PiecewiseGather {
         call_(call),
         rank_(transport.rank()),
         ranks_(static_cast<std::size_t>(transport.world_size())),
-        name_(transport.name()) {}
+        name_(transport.name()),
+        table_(ranks_) {}
 
   std::optional<spi::Ticket> next(spi::Transport& transport) override {
-    if (table_.empty()) {
-      table_.resize(ranks_ * 2 * ranks_);
-      row_.assign(call_.counts.begin(), call_.counts.end());
-      row_.insert(row_.end(), call_.receive_counts.begin(), call_.receive_counts.end());
-      std::vector<std::size_t> const rows(ranks_, 2 * ranks_ * sizeof(std::uint64_t));
+    if (row_.empty()) {
+      row_ = ExchangeTable::row(call_.counts, call_.receive_counts);
+      std::vector<std::size_t> const rows(ranks_, ExchangeTable::row_bytes(ranks_));
       return transport.post_all_gatherv(signature_, {.bytes = std::as_bytes(std::span(row_))}, rows,
-                                        {.bytes = std::as_writable_bytes(std::span(table_))});
+                                        {.bytes = table_.bytes()});
     }
     if (!compared_) compare();
     return PiecewiseGather::next(transport);
   }
 
  private:
-  [[nodiscard]] std::size_t sends(std::size_t from, std::size_t to) const { return table_[from * 2 * ranks_ + to]; }
-  [[nodiscard]] std::size_t expects(std::size_t to, std::size_t from) const {
-    return table_[to * 2 * ranks_ + ranks_ + from];
-  }
-
-  /// All ranks see the same table, so all find the same pair that disagrees.
   void compare() {
     compared_ = true;
+    table_.require_agreement("all_to_allv", name_, rank_);
     std::vector<std::size_t> totals(ranks_);
     for (std::size_t from = 0; from < ranks_; ++from) {
-      for (std::size_t to = 0; to < ranks_; ++to) {
-        totals[from] += sends(from, to);
-        if (sends(from, to) != expects(to, from)) disagree(from, to);
-      }
+      for (std::size_t to = 0; to < ranks_; ++to) totals[from] += table_.sends(from, to);
     }
     give(std::move(totals));
-  }
-
-  [[noreturn]] void disagree(std::size_t from, std::size_t to) const {
-    throw MismatchError({.operation = "all_to_allv",
-                         .message = "rank " + std::to_string(from) + " sends another number of bytes than rank " +
-                                    std::to_string(to) + " expects of it",
-                         .expected = std::to_string(expects(to, from)),
-                         .got = std::to_string(sends(from, to)),
-                         .group = name_,
-                         .rank = rank_,
-                         .world_size = static_cast<int>(ranks_),
-                         .culprits = {static_cast<int>(from), static_cast<int>(to)}});
   }
 
   void take(std::size_t at, std::span<std::span<std::byte const> const> pieces) override {
     std::size_t part = 0;
     for (std::size_t from = 0; from < ranks_; ++from) {
       std::size_t wanted = 0;
-      for (std::size_t to = 0; to < static_cast<std::size_t>(rank_); ++to) wanted += sends(from, to);
+      for (std::size_t to = 0; to < static_cast<std::size_t>(rank_); ++to) wanted += table_.sends(from, to);
       auto const bytes = call_.receive_counts[from];
       take_overlap(pieces[from], at, wanted, call_.out.bytes.subspan(part, bytes));
       part += bytes;
@@ -133,7 +111,7 @@ class GenericExchange final : public PiecewiseGather {
   std::size_t ranks_;
   std::string name_;
   std::vector<std::uint64_t> row_;
-  std::vector<std::uint64_t> table_;  ///< by rank: what it sends to each, what it expects of each
+  ExchangeTable table_;
   bool compared_ = false;
 };
 

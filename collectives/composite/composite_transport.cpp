@@ -1,13 +1,11 @@
 #include "collectives/composite/composite_transport.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
-#include "collectives/digest.hpp"
 #include "lib/node/group.hpp"
 #include "lib/node/rank_list.hpp"
 #include "lib/platform/system.hpp"
@@ -18,15 +16,8 @@ namespace {
 using spi::Ticket;
 using spi::Verb;
 
-constexpr std::size_t small_bytes = std::size_t{1} << 16;  // travels with the round itself
-constexpr std::size_t piece_bytes = std::size_t{4} << 20;  // in flight between nodes and inside one at the same time
 constexpr auto look_interval = std::chrono::milliseconds(50);
 constexpr auto departed_for = std::chrono::milliseconds(200);  // whoever has closed the group may be gone sooner
-
-/// A way through the steps that members choose alike must be agreed like the arguments are.
-spi::Signature with_way(spi::Signature signature, std::uint64_t way) {
-  return {signature.verb, ArgumentDigest().add(signature.digest).add(way).value()};
-}
 
 }  // namespace
 
@@ -156,125 +147,6 @@ void CompositeTransport::cancel(Ticket ticket) noexcept {
     op.steps.front().on->cancel(op.ticket);
   }
   operations_.erase(found);
-}
-
-// ---------------------------------------------------------------- collectives
-
-Ticket CompositeTransport::post_barrier(spi::Signature signature) {
-  Operation op{.verb = signature.verb};
-  op.steps.push_back({&across(), [this, signature] { return across().post_barrier(signature); }});
-  return post_steps(std::move(op));
-}
-
-Ticket CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
-  Operation op{.verb = signature.verb, .sink = buffer};
-  if (buffer.bytes.size() <= small_bytes) {
-    op.steps.push_back({&across(), [this, signature, buffer, root] {
-                          return across().post_broadcast(with_way(signature, 1), buffer, root);
-                        }});
-  } else {
-    op.steps.push_back(
-        {&across(), [this, way = with_way(signature, buffer.bytes.size())] { return across().post_barrier(way); }});
-    spread(op.steps, buffer.bytes, root);
-  }
-  return post_steps(std::move(op));
-}
-
-Ticket CompositeTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
-                                            std::span<std::size_t const> counts, spi::Sink out) {
-  if (std::accumulate(counts.begin(), counts.end(), std::size_t{0}) <= small_bytes) {
-    Operation op{.verb = signature.verb};
-    op.steps.push_back({&across(), [this, signature, mine, out, all = std::vector(counts.begin(), counts.end())] {
-                          return across().post_all_gatherv(with_way(signature, 1), mine, all, out);
-                        }});
-    return post_steps(std::move(op));
-  }
-  settle_collectives();
-  auto const ticket = keep({.verb = signature.verb,
-                            .source = std::move(mine),
-                            .sink = std::move(out),
-                            .counts = {counts.begin(), counts.end()},
-                            .sizes = std::vector<std::uint64_t>(counts.size())});
-  auto& op = operation(ticket);
-  // First the sizes, which say what follows: what a member gives decides, not what others expect.
-  auto const own = std::make_shared<std::uint64_t>(op.source.bytes.size());
-  op.steps.push_back({&across(), [this, signature, own, &op] {
-                        std::vector<std::size_t> const eight(op.counts.size(), sizeof *own);
-                        return across().post_all_gatherv(
-                            with_way(signature, 2), {.bytes = std::as_bytes(std::span(own.get(), 1)), .owner = own},
-                            eight, {.bytes = std::as_writable_bytes(std::span(op.sizes))});
-                      }});
-  op.steps.push_back({parts_.local.get(), [this, &op] {
-                        gather_blocks(op);
-                        return parts_.local->post_barrier({.verb = Verb::all_gatherv});
-                      }});
-  try {
-    begin(op);
-  } catch (...) {
-    operations_.erase(ticket);
-    throw;
-  }
-  return ticket;
-}
-
-/// The sizes are known: one spread for each member's block.
-void CompositeTransport::gather_blocks(Operation& op) {
-  auto buffer = op.sink.bytes;
-  for (std::size_t member = 0; member < op.sizes.size() && !op.failure; ++member) {
-    if (op.sizes[member] == op.counts[member]) continue;
-    op.failure = std::make_exception_ptr(
-        MismatchError({.operation = spi::to_string(op.verb),
-                       .message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed",
-                       .expected = std::to_string(op.counts[member]),
-                       .got = std::to_string(op.sizes[member]),
-                       .group = name(),
-                       .rank = rank(),
-                       .world_size = world_size(),
-                       .culprits = {static_cast<int>(member)}}));
-    op.scratch.resize(std::accumulate(op.sizes.begin(), op.sizes.end(), std::size_t{0}));
-    buffer = op.scratch;
-  }
-  std::size_t offset = 0;
-  for (std::size_t member = 0; member < op.sizes.size(); ++member) {
-    auto const block = buffer.subspan(offset, op.sizes[member]);
-    offset += op.sizes[member];
-    if (static_cast<int>(member) == rank() && block.data() != op.source.bytes.data() && !block.empty())
-      std::memcpy(block.data(), op.source.bytes.data(), block.size());
-    spread(op.steps, block, static_cast<int>(member));
-  }
-}
-
-void CompositeTransport::spread(std::deque<Step>& steps, std::span<std::byte> bytes, int root) {
-  for (std::size_t at = 0; at < bytes.size(); at += piece_bytes)
-    spread_piece(steps, bytes.subspan(at, std::min(piece_bytes, bytes.size() - at)), root);
-}
-
-/// From the root's node on, down a chain of one member of each; each of these gives the piece to its node.
-void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root) {
-  auto const& map = parts_.map;
-  auto const nodes = static_cast<int>(map.nodes.size());
-  auto const start = map.node_of[static_cast<std::size_t>(root)];
-  auto const speaker = [&](int node) {
-    return node == start ? root : map.members_of((node % nodes + nodes) % nodes).front();
-  };
-  auto const place = (map.own - start + nodes) % nodes;
-  auto* const bulk = parts_.bulk.get();
-  auto* const local = parts_.local.get();
-  if (speaker(map.own) == rank()) {
-    if (place != 0) {
-      auto const src = speaker((map.own - 1 + nodes) % nodes);
-      steps.push_back({bulk, [bulk, piece, src] { return bulk->post_recv({.bytes = piece}, src, 0); }});
-    }
-    if (place != nodes - 1) {
-      auto const dst = speaker((map.own + 1) % nodes);
-      steps.push_back({bulk, [bulk, piece, dst] { return bulk->post_send({.bytes = piece}, dst, 0); }});
-    }
-  }
-  if (local->world_size() == 1) return;
-  auto const from = map.place_of(speaker(map.own));
-  steps.push_back({local, [local, piece, from] {
-                     return local->post_broadcast({.verb = Verb::broadcast}, {.bytes = piece}, from);
-                   }});
 }
 
 // ---------------------------------------------------------------- messages

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ struct NodeMap {
 ///
 /// Every collective begins with a round of all members on `across`, so all get the same verdict; small payloads travel
 /// with it. Large ones go in pieces from node to node by a second group of the same members, and inside each node
-/// through its shared memory. Messages go by `across`. Deaths that the watchers of a node see are told to all.
+/// through its shared memory. Messages, and parts that differ for each rank, go by `across`. Deaths that the watchers
+/// of a node see are told to all.
 class CompositeTransport final : public spi::Transport {
  public:
   struct Parts {
@@ -56,6 +58,16 @@ class CompositeTransport final : public spi::Transport {
   [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
   [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
                                              spi::Sink out) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_gatherv(spi::Signature, spi::Source const& mine,
+                                                        std::span<std::size_t const> counts, spi::Sink const& out,
+                                                        int root) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_scatterv(spi::Signature, spi::Source const& all,
+                                                         std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                         int root) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_all_to_allv(spi::Signature, spi::Source const& in,
+                                                            std::span<std::size_t const> send_counts,
+                                                            spi::Sink const& out,
+                                                            std::span<std::size_t const> recv_counts) override;
   [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
   [[nodiscard]] bool test(spi::Ticket) override;
@@ -96,6 +108,9 @@ class CompositeTransport final : public spi::Transport {
   [[nodiscard]] spi::Ticket keep(Operation operation);
   [[nodiscard]] Operation& operation(spi::Ticket ticket) { return operations_.at(ticket); }
   [[nodiscard]] spi::Ticket post_steps(Operation operation);
+  /// A collective that `across` does alone, where it does it at all.
+  template <class Post>
+  [[nodiscard]] std::optional<spi::Ticket> post_across(spi::Verb verb, Post post);
   void begin(Operation& operation);
   void settle_collectives();
   [[nodiscard]] bool advance(Operation& operation);

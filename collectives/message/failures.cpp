@@ -198,6 +198,7 @@ bool MessageTransport::pump() {
 
 std::vector<int> MessageTransport::waits_for(Operation const& op) const {
   if (op.is_message()) return {op.peer};
+  if (op.flowing && op.kind == Kind::exchange) return op.exchange.open();
   if (!op.flowing) return rank() == 0 ? missing() : std::vector<int>{0};
   return {op.flow.received < op.flow.expected ? op.flow.from : op.flow.to};
 }
@@ -289,15 +290,20 @@ void MessageTransport::expire(Operation const& op, Watch& watch, std::vector<int
                                  .round = op.round,
                                  .bytes = static_cast<std::uint64_t>(milliseconds)});
   }
-  auto const& peer = network_->peer(job_rank(awaited.front()));
-  bool const silent =
-      now - peer.heard > std::min<std::chrono::nanoseconds>(answers_within, watch.deadline.timeout() / 2);
-  bool const innocent = op.flowing || op.is_message() ? peer.status.waiting && !silent : true;
-  if (!knows && innocent && now - watch.overdue_since < grace) return;
+  bool const by_bytes = op.is_message() || op.flowing;
+  std::vector<int> blamed;
+  for (int const member : awaited) {
+    auto const& peer = network_->peer(job_rank(member));
+    auto const silent_for = std::min<std::chrono::nanoseconds>(answers_within, watch.deadline.timeout() / 2);
+    if (!by_bytes || !peer.status.waiting || now - peer.heard > silent_for) blamed.push_back(member);
+  }
+  bool const sure = knows || (by_bytes && !blamed.empty());
+  if (!sure && now - watch.overdue_since < grace) return;
+  if (blamed.empty()) blamed = awaited;
   fail({.code = ErrorCode::timeout,
-        .culprits = awaited,
-        .text = (awaited.size() == 1 ? "rank " : "ranks ") + node::compress(awaited) + " made no progress for " +
-                std::to_string(milliseconds) + " ms: " + describe(awaited.front()),
+        .culprits = blamed,
+        .text = (blamed.size() == 1 ? "rank " : "ranks ") + node::compress(blamed) + " made no progress for " +
+                std::to_string(milliseconds) + " ms: " + describe(blamed.front()),
         .decider = rank(),
         .round = decided_ + (op.flowing ? 0U : 1U)});
 }

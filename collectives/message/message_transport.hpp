@@ -31,8 +31,9 @@ struct Failure {
 ///
 /// Each collective is a round: members tell the first member that they have arrived, it compares what they call and
 /// tells all that the round has passed. Payloads of up to 16 KiB travel with these two packets; larger ones go from
-/// rank to rank in chunks once all have arrived, down a chain or around a ring, every byte through each rank once. What
-/// is sent is staged: the wire never reads the caller's memory. Messages have a window of eight for each pair.
+/// rank to rank in chunks once all have arrived, down a chain or around a ring, every byte through each rank once;
+/// parts that differ for each rank go straight to it. What is sent is staged: the wire never reads the caller's memory.
+/// Messages have a window of eight for each pair.
 class MessageTransport final : public spi::Transport, private Port {
  public:
   struct Identity {
@@ -56,6 +57,16 @@ class MessageTransport final : public spi::Transport, private Port {
   [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
   [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
                                              spi::Sink out) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_gatherv(spi::Signature, spi::Source const& mine,
+                                                        std::span<std::size_t const> counts, spi::Sink const& out,
+                                                        int root) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_scatterv(spi::Signature, spi::Source const& all,
+                                                         std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                         int root) override;
+  [[nodiscard]] std::optional<spi::Ticket> post_all_to_allv(spi::Signature, spi::Source const& in,
+                                                            std::span<std::size_t const> send_counts,
+                                                            spi::Sink const& out,
+                                                            std::span<std::size_t const> recv_counts) override;
   [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
   [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
   [[nodiscard]] bool test(spi::Ticket) override;
@@ -130,10 +141,17 @@ class MessageTransport final : public spi::Transport, private Port {
   void flow_broadcast(Operation& operation, std::size_t bytes);
   void flow_all_gather(Operation& operation, std::vector<std::size_t> const& sizes);
   void start_flow(Operation& operation);
-  void take_flow(std::uint64_t round, Bytes body);
+  void take_flow(int member, std::uint64_t round, Bytes body);
+  void take_bytes(Operation& operation, int member, Bytes body);
   bool advance_flow(Operation& operation);
   [[nodiscard]] std::exception_ptr wrong_size(Operation const& operation, int member, std::size_t expected,
                                               std::size_t got) const;
+
+  // exchanges
+  [[nodiscard]] bool can_exchange() const noexcept;
+  void start_exchange(Operation& operation, Bytes rows);
+  bool advance_exchange(Operation& operation);
+  void take_part(Operation& operation, int member, Bytes body);
 
   // messages
   void take_message(int member, Head const& head, Bytes body);
@@ -172,7 +190,11 @@ class MessageTransport final : public spi::Transport, private Port {
   std::uint64_t posted_ = 0;                      ///< rounds that this member has arrived at
   std::uint64_t decided_ = 0;                     ///< rounds that have passed
   std::vector<std::optional<Arrival>> arrivals_;  ///< at round `decided_ + 1`; of the first member only
-  std::map<std::uint64_t, std::vector<std::vector<std::byte>>> early_flow_{};  ///< ahead of the verdict
+  struct Early {
+    int member;
+    std::vector<std::byte> bytes;
+  };
+  std::map<std::uint64_t, std::vector<Early>> early_flow_{};  ///< ahead of the verdict
   std::vector<Box> boxes_;
   std::vector<bool> gone_;
   std::optional<Failure> failure_{};

@@ -32,4 +32,12 @@ Bytes Flow::next(std::size_t most) const noexcept {
   return {};
 }
 
+std::vector<int> Exchange::open() const {
+  std::vector<int> members;
+  for (std::size_t member = 0; member < in.size(); ++member) {
+    if (!in[member].complete() || !out[member].complete()) members.push_back(static_cast<int>(member));
+  }
+  return members;
+}
+
 }  // namespace crossrank::message

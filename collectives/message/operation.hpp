@@ -10,7 +10,7 @@
 
 namespace crossrank::message {
 
-enum class Kind : std::uint8_t { meeting, broadcast, all_gatherv, send, recv };
+enum class Kind : std::uint8_t { meeting, broadcast, all_gatherv, exchange, send, recv };
 
 /// A collective's large payload on its way: what comes from one member, piece after piece, and what goes to another.
 ///
@@ -35,6 +35,21 @@ struct Flow {
   [[nodiscard]] Bytes next(std::size_t most) const noexcept;
 };
 
+/// Parts that go from each member to each other one without a detour, once all know that they fit.
+struct Exchange {
+  struct Part {
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+    std::size_t moved = 0;
+    [[nodiscard]] bool complete() const noexcept { return moved == bytes; }
+  };
+  std::vector<Part> in{};   ///< by member, of the sink
+  std::vector<Part> out{};  ///< by member, of the source
+
+  /// Members from which something is still to come, or to which something is still to go.
+  [[nodiscard]] std::vector<int> open() const;
+};
+
 /// One operation under way.
 struct Operation {
   Kind kind = Kind::meeting;
@@ -52,6 +67,7 @@ struct Operation {
   bool abandoned = false;  ///< a message given up half sent: the rest goes out from a copy
   bool settled = false;
   Flow flow{};
+  Exchange exchange{};
   std::exception_ptr failure{};
 
   [[nodiscard]] bool is_message() const noexcept { return kind == Kind::send || kind == Kind::recv; }

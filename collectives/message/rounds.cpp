@@ -25,7 +25,7 @@ void MessageTransport::handle(int src, Head const& head, Bytes body) {
              {head.verb, head.digest, head.bytes, head.flags, head.root, {body.begin(), body.end()}});
       break;
     case PacketKind::verdict: pass(head.round, (head.flags & flag_whole) != 0, body); break;
-    case PacketKind::flow: take_flow(head.round, body); break;
+    case PacketKind::flow: take_flow(member, head.round, body); break;
     case PacketKind::message: take_message(member, head, body); break;
     case PacketKind::taken:
       ++boxes_[static_cast<std::size_t>(member)].taken;
@@ -161,6 +161,10 @@ std::exception_ptr MessageTransport::wrong_size(Operation const& operation, int 
 }
 
 void MessageTransport::finish(Operation& op, bool whole, std::span<std::uint64_t const> sizes, Bytes payload) {
+  if (op.kind == Kind::exchange) {
+    start_exchange(op, payload);
+    return;
+  }
   if (op.kind == Kind::broadcast && sizes[0] != op.sink.bytes.size())
     op.failure = wrong_size(op, op.peer, op.sink.bytes.size(), sizes[0]);
   for (std::size_t member = 0; op.kind == Kind::all_gatherv && member < sizes.size() && !op.failure; ++member) {
@@ -239,25 +243,33 @@ void MessageTransport::start_flow(Operation& op) {
   if (auto const found = early_flow_.find(round); found != early_flow_.end()) {
     auto const pieces = std::move(found->second);
     early_flow_.erase(found);
-    for (auto const& piece : pieces) take_flow(round, piece);
+    for (auto const& piece : pieces) take_flow(piece.member, round, piece.bytes);
   }
   advance_flow(op);
 }
 
-void MessageTransport::take_flow(std::uint64_t round, Bytes body) {
+void MessageTransport::take_flow(int member, std::uint64_t round, Bytes body) {
   if (failure_ || round < decided_) return;
   for (auto& [ticket, op] : operations_) {
     if (op.is_message() || op.round != round || !op.flowing) continue;
-    if (!op.flow.take(body))
-      op.failure = wrong_size(op, op.flow.from, op.flow.expected, op.flow.received + body.size());
+    take_bytes(op, member, body);
     advance_flow(op);
     return;
   }
-  if (round > decided_) early_flow_[round].emplace_back(body.begin(), body.end());
+  if (round > decided_) early_flow_[round].push_back({member, {body.begin(), body.end()}});
+}
+
+void MessageTransport::take_bytes(Operation& op, int member, Bytes body) {
+  if (op.kind == Kind::exchange) {
+    take_part(op, member, body);
+  } else if (!op.flow.take(body)) {
+    op.failure = wrong_size(op, op.flow.from, op.flow.expected, op.flow.received + body.size());
+  }
 }
 
 bool MessageTransport::advance_flow(Operation& op) {
   if (!op.flowing || op.settled || failure_) return false;
+  if (op.kind == Kind::exchange) return advance_exchange(op);
   bool moved = false;
   while (op.flow.to >= 0 && network_->has_room(job_rank(op.flow.to))) {
     auto const piece = op.flow.next(chunk_bytes);
