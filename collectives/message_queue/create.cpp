@@ -56,6 +56,17 @@ std::vector<int> local_readers(Collective const& group, int writer) {
 
 }  // namespace
 
+/// A group of two for each reader that has no place in the ring: the loss of one is nothing to the others.
+void MessageQueue::State::link_remote_readers(Collective const& all, QueueOptions const& options,
+                                              std::vector<int> const& local) {
+  for (int reader = 0; reader < all.world_size(); ++reader) {
+    if (reader == options.writer_rank || std::find(local.begin(), local.end(), reader) != local.end()) continue;
+    auto pair = all.split({{options.writer_rank, reader}}, name + " to rank " + std::to_string(reader));
+    if (writing) far_out.push_back(std::make_unique<queue::RemoteWriter>(std::move(pair), reader, timeout));
+    if (all.rank() == reader) far_in = std::make_unique<queue::RemoteReader>(std::move(pair), options.chunk_bytes);
+  }
+}
+
 MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& options) {
   check_options(group, group.world_size(), options);
   auto state = State::in_group(group, options);
@@ -64,25 +75,27 @@ MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& o
   auto const readers = local_readers(group, options.writer_rank);
   auto const node = group.transport()->node_group();
   queue::Part making;
-  std::vector<std::byte> handle;
+  std::vector<std::byte> offer;
   if (state->writing && !readers.empty()) {
     making.run([&] {
       state->out = make_ring(*node, static_cast<int>(readers.size()), options);
       state->reader_ranks = readers;
-      handle = queue::write_handle(state->out->name());
+      offer = queue::write_offer(readers, queue::write_handle(state->out->name()));
     });
   }
-  auto const handles = queue::exchange(group, options, making, handle);
+  auto const offers = queue::exchange(group, options, making, offer);
+  auto const ring = queue::read_offer(offers[static_cast<std::size_t>(options.writer_rank)], group.world_size());
 
   queue::Part attaching;
-  if (!state->writing) {
+  auto const place = std::find(ring.readers.begin(), ring.readers.end(), group.rank()) - ring.readers.begin();
+  if (place < std::ssize(ring.readers)) {
     attaching.run([&] {
-      auto const place = std::find(readers.begin(), readers.end(), group.rank()) - readers.begin();
-      auto const name = queue::read_handle(handles[static_cast<std::size_t>(options.writer_rank)]);
+      auto const name = queue::read_handle(ring.handle);
       state->in = node::RingReader::attach(node->shared_domain(), name, static_cast<int>(place));
     });
   }
   static_cast<void>(queue::exchange(group, options, attaching, {}));
+  state->link_remote_readers(group, options, ring.readers);
   return MessageQueue(std::move(state));
 }
 
@@ -106,6 +119,7 @@ MessageQueue MessageQueue::create_writer(Collective const& group, int readers, Q
   state->warn_every = options.warn_every;
   state->rank = group.global_rank();
   state->writer_rank = group.global_rank();
+  state->chunks = options.chunks;
   state->out = make_ring(*node, readers, options);
   return MessageQueue(std::move(state));
 }

@@ -14,15 +14,16 @@ namespace crossrank {
 namespace {
 
 /// Takes the message when the scope ends, however it does: one that cannot be read does not come again.
+template <class State>
 class Taking {
  public:
-  explicit Taking(node::RingReader& ring) noexcept : ring_(ring) {}
-  ~Taking() { ring_.take(); }
+  explicit Taking(State& state) noexcept : state_(state) {}
+  ~Taking() { state_.take(); }
   Taking(Taking const&) = delete;
   Taking& operator=(Taking const&) = delete;
 
  private:
-  node::RingReader& ring_;
+  State& state_;
 };
 
 }  // namespace
@@ -39,8 +40,8 @@ std::string const& MessageQueue::name() const { return state("name").name; }
 std::uint64_t MessageQueue::messages() const {
   auto& its = state("messages");
   State::Turn const turn(its, "messages");
-  if (its.out) return its.out->messages();
-  return its.in ? its.in->messages() : its.unheard;
+  if (its.writing) return its.written;
+  return its.in ? its.in->messages() : its.far_in->messages();
 }
 
 std::vector<std::byte> MessageQueue::handle() const {
@@ -83,8 +84,8 @@ bool MessageQueue::read_bytes(std::function<void(std::span<std::byte const>)> co
   State::Turn const turn(its, "dequeue");
   its.require_reader("dequeue");
   if (!its.await_message("dequeue", wait)) return false;
-  Taking const taking(*its.in);
-  body(its.in->peek());
+  Taking const taking(its);
+  body(its.peek());
   return true;
 }
 
@@ -99,8 +100,8 @@ std::optional<Tensor> MessageQueue::dequeue_tensor(QueueWait const& wait) const 
   State::Turn const turn(its, "dequeue_tensor");
   its.require_reader("dequeue_tensor");
   if (!its.await_message("dequeue_tensor", wait)) return std::nullopt;
-  Taking const taking(*its.in);
-  return queue::read_tensor(its.in->peek(), its.in->keep());
+  Taking const taking(its);
+  return queue::read_tensor(its.peek(), its.keep());
 }
 
 std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) const {
@@ -108,8 +109,8 @@ std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) cons
   State::Turn const turn(its, "dequeue_dict");
   its.require_reader("dequeue_dict");
   if (!its.await_message("dequeue_dict", wait)) return std::nullopt;
-  Taking const taking(*its.in);
-  return queue::read_dict(its.in->peek(), its.in->keep());
+  Taking const taking(its);
+  return queue::read_dict(its.peek(), its.keep());
 }
 
 bool MessageQueue::wait_for(std::chrono::nanoseconds timeout) const {
@@ -128,9 +129,7 @@ void MessageQueue::cancel() const noexcept {
 void MessageQueue::close() const {
   auto& its = state("close");
   State::Turn const turn(its, "close");
-  its.closed = true;
-  if (its.out) its.out->close();
-  if (its.in) its.in->close();
+  its.close();
 }
 
 }  // namespace crossrank

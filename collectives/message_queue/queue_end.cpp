@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/message_queue/poll.hpp"
 #include "lib/core/log.hpp"
 #include "lib/node/rank_list.hpp"
+#include "lib/platform/deadline.hpp"
 
 /// How one end of a queue waits, and what it says when that was in vain.
 namespace crossrank {
@@ -34,6 +36,7 @@ std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective co
   state->rank = group.rank();
   state->world_size = group.world_size();
   state->writer_rank = options.writer_rank;
+  state->chunks = options.chunks;
   return state;
 }
 
@@ -84,39 +87,51 @@ int MessageQueue::State::rank_of_place(int place) const {
   return on_node < 0 ? -1 : static_cast<int>(out->domain().record(on_node).global_rank);
 }
 
-/// Adds the readers at these places to the error: who they are, how far they have come, how they are.
-void MessageQueue::State::blame(ErrorInfo& info, std::vector<int> const& places) const {
+/// Who they are, how far they have come, how they are.
+void MessageQueue::State::blame(ErrorInfo& info, std::vector<int> const& places,
+                                std::function<bool(queue::RemoteWriter const&)> const& is_meant) const {
+  auto const add = [&](int reader, std::uint64_t taken, std::string const& how) {
+    info.culprits.push_back(reader);
+    info.details.push_back("rank " + std::to_string(reader) + ": has taken " + std::to_string(taken) + " of " +
+                           std::to_string(written) + " messages, " + how);
+  };
   std::vector<int> nobody;
   for (int const place : places) {
     int const reader = rank_of_place(place);
+    int const on_node = out->rank_of(place);
     if (reader < 0) {
       nobody.push_back(place);
-      continue;
+    } else {
+      add(reader, out->taken_by(place), on_node < 0 ? "not attached" : out->domain().describe(on_node));
     }
-    info.culprits.push_back(reader);
-    int const on_node = out->rank_of(place);
-    info.details.push_back("rank " + std::to_string(reader) + ": has taken " + std::to_string(out->taken_by(place)) +
-                           " of " + std::to_string(out->messages()) + " messages, " +
-                           (on_node < 0 ? "not attached" : out->domain().describe(on_node)));
   }
+  for (auto const& far : far_out) {
+    if (is_meant(*far)) add(far->reader(), far->taken(), "on another node" + (far->lost() ? ": " + far->why() : ""));
+  }
+  std::sort(info.culprits.begin(), info.culprits.end());
   info.message = info.culprits.empty() ? "" : named(info.culprits) + " " + info.message;
   if (!nobody.empty())
     info.message +=
         (info.message.empty() ? "" : "; ") + std::string("nobody has attached as reader ") + node::compress(nobody);
 }
 
+void MessageQueue::State::blame_before(ErrorInfo& info, std::uint64_t number) const {
+  blame(info, out ? out->readers_before(number) : std::vector<int>{},
+        [number](auto const& far) { return !far.closed() && far.taken() < number; });
+}
+
 void MessageQueue::State::throw_lost_readers(char const* operation) {
   lost = true;
   auto info = error(operation, "died or went without closing the queue");
-  blame(info, out->lost_readers());
+  blame(info, out ? out->lost_readers() : std::vector<int>{}, [](auto const& far) { return far.lost(); });
   info.remedy = "the group goes on; make a new queue among those who are left";
   throw PeerLostError(std::move(info));
 }
 
 void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono::nanoseconds waited) const {
   auto info = error(operation, "took no message for " + seconds(waited));
-  auto const first_in_the_way = out->messages() + 1 - out->chunks();
-  blame(info, out->readers_before(first_in_the_way));
+  auto const first_in_the_way = written + 1 - chunks;
+  blame_before(info, first_in_the_way);
   info.expected = "message " + std::to_string(first_in_the_way) + " taken";
   info.remedy = "look at what the named ranks are doing, or give more time or chunks; the queue can go on";
   throw TimeoutError(std::move(info));
@@ -126,36 +141,96 @@ void MessageQueue::State::throw_cancelled(char const* operation) const {
   throw CancelledError(error(operation, "cancelled"));
 }
 
-void MessageQueue::State::require_readers(char const* operation) {
-  if (out->somebody_departed() || lost) {
-    if (!out->lost_readers().empty()) throw_lost_readers(operation);
+bool MessageQueue::State::has_room() {
+  if (out && !out->has_room()) return false;
+  for (auto const& far : far_out) {
+    far->advance();
+    if (!far->closed() && written - far->taken() >= chunks) return false;
   }
-  if (out->deserted()) throw PeerLostError(error(operation, "every reader has closed its end"));
+  return true;
+}
+
+bool MessageQueue::State::drained() {
+  if (out && !out->drained()) return false;
+  for (auto const& far : far_out) {
+    far->advance();
+    if (!far->closed() && far->taken() < written) return false;
+  }
+  return true;
+}
+
+bool MessageQueue::State::deserted() const {
+  return (!out || out->deserted()) &&
+         std::all_of(far_out.begin(), far_out.end(), [](auto& far) { return far->closed(); });
+}
+
+bool MessageQueue::State::has_lost_readers() const {
+  return (out && !out->lost_readers().empty()) ||
+         std::any_of(far_out.begin(), far_out.end(), [](auto& far) { return far->lost(); });
+}
+
+void MessageQueue::State::require_readers(char const* operation) {
+  bool looks = lost || !far_out.empty();
+  if (out && out->somebody_departed()) looks = true;
+  if (looks && has_lost_readers()) throw_lost_readers(operation);
+  if (deserted()) throw PeerLostError(error(operation, "every reader has closed its end"));
 }
 
 void MessageQueue::State::await_room(char const* operation, QueueWait const& wait) {
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
-  if (!out) return;
+  if (!out && far_out.empty()) return;
   require_readers(operation);
-  if (out->has_room()) return;
+  if (has_room()) return;
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
     auto info = error(operation, "took no message for " + seconds(waited));
-    blame(info, out->readers_before(out->messages() + 1 - out->chunks()));
+    blame_before(info, written + 1 - chunks);
     log_event(LogLevel::warning, "a queue waits for readers", {{"queue", name}, {"why", info.message}});
   };
-  auto const ended = out->wait([&] { return out->has_room(); }, [&] { return !out->lost_readers().empty(); }, limit);
+  auto const ended = this->wait([&] { return has_room(); }, [&] { return has_lost_readers(); }, limit);
   if (ended == WaitEnd::lost) throw_lost_readers(operation);
   if (ended == WaitEnd::cancelled) throw_cancelled(operation);
   if (ended == WaitEnd::timeout) throw_slow_readers(operation, limit.timeout);
-  if (out->deserted()) throw PeerLostError(error(operation, "every reader has closed its end"));
+  if (deserted()) throw PeerLostError(error(operation, "every reader has closed its end"));
 }
 
 void MessageQueue::State::put(node::MessageParts parts) {
-  if (out) {
-    out->put(parts);
-  } else {
-    ++unheard;
+  if (out) out->put(parts);
+  ++written;
+  if (far_out.empty()) return;
+  auto const message = std::make_shared<std::vector<std::byte>>();
+  for (auto const part : parts) message->insert(message->end(), part.begin(), part.end());
+  for (auto const& far : far_out) far->put(written, message);
+}
+
+void MessageQueue::State::close() noexcept {
+  closed = true;
+  if (out) out->close();
+  if (in) in->close();
+  if (far_in) far_in->close();
+  for (auto const& far : far_out) far->end(written);
+}
+
+template <class Done, class Lost>
+WaitEnd MessageQueue::State::wait(Done done, Lost has_lost, node::RingWait const& limits) {
+  if (!far_out.empty() || far_in) return poll(done, has_lost, limits);
+  return out ? out->wait(done, has_lost, limits) : in->wait(done, has_lost, limits);
+}
+
+/// What comes from another node rings no bell here.
+WaitEnd MessageQueue::State::poll(std::function<bool()> const& done, std::function<bool()> const& has_lost,
+                                  node::RingWait const& limits) const {
+  platform::Deadline deadline(limits.timeout);
+  auto next_warning = limits.warn_every;
+  for (queue::Poll poll;; poll.pause()) {
+    if (done()) return WaitEnd::ready;
+    if (cancelled.load(std::memory_order_acquire) || limits.stop.stop_requested()) return WaitEnd::cancelled;
+    if (has_lost()) return done() ? WaitEnd::ready : WaitEnd::lost;
+    deadline.tick();
+    if (deadline.expired()) return WaitEnd::timeout;
+    if (deadline.idle() < next_warning) continue;
+    next_warning = deadline.idle() + limits.warn_every;
+    limits.warn(deadline.idle());
   }
 }
 
@@ -168,9 +243,10 @@ void MessageQueue::State::throw_no_message(char const* operation, WaitEnd ended,
                                              ", died or went without closing the queue"
                                        : "no message came for " + seconds(waited));
   info.culprits = {writer_rank};
-  info.details.push_back("rank " + std::to_string(writer_rank) +
-                         ", the writer: " + in->domain().describe(in->writer_rank()));
-  info.details.push_back("read so far: " + std::to_string(in->messages()) + " messages");
+  auto const how =
+      in ? in->domain().describe(in->writer_rank()) : "on another node" + (is_lost ? ": " + far_in->why() : "");
+  info.details.push_back("rank " + std::to_string(writer_rank) + ", the writer: " + how);
+  info.details.push_back("read so far: " + std::to_string(in ? in->messages() : far_in->messages()) + " messages");
   if (is_lost) throw PeerLostError(std::move(info));
   info.remedy = "wait longer, or for ever with QueueWait::forever; the queue can go on";
   throw TimeoutError(std::move(info));
@@ -178,30 +254,28 @@ void MessageQueue::State::throw_no_message(char const* operation, WaitEnd ended,
 
 bool MessageQueue::State::await_message(char const* operation, QueueWait const& wait) {
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
-  if (in->has_message()) return true;
+  if (has_message()) return true;
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
     log_event(LogLevel::warning, "a queue waits for its writer",
               {{"queue", name}, {"writer", std::to_string(writer_rank)}, {"waited", seconds(waited)}});
   };
-  auto const ended =
-      in->wait([&] { return in->has_message() || in->at_end(); }, [&] { return in->writer_lost(); }, limit);
+  auto const ended = this->wait([&] { return has_message_or_end(); }, [&] { return writer_lost(); }, limit);
   if (ended == WaitEnd::cancelled) throw_cancelled(operation);
   if (ended != WaitEnd::ready) throw_no_message(operation, ended, limit.timeout);
-  return in->has_message();
+  return has_message();
 }
 
 bool MessageQueue::State::await_quietly(std::chrono::nanoseconds limit) {
   char const* const operation = "wait_for";
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
-  node::RingWait const wait{.timeout = limit};
+  node::RingWait const limits{.timeout = limit};
   auto ended = WaitEnd::ready;
-  if (in && !closed) {
-    ended = in->wait([&] { return in->has_message() || in->at_end(); }, [&] { return in->writer_lost(); }, wait);
+  if (!writing && !closed) {
+    ended = wait([&] { return has_message_or_end(); }, [&] { return writer_lost(); }, limits);
     if (ended == WaitEnd::lost) throw_no_message(operation, ended, limit);
-  } else if (out) {
-    ended = out->wait([&] { return closed ? out->drained() : out->has_room(); },
-                      [&] { return !out->lost_readers().empty(); }, wait);
+  } else if (out || !far_out.empty()) {
+    ended = wait([&] { return closed ? drained() : has_room(); }, [&] { return has_lost_readers(); }, limits);
     if (ended == WaitEnd::lost) throw_lost_readers(operation);
   }
   if (ended == WaitEnd::cancelled) throw_cancelled(operation);

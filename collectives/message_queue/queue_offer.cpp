@@ -19,7 +19,7 @@ struct Offer {
   std::uint64_t failed = 0;
 };
 
-std::vector<std::byte> write_offer(Offer const& offer, std::span<std::byte const> rest) {
+std::vector<std::byte> put_ahead(Offer const& offer, std::span<std::byte const> rest) {
   auto const head = std::as_bytes(std::span(&offer, 1));
   std::vector<std::byte> bytes(head.begin(), head.end());
   bytes.insert(bytes.end(), rest.begin(), rest.end());
@@ -83,7 +83,7 @@ std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptio
                     .chunks = options.chunks,
                     .failed = part.failed() ? 1U : 0U};
   auto const text = std::as_bytes(std::span(part.text().data(), part.text().size()));
-  auto all = group.all_gatherv(write_offer(offer, part.failed() ? text : mine));
+  auto all = group.all_gatherv(put_ahead(offer, part.failed() ? text : mine));
   part.rethrow();
   for (int rank = 0; rank < group.world_size(); ++rank) {
     auto const& bytes = all[static_cast<std::size_t>(rank)];
@@ -93,6 +93,36 @@ std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptio
   for (auto& bytes : all)
     bytes.erase(bytes.begin(), bytes.begin() + std::min<std::ptrdiff_t>(sizeof(Offer), std::ssize(bytes)));
   return all;
+}
+
+std::vector<std::byte> write_offer(std::vector<int> const& readers, std::vector<std::byte> const& handle) {
+  auto const count = static_cast<std::uint64_t>(readers.size());
+  auto const head = std::as_bytes(std::span(&count, 1));
+  std::vector<std::byte> bytes(head.begin(), head.end());
+  auto const ranks = std::as_bytes(std::span(readers));
+  bytes.insert(bytes.end(), ranks.begin(), ranks.end());
+  bytes.insert(bytes.end(), handle.begin(), handle.end());
+  return bytes;
+}
+
+RingOffer read_offer(std::span<std::byte const> bytes, int world_size) {
+  RingOffer offer;
+  if (bytes.empty()) return offer;
+  std::uint64_t count = 0;
+  std::memcpy(&count, bytes.data(), std::min(bytes.size(), sizeof count));
+  auto const rest = bytes.subspan(std::min(bytes.size(), sizeof count));
+  bool sound = count < static_cast<std::uint64_t>(world_size) && count * sizeof(int) <= rest.size();
+  if (sound) {
+    offer.readers.resize(static_cast<std::size_t>(count));
+    std::memcpy(offer.readers.data(), rest.data(), offer.readers.size() * sizeof(int));
+    sound = std::all_of(offer.readers.begin(), offer.readers.end(), [&](int r) { return r >= 0 && r < world_size; });
+  }
+  if (!sound)
+    throw FormatError(
+        {.operation = create, .message = "the writer says nothing sensible of its ring", .section = "offer"});
+  auto const handle = rest.subspan(offer.readers.size() * sizeof(int));
+  offer.handle.assign(handle.begin(), handle.end());
+  return offer;
 }
 
 }  // namespace crossrank::queue

@@ -34,6 +34,15 @@ class Part {
   std::string text_{};
 };
 
+/// What the writer says of its ring: who has a place in it, and its handle. Nothing: there is no ring.
+struct RingOffer {
+  std::vector<int> readers{};  ///< in the order of their places
+  std::vector<std::byte> handle{};
+};
+[[nodiscard]] std::vector<std::byte> write_offer(std::vector<int> const& readers, std::vector<std::byte> const& handle);
+/// `FormatError` for bytes that `write_offer` has not made, or ranks beyond `world_size`.
+[[nodiscard]] RingOffer read_offer(std::span<std::byte const> bytes, int world_size);
+
 /// Collective: what each rank has to give for the queue, in rank order. Throws again what this rank's part has thrown;
 /// `RemoteError` where another rank's has, `MismatchError` where the options differ.
 [[nodiscard]] std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptions const& options,

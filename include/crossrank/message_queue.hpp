@@ -40,11 +40,12 @@ struct QueueWait {
 
 /// One end of a queue: one rank writes, every reader sees every message, in order.
 ///
-/// Writer and readers stand on one node. Messages go through the writer's shared memory, copied once in and read in
-/// place or copied once out; a tensor too long for a chunk is not copied out at all. The writer is never more than
-/// `chunks` messages ahead of any reader. A timeout, a
-/// cancel or a lost peer ends the call and leaves the group that the queue was made of alone. A handle, cheap to copy,
-/// all copies name the same end; two calls on one end at the same time are a `UsageError`, but for `cancel`.
+/// On the writer's node messages go through its shared memory, copied once in and read in place or copied once out; a
+/// tensor too long for a chunk is not copied out at all, and who waits sleeps until it is woken. To readers on other
+/// nodes they go by a group of the two, one copy at the writer for all of them, with an answer for each; they wait by
+/// looking now and then. The writer is never more than `chunks` messages ahead of any reader. A timeout, a cancel or a
+/// lost peer ends the call and leaves the group that the queue was made of alone. A handle, cheap to copy, all copies
+/// name the same end; two calls on one end at the same time are a `UsageError`, but for `cancel`.
 ///
 /// Waits end with `TimeoutError`, which names the readers that are behind, `PeerLostError` when the other side has
 /// died or gone without `close`, and `CancelledError`. Follows vLLM's shared-memory message queue.
@@ -53,7 +54,8 @@ class CROSSRANK_EXPORT MessageQueue {
   /// No queue. Every member but `connected()` is a `UsageError`.
   MessageQueue() noexcept = default;
 
-  /// Makes a queue from `writer_rank` to all other ranks of the group. Collective; two meetings.
+  /// Makes a queue from `writer_rank` to all other ranks of the group. Collective; two meetings, and one for each
+  /// reader on another node than the writer.
   /// `chunks * chunk_bytes` are reserved at once: `IoError` on the writer and `RemoteError`
   /// elsewhere when they cannot be. `MismatchError` when the options differ.
   [[nodiscard]] static MessageQueue create(Collective const& group, QueueOptions const& options = {});
@@ -110,7 +112,8 @@ class CROSSRANK_EXPORT MessageQueue {
   /// Ends this end's present call and all later ones with `CancelledError`. Any thread; never throws.
   void cancel() const noexcept;
   /// Writer: no message will follow; readers read what is there. Reader: wants no more, and is not waited for again.
-  /// Idempotent. An end whose last handle goes without it is lost, and the other side is told.
+  /// Idempotent. An end whose last handle goes without it is lost, and the other side is told. After it the last handle
+  /// of a writer waits until readers on other nodes have all, at most for the group's timeout.
   void close() const;
 
  private:

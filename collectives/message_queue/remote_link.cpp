@@ -1,0 +1,61 @@
+#include "collectives/message_queue/remote_link.hpp"
+
+#include <exception>
+
+namespace crossrank::queue {
+
+void RemoteLink::lose(char const* why) noexcept {
+  if (lost_) return;
+  lost_ = true;
+  why_ = why;
+}
+
+void RemoteLink::send(std::span<std::byte const> bytes, std::shared_ptr<void const> owner, std::uint32_t tag) noexcept {
+  if (lost_ || dropped_) return;
+  try {
+    sends_.push_back(transport().post_send({.bytes = bytes, .owner = std::move(owner)}, peer_, tag));
+  } catch (std::exception const& e) {
+    lose(e.what());
+  }
+}
+
+void RemoteLink::receive(std::span<std::byte> into, std::uint32_t tag) noexcept {
+  if (lost_ || dropped_) return;
+  try {
+    receiving_ = transport().post_recv({.bytes = into, .owner = nullptr}, peer_, tag);
+  } catch (std::exception const& e) {
+    lose(e.what());
+  }
+}
+
+bool RemoteLink::advance() noexcept {
+  if (dropped_ || lost_) return false;
+  try {
+    // What has come counts, also when the other side has gone since.
+    if (receiving_ && transport().test(*receiving_)) {
+      receiving_.reset();
+      return true;
+    }
+    while (!sends_.empty() && transport().test(sends_.front())) sends_.erase(sends_.begin());
+  } catch (std::exception const& e) {
+    lose(e.what());
+  }
+  return false;
+}
+
+void RemoteLink::drop() noexcept {
+  if (dropped_) return;
+  dropped_ = true;
+  if (!pair_.connected()) return;
+  try {
+    for (auto const ticket : sends_) transport().cancel(ticket);
+    if (receiving_) transport().cancel(*receiving_);
+  } catch (std::exception const& e) {
+    lose(e.what());
+  }
+  sends_.clear();
+  receiving_.reset();
+  pair_ = Collective();
+}
+
+}  // namespace crossrank::queue

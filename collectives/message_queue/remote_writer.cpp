@@ -1,0 +1,62 @@
+#include "collectives/message_queue/remote_writer.hpp"
+
+#include <algorithm>
+
+#include "collectives/message_queue/poll.hpp"
+#include "collectives/object_wire.hpp"
+#include "lib/platform/deadline.hpp"
+
+namespace crossrank::queue {
+namespace {
+
+void send_head(RemoteLink& link, RemoteHead const& head) {
+  auto const kept = std::make_shared<RemoteHead const>(head);
+  link.send(std::as_bytes(std::span(kept.get(), 1)), kept, remote_head_tag);
+}
+
+}  // namespace
+
+RemoteWriter::RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds patience)
+    : link_(std::move(pair), 1), reader_(reader), patience_(patience) {
+  link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
+}
+
+/// What was written before the end is the reader's: it waits for the answer to the end, as nobody else keeps the bytes.
+RemoteWriter::~RemoteWriter() {
+  platform::Deadline deadline(patience_);
+  Poll poll;
+  while (end_ != 0 && !has_all() && !closed_ && !link_.lost() && !deadline.expired()) {
+    advance();
+    poll.pause();
+    deadline.tick();
+  }
+}
+
+void RemoteWriter::put(std::uint64_t number, RemoteMessage const& message) noexcept {
+  if (closed_) return;
+  RemoteHead head{.number = number, .bytes = message->size()};
+  bool const inlined = message->size() <= RemoteHead::most_inlined;
+  if (inlined) std::copy(message->begin(), message->end(), head.inlined.begin());
+  send_head(link_, head);
+  if (inlined) return;
+  std::span<std::byte const> const bytes(*message);
+  for (std::size_t at = 0; at < bytes.size(); at += largest_piece)
+    link_.send(bytes.subspan(at, std::min(largest_piece, bytes.size() - at)), message, remote_body_tag);
+}
+
+void RemoteWriter::end(std::uint64_t messages) noexcept {
+  if (closed_ || end_ != 0) return;
+  end_ = messages + 1;
+  send_head(link_, {.number = end_, .kind = RemoteHead::Kind::end});
+}
+
+void RemoteWriter::advance() noexcept {
+  while (link_.advance()) {
+    taken_ = std::max(taken_, ack_.taken);
+    closed_ = closed_ || ack_.closed != 0;
+    if (closed_ || has_all()) return link_.drop();
+    link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
+  }
+}
+
+}  // namespace crossrank::queue

@@ -1,0 +1,50 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/message_queue/remote_link.hpp"
+
+namespace crossrank::queue {
+
+/// A message on its way to readers on other nodes: one copy for all of them, kept until it has left for each.
+using RemoteMessage = std::shared_ptr<std::vector<std::byte> const>;
+
+/// The writer's side of one reader on another node.
+class RemoteWriter {
+ public:
+  /// `reader`: its rank in the queue's group. `patience`: how long the end waits for it when the writer goes.
+  RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds patience);
+  ~RemoteWriter();
+  RemoteWriter(RemoteWriter const&) = delete;
+  RemoteWriter& operator=(RemoteWriter const&) = delete;
+
+  [[nodiscard]] int reader() const noexcept { return reader_; }
+  void put(std::uint64_t number, RemoteMessage const& message) noexcept;
+  /// No message follows `messages`.
+  void end(std::uint64_t messages) noexcept;
+  /// Takes in what the reader has answered.
+  void advance() noexcept;
+  /// Messages that it has taken, as far as it has said.
+  [[nodiscard]] std::uint64_t taken() const noexcept { return taken_; }
+  /// Whether it wants no more.
+  [[nodiscard]] bool closed() const noexcept { return closed_; }
+  [[nodiscard]] bool lost() const noexcept { return !closed_ && !has_all() && link_.lost(); }
+  [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }
+
+ private:
+  /// It knows that there is nothing more.
+  [[nodiscard]] bool has_all() const noexcept { return end_ != 0 && taken_ >= end_; }
+
+  RemoteLink link_;
+  int reader_;
+  std::chrono::nanoseconds patience_;
+  RemoteAck ack_{};
+  std::uint64_t taken_ = 0;
+  std::uint64_t end_ = 0;  ///< the number of the end, once it has been sent
+  bool closed_ = false;
+};
+
+}  // namespace crossrank::queue
