@@ -67,7 +67,7 @@ WaitEnd RingEnd::wait_asleep(std::function<bool()> const& done, std::function<bo
     }
     return true;
   };
-  steps::sleep_until(bell, look, [&](std::uint32_t seen) {
+  steps::sleep_on(bell, look, [&](std::uint32_t seen) {
     count(counters().futex_waits);
     platform::system().futex_wait(reinterpret_cast<std::uint32_t const*>(&bell), seen,
                                   std::min(deadline.next_wait(), limits.look_every));

@@ -56,7 +56,7 @@ void deliver(Word& word, std::uint64_t number, Ring&& ring) {
 /// Sleeps until `look` says that there is no need to, which it does after each announcement; `sleep` gets the value to
 /// sleep on.
 template <class Word, class Look, class Sleep>
-void sleep_until(Word& bell, Look&& look, Sleep&& sleep) {
+void sleep_on(Word& bell, Look&& look, Sleep&& sleep) {
   for (;;) {
     auto const seen = announce_sleep(bell);
     if (look()) break;

@@ -35,7 +35,7 @@ void RingProgram::wait(Word& bell, std::function<bool()> const& done) {
     steps::announce_awake(bell);
     return;
   }
-  steps::sleep_until(bell, done, [&](std::uint32_t seen) { bell.sleep(seen); });
+  steps::sleep_on(bell, done, [&](std::uint32_t seen) { bell.sleep(seen); });
 }
 
 std::uint64_t RingProgram::slowest(std::uint64_t published) {
