@@ -9,7 +9,9 @@ namespace crossrank {
 
 std::shared_ptr<spi::Transport> node_transport(node::NodeOptions const& on_node, std::string name,
                                                std::vector<int> global_ranks, spi::Patience const& patience) {
-  auto group = node::Group::of_node(node::NodeDomain::join(on_node), std::move(name));
+  auto options = on_node;
+  options.group_name = name;
+  auto group = node::Group::of_node(node::NodeDomain::join(options), std::move(name));
   return std::make_shared<shm::ShmTransport>(std::move(group), std::move(global_ranks), patience);
 }
 

@@ -61,9 +61,6 @@ class Planner::Arguments {
   Arguments& op(ReduceOp value) {
     return add(static_cast<std::uint64_t>(value), [&] { return std::string(op_name(value)); });
   }
-  Arguments& bytes(std::size_t value) {
-    return add(value, [&] { return std::to_string(value) + " bytes"; });
-  }
   void into(Call& call, Verb verb) const {
     call.signature = {verb, check_ == Check::off ? 0 : digest_.value()};
     if (check_ == Check::collective) call.text = std::string(spi::to_string(verb)) + text_;
@@ -183,7 +180,8 @@ Call Planner::broadcast(Tensor& tensor, Root root) const {
 Call Planner::all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp op) const {
   static_cast<void>(algorithms::reducer({dtype, op}, "all_reduce"));  // refuses what makes no sense
   Call call{.in = {.bytes = values}, .out = {.bytes = values}, .reduction = {dtype, op}};
-  Arguments(check_).dtype(dtype).op(op).bytes(values.size()).into(call, Verb::all_reduce);
+  auto const count = static_cast<std::int64_t>(values.size() * 8 / bits_of(dtype));
+  Arguments(check_).dtype(dtype).op(op).shape({count}).into(call, Verb::all_reduce);
   return call;
 }
 
@@ -192,6 +190,7 @@ Call Planner::all_reduce(Tensor& tensor, ReduceOp op) const {
   auto call = all_reduce(tensor.mutable_bytes(), tensor.dtype(), op);
   call.in.owner = tensor.storage();
   call.out.owner = tensor.storage();
+  Arguments(check_).dtype(tensor.dtype()).op(op).shape(tensor.shape()).into(call, Verb::all_reduce);
   return call;
 }
 

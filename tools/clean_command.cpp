@@ -1,5 +1,6 @@
 #include "tools/clean_command.hpp"
 
+#include <cerrno>
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
@@ -7,10 +8,15 @@
 #include <string>
 #include <vector>
 
+#include <sys/file.h>
+
 #include <CLI/CLI.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/node/flight_file.hpp"
 #include "lib/node/names.hpp"
+#include "lib/platform/directory.hpp"
+#include "lib/platform/system.hpp"
 #include "workspace/clean_workspace.hpp"
 
 namespace crossrank::tools {
@@ -39,12 +45,33 @@ void clean_directory(std::string const& directory, workspace::CleanOptions optio
   }
 }
 
+/// Records of jobs of which no rank lives: each rank of one holds its lock.
+void clean_flight_records(std::string const& path, workspace::CleanOptions options, CleanTotal& total) {
+  auto const directory = platform::Directory::open(path, "crossrank clean");
+  for (auto const& name : directory.names("crossrank clean")) {
+    if (!node::is_flight_file_name(name)) continue;
+    auto const fd = directory.open_file(name, "crossrank clean");
+    if (!fd) continue;
+    bool const is_held = platform::system().flock(fd->get(), LOCK_EX | LOCK_NB) != 0;
+    if (is_held && (errno == EWOULDBLOCK || !options.force)) {
+      std::printf("kept %s/%s: %s\n", path.c_str(), name.c_str(),
+                  errno == EWOULDBLOCK ? "its job is running" : "this file system has no locks that would tell");
+      continue;
+    }
+    if (!options.dry_run) (void)directory.remove(name, "crossrank clean");
+    std::printf("%s %s/%s, a flight record\n", options.dry_run ? "would remove" : "removed", path.c_str(),
+                name.c_str());
+    ++total.files;
+  }
+}
+
 int clean(CleanRequest const& request) {
   CleanTotal total;
   int code = 0;
   for (auto const& directory : request.directories) {
     try {
       clean_directory(directory, request.options, total);
+      clean_flight_records(directory, request.options, total);
     } catch (Error const& error) {
       std::fprintf(stderr, "crossrank clean: %s\n", error.what());
       code = 1;
@@ -72,11 +99,9 @@ void add_clean_command(CLI::App& app, int& exit_code) {
   command->add_flag("--force", request->options.force,
                     "Also files whose file system has no locks: only when all jobs have ended");
   command->footer(
-      "Removes state files and temporaries whose writer is dead from the directories, and this user's shared memory "
-      "of\n"
-      "dead jobs from this machine. Files of running jobs and files of others stay. Exit code: 0, or 1 when a "
-      "directory\n"
-      "could not be read.");
+      "Removes state files, temporaries and flight records whose writers are dead from the directories, and this user's\n"
+      "shared memory of dead jobs from this machine. Files of running jobs and files of others stay. Exit code: 0, or 1\n"
+      "when a directory could not be read.");
   command->callback([request, &exit_code] { exit_code = clean(*request); });
 }
 

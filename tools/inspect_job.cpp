@@ -88,6 +88,11 @@ std::string group_name(std::string const& name, std::uint32_t block) {
 
 char const* ago(JobView const& job) { return job.running ? " ago" : " before the end"; }
 
+bool is_message(OperationView const& operation) {
+  auto const verb = operation.verb;
+  return operation.peer || verb == spi::Verb::enqueue || verb == spi::Verb::dequeue;
+}
+
 void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
   std::printf("  %-7s rank %d", to_string(rank.life), rank.rank);
   if (rank.life == RankLife::absent) {
@@ -95,8 +100,8 @@ void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
     return;
   }
   bool const ended = rank.life == RankLife::dead || rank.life == RankLife::left;
-  std::printf("   pid %d, %s%s%s", rank.pid, ended ? "since " : "last progress ", seconds(rank.since).c_str(),
-              ended && job.running ? "" : ago(job));
+  std::printf("   pid %d, %s%s%s", rank.pid, ended ? "ended " : "last progress ", seconds(rank.since).c_str(),
+              ago(job));
   if (rank.in_user_code) std::printf(", in the caller's code");
   if (!rank.waits_for.empty()) std::printf(", waits for %s", named(rank.waits_for).c_str());
   if (!rank.last_words.empty()) std::printf(": %s", printable(rank.last_words).c_str());
@@ -106,9 +111,9 @@ void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
     auto const& operation = rank.operations[i];
     std::printf("            %-7s %s", to_string(operation.state), spi::to_string(operation.verb));
     if (operation.peer) std::printf(" %s rank %d", operation.verb == spi::Verb::send ? "to" : "from", *operation.peer);
-    std::printf(" round %" PRIu64 " in %s, %" PRIu64 " bytes, %s%s\n", operation.round,
-                group_name(operation.group, operation.block).c_str(), operation.bytes, seconds(operation.age).c_str(),
-                ago(job));
+    std::printf(" %s %" PRIu64 " in %s, %" PRIu64 " bytes, %s%s\n", is_message(operation) ? "number" : "round",
+                operation.round, group_name(operation.group, operation.block).c_str(), operation.bytes,
+                seconds(operation.age).c_str(), ago(job));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct NodeOptions {
   std::chrono::milliseconds timeout{120'000};  ///< for all of them to come
   std::optional<std::uint64_t> cap_bytes{};    ///< most memory for all arenas together; half of what there is
   bool threads = false;                        ///< the ranks are threads of this process
+  std::string group_name{"node"};              ///< of the group of them all, for people
 };
 
 /// The memory of a node, mapped into this process.

@@ -143,7 +143,7 @@ void NodeDomain::attach(Attachment attachment) {
     // The group of all ranks is the first block: nobody makes another before all are ready.
     std::vector<int> all(static_cast<std::size_t>(options_.ranks));
     std::iota(all.begin(), all.end(), 0);
-    static_cast<void>(blocks_->make(all, "node", {}));
+    static_cast<void>(blocks_->make(all, options_.group_name, {}));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include "lib/node/layout.hpp"
@@ -28,6 +29,8 @@ platform::Fd make_flight_file(std::filesystem::path const& path, std::size_t byt
     platform::throw_io("make a flight record", path.string(), ENAMETOOLONG, remedy);
   platform::Fd fd(system().openat(AT_FDCWD, path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) platform::throw_io("make a flight record", path.string(), errno, remedy);
+  // Where a file system has no locks nobody can tell whether the job lives, and `crossrank clean` leaves it alone.
+  static_cast<void>(system().flock(fd.get(), LOCK_SH | LOCK_NB));
   if (system().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     platform::throw_io("make a flight record", path.string(), errno, remedy);
   return fd;

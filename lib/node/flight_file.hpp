@@ -13,7 +13,8 @@
 /// leaves in order removes it, unless something has failed.
 namespace crossrank::node {
 
-/// Makes the file, empty, of `bytes` virtual size, for this user only. `IoError` when the directory refuses it.
+/// Makes the file, empty, of `bytes` virtual size, for this user only, and holds a shared lock on it: every rank that
+/// is given the descriptor holds it too, as long as it lives. `IoError` when the directory refuses it.
 [[nodiscard]] platform::Fd make_flight_file(std::filesystem::path const& path, std::size_t bytes);
 
 /// "<directory>/crossrank.<job>.<nonce>.flight"; characters that do not belong into names become '_'.

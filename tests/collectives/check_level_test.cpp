@@ -1,6 +1,7 @@
 // `Check::collective`: ranks that are about to call different things are told so, all of them, before any data moves.
 #include <algorithm>
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,8 @@ struct Disagreement {
   char const* theirs;  ///< that of the others
 };
 
+void PrintTo(Disagreement const& one, std::ostream* out) { *out << one.name; }
+
 std::vector<Disagreement> disagreements() {
   auto const in_turn = [](Call first, Call second) {
     return [=](Collective const& group) {
@@ -79,13 +82,11 @@ std::vector<Disagreement> disagreements() {
        "broadcast root 1 I32 [400001]"},
       {"dtype", broadcast({4}, 1), broadcast({4}, 1, Dtype::f32), "broadcast root 1 I32 [4]",
        "broadcast root 1 F32 [4]"},
-      {"op", all_reduce(ReduceOp::sum), all_reduce(ReduceOp::max), "all_reduce I32 sum 16 bytes",
-       "all_reduce I32 max 16 bytes"},
+      {"op", all_reduce(ReduceOp::sum), all_reduce(ReduceOp::max), "all_reduce I32 sum [4]", "all_reduce I32 max [4]"},
       {"rows", gather_rows({1, 2, 3}), gather_rows({1, 3, 2}), "all_gatherv I32 rows of [1, 2] parts 1+2+3",
        "all_gatherv I32 rows of [3, 2] parts 1+3+2"},
       {"order", in_turn(broadcast({4}, 1), all_reduce(ReduceOp::sum)),
-       in_turn(all_reduce(ReduceOp::sum), broadcast({4}, 1)), "broadcast root 1 I32 [4]",
-       "all_reduce I32 sum 16 bytes"},
+       in_turn(all_reduce(ReduceOp::sum), broadcast({4}, 1)), "broadcast root 1 I32 [4]", "all_reduce I32 sum [4]"},
       {"non_blocking",
        [](Collective const& group) {
          auto tensor = tensor_of({4});

@@ -2,6 +2,7 @@
 // its deadline and a second, in the same words, who it was, where, and in which round of what.
 #include <array>
 #include <csignal>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -38,6 +39,8 @@ struct VerbCase {
   void (*call)(Collective& world, std::int64_t rows);  ///< `rows` is a multiple of the number of ranks
   Steps steps = Steps::one;                            ///< meetings of the call when there are many rows
 };
+
+void PrintTo(VerbCase const& verb, std::ostream* out) { *out << verb.name; }
 
 Tensor rows_of(std::int64_t rows) { return Tensor::zeros({rows}, Dtype::i32); }
 Tensor at_root(Collective const& world, std::int64_t rows) { return world.rank() == 0 ? rows_of(rows) : Tensor(); }
@@ -239,6 +242,32 @@ void expect_told(VerbCase const& verb, JobOutcome const& job, std::vector<int> c
 JobOutcome run(VerbCase const& verb, char const* fault) {
   return test::run_ranks(ranks, "lose_a_rank_in_a_verb",
                          {.arguments = {verb.name, fault, std::to_string(test::long_timeout.count())}});
+}
+
+/// Rank 0 prints the long form of what it is told.
+CROSSRANK_RANK_SCENARIO(report_a_death) {
+  auto const world = connect(test::fault_options());
+  world.barrier();
+  if (self.rank == victim) ::kill(::getpid(), SIGKILL);
+  try {
+    world.barrier();
+  } catch (PeerLostError const& e) {
+    if (self.rank == 0) self.say(e.report());
+  }
+  return 0;
+}
+
+TEST(FaultsReport, says_who_was_lost_where_and_who_arrived) {
+  auto const job = test::run_ranks(ranks, "report_a_death");
+  auto const& report = job.ranks.at(0).out;
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), 63);
+  EXPECT_THAT(report, HasSubstr("rank 1: died"));
+  EXPECT_THAT(report, HasSubstr(std::string("host ") + host.data()));
+  EXPECT_THAT(report, HasSubstr("last in barrier round 1"));
+  EXPECT_THAT(report, HasSubstr("arrived at round 2: 0"));
+  EXPECT_THAT(report, HasSubstr("decided by rank "));
+  EXPECT_THAT(report, HasSubstr("all ranks of the group got this verdict"));
 }
 
 class EveryVerb : public testing::TestWithParam<VerbCase> {};
