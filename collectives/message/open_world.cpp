@@ -1,5 +1,6 @@
 #include <crossrank/spi/wire.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -14,9 +15,13 @@
 #include "lib/codec/checksum.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/platform/host.hpp"
+#include "lib/platform/system.hpp"
 
 namespace crossrank::spi {
 namespace {
+
+constexpr auto first_pause = std::chrono::microseconds(20);
+constexpr auto longest_pause = std::chrono::milliseconds(5);
 
 /// What a rank says of itself when it joins; fixed, so that one small round carries all of them.
 struct Greeting {
@@ -44,6 +49,17 @@ std::shared_ptr<message::Network> make_network(std::unique_ptr<Wire> wire) {
   auto network = std::make_shared<message::Network>(std::move(wire));
   network->start();
   return network;
+}
+
+bool poll_until(std::function<bool()> const& done, std::chrono::milliseconds limit) {
+  auto& system = platform::system();
+  std::chrono::nanoseconds pause = first_pause;
+  for (auto const start = system.now(); !done();) {
+    if (system.now() - start >= limit) return false;
+    system.sleep(pause);
+    pause = std::min<std::chrono::nanoseconds>(pause * 2, longest_pause);
+  }
+  return true;
 }
 
 void stop_network(message::Network& network, std::chrono::milliseconds limit) noexcept { network.stop(limit); }

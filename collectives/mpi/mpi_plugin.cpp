@@ -13,7 +13,7 @@ namespace {
 
 std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
   auto& process = Process::instance();
-  process.need_mpi();
+  process.need_mpi(request.connect_timeout);
   int rank = 0;
   int ranks = 0;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
@@ -28,7 +28,8 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
          .group_usable = false});
   }
   return spi::open_world(
-      process.world(), {.job = request.job, .patience = request.patience, .connect_timeout = request.connect_timeout});
+      process.world(request.connect_timeout),
+      {.job = request.job, .patience = request.patience, .connect_timeout = request.connect_timeout});
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& options) {
   }
   spi::Patience const patience{.timeout = options.timeout, .user_limit = options.user_limit};
   auto world =
-      spi::open_world(process.open(communicator),
+      spi::open_world(process.open(communicator, options.connect_timeout),
                       {.job = "communicator", .patience = patience, .connect_timeout = options.connect_timeout});
   if (options.backend != "mpi") {
     world = spi::add_node_memory(

@@ -1,7 +1,10 @@
 #include "collectives/mpi/mpi_process.hpp"
 
-#include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <deque>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -11,6 +14,14 @@ namespace {
 
 constexpr auto time_to_send_the_rest = std::chrono::seconds(1);
 
+[[noreturn]] void fail_to_come(char const* operation, char const* where, std::chrono::milliseconds limit) {
+  throw TimeoutError(
+      {.operation = operation,
+       .message = std::string("not all ranks came to ") + where + " within " + std::to_string(limit.count()) + " ms",
+       .remedy = "look for ranks that do not call it or are late, or raise the connect timeout",
+       .group_usable = false});
+}
+
 }  // namespace
 
 Process& Process::instance() {
@@ -18,7 +29,7 @@ Process& Process::instance() {
   return *process;
 }
 
-void Process::need_mpi() {
+void Process::need_mpi(std::chrono::milliseconds limit) {
   std::lock_guard const lock(mutex_);
   int initialised = 0;
   check(MPI_Initialized(&initialised), "MPI_Initialized");
@@ -26,10 +37,36 @@ void Process::need_mpi() {
     require_mpi("connect");
     return;
   }
-  int provided = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  start(limit);
   initialised_here_ = true;
   std::atexit([] { on_exit(); });
+}
+
+/// MPI_Init waits for all ranks of the job, for ever: a thread of its own does, and is left there when they do not
+/// come.
+void Process::start(std::chrono::milliseconds limit) {
+  if (!start_) {
+    start_ = std::make_shared<Start>();
+    // Signals are for the threads of the program.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::thread([start = start_] {
+      start->code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &start->provided);
+      start->done.store(true, std::memory_order_release);  // pairs with the load below
+    }).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  if (!spi::poll_until([&] { return start_->done.load(std::memory_order_acquire); }, limit))
+    fail_to_come("connect", "MPI_Init", limit);
+  check(start_->code, "MPI_Init_thread");
+  if (start_->provided >= MPI_THREAD_SERIALIZED) return;
+  throw UnavailableError({.operation = "connect",
+                          .message = "this MPI serves one thread only",
+                          .expected = "MPI_THREAD_MULTIPLE or MPI_THREAD_SERIALIZED",
+                          .remedy = "call MPI_Init in the program, and crossrank::mpi::connect in the same thread",
+                          .group_usable = false});
 }
 
 void Process::require_mpi(char const* operation) {
@@ -43,13 +80,30 @@ void Process::require_mpi(char const* operation) {
                     .expected = "a call between MPI_Init and MPI_Finalize"});
 }
 
-std::shared_ptr<message::Network> Process::open(MPI_Comm communicator) {
-  MPI_Comm own = MPI_COMM_NULL;
-  check(MPI_Comm_dup(communicator, &own), "MPI_Comm_dup");
+MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds limit) {
+  // Where MPI writes when the others come at last.
+  static auto* const late = new std::deque<MPI_Comm>;
+  auto& own = late->emplace_back(MPI_COMM_NULL);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Comm_idup(communicator, &own, &request), "MPI_Comm_idup");
+  auto const ended = [&] {
+    int done = 0;
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    return done != 0;
+  };
+  if (!spi::poll_until(ended, limit)) {
+    lose();
+    fail_to_come("connect", "the communicator", limit);
+  }
   check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return own;
+}
+
+std::shared_ptr<message::Network> Process::open(MPI_Comm communicator, std::chrono::milliseconds limit) {
+  std::lock_guard const lock(mutex_);
+  auto const own = duplicate(communicator, limit);
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Query_thread(&provided), "MPI_Query_thread");
-  std::lock_guard const lock(mutex_);
   // A program that made MPI calls of its own beside ours would need MPI_THREAD_MULTIPLE.
   auto const threads = provided == MPI_THREAD_MULTIPLE || (initialised_here_ && provided == MPI_THREAD_SERIALIZED)
                            ? MpiWire::Threads::any
@@ -61,8 +115,8 @@ std::shared_ptr<message::Network> Process::open(MPI_Comm communicator) {
   return network;
 }
 
-std::shared_ptr<message::Network> Process::world() {
-  if (!world_) world_ = open(MPI_COMM_WORLD);
+std::shared_ptr<message::Network> Process::world(std::chrono::milliseconds limit) {
+  if (!world_) world_ = open(MPI_COMM_WORLD, limit);
   return world_;
 }
 

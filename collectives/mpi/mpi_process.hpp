@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -19,24 +20,34 @@ class Process {
  public:
   [[nodiscard]] static Process& instance();
 
-  /// Initialises MPI unless somebody has. `UsageError` once MPI is finalised.
-  void need_mpi();
+  /// Initialises MPI unless somebody has. `UsageError` once MPI is finalised; `TimeoutError` when not all ranks of the
+  /// job come to it within `limit`.
+  void need_mpi(std::chrono::milliseconds limit);
   /// The same without initialising: `UsageError` where MPI is not.
   void require_mpi(char const* operation);
-  /// The network over a duplicate of `communicator`. Collective over it.
-  [[nodiscard]] std::shared_ptr<message::Network> open(MPI_Comm communicator);
+  /// The network over a duplicate of `communicator`. Collective over it; `TimeoutError` when not all come.
+  [[nodiscard]] std::shared_ptr<message::Network> open(MPI_Comm communicator, std::chrono::milliseconds limit);
   /// The network over all ranks of the job, opened once.
-  [[nodiscard]] std::shared_ptr<message::Network> world();
+  [[nodiscard]] std::shared_ptr<message::Network> world(std::chrono::milliseconds limit);
   void lose() noexcept { lost_.store(true); }
 
  private:
+  /// MPI_Init under way in a thread of its own.
+  struct Start {
+    std::atomic<bool> done{false};
+    int code = MPI_SUCCESS;
+    int provided = MPI_THREAD_SINGLE;
+  };
   Process() = default;
+  void start(std::chrono::milliseconds limit);
+  [[nodiscard]] MPI_Comm duplicate(MPI_Comm communicator, std::chrono::milliseconds limit);
   void hook();
   void end_networks() noexcept;
   static int on_finalize(MPI_Comm, int, void*, void*) noexcept;
   static void on_exit() noexcept;
 
   std::mutex mutex_{};
+  std::shared_ptr<Start> start_{};
   bool initialised_here_ = false;
   bool hooked_ = false;
   std::atomic<bool> lost_{false};

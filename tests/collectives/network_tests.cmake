@@ -29,7 +29,8 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
     ${PROJECT_SOURCE_DIR}/lib/core/small_float.cpp
     mpi_connect_test.cpp
     mpi_death_test.cpp
-    mpi_job_test.cpp)
+    mpi_job_test.cpp
+    mpi_start_test.cpp)
   crossrank_add_mpi_test(NAME mpi_hosts PROGRAM mpi_job RANKS 4 OPTIONS --nodes real FILTER MpiJob.*)
   crossrank_add_mpi_test(NAME mpi_owner PROGRAM mpi_job RANKS 1 3 FILTER MpiOwner.*)
   crossrank_add_mpi_test(NAME mpi_same_bits PROGRAM mpi_job RANKS 2 4 OPTIONS --nodes declared
@@ -49,6 +50,14 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   add_test(NAME mpi_connect_without_mpirun COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)
   set_tests_properties(mpi_connect_without_mpirun PROPERTIES TIMEOUT 60 ENVIRONMENT
     "RANK=1;WORLD_SIZE=4;LOCAL_RANK=1;LOCAL_WORLD_SIZE=2;MASTER_ADDR=127.0.0.1;MASTER_PORT=29533")
+
+  foreach(where init the_communicator)
+    crossrank_add_mpi_test(NAME mpi_start_${where} PROGRAM mpi_job RANKS 3 OPTIONS --dead 1
+                           FILTER MpiStart.ends_in_time_when_a_rank_does_not_come_to_${where})
+  endforeach()
+  # Without recovery mpirun ends a job in which a rank has died.
+  crossrank_add_mpi_test(NAME mpi_death_ends_the_job PROGRAM mpi_job RANKS 4 OPTIONS --ends yes
+                         FILTER Work/MpiDeath.is_told_to_all/barrier)
 
   # A job dies but once: one for each operation, in memory and between hosts.
   foreach(work barrier broadcast broadcast_from_the_dead all_reduce reduce all_gather gather scatter reduce_scatter

@@ -1,17 +1,19 @@
 #!/bin/bash
 # Runs a test under mpirun with a hard limit, and ends whatever is left of it.
-# Usage: run_mpi.sh [--nodes declared|real] [--dead N] [--as LAUNCHER] RANKS PROGRAM [ARGUMENTS...]
+# Usage: run_mpi.sh [--nodes declared|real] [--dead N] [--ends yes] [--as LAUNCHER] RANKS PROGRAM [ARGUMENTS...]
 #   --nodes declared  the ranks of this host say that they stand on two
 #   --nodes real      two network namespaces with a wire between them are the hosts
 #   --dead N          the last N ranks die: all others must have written what they were told, in the same words
+#   --ends yes        the last rank dies, and mpirun ends the job
 #   --as LAUNCHER     with the variables of slurm, torchrun or pmix in place of Open MPI's
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
-nodes='' dead=0 as=()
+nodes='' dead=0 ends='' as=()
 while [[ $1 == --* ]]; do
   case $1 in
     --nodes) nodes=$2 ;;
     --dead) dead=$2 ;;
+    --ends) ends=$2 ;;
     --as) as=("$here/as_launcher.sh" "$2") ;;
     *) echo "unknown option $1"; exit 2 ;;
   esac
@@ -34,7 +36,7 @@ finish() {
   rm -rf "$CROSSRANK_TEST_FOLDER"
 }
 trap finish EXIT
-export CROSSRANK_TEST_DEATHS=$dead
+[[ $dead -eq 0 ]] || export CROSSRANK_TEST_DEATHS=$dead
 [[ $dead -eq 0 ]] || options+=(--enable-recovery)
 
 launch=(mpirun "${options[@]}" -n "$ranks" "$@")
@@ -46,6 +48,13 @@ elif [[ $nodes == real ]]; then
   launch=("$here/two_hosts.sh" run "$$" "$half" "${options[@]}" -- "$@")
 fi
 status=0
+if [[ -n $ends ]]; then
+  limit=${CROSSRANK_TEST_LIMIT:-60}
+  SECONDS=0
+  timeout -k 5 "$limit" "${launch[@]}" || status=$?
+  ((status != 0 && SECONDS < limit)) || { echo "mpirun ended with $status after $SECONDS s"; exit 1; }
+  exit 0
+fi
 if [[ $dead -eq 0 ]]; then
   timeout -k 5 "${CROSSRANK_TEST_LIMIT:-240}" "${launch[@]}" || status=$?
   exit "$status"

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,10 @@ class CROSSRANK_EXPORT Wire {
 /// Ends its part in the job: waits at most `limit` for what is still to be sent, then touches the wire no more. Later
 /// calls on its groups are a `UsageError`.
 CROSSRANK_EXPORT void stop_network(message::Network& network, std::chrono::milliseconds limit) noexcept;
+
+/// Calls `done` until it is true, with longer and longer pauses; false when that took `limit`. For what a backend can
+/// only ask about.
+[[nodiscard]] CROSSRANK_EXPORT bool poll_until(std::function<bool()> const& done, std::chrono::milliseconds limit);
 
 struct WorldOptions {
   std::string job{};  ///< the same on all ranks; tells the group from others on this wire
