@@ -7,6 +7,7 @@
 namespace crossrank::tools {
 namespace {
 
+using checkpoint::ArchiveCrc;
 using checkpoint::ScalePolicy;
 
 constexpr int most_processes = 256;
@@ -36,6 +37,13 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
       .add_option("--policy", plan.policy,
                   "What to do where the ranks' scales differ: exact (an error, the default), rescale, requantize")
       ->transform(CLI::CheckedTransformer(policies).description(""));
+  static std::map<std::string, ArchiveCrc> const crcs{
+      {"require", ArchiveCrc::require}, {"warn", ArchiveCrc::warn}, {"ignore", ArchiveCrc::ignore}};
+  command
+      .add_option("--crc", plan.crc,
+                  "What to do where bytes of a torch archive do not match their checksum: require (an error, the "
+                  "default), warn, ignore")
+      ->transform(CLI::CheckedTransformer(crcs).description(""));
   bool const plain = grid == GridOptions::plain;
   std::string const prefix = plain ? "" : "from-";
   add_size(command, prefix + "tp", plan.tp, "Tensor-parallel size of the shards, where names and config do not say");

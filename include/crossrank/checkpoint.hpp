@@ -32,6 +32,13 @@ enum class ScalePolicy : std::uint8_t {
   requantize,  ///< one common scale; packed blocks are unpacked and quantized anew
 };
 
+/// What to do with the checksums of torch archives, which torch writes and never looks at.
+enum class ArchiveCrc : std::uint8_t {
+  require,  ///< bytes that do not match are an error
+  warn,     ///< an event in the log
+  ignore,   ///< not computed
+};
+
 /// How the inputs are found and merged. Zero and empty mean: as names, config and shapes say.
 struct PlanOptions {
   std::filesystem::path rules{};  ///< JSON rule file
@@ -40,6 +47,7 @@ struct PlanOptions {
   int ep = 0;                     ///< expert-parallel size
   std::string pattern{};          ///< file names with {rank}, {tp}, {pp}, {ep} in place of numbers
   ScalePolicy policy = ScalePolicy::exact;
+  ArchiveCrc crc = ArchiveCrc::require;
 };
 
 /// A tensor whose stored values change because the ranks' scales differ.

@@ -131,6 +131,7 @@ WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& 
       for (std::size_t rank = 0; rank < shards.size(); ++rank) rule.requantization->apply(rank, 0, changed[rank].bytes);
       return concat_slowly(rule, changed, problem);
     }
+    case MergeKind::given: return {shards.front().name, shards.front().dtype, rule.given->shape, rule.given->bytes};
     case MergeKind::replicate: break;
   }
   for (auto const& shard : shards) {

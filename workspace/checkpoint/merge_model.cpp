@@ -90,7 +90,7 @@ class ModelBuilder {
   void append(PlannedTensor& kept, PlannedTensor const& more) {
     auto const axis = static_cast<std::size_t>(more.rule.ep_axis);
     bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
-                kept.rule.kind != MergeKind::reduce;
+                kept.rule.kind != MergeKind::reduce && kept.rule.kind != MergeKind::given;
     for (std::size_t d = 0; same && d < kept.shape.size(); ++d) same = d == axis || kept.shape[d] == more.shape[d];
     if (!same) refuse_collision(kept, more);
     auto const old_width = kept.shape[axis];

@@ -1,14 +1,22 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/shape.hpp>
 
 namespace crossrank::checkpoint {
 
 class Requantization;
+
+/// A tensor of the result that was computed when its rule was made.
+struct GivenValues {
+  Shape shape{};
+  std::vector<std::byte> bytes{};
+};
 
 /// How the shards of a tensor become one.
 enum class MergeKind : std::uint8_t {
@@ -16,6 +24,7 @@ enum class MergeKind : std::uint8_t {
   concat,      ///< along one dimension
   reduce,      ///< scalars and small vectors become one value
   requantize,  ///< packed values are computed anew
+  given,       ///< the rule holds the result: scales of blocks that seams had split
 };
 
 /// What to do with one tensor of all tensor-parallel ranks.
@@ -39,6 +48,7 @@ struct MergeRule {
   bool unproven = false;  ///< only the name says that the shards are pieces: pieces that are equal bit for bit are an error
   std::shared_ptr<Requantization const> requantization{};  ///< requantize: changes the bytes of each rank's shard, which
                                                            ///< then go where concat puts them
+  std::shared_ptr<GivenValues const> given{};              ///< given: the result
 };
 
 }  // namespace crossrank::checkpoint

@@ -68,6 +68,8 @@ class LayerFormat {
   [[nodiscard]] std::int64_t inputs() const noexcept { return inputs_; }
   /// Inputs that share a scale; 0 when they do not come in groups.
   [[nodiscard]] std::int64_t group() const noexcept { return group_; }
+  /// Outputs that share a scale in formats whose scales are of blocks.
+  [[nodiscard]] std::int64_t block_outputs() const noexcept { return block_out_; }
   /// Of one of the layer's tensors. `FormatError` when its shape fits neither the format nor a single value.
   [[nodiscard]] TensorAxes axes(TensorRole role, SourceTensor const& tensor) const;
 

@@ -21,7 +21,6 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr char const* operation = "checkpoint open";
 // Larger files beside the weights are no part of a model's description.
 constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 

@@ -32,6 +32,7 @@ char const* kind_name(MergeKind kind) {
     case MergeKind::concat: return "concat";
     case MergeKind::reduce: return "reduce";
     case MergeKind::requantize: return "requantize";
+    case MergeKind::given: return "given";
   }
   return "unknown";
 }
@@ -39,6 +40,11 @@ char const* kind_name(MergeKind kind) {
 char const* op_name(ReduceOp op) {
   if (op == ReduceOp::min) return "min";
   return op == ReduceOp::avg ? "avg" : "max";
+}
+
+codec::CrcPolicy crc_policy(ArchiveCrc crc) {
+  if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
+  return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
 }
 
 Json rule_json(PlannedTensor const& tensor) {
@@ -55,6 +61,7 @@ Json rule_json(PlannedTensor const& tensor) {
   }
   if (rule.kind == MergeKind::reduce) out["op"] = op_name(rule.op);
   if (rule.ep_axis >= 0) out["ep_axis"] = rule.ep_axis;
+  if (rule.given) out["values"] = codec::to_hex(codec::checksum(rule.given->bytes));
   if (!tensor.changes.empty()) {
     out["changes"] = Json::array();
     for (auto const& change : tensor.changes) out["changes"].push_back(change->to_json());
@@ -107,7 +114,11 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
   auto state = std::make_shared<MergePlan::State>();
   state->shards = shards;
   state->options = options;
-  auto set = open_shard_set(shards, {.tp = options.tp, .pp = options.pp, .ep = options.ep, .pattern = options.pattern});
+  auto set = open_shard_set(shards, {.tp = options.tp,
+                                     .pp = options.pp,
+                                     .ep = options.ep,
+                                     .pattern = options.pattern,
+                                     .crc = crc_policy(options.crc)});
   std::optional<std::filesystem::path> rule_file;
   if (!options.rules.empty()) rule_file = options.rules;
   if (set.sources.size() > 1 || rule_file) {
@@ -196,7 +207,8 @@ MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& 
                     .pp = inputs.value("pp", 0),
                     .ep = inputs.value("ep", 0),
                     .pattern = inputs.value("pattern", std::string()),
-                    .policy = static_cast<ScalePolicy>(std::clamp(inputs.value("policy", 0), 0, 2))});
+                    .policy = static_cast<ScalePolicy>(std::clamp(inputs.value("policy", 0), 0, 2)),
+                    .crc = static_cast<ArchiveCrc>(std::clamp(inputs.value("crc", 0), 0, 2))});
   auto const wanted = saved.value("hash", std::string());
   if (codec::to_hex(plan.hash()) != wanted) {
     throw FormatError({.operation = operation,
@@ -259,7 +271,8 @@ Json MergePlan::to_json() const {
              {"pp", state.options.pp},
              {"ep", state.options.ep},
              {"pattern", state.options.pattern},
-             {"policy", static_cast<int>(state.options.policy)}}}};
+             {"policy", static_cast<int>(state.options.policy)},
+             {"crc", static_cast<int>(state.options.crc)}}}};
   out.update(substance(*state.model, state.rules));
   return out;
 }

@@ -245,6 +245,7 @@ PlannedTensor plan_tensor(ShardGroup const& group, MergeRule rule) {
       out.shape = group.shards.front()->shape;
       break;
     case MergeKind::requantize: plan_concat(group, out); break;
+    case MergeKind::given: out.shape = out.rule.given->shape; break;
   }
   out.bytes = dense_bytes(out.shape, out.dtype);
   return out;

@@ -9,7 +9,9 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/checksum.hpp"
 #include "lib/core/small_float.hpp"
+#include "workspace/checkpoint/block_rescale.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -51,6 +53,7 @@ std::byte scaled_i8(std::byte value, float factor) {
 Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Shard> shards)
     : kernel_(kernel), shards_(std::move(shards)) {
   for (auto const& shard : shards_) {
+    if (shard.blocks) continue;
     auto const& shape = describe(shard.own).shape;
     bool const one = shard.factors.size() == 1;
     bool const fits = one || (axis >= 0 && axis < static_cast<int>(shape.size()) &&
@@ -77,6 +80,7 @@ float Requantization::factor(Shard const& shard, std::uint64_t element) const {
 
 void Requantization::apply(std::size_t shard, std::uint64_t offset, std::span<std::byte> bytes) const {
   auto const& changed = shards_.at(shard);
+  if (changed.blocks) return changed.blocks->apply(offset, bytes);
   if (std::all_of(changed.factors.begin(), changed.factors.end(), [](float factor) { return factor == 1.0F; })) return;
   if (kernel_ == RequantizeKernel::scale_f8 || kernel_ == RequantizeKernel::scale_i8) {
     scale(changed, offset, bytes);
@@ -144,6 +148,7 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
 
 std::string Requantization::bound() const {
   switch (kernel_) {
+    case RequantizeKernel::block_f8:
     case RequantizeKernel::scale_f8: {
       bool const fine = shards_.empty() || describe(shards_.front().own).dtype == Dtype::f8_e4m3;
       return std::string("each stored value moves by at most ") +
@@ -159,9 +164,10 @@ std::string Requantization::bound() const {
 }
 
 Json Requantization::to_json() const {
-  static constexpr std::array<char const*, 4> names{"scale_f8", "scale_i8", "fp4_values", "fp4_scales"};
+  static constexpr std::array<char const*, 5> names{"scale_f8", "scale_i8", "fp4_values", "fp4_scales", "block_f8"};
   Json json = {{"kernel", names.at(static_cast<std::size_t>(kernel_))}, {"factors", Json::array()}};
-  for (auto const& shard : shards_) json["factors"].push_back(shard.factors);
+  for (auto const& shard : shards_)
+    json["factors"].push_back(shard.blocks ? Json(codec::to_hex(shard.blocks->digest())) : Json(shard.factors));
   return json;
 }
 

@@ -13,12 +13,15 @@
 
 namespace crossrank::checkpoint {
 
+class BlockRescale;
+
 /// What happens to stored values when their rank's scale gives way to a common one.
 enum class RequantizeKernel : std::uint8_t {
   scale_f8,    ///< F8 values times a factor, rounded to the nearest, saturated
   scale_i8,    ///< I8 values likewise
   fp4_values,  ///< two E2M1 in a byte: quantized anew under new block scales
   fp4_scales,  ///< those block scales
+  block_f8,    ///< F8 values with a scale per block, where blocks of the result lie otherwise
 };
 
 /// A tensor of a source.
@@ -36,6 +39,7 @@ class Requantization {
     StoredTensor own{};            ///< the tensor itself
     StoredTensor partner{};        ///< fp4 kernels: block scales for values, values for block scales
     std::vector<float> factors{};  ///< old scale over common scale, at most 1: one, or one per entry of `axis`
+    std::shared_ptr<BlockRescale const> blocks{};  ///< block_f8: in place of factors
   };
   /// `axis` is the dimension of the stored tensor that several factors follow. `UsageError` for factors that do not
   /// fit.

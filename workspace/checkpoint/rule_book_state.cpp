@@ -8,6 +8,8 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/builtin_rules.hpp"
+#include "workspace/checkpoint/expert_stack.hpp"
+#include "workspace/checkpoint/fp8_blocks.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
 #include "workspace/checkpoint/rule_values.hpp"
 
@@ -178,9 +180,30 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
     inputs.push_back(layer.formats.back().inputs());
   }
   auto const cut = decide_cut({.module = parsed.module, .outputs = outputs, .inputs = inputs}, rule, sizes);
+  if (policy != ScalePolicy::exact && splits_blocks(layer, cut)) return join_blocks(layer, values, cut);
   auto merged = compose_rule(layer, cut);
   settle_values(merged, layer, values, cut, policy);
+  if (rule.stacked && set.ep > 1) join_stacks(merged, parsed, asked);
   return merged;
+}
+
+void RuleBook::State::join_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const {
+  auto const first = asked.sources.front();
+  auto const& tensor = *asked.tensors.front();
+  auto const* const weight = layers[first].at(parsed.module)[TensorRole::weight];
+  // What has no dimension of experts is one value for all of them.
+  if (weight == nullptr || tensor.shape.empty() || tensor.shape[0] != weight->shape[0]) return;
+  std::vector<std::int64_t> lengths;
+  for (std::size_t i = 0; i < set.sources.size(); ++i) {
+    if (set.places[i].pp != set.places[first].pp || set.places[i].tp != set.places[first].tp) continue;
+    auto const layer = layers[i].find(parsed.module);
+    auto const* const other = layer == layers[i].end() ? nullptr : layer->second[TensorRole::weight];
+    if (other != nullptr && !other->shape.empty()) lengths.push_back(other->shape[0]);
+  }
+  if (!stacks_follow(tensor.name, lengths, sizes)) return;
+  merged.ep_axis = 0;
+  if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;
+  merged.reason += "; the experts of " + std::to_string(lengths.size()) + " expert-parallel ranks follow each other";
 }
 
 }  // namespace crossrank::checkpoint

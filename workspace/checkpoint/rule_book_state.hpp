@@ -52,6 +52,8 @@ struct RuleBook::State {
   void index();
   [[nodiscard]] bool has_tensor(std::string const& name) const;
   [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
+  /// Lets the stacks of experts of the expert-parallel ranks follow each other.
+  void join_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const;
 
   std::vector<Extent> extents_{};  ///< in order of memory
   bool has_embedding_ = false;

@@ -65,7 +65,9 @@ void check_seams(LayerOnRanks const& layer, LayerCut const& cut, std::int64_t un
                  std::string(to_string(format.format())) + ")",
              "multiples of " + std::to_string(unit) + side,
              std::to_string(piece) + side + " on rank " + std::to_string(rank),
-             "merge the unquantized weights and quantize again");
+             format.format() == NumberFormat::fp8_block
+                 ? "--policy requantize computes these blocks anew; or merge the unquantized weights and quantize again"
+                 : "merge the unquantized weights and quantize again");
     }
   }
 }

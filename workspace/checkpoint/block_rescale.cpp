@@ -1,0 +1,106 @@
+#include "workspace/checkpoint/block_rescale.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "lib/codec/checksum.hpp"
+#include "lib/core/small_float.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// From `at` to the end of its block.
+std::int64_t left_in_block(std::int64_t at, std::int64_t block) { return block - at % block; }
+
+Stretch find_place(std::vector<Stretch> const& stretches, std::int64_t at) {
+  auto const after = std::upper_bound(stretches.begin(), stretches.end(), at,
+                                      [](std::int64_t wanted, Stretch const& each) { return wanted < each.from; });
+  auto const& found = *std::prev(after);
+  auto const inside = at - found.from;
+  return {at, found.length - inside, found.to + inside};
+}
+
+/// Calls `visit(row, column, whole_row, whole_column)` for one number of each pair of blocks, of a shard and of the
+/// whole, that have numbers in common.
+template <class Visit>
+void for_each_overlap(ShardBlocks const& shard, BlockGrid const& whole, Visit visit) {
+  auto const& grid = shard.grid;
+  auto const step = [&](std::int64_t at, int axis, std::int64_t end) {
+    bool const moved = shard.axis == axis;
+    auto const to = moved ? find_place(shard.stretches, at) : Stretch{at, end - at, at};
+    auto const own = left_in_block(at, axis == 0 ? grid.block_rows : grid.block_columns);
+    auto const joined = left_in_block(to.to, axis == 0 ? whole.block_rows : whole.block_columns);
+    return std::pair(to.to, std::min({own, joined, to.length}));
+  };
+  for (std::int64_t row = 0; row < grid.rows;) {
+    auto const [whole_row, rows] = step(row, 0, grid.rows);
+    for (std::int64_t column = 0; column < grid.columns;) {
+      auto const [whole_column, columns] = step(column, 1, grid.columns);
+      visit(row, column, whole_row, whole_column);
+      column += columns;
+    }
+    row += rows;
+  }
+}
+
+}  // namespace
+
+void join_scales(BlockGrid& whole, std::span<ShardBlocks const> shards) {
+  whole.scales.assign(static_cast<std::size_t>(whole.grid_rows() * whole.grid_columns()), 0.0F);
+  for (auto const& shard : shards) {
+    for_each_overlap(shard, whole, [&](auto row, auto column, auto whole_row, auto whole_column) {
+      auto const at = whole_row / whole.block_rows * whole.grid_columns() + whole_column / whole.block_columns;
+      auto& scale = whole.scales[static_cast<std::size_t>(at)];
+      scale = std::max(scale, shard.grid.scale(row, column));
+    });
+  }
+}
+
+BlockRescale::BlockRescale(Dtype dtype, ShardBlocks shard, std::shared_ptr<BlockGrid const> whole)
+    : dtype_(dtype), shard_(std::move(shard)), whole_(std::move(whole)) {}
+
+Stretch BlockRescale::place(std::int64_t at) const { return find_place(shard_.stretches, at); }
+
+void BlockRescale::apply(std::uint64_t offset, std::span<std::byte> bytes) const {
+  auto const& grid = shard_.grid;
+  std::array<std::byte, 256> table{};
+  float table_factor = 1.0F;
+  for (std::size_t done = 0; done < bytes.size();) {
+    auto const at = static_cast<std::int64_t>(offset + done);
+    auto const row = at / grid.columns;
+    auto const column = at % grid.columns;
+    auto const moved = place(shard_.axis == 0 ? row : column);
+    auto const whole_row = shard_.axis == 0 ? moved.to : row;
+    auto const whole_column = shard_.axis == 1 ? moved.to : column;
+    auto run = std::min({grid.columns - column, left_in_block(column, grid.block_columns),
+                         left_in_block(whole_column, whole_->block_columns)});
+    if (shard_.axis == 1) run = std::min(run, moved.length);
+    auto const values = bytes.subspan(done, std::min(static_cast<std::size_t>(run), bytes.size() - done));
+    done += values.size();
+    auto const common = whole_->scale(whole_row, whole_column);
+    auto const factor = common > 0 ? grid.scale(row, column) / common : 1.0F;
+    if (factor == 1.0F) continue;
+    if (factor != table_factor) {
+      for (std::size_t code = 0; code < table.size(); ++code) {
+        auto const number = decode_small_float(dtype_, static_cast<std::uint16_t>(code));
+        table[code] = static_cast<std::byte>(encode_small_float(dtype_, number * factor, Overflow::saturate));
+      }
+      table_factor = factor;
+    }
+    for (auto& value : values) value = table[std::to_integer<std::size_t>(value)];
+  }
+}
+
+std::uint64_t BlockRescale::digest() const {
+  codec::RunningChecksum sum;
+  sum.update(std::as_bytes(std::span(shard_.grid.scales)));
+  sum.update(std::as_bytes(std::span(whole_->scales)));
+  for (auto const& stretch : shard_.stretches) {
+    std::array<std::int64_t, 3> const numbers{stretch.from, stretch.length, stretch.to};
+    sum.update(std::as_bytes(std::span(numbers)));
+  }
+  return sum.digest();
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,64 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <span>
+#include <vector>
+
+#include <crossrank/dtype.hpp>
+
+namespace crossrank::checkpoint {
+
+/// A matrix of numbers with one scale per block.
+struct BlockGrid {
+  std::int64_t rows = 0;     ///< of the matrix
+  std::int64_t columns = 0;  ///< likewise
+  std::int64_t block_rows = 1;
+  std::int64_t block_columns = 1;
+  std::vector<float> scales{};  ///< of the blocks, row-major; the last ones of a row or column may be narrower
+
+  [[nodiscard]] std::int64_t grid_rows() const noexcept { return (rows + block_rows - 1) / block_rows; }
+  [[nodiscard]] std::int64_t grid_columns() const noexcept { return (columns + block_columns - 1) / block_columns; }
+  [[nodiscard]] float scale(std::int64_t row, std::int64_t column) const {
+    return scales[static_cast<std::size_t>(row / block_rows * grid_columns() + column / block_columns)];
+  }
+};
+
+/// Rows (or columns) of a shard that stay together, and where in the joined matrix they begin.
+struct Stretch {
+  std::int64_t from = 0;
+  std::int64_t length = 0;
+  std::int64_t to = 0;
+};
+
+/// Where a shard's numbers go: along dimension `axis` (0 or 1) as the stretches say, which cover it in order.
+struct ShardBlocks {
+  BlockGrid grid{};
+  int axis = 0;
+  std::vector<Stretch> stretches{};
+};
+
+/// Gives each block of the joined matrix the largest scale of the blocks from which it takes numbers. `whole` has sizes
+/// and no scales yet.
+void join_scales(BlockGrid& whole, std::span<ShardBlocks const> shards);
+
+/// The F8 values of one shard in units of the joined matrix's scales: rounded to the nearest, saturated.
+class BlockRescale {
+ public:
+  BlockRescale(Dtype dtype, ShardBlocks shard, std::shared_ptr<BlockGrid const> whole);
+  /// Changes bytes `[offset, offset + bytes.size())` of the shard, one per value.
+  void apply(std::uint64_t offset, std::span<std::byte> bytes) const;
+  /// Of all that decides.
+  [[nodiscard]] std::uint64_t digest() const;
+
+ private:
+  /// Where index `at` of the shard stands in the joined matrix, and how many from there on stay together.
+  [[nodiscard]] Stretch place(std::int64_t at) const;
+
+  Dtype dtype_;
+  ShardBlocks shard_;
+  std::shared_ptr<BlockGrid const> whole_;
+};
+
+}  // namespace crossrank::checkpoint

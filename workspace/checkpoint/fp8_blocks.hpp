@@ -1,0 +1,15 @@
+#pragma once
+#include "workspace/checkpoint/rule_compose.hpp"
+#include "workspace/checkpoint/rule_values.hpp"
+
+namespace crossrank::checkpoint {
+
+/// Whether a seam between shards falls inside a block of F8 values that share a scale, so that the tensor asked about,
+/// weight or scale, can only be joined by computing it anew.
+[[nodiscard]] bool splits_blocks(LayerOnRanks const& layer, LayerCut const& cut);
+
+/// The rule for such a tensor: blocks of the joined matrix take the largest scale of those that meet in them, and
+/// values are rounded to it. Reads the scales. `FormatError` for scales that are no finite numbers.
+[[nodiscard]] MergeRule join_blocks(LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut);
+
+}  // namespace crossrank::checkpoint
