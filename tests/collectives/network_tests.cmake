@@ -16,6 +16,17 @@ crossrank_add_rank_test(collectives_message_test
   composite_conformance_test.cpp
   message_conformance_test.cpp)
 
+# What is made of collectives, once more with the ranks on two hosts; but for handles of queues, which one node attaches
+# to, and the mesh that follows from how many ranks a node has.
+set(of_one_node GroupQueue.is_made_by_the_coordinator_in_both_directions GroupQueue.takes_a_writer_from_outside_the_group
+                MeshCollective.puts_tensor_parallelism_fastest)
+list(JOIN of_one_node ":" of_one_node)
+foreach(program collectives_objects_test collectives_group_test)
+  gtest_discover_tests(${program} TEST_PREFIX on_two_hosts. TEST_FILTER "-*processes*:${of_one_node}" DISCOVERY_TIMEOUT 120
+                       PROPERTIES TIMEOUT 300 ${crossrank_test_environment}
+                       ENVIRONMENT_MODIFICATION CROSSRANK_TEST_RANKS=set:hosts)
+endforeach()
+
 if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_conformance RANKS 1 2 4 8 SOURCES
     ${conformance_suite}

@@ -3,12 +3,15 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include <gtest/gtest.h>
 
+#include "tests/support/message_ranks.hpp"
 #include "tests/support/spawn_rank.hpp"
 
 namespace crossrank::test {
@@ -41,6 +44,12 @@ class Watch {
   std::vector<bool> running_;
   std::size_t left_;
 };
+
+/// Whether the ranks are to stand on two hosts, with packets between them, instead of one node.
+bool on_two_hosts() {
+  auto const* const where = std::getenv("CROSSRANK_TEST_RANKS");
+  return where != nullptr && std::string_view(where) == "hosts";
+}
 
 }  // namespace
 
@@ -88,9 +97,12 @@ std::vector<std::exception_ptr> run_threads(std::vector<std::function<void()>> c
 
 std::vector<std::exception_ptr> try_thread_ranks(int count, ThreadBody const& body, ThreadRankOptions options) {
   if (options.job_id.empty()) options.job_id = random_job_id();
+  auto const hub = on_two_hosts() ? std::make_shared<MemoryHub>(count) : nullptr;
+  MessageRankOptions const across{.timeout = options.timeout, .node_memory = true, .arena_cap = options.arena_cap};
   std::vector<std::function<void()>> actions;
   for (int rank = 0; rank < count; ++rank) {
-    actions.emplace_back([&body, &options, rank, count] { body(connect(thread_options(rank, count, options))); });
+    actions.emplace_back(
+        [&, rank] { body(hub ? join_by_messages(hub, rank, across) : connect(thread_options(rank, count, options))); });
   }
   return run_threads(actions, options.deadline);
 }
