@@ -9,23 +9,23 @@ namespace crossrank::node {
 
 /// Waiting awake, for as long as that has paid before.
 ///
-/// A yield that returns at once says that nobody else wants this CPU, so spinning goes on; one that does not says that
-/// the peer may be waiting for this very CPU, so it goes on sooner the next time. One that takes as long as a time
-/// slice has let somebody else run: who sleeps and is woken comes before such, so the next waits sleep at once.
+/// Spins some four times as long as was needed lately: a peer that takes longer may be waiting for this very CPU, so
+/// this yields it. A yield that returns at once says that nobody else wants the CPU, so spinning goes on; one that does
+/// not makes the next spin shorter. One that takes as long as a time slice has let somebody else run: who sleeps and is
+/// woken comes before such, so the next waits sleep at once.
 class Awake {
  public:
   /// Looks at `done` until it holds or sleeping is cheaper. `may_spin` as `NodeDomain::may_spin`.
   template <class Done>
   bool wait(bool may_spin, Done&& done) {
-    if (may_spin && spin(done, spins_)) {
-      spins_ = std::min(spins_ * 2, most_spins);
-      return true;
-    }
-    if (asleep_at_once_ > 0) {
+    bool const hurries = asleep_at_once_ > 0;
+    int spun = 0;
+    if (may_spin && spin(done, hurries ? least_spins : spins_, spun)) return paid(spun);
+    if (hurries) {
       --asleep_at_once_;
       return false;
     }
-    for (int slow = 0, spun = spins_; slow < yields_before_sleep && spun < most_spins;) {
+    for (int slow = 0; slow < yields_before_sleep && spun < most_spins;) {
       auto const before = platform::system().now();
       count(counters().yields);
       platform::system().yield();
@@ -34,25 +34,32 @@ class Awake {
       if (took > time_slice) {
         lost_slices_ = std::min(lost_slices_ * 2 + 1, most_lost_slices);
         asleep_at_once_ = lost_slices_;
+        spins_ = least_spins;
         return is_done;
       }
-      if (is_done) {
-        lost_slices_ = 0;
-        return true;
-      }
       if (!may_spin || took > quick_yield) {
-        ++slow;
         spins_ = std::max(spins_ / 2, least_spins);
-        continue;
+        if (is_done) {
+          lost_slices_ = 0;
+          return true;
+        }
+        ++slow;
+      } else if (is_done || spin(done, std::max(spun, least_spins), spun)) {
+        return paid(spun);
       }
-      spins_ = std::min(spins_ * 2, most_spins);
-      spun += spins_;
-      if (spin(done, spins_)) return true;
     }
     return false;
   }
 
  private:
+  /// So many looks it took: moves the limit towards four times as many.
+  bool paid(int spun) noexcept {
+    lost_slices_ = 0;
+    auto const wanted = std::clamp(spun * 4, least_spins, most_spins);
+    spins_ = std::clamp(spins_ + (wanted - spins_) / 4, least_spins, most_spins);
+    return true;
+  }
+
   // Looks at the condition, some 30 ns each: from a microsecond, for peers that share a CPU after all, to two
   // milliseconds.
   static constexpr int least_spins = 32;
@@ -68,8 +75,8 @@ class Awake {
 #endif
   }
   template <class Done>
-  static bool spin(Done& done, int times) {
-    for (int i = 0; i < times; ++i) {
+  static bool spin(Done& done, int times, int& spun) {
+    for (int i = 0; i < times; ++i, ++spun) {
       if (done()) return true;
       relax();
     }
