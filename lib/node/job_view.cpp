@@ -89,7 +89,7 @@ class Reader {
         geometry_(ranks_),
         records_(reinterpret_cast<RankRecord const*>(control.data() + geometry_.records_offset())),
         flights_(reinterpret_cast<FlightRing const*>(control.data() + geometry_.flights_offset())),
-        // Only asked where things stand: nothing is written through it.
+        // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): only asked where things stand, never to write there
         blocks_(const_cast<std::byte*>(control.data()), ranks_, 0, nullptr) {}
 
   [[nodiscard]] JobView read() {

@@ -155,6 +155,8 @@ std::vector<int> RingWriter::lost_readers() const {
     auto const state = state_of(end(reader + 1));
     int const rank = rank_of(reader);
     bool const died = state == EndState::taken && rank >= 0 && domain_->has_departed_slow(rank);
+    // Who has read a closed queue to its end has lost nothing, and nobody, by leaving.
+    if (has_closed(state_of(own())) && taken_by(reader) >= next_ - 1) continue;
     // It may have closed its end just before it left.
     if (state == EndState::dropped || (died && !has_closed(state_of(end(reader + 1))))) lost.push_back(reader);
   }

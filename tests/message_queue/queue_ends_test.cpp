@@ -48,6 +48,34 @@ void await_sleeper(std::uint64_t before) {
   while (statistics().futex_waits == before) std::this_thread::yield();
 }
 
+TEST(QueueEnd, is_no_loss_when_a_reader_has_read_all_and_drops_its_handle) {
+  run_thread_ranks(3, [](Collective world) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 4});
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+      queue.close();
+    }
+    if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      EXPECT_EQ(queue.dequeue_bytes(), std::nullopt);
+      queue = {};
+    }
+    world.barrier();
+    if (world.rank() == 0) {
+      EXPECT_FALSE(queue.wait_for(milliseconds(5))) << "rank 2 has read nothing";
+    }
+    world.barrier();
+    if (world.rank() == 2) {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+    }
+    if (world.rank() == 0) {
+      EXPECT_TRUE(queue.wait_for(seconds(20)));
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
 TEST(QueueTimeout, names_the_reader_that_is_behind_and_harms_nothing) {
   run_thread_ranks(3, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2, .name = "commands"});
