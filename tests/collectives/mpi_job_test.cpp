@@ -76,6 +76,31 @@ TEST(MpiJob, moves_large_payloads_between_nodes) {
   world.close();
 }
 
+/// From the last rank: one reader shares its node, the others get their messages by the network.
+TEST(MpiJob, passes_messages_of_a_queue_to_all_nodes) {
+  auto world = connect(composite("queue"));
+  auto const writer = world.world_size() - 1;
+  {
+    auto const queue = MessageQueue::create(world, {.writer_rank = writer, .chunk_bytes = 4096, .chunks = 3});
+    for (int i = 0; i < 200; ++i) {
+      auto const message = pattern(static_cast<std::size_t>(i) * 97, i);
+      if (queue.is_writer()) {
+        queue.enqueue_bytes(message);
+      } else {
+        ASSERT_EQ(queue.dequeue_bytes(), message) << "message " << i;
+      }
+    }
+    if (queue.is_writer()) {
+      queue.enqueue(TensorDict{{"w", shard(writer, 500)}});
+      queue.close();
+    } else {
+      EXPECT_TRUE(is_shard(queue.dequeue<TensorDict>().value().tensor("w"), writer, 500));
+      EXPECT_EQ(queue.dequeue_bytes(), std::nullopt);
+    }
+  }
+  world.close();
+}
+
 TEST(MpiJob, gathers_tensors_of_all_nodes) {
   auto world = connect(composite("tensors"));
   SharedMemoryWorkspace const workspace(world);
