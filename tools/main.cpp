@@ -10,6 +10,7 @@
 #include "tools/inspect.hpp"
 #include "tools/run_command.hpp"
 #include "tools/split_command.hpp"
+#include "tools/verify_command.hpp"
 
 int main(int argc, char** argv) {
   CLI::App app("crossrank: configs and weights between the ranks of one job", "crossrank");
@@ -21,6 +22,7 @@ int main(int argc, char** argv) {
     crossrank::tools::add_clean_command(app, exit_code);
     crossrank::tools::add_consolidate_command(app, exit_code);
     crossrank::tools::add_split_command(app, exit_code);
+    crossrank::tools::add_verify_command(app, exit_code);
     crossrank::tools::add_inspect_command(app, exit_code);
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {

@@ -21,16 +21,6 @@ constexpr std::size_t most_details = 20;
 // A rank that was asked to stop ends its slice and removes what it has written first.
 constexpr std::chrono::seconds grace{30};
 
-int exit_code_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::format: return 1;
-    case ErrorCode::usage:
-    case ErrorCode::unavailable: return 2;
-    case ErrorCode::io: return 3;
-    default: return 4;
-  }
-}
-
 /// This process's arguments, with the program by its own path.
 std::vector<std::string> own_arguments() {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
@@ -58,19 +48,6 @@ int run_processes(SessionOptions const& options) {
   launch_options.program = own_arguments();
   launch_options.program.insert(launch_options.program.end(), {"--progress", name_of(settled(options))});
   return launch(launch_options);
-}
-
-/// What a person at a terminal needs: the finding, where, and on a line of its own what to do.
-std::string sentence_of(Error const& error) {
-  auto const& info = error.info();
-  if (info.message.empty()) return error.what();
-  auto text = info.message;
-  if (!info.expected.empty()) text += ": expected " + info.expected + (info.got.empty() ? "" : ", got " + info.got);
-  if (info.expected.empty() && !info.got.empty()) text += ": " + info.got;
-  if (!info.resource.empty()) text += " (" + info.resource + ")";
-  if (!info.system.empty()) text += ": " + info.system;
-  if (!info.remedy.empty()) text += "\n  " + info.remedy;
-  return text;
 }
 
 void print_error(std::string const& command, SessionOptions const& options, Error const& error, int exit_code) {
@@ -122,6 +99,28 @@ int run_rank(std::string const& command, SessionOptions const& options,
 }
 
 }  // namespace
+
+int exit_code_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::format: return 1;
+    case ErrorCode::usage:
+    case ErrorCode::unavailable: return 2;
+    case ErrorCode::io: return 3;
+    default: return 4;
+  }
+}
+
+std::string sentence_of(Error const& error) {
+  auto const& info = error.info();
+  if (info.message.empty()) return error.what();
+  auto text = info.message;
+  if (!info.expected.empty()) text += ": expected " + info.expected + (info.got.empty() ? "" : ", got " + info.got);
+  if (info.expected.empty() && !info.got.empty()) text += ": " + info.got;
+  if (!info.resource.empty()) text += " (" + info.resource + ")";
+  if (!info.system.empty()) text += ": " + info.system;
+  if (!info.remedy.empty()) text += "\n  " + info.remedy;
+  return text;
+}
 
 int run_session(std::string const& command, SessionOptions const& options,
                 std::function<Answer(Session const&)> const& work) {

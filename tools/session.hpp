@@ -4,6 +4,7 @@
 #include <string>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
 #include "tools/checkpoint_options.hpp"
@@ -24,6 +25,12 @@ struct Answer {
   Json json = Json::object();  ///< for programs
   int exit_code = 0;
 };
+
+/// What commands return for an error of this kind.
+[[nodiscard]] int exit_code_of(ErrorCode code);
+
+/// What a person at a terminal needs: the finding, where, and on a line of its own what to do.
+[[nodiscard]] std::string sentence_of(Error const& error);
 
 /// Runs the work of a command as one process, as `processes` of this host, or as one rank of the job that a launcher
 /// has started, and says on rank 0 what came out. Returns the exit code; errors become one sentence and theirs.

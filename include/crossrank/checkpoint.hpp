@@ -152,4 +152,51 @@ CROSSRANK_EXPORT Summary consolidate(Collective const& world, MergePlan const& p
 CROSSRANK_EXPORT Summary split(Collective const& world, MergePlan const& plan, std::filesystem::path const& out,
                                SplitOptions const& options = {});
 
+/// What is wrong with a checkpoint.
+enum class DefectKind : std::uint8_t {
+  file,      ///< missing, damaged, or unreadable
+  index,     ///< index and files contradict each other
+  coverage,  ///< a shard, layer, expert or piece is missing, or there is one too many
+  shape,     ///< shards, config or number format do not fit together
+  copies,    ///< copies that must be equal differ
+  scales,    ///< scales that must be equal differ, or do not fit their weights
+  checksum,  ///< the data is not what was written
+  numbers,   ///< NaN or infinity
+};
+
+/// "file", "index", ...
+[[nodiscard]] CROSSRANK_EXPORT char const* to_string(DefectKind kind) noexcept;
+
+struct Defect {
+  DefectKind kind = DefectKind::file;
+  std::string resource{};  ///< file or tensor
+  std::string text{};      ///< what is wrong, in one sentence
+  std::string remedy{};    ///< may be empty
+};
+
+struct VerifyOptions {
+  bool numbers = false;   ///< read all data and look for NaN and infinity
+  bool checksums = true;  ///< read the data of files that carry checksums of ours
+  std::function<void(Progress const&)> on_progress{};
+  std::stop_token stop{};
+  int threads = 0;
+};
+
+struct VerifyReport {
+  std::vector<Defect> defects{};  ///< by file or tensor, in order
+  std::size_t files = 0;
+  std::size_t tensors = 0;       ///< of the whole model, or of all files where no model can be made of them
+  std::uint64_t bytes = 0;       ///< of these
+  std::uint64_t bytes_read = 0;  ///< of data; 0 when headers told everything
+  [[nodiscard]] bool ok() const noexcept { return defects.empty(); }
+};
+
+/// Looks for everything that is wrong with shards or a whole checkpoint, and goes on after each finding: files, index,
+/// coverage, shapes, number formats, copies and scales of the ranks, and on request the numbers themselves.
+///
+/// Collective; all ranks share the reading and get the same report. A defect is no error: only `IoError` for a path
+/// that leads nowhere, `UsageError`, `CancelledError`.
+[[nodiscard]] CROSSRANK_EXPORT VerifyReport verify(Collective const& world, std::filesystem::path const& path,
+                                                   PlanOptions const& plan = {}, VerifyOptions const& options = {});
+
 }  // namespace crossrank::checkpoint

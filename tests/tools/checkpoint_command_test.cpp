@@ -221,6 +221,34 @@ TEST_F(CheckpointCommand, shows_its_options_and_exit_codes) {
   EXPECT_EQ(wrong.exit_code, 2);
 }
 
+TEST_F(CheckpointCommand, verifies_shards_and_says_what_is_wrong) {
+  auto const good = run_command({"verify", shards().string(), "--numbers"});
+  auto const file = shards() / "rank1.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 8);
+  auto const bad = run_command({"verify", shards().string(), "--json"});
+
+  EXPECT_EQ(good.exit_code, 0) << good.out << good.err;
+  EXPECT_THAT(good.out, HasSubstr("no defect found"));
+  EXPECT_EQ(bad.exit_code, 1);
+  auto const answer = Json::parse(bad.out);
+  EXPECT_EQ(answer.at("defects").size(), 1U) << bad.out;
+  EXPECT_EQ(answer.at("defects").at(0).at("kind"), "file");
+}
+
+TEST_F(CheckpointCommand, inspects_a_directory_and_a_file) {
+  auto const all = run_command({"inspect", shards().string()});
+  auto const some =
+      run_command({"inspect", (shards() / "rank0.safetensors").string(), "--json", "--match", "*.1.*weight"});
+
+  EXPECT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_THAT(all.out, HasSubstr("tensor parallel 2"));
+  EXPECT_THAT(all.out, HasSubstr("model.layers.2.mlp.down_proj.weight  F32 [8, 6], 192 B"));
+  EXPECT_EQ(some.exit_code, 0) << some.err;
+  auto const tensors = Json::parse(some.out).at("tensors");
+  ASSERT_EQ(tensors.size(), 1U);
+  EXPECT_EQ(tensors.at(0).at("name"), "model.layers.1.mlp.down_proj.weight");
+}
+
 /// A shard set of one gigabyte that takes no room on the disk.
 void make_large_shards(fs::path const& directory) {
   constexpr std::uint64_t rows = 4096;
@@ -261,6 +289,7 @@ TEST_F(CheckpointCommand, shows_a_bar_on_a_terminal_and_leaves_nothing_when_inte
     auto const end = run.finish();
 
     EXPECT_EQ(end.exit_code, 130) << end.out;
+    EXPECT_THAT(end.out, HasSubstr("of 1.1 GB"));
     EXPECT_THAT(end.out, HasSubstr("stopped as asked"));
     EXPECT_FALSE(fs::exists(out())) << testing::PrintToString(names_in(out()));
   }

@@ -17,7 +17,8 @@ constexpr char const* operation = "merge plan";
 /// Collects the outputs of all stages and expert ranks.
 class ModelBuilder {
  public:
-  ModelBuilder(MergeModel& model, RuleFor const& rule_for) : model_(model), rule_for_(rule_for) {}
+  ModelBuilder(MergeModel& model, RuleFor const& rule_for, OnRefused const& on_refused)
+      : model_(model), rule_for_(rule_for), on_refused_(on_refused) {}
 
   void build() {
     std::size_t const width = static_cast<std::size_t>(model_.set.tp);
@@ -44,7 +45,14 @@ class ModelBuilder {
         group.places[t] = {static_cast<std::uint32_t>(first + t), static_cast<std::uint32_t>(i)};
       }
     }
-    for (auto const& group : groups) add_group(group);
+    for (auto const& group : groups) {
+      try {
+        add_group(group);
+      } catch (Error const& error) {
+        if (!on_refused_) throw;
+        on_refused_(group.name, error);
+      }
+    }
   }
 
   ShardGroup empty_group(std::string_view name, std::size_t first, std::size_t width) const {
@@ -65,7 +73,21 @@ class ModelBuilder {
       model_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
       return;
     }
-    add_tensor(plan_tensor(group, std::move(rule)));
+    add_tensor(plan_tensor(present(group), std::move(rule)));
+  }
+
+  /// The rules let one rank alone have a tensor: an expert that is whole there.
+  static ShardGroup present(ShardGroup const& group) {
+    auto const missing = std::count(group.shards.begin(), group.shards.end(), nullptr);
+    if (missing == 0 || missing + 1 != static_cast<std::ptrdiff_t>(group.shards.size())) return group;
+    ShardGroup out{.name = group.name};
+    for (std::size_t t = 0; t < group.shards.size(); ++t) {
+      if (group.shards[t] == nullptr) continue;
+      out.shards.push_back(group.shards[t]);
+      out.places.push_back(group.places[t]);
+      out.sources.push_back(group.sources[t]);
+    }
+    return out;
   }
 
   void add_tensor(PlannedTensor tensor) {
@@ -169,15 +191,16 @@ class ModelBuilder {
 
   MergeModel& model_;
   RuleFor const& rule_for_;
+  OnRefused const& on_refused_;
   std::unordered_map<std::string, std::size_t> by_name_{};
 };
 
 }  // namespace
 
-MergeModel plan_merge(ShardSet set, RuleFor const& rule_for) {
+MergeModel plan_merge(ShardSet set, RuleFor const& rule_for, OnRefused const& on_refused) {
   MergeModel model;
   model.set = std::move(set);
-  ModelBuilder(model, rule_for).build();
+  ModelBuilder(model, rule_for, on_refused).build();
   return model;
 }
 

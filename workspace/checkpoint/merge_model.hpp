@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/error.hpp>
+
 #include "workspace/checkpoint/open_sources.hpp"
 #include "workspace/checkpoint/planned_tensor.hpp"
 
@@ -28,9 +30,13 @@ struct MergeModel {
 /// What to do with one tensor, as `RuleBook::rule_for`.
 using RuleFor = std::function<MergeRule(std::string_view name, std::span<SourceTensor const* const> shards)>;
 
+/// Told of a tensor that cannot be planned; it is left out then.
+using OnRefused = std::function<void(std::string_view name, Error const& error)>;
+
 /// Applies the rules to all tensors of a set: tensor ranks are merged, stages and experts gathered under the names that
 /// the rules give. A single source is taken as it is, without rules.
 /// `FormatError` when shards do not fit together; what the rules throw.
-[[nodiscard]] MergeModel plan_merge(ShardSet set, RuleFor const& rule_for);
+/// With `on_refused` these are told and the rest is planned.
+[[nodiscard]] MergeModel plan_merge(ShardSet set, RuleFor const& rule_for, OnRefused const& on_refused = {});
 
 }  // namespace crossrank::checkpoint

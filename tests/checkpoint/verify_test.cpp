@@ -1,0 +1,193 @@
+// Everything that is wrong is named in one run, and nothing that is right.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/concat.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+#include <crossrank/workspace.hpp>
+
+#include "lib/core/small_float.hpp"
+#include "tests/checkpoint/checkpoint_files.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "workspace/checkpoint/scan_numbers.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::DefectKind;
+using test::TemporaryDirectory;
+using testing::AllOf;
+using testing::Contains;
+using testing::Field;
+using testing::HasSubstr;
+
+auto defect(DefectKind kind, std::string const& resource, std::string const& text) {
+  return AllOf(Field("kind", &checkpoint::Defect::kind, kind),
+               Field("resource", &checkpoint::Defect::resource, HasSubstr(resource)),
+               Field("text", &checkpoint::Defect::text, HasSubstr(text)));
+}
+
+std::string list(checkpoint::VerifyReport const& report) {
+  std::string text;
+  for (auto const& one : report.defects)
+    text += std::string(to_string(one.kind)) + ": " + one.resource + ": " + one.text + "\n";
+  return text;
+}
+
+checkpoint::VerifyReport verify(fs::path const& path, checkpoint::VerifyOptions const& options = {}) {
+  return checkpoint::verify(connect({.backend = "fake"}), path, {}, options);
+}
+
+StateDict pick(StateDict const& all, std::vector<std::string> const& names) {
+  StateDict some;
+  for (auto const& name : names) some.insert_or_assign(name, all.at(name));
+  return some;
+}
+
+std::string layer(int number) { return "model.layers." + std::to_string(number) + ".mlp.down_proj.weight"; }
+
+class VerifyGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(VerifyGolden, finds_nothing_wrong) {
+  auto const path = fs::path(CROSSRANK_TEST_DATA) / "golden" / GetParam();
+  if (!fs::exists(path)) GTEST_SKIP() << "no golden data at " << path;
+  auto const report = verify(path, {.numbers = true});
+  EXPECT_TRUE(report.ok()) << list(report);
+  EXPECT_GT(report.tensors, 10U);
+  EXPECT_GT(report.bytes_read, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, VerifyGolden,
+                         testing::Values("quantized/fp8/full", "quantized/fp8/tp2", "quantized/nvfp4/full",
+                                         "quantized/nvfp4/tp2", "quantized/int4_awq/full", "quantized/int4_awq/tp2",
+                                         "architectures/mixtral/full", "architectures/mixtral/tp2",
+                                         "architectures/gpt_neox/full", "architectures/gpt_neox/tp2", "dcp/dcp_hf",
+                                         "dcp/dcp_torch"),
+                         [](auto const& tested) {
+                           auto name = tested.param;
+                           for (auto& c : name) c = c == '/' ? '_' : c;
+                           return name;
+                         });
+
+TEST(Verify, names_every_contradiction_of_index_files_and_config) {
+  TemporaryDirectory const folder;
+  auto weights = test::sample_weights(4, 4, 6, 5);
+  weights.at(layer(0)).as_mutable<float>()[7] = std::numeric_limits<float>::quiet_NaN();
+  weights.at(layer(1)).as_mutable<float>()[2] = -std::numeric_limits<float>::infinity();
+  save_safetensors(folder.path() / "a.safetensors", pick(weights, {layer(0), layer(1)}));
+  save_safetensors(folder.path() / "b.safetensors", pick(weights, {layer(3)}));
+  save_safetensors(folder.path() / "stray.safetensors", pick(weights, {"model.norm.weight"}));
+  std::ofstream(folder.path() / "model.safetensors.index.json")
+      << Json{{"metadata", {{"total_size", 7}}},
+              {"weight_map", {{layer(0), "a.safetensors"}, {layer(3), "b.safetensors"}, {"ghost", "b.safetensors"}}}};
+  std::ofstream(folder.path() / "config.json") << R"({"num_hidden_layers": 5})";
+
+  auto const report = verify(folder.path(), {.numbers = true});
+
+  auto const& found = report.defects;
+  EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "does not list \"" + layer(1) + "\"")))
+      << list(report);
+  EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "lists \"ghost\" in b.safetensors")));
+  EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "does not know the file stray.safetensors")));
+  EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "total_size is 7")));
+  EXPECT_THAT(found, Contains(defect(DefectKind::coverage, "", "model.layers.* lacks number 2, 4")));
+  EXPECT_THAT(found, Contains(defect(DefectKind::numbers, layer(0), "1 NaN in ")));
+  EXPECT_THAT(found, Contains(defect(DefectKind::numbers, layer(1), "1 infinities in ")));
+  EXPECT_EQ(found.size(), 7U) << list(report);
+}
+
+TEST(Verify, goes_on_behind_a_damaged_file_and_a_missing_one) {
+  TemporaryDirectory const folder;
+  auto weights = test::sample_weights(2, 4, 6, 5);
+  weights.at(layer(0)).as_mutable<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  save_safetensors(folder.path() / "a.safetensors", pick(weights, {layer(0)}));
+  save_safetensors(folder.path() / "b.safetensors", pick(weights, {layer(1)}));
+  fs::resize_file(folder.path() / "b.safetensors", fs::file_size(folder.path() / "b.safetensors") - 1);
+  std::ofstream(folder.path() / "model.safetensors.index.json")
+      << Json{{"weight_map", {{layer(0), "a.safetensors"}, {layer(1), "b.safetensors"}, {"c", "c.safetensors"}}}};
+
+  auto const report = verify(folder.path(), {.numbers = true});
+
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::file, "b.safetensors", "95")));
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::index, "index.json", "c.safetensors")));
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::numbers, layer(0), "1 NaN")));
+  EXPECT_EQ(report.defects.size(), 3U) << list(report);
+}
+
+TEST(Verify, compares_what_ranks_hold_twice_and_fits_scales_to_weights) {
+  TemporaryDirectory const folder;
+  for (int rank = 0; rank < 2; ++rank) {
+    StateDict mine;
+    mine.insert_or_assign(layer(0), Tensor::zeros({8, 16}, Dtype::f8_e4m3));
+    mine.insert_or_assign("model.layers.0.mlp.down_proj.weight_scale", Tensor::scalar(rank == 0 ? 0.5F : 0.25F));
+    mine.insert_or_assign("model.layers.0.mlp.up_proj.weight", Tensor::zeros({8, 16}, Dtype::f8_e4m3));
+    mine.insert_or_assign("model.layers.0.mlp.up_proj.weight_scale", Tensor::zeros({3, 5}, Dtype::f32));
+    mine.insert_or_assign("model.norm.weight", Tensor::scalar(static_cast<float>(rank)));
+    save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+  }
+  std::ofstream(folder.path() / "config.json")
+      << R"({"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 32})";
+  checkpoint::VerifyReport report;
+
+  test::run_thread_ranks(3, [&](Collective const& world) {
+    auto const mine = checkpoint::verify(world, folder.path());
+    if (world.rank() == 1) report = mine;
+  });
+
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::scales, "down_proj.weight_scale", "0.25"))) << list(report);
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::copies, "model.norm.weight", "rank1.safetensors")));
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::scales, "model.layers.0.mlp.up_proj", ""))) << list(report);
+}
+
+TEST(Verify, reads_again_what_a_workspace_wrote) {
+  TemporaryDirectory const folder;
+  NFSWorkspace workspace(folder.path(), {.rank = 0});
+  workspace.write_configs_and_weights(Json::object(), test::sample_weights(2, 4, 6, 5));
+  ASSERT_TRUE(verify(folder.path()).ok());
+  for (auto const& name : test::names_in(folder.path())) {
+    if (!name.ends_with(".safetensors")) continue;
+    std::fstream file(folder.path() / name, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x55');
+  }
+
+  auto const report = verify(folder.path());
+
+  EXPECT_THAT(report.defects, Contains(Field(&checkpoint::Defect::kind, DefectKind::checksum))) << list(report);
+}
+
+TEST(Verify, refuses_a_path_that_leads_nowhere) {
+  TemporaryDirectory const folder;
+  EXPECT_THROW((void)verify(folder.path() / "nothing"), IoError);
+}
+
+TEST(OddNumbers, are_those_that_decode_to_nan_or_infinity) {
+  for (auto const dtype : {Dtype::f8_e4m3, Dtype::f8_e5m2, Dtype::f8_e8m0, Dtype::f8_e4m3fnuz, Dtype::f8_e5m2fnuz,
+                           Dtype::f16, Dtype::bf16}) {
+    auto const width = bits_of(dtype) / 8;
+    for (std::uint32_t code = 0; code < (1U << bits_of(dtype)); ++code) {
+      std::array<std::byte, 6> bytes{};
+      std::memcpy(bytes.data() + 2 * width, &code, width);
+      auto const number = decode_small_float(dtype, static_cast<std::uint16_t>(code));
+      auto const found = checkpoint::count_odd_numbers(dtype, std::span(bytes).first(3 * width));
+      ASSERT_EQ(found.nans, std::isnan(number) ? 1U : 0U) << name_of(dtype) << " " << code;
+      ASSERT_EQ(found.infinities, std::isinf(number) ? 1U : 0U) << name_of(dtype) << " " << code;
+      if (found.any()) {
+        ASSERT_EQ(found.first, 2U);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crossrank

@@ -1,0 +1,102 @@
+#include "tools/verify_command.hpp"
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include <crossrank/checkpoint.hpp>
+
+#include "tools/checkpoint_options.hpp"
+#include "tools/session.hpp"
+#include "tools/size_text.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+constexpr char const* footer =
+    R"(Looks at shards or at a whole checkpoint and names everything that is wrong in one run: files that are damaged or cut
+short, an index that contradicts its files, missing ranks, parts, layers and experts, shards that do not fit together,
+scales that do not fit their weights, copies and scales that differ between ranks, and data that is not what crossrank
+wrote. With --numbers all data is read, and NaN and infinities are found.
+
+Examples:
+  crossrank verify model/
+  crossrank verify shards/ --numbers -n 4
+  crossrank verify model/ --json | jq '.defects[].text'
+
+Exit codes:
+  0    no defect
+  1    defects, each on a line of its own
+  2    wrong use
+  3    the system refused: no such file, no permission
+  4    a rank was lost
+  128+n  ended by signal n)";
+
+struct Request {
+  std::filesystem::path in{};
+  checkpoint::PlanOptions plan{};
+  checkpoint::VerifyOptions options{};
+  bool no_checksums = false;
+  SessionOptions session{};
+};
+
+Answer answer_of(checkpoint::VerifyReport const& report, std::filesystem::path const& path) {
+  Answer answer;
+  Json defects = Json::array();
+  std::map<std::string, std::size_t> kinds;
+  for (auto const& defect : report.defects) {
+    std::string const kind = checkpoint::to_string(defect.kind);
+    ++kinds[kind];
+    answer.text += kind + ": " + defect.resource + ": " + defect.text + "\n";
+    if (!defect.remedy.empty()) answer.text += "  " + defect.remedy + "\n";
+    defects.push_back(
+        {{"kind", kind}, {"resource", defect.resource}, {"text", defect.text}, {"remedy", defect.remedy}});
+  }
+  answer.text += path.string() + ": " + std::to_string(report.files) + (report.files == 1 ? " file, " : " files, ") +
+                 std::to_string(report.tensors) + " tensors, " + size_text(report.bytes) + ": ";
+  if (report.ok()) {
+    answer.text += "no defect found";
+  } else {
+    answer.text += std::to_string(report.defects.size()) + (report.defects.size() == 1 ? " defect" : " defects");
+    std::string list;
+    for (auto const& [kind, count] : kinds) list += (list.empty() ? "" : ", ") + kind + " " + std::to_string(count);
+    answer.text += " (" + list + ")";
+  }
+  answer.text += report.bytes_read > 0 ? ", " + size_text(report.bytes_read) + " of numbers read\n" : "\n";
+  answer.json = {{"files", report.files},
+                 {"tensors", report.tensors},
+                 {"bytes", report.bytes},
+                 {"bytes_read", report.bytes_read},
+                 {"defects", std::move(defects)}};
+  answer.exit_code = report.ok() ? 0 : 1;
+  return answer;
+}
+
+Answer verify(Request const& request, Session const& session) {
+  auto options = request.options;
+  options.checksums = !request.no_checksums;
+  options.threads = request.session.threads;
+  options.stop = session.stop;
+  options.on_progress = [&](auto const& progress) { session.progress.show(progress); };
+  return answer_of(checkpoint::verify(session.world, request.in, request.plan, options), request.in);
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, int& exit_code) {
+  auto const request = std::make_shared<Request>();
+  auto* const command = app.add_subcommand("verify", "Find everything that is wrong with shards or a checkpoint");
+  add_input_options(*command, request->in, request->plan, GridOptions::plain);
+  command->add_flag("--numbers", request->options.numbers, "Read all data and look for NaN and infinities");
+  command->add_flag("--no-checksums", request->no_checksums, "Leave the data of crossrank's own files unread");
+  add_session_options(*command, request->session);
+  command->footer(footer);
+  command->callback([request, &exit_code] {
+    exit_code =
+        run_session("verify", request->session, [&](Session const& session) { return verify(*request, session); });
+  });
+}
+
+}  // namespace crossrank::tools

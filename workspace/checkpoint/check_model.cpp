@@ -1,0 +1,140 @@
+#include "workspace/checkpoint/check_model.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/model_sizes.hpp"
+#include "workspace/checkpoint/number_format.hpp"
+#include "workspace/checkpoint/quantization_hints.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::size_t most_listed = 8;
+
+/// The numbers that stand behind each prefix ("model.layers.", "model.layers.3.mlp.experts.").
+using Counted = std::map<std::string, std::set<std::int64_t>>;
+
+void count_numbers(std::string_view name, Counted& counted) {
+  std::size_t begin = 0;
+  while (begin < name.size()) {
+    auto const end = std::min(name.find('.', begin), name.size());
+    std::int64_t value = 0;
+    auto const* const last = name.data() + end;
+    auto const [stop, error] = std::from_chars(name.data() + begin, last, value);
+    // A number at the end counts parts of a layer, not layers.
+    if (error == std::errc{} && stop == last && begin > 0 && end < name.size())
+      counted[std::string(name.substr(0, begin))].insert(value);
+    begin = end + 1;
+  }
+}
+
+std::string list_text(std::vector<std::int64_t> const& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size() && i < most_listed; ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(numbers[i]);
+  if (numbers.size() > most_listed) text += " and " + std::to_string(numbers.size() - most_listed) + " more";
+  return text;
+}
+
+/// How many there must be behind a prefix, if the config says so.
+std::optional<std::int64_t> announced(std::string_view prefix, ModelSizes const& sizes) {
+  bool const nested = prefix.find("experts.") != std::string_view::npos;
+  if (nested && prefix.ends_with("experts.") && prefix.find("shared") == std::string_view::npos)
+    return sizes[SizeName::experts];
+  for (std::string_view const layers : {"model.layers.", "transformer.h.", "gpt_neox.layers.", "transformer.layers.",
+                                        "model.decoder.layers.", "decoder.layers.", "language_model.model.layers."}) {
+    if (prefix == layers) return sizes[SizeName::layers];
+  }
+  return std::nullopt;
+}
+
+bool fits(std::string_view module, LayerTensors const& tensors, LayerHints const& hints, LayerOrder order,
+          std::string& finding) {
+  try {
+    auto const format = LayerFormat::recognise(module, tensors, hints, order);
+    for (std::size_t role = 0; role < LayerTensors::role_count; ++role) {
+      auto const* const tensor = tensors.by_role.at(role);
+      if (tensor != nullptr) static_cast<void>(format.axes(static_cast<TensorRole>(role), *tensor));
+    }
+    return true;
+  } catch (Error const& error) {
+    auto const& info = error.info();
+    finding = info.message + (info.expected.empty() ? "" : ": expected " + info.expected) +
+              (info.got.empty() ? "" : (info.expected.empty() ? ": " : ", got ") + info.got);
+    return false;
+  }
+}
+
+bool has_scales(LayerTensors const& tensors) {
+  return tensors[TensorRole::weight] != nullptr &&
+         (tensors[TensorRole::weight_scale] != nullptr || tensors[TensorRole::zeros] != nullptr);
+}
+
+}  // namespace
+
+std::vector<Defect> check_coverage(std::span<std::string const> names, Json const& config, std::string const& where) {
+  Counted counted;
+  for (auto const& name : names) count_numbers(name, counted);
+  ModelSizes const sizes(config);
+  std::vector<Defect> defects;
+  for (auto const& [prefix, numbers] : counted) {
+    auto const wanted = announced(prefix, sizes);
+    auto const last = wanted ? std::max(*wanted - 1, *numbers.rbegin()) : *numbers.rbegin();
+    std::vector<std::int64_t> missing;
+    std::vector<std::int64_t> extra;
+    for (std::int64_t i = 0; i <= last && missing.size() < numbers.size() + most_listed + 1; ++i) {
+      if (!numbers.contains(i)) missing.push_back(i);
+    }
+    // Without a config's word a list may begin anywhere, such as one stage's layers.
+    if (!wanted) std::erase_if(missing, [&](auto i) { return i < *numbers.begin(); });
+    for (auto const number : numbers) {
+      if (wanted && number >= *wanted) extra.push_back(number);
+    }
+    if (!missing.empty())
+      defects.push_back({DefectKind::coverage, where, prefix + "* lacks number " + list_text(missing),
+                         "copy the missing shard there, or correct the config"});
+    if (!extra.empty())
+      defects.push_back(
+          {DefectKind::coverage, where,
+           prefix + "* has number " + list_text(extra) + " where the config has " + std::to_string(*wanted),
+           "check that config and files are of one model"});
+  }
+  return defects;
+}
+
+std::vector<Defect> check_scales(ShardSource const& source, Json const& config, Json const& quantization) {
+  QuantizationHints const hints(config, quantization);
+  std::vector<std::string_view> order;
+  std::unordered_map<std::string_view, LayerTensors> layers;
+  for (auto const& tensor : source.tensors()) {
+    auto const parsed = parse_tensor_name(tensor.name);
+    auto const [at, fresh] = layers.try_emplace(parsed.module);
+    if (fresh) order.push_back(parsed.module);
+    at->second.set(parsed.role, tensor);
+  }
+  std::vector<Defect> defects;
+  for (auto const module : order) {
+    auto const& tensors = layers.at(module);
+    if (!has_scales(tensors)) continue;
+    bool const stacked = tensors[TensorRole::weight]->shape.size() > 2;
+    auto const said = hints.of(module);
+    std::string finding;
+    std::string ignored;
+    // The names do not say in which order a matrix lies: either one will do.
+    if (!fits(module, tensors, said, {.stacked = stacked}, finding) &&
+        !fits(module, tensors, said, {.stacked = stacked, .transposed = true}, ignored))
+      defects.push_back({DefectKind::scales, std::string(module), finding + " in " + source.name(), {}});
+  }
+  return defects;
+}
+
+}  // namespace crossrank::checkpoint
