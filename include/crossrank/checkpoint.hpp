@@ -104,6 +104,13 @@ enum class ReadBack : std::uint8_t {
   none,  ///< sizes and headers only
 };
 
+/// What files a result is written to.
+enum class OutputFormat : std::uint8_t {
+  safetensors,  ///< "model.safetensors", or "model-0000x-of-0000y.safetensors" and an index; "rank<r>.safetensors"
+  torch,        ///< archives that `torch.load` opens, `weights_only` too: "pytorch_model.bin"; "rank<r>.pth"
+  images,       ///< state images with checksums and the config, as `NFSWorkspace` reads them
+};
+
 struct ConsolidateOptions {
   std::uint64_t max_shard_bytes = 5'000'000'000;       ///< of one output file; a larger tensor has a file of its own
   bool force = false;                                  ///< replace a checkpoint that is there
@@ -112,7 +119,8 @@ struct ConsolidateOptions {
   bool resume = false;                                 ///< go on from the files that a killed job had finished
   ReadBack read_back = ReadBack::all;
   int threads = 0;           ///< of this rank; 0: its share of the machine, 4 at most
-  bool single_file = false;  ///< one file "model.safetensors", whatever its size
+  bool single_file = false;  ///< one file, whatever its size
+  OutputFormat format = OutputFormat::safetensors;
 };
 
 struct SplitOptions {
@@ -124,6 +132,7 @@ struct SplitOptions {
   bool resume = false;
   ReadBack read_back = ReadBack::all;
   int threads = 0;
+  OutputFormat format = OutputFormat::safetensors;
 };
 
 /// What a job has done.

@@ -1,15 +1,11 @@
 #include "lib/codec/image_writer.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <tuple>
 #include <utility>
 
+#include <crossrank/error.hpp>
+
 #include "lib/codec/checksum.hpp"
-#include "lib/codec/config_json.hpp"
-#include "lib/codec/header_writer.hpp"
-#include "lib/codec/json_text.hpp"
-#include "lib/codec/limits.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -21,105 +17,37 @@ constexpr std::size_t chunk_bytes = std::size_t{512} << 10;
   throw UsageError({.operation = "state image", .message = std::move(message), .resource = std::move(resource)});
 }
 
-void check_text(std::string_view text, char const* what) {
-  auto const shown = printable(text.substr(0, 80));
-  if (find_bad_utf8(text) != std::string_view::npos) refuse(std::string(what) + " is not UTF-8", shown);
-  if (text.find('\0') != std::string_view::npos) refuse(std::string(what) + " contains NUL", shown);
-}
-
-void check_name(std::string_view name) {
-  check_text(name, "a tensor's name");
-  if (name == "__metadata__") refuse("this name is taken by the format", "__metadata__");
-  if (name.size() > max_name_bytes) {
-    refuse("a tensor's name has " + std::to_string(name.size()) + " bytes, more than " + std::to_string(max_name_bytes),
-           printable(name.substr(0, 80)));
-  }
-}
-
-void check_options(ImageOptions const& options) {
-  if (!std::has_single_bit(options.alignment) || options.alignment < 8 || options.alignment > 65536) {
-    refuse("the alignment is no power of two from 8 to 65536", std::to_string(options.alignment));
-  }
-  check_text(options.identity.job, "the job id");
-}
-
-struct Arrangement {
-  std::vector<ImagePiece> pieces;  ///< in data order; offsets not yet set
-  ImageOrder order;
-};
-
-/// Widest elements first, so that each tensor stands on a multiple of its element, then by name, as the reference
-/// writes.
-Arrangement arrange(StateDict const& weights) {
-  struct Source {
-    std::string_view name;
-    Tensor const* tensor;
-    std::size_t position;
-  };
-  Arrangement out;
-  std::vector<Source> sources;
-  out.order.places.assign(weights.size(), absent_place);
-  std::size_t position = 0;
+std::vector<ImageTensor> describe(StateDict const& weights) {
+  std::vector<ImageTensor> tensors;
+  tensors.reserve(weights.size());
   for (auto const& [name, tensor] : weights) {
-    check_name(name);
     if (tensor.defined()) {
-      sources.push_back({name, &tensor, position});
+      (void)tensor.bytes();  // refuses what is not on the CPU before anything is written
+      tensors.push_back({name, tensor.dtype(), tensor.shape(), false});
     } else {
-      out.order.absent_names.push_back(name);
+      tensors.push_back({.name = name, .absent = true});
     }
-    ++position;
   }
-  std::sort(sources.begin(), sources.end(), [](Source const& a, Source const& b) {
-    return std::make_tuple(b.tensor->dtype(), a.name) < std::make_tuple(a.tensor->dtype(), b.name);
-  });
-  for (auto const& source : sources) {
-    (void)source.tensor->bytes();  // refuses what is not on the CPU before anything is written
-    out.order.places[source.position] = static_cast<std::uint32_t>(out.pieces.size());
-    out.pieces.push_back({0, *source.tensor, source.name});
-  }
-  return out;
+  return tensors;
 }
 
 }  // namespace
 
-ImagePlan::ImagePlan(Json const& config, StateDict const& weights, ImageOptions const& options) {
-  check_options(options);
-  if (weights.size() > max_tensors) refuse("there are more than " + std::to_string(max_tensors) + " tensors");
-  auto arranged = arrange(weights);
-  pieces_ = std::move(arranged.pieces);
-  told_.assign(pieces_.size(), false);
-
-  auto const absent = encode_absent_names(arranged.order);
-  if (absent.size() > max_config_bytes)
-    refuse("the names of absent tensors have " + std::to_string(absent.size()) + " bytes in all");
-
-  HeaderWriter writer;
-  writer.add_metadata(metadata_key::format, "pt");
-  writer.add_metadata(metadata_key::version, image_version);
-  writer.add_metadata(metadata_key::rank, std::to_string(options.identity.rank));
-  writer.add_metadata(metadata_key::world_size, std::to_string(options.identity.world_size));
-  writer.add_metadata(metadata_key::job, options.identity.job);
-  writer.add_metadata(metadata_key::sequence, std::to_string(options.identity.sequence));
-  writer.add_metadata(metadata_key::config, encode_config(config));
-  writer.add_metadata(metadata_key::order, encode_places(arranged.order));
-  writer.add_metadata(metadata_key::absent, absent);
-  checksums_at_ = writer.add_metadata(metadata_key::checksums, std::string(pieces_.size() * checksum_digits, '0'));
-  header_checksum_at_ = writer.add_metadata(metadata_key::header_checksum, std::string(checksum_digits, '0'));
-
-  std::uint64_t cursor = 0;
-  for (auto& piece : pieces_) {
-    piece.offset = cursor;
-    if (__builtin_add_overflow(cursor, piece.tensor.nbytes(), &cursor)) refuse("the tensors overflow a file");
-    writer.add_tensor(piece.name, piece.tensor.dtype(), piece.tensor.shape(), piece.offset, cursor);
+ImagePlan::ImagePlan(Json const& config, StateDict const& weights, ImageOptions const& options)
+    : layout_(config, describe(weights), options) {
+  std::vector<StateDict::value_type const*> entries;
+  for (auto const& entry : weights) entries.push_back(&entry);
+  for (auto const& piece : layout_.pieces()) {
+    auto const& [name, tensor] = *entries[piece.tensor];
+    pieces_.push_back({piece.offset, tensor, name});
   }
-  header_ = std::move(writer).finish(options.alignment);
-  for (auto& piece : pieces_) piece.offset += header_.size();
-  if (__builtin_add_overflow(cursor, header_.size(), &file_bytes_)) refuse("the tensors overflow a file");
+  told_.assign(pieces_.size(), false);
+  digests_.assign(pieces_.size(), 0);
 }
 
 void ImagePlan::set_checksum(std::size_t piece, std::uint64_t digest) {
   if (piece >= pieces_.size()) refuse("there is no such piece", std::to_string(piece));
-  header_.replace(checksums_at_ + piece * checksum_digits, checksum_digits, to_hex(digest));
+  digests_[piece] = digest;
   told_[piece] = true;
 }
 
@@ -128,8 +56,7 @@ std::span<std::byte const> ImagePlan::sealed_header() {
     refuse("a tensor has no checksum yet",
            std::string(pieces_[static_cast<std::size_t>(missing - told_.begin())].name));
   }
-  header_.replace(header_checksum_at_, checksum_digits, std::string(checksum_digits, '0'));
-  header_.replace(header_checksum_at_, checksum_digits, to_hex(checksum(std::as_bytes(std::span(header_)))));
+  header_ = layout_.sealed_header(digests_);
   return std::as_bytes(std::span(std::as_const(header_)));
 }
 

@@ -9,14 +9,9 @@
 #include <crossrank/state.hpp>
 
 #include "lib/codec/byte_source.hpp"
-#include "lib/codec/image_metadata.hpp"
+#include "lib/codec/image_layout.hpp"
 
 namespace crossrank::codec {
-
-struct ImageOptions {
-  ImageIdentity identity{};
-  std::size_t alignment = 64;  ///< where the data begins: a power of two, 8 to 65536; 4096 suits direct I/O
-};
 
 /// One tensor and where in the file its bytes go.
 struct ImagePiece {
@@ -39,20 +34,19 @@ class ImagePlan {
   /// In the order of the data; without the absent ones.
   [[nodiscard]] std::span<ImagePiece const> pieces() const noexcept { return pieces_; }
   /// Where the data begins.
-  [[nodiscard]] std::uint64_t header_bytes() const noexcept { return header_.size(); }
-  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
+  [[nodiscard]] std::uint64_t header_bytes() const noexcept { return layout_.header_bytes(); }
+  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return layout_.file_bytes(); }
   /// Tells the `checksum` of the bytes of `pieces()[piece]`.
   void set_checksum(std::size_t piece, std::uint64_t digest);
   /// The header with all checksums. `UsageError` while one of a piece is missing.
   [[nodiscard]] std::span<std::byte const> sealed_header();
 
  private:
+  ImageLayout layout_;
   std::vector<ImagePiece> pieces_{};
   std::vector<bool> told_{};
+  std::vector<std::uint64_t> digests_{};
   std::string header_{};
-  std::size_t checksums_at_ = 0;
-  std::size_t header_checksum_at_ = 0;
-  std::uint64_t file_bytes_ = 0;
 };
 
 /// Writes the image: every byte is read once, hashed and written while it is in the cache; the header comes last.

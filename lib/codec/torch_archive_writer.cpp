@@ -78,9 +78,12 @@ TorchArchivePlan::TorchArchivePlan(std::span<TorchOutput const> tensors, TorchRo
   entries_.insert(entries_.end(), data.begin(), data.end());
 }
 
+std::array<std::string_view, 3> TorchArchivePlan::constants() const noexcept {
+  return {pickle_, byte_order, format_version};
+}
+
 TorchArchiveWriter::TorchArchiveWriter(TorchArchivePlan const& plan, ByteSink& sink) : zip_(plan.entries(), sink) {
-  for (auto const part : {std::string_view(plan.pickle()), byte_order, format_version})
-    zip_.write(std::as_bytes(std::span(part)));
+  for (auto const part : plan.constants()) zip_.write(std::as_bytes(std::span(part)));
 }
 
 void TorchArchiveWriter::finish() { zip_.finish(); }

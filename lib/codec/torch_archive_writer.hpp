@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -38,6 +39,9 @@ class TorchArchivePlan {
   [[nodiscard]] std::uint64_t file_bytes() const { return zip_file_bytes(entries_); }
   [[nodiscard]] std::vector<ZipEntry> const& entries() const noexcept { return entries_; }
   [[nodiscard]] std::string const& pickle() const noexcept { return pickle_; }
+  /// Contents of the first records; those of the others are the tensors, in order, without such as are the same as an
+  /// earlier one.
+  [[nodiscard]] std::array<std::string_view, 3> constants() const noexcept;
 
  private:
   std::vector<ZipEntry> entries_{};

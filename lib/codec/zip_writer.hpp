@@ -5,14 +5,9 @@
 #include <vector>
 
 #include "lib/codec/byte_source.hpp"
+#include "lib/codec/zip_records.hpp"
 
 namespace crossrank::codec {
-
-/// A record of an archive that will be written.
-struct ZipEntry {
-  std::string name{};
-  std::uint64_t size = 0;
-};
 
 /// Bytes of the archive that `ZipWriter` makes of these records.
 [[nodiscard]] std::uint64_t zip_file_bytes(std::vector<ZipEntry> const& entries);

@@ -165,8 +165,11 @@ int removal_rank(std::string const& name) {
 }  // namespace
 
 bool is_checkpoint_file(std::string const& name) {
-  if (name == "config.json" || name.ends_with(".safetensors.index.json")) return true;
-  return name.ends_with(".safetensors") && !name.starts_with('.');
+  if (name.starts_with('.')) return false;
+  if (name == "config.json" || name.ends_with(".safetensors.index.json") || name.ends_with(".bin.index.json"))
+    return true;
+  return name.ends_with(".safetensors") || name.ends_with(".pth") || name.ends_with(".pt") ||
+         (name.starts_with("pytorch_model") && name.ends_with(".bin"));
 }
 
 JobFolder::JobFolder(JobRequest request, platform::Directory out, platform::Directory work)

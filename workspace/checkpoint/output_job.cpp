@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -100,9 +101,16 @@ void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> 
   std::call_once(file.opened, [&] { file.staged.emplace(folder_.directory(), layout.name, layout.bytes); });
   auto const begin = file.slice_begin(slice);
   auto const end = begin + buffer.size();
-  if (begin < layout.header.size()) {
-    auto const count = std::min<std::uint64_t>(layout.header.size(), end) - begin;
-    std::memcpy(buffer.data(), layout.header.data() + begin, static_cast<std::size_t>(count));
+  // What is sealed at the end and what pads are zeros until then.
+  if (layout.seal) std::memset(buffer.data(), 0, buffer.size());
+  auto text = std::partition_point(layout.texts.begin(), layout.texts.end(),
+                                   [&](auto const& one) { return one.begin + one.text.size() <= begin; });
+  for (; text != layout.texts.end() && text->begin < end; ++text) {
+    auto const first = std::max(begin, text->begin);
+    auto const last = std::min<std::uint64_t>(end, text->begin + text->text.size());
+    if (first < last)
+      std::memcpy(buffer.data() + (first - begin), text->text.data() + (first - text->begin),
+                  static_cast<std::size_t>(last - first));
   }
   auto at = std::partition_point(layout.tensors.begin(), layout.tensors.end(),
                                  [&](auto const& tensor) { return tensor.begin + tensor.bytes <= begin; });
@@ -148,7 +156,30 @@ void OutputJob::end_unit(Unit const& unit) {
   }
 }
 
+/// Writes what could be said only of the data, and takes the digests of the slices anew that it lies in.
+void OutputJob::seal(File& file) {
+  auto& staged = *file.staged;
+  auto const texts =
+      file.layout->seal([&](std::uint64_t offset, std::span<std::byte> out) { staged.read_at(offset, out); });
+  std::set<std::size_t> changed;
+  for (auto const& text : texts) {
+    staged.write_at(text.begin, std::as_bytes(std::span(text.text)));
+    for (auto at = text.begin / slice_bytes; !text.text.empty() && at * slice_bytes < text.begin + text.text.size();
+         ++at)
+      changed.insert(static_cast<std::size_t>(at));
+  }
+  auto buffer = take_buffer();
+  for (auto const slice : changed) {
+    std::span<std::byte> const bytes(buffer.get(), file.slice_size(slice));
+    staged.read_at(file.slice_begin(slice), bytes);
+    file.digests[slice] = codec::checksum(bytes);
+  }
+  give_buffer(std::move(buffer));
+  CROSSRANK_CRASH_POINT("checkpoint.file.sealed");
+}
+
 void OutputJob::end_writing(File& file) {
+  if (file.layout->seal) seal(file);
   file.staged->sync();
   if (options_.read_back == ReadBack::none) return end_file(file);
   std::lock_guard const lock(mutex_);

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "lib/codec/header_writer.hpp"
+#include "workspace/checkpoint/sealed_output.hpp"
+#include "workspace/nfs_files.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -16,7 +18,7 @@ constexpr std::size_t header_alignment = 8;
 
 /// Widest elements first, then by name, as the format's reference orders a file's data: every tensor then stands on a
 /// multiple of its element.
-void arrange(OutputFile& file) {
+void arrange_safetensors(OutputFile& file) {
   auto const tensors = file.source->tensors();
   std::sort(file.tensors.begin(), file.tensors.end(), [&](auto const& a, auto const& b) {
     auto const& left = tensors[a.tensor];
@@ -32,14 +34,26 @@ void arrange(OutputFile& file) {
     cursor += placed.bytes;
     writer.add_tensor(tensor.name, tensor.dtype, tensor.shape, placed.begin, cursor);
   }
-  file.header = std::move(writer).finish(header_alignment);
-  for (auto& placed : file.tensors) placed.begin += file.header.size();
-  file.bytes = file.header.size() + cursor;
+  auto header = std::move(writer).finish(header_alignment);
+  for (auto& placed : file.tensors) placed.begin += header.size();
+  file.bytes = header.size() + cursor;
+  file.texts.push_back({0, std::move(header)});
 }
 
-std::string part_name(std::size_t part, std::size_t count) {
+void arrange(OutputFile& file, OutputFormat format) {
+  if (format == OutputFormat::torch) {
+    arrange_torch(file);
+  } else {
+    arrange_safetensors(file);
+  }
+}
+
+std::string part_name(std::size_t part, std::size_t count, OutputFormat format) {
+  bool const torch = format == OutputFormat::torch;
+  if (count == 1) return torch ? "pytorch_model.bin" : "model.safetensors";
   char text[64];
-  std::snprintf(text, sizeof text, "model-%05zu-of-%05zu.safetensors", part, count);
+  std::snprintf(text, sizeof text, torch ? "pytorch_model-%05zu-of-%05zu.bin" : "model-%05zu-of-%05zu.safetensors",
+                part, count);
   return text;
 }
 
@@ -65,20 +79,41 @@ std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& 
   }
   for (std::size_t i = 0; i < files.size(); ++i) {
     files[i].source = source;
-    files[i].name = files.size() == 1 ? "model.safetensors" : part_name(i + 1, files.size());
-    arrange(files[i]);
+    files[i].name = part_name(i + 1, files.size(), options.format);
+    arrange(files[i], options.format);
   }
   assign_owners(files, options.ranks);
   return files;
 }
 
-OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name) {
+namespace {
+
+OutputFile whole_file(std::shared_ptr<ShardSource const> const& source, std::string name) {
   OutputFile file;
   file.name = std::move(name);
   file.source = source;
   for (std::size_t i = 0; i < source->tensors().size(); ++i) file.tensors.push_back(output_tensor(*source, i));
-  arrange(file);
   return file;
+}
+
+}  // namespace
+
+OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name, OutputFormat format) {
+  auto file = whole_file(source, std::move(name));
+  arrange(file, format);
+  return file;
+}
+
+OutputFile lay_out_image(std::shared_ptr<ShardSource const> const& source, Json const& config,
+                         ImagePlace const& place) {
+  workspace::StateFile const name{.rank = place.rank, .writer = place.writer, .counter = 1};
+  auto file = whole_file(source, name.name());
+  arrange_image(file, config, place);
+  return file;
+}
+
+std::string index_name(OutputFormat format) {
+  return format == OutputFormat::torch ? "pytorch_model.bin.index.json" : "model.safetensors.index.json";
 }
 
 void assign_owners(std::vector<OutputFile>& files, int ranks) {

@@ -1,11 +1,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include <crossrank/checkpoint.hpp>
 #include <crossrank/json.hpp>
 
 #include "workspace/checkpoint/shard_source.hpp"
@@ -19,33 +21,60 @@ struct OutputTensor {
   std::uint64_t bytes = 0;
 };
 
-/// One safetensors file of the result.
+/// Bytes of an output file that come from no tensor.
+struct OutputText {
+  std::uint64_t begin = 0;
+  std::string text{};
+};
+
+/// Reads what has been written of a file.
+using ReadWritten = std::function<void(std::uint64_t offset, std::span<std::byte> out)>;
+
+/// One file of the result.
 struct OutputFile {
   std::string name{};
   std::shared_ptr<ShardSource const> source{};
   std::vector<OutputTensor> tensors{};  ///< in the order of the data
-  std::string header{};                 ///< length field and header
+  std::vector<OutputText> texts{};      ///< in order
   std::uint64_t bytes = 0;              ///< of the file
   int owner = 0;                        ///< rank that writes it
+  /// What can be said only of written data: checksums. Called once, by one thread; its texts replace what stands there.
+  std::function<std::vector<OutputText>(ReadWritten const& read)> seal{};
 };
 
 /// Sizes of the files, and how they are named.
 struct LayoutOptions {
-  std::uint64_t max_file_bytes = 5'000'000'000;  ///< 0: no limit
+  std::uint64_t max_file_bytes = 5'000'000'000;  ///< of the tensors in it; 0: no limit
   int ranks = 1;                                 ///< that share the writing
+  OutputFormat format = OutputFormat::safetensors;
 };
 
-/// The files of a sharded checkpoint: tensors in the order of the source, a new file where the limit would be passed.
+/// The files of a sharded checkpoint in safetensors or torch format: tensors in the order of the source, a new file
+/// where the limit would be passed.
 [[nodiscard]] std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& source,
                                                     LayoutOptions const& options);
 
-/// One file that holds all of a source.
-[[nodiscard]] OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name);
+/// One safetensors file or torch archive that holds all of a source. `UsageError` for a dtype that torch has not.
+[[nodiscard]] OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name,
+                                      OutputFormat format = OutputFormat::safetensors);
+
+/// Who a state image says it is from.
+struct ImagePlace {
+  int rank = 0;
+  int world_size = 1;
+  std::uint64_t writer = 0;  ///< of the file's name
+};
+
+/// A state image that holds all of a source and a config, as a workspace reads it.
+[[nodiscard]] OutputFile lay_out_image(std::shared_ptr<ShardSource const> const& source, Json const& config,
+                                       ImagePlace const& place);
 
 /// Gives each file to a rank: the largest first, to the one that has the least.
 void assign_owners(std::vector<OutputFile>& files, int ranks);
 
-/// `model.safetensors.index.json` for these files.
+/// "model.safetensors.index.json", or that of torch archives.
+[[nodiscard]] std::string index_name(OutputFormat format);
+/// What stands in it.
 [[nodiscard]] Json make_index(std::span<OutputFile const> files);
 
 }  // namespace crossrank::checkpoint

@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/checksum.hpp"
 #include "workspace/checkpoint/job_folder.hpp"
 #include "workspace/checkpoint/merged_source.hpp"
 #include "workspace/checkpoint/output_layout.hpp"
@@ -37,6 +38,21 @@ void take_options(WriteRequest& request, Options const& options) {
   request.stop = options.stop;
 }
 
+std::string format_text(OutputFormat format) { return " format " + std::to_string(static_cast<int>(format)); }
+
+/// The writer's number in the names of state images: the same for the same job, so that it can be resumed.
+std::uint64_t writer_of(std::string const& job) { return codec::checksum(std::as_bytes(std::span(job))); }
+
+OutputFile rank_file(std::shared_ptr<ShardSource const> const& source, int rank, SplitOptions const& options,
+                     std::string const& job, Json const& config) {
+  if (options.format == OutputFormat::images) {
+    return lay_out_image(source, corrected_config(config, options.tp),
+                         {.rank = rank, .world_size = options.tp, .writer = writer_of(job)});
+  }
+  auto const* const ending = options.format == OutputFormat::torch ? ".pth" : ".safetensors";
+  return lay_out_file(source, "rank" + std::to_string(rank) + ending, options.format);
+}
+
 }  // namespace
 
 WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path const& out,
@@ -46,9 +62,17 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
   require_elsewhere(request.operation, state.shards, out);
   auto const source = std::make_shared<MergedSource>(state.model);
   auto const limit = options.single_file ? 0 : options.max_shard_bytes;
-  request.id = job_id(state, "consolidate " + std::to_string(limit));
-  request.files = lay_out_model(source, {.max_file_bytes = limit, .ranks = ranks});
-  request.extras = extra_files(state.model->set, 1, request.files.size() > 1 ? make_index(request.files) : Json());
+  request.id = job_id(state, "consolidate " + std::to_string(limit) + format_text(options.format));
+  if (options.format == OutputFormat::images) {
+    auto const config = corrected_config(state.model->set.config, 1);
+    request.files.push_back(lay_out_image(source, config, {.writer = writer_of(request.id)}));
+  } else {
+    request.files = lay_out_model(source, {.max_file_bytes = limit, .ranks = ranks, .format = options.format});
+  }
+  ExtraFile index;
+  if (request.files.size() > 1)
+    index = {.name = index_name(options.format), .text = make_index(request.files).dump(2) + "\n"};
+  request.extras = extra_files(state.model->set, 1, index);
   take_options(request, options);
   return request;
 }
@@ -68,14 +92,14 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
   if (!rules.empty()) rule_file = rules;
   auto const book = RuleBook::make(set, rule_file);
   auto const cut_for = [&](SourceTensor const& whole) { return book.split_for(whole.name, whole, options.tp); };
+  auto const text = book.to_json().dump(-1, ' ', false, Json::error_handler_t::replace);
+  request.id = job_id(state, "split " + std::to_string(options.tp) + format_text(options.format) + text);
   for (int rank = 0; rank < options.tp; ++rank) {
     auto const source = std::make_shared<SplitSource>(set.sources.front(), static_cast<std::size_t>(rank), cut_for);
-    request.files.push_back(lay_out_file(source, "rank" + std::to_string(rank) + ".safetensors"));
+    request.files.push_back(rank_file(source, rank, options, request.id, set.config));
   }
   assign_owners(request.files, ranks);
-  auto const text = book.to_json().dump(-1, ' ', false, Json::error_handler_t::replace);
-  request.id = job_id(state, "split " + std::to_string(options.tp) + text);
-  request.extras = extra_files(state.model->set, options.tp, Json());
+  request.extras = extra_files(state.model->set, options.tp, {});
   take_options(request, options);
   return request;
 }

@@ -17,7 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t copy_block = std::size_t{1} << 20;
-constexpr char const* index_name = "model.safetensors.index.json";
 
 std::uint64_t size_of(ExtraFile const& extra) {
   if (extra.copy_of.empty()) return extra.text.size();
@@ -157,7 +156,7 @@ Json corrected_config(Json config, int tp) {
   return config;
 }
 
-std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, Json const& index) {
+std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, ExtraFile const& index) {
   std::vector<ExtraFile> extras;
   std::optional<ExtraFile> config;
   for (auto const& path : set.companions) {
@@ -171,7 +170,7 @@ std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, Json const& inde
     if (corrected != set.config) extra = {.name = extra.name, .text = corrected.dump(2) + "\n"};
     config = std::move(extra);
   }
-  if (!index.is_null()) extras.push_back({.name = index_name, .text = index.dump(2) + "\n"});
+  if (!index.name.empty()) extras.push_back(index);
   if (config) extras.push_back(std::move(*config));
   return extras;
 }

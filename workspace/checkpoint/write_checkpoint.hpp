@@ -40,8 +40,8 @@ struct WriteRequest {
 Summary write_checkpoint(Collective const& world, WriteRequest const& request);
 
 /// Companions of a shard set as they belong beside `tp` ranks: configs that speak of the grid are corrected, all else
-/// is copied; then the index if there is one; config.json last.
-[[nodiscard]] std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, Json const& index);
+/// is copied; then the index if it has a name; config.json last.
+[[nodiscard]] std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, ExtraFile const& index);
 
 /// The config with sizes of the grid replaced; the same value when it says nothing of them.
 [[nodiscard]] Json corrected_config(Json config, int tp);

@@ -1,0 +1,94 @@
+#include "workspace/checkpoint/sealed_output.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "lib/codec/checksum.hpp"
+#include "lib/codec/crc32.hpp"
+#include "lib/codec/image_layout.hpp"
+#include "lib/codec/torch_archive_writer.hpp"
+#include "lib/codec/zip_layout.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::size_t block_bytes = std::size_t{1} << 20;
+
+/// Hands `[begin, begin + bytes)` of a written file to `take`, block by block.
+template <class Take>
+void read_blocks(ReadWritten const& read, std::uint64_t begin, std::uint64_t bytes, Take const& take) {
+  auto const block = std::make_unique_for_overwrite<std::byte[]>(block_bytes);
+  for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
+    std::span<std::byte> const part(block.get(),
+                                    static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, bytes - at)));
+    read(begin + at, part);
+    take(std::span<std::byte const>(part));
+  }
+}
+
+std::vector<OutputText> seal_archive(codec::ZipLayout const& zip, ReadWritten const& read) {
+  std::vector<OutputText> texts;
+  std::vector<std::uint32_t> crcs;
+  for (std::size_t i = 0; i < zip.entries().size(); ++i) {
+    auto const& entry = zip.entries()[i];
+    std::uint32_t crc = 0;
+    read_blocks(read, zip.data_at(i), entry.size, [&](auto bytes) { crc = codec::crc32(crc, bytes); });
+    crcs.push_back(crc);
+    texts.push_back({zip.data_at(i) + entry.size, codec::zip_descriptor(entry, crc)});
+  }
+  texts.push_back({zip.directory_at(), zip.directory(crcs)});
+  return texts;
+}
+
+std::vector<OutputText> seal_image(codec::ImageLayout const& image, ReadWritten const& read) {
+  std::vector<std::uint64_t> digests;
+  codec::RunningChecksum running;
+  for (auto const& piece : image.pieces()) {
+    running.restart();
+    read_blocks(read, piece.offset, piece.bytes, [&](auto bytes) { running.update(bytes); });
+    digests.push_back(running.digest());
+  }
+  return {{0, image.sealed_header(digests)}};
+}
+
+}  // namespace
+
+void arrange_torch(OutputFile& file) {
+  auto const tensors = file.source->tensors();
+  std::vector<codec::TorchOutput> outputs;
+  for (auto const& placed : file.tensors) {
+    auto const& tensor = tensors[placed.tensor];
+    outputs.push_back({tensor.name, tensor.dtype, tensor.shape});
+  }
+  codec::TorchArchivePlan const plan(outputs, codec::TorchRoot::state_dict);
+  auto const zip = std::make_shared<codec::ZipLayout const>(plan.entries());
+  auto const constants = plan.constants();
+  for (std::size_t i = 0; i < zip->entries().size(); ++i) {
+    file.texts.push_back({zip->header_at(i), codec::zip_local_header(zip->header_at(i), zip->entries()[i])});
+    if (i < constants.size()) file.texts.push_back({zip->data_at(i), std::string(constants[i])});
+  }
+  for (std::size_t i = 0; i < file.tensors.size(); ++i) file.tensors[i].begin = zip->data_at(constants.size() + i);
+  file.bytes = zip->file_bytes();
+  file.seal = [zip](ReadWritten const& read) { return seal_archive(*zip, read); };
+}
+
+void arrange_image(OutputFile& file, Json const& config, ImagePlace const& place) {
+  auto const tensors = file.source->tensors();
+  std::vector<codec::ImageTensor> described;
+  for (auto const& placed : file.tensors) {
+    auto const& tensor = tensors[placed.tensor];
+    described.push_back({tensor.name, tensor.dtype, tensor.shape});
+  }
+  codec::ImageOptions const options{
+      .identity = {.rank = place.rank, .world_size = place.world_size, .job = "checkpoint", .sequence = 1}};
+  auto const image = std::make_shared<codec::ImageLayout const>(config, described, options);
+  std::vector<OutputTensor> ordered;
+  for (auto const& piece : image->pieces())
+    ordered.push_back({file.tensors[piece.tensor].tensor, piece.offset, piece.bytes});
+  file.tensors = std::move(ordered);
+  file.bytes = image->file_bytes();
+  file.seal = [image](ReadWritten const& read) { return seal_image(*image, read); };
+}
+
+}  // namespace crossrank::checkpoint
