@@ -65,6 +65,15 @@ void add_output_options(CLI::App& command, OutputOptions& options) {
   command.add_flag("--no-read-back", options.no_read_back, "Do not read and compare what was written");
 }
 
+void add_file_size_options(CLI::App& command, OutputOptions& options) {
+  command
+      .add_option("--max-shard-size", options.max_shard_bytes,
+                  "Bytes of one output file: 5GB (default), 500MB, 2GiB; a larger tensor has a file of its own")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber);
+  command.add_flag("--single-file", options.single_file, "One file, whatever its size");
+}
+
 void add_session_options(CLI::App& command, SessionOptions& options) {
   static std::map<std::string, ProgressStyle> const styles{{"auto", ProgressStyle::automatic},
                                                            {"bar", ProgressStyle::bar},

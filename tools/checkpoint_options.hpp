@@ -41,6 +41,8 @@ enum class GridOptions : std::uint8_t { plain, from };
 /// The input and all that helps to understand it.
 void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint::PlanOptions& plan, GridOptions grid);
 void add_output_options(CLI::App& command, OutputOptions& options);
+/// How large the files of a whole model may be.
+void add_file_size_options(CLI::App& command, OutputOptions& options);
 void add_session_options(CLI::App& command, SessionOptions& options);
 
 /// What all these commands say at the end of their help.

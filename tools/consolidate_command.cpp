@@ -66,12 +66,7 @@ void add_consolidate_command(CLI::App& app, int& exit_code) {
   auto* const command = app.add_subcommand("consolidate", "Merge the shards of a model into one checkpoint");
   add_input_options(*command, request->in, request->plan, GridOptions::plain);
   add_output_options(*command, request->output);
-  command
-      ->add_option("--max-shard-size", request->output.max_shard_bytes,
-                   "Bytes of one output file: 5GB (default), 500MB, 2GiB; a larger tensor has a file of its own")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::PositiveNumber);
-  command->add_flag("--single-file", request->output.single_file, "One file, model.safetensors, whatever its size");
+  add_file_size_options(*command, request->output);
   add_session_options(*command, request->session);
   command->footer(std::string(examples) + "\n" + exit_codes);
   command->callback([request, &exit_code] {

@@ -7,6 +7,7 @@
 
 #include "tools/clean_command.hpp"
 #include "tools/consolidate_command.hpp"
+#include "tools/convert_command.hpp"
 #include "tools/inspect.hpp"
 #include "tools/run_command.hpp"
 #include "tools/split_command.hpp"
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
     crossrank::tools::add_clean_command(app, exit_code);
     crossrank::tools::add_consolidate_command(app, exit_code);
     crossrank::tools::add_split_command(app, exit_code);
+    crossrank::tools::add_convert_command(app, exit_code);
     crossrank::tools::add_verify_command(app, exit_code);
     crossrank::tools::add_inspect_command(app, exit_code);
     app.parse(argc, argv);

@@ -161,6 +161,24 @@ CROSSRANK_EXPORT Summary consolidate(Collective const& world, MergePlan const& p
 CROSSRANK_EXPORT Summary split(Collective const& world, MergePlan const& plan, std::filesystem::path const& out,
                                SplitOptions const& options = {});
 
+struct SaveOptions {
+  Json config = Json::object();  ///< of rank 0: written as "config.json" unless it is empty
+  OutputFormat format = OutputFormat::safetensors;
+  bool force = false;                                  ///< replace a checkpoint that is there
+  std::function<void(Progress const&)> on_progress{};  ///< on rank 0, in the calling thread
+  std::stop_token stop{};
+  ReadBack read_back = ReadBack::all;
+  int threads = 0;
+};
+
+/// Saves the weights of all ranks, each to a file of its own ("rank<r>.safetensors"), as one checkpoint: all of it
+/// appears, or nothing. What `MergePlan::make` reads.
+///
+/// Collective; each rank writes its own bytes, from where they lie. The tensors must stay as they are until it returns.
+/// Durability and errors as `consolidate`; `UsageError` also for an absent tensor or one that is not on the CPU.
+CROSSRANK_EXPORT Summary save_sharded(Collective const& world, StateDict const& weights,
+                                      std::filesystem::path const& out, SaveOptions const& options = {});
+
 /// What is wrong with a checkpoint.
 enum class DefectKind : std::uint8_t {
   file,      ///< missing, damaged, or unreadable

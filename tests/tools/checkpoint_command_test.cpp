@@ -221,6 +221,21 @@ TEST_F(CheckpointCommand, shows_its_options_and_exit_codes) {
   EXPECT_EQ(wrong.exit_code, 2);
 }
 
+TEST_F(CheckpointCommand, converts_to_archives_and_images_and_back) {
+  for (auto const* format : {"torch", "images"}) {
+    auto const between = folder_.path() / format;
+    auto const back = folder_.path() / (std::string(format) + "-back");
+
+    auto const there = run_command({"convert", shards().string(), between.string(), "--to", format, "--tp", "4"});
+    auto const again = run_command({"convert", between.string(), back.string(), "-n", "2"});
+
+    EXPECT_EQ(there.exit_code, 0) << there.err;
+    EXPECT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_THAT(names_in(between), testing::SizeIs(5));
+    EXPECT_EQ(difference(whole(), read_checkpoint(back, true)), "") << format;
+  }
+}
+
 TEST_F(CheckpointCommand, verifies_shards_and_says_what_is_wrong) {
   auto const good = run_command({"verify", shards().string(), "--numbers"});
   auto const file = shards() / "rank1.safetensors";

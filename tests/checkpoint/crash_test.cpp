@@ -1,0 +1,268 @@
+// A job that writes a checkpoint dies, or its file system fails, at every step: what was there stays, or nothing is
+// there, or the new one; and the job can be taken up again.
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <sys/resource.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "crash_points.generated.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "tests/checkpoint/checkpoint_files.hpp"
+#include "tests/support/faulty_system.hpp"
+#include "tests/support/process_ranks.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Call;
+using test::difference;
+using test::names_in;
+using test::read_checkpoint;
+using test::read_model;
+using test::TemporaryDirectory;
+using testing::Each;
+using testing::ElementsAre;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr int last_visit = 3;
+
+/// A model, and an older checkpoint where its merged form is to go.
+class Interrupted : public testing::Test {
+ protected:
+  Interrupted() {
+    fs::create_directories(in());
+    save_safetensors(in() / "model.safetensors", test::sample_weights(4, 16, 16, 1));
+    std::ofstream(in() / "config.json") << R"({"num_hidden_layers": 4})";
+    std::ofstream(in() / "tokenizer.json") << "{}";
+    put_old();
+  }
+
+  void put_old() const {
+    fs::remove_all(out());
+    fs::create_directories(out());
+    save_safetensors(out() / "model.safetensors", test::sample_weights(2, 8, 8, 2));
+    std::ofstream(out() / "config.json") << R"({"num_hidden_layers": 2})";
+  }
+
+  [[nodiscard]] fs::path in() const { return folder_.path() / "in"; }
+  [[nodiscard]] fs::path out() const { return folder_.path() / "out"; }
+  [[nodiscard]] checkpoint::MergePlan plan() const { return checkpoint::MergePlan::make(world_, in()); }
+
+  /// "old", "new" or "none"; anything else tells what is mixed up.
+  [[nodiscard]] std::string state() const {
+    auto const found = read_checkpoint(out(), true);
+    if (found.empty()) return "none";
+    if (found == old_) return "old";
+    return found == new_ ? "new" : "a mixture";
+  }
+
+  TemporaryDirectory folder_{};
+  Collective world_ = connect({.backend = "fake"});
+  test::ModelBytes old_ = read_checkpoint(out(), true);
+  test::ModelBytes new_ = read_model(in());
+};
+
+checkpoint::ConsolidateOptions options_for(std::string const& format) {
+  checkpoint::ConsolidateOptions options{.max_shard_bytes = 1100, .force = true};
+  if (format == "torch") options.format = checkpoint::OutputFormat::torch;
+  return options;
+}
+
+CROSSRANK_RANK_SCENARIO(consolidate_until) {
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, self.arguments.at(0));
+  platform::arm_crash_point(self.arguments.at(2), std::stoi(self.arguments.at(3)));
+  (void)checkpoint::consolidate(world, plan, self.arguments.at(1), options_for(self.arguments.at(4)));
+  return 0;
+}
+
+class Killed : public Interrupted, public testing::WithParamInterface<std::string_view> {};
+
+TEST_P(Killed, leaves_the_old_checkpoint_or_none_or_the_new_one_and_can_be_resumed) {
+  std::string const point(GetParam());
+  // Only archives are sealed.
+  std::string const format = point == "checkpoint.file.sealed" ? "torch" : "safetensors";
+  for (int visit = 1; visit <= last_visit; ++visit) {
+    put_old();
+    auto const outcome =
+        test::run_ranks(1, "consolidate_until", {.arguments = {in(), out(), point, std::to_string(visit), format}});
+    bool const killed = outcome.ranks.at(0).signal == SIGKILL;
+    ASSERT_TRUE(killed || (visit > 1 && outcome.ok())) << outcome.text();
+    if (!killed) return;
+    auto const found = state();
+    EXPECT_TRUE(found == "old" || found == "none" || found == "new") << found << " at visit " << visit;
+    if (!point.starts_with("checkpoint.publish")) {
+      EXPECT_EQ(found, "old") << visit;
+    }
+
+    auto resumed = options_for(format);
+    resumed.resume = true;
+    (void)checkpoint::consolidate(world_, plan(), out(), resumed);
+
+    EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+    if (format == "safetensors") {
+      EXPECT_EQ(state(), "new") << visit;
+    } else {
+      (void)checkpoint::consolidate(world_, checkpoint::MergePlan::make(world_, out()), folder_.path() / "again",
+                                    {.force = true});
+      EXPECT_EQ(difference(new_, read_checkpoint(folder_.path() / "again", true)), "");
+    }
+  }
+}
+
+std::vector<std::string_view> checkpoint_points() {
+  std::vector<std::string_view> points;
+  for (auto const point : test::crash_points) {
+    if (point.starts_with("checkpoint.")) points.push_back(point);
+  }
+  return points;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Killed, testing::ValuesIn(checkpoint_points()), [](auto const& tested) {
+  std::string name(tested.param);
+  for (auto& c : name) c = c == '.' ? '_' : c;
+  return name;
+});
+
+TEST_F(Interrupted, goes_on_from_finished_files_only_when_asked) {
+  for (bool const resume : {true, false}) {
+    put_old();
+    auto const outcome =
+        test::run_ranks(1, "consolidate_until", {.arguments = {in(), out(), "checkpoint.job.marked", "3", ""}});
+    ASSERT_EQ(outcome.ranks.at(0).signal, SIGKILL) << outcome.text();
+    auto options = options_for("");
+    options.resume = resume;
+
+    auto const summary = checkpoint::consolidate(world_, plan(), out(), options);
+
+    EXPECT_EQ(summary.resumed_files, resume ? 3 : 0);
+    EXPECT_EQ(state(), "new");
+  }
+}
+
+struct Fault {
+  Call call = Call::pwrite;
+  int error = EIO;
+};
+
+class FailingSystem : public Interrupted, public testing::WithParamInterface<Fault> {};
+
+TEST_P(FailingSystem, is_an_error_that_leaves_the_old_checkpoint_or_a_success_that_is_whole) {
+  auto options = options_for("");
+  options.threads = 1;
+  auto const merge = plan();
+  int uses = 0;
+  for (int nth = 1; nth == 1 || nth <= uses; ++nth) {
+    put_old();
+    test::FaultySystem os;
+    os.fail(GetParam().call, nth, GetParam().error);
+    bool failed = false;
+    {
+      platform::ScopedSystem const scope(os);
+      try {
+        (void)checkpoint::consolidate(world_, merge, out(), options);
+      } catch (Error const& error) {
+        failed = true;
+        EXPECT_FALSE(error.info().message.empty() && error.info().system.empty()) << error.what();
+      }
+    }
+    uses = os.uses(GetParam().call);
+    EXPECT_EQ(state(), failed ? "old" : "new")
+        << test::call_names.at(static_cast<std::size_t>(GetParam().call)) << " use " << nth << " of " << uses;
+    if (HasFailure()) return;
+    // Reads and writes of the middle are all alike.
+    if (nth == 12 && uses > 24) nth = uses - 12;
+  }
+  EXPECT_GT(uses, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FailingSystem,
+                         testing::Values(Fault{Call::openat, EACCES}, Fault{Call::pread, EIO},
+                                         Fault{Call::pwrite, ENOSPC}, Fault{Call::pwrite, EDQUOT},
+                                         Fault{Call::fsync, EIO}, Fault{Call::fstat, ESTALE},
+                                         Fault{Call::fallocate, ENOSPC}, Fault{Call::close, EIO},
+                                         Fault{Call::mkdirat, EROFS}),
+                         [](auto const& tested) {
+                           auto const call = test::call_names.at(static_cast<std::size_t>(tested.param.call));
+                           return std::string(call) + "_" + ::strerrorname_np(tested.param.error);
+                         });
+
+TEST_F(Interrupted, loses_nothing_to_short_transfers) {
+  test::FaultySystem os;
+  os.limit_transfers(100);
+  platform::ScopedSystem const scope(os);
+
+  (void)checkpoint::consolidate(world_, plan(), out(), options_for(""));
+
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(Interrupted, puts_the_old_checkpoint_back_when_a_name_is_refused) {
+  for (int nth = 1; nth <= 8; ++nth) {
+    put_old();
+    test::FaultySystem os;
+    os.fail(Call::renameat, nth, EIO);
+    platform::ScopedSystem const scope(os);
+    bool failed = false;
+    try {
+      (void)checkpoint::consolidate(world_, plan(), out(), options_for(""));
+    } catch (IoError const&) {
+      failed = true;
+    }
+    EXPECT_EQ(state(), failed ? "old" : "new") << nth;
+  }
+}
+
+CROSSRANK_RANK_SCENARIO(consolidate_within_memory) {
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, self.arguments.at(0));
+  (void)checkpoint::consolidate(world, plan, self.arguments.at(1), {.threads = 4});
+  struct rusage used {};
+  ::getrusage(RUSAGE_SELF, &used);
+  self.say("peak " + std::to_string(used.ru_maxrss / 1024));
+  return used.ru_maxrss / 1024 <= 256 ? 0 : 1;
+}
+
+TEST(Memory, stays_bounded_where_one_tensor_alone_is_larger) {
+  TemporaryDirectory const folder;
+  constexpr std::int64_t rows = 1024;
+  constexpr std::int64_t columns = 262'144;
+  fs::create_directories(folder.path() / "in");
+  for (int rank = 0; rank < 2; ++rank) {
+    auto text = Json{{"model.layers.0.mlp.down_proj.weight",
+                      {{"dtype", "I8"}, {"shape", {rows, columns}}, {"data_offsets", {0, rows * columns}}}}}
+                    .dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    std::uint64_t const length = text.size();
+    auto const path = folder.path() / "in" / ("rank" + std::to_string(rank) + ".safetensors");
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<char const*>(&length), sizeof length);
+    file << text;
+    file.close();
+    fs::resize_file(path, sizeof length + text.size() + static_cast<std::uint64_t>(rows * columns));
+  }
+  std::ofstream(folder.path() / "in" / "config.json")
+      << Json{{"num_hidden_layers", 1}, {"hidden_size", rows}, {"intermediate_size", 2 * columns}};
+
+  auto const outcome =
+      test::run_ranks(1, "consolidate_within_memory", {.arguments = {folder.path() / "in", folder.path() / "out"}});
+
+  EXPECT_TRUE(outcome.ok()) << outcome.text();
+  EXPECT_GT(fs::file_size(folder.path() / "out" / "model.safetensors"), std::uint64_t{512} << 20);
+}
+
+}  // namespace
+}  // namespace crossrank
