@@ -17,6 +17,7 @@
 #include "lib/node/names.hpp"
 #include "lib/platform/directory.hpp"
 #include "lib/platform/system.hpp"
+#include "workspace/checkpoint/job_folder.hpp"
 #include "workspace/clean_workspace.hpp"
 
 namespace crossrank::tools {
@@ -42,6 +43,20 @@ void clean_directory(std::string const& directory, workspace::CleanOptions optio
                 file.name.c_str(), file.bytes);
     ++total.files;
     total.bytes += file.bytes;
+  }
+}
+
+/// Folders in which jobs that write checkpoints work.
+void clean_checkpoint_jobs(std::string const& path, workspace::CleanOptions options, CleanTotal& total) {
+  for (auto const& job : checkpoint::clean_jobs(path, options.dry_run)) {
+    if (!job.removed) {
+      std::printf("kept %s/%s: %s\n", path.c_str(), job.name.c_str(), job.why.c_str());
+      continue;
+    }
+    std::printf("%s %s/%s, %" PRIu64 " bytes\n", options.dry_run ? "would remove" : "removed", path.c_str(),
+                job.name.c_str(), job.bytes);
+    ++total.files;
+    total.bytes += job.bytes;
   }
 }
 
@@ -72,6 +87,7 @@ int clean(CleanRequest const& request) {
     try {
       clean_directory(directory, request.options, total);
       clean_flight_records(directory, request.options, total);
+      clean_checkpoint_jobs(directory, request.options, total);
     } catch (Error const& error) {
       std::fprintf(stderr, "crossrank clean: %s\n", error.what());
       code = 1;
@@ -99,9 +115,10 @@ void add_clean_command(CLI::App& app, int& exit_code) {
   command->add_flag("--force", request->options.force,
                     "Also files whose file system has no locks: only when all jobs have ended");
   command->footer(
-      "Removes state files, temporaries and flight records whose writers are dead from the directories, and this user's\n"
-      "shared memory of dead jobs from this machine. Files of running jobs and files of others stay. Exit code: 0, or 1\n"
-      "when a directory could not be read.");
+      "Removes from the directories what dead jobs left there: state files, temporaries, flight records, folders of "
+      "jobs\n"
+      "that were writing a checkpoint; and this user's shared memory of dead jobs from this machine. Files of running\n"
+      "jobs and files of others stay. Exit code: 0, or 1 when a directory could not be read.");
   command->callback([request, &exit_code] { exit_code = clean(*request); });
 }
 

@@ -21,6 +21,7 @@
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/job_folder.hpp"
 
 namespace crossrank {
 namespace {
@@ -154,6 +155,35 @@ TEST_F(Interrupted, goes_on_from_finished_files_only_when_asked) {
     EXPECT_TRUE(resume ? summary.resumed_files >= 3 : summary.resumed_files == 0) << summary.resumed_files;
     EXPECT_EQ(state(), "new");
   }
+}
+
+TEST_F(Interrupted, keeps_what_it_was_replacing_until_the_job_is_taken_up_or_dropped) {
+  auto const killed = test::run_ranks(1, "consolidate_until",
+                                      {.arguments = {in(), out(), "checkpoint.publish.moved_old", "2", "safetensors"}});
+  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+  ASSERT_EQ(state(), "none");
+
+  EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), {.max_shard_bytes = 2200}), UsageError);
+  auto const kept = checkpoint::clean_jobs(out(), false);
+  ASSERT_EQ(kept.size(), 1U);
+  EXPECT_FALSE(kept.front().removed);
+  (void)checkpoint::consolidate(world_, plan(), out(), options_for("safetensors"));
+
+  EXPECT_EQ(state(), "new");
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+}
+
+TEST_F(Interrupted, is_cleaned_away_when_nobody_takes_it_up) {
+  auto const killed = test::run_ranks(1, "consolidate_until",
+                                      {.arguments = {in(), out(), "checkpoint.job.marked", "1", "safetensors"}});
+  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+
+  ASSERT_EQ(checkpoint::clean_jobs(out(), true).size(), 1U);
+  EXPECT_THAT(names_in(out()), testing::Contains(StartsWith(".crossrank-")));
+  ASSERT_EQ(checkpoint::clean_jobs(out(), false).size(), 1U);
+
+  EXPECT_THAT(names_in(out()), ElementsAre("config.json", "model.safetensors"));
+  EXPECT_EQ(state(), "old");
 }
 
 struct Fault {

@@ -72,8 +72,15 @@ void remove_all(platform::Directory const& parent, std::string const& folder) {
   }
 }
 
-/// Other jobs' folders: those of the living are an error, those of the dead are removed.
-void clear_others(platform::Directory const& out, std::string const& own) {
+/// Whether a killed job had moved files of the checkpoint before into its folder.
+bool holds_old(platform::Directory const& work) {
+  auto const names = work.names(operation);
+  return std::any_of(names.begin(), names.end(), [](auto const& name) { return name.starts_with(old_prefix); });
+}
+
+/// Other jobs' folders: those of the living are an error, those of the dead are removed. What a dead one holds of the
+/// checkpoint before goes only by `force`.
+void clear_others(platform::Directory const& out, std::string const& own, bool force) {
   for (auto const& name : out.names(operation)) {
     if (!name.starts_with(folder_prefix) || name == own) continue;
     {
@@ -85,6 +92,13 @@ void clear_others(platform::Directory const& out, std::string const& own) {
                           .got = name,
                           .resource = out.path().string(),
                           .remedy = "wait for it to end, or give another directory"});
+      }
+      if (!force && holds_old(other)) {
+        throw UsageError({.operation = operation,
+                          .message = "a job was killed there while it replaced a checkpoint; its folder holds both",
+                          .got = name,
+                          .resource = out.path().string(),
+                          .remedy = "start that job again with --resume, or --force to drop both"});
       }
     }
     remove_all(out, name);
@@ -192,8 +206,9 @@ JobFolder JobFolder::make(JobRequest const& request) {
   }
   job.lock_ = std::move(*lock);
   try {
-    clear_others(job.out_, folder);
-    if (!fresh && !request.resume) {
+    clear_others(job.out_, folder, request.force);
+    // A job that had begun to publish is complete: it is brought to its end.
+    if (!fresh && !request.resume && !job.was_publishing()) {
       for (auto const& name : job.work_.names(operation)) {
         if (name != lock_name) (void)job.work_.remove(name, operation);
       }
@@ -310,6 +325,27 @@ void JobFolder::undo() noexcept {
   moves_.clear();
   if (keep_)
     log_event(LogLevel::error, "the old checkpoint could not be put back", {{"folder", work_.path().string()}});
+}
+
+std::vector<CleanedJob> clean_jobs(fs::path const& path, bool dry_run) {
+  std::vector<CleanedJob> jobs;
+  auto const out = platform::Directory::open(path, operation);
+  for (auto const& name : out.names(operation)) {
+    if (!name.starts_with(folder_prefix)) continue;
+    auto const work = platform::Directory::open(out.path_of(name), operation);
+    CleanedJob job{.name = name, .bytes = bytes_in(work)};
+    auto const lock = take_lock(work);
+    if (!lock) {
+      job.why = "its job is running";
+    } else if (holds_old(work)) {
+      job.why = "it holds the checkpoint that its job was replacing: start that job again with --resume";
+    } else {
+      job.removed = true;
+      if (!dry_run) remove_all(out, name);
+    }
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
 }
 
 void JobFolder::remove() noexcept {

@@ -75,6 +75,17 @@ class JobFolder {
   std::vector<Move> moves_{};
 };
 
+/// What cleaning did with the folder of a job.
+struct CleanedJob {
+  std::string name{};
+  std::uint64_t bytes = 0;
+  bool removed = false;  ///< or would be, in a dry run
+  std::string why{};     ///< why it stays; empty for what goes
+};
+
+/// Removes the folders that killed jobs left in an output folder. `IoError` when that cannot be read.
+[[nodiscard]] std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, bool dry_run);
+
 /// Whether a file of that name belongs to a checkpoint: weights, an index, the model's config.
 [[nodiscard]] bool is_checkpoint_file(std::string const& name);
 
