@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "lib/core/log.hpp"
@@ -20,18 +21,21 @@ constexpr auto ping_interval = std::chrono::milliseconds(250);
 constexpr auto grace = std::chrono::milliseconds(800);  // for a better informed member to say what the cause is
 constexpr auto answers_within = std::chrono::seconds(3);
 constexpr int polls_before_sleep = 200;
+constexpr int polls_where_ranks_share_cores = 10;
 constexpr auto first_sleep = std::chrono::microseconds(20);
 constexpr auto longest_sleep = std::chrono::milliseconds(1);
 
 /// Nothing can be slept on: polls, then yields, then sleeps longer and longer.
 class Backoff {
  public:
+  explicit Backoff(std::size_t ranks_here) noexcept
+      : polls_(ranks_here > std::thread::hardware_concurrency() ? polls_where_ranks_share_cores : polls_before_sleep) {}
   void moved() noexcept {
     count_ = 0;
     sleep_ = first_sleep;
   }
   void pause() {
-    if (++count_ < polls_before_sleep) {
+    if (++count_ < polls_) {
       system().yield();
     } else {
       system().sleep(sleep_);
@@ -40,6 +44,7 @@ class Backoff {
   }
 
  private:
+  int polls_;
   int count_ = 0;
   std::chrono::nanoseconds sleep_ = first_sleep;
 };
@@ -229,7 +234,7 @@ bool MessageTransport::has_ended(Operation& op) {
 void MessageTransport::await(Operation& op, spi::Patience const& patience) {
   WaitingMark const mark(*network_);
   Watch watch(patience.timeout);
-  for (Backoff backoff;;) {
+  for (Backoff backoff(node_ranks_.size());;) {
     {
       auto const guard = network_->lock();
       if (pump()) backoff.moved();
