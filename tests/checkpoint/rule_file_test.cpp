@@ -70,6 +70,12 @@ MergeRule ask(char const* file, SampleSet& samples, std::string const& name) {
   return RuleBook::make(samples.set(), path).rule_for(name, samples.shards(name));
 }
 
+// nlohmann calls it no error of parsing, so that it left the reader as an exception of its own.
+TEST(RuleFile, refuses_a_number_that_no_double_holds) {
+  for (auto const* const text : {R"({"sizes": {"vocab_size": 3e2000}})", "1e999"})
+    EXPECT_THROW((void)RuleFile::parse(text, "rules.json"), FormatError) << text;
+}
+
 TEST(RuleFile, comes_before_the_built_in_rules) {
   SampleSet samples(2, {{"hidden_size", 8}});
   samples.add("model.layers.3.mlp.up_proj.weight", Dtype::bf16, {4, 8});

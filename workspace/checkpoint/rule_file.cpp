@@ -59,6 +59,9 @@ Json parse_strictly(std::string_view text, std::string const& source) {
     return Json::parse(text.begin(), text.end(), check);
   } catch (Json::parse_error const& error) {
     refuse(source, "the file", "no JSON: " + codec::printable(error.what()), error.byte);
+  } catch (Json::exception const& error) {
+    // A number that no double holds.
+    refuse(source, "the file", "no JSON: " + codec::printable(error.what()));
   }
 }
 
