@@ -233,7 +233,7 @@ void ShmTransport::finish_all_gatherv(Operation& op) {
     if (member != rank()) {
       read_payload(member, op.round, to);
     } else if (to.data() != op.source.bytes.data()) {
-      node::bulk_copy(group_->domain(), to.data(), op.source.bytes.data(), bytes);
+      node::bulk_copy_out(group_->domain(), to.data(), op.source.bytes.data(), bytes, op.sink.bytes.size());
     }
   }
 }
@@ -254,7 +254,7 @@ void ShmTransport::require_size(int member, std::size_t got, std::size_t expecte
 void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::byte> to) {
   auto const payload = group_->payload(member, group_->arrival(member, round));
   require_size(member, payload.size(), to.size());
-  node::bulk_copy(group_->domain(), to.data(), payload.data(), payload.size());
+  node::bulk_copy_out(group_->domain(), to.data(), payload.data(), payload.size(), payload.size());
 }
 
 // ---------------------------------------------------------------- messages

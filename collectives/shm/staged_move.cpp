@@ -35,10 +35,11 @@ StagedMove::StagedMove(node::NodeDomain& domain, int rank, Plan plan)
       piece_(piece_of(plan_.streams == Streams::shared ? 1 : plan_.incoming.size(), longest_)) {}
 
 bool StagedMove::step(std::size_t number, std::byte* area, PeerAreas const& peers) {
+  auto const whole = longest_ * plan_.incoming.size();
   if (number == 0 && !plan_.outgoing.empty()) {
     auto const own = plan_.outgoing[plan_.streams == Streams::shared ? 0 : rank_];
     auto const to = plan_.incoming[rank_];
-    if (!to.empty() && to.data() != own.data()) node::bulk_copy(domain_, to.data(), own.data(), to.size());
+    if (!to.empty() && to.data() != own.data()) node::bulk_copy_out(domain_, to.data(), own.data(), to.size(), whole);
   }
   // The area first: what peers wait for goes before what only this rank reads.
   for (std::size_t stream = 0; stream < plan_.outgoing.size(); ++stream) {
@@ -52,7 +53,7 @@ bool StagedMove::step(std::size_t number, std::byte* area, PeerAreas const& peer
     auto const now = piece_at(to.size(), number - 1, piece_);
     if (from == rank_ || now == 0) continue;
     auto const offset = plan_.streams == Streams::shared ? 0 : rank_ * piece_;
-    node::bulk_copy(domain_, to.data() + (number - 1) * piece_, peers.at(from, offset, now), now);
+    node::bulk_copy_out(domain_, to.data() + (number - 1) * piece_, peers.at(from, offset, now), now, whole);
   }
   return number * piece_ < longest_;
 }
@@ -124,12 +125,13 @@ bool StagedExchange::step(std::size_t number, std::byte* area, PeerAreas const& 
                         outgoing);
       }
       if (incoming != 0) {
-        node::bulk_copy(domain_, plan_.out.bytes.data() + received + (number - 1) * piece_,
-                        peers.at(peer, header_bytes_ + rank_ * piece_, incoming), incoming);
+        node::bulk_copy_out(domain_, plan_.out.bytes.data() + received + (number - 1) * piece_,
+                            peers.at(peer, header_bytes_ + rank_ * piece_, incoming), incoming, plan_.out.bytes.size());
       }
     } else if (number == 1) {
       // Only now is it known that the counts agree, and so that both are as long.
-      node::bulk_copy(domain_, plan_.out.bytes.data() + received, plan_.in.bytes.data() + sent, plan_.send[peer]);
+      node::bulk_copy_out(domain_, plan_.out.bytes.data() + received, plan_.in.bytes.data() + sent, plan_.send[peer],
+                          plan_.out.bytes.size());
     }
     sent += plan_.send[peer];
     received += plan_.receive[peer];

@@ -57,7 +57,7 @@ void StagedAllReduce::reduce_slice(std::size_t piece, std::byte* area, PeerAreas
   }
   auto* const result = area + piece_;
   reduce_(result, inputs, own.bytes);
-  if (!out_.bytes.empty()) node::bulk_copy(domain_, out_.bytes.data() + at, result, own.bytes);
+  if (!out_.bytes.empty()) node::bulk_copy_out(domain_, out_.bytes.data() + at, result, own.bytes, out_.bytes.size());
 }
 
 void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers) {
@@ -65,8 +65,8 @@ void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers) {
   for (std::size_t member = 0; member < ranks_; ++member) {
     auto const its = slice_of(member, piece);
     if (member == rank_ || its.bytes == 0) continue;
-    node::bulk_copy(domain_, out_.bytes.data() + piece * piece_ + its.begin, peers.at(member, piece_, its.bytes),
-                    its.bytes);
+    node::bulk_copy_out(domain_, out_.bytes.data() + piece * piece_ + its.begin, peers.at(member, piece_, its.bytes),
+                        its.bytes, out_.bytes.size());
   }
 }
 

@@ -11,19 +11,28 @@ namespace {
 /// From here on past the caches, though the bytes would fit: who receives them reads them, and on cores without a
 /// common cache lines that the writer still holds dirty come at a tenth of the speed of memory.
 constexpr std::size_t streaming_from = std::size_t{32} << 10;
+/// What a rank gets stays in its own cache up to here.
+constexpr std::size_t cached_up_to = std::size_t{4} << 20;
 constexpr std::size_t piece = std::size_t{32} << 20;
 
-}  // namespace
-
-void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes) {
+void copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, bool streams) {
   if (bytes == 0) return;
-  auto const streams = bytes >= streaming_from;
   platform::CopyHint const hint{.stores = streams ? platform::Stores::streaming : platform::Stores::normal};
   for (std::size_t done = 0; done < bytes; done += piece) {
     platform::copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
     domain.own_record().progress.fetch_add(1, std::memory_order_relaxed);
   }
   count(counters().bytes_copied, bytes);
+}
+
+}  // namespace
+
+void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes) {
+  copy(domain, to, from, bytes, bytes >= streaming_from);
+}
+
+void bulk_copy_out(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {
+  copy(domain, to, from, bytes, bytes >= streaming_from && whole > cached_up_to);
 }
 
 }  // namespace crossrank::node
