@@ -31,6 +31,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_ba
 options=(--oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
 CROSSRANK_TEST_FOLDER=$(mktemp -d)
 export CROSSRANK_TEST_FOLDER
+# Daemons that were killed leave their session folders behind: in here they go with the rest.
+mkdir "$CROSSRANK_TEST_FOLDER/tmp"
+export TMPDIR=$CROSSRANK_TEST_FOLDER/tmp
 finish() {
   [[ $nodes != real ]] || "$here/two_hosts.sh" down "$$" || true
   rm -rf "$CROSSRANK_TEST_FOLDER"
