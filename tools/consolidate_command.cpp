@@ -1,16 +1,11 @@
 #include "tools/consolidate_command.hpp"
 
 #include <memory>
-#include <string>
 
 #include <CLI/CLI.hpp>
 
-#include <crossrank/checkpoint.hpp>
-
-#include "tools/checkpoint_answer.hpp"
 #include "tools/checkpoint_options.hpp"
-#include "tools/session.hpp"
-#include "workspace/checkpoint/output_plan.hpp"
+#include "tools/checkpoint_request.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -32,47 +27,16 @@ Examples:
   mpirun -n 8 crossrank consolidate /nfs/shards /nfs/model
 )";
 
-struct Request {
-  std::filesystem::path in{};
-  checkpoint::PlanOptions plan{};
-  OutputOptions output{};
-  SessionOptions session{};
-};
-
-Answer consolidate(Request const& request, Session const& session) {
-  auto const plan = checkpoint::MergePlan::make(session.world, request.in, request.plan);
-  if (!request.output.explain.empty()) return explain_tensors(plan, request.output.explain);
-  checkpoint::ConsolidateOptions options;
-  options.max_shard_bytes = request.output.max_shard_bytes;
-  options.single_file = request.output.single_file;
-  options.force = request.output.force;
-  options.resume = request.output.resume;
-  options.read_back = request.output.no_read_back ? checkpoint::ReadBack::none : checkpoint::ReadBack::all;
-  options.threads = request.session.threads;
-  options.stop = session.stop;
-  options.on_progress = [&](auto const& progress) { session.progress.show(progress); };
-  if (request.output.dry_run) {
-    return describe_request(
-        plan, checkpoint::consolidate_request(plan, request.output.out, options, session.world.world_size()));
-  }
-  auto const summary = checkpoint::consolidate(session.world, plan, request.output.out, options);
-  return describe_summary(plan, summary, request.output);
-}
-
 }  // namespace
 
 void add_consolidate_command(CLI::App& app, int& exit_code) {
-  auto const request = std::make_shared<Request>();
+  auto const request = std::make_shared<CheckpointRequest>();
   auto* const command = app.add_subcommand("consolidate", "Merge the shards of a model into one checkpoint");
   add_input_options(*command, request->in, request->plan, GridOptions::plain);
   add_output_options(*command, request->output);
   add_file_size_options(*command, request->output);
   add_session_options(*command, request->session);
-  command->footer(std::string(examples) + "\n" + exit_codes);
-  command->callback([request, &exit_code] {
-    exit_code = run_session("consolidate", request->session,
-                            [&](Session const& session) { return consolidate(*request, session); });
-  });
+  finish_checkpoint_command(*command, request, examples, exit_code);
 }
 
 }  // namespace crossrank::tools

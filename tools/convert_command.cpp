@@ -6,12 +6,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <crossrank/checkpoint.hpp>
-
-#include "tools/checkpoint_answer.hpp"
 #include "tools/checkpoint_options.hpp"
-#include "tools/session.hpp"
-#include "workspace/checkpoint/output_plan.hpp"
+#include "tools/checkpoint_request.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -36,53 +32,12 @@ Examples:
   crossrank convert model/ workspace/ --to images --tp 4
 )";
 
-struct Request {
-  std::filesystem::path in{};
-  checkpoint::PlanOptions plan{};
-  OutputOptions output{};
-  SessionOptions session{};
-  OutputFormat format = OutputFormat::safetensors;
-  int tp = 0;  ///< 0: one whole model
-};
-
-/// What both kinds of result are told.
-template <class Options>
-Options common_options(Request const& request, Session const& session) {
-  Options options;
-  options.format = request.format;
-  options.force = request.output.force;
-  options.resume = request.output.resume;
-  options.read_back = request.output.no_read_back ? checkpoint::ReadBack::none : checkpoint::ReadBack::all;
-  options.threads = request.session.threads;
-  options.stop = session.stop;
-  options.on_progress = [&session](auto const& progress) { session.progress.show(progress); };
-  return options;
-}
-
-Answer convert(Request const& request, Session const& session) {
-  auto const& output = request.output;
-  auto const ranks = session.world.world_size();
-  auto const plan = checkpoint::MergePlan::make(session.world, request.in, request.plan);
-  if (!output.explain.empty()) return explain_tensors(plan, output.explain);
-  if (request.tp > 0) {
-    auto options = common_options<checkpoint::SplitOptions>(request, session);
-    options.tp = request.tp;
-    if (output.dry_run) return describe_request(plan, checkpoint::split_request(plan, output.out, options, ranks));
-    return describe_summary(plan, checkpoint::split(session.world, plan, output.out, options), output);
-  }
-  auto options = common_options<checkpoint::ConsolidateOptions>(request, session);
-  options.max_shard_bytes = output.max_shard_bytes;
-  options.single_file = output.single_file;
-  if (output.dry_run) return describe_request(plan, checkpoint::consolidate_request(plan, output.out, options, ranks));
-  return describe_summary(plan, checkpoint::consolidate(session.world, plan, output.out, options), output);
-}
-
 }  // namespace
 
 void add_convert_command(CLI::App& app, int& exit_code) {
   static std::map<std::string, OutputFormat> const formats{
       {"safetensors", OutputFormat::safetensors}, {"torch", OutputFormat::torch}, {"images", OutputFormat::images}};
-  auto const request = std::make_shared<Request>();
+  auto const request = std::make_shared<CheckpointRequest>();
   auto* const command = app.add_subcommand("convert", "Write a checkpoint in another format or for other ranks");
   add_input_options(*command, request->in, request->plan, GridOptions::from);
   add_output_options(*command, request->output);
@@ -92,11 +47,7 @@ void add_convert_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 4096));
   add_file_size_options(*command, request->output);
   add_session_options(*command, request->session);
-  command->footer(std::string(examples) + "\n" + exit_codes);
-  command->callback([request, &exit_code] {
-    exit_code =
-        run_session("convert", request->session, [&](Session const& session) { return convert(*request, session); });
-  });
+  finish_checkpoint_command(*command, request, examples, exit_code);
 }
 
 }  // namespace crossrank::tools

@@ -1,16 +1,11 @@
 #include "tools/split_command.hpp"
 
 #include <memory>
-#include <string>
 
 #include <CLI/CLI.hpp>
 
-#include <crossrank/checkpoint.hpp>
-
-#include "tools/checkpoint_answer.hpp"
 #include "tools/checkpoint_options.hpp"
-#include "tools/session.hpp"
-#include "workspace/checkpoint/output_plan.hpp"
+#include "tools/checkpoint_request.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -28,38 +23,10 @@ Examples:
   crossrank split model/ shards/ --tp 4 --rules my_rules.json
 )";
 
-struct Request {
-  std::filesystem::path in{};
-  checkpoint::PlanOptions plan{};
-  OutputOptions output{};
-  SessionOptions session{};
-  int tp = 2;
-};
-
-Answer split(Request const& request, Session const& session) {
-  auto const plan = checkpoint::MergePlan::make(session.world, request.in, request.plan);
-  if (!request.output.explain.empty()) return explain_tensors(plan, request.output.explain);
-  checkpoint::SplitOptions options;
-  options.tp = request.tp;
-  options.rules = request.plan.rules;
-  options.force = request.output.force;
-  options.resume = request.output.resume;
-  options.read_back = request.output.no_read_back ? checkpoint::ReadBack::none : checkpoint::ReadBack::all;
-  options.threads = request.session.threads;
-  options.stop = session.stop;
-  options.on_progress = [&](auto const& progress) { session.progress.show(progress); };
-  if (request.output.dry_run) {
-    return describe_request(plan,
-                            checkpoint::split_request(plan, request.output.out, options, session.world.world_size()));
-  }
-  auto const summary = checkpoint::split(session.world, plan, request.output.out, options);
-  return describe_summary(plan, summary, request.output);
-}
-
 }  // namespace
 
 void add_split_command(CLI::App& app, int& exit_code) {
-  auto const request = std::make_shared<Request>();
+  auto const request = std::make_shared<CheckpointRequest>();
   auto* const command = app.add_subcommand("split", "Cut a model, or other shards, for tensor-parallel ranks");
   add_input_options(*command, request->in, request->plan, GridOptions::from);
   add_output_options(*command, request->output);
@@ -67,11 +34,7 @@ void add_split_command(CLI::App& app, int& exit_code) {
       ->required()
       ->check(CLI::Range(1, 4096));
   add_session_options(*command, request->session);
-  command->footer(std::string(examples) + "\n" + exit_codes);
-  command->callback([request, &exit_code] {
-    exit_code =
-        run_session("split", request->session, [&](Session const& session) { return split(*request, session); });
-  });
+  finish_checkpoint_command(*command, request, examples, exit_code);
 }
 
 }  // namespace crossrank::tools

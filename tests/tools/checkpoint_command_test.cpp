@@ -236,6 +236,25 @@ TEST_F(CheckpointCommand, converts_to_archives_and_images_and_back) {
   }
 }
 
+TEST_F(CheckpointCommand, cuts_by_the_rule_file_when_it_converts) {
+  auto const strange = folder_.path() / "strange";
+  auto const rules = folder_.path() / "rules.json";
+  auto const cut = folder_.path() / "cut";
+  fs::create_directories(strange);
+  StateDict weights;
+  weights.insert_or_assign("model.layers.0.mixer.table", test::sample_weights(1, 4, 6, 29).begin()->second);
+  save_safetensors(strange / "model.safetensors", weights);
+  std::ofstream(rules) << R"({"rules": [{"tensor": "model.layers.*.mixer.table", "axis": 1}]})";
+
+  auto const unknown = run_command({"convert", strange.string(), cut.string(), "--tp", "2"});
+  auto const there = run_command({"convert", strange.string(), cut.string(), "--tp", "2", "--rules", rules.string()});
+
+  EXPECT_NE(unknown.exit_code, 0);
+  ASSERT_EQ(there.exit_code, 0) << there.err;
+  auto const half = load_safetensors(cut / "rank1.safetensors").begin()->second;
+  EXPECT_EQ(half.shape(), (Shape{4, 3}));
+}
+
 TEST_F(CheckpointCommand, verifies_shards_and_says_what_is_wrong) {
   auto const good = run_command({"verify", shards().string(), "--numbers"});
   auto const file = shards() / "rank1.safetensors";
