@@ -199,7 +199,8 @@ int inspect_path(InspectPathOptions const& options) {
     for (auto const& defect : view.defects)
       std::fprintf(stderr, "crossrank inspect: %s (%s)\n", defect.text.c_str(), defect.resource.c_str());
     // Files that do not open have said it already.
-    if (!view.problem.empty() && view.defects.empty()) std::fprintf(stderr, "crossrank inspect: %s\n", view.problem.c_str());
+    if (!view.problem.empty() && view.defects.empty())
+      std::fprintf(stderr, "crossrank inspect: %s\n", view.problem.c_str());
     return view.problem.empty() ? 0 : 1;
   } catch (Error const& error) {
     std::fprintf(stderr, "crossrank inspect: %s\n", sentence_of(error).c_str());
