@@ -79,7 +79,9 @@ nlohmann::ordered_json to_json(Row const& row) {
           {"system_calls", row.system_calls},
           {"copied", row.copied},
           {"payload", row.payload},
-          {"system_call_source", row.system_call_source}};
+          {"system_call_source", row.system_call_source},
+          {"peak_bytes", row.peak_bytes},
+          {"processor_us", row.processor_us}};
 }
 
 }  // namespace

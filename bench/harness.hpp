@@ -50,6 +50,8 @@ struct Row {
   double copied = 0.0;
   double payload = 0.0;  ///< bytes of this rank that the library may copy once in a call
   std::string system_call_source{};
+  double peak_bytes = 0.0;    ///< memory of the largest process, where a whole command is measured
+  double processor_us = 0.0;  ///< of all its processes together
 };
 
 /// `--out FILE` and `--quick`, as every measuring program takes them.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/bandwidth.hpp"
+#include "bench/memory.hpp"
 #include "bench/results.hpp"
 #include "bench/targets.hpp"
 
@@ -37,13 +38,20 @@ std::string number(double value) {
   return text;
 }
 
-std::string what_text(bench::Workload const& w) { return w.variant + (w.reads ? ", all read" : ""); }
+std::string what_text(bench::Workload const& w) {
+  if (!w.reads) return w.variant;
+  return w.variant + (w.path == "consolidate" ? ", read back" : ", all read");
+}
 
 /// The peers of a workload of ours: the same work, or the closest thing they can do.
 std::vector<bench::Workload> peers_of(bench::Workload const& ours, bench::Results const& results) {
   std::vector<bench::Workload> peers;
   for (auto const& [w, launches] : results) {
     if (w.who == "crossrank" || w.path != ours.path || w.ranks != ours.ranks || w.bytes != ours.bytes) continue;
+    if (ours.path == "consolidate" || ours.path == "files") {
+      if (w.variant == ours.variant) peers.push_back(w);
+      continue;
+    }
     bool const limit = w.who.ends_with("_limit");
     if (limit && (ours.reads || ours.variant != "warm")) continue;
     bool const alike = w.path == "queue" || w.path == "collectives";
@@ -143,7 +151,7 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
               "median", "p99", "faults", "sys. calls", "switches", "copied", "targets");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
-    if (ours.who != "crossrank") continue;
+    if (ours.who != "crossrank" || ours.path == "consolidate") continue;
     auto const cost = [&launches = launches](double bench::Launch::*member) {
       return bench::typical(launches, member);
     };
@@ -184,17 +192,23 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
   return rows;
 }
 
-/// A tensor that lives in shared memory costs the same whatever its size.
+/// A tensor that lives in shared memory costs the same whatever its size, and so does opening a file.
 Json size_independence(bench::Results const& results, Tally& tally) {
   auto rows = Json::array();
-  std::set<int> ranks;
-  for (auto const& [w, launches] : results) ranks.insert(w.ranks);
-  for (int const n : ranks) {
+  auto const counts = [](bench::Workload const& w) {
+    return w.who == "crossrank" && !w.reads &&
+           ((w.path == "gather" && w.variant == "resident") || (w.path == "files" && w.variant == "open"));
+  };
+  std::set<std::pair<std::string, int>> kinds;
+  for (auto const& [w, launches] : results) {
+    if (counts(w)) kinds.emplace(w.variant, w.ranks);
+  }
+  for (auto const& [variant, n] : kinds) {
     double least = 0.0;
     double most = 0.0;
     int sizes = 0;
     for (auto const& [w, launches] : results) {
-      if (w.who != "crossrank" || w.path != "gather" || w.variant != "resident" || w.reads || w.ranks != n) continue;
+      if (!counts(w) || w.variant != variant || w.ranks != n) continue;
       auto const time = bench::typical(launches, &bench::Launch::median_us);
       least = sizes == 0 ? time : std::min(least, time);
       most = std::max(most, time);
@@ -204,10 +218,14 @@ Json size_independence(bench::Results const& results, Tally& tally) {
     constexpr double allowed = 1.5;
     bool const met = most <= allowed * least;
     tally.count(met);
-    std::printf("resident, %d ranks, %d sizes: slowest / fastest %.2f (at most %.1f) %s\n", n, sizes, most / least,
-                allowed, met ? "met" : "MISSED");
-    rows.push_back(
-        {{"ranks", n}, {"sizes", sizes}, {"slowest_by_fastest", most / least}, {"allowed", allowed}, {"met", met}});
+    std::printf("%s, %d ranks, %d sizes: slowest / fastest %.2f (at most %.1f) %s\n", variant.c_str(), n, sizes,
+                most / least, allowed, met ? "met" : "MISSED");
+    rows.push_back({{"variant", variant},
+                    {"ranks", n},
+                    {"sizes", sizes},
+                    {"slowest_by_fastest", most / least},
+                    {"allowed", allowed},
+                    {"met", met}});
   }
   return rows;
 }
@@ -222,6 +240,10 @@ int report(std::string const& target, std::string const& machine_file, std::vect
   Json all{{"machine", machine}};
   all["comparisons"] = speed_table(results, cores, tally);
   all["bandwidths"] = bench::bandwidth_table(results);
+  all["memory"] = bench::memory_table(results);
+  for (auto const& row : all.at("memory")) {
+    if (row.contains("met")) tally.count(row.at("met").get<bool>());
+  }
   all["costs"] = cost_table(results, cores, tally);
   std::printf("\n");
   all["size_independence"] = size_independence(results, tally);

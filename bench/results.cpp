@@ -24,6 +24,8 @@ void merge(Launch& launch, Row const& row) {
   launch.system_calls = std::max(launch.system_calls, row.value("system_calls", 0.0));
   launch.copied += row.value("copied", 0.0);
   launch.payload += row.value("payload", 0.0);
+  launch.peak_bytes = std::max(launch.peak_bytes, row.value("peak_bytes", 0.0));
+  launch.processor_us += row.value("processor_us", 0.0);
   launch.system_call_source = row.value("system_call_source", launch.system_call_source);
   launch.failed = row.value("failed", launch.failed);
   bool const of_slowest = row.at("path") == "collectives";

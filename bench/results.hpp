@@ -31,7 +31,9 @@ struct Launch {
   double switches = 0.0;
   double system_calls = 0.0;
   double copied = 0.0;
-  double payload = 0.0;  ///< bytes that may be copied once, all ranks together
+  double payload = 0.0;       ///< bytes that may be copied once, all ranks together
+  double peak_bytes = 0.0;    ///< memory of the largest process; 0 where it was not measured
+  double processor_us = 0.0;  ///< of all processes of a command together
   std::string system_call_source{};
   std::string failed{};  ///< why there is no figure
 };

@@ -33,12 +33,20 @@ std::optional<double> wanted_of_collective(Workload const& ours, std::string con
   return ours.bytes >= long_from ? 1.0 / 0.6 : 1.0;
 }
 
+std::optional<double> wanted_of_checkpoint(Workload const& ours, std::string const& peer) {
+  if (ours.path == "consolidate" && peer == "cp") return 0.9;
+  if (peer == "python_merge" || peer == "dcp_to_torch_save" || peer == "torch_load") return 3.0;
+  if (peer == "pread_limit") return 0.9;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<double> wanted_ratio(Workload const& ours, std::string const& peer) {
   if (ours.path == "gather") return wanted_of_gather(ours, peer);
   if (ours.path == "queue") return wanted_of_queue(ours, peer);
   if (ours.path == "collectives") return wanted_of_collective(ours, peer);
+  if (ours.path == "consolidate" || ours.path == "files") return wanted_of_checkpoint(ours, peer);
   if (ours.path == "configs" && peer == "modelopt" && ours.bytes == 23 && !ours.reads) return 200.0;
   if (ours.path == "barrier" && peer == "mpi_barrier") {
     if (ours.ranks == 2) return 1.0;
