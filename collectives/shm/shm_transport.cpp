@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/node/bulk_copy.hpp"
+#include "lib/node/peer_copy.hpp"
 
 namespace crossrank::shm {
 namespace {
@@ -22,6 +23,7 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
     : group_(std::move(group)),
       global_ranks_(std::move(global_ranks)),
       node_ranks_(static_cast<std::size_t>(group_->size())),
+      ring_(group_->domain().arena()),
       sent_(static_cast<std::size_t>(group_->size())),
       patience_(patience) {
   std::iota(node_ranks_.begin(), node_ranks_.end(), 0);
@@ -29,8 +31,7 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
 
 ShmTransport::~ShmTransport() {
   if (!group_->domain().is_own_process()) return;
-  std::vector<node::Slot> slots;
-  for (auto const& held : read_later_) slots.push_back(held.slot);
+  auto slots = ring_.slots();
   for (auto const& channel : sent_) {
     for (auto const& held : channel) slots.push_back(held.slot);
   }
@@ -63,8 +64,9 @@ Ticket ShmTransport::keep(Operation operation) {
 }
 
 void ShmTransport::drop(Ticket ticket) noexcept {
-  hold_areas(operation(ticket));
-  operation(ticket) = Operation{};
+  auto& op = operation(ticket);
+  if (op.kind == Kind::staged) --staged_under_way_;
+  op = Operation{};
   free_operations_.push_back(static_cast<std::uint32_t>(ticket));
 }
 
@@ -178,26 +180,23 @@ std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::
   require_open(spi::to_string(signature.verb));
   settle_collectives();
   node::Post post{.verb = signature.verb, .digest = signature.digest, .root = root};
-  std::optional<node::Slot> slot;
   if (bytes.size() <= node::Arrival::inline_bytes) {
     post.inlined = bytes;
   } else {
-    slot = allocate_or_tell(post, bytes.size());
-    node::bulk_copy(group_->domain(), group_->domain().arena().at(*slot), bytes.data(), bytes.size());
-    post.slot = *slot;
-    post.offset = slot->offset;
-    post.bytes = bytes.size();
+    node::copy_for_peers(group_->domain(), take_area(post, bytes.size()), bytes.data(), bytes.size());
   }
-  auto const round = group_->post(post, patience_);
-  release_read_slots();
-  if (slot) read_later_.push_back({*slot, round});
-  return round;
+  return arrive(post);
 }
 
-/// A slot for a payload; where there is none, this rank arrives without, so that the others do not wait for it.
-node::Slot ShmTransport::allocate_or_tell(node::Post const& post, std::size_t bytes) {
+/// Room for `bytes` that the post will announce; where there is none, this rank arrives without, so that the others do
+/// not wait for it.
+std::byte* ShmTransport::take_area(node::Post& post, std::size_t bytes) {
   try {
-    return group_->domain().arena().allocate(bytes);
+    auto const region = ring_.take(bytes);
+    post.slot = region.slot;
+    post.offset = region.offset;
+    post.bytes = bytes;
+    return group_->domain().arena().at(region.slot) + (region.offset - region.slot.offset);
   } catch (Error const& e) {
     auto const round = group_->post_error(post, {.type = "IoError", .text = e.what()}, patience_);
     static_cast<void>(group_->wait(round, patience_, spi::to_string(post.verb)));
@@ -205,13 +204,12 @@ node::Slot ShmTransport::allocate_or_tell(node::Post const& post, std::size_t by
   }
 }
 
-/// `post` has returned, so all earlier rounds are decided; a payload of round r was read by all once r + 1 was.
-void ShmTransport::release_read_slots() noexcept {
-  auto const posted_before = group_->last_posted() - 1;
-  while (!read_later_.empty() && read_later_.front().until < posted_before) {
-    group_->domain().arena().release(read_later_.front().slot);
-    read_later_.pop_front();
-  }
+/// A post returns when all earlier rounds are decided; what was read in round r was read by all once r + 1 was.
+std::uint64_t ShmTransport::arrive(node::Post const& post) {
+  auto const round = group_->post(post, patience_);
+  ring_.read_in(round);
+  ring_.free_before(round - 1);
+  return round;
 }
 
 Ticket ShmTransport::post_barrier(spi::Signature signature) {
@@ -255,119 +253,6 @@ void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::
   auto const payload = group_->payload(member, group_->arrival(member, round));
   require_size(member, payload.size(), to.size());
   node::bulk_copy_out(group_->domain(), to.data(), payload.data(), payload.size(), payload.size());
-}
-
-// ---------------------------------------------------------------- messages
-
-Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  require_open("send");
-  group_->throw_if_failed("send");
-  auto const ticket =
-      keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
-  note_message(operation(ticket));
-  advance_messages(Kind::send, dst);
-  return ticket;
-}
-
-Ticket ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  require_open("recv");
-  group_->throw_if_failed("recv");
-  auto const ticket =
-      keep({.kind = Kind::recv, .sequence = ++messages_posted_, .sink = std::move(bytes), .peer = src, .tag = tag});
-  note_message(operation(ticket));
-  return ticket;
-}
-
-/// With its number on the channel: those that have moved, and those posted before it.
-void ShmTransport::note_message(Operation const& op) const noexcept {
-  bool const sends = op.kind == Kind::send;
-  auto const& channel = sends ? group_->channel(rank(), op.peer) : group_->channel(op.peer, rank());
-  auto const moved = (sends ? channel.sent : channel.received).load(std::memory_order_relaxed);
-  auto const under_way = std::count_if(operations_.begin(), operations_.end(), [&](Operation const& other) {
-    return other.kind == op.kind && other.peer == op.peer && !other.settled;
-  });
-  group_->note_message({.verb = sends ? Verb::send : Verb::recv,
-                        .round = moved + static_cast<std::uint64_t>(under_way),
-                        .bytes = sends ? op.source.bytes.size() : op.sink.bytes.size(),
-                        .peer = static_cast<std::uint32_t>(op.peer)});
-}
-
-void ShmTransport::advance_messages(Kind kind, int peer) {
-  for (;;) {
-    Operation* first = nullptr;
-    for (auto& op : operations_) {
-      if (op.kind != kind || op.peer != peer || op.settled) continue;
-      if (first == nullptr || op.sequence < first->sequence) first = &op;
-    }
-    if (first == nullptr) return;
-    try {
-      if (!(kind == Kind::send ? try_send(*first) : try_recv(*first))) return;
-    } catch (...) {
-      first->failure = std::current_exception();
-    }
-    first->settled = true;
-  }
-}
-
-void ShmTransport::release_sent_slots(int dst) noexcept {
-  auto& channel = sent_[static_cast<std::size_t>(dst)];
-  auto const taken = group_->channel(rank(), dst).received.load(std::memory_order_acquire);
-  while (!channel.empty() && channel.front().until <= taken) {
-    group_->domain().arena().release(channel.front().slot);
-    channel.pop_front();
-  }
-}
-
-bool ShmTransport::try_send(Operation& op) {
-  auto& channel = group_->channel(rank(), op.peer);
-  auto const sent = channel.sent.load(std::memory_order_relaxed);
-  if (sent - channel.received.load(std::memory_order_seq_cst) >= node::Channel::depth) return false;
-  release_sent_slots(op.peer);
-  auto& message = channel.ring[sent % node::Channel::depth];
-  message = {};
-  message.bytes = op.source.bytes.size();
-  message.tag = op.tag;
-  if (!op.source.bytes.empty()) {
-    auto& arena = group_->domain().arena();
-    auto const slot = arena.allocate(op.source.bytes.size());
-    node::bulk_copy(group_->domain(), arena.at(slot), op.source.bytes.data(), op.source.bytes.size());
-    message.offset = slot.offset;
-    message.slot = slot.id;
-    message.generation = slot.generation;
-    sent_[static_cast<std::size_t>(op.peer)].push_back({slot, sent + 1});
-  }
-  channel.sent.exchange(sent + 1, std::memory_order_seq_cst);
-  group_->progress();
-  group_->ring_member(op.peer);
-  return true;
-}
-
-bool ShmTransport::try_recv(Operation& op) {
-  auto& channel = group_->channel(op.peer, rank());
-  auto const received = channel.received.load(std::memory_order_relaxed);
-  if (channel.sent.load(std::memory_order_seq_cst) <= received) return false;
-  auto const message =
-      channel.ring[received % node::Channel::depth];  // one copy: the peer's bytes are checked, then used
-  bool const fits = message.bytes == op.sink.bytes.size() && message.tag == op.tag;
-  auto const all = group_->domain().arena_bytes();
-  bool const inside = message.offset <= all && message.bytes <= all - message.offset;
-  if (fits && inside && message.bytes != 0) {
-    auto const* const from = group_->domain().arena_of(group_->node_rank(op.peer)) + message.offset;
-    node::bulk_copy(group_->domain(), op.sink.bytes.data(), from, message.bytes);
-  }
-  channel.received.exchange(received + 1, std::memory_order_seq_cst);
-  group_->progress();
-  group_->ring_member(op.peer);
-  if (fits && inside) return true;
-  throw MismatchError({.operation = "recv",
-                       .message = "the message from rank " + std::to_string(op.peer) + " is another than was expected",
-                       .expected = std::to_string(op.sink.bytes.size()) + " bytes with tag " + std::to_string(op.tag),
-                       .got = std::to_string(message.bytes) + " bytes with tag " + std::to_string(message.tag),
-                       .remedy = "make both ranks agree on size, tag and order",
-                       .group = name(),
-                       .rank = rank(),
-                       .world_size = world_size(),
-                       .culprits = {op.peer}});
 }
 
 // ---------------------------------------------------------------- groups

@@ -10,6 +10,7 @@
 
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/shm/staged.hpp"
+#include "collectives/shm/staging_ring.hpp"
 #include "lib/node/group.hpp"
 
 namespace crossrank::shm {
@@ -17,8 +18,8 @@ namespace crossrank::shm {
 /// Collectives of one node, through the arenas of its ranks.
 ///
 /// A short collective is one meeting. Payloads that fit travel in the arrival lines; larger ones are copied once into
-/// the sender's arena, and once out of it by each receiver. The slot is used again after the meeting that follows: by
-/// then all have read it. Long ones go in pieces, one meeting each (`Staged`).
+/// the sender's arena, and once out of it by each receiver. Their place is used again after the meeting that follows:
+/// by then all have read it (`StagingRing`). Long ones go in pieces, one meeting each (`Staged`).
 class ShmTransport final : public spi::Transport {
  public:
   /// `patience` holds where a post has to wait for this rank's earlier calls.
@@ -81,17 +82,17 @@ class ShmTransport final : public spi::Transport {
     spi::Signature signature{};        ///< of a staged one: each of its meetings has the same
     std::unique_ptr<Staged> staged{};  ///< what a staged one does
     std::size_t step = 0;              ///< of a staged one, done last
-    std::optional<node::Slot> areas{};
-    int peer = 0;  ///< root, dst or src
+    int peer = 0;                      ///< root, dst or src
     std::uint32_t tag = 0;
     bool settled = false;  ///< ended, though nobody has asked yet
     std::exception_ptr failure{};
   };
   struct Held {
     node::Slot slot;
-    std::uint64_t until;  ///< round, or number of messages taken, after which it is free
+    std::uint64_t until;  ///< number of messages taken after which it is free
   };
   struct ChannelCondition;
+  struct StepArea;
 
   [[nodiscard]] static bool is_message(Operation const& op) noexcept {
     return op.kind == Kind::send || op.kind == Kind::recv;
@@ -102,7 +103,8 @@ class ShmTransport final : public spi::Transport {
   /// Waits for the operation and throws what it ended with.
   void complete(Operation& operation, spi::Patience const& patience);
   void settle_collectives();
-  [[nodiscard]] node::Slot allocate_or_tell(node::Post const& post, std::size_t bytes);
+  [[nodiscard]] std::byte* take_area(node::Post& post, std::size_t bytes);
+  [[nodiscard]] std::uint64_t arrive(node::Post const& post);
   /// Moves the messages to or from a peer as far as they go, in the order of posting; errors stay with their operation.
   void note_message(Operation const& operation) const noexcept;
   void advance_messages(Kind kind, int peer);
@@ -112,19 +114,19 @@ class ShmTransport final : public spi::Transport {
   void drop(spi::Ticket ticket) noexcept;
   /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
   [[nodiscard]] std::uint64_t post_round(spi::Signature signature, std::span<std::byte const> bytes, int root);
-  void release_read_slots() noexcept;
   void finish(Operation& operation);
   void finish_all_gatherv(Operation& operation);
   void finish_reduce(Operation& operation);
 
   // staged collectives
   [[nodiscard]] spi::Ticket post_staged(spi::Signature signature, std::unique_ptr<Staged> staged);
-  void post_step(Operation& operation);
+  /// Takes the next step, from what the peers have put there in the one before, and posts the meeting that follows it.
+  /// False when there was none to take.
+  [[nodiscard]] bool post_step(Operation& operation, PeerAreas const& peers);
   /// After a meeting: takes the next step. False when that was the last one.
   [[nodiscard]] bool take_step(Operation& operation);
   [[nodiscard]] bool staged_has_ended(Operation& operation);
   void complete_staged(Operation& operation, spi::Patience const& patience);
-  void hold_areas(Operation& operation) noexcept;
   /// What a rank that waits for a message does for the collectives under way.
   void drive_collectives() noexcept;
 
@@ -139,8 +141,9 @@ class ShmTransport final : public spi::Transport {
   std::vector<int> node_ranks_;
   std::vector<Operation> operations_;
   std::vector<std::uint32_t> free_operations_;
-  std::deque<Held> read_later_;         ///< payloads of rounds that others may still read
-  std::vector<std::deque<Held>> sent_;  ///< by receiver: payloads of messages not yet taken
+  StagingRing ring_;                                 ///< payloads of rounds
+  std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
+  std::vector<std::deque<Held>> sent_;               ///< by receiver: payloads of messages not yet taken
   std::uint64_t messages_posted_ = 0;
   int staged_under_way_ = 0;
   spi::Patience patience_;

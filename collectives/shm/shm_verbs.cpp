@@ -153,44 +153,34 @@ Ticket ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<Stage
   require_open(spi::to_string(signature.verb));
   settle_collectives();
   Operation op{.kind = Kind::staged, .signature = signature, .staged = std::move(staged)};
-  if (auto const bytes = op.staged->area_bytes(); bytes != 0) {
-    op.areas = allocate_or_tell({.verb = signature.verb, .digest = signature.digest}, 2 * bytes);
-  }
-  auto* const area = op.areas ? group_->domain().arena().at(*op.areas) : nullptr;
-  static_cast<void>(op.staged->step(0, area, PeerAreas({})));
-  try {
-    post_step(op);
-  } catch (...) {
-    hold_areas(op);
-    throw;
-  }
+  static_cast<void>(post_step(op, PeerAreas({})));
   ++staged_under_way_;
   return keep(std::move(op));
 }
 
-void ShmTransport::post_step(Operation& op) {
+/// The area that a step asks for, as the post of its meeting announces it.
+struct ShmTransport::StepArea final : OwnArea {
+  StepArea(ShmTransport& its_owner, node::Post& its_post) : owner(its_owner), post(its_post) {}
+  std::byte* take(std::size_t bytes) override { return owner.take_area(post, bytes); }
+  ShmTransport& owner;
+  node::Post& post;
+};
+
+bool ShmTransport::post_step(Operation& op, PeerAreas const& peers) {
   node::Post post{.verb = op.signature.verb, .digest = op.signature.digest};
-  if (op.areas) {
-    post.slot = *op.areas;
-    post.bytes = op.staged->area_bytes();
-    post.offset = op.areas->offset + (op.step & 1) * post.bytes;
-  }
-  op.round = group_->post(post, patience_);
-  release_read_slots();
+  StepArea area(*this, post);
+  if (!op.staged->step(op.step++, area, peers)) return false;
+  op.round = arrive(post);
+  return true;
 }
 
 bool ShmTransport::take_step(Operation& op) {
-  std::vector<std::span<std::byte const>> peers(static_cast<std::size_t>(world_size()));
+  areas_.resize(static_cast<std::size_t>(world_size()));
   for (int member = 0; member < world_size(); ++member) {
     if (member == rank()) continue;
-    peers[static_cast<std::size_t>(member)] = group_->payload(member, group_->arrival(member, op.round));
+    areas_[static_cast<std::size_t>(member)] = group_->payload(member, group_->arrival(member, op.round));
   }
-  ++op.step;
-  auto* const area =
-      op.areas ? group_->domain().arena().at(*op.areas) + (op.step & 1) * op.staged->area_bytes() : nullptr;
-  if (!op.staged->step(op.step, area, PeerAreas(peers))) return false;
-  post_step(op);
-  return true;
+  return post_step(op, PeerAreas(areas_));
 }
 
 bool ShmTransport::staged_has_ended(Operation& op) {
@@ -209,14 +199,6 @@ void ShmTransport::complete_staged(Operation& op, spi::Patience const& patience)
     if (group_->wait(op.round, patience, name_of(op)) == node::Outcome::passed_failed)
       throw group_->remote_error(op.round, name_of(op));
   } while (take_step(op));
-}
-
-/// The areas of the last step are read until all have met once more.
-void ShmTransport::hold_areas(Operation& op) noexcept {
-  if (op.kind != Kind::staged) return;
-  if (op.areas) read_later_.push_back({*std::exchange(op.areas, std::nullopt), group_->last_posted()});
-  op.kind = Kind::unused;
-  if (op.round != 0) --staged_under_way_;
 }
 
 void ShmTransport::drive_collectives() noexcept {

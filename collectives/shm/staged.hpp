@@ -33,19 +33,30 @@ class PeerAreas {
   std::span<std::span<std::byte const> const> areas_;
 };
 
+/// Where a rank puts what its peers read in the next step.
+class OwnArea {
+ public:
+  virtual ~OwnArea() = default;
+  /// An area of so many bytes, asked for at most once in a step. When there is no memory for it the peers are told.
+  [[nodiscard]] virtual std::byte* take(std::size_t bytes) = 0;
+};
+
 /// A collective that goes through the arenas in pieces.
 ///
-/// In each step a rank reads what its peers put into their areas in the step before, fills its own area, and meets
-/// them. Two areas alternate: what was put into one is read in the next step, and all have met again before it is
-/// filled anew. So a piece is on its way while the next one is written, and the memory that a call needs does not grow
-/// with its size.
+/// In each step a rank reads what its peers put into their areas in the step before, fills an area of its own, and
+/// meets them. An area is used anew only after all have met once more. So a piece is on its way while the next one is
+/// written, and the memory that a call needs does not grow with its size.
 class Staged {
  public:
   virtual ~Staged() = default;
-  /// Of one area of this rank; 0 when it gives nothing.
-  [[nodiscard]] virtual std::size_t area_bytes() const noexcept = 0;
   /// Step `number` from 0 on, when `peers` are empty. False after the last: no meeting follows.
-  [[nodiscard]] virtual bool step(std::size_t number, std::byte* area, PeerAreas const& peers) = 0;
+  [[nodiscard]] virtual bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) = 0;
 };
+
+inline constexpr std::size_t line_bytes = 64;  // whole elements of every dtype
+
+[[nodiscard]] constexpr std::size_t whole_lines(std::size_t bytes) noexcept {
+  return (bytes + line_bytes - 1) / line_bytes * line_bytes;
+}
 
 }  // namespace crossrank::shm

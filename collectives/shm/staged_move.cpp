@@ -2,21 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "lib/node/bulk_copy.hpp"
+#include "lib/node/peer_copy.hpp"
 
 namespace crossrank::shm {
 namespace {
 
-constexpr std::size_t line = 64;
-
-std::size_t whole_lines(std::size_t bytes) { return (bytes + line - 1) / line * line; }
-
 /// Bytes of a stream in one step, when `streams` of them share an area.
 std::size_t piece_of(std::size_t streams, std::size_t longest) {
-  auto const most = std::max<std::size_t>(step_bytes / std::max<std::size_t>(streams, 1) / line * line, line);
-  return std::min(most, whole_lines(longest));
+  auto const share = step_bytes / std::max<std::size_t>(streams, 1) / line_bytes * line_bytes;
+  return std::min(std::max(share, line_bytes), whole_lines(longest));
 }
 
 /// How much of a stream of `length` moves in step `number`.
@@ -34,28 +32,37 @@ StagedMove::StagedMove(node::NodeDomain& domain, int rank, Plan plan)
       longest_(std::max<std::size_t>(plan_.longest, 1)),  // who moves nothing meets the others all the same
       piece_(piece_of(plan_.streams == Streams::shared ? 1 : plan_.incoming.size(), longest_)) {}
 
-bool StagedMove::step(std::size_t number, std::byte* area, PeerAreas const& peers) {
-  auto const whole = longest_ * plan_.incoming.size();
-  if (number == 0 && !plan_.outgoing.empty()) {
-    auto const own = plan_.outgoing[plan_.streams == Streams::shared ? 0 : rank_];
-    auto const to = plan_.incoming[rank_];
-    if (!to.empty() && to.data() != own.data()) node::bulk_copy_out(domain_, to.data(), own.data(), to.size(), whole);
-  }
-  // The area first: what peers wait for goes before what only this rank reads.
+bool StagedMove::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
+  // What peers wait for goes before what only this rank reads.
+  if (number * piece_ < longest_) put(number, own);
+  if (number > 0) take(number - 1, peers);
+  return number * piece_ < longest_;
+}
+
+void StagedMove::put(std::size_t number, OwnArea& own) const {
+  auto* const area = plan_.outgoing.empty() ? nullptr : own.take(plan_.outgoing.size() * piece_);
+  auto const at = number * piece_;
+  bool const shared = plan_.streams == Streams::shared;
   for (std::size_t stream = 0; stream < plan_.outgoing.size(); ++stream) {
-    if (plan_.streams == Streams::per_destination && stream == rank_) continue;
     auto const bytes = plan_.outgoing[stream];
     auto const now = piece_at(bytes.size(), number, piece_);
-    if (now != 0) node::bulk_copy(domain_, area + stream * piece_, bytes.data() + number * piece_, now);
+    if (now == 0) continue;
+    if (shared || stream != rank_) node::copy_for_peers(domain_, area + stream * piece_, bytes.data() + at, now);
+    // Of its own stream a rank takes its part here, where it has just read it.
+    auto const to = shared || stream == rank_ ? plan_.incoming[rank_] : Room{};
+    if (!to.empty() && to.data() != bytes.data())
+      node::bulk_copy_out(domain_, to.data() + at, bytes.data() + at, now, whole());
   }
-  for (std::size_t from = 0; number > 0 && from < plan_.incoming.size(); ++from) {
+}
+
+void StagedMove::take(std::size_t number, PeerAreas const& peers) const {
+  auto const offset = plan_.streams == Streams::shared ? 0 : rank_ * piece_;
+  for (std::size_t from = 0; from < plan_.incoming.size(); ++from) {
     auto const to = plan_.incoming[from];
-    auto const now = piece_at(to.size(), number - 1, piece_);
-    if (from == rank_ || now == 0) continue;
-    auto const offset = plan_.streams == Streams::shared ? 0 : rank_ * piece_;
-    node::bulk_copy_out(domain_, to.data() + (number - 1) * piece_, peers.at(from, offset, now), now, whole);
+    auto const now = piece_at(to.size(), number, piece_);
+    if (from != rank_ && now != 0)
+      node::bulk_copy_out(domain_, to.data() + number * piece_, peers.at(from, offset, now), now, whole());
   }
-  return number * piece_ < longest_;
 }
 
 // ---------------------------------------------------------------- all_to_allv
@@ -64,35 +71,41 @@ StagedExchange::StagedExchange(node::NodeDomain& domain, std::string group, int 
     : domain_(domain),
       group_(std::move(group)),
       rank_(static_cast<std::size_t>(rank)),
+      ranks_(plan.send.size()),
       plan_(std::move(plan)),
-      // What others send is not known yet, and all ranks need the same pieces.
-      piece_(piece_of(plan_.send.size(), step_bytes)),
-      header_bytes_(whole_lines(2 * plan_.send.size() * sizeof(std::uint64_t))) {}
+      piece_(piece_of(ranks_, step_bytes)),
+      header_bytes_(whole_lines(2 * ranks_ * sizeof(std::uint64_t))),
+      sends_(ranks_ * ranks_) {
+  std::copy(plan_.send.begin(), plan_.send.end(), sends_.begin() + static_cast<std::ptrdiff_t>(rank_ * ranks_));
+}
 
-void StagedExchange::write_header(std::byte* area) const {
-  std::vector<std::uint64_t> counts(plan_.send.begin(), plan_.send.end());
-  counts.insert(counts.end(), plan_.receive.begin(), plan_.receive.end());
-  std::memcpy(area, counts.data(), counts.size() * sizeof(std::uint64_t));
+/// The parts stand close together, so that a short exchange touches few lines.
+std::size_t StagedExchange::place(std::size_t from, std::size_t to, std::size_t number) const noexcept {
+  std::size_t at = number == 0 ? header_bytes_ : 0;
+  for (std::size_t other = 0; other < to; ++other) {
+    if (other != from) at += whole_lines(piece_at(sends(from, other), number, piece_));
+  }
+  return at;
 }
 
 /// Every rank reads what all send and expect: so all find the same disagreement, and the same length.
 void StagedExchange::read_headers(PeerAreas const& peers) {
-  auto const n = plan_.send.size();
-  std::vector<std::vector<std::uint64_t>> rows(n, std::vector<std::uint64_t>(2 * n));
-  for (std::size_t member = 0; member < n; ++member) {
-    auto& row = rows[member];
+  auto const row_bytes = ranks_ * sizeof(std::uint64_t);
+  std::vector<std::uint64_t> expects(ranks_ * ranks_);
+  for (std::size_t member = 0; member < ranks_; ++member) {
+    auto* const its = &expects[member * ranks_];
     if (member == rank_) {
-      std::copy(plan_.send.begin(), plan_.send.end(), row.begin());
-      std::copy(plan_.receive.begin(), plan_.receive.end(), row.begin() + static_cast<std::ptrdiff_t>(n));
+      std::copy(plan_.receive.begin(), plan_.receive.end(), its);
     } else {
-      auto const bytes = row.size() * sizeof(std::uint64_t);
-      std::memcpy(row.data(), peers.at(member, 0, bytes), bytes);
+      auto const* const header = peers.at(member, 0, 2 * row_bytes);
+      std::memcpy(&sends(member, 0), header, row_bytes);
+      std::memcpy(its, header + row_bytes, row_bytes);
     }
   }
-  for (std::size_t from = 0; from < n; ++from) {
-    for (std::size_t to = 0; to < n; ++to) {
-      auto const sent = rows[from][to];
-      auto const expected = rows[to][n + from];
+  for (std::size_t from = 0; from < ranks_; ++from) {
+    for (std::size_t to = 0; to < ranks_; ++to) {
+      auto const sent = sends(from, to);
+      auto const expected = expects[to * ranks_ + from];
       if (sent != expected) disagree(from, to, sent, expected);
       if (from != to) longest_ = std::max(longest_, static_cast<std::size_t>(sent));
     }
@@ -111,32 +124,48 @@ void StagedExchange::disagree(std::size_t from, std::size_t to, std::uint64_t se
                        .culprits = {static_cast<int>(from), static_cast<int>(to)}});
 }
 
-bool StagedExchange::step(std::size_t number, std::byte* area, PeerAreas const& peers) {
-  if (number == 0) write_header(area);
-  if (number == 1) read_headers(peers);
-  std::size_t sent = 0;
-  std::size_t received = 0;
-  for (std::size_t peer = 0; peer < plan_.send.size(); ++peer) {
-    auto const outgoing = piece_at(plan_.send[peer], number, piece_);
-    auto const incoming = number == 0 ? 0 : piece_at(plan_.receive[peer], number - 1, piece_);
-    if (peer != rank_) {
-      if (outgoing != 0) {
-        node::bulk_copy(domain_, area + header_bytes_ + peer * piece_, plan_.in.bytes.data() + sent + number * piece_,
-                        outgoing);
-      }
-      if (incoming != 0) {
-        node::bulk_copy_out(domain_, plan_.out.bytes.data() + received + (number - 1) * piece_,
-                            peers.at(peer, header_bytes_ + rank_ * piece_, incoming), incoming, plan_.out.bytes.size());
-      }
-    } else if (number == 1) {
-      // Only now is it known that the counts agree, and so that both are as long.
-      node::bulk_copy_out(domain_, plan_.out.bytes.data() + received, plan_.in.bytes.data() + sent, plan_.send[peer],
-                          plan_.out.bytes.size());
-    }
-    sent += plan_.send[peer];
-    received += plan_.receive[peer];
+void StagedExchange::put(std::size_t number, OwnArea& own) const {
+  auto* const area = own.take(place(rank_, ranks_, number));
+  if (number == 0) {
+    auto* const counts = reinterpret_cast<std::uint64_t*>(area);
+    std::copy(plan_.receive.begin(), plan_.receive.end(), std::copy(plan_.send.begin(), plan_.send.end(), counts));
   }
-  return number == 0 || number * piece_ < longest_;
+  std::size_t part = 0;
+  for (std::size_t to = 0; to < ranks_; ++to) {
+    auto const now = piece_at(plan_.send[to], number, piece_);
+    if (to != rank_ && now != 0)
+      node::copy_for_peers(domain_, area + place(rank_, to, number), plan_.in.bytes.data() + part + number * piece_,
+                           now);
+    part += plan_.send[to];
+  }
+}
+
+void StagedExchange::take(std::size_t number, PeerAreas const& peers) const {
+  auto const whole = plan_.out.bytes.size();
+  std::size_t part = 0;
+  for (std::size_t from = 0; from < ranks_; ++from) {
+    auto* const to = plan_.out.bytes.data() + part;
+    part += plan_.receive[from];
+    if (from != rank_) {
+      auto const now = piece_at(plan_.receive[from], number, piece_);
+      if (now == 0) continue;
+      auto const* const bytes = peers.at(from, place(from, rank_, number), now);
+      node::bulk_copy_out(domain_, to + number * piece_, bytes, now, whole);
+    } else if (number == 0) {
+      // Only now is it known that the counts agree, and so that both are as long.
+      auto const before =
+          std::accumulate(plan_.send.begin(), plan_.send.begin() + static_cast<std::ptrdiff_t>(rank_), std::size_t{0});
+      node::bulk_copy_out(domain_, to, plan_.in.bytes.data() + before, plan_.send[rank_], whole);
+    }
+  }
+}
+
+bool StagedExchange::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
+  if (number == 1) read_headers(peers);
+  bool const more = number == 0 || number * piece_ < longest_;
+  if (more) put(number, own);
+  if (number > 0) take(number - 1, peers);
+  return more;
 }
 
 }  // namespace crossrank::shm

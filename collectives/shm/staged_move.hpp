@@ -29,10 +29,14 @@ class StagedMove final : public Staged {
   };
 
   StagedMove(node::NodeDomain& domain, int rank, Plan plan);
-  [[nodiscard]] std::size_t area_bytes() const noexcept override { return plan_.outgoing.size() * piece_; }
-  [[nodiscard]] bool step(std::size_t number, std::byte* area, PeerAreas const& peers) override;
+  [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
+  void put(std::size_t number, OwnArea& own) const;
+  void take(std::size_t number, PeerAreas const& peers) const;
+  /// About as much as this rank takes in all.
+  [[nodiscard]] std::size_t whole() const noexcept { return longest_ * plan_.incoming.size(); }
+
   node::NodeDomain& domain_;
   std::size_t rank_;
   Plan plan_;
@@ -51,20 +55,28 @@ class StagedExchange final : public Staged {
   };
 
   StagedExchange(node::NodeDomain& domain, std::string group, int rank, Plan plan);
-  [[nodiscard]] std::size_t area_bytes() const noexcept override { return header_bytes_ + plan_.send.size() * piece_; }
-  [[nodiscard]] bool step(std::size_t number, std::byte* area, PeerAreas const& peers) override;
+  [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
-  void write_header(std::byte* area) const;
+  void put(std::size_t number, OwnArea& own) const;
   void read_headers(PeerAreas const& peers);
+  void take(std::size_t number, PeerAreas const& peers) const;
+  /// Where in its area rank `from` puts what is for rank `to`.
+  [[nodiscard]] std::size_t place(std::size_t from, std::size_t to, std::size_t number) const noexcept;
+  [[nodiscard]] std::uint64_t& sends(std::size_t from, std::size_t to) noexcept { return sends_[from * ranks_ + to]; }
+  [[nodiscard]] std::uint64_t sends(std::size_t from, std::size_t to) const noexcept {
+    return sends_[from * ranks_ + to];
+  }
   [[noreturn]] void disagree(std::size_t from, std::size_t to, std::uint64_t sent, std::uint64_t expected) const;
 
   node::NodeDomain& domain_;
   std::string group_;
   std::size_t rank_;
+  std::size_t ranks_;
   Plan plan_;
-  std::size_t piece_;
-  std::size_t header_bytes_;
+  std::size_t piece_;                 ///< of a stream in one step: what others send is not known at first
+  std::size_t header_bytes_;          ///< of the first area: what the rank sends and expects
+  std::vector<std::uint64_t> sends_;  ///< bytes from each rank to each
   std::size_t longest_ = 0;
 };
 

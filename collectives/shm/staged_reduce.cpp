@@ -5,16 +5,9 @@
 #include <utility>
 
 #include "lib/node/bulk_copy.hpp"
+#include "lib/node/peer_copy.hpp"
 
 namespace crossrank::shm {
-namespace {
-
-constexpr std::size_t line = 64;  // whole elements of every dtype
-
-std::size_t whole_lines(std::size_t bytes) { return (bytes + line - 1) / line * line; }
-
-}  // namespace
-
 StagedAllReduce::StagedAllReduce(node::NodeDomain& domain, int rank, int ranks, spi::Source in, spi::Sink out,
                                  algorithms::Reducer reduce)
     : domain_(domain),
@@ -43,20 +36,20 @@ void StagedAllReduce::put_values(std::size_t piece, std::byte* area) {
   auto const* const values = in_.bytes.data() + piece * piece_;
   auto const own = slice_of(rank_, piece);
   auto const behind = own.begin + own.bytes;
-  node::bulk_copy(domain_, area, values, own.begin);
-  node::bulk_copy(domain_, area + behind, values + behind, piece_size(piece) - behind);
+  node::copy_for_peers(domain_, area, values, own.begin);
+  node::copy_for_peers(domain_, area + behind, values + behind, piece_size(piece) - behind);
 }
 
 void StagedAllReduce::reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers) {
   auto const own = slice_of(rank_, piece);
   if (own.bytes == 0) return;
   auto const at = piece * piece_ + own.begin;
-  std::vector<std::byte const*> inputs(ranks_);
+  inputs_.resize(ranks_);
   for (std::size_t member = 0; member < ranks_; ++member) {
-    inputs[member] = member == rank_ ? in_.bytes.data() + at : peers.at(member, own.begin, own.bytes);
+    inputs_[member] = member == rank_ ? in_.bytes.data() + at : peers.at(member, own.begin, own.bytes);
   }
   auto* const result = area + piece_;
-  reduce_(result, inputs, own.bytes);
+  reduce_(result, inputs_, own.bytes);
   if (!out_.bytes.empty()) node::bulk_copy_out(domain_, out_.bytes.data() + at, result, own.bytes, out_.bytes.size());
 }
 
@@ -70,7 +63,8 @@ void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers) {
   }
 }
 
-bool StagedAllReduce::step(std::size_t number, std::byte* area, PeerAreas const& peers) {
+bool StagedAllReduce::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
+  auto* const area = number < pieces_ + 1 ? own.take(piece_ + slice_) : nullptr;
   if (number < pieces_) put_values(number, area);
   if (number >= 1 && number - 1 < pieces_) reduce_slice(number - 1, area, peers);
   if (number >= 2) take_results(number - 2, peers);
@@ -90,27 +84,36 @@ StagedReduceScatter::StagedReduceScatter(node::NodeDomain& domain, int rank, std
       longest_(std::max<std::size_t>(*std::max_element(counts_.begin(), counts_.end()), 1)),
       piece_(std::min(whole_lines(step_bytes / counts_.size()), whole_lines(longest_))) {}
 
-bool StagedReduceScatter::step(std::size_t number, std::byte* area, PeerAreas const& peers) {
+bool StagedReduceScatter::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
+  bool const more = number * piece_ < longest_;
+  if (more) put(number, own);
+  if (number > 0) reduce(number - 1, peers);
+  return more;
+}
+
+void StagedReduceScatter::put(std::size_t number, OwnArea& own) const {
+  auto* const area = own.take(counts_.size() * piece_);
   auto const begin = number * piece_;
   std::size_t part = 0;
   for (std::size_t member = 0; member < counts_.size(); ++member) {
     auto const bytes = begin >= counts_[member] ? 0 : std::min(piece_, counts_[member] - begin);
-    if (member != rank_) node::bulk_copy(domain_, area + member * piece_, in_.bytes.data() + part + begin, bytes);
+    if (member != rank_) node::copy_for_peers(domain_, area + member * piece_, in_.bytes.data() + part + begin, bytes);
     part += counts_[member];
   }
-  if (number >= 1) {
-    auto const before = begin - piece_;
-    auto const own = counts_[rank_];
-    auto const bytes = before >= own ? 0 : std::min(piece_, own - before);
-    auto const own_part =
-        std::accumulate(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(rank_), std::size_t{0});
-    std::vector<std::byte const*> inputs(counts_.size());
-    for (std::size_t member = 0; bytes != 0 && member < counts_.size(); ++member) {
-      inputs[member] = member == rank_ ? in_.bytes.data() + own_part + before : peers.at(member, rank_ * piece_, bytes);
-    }
-    if (bytes != 0) reduce_(out_.bytes.data() + before, inputs, bytes);
+}
+
+void StagedReduceScatter::reduce(std::size_t number, PeerAreas const& peers) {
+  auto const begin = number * piece_;
+  auto const count = counts_[rank_];
+  if (begin >= count) return;
+  auto const bytes = std::min(piece_, count - begin);
+  auto const part =
+      std::accumulate(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(rank_), std::size_t{0});
+  inputs_.resize(counts_.size());
+  for (std::size_t member = 0; member < counts_.size(); ++member) {
+    inputs_[member] = member == rank_ ? in_.bytes.data() + part + begin : peers.at(member, rank_ * piece_, bytes);
   }
-  return begin < longest_;
+  reduce_(out_.bytes.data() + begin, inputs_, bytes);
 }
 
 }  // namespace crossrank::shm

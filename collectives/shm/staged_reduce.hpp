@@ -16,8 +16,7 @@ class StagedAllReduce final : public Staged {
   /// `out` is empty on a rank that takes no result.
   StagedAllReduce(node::NodeDomain& domain, int rank, int ranks, spi::Source in, spi::Sink out,
                   algorithms::Reducer reduce);
-  [[nodiscard]] std::size_t area_bytes() const noexcept override { return piece_ + slice_; }
-  [[nodiscard]] bool step(std::size_t number, std::byte* area, PeerAreas const& peers) override;
+  [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
   struct Range {
@@ -40,6 +39,7 @@ class StagedAllReduce final : public Staged {
   std::size_t slice_;  ///< most bytes of a slice
   std::size_t piece_;  ///< bytes of all slices together
   std::size_t pieces_;
+  std::vector<std::byte const*> inputs_{};
 };
 
 /// reduce_scatterv: in each step a rank puts a piece of every other rank's part into its area, and reduces the piece
@@ -48,10 +48,12 @@ class StagedReduceScatter final : public Staged {
  public:
   StagedReduceScatter(node::NodeDomain& domain, int rank, std::vector<std::size_t> counts, spi::Source in,
                       spi::Sink out, algorithms::Reducer reduce);
-  [[nodiscard]] std::size_t area_bytes() const noexcept override { return counts_.size() * piece_; }
-  [[nodiscard]] bool step(std::size_t number, std::byte* area, PeerAreas const& peers) override;
+  [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
+  void put(std::size_t number, OwnArea& own) const;
+  void reduce(std::size_t number, PeerAreas const& peers);
+
   node::NodeDomain& domain_;
   std::size_t rank_;
   std::vector<std::size_t> counts_;
@@ -60,6 +62,7 @@ class StagedReduceScatter final : public Staged {
   algorithms::Reducer reduce_;
   std::size_t longest_;
   std::size_t piece_;
+  std::vector<std::byte const*> inputs_{};
 };
 
 }  // namespace crossrank::shm

@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/shm/shm_transport.hpp"
+#include "lib/node/bulk_copy.hpp"
+
+/// Messages between two ranks: each ordered pair has a ring of descriptors, and payloads stand in the sender's arena.
+namespace crossrank::shm {
+
+using spi::Ticket;
+using spi::Verb;
+
+Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
+  require_open("send");
+  group_->throw_if_failed("send");
+  auto const ticket =
+      keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
+  note_message(operation(ticket));
+  advance_messages(Kind::send, dst);
+  return ticket;
+}
+
+Ticket ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
+  require_open("recv");
+  group_->throw_if_failed("recv");
+  auto const ticket =
+      keep({.kind = Kind::recv, .sequence = ++messages_posted_, .sink = std::move(bytes), .peer = src, .tag = tag});
+  note_message(operation(ticket));
+  return ticket;
+}
+
+/// With its number on the channel: those that have moved, and those posted before it.
+void ShmTransport::note_message(Operation const& op) const noexcept {
+  bool const sends = op.kind == Kind::send;
+  auto const& channel = sends ? group_->channel(rank(), op.peer) : group_->channel(op.peer, rank());
+  auto const moved = (sends ? channel.sent : channel.received).load(std::memory_order_relaxed);
+  auto const under_way = std::count_if(operations_.begin(), operations_.end(), [&](Operation const& other) {
+    return other.kind == op.kind && other.peer == op.peer && !other.settled;
+  });
+  group_->note_message({.verb = sends ? Verb::send : Verb::recv,
+                        .round = moved + static_cast<std::uint64_t>(under_way),
+                        .bytes = sends ? op.source.bytes.size() : op.sink.bytes.size(),
+                        .peer = static_cast<std::uint32_t>(op.peer)});
+}
+
+void ShmTransport::advance_messages(Kind kind, int peer) {
+  for (;;) {
+    Operation* first = nullptr;
+    for (auto& op : operations_) {
+      if (op.kind != kind || op.peer != peer || op.settled) continue;
+      if (first == nullptr || op.sequence < first->sequence) first = &op;
+    }
+    if (first == nullptr) return;
+    try {
+      if (!(kind == Kind::send ? try_send(*first) : try_recv(*first))) return;
+    } catch (...) {
+      first->failure = std::current_exception();
+    }
+    first->settled = true;
+  }
+}
+
+void ShmTransport::release_sent_slots(int dst) noexcept {
+  auto& channel = sent_[static_cast<std::size_t>(dst)];
+  auto const taken = group_->channel(rank(), dst).received.load(std::memory_order_acquire);
+  while (!channel.empty() && channel.front().until <= taken) {
+    group_->domain().arena().release(channel.front().slot);
+    channel.pop_front();
+  }
+}
+
+bool ShmTransport::try_send(Operation& op) {
+  auto& channel = group_->channel(rank(), op.peer);
+  auto const sent = channel.sent.load(std::memory_order_relaxed);
+  if (sent - channel.received.load(std::memory_order_seq_cst) >= node::Channel::depth) return false;
+  release_sent_slots(op.peer);
+  auto& message = channel.ring[sent % node::Channel::depth];
+  message = {};
+  message.bytes = op.source.bytes.size();
+  message.tag = op.tag;
+  if (!op.source.bytes.empty()) {
+    auto& arena = group_->domain().arena();
+    auto const slot = arena.allocate(op.source.bytes.size());
+    node::bulk_copy(group_->domain(), arena.at(slot), op.source.bytes.data(), op.source.bytes.size());
+    message.offset = slot.offset;
+    message.slot = slot.id;
+    message.generation = slot.generation;
+    sent_[static_cast<std::size_t>(op.peer)].push_back({slot, sent + 1});
+  }
+  channel.sent.exchange(sent + 1, std::memory_order_seq_cst);
+  group_->progress();
+  group_->ring_member(op.peer);
+  return true;
+}
+
+bool ShmTransport::try_recv(Operation& op) {
+  auto& channel = group_->channel(op.peer, rank());
+  auto const received = channel.received.load(std::memory_order_relaxed);
+  if (channel.sent.load(std::memory_order_seq_cst) <= received) return false;
+  auto const message =
+      channel.ring[received % node::Channel::depth];  // one copy: the peer's bytes are checked, then used
+  bool const fits = message.bytes == op.sink.bytes.size() && message.tag == op.tag;
+  auto const all = group_->domain().arena_bytes();
+  bool const inside = message.offset <= all && message.bytes <= all - message.offset;
+  if (fits && inside && message.bytes != 0) {
+    auto const* const from = group_->domain().arena_of(group_->node_rank(op.peer)) + message.offset;
+    node::bulk_copy(group_->domain(), op.sink.bytes.data(), from, message.bytes);
+  }
+  channel.received.exchange(received + 1, std::memory_order_seq_cst);
+  group_->progress();
+  group_->ring_member(op.peer);
+  if (fits && inside) return true;
+  throw MismatchError({.operation = "recv",
+                       .message = "the message from rank " + std::to_string(op.peer) + " is another than was expected",
+                       .expected = std::to_string(op.sink.bytes.size()) + " bytes with tag " + std::to_string(op.tag),
+                       .got = std::to_string(message.bytes) + " bytes with tag " + std::to_string(message.tag),
+                       .remedy = "make both ranks agree on size, tag and order",
+                       .group = name(),
+                       .rank = rank(),
+                       .world_size = world_size(),
+                       .culprits = {op.peer}});
+}
+
+}  // namespace crossrank::shm
