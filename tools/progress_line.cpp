@@ -36,7 +36,8 @@ ProgressLine::~ProgressLine() { clear(); }
 std::string ProgressLine::text(checkpoint::Progress const& progress) const {
   char percent[16];
   std::snprintf(percent, sizeof percent, "%3.0f%%", 100.0 * share_of(progress));
-  std::string text = percent;
+  std::string text = progress.stage.empty() ? std::string() : std::string(progress.stage) + " ";
+  text += percent;
   if (style_ == ProgressStyle::bar) text += " " + bar_text(share_of(progress), bar_width);
   text += " " + size_text(progress.bytes_done) + " of " + size_text(progress.bytes_total);
   if (progress.elapsed > rate_known && progress.bytes_done > 0) {
@@ -55,6 +56,8 @@ void ProgressLine::show(checkpoint::Progress const& progress) {
     shown_ = true;
     return;
   }
+  // Each stage has a clock of its own.
+  if (progress.elapsed < last_) last_ = {};
   if (progress.elapsed - last_ < between_lines) return;
   last_ = progress.elapsed;
   std::fprintf(stderr, "%s: %s\n", what_.c_str(), text(progress).c_str());

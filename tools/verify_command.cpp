@@ -18,12 +18,14 @@ namespace {
 constexpr char const* footer =
     R"(Looks at shards or at a whole checkpoint and names everything that is wrong in one run: files that are damaged or cut
 short, an index that contradicts its files, missing ranks, parts, layers and experts, shards that do not fit together,
-scales that do not fit their weights, copies and scales that differ between ranks, and data that is not what crossrank
-wrote. With --numbers all data is read, and NaN and infinities are found.
+scales that do not fit their weights, copies and scales that differ between ranks, and data that does not match its
+checksums: those of crossrank's own files, and those of torch archives unless --crc says warn or ignore. With --numbers
+all data is read, and NaN and infinities are found.
 
 Examples:
   crossrank verify model/
   crossrank verify shards/ --numbers -n 4
+  crossrank verify model.pth --crc ignore
   crossrank verify model/ --json | jq '.defects[].text'
 
 Exit codes:
@@ -90,7 +92,7 @@ void add_verify_command(CLI::App& app, int& exit_code) {
   auto* const command = app.add_subcommand("verify", "Find everything that is wrong with shards or a checkpoint");
   add_input_options(*command, request->in, request->plan, GridOptions::plain);
   command->add_flag("--numbers", request->options.numbers, "Read all data and look for NaN and infinities");
-  command->add_flag("--no-checksums", request->no_checksums, "Leave the data of crossrank's own files unread");
+  command->add_flag("--no-checksums", request->no_checksums, "Leave the data of files with checksums unread");
   add_session_options(*command, request->session);
   command->footer(footer);
   command->callback([request, &exit_code] {

@@ -23,6 +23,7 @@ struct Progress {
   std::uint64_t bytes_total = 0;
   std::chrono::duration<double> elapsed{};
   std::string_view tensor{};  ///< one that was being worked on just now; valid during the call
+  std::string_view stage{};   ///< what is being done: "comparing copies", "writing"; figures start anew with each
 };
 
 /// What to do where the ranks' scales of one layer differ.
@@ -203,7 +204,7 @@ struct Defect {
 
 struct VerifyOptions {
   bool numbers = false;   ///< read all data and look for NaN and infinity
-  bool checksums = true;  ///< read the data of files that carry checksums of ours
+  bool checksums = true;  ///< read the data of files that carry checksums: ours, and torch archives unless `crc` ignores
   std::function<void(Progress const&)> on_progress{};
   std::stop_token stop{};
   int threads = 0;

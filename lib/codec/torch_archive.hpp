@@ -64,6 +64,8 @@ class TorchArchive {
   /// The tensor that `value` stands for, parameters and subclasses unwrapped; null when it is something else.
   [[nodiscard]] TorchTensor const* tensor(PickleValue value) const noexcept;
   [[nodiscard]] std::span<TorchStorage const> storages() const noexcept { return storages_; }
+  /// Whether the policy wants the CRCs of the data looked at.
+  [[nodiscard]] bool reads_checksums() const noexcept { return options_.crc != CrcPolicy::ignore; }
   [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept { return zip_.source().size(); }
 
   /// Copies bytes `[offset, offset + out.size())` of the row-major form, verified as the policy says: the first read of
@@ -73,6 +75,8 @@ class TorchArchive {
   void read_storage(std::uint32_t storage, std::span<std::byte> out) const;
   /// Reads all of a tensor's storage once and compares its CRC, unless that was done; as the policy says.
   void verify(TorchTensor const& tensor) const { verify(tensor.storage); }
+  /// The same by the storage's number.
+  void verify(std::uint32_t storage) const;
   /// Throws the `FormatError` for a value of the pickle.
   [[noreturn]] void refuse(PickleValue value, std::string message, std::string remedy = {}) const;
 
@@ -87,7 +91,6 @@ class TorchArchive {
   [[nodiscard]] ZipRecord const& record_of(std::uint32_t storage) const noexcept {
     return zip_.records()[storages_[storage].record];
   }
-  void verify(std::uint32_t storage) const;
   void judge(std::uint32_t storage, bool holds) const;
 
   ZipArchive zip_;

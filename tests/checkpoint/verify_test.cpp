@@ -2,8 +2,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +19,7 @@
 
 #include "lib/core/small_float.hpp"
 #include "tests/checkpoint/checkpoint_files.hpp"
+#include "tests/checkpoint/torch_files.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "workspace/checkpoint/scan_numbers.hpp"
@@ -187,6 +191,69 @@ TEST(OddNumbers, are_those_that_decode_to_nan_or_infinity) {
       }
     }
   }
+}
+
+/// A torch archive of one vector; with `damage` one of its bytes differs from what was saved.
+void write_archive(fs::path const& path, bool damage) {
+  checkpoint::TorchFile file;
+  file.write(path, checkpoint::dict_of({{"model.norm.weight", file.filled(512, 1.0F)}}));
+  if (!damage) return;
+  std::ifstream in(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  auto const at = bytes.find(std::string("\0\0\x80\x3f\0\0\x80\x3f", 8));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + 400] ^= 1;
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+TEST(Verify, compares_the_crcs_of_torch_archives_as_the_policy_says) {
+  TemporaryDirectory const folder;
+  write_archive(folder.path() / "model.pt", true);
+  auto const world = connect({.backend = "fake"});
+
+  auto const strict = checkpoint::verify(world, folder.path());
+  auto const lenient = checkpoint::verify(world, folder.path(), {.crc = checkpoint::ArchiveCrc::ignore});
+  auto const unread = checkpoint::verify(world, folder.path(), {}, {.checksums = false});
+
+  EXPECT_THAT(strict.defects, testing::ElementsAre(defect(DefectKind::checksum, "model.pt", "CRC"))) << list(strict);
+  EXPECT_TRUE(lenient.ok()) << list(lenient);
+  EXPECT_TRUE(unread.ok()) << list(unread);
+}
+
+TEST(Verify, goes_on_behind_copies_that_cannot_be_read) {
+  TemporaryDirectory const folder;
+  write_archive(folder.path() / "rank0.pt", false);
+  write_archive(folder.path() / "rank1.pt", true);
+
+  auto const report = verify(folder.path());
+
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::checksum, "rank1.pt", "CRC"))) << list(report);
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::file, "model.norm.weight", "rank1.pt"))) << list(report);
+}
+
+TEST(Verify, tells_how_far_each_stage_is) {
+  TemporaryDirectory const folder;
+  write_archive(folder.path() / "rank0.pt", false);
+  write_archive(folder.path() / "rank1.pt", false);
+  std::map<std::string, checkpoint::Progress> last;
+  auto const keep = [&](checkpoint::Progress const& progress) { last[std::string(progress.stage)] = progress; };
+
+  EXPECT_TRUE(verify(folder.path(), {.numbers = true, .on_progress = keep}).ok());
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, folder.path());
+  std::map<std::string, checkpoint::Progress> const verified = std::exchange(last, {});
+  (void)checkpoint::consolidate(world, plan, folder.path() / "out", {.on_progress = keep});
+
+  std::map<std::string, std::uint64_t> bytes;
+  for (auto const& [stage, progress] : verified) {
+    EXPECT_EQ(progress.bytes_done, progress.bytes_total) << stage;
+    bytes[stage] = progress.bytes_done;
+  }
+  EXPECT_EQ(bytes, (std::map<std::string, std::uint64_t>{
+                       {"comparing checksums", 4096}, {"comparing copies", 2048}, {"looking at numbers", 4096}}));
+  ASSERT_TRUE(last.contains("comparing copies") && last.contains("writing"));
+  EXPECT_EQ(last.at("comparing copies").bytes_done, 2048U);
+  EXPECT_GT(last.at("writing").bytes_done, 2048U);
 }
 
 }  // namespace

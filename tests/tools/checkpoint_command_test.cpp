@@ -2,6 +2,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -327,6 +328,39 @@ TEST_F(CheckpointCommand, shows_a_bar_on_a_terminal_and_leaves_nothing_when_inte
     EXPECT_THAT(end.out, HasSubstr("stopped as asked"));
     EXPECT_FALSE(fs::exists(out())) << testing::PrintToString(names_in(out()));
   }
+}
+
+TEST_F(CheckpointCommand, looks_at_the_crcs_of_torch_archives_as_it_is_told) {
+  auto const archive = folder_.path() / "archive";
+  ASSERT_EQ(run_command({"convert", (folder_.path() / "whole").string(), archive.string(), "--to", "torch"}).exit_code,
+            0);
+  auto const file = archive / "pytorch_model.bin";
+  auto const matrix = whole().at("model.layers.1.mlp.down_proj.weight").bytes;
+  std::string const data(reinterpret_cast<char const*>(matrix.data()), matrix.size());
+  std::ifstream in(file, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  auto const at = bytes.find(data);
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] ^= 1;
+  std::ofstream(file, std::ios::binary) << bytes;
+  auto const merge = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"consolidate", archive.string(), out().string(), "--force"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_command(arguments);
+  };
+
+  EXPECT_EQ(merge({}).exit_code, 1);
+  EXPECT_THAT(merge({"--crc", "require"}).err, HasSubstr("CRC"));
+  EXPECT_FALSE(fs::exists(out()));
+  EXPECT_EQ(merge({"--crc", "warn"}).exit_code, 0);
+  EXPECT_EQ(merge({"--crc", "ignore"}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(out() / "model.safetensors"));
+  EXPECT_EQ(merge({"--crc", "never"}).exit_code, 2);
+
+  auto const verified = run_command({"verify", archive.string()});
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_THAT(verified.out, HasSubstr("checksum: " + file.string()));
+  EXPECT_EQ(run_command({"verify", archive.string(), "--crc", "ignore"}).exit_code, 0);
 }
 
 }  // namespace

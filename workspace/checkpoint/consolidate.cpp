@@ -17,8 +17,9 @@ Summary write_plan(Collective const& world, MergePlan const& plan, std::string c
   auto const started = std::chrono::steady_clock::now();
   WriteRequest request;
   agree(world, operation, [&] { request = lay_out(); });
-  require_equal_twins(world, *plan.state().model,
-                      {.operation = operation, .threads = request.threads, .stop = request.stop});
+  require_equal_twins(
+      world, *plan.state().model,
+      {.operation = operation, .threads = request.threads, .on_progress = request.on_progress, .stop = request.stop});
   auto summary = write_checkpoint(world, request);
   summary.elapsed = std::chrono::steady_clock::now() - started;
   return summary;

@@ -6,6 +6,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
+#include "lib/codec/torch_archive.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -20,7 +21,8 @@ struct Inventory {
   std::vector<Defect> defects{};  ///< files that do not open; contradictions between indexes and files
 };
 
-/// Local; reads headers and indexes only. `IoError` for a path that leads nowhere.
-[[nodiscard]] Inventory take_inventory(std::filesystem::path const& path);
+/// Local; reads headers and indexes only; `crc` is that of torch archives. `IoError` for a path that leads nowhere.
+[[nodiscard]] Inventory take_inventory(std::filesystem::path const& path,
+                                       codec::CrcPolicy crc = codec::CrcPolicy::require);
 
 }  // namespace crossrank::checkpoint

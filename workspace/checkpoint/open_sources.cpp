@@ -152,6 +152,11 @@ bool has_weights(DirectoryListing const& listing) {
 
 }  // namespace
 
+codec::CrcPolicy crc_policy(ArchiveCrc crc) {
+  if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
+  return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+}
+
 ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
   TorchSourceOptions const torch{
       .crc = options.crc, .extra_globals = options.extra_globals, .pool = std::make_shared<FilePool>()};

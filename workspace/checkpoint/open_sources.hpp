@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <crossrank/checkpoint.hpp>
 #include <crossrank/json.hpp>
 
 #include "lib/codec/torch_archive.hpp"
@@ -39,6 +40,9 @@ struct ShardSetOptions {
   codec::CrcPolicy crc = codec::CrcPolicy::require;  ///< of torch archives
   std::vector<std::string> extra_globals{};          ///< names that their pickles may mention besides: "module.name"
 };
+
+/// The reader's word for it.
+[[nodiscard]] codec::CrcPolicy crc_policy(ArchiveCrc crc);
 
 /// Recognises what stands at `path`, a file or a directory, and opens all of it: safetensors, state images, torch
 /// archives (by names, index, pattern, or one directory per rank), ModelOpt's files of ranks, distributed checkpoints,

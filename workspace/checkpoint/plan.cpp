@@ -42,11 +42,6 @@ char const* op_name(ReduceOp op) {
   return op == ReduceOp::avg ? "avg" : "max";
 }
 
-codec::CrcPolicy crc_policy(ArchiveCrc crc) {
-  if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
-  return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
-}
-
 Json rule_json(PlannedTensor const& tensor) {
   auto const& rule = tensor.rule;
   Json out{{"kind", kind_name(rule.kind)}};

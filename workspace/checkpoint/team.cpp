@@ -165,9 +165,13 @@ void run_team(Collective const& world, TeamWork& work, TeamOptions const& option
                                     .cancelled = options.stop.stop_requested() ? 1U : 0U});
     cancelled = total.cancelled > 0 && total.finished < static_cast<std::uint64_t>(world.world_size());
     over = total.failed > 0 || cancelled || total.finished == static_cast<std::uint64_t>(world.world_size());
-    if (world.rank() != 0 || !options.on_progress || total.failed > 0) continue;
+    // Where there is nothing to do there is nothing to tell.
+    if (world.rank() != 0 || !options.on_progress || total.failed > 0 || total.total == 0) continue;
     try {
-      options.on_progress({.bytes_done = total.done, .bytes_total = total.total, .elapsed = Clock::now() - started});
+      options.on_progress({.bytes_done = total.done,
+                           .bytes_total = total.total,
+                           .elapsed = Clock::now() - started,
+                           .stage = options.stage});
     } catch (...) {
       error = std::current_exception();
     }

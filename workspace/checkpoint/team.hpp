@@ -3,6 +3,7 @@
 #include <functional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/collective.hpp>
@@ -25,6 +26,7 @@ struct TeamOptions {
   int threads = 0;          ///< 0: as many as this rank's share of the machine gives, 4 at most
   std::function<void(Progress const&)> on_progress{};
   std::stop_token stop{};
+  std::string_view stage{};  ///< for `on_progress`; a literal
 };
 
 /// Works until all units of all ranks are done, or one rank has failed or is to stop: then all leave with an error.

@@ -29,7 +29,8 @@ struct Pair {
 
 class TwinWork final : public TeamWork {
  public:
-  TwinWork(Collective const& world, MergeModel const& model) : model_(model) {
+  TwinWork(Collective const& world, MergeModel const& model, Unreadable unreadable)
+      : model_(model), unreadable_(unreadable) {
     std::uint64_t at = 0;
     for (std::size_t t = 0; t < model.tensors.size(); ++t) {
       for (auto const& twin : model.tensors[t].twins) {
@@ -49,14 +50,26 @@ class TwinWork final : public TeamWork {
     auto const unit = next_.fetch_add(1, std::memory_order_relaxed);
     if (unit >= units_.size()) return false;
     auto const room = std::make_unique_for_overwrite<std::byte[]>(2 * block_bytes);
-    for (auto const& pair : units_[unit].second) compare(pair, room.get());
+    for (auto const& pair : units_[unit].second) {
+      try {
+        compare(pair, room.get());
+      } catch (Error const& error) {
+        if (unreadable_ == Unreadable::fail) throw;
+        note(pair, {.text = error.what(), .unreadable = true});
+      }
+    }
     return true;
   }
   [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return total_; }
   [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return done_.load(std::memory_order_relaxed); }
-  [[nodiscard]] std::map<std::size_t, std::string>& findings() noexcept { return findings_; }
+  [[nodiscard]] std::map<std::size_t, TwinFinding> const& findings() const noexcept { return findings_; }
 
  private:
+  void note(Pair const& pair, TwinFinding finding) {
+    std::lock_guard const lock(mutex_);
+    findings_.emplace(pair.tensor, std::move(finding));
+  }
+
   void compare(Pair const& pair, std::byte* room) {
     auto const& kept = *model_.set.sources[pair.twin.kept.source];
     auto const& other = *model_.set.sources[pair.twin.other.source];
@@ -72,9 +85,8 @@ class TwinWork final : public TeamWork {
       return;
     }
     if (pair.twin.must_differ) {
-      std::lock_guard const lock(mutex_);
-      findings_.emplace(pair.tensor, "should be pieces of one tensor, but " + kept.name() + " and " + other.name() +
-                                         " hold the same bytes: give a rule that says which it is");
+      note(pair, {.text = "should be pieces of one tensor, but " + kept.name() + " and " + other.name() +
+                          " hold the same bytes: give a rule that says which it is"});
     }
     done_.fetch_add(pair.bytes, std::memory_order_relaxed);
   }
@@ -90,41 +102,46 @@ class TwinWork final : public TeamWork {
         pair.twin.at + (at + differs) / pair.twin.run * pair.twin.stride + (at + differs) % pair.twin.run;
     auto text = "element " + std::to_string(place / width) + " is " + element_text(dtype, a, differs / width) + " in " +
                 kept.name() + " and " + element_text(dtype, b, differs / width) + " in " + other.name();
-    std::lock_guard const lock(mutex_);
-    findings_.emplace(pair.tensor, std::move(text));
+    note(pair, {.text = std::move(text)});
   }
 
   MergeModel const& model_;
+  Unreadable unreadable_;
   std::vector<std::pair<std::uint64_t, std::vector<Pair>>> units_{};
   std::uint64_t total_ = 0;
   std::atomic<std::uint64_t> done_{0};  ///< for progress only: orders nothing
   std::atomic<std::size_t> next_{0};    ///< hands each unit to one thread; the units themselves do not change
   std::mutex mutex_{};
-  std::map<std::size_t, std::string> findings_{};  ///< by tensor, the first one of each
+  std::map<std::size_t, TwinFinding> findings_{};  ///< by tensor, the first one of each
 };
 
 }  // namespace
 
-std::vector<TwinFinding> compare_twins(Collective const& world, MergeModel const& model, TeamOptions const& options) {
-  TwinWork work(world, model);
-  auto quiet = options;
-  quiet.on_progress = {};
-  run_team(world, work, quiet);
+std::vector<TwinFinding> compare_twins(Collective const& world, MergeModel const& model, TeamOptions const& options,
+                                       Unreadable unreadable) {
+  TwinWork work(world, model, unreadable);
+  auto staged = options;
+  staged.stage = "comparing copies";
+  run_team(world, work, staged);
   Json mine = Json::array();
-  for (auto const& [tensor, text] : work.findings()) mine.push_back({tensor, text});
+  for (auto const& [tensor, finding] : work.findings()) mine.push_back({tensor, finding.text, finding.unreadable});
   auto const text = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::map<std::size_t, std::string> all;
+  std::map<std::size_t, TwinFinding> all;
   for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) {
     auto const parsed = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
-    for (auto const& finding : parsed) all.emplace(finding[0].get<std::size_t>(), finding[1].get<std::string>());
+    for (auto const& finding : parsed) {
+      auto const tensor = finding[0].get<std::size_t>();
+      all.emplace(tensor,
+                  TwinFinding{model.tensors[tensor].name, finding[1].get<std::string>(), finding[2].get<bool>()});
+    }
   }
   std::vector<TwinFinding> findings;
-  for (auto const& [tensor, finding] : all) findings.push_back({model.tensors[tensor].name, finding});
+  for (auto& [tensor, finding] : all) findings.push_back(std::move(finding));
   return findings;
 }
 
 void require_equal_twins(Collective const& world, MergeModel const& model, TeamOptions const& options) {
-  auto const findings = compare_twins(world, model, options);
+  auto const findings = compare_twins(world, model, options, Unreadable::fail);
   if (findings.empty()) return;
   std::vector<std::string> details;
   for (auto const& finding : findings) {

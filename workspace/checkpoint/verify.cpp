@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <tuple>
@@ -16,6 +17,7 @@
 #include "workspace/checkpoint/safetensors_source.hpp"
 #include "workspace/checkpoint/scan_numbers.hpp"
 #include "workspace/checkpoint/team.hpp"
+#include "workspace/checkpoint/torch_source.hpp"
 #include "workspace/checkpoint/twins.hpp"
 
 namespace crossrank::checkpoint {
@@ -40,34 +42,34 @@ Defect defect_of(Error const& error, std::string resource) {
   return {kind_of(error), std::move(resource), std::move(text), info.remedy};
 }
 
-/// Compares the data of files that carry checksums of ours.
+/// Compares the data of files that carry checksums: each tensor of ours, each storage of torch archives.
 class ChecksumWork final : public TeamWork {
  public:
   ChecksumWork(Collective const& world, std::vector<Inventory::File> const& files) {
-    std::size_t number = 0;
     for (auto const& file : files) {
-      auto const source = std::dynamic_pointer_cast<SafetensorsSource const>(file.source);
-      if (!source || !source->images().front().checked()) continue;
-      for (auto const& entry : source->images().front().entries()) {
-        if (number++ % static_cast<std::size_t>(world.world_size()) != static_cast<std::size_t>(world.rank())) continue;
-        parts_.push_back({source, &entry});
-        total_ += entry.nbytes();
-      }
+      if (auto const source = std::dynamic_pointer_cast<SafetensorsSource const>(file.source)) add_images(*source);
+      if (auto const source = std::dynamic_pointer_cast<TorchSource const>(file.source)) add_archive(*source);
     }
+    // Each rank takes its share; what a file holds lies side by side.
+    auto const ranks = static_cast<std::size_t>(world.world_size());
+    auto const rank = static_cast<std::size_t>(world.rank());
+    std::size_t kept = 0;
+    for (std::size_t i = rank; i < parts_.size(); i += ranks) std::swap(parts_[kept++], parts_[i]);
+    parts_.resize(kept);
+    for (auto const& part : parts_) total_ += part.bytes;
   }
 
   bool step() override {
     auto const number = next_.fetch_add(1, std::memory_order_relaxed);
     if (number >= parts_.size()) return false;
-    auto const& [source, entry] = parts_[number];
+    auto const& part = parts_[number];
     try {
-      source->images().front().verify(entry->name);
+      part.verify();
     } catch (Error const& error) {
       std::lock_guard const lock(mutex_);
-      defects_.push_back(
-          {DefectKind::checksum, source->name(), "\"" + entry->name + "\": " + error.info().message, {}});
+      defects_.push_back({DefectKind::checksum, part.file, part.name + error.info().message, error.info().remedy});
     }
-    done_.fetch_add(entry->nbytes(), std::memory_order_relaxed);
+    done_.fetch_add(part.bytes, std::memory_order_relaxed);
     return true;
   }
   [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return total_; }
@@ -75,7 +77,32 @@ class ChecksumWork final : public TeamWork {
   [[nodiscard]] std::vector<Defect> const& defects() const noexcept { return defects_; }
 
  private:
-  std::vector<std::pair<std::shared_ptr<SafetensorsSource const>, codec::HeaderEntry const*>> parts_{};
+  struct Part {
+    std::string file{};
+    std::string name{};  ///< what the error does not say
+    std::uint64_t bytes = 0;
+    std::function<void()> verify{};
+  };
+
+  // The sources stay in the inventory for as long as this works.
+  void add_images(SafetensorsSource const& source) {
+    auto const& image = source.images().front();
+    if (!image.checked()) return;
+    for (auto const& entry : image.entries()) {
+      auto const verify = [&image, &entry] { image.verify(entry.name); };
+      parts_.push_back({source.name(), "\"" + entry.name + "\": ", entry.nbytes(), verify});
+    }
+  }
+
+  void add_archive(TorchSource const& source) {
+    auto const& archive = source.archive();
+    for (std::uint32_t i = 0; archive.reads_checksums() && i < archive.storages().size(); ++i) {
+      auto const verify = [&archive, i] { archive.verify(i); };
+      parts_.push_back({source.name(), {}, archive.storages()[i].bytes, verify});
+    }
+  }
+
+  std::vector<Part> parts_{};
   std::uint64_t total_ = 0;
   std::atomic<std::uint64_t> done_{0};  ///< for progress only: orders nothing
   std::atomic<std::size_t> next_{0};    ///< hands each part to one thread; the parts themselves do not change
@@ -108,11 +135,13 @@ class Verification {
  private:
   /// What headers and indexes tell; the same on every rank.
   void read_headers() {
-    inventory_ = take_inventory(path_);
+    auto const crc = crc_policy(plan_.crc);
+    inventory_ = take_inventory(path_, crc);
     report_.files = inventory_.files.size();
     report_.defects = inventory_.defects;
     try {
-      set_ = open_shard_set(path_, {.tp = plan_.tp, .pp = plan_.pp, .ep = plan_.ep, .pattern = plan_.pattern});
+      set_ =
+          open_shard_set(path_, {.tp = plan_.tp, .pp = plan_.pp, .ep = plan_.ep, .pattern = plan_.pattern, .crc = crc});
     } catch (FormatError const& error) {
       add_unless_known(error);
     } catch (UsageError const& error) {
@@ -175,7 +204,11 @@ class Verification {
   }
 
   void compare_copies() {
-    for (auto const& finding : compare_twins(world_, *model_, team())) {
+    for (auto const& finding : compare_twins(world_, *model_, team(), Unreadable::tell)) {
+      if (finding.unreadable) {
+        report_.defects.push_back({DefectKind::file, finding.tensor, finding.text, {}});
+        continue;
+      }
       bool const scale = finding.tensor.find("scale") != std::string::npos;
       report_.defects.push_back({scale ? DefectKind::scales : DefectKind::copies, finding.tensor, finding.text,
                                  "calibrate or save again, or merge with --policy or a rule"});
@@ -184,7 +217,9 @@ class Verification {
 
   void compare_checksums() {
     ChecksumWork work(world_, inventory_.files);
-    run_team(world_, work, team());
+    auto staged = team();
+    staged.stage = "comparing checksums";
+    run_team(world_, work, staged);
     append(gather_defects(world_, work.defects()));
   }
 

@@ -95,7 +95,8 @@ class Writing {
              {.operation = request_.operation,
               .threads = request_.threads,
               .on_progress = request_.on_progress,
-              .stop = request_.stop});
+              .stop = request_.stop,
+              .stage = "writing"});
     std::array<std::uint64_t, 1> resumed{static_cast<std::uint64_t>(job->resumed_files())};
     if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(resumed), ReduceOp::sum);
     return static_cast<int>(resumed[0]);
