@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/collectives/conformance.hpp"
+#include "tests/collectives/verb_table.hpp"
 
 /// Run by mpirun: every rank goes through the same cases. CROSSRANK_TEST_BACKEND says on which backend.
 namespace crossrank::test {
@@ -38,6 +39,14 @@ TEST_P(MpiConformance, holds) {
   EXPECT_EQ(world.backend(), options.backend);
   EXPECT_EQ(world.world_size(), launched_ranks());
   run_conformance_case(GetParam().test, {world, options});
+}
+
+TEST(MpiVerbTable, is_right_about_this_backend) {
+  ConnectOptions const options{.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
+                               .timeout = std::chrono::seconds(20),
+                               .connect_timeout = std::chrono::seconds(30),
+                               .job_id = "verb_table"};
+  EXPECT_EQ(ways_of_verbs(connect(options)), ways_in_readme(options.backend));
 }
 
 INSTANTIATE_TEST_SUITE_P(Case, MpiConformance, testing::ValuesIn(cases()),

@@ -14,7 +14,10 @@ crossrank_add_rank_test(collectives_message_test
   ../support/thread_ranks.cpp
   ${conformance_suite}
   composite_conformance_test.cpp
-  message_conformance_test.cpp)
+  message_conformance_test.cpp
+  verb_table.cpp
+  verb_table_test.cpp)
+set_source_files_properties(verb_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_README="${PROJECT_SOURCE_DIR}/README.md")
 
 # What is made of collectives, once more with the ranks on two hosts; but for handles of queues, which one node attaches
 # to, and the mesh that follows from how many ranks a node has.
@@ -31,7 +34,8 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_conformance RANKS 1 2 4 8 SOURCES
     ${conformance_suite}
     ${PROJECT_SOURCE_DIR}/lib/core/small_float.cpp  # inside the shared library nobody else sees it
-    mpi_conformance_test.cpp)
+    mpi_conformance_test.cpp
+    verb_table.cpp)
   crossrank_add_mpi_test(NAME composite_conformance PROGRAM mpi_conformance RANKS 2 4 8 OPTIONS --nodes declared
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
   crossrank_add_mpi_test(NAME composite_hosts_conformance PROGRAM mpi_conformance RANKS 4 OPTIONS --nodes real

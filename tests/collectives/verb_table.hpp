@@ -1,0 +1,19 @@
+#pragma once
+#include <map>
+#include <string>
+
+#include <crossrank/collective.hpp>
+
+namespace crossrank::test {
+
+/// By verb: "native" where the backend moves the bytes in its own way, "composed" where its other verbs do.
+using VerbWays = std::map<std::string, std::string>;
+
+/// Runs every verb of `Collective` on `world`, checks what comes of it, and says how the backend did it. Collective;
+/// closes the world.
+[[nodiscard]] VerbWays ways_of_verbs(Collective const& world);
+
+/// What the README says of a backend: a column of its table of verbs. Empty where the table has no such column.
+[[nodiscard]] VerbWays ways_in_readme(std::string const& backend);
+
+}  // namespace crossrank::test

@@ -1,0 +1,100 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <crossrank/spi/transport.hpp>
+
+namespace crossrank::test {
+
+/// Another transport, and which verbs it has left to the generic algorithms.
+class WatchedTransport final : public spi::Transport {
+ public:
+  explicit WatchedTransport(std::shared_ptr<spi::Transport> below) : below_(std::move(below)) {}
+
+  [[nodiscard]] std::set<std::string> const& left_to_others() const noexcept { return left_; }
+  void forget() { left_.clear(); }
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return below_->backend(); }
+  [[nodiscard]] std::string const& name() const noexcept override { return below_->name(); }
+  [[nodiscard]] int rank() const noexcept override { return below_->rank(); }
+  [[nodiscard]] int world_size() const noexcept override { return below_->world_size(); }
+  [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return below_->global_ranks(); }
+  [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return below_->node_ranks(); }
+  [[nodiscard]] std::shared_ptr<node::Group> node_group() const noexcept override { return below_->node_group(); }
+  [[nodiscard]] bool compares_signatures() const noexcept override { return below_->compares_signatures(); }
+
+  [[nodiscard]] spi::Ticket post_barrier(spi::Signature signature) override { return below_->post_barrier(signature); }
+  [[nodiscard]] spi::Ticket post_broadcast(spi::Signature signature, spi::Sink buffer, int root) override {
+    return below_->post_broadcast(signature, std::move(buffer), root);
+  }
+  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature signature, spi::Source mine,
+                                             std::span<std::size_t const> counts, spi::Sink out) override {
+    return below_->post_all_gatherv(signature, std::move(mine), counts, std::move(out));
+  }
+  [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override {
+    return below_->post_send(std::move(bytes), dst, tag);
+  }
+  [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override {
+    return below_->post_recv(std::move(bytes), src, tag);
+  }
+  [[nodiscard]] std::optional<spi::Ticket> post_all_reduce(spi::Signature signature, spi::Source const& in,
+                                                           spi::Sink const& out, spi::Reduction reduction) override {
+    return note(signature, below_->post_all_reduce(signature, in, out, reduction));
+  }
+  [[nodiscard]] std::optional<spi::Ticket> post_reduce(spi::Signature signature, spi::Source const& in,
+                                                       spi::Sink const& out, int root,
+                                                       spi::Reduction reduction) override {
+    return note(signature, below_->post_reduce(signature, in, out, root, reduction));
+  }
+  [[nodiscard]] std::optional<spi::Ticket> post_reduce_scatterv(spi::Signature signature, spi::Source const& in,
+                                                                std::span<std::size_t const> counts,
+                                                                spi::Sink const& out,
+                                                                spi::Reduction reduction) override {
+    return note(signature, below_->post_reduce_scatterv(signature, in, counts, out, reduction));
+  }
+  [[nodiscard]] std::optional<spi::Ticket> post_gatherv(spi::Signature signature, spi::Source const& mine,
+                                                        std::span<std::size_t const> counts, spi::Sink const& out,
+                                                        int root) override {
+    return note(signature, below_->post_gatherv(signature, mine, counts, out, root));
+  }
+  [[nodiscard]] std::optional<spi::Ticket> post_scatterv(spi::Signature signature, spi::Source const& all,
+                                                         std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                         int root) override {
+    return note(signature, below_->post_scatterv(signature, all, counts, mine, root));
+  }
+  [[nodiscard]] std::optional<spi::Ticket> post_all_to_allv(spi::Signature signature, spi::Source const& in,
+                                                            std::span<std::size_t const> send_counts,
+                                                            spi::Sink const& out,
+                                                            std::span<std::size_t const> recv_counts) override {
+    return note(signature, below_->post_all_to_allv(signature, in, send_counts, out, recv_counts));
+  }
+
+  [[nodiscard]] bool test(spi::Ticket ticket) override { return below_->test(ticket); }
+  void wait(spi::Ticket ticket, spi::Patience const& patience) override { below_->wait(ticket, patience); }
+  void cancel(spi::Ticket ticket) noexcept override { below_->cancel(ticket); }
+  [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature signature, std::span<int const> members,
+                                                      std::string name, spi::Patience const& patience) override {
+    return below_->split(signature, members, std::move(name), patience);
+  }
+  void abort(std::string_view why) noexcept override { below_->abort(why); }
+  void keep_alive() noexcept override { below_->keep_alive(); }
+  void enter_user_code(int change) noexcept override { below_->enter_user_code(change); }
+  void close(spi::Patience const& patience) override { below_->close(patience); }
+  [[nodiscard]] bool is_closed() const noexcept override { return below_->is_closed(); }
+
+ private:
+  std::optional<spi::Ticket> note(spi::Signature signature, std::optional<spi::Ticket> ticket) {
+    if (!ticket) left_.insert(spi::to_string(signature.verb));
+    return ticket;
+  }
+
+  std::shared_ptr<spi::Transport> below_;
+  std::set<std::string> left_{};
+};
+
+}  // namespace crossrank::test
