@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/as_called.hpp"
 #include "collectives/digest.hpp"
 #include "collectives/group_state.hpp"
 #include "lib/node/group.hpp"
@@ -107,7 +108,7 @@ Collective Collective::split_by(int color, int key) const {
     int key;
   };
   Choice const mine{color, key};
-  auto const all = all_gatherv(std::as_bytes(std::span(&mine, 1)));
+  auto const all = as_called("split_by", [&] { return all_gatherv(std::as_bytes(std::span(&mine, 1))); });
   std::vector<std::pair<Choice, int>> chosen;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     Choice choice{};
@@ -122,7 +123,7 @@ Collective Collective::split_by(int color, int key) const {
     if (i == 0 || chosen[i].first.color != chosen[i - 1].first.color) groups.emplace_back();
     groups.back().push_back(chosen[i].second);
   }
-  return split(groups);
+  return as_called("split_by", [&] { return split(groups); });
 }
 
 void Collective::abort(std::string_view why) const noexcept {

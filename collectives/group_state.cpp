@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/agreement.hpp"
+#include "collectives/as_called.hpp"
 #include "lib/node/group.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/system.hpp"
@@ -17,6 +18,15 @@ namespace {
 bool is_message(Flight const& flight) {
   auto const verb = flight.execution.call().signature.verb;
   return verb == spi::Verb::send || verb == spi::Verb::recv;
+}
+
+/// What the call failed with, once.
+void throw_failure(Flight& flight) {
+  auto const failure = std::exchange(flight.failure, nullptr);
+  if (!failure) return;
+  auto const* const called = flight.execution.call().called;
+  if (called == nullptr) std::rethrow_exception(failure);
+  as_called(called, [&] { std::rethrow_exception(failure); });
 }
 
 }  // namespace
@@ -152,7 +162,7 @@ bool GroupState::test(Flight& flight) {
   if (!flight.ended) advance();
   if (!flight.ended && is_message(flight)) try_step(flight);
   if (!flight.ended) return false;
-  if (auto const failure = std::exchange(flight.failure, nullptr)) std::rethrow_exception(failure);
+  throw_failure(flight);
   return true;
 }
 
@@ -165,7 +175,7 @@ void GroupState::wait(Flight& flight) {
       if (flights.front()->ended) flights.pop_front();
     }
   }
-  if (auto const failure = std::exchange(flight.failure, nullptr)) std::rethrow_exception(failure);
+  throw_failure(flight);
 }
 
 /// The other side may wait for a collective that this rank has started: both are carried on.

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "collectives/as_called.hpp"
 #include "collectives/failure.hpp"
 #include "collectives/object_wire.hpp"
 #include "collectives/user_code.hpp"
@@ -35,9 +37,9 @@ Part make(Collective const& group, Produce const& produce) {
 
 /// Runs the part of a call that others take part in; a failure there is not told where this rank has one of its own.
 template <class Call>
-void share(Part const& part, Call&& call) {
+void share(char const* operation, Part const& part, Call&& call) {
   try {
-    call();
+    as_called(operation, std::forward<Call>(call));
   } catch (...) {
     if (!part.error) throw;
   }
@@ -49,7 +51,13 @@ void share(Part const& part, Call&& call) {
   throw remote_error(group, operation, std::move(culprits), decode_object<Failure>(bytes));
 }
 
+/// A handle that is closed or names no group says so under the name of this call.
+void require_open(Collective const& group, char const* operation) {
+  as_called(operation, [&] { static_cast<void>(group.rank()); });
+}
+
 void require_rank(Collective const& group, char const* operation, char const* what, int rank) {
+  require_open(group, operation);
   if (rank >= 0 && rank < group.world_size()) return;
   throw UsageError({.operation = operation,
                     .message = std::string(what) + " is not a rank of the group",
@@ -115,16 +123,17 @@ Bytes broadcast_bytes(Collective const& group, char const* operation, int root, 
   bool const mine = group.rank() == root;
   auto part = mine ? make(group, produce) : Part{};
   bool failed = part.error != nullptr;
-  share(part, [&] { broadcast_block(group, root, part.bytes, failed); });
+  share(operation, part, [&] { broadcast_block(group, root, part.bytes, failed); });
   if (mine) return {};
   if (failed) throw_remote(group, operation, {root}, part.bytes);
   return std::move(part.bytes);
 }
 
 std::vector<Bytes> all_gather_bytes(Collective const& group, char const* operation, Produce const& produce) {
+  require_open(group, operation);
   auto part = make(group, produce);
   std::vector<Bytes> out;
-  share(part, [&] {
+  share(operation, part, [&] {
     auto const heads = all_gather_heads(group, BlockHead::of(part.bytes, part.error != nullptr));
     throw_failures(group, operation, heads, part);
     if (part.error) return;
@@ -141,7 +150,7 @@ std::vector<Bytes> gather_bytes(Collective const& group, char const* operation, 
   require_rank(group, operation, "the root", root);
   auto part = make(group, produce);
   std::vector<Bytes> out;
-  share(part, [&] {
+  share(operation, part, [&] {
     auto const heads = all_gather_heads(group, BlockHead::of(part.bytes, part.error != nullptr));
     throw_failures(group, operation, heads, part);
     if (part.error) return;
@@ -190,7 +199,7 @@ Bytes scatter_bytes(Collective const& group, char const* operation, int root,
 void send_bytes(Collective const& group, char const* operation, int dst, Produce const& produce) {
   require_rank(group, operation, "the destination", dst);
   auto part = make(group, produce);
-  share(part, [&] {
+  share(operation, part, [&] {
     auto head = BlockHead::of(part.bytes, part.error != nullptr);
     group.send(over(&head, sizeof head), dst, head_tag);
     if (!head.is_inlined())
@@ -201,10 +210,13 @@ void send_bytes(Collective const& group, char const* operation, int dst, Produce
 Bytes recv_bytes(Collective const& group, char const* operation, int src) {
   require_rank(group, operation, "the source", src);
   BlockHead head;
-  auto tensor = over(&head, sizeof head);
-  group.recv(tensor, src, head_tag);
-  auto bytes = head.inlined_bytes();
-  if (!head.is_inlined()) move_rest(bytes, head.size, [&](Tensor& piece) { group.recv(piece, src, body_tag); });
+  Bytes bytes;
+  as_called(operation, [&] {
+    auto tensor = over(&head, sizeof head);
+    group.recv(tensor, src, head_tag);
+    bytes = head.inlined_bytes();
+    if (!head.is_inlined()) move_rest(bytes, head.size, [&](Tensor& piece) { group.recv(piece, src, body_tag); });
+  });
   if (head.failed != 0) throw_remote(group, operation, {src}, bytes);
   return bytes;
 }

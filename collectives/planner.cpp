@@ -61,9 +61,10 @@ class Planner::Arguments {
   Arguments& op(ReduceOp value) {
     return add(static_cast<std::uint64_t>(value), [&] { return std::string(op_name(value)); });
   }
-  void into(Call& call, Verb verb) const {
+  void into(Call& call, Verb verb, char const* called = nullptr) const {
     call.signature = {verb, check_ == Check::off ? 0 : digest_.value()};
-    if (check_ == Check::collective) call.text = std::string(spi::to_string(verb)) + text_;
+    call.called = called;
+    if (check_ == Check::collective) call.text = call.name() + text_;
   }
 
  private:
@@ -209,7 +210,7 @@ Call Planner::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) const {
   require_apart(out, in, "reduce_scatter");
   static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatter"));
   Call call{.in = source(in), .out = sink(out), .counts = equal_counts(out.nbytes()), .reduction = {in.dtype(), op}};
-  Arguments(check_).dtype(in.dtype()).op(op).shape(out.shape()).into(call, Verb::reduce_scatterv);
+  Arguments(check_).dtype(in.dtype()).op(op).shape(out.shape()).into(call, Verb::reduce_scatterv, "reduce_scatter");
   return call;
 }
 
@@ -228,7 +229,7 @@ Call Planner::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp
 Call Planner::all_gather(Tensor& out, Tensor const& in) const {
   require_whole(out, in, "all_gather");
   Call call{.in = source(in), .out = sink(out), .counts = equal_counts(in.nbytes())};
-  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, Verb::all_gatherv);
+  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, Verb::all_gatherv, "all_gather");
   return call;
 }
 
@@ -250,7 +251,7 @@ Call Planner::gather(Tensor& out, Tensor const& in, Root root) const {
     require_whole(out, in, "gather");
     call.out = sink(out);
   }
-  Arguments(check_).root(root.root).dtype(in.dtype()).shape(in.shape()).into(call, Verb::gatherv);
+  Arguments(check_).root(root.root).dtype(in.dtype()).shape(in.shape()).into(call, Verb::gatherv, "gather");
   return call;
 }
 
@@ -276,7 +277,7 @@ Call Planner::scatter(Tensor& out, Tensor const& in, Root root) const {
     require_whole(in, out, "scatter");
     call.in = source(in);
   }
-  Arguments(check_).root(root.root).dtype(out.dtype()).shape(out.shape()).into(call, Verb::scatterv);
+  Arguments(check_).root(root.root).dtype(out.dtype()).shape(out.shape()).into(call, Verb::scatterv, "scatter");
   return call;
 }
 
@@ -306,7 +307,7 @@ Call Planner::all_to_all(Tensor& out, Tensor const& in) const {
   require_apart(out, in, "all_to_all");
   auto const part = in.nbytes() / ranks();
   Call call{.in = source(in), .out = sink(out), .counts = equal_counts(part), .receive_counts = equal_counts(part)};
-  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, Verb::all_to_allv);
+  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, Verb::all_to_allv, "all_to_all");
   return call;
 }
 

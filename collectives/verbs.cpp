@@ -5,6 +5,7 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/as_called.hpp"
 #include "collectives/group_state.hpp"
 #include "collectives/planner.hpp"
 
@@ -21,13 +22,16 @@ Planner planner(detail::GroupState const& state) { return {*state.transport, sta
 }  // namespace
 
 void Collective::run(algorithms::Call call) const {
+  auto const* const called = call.called;
   Busy const busy(*state_, call.name());
-  state_->run(std::move(call));
+  if (called == nullptr) return state_->run(std::move(call));
+  as_called(called, [&] { state_->run(std::move(call)); });
 }
 
 Request Collective::start(algorithms::Call call) const {
-  Busy const busy(*state_, call.name());
-  return {state_, state_->start(std::move(call))};
+  auto const* const called = call.name();
+  Busy const busy(*state_, called);
+  return {state_, as_called(called, [&] { return state_->start(std::move(call)); })};
 }
 
 void Collective::barrier() const { run(planner(state("barrier")).barrier()); }

@@ -18,9 +18,12 @@ struct Call {
   int root = 0;                               ///< or the other side of a message
   std::uint32_t tag = 0;
   spi::Reduction reduction{};
-  std::string text{};  ///< the call in words, at the check level that compares them
+  std::string text{};            ///< the call in words, at the check level that compares them
+  char const* called = nullptr;  ///< how the user called it, where that is not the verb's own name
 
-  [[nodiscard]] char const* name() const noexcept { return spi::to_string(signature.verb); }
+  [[nodiscard]] char const* name() const noexcept {
+    return called != nullptr ? called : spi::to_string(signature.verb);
+  }
 };
 
 }  // namespace crossrank::algorithms

@@ -1,5 +1,10 @@
 #include <atomic>
+#include <functional>
 #include <thread>
+#include <utility>
+#include <vector>
+
+#include <crossrank/objects.hpp>
 
 #include "tests/collectives/conformance.hpp"
 #include "tests/collectives/conformance_bytes.hpp"
@@ -116,7 +121,72 @@ void two_jobs_do_not_disturb_each_other(ConformanceRank& self) {
   self.world.barrier();
 }
 
+using NamedCall = std::pair<char const*, std::function<void(Collective&)>>;
+
+/// Calls that are made of others.
+std::vector<NamedCall> composed_calls() {
+  auto const zeros = [](std::int64_t count) { return Tensor::zeros({count}, Dtype::f32); };
+  auto const whole = [zeros](Collective const& group) { return zeros(group.world_size()); };
+  auto const next = [](Collective const& group) { return (group.rank() + 1) % group.world_size(); };
+  return {
+      {"all_gather",
+       [=](Collective& group) {
+         auto out = whole(group);
+         group.all_gather(out, zeros(1));
+       }},
+      {"all_gather",
+       [=](Collective& group) {
+         auto out = whole(group);
+         group.iall_gather(out, zeros(1)).wait();
+       }},
+      {"gather",
+       [=](Collective& group) {
+         auto out = whole(group);
+         group.gather(out, zeros(1));
+       }},
+      {"scatter",
+       [=](Collective& group) {
+         auto out = zeros(1);
+         group.scatter(out, whole(group));
+       }},
+      {"all_to_all",
+       [=](Collective& group) {
+         auto out = whole(group);
+         group.all_to_all(out, whole(group));
+       }},
+      {"reduce_scatter",
+       [=](Collective& group) {
+         auto out = zeros(1);
+         group.reduce_scatter(out, whole(group));
+       }},
+      {"split_by", [](Collective& group) { static_cast<void>(group.split_by(0)); }},
+      {"broadcast_object", [](Collective& group) { static_cast<void>(group.broadcast_object(1)); }},
+      {"all_gather_objects", [](Collective& group) { static_cast<void>(group.all_gather_objects(1)); }},
+      {"gather_objects", [](Collective& group) { static_cast<void>(group.gather_objects(1)); }},
+      {"send_object", [=](Collective& group) { group.send_object(1, next(group)); }},
+      {"recv_object", [=](Collective& group) { static_cast<void>(group.recv_object<int>(next(group))); }},
+  };
+}
+
+void errors_name_the_call_that_the_user_made(ConformanceRank& self) {
+  auto dead = self.world.split_by(0);
+  dead.abort("enough");
+  for (auto const& [name, call] : composed_calls()) {
+    auto const& one = call;
+    EXPECT_EQ(error_of<PeerLostError>([&] { one(dead); }).operation, name);
+  }
+  self.world.barrier();
+  auto closed = self.world.split_by(0);
+  closed.close();
+  EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(closed.split_by(0)); }).operation, "split_by");
+  EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(closed.broadcast_object(1)); }).operation, "broadcast_object");
+  EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(closed.all_gather_objects(1)); }).operation,
+            "all_gather_objects");
+  EXPECT_EQ(error_of<UsageError>([&] { closed.send_object(1, 0); }).operation, "send_object");
+}
+
 constexpr ConformanceCase cases[] = {
+    {"errors_name_the_call_that_the_user_made", errors_name_the_call_that_the_user_made},
     {"a_closed_group_refuses_calls_by_name", a_closed_group_refuses_calls_by_name},
     {"a_second_connect_returns_the_same_job", a_second_connect_returns_the_same_job},
     {"a_job_can_be_joined_again_after_it_was_closed", a_job_can_be_joined_again_after_it_was_closed},
