@@ -58,7 +58,7 @@ crossrank::Shape shard_shape(bench::ModelTensor const& tensor, int ranks) {
 
 class Shards {
  public:
-  Shards(bench::Model const& model, int ranks, fs::path const& folder) : model_(model), ranks_(ranks) {
+  Shards(bench::Model const& model, int ranks, fs::path const& folder) : ranks_(ranks) {
     codec::HeaderWriter writer;
     writer.add_metadata("format", "pt");
     std::uint64_t at = 0;
@@ -97,7 +97,6 @@ class Shards {
   }
 
  private:
-  bench::Model const& model_;
   int ranks_;
   std::vector<std::ofstream> files_{};
 };

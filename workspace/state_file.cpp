@@ -65,6 +65,8 @@ class SteppingSource final : public codec::ByteSource {
       : file_(path, fd), on_progress_(std::move(on_progress)) {}
   [[nodiscard]] std::string const& name() const noexcept override { return file_.name(); }
   [[nodiscard]] std::uint64_t size() const noexcept override { return file_.size(); }
+  /// Who is told of each step is in one thread; one that waits for another would tell nothing.
+  [[nodiscard]] bool wants_one_reader() const noexcept override { return on_progress_ != nullptr; }
   void read_at(std::uint64_t offset, std::span<std::byte> to) const override {
     for (std::size_t done = 0; done < to.size(); done += piece) {
       file_.read_at(offset + done, to.subspan(done, std::min(piece, to.size() - done)));

@@ -21,6 +21,8 @@ class ByteSource {
   virtual void read_at(std::uint64_t offset, std::span<std::byte> to) const = 0;
   /// Memory that holds all of it from its first byte on, for views without a copy; null when there is none.
   [[nodiscard]] virtual std::shared_ptr<spi::Storage> memory() const noexcept { return nullptr; }
+  /// Whether a reader is to read it in the thread that asked for it, all of it.
+  [[nodiscard]] virtual bool wants_one_reader() const noexcept { return false; }
 };
 
 /// Where a writer writes.

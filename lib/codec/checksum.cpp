@@ -6,13 +6,33 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "lib/codec/checksum_wide.hpp"
+
 namespace crossrank::codec {
+namespace {
+
+// Below this the choice costs more than it gains.
+constexpr std::size_t wide_from = 1024;
+
+bool has_wide() noexcept {
+#if defined(__x86_64__)
+  static bool const has = __builtin_cpu_supports("avx2") != 0;
+  return has;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
 
 struct RunningChecksum::State {
   XXH3_state_t xxh3;
 };
 
-std::uint64_t checksum(std::span<std::byte const> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
+std::uint64_t checksum(std::span<std::byte const> bytes) noexcept {
+  if (bytes.size() >= wide_from && has_wide()) return checksum_avx2(bytes.data(), bytes.size());
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
 
 RunningChecksum::RunningChecksum() : state_(std::make_unique<State>().release()) { restart(); }
 
@@ -21,6 +41,7 @@ void RunningChecksum::restart() noexcept { XXH3_64bits_reset(&state_->xxh3); }
 void RunningChecksum::Free::operator()(State* state) const noexcept { std::default_delete<State>{}(state); }
 
 void RunningChecksum::update(std::span<std::byte const> bytes) noexcept {
+  if (bytes.size() >= wide_from && has_wide()) return update_avx2(&state_->xxh3, bytes.data(), bytes.size());
   XXH3_64bits_update(&state_->xxh3, bytes.data(), bytes.size());
 }
 

@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "lib/codec/checksum.hpp"
+#include "lib/codec/parallel_units.hpp"
 #include "lib/codec/state_image.hpp"
 
 namespace crossrank::codec {
@@ -10,7 +13,7 @@ namespace {
 // Stays in a core's cache between reading and hashing.
 constexpr std::size_t chunk_bytes = std::size_t{512} << 10;
 // Small tensors are read together: one allocation and one system call for all of them.
-constexpr std::uint64_t group_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t group_bytes = std::uint64_t{4} << 20;
 
 std::uint64_t alignment_of(Dtype dtype) { return std::max<std::uint64_t>(1, bits_of(dtype) / 8); }
 
@@ -98,31 +101,33 @@ std::size_t StateImage::group_end(std::size_t first) const noexcept {
   return last;
 }
 
-void StateImage::read_group(std::size_t first, std::size_t last, std::vector<Tensor>& out) const {
+void StateImage::read_group(std::size_t first, std::size_t last, std::span<Tensor> out) const {
   auto const begin = header_.entries[first].begin;
   auto room = make_room(header_.entries[last - 1].end - begin);
   source_->read_at(header_.data_start + begin, bytes_of(room));
   for (auto i = first; i < last; ++i) {
     auto const& entry = header_.entries[i];
-    out.push_back(
-        spi::tensor_over(room.storage(), static_cast<std::size_t>(entry.begin - begin), entry.shape, entry.dtype));
-    if (checked_) compare(i, checksum(out.back().bytes()));
+    out[i] = spi::tensor_over(room.storage(), static_cast<std::size_t>(entry.begin - begin), entry.shape, entry.dtype);
+    if (checked_) compare(i, checksum(out[i].bytes()));
   }
 }
 
 std::vector<Tensor> StateImage::read_tensors() const {
-  std::vector<Tensor> tensors;
-  tensors.reserve(header_.entries.size());
+  std::vector<Tensor> tensors(header_.entries.size());
   bool const in_memory = source_->memory() != nullptr;
-  for (std::size_t i = 0; i < header_.entries.size();) {
-    auto const last = in_memory ? i + 1 : group_end(i);
-    if (last == i + 1) {
-      tensors.push_back(read_one(i));
+  std::vector<std::size_t> begins;
+  for (std::size_t i = 0; i < tensors.size(); i = in_memory ? i + 1 : group_end(i)) begins.push_back(i);
+  begins.push_back(tensors.size());
+  auto const shared_bytes = source_->wants_one_reader() || in_memory ? 0 : header_.data_bytes;
+  for_each_unit(begins.size() - 1, shared_bytes, [&](std::size_t unit) {
+    auto const first = begins[unit];
+    auto const last = begins[unit + 1];
+    if (last == first + 1) {
+      tensors[first] = read_one(first);
     } else {
-      read_group(i, last, tensors);
+      read_group(first, last, tensors);
     }
-    i = last;
-  }
+  });
   return tensors;
 }
 

@@ -57,7 +57,7 @@ class StateImage {
   [[nodiscard]] std::size_t index_of(std::string_view name) const;
   [[nodiscard]] std::vector<Tensor> read_tensors() const;
   [[nodiscard]] Tensor read_one(std::size_t index) const;
-  void read_group(std::size_t first, std::size_t last, std::vector<Tensor>& out) const;
+  void read_group(std::size_t first, std::size_t last, std::span<Tensor> out) const;
   [[nodiscard]] std::size_t group_end(std::size_t first) const noexcept;
   void compare(std::size_t index, std::uint64_t digest) const;
   [[noreturn]] void refuse_metadata(std::string message, std::string_view key) const;

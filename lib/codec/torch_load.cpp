@@ -1,17 +1,14 @@
 #include "lib/codec/torch_load.hpp"
 
-#include <algorithm>
-#include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/storage.hpp>
 
+#include "lib/codec/parallel_units.hpp"
 #include "lib/core/heap_storage.hpp"
 
 namespace crossrank::codec {
@@ -20,9 +17,6 @@ namespace {
 // A view may repeat its elements: this is how much larger than the file the tensors may become.
 constexpr std::uint64_t most_growth = 16;
 constexpr std::uint64_t growth_floor = std::uint64_t{64} << 20;
-// One thread copies as fast as one core can; a second pays for itself from here on.
-constexpr std::uint64_t parallel_bytes = std::uint64_t{32} << 20;
-constexpr unsigned most_threads = 4;
 
 void check_growth(TorchArchive const& archive, std::span<NamedTorchTensor const> tensors) {
   std::uint64_t total = 0;
@@ -44,47 +38,6 @@ void check_growth(TorchArchive const& archive, std::span<NamedTorchTensor const>
 /// Storages by number; only those that are wanted.
 using Storages = std::map<std::uint32_t, std::shared_ptr<HeapStorage>>;
 
-/// Reads them all, by several threads where they are large.
-class ParallelRead {
- public:
-  ParallelRead(TorchArchive const& archive, Storages& storages)
-      : archive_(archive), next_(storages.begin()), end_(storages.end()) {}
-
-  void run(std::uint64_t bytes) {
-    auto const helpers = bytes < parallel_bytes ? 0U : std::min(most_threads, std::thread::hardware_concurrency());
-    {
-      std::vector<std::jthread> threads;
-      for (unsigned i = 1; i < helpers; ++i) threads.emplace_back([this] { work(); });
-      work();
-    }
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  void work() noexcept {
-    for (;;) {
-      Storages::iterator mine;
-      {
-        std::lock_guard const lock(mutex_);
-        if (next_ == end_ || failure_) return;
-        mine = next_++;
-      }
-      try {
-        archive_.read_storage(mine->first, {mine->second->data(), mine->second->size_bytes()});
-      } catch (...) {
-        std::lock_guard const lock(mutex_);
-        if (!failure_) failure_ = std::current_exception();
-      }
-    }
-  }
-
-  TorchArchive const& archive_;
-  std::mutex mutex_{};  ///< guards what follows
-  Storages::iterator next_;
-  Storages::iterator end_;
-  std::exception_ptr failure_{};
-};
-
 }  // namespace
 
 StateDict load_tensors(TorchArchive const& archive, std::span<NamedTorchTensor const> tensors) {
@@ -98,7 +51,12 @@ StateDict load_tensors(TorchArchive const& archive, std::span<NamedTorchTensor c
     storage = std::make_shared<HeapStorage>(static_cast<std::size_t>(size));
     bytes += size;
   }
-  ParallelRead(archive, storages).run(bytes);
+  std::vector<Storages::value_type const*> units;
+  for (auto const& storage : storages) units.push_back(&storage);
+  for_each_unit(units.size(), bytes, [&](std::size_t i) {
+    auto const& [number, storage] = *units[i];
+    archive.read_storage(number, {storage->data(), storage->size_bytes()});
+  });
 
   StateDict weights;
   weights.reserve(tensors.size());

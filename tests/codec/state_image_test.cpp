@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -135,6 +136,27 @@ TEST(StateImage, says_which_tensor_is_damaged_and_where) {
     EXPECT_EQ(e.section(), "data");
     EXPECT_EQ(e.offset(), at);
     EXPECT_NE(std::string(e.what()).find("a.floats"), std::string::npos);
+  }
+}
+
+TEST(StateImage, finds_damage_wherever_it_is_when_several_threads_read) {
+  // More bytes than one thread reads alone; small tensors that are read together, and large ones.
+  StateDict weights;
+  for (int i = 0; i < 24; ++i) {
+    auto tensor = Tensor::empty({i % 2 == 0 ? 3 << 20 : 100'003}, Dtype::u8);
+    std::memset(tensor.mutable_bytes().data(), i, tensor.nbytes());
+    weights.insert_or_assign("tensor " + std::to_string(i), std::move(tensor));
+  }
+  auto bytes = image_of({}, weights);
+
+  auto const read = open_bytes(bytes).read_all().weights;
+  ASSERT_EQ(read.size(), weights.size());
+  for (auto const& [name, tensor] : weights)
+    EXPECT_TRUE(std::ranges::equal(read.at(name).bytes(), tensor.bytes())) << name;
+  for (auto const part : {1, 2, 3}) {
+    auto damaged = bytes;
+    damaged[damaged.size() * static_cast<std::size_t>(part) / 4] ^= std::byte{1};
+    EXPECT_THROW((void)open_bytes(std::move(damaged)).read_all(), FormatError) << part;
   }
 }
 
