@@ -176,15 +176,19 @@ void ShmTransport::require_open(char const* operation) const {
 
 // ---------------------------------------------------------------- collectives
 
-std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root) {
+std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
+                                       std::byte* also_to, std::size_t whole) {
   require_open(spi::to_string(signature.verb));
   settle_collectives();
   node::Post post{.verb = signature.verb, .digest = signature.digest, .root = root};
+  node::StepCopies copies(group_->domain());
   if (bytes.size() <= node::Arrival::inline_bytes) {
     post.inlined = bytes;
   } else {
-    node::copy_for_peers(group_->domain(), take_area(post, bytes.size()), bytes.data(), bytes.size());
+    copies.add_for_peers(take_area(post, bytes.size()), bytes.data(), bytes.size());
   }
+  if (also_to != nullptr && also_to != bytes.data()) copies.add_out(also_to, bytes.data(), bytes.size(), whole);
+  copies.run();
   return arrive(post);
 }
 
@@ -228,11 +232,7 @@ void ShmTransport::finish_all_gatherv(Operation& op) {
     auto const bytes = op.counts[static_cast<std::size_t>(member)];
     auto const to = op.sink.bytes.subspan(offset, bytes);
     offset += bytes;
-    if (member != rank()) {
-      read_payload(member, op.round, to);
-    } else if (to.data() != op.source.bytes.data()) {
-      node::bulk_copy_out(group_->domain(), to.data(), op.source.bytes.data(), bytes, op.sink.bytes.size());
-    }
+    if (member != rank()) read_payload(member, op.round, to);
   }
 }
 

@@ -113,7 +113,9 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] spi::Ticket keep(Operation operation);
   void drop(spi::Ticket ticket) noexcept;
   /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
-  [[nodiscard]] std::uint64_t post_round(spi::Signature signature, std::span<std::byte const> bytes, int root);
+  /// They are also copied to `also_to`, unless that is null or they stand there, for a result of `whole` bytes.
+  [[nodiscard]] std::uint64_t post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
+                                         std::byte* also_to = nullptr, std::size_t whole = 0);
   void finish(Operation& operation);
   void finish_all_gatherv(Operation& operation);
   void finish_reduce(Operation& operation);

@@ -64,7 +64,8 @@ Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine
     plan.sink = std::move(out);
     return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
   }
-  auto const round = post_round(signature, mine.bytes, 0);
+  auto const before = std::accumulate(counts.begin(), counts.begin() + rank(), std::size_t{0});
+  auto const round = post_round(signature, mine.bytes, 0, out.bytes.data() + before, out.bytes.size());
   return keep({.kind = Kind::all_gatherv,
                .round = round,
                .source = std::move(mine),

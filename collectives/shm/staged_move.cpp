@@ -2,11 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
-
-#include "lib/node/bulk_copy.hpp"
-#include "lib/node/peer_copy.hpp"
 
 namespace crossrank::shm {
 namespace {
@@ -33,13 +29,15 @@ StagedMove::StagedMove(node::NodeDomain& domain, int rank, Plan plan)
       piece_(piece_of(plan_.streams == Streams::shared ? 1 : plan_.incoming.size(), longest_)) {}
 
 bool StagedMove::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
-  // What peers wait for goes before what only this rank reads.
-  if (number * piece_ < longest_) put(number, own);
-  if (number > 0) take(number - 1, peers);
-  return number * piece_ < longest_;
+  bool const more = number * piece_ < longest_;
+  node::StepCopies copies(domain_);
+  if (number > 0) take(number - 1, peers, copies);
+  if (more) put(number, own, copies);
+  copies.run();
+  return more;
 }
 
-void StagedMove::put(std::size_t number, OwnArea& own) const {
+void StagedMove::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
   auto* const area = plan_.outgoing.empty() ? nullptr : own.take(plan_.outgoing.size() * piece_);
   auto const at = number * piece_;
   bool const shared = plan_.streams == Streams::shared;
@@ -47,21 +45,20 @@ void StagedMove::put(std::size_t number, OwnArea& own) const {
     auto const bytes = plan_.outgoing[stream];
     auto const now = piece_at(bytes.size(), number, piece_);
     if (now == 0) continue;
-    if (shared || stream != rank_) node::copy_for_peers(domain_, area + stream * piece_, bytes.data() + at, now);
-    // Of its own stream a rank takes its part here, where it has just read it.
+    if (shared || stream != rank_) copies.add_for_peers(area + stream * piece_, bytes.data() + at, now);
+    // Of its own stream a rank takes its part here, where it reads it anyway.
     auto const to = shared || stream == rank_ ? plan_.incoming[rank_] : Room{};
-    if (!to.empty() && to.data() != bytes.data())
-      node::bulk_copy_out(domain_, to.data() + at, bytes.data() + at, now, whole());
+    if (!to.empty() && to.data() != bytes.data()) copies.add_out(to.data() + at, bytes.data() + at, now, whole());
   }
 }
 
-void StagedMove::take(std::size_t number, PeerAreas const& peers) const {
+void StagedMove::take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const {
   auto const offset = plan_.streams == Streams::shared ? 0 : rank_ * piece_;
   for (std::size_t from = 0; from < plan_.incoming.size(); ++from) {
     auto const to = plan_.incoming[from];
     auto const now = piece_at(to.size(), number, piece_);
     if (from != rank_ && now != 0)
-      node::bulk_copy_out(domain_, to.data() + number * piece_, peers.at(from, offset, now), now, whole());
+      copies.add_out(to.data() + number * piece_, peers.at(from, offset, now), now, whole());
   }
 }
 
@@ -107,7 +104,7 @@ void StagedExchange::read_headers(PeerAreas const& peers) {
       auto const sent = sends(from, to);
       auto const expected = expects[to * ranks_ + from];
       if (sent != expected) disagree(from, to, sent, expected);
-      if (from != to) longest_ = std::max(longest_, static_cast<std::size_t>(sent));
+      longest_ = std::max(longest_, static_cast<std::size_t>(sent));
     }
   }
 }
@@ -124,47 +121,45 @@ void StagedExchange::disagree(std::size_t from, std::size_t to, std::uint64_t se
                        .culprits = {static_cast<int>(from), static_cast<int>(to)}});
 }
 
-void StagedExchange::put(std::size_t number, OwnArea& own) const {
+void StagedExchange::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
   auto* const area = own.take(place(rank_, ranks_, number));
   if (number == 0) {
     auto* const counts = reinterpret_cast<std::uint64_t*>(area);
     std::copy(plan_.receive.begin(), plan_.receive.end(), std::copy(plan_.send.begin(), plan_.send.end(), counts));
   }
   std::size_t part = 0;
+  std::size_t received = 0;
   for (std::size_t to = 0; to < ranks_; ++to) {
     auto const now = piece_at(plan_.send[to], number, piece_);
-    if (to != rank_ && now != 0)
-      node::copy_for_peers(domain_, area + place(rank_, to, number), plan_.in.bytes.data() + part + number * piece_,
-                           now);
+    auto const* const bytes = plan_.in.bytes.data() + part + number * piece_;
+    if (to != rank_) {
+      if (now != 0) copies.add_for_peers(area + place(rank_, to, number), bytes, now);
+    } else if (plan_.receive[to] == plan_.send[to]) {  // else all will find that out
+      copies.add_out(plan_.out.bytes.data() + received + number * piece_, bytes, now, plan_.out.bytes.size());
+    }
     part += plan_.send[to];
+    received += plan_.receive[to];
   }
 }
 
-void StagedExchange::take(std::size_t number, PeerAreas const& peers) const {
+void StagedExchange::take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const {
   auto const whole = plan_.out.bytes.size();
   std::size_t part = 0;
   for (std::size_t from = 0; from < ranks_; ++from) {
-    auto* const to = plan_.out.bytes.data() + part;
+    auto* const to = plan_.out.bytes.data() + part + number * piece_;
+    auto const now = piece_at(plan_.receive[from], number, piece_);
+    if (from != rank_ && now != 0) copies.add_out(to, peers.at(from, place(from, rank_, number), now), now, whole);
     part += plan_.receive[from];
-    if (from != rank_) {
-      auto const now = piece_at(plan_.receive[from], number, piece_);
-      if (now == 0) continue;
-      auto const* const bytes = peers.at(from, place(from, rank_, number), now);
-      node::bulk_copy_out(domain_, to + number * piece_, bytes, now, whole);
-    } else if (number == 0) {
-      // Only now is it known that the counts agree, and so that both are as long.
-      auto const before =
-          std::accumulate(plan_.send.begin(), plan_.send.begin() + static_cast<std::ptrdiff_t>(rank_), std::size_t{0});
-      node::bulk_copy_out(domain_, to, plan_.in.bytes.data() + before, plan_.send[rank_], whole);
-    }
   }
 }
 
 bool StagedExchange::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
   if (number == 1) read_headers(peers);
   bool const more = number == 0 || number * piece_ < longest_;
-  if (more) put(number, own);
-  if (number > 0) take(number - 1, peers);
+  node::StepCopies copies(domain_);
+  if (number > 0) take(number - 1, peers, copies);
+  if (more) put(number, own, copies);
+  copies.run();
   return more;
 }
 

@@ -6,6 +6,7 @@
 
 #include "collectives/shm/staged.hpp"
 #include "lib/node/domain.hpp"
+#include "lib/node/peer_copy.hpp"
 
 namespace crossrank::shm {
 
@@ -32,8 +33,8 @@ class StagedMove final : public Staged {
   [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
-  void put(std::size_t number, OwnArea& own) const;
-  void take(std::size_t number, PeerAreas const& peers) const;
+  void put(std::size_t number, OwnArea& own, node::StepCopies& copies) const;
+  void take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const;
   /// About as much as this rank takes in all.
   [[nodiscard]] std::size_t whole() const noexcept { return longest_ * plan_.incoming.size(); }
 
@@ -58,9 +59,9 @@ class StagedExchange final : public Staged {
   [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
-  void put(std::size_t number, OwnArea& own) const;
+  void put(std::size_t number, OwnArea& own, node::StepCopies& copies) const;
   void read_headers(PeerAreas const& peers);
-  void take(std::size_t number, PeerAreas const& peers) const;
+  void take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const;
   /// Where in its area rank `from` puts what is for rank `to`.
   [[nodiscard]] std::size_t place(std::size_t from, std::size_t to, std::size_t number) const noexcept;
   [[nodiscard]] std::uint64_t& sends(std::size_t from, std::size_t to) noexcept { return sends_[from * ranks_ + to]; }

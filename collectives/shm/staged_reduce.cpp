@@ -32,12 +32,12 @@ StagedAllReduce::Range StagedAllReduce::slice_of(std::size_t member, std::size_t
   return {begin, std::min(slice, all - begin)};
 }
 
-void StagedAllReduce::put_values(std::size_t piece, std::byte* area) {
+void StagedAllReduce::put_values(std::size_t piece, std::byte* area, node::StepCopies& copies) const {
   auto const* const values = in_.bytes.data() + piece * piece_;
   auto const own = slice_of(rank_, piece);
   auto const behind = own.begin + own.bytes;
-  node::copy_for_peers(domain_, area, values, own.begin);
-  node::copy_for_peers(domain_, area + behind, values + behind, piece_size(piece) - behind);
+  copies.add_for_peers(area, values, own.begin);
+  copies.add_for_peers(area + behind, values + behind, piece_size(piece) - behind);
 }
 
 void StagedAllReduce::reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers) {
@@ -53,22 +53,25 @@ void StagedAllReduce::reduce_slice(std::size_t piece, std::byte* area, PeerAreas
   if (!out_.bytes.empty()) node::bulk_copy_out(domain_, out_.bytes.data() + at, result, own.bytes, out_.bytes.size());
 }
 
-void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers) {
+void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers, node::StepCopies& copies) const {
   if (out_.bytes.empty()) return;
   for (std::size_t member = 0; member < ranks_; ++member) {
     auto const its = slice_of(member, piece);
     if (member == rank_ || its.bytes == 0) continue;
-    node::bulk_copy_out(domain_, out_.bytes.data() + piece * piece_ + its.begin, peers.at(member, piece_, its.bytes),
-                        its.bytes, out_.bytes.size());
+    copies.add_out(out_.bytes.data() + piece * piece_ + its.begin, peers.at(member, piece_, its.bytes), its.bytes,
+                   out_.bytes.size());
   }
 }
 
 bool StagedAllReduce::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
-  auto* const area = number < pieces_ + 1 ? own.take(piece_ + slice_) : nullptr;
-  if (number < pieces_) put_values(number, area);
+  bool const more = number < pieces_ + 1;
+  auto* const area = more ? own.take(piece_ + slice_) : nullptr;
+  node::StepCopies copies(domain_);
+  if (number >= 2) take_results(number - 2, peers, copies);
+  if (number < pieces_) put_values(number, area, copies);
+  copies.run();
   if (number >= 1 && number - 1 < pieces_) reduce_slice(number - 1, area, peers);
-  if (number >= 2) take_results(number - 2, peers);
-  return number < pieces_ + 1;
+  return more;
 }
 
 // ---------------------------------------------------------------- reduce_scatterv

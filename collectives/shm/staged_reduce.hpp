@@ -6,6 +6,7 @@
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/shm/staged.hpp"
 #include "lib/node/domain.hpp"
+#include "lib/node/peer_copy.hpp"
 
 namespace crossrank::shm {
 
@@ -26,9 +27,9 @@ class StagedAllReduce final : public Staged {
   [[nodiscard]] std::size_t piece_size(std::size_t piece) const;
   /// What rank `member` reduces of a piece.
   [[nodiscard]] Range slice_of(std::size_t member, std::size_t piece) const;
-  void put_values(std::size_t piece, std::byte* area);
+  void put_values(std::size_t piece, std::byte* area, node::StepCopies& copies) const;
   void reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers);
-  void take_results(std::size_t piece, PeerAreas const& peers);
+  void take_results(std::size_t piece, PeerAreas const& peers, node::StepCopies& copies) const;
 
   node::NodeDomain& domain_;
   std::size_t rank_;

@@ -32,7 +32,11 @@ void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::si
 }
 
 void bulk_copy_out(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {
-  copy(domain, to, from, bytes, bytes >= streaming_from && whole > cached_up_to);
+  copy(domain, to, from, bytes, goes_out_past_caches(bytes, whole));
+}
+
+bool goes_out_past_caches(std::size_t bytes, std::size_t whole) noexcept {
+  return bytes >= streaming_from && whole > cached_up_to;
 }
 
 }  // namespace crossrank::node

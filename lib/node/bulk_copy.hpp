@@ -12,4 +12,7 @@ void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::si
 /// looked at next.
 void bulk_copy_out(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole);
 
+/// Whether that goes past the caches.
+[[nodiscard]] bool goes_out_past_caches(std::size_t bytes, std::size_t whole) noexcept;
+
 }  // namespace crossrank::node

@@ -115,14 +115,14 @@ BlockKernel block_kernel(CopyKernel kernel) {
   return nullptr;
 }
 
-/// Streams whole blocks of aligned destination; what stands before and after them is copied in the ordinary way.
+/// Streams whole blocks of aligned destination; what stands before and after them is copied in the ordinary way. A
+/// fence must follow: streaming stores are weakly ordered, a release store alone would not publish them.
 void copy_streaming(BlockKernel kernel, std::byte* to, std::byte const* from, std::size_t bytes) {
   std::size_t const head = std::min((line - reinterpret_cast<std::uintptr_t>(to) % line) % line, bytes);
   copy_standard(to, from, head);
   std::size_t const body = (bytes - head) / block * block;
   kernel(to + head, from + head, body);
   copy_standard(to + head + body, from + head + body, bytes - head - body);
-  _mm_sfence();  // streaming stores are weakly ordered: a release store alone would not publish them
 }
 
 #endif
@@ -135,6 +135,17 @@ CopyKernel best_kernel() noexcept {
   }
 #endif
   return CopyKernel::standard;
+}
+
+/// A fence must follow what streams.
+void copy_stripe(CopyPart const& part, std::size_t bytes) {
+#if CROSSRANK_COPY_X86
+  if (part.stores == Stores::streaming) {
+    if (auto const blocks = block_kernel(streaming_kernel()); blocks != nullptr)
+      return copy_streaming(blocks, part.to, part.from, bytes);
+  }
+#endif
+  copy_standard(part.to, part.from, bytes);
 }
 
 #if CROSSRANK_COPY_X86
@@ -195,7 +206,11 @@ std::size_t streaming_threshold(int sharers) noexcept {
 
 void copy_with(CopyKernel kernel, std::byte* to, std::byte const* from, std::size_t bytes) {
 #if CROSSRANK_COPY_X86
-  if (auto const blocks = block_kernel(kernel); blocks != nullptr) return copy_streaming(blocks, to, from, bytes);
+  if (auto const blocks = block_kernel(kernel); blocks != nullptr) {
+    copy_streaming(blocks, to, from, bytes);
+    _mm_sfence();
+    return;
+  }
 #else
   static_cast<void>(kernel);
 #endif
@@ -208,6 +223,25 @@ void copy_bytes(std::byte* to, std::byte const* from, std::size_t bytes, CopyHin
     streaming = bytes >= (hint.threshold != 0 ? hint.threshold : streaming_threshold(hint.sharers));
   }
   copy_with(streaming ? streaming_kernel() : CopyKernel::standard, to, from, bytes);
+}
+
+void copy_together(std::span<CopyPart> parts) {
+  constexpr std::size_t stripe = 4096;
+  for (std::size_t left = 1; left != 0;) {
+    left = 0;
+    for (auto& part : parts) {
+      // Stripes end where a line of the destination does, so that each line is written at once.
+      auto const now = std::min(stripe - reinterpret_cast<std::uintptr_t>(part.to) % line, part.bytes);
+      copy_stripe(part, now);
+      part.to += now;
+      part.from += now;
+      part.bytes -= now;
+      left += part.bytes;
+    }
+  }
+#if CROSSRANK_COPY_X86
+  _mm_sfence();
+#endif
 }
 
 std::string_view to_string(CopyKernel kernel) noexcept {

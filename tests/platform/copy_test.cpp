@@ -68,6 +68,35 @@ TEST(CopyBytes, copies_under_each_hint) {
   }
 }
 
+TEST(CopyTogether, makes_every_copy_and_touches_nothing_else) {
+  auto const seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  auto const below = [&](std::size_t most) { return std::uniform_int_distribution<std::size_t>(0, most - 1)(random); };
+  constexpr std::size_t room = 30'000;
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::byte> source(room);
+    for (auto& byte : source) byte = static_cast<std::byte>(below(256));
+    std::vector<std::vector<std::byte>> targets(1 + below(4), std::vector<std::byte>(room, std::byte{0x33}));
+    auto expected = targets;
+    std::vector<CopyPart> parts;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      auto const bytes = below(4) == 0 ? below(3) : below(room / 2);
+      auto const to = below(room - bytes);
+      auto const from = below(room - bytes);
+      std::copy_n(source.begin() + static_cast<std::ptrdiff_t>(from), bytes,
+                  expected[i].begin() + static_cast<std::ptrdiff_t>(to));
+      parts.push_back({.to = targets[i].data() + to,
+                       .from = source.data() + from,
+                       .bytes = bytes,
+                       .stores = below(2) == 0 ? Stores::normal : Stores::streaming});
+    }
+    copy_together(parts);
+    ASSERT_EQ(targets, expected) << "round " << round;
+  }
+  copy_together({});
+}
+
 TEST(CopyBytes, takes_no_bytes_from_null) { EXPECT_NO_FATAL_FAILURE(copy_bytes(nullptr, nullptr, 0)); }
 
 TEST(StreamingThreshold, shrinks_with_the_ranks_that_share_the_cache) {
