@@ -149,20 +149,22 @@ void Collective::sendrecv(Tensor& in, Tensor const& out, Partners partners) cons
   auto incoming = plan.recv(in, partners.src, {partners.tag});
   auto outgoing = plan.send(out, partners.dst, {partners.tag});
   Busy const busy(*state_, "sendrecv");
-  auto const received = state_->start(std::move(incoming));
-  try {
-    auto const sent = state_->start(std::move(outgoing));
+  as_called("sendrecv", [&] {
+    auto const received = state_->start(std::move(incoming));
     try {
-      state_->wait(*sent);
+      auto const sent = state_->start(std::move(outgoing));
+      try {
+        state_->wait(*sent);
+      } catch (...) {
+        state_->cancel(sent);
+        throw;
+      }
+      state_->wait(*received);
     } catch (...) {
-      state_->cancel(sent);
+      state_->cancel(received);
       throw;
     }
-    state_->wait(*received);
-  } catch (...) {
-    state_->cancel(received);
-    throw;
-  }
+  });
 }
 
 std::vector<std::vector<std::byte>> Collective::all_gatherv(std::span<std::byte const> mine) const {

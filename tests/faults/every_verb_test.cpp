@@ -79,7 +79,7 @@ constexpr std::array verbs{
                w.reduce(tensor);
              },
              Steps::several},
-    VerbCase{"reduce_scatter", "reduce_scatterv",
+    VerbCase{"reduce_scatter", "reduce_scatter",
              [](Collective& w, std::int64_t n) {
                auto out = rows_of(n / ranks);
                w.reduce_scatter(out, rows_of(n));
@@ -91,7 +91,7 @@ constexpr std::array verbs{
                w.reduce_scatterv(out, rows_of(n), {.rows = equal(n)});
              },
              Steps::several},
-    VerbCase{"all_gather", "all_gatherv",
+    VerbCase{"all_gather", "all_gather",
              [](Collective& w, std::int64_t n) {
                auto out = rows_of(n);
                w.all_gather(out, rows_of(n / ranks));
@@ -105,7 +105,7 @@ constexpr std::array verbs{
              Steps::several},
     VerbCase{"all_gatherv_of_bytes", "all_gatherv",
              [](Collective& w, std::int64_t n) { static_cast<void>(w.all_gatherv(rows_of(n / ranks).bytes())); }},
-    VerbCase{"gather", "gatherv",
+    VerbCase{"gather", "gather",
              [](Collective& w, std::int64_t n) {
                auto out = at_root(w, n);
                w.gather(out, rows_of(n / ranks));
@@ -117,7 +117,7 @@ constexpr std::array verbs{
                w.gatherv(out, rows_of(n / ranks), {.rows = equal(n)});
              },
              Steps::several},
-    VerbCase{"scatter", "scatterv",
+    VerbCase{"scatter", "scatter",
              [](Collective& w, std::int64_t n) {
                auto out = rows_of(n / ranks);
                w.scatter(out, at_root(w, n));
@@ -129,7 +129,7 @@ constexpr std::array verbs{
                w.scatterv(out, at_root(w, n), {.rows = equal(n)});
              },
              Steps::several},
-    VerbCase{"all_to_all", "all_to_allv",
+    VerbCase{"all_to_all", "all_to_all",
              [](Collective& w, std::int64_t n) {
                auto out = rows_of(n);
                w.all_to_all(out, rows_of(n));
@@ -159,23 +159,23 @@ constexpr std::array verbs{
                if (w.rank() == 0) w.irecv(tensor, victim).wait();
                w.barrier();
              }},
-    VerbCase{"sendrecv", "recv",
+    VerbCase{"sendrecv", "sendrecv",
              [](Collective& w, std::int64_t n) {
                auto in = rows_of(n);
                if (w.rank() == 0) w.sendrecv(in, rows_of(n), {.dst = victim, .src = victim});
                w.barrier();
              }},
-    VerbCase{"broadcast_object", "broadcast",
+    VerbCase{"broadcast_object", "broadcast_object",
              [](Collective& w, std::int64_t) { static_cast<void>(w.broadcast_object(std::string(200, 'x'))); }},
-    VerbCase{"all_gather_objects", "all_gatherv",
+    VerbCase{"all_gather_objects", "all_gather_objects",
              [](Collective& w, std::int64_t) { static_cast<void>(w.all_gather_objects(w.rank())); }},
-    VerbCase{"gather_objects", "all_gatherv",
+    VerbCase{"gather_objects", "gather_objects",
              [](Collective& w, std::int64_t) { static_cast<void>(w.gather_objects(w.rank())); }},
-    VerbCase{"scatter_objects", "broadcast",
+    VerbCase{"scatter_objects", "scatter_objects",
              [](Collective& w, std::int64_t) {
                static_cast<void>(w.scatter_objects(std::vector<int>(w.rank() == 0 ? ranks : 0)));
              }},
-    VerbCase{"recv_object", "recv",
+    VerbCase{"recv_object", "recv_object",
              [](Collective& w, std::int64_t) {
                if (w.rank() == 0) static_cast<void>(w.recv_object<int>(victim));
                w.barrier();
@@ -184,7 +184,7 @@ constexpr std::array verbs{
              [](Collective& w, std::int64_t) {
                static_cast<void>(w.split({{0, 1, 2}}));
              }},
-    VerbCase{"split_by", "all_gatherv", [](Collective& w, std::int64_t) { static_cast<void>(w.split_by(0)); }},
+    VerbCase{"split_by", "split_by", [](Collective& w, std::int64_t) { static_cast<void>(w.split_by(0)); }},
     VerbCase{"close", "close", [](Collective& w, std::int64_t) { w.close(); }},
 };
 
@@ -230,7 +230,7 @@ void expect_told(VerbCase const& verb, JobOutcome const& job, std::vector<int> c
   std::array<char, 256> host{};
   ::gethostname(host.data(), 63);  // as much as an error quotes
   auto const first = test::verdict_of(job.ranks.at(0)).text;
-  EXPECT_TRUE(first.starts_with(std::string(verb.operation))) << job.text();
+  EXPECT_TRUE(first.starts_with(std::string(verb.operation) + ":")) << job.text();
   EXPECT_THAT(cause_in(first), HasSubstr(std::string("(host ") + host.data())) << job.text();
   for (int rank = 1; rank < ranks; ++rank) {
     if (rank == victim && !lost.empty()) continue;
