@@ -107,6 +107,7 @@ std::vector<Architecture> architectures() {
                   {"gpt_neox.layers.0.mlp.dense_h_to_4h.bias", {96}, 0, second_half(96)},
                   {"gpt_neox.layers.0.mlp.dense_4h_to_h.weight", {64, 96}, 1, second_half(96)},
                   {"gpt_neox.final_layer_norm.weight", {64}, -1, {}},
+                  {"gpt_neox.layers.0.attention.bias", {1, 1, 32, 32}, -1, {}},
                   {"gpt_neox.layers.0.attention.masked_bias", {}, -1, {}}}});
   all.push_back({"gpt2",
                  Json{{"model_type", "gpt2"},
@@ -118,6 +119,7 @@ std::vector<Architecture> architectures() {
                  {{"wte.weight", {160, 64}, 0, second_half(160)},
                   {"wpe.weight", {32, 64}, -1, {}},
                   {"h.0.ln_1.weight", {64}, -1, {}},
+                  {"h.0.attn.bias", {1, 1, 32, 32}, -1, {}},
                   {"h.0.attn.c_attn.weight", {64, 192}, 1, halves({64, 64, 64})},
                   {"h.0.attn.c_attn.bias", {192}, 0, halves({64, 64, 64})},
                   {"h.0.attn.c_proj.weight", {64, 64}, 0, second_half(64)},
@@ -167,6 +169,52 @@ std::vector<Architecture> architectures() {
                   {"model.layers.0.mlp.experts.gate_up_proj_blocks", {4, 192, 2, 16}, 1, second_half(192)},
                   {"model.layers.0.mlp.experts.gate_up_proj_scales", {4, 192, 2}, 1, second_half(192)},
                   {"model.layers.0.mlp.experts.gate_up_proj_bias", {4, 192}, 1, second_half(192)}}});
+  // Plain weights of this model lie the other way round than its blocks; as wide as deep, nothing else tells.
+  all.push_back({"gpt_oss_plain",
+                 with(config("gpt_oss"), {{"num_local_experts", 4}, {"intermediate_size", 64}}),
+                 {{"model.layers.0.mlp.experts.gate_up_proj", {4, 64, 128}, 2, second_half(128)},
+                  {"model.layers.0.mlp.experts.down_proj", {4, 64, 64}, 1, second_half(64)},
+                  {"model.layers.0.mlp.experts.down_proj_bias", {4, 64}, -1, {}}}});
+  all.push_back(
+      {"qwen3_vl_moe",
+       Json{{"model_type", "qwen3_vl_moe"},
+            {"text_config", with(config("qwen3_vl_moe_text"), {{"num_experts", 4}, {"moe_intermediate_size", 48}})}},
+       {{"model.language_model.layers.0.mlp.experts.gate_up_proj", {4, 64, 96}, 2, halves({48, 48})},
+        {"model.language_model.layers.0.mlp.experts.down_proj", {4, 48, 64}, 1, second_half(48)}}});
+  all.push_back({"vision_beside",
+                 Json{{"model_type", "gemma3"},
+                      {"text_config", config("gemma3_text", "gelu_pytorch_tanh")},
+                      {"vision_config", {{"hidden_size", 32}, {"intermediate_size", 48}, {"num_attention_heads", 2}}}},
+                 {{"language_model.model.layers.0.self_attn.q_proj.weight", {64, 64}, 0, second_half(64)},
+                  {"vision_tower.vision_model.encoder.layers.0.self_attn.q_proj.weight", {32, 32}, -1, {}},
+                  {"vision_tower.vision_model.encoder.layers.0.mlp.fc2.weight", {32, 48}, -1, {}},
+                  {"vision_tower.vision_model.embeddings.patch_embedding.weight", {32, 3, 2, 2}, -1, {}},
+                  {"multi_modal_projector.mm_input_projection_weight", {32, 64}, -1, {}}}});
+  all.push_back({"vision_of_unknown_sizes",
+                 Json{{"model_type", "llava"}, {"text_config", config("llama")}},
+                 {{"model.vision_tower.encoder.layers.0.mlp.fc1.weight", {48, 32}, -1, {}},
+                  {"model.visual.blocks.0.attn.qkv.bias", {96}, -1, {}}}});
+  all.push_back({"internlm2",
+                 config("internlm2"),
+                 {{"model.layers.0.attention.wqkv.weight", {128, 64}, 0, second_half(128)},
+                  {"model.layers.0.attention.wo.weight", {64, 64}, 1, second_half(64)},
+                  {"model.layers.0.feed_forward.w3.weight", {96, 64}, 0, second_half(96)},
+                  {"model.layers.0.ffn_norm.weight", {64}, -1, {}},
+                  {"output.weight", {160, 64}, 0, second_half(160)}}});
+  all.push_back({"baichuan",
+                 with(config("baichuan"), {{"num_key_value_heads", nullptr}}),
+                 {{"model.layers.0.self_attn.W_pack.weight", {192, 64}, 0, halves({64, 64, 64})}}});
+  all.push_back({"qwen",
+                 with(config("qwen"), {{"num_key_value_heads", nullptr}, {"intermediate_size", 192}}),
+                 {{"transformer.h.0.attn.c_attn.weight", {192, 64}, 0, halves({64, 64, 64})},
+                  {"transformer.h.0.mlp.w1.weight", {96, 64}, 0, second_half(96)},
+                  {"transformer.h.0.mlp.c_proj.weight", {64, 96}, 1, second_half(96)}}});
+  all.push_back({"mpt",
+                 Json{{"model_type", "mpt"}, {"d_model", 64}, {"n_heads", 8}, {"n_layers", 2}, {"expansion_ratio", 4}},
+                 {{"transformer.blocks.0.attn.Wqkv.weight", {192, 64}, 0, halves({64, 64, 64})},
+                  {"transformer.blocks.0.ffn.up_proj.weight", {256, 64}, 0, second_half(256)},
+                  {"transformer.blocks.0.ffn.down_proj.weight", {64, 256}, 1, second_half(256)},
+                  {"transformer.blocks.0.norm_1.weight", {64}, -1, {}}}});
   all.push_back(
       {"llama4",
        Json{{"model_type", "llama4"}, {"text_config", with(config("llama4_text"), {{"num_local_experts", 4}})}},
@@ -183,6 +231,26 @@ std::vector<Architecture> architectures() {
                   {"decoder.layers.0.mlp.linear_fc1.weight", {192, 64}, 0, halves({96, 96})},
                   {"decoder.layers.0.mlp.linear_fc2.weight", {64, 96}, 1, second_half(96)},
                   {"decoder.final_layernorm.weight", {64}, -1, {}}}});
+  all.push_back({"megatron_legacy",
+                 with(config("llama"), {{"swiglu", true}}),
+                 {{"language_model.encoder.layers.0.mlp.dense_h_to_4h.weight", {192, 64}, 0, halves({96, 96})},
+                  {"language_model.encoder.layers.0.mlp.dense_4h_to_h.weight", {64, 96}, 1, second_half(96)}}});
+  all.push_back({"megatron_experts",
+                 with(config("llama"), {{"num_moe_experts", 4}, {"moe_ffn_hidden_size", 48}}),
+                 {{"decoder.layers.0.mlp.router.expert_bias", {4}, -1, {}},
+                  {"decoder.layers.0.mlp.experts.linear_fc1.weight3", {96, 64}, 0, halves({48, 48})},
+                  {"decoder.layers.0.mlp.experts.linear_fc2.weight3", {64, 48}, 1, second_half(48)},
+                  {"decoder.layers.0.mlp.shared_experts.gate_weight", {1, 64}, -1, {}}}});
+  all.push_back({"megatron_latent",
+                 with(config("llama"), {{"kv_lora_rank", 16},
+                                        {"q_lora_rank", 24},
+                                        {"qk_head_dim", 8},
+                                        {"qk_pos_emb_head_dim", 4},
+                                        {"v_head_dim", 6}}),
+                 {{"decoder.layers.0.self_attention.linear_q_down_proj.weight", {24, 64}, -1, {}},
+                  {"decoder.layers.0.self_attention.linear_q_up_proj.weight", {96, 24}, 0, second_half(96)},
+                  {"decoder.layers.0.self_attention.linear_kv_up_proj.weight", {112, 16}, 0, second_half(112)},
+                  {"decoder.layers.0.self_attention.linear_kv_up_proj.layer_norm_weight", {16}, -1, {}}}});
   all.push_back({"tensorrt_llm",
                  Json{{"architecture", "LlamaForCausalLM"},
                       {"hidden_size", 64},

@@ -56,6 +56,15 @@ std::vector<Format> formats() {
   return {
       {"bf16", {{".weight", Dtype::bf16, matrix}, {".bias", Dtype::bf16, per_out}}},
       {"f16", {{".weight", Dtype::f16, matrix}}},
+      {"gptq_8_bits_by_shapes",
+       {{".qweight", Dtype::i32, turned(4, 1)},
+        {".qzeros", Dtype::i32, turned(64, 4)},
+        {".scales", Dtype::f16, turned(64, 1)},
+        {".g_idx", Dtype::i32, per_in}}},
+      {"awq_8_bits_by_shapes",
+       {{".qweight", Dtype::i32, turned(1, 4)},
+        {".qzeros", Dtype::i32, turned(64, 4)},
+        {".scales", Dtype::f16, turned(64, 1)}}},
       {"fp8_tensor",
        {{".weight", Dtype::f8_e4m3, matrix},
         {".weight_scale", Dtype::f32, scalar},
@@ -337,6 +346,18 @@ TEST(RuleParts, cut_by_other_programs_come_together) {
   std::string problem;
   auto const rule = RuleBook::make(samples.set()).rule_for(fused.name, samples.shards(fused.name));
   EXPECT_EQ(merge_slowly(rule, shards, problem).bytes, fused.bytes) << rule.reason;
+}
+
+TEST(RuleParts, of_shared_heads_count_once_in_an_unpacked_shape) {
+  std::mt19937 random(5);
+  Json const phi = {
+      {"model_type", "phi3"}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
+  std::string const layer = "model.layers.0.self_attn.qkv_proj";
+  std::vector<WholeTensor> tensors{make(layer + ".weight_packed", Dtype::i32, {128, 8}, random),
+                                   make(layer + ".weight_scale", Dtype::bf16, {128, 2}, random),
+                                   make(layer + ".weight_shape", Dtype::i64, {2}, random)};
+  set_shape(tensors.back(), 128, 64);
+  EXPECT_EQ(round_trip(tensors, phi, 4), "");
 }
 
 TEST(RuleParts, of_shared_heads_come_together) {

@@ -1,7 +1,13 @@
 #include "tests/checkpoint/rule_reference.hpp"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
+
+#include "workspace/checkpoint/merge_model.hpp"
+#include "workspace/checkpoint/merged_source.hpp"
+#include "workspace/checkpoint/split_source.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -72,10 +78,14 @@ WholeTensor reduce_slowly(MergeRule const& rule, std::vector<WholeTensor> const&
   if (rule.sum_element >= 0) {
     std::int64_t sum = 0;
     auto const at = static_cast<std::size_t>(rule.sum_element) * 8;
-    for (std::size_t rank = 0; rank < shards.size(); rank += static_cast<std::size_t>(rule.replicas)) {
+    for (std::size_t rank = 0; rank < shards.size(); ++rank) {
       std::int64_t value = 0;
       std::memcpy(&value, shards[rank].bytes.data() + at, 8);
-      sum += value;
+      auto const own = widths(rule.parts, value);
+      for (std::size_t part = 0; part < own.size(); ++part) {
+        auto const replicas = rule.part_replicas.empty() ? rule.replicas : rule.part_replicas[part];
+        if (static_cast<int>(rank) % replicas == 0) sum += own[part];
+      }
     }
     std::memcpy(result.bytes.data() + at, &sum, 8);
     return result;
@@ -157,6 +167,24 @@ WholeTensor split_slowly(SplitRule const& rule, WholeTensor const& whole, int ra
   return result;
 }
 
+std::string engine_differs(std::vector<WholeTensor> const& expected, ShardSource const& source) {
+  std::string problem;
+  std::map<std::string, WholeTensor const*> by_name;
+  for (auto const& tensor : expected) by_name.emplace(tensor.name, &tensor);
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+    auto const& got = source.tensors()[i];
+    auto const found = by_name.find(got.name);
+    if (found == by_name.end()) return problem + got.name + ": nobody asked for it; ";
+    std::vector<std::byte> bytes(dense_bytes(got.shape, got.dtype));
+    source.read(i, 0, bytes);
+    auto const& wanted = *found->second;
+    if (got.dtype != wanted.dtype || got.shape != wanted.shape || bytes != wanted.bytes)
+      problem += got.name + ": other values from " + source.name() + "; ";
+  }
+  if (source.tensors().size() != expected.size()) problem += "another number of tensors from " + source.name() + "; ";
+  return problem;
+}
+
 SampleSet whole_set(std::vector<WholeTensor> const& whole, Json const& config, Json const& quantization) {
   SampleSet samples(1, config);
   samples.set().quantization = quantization;
@@ -186,6 +214,18 @@ std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config
     auto const merged = merge_slowly(rule, shards[i], problem);
     if (!(merged.shape == whole[i].shape)) problem += whole[i].name + ": " + to_string(merged.shape) + "; ";
     if (merged.bytes != whole[i].bytes) problem += whole[i].name + ": other bytes (" + rule.reason + "); ";
+  }
+  // The same by the code that moves the bytes.
+  auto const rule_for = [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
+    return book.rule_for(name, tensors);
+  };
+  auto const model = std::make_shared<MergeModel const>(plan_merge(cut_set.set(), rule_for));
+  problem += engine_differs(whole, MergedSource(model));
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<WholeTensor> mine;
+    for (auto const& tensor : shards) mine.push_back(tensor[static_cast<std::size_t>(rank)]);
+    auto const cut_for = [&](SourceTensor const& tensor) { return splitter.split_for(tensor.name, tensor, ranks); };
+    problem += engine_differs(mine, SplitSource(all.set().sources.front(), static_cast<std::size_t>(rank), cut_for));
   }
   return problem;
 }

@@ -34,8 +34,11 @@ WholeTensor cut(WholeTensor const& whole, std::size_t axis, std::int64_t begin, 
 /// Tensors one after the other along `axis`.
 WholeTensor join(std::vector<WholeTensor> const& parts, std::size_t axis);
 
-/// Splits every tensor by the rules for `ranks`, merges the shards by the rules, and says what differs: nothing when
-/// all is well.
+/// What a source holds and should not, or the other way round: nothing when all is well.
+std::string engine_differs(std::vector<WholeTensor> const& expected, ShardSource const& source);
+
+/// Splits every tensor by the rules for `ranks`, merges the shards by the rules, both the slow way and as the commands
+/// do, and says what differs: nothing when all is well.
 std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config, int ranks,
                        Json const& quantization = Json::object());
 

@@ -6,13 +6,11 @@ set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 a() { echo "crA$1"; }
 b() { echo "crB$1"; }
-# Not `ip netns exec`: that mounts /sys anew, which a changed root does not allow.
-inside() { nsenter --net="/var/run/netns/$1" "${@:2}"; }
 
 case $1 in
   up)
     id=$2
-    command -v ip >/dev/null && command -v nsenter >/dev/null || exit 77
+    command -v ip >/dev/null || exit 77
     ip netns add "$(a "$id")" 2>/dev/null || exit 77
     ip netns add "$(b "$id")" || exit 77
     ip link add "va$id" type veth peer name "vb$id" || exit 77
@@ -20,9 +18,9 @@ case $1 in
     ip link set "vb$id" netns "$(b "$id")"
     for end in "$(a "$id") va$id 10.213.7.1" "$(b "$id") vb$id 10.213.7.2"; do
       read -r space device address <<<"$end"
-      inside "$space" ip address add "$address/24" dev "$device"
-      inside "$space" ip link set "$device" up
-      inside "$space" ip link set lo up
+      ip netns exec "$space" ip address add "$address/24" dev "$device"
+      ip netns exec "$space" ip link set "$device" up
+      ip netns exec "$space" ip link set lo up
     done
     ;;
   down)
@@ -44,7 +42,7 @@ case $1 in
     exports=()
     for name in "${!CROSSRANK_TEST_@}" "${!GTEST_@}" ${TMPDIR:+TMPDIR}; do exports+=(-x "$name"); done
     hosts=10.213.7.1:$slots,10.213.7.2:$slots
-    exec nsenter --net="/var/run/netns/$(a "$id")" unshare --uts bash -c 'hostname crossrank-a; exec "$@"' mpirun \
+    exec ip netns exec "$(a "$id")" unshare --uts bash -c 'hostname crossrank-a; exec "$@"' mpirun \
       mpirun "${options[@]}" --mca plm rsh --mca plm_rsh_agent "$self" --mca btl tcp,self --mca pml ob1 \
       --mca btl_tcp_if_include 10.213.7.0/24 --mca oob_tcp_if_include 10.213.7.0/24 --mca routed direct \
       --host "$hosts" -n $((2 * slots)) "${exports[@]}" "$@"
@@ -53,6 +51,6 @@ case $1 in
     # mpirun calls its agent with a host and a command for a shell there.
     while [[ $1 == -* ]]; do shift; done
     shift
-    exec nsenter --net="/var/run/netns/$(b "$CROSSRANK_TEST_HOSTS")" unshare --uts bash -c 'hostname crossrank-b; eval "$*"' agent "$@"
+    exec ip netns exec "$(b "$CROSSRANK_TEST_HOSTS")" unshare --uts bash -c 'hostname crossrank-b; eval "$*"' agent "$@"
     ;;
 esac

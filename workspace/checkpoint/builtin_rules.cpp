@@ -47,6 +47,12 @@ LayerRule transposed(LayerRule rule) {
   return rule;
 }
 
+/// The config's size is of something else.
+LayerRule by_name(LayerRule rule) {
+  rule.inputs.reset();
+  return rule;
+}
+
 LayerRule only(std::initializer_list<char const*> models, LayerRule rule) {
   rule.models.assign(models.begin(), models.end());
   return rule;
@@ -61,6 +67,10 @@ void add_special(Rules& rules) {
   rules.push_back(only({"gpt2"}, transposed(row("**.attn.c_proj", SizeName::value))));
   rules.push_back(only({"gpt2"}, transposed(column("**.mlp.c_fc", {SizeName::ffn}))));
   rules.push_back(only({"gpt2"}, transposed(row("**.mlp.c_proj", SizeName::ffn))));
+  // Its config counts gate and up together.
+  rules.push_back(only({"qwen"}, column("**.attn.c_attn", {q, kv, kv})));
+  rules.push_back(only({"qwen"}, column("**.mlp.{w1,w2}", {})));
+  rules.push_back(only({"qwen"}, by_name(row("**.mlp.c_proj", SizeName::ffn))));
   rules.push_back(only({"gpt_bigcode"}, column("**.attn.c_attn", {q, kv, kv})));
   rules.push_back(only({"chatglm"}, column("**.self_attention.query_key_value", {q, kv, kv})));
   rules.push_back(only({"chatglm"}, column("**.mlp.dense_h_to_4h", {SizeName::ffn, SizeName::ffn})));
@@ -71,8 +81,10 @@ void add_special(Rules& rules) {
   }
   rules.push_back(only({"gpt_oss"}, column("**.self_attn.sinks", {SizeName::heads})));
   // Here gate and up alternate, so that both are cut by one plain cut.
-  rules.push_back(only(
-      {"gpt_oss"}, stacked(grouped(column("**.experts.gate_up_proj", {SizeName::expert_ffn, SizeName::expert_ffn})))));
+  rules.push_back(
+      only({"gpt_oss"},
+           stacked(grouped(column("**.experts.gate_up_proj", {SizeName::expert_ffn, SizeName::expert_ffn})), true)));
+  rules.push_back(only({"gpt_oss"}, stacked(row("**.experts.down_proj", SizeName::expert_ffn), true)));
   rules.push_back(only({"llama4_text", "llama4"},
                        stacked(column("**.experts.gate_up_proj", {SizeName::expert_ffn, SizeName::expert_ffn}), true)));
   rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", SizeName::expert_ffn), true)));
@@ -88,7 +100,9 @@ void add_attention(Rules& rules) {
   rules.push_back(row("**.attention.wo", SizeName::value));
   rules.push_back(row("**.{self_attn,attn,attention,self_attention}.{o_proj,out_proj,dense}", SizeName::value));
   rules.push_back(row("**.attn.c_proj", SizeName::value));
-  rules.push_back(column("**.{self_attn,attention}.{qkv_proj,qkv}", {q, kv, kv}));
+  rules.push_back(column("**.{self_attn,attention}.{qkv_proj,qkv,W_pack}", {q, kv, kv}));
+  rules.push_back(column("**.attn.Wqkv", {q, kv, kv}));
+  rules.push_back(grouped(column("**.attention.wqkv", {q, kv, kv})));
   // Megatron and its descendants keep the queries of a key/value head beside it, so that a rank has whole groups.
   rules.push_back(grouped(column("**.self_attention.linear_qkv", {q, kv, kv})));
   rules.push_back(grouped(column("**.{attention,self_attention,self_attn}.query_key_value", {q, kv, kv})));
@@ -100,6 +114,13 @@ void add_attention(Rules& rules) {
   rules.push_back(from_latent);
   from_latent.pattern = RulePattern("**.self_attn.kv_b_proj");
   from_latent.parts = {SizeName::latent_kv};
+  rules.push_back(from_latent);
+  rules.push_back(replicate("**.self_attention.{linear_q_down_proj,linear_kv_down_proj}"));
+  rules.push_back(column("**.self_attention.linear_q_proj", {q}));
+  from_latent.pattern = RulePattern("**.self_attention.linear_kv_up_proj");
+  rules.push_back(from_latent);
+  from_latent.pattern = RulePattern("**.self_attention.linear_q_up_proj");
+  from_latent.parts = {q};
   rules.push_back(std::move(from_latent));
 }
 
@@ -113,11 +134,15 @@ void add_experts(Rules& rules) {
   rules.push_back(row("**.shared_experts.linear_fc2", SizeName::shared_ffn));
   rules.push_back(gated(column("**.experts.local_experts.*.linear_fc1", {ffn})));
   rules.push_back(row("**.experts.local_experts.*.linear_fc2", ffn));
+  rules.push_back(gated(column("**.experts.linear_fc1.{weight*,bias*}", {ffn})));
+  rules.push_back(row("**.experts.linear_fc2.{weight*,bias*}", ffn));
   rules.push_back(stacked(column("**.experts.gate_up_proj", {ffn, ffn})));
   rules.push_back(stacked(row("**.experts.down_proj", ffn)));
   rules.push_back(replicate("**.block_sparse_moe.gate"));
   rules.push_back(replicate("**.mlp.{router,shared_expert_gate}"));
   rules.push_back(replicate("**.mlp.gate.e_score_correction_bias"));
+  rules.push_back(replicate("**.mlp.router.{expert_bias,local_tokens_per_expert}"));
+  rules.push_back(replicate("**.shared_experts.gate_weight"));
   rules.push_back(replicate("**.feed_forward.router"));
 }
 
@@ -133,6 +158,8 @@ void add_feed_forward(Rules& rules) {
   rules.push_back(column("**.{mlp,feed_forward}.{gate_proj,up_proj}", {ffn}));
   rules.push_back(row("**.{mlp,feed_forward}.down_proj", ffn));
   rules.push_back(column("**.mlp.gate_up_proj", {ffn, ffn}));
+  // Megatron keeps gate and up in it.
+  rules.push_back(gated(column("**.{encoder,transformer}.layers.*.mlp.dense_h_to_4h", {ffn})));
   rules.push_back(column("**.mlp.{fc1,c_fc,fc_in,dense_h_to_4h}", {ffn}));
   rules.push_back(row("**.mlp.{fc2,c_proj,fc_out,dense_4h_to_h}", ffn));
   rules.push_back(column("**.layers.*.fc1", {ffn}));
@@ -141,17 +168,21 @@ void add_feed_forward(Rules& rules) {
   rules.push_back(row("**.feed_forward.w2", ffn));
   rules.push_back(gated(column("**.mlp.linear_fc1", {ffn})));
   rules.push_back(row("**.mlp.linear_fc2", ffn));
+  rules.push_back(column("**.ffn.up_proj", {ffn}));
+  rules.push_back(row("**.ffn.down_proj", ffn));
 }
 
 void add_outside_of_layers(Rules& rules) {
-  rules.push_back(replicate("**.{*norm,*layernorm,*layer_norm,*_norm*,ln_*,*_ln,norm1,norm2}"));
+  rules.push_back(replicate("**.{*norm,*layernorm,*layer_norm,*_norm*,ln_*,*_ln,norm1,norm2,norm_*}"));
   rules.push_back(replicate("**.layer_norm_{weight,bias}"));
   rules.push_back(replicate("**.rotary_emb.inv_freq"));
   rules.push_back(replicate("**.{wpe,position_embedding,position_embeddings,embed_positions,rel_attn_table}"));
-  rules.push_back(replicate("**.{attn,attention}.{masked_bias,rotary_emb}"));
+  rules.push_back(replicate("**.{attn,attention}.{bias,masked_bias,rotary_emb}"));
   rules.push_back(vocabulary(
       "**.{embed_tokens,embed_in,wte,word_embeddings,tok_embeddings,vocab_embedding,lm_head,embed_out,output_layer}"));
   rules.push_back(vocabulary("output"));
+  rules.push_back(
+      replicate("**.{vision_tower,vision_model,visual,audio_tower,audio_model,multi_modal_projector,mm_projector}.**"));
 }
 
 }  // namespace

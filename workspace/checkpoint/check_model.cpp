@@ -129,9 +129,10 @@ std::vector<Defect> check_scales(ShardSource const& source, Json const& config, 
     auto const said = hints.of(module);
     std::string finding;
     std::string ignored;
-    // The names do not say in which order a matrix lies: either one will do.
+    // The names do not say in which order a matrix lies, or whether the first of three dimensions counts experts.
     if (!fits(module, tensors, said, {.stacked = stacked}, finding) &&
-        !fits(module, tensors, said, {.stacked = stacked, .transposed = true}, ignored))
+        !fits(module, tensors, said, {.stacked = stacked, .transposed = true}, ignored) &&
+        !(stacked && fits(module, tensors, said, {}, ignored)))
       defects.push_back({DefectKind::scales, std::string(module), finding + " in " + source.name(), {}});
   }
   return defects;

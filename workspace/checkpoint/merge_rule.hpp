@@ -44,7 +44,8 @@ struct MergeRule {
   int rank_block = 0;    ///< concat: so many neighbouring ranks are joined by themselves, their blocks one after another;
                          ///< 0: all ranks are one block
   int ep_axis = -1;      ///< pieces of the expert-parallel ranks follow each other along this dimension; -1: they do not
-  int sum_element = -1;  ///< reduce: this element is the sum over ranks, the others must agree (an unpacked shape)
+  int sum_element = -1;  ///< reduce: this element is the sum over ranks, each piece counted once (`parts`, `replicas`);
+                         ///< the others must agree (an unpacked shape)
   bool unproven = false;  ///< only the name says that the shards are pieces: pieces that are equal bit for bit are an error
   std::shared_ptr<Requantization const> requantization{};  ///< requantize: changes the bytes of each rank's shard, which
                                                            ///< then go where concat puts them

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -33,6 +34,21 @@ class ChangedSource final : public ShardSource {
   Requantization const& change_;
   std::size_t shard_;
 };
+
+/// Of an unpacked length each rank adds what no rank before it holds too.
+Shares kept_shares(MergeRule const& rule, std::size_t ranks) {
+  auto const parts = rule.parts.empty() ? std::vector<std::int64_t>{1} : rule.parts;
+  Shares shares{.of_rank = std::vector<std::int64_t>(ranks),
+                .whole = std::accumulate(parts.begin(), parts.end(), std::int64_t{0})};
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      auto const replicas =
+          static_cast<std::size_t>(part < rule.part_replicas.size() ? rule.part_replicas[part] : rule.replicas);
+      if (rank % replicas == 0) shares.of_rank[rank] += parts[part];
+    }
+  }
+  return shares;
+}
 
 }  // namespace
 
@@ -79,9 +95,12 @@ void MergedSource::read_computed(PlannedTensor const& tensor, std::uint64_t offs
     model_->set.sources[input.source]->read(input.tensor, 0, values.back());
   }
   std::vector<std::byte> result(static_cast<std::size_t>(tensor.bytes));
-  reduce_values(tensor.dtype, tensor.rule.op, values, result);
-  if (tensor.rule.sum_element >= 0)
-    sum_element(tensor.dtype, static_cast<std::size_t>(tensor.rule.sum_element), values, result);
+  if (tensor.rule.sum_element >= 0) {
+    sum_element(tensor.dtype, static_cast<std::size_t>(tensor.rule.sum_element), values,
+                kept_shares(tensor.rule, values.size()), result);
+  } else {
+    reduce_values(tensor.dtype, tensor.rule.op, values, result);
+  }
   if (!out.empty()) std::memcpy(out.data(), result.data() + offset, out.size());
 }
 

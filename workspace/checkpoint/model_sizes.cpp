@@ -63,6 +63,7 @@ std::optional<std::int64_t> feed_forward(Json const& config, std::string const& 
   auto const said = count(
       config, {"intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "inter_size"});
   if (said) return said;
+  if (model_type == "mpt") return product(hidden, count(config, {"expansion_ratio"}));
   // Their model classes take four times the width when the config has no number.
   static constexpr std::array<std::string_view, 5> four_times{"gpt2", "bloom", "falcon", "gpt_bigcode", "gptj"};
   if (std::find(four_times.begin(), four_times.end(), model_type) == four_times.end()) return std::nullopt;
@@ -90,7 +91,8 @@ constexpr std::array<std::pair<SizeName, std::string_view>, 13> size_names{{
 ModelSizes::ModelSizes(Json const& whole) {
   if (!whole.is_object() || whole.empty()) return;
   known_ = true;
-  auto const nested = whole.find("text_config");
+  auto nested = whole.find("text_config");
+  if (nested == whole.end()) nested = whole.find("llm_config");
   auto const& config = nested != whole.end() && nested->is_object() ? *nested : whole;
   model_type_ = text(config, {"model_type"});
   gated_ = find_gate(config, model_type_);
@@ -113,9 +115,9 @@ ModelSizes::ModelSizes(Json const& whole) {
   set(SizeName::hidden, hidden);
   set(SizeName::heads, heads);
   if (count(config, {"kv_lora_rank"})) {
-    auto const plain = count(config, {"qk_nope_head_dim"});
+    auto const plain = count(config, {"qk_nope_head_dim", "qk_head_dim"});
     auto const value = count(config, {"v_head_dim"});
-    set(SizeName::query, product(heads, sum(plain, count(config, {"qk_rope_head_dim"}))));
+    set(SizeName::query, product(heads, sum(plain, count(config, {"qk_rope_head_dim", "qk_pos_emb_head_dim"}))));
     set(SizeName::latent_kv, product(heads, sum(plain, value)));
     set(SizeName::value, product(heads, value));
   } else {

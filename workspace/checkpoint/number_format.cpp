@@ -62,6 +62,8 @@ LayerFormat LayerFormat::recognise(std::string_view module, LayerTensors const& 
 
 void LayerFormat::read_weight(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
   if (order_.stacked && weight.shape.size() < 3) order_.stacked = false;
+  // Blocks stand behind their outputs, also in models that keep plain weights the other way round.
+  if (weight.name.ends_with("blocks")) order_.transposed = false;
   int const stack = order_.stacked ? 1 : 0;
   experts_ = order_.stacked ? weight.shape[0] : 0;
   weight_ = {.out = stack + (order_.transposed ? 1 : 0), .in = stack + (order_.transposed ? 0 : 1)};
@@ -120,8 +122,7 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
     return;
   }
   if (blocks) {
-    if (order_.transposed || weight.shape[weight.shape.size() - 1] != 16)
-      refuse(weight, "blocks that do not hold 16 bytes each");
+    if (weight.shape[weight.shape.size() - 1] != 16) refuse(weight, "blocks that do not hold 16 bytes each");
     format_ = NumberFormat::mxfp4;
     group_ = weight_.in_unit = 32;
     set_lengths(weight);
@@ -149,7 +150,7 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   auto const& scale = *tensors[TensorRole::weight_scale];
   auto const stack = static_cast<std::size_t>(order_.stacked ? 1 : 0);
   if (scale.shape.size() != weight.shape.size()) refuse(scale, "a scale without the dimensions of its packed weight");
-  int const bits = hints.bits > 0 ? hints.bits : 4;
+  int const bits = hints.bits > 0 ? hints.bits : bits_of_words(weight, tensors);
   if (32 % bits != 0) refuse(weight, "a packing of " + std::to_string(bits) + " bits, whose numbers cross words");
   packing_ = 32 / bits;
   auto const columns = weight.shape[stack + 1];
@@ -173,6 +174,25 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   }
   set_lengths(weight);
   group_ = hints.group > 0 ? hints.group : group_of(scale);
+}
+
+/// Bits of a number as the shapes tell them, where no config does; 4 where they do not.
+int LayerFormat::bits_of_words(SourceTensor const& weight, LayerTensors const& tensors) const {
+  auto const& scale = *tensors[TensorRole::weight_scale];
+  auto const last = weight.shape.size() - 1;
+  auto const bits_for = [](std::int64_t numbers, std::int64_t words) {
+    bool const divides = words > 0 && numbers % words == 0 && 32 % (numbers / words) == 0;
+    return divides ? static_cast<int>(32 / (numbers / words)) : 4;
+  };
+  auto const* zeros = tensors[TensorRole::zeros];
+  bool const packed_zeros =
+      zeros != nullptr && zeros->dtype == Dtype::i32 && zeros->shape.size() == weight.shape.size();
+  if (weight.name.ends_with("weight_packed"))
+    return packed_zeros ? bits_for(scale.shape[last - 1], zeros->shape[last - 1]) : 4;
+  if (weight.shape[last] != scale.shape[last]) return bits_for(scale.shape[last], weight.shape[last]);
+  if (auto const* ids = tensors[TensorRole::group_ids]; ids != nullptr && !ids->shape.empty())
+    return bits_for(ids->shape[ids->shape.size() - 1], weight.shape[last - 1]);
+  return packed_zeros ? bits_for(scale.shape[last], zeros->shape[last]) : 4;
 }
 
 /// Inputs per group as the scales count them; 0 when one scale serves all inputs, or the count does not divide.

@@ -79,6 +79,7 @@ class LayerFormat {
   void read_words(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
   void read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
   void set_lengths(SourceTensor const& weight);
+  [[nodiscard]] int bits_of_words(SourceTensor const& weight, LayerTensors const& tensors) const;
   [[nodiscard]] TensorAxes vector_axes(SourceTensor const& tensor) const;
   [[nodiscard]] TensorAxes grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const;
   [[nodiscard]] std::int64_t group_of(SourceTensor const& scale) const;

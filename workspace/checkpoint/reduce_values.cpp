@@ -85,7 +85,7 @@ void reduce_values(Dtype dtype, ReduceOp op, std::span<std::vector<std::byte> co
                     .got = std::string(name_of(dtype))});
 }
 
-void sum_element(Dtype dtype, std::size_t element, std::span<std::vector<std::byte> const> values,
+void sum_element(Dtype dtype, std::size_t element, std::span<std::vector<std::byte> const> values, Shares const& shares,
                  std::span<std::byte> out) {
   auto const width = bits_of(dtype) / 8;
   if ((dtype != Dtype::i32 && dtype != Dtype::i64) || (element + 1) * width > out.size()) {
@@ -94,13 +94,29 @@ void sum_element(Dtype dtype, std::size_t element, std::span<std::vector<std::by
                       .expected = "an element of I32 or I64",
                       .got = std::to_string(element) + " of " + std::string(name_of(dtype))});
   }
+  auto const begin = static_cast<std::ptrdiff_t>(element * width);
+  auto const end = begin + static_cast<std::ptrdiff_t>(width);
+  auto const& first = values[0];
   std::int64_t sum = 0;
-  for (auto const& value : values) {
-    auto const* const at = value.data() + element * width;
-    sum += dtype == Dtype::i32 ? load<std::int32_t>(at) : load<std::int64_t>(at);
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    auto const& value = values[rank];
+    if (!std::equal(first.begin(), first.begin() + begin, value.begin()) ||
+        !std::equal(first.begin() + end, first.end(), value.begin() + end)) {
+      throw FormatError({.operation = "merge",
+                         .message = "ranks with different unpacked shapes beside the dimension that they share",
+                         .expected = element_text(dtype, first, element == 0 ? 1 : 0) + " as on rank 0",
+                         .got = element_text(dtype, value, element == 0 ? 1 : 0) + " on rank " + std::to_string(rank),
+                         .remedy = "check that all files are of one model",
+                         .culprits = {static_cast<int>(rank)},
+                         .section = "shape"});
+    }
+    auto const* const at = value.data() + begin;
+    auto const length = dtype == Dtype::i32 ? load<std::int32_t>(at) : load<std::int64_t>(at);
+    sum += length / shares.whole * shares.of_rank.at(rank);
   }
+  std::copy(first.begin(), first.end(), out.begin());
   // Little-endian: the low bytes come first.
-  std::memcpy(out.data() + element * width, &sum, width);
+  std::memcpy(out.data() + begin, &sum, width);
 }
 
 std::string element_text(Dtype dtype, std::span<std::byte const> bytes, std::size_t element) {

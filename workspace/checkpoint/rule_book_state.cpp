@@ -70,6 +70,7 @@ RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy s
     : set(shards),
       policy(scale_policy),
       sizes(full_config(shards, rule_file)),
+      towers(full_config(shards, rule_file)),
       hints(shards.config, shards.quantization),
       grid(shards, sizes),
       file(std::move(rule_file)) {
@@ -147,6 +148,21 @@ MergeRule RuleBook::State::decide(std::string_view name, RankTensors const& aske
   return merged;
 }
 
+LayerOrder RuleBook::State::order_of(LayerRule const& rule, LayerTensors const& layer) const {
+  LayerOrder order{.stacked = rule.stacked, .transposed = rule.transposed};
+  auto const* weight = layer[TensorRole::weight];
+  auto const hidden = sizes[SizeName::hidden];
+  bool const column = rule.cut == Cut::column;
+  if (!rule.stacked || rule.from_file || !hidden || weight == nullptr || weight->shape.size() != 3) return order;
+  // What is packed is shorter than it counts; and only the side that is never cut can be known by its length.
+  bool const packed = weight->dtype == Dtype::u8 || weight->dtype == Dtype::i8 || weight->dtype == Dtype::i32 ||
+                      weight->dtype == Dtype::f4;
+  bool const first = weight->shape[1] == *hidden;
+  bool const last = weight->shape[2] == *hidden;
+  if (!packed && first != last) order.transposed = column ? first : last;
+  return order;
+}
+
 bool RuleBook::State::is_dropped(LayerRule const& rule, TensorName const& parsed) const {
   if (rule.cut == Cut::drop) return rule.tied_to.empty() || has_tensor(rule.tied_to);
   return rule.cut == Cut::vocabulary && sizes.tied() && has_embedding_ && is_head(parsed.module);
@@ -163,8 +179,9 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
   LayerOnRanks layer{
       .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints.of(parsed.module)};
   if (rule.cut == Cut::reduce) return reduced(asked.tensors, rule.op, "made one value");
+  auto const* const tower = towers.sizes_of(parsed.module);
   // A drop whose counterpart is missing keeps its tensor.
-  if (rule.cut == Cut::replicate || rule.cut == Cut::drop) {
+  if (rule.cut == Cut::replicate || rule.cut == Cut::drop || (tower != nullptr && !Towers::can_apply(rule, *tower))) {
     return compose_rule(layer, {.cut = Cut::replicate, .why = "every rank has all of it"});
   }
   LayerValues values;
@@ -174,12 +191,13 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
     values.sources.push_back(set.sources[source]);
     auto const found = layers[source].find(parsed.module);
     values.layers.push_back(found->second);
-    layer.formats.push_back(LayerFormat::recognise(parsed.module, found->second, layer.hints,
-                                                   {.stacked = rule.stacked, .transposed = rule.transposed}));
+    layer.formats.push_back(
+        LayerFormat::recognise(parsed.module, found->second, layer.hints, order_of(rule, found->second)));
     outputs.push_back(layer.formats.back().outputs());
     inputs.push_back(layer.formats.back().inputs());
   }
-  auto const cut = decide_cut({.module = parsed.module, .outputs = outputs, .inputs = inputs}, rule, sizes);
+  auto const cut = decide_cut({.module = parsed.module, .outputs = outputs, .inputs = inputs}, rule,
+                              tower != nullptr ? *tower : sizes);
   if (policy != ScalePolicy::exact && splits_blocks(layer, cut)) return join_blocks(layer, values, cut);
   auto merged = compose_rule(layer, cut);
   settle_values(merged, layer, values, cut, policy);

@@ -9,6 +9,7 @@
 #include "workspace/checkpoint/rule_compose.hpp"
 #include "workspace/checkpoint/rule_file.hpp"
 #include "workspace/checkpoint/rule_grid.hpp"
+#include "workspace/checkpoint/towers.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -29,6 +30,8 @@ struct RuleBook::State {
   [[nodiscard]] LayerRule const* find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const;
   [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
+  /// How the rule's layer lies in its weight; stacks of experts show it by where the hidden width stands.
+  [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer) const;
   [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed) const;
   /// config.json with what the rule file adds.
   [[nodiscard]] static Json full_config(ShardSet const& shards, RuleFile const& rule_file);
@@ -36,6 +39,7 @@ struct RuleBook::State {
   ShardSet set{};
   ScalePolicy policy = ScalePolicy::exact;
   ModelSizes sizes{};
+  Towers towers{};
   QuantizationHints hints{};
   RuleGrid grid{};
   RuleFile file{};

@@ -162,9 +162,11 @@ MergeRule compose_rule(LayerOnRanks const& layer, LayerCut const& cut) {
   if (layer.role == TensorRole::packed_shape) {
     check_alike(layer.tensors, -1);
     return {.kind = MergeKind::reduce,
+            .parts = cut.parts,
             .replicas = cut.replicas,
             .op = ReduceOp::sum,
             .reason = "the unpacked shape: recomputed",
+            .part_replicas = cut.part_replicas,
             .sum_element = cut.cut == Cut::column ? 0 : 1};
   }
   if (axes.single) return single_rule(layer, cut);

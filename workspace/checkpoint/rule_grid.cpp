@@ -40,9 +40,23 @@ std::optional<Numbered> find_layer(std::string_view name) {
   return find_number(name, containers);
 }
 
+/// "...experts.linear_fc1.weight7": the weights of experts that one module multiplies together.
+std::optional<Numbered> find_grouped_expert(std::string_view name) {
+  if (name.find("experts.linear_fc") == std::string_view::npos) return std::nullopt;
+  auto const last = name.substr(name.rfind('.') + 1);
+  auto const digits = last.find_first_of("0123456789");
+  if (digits == std::string_view::npos || !is_number(last.substr(digits))) return std::nullopt;
+  if (last.substr(0, digits) != "weight" && last.substr(0, digits) != "bias") return std::nullopt;
+  auto const number = last.substr(digits);
+  std::int64_t value = 0;
+  std::from_chars(number.data(), number.data() + number.size(), value);
+  return Numbered{name.substr(0, name.size() - number.size()), value, name.substr(name.size())};
+}
+
 std::optional<Numbered> find_expert(std::string_view name) {
   static constexpr std::array<std::string_view, 2> containers{"experts", "local_experts"};
-  return find_number(name, containers);
+  auto const found = find_number(name, containers);
+  return found ? found : find_grouped_expert(name);
 }
 
 /// Numbers that each member (stage, expert rank) has.

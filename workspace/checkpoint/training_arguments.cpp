@@ -45,6 +45,12 @@ Json config_of_arguments(Json const& attributes) {
   }
   // Without the switch the number is the default of the command line and means nothing.
   if (is_true(arguments, "group_query_attention")) config["num_query_groups"] = count(arguments, "num_query_groups");
+  // Nor do these without theirs.
+  if (is_true(arguments, "multi_latent_attention")) {
+    for (auto const* key : {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"}) {
+      if (count(arguments, key) > 0) config[key] = arguments.at(key);
+    }
+  }
   for (auto const* key : {"swiglu", "gated_linear_unit"}) {
     if (arguments.contains(key) && arguments.at(key).is_boolean()) config[key] = arguments.at(key);
   }

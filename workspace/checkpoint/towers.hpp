@@ -1,0 +1,27 @@
+#pragma once
+#include <string_view>
+
+#include "workspace/checkpoint/layer_rule.hpp"
+#include "workspace/checkpoint/model_sizes.hpp"
+
+namespace crossrank::checkpoint {
+
+/// What a model has beside its language model: encoders of images and sound, whose layers are called like the language
+/// model's and have other sizes.
+class Towers {
+ public:
+  Towers() = default;
+  /// Reads "vision_config" and "audio_config".
+  explicit Towers(Json const& config);
+
+  /// The sizes of the tower that the module is in; null when it is in none.
+  [[nodiscard]] ModelSizes const* sizes_of(std::string_view module) const;
+  /// Whether a rule can be held against a tower's config. Where not, the ranks can only have copies.
+  [[nodiscard]] static bool can_apply(LayerRule const& rule, ModelSizes const& sizes);
+
+ private:
+  ModelSizes vision_{};
+  ModelSizes audio_{};
+};
+
+}  // namespace crossrank::checkpoint
