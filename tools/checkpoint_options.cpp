@@ -28,6 +28,15 @@ char const* const exit_codes =
   4    a rank was lost, or the ranks see different things
   128+n  ended by signal n (130: Ctrl-C); nothing is left behind)";
 
+char const* const written_json =
+    R"(With --json one object is written to standard output. Always: command, ok, exit_code. Then
+  written     out, bytes, files, resumed_files, seconds, plan (hash, sources, tp, pp, ep, tensors, bytes,
+              requantized: [{tensor, bound}], dropped: [{name, reason}])
+  --dry-run   dry_run, out, plan, files: [{name, bytes, tensors, rank} or {name, copied}]
+  --explain   explain: {tensor: text}
+  an error    error (code, what, message, expected, got, resource, system, remedy, culprits, details: [...])
+)";
+
 void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint::PlanOptions& plan, GridOptions grid) {
   static std::map<std::string, ScalePolicy> const policies{
       {"exact", ScalePolicy::exact}, {"rescale", ScalePolicy::rescale}, {"requantize", ScalePolicy::requantize}};
@@ -44,6 +53,11 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
                   "What to do where bytes of a torch archive do not match their checksum: require (an error, the "
                   "default), warn, ignore")
       ->transform(CLI::CheckedTransformer(crcs).description(""));
+  command
+      .add_option("--allow-global", plan.extra_globals,
+                  "A class that torch archives may mention besides the known ones, such as mymodel.Config; it is never "
+                  "called")
+      ->type_name("MODULE.NAME");
   bool const plain = grid == GridOptions::plain;
   std::string const prefix = plain ? "" : "from-";
   add_size(command, prefix + "tp", plan.tp, "Tensor-parallel size of the shards, where names and config do not say");

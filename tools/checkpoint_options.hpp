@@ -47,5 +47,7 @@ void add_session_options(CLI::App& command, SessionOptions& options);
 
 /// What all these commands say at the end of their help.
 extern char const* const exit_codes;
+/// What the JSON object of those that write holds.
+extern char const* const written_json;
 
 }  // namespace crossrank::tools

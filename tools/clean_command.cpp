@@ -12,6 +12,7 @@
 
 #include <CLI/CLI.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/json.hpp>
 
 #include "lib/node/flight_file.hpp"
 #include "lib/node/names.hpp"
@@ -26,82 +27,103 @@ namespace {
 struct CleanRequest {
   std::vector<std::string> directories{};
   workspace::CleanOptions options{};
+  bool json = false;
 };
 
-struct CleanTotal {
-  int files = 0;
-  std::uint64_t bytes = 0;
-};
+/// What was found, told at once or kept for one answer.
+class CleanReport {
+ public:
+  explicit CleanReport(CleanRequest const& request) : dry_run_(request.options.dry_run), json_(request.json) {}
 
-void clean_directory(std::string const& directory, workspace::CleanOptions options, CleanTotal& total) {
-  for (auto const& file : workspace::clean_workspace(directory, options)) {
-    if (!file.removed) {
-      std::printf("kept %s/%s: %s\n", directory.c_str(), file.name.c_str(), file.why.c_str());
-      continue;
+  void kept(std::string const& path, std::string const& why) {
+    if (json_) return list_.push_back({{"path", path}, {"removed", false}, {"why", why}});
+    std::printf("kept %s: %s\n", path.c_str(), why.c_str());
+  }
+  void removed(std::string const& path, std::uint64_t bytes, std::string const& kind) {
+    ++files_;
+    bytes_ += bytes;
+    if (json_) return list_.push_back({{"path", path}, {"removed", !dry_run_}, {"bytes", bytes}, {"kind", kind}});
+    std::printf("%s %s, %s, %" PRIu64 " bytes\n", dry_run_ ? "would remove" : "removed", path.c_str(), kind.c_str(),
+                bytes);
+  }
+  void failed(std::string const& directory, Error const& error) {
+    code_ = 1;
+    errors_.push_back({{"path", directory}, {"error", error.to_json()}});
+    if (!json_) std::fprintf(stderr, "crossrank clean: %s\n", error.what());
+  }
+  /// Tells the end of it. Returns the exit code.
+  [[nodiscard]] int finish() {
+    if (json_) {
+      Json const answer{{"command", "clean"}, {"ok", code_ == 0}, {"exit_code", code_}, {"dry_run", dry_run_},
+                        {"files", files_},    {"bytes", bytes_},  {"found", list_},     {"errors", errors_}};
+      std::printf("%s\n", answer.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    } else {
+      std::printf("%s: %d, %" PRIu64 " bytes in files\n", dry_run_ ? "would remove" : "removed", files_, bytes_);
     }
-    std::printf("%s %s/%s, %" PRIu64 " bytes\n", options.dry_run ? "would remove" : "removed", directory.c_str(),
-                file.name.c_str(), file.bytes);
-    ++total.files;
-    total.bytes += file.bytes;
+    return code_;
+  }
+
+ private:
+  bool dry_run_;
+  bool json_;
+  int code_ = 0;
+  int files_ = 0;
+  std::uint64_t bytes_ = 0;
+  Json list_ = Json::array();
+  Json errors_ = Json::array();
+};
+
+void clean_directory(std::string const& directory, workspace::CleanOptions options, CleanReport& report) {
+  for (auto const& file : workspace::clean_workspace(directory, options)) {
+    auto const path = directory + "/" + file.name;
+    file.removed ? report.removed(path, file.bytes, "a state file") : report.kept(path, file.why);
   }
 }
 
 /// Folders in which jobs that write checkpoints work.
-void clean_checkpoint_jobs(std::string const& path, workspace::CleanOptions options, CleanTotal& total) {
-  for (auto const& job : checkpoint::clean_jobs(path, options.dry_run)) {
-    if (!job.removed) {
-      std::printf("kept %s/%s: %s\n", path.c_str(), job.name.c_str(), job.why.c_str());
-      continue;
-    }
-    std::printf("%s %s/%s, %" PRIu64 " bytes\n", options.dry_run ? "would remove" : "removed", path.c_str(),
-                job.name.c_str(), job.bytes);
-    ++total.files;
-    total.bytes += job.bytes;
+void clean_checkpoint_jobs(std::string const& directory, workspace::CleanOptions options, CleanReport& report) {
+  for (auto const& job : checkpoint::clean_jobs(directory, options.dry_run)) {
+    auto const path = directory + "/" + job.name;
+    job.removed ? report.removed(path, job.bytes, "the folder of a checkpoint job") : report.kept(path, job.why);
   }
 }
 
 /// Records of jobs of which no rank lives: each rank of one holds its lock.
-void clean_flight_records(std::string const& path, workspace::CleanOptions options, CleanTotal& total) {
+void clean_flight_records(std::string const& path, workspace::CleanOptions options, CleanReport& report) {
   auto const directory = platform::Directory::open(path, "crossrank clean");
   for (auto const& name : directory.names("crossrank clean")) {
     if (!node::is_flight_file_name(name)) continue;
     auto const fd = directory.open_file(name, "crossrank clean");
     if (!fd) continue;
+    struct stat status {};
+    auto const bytes =
+        platform::system().fstat(fd->get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
     bool const is_held = platform::system().flock(fd->get(), LOCK_EX | LOCK_NB) != 0;
     if (is_held && (errno == EWOULDBLOCK || !options.force)) {
-      std::printf("kept %s/%s: %s\n", path.c_str(), name.c_str(),
+      report.kept(path + "/" + name,
                   errno == EWOULDBLOCK ? "its job is running" : "this file system has no locks that would tell");
       continue;
     }
     if (!options.dry_run) (void)directory.remove(name, "crossrank clean");
-    std::printf("%s %s/%s, a flight record\n", options.dry_run ? "would remove" : "removed", path.c_str(),
-                name.c_str());
-    ++total.files;
+    report.removed(path + "/" + name, bytes, "a flight record");
   }
 }
 
 int clean(CleanRequest const& request) {
-  CleanTotal total;
-  int code = 0;
+  CleanReport report(request);
   for (auto const& directory : request.directories) {
     try {
-      clean_directory(directory, request.options, total);
-      clean_flight_records(directory, request.options, total);
-      clean_checkpoint_jobs(directory, request.options, total);
+      clean_directory(directory, request.options, report);
+      clean_flight_records(directory, request.options, report);
+      clean_checkpoint_jobs(directory, request.options, report);
     } catch (Error const& error) {
-      std::fprintf(stderr, "crossrank clean: %s\n", error.what());
-      code = 1;
+      report.failed(directory, error);
     }
   }
   if (!request.options.dry_run) {
-    for (auto const& name : node::sweep_names()) {
-      std::printf("removed shared memory %s\n", name.c_str());
-      ++total.files;
-    }
+    for (auto const& name : node::sweep_names()) report.removed("/dev/shm" + name, 0, "shared memory");
   }
-  std::printf("%s: %d, %" PRIu64 " bytes in files\n", request.options.dry_run ? "would remove" : "removed", total.files,
-              total.bytes);
-  return code;
+  return report.finish();
 }
 
 }  // namespace
@@ -114,11 +136,15 @@ void add_clean_command(CLI::App& app, int& exit_code) {
                     "Say what would be removed from the directories, remove nothing");
   command->add_flag("--force", request->options.force,
                     "Also files whose file system has no locks: only when all jobs have ended");
+  command->add_flag("--json", request->json, "Answer with one JSON object on standard output");
   command->footer(
       "Removes from the directories what dead jobs left there: state files, temporaries, flight records, folders of "
       "jobs\n"
       "that were writing a checkpoint; and this user's shared memory of dead jobs from this machine. Files of running\n"
-      "jobs and files of others stay. Exit code: 0, or 1 when a directory could not be read.");
+      "jobs and files of others stay. Exit code: 0, or 1 when a directory could not be read.\n"
+      "With --json: command, ok, exit_code, dry_run, files, bytes, found: [{path, removed, and bytes and kind, or "
+      "why}]\n"
+      "and errors: [{path, error}].");
   command->callback([request, &exit_code] { exit_code = clean(*request); });
 }
 

@@ -23,6 +23,10 @@ Without one: what the ranks of this user's running jobs are doing. Their shared 
 and nothing is changed there. A job that ran with CROSSRANK_FLIGHT_DIR=DIR in its environment can be read after its end
 too, unless all its ranks left in order. Exit code: 0, or 1 when there is no such job.
 
+With --json one object is written to standard output. With a path: command, ok, exit_code, path, sources: [{name, bytes,
+attributes, tp, pp, ep}], tensors: [{name, dtype, shape, bytes, source}], defects: [{resource, text}], and where they are
+known grid, config, quantization, or problem; or error.
+
 Examples:
   crossrank inspect model/
   crossrank inspect shards/rank0.safetensors --match "*down_proj*"

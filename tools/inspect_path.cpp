@@ -158,8 +158,10 @@ Json json_of(View const& view, InspectPathOptions const& options) {
   }
   Json defects = Json::array();
   for (auto const& defect : view.defects) defects.push_back({{"resource", defect.resource}, {"text", defect.text}});
-  Json out{{"command", "inspect"},          {"ok", view.problem.empty()},    {"path", options.path.string()},
-           {"sources", std::move(sources)}, {"tensors", std::move(tensors)}, {"defects", std::move(defects)}};
+  int const exit_code = view.problem.empty() ? 0 : 1;
+  Json out{{"command", "inspect"},          {"ok", exit_code == 0},          {"exit_code", exit_code},
+           {"path", options.path.string()}, {"sources", std::move(sources)}, {"tensors", std::move(tensors)},
+           {"defects", std::move(defects)}};
   if (!view.problem.empty()) out["problem"] = view.problem;
   if (view.set) {
     out["grid"] = {{"tp", view.set->tp}, {"pp", view.set->pp}, {"ep", view.set->ep}};
@@ -203,8 +205,14 @@ int inspect_path(InspectPathOptions const& options) {
       std::fprintf(stderr, "crossrank inspect: %s\n", view.problem.c_str());
     return view.problem.empty() ? 0 : 1;
   } catch (Error const& error) {
-    std::fprintf(stderr, "crossrank inspect: %s\n", sentence_of(error).c_str());
-    return exit_code_of(error.code());
+    int const exit_code = exit_code_of(error.code());
+    if (options.json) {
+      Json const answer{{"command", "inspect"}, {"ok", false}, {"exit_code", exit_code}, {"error", error.to_json()}};
+      std::printf("%s\n", answer.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    } else {
+      std::fprintf(stderr, "crossrank inspect: %s\n", sentence_of(error).c_str());
+    }
+    return exit_code;
   }
 }
 

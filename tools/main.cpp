@@ -11,6 +11,7 @@
 #include "tools/inspect.hpp"
 #include "tools/run_command.hpp"
 #include "tools/split_command.hpp"
+#include "tools/suggestion.hpp"
 #include "tools/verify_command.hpp"
 
 int main(int argc, char** argv) {
@@ -29,7 +30,10 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {
     int const shown = app.exit(error);
-    return shown == 0 ? 0 : 2;
+    if (shown == 0) return 0;
+    auto const near = crossrank::tools::suggestion(app, {argv + 1, argv + argc});
+    if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
+    return 2;
   } catch (std::exception const& error) {
     std::fprintf(stderr, "crossrank: %s\n", error.what());
     return 1;

@@ -28,6 +28,10 @@ Examples:
   crossrank verify model.pth --crc ignore
   crossrank verify model/ --json | jq '.defects[].text'
 
+With --json one object is written to standard output: command, ok, exit_code, files, tensors, bytes, bytes_read and
+defects: [{kind, resource, text, remedy}]; or error, as from the other commands. Kinds are file, index, coverage, shape,
+copies, scales, checksum and numbers.
+
 Exit codes:
   0    no defect
   1    defects, each on a line of its own

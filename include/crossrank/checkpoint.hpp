@@ -49,6 +49,8 @@ struct PlanOptions {
   std::string pattern{};          ///< file names with {rank}, {tp}, {pp}, {ep} in place of numbers
   ScalePolicy policy = ScalePolicy::exact;
   ArchiveCrc crc = ArchiveCrc::require;
+  std::vector<std::string> extra_globals{};  ///< classes that torch archives may mention besides: "module.name". Never
+                                             ///< called: such a value is kept as its name
 };
 
 /// A tensor whose stored values change because the ranks' scales differ.

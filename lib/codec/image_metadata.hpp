@@ -24,6 +24,9 @@ inline constexpr std::string_view header_checksum = "crossrank.header_checksum";
 /// The version that this library writes and reads.
 inline constexpr std::string_view image_version = "1";
 
+/// The job of images that are a result by themselves, which no living writer holds.
+inline constexpr std::string_view result_job = "checkpoint";
+
 /// Who wrote a state image, and which of its writings it is.
 struct ImageIdentity {
   int rank = 0;

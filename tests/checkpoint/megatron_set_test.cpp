@@ -148,9 +148,45 @@ TEST_F(MegatronSet, misses_the_last_rank_that_the_arguments_announce) {
   EXPECT_THAT(refusal(), HasSubstr("tensor-parallel rank 2"));
 }
 
-TEST_F(MegatronSet, refuses_interleaved_stages) {
+class Interleaved : public MegatronSet {
+ protected:
+  /// Two parts of one layer each, filled with their numbers in the whole model.
+  void put_parts(int stage, float first, float second, int layers) const {
+    TorchFile file;
+    auto const a = file.filled(4, first);
+    auto const b = file.filled(4, second);
+    auto arguments = sizes(1, 2, 1);
+    arguments.emplace_back("num_layers", pickled(layers));
+    file.write(
+        root_.path() / ("mp_rank_00_00" + std::to_string(stage)) / "model_optim_rng.pt",
+        dict_of(
+            {{"args", arguments_of(arguments)}, {"model0", dict_of({{layer, a}})}, {"model1", dict_of({{layer, b}})}}));
+  }
+};
+
+TEST_F(Interleaved, stages_have_every_other_layers) {
+  put_parts(0, 0, 2, 4);
+  put_parts(1, 1, 3, 4);
+
+  auto const set = open();
+
+  ASSERT_EQ(set.pp, 2);
+  for (int number = 0; number < 4; ++number) {
+    auto const name = "decoder.layers." + std::to_string(number) + ".mlp.linear_fc2.weight";
+    EXPECT_EQ(values_of(*set.sources[static_cast<std::size_t>(number % 2)], name),
+              std::vector<float>(4, static_cast<float>(number)));
+  }
+}
+
+TEST_F(Interleaved, stages_that_do_not_divide_the_layers_are_refused) {
+  put_parts(0, 0, 2, 6);
+  put_parts(1, 1, 3, 6);
+  EXPECT_THAT(refusal(), HasSubstr("evenly"));
+}
+
+TEST_F(Interleaved, stages_need_arguments_that_count_the_layers) {
   put("mp_rank_00/model_optim_rng.pt", 0, sizes(1, 1, 1), "model0");
-  EXPECT_THAT(refusal(), HasSubstr("virtual"));
+  EXPECT_THAT(refusal(), HasSubstr("num_layers"));
 }
 
 TEST_F(MegatronSet, refuses_a_file_without_a_model) {

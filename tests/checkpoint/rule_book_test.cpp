@@ -144,6 +144,17 @@ TEST(RuleBook, refuses_shards_that_do_not_add_up) {
   EXPECT_EQ(info.got, "40, 40");
 }
 
+TEST(RuleBook, names_the_file_that_lacks_a_tensor) {
+  SampleSet samples(2, Json::object());
+  samples.at(0).add("model.norm.weight", Dtype::bf16, {8});
+  try {
+    (void)RuleBook::make(samples.set()).rule_for("model.norm.weight", samples.shards("model.norm.weight"));
+    FAIL();
+  } catch (FormatError const& error) {
+    EXPECT_EQ(error.info().got, "rank1 lacks it, rank0 has it");
+  }
+}
+
 TEST(RuleBook, names_the_rank_that_lacks_a_tensor) {
   SampleSet samples(2, llama());
   samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});

@@ -153,6 +153,21 @@ TEST_F(TorchSet, misses_the_other_ranks_of_a_file_of_modelopts) {
   EXPECT_EQ(open_shard_set(at("rank_3_state.pth")).sources.size(), 1U);
 }
 
+TEST_F(TorchSet, goes_by_the_directories_of_ranks_where_a_pointer_leads_nowhere) {
+  put("rank0/model.pt", 0);
+  put("rank1/model.pt", 1);
+  put_text("latest", "global_step10");
+  EXPECT_THAT(firsts(open_shard_set(root_.path())), ElementsAre(0, 1));
+}
+
+TEST_F(TorchSet, takes_a_class_of_the_users_only_by_name) {
+  TorchFile file;
+  auto const tensor = file.filled(4, 1);
+  file.write(at("model.pt"), dict_of({{"a.weight", tensor}, {"made_by", "cmine\nThing\n"}}));
+  EXPECT_THAT(refusal(), HasSubstr("mine.Thing"));
+  EXPECT_THAT(firsts(open_shard_set(root_.path(), {.extra_globals = {"mine.Thing"}})), ElementsAre(1));
+}
+
 TEST_F(TorchSet, prefers_safetensors_where_both_are) {
   put("pytorch_model.bin", 1);
   std::vector<float> const values{5};

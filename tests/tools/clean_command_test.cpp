@@ -2,11 +2,15 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+
+#include <crossrank/json.hpp>
+#include <crossrank/safetensors.hpp>
 
 #include "lib/node/names.hpp"
 #include "lib/platform/fd.hpp"
@@ -47,8 +51,23 @@ TEST(Clean, removes_what_dead_jobs_left_and_nothing_else) {
   EXPECT_FALSE(fs::exists(dead)) << end.out;
   EXPECT_TRUE(fs::exists(alive));
   EXPECT_TRUE(fs::exists(foreign));
-  EXPECT_THAT(end.out, HasSubstr("removed " + dead.string() + ", 23 bytes"));
+  EXPECT_THAT(end.out, HasSubstr("removed " + dead.string() + ", a state file, 23 bytes"));
   EXPECT_THAT(end.out, HasSubstr("kept " + alive.string()));
+}
+
+TEST(Clean, keeps_the_images_of_a_finished_checkpoint) {
+  TemporaryDirectory const folder;
+  auto const model = folder.path() / "model.safetensors";
+  crossrank::save_safetensors(model, {{"a", crossrank::Tensor::scalar(1.5F)}});
+  auto const images = folder.path() / "images";
+  auto const made = run_command({"convert", model.string(), images.string(), "--to", "images"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  auto const dead = state_file(images, 1);
+  auto const end = run_command({"clean", images.string()});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_FALSE(fs::exists(dead)) << end.out;
+  EXPECT_THAT(end.out, HasSubstr("a part of a finished checkpoint"));
+  EXPECT_EQ(run_command({"inspect", images.string()}).exit_code, 0);
 }
 
 TEST(Clean, only_says_what_it_would_do_when_asked) {
@@ -58,6 +77,25 @@ TEST(Clean, only_says_what_it_would_do_when_asked) {
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_TRUE(fs::exists(dead));
   EXPECT_THAT(end.out, HasSubstr("would remove " + dead.string()));
+}
+
+TEST(Clean, answers_with_one_object_for_machines) {
+  TemporaryDirectory const folder;
+  auto const dead = state_file(folder.path(), 1);
+  auto const alive = state_file(folder.path(), 2);
+  auto const lock = hold(alive);
+  auto const end = run_command({"clean", "--json", (folder.path() / "missing").string(), folder.path().string()});
+  EXPECT_EQ(end.exit_code, 1);
+  auto const answer = crossrank::Json::parse(end.out);
+  EXPECT_FALSE(answer.at("ok").get<bool>());
+  EXPECT_EQ(answer.at("exit_code"), 1);
+  ASSERT_EQ(answer.at("errors").size(), 1U);
+  std::set<std::string> removed;
+  std::set<std::string> kept;
+  for (auto const& found : answer.at("found"))
+    (found.at("removed").get<bool>() ? removed : kept).insert(found.at("path").get<std::string>());
+  EXPECT_TRUE(removed.contains(dead.string()));
+  EXPECT_TRUE(kept.contains(alive.string()));
 }
 
 TEST(Clean, names_a_directory_that_it_cannot_read_and_goes_on) {

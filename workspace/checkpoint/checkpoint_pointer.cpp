@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/shard_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -45,6 +46,10 @@ std::optional<std::filesystem::path> follow_pointer(DirectoryListing const& list
   if (name && numbered) name = directory_of(*name);
   if (name && std::binary_search(listing.directories.begin(), listing.directories.end(), *name))
     return listing.path / *name;
+  // Left there by another job: the ranks' own directories say enough.
+  if (std::any_of(listing.directories.begin(), listing.directories.end(),
+                  [](auto const& directory) { return parse_shard_name(directory).has_place(); }))
+    return std::nullopt;
   throw FormatError({.operation = "checkpoint open",
                      .message = std::string("the directory that \"") + pointer + "\" names is not there",
                      .expected = name.value_or("a name"),

@@ -52,15 +52,25 @@ class Decision {
   }
 
  private:
-  [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got) const {
+  [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got,
+                           std::string remedy = {}) const {
     auto const module = std::string(question_.module);
+    if (remedy.empty()) remedy = propose_rules(module, {"column", "row", "replicate"});
     throw FormatError({.operation = "merge rules",
                        .message = message,
                        .expected = expected,
                        .got = got,
                        .resource = module,
-                       .remedy = propose_rules(module, {"column", "row", "replicate"}),
+                       .remedy = std::move(remedy),
                        .section = "shape"});
+  }
+
+  /// Equal pieces of which more make up the whole: files are missing.
+  std::string if_ranks_are_missing(std::span<std::int64_t const> lengths, std::int64_t whole) const {
+    auto const piece = lengths.front();
+    if (piece < 1 || !all_equal(lengths) || whole % piece != 0 || whole / piece <= ranks_) return {};
+    return "each file has a piece of " + std::to_string(whole / piece) + ", and there are " + std::to_string(ranks_) +
+           ": copy the files of the missing ranks there";
   }
 
   /// The rule's parts with their sizes; an empty one where the config is silent.
@@ -88,7 +98,8 @@ class Decision {
     if (total(out) == whole) return column_of(full, out, whole);
     if (auto const shared = with_shared_heads(full)) return *shared;
     refuse("the outputs of the shards do not add up to the config's",
-           std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list(out));
+           std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list(out),
+           if_ranks_are_missing(out, whole));
   }
 
   LayerCut column_of(std::vector<std::int64_t> const& full, std::span<std::int64_t const> out,
@@ -193,7 +204,8 @@ class Decision {
       return {.cut = Cut::row, .why = "the shards add up to the config's " + std::to_string(*whole) + " inputs"};
     }
     refuse("the inputs of the shards do not add up to the config's",
-           std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list(in));
+           std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list(in),
+           if_ranks_are_missing(in, *whole));
   }
 
   LayerCut vocabulary() const {
@@ -210,7 +222,10 @@ class Decision {
     }
     if (!wide) refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list(in));
     auto const largest = *std::max_element(out.begin(), out.end());
-    if (total(out) < *tokens) refuse("there are fewer rows than tokens", std::to_string(*tokens), list(out));
+    if (total(out) < *tokens) {
+      refuse("there are fewer rows than tokens", std::to_string(*tokens), list(out),
+             if_ranks_are_missing(out, *tokens));
+    }
     LayerCut cut{.cut = Cut::column,
                  .why = "the shards add up to " + std::to_string(total(out)) + " rows for the config's " +
                         std::to_string(*tokens) + " tokens"};

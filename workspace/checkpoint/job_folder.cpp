@@ -40,7 +40,16 @@ bool make_folder(fs::path const& path) {
   auto const made =
       platform::retry_interrupted([&] { return platform::system().mkdirat(AT_FDCWD, path.c_str(), folder_mode); });
   if (made == 0) return true;
-  if (errno != EEXIST) platform::throw_io(std::string(operation) + ": mkdir", path.string(), errno);
+  auto const refused = errno;
+  struct stat status {};
+  if (refused == EEXIST && platform::system().fstatat(AT_FDCWD, path.c_str(), &status, 0) == 0 &&
+      !S_ISDIR(status.st_mode)) {
+    throw UsageError({.operation = operation,
+                      .message = "the output must be a directory, and this is a file",
+                      .resource = path.string(),
+                      .remedy = "give the name of a directory; it is made when it is not there"});
+  }
+  if (refused != EEXIST) platform::throw_io(std::string(operation) + ": mkdir", path.string(), refused);
   return false;
 }
 

@@ -11,6 +11,8 @@
 #include "workspace/checkpoint/dcp_source.hpp"
 #include "workspace/checkpoint/deepspeed_files.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/one_model.hpp"
+#include "workspace/checkpoint/refine_grid.hpp"
 #include "workspace/checkpoint/shard_grid.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/shard_opener.hpp"
@@ -93,6 +95,7 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
   set.ep = grid.ep;
   set.places = std::move(grid.places);
   refine_grid(set, announced);
+  require_one_model(set);
 }
 
 /// Orders the shards by stage, expert rank and tensor rank.

@@ -113,7 +113,8 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
                                      .pp = options.pp,
                                      .ep = options.ep,
                                      .pattern = options.pattern,
-                                     .crc = crc_policy(options.crc)});
+                                     .crc = crc_policy(options.crc),
+                                     .extra_globals = options.extra_globals});
   std::optional<std::filesystem::path> rule_file;
   if (!options.rules.empty()) rule_file = options.rules;
   if (set.sources.size() > 1 || rule_file) {
@@ -203,7 +204,8 @@ MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& 
                     .ep = inputs.value("ep", 0),
                     .pattern = inputs.value("pattern", std::string()),
                     .policy = static_cast<ScalePolicy>(std::clamp(inputs.value("policy", 0), 0, 2)),
-                    .crc = static_cast<ArchiveCrc>(std::clamp(inputs.value("crc", 0), 0, 2))});
+                    .crc = static_cast<ArchiveCrc>(std::clamp(inputs.value("crc", 0), 0, 2)),
+                    .extra_globals = inputs.value("extra_globals", std::vector<std::string>())});
   auto const wanted = saved.value("hash", std::string());
   if (codec::to_hex(plan.hash()) != wanted) {
     throw FormatError({.operation = operation,
@@ -267,7 +269,8 @@ Json MergePlan::to_json() const {
              {"ep", state.options.ep},
              {"pattern", state.options.pattern},
              {"policy", static_cast<int>(state.options.policy)},
-             {"crc", static_cast<int>(state.options.crc)}}}};
+             {"crc", static_cast<int>(state.options.crc)},
+             {"extra_globals", state.options.extra_globals}}}};
   out.update(substance(*state.model, state.rules));
   return out;
 }

@@ -74,8 +74,10 @@ MergeRule RuleBook::rule_for(std::string_view name, std::span<SourceTensor const
                        .message = "missing on " + std::to_string(missing.size()) + " of " +
                                   std::to_string(shards.size()) + " tensor-parallel ranks, first on rank " +
                                   std::to_string(missing.front()),
+                       .got = state_->file_of(asked.sources.front(), missing.front()) + " lacks it, " +
+                              state_->set.sources[asked.sources.front()]->name() + " has it",
                        .resource = std::string(name),
-                       .remedy = "check that all files are there and whole",
+                       .remedy = "check that all files are there, whole and of one model",
                        .culprits = missing,
                        .section = "coverage"});
   }

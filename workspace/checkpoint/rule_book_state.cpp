@@ -110,6 +110,14 @@ std::size_t RuleBook::State::source_of(SourceTensor const* tensor) const {
                     .resource = tensor->name});
 }
 
+std::string RuleBook::State::file_of(std::size_t beside, int tp) const {
+  auto place = set.places.at(beside);
+  place.tp = tp;
+  auto const found = std::find(set.places.begin(), set.places.end(), place);
+  return found == set.places.end() ? "that rank"
+                                   : set.sources[static_cast<std::size_t>(found - set.places.begin())]->name();
+}
+
 LayerRule const* RuleBook::State::find_rule(std::string_view name, TensorName const& parsed,
                                             LayerTensors const& layer) const {
   auto const* weight = layer[TensorRole::weight];

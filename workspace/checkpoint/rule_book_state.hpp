@@ -29,6 +29,8 @@ struct RuleBook::State {
   /// The first rule that matches; null for none.
   [[nodiscard]] LayerRule const* find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const;
+  /// The file of the tensor-parallel rank `tp` beside a source.
+  [[nodiscard]] std::string file_of(std::size_t beside, int tp) const;
   [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
   /// How the rule's layer lies in its weight; stacks of experts show it by where the hidden width stands.
   [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer) const;

@@ -1,63 +1,15 @@
 #include "workspace/checkpoint/rule_grid.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <optional>
 #include <set>
 #include <vector>
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/rule_pattern.hpp"
+#include "workspace/checkpoint/numbered_name.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
-
-/// A number inside a name: "model.layers." 7 ".mlp..."
-struct Numbered {
-  std::string_view before{};
-  std::int64_t number = 0;
-  std::string_view after{};
-};
-
-template <std::size_t N>
-std::optional<Numbered> find_number(std::string_view name, std::array<std::string_view, N> const& containers) {
-  auto const parts = split_name(name);
-  for (std::size_t i = 1; i < parts.size(); ++i) {
-    if (!is_number(parts[i]) || std::find(containers.begin(), containers.end(), parts[i - 1]) == containers.end())
-      continue;
-    auto const begin = static_cast<std::size_t>(parts[i].data() - name.data());
-    std::int64_t number = 0;
-    std::from_chars(parts[i].data(), parts[i].data() + parts[i].size(), number);
-    return Numbered{name.substr(0, begin), number, name.substr(begin + parts[i].size())};
-  }
-  return std::nullopt;
-}
-
-std::optional<Numbered> find_layer(std::string_view name) {
-  static constexpr std::array<std::string_view, 5> containers{"layers", "h", "blocks", "block", "layer"};
-  return find_number(name, containers);
-}
-
-/// "...experts.linear_fc1.weight7": the weights of experts that one module multiplies together.
-std::optional<Numbered> find_grouped_expert(std::string_view name) {
-  if (name.find("experts.linear_fc") == std::string_view::npos) return std::nullopt;
-  auto const last = name.substr(name.rfind('.') + 1);
-  auto const digits = last.find_first_of("0123456789");
-  if (digits == std::string_view::npos || !is_number(last.substr(digits))) return std::nullopt;
-  if (last.substr(0, digits) != "weight" && last.substr(0, digits) != "bias") return std::nullopt;
-  auto const number = last.substr(digits);
-  std::int64_t value = 0;
-  std::from_chars(number.data(), number.data() + number.size(), value);
-  return Numbered{name.substr(0, name.size() - number.size()), value, name.substr(name.size())};
-}
-
-std::optional<Numbered> find_expert(std::string_view name) {
-  static constexpr std::array<std::string_view, 2> containers{"experts", "local_experts"};
-  auto const found = find_number(name, containers);
-  return found ? found : find_grouped_expert(name);
-}
 
 /// Numbers that each member (stage, expert rank) has.
 using Members = std::map<int, std::set<std::int64_t>>;
@@ -90,7 +42,7 @@ bool all_count_from_zero(Members const& members) {
                      .section = "name"});
 }
 
-std::string replaced(Numbered const& place, std::int64_t offset) {
+std::string replaced(NumberedName const& place, std::int64_t offset) {
   return std::string(place.before) + std::to_string(place.number + offset) + std::string(place.after);
 }
 

@@ -81,7 +81,8 @@ void arrange_image(OutputFile& file, Json const& config, ImagePlace const& place
     described.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
   codec::ImageOptions const options{
-      .identity = {.rank = place.rank, .world_size = place.world_size, .job = "checkpoint", .sequence = 1}};
+      .identity = {
+          .rank = place.rank, .world_size = place.world_size, .job = std::string(codec::result_job), .sequence = 1}};
   auto const image = std::make_shared<codec::ImageLayout const>(config, described, options);
   std::vector<OutputTensor> ordered;
   for (auto const& piece : image->pieces())

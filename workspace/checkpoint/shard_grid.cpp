@@ -140,49 +140,4 @@ ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid anno
   return grid;
 }
 
-namespace {
-
-using Names = std::set<std::string_view>;
-
-Names names_of(ShardSource const& source) {
-  Names names;
-  for (auto const& tensor : source.tensors()) names.insert(tensor.name);
-  return names;
-}
-
-bool is_expert(std::string_view name) {
-  return name.find("experts.") != std::string_view::npos || name.find("expert") != std::string_view::npos;
-}
-
-bool differ_in_experts_only(Names const& a, Names const& b) {
-  std::vector<std::string_view> difference;
-  std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(difference));
-  return std::all_of(difference.begin(), difference.end(), is_expert);
-}
-
-}  // namespace
-
-void refine_grid(ShardSet& set, AnnouncedGrid announced) {
-  auto const count = set.sources.size();
-  if (set.pp > 1 || set.ep > 1 || announced.pp > 0 || announced.ep > 0 || announced.tp > 0 || count < 2) return;
-  std::vector<Names> names(count);
-  for (std::size_t i = 0; i < count; ++i) names[static_cast<std::size_t>(set.places[i].tp)] = names_of(*set.sources[i]);
-  std::size_t block = 1;
-  while (block < count && names[block] == names[0]) ++block;
-  if (block == count || count % block != 0) return;
-  for (std::size_t i = 0; i < count; ++i) {
-    bool const begins = i % block == 0;
-    if (i > 0 && (names[i] == names[i - 1]) == begins) return;  // no blocks: some other finding, told later
-  }
-  auto const blocks = static_cast<int>(count / block);
-  bool const experts = differ_in_experts_only(names[0], names[block]);
-  set.tp = static_cast<int>(block);
-  (experts ? set.ep : set.pp) = blocks;
-  for (auto& place : set.places) {
-    int const rank = place.tp;
-    place.tp = rank % set.tp;
-    (experts ? place.ep : place.pp) = rank / set.tp;
-  }
-}
-
 }  // namespace crossrank::checkpoint

@@ -36,8 +36,4 @@ struct AnnouncedGrid {
 [[nodiscard]] ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid announced,
                                      std::string const& where);
 
-/// Splits the ranks of a grid that is known as tensor-parallel only into stages or expert groups, where the names of
-/// the tensors tell: ranks in blocks with different names.
-void refine_grid(ShardSet& set, AnnouncedGrid announced);
-
 }  // namespace crossrank::checkpoint

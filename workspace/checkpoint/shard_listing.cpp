@@ -22,18 +22,32 @@ namespace fs = std::filesystem;
 constexpr char const* operation = "checkpoint open";
 constexpr std::uint64_t most_json_bytes = std::uint64_t{64} << 20;
 
-/// The name next to a path that leads nowhere.
-std::string did_you_mean(fs::path const& path) {
-  auto clean = path;
-  if (!clean.has_filename() && clean.has_relative_path()) clean = clean.parent_path();
-  auto const parent = clean.has_parent_path() ? clean.parent_path() : fs::path(".");
+std::optional<fs::path> nearest_child(fs::path const& parent, std::string const& wanted) {
   std::error_code error;
   std::vector<std::string> names;
   for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error))
     names.push_back(at->path().filename().string());
-  if (!fs::exists(parent, error)) return "there is no directory " + parent.string() + " either";
-  auto const near = nearest_name(clean.filename().string(), names);
-  return near ? "did you mean " + (parent / *near).string() + "?" : "check the path";
+  auto const near = nearest_name(wanted, names);
+  return near ? std::optional(parent / *near) : std::nullopt;
+}
+
+/// A path that is there, next to one that leads nowhere.
+std::string did_you_mean(fs::path const& path) {
+  std::error_code error;
+  fs::path found;
+  bool corrected = false;
+  for (auto const& part : fs::absolute(path, error).lexically_normal()) {
+    auto const next = found / part;
+    if (found.empty() || part.empty() || fs::exists(next, error)) {
+      found = part.empty() ? found : next;
+      continue;
+    }
+    auto const near = nearest_child(found, part.string());
+    if (!near) return corrected ? "did you mean " + found.string() + "?" : "there is no " + next.string();
+    found = *near;
+    corrected = true;
+  }
+  return corrected ? "did you mean " + found.string() + "?" : "check the path";
 }
 
 [[noreturn]] void refuse(std::string message, DirectoryListing const& listing, std::string got, std::string remedy) {
@@ -190,6 +204,7 @@ std::optional<Value> read_object(fs::path const& path) {
                        .message = std::move(message),
                        .resource = path.string(),
                        .system = std::move(system),
+                       .remedy = "correct the file, copy it anew, or move it away",
                        .section = "json"});
   };
   if (file->size() > most_json_bytes) bad("this file is too large for a configuration", {});

@@ -136,18 +136,24 @@ std::optional<ShardNumbers> match_shard_pattern(std::string_view pattern, std::s
 namespace {
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
+  // Two neighbours in the other order are one slip.
+  auto const swapped = [&](std::size_t i, std::size_t j) {
+    return i > 0 && j > 0 && lower(a[i]) == lower(b[j - 1]) && lower(a[i - 1]) == lower(b[j]);
+  };
+  std::vector<std::size_t> before;
+  std::vector<std::size_t> above(b.size() + 1);
+  std::iota(above.begin(), above.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
-    auto diagonal = row[0];
-    row[0] = i + 1;
+    std::vector<std::size_t> row{i + 1};
     for (std::size_t j = 0; j < b.size(); ++j) {
-      auto const replaced = diagonal + (lower(a[i]) == lower(b[j]) ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+      auto const replaced = above[j] + (lower(a[i]) == lower(b[j]) ? 0 : 1);
+      row.push_back(std::min({replaced, row[j] + 1, above[j + 1] + 1}));
+      if (swapped(i, j)) row.back() = std::min(row.back(), before[j - 1] + 1);
     }
+    before = std::move(above);
+    above = std::move(row);
   }
-  return row.back();
+  return above.back();
 }
 
 }  // namespace

@@ -140,8 +140,12 @@ class Verification {
     report_.files = inventory_.files.size();
     report_.defects = inventory_.defects;
     try {
-      set_ =
-          open_shard_set(path_, {.tp = plan_.tp, .pp = plan_.pp, .ep = plan_.ep, .pattern = plan_.pattern, .crc = crc});
+      set_ = open_shard_set(path_, {.tp = plan_.tp,
+                                    .pp = plan_.pp,
+                                    .ep = plan_.ep,
+                                    .pattern = plan_.pattern,
+                                    .crc = crc,
+                                    .extra_globals = plan_.extra_globals});
     } catch (FormatError const& error) {
       add_unless_known(error);
     } catch (UsageError const& error) {

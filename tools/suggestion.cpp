@@ -1,0 +1,50 @@
+#include "tools/suggestion.hpp"
+
+#include <algorithm>
+
+#include <CLI/CLI.hpp>
+
+#include "workspace/checkpoint/shard_names.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+std::vector<std::string> commands_of(CLI::App& app) {
+  std::vector<std::string> names;
+  for (auto const* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> options_of(CLI::App& command) {
+  std::vector<std::string> names;
+  for (auto const* option : command.get_options()) {
+    for (auto const& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::string near(std::string const& wanted, std::vector<std::string> const& names) {
+  if (std::find(names.begin(), names.end(), wanted) != names.end()) return {};
+  auto const found = checkpoint::nearest_name(wanted, names);
+  return found ? "did you mean " + *found + "?" : std::string();
+}
+
+}  // namespace
+
+std::string suggestion(CLI::App& app, std::vector<std::string> const& arguments) {
+  auto const word = std::find_if(arguments.begin(), arguments.end(), [](auto const& text) { return text[0] != '-'; });
+  if (word == arguments.end()) return {};
+  auto const commands = app.get_subcommands({});
+  auto const command =
+      std::find_if(commands.begin(), commands.end(), [&](auto const* known) { return known->get_name() == *word; });
+  if (command == commands.end()) return near(*word, commands_of(app));
+  auto const options = options_of(**command);
+  for (auto const& argument : arguments) {
+    if (!argument.starts_with("--")) continue;
+    auto text = near(argument.substr(0, argument.find('=')), options);
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
+}  // namespace crossrank::tools

@@ -1,0 +1,15 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace crossrank::tools {
+
+/// For arguments that no command took: the name that the first unknown word or option is nearest to, as "did you mean
+/// --tp?"; empty when there is none.
+[[nodiscard]] std::string suggestion(CLI::App& app, std::vector<std::string> const& arguments);
+
+}  // namespace crossrank::tools
