@@ -153,6 +153,23 @@ TEST_F(TorchSet, misses_the_other_ranks_of_a_file_of_modelopts) {
   EXPECT_EQ(open_shard_set(at("rank_3_state.pth")).sources.size(), 1U);
 }
 
+TEST_F(TorchSet, joins_the_parts_of_each_rank) {
+  for (int rank = 0; rank < 2; ++rank) {
+    auto const start = "model-rank-" + std::to_string(rank) + "-part-";
+    put(start + "0.pt", static_cast<float>(rank), "a");
+    put(start + "1.pt", static_cast<float>(rank), "b");
+    put(start + "2.pt", static_cast<float>(rank), "c");
+  }
+
+  auto const set = open_shard_set(root_.path());
+
+  EXPECT_EQ(set.tp, 2);
+  EXPECT_THAT(firsts(set), ElementsAre(0, 1));
+  EXPECT_EQ(set.sources[1]->tensors().size(), 3U);
+  fs::remove(at("model-rank-1-part-1.pt"));
+  EXPECT_THAT(refusal(), HasSubstr("part 1 is missing"));
+}
+
 TEST_F(TorchSet, goes_by_the_directories_of_ranks_where_a_pointer_leads_nowhere) {
   put("rank0/model.pt", 0);
   put("rank1/model.pt", 1);

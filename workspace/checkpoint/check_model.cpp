@@ -50,8 +50,9 @@ std::optional<std::int64_t> announced(std::string_view prefix, ModelSizes const&
   bool const nested = prefix.find("experts.") != std::string_view::npos;
   if (nested && prefix.ends_with("experts.") && prefix.find("shared") == std::string_view::npos)
     return sizes[SizeName::experts];
-  for (std::string_view const layers : {"model.layers.", "transformer.h.", "gpt_neox.layers.", "transformer.layers.",
-                                        "model.decoder.layers.", "decoder.layers.", "language_model.model.layers."}) {
+  for (std::string_view const layers :
+       {"model.layers.", "transformer.h.", "gpt_neox.layers.", "transformer.layers.", "model.decoder.layers.",
+        "decoder.layers.", "language_model.model.layers.", "model.language_model.layers."}) {
     if (prefix == layers) return sizes[SizeName::layers];
   }
   return std::nullopt;

@@ -40,17 +40,18 @@ bool make_folder(fs::path const& path) {
   auto const made =
       platform::retry_interrupted([&] { return platform::system().mkdirat(AT_FDCWD, path.c_str(), folder_mode); });
   if (made == 0) return true;
-  auto const refused = errno;
-  struct stat status {};
-  if (refused == EEXIST && platform::system().fstatat(AT_FDCWD, path.c_str(), &status, 0) == 0 &&
-      !S_ISDIR(status.st_mode)) {
-    throw UsageError({.operation = operation,
-                      .message = "the output must be a directory, and this is a file",
-                      .resource = path.string(),
-                      .remedy = "give the name of a directory; it is made when it is not there"});
-  }
-  if (refused != EEXIST) platform::throw_io(std::string(operation) + ": mkdir", path.string(), refused);
+  if (errno != EEXIST) platform::throw_io(std::string(operation) + ": mkdir", path.string(), errno);
   return false;
+}
+
+/// The output, or the nearest folder above it that is there, is one.
+void require_folder(fs::path const& path) {
+  std::error_code error;
+  if (!fs::exists(path, error) || fs::is_directory(path, error)) return;
+  throw UsageError({.operation = operation,
+                    .message = "the output must be a directory, and this is a file",
+                    .resource = path.string(),
+                    .remedy = "give the name of a directory; it is made when it is not there"});
 }
 
 bool make_folders(fs::path const& path) {
@@ -199,6 +200,7 @@ JobFolder::JobFolder(JobRequest request, platform::Directory out, platform::Dire
     : request_(std::move(request)), out_(std::move(out)), work_(std::move(work)) {}
 
 JobFolder JobFolder::make(JobRequest const& request) {
+  require_folder(request.out);
   bool const made_out = make_folders(request.out);
   auto out = platform::Directory::open(request.out, operation);
   auto const folder = std::string(folder_prefix) + request.id;
@@ -241,6 +243,7 @@ void JobFolder::check(JobRequest const& request) {
   bool const there = fs::exists(folder, error);
   // What does not exist will be made where its nearest parent is.
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
+  require_folder(folder);
   auto const out = platform::Directory::open(folder, operation);
   if (there) require_free(out, request);
   require_room(out, 0, request.bytes);

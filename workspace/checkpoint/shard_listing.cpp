@@ -64,14 +64,18 @@ PlaceKey key_of(ShardNumbers const& numbers) {
   return {numbers.rank.value_or(-1), numbers.tp.value_or(-1), numbers.pp.value_or(-1), numbers.ep.value_or(-1)};
 }
 
-/// "x-of-y" names: all of 1 to y are there.
+/// "x-of-y" names: all of 1 to y are there; names that say x only count from 0 or 1.
 void require_all_parts(std::vector<std::pair<int, std::string>> const& parts, int count,
                        DirectoryListing const& listing) {
   std::set<int> present;
   for (auto const& [part, name] : parts) present.insert(part);
-  for (int part = 1; part <= count; ++part) {
+  // Without a count the last one there is the last one that can be known.
+  bool const counted = count > 0;
+  int const first = counted ? 1 : std::min(1, *present.begin());
+  int const last = counted ? count : *present.rbegin();
+  for (int part = first; part <= last; ++part) {
     if (!present.contains(part)) {
-      refuse("part " + std::to_string(part) + " of " + std::to_string(count) + " is missing", listing,
+      refuse("part " + std::to_string(part) + (counted ? " of " + std::to_string(count) : "") + " is missing", listing,
              std::to_string(parts.size()) + " parts, such as " + parts.front().second,
              "copy the missing file there; a checkpoint is never merged with a part left out");
     }

@@ -89,6 +89,8 @@ ShardNumbers parse_shard_name(std::string_view name) {
       assign(out, axis, word.numbers[0]);
     } else if (word.text == "consolidated" && i == 0) {
       assign(out, "tp", word.numbers[0]);  // "consolidated.00.pth"
+    } else if (word.text == "part" && !out.part) {
+      out.part = word.numbers[0];  // "model-rank-0-part-1", which does not say of how many
     } else if (word.text == "of" && before != nullptr && !before->numbers.empty()) {
       out.part = before->numbers.back();
       out.parts = word.numbers[0];

@@ -1,0 +1,50 @@
+#pragma once
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/concat.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/checkpoint/checkpoint_files.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/tools/command_run.hpp"
+
+namespace crossrank::test {
+
+/// Two shards of a small model, and the model.
+class CheckpointCommand : public testing::Test {
+ protected:
+  CheckpointCommand() {
+    auto const whole = sample_weights(3, 8, 12, 17);
+    std::filesystem::create_directories(shards());
+    std::filesystem::create_directories(folder_.path() / "whole");
+    save_safetensors(folder_.path() / "whole" / "model.safetensors", whole);
+    for (int rank = 0; rank < 2; ++rank) {
+      StateDict mine;
+      for (auto const& [name, tensor] : whole) {
+        bool const cut = tensor.shape().size() == 2;
+        mine.insert_or_assign(name, cut ? slice(tensor, Dim{1}, 6 * rank, 6) : tensor);
+      }
+      save_safetensors(shards() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+    }
+    std::ofstream(shards() / "config.json")
+        << R"({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 3, "hidden_size": 8, "intermediate_size": 12})";
+  }
+
+  [[nodiscard]] std::filesystem::path shards() const { return folder_.path() / "shards"; }
+  [[nodiscard]] std::filesystem::path out() const { return folder_.path() / "out"; }
+  [[nodiscard]] ModelBytes whole() const { return read_model(folder_.path() / "whole"); }
+  [[nodiscard]] CommandEnd consolidate(std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments{"consolidate", shards().string(), out().string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_command(arguments);
+  }
+
+  TemporaryDirectory folder_;
+};
+
+}  // namespace crossrank::test

@@ -1,0 +1,162 @@
+// What the commands for checkpoints say to people and programs, and how they end.
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/json.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/tools/checkpoint_command.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using test::CheckpointCommand;
+using test::CommandRun;
+using test::run_command;
+using testing::HasSubstr;
+
+class CheckpointWords : public CheckpointCommand {};
+
+TEST_F(CheckpointWords, counts_the_files_that_are_missing_at_the_end) {
+  auto const four = folder_.path() / "four";
+  ASSERT_EQ(run_command({"split", shards().string(), four.string(), "--tp", "4"}).exit_code, 0);
+  fs::remove(four / "rank3.safetensors");
+
+  auto const end = run_command({"consolidate", four.string(), out().string()});
+
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.err, HasSubstr("each file has a piece of 4, and there are 3"));
+}
+
+TEST_F(CheckpointWords, names_both_files_of_two_models) {
+  for (int rank = 0; rank < 2; ++rank) {
+    fs::remove(shards() / ("rank" + std::to_string(rank) + ".safetensors"));
+    StateDict mine;
+    mine.insert_or_assign(rank == 0 ? "model.embed_tokens.weight" : "transformer.wte.weight", Tensor::scalar(1.5F));
+    save_safetensors(shards() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+  }
+
+  auto const end = consolidate();
+
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.err, HasSubstr("different models"));
+  EXPECT_THAT(end.err, HasSubstr("rank0.safetensors"));
+  EXPECT_THAT(end.err, HasSubstr("rank1.safetensors"));
+}
+
+TEST_F(CheckpointWords, corrects_options_commands_and_any_part_of_a_path) {
+  EXPECT_THAT(consolidate({"--max-shrad-size", "4"}).err, HasSubstr("did you mean --max-shard-size?"));
+  EXPECT_THAT(run_command({"consolidat", "a", "b"}).err, HasSubstr("did you mean consolidate?"));
+  auto const name = folder_.path().filename().string();
+  auto const wrong = folder_.path().parent_path() / (name.substr(0, name.size() - 1) + "~" + name.back()) / "shadrs";
+  auto const end = run_command({"consolidate", wrong.string(), out().string()});
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.err, HasSubstr("did you mean " + shards().string() + "?"));
+}
+
+TEST_F(CheckpointWords, wants_a_directory_for_its_result) {
+  auto const file = shards() / "rank0.safetensors";
+  for (std::string const more : {"--dry-run", "--force"}) {
+    auto const end = run_command({"consolidate", shards().string(), file.string(), more});
+    EXPECT_EQ(end.exit_code, 2) << more;
+    EXPECT_THAT(end.err, HasSubstr("must be a directory")) << more;
+  }
+}
+
+TEST_F(CheckpointWords, answers_for_machines_whatever_it_is_asked) {
+  auto const in = shards().string();
+  auto const nowhere = (folder_.path() / "nowhere" / "at all").string();
+  auto const to = [&](char const* name) { return (folder_.path() / name).string(); };
+  std::vector<std::pair<std::vector<std::string>, int>> const runs{
+      {{"consolidate", in, to("a")}, 0},
+      {{"consolidate", in, to("a")}, 2},
+      {{"consolidate", in, to("b"), "--dry-run"}, 0},
+      {{"consolidate", in, to("b"), "--explain", "model.norm.weight"}, 0},
+      {{"consolidate", nowhere, to("b")}, 3},
+      {{"split", in, to("c"), "--tp", "4"}, 0},
+      {{"split", in, to("d"), "--tp", "5"}, 2},
+      {{"convert", in, to("e"), "--to", "torch"}, 0},
+      {{"verify", in}, 0},
+      {{"verify", nowhere}, 3},
+      {{"inspect", in}, 0},
+      {{"inspect", nowhere}, 3},
+      {{"clean", to("a")}, 0},
+      {{"clean", nowhere}, 1}};
+  for (auto const& [arguments, exit_code] : runs) {
+    auto full = arguments;
+    full.emplace_back("--json");
+    auto const end = run_command(full);
+    EXPECT_EQ(end.exit_code, exit_code) << arguments[0] << " " << arguments.back() << end.err;
+    auto const answer = Json::parse(end.out, nullptr, false);
+    ASSERT_TRUE(answer.is_object()) << arguments[0] << ": " << end.out;
+    EXPECT_EQ(answer.at("command"), arguments[0]);
+    EXPECT_EQ(answer.at("ok"), exit_code == 0);
+    EXPECT_EQ(answer.at("exit_code"), exit_code);
+    EXPECT_EQ(answer.contains("error"), exit_code > 1) << end.out;
+  }
+}
+
+TEST_F(CheckpointWords, tells_what_it_would_do_with_packed_numbers) {
+  std::string const layer = "model.layers.0.mlp.down_proj";
+  for (int rank = 0; rank < 2; ++rank) {
+    fs::remove(shards() / ("rank" + std::to_string(rank) + ".safetensors"));
+    // NVFP4: 8 outputs, 32 inputs on each rank.
+    StateDict mine{{layer + ".weight", Tensor::zeros({8, 16}, Dtype::u8)},
+                   {layer + ".weight_scale", Tensor::zeros({8, 2}, Dtype::f8_e4m3)},
+                   {layer + ".weight_scale_2", Tensor::scalar(0.5F)},
+                   {layer + ".input_scale", Tensor::scalar(1.0F + static_cast<float>(rank))}};
+    mine.at(layer + ".weight").mutable_bytes()[0] = static_cast<std::byte>(rank + 1);
+    save_safetensors(shards() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+  }
+  std::ofstream(shards() / "config.json") << R"({"hidden_size": 8, "intermediate_size": 64, "num_hidden_layers": 1})";
+
+  auto const dry = consolidate({"--dry-run", "--json"});
+  auto const weight = consolidate({"--explain", layer + ".weight"});
+  auto const scale = consolidate({"--explain", layer + ".weight_scale"});
+  auto const input = consolidate({"--explain", layer + ".input_scale"});
+
+  ASSERT_EQ(dry.exit_code, 0) << dry.err << dry.out;
+  auto const answer = Json::parse(dry.out);
+  EXPECT_EQ(answer.at("plan").at("tensors"), 4);
+  // 8 x 32 packed bytes, 8 x 4 scales, two floats.
+  EXPECT_EQ(answer.at("plan").at("bytes"), 256 + 32 + 8);
+  EXPECT_THAT(weight.out, HasSubstr("U8 [8, 32], 256 bytes"));
+  EXPECT_THAT(weight.out, HasSubstr("NVFP4"));
+  EXPECT_THAT(weight.out, HasSubstr("8 x 16 bytes"));
+  EXPECT_THAT(scale.out, HasSubstr("F8_E4M3 [8, 4]"));
+  EXPECT_THAT(input.out, HasSubstr("the largest covers all ranks"));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointWords, ends_as_asked_and_leaves_nothing_whoever_is_asked) {
+  auto const large = folder_.path() / "large";
+  fs::create_directories(large);
+  for (int rank = 0; rank < 2; ++rank)
+    save_safetensors(large / ("rank" + std::to_string(rank) + ".safetensors"),
+                     test::sample_weights(12, 1024, 512, 5 + static_cast<unsigned>(rank)));
+  for (int const number : {SIGINT, SIGTERM}) {
+    for (std::string const processes : {"1", "4"}) {
+      auto const target = folder_.path() / "stopped";
+      CommandRun run({"consolidate", large.string(), target.string(), "-n", processes, "--progress", "bar",
+                      "--max-shard-size", "2MB"});
+      ASSERT_TRUE(run.wait_for(" of ")) << number << ", " << processes;
+      run.signal(number);
+      auto const end = run.finish();
+      // What was done before the signal came is whole; else there is nothing.
+      EXPECT_THAT(end.exit_code, testing::AnyOf(0, 128 + number)) << end.err;
+      EXPECT_EQ(fs::exists(target), end.exit_code == 0) << number << ", " << processes << ": " << end.err;
+      fs::remove_all(target);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crossrank
