@@ -61,6 +61,11 @@ TEST(RefineGrid, takes_stages_that_count_from_zero_where_the_config_has_as_many_
   EXPECT_EQ(silent.refined().pp, 4);
 }
 
+TEST(RefineGrid, takes_the_ends_for_stages_where_they_have_no_layers) {
+  Ranks ranks({{embedding}, {layer(0)}, {layer(1)}, {head}}, {{"num_hidden_layers", 2}});
+  EXPECT_EQ(ranks.refined().pp, 4);
+}
+
 TEST(RefineGrid, takes_two_models_with_the_same_layers_for_no_stages) {
   Ranks ranks({{embedding, layer(0), head}, {embedding, layer(0), layer(0) + ".bias", head}});
   EXPECT_EQ(ranks.refined().pp, 1);

@@ -40,13 +40,16 @@ std::string finding_of(Error const& error) {
 
 class Builder {
  public:
-  Builder(Inventory& out, codec::CrcPolicy crc) : out_(out), crc_(crc), pool_(std::make_shared<FilePool>()) {}
+  Builder(Inventory& out, TorchSourceOptions torch)
+      : out_(out), torch_(std::move(torch)), pool_(std::make_shared<FilePool>()) {
+    torch_.pool = pool_;
+  }
 
   void add_file(fs::path const& path) {
     Inventory::File file{.path = path};
     try {
       if (is_torch_archive(path)) {
-        file.source = open_torch_archive(path, {.crc = crc_, .pool = pool_});
+        file.source = open_torch_archive(path, torch_);
       } else {
         file.source = std::make_shared<SafetensorsSource>(path.string(), std::vector{path}, pool_);
       }
@@ -133,16 +136,16 @@ class Builder {
   }
 
   Inventory& out_;
-  codec::CrcPolicy crc_;
+  TorchSourceOptions torch_;
   std::shared_ptr<FilePool> pool_;
   std::string index_{};
 };
 
 }  // namespace
 
-Inventory take_inventory(fs::path const& path, codec::CrcPolicy crc) {
+Inventory take_inventory(fs::path const& path, TorchSourceOptions const& torch) {
   Inventory out;
-  Builder builder(out, crc);
+  Builder builder(out, torch);
   std::error_code error;
   if (fs::is_regular_file(path, error)) {
     builder.add_file(path);

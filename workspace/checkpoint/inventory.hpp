@@ -6,8 +6,8 @@
 
 #include <crossrank/checkpoint.hpp>
 
-#include "lib/codec/torch_archive.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
+#include "workspace/checkpoint/torch_source.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -21,8 +21,7 @@ struct Inventory {
   std::vector<Defect> defects{};  ///< files that do not open; contradictions between indexes and files
 };
 
-/// Local; reads headers and indexes only; `crc` is that of torch archives. `IoError` for a path that leads nowhere.
-[[nodiscard]] Inventory take_inventory(std::filesystem::path const& path,
-                                       codec::CrcPolicy crc = codec::CrcPolicy::require);
+/// Local; reads headers and indexes only; `torch` is for torch archives. `IoError` for a path that leads nowhere.
+[[nodiscard]] Inventory take_inventory(std::filesystem::path const& path, TorchSourceOptions const& torch = {});
 
 }  // namespace crossrank::checkpoint

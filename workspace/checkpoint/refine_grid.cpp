@@ -72,8 +72,11 @@ bool are_stages(std::vector<Stage> const& stages, std::optional<std::int64_t> la
   }
   auto const longest = std::max_element(stacks.begin(), stacks.end(),
                                         [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
-  // Stages of one model have one stack in common; models that share none are two models.
-  if (longest == stacks.end() || longest->second.size() != stages.size()) return false;
+  // Stages of one model have one stack in common, but for those at the ends that have no layers; models that share none
+  // are two models.
+  auto const layered =
+      std::count_if(stages.begin(), stages.end(), [](auto const& stage) { return !stage.stacks.empty(); });
+  if (longest == stacks.end() || longest->second.size() != static_cast<std::size_t>(layered)) return false;
   Numbers all;
   std::size_t count = 0;
   for (auto const& numbers : longest->second) {

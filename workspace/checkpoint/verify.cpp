@@ -136,7 +136,7 @@ class Verification {
   /// What headers and indexes tell; the same on every rank.
   void read_headers() {
     auto const crc = crc_policy(plan_.crc);
-    inventory_ = take_inventory(path_, crc);
+    inventory_ = take_inventory(path_, {.crc = crc, .extra_globals = plan_.extra_globals});
     report_.files = inventory_.files.size();
     report_.defects = inventory_.defects;
     try {
