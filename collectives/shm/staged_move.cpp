@@ -64,16 +64,16 @@ void StagedMove::take(std::size_t number, PeerAreas const& peers, node::StepCopi
 
 // ---------------------------------------------------------------- all_to_allv
 
-StagedExchange::StagedExchange(node::NodeDomain& domain, std::string group, int rank, Plan plan)
+StagedExchange::StagedExchange(node::NodeDomain& domain, std::string const& group, int rank, Plan plan)
     : domain_(domain),
-      group_(std::move(group)),
+      group_(group),
       rank_(static_cast<std::size_t>(rank)),
       ranks_(plan.send.size()),
       plan_(std::move(plan)),
       piece_(piece_of(ranks_, step_bytes)),
       header_bytes_(whole_lines(2 * ranks_ * sizeof(std::uint64_t))),
-      sends_(ranks_ * ranks_) {
-  std::copy(plan_.send.begin(), plan_.send.end(), sends_.begin() + static_cast<std::ptrdiff_t>(rank_ * ranks_));
+      table_(2 * ranks_ * ranks_) {
+  std::copy(plan_.send.begin(), plan_.send.end(), table_.begin() + static_cast<std::ptrdiff_t>(rank_ * ranks_));
 }
 
 /// The parts stand close together, so that a short exchange touches few lines.
@@ -88,7 +88,7 @@ std::size_t StagedExchange::place(std::size_t from, std::size_t to, std::size_t 
 /// Every rank reads what all send and expect: so all find the same disagreement, and the same length.
 void StagedExchange::read_headers(PeerAreas const& peers) {
   auto const row_bytes = ranks_ * sizeof(std::uint64_t);
-  std::vector<std::uint64_t> expects(ranks_ * ranks_);
+  auto* const expects = &table_[ranks_ * ranks_];
   for (std::size_t member = 0; member < ranks_; ++member) {
     auto* const its = &expects[member * ranks_];
     if (member == rank_) {

@@ -55,7 +55,8 @@ class StagedExchange final : public Staged {
     spi::Sink out{};
   };
 
-  StagedExchange(node::NodeDomain& domain, std::string group, int rank, Plan plan);
+  /// `group` is named in errors, and outlives this.
+  StagedExchange(node::NodeDomain& domain, std::string const& group, int rank, Plan plan);
   [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
@@ -64,20 +65,20 @@ class StagedExchange final : public Staged {
   void take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const;
   /// Where in its area rank `from` puts what is for rank `to`.
   [[nodiscard]] std::size_t place(std::size_t from, std::size_t to, std::size_t number) const noexcept;
-  [[nodiscard]] std::uint64_t& sends(std::size_t from, std::size_t to) noexcept { return sends_[from * ranks_ + to]; }
+  [[nodiscard]] std::uint64_t& sends(std::size_t from, std::size_t to) noexcept { return table_[from * ranks_ + to]; }
   [[nodiscard]] std::uint64_t sends(std::size_t from, std::size_t to) const noexcept {
-    return sends_[from * ranks_ + to];
+    return table_[from * ranks_ + to];
   }
   [[noreturn]] void disagree(std::size_t from, std::size_t to, std::uint64_t sent, std::uint64_t expected) const;
 
   node::NodeDomain& domain_;
-  std::string group_;
+  std::string const& group_;
   std::size_t rank_;
   std::size_t ranks_;
   Plan plan_;
   std::size_t piece_;                 ///< of a stream in one step: what others send is not known at first
   std::size_t header_bytes_;          ///< of the first area: what the rank sends and expects
-  std::vector<std::uint64_t> sends_;  ///< bytes from each rank to each
+  std::vector<std::uint64_t> table_;  ///< bytes from each rank to each, then what each expects of each
   std::size_t longest_ = 0;
 };
 

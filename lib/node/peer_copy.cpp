@@ -7,6 +7,9 @@
 namespace crossrank::node {
 namespace {
 
+/// Shorter copies are over before another could gain anything from them.
+constexpr std::size_t worth_sharing = std::size_t{8} << 10;
+
 void progress(NodeDomain& domain, std::size_t bytes) {
   domain.own_record().progress.fetch_add(1, std::memory_order_relaxed);
   count(counters().bytes_copied, bytes);
@@ -50,6 +53,10 @@ void StepCopies::add_for_peers(std::byte* to, std::byte const* from, std::size_t
 
 void StepCopies::add_out(std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {
   if (bytes == 0) return;
+  if (bytes < worth_sharing) {
+    platform::copy_bytes(to, from, bytes, {.stores = platform::Stores::normal});
+    return progress(domain_, bytes);
+  }
   auto const stores = goes_out_past_caches(bytes, whole) ? platform::Stores::streaming : platform::Stores::normal;
   parts_.push_back({.to = to, .from = from, .bytes = bytes, .stores = stores});
 }
