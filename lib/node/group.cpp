@@ -108,24 +108,24 @@ std::function<bool()> Group::everyone_left() const {
 // ---------------------------------------------------------------- arriving
 
 bool Group::posted(int member, std::uint64_t round) const noexcept {
-  auto const& lines = blocks_[member].arrivals;
-  if (steps::published(lines[round & 1].round) >= round) return true;
-  auto const& before = lines[(round - 1) & 1];
-  return steps::published(before.round) + 1 == round && steps::published(before.also) != 0;
+  auto const& block = blocks_[member];
+  if (ArrivalWord{steps::published(line_of(block, round).round)}.reached(round)) return true;
+  auto const& before = line_of(block, round - 1);
+  return steps::published(before.round) + 1 == round && before.also.load(std::memory_order_relaxed) != 0;
 }
 
 /// Starts the transfers of the lines that this arrival will need, so that they run beside each other.
 void Group::prefetch(std::uint64_t round) const noexcept {
   constexpr int few = 8;
   for (int member = 0; member < std::min(size_, few); ++member) {
-    if (member != rank_) __builtin_prefetch(&blocks_[member].arrivals[round & 1]);
+    if (member != rank_) __builtin_prefetch(&line_of(blocks_[member], round));
   }
-  __builtin_prefetch(&header_->decision, 1);
 }
 
-void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t flags) noexcept {
+std::uint64_t Group::arrive(Post const& post, std::uint8_t flags) {
+  auto const round = posted_ + 1;
   prefetch(round);
-  auto& line = blocks_[rank_].arrivals[round & 1];
+  auto& line = line_of(blocks_[rank_], round);
   line.digest = post.digest;
   line.offset = post.offset;
   line.bytes = post.bytes;
@@ -142,30 +142,32 @@ void Group::write_arrival(std::uint64_t round, Post const& post, std::uint8_t fl
   clear_cause(domain_->own_record().cause);
   domain_->note({.verb = post.verb, .block = block_, .round = round, .bytes = line.bytes});
   progress();
-  posted_ = round + (post.also_closes != 0 ? 1 : 0);
   CROSSRANK_CRASH_POINT("node.group.arriving");
-  steps::publish(line.round, round);
+  auto before = line.round.load(std::memory_order_relaxed);
+  if (ArrivalWord{before}.withheld() || !steps::settle(line.round, before, round)) {
+    settle(ArrivalWord{before}.decision());
+    ring_all();
+    throw_decision(decision(), spi::to_string(post.verb));
+  }
+  posted_ = round + (post.also_closes != 0 ? 1 : 0);
   CROSSRANK_CRASH_POINT("node.group.arrived");
-}
-
-void Group::await_own_rounds(spi::Patience const& patience, std::string_view operation) {
-  if (decision().round < posted_) wait(posted_, patience, operation);
-  throw_if_failed(operation);
-}
-
-std::uint64_t Group::post(Post const& post, spi::Patience const& patience) {
-  auto const* const operation = spi::to_string(post.verb);
-  domain_->require_own_process(operation);
-  await_own_rounds(patience, operation);
-  auto const round = posted_ + 1;
-  write_arrival(round, post, 0);
-  advance();
+  if (advance()) ring_all();  // the last to arrive sees all others, and wakes those who sleep
   return round;
 }
 
+void Group::await_own_rounds(spi::Patience const& patience, spi::Verb verb) {
+  if (passed_ < posted_) wait(posted_, patience, spi::to_string(verb));
+  if (decision().failed()) throw_decision(decision(), spi::to_string(verb));
+}
+
+std::uint64_t Group::post(Post const& post, spi::Patience const& patience) {
+  if (!domain_->is_own_process()) domain_->require_own_process(spi::to_string(post.verb));
+  await_own_rounds(patience, post.verb);
+  return arrive(post);
+}
+
 std::uint64_t Group::post_error(Post const& post, OwnError const& error, spi::Patience const& patience) {
-  auto const* const operation = spi::to_string(post.verb);
-  await_own_rounds(patience, operation);
+  await_own_rounds(patience, post.verb);
   auto const round = posted_ + 1;
   auto& own_error = blocks_[rank_].own_error[round & 1];
   fill_detail(own_error, {rank_}, error.type, error.text);
@@ -174,9 +176,7 @@ std::uint64_t Group::post_error(Post const& post, OwnError const& error, spi::Pa
   empty.slot = {};
   empty.offset = empty.bytes = 0;
   empty.inlined = {};
-  write_arrival(round, empty, arrival_failed);
-  advance();
-  return round;
+  return arrive(empty, arrival_failed);
 }
 
 void Group::say_call(std::string_view words) noexcept {
@@ -195,34 +195,26 @@ std::string Group::said_by(int member, std::uint64_t round) const {
 }
 
 std::uint64_t Group::post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience) {
-  if (posted_ == open_round && decision().round < open_round) {
-    posted_ = open_round + 1;
-    domain_->note({.verb = spi::Verb::range_close, .block = block_, .round = posted_});
-    progress();
-    steps::publish(blocks_[rank_].arrivals[open_round & 1].also, range);
-    CROSSRANK_CRASH_POINT("node.group.also_arrived");
-    advance();
-    return posted_;
-  }
-  return post({.verb = spi::Verb::range_close, .digest = range}, patience);
+  Post const closing{.verb = spi::Verb::range_close, .digest = range};
+  return posted_ == open_round && !decision().failed() ? arrive(closing) : post(closing, patience);
 }
 
-// ---------------------------------------------------------------- deciding
+// ---------------------------------------------------------------- passing and failing
 
 bool Group::departed(int member) const noexcept {
   return blocks_[member].gone.load(std::memory_order_acquire) != 0 || domain_->has_departed(node_rank(member));
 }
 
 Group::Call Group::call_of(int member, std::uint64_t round) const noexcept {
-  auto const& lines = blocks_[member].arrivals;
-  if (auto const& line = lines[round & 1]; line.round.load(std::memory_order_relaxed) == round)
+  auto const& block = blocks_[member];
+  if (auto const& line = line_of(block, round); line.round.load(std::memory_order_relaxed) == round)
     return {line.verb, line.digest};
-  return {static_cast<int>(spi::Verb::range_close), lines[(round - 1) & 1].also.load(std::memory_order_relaxed)};
+  return {static_cast<int>(spi::Verb::range_close), line_of(block, round - 1).also.load(std::memory_order_relaxed)};
 }
 
 bool Group::has_failed(int member, std::uint64_t round) const noexcept {
   auto const failed_in = [&](std::uint64_t r) {
-    auto const& line = blocks_[member].arrivals[r & 1];
+    auto const& line = line_of(blocks_[member], r);
     return line.round.load(std::memory_order_relaxed) == r && (line.flags & arrival_failed) != 0;
   };
   if (failed_in(round)) return true;
@@ -230,7 +222,6 @@ bool Group::has_failed(int member, std::uint64_t round) const noexcept {
   return round > 1 && call_of(member, round).verb == static_cast<int>(spi::Verb::range_close) && failed_in(round - 1);
 }
 
-/// The verdict on a round that all members have reached.
 Verdict Group::judge(std::uint64_t round) const noexcept {
   bool failed = false;
   auto const first = call_of(0, round);
@@ -241,51 +232,98 @@ Verdict Group::judge(std::uint64_t round) const noexcept {
   return failed ? Verdict::pass_failed : Verdict::pass;
 }
 
-bool Group::decide(Decision from, Verdict verdict) noexcept {
-  Decision const next{from.round + 1, rank_, verdict};
-  CROSSRANK_CRASH_POINT("node.group.deciding");
-  bool const won = steps::decide(header_->decision, from.pack(), next.pack());
-  if (won && next.failed()) domain_->header().failures.fetch_add(1, std::memory_order_seq_cst);
-  CROSSRANK_CRASH_POINT("node.group.decided");
-  return won;
-}
-
-void Group::advance() noexcept {
-  bool changed = false;
-  for (;;) {
-    auto const last = decision();
-    auto const next = last.round + 1;
-    if (last.failed() || next > posted_) break;
-    bool all = true;
-    for (int member = 0; all && member < size_; ++member) all = member == rank_ || posted(member, next);
-    if (!all) break;
+bool Group::advance() noexcept {
+  bool moved = false;
+  while (passed_ < posted_) {
+    auto const next = passed_ + 1;
+    while (came_ < size_ && (came_ == rank_ || posted(came_, next))) ++came_;
+    if (came_ < size_) break;
     auto const verdict = judge(next);
     if (verdict == Verdict::mismatch) {
-      std::vector<int> blamed;
-      auto const text = describe_mismatch(next, blamed);
-      fill_failure(blamed, text, "disagreed with others: " + text);
+      fail_mismatch(next);
+      break;
     }
-    changed = decide(last, verdict) || changed;
+    auto const bit = std::uint64_t{1} << next % 64;
+    with_errors_ = verdict == Verdict::pass_failed ? with_errors_ | bit : with_errors_ & ~bit;
+    passed_ = next;
+    came_ = 0;
+    moved = true;
   }
-  if (changed) ring_all();
+  return moved;
 }
 
-void Group::fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text,
-                 std::string const& fate) noexcept {
+/// What failed came after all that have been passed: whoever sees a decision can pass all rounds before it.
+bool Group::is_over(std::uint64_t round) noexcept {
+  if (passed_ >= round) return true;
+  advance();
+  if (passed_ >= round) return true;
+  if (!decision().failed()) return false;
+  advance();
+  return true;
+}
+
+Outcome Group::outcome(std::uint64_t round) const noexcept {
+  bool const had_errors = (with_errors_ >> round % 64 & 1) != 0;
+  return had_errors && passed_ - round < 64 ? Outcome::passed_failed : Outcome::passed;
+}
+
+void Group::settle(Decision decision) noexcept {
+  std::uint64_t undecided = 0;
+  if (!steps::settle(header_->decision, undecided, decision.pack())) return;
+  domain_->header().failures.fetch_add(1, std::memory_order_seq_cst);
+  CROSSRANK_CRASH_POINT("node.group.failing.decided");
+}
+
+bool Group::withhold(Decision decision, std::vector<int> const& members) noexcept {
+  for (int const member : members) {
+    auto& word = line_of(blocks_[member], decision.round).round;
+    auto seen = steps::published(word);
+    while (!posted(member, decision.round)) {
+      if (!ArrivalWord{seen}.withheld()) {
+        CROSSRANK_CRASH_POINT("node.group.failing.begun");
+        if (!steps::settle(word, seen, ArrivalWord::of(decision).word)) continue;
+        CROSSRANK_CRASH_POINT("node.group.failing.withheld");
+        seen = ArrivalWord::of(decision).word;
+      }
+      settle(ArrivalWord{seen}.decision());  // also for somebody who has withheld it and died
+      return true;
+    }
+  }
+  return false;
+}
+
+void Group::fail_mismatch(std::uint64_t round) noexcept {
+  if (decision().failed()) return;
+  std::vector<int> blamed;
+  auto const text = describe_mismatch(round, blamed);
+  fill_failure(blamed, text, "disagreed with others: " + text);
+  settle({round, rank_, Verdict::mismatch});
+  ring_all();
+}
+
+void Group::fail(Failure const& failure, Condition* condition) noexcept {
+  std::vector<int> others;
+  for (int member = 0; member < size_; ++member) others.push_back(member);
+  auto const still_waits = [&] {
+    return condition == nullptr || std::any_of(failure.blamed.begin(), failure.blamed.end(),
+                                               [&](int member) { return condition->waits_for(member); });
+  };
   for (;;) {
-    auto const last = decision();
-    if (last.failed()) return;
-    fill_failure(blamed, text, fate);
-    if (decide(last, verdict)) break;
+    advance();
+    if (decision().failed() || !still_waits()) return;
+    fill_failure(failure.blamed, failure.text, failure.fate);
+    Decision const next{passed_ + 1, rank_, failure.verdict};
+    // Whoever waits for a message may blame somebody who has come to the round: then another is kept from it.
+    if (withhold(next, failure.blamed) || (still_waits() && withhold(next, others))) break;
   }
   ring_all();
-  log_event(LogLevel::error, "a group has failed", {{"group", name_}, {"why", text}});
+  log_event(LogLevel::error, "a group has failed", {{"group", name_}, {"why", failure.text}});
 }
 
 void Group::abort(std::string_view why) noexcept {
   if (!domain_->is_own_process()) return;
   std::string const text(why);
-  fail(Verdict::aborted, {rank_}, text, "gave up: " + text);
+  fail({.verdict = Verdict::aborted, .blamed = {rank_}, .text = text, .fate = "gave up: " + text}, nullptr);
   note_cause(decision());
 }
 

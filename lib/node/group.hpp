@@ -43,8 +43,9 @@ enum class Outcome { passed, passed_failed };
 /// A group of ranks of one node, and its meetings.
 ///
 /// Each meeting is a round. Members arrive by `post`; a round passes once all have, and fails when one is lost, makes
-/// no progress for too long, disagrees, or gives the group up. Which of the two is settled by one decision word that
-/// all obey, so no member passes a round that another fails. One thread per member at a time.
+/// no progress for too long, disagrees, or gives the group up. Which of the two is settled by the words that members
+/// arrive by (`ArrivalWord`): who gives a round up first keeps a member from arriving at it, so no member passes a
+/// round that another fails, and one that passes takes no word that all write. One thread per member at a time.
 class Group : public std::enable_shared_from_this<Group> {
  public:
   /// The group of all ranks of the node.
@@ -85,13 +86,13 @@ class Group : public std::enable_shared_from_this<Group> {
   /// Waits for the round: spinning first where every rank has a CPU, then yielding, then asleep.
   Outcome wait(std::uint64_t round, spi::Patience const& patience, std::string_view operation);
   /// How a round ended that this member does not wait for; nothing while that is not known, or no longer.
-  [[nodiscard]] std::optional<Outcome> look(std::uint64_t round) const noexcept;
+  [[nodiscard]] std::optional<Outcome> look(std::uint64_t round) noexcept;
   /// After `passed_failed`: the `RemoteError` that names the members and their errors.
   [[nodiscard]] RemoteError remote_error(std::uint64_t round, std::string_view operation) const;
 
   /// What a member announced for a round that has passed; readable until this member posts the round after it.
   [[nodiscard]] Arrival const& arrival(int member, std::uint64_t round) const noexcept {
-    return blocks_[member].arrivals[round & 1];
+    return line_of(blocks_[member], round);
   }
   /// The payload that it points to, whole and inside the member's arena, else `FormatError`.
   [[nodiscard]] std::span<std::byte const> payload(int member, Arrival const& arrival) const;
@@ -137,10 +138,14 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] bool departed(int member) const noexcept;
   void prefetch(std::uint64_t round) const noexcept;
-  void write_arrival(std::uint64_t round, Post const& post, std::uint8_t flags) noexcept;
-  void await_own_rounds(spi::Patience const& patience, std::string_view operation);
-  /// Decides every round that all members have reached.
-  void advance() noexcept;
+  /// Arrives at the next round; throws when somebody has kept this member from it.
+  std::uint64_t arrive(Post const& post, std::uint8_t flags = 0);
+  void await_own_rounds(spi::Patience const& patience, spi::Verb verb);
+  /// Passes every round that all members have reached, as far as this member has come; whether there was one.
+  bool advance() noexcept;
+  /// Whether this member knows how the round ended.
+  [[nodiscard]] bool is_over(std::uint64_t round) noexcept;
+  [[nodiscard]] Outcome outcome(std::uint64_t round) const noexcept;
   /// What a member that has arrived at a round calls there.
   struct Call {
     int verb = 0;
@@ -152,11 +157,23 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] bool has_failed(int member, std::uint64_t round) const noexcept;
   /// What a member has said of its call there; empty when it has said nothing.
   [[nodiscard]] std::string said_by(int member, std::uint64_t round) const;
+  /// How a round ends that all members have reached: the same on each.
   [[nodiscard]] Verdict judge(std::uint64_t round) const noexcept;
-  [[nodiscard]] bool decide(Decision from, Verdict verdict) noexcept;
-  /// Ends the group. `fate` is what happened to the first of those blamed, for ranks of other groups.
-  void fail(Verdict verdict, std::vector<int> const& blamed, std::string const& text, std::string const& fate) noexcept;
-  /// Writes down why the round fails that this member is about to decide; with what came before, if that is known.
+  void fail_mismatch(std::uint64_t round) noexcept;
+  /// Why a group fails: `fate` is what happened to the first of those blamed, for ranks of other groups.
+  struct Failure {
+    Verdict verdict = Verdict::aborted;
+    std::vector<int> blamed{};
+    std::string text{};
+    std::string fate{};
+  };
+  /// Ends the group, unless somebody else has. With a condition: only while that hangs on one of those blamed.
+  void fail(Failure const& failure, Condition* condition) noexcept;
+  /// Keeps one of `members` from arriving at the round that the decision is about; false when all of them are there.
+  [[nodiscard]] bool withhold(Decision decision, std::vector<int> const& members) noexcept;
+  /// Makes this the group's decision, if it is the first.
+  void settle(Decision decision) noexcept;
+  /// Writes down why the round fails that this member is about to fail; with what came before, if that is known.
   void fill_failure(std::vector<int> const& blamed, std::string text, std::string const& fate) noexcept;
   /// What this rank does in its other groups from here on may follow from this failure.
   void note_cause(Decision decision) const noexcept;
@@ -176,7 +193,10 @@ class Group : public std::enable_shared_from_this<Group> {
   GroupHeader* header_;
   MemberBlock* blocks_;
   Channel* channels_;
-  std::uint64_t posted_ = 0;  ///< rounds that this member has arrived at
+  std::uint64_t posted_ = 0;       ///< rounds that this member has arrived at
+  std::uint64_t passed_ = 0;       ///< rounds that it knows to have passed
+  std::uint64_t with_errors_ = 0;  ///< which of the last 64 of these passed with an error of a member, by round % 64
+  int came_ = 0;                   ///< members before this one have been seen at round `passed_ + 1`
   std::uint64_t ranges_ = 0;
   Awake awake_{};
   bool closed_ = false;

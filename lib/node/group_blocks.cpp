@@ -120,7 +120,7 @@ void GroupBlocks::fill(std::uint32_t index, std::vector<int> const& members, std
   group.split_round = origin.round;
   std::memset(group.name, 0, sizeof group.name);
   name.copy(group.name, sizeof group.name - 1);
-  group.decision.store(Decision{}.pack(), std::memory_order_relaxed);
+  group.decision.store(0, std::memory_order_relaxed);
 }
 
 void GroupBlocks::free(std::uint32_t index, BlockLife from) noexcept {

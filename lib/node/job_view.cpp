@@ -66,16 +66,25 @@ struct Block {
     }
     return -1;
   }
-  /// Whether the member has arrived there, as `Group::posted` tells.
-  [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept {
-    auto const& lines = members[member].arrivals;
-    if (lines[round & 1].round.load(std::memory_order_acquire) >= round) return true;
-    auto const& before = lines[(round - 1) & 1];
-    return before.round.load(std::memory_order_acquire) + 1 == round &&
-           before.also.load(std::memory_order_relaxed) != 0;
+  /// The last round that the member has arrived at.
+  [[nodiscard]] std::uint64_t last_round(int member) const noexcept {
+    std::uint64_t last = 0;
+    for (auto const& line : members[member].arrivals) {
+      ArrivalWord const word{line.round.load(std::memory_order_acquire)};
+      bool const two = line.also.load(std::memory_order_relaxed) != 0;
+      if (!word.withheld() && word.word != 0) last = std::max(last, word.word + (two ? 1 : 0));
+    }
+    return last;
+  }
+  [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept { return last_round(member) >= round; }
+  /// The last round that all members have arrived at.
+  [[nodiscard]] std::uint64_t last_of_all() const noexcept {
+    auto last = size == 0 ? 0 : last_round(0);
+    for (int member = 1; member < size; ++member) last = std::min(last, last_round(member));
+    return last;
   }
   [[nodiscard]] spi::Verb verb(int member, std::uint64_t round) const noexcept {
-    auto const& line = members[member].arrivals[round & 1];
+    auto const& line = line_of(members[member], round);
     return line.round.load(std::memory_order_relaxed) == round ? static_cast<spi::Verb>(line.verb)
                                                                : spi::Verb::range_close;
   }
@@ -220,7 +229,7 @@ class Reader {
   [[nodiscard]] static OperationState round_state(Block const& block, int member, std::uint64_t round) {
     auto const decided = block.decision();
     if (decided.failed() && decided.round <= round) return OperationState::failed;
-    if (decided.round >= round) return OperationState::done;
+    if (block.last_of_all() >= round) return OperationState::done;
     return block.posted(member, round) ? OperationState::waiting : OperationState::unknown;
   }
 
@@ -235,7 +244,7 @@ class Reader {
     auto const decided = block.decision();
     GroupView view{.name = text_in(block.header->name), .block = index};
     for (int member = 0; member < block.size; ++member) view.ranks.push_back(global(block.node_rank(member)));
-    auto const round = decided.failed() ? decided.round : decided.round + 1;
+    auto const round = decided.failed() ? decided.round : block.last_of_all() + 1;
     for (int member = 0; member < block.size; ++member) {
       bool const there = block.posted(member, round);
       if (there && view.arrived.empty()) view.verb = block.verb(member, round);

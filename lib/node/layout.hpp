@@ -15,9 +15,9 @@ namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 6;
+inline constexpr std::uint32_t layout_version = 7;
 inline constexpr std::size_t page_bytes = 4096;
-inline constexpr int max_ranks = 4096;  ///< what 12 bits of a decision word can name
+inline constexpr int max_ranks = 4096;  ///< what 12 bits of a `Decision` can name
 
 enum class RankState : std::uint32_t { absent = 0, attached = 1, left = 2, dead = 3 };
 
@@ -167,10 +167,9 @@ enum class Verdict : std::uint32_t {
   aborted = 6,      ///< a member gave the group up
 };
 
-/// A group's decision word: which round was decided last, by whom, and how. Rounds are decided in order, one at a time,
-/// each once, by compare-and-swap from the one before; a verdict from `lost` on is the last and fails all later rounds.
+/// How a group has failed: in which round, by whose decision, and how. All later rounds fail with it.
 struct Decision {
-  std::uint64_t round = 0;
+  std::uint64_t round = 0;  ///< 47 bits
   int decider = 0;
   Verdict verdict = Verdict::pass;
 
@@ -183,11 +182,31 @@ struct Decision {
   [[nodiscard]] bool failed() const noexcept { return verdict >= Verdict::lost; }
 };
 
-/// What a member announces for one round. Two of them alternate, so that a line stays readable until all have posted
-/// the round after it.
+/// The word by which a member arrives at a round, and by which others keep it from arriving.
+///
+/// It changes from an earlier round by compare-and-swap, once: to the round, by the member, or to the decision of
+/// somebody who gives that round up. So a round that all members have reached can fail no more, and one that somebody
+/// was kept from can never pass; each member sees for itself which of the two it is.
+struct ArrivalWord {
+  std::uint64_t word = 0;
+
+  static constexpr std::uint64_t withheld_bit = std::uint64_t{1} << 63;
+  [[nodiscard]] static ArrivalWord of(Decision decision) noexcept { return {withheld_bit | decision.pack()}; }
+  [[nodiscard]] bool withheld() const noexcept { return (word & withheld_bit) != 0; }
+  /// Why, where it is withheld.
+  [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(word & ~withheld_bit); }
+  /// Whether the member has come to `round`, one of those whose line this is.
+  [[nodiscard]] bool reached(std::uint64_t round) const noexcept {
+    return withheld() ? decision().round > round : word >= round;
+  }
+};
+
+/// What a member announces for one round. Four of them take turns: who has arrived at a round, and at the end of the
+/// range that it opens too, can still judge both while others are two rounds ahead.
 struct alignas(128) Arrival {
   static constexpr std::size_t inline_bytes = 200;
-  std::atomic<std::uint64_t> round;  ///< stored last, by a sequentially consistent exchange
+  static constexpr std::size_t lines = 4;
+  std::atomic<std::uint64_t> round;  ///< ArrivalWord; changed last, by a sequentially consistent compare-and-swap
   std::uint64_t digest;              ///< of the arguments that all must agree on
   std::uint64_t offset;              ///< of the payload in the member's arena
   std::uint64_t bytes;               ///< of the payload
@@ -231,7 +250,7 @@ static_assert(sizeof(CallText) == 128);
 enum Presence : std::uint32_t { not_yet_joined = 0, joined = 1, has_left = 2 };
 
 struct alignas(1024) MemberBlock {
-  Arrival arrivals[2];  ///< by parity of the round
+  Arrival arrivals[Arrival::lines];  ///< line `round % lines`
   /// The doorbell: bit 0 says that the member sleeps or is about to; a ring adds 2 and clears it.
   alignas(64) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> gone;  ///< 1 once the member has dropped its handle without closing the group
@@ -242,7 +261,15 @@ struct alignas(1024) MemberBlock {
   Detail own_error[2];  ///< with `arrival_failed`, by parity of the round, as others may still read the last one
   CallText said[2];     ///< by parity of the round
 };
-static_assert(sizeof(MemberBlock) == 3072);
+static_assert(sizeof(MemberBlock) == 4096);
+
+/// The line of a member for a round.
+[[nodiscard]] inline Arrival& line_of(MemberBlock& member, std::uint64_t round) noexcept {
+  return member.arrivals[round % Arrival::lines];
+}
+[[nodiscard]] inline Arrival const& line_of(MemberBlock const& member, std::uint64_t round) noexcept {
+  return member.arrivals[round % Arrival::lines];
+}
 
 /// Messages of one ordered pair of members.
 struct alignas(64) Channel {
@@ -288,6 +315,7 @@ struct alignas(page_bytes) GroupHeader {
   std::uint64_t parent_life;  ///< ... as it was then ...
   std::uint64_t split_round;  ///< ... and the round in which its members learn of it; 0 for the group of all ranks
   char name[128];
+  /// The group's decision word: a `Decision` once it has failed, 0 before that; set once, by compare-and-swap.
   alignas(64) std::atomic<std::uint64_t> decision;
 };
 static_assert(sizeof(GroupHeader) == page_bytes);

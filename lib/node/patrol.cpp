@@ -107,7 +107,8 @@ void Group::fail_lost(Condition& condition) noexcept {
   if (followers != lost.begin()) lost.erase(followers, lost.end());
   if (lost.empty() || condition.done()) return;
   auto const fate = domain_->describe(node_rank(lost.front()));
-  fail(Verdict::lost, lost, named(lost) + " did not arrive: " + fate, fate);
+  fail({.verdict = Verdict::lost, .blamed = lost, .text = named(lost) + " did not arrive: " + fate, .fate = fate},
+       &condition);
 }
 
 void Group::fail_if_lost(Condition& condition) noexcept {
@@ -148,7 +149,8 @@ void Patrol::look(Group::Condition& condition) {
     keep_causes(slow);
     auto const fate = "made no progress for " + milliseconds(patience_.timeout) + ": " +
                       group_.domain().describe(group_.node_rank(slow.front()));
-    group_.fail(Verdict::timeout, slow, named(slow) + " " + fate, fate);
+    group_.fail({.verdict = Verdict::timeout, .blamed = slow, .text = named(slow) + " " + fate, .fate = fate},
+                &condition);
   }
 }
 

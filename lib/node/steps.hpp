@@ -65,10 +65,11 @@ void sleep_on(Word& bell, Look&& look, Sleep&& sleep) {
   announce_awake(bell);
 }
 
-/// Sets a decision word once: false when somebody else has decided first.
+/// Moves an arrival or decision word on, as `publish` does, unless somebody else has been faster: `seen` is then what
+/// stands there.
 template <class Word>
-[[nodiscard]] bool decide(Word& word, std::uint64_t from, std::uint64_t to) noexcept {
-  return word.compare_exchange_strong(from, to, std::memory_order_seq_cst);
+[[nodiscard]] bool settle(Word& word, std::uint64_t& seen, std::uint64_t to) noexcept {
+  return word.compare_exchange_strong(seen, to, std::memory_order_seq_cst);
 }
 
 }  // namespace crossrank::node::steps

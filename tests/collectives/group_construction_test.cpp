@@ -57,23 +57,6 @@ TEST(GroupConstruction, honours_the_order_of_a_list) {
   });
 }
 
-/// A rank in two groups uses them one after the other, each with members that the other does not have.
-TEST(GroupConstruction, keeps_overlapping_groups_apart) {
-  run_thread_ranks(4, [](Collective world) {
-    auto const four = whole(world, {.name = "four"});
-    auto const three = GroupCoordinator::create(world, {{0, 1, 2}, {3}}, {.name = "three"});
-    auto const mine = [&] { return Tensor::of<int>(std::vector{world.rank()}, {1}); };
-    bool const inside = world.rank() < 3;
-    EXPECT_EQ(values_of<int>(four.broadcast(mine(), {2})), std::vector{2});
-    EXPECT_EQ(values_of<int>(three.broadcast(mine(), {inside ? 1 : 0})), std::vector{inside ? 1 : 3});
-    EXPECT_EQ(four.broadcast_object(std::to_string(world.rank()), {3}), "3");
-    auto const sum = four.all_reduce(mine());
-    EXPECT_EQ(values_of<int>(three.all_reduce(sum)), std::vector{inside ? 18 : 6});
-    EXPECT_EQ(values_of<int>(four.all_gather(mine())), (std::vector{0, 1, 2, 3}));
-    world.barrier();
-  });
-}
-
 TEST(GroupConstruction, refuses_lists_that_are_no_partition_on_all_ranks) {
   run_thread_ranks(3, [](Collective world) {
     EXPECT_THAT(refusal(world, {{0, 1}}), HasSubstr("rank 2 is in no list"));

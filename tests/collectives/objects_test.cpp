@@ -201,46 +201,6 @@ TEST(Objects, are_refused_for_ranks_that_are_not_there) {
   });
 }
 
-/// Around the ends of what travels in the head of a message, and of one piece.
-TEST(Objects, of_every_length_are_framed) {
-  std::vector<std::size_t> lengths;
-  for (std::size_t length = 0; length < 72; ++length) lengths.push_back(length);
-  constexpr std::size_t piece = std::size_t{16} << 20;
-  for (std::size_t length = piece - 40; length <= piece + 8; length += 8) lengths.push_back(length);
-  run_thread_ranks(2,
-                   [&](Collective world) {
-                     for (auto const length : lengths) {
-                       std::string const expected(length, static_cast<char>('a' + length % 26));
-                       if (world.rank() == 0) {
-                         world.send_object(expected, 1);
-                       } else {
-                         EXPECT_TRUE(world.recv_object<std::string>(0) == expected) << length;
-                       }
-                     }
-                     world.close();
-                   },
-                   {.arena_cap = std::uint64_t{256} << 20});
-}
-
-/// Lists are filled in place, and nobody sees what the root does to its own afterwards.
-TEST(Objects, in_a_list_share_nothing_with_those_of_the_root) {
-  run_thread_ranks(2, [](Collective world) {
-    bool const root = world.rank() == 0;
-    std::vector<std::vector<int>> list(2, std::vector<int>(100, root ? 5 : 0));
-    auto const* const place = list.data();
-    world.broadcast_objects(list);
-    if (root) list[1][7] = 6;
-    world.barrier();
-    if (!root) {
-      EXPECT_EQ(list, std::vector(2, std::vector<int>(100, 5)));
-    } else {
-      EXPECT_EQ(list.data(), place);
-      EXPECT_EQ(list[0], std::vector<int>(100, 5));
-    }
-    world.close();
-  });
-}
-
 TEST(Objects, larger_than_a_piece_arrive_whole) {
   run_thread_ranks(2,
                    [](Collective world) {

@@ -55,12 +55,16 @@ bool needs_first(std::string_view point) {
   return starts_with_any(point, {"node.rendezvous.host", "node.rendezvous.bound", "node.named."});
 }
 
+/// Only who ends a group comes there.
+bool while_failing(std::string_view point) { return point.starts_with("node.group.failing."); }
+
 int first_of(Case const& c) { return needs_first(c.point) || c.victim == 2 ? c.victim : 2; }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (auto const point : test::crash_points) {
     if (point.starts_with("checkpoint.")) continue;  // tests/checkpoint/crash_test.cpp walks those
+    if (while_failing(point)) continue;
     for (int const victim : {0, 1}) {
       cases.push_back({std::string(point), victim, 1});
       if (!while_connecting(point)) cases.push_back({std::string(point), victim, 4});
@@ -151,6 +155,46 @@ TEST_P(KillAtCrashPoint, ends_all_ranks_with_its_name) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, KillAtCrashPoint, testing::ValuesIn(all_cases()), name_of);
+
+/// Arguments: point, victim. The victim gives the group up, and dies on the way.
+CROSSRANK_RANK_SCENARIO(die_while_failing) {
+  bool const is_victim = std::stoi(self.arguments.at(1)) == self.rank;
+  return test::end_with_verdict(self, [&] {
+    auto world = connect(test::fault_options());
+    world.barrier();
+    if (is_victim) {
+      platform::arm_crash_point(self.arguments.at(0), 1);
+      world.abort("enough");
+    }
+    world.barrier();
+  });
+}
+
+std::vector<Case> failing_cases() {
+  std::vector<Case> cases;
+  for (auto const point : test::crash_points) {
+    if (!while_failing(point)) continue;
+    for (int const victim : {0, ranks - 1}) cases.push_back({std::string(point), victim});
+  }
+  return cases;
+}
+
+class KillWhileFailing : public testing::TestWithParam<Case> {};
+
+TEST_P(KillWhileFailing, leaves_the_others_one_verdict) {
+  auto const& c = GetParam();
+  test::LeakCheck const leaks;
+  ProcessRanks job(ranks, "die_while_failing",
+                   {.deadline = std::chrono::seconds(120), .arguments = {c.point, std::to_string(c.victim)}});
+  auto const outcome = job.wait();
+
+  EXPECT_EQ(outcome.ranks.at(static_cast<std::size_t>(c.victim)).signal, SIGKILL) << outcome.text();
+  auto const verdict = test::expect_one_verdict(outcome, {c.victim});
+  EXPECT_EQ(verdict.code, "peer_lost") << outcome.text();
+  EXPECT_TRUE(verdict.blames_only(c.victim)) << outcome.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, KillWhileFailing, testing::ValuesIn(failing_cases()), name_of);
 
 }  // namespace
 }  // namespace crossrank

@@ -1,167 +1,144 @@
-/* The meeting: one decision word that settles two rounds for all members of a group.
+/* The meeting: rounds that pass without a word that all write.
  *
- * A rank arrives by storing its own round number in its own line; the number only grows. A receiver arrives at round 1,
- * waits for its verdict, consumes, arrives at round 2 and waits again. A writer of a strict gather does not wait in the
- * first round: it arrives at round 2 at once. Whoever waits may decide the lowest undecided round, never a later one.
- * FAIL at round f fails every round from f on and passes those before it.
+ * A rank arrives by moving the word of its own line to the round, and who gives a round up first moves the word of a rank
+ * that is not there yet to "withheld": one compare-and-swap each, from the same value, so one of the two happens. Whoever
+ * sees all lines at a round passes it; nobody waits for somebody else to say so. A failed round is then written into the
+ * decision word, once, for all to blame the same. A receiver arrives at round 1, passes, consumes, arrives at round 2 and
+ * waits again. A writer does not wait in the first round: it arrives at both at once.
  *
- * Any member may die between any two steps, a decider included. `impatient` lets any waiter give up at any time; without
- * it nobody does, and the search shows that arrivals and deaths alone bring every survivor its verdict: a waiter that
- * nothing can wake is an invalid end state.
+ * Any member may die between any two steps, also one that has withheld a line and not said why. `impatient` lets any
+ * waiter give up at any time; without it nobody does, and the search shows that arrivals and deaths alone bring every
+ * survivor its verdict: a waiter that nothing can wake is an invalid end state.
  *
- * Broken on purpose: BROKEN_OWN_ROUND (FAIL is set for the round one waits for), BROKEN_NO_WORD (each rank judges for
- * itself), BROKEN_ARRIVAL_FIRST (arrival is read before the life token).
+ * Broken on purpose: BROKEN_OWN_ROUND (the round one waits for is withheld, not the lowest that has not passed),
+ * BROKEN_NO_WITHHOLDING (the decision word alone fails a round), BROKEN_NO_ADOPTION (who finds a line withheld leaves it
+ * to the one who did it), BROKEN_EACH_ITS_OWN (everybody blames whom it has seen, without a decision word).
  */
 #define N 3
 #define ROUNDS 2
 
-mtype = { everyone_came, someone_late, someone_died };
-
-byte decided;            /* the decision word: the last settled round ... */
-bool broken;             /* ... and whether it failed; read and exchanged as one */
 byte line[N];            /* the last round each member arrived at */
+byte withheld[N];        /* the round that it was kept from, and ... */
+byte keeper[N];          /* ... by whom, counted from 1 */
+byte decided;            /* the decision word: the round that failed, 0: none, and ... */
+byte decider;            /* ... by whom, counted from 1 */
 bool dead[N];            /* the life tokens, marked by the kernel */
 bool impatient;
 bool passed[ROUNDS + 1]; /* what any member concluded about each round */
 bool failed[ROUNDS + 1];
+byte blamer;             /* whose words those who failed were told */
 
 #define ALL_REACHED(r) (line[0] >= (r) && line[1] >= (r) && line[2] >= (r))
 #define LOST_BEFORE(r) ((dead[0] && line[0] < (r)) || (dead[1] && line[1] < (r)) || (dead[2] && line[2] < (r)))
 
-inline note(r, pass) {
-  if
-  :: pass ->
-     passed[r] = true;
-     assert(ALL_REACHED(r)) /* nobody passes a round that a member has not reached */
-  :: else -> failed[r] = true
-  fi;
-  assert(!(passed[r] && failed[r])) /* nobody passes what another fails */
+inline note_pass(r) {
+  passed[r] = true;
+  assert(ALL_REACHED(r)); /* nobody passes a round that a member has not reached */
+  assert(!failed[r])      /* nor one that another fails */
 }
 
-/* Looks at every other member, one per turn. The token is read first and the arrival after it: who arrived and then died
- * has arrived. Every guarded d_step is one access to the shared memory. */
-#ifdef BROKEN_ARRIVAL_FIRST
-#define FIRST_LOOK hint = (line[other] >= next)
-#define SECOND_LOOK gone = dead[other]; came = hint
+/* Obeys the decision word: fails its round and all that this member waits for after it. */
+inline note_failure(last) {
+  other = decided;
+  do
+  :: other <= last -> failed[other] = true; assert(!passed[other]); other++
+  :: else -> break
+  od;
+  other = 0;
+#ifdef BROKEN_EACH_ITS_OWN
+  assert(blamer == 0 || blamer == keeper[victim]);
+  blamer = keeper[victim]
 #else
-#define FIRST_LOOK hint = dead[other]
-#define SECOND_LOOK came = (line[other] >= next); gone = hint
+  assert(blamer == 0 || blamer == decider); /* all are told the same */
+  blamer = decider
 #endif
-
-#define SURVEYED (next > 0 && other == N)
-#define GIVES_UP (found == someone_died || (found == someone_late && impatient))
-
-inline start_survey(round) {
-  next = round;
-  found = everyone_came;
-  other = (me == 0)
 }
 
-inline survey() {
+inline settle(r, who) {
   if
-  :: d_step { !looked -> FIRST_LOOK; looked = true }
-  :: d_step {
-       looked ->
-       SECOND_LOOK;
-       found = (came || found == someone_died -> found : (gone -> someone_died : someone_late));
-       other = other + 1 + (other + 1 == me);
-       came = false;
-       gone = false;
-       hint = false;
-       looked = false
-     }
+  :: decided == 0 -> decided = r; decider = who
+  :: else
   fi
 }
 
-#ifdef BROKEN_NO_WORD
-
-inline await(target) {
-  d_step { start_survey(target) };
-  do
-  :: next > 0 && other < N -> survey()
-  :: d_step { SURVEYED && found == everyone_came -> ok = true; note(target, true); forget() }
-  :: d_step { SURVEYED && GIVES_UP -> ok = false; note(target, false); forget() }
-  :: d_step { SURVEYED && found == someone_late && (ALL_REACHED(target) || LOST_BEFORE(target)) -> start_survey(target) }
-  :: next == 0 -> break
-  od
-}
-
-#else
-
-/* One compare-and-swap, from the word as this rank saw it when it began to look around. */
-inline judge(round, verdict) {
+/* Arrives, unless somebody has kept this member from it. */
+inline arrive(r) {
   if
-  :: decided == next - 1 && !broken ->
-     /* A failure that blames a death is true: some dead member never reached the round. */
-     assert(!verdict || found != someone_died || LOST_BEFORE(next));
-     decided = round;
-     broken = verdict
-  :: else
-  fi;
-  forget()
+  :: d_step { withheld[me] == 0 -> line[me] = r }
+  :: d_step { withheld[me] != 0 -> settle(withheld[me], keeper[me]); stopped = true }
+  fi
 }
+
+/* Looks whether all have reached the lowest round that this member has not passed: one load a step, a member that was
+ * seen there is there for good. */
+#define NEXT (mine + 1)
 
 #ifdef BROKEN_OWN_ROUND
-#define FAILS_ROUND(target) target
+#define FAILS target
 #else
-#define FAILS_ROUND(target) next
+#define FAILS NEXT
 #endif
 
 inline await(target) {
   do
+  :: d_step { mine >= target -> came = 0 }; break
+  :: d_step { mine < target && came < N && line[came] >= NEXT -> came++ }
+  :: d_step { mine < target && came == N -> note_pass(NEXT); mine++; came = 0 }
+  /* A decision, and all before it passes: who sees it looks once more at what came before. */
   :: d_step {
-       next == 0 && (broken || decided >= target) ->
-       other = 1;
-       do
-       :: other <= target ->
-          ok = (broken -> other < decided : other <= decided);
-          note(other, ok);
-          other++
-       :: else -> break
-       od;
-       other = 0
-     };
-     break
-  :: d_step { next == 0 && !broken && decided < target -> start_survey(decided + 1) }
-  :: next > 0 && other < N -> survey()
-  :: d_step { SURVEYED && found == everyone_came -> judge(next, false) }
-  :: d_step { SURVEYED && GIVES_UP -> judge(FAILS_ROUND(target), true) }
-  /* Asleep until the word moves, all have arrived, or somebody died. */
+       mine < target && decided != 0 && decided == NEXT -> note_failure(target); came = 0; stopped = true
+     }; break
+  /* Gives up, because somebody died before the round or is late: keeps one who is not there from coming. */
   :: d_step {
-       SURVEYED && found == someone_late &&
-       (broken || decided != next - 1 || ALL_REACHED(next) || LOST_BEFORE(next)) ->
-       forget()
+       mine < target && decided == 0 && victim == N && came < N && line[came] < NEXT &&
+       (impatient || LOST_BEFORE(NEXT)) -> victim = came
      }
-  od
-}
-
+#ifdef BROKEN_NO_WITHHOLDING
+  :: d_step { victim < N -> settle(FAILS, me + 1); victim = N }
+#else
+  :: d_step { victim < N && withheld[victim] == 0 && line[victim] >= FAILS -> victim = N } /* it has come meanwhile */
+  :: d_step { victim < N && withheld[victim] == 0 && line[victim] < FAILS ->
+       withheld[victim] = FAILS; keeper[victim] = me + 1 }
+#ifdef BROKEN_NO_ADOPTION
+  :: d_step { victim < N && withheld[victim] != 0 && keeper[victim] == me + 1 ->
+#else
+  :: d_step { victim < N && withheld[victim] != 0 ->
 #endif
-
-/* What no longer matters is cleared, so that states which differ in it alone are one. */
-inline forget() {
-  next = 0;
-  other = 0;
-  found = 0
+#ifdef BROKEN_EACH_ITS_OWN
+       decided = withheld[victim]; note_failure(target); victim = N; came = 0; stopped = true }; break
+#else
+       settle(withheld[victim], keeper[victim]); victim = N }
+#endif
+#endif
+  od
 }
 
 proctype Member(byte me; bool writes) {
-  byte next, other; /* the round under decision, and the member looked at; 0: not looking */
-  mtype found;
-  bool hint, looked, came, gone, ok;
+  byte mine;         /* rounds that it has passed */
+  byte came;         /* members before this one have been seen at the next */
+  byte other;
+  byte victim = N;   /* whom it keeps from coming */
+  bool stopped;
   {
+    arrive(1);
     if
-    :: writes -> line[me] = 2; await(2)
-    :: else ->
-       line[me] = 1;
-       await(1);
+    :: stopped
+    :: !stopped && writes -> arrive(2);
        if
-       :: d_step { ok -> ok = false; line[me] = 2 };
-          await(2)
-       :: else
+       :: stopped
+       :: else -> await(2)
        fi
-    fi;
-    ok = false
-  } unless { d_step { dead[me] -> forget(); hint = false; looked = false; ok = false } }
+    :: !stopped && !writes -> await(1);
+       if
+       :: stopped
+       :: else -> arrive(2);
+          if
+          :: stopped
+          :: else -> await(2)
+          fi
+       fi
+    fi
+  } unless { d_step { dead[me] -> came = 0; other = 0; victim = N; stopped = false } }
 }
 
 /* Kills members at any time, and stops doing so at any time: who still waits then has nothing more to hope for. */

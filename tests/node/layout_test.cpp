@@ -49,6 +49,20 @@ TEST(Decision, survives_its_word) {
   }
 }
 
+TEST(ArrivalWord, is_reached_by_the_member_or_withheld_by_another) {
+  EXPECT_TRUE(ArrivalWord{7}.reached(7));
+  EXPECT_TRUE(ArrivalWord{11}.reached(7));
+  EXPECT_FALSE(ArrivalWord{3}.reached(7));
+
+  auto const withheld = ArrivalWord::of({7, max_ranks - 1, Verdict::timeout});
+  EXPECT_TRUE(withheld.withheld());
+  EXPECT_FALSE(ArrivalWord{(std::uint64_t{1} << 47) - 1}.withheld());
+  EXPECT_FALSE(withheld.reached(7));
+  EXPECT_FALSE(withheld.reached(11));
+  EXPECT_TRUE(withheld.reached(3));
+  EXPECT_EQ(withheld.decision().pack(), (Decision{7, max_ranks - 1, Verdict::timeout}.pack()));
+}
+
 TEST(LeaseWord, survives_its_word) {
   for (auto const generation : {std::uint64_t{0}, std::uint64_t{1}, LeaseWord::generation_mask}) {
     for (std::uint32_t const offered : {0U, 1U, LeaseWord::count_limit}) {
