@@ -16,7 +16,7 @@ namespace crossrank::detail {
 namespace {
 
 bool is_message(Flight const& flight) {
-  auto const verb = flight.execution.call().signature.verb;
+  auto const verb = flight.call.signature.verb;
   return verb == spi::Verb::send || verb == spi::Verb::recv;
 }
 
@@ -24,7 +24,7 @@ bool is_message(Flight const& flight) {
 void throw_failure(Flight& flight) {
   auto const failure = std::exchange(flight.failure, nullptr);
   if (!failure) return;
-  auto const* const called = flight.execution.call().called;
+  auto const* const called = flight.call.called;
   if (called == nullptr) std::rethrow_exception(failure);
   as_called(called, [&] { std::rethrow_exception(failure); });
 }
@@ -61,7 +61,7 @@ void GroupState::compare(algorithms::Call const& call) {
   }
 }
 
-void GroupState::run(algorithms::Call call) {
+void GroupState::run(algorithms::Call&& call) {
   bool const message = call.signature.verb == spi::Verb::send || call.signature.verb == spi::Verb::recv;
   if (message && !flights.empty()) {
     auto const flight = start(std::move(call));
@@ -69,11 +69,11 @@ void GroupState::run(algorithms::Call call) {
   }
   if (!flights.empty()) settle();
   if (!message) compare(call);
-  algorithms::Execution execution(std::move(call));
+  algorithms::Execution execution(call);
   while (auto const ticket = execution.next(*transport)) transport->wait(*ticket, patience);
 }
 
-std::shared_ptr<Flight> GroupState::start(algorithms::Call call) {
+std::shared_ptr<Flight> GroupState::start(algorithms::Call&& call) {
   auto flight = std::make_shared<Flight>(std::move(call));
   if (is_message(*flight)) {
     flight->ticket = flight->execution.next(*transport);
@@ -81,7 +81,7 @@ std::shared_ptr<Flight> GroupState::start(algorithms::Call call) {
   }
   if (check == Check::collective) {
     if (!transport->compares_signatures()) settle();
-    if (flights.empty()) compare(flight->execution.call());
+    if (flights.empty()) compare(flight->call);
   }
   flights.push_back(flight);
   if (flights.size() > 1) {
@@ -210,7 +210,7 @@ void GroupState::cancel(std::shared_ptr<Flight> const& flight) noexcept {
   if (flight->ticket) {
     transport->cancel(*std::exchange(flight->ticket, std::nullopt));
   } else {
-    transport->abort("rank " + std::to_string(transport->rank()) + " cancelled its " + flight->execution.call().name());
+    transport->abort("rank " + std::to_string(transport->rank()) + " cancelled its " + flight->call.name());
   }
   std::erase(flights, flight);
 }

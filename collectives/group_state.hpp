@@ -16,9 +16,12 @@ namespace crossrank::detail {
 
 /// A call that was started and has not been asked for its end.
 struct Flight {
-  explicit Flight(algorithms::Call call) : execution(std::move(call)) {}
+  explicit Flight(algorithms::Call&& its_call) : call(std::move(its_call)) {}
+  Flight(Flight const&) = delete;
+  Flight& operator=(Flight const&) = delete;
 
-  algorithms::Execution execution;
+  algorithms::Call const call;
+  algorithms::Execution execution{call};
   std::optional<spi::Ticket> ticket{};  ///< of the operation under way
   bool ended = false;
   std::exception_ptr failure{};
@@ -39,8 +42,8 @@ struct GroupState {
   std::exception_ptr disagreement{};              ///< a mismatch found by comparing: the group is dead
 
   /// Carries out a call from start to end, after those that are under way.
-  void run(algorithms::Call call);
-  [[nodiscard]] std::shared_ptr<Flight> start(algorithms::Call call);
+  void run(algorithms::Call&& call);
+  [[nodiscard]] std::shared_ptr<Flight> start(algorithms::Call&& call);
   /// Advances the collectives under way as far as they go without waiting; whether any has moved.
   bool advance() noexcept;
   /// Ends the collectives under way. What they failed with stays with them.

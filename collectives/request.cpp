@@ -30,7 +30,7 @@ Request::~Request() { cancel(); }
 
 bool Request::test() {
   if (!flight_) return true;
-  Busy const busy(*group_, flight_->execution.call().name());
+  Busy const busy(*group_, flight_->call.name());
   bool const ended = group_->test(*flight_);
   if (ended) flight_.reset();
   return ended;
@@ -38,7 +38,7 @@ bool Request::test() {
 
 void Request::wait() {
   if (!flight_) return;
-  Busy const busy(*group_, flight_->execution.call().name());
+  Busy const busy(*group_, flight_->call.name());
   group_->wait(*flight_);
   flight_.reset();
 }

@@ -21,14 +21,14 @@ Planner planner(detail::GroupState const& state) { return {*state.transport, sta
 
 }  // namespace
 
-void Collective::run(algorithms::Call call) const {
+void Collective::run(algorithms::Call&& call) const {
   auto const* const called = call.called;
   Busy const busy(*state_, call.name());
   if (called == nullptr) return state_->run(std::move(call));
   as_called(called, [&] { state_->run(std::move(call)); });
 }
 
-Request Collective::start(algorithms::Call call) const {
+Request Collective::start(algorithms::Call&& call) const {
   auto const* const called = call.name();
   Busy const busy(*state_, called);
   return {state_, as_called(called, [&] { return state_->start(std::move(call)); })};

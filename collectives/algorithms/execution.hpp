@@ -15,12 +15,13 @@ class Plan {
   [[nodiscard]] virtual std::optional<spi::Ticket> next(spi::Transport& transport) = 0;
 };
 
-/// Carries out one call: by the transport's own verb where it has one, else by a generic algorithm over those that
-/// every transport has. All ranks decide alike.
+/// Carries out one call, which outlives it: by the transport's own verb where it has one, else by a generic algorithm
+/// over those that every transport has. All ranks decide alike.
 class Execution {
  public:
-  explicit Execution(Call call) : call_(std::move(call)) {}
-  Execution(Execution const&) = delete;  // the plan refers to the call
+  explicit Execution(Call const& call) : call_(call) {}
+  explicit Execution(Call&&) = delete;
+  Execution(Execution const&) = delete;
   Execution& operator=(Execution const&) = delete;
 
   /// Posts the next operation once the one before has ended; nothing when the call is done.
@@ -30,7 +31,7 @@ class Execution {
  private:
   [[nodiscard]] std::optional<spi::Ticket> post_own(spi::Transport& transport) const;
 
-  Call call_;
+  Call const& call_;
   std::unique_ptr<Plan> plan_{};
   bool begun_ = false;
 };

@@ -12,11 +12,20 @@ namespace crossrank::shm {
 using spi::Ticket;
 using spi::Verb;
 
+Ticket ShmTransport::begin_message(Kind kind, int peer, std::uint32_t tag) {
+  auto const ticket = begin(kind);
+  auto& op = operation(ticket);
+  op.sequence = ++messages_posted_;
+  op.peer = peer;
+  op.tag = tag;
+  return ticket;
+}
+
 Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
   require_open("send");
   group_->throw_if_failed("send");
-  auto const ticket =
-      keep({.kind = Kind::send, .sequence = ++messages_posted_, .source = std::move(bytes), .peer = dst, .tag = tag});
+  auto const ticket = begin_message(Kind::send, dst, tag);
+  operation(ticket).source = std::move(bytes);
   note_message(operation(ticket));
   advance_messages(Kind::send, dst);
   return ticket;
@@ -25,8 +34,8 @@ Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
 Ticket ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
   require_open("recv");
   group_->throw_if_failed("recv");
-  auto const ticket =
-      keep({.kind = Kind::recv, .sequence = ++messages_posted_, .sink = std::move(bytes), .peer = src, .tag = tag});
+  auto const ticket = begin_message(Kind::recv, src, tag);
+  operation(ticket).sink = std::move(bytes);
   note_message(operation(ticket));
   return ticket;
 }

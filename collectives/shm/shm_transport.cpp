@@ -52,21 +52,32 @@ ShmTransport::Operation& ShmTransport::operation(Ticket ticket) {
   return operations_[static_cast<std::size_t>(ticket)];
 }
 
-Ticket ShmTransport::keep(Operation operation) {
+void ShmTransport::Operation::clear() noexcept {
+  kind = Kind::unused;
+  settled = false;
+  step = 0;
+  counts.clear();
+  if (source.owner) source.owner.reset();
+  if (sink.owner) sink.owner.reset();
+  if (staged) staged.reset();
+  if (failure) failure = nullptr;
+}
+
+Ticket ShmTransport::begin(Kind kind) {
   if (free_operations_.empty()) {
     free_operations_.push_back(static_cast<std::uint32_t>(operations_.size()));
     operations_.emplace_back();
   }
   auto const index = free_operations_.back();
   free_operations_.pop_back();
-  operations_[index] = std::move(operation);
+  operations_[index].kind = kind;
   return static_cast<Ticket>(index);
 }
 
 void ShmTransport::drop(Ticket ticket) noexcept {
   auto& op = operation(ticket);
   if (op.kind == Kind::staged) --staged_under_way_;
-  op = Operation{};
+  op.clear();
   free_operations_.push_back(static_cast<std::uint32_t>(ticket));
 }
 
@@ -217,7 +228,10 @@ std::uint64_t ShmTransport::arrive(node::Post const& post) {
 }
 
 Ticket ShmTransport::post_barrier(spi::Signature signature) {
-  return keep({.kind = Kind::barrier, .round = post_round(signature, {}, 0)});
+  auto const round = post_round(signature, {}, 0);
+  auto const ticket = begin(Kind::barrier);
+  operation(ticket).round = round;
+  return ticket;
 }
 
 void ShmTransport::finish(Operation& op) {

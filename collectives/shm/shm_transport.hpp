@@ -86,6 +86,9 @@ class ShmTransport final : public spi::Transport {
     std::uint32_t tag = 0;
     bool settled = false;  ///< ended, though nobody has asked yet
     std::exception_ptr failure{};
+
+    /// As it was made, but that what it has allocated can be used again; costs nothing for what was not set.
+    void clear() noexcept;
   };
   struct Held {
     node::Slot slot;
@@ -110,7 +113,9 @@ class ShmTransport final : public spi::Transport {
   void advance_messages(Kind kind, int peer);
 
   [[nodiscard]] Operation& operation(spi::Ticket);
-  [[nodiscard]] spi::Ticket keep(Operation operation);
+  /// A new operation, whose kind says which of its other members count.
+  [[nodiscard]] spi::Ticket begin(Kind kind);
+  [[nodiscard]] spi::Ticket begin_message(Kind kind, int peer, std::uint32_t tag);
   void drop(spi::Ticket ticket) noexcept;
   /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
   /// They are also copied to `also_to`, unless that is null or they stand there, for a result of `whole` bytes.

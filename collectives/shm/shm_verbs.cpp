@@ -53,7 +53,12 @@ Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, 
   }
   auto const payload = root == rank() ? as_const(buffer) : std::span<std::byte const>{};
   auto const round = post_round(signature, payload, root);
-  return keep({.kind = Kind::broadcast, .round = round, .sink = std::move(buffer), .peer = root});
+  auto const ticket = begin(Kind::broadcast);
+  auto& op = operation(ticket);
+  op.round = round;
+  op.sink = std::move(buffer);
+  op.peer = root;
+  return ticket;
 }
 
 Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine, std::span<std::size_t const> counts,
@@ -66,11 +71,13 @@ Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine
   }
   auto const before = std::accumulate(counts.begin(), counts.begin() + rank(), std::size_t{0});
   auto const round = post_round(signature, mine.bytes, 0, out.bytes.data() + before, out.bytes.size());
-  return keep({.kind = Kind::all_gatherv,
-               .round = round,
-               .source = std::move(mine),
-               .sink = std::move(out),
-               .counts = {counts.begin(), counts.end()}});
+  auto const ticket = begin(Kind::all_gatherv);
+  auto& op = operation(ticket);
+  op.round = round;
+  op.source = std::move(mine);
+  op.sink = std::move(out);
+  op.counts.assign(counts.begin(), counts.end());
+  return ticket;
 }
 
 std::optional<Ticket> ShmTransport::post_all_reduce(spi::Signature signature, spi::Source const& in,
@@ -86,8 +93,14 @@ std::optional<Ticket> ShmTransport::post_reduce(spi::Signature signature, spi::S
                        std::make_unique<StagedAllReduce>(group_->domain(), rank(), world_size(), in, out, reducer));
   }
   auto const round = post_round(signature, in.bytes, root);
-  return keep(
-      {.kind = Kind::reduce, .round = round, .source = in, .sink = out, .reducer = reducer, .signature = signature});
+  auto const ticket = begin(Kind::reduce);
+  auto& op = operation(ticket);
+  op.round = round;
+  op.source = in;
+  op.sink = out;
+  op.reducer = reducer;
+  op.signature = signature;
+  return ticket;
 }
 
 std::optional<Ticket> ShmTransport::post_reduce_scatterv(spi::Signature signature, spi::Source const& in,
@@ -153,10 +166,18 @@ void ShmTransport::finish_reduce(Operation& op) {
 Ticket ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<Staged> staged) {
   require_open(spi::to_string(signature.verb));
   settle_collectives();
-  Operation op{.kind = Kind::staged, .signature = signature, .staged = std::move(staged)};
-  static_cast<void>(post_step(op, PeerAreas({})));
+  auto const ticket = begin(Kind::staged);
   ++staged_under_way_;
-  return keep(std::move(op));
+  auto& op = operation(ticket);
+  op.signature = signature;
+  op.staged = std::move(staged);
+  try {
+    static_cast<void>(post_step(op, PeerAreas({})));
+  } catch (...) {
+    drop(ticket);
+    throw;
+  }
+  return ticket;
 }
 
 /// The area that a step asks for, as the post of its meeting announces it.

@@ -268,8 +268,8 @@ class CROSSRANK_EXPORT Collective {
                                     Check check);
 
   [[nodiscard]] detail::GroupState& state(char const* operation) const;
-  void run(algorithms::Call call) const;
-  [[nodiscard]] Request start(algorithms::Call call) const;
+  void run(algorithms::Call&& call) const;
+  [[nodiscard]] Request start(algorithms::Call&& call) const;
   void all_reduce_bytes(std::span<std::byte> values, Dtype dtype, ReduceOp op) const;
 
   std::shared_ptr<detail::GroupState> state_{};

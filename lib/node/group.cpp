@@ -114,17 +114,8 @@ bool Group::posted(int member, std::uint64_t round) const noexcept {
   return steps::published(before.round) + 1 == round && before.also.load(std::memory_order_relaxed) != 0;
 }
 
-/// Starts the transfers of the lines that this arrival will need, so that they run beside each other.
-void Group::prefetch(std::uint64_t round) const noexcept {
-  constexpr int few = 8;
-  for (int member = 0; member < std::min(size_, few); ++member) {
-    if (member != rank_) __builtin_prefetch(&line_of(blocks_[member], round));
-  }
-}
-
 std::uint64_t Group::arrive(Post const& post, std::uint8_t flags) {
   auto const round = posted_ + 1;
-  prefetch(round);
   auto& line = line_of(blocks_[rank_], round);
   line.digest = post.digest;
   line.offset = post.offset;
@@ -151,6 +142,8 @@ std::uint64_t Group::arrive(Post const& post, std::uint8_t flags) {
   }
   posted_ = round + (post.also_closes != 0 ? 1 : 0);
   CROSSRANK_CRASH_POINT("node.group.arrived");
+  // Takes the next line back from those who have read it, while this member waits for them.
+  line_of(blocks_[rank_], posted_ + 1).digest = 0;
   if (advance()) ring_all();  // the last to arrive sees all others, and wakes those who sleep
   return round;
 }

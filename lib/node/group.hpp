@@ -137,7 +137,6 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(steps::published(header_->decision)); }
   [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] bool departed(int member) const noexcept;
-  void prefetch(std::uint64_t round) const noexcept;
   /// Arrives at the next round; throws when somebody has kept this member from it.
   std::uint64_t arrive(Post const& post, std::uint8_t flags = 0);
   void await_own_rounds(spi::Patience const& patience, spi::Verb verb);
