@@ -142,8 +142,9 @@ std::uint64_t Group::arrive(Post const& post, std::uint8_t flags) {
   }
   posted_ = round + (post.also_closes != 0 ? 1 : 0);
   CROSSRANK_CRASH_POINT("node.group.arrived");
-  // Takes the next line back from those who have read it, while this member waits for them.
-  line_of(blocks_[rank_], posted_ + 1).digest = 0;
+  // Takes the next line back from those who have read it, while this member waits for them; not while it is two rounds
+  // ahead, as others may then still judge that line.
+  if (passed_ + 1 == posted_) line_of(blocks_[rank_], posted_ + 1).digest = 0;
   if (advance()) ring_all();  // the last to arrive sees all others, and wakes those who sleep
   return round;
 }
