@@ -26,9 +26,18 @@ struct Meeting {
   std::optional<Error> failure;  ///< what the first one failed with, for all
 };
 
+/// The meeting of a job, as its ranks find it.
+struct Place {
+  std::weak_ptr<Meeting> meeting;
+  std::set<int> came;
+  /// The meeting when it has failed: kept for those who come late, until all have come.
+  std::shared_ptr<Meeting> failed;
+  std::size_t ranks = 0;
+};
+
 struct Meetings {
   std::mutex mutex;
-  std::map<std::string, std::weak_ptr<Meeting>> by_key;
+  std::map<std::string, Place> by_key;
 };
 
 Meetings& meetings() {
@@ -36,11 +45,17 @@ Meetings& meetings() {
   return *all;
 }
 
-std::shared_ptr<Meeting> meeting_of(std::string const& key) {
+std::shared_ptr<Meeting> meeting_of(std::string const& key, int rank) {
   std::lock_guard const lock(meetings().mutex);
-  auto& slot = meetings().by_key[key];
-  auto meeting = slot.lock();
-  if (!meeting) slot = meeting = std::make_shared<Meeting>();
+  auto& place = meetings().by_key[key];
+  auto meeting = place.meeting.lock();
+  // Who has heard of the failure and comes again makes another attempt.
+  if (!meeting || (place.failed && place.came.contains(rank))) {
+    place = {};
+    place.meeting = meeting = std::make_shared<Meeting>();
+  }
+  place.came.insert(rank);
+  if (place.failed && place.came.size() >= place.ranks) meetings().by_key.erase(key);
   return meeting;
 }
 
@@ -49,11 +64,23 @@ void forget(std::string const& key) {
   meetings().by_key.erase(key);
 }
 
+void keep_failed(std::string const& key, std::shared_ptr<Meeting> const& meeting, int ranks) {
+  std::lock_guard const lock(meetings().mutex);
+  auto const found = meetings().by_key.find(key);
+  if (found == meetings().by_key.end() || found->second.meeting.lock() != meeting) return;
+  found->second.ranks = static_cast<std::size_t>(ranks);
+  if (found->second.came.size() >= found->second.ranks) {
+    meetings().by_key.erase(found);
+  } else {
+    found->second.failed = meeting;
+  }
+}
+
 class ThreadRendezvous final : public Rendezvous {
  public:
   explicit ThreadRendezvous(NodeOptions options)
       : options_(std::move(options)),
-        meeting_(meeting_of(options_.key.digest())),
+        meeting_(meeting_of(options_.key.digest(), options_.rank)),
         until_(std::chrono::steady_clock::now() + options_.timeout) {}
 
   Attachment attach() override {
@@ -114,7 +141,9 @@ class ThreadRendezvous final : public Rendezvous {
   [[noreturn]] void fail(Error const& e) {
     if (!meeting_->failure) {
       meeting_->failure = e;
-      forget(options_.key.digest());
+      meeting_->memory = {};
+      meeting_->arena_fds.clear();
+      keep_failed(options_.key.digest(), meeting_, meeting_->ranks);
     }
     meeting_->moved.notify_all();
     rethrow();

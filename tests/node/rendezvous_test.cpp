@@ -70,6 +70,22 @@ TEST_P(Rendezvous, tells_all_when_they_expect_different_numbers) {
 INSTANTIATE_TEST_SUITE_P(At, Rendezvous, testing::Values(Place::socket, Place::threads),
                          [](auto const& one) { return one.param == Place::socket ? "a_socket" : "threads"; });
 
+TEST(ThreadRendezvous, tells_who_comes_late_of_the_failure_and_begins_anew_for_who_has_heard_of_it) {
+  auto const job = random_job_id();
+  auto const join = [&](int rank, milliseconds timeout) {
+    auto options = node_options(job, rank, 2, timeout);
+    options.threads = true;
+    return options;
+  };
+  static_cast<void>(expect_error<TimeoutError>(join_all({join(0, milliseconds(20))})[0]));
+
+  auto const late = expect_error<TimeoutError>(join_all({join(1, std::chrono::seconds(20))})[0]);
+  EXPECT_THAT(late.message, HasSubstr("did not come within 20 ms: 1"));
+
+  for (auto const& error : join_all({join(0, std::chrono::seconds(20)), join(1, std::chrono::seconds(20))}))
+    EXPECT_EQ(text_of(error), "");
+}
+
 TEST(SocketRendezvous, gives_up_on_a_squatter_of_this_user_and_names_it) {
   auto const job = random_job_id();
   int const squatter = MeetingPlace(job).squat(16);
