@@ -51,7 +51,7 @@ void require_equal(xr::StateDict const& read, xr::StateDict const& written) {
     auto const& other = read.at(name);
     bench::require(other.nbytes() == tensor.nbytes() &&
                        std::memcmp(other.bytes().data(), tensor.bytes().data(), tensor.nbytes()) == 0,
-                   "wrong bytes in " + name);
+                   "wrong bytes in ", name);
   }
 }
 
@@ -117,7 +117,7 @@ class Files {
     bench::require(first.weights.size() == tensors, "tensors are missing");
     for (auto const& [name, tensor] : first.weights) {
       auto const number = first.config.at("first").at(name).get<int>();
-      bench::require(tensor.as<std::int16_t>()[0] == number, "wrong bytes in " + name);
+      bench::require(tensor.as<std::int16_t>()[0] == number, "wrong bytes in ", name);
     }
     auto row = row_of("torch archive", first.weights.nbytes());
     measure(row, arguments_.quick ? 3 : 7, [&] { (void)workspace.read_configs_and_weights_from_rank(0); });

@@ -174,13 +174,12 @@ void append(std::string const& file, std::vector<Row> const& rows) {
   std::string text;
   for (auto const& row : rows) text += to_json(row).dump() + "\n";
   int const fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  require(fd >= 0, "cannot open " + file + ": " + std::strerror(errno));
+  require(fd >= 0, "cannot open ", file, ": ", std::strerror(errno));
   bool const written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  require(::close(fd) == 0 && written, "cannot write " + file);
+  require(::close(fd) == 0 && written, "cannot write ", file);
 }
 
-void require(bool right, std::string const& what) {
-  if (right) return;
+void fail(std::string const& what) {
   std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
   std::exit(1);
 }

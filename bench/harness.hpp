@@ -75,7 +75,13 @@ void measure_once(Row& row, UsageMeter const& meter, std::function<void()> const
 /// Appends rows to a file, one JSON object on each line, in one write.
 void append(std::string const& file, std::vector<Row> const& rows);
 
-/// Ends the process when a result is wrong: a figure of wrong results is worth nothing.
-void require(bool right, std::string const& what);
+/// Ends the process, saying what is wrong.
+[[noreturn]] void fail(std::string const& what);
+
+/// Ends the process when a result is wrong: a figure of wrong results is worth nothing. `what` is joined only then.
+template <class... Text>
+void require(bool right, Text const&... what) {
+  if (!right) fail((std::string() + ... + what));
+}
 
 }  // namespace crossrank::bench

@@ -34,8 +34,8 @@ void checked_call(Case const& one, xr::Collective const& world, xr::Tensor& out,
   }
   one.call(out, in);
   auto const got = out.as<float>();
-  bench::require(bench_is_right(one.verb, got.data(), got.size(), rank, ranks) != 0,
-                 std::string("wrong result of ") + bench_verb_name(one.verb));
+  bench::require(bench_is_right(one.verb, got.data(), got.size(), rank, ranks) != 0, "wrong result of ",
+                 bench_verb_name(one.verb));
 }
 
 bench::Row measured(Case const& one, xr::Collective const& world, bench::UsageMeter const& meter, std::size_t bytes,

@@ -86,7 +86,7 @@ void call(xr::RankState const& mine, std::vector<xr::RankState> const& expected,
       auto const& theirs = state.weights.at(name);
       bench::require(theirs.nbytes() == tensor.nbytes() &&
                          std::memcmp(theirs.bytes().data(), tensor.bytes().data(), tensor.nbytes()) == 0,
-                     "wrong bytes in " + name);
+                     "wrong bytes in ", name);
     }
   }
   items.close();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -70,16 +71,18 @@ void RangeSession::fail_usage(std::string message, std::string got) const {
 void RangeSession::map_ranks() {
   auto const global = collective_.transport()->global_ranks();
   if (ranks_.empty()) fail_usage("no ranks: the first one listed receives", "an empty list");
-  std::vector<bool> listed(global.size());
   members_.reserve(ranks_.size());
   for (int const rank : ranks_) {
     auto const found = std::find(global.begin(), global.end(), rank);
     if (found == global.end()) fail_usage("a listed rank of the job is not in the group", std::to_string(rank));
-    auto const member = found - global.begin();
-    if (listed[static_cast<std::size_t>(member)]) fail_usage("a rank is listed twice", std::to_string(rank));
-    listed[static_cast<std::size_t>(member)] = true;
-    members_.push_back(static_cast<int>(member));
+    members_.push_back(static_cast<int>(found - global.begin()));
   }
+  // As they are given, ranks ascend in most calls: then none is listed twice.
+  if (std::adjacent_find(members_.begin(), members_.end(), std::greater_equal<>()) == members_.end()) return;
+  auto sorted = members_;
+  std::sort(sorted.begin(), sorted.end());
+  if (auto const twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
+    fail_usage("a rank is listed twice", std::to_string(global[static_cast<std::size_t>(*twice)]));
 }
 
 void RangeSession::choose_medium() {
