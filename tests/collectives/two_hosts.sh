@@ -1,36 +1,49 @@
 #!/bin/bash
-# Two hosts on one machine: network namespaces joined by a wire, each with a name of its own.
+# Two hosts on one machine: network namespaces joined by a wire, each with a name of its own, and a process to hold it.
 #   two_hosts.sh up ID | down ID | run ID SLOTS_EACH MPIRUN_OPTIONS... -- PROGRAM...
 # `up` ends with 77 where the system refuses namespaces. Also the agent by which mpirun reaches a host.
+# Without named namespaces: these mount something, which stays behind, and /sys anew, which a changed root does not allow.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
-a() { echo "crA$1"; }
-b() { echo "crB$1"; }
+hosts=(a b)
+folder() { echo "${TMPDIR:-/tmp}/crossrank-hosts-$1"; }
+holder() { cat "$(folder "$1")/$2"; }
+
+# Starts the process that holds host $2 of $1, and waits until it does.
+start() {
+  unshare --net --uts bash -c 'hostname "crossrank-$1" && exec sleep 3600' holder "$2" </dev/null >/dev/null 2>&1 &
+  local pid=$!
+  echo "$pid" >"$(folder "$1")/$2"
+  until [[ $(cat "/proc/$pid/comm" 2>/dev/null) == sleep ]]; do kill -0 "$pid" 2>/dev/null || return 77; done
+}
+
+# Runs a command on host $2 of $1.
+on() { nsenter --target "$(holder "$1" "$2")" --net --uts "${@:3}"; }
 
 case $1 in
   up)
     id=$2
-    command -v ip >/dev/null || exit 77
-    ip netns add "$(a "$id")" 2>/dev/null || exit 77
-    ip netns add "$(b "$id")" || exit 77
-    ip link add "va$id" type veth peer name "vb$id" || exit 77
-    ip link set "va$id" netns "$(a "$id")"
-    ip link set "vb$id" netns "$(b "$id")"
-    for end in "$(a "$id") va$id 10.213.7.1" "$(b "$id") vb$id 10.213.7.2"; do
-      read -r space device address <<<"$end"
-      ip netns exec "$space" ip address add "$address/24" dev "$device"
-      ip netns exec "$space" ip link set "$device" up
-      ip netns exec "$space" ip link set lo up
+    for tool in ip nsenter unshare hostname; do command -v "$tool" >/dev/null || exit 77; done
+    mkdir -m 700 "$(folder "$id")"
+    for host in "${hosts[@]}"; do start "$id" "$host" || exit 77; done
+    ip link add "va$id" netns "$(holder "$id" a)" type veth peer name "vb$id" netns "$(holder "$id" b)" || exit 77
+    address=0
+    for host in "${hosts[@]}"; do
+      on "$id" "$host" ip address add "10.213.7.$((++address))/24" dev "v$host$id"
+      on "$id" "$host" ip link set "v$host$id" up
+      on "$id" "$host" ip link set lo up
     done
     ;;
   down)
     id=$2
-    for space in "$(a "$id")" "$(b "$id")"; do
-      if [[ -e /var/run/netns/$space ]]; then
-        ip netns pids "$space" | xargs -r kill -9 2>/dev/null || true
-        ip netns delete "$space" || true
-      fi
+    for host in "${hosts[@]}"; do
+      pid=$(holder "$id" "$host" 2>/dev/null) && space=$(readlink "/proc/$pid/ns/net") || continue
+      space=${space//[^0-9]/}
+      # All that still runs there, the holder too.
+      find /proc -maxdepth 3 -path '/proc/[0-9]*/ns/net' -lname "net:\\[$space\\]" 2>/dev/null | cut -d / -f 3 |
+        xargs -r kill -9 2>/dev/null || true
     done
+    rm -rf "$(folder "$id")"
     ;;
   run)
     id=$2 slots=$3
@@ -41,16 +54,15 @@ case $1 in
     export CROSSRANK_TEST_HOSTS=$id
     exports=()
     for name in "${!CROSSRANK_TEST_@}" "${!GTEST_@}" ${TMPDIR:+TMPDIR}; do exports+=(-x "$name"); done
-    hosts=10.213.7.1:$slots,10.213.7.2:$slots
-    exec ip netns exec "$(a "$id")" unshare --uts bash -c 'hostname crossrank-a; exec "$@"' mpirun \
+    exec nsenter --target "$(holder "$id" a)" --net --uts \
       mpirun "${options[@]}" --mca plm rsh --mca plm_rsh_agent "$self" --mca btl tcp,self --mca pml ob1 \
       --mca btl_tcp_if_include 10.213.7.0/24 --mca oob_tcp_if_include 10.213.7.0/24 --mca routed direct \
-      --host "$hosts" -n $((2 * slots)) "${exports[@]}" "$@"
+      --host "10.213.7.1:$slots,10.213.7.2:$slots" -n $((2 * slots)) "${exports[@]}" "$@"
     ;;
   *)
     # mpirun calls its agent with a host and a command for a shell there.
     while [[ $1 == -* ]]; do shift; done
     shift
-    exec ip netns exec "$(b "$CROSSRANK_TEST_HOSTS")" unshare --uts bash -c 'hostname crossrank-b; eval "$*"' agent "$@"
+    exec nsenter --target "$(holder "$CROSSRANK_TEST_HOSTS" b)" --net --uts bash -c 'eval "$*"' agent "$@"
     ;;
 esac

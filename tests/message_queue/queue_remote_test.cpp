@@ -1,3 +1,4 @@
+#include <future>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -202,10 +203,13 @@ TEST_P(RemoteQueue, leaves_readers_all_that_was_written_before_it_closed) {
 }
 
 TEST_P(RemoteQueue, names_a_reader_whose_host_is_silent) {
-  run(2, [](Collective const& world, MemoryHub& hub) {
+  std::promise<void> silenced;
+  run(2, [&](Collective const& world, MemoryHub& hub) {
     auto queue = MessageQueue::create(world, {.chunks = 2});
-    if (!queue.is_writer()) return;
+    if (!queue.is_writer())
+      return static_cast<void>(silenced.get_future().wait_for(seconds(20)));  // not heard when it leaves
     hub.cut(1);
+    silenced.set_value();
     queue.enqueue(0);
     queue.enqueue(1);
     EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = milliseconds(100)}); }).culprits(),
