@@ -225,7 +225,7 @@ void NodeDomain::ring_groups_of(int rank) const noexcept {
     if (state == BlockState::queue) ring_queue_of(rank, index);
     if (state != BlockState::ready) continue;
     auto* const members = blocks_->members(index);
-    auto const size = std::min(group.size, static_cast<std::uint32_t>(options_.ranks));
+    auto const size = std::min(group.size.load(std::memory_order_relaxed), static_cast<std::uint32_t>(options_.ranks));
     bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) {
       return m.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);
     });

@@ -10,6 +10,15 @@
 #include "lib/platform/io_error.hpp"
 
 namespace crossrank::node {
+namespace {
+
+/// Word by word: others may be looking whether the block is theirs to take.
+void clear(std::byte* at, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t))
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(at + i)).store(0, std::memory_order_relaxed);
+}
+
+}  // namespace
 
 GroupBlocks::GroupBlocks(std::byte* control, int ranks, int rank, std::shared_ptr<platform::Fd> control_fd)
     : control_(control), geometry_(ranks), rank_(rank), control_fd_(std::move(control_fd)) {}
@@ -49,7 +58,7 @@ bool GroupBlocks::announced(GroupHeader const& group) const noexcept {
 bool GroupBlocks::all_left(std::uint32_t index) const noexcept {
   auto const& group = header(index);
   auto const* const all = members(index);
-  auto const size = std::min(group.size, static_cast<std::uint32_t>(geometry_.ranks()));
+  auto const size = std::min(group.size.load(std::memory_order_relaxed), static_cast<std::uint32_t>(geometry_.ranks()));
   return std::all_of(all, all + size, [&](MemberBlock const& member) {
     auto const presence = member.presence.load(std::memory_order_seq_cst);
     return presence == has_left || departed(static_cast<int>(member.domain_rank.load(std::memory_order_relaxed))) ||
@@ -110,8 +119,8 @@ void GroupBlocks::fill(std::uint32_t index, std::vector<int> const& members, std
                        Origin origin) noexcept {
   auto& group = header(index);
   auto* const blocks = this->members(index);
-  std::memset(static_cast<void*>(blocks), 0,
-              ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
+  clear(reinterpret_cast<std::byte*>(blocks),
+        ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
   for (std::size_t i = 0; i < members.size(); ++i)
     blocks[i].domain_rank.store(static_cast<std::uint32_t>(members[i]), std::memory_order_relaxed);
   group.size = static_cast<std::uint32_t>(members.size());

@@ -235,7 +235,8 @@ class Reader {
 
   [[nodiscard]] Block block_at(std::uint32_t index) const {
     auto const& header = blocks_.header(index);
-    auto const size = static_cast<int>(std::min(header.size, static_cast<std::uint32_t>(ranks_)));
+    auto const size =
+        static_cast<int>(std::min(header.size.load(std::memory_order_relaxed), static_cast<std::uint32_t>(ranks_)));
     return {&header, blocks_.members(index), size};
   }
 

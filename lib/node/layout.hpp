@@ -308,12 +308,14 @@ struct BlockLife {
   }
 };
 
+/// Who looks for a block to take reads the words of one that another rank may just be taking: these are atomic, and
+/// what was concluded from them holds only if `life` has not changed.
 struct alignas(page_bytes) GroupHeader {
   std::atomic<std::uint64_t> life;  ///< BlockLife; changed by compare-and-swap
-  std::uint32_t size;
-  std::uint32_t parent;       ///< block of the group that this one was split from ...
-  std::uint64_t parent_life;  ///< ... as it was then ...
-  std::uint64_t split_round;  ///< ... and the round in which its members learn of it; 0 for the group of all ranks
+  std::atomic<std::uint32_t> size;
+  std::atomic<std::uint32_t> parent;       ///< block of the group that this one was split from ...
+  std::atomic<std::uint64_t> parent_life;  ///< ... as it was then ...
+  std::atomic<std::uint64_t> split_round;  ///< ... and the round that tells its members; 0 for the group of all ranks
   char name[128];
   /// The group's decision word: a `Decision` once it has failed, 0 before that; set once, by compare-and-swap.
   alignas(64) std::atomic<std::uint64_t> decision;

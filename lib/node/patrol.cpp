@@ -33,7 +33,8 @@ bool waits_itself(NodeDomain const& domain, int rank) noexcept {
   for (std::uint32_t index = 0; index < blocks.made(); ++index) {
     auto const& header = blocks.header(index);
     auto const state = BlockLife::unpack(header.life.load(std::memory_order_acquire)).state;
-    for (std::uint32_t i = 0; state == BlockState::ready && i < std::min(header.size, most); ++i) {
+    for (std::uint32_t i = 0;
+         state == BlockState::ready && i < std::min(header.size.load(std::memory_order_relaxed), most); ++i) {
       auto const& member = blocks.members(index)[i];
       if (member.domain_rank.load(std::memory_order_relaxed) == holder && sleeps(member.bell)) return true;
     }

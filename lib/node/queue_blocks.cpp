@@ -19,7 +19,7 @@ QueueEnd* GroupBlocks::ends(std::uint32_t index) const noexcept {
 /// The writer is looked at first: a reader that attaches takes its place, then looks whether the writer is still there.
 /// One of the two sees the other.
 bool GroupBlocks::queue_is_over(std::uint32_t index) const noexcept {
-  auto const size = header(index).size;
+  auto const size = header(index).size.load(std::memory_order_relaxed);
   for (std::uint32_t i = 0; i < size; ++i) {
     auto const& end = ends(index)[i];
     auto const state = EndWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
