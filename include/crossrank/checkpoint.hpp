@@ -205,8 +205,9 @@ struct Defect {
 };
 
 struct VerifyOptions {
-  bool numbers = false;   ///< read all data and look for NaN and infinity
-  bool checksums = true;  ///< read the data of files that carry checksums: ours, and torch archives unless `crc` ignores
+  bool numbers = false;  ///< read all data and look for NaN and infinity
+  bool checksums =
+      true;  ///< read the data of files that carry checksums: ours, and torch archives unless `crc` ignores
   std::function<void(Progress const&)> on_progress{};
   std::stop_token stop{};
   int threads = 0;

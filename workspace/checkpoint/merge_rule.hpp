@@ -33,23 +33,24 @@ struct MergeRule {
   int axis = 0;                       ///< concat: dimension of the stored (packed) tensor
   std::vector<std::int64_t> parts{};  ///< concat: widths of the sub-parts of one shard, relative or exact ("[gate; up]"
                                       ///< is {1, 1}); empty: one part. All first parts come first in the result
-  int replicas = 1;               ///< concat: this many neighbouring ranks hold the same piece; compared, one kept
-  std::int64_t true_size = -1;    ///< concat: the result is cut down to this along `axis`; -1 keeps all
-  ReduceOp op = ReduceOp::max;    ///< reduce: max, min or avg
-  std::int64_t add_per_rank = 0;  ///< I32 ids that count from 0 in each shard: those of rank r grow by r times this
-  std::string output_name{};      ///< empty: the input's
-  bool drop = false;              ///< a tied copy that is not written
-  std::string reason{};           ///< which rule, in words
-  std::vector<int> part_replicas{};  ///< concat: `replicas` of each part, where fused parts differ; empty: `replicas`
-  int rank_block = 0;    ///< concat: so many neighbouring ranks are joined by themselves, their blocks one after another;
-                         ///< 0: all ranks are one block
-  int ep_axis = -1;      ///< pieces of the expert-parallel ranks follow each other along this dimension; -1: they do not
+  int replicas = 1;                   ///< concat: this many neighbouring ranks hold the same piece; compared, one kept
+  std::int64_t true_size = -1;        ///< concat: the result is cut down to this along `axis`; -1 keeps all
+  ReduceOp op = ReduceOp::max;        ///< reduce: max, min or avg
+  std::int64_t add_per_rank = 0;      ///< I32 ids that count from 0 in each shard: those of rank r grow by r times this
+  std::string output_name{};          ///< empty: the input's
+  bool drop = false;                  ///< a tied copy that is not written
+  std::string reason{};               ///< which rule, in words
+  std::vector<int> part_replicas{};   ///< concat: `replicas` of each part, where fused parts differ; empty: `replicas`
+  int rank_block = 0;  ///< concat: so many neighbouring ranks are joined by themselves, their blocks one after another;
+                       ///< 0: all ranks are one block
+  int ep_axis = -1;    ///< pieces of the expert-parallel ranks follow each other along this dimension; -1: they do not
   int sum_element = -1;  ///< reduce: this element is the sum over ranks, each piece counted once (`parts`, `replicas`);
                          ///< the others must agree (an unpacked shape)
-  bool unproven = false;  ///< only the name says that the shards are pieces: pieces that are equal bit for bit are an error
-  std::shared_ptr<Requantization const> requantization{};  ///< requantize: changes the bytes of each rank's shard, which
-                                                           ///< then go where concat puts them
-  std::shared_ptr<GivenValues const> given{};              ///< given: the result
+  bool unproven =
+      false;  ///< only the name says that the shards are pieces: pieces that are equal bit for bit are an error
+  std::shared_ptr<Requantization const> requantization{};  ///< requantize: changes the bytes of each rank's shard,
+                                                           ///< which then go where concat puts them
+  std::shared_ptr<GivenValues const> given{};  ///< given: the result
 };
 
 }  // namespace crossrank::checkpoint
