@@ -26,7 +26,6 @@ class Execution {
 
   /// Posts the next operation once the one before has ended; nothing when the call is done.
   [[nodiscard]] std::optional<spi::Ticket> next(spi::Transport& transport);
-  [[nodiscard]] Call const& call() const noexcept { return call_; }
 
  private:
   [[nodiscard]] std::optional<spi::Ticket> post_own(spi::Transport& transport) const;

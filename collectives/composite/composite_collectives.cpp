@@ -74,13 +74,7 @@ Ticket CompositeTransport::post_all_gatherv(spi::Signature signature, spi::Sourc
                         gather_blocks(op);
                         return parts_.local->post_barrier({.verb = Verb::all_gatherv});
                       }});
-  try {
-    begin(op);
-  } catch (...) {
-    operations_.erase(ticket);
-    throw;
-  }
-  return ticket;
+  return begin_kept(ticket);
 }
 
 /// The sizes are known: one spread for each member's block.

@@ -89,10 +89,12 @@ void CompositeTransport::complete(Operation& op, spi::Patience const& patience) 
 
 Ticket CompositeTransport::post_steps(Operation operation) {
   if (!operation.message) settle_collectives();
-  auto const ticket = keep(std::move(operation));
-  auto& op = this->operation(ticket);
+  return begin_kept(keep(std::move(operation)));
+}
+
+Ticket CompositeTransport::begin_kept(Ticket ticket) {
   try {
-    begin(op);
+    begin(operation(ticket));
   } catch (...) {
     operations_.erase(ticket);
     throw;

@@ -112,6 +112,8 @@ class CompositeTransport final : public spi::Transport {
   template <class Post>
   [[nodiscard]] std::optional<spi::Ticket> post_across(spi::Verb verb, Post post);
   void begin(Operation& operation);
+  /// The same for one that is kept; drops it when that fails.
+  [[nodiscard]] spi::Ticket begin_kept(spi::Ticket ticket);
   void settle_collectives();
   [[nodiscard]] bool advance(Operation& operation);
   void complete(Operation& operation, spi::Patience const& patience);

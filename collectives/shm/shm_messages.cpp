@@ -13,6 +13,9 @@ using spi::Ticket;
 using spi::Verb;
 
 Ticket ShmTransport::begin_message(Kind kind, int peer, std::uint32_t tag) {
+  auto const* const operation_name = kind == Kind::send ? "send" : "recv";
+  require_open(operation_name);
+  group_->throw_if_failed(operation_name);
   auto const ticket = begin(kind);
   auto& op = operation(ticket);
   op.sequence = ++messages_posted_;
@@ -22,8 +25,6 @@ Ticket ShmTransport::begin_message(Kind kind, int peer, std::uint32_t tag) {
 }
 
 Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  require_open("send");
-  group_->throw_if_failed("send");
   auto const ticket = begin_message(Kind::send, dst, tag);
   operation(ticket).source = std::move(bytes);
   note_message(operation(ticket));
@@ -32,8 +33,6 @@ Ticket ShmTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
 }
 
 Ticket ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  require_open("recv");
-  group_->throw_if_failed("recv");
   auto const ticket = begin_message(Kind::recv, src, tag);
   operation(ticket).sink = std::move(bytes);
   note_message(operation(ticket));

@@ -33,7 +33,7 @@ template <class Word>
   return false;
 }
 
-/// Makes everything written before visible to whoever sees `number`: an arrival, a message, a place taken. A
+/// Makes everything written before visible to whoever sees `number`: a message, a place taken. A
 /// read-modify-write, not a store: the look for announcements that follows may not overtake it.
 template <class Word>
 void publish(Word& word, std::uint64_t number) noexcept {

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 
+#include "tests/message_queue/sample_message.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// What a queue carries, and in which order.
@@ -20,13 +21,6 @@ namespace crossrank::test {
 namespace {
 
 using std::chrono::milliseconds;
-using Bytes = std::vector<std::byte>;
-
-Bytes sample(std::size_t size, unsigned seed) {
-  Bytes bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i * 7 + seed * 31 + i / 251) & 0xff);
-  return bytes;
-}
 
 TEST(MessageQueue, gives_every_reader_every_message_in_order) {
   for (int writer : {0, 2}) {

@@ -12,13 +12,13 @@
 #include <crossrank/message_queue.hpp>
 
 #include "lib/platform/crash_point.hpp"
+#include "tests/message_queue/sample_message.hpp"
 #include "tests/support/process_ranks.hpp"
 
 /// Queues between processes, and what is left when one of them is killed.
 namespace crossrank::test {
 namespace {
 
-using Bytes = std::vector<std::byte>;
 constexpr auto patient = std::chrono::seconds(60);
 
 Collective join() {
@@ -26,12 +26,6 @@ Collective join() {
                   .timeout = std::chrono::seconds(30),
                   .job_id = std::getenv("CROSSRANK_JOB_ID"),
                   .arena_cap = std::uint64_t{64} << 20});
-}
-
-Bytes sample(std::size_t size, unsigned seed) {
-  Bytes bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i * 7 + seed * 31) & 0xff);
-  return bytes;
 }
 
 CROSSRANK_RANK_SCENARIO(queue_of_many_sizes) {

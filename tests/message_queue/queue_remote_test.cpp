@@ -9,6 +9,7 @@
 
 #include <crossrank/crossrank.hpp>
 
+#include "tests/message_queue/sample_message.hpp"
 #include "tests/support/message_ranks.hpp"
 
 /// Queues whose readers stand on other nodes than the writer, all of them or some.
@@ -17,13 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using Bytes = std::vector<std::byte>;
-
-Bytes sample(std::size_t size, unsigned seed) {
-  Bytes bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i * 7 + seed * 31 + i / 251) & 0xff);
-  return bytes;
-}
 
 template <class E>
 E error_of(std::function<void()> const& call) {

@@ -89,7 +89,7 @@ class Intersection {
 
 ChunkedSource::ChunkedSource(std::string name, std::vector<ChunkedTensor> tensors, Json attributes,
                              std::uint64_t bytes_on_disk)
-    : name_(std::move(name)), attributes_(std::move(attributes)), bytes_on_disk_(bytes_on_disk) {
+    : DescribedSource(std::move(name), std::move(attributes), bytes_on_disk) {
   for (auto& tensor : tensors) {
     tensors_.push_back(tensor.tensor);
     pieces_.push_back(pieces_of(std::move(tensor), name_));

@@ -27,15 +27,11 @@ struct ChunkedTensor {
 
 /// Whole tensors out of pieces in many files: any range of the row-major form is put together from the rows of the
 /// pieces that it meets.
-class ChunkedSource final : public ShardSource {
+class ChunkedSource final : public DescribedSource {
  public:
   /// The pieces tile their tensors. `FormatError` where a cut falls inside a byte.
   ChunkedSource(std::string name, std::vector<ChunkedTensor> tensors, Json attributes, std::uint64_t bytes_on_disk);
 
-  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
-  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
-  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
-  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return bytes_on_disk_; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:
@@ -49,11 +45,7 @@ class ChunkedSource final : public ShardSource {
   [[nodiscard]] static Pieces pieces_of(ChunkedTensor tensor, std::string const& name);
   static void read_units(Pieces const& pieces, std::int64_t first, std::int64_t last, std::byte* out);
 
-  std::string name_;
-  std::vector<SourceTensor> tensors_{};
   std::vector<Pieces> pieces_{};
-  Json attributes_;
-  std::uint64_t bytes_on_disk_;
 };
 
 }  // namespace crossrank::checkpoint

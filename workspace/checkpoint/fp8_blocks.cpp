@@ -53,29 +53,17 @@ std::vector<Stretch> stretches_of(LayerOnRanks const& layer, LayerCut const& cut
   return stretches;
 }
 
-StoredTensor stored(LayerValues const& values, std::size_t rank, TensorRole role) {
-  auto const& source = values.sources[rank];
-  return {source, static_cast<std::size_t>(values.layers[rank][role] - source->tensors().data())};
-}
-
 ShardBlocks blocks_of(LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut, std::size_t rank) {
   auto const& format = layer.formats[rank];
   auto const axes = format.axes(TensorRole::weight_scale, *values.layers[rank][TensorRole::weight_scale]);
   ShardBlocks shard;
   shard.grid = {format.outputs(), format.inputs(), axes.out_unit, axes.in_unit,
-                read_scales(stored(values, rank, TensorRole::weight_scale))};
+                read_scales(values.stored(rank, TensorRole::weight_scale))};
   shard.axis = cut.cut == Cut::column ? 0 : 1;
   shard.stretches = stretches_of(layer, cut, rank);
   for (auto const scale : shard.grid.scales) {
     if (std::isfinite(scale) && scale >= 0) continue;
-    throw FormatError({.operation = "merge rules",
-                       .message = "a scale that nothing can be scaled to",
-                       .expected = "finite numbers",
-                       .got = std::to_string(scale) + " on rank " + std::to_string(rank),
-                       .resource = layer.tensors.front()->name,
-                       .remedy = "merge the unquantized weights and quantize again",
-                       .culprits = {static_cast<int>(rank)},
-                       .section = "scales"});
+    refuse_scale(layer, rank, scale, "finite numbers", "merge the unquantized weights and quantize again");
   }
   return shard;
 }
@@ -135,7 +123,7 @@ MergeRule join_blocks(LayerOnRanks const& layer, LayerValues const& values, Laye
     std::vector<Requantization::Shard> changes;
     for (std::size_t rank = 0; rank < shards.size(); ++rank) {
       Requantization::Shard change;
-      change.own = stored(values, rank, TensorRole::weight);
+      change.own = values.stored(rank, TensorRole::weight);
       change.blocks = std::make_shared<BlockRescale const>(layer.tensors[rank]->dtype, std::move(shards[rank]), whole);
       changes.push_back(std::move(change));
     }

@@ -8,7 +8,7 @@
 namespace crossrank::checkpoint {
 
 JoinedSource::JoinedSource(std::string name, std::vector<std::shared_ptr<ShardSource const>> parts)
-    : name_(std::move(name)), parts_(std::move(parts)) {
+    : DescribedSource(std::move(name)), parts_(std::move(parts)) {
   std::set<std::string_view> names;
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     auto const& source = *parts_[part];

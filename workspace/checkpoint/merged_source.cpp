@@ -52,7 +52,8 @@ Shares kept_shares(MergeRule const& rule, std::size_t ranks) {
 
 }  // namespace
 
-MergedSource::MergedSource(std::shared_ptr<MergeModel const> model) : model_(std::move(model)) {
+MergedSource::MergedSource(std::shared_ptr<MergeModel const> model)
+    : DescribedSource("the merged checkpoint"), model_(std::move(model)) {
   tensors_.reserve(model_->tensors.size());
   for (auto const& tensor : model_->tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.shape});
 }

@@ -13,14 +13,10 @@
 namespace crossrank::checkpoint {
 
 /// The result of a merge as a source of its own: nothing is merged before it is read, and only what is read.
-class MergedSource final : public ShardSource {
+class MergedSource final : public DescribedSource {
  public:
   explicit MergedSource(std::shared_ptr<MergeModel const> model);
 
-  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
-  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
-  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
-  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return 0; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:
@@ -28,9 +24,6 @@ class MergedSource final : public ShardSource {
   void read_computed(PlannedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const;
 
   std::shared_ptr<MergeModel const> model_;
-  std::string name_{"the merged checkpoint"};
-  std::vector<SourceTensor> tensors_{};
-  Json attributes_ = Json::object();
 };
 
 }  // namespace crossrank::checkpoint

@@ -34,12 +34,6 @@ class Settlement {
   /// One list of scales per rank.
   using Scales = std::vector<std::vector<float>>;
 
-  StoredTensor stored(std::size_t rank, TensorRole role) const {
-    auto const* tensor = values_.layers[rank][role];
-    auto const& source = values_.sources[rank];
-    return {source, static_cast<std::size_t>(tensor - source->tensors().data())};
-  }
-
   bool has(TensorRole role) const {
     return std::all_of(values_.layers.begin(), values_.layers.end(),
                        [&](LayerTensors const& tensors) { return tensors[role] != nullptr; });
@@ -50,7 +44,7 @@ class Settlement {
     if (!has(role)) return std::nullopt;
     Scales scales;
     for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
-      scales.push_back(read_scales(stored(rank, role)));
+      scales.push_back(read_scales(values_.stored(rank, role)));
       if (scales.back().size() != scales.front().size()) return std::nullopt;
     }
     bool const same =
@@ -68,22 +62,12 @@ class Settlement {
         common = op == ReduceOp::max ? std::max(common, rank[i]) : std::min(common, rank[i]);
       for (std::size_t rank = 0; rank < scales.size(); ++rank) {
         auto const own = scales[rank][i];
-        if (!(own > 0) || !(common > 0) || !std::isfinite(own) || !std::isfinite(common)) refuse_scale(rank, own);
+        if (!(own > 0) || !(common > 0) || !std::isfinite(own) || !std::isfinite(common))
+          refuse_scale(layer_, rank, own, "finite numbers above 0", "use --policy exact, or quantize again");
         result[rank][i] = op == ReduceOp::max ? own / common : common / own;
       }
     }
     return result;
-  }
-
-  [[noreturn]] void refuse_scale(std::size_t rank, float value) const {
-    throw FormatError({.operation = "merge rules",
-                       .message = "a scale that nothing can be scaled to",
-                       .expected = "finite numbers above 0",
-                       .got = std::to_string(value) + " on rank " + std::to_string(rank),
-                       .resource = layer_.tensors.front()->name,
-                       .remedy = "use --policy exact, or quantize again",
-                       .culprits = {static_cast<int>(rank)},
-                       .section = "scales"});
   }
 
   void settle_common(TensorRole role, ReduceOp op) {
@@ -98,10 +82,10 @@ class Settlement {
     std::vector<Requantization::Shard> shards;
     for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
       Requantization::Shard shard;
-      shard.own = stored(rank, layer_.role);
+      shard.own = values_.stored(rank, layer_.role);
       shard.factors = factors[rank];
       if (kernel == RequantizeKernel::fp4_values || kernel == RequantizeKernel::fp4_scales) {
-        shard.partner = stored(rank, partner);
+        shard.partner = values_.stored(rank, partner);
       }
       shards.push_back(std::move(shard));
     }
@@ -147,7 +131,7 @@ class Settlement {
     bool global = true;
     bool unset = true;
     for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
-      auto const ids = read_integers(stored(rank, TensorRole::group_ids));
+      auto const ids = read_integers(values_.stored(rank, TensorRole::group_ids));
       auto const& format = layer_.formats[rank];
       auto const group = format.group() > 0 ? format.group() : std::max<std::int64_t>(format.inputs(), 1);
       auto const before = static_cast<std::int64_t>(rank) * rule_.add_per_rank;
@@ -177,6 +161,21 @@ class Settlement {
 };
 
 }  // namespace
+
+StoredTensor LayerValues::stored(std::size_t rank, TensorRole role) const {
+  return {sources[rank], static_cast<std::size_t>(layers[rank][role] - sources[rank]->tensors().data())};
+}
+
+void refuse_scale(LayerOnRanks const& layer, std::size_t rank, float value, std::string expected, std::string remedy) {
+  throw FormatError({.operation = "merge rules",
+                     .message = "a scale that nothing can be scaled to",
+                     .expected = std::move(expected),
+                     .got = std::to_string(value) + " on rank " + std::to_string(rank),
+                     .resource = layer.tensors.front()->name,
+                     .remedy = std::move(remedy),
+                     .culprits = {static_cast<int>(rank)},
+                     .section = "scales"});
+}
 
 void settle_values(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut,
                    ScalePolicy policy) {

@@ -26,7 +26,7 @@ constexpr std::uint64_t header_limit = codec::max_header_bytes;
 
 SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesystem::path> const& files,
                                      std::shared_ptr<FilePool> const& pool)
-    : name_(std::move(name)) {
+    : DescribedSource(std::move(name)) {
   for (auto const& file : files) add_file(file, *pool);
   std::set<std::string_view> names;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {

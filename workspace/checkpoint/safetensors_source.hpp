@@ -13,17 +13,13 @@ namespace crossrank::checkpoint {
 
 /// One safetensors file, or several that together hold one part of a model. State images are such files too: their
 /// config is `attributes()`.
-class SafetensorsSource final : public ShardSource {
+class SafetensorsSource final : public DescribedSource {
  public:
   /// `name` is for messages when there are several files. `FormatError` for a damaged file, or a tensor that comes in
   /// two of them; `IoError`.
   SafetensorsSource(std::string name, std::vector<std::filesystem::path> const& files,
                     std::shared_ptr<FilePool> const& pool);
 
-  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
-  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
-  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
-  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return bytes_on_disk_; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
   [[nodiscard]] std::span<codec::StateImage const> images() const noexcept { return images_; }
@@ -38,13 +34,9 @@ class SafetensorsSource final : public ShardSource {
     std::uint64_t bytes = 0;
   };
 
-  std::string name_;
   std::vector<std::shared_ptr<PooledFile const>> files_{};
   std::vector<codec::StateImage> images_{};
-  std::vector<SourceTensor> tensors_{};
   std::vector<Place> places_{};
-  Json attributes_ = Json::object();
-  std::uint64_t bytes_on_disk_ = 0;
 };
 
 }  // namespace crossrank::checkpoint

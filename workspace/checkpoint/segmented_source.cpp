@@ -9,7 +9,7 @@ namespace crossrank::checkpoint {
 
 SegmentedSource::SegmentedSource(std::string name, std::vector<SegmentedTensor> tensors, Json attributes,
                                  std::uint64_t bytes_on_disk)
-    : name_(std::move(name)), attributes_(std::move(attributes)), bytes_on_disk_(bytes_on_disk) {
+    : DescribedSource(std::move(name), std::move(attributes), bytes_on_disk) {
   for (auto& tensor : tensors) {
     tensors_.push_back(std::move(tensor.tensor));
     segments_.push_back(std::move(tensor.segments));

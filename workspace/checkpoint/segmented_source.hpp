@@ -24,23 +24,15 @@ struct SegmentedTensor {
 };
 
 /// Tensors that were flattened, joined and cut when they were saved.
-class SegmentedSource final : public ShardSource {
+class SegmentedSource final : public DescribedSource {
  public:
   /// The segments have as many bytes as their tensors, whose names are unique.
   SegmentedSource(std::string name, std::vector<SegmentedTensor> tensors, Json attributes, std::uint64_t bytes_on_disk);
 
-  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
-  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
-  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
-  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return bytes_on_disk_; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:
-  std::string name_;
-  std::vector<SourceTensor> tensors_{};
   std::vector<std::vector<Segment>> segments_{};
-  Json attributes_;
-  std::uint64_t bytes_on_disk_;
 };
 
 }  // namespace crossrank::checkpoint

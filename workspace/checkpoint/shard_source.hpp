@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <crossrank/dtype.hpp>
 #include <crossrank/json.hpp>
@@ -39,6 +41,24 @@ class ShardSource {
   ShardSource() = default;
   ShardSource(ShardSource const&) = default;
   ShardSource& operator=(ShardSource const&) = default;
+};
+
+/// A source that keeps its own description.
+class DescribedSource : public ShardSource {
+ public:
+  [[nodiscard]] std::string const& name() const noexcept final { return name_; }
+  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept final { return tensors_; }
+  [[nodiscard]] Json const& attributes() const noexcept final { return attributes_; }
+  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept final { return bytes_on_disk_; }
+
+ protected:
+  explicit DescribedSource(std::string name, Json attributes = Json::object(), std::uint64_t bytes_on_disk = 0)
+      : name_(std::move(name)), attributes_(std::move(attributes)), bytes_on_disk_(bytes_on_disk) {}
+
+  std::string name_;
+  std::vector<SourceTensor> tensors_{};
+  Json attributes_;
+  std::uint64_t bytes_on_disk_;
 };
 
 }  // namespace crossrank::checkpoint

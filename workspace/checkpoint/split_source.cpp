@@ -28,7 +28,7 @@ void set_integer(Dtype dtype, int element, std::int64_t value, std::uint64_t off
 }  // namespace
 
 SplitSource::SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t rank, CutFor const& cut_for)
-    : whole_(std::move(whole)), name_("rank " + std::to_string(rank)) {
+    : DescribedSource("rank " + std::to_string(rank)), whole_(std::move(whole)) {
   for (std::size_t i = 0; i < whole_->tensors().size(); ++i) {
     auto const& tensor = whole_->tensors()[i];
     auto const rule = cut_for(tensor);

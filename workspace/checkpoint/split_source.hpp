@@ -17,15 +17,11 @@ namespace crossrank::checkpoint {
 using CutFor = std::function<SplitRule(SourceTensor const& whole)>;
 
 /// What one tensor-parallel rank gets of a whole model, read through its source: the inverse of a merge.
-class SplitSource final : public ShardSource {
+class SplitSource final : public DescribedSource {
  public:
   /// `FormatError` where a cut would fall inside a byte; what `cut_for` throws.
   SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t rank, CutFor const& cut_for);
 
-  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
-  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
-  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
-  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return 0; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:
@@ -38,10 +34,7 @@ class SplitSource final : public ShardSource {
   [[nodiscard]] std::vector<Piece> cut_pieces(std::uint32_t tensor, SplitRule const& rule, std::size_t rank) const;
 
   std::shared_ptr<ShardSource const> whole_;
-  std::string name_;
-  std::vector<SourceTensor> tensors_{};
   std::vector<Cut> cuts_{};  ///< of each tensor
-  Json attributes_ = Json::object();
 };
 
 }  // namespace crossrank::checkpoint

@@ -7,7 +7,7 @@
 
 namespace crossrank::checkpoint {
 
-StateSource::StateSource(std::string name, StateDict const& weights) : name_(std::move(name)) {
+StateSource::StateSource(std::string name, StateDict const& weights) : DescribedSource(std::move(name)) {
   for (auto const& [key, tensor] : weights) {
     if (!tensor.defined()) {
       throw UsageError({.operation = "save sharded",

@@ -52,7 +52,8 @@ codec::TorchContents contents_of(codec::TorchArchive const& archive) {
 
 TorchSource::TorchSource(std::string name, std::shared_ptr<codec::TorchArchive const> archive,
                          codec::TorchContents contents)
-    : name_(std::move(name)), archive_(std::move(archive)), attributes_(std::move(contents.values)) {
+    : DescribedSource(std::move(name), std::move(contents.values), archive->bytes_on_disk()),
+      archive_(std::move(archive)) {
   for (auto& [path, tensor] : contents.tensors) {
     tensors_.push_back({std::move(path), tensor->dtype, tensor->shape});
     views_.push_back(tensor);

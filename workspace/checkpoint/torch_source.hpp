@@ -11,14 +11,10 @@
 namespace crossrank::checkpoint {
 
 /// A torch archive, or the part of one that holds a model. Tensors are named by the way to them, joined by dots.
-class TorchSource final : public ShardSource {
+class TorchSource final : public DescribedSource {
  public:
   TorchSource(std::string name, std::shared_ptr<codec::TorchArchive const> archive, codec::TorchContents contents);
 
-  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
-  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return tensors_; }
-  [[nodiscard]] Json const& attributes() const noexcept override { return attributes_; }
-  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return archive_->bytes_on_disk(); }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
   [[nodiscard]] codec::TorchArchive const& archive() const noexcept { return *archive_; }
@@ -26,11 +22,8 @@ class TorchSource final : public ShardSource {
   [[nodiscard]] codec::TorchTensor const& at(std::size_t tensor) const noexcept { return *views_[tensor]; }
 
  private:
-  std::string name_;
   std::shared_ptr<codec::TorchArchive const> archive_;
-  std::vector<SourceTensor> tensors_{};
   std::vector<codec::TorchTensor const*> views_{};
-  Json attributes_;
 };
 
 struct TorchSourceOptions {
