@@ -1,15 +1,19 @@
 #include <crossrank/collective.hpp>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
+#include <crossrank/spi/wire.hpp>
 
 #include "collectives/group_state.hpp"
 #include "collectives/registry.hpp"
+#include "lib/platform/deadline.hpp"
 
 namespace crossrank {
 namespace {
@@ -30,30 +34,35 @@ Jobs& jobs() {
   return *all;
 }
 
-Check check_level(ConnectOptions const& options, Environment const& environment) {
-  if (environment.check) {
-    switch (*environment.check) {
-      case CheckLevel::off: return Check::off;
-      case CheckLevel::local: return Check::local;
-      case CheckLevel::collective: return Check::collective;
-    }
+Check check_level(CheckLevel level) {
+  switch (level) {
+    case CheckLevel::off: return Check::off;
+    case CheckLevel::collective: return Check::collective;
+    case CheckLevel::local: break;
   }
-  return options.check.value_or(Check::local);
+  return Check::local;
 }
 
 }  // namespace
 
-Collective connect(ConnectOptions options) {
+ConnectOptions spi::settled(ConnectOptions options, char const* operation) {
   auto const& environment = crossrank::environment();
   if (!options.arena_cap) options.arena_cap = environment.arena_cap;
-  auto const job = describe_job(options, environment);
-  spi::Patience const patience{.timeout = environment.timeout.value_or(options.timeout),
-                               .user_limit = options.user_limit};
-  if (patience.timeout <= std::chrono::milliseconds::zero() ||
-      options.connect_timeout <= std::chrono::milliseconds::zero()) {
+  if (environment.check) options.check = check_level(*environment.check);
+  if (environment.timeout) options.timeout = *environment.timeout;
+  if (options.timeout <= options.timeout.zero() || options.connect_timeout <= options.connect_timeout.zero()) {
     throw UsageError(
-        {.operation = "connect", .message = "a timeout must be longer than nothing", .expected = "at least 1 ms"});
+        {.operation = operation, .message = "a timeout must be longer than nothing", .expected = "at least 1 ms"});
   }
+  for (auto* const time : {&options.timeout, &options.connect_timeout, &options.user_limit})
+    *time = std::min(*time, platform::longest_wait);
+  return options;
+}
+
+Collective connect(ConnectOptions options) {
+  options = spi::settled(std::move(options), "connect");
+  auto const job = describe_job(options, environment());
+  spi::Patience const patience{.timeout = options.timeout, .user_limit = options.user_limit};
   Jobs::Key const key{job.job_id, job.master, job.step, job.rank};
   {
     std::lock_guard const lock(jobs().mutex);
@@ -63,7 +72,7 @@ Collective connect(ConnectOptions options) {
     if (transport && state && !transport->is_closed()) return Collective(std::move(state));
   }
   auto transport = open_transport(options, job, patience);
-  auto world = make_collective(transport, patience, check_level(options, environment));
+  auto world = make_collective(transport, patience, options.check.value_or(Check::local));
   std::lock_guard const lock(jobs().mutex);
   jobs().jobs[key] = {transport, world.state_};
   return world;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,12 @@ spi::Sink sink(Tensor& tensor) { return {.bytes = tensor.mutable_bytes(), .owner
 spi::Sink read_only_sink(Tensor const& tensor) {
   auto const bytes = tensor.bytes();
   return {.bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()}, .owner = tensor.storage()};
+}
+
+bool have_common_bytes(Tensor const& a, Tensor const& b) {
+  if (a.nbytes() == 0 || b.nbytes() == 0) return false;
+  std::less<std::byte const*> const before;
+  return before(a.data(), b.data() + b.nbytes()) && before(b.data(), a.data() + a.nbytes());
 }
 
 char const* op_name(ReduceOp op) {
@@ -135,9 +142,17 @@ void Planner::require_same_rows(Tensor const& a, Tensor const& b, char const* op
 }
 
 void Planner::require_apart(Tensor const& out, Tensor const& in, char const* operation) const {
-  std::less<std::byte const*> const before;
-  bool const apart = !before(out.data(), in.data() + in.nbytes()) || !before(in.data(), out.data() + out.nbytes());
-  if (!apart) refuse(operation, "the tensors overlap", "memory of its own for the result");
+  if (have_common_bytes(out, in)) refuse(operation, "the tensors overlap", "memory of its own for the result");
+}
+
+void Planner::require_own_part(Tensor const& whole, Tensor const& part, std::size_t offset,
+                               char const* operation) const {
+  if (have_common_bytes(whole, part) && part.data() != whole.data() + offset)
+    refuse(operation, "the tensors overlap", "this rank's own part of the whole, or memory of its own");
+}
+
+std::size_t Planner::before(std::span<std::size_t const> counts) const {
+  return std::accumulate(counts.begin(), counts.begin() + transport_.rank(), std::size_t{0});
 }
 
 std::vector<std::size_t> Planner::equal_counts(std::size_t bytes) const {
@@ -228,6 +243,7 @@ Call Planner::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp
 
 Call Planner::all_gather(Tensor& out, Tensor const& in) const {
   require_whole(out, in, "all_gather");
+  require_own_part(out, in, rank() * in.nbytes(), "all_gather");
   Call call{.in = source(in), .out = sink(out), .counts = equal_counts(in.nbytes())};
   Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, Verb::all_gatherv, "all_gather");
   return call;
@@ -238,6 +254,7 @@ Call Planner::all_gatherv(Tensor& out, Tensor const& in, Rows rows) const {
   require_rows(in, rows.rows[rank()], "all_gatherv");
   require_rows(out, division.rows, "all_gatherv");
   require_same_rows(in, out, "all_gatherv");
+  require_own_part(out, in, before(division.counts), "all_gatherv");
   Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts)};
   Arguments(check_).dtype(in.dtype()).row(in.shape()).rows(rows.rows).into(call, Verb::all_gatherv);
   return call;
@@ -249,6 +266,7 @@ Call Planner::gather(Tensor& out, Tensor const& in, Root root) const {
   Call call{.in = source(in), .counts = equal_counts(in.nbytes()), .root = root.root};
   if (root.root == transport_.rank()) {
     require_whole(out, in, "gather");
+    require_own_part(out, in, rank() * in.nbytes(), "gather");
     call.out = sink(out);
   }
   Arguments(check_).root(root.root).dtype(in.dtype()).shape(in.shape()).into(call, Verb::gatherv, "gather");
@@ -263,6 +281,7 @@ Call Planner::gatherv(Tensor& out, Tensor const& in, Rows rows) const {
   if (rows.root == transport_.rank()) {
     require_rows(out, division.rows, "gatherv");
     require_same_rows(in, out, "gatherv");
+    require_own_part(out, in, before(call.counts), "gatherv");
     call.out = sink(out);
   }
   Arguments(check_).root(rows.root).dtype(in.dtype()).row(in.shape()).rows(rows.rows).into(call, Verb::gatherv);
@@ -275,6 +294,7 @@ Call Planner::scatter(Tensor& out, Tensor const& in, Root root) const {
   Call call{.out = sink(out), .counts = equal_counts(out.nbytes()), .root = root.root};
   if (root.root == transport_.rank()) {
     require_whole(in, out, "scatter");
+    require_own_part(in, out, rank() * out.nbytes(), "scatter");
     call.in = source(in);
   }
   Arguments(check_).root(root.root).dtype(out.dtype()).shape(out.shape()).into(call, Verb::scatterv, "scatter");
@@ -289,6 +309,7 @@ Call Planner::scatterv(Tensor& out, Tensor const& in, Rows rows) const {
   if (rows.root == transport_.rank()) {
     require_rows(in, division.rows, "scatterv");
     require_same_rows(out, in, "scatterv");
+    require_own_part(in, out, before(call.counts), "scatterv");
     call.in = source(in);
   }
   Arguments(check_).root(rows.root).dtype(out.dtype()).row(out.shape()).rows(rows.rows).into(call, Verb::scatterv);

@@ -30,6 +30,8 @@ class Planner {
   [[nodiscard]] Call all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
   [[nodiscard]] Call send(Tensor const& tensor, int dst, Tag tag) const;
   [[nodiscard]] Call recv(Tensor& tensor, int src, Tag tag) const;
+  /// Refuses what would be overwritten while it is read.
+  void require_apart(Tensor const& out, Tensor const& in, char const* operation) const;
 
  private:
   class Arguments;
@@ -48,7 +50,10 @@ class Planner {
   void require_whole(Tensor const& whole, Tensor const& part, char const* operation) const;
   void require_rows(Tensor const& tensor, std::int64_t rows, char const* operation) const;
   void require_same_rows(Tensor const& a, Tensor const& b, char const* operation) const;
-  void require_apart(Tensor const& out, Tensor const& in, char const* operation) const;
+  /// `part` is this rank's part of `whole`, `offset` bytes into it, or memory of its own.
+  void require_own_part(Tensor const& whole, Tensor const& part, std::size_t offset, char const* operation) const;
+  /// Bytes of the ranks before this one.
+  [[nodiscard]] std::size_t before(std::span<std::size_t const> counts) const;
   [[nodiscard]] Division divide(std::span<std::int64_t const> rows, Tensor const& like, char const* operation) const;
   [[nodiscard]] std::vector<std::size_t> equal_counts(std::size_t bytes) const;
 

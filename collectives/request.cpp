@@ -46,7 +46,8 @@ void Request::wait() {
 bool Request::wait_for(std::chrono::milliseconds limit) {
   constexpr auto longest_nap = std::chrono::microseconds(200);
   auto& system = platform::system();
-  auto const until = system.now() + std::chrono::nanoseconds(limit);
+  auto const until = system.now() + std::chrono::nanoseconds(
+                                        std::clamp(limit, std::chrono::milliseconds::zero(), platform::longest_wait));
   for (auto nap = std::chrono::nanoseconds(0); !test();) {
     auto const left = until - system.now();
     if (left <= left.zero()) return false;

@@ -148,6 +148,7 @@ void Collective::sendrecv(Tensor& in, Tensor const& out, Partners partners) cons
   auto const plan = planner(state("sendrecv"));
   auto incoming = plan.recv(in, partners.src, {partners.tag});
   auto outgoing = plan.send(out, partners.dst, {partners.tag});
+  plan.require_apart(in, out, "sendrecv");
   Busy const busy(*state_, "sendrecv");
   as_called("sendrecv", [&] {
     auto const received = state_->start(std::move(incoming));

@@ -34,7 +34,8 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
 
 }  // namespace
 
-Collective connect(MPI_Comm communicator, ConnectOptions const& options) {
+Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
+  auto const options = spi::settled(wanted, "mpi::connect");
   auto& process = Process::instance();
   process.require_mpi("mpi::connect");
   if (!options.backend.empty() && options.backend != "mpi" && options.backend != "composite") {
@@ -52,7 +53,7 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& options) {
         std::move(world),
         {.patience = patience, .connect_timeout = options.connect_timeout, .arena_cap = options.arena_cap});
   }
-  return make_collective(std::move(world), patience);
+  return make_collective(std::move(world), patience, options.check.value_or(Check::local));
 }
 
 }  // namespace crossrank::mpi

@@ -176,7 +176,7 @@ class CROSSRANK_EXPORT Collective {
 
   /// Joins the tensors of all ranks along a new first dimension: `out` is `[world_size, *in.shape]`, or any shape with
   /// as many elements. Collective; one meeting, at most two copies of each byte; long ones in pieces. `in` may be this
-  /// rank's part of `out`.
+  /// rank's part of `out`, here and in all gathers, but stand nowhere else in it; scatters the other way round.
   void all_gather(Tensor& out, Tensor const& in) const;
   [[nodiscard]] Request iall_gather(Tensor& out, Tensor const& in) const;
   /// Joins tensors of `rows.rows` rows along their first dimension.
@@ -207,7 +207,7 @@ class CROSSRANK_EXPORT Collective {
   /// Receives into `tensor` the next message of `src`. `MismatchError` when its size or tag is another.
   void recv(Tensor& tensor, int src, Tag tag = {}) const;
   [[nodiscard]] Request irecv(Tensor& tensor, int src, Tag tag = {}) const;
-  /// Both at once, so that ranks may exchange in a circle.
+  /// Both at once, so that ranks may exchange in a circle. The tensors must not overlap.
   void sendrecv(Tensor& in, Tensor const& out, Partners partners) const;
 
   // Objects: scalars, strings, `Json`, and whatever cereal serializes. Defined and described in

@@ -49,6 +49,18 @@ void requests_end_in_any_order_of_asking(ConformanceRank& self) {
   EXPECT_TRUE(requests.front().test());  // has ended, and says so as often as it is asked
 }
 
+/// More nanoseconds than a number holds are not fewer than none.
+void a_wait_without_a_limit_waits(ConformanceRank& self) {
+  auto& world = self.world;
+  auto values = filled(500'000, 1);
+  auto request = world.iall_reduce(values);
+  EXPECT_TRUE(request.wait_for(std::chrono::milliseconds::max()));
+  EXPECT_TRUE(all_are(values, world.world_size()));
+  auto late = world.ibarrier();
+  static_cast<void>(late.wait_for(std::chrono::milliseconds::min()));  // looks once
+  late.wait();
+}
+
 /// A rank waits for a message whose sender waits for a collective that the first one has only started.
 void waiting_for_a_message_carries_collectives_on(ConformanceRank& self) {
   auto& world = self.world;
@@ -142,6 +154,7 @@ void a_collective_request_that_is_dropped_kills_the_group(ConformanceRank& self)
 
 constexpr ConformanceCase cases[] = {
     {"requests_end_in_any_order_of_asking", requests_end_in_any_order_of_asking},
+    {"a_wait_without_a_limit_waits", a_wait_without_a_limit_waits},
     {"waiting_for_a_message_carries_collectives_on", waiting_for_a_message_carries_collectives_on, 2},
     {"a_blocking_call_ends_those_before_it", a_blocking_call_ends_those_before_it},
     {"messages_under_way_reach_their_receiver", messages_under_way_reach_their_receiver},

@@ -150,6 +150,8 @@ void sendrecv_goes_round_in_a_circle(ConformanceRank& self) {
     int const before = (world.rank() + n - 1) % n;
     world.sendrecv(in, out, {.dst = (world.rank() + 1) % n, .src = before, .tag = 3});
     EXPECT_TRUE(std::ranges::equal(in.bytes(), pattern(in.nbytes(), before)));
+    auto part = in.narrow(0, 0, rows);
+    error_of<UsageError>([&] { world.sendrecv(part, in, {.dst = 0, .src = 0}); });
   }
 }
 

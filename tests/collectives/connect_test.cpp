@@ -3,6 +3,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/spi/wire.hpp>
 
 #include "collectives/registry.hpp"
 #include "tests/support/process_ranks.hpp"
@@ -59,6 +60,15 @@ TEST(Connect, refuses_what_cannot_be) {
               testing::ThrowsMessage<UsageError>(HasSubstr("timeout")));
   EXPECT_THAT([] { static_cast<void>(describe_job({.rank = 0, .world_size = 2}, Environment{})); },
               testing::ThrowsMessage<UsageError>(HasSubstr("CROSSRANK_JOB_ID")));
+}
+
+TEST(Connect, waits_for_as_long_as_can_be_counted) {
+  auto const forever = std::chrono::milliseconds::max();
+  auto const options = spi::settled({.timeout = forever, .connect_timeout = forever, .user_limit = forever}, "connect");
+  for (auto const time : {options.timeout, options.connect_timeout, options.user_limit}) {
+    EXPECT_GE(time, std::chrono::hours(24 * 365));
+    EXPECT_GT(std::chrono::steady_clock::now() + std::chrono::nanoseconds(time), std::chrono::steady_clock::now());
+  }
 }
 
 TEST(Connect, lets_two_that_are_alone_be_alone) {

@@ -1,6 +1,8 @@
 #include "collectives/planner.hpp"
 
+#include <functional>
 #include <numeric>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -87,6 +89,41 @@ TEST(Planner, tells_calls_apart_that_ranks_must_agree_on) {
   EXPECT_EQ(of(a, 2), of(a, 2));
   EXPECT_NE(planner.reduce(a, ReduceOp::sum, {0}).signature.digest,
             planner.reduce(a, ReduceOp::max, {0}).signature.digest);
+}
+
+/// What a rank gives may stand in its own part of the result; anywhere else it is overwritten before it is read.
+TEST(Planner, takes_a_part_of_the_result_where_it_belongs_and_refuses_it_elsewhere) {
+  OneOfFour const transport;
+  Planner const planner(transport, Check::local);
+  auto whole = Tensor::zeros({4, 8}, Dtype::i32);
+  std::vector<std::int64_t> const ones(4, 1);
+  for (std::int64_t part = 0; part < 4; ++part) {
+    auto mine = whole.narrow(0, part, 1);
+    auto const calls = std::vector<std::function<void()>>{
+        [&] { static_cast<void>(planner.all_gather(whole, mine)); },
+        [&] { static_cast<void>(planner.all_gatherv(whole, mine, {.rows = ones})); },
+        [&] { static_cast<void>(planner.gather(whole, mine, {1})); },
+        [&] { static_cast<void>(planner.gatherv(whole, mine, {.rows = ones, .root = 1})); },
+        [&] { static_cast<void>(planner.scatter(mine, whole, {1})); },
+        [&] { static_cast<void>(planner.scatterv(mine, whole, {.rows = ones, .root = 1})); }};
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (part == transport.rank()) {
+        EXPECT_NO_THROW(calls[i]()) << i;
+      } else {
+        EXPECT_THROW(calls[i](), UsageError) << i << " with part " << part;
+      }
+    }
+  }
+}
+
+TEST(Planner, takes_nothing_for_an_overlap_that_has_no_bytes) {
+  OneOfFour const transport;
+  Planner const planner(transport, Check::local);
+  auto whole = Tensor::zeros({8}, Dtype::i32);
+  auto none = whole.narrow(0, 3, 0);
+  std::vector<std::int64_t> const rows{4, 0, 2, 2};
+  EXPECT_NO_THROW(static_cast<void>(planner.reduce_scatterv(none, whole, {.rows = rows}, ReduceOp::sum)));
+  EXPECT_NO_THROW(static_cast<void>(planner.all_gatherv(whole, none, {.rows = rows})));
 }
 
 TEST(Planner, digests_nothing_when_checks_are_off_and_says_all_when_they_are_collective) {

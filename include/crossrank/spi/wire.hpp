@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/collective.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/spi/transport.hpp>
 
@@ -52,6 +53,10 @@ CROSSRANK_EXPORT void stop_network(message::Network& network, std::chrono::milli
 /// Calls `done` until it is true, with longer and longer pauses; false when that took `limit`. For what a backend can
 /// only ask about.
 [[nodiscard]] CROSSRANK_EXPORT bool poll_until(std::function<bool()> const& done, std::chrono::milliseconds limit);
+
+/// Options of `connect` as the environment has them (CROSSRANK_TIMEOUT, CROSSRANK_CHECK, CROSSRANK_ARENA_CAP), with
+/// times that can be counted. `UsageError` for a timeout that is no time.
+[[nodiscard]] CROSSRANK_EXPORT ConnectOptions settled(ConnectOptions options, char const* operation);
 
 struct WorldOptions {
   std::string job{};  ///< the same on all ranks; tells the group from others on this wire
