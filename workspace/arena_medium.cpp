@@ -21,8 +21,8 @@ class ArenaMedium final : public Medium {
     release(group_->domain(), publication_);
   }
 
-  void receive(int member, node::Arrival const& arrival, Collector& collector) override {
-    if (workspace::receive(group_->shared_domain(), locate(member, arrival), Take::offer, collector)) return;
+  void receive(int member, Descriptor const& part, Collector& collector) override {
+    if (workspace::receive(group_->shared_domain(), locate(member, part), Take::offer, collector)) return;
     group_->throw_if_failed("receive");
     throw PeerLostError({.operation = "receive",
                          .message = "rank " + std::to_string(member) + " has taken back what it published",
@@ -33,9 +33,9 @@ class ArenaMedium final : public Medium {
                          .group_usable = false});
   }
 
-  void decline(int member, node::Arrival const& arrival) noexcept override {
+  void decline(int member, Descriptor const& part) noexcept override {
     try {
-      workspace::decline(group_->domain(), locate(member, arrival));
+      workspace::decline(group_->domain(), locate(member, part));
     } catch (Error const&) {  // a payload outside its arena was never offered
     }
   }
@@ -45,9 +45,9 @@ class ArenaMedium final : public Medium {
   void give_up() noexcept override { revoke(group_->domain(), publication_, readers_); }
 
  private:
-  [[nodiscard]] Located locate(int member, node::Arrival const& arrival) const {
-    auto const payload = group_->payload(member, arrival);
-    if (arrival.slot >= group_->domain().header().slot_capacity) {
+  [[nodiscard]] Located locate(int member, Descriptor const& part) const {
+    auto const payload = part.is_inline ? part.inlined_part() : group_->payload(member, part.offset, part.bytes);
+    if (part.slot >= group_->domain().header().slot_capacity) {
       throw FormatError({.operation = "receive",
                          .message = "a slot that does not exist",
                          .resource = "arena of rank " + std::to_string(group_->node_rank(member)),
@@ -55,9 +55,9 @@ class ArenaMedium final : public Medium {
                          .section = "arrival"});
     }
     return {.owner = group_->node_rank(member),
-            .is_inline = (arrival.flags & node::arrival_inline) != 0,
-            .slot = arrival.slot,
-            .generation = arrival.generation,
+            .is_inline = part.is_inline,
+            .slot = part.slot,
+            .generation = part.generation,
             .payload = payload};
   }
 

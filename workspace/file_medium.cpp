@@ -63,9 +63,8 @@ class FileMedium final : public Medium {
     post.inlined = std::as_bytes(std::span(&*announced_, 1));
   }
 
-  void receive(int member, node::Arrival const& arrival, Collector& collector) override {
-    std::span<std::byte const> const bytes(reinterpret_cast<std::byte const*>(arrival.inlined),
-                                           std::min<std::size_t>(arrival.bytes, sizeof arrival.inlined));
+  void receive(int member, Descriptor const& part, Collector& collector) override {
+    auto const bytes = part.inlined_part();
     Announcement announced;
     if (bytes.size() != sizeof announced) {
       throw FormatError({.operation = "receive",
@@ -88,7 +87,7 @@ class FileMedium final : public Medium {
     hand_over(workspace_.medium()->read_announced(announced, patience), collector);
   }
 
-  void decline(int, node::Arrival const&) noexcept override {}
+  void decline(int, Descriptor const&) noexcept override {}
 
   void finish() override {
     if (stuck_ || (!own_ && !announced_)) return;

@@ -65,9 +65,9 @@ struct Kind<RankedState> {
 template <class Item, class Mine>
 class Items final : public detail::RangeItems<Item> {
  public:
-  Items(Mine const& mine, Contribution const& contribution, std::vector<int> ranks, Collective const& group,
+  Items(Mine const& mine, Contribution const& contribution, RankSpan ranks, Collective const& group,
         GatherOptions const& options)
-      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, std::move(ranks), group, options),
+      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, ranks, group, options),
         items_(session_.size()) {
     for (std::size_t i = 0; i < items_.size(); ++i) {
       if (session_.is_own(i)) items_[i] = Kind<Item>::own(mine, session_.rank_of(i));
@@ -115,11 +115,6 @@ class Items final : public detail::RangeItems<Item> {
   std::vector<std::optional<Item>> items_;
 };
 
-std::vector<int> all_ranks(Collective const& group) {
-  auto const ranks = group.ranks();
-  return {ranks.begin(), ranks.end()};
-}
-
 std::vector<NamedTensor> named(StateDict const& weights) {
   std::vector<NamedTensor> tensors;
   tensors.reserve(weights.size());
@@ -127,57 +122,57 @@ std::vector<NamedTensor> named(StateDict const& weights) {
   return tensors;
 }
 
-CollectiveRange<Tensor> gather(Tensor const& tensor, std::vector<int> ranks, Collective const& group,
+CollectiveRange<Tensor> gather(Tensor const& tensor, RankSpan ranks, Collective const& group,
                                GatherOptions const& options) {
   NamedTensor const only{"tensor", &tensor};
-  return CollectiveRange<Tensor>(std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}},
-                                                                         std::move(ranks), group, options));
+  return CollectiveRange<Tensor>(
+      std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}}, ranks, group, options));
 }
 
-CollectiveRange<StateDict> gather(StateDict const& weights, std::vector<int> ranks, Collective const& group,
+CollectiveRange<StateDict> gather(StateDict const& weights, RankSpan ranks, Collective const& group,
                                   GatherOptions const& options) {
   auto const tensors = named(weights);
-  return CollectiveRange<StateDict>(std::make_unique<Items<StateDict, StateDict>>(
-      weights, Contribution{.tensors = tensors}, std::move(ranks), group, options));
+  return CollectiveRange<StateDict>(
+      std::make_unique<Items<StateDict, StateDict>>(weights, Contribution{.tensors = tensors}, ranks, group, options));
 }
 
-CollectiveRange<RankedState> gather(RankState const& state, std::vector<int> ranks, Collective const& group,
+CollectiveRange<RankedState> gather(RankState const& state, RankSpan ranks, Collective const& group,
                                     GatherOptions const& options) {
   auto const tensors = named(state.weights);
   Contribution const contribution{.config = &state.config, .tensors = tensors};
   return CollectiveRange<RankedState>(
-      std::make_unique<Items<RankedState, RankState>>(state, contribution, std::move(ranks), group, options));
+      std::make_unique<Items<RankedState, RankState>>(state, contribution, ranks, group, options));
 }
 
 }  // namespace
 
 CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group, GatherOptions options) {
-  return gather(tensor, all_ranks(group), group, options);
+  return gather(tensor, group.ranks(), group, options);
 }
 
 CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
                                              GatherOptions options) {
-  return gather(tensor, {ranks.begin(), ranks.end()}, group, options);
+  return gather(tensor, ranks, group, options);
 }
 
 CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
                                                 GatherOptions options) {
-  return gather(weights, all_ranks(group), group, options);
+  return gather(weights, group.ranks(), group, options);
 }
 
 CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group,
                                                 GatherOptions options) {
-  return gather(weights, {ranks.begin(), ranks.end()}, group, options);
+  return gather(weights, ranks, group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group,
                                                   GatherOptions options) {
-  return gather(state, all_ranks(group), group, options);
+  return gather(state, group.ranks(), group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks, Collective const& group,
                                                   GatherOptions options) {
-  return gather(state, {ranks.begin(), ranks.end()}, group, options);
+  return gather(state, ranks, group, options);
 }
 
 }  // namespace crossrank

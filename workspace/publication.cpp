@@ -41,12 +41,12 @@ void refuse_device(Tensor const& tensor, std::string_view name) {
 
 /// The table entries of a contribution: resident tensors by slot, the others laid out one after the other.
 struct Layout {
-  std::vector<codec::TableEntry> entries;
-  std::vector<std::size_t> copied;  ///< indices of tensors that must be copied
+  codec::TableEntries entries;
+  boost::container::small_vector<std::size_t, 2> copied;  ///< indices of tensors that must be copied
   std::size_t data_bytes = 0;
 };
 
-Layout lay_out(node::NodeDomain& domain, Contribution const& contribution, std::vector<node::Slot>& resident) {
+Layout lay_out(node::NodeDomain& domain, Contribution const& contribution, Publication::Slots& resident) {
   Layout layout;
   layout.entries.reserve(contribution.tensors.size());
   auto const* const arena = domain.arena_of(domain.rank());
@@ -91,7 +91,7 @@ void fill_slab(node::NodeDomain& domain, Contribution const& contribution, Layou
 
 /// All or nothing: of offers that are only counted, none may be taken back that was not made.
 void offer_all(node::Arena& arena, Publication const& publication, std::span<int const> readers) {
-  std::vector<std::pair<node::Slot, int>> made;
+  boost::container::small_vector<std::pair<node::Slot, int>, 2> made;
   auto const offer = [&](node::Slot const& slot, int reader) {
     arena.offer(slot, reader);
     made.emplace_back(slot, reader);
@@ -107,6 +107,15 @@ void offer_all(node::Arena& arena, Publication const& publication, std::span<int
   }
 }
 
+/// The reader of the last call has these lines; several come in the time of one.
+void fetch_words(node::NodeDomain& domain, Publication const& publication, std::span<int const> readers) {
+  if (publication.resident.empty()) return;
+  node::fetch_claim(domain.own_record());
+  for (int const reader : readers) {
+    for (auto const& slot : publication.resident) domain.leases().fetch(domain.rank(), slot.id, reader);
+  }
+}
+
 /// Whether the table may stand in the arrival line. With tensors of the arena in it that takes a claim.
 bool fits_line(node::NodeDomain& domain, Publication& publication, std::size_t table_bytes) {
   if (table_bytes > node::Arrival::inline_bytes) return false;
@@ -119,7 +128,7 @@ bool fits_line(node::NodeDomain& domain, Publication& publication, std::size_t t
 
 void Publication::describe(node::Post& post) const {
   if (!slab) {
-    post.inlined = inlined;
+    post.inlined = {inlined.data(), inlined.size()};
     if (claim) post.slot = {.id = claim->word, .generation = claim->sequence};
     return;
   }
@@ -132,12 +141,13 @@ Publication publish(node::NodeDomain& domain, Contribution const& contribution, 
                     Inline small) {
   Publication publication;
   auto const layout = lay_out(domain, contribution, publication.resident);
+  fetch_words(domain, publication, readers);
   auto const config = contribution.config == nullptr ? std::string() : codec::encode_config_tree(*contribution.config);
-  codec::TableInput const table{config, layout.entries};
+  codec::TableInput const table{config, {layout.entries.data(), layout.entries.size()}};
   auto const table_bytes = codec::encoded_size(table);
   if (small == Inline::allowed && layout.data_bytes == 0 && fits_line(domain, publication, table_bytes)) {
     publication.inlined.resize(table_bytes);
-    codec::encode(table, publication.inlined);
+    codec::encode(table, {publication.inlined.data(), publication.inlined.size()});
   } else {
     fill_slab(domain, contribution, layout, table, table_bytes, publication);
   }
@@ -223,10 +233,16 @@ class Leases {
 
   /// Wins the publication, so that its offers are this reader's; the slab's, if there is one, is part of it.
   [[nodiscard]] bool win(std::shared_ptr<spi::Storage>& slab) {
-    // The lease first, the bytes after: without it the owner may be writing something else there.
     if (!at_.is_inline) return take(at_.slot, at_.generation, at_.payload, slab);
     return how_ != Take::offer || at_.generation == 0 ||
            node::win_claim(domain_->record(at_.owner), {at_.slot, at_.generation});
+  }
+
+  /// A hint that the leases of resident tensors will be taken soon.
+  void fetch(codec::TableEntries const& entries) const noexcept {
+    for (auto const& entry : entries) {
+      if (entry.slot < domain_->header().slot_capacity) domain_->leases().fetch(at_.owner, entry.slot, domain_->rank());
+    }
   }
 
   /// The lease of a resident tensor's slot. A slot with several tensors in one publication was offered for each.
@@ -247,8 +263,8 @@ class Leases {
 /// Gives back what a reader that has won a publication does not take of it.
 class Rest {
  public:
-  Rest(node::NodeDomain& domain, Located const& at, Take how, std::span<codec::TableEntry const> entries)
-      : domain_(domain), at_(at), left_(how == Take::offer ? entries : entries.first(0)) {}
+  Rest(node::NodeDomain& domain, Located const& at, Take how, codec::TableEntries const& entries)
+      : domain_(domain), at_(at), left_(entries.data(), how == Take::offer ? entries.size() : 0) {}
   ~Rest() {
     for (auto const& entry : left_) {
       if (entry.present && entry.slot < domain_.header().slot_capacity)
@@ -273,8 +289,12 @@ class Rest {
 bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how, Collector& collector) {
   Leases leases(domain, at, how);
   std::shared_ptr<spi::Storage> slab;
-  if (!leases.win(slab)) return false;
+  if (at.is_inline) node::fetch_claim(domain->record(at.owner), at.slot);
+  // The lease first, the bytes after: without it the owner may be writing something else there.
+  if (!at.is_inline && !leases.win(slab)) return false;
   auto const parts = open_payload(at);
+  leases.fetch(parts.table.entries);
+  if (at.is_inline && !leases.win(slab)) return false;
   Rest rest(*domain, at, how, parts.table.entries);
   collector.expect(parts.table.entries.size());
   if (!parts.table.config.empty())

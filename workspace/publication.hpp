@@ -6,7 +6,8 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include <boost/container/small_vector.hpp>
 
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
@@ -41,10 +42,13 @@ class Collector {
 /// A contribution as it lies in the arena of its rank: a table of what there is, then the bytes of the tensors that did
 /// not live there already. What is small enough travels in the arrival line.
 struct Publication {
-  std::optional<node::Slot> slab{};    ///< table and copied tensors; none when the table is `inlined`
-  std::size_t bytes = 0;               ///< used of the slab
-  std::vector<std::byte> inlined{};    ///< the table, when it fits the line and there is nothing else
-  std::vector<node::Slot> resident{};  ///< slots of tensors that lived in the arena
+  using Slots = boost::container::small_vector<node::Slot, 2>;
+
+  std::optional<node::Slot> slab{};  ///< table and copied tensors; none when the table is `inlined`
+  std::size_t bytes = 0;             ///< used of the slab
+  /// The table, when it fits the line and there is nothing else.
+  boost::container::small_vector<std::byte, node::Arrival::inline_bytes> inlined{};
+  Slots resident{};                    ///< slots of tensors that lived in the arena
   std::optional<node::Claim> claim{};  ///< without a slab, when there are such: who wins it disposes of their offers
 
   /// Descriptor for the arrival line.

@@ -1,7 +1,6 @@
 #include "workspace/range_session.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -15,24 +14,11 @@ namespace crossrank::workspace {
 
 using spi::Verb;
 
-/// Copies of the lines in which the others arrived: the lines themselves are written again by ranges opened inside this
-/// one.
-struct RangeSession::Kept {
-  struct Line {
-    alignas(node::Arrival) std::byte bytes[sizeof(node::Arrival)];
-    bool received = false;
-    [[nodiscard]] node::Arrival const& arrival() const noexcept {
-      return *reinterpret_cast<node::Arrival const*>(bytes);
-    }
-  };
-  std::vector<Line> lines;
-};
-
-RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution const& mine, std::vector<int> ranks,
+RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution const& mine, RankSpan ranks,
                            Collective const& group, GatherOptions const& options)
     : operation_(operation),
       collective_(group),
-      ranks_(std::move(ranks)),
+      ranks_(ranks.begin(), ranks.end()),
       patience_(group.patience()),
       options_(options) {
   Collective::Turn const turn(collective_, operation_);
@@ -106,7 +92,7 @@ void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
     };
   spanning_ = std::make_unique<SpanningRange>(SpanningRange::Parts{.operation = operation_,
                                                                    .collective = collective_,
-                                                                   .members = members_,
+                                                                   .members = {members_.begin(), members_.end()},
                                                                    .patience = patience_,
                                                                    .digest = digest(kind),
                                                                    .medium = std::move(medium_),
@@ -157,12 +143,9 @@ void RangeSession::open_as_receiver() {
     meet_after_failure();
     throw error;
   }
-  kept_ = std::make_unique<Kept>();
-  kept_->lines.resize(members_.size());
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    std::memcpy(kept_->lines[i].bytes, static_cast<void const*>(&group_->arrival(members_[i], round_)),
-                sizeof(node::Arrival));
-  }
+  announced_.reserve(members_.size());
+  for (int const member : members_)
+    announced_.push_back({.part = Descriptor::of(group_->arrival(member, round_)), .received = member == rank_});
   group_->domain().own_record().in_user_code.fetch_add(1, std::memory_order_relaxed);
   in_user_code_ = true;
 }
@@ -186,10 +169,9 @@ void RangeSession::receive(std::size_t index, Collector& collector) {
     spanning_->receive(index, collector);
     return;
   }
-  auto& line = kept_->lines[index];
   if (!open_) fail_usage("an item that was not received before the range was closed", "item " + std::to_string(index));
-  line.received = true;
-  medium_->receive(members_[index], line.arrival(), collector);
+  announced_[index].received = true;
+  medium_->receive(members_[index], announced_[index].part, collector);
   CROSSRANK_CRASH_POINT("workspace.range.received");
   progress();
 }
@@ -203,9 +185,8 @@ void RangeSession::progress() noexcept {
 }
 
 void RangeSession::decline_rest() noexcept {
-  for (std::size_t i = 0; kept_ && i < members_.size(); ++i) {
-    auto& line = kept_->lines[i];
-    if (members_[i] != rank_ && !std::exchange(line.received, true)) medium_->decline(members_[i], line.arrival());
+  for (std::size_t i = 0; i < announced_.size(); ++i) {
+    if (!std::exchange(announced_[i].received, true)) medium_->decline(members_[i], announced_[i].part);
   }
 }
 

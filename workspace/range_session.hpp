@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <boost/container/small_vector.hpp>
 
 #include <crossrank/parallel.hpp>
 #include <crossrank/spi/transport.hpp>
@@ -25,8 +25,8 @@ enum class ItemKind : std::uint8_t { tensor = 1, state_dict = 2, ranked_state = 
 class RangeSession {
  public:
   /// Opens the range: the first meeting. `operation` is the name of the call, for errors.
-  RangeSession(char const* operation, ItemKind kind, Contribution const& mine, std::vector<int> ranks,
-               Collective const& group, GatherOptions const& options);
+  RangeSession(char const* operation, ItemKind kind, Contribution const& mine, RankSpan ranks, Collective const& group,
+               GatherOptions const& options);
   ~RangeSession();
   RangeSession(RangeSession const&) = delete;
   RangeSession& operator=(RangeSession const&) = delete;
@@ -60,8 +60,10 @@ class RangeSession {
 
   char const* operation_;
   Collective collective_;
-  std::vector<int> ranks_;    ///< of the job, as given
-  std::vector<int> members_;  ///< the same in the group
+  // A call through the arenas takes little time: what few ranks need lies in the session itself.
+  using Ranks = boost::container::small_vector<int, 8>;
+  Ranks ranks_;    ///< of the job, as given
+  Ranks members_;  ///< the same in the group
   spi::Patience patience_;
   GatherOptions options_;
   std::shared_ptr<node::Group> group_;  ///< null in a group of one
@@ -74,8 +76,12 @@ class RangeSession {
   bool is_writer_ = false;
   std::uint64_t range_ = 0;
   std::uint64_t round_ = 0;
-  struct Kept;
-  std::unique_ptr<Kept> kept_;  ///< what the others announced
+  struct Announced {
+    Descriptor part{};
+    bool received = false;
+  };
+  /// Of each member. Copies: the lines in which they arrived are written again by ranges opened inside this one.
+  boost::container::small_vector<Announced, 2> announced_;
   bool open_ = false;
   bool in_user_code_ = false;
 };

@@ -1,10 +1,8 @@
 #include "workspace/spanning_range.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <mutex>
-#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -78,21 +76,13 @@ SpanningRange::Announced SpanningRange::publish(Contribution const& mine) {
   auto const receiver = parts_.members.front();
   if (!parts_.files && !on_this_node(receiver)) {
     kept_ = flatten(mine);
-    said.bytes = kept_.size();
+    said.part.bytes = kept_.size();
     serves_ = true;
     return said;
   }
   node::Post post;
   parts_.medium->publish(mine, parts_.files ? receiver : place_of(receiver), post);
-  said.offset = post.offset;
-  said.bytes = post.bytes;
-  said.generation = post.slot.generation;
-  said.slot = post.slot.id;
-  if (post.bytes == 0) {
-    said.flags = node::arrival_inline;
-    said.bytes = post.inlined.size();
-    if (!post.inlined.empty()) std::memcpy(said.inlined.data(), post.inlined.data(), post.inlined.size());
-  }
+  said.part = Descriptor::of(post);
   return said;
 }
 
@@ -108,7 +98,7 @@ void SpanningRange::open(Contribution const& mine, bool writes) {
     auto const* const known = dynamic_cast<Error const*>(&e);
     if (known != nullptr && !known->group_usable()) throw;
     failure = std::current_exception();
-    own.flags = node::arrival_failed;
+    own.failed = true;
     put(own.error_type, known == nullptr ? std::string("std::exception")
                                          : std::string("crossrank ") + to_string(known->code()) + " error");
     put(own.error_text, e.what());
@@ -120,8 +110,7 @@ void SpanningRange::open(Contribution const& mine, bool writes) {
         transport().post_all_gatherv({Verb::range_open, parts_.digest}, {.bytes = std::as_bytes(std::span(&own, 1))},
                                      counts, {.bytes = std::as_writable_bytes(std::span(announced_))});
     transport().wait(ticket, parts_.patience);
-    bool const failed = std::any_of(announced_.begin(), announced_.end(),
-                                    [](auto const& said) { return (said.flags & node::arrival_failed) != 0; });
+    bool const failed = std::any_of(announced_.begin(), announced_.end(), [](auto const& said) { return said.failed; });
     if (failed) {
       serves_ = false;
       meet();
@@ -142,7 +131,7 @@ void SpanningRange::throw_if_one_failed() {
                  .world_size = transport().world_size()};
   for (std::size_t member = 0; member < announced_.size(); ++member) {
     auto const& said = announced_[member];
-    if ((said.flags & node::arrival_failed) == 0) continue;
+    if (!said.failed) continue;
     std::string const type(said.error_type.data());
     std::string const text(said.error_text.data());
     if (info.culprits.empty()) {
@@ -163,16 +152,7 @@ void SpanningRange::receive(std::size_t index, Collector& collector) {
     receive_remote(member, said, collector);
     return;
   }
-  // The medium reads an arrival line: what was said, in that form.
-  alignas(node::Arrival) std::array<std::byte, sizeof(node::Arrival)> memory{};
-  auto& line = *new (memory.data()) node::Arrival{};
-  line.offset = said.offset;
-  line.bytes = said.bytes;
-  line.generation = said.generation;
-  line.slot = said.slot;
-  line.flags = static_cast<std::uint8_t>(said.flags);
-  std::memcpy(line.inlined, said.inlined.data(), said.inlined.size());
-  parts_.medium->receive(parts_.files ? member : place_of(member), line, collector);
+  parts_.medium->receive(parts_.files ? member : place_of(member), said.part, collector);
 }
 
 void SpanningRange::say(int member, Wish wish) {
@@ -181,7 +161,7 @@ void SpanningRange::say(int member, Wish wish) {
 }
 
 void SpanningRange::receive_remote(int member, Announced const& said, Collector& collector) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(said.bytes);
+  auto bytes = std::make_shared<std::vector<std::byte>>(said.part.bytes);
   try {
     say(member, Wish::send);
     channel_->wait(channel_->post_recv({.bytes = *bytes, .owner = bytes}, member, 2), parts_.patience);

@@ -46,12 +46,8 @@ class SpanningRange {
  private:
   /// What a rank says at the first meeting.
   struct Announced {
-    std::uint64_t offset = 0;
-    std::uint64_t bytes = 0;
-    std::uint64_t generation = 0;
-    std::uint32_t slot = 0;
-    std::uint32_t flags = 0;  ///< `node::ArrivalFlag`
-    std::array<std::byte, node::Arrival::inline_bytes> inlined{};
+    Descriptor part{};
+    bool failed = false;
     std::array<char, 64> error_type{};
     std::array<char, 440> error_text{};
   };

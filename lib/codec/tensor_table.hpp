@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
+
+#include <boost/container/small_vector.hpp>
 
 #include <crossrank/dtype.hpp>
 #include <crossrank/shape.hpp>
@@ -30,10 +31,13 @@ struct TableInput {
   std::span<TableEntry const> entries{};
 };
 
+/// Entries of a table: few of them, as in most calls of the gathers, cost no memory from the heap.
+using TableEntries = boost::container::small_vector<TableEntry, 2>;
+
 /// A decoded table; `config` and the names view the bytes it was decoded from.
 struct TableView {
   std::string_view config{};
-  std::vector<TableEntry> entries{};
+  TableEntries entries{};
 };
 
 /// Bytes that `encode` will write. `UsageError` for a name over 1,024 bytes or a config over 16 MiB.

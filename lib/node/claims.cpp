@@ -2,6 +2,8 @@
 
 #include <iterator>
 
+#include "lib/platform/prefetch.hpp"
+
 namespace crossrank::node {
 namespace {
 
@@ -20,6 +22,10 @@ std::optional<Claim> open_claim(RankRecord& own) noexcept {
       return Claim{index, sequence};
   }
   return std::nullopt;
+}
+
+void fetch_claim(RankRecord const& owner, std::uint32_t word) noexcept {
+  if (word < std::size(owner.claims)) platform::prefetch_for_write(&owner.claims[word]);
 }
 
 bool win_claim(RankRecord& owner, Claim claim) noexcept {

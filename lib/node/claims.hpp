@@ -19,6 +19,8 @@ struct Claim {
 
 /// Owner: a claim that both sides may win; nothing when all words are in use.
 [[nodiscard]] std::optional<Claim> open_claim(RankRecord& own) noexcept;
+/// A hint that a claim of `owner` will be opened or won soon: its line comes while the caller does something else.
+void fetch_claim(RankRecord const& owner, std::uint32_t word = 0) noexcept;
 /// Either side: whether it is the first.
 [[nodiscard]] bool win_claim(RankRecord& owner, Claim claim) noexcept;
 

@@ -96,6 +96,8 @@ class Group : public std::enable_shared_from_this<Group> {
   }
   /// The payload that it points to, whole and inside the member's arena, else `FormatError`.
   [[nodiscard]] std::span<std::byte const> payload(int member, Arrival const& arrival) const;
+  /// The same of a payload in the member's arena.
+  [[nodiscard]] std::span<std::byte const> payload(int member, std::uint64_t offset, std::uint64_t bytes) const;
 
   /// Fails the lowest undecided round, and with it all later ones, for everybody.
   void abort(std::string_view why) noexcept;

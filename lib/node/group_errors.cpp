@@ -16,17 +16,21 @@ std::span<std::byte const> Group::payload(int member, Arrival const& arrival) co
     auto const bytes = std::min<std::size_t>(arrival.bytes, Arrival::inline_bytes);
     return {reinterpret_cast<std::byte const*>(arrival.inlined), bytes};
   }
+  return payload(member, arrival.offset, arrival.bytes);
+}
+
+std::span<std::byte const> Group::payload(int member, std::uint64_t offset, std::uint64_t bytes) const {
   auto const all = domain_->arena_bytes();
-  if (arrival.offset > all || arrival.bytes > all - arrival.offset) {
+  if (offset > all || bytes > all - offset) {
     throw FormatError({.operation = "read a publication",
                        .message = "a payload outside its arena",
                        .expected = "at most " + std::to_string(all) + " bytes",
-                       .got = std::to_string(arrival.bytes) + " bytes at " + std::to_string(arrival.offset),
+                       .got = std::to_string(bytes) + " bytes at " + std::to_string(offset),
                        .resource = "arena of rank " + std::to_string(node_rank(member)),
                        .culprits = {member},
                        .section = "arrival"});
   }
-  return {domain_->arena_of(node_rank(member)) + arrival.offset, arrival.bytes};
+  return {domain_->arena_of(node_rank(member)) + offset, bytes};
 }
 
 void Group::throw_if_failed(std::string_view operation) const {

@@ -1,5 +1,7 @@
 #include "lib/node/leases.hpp"
 
+#include "lib/platform/prefetch.hpp"
+
 namespace crossrank::node {
 namespace {
 
@@ -85,6 +87,10 @@ void LeaseTable::drop(int owner, std::uint32_t slot, std::uint64_t generation, i
     --w.taken;
     return true;
   });
+}
+
+void LeaseTable::fetch(int owner, std::uint32_t slot, int reader) const noexcept {
+  platform::prefetch_for_write(&word(owner, slot, reader));
 }
 
 LeaseWord LeaseTable::look(int owner, std::uint32_t slot, int reader) const noexcept {

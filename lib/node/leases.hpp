@@ -38,6 +38,9 @@ class LeaseTable {
   /// Reader: ends one lease.
   void drop(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept;
 
+  /// A hint that a word will be changed soon: the line comes while the caller does something else.
+  void fetch(int owner, std::uint32_t slot, int reader) const noexcept;
+
   [[nodiscard]] LeaseWord look(int owner, std::uint32_t slot, int reader) const noexcept;
   /// Owner: makes the words of a departed reader free.
   void clear(int owner, std::uint32_t slot, int reader) noexcept;
