@@ -123,7 +123,7 @@ TEST_F(CheckpointCommand, refuses_the_first_rank_alone_where_the_config_tells_th
   auto const end = consolidate();
 
   EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.err, HasSubstr("the files of other ranks are missing"));
+  EXPECT_THAT(end.err, HasSubstr("tensor-parallel rank 1 of 2 is missing: rank1.safetensors"));
   EXPECT_FALSE(fs::exists(out()));
 }
 

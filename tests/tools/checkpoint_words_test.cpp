@@ -33,7 +33,7 @@ TEST_F(CheckpointWords, counts_the_files_that_are_missing_at_the_end) {
   auto const end = run_command({"consolidate", four.string(), out().string()});
 
   EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.err, HasSubstr("each file has a piece of 4, and there are 3"));
+  EXPECT_THAT(end.err, HasSubstr("tensor-parallel rank 3 of 4 is missing: rank3.safetensors"));
 }
 
 TEST_F(CheckpointWords, names_both_files_of_two_models) {

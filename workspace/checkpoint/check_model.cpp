@@ -1,7 +1,6 @@
 #include "workspace/checkpoint/check_model.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +12,7 @@
 
 #include "workspace/checkpoint/model_sizes.hpp"
 #include "workspace/checkpoint/number_format.hpp"
+#include "workspace/checkpoint/numbered_name.hpp"
 #include "workspace/checkpoint/quantization_hints.hpp"
 
 namespace crossrank::checkpoint {
@@ -23,18 +23,11 @@ constexpr std::size_t most_listed = 8;
 /// The numbers that stand behind each prefix ("model.layers.", "model.layers.3.mlp.experts.").
 using Counted = std::map<std::string, std::set<std::int64_t>>;
 
+/// Counts layers and experts; other numbers, of steps in a sequence for example, may skip some.
 void count_numbers(std::string_view name, Counted& counted) {
-  std::size_t begin = 0;
-  while (begin < name.size()) {
-    auto const end = std::min(name.find('.', begin), name.size());
-    std::int64_t value = 0;
-    auto const* const last = name.data() + end;
-    auto const [stop, error] = std::from_chars(name.data() + begin, last, value);
-    // A number at the end counts parts of a layer, not layers.
-    if (error == std::errc{} && stop == last && begin > 0 && end < name.size())
-      counted[std::string(name.substr(0, begin))].insert(value);
-    begin = end + 1;
-  }
+  if (auto const layer = find_layer(name); layer && !layer->after.empty())
+    counted[std::string(layer->before)].insert(layer->number);
+  if (auto const expert = find_expert(name)) counted[std::string(expert->before)].insert(expert->number);
 }
 
 std::string list_text(std::vector<std::int64_t> const& numbers) {
@@ -47,9 +40,8 @@ std::string list_text(std::vector<std::int64_t> const& numbers) {
 
 /// How many there must be behind a prefix, if the config says so.
 std::optional<std::int64_t> announced(std::string_view prefix, ModelSizes const& sizes) {
-  bool const nested = prefix.find("experts.") != std::string_view::npos;
-  if (nested && prefix.ends_with("experts.") && prefix.find("shared") == std::string_view::npos)
-    return sizes[SizeName::experts];
+  bool const experts = prefix.ends_with("experts.") || prefix.find("experts.linear_fc") != std::string_view::npos;
+  if (experts && prefix.find("shared") == std::string_view::npos) return sizes[SizeName::experts];
   for (std::string_view const layers :
        {"model.layers.", "transformer.h.", "gpt_neox.layers.", "transformer.layers.", "model.decoder.layers.",
         "decoder.layers.", "language_model.model.layers.", "model.language_model.layers."}) {
@@ -82,32 +74,44 @@ bool has_scales(LayerTensors const& tensors) {
 
 }  // namespace
 
-std::vector<Defect> check_coverage(std::span<std::string const> names, Json const& config, std::string const& where) {
+std::string NumberGap::text() const {
+  if (!missing.empty()) return prefix + "* lacks number " + list_text(missing);
+  return prefix + "* has number " + list_text(extra) + " where the config has " + std::to_string(wanted.value_or(0));
+}
+
+std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const& config) {
   Counted counted;
   for (auto const& name : names) count_numbers(name, counted);
   ModelSizes const sizes(config);
-  std::vector<Defect> defects;
+  std::vector<NumberGap> gaps;
   for (auto const& [prefix, numbers] : counted) {
-    auto const wanted = announced(prefix, sizes);
-    auto const last = wanted ? std::max(*wanted - 1, *numbers.rbegin()) : *numbers.rbegin();
-    std::vector<std::int64_t> missing;
-    std::vector<std::int64_t> extra;
-    for (std::int64_t i = 0; i <= last && missing.size() < numbers.size() + most_listed + 1; ++i) {
-      if (!numbers.contains(i)) missing.push_back(i);
-    }
+    NumberGap gap{.prefix = prefix, .wanted = announced(prefix, sizes)};
+    auto const last = gap.wanted ? std::max(*gap.wanted - 1, *numbers.rbegin()) : *numbers.rbegin();
     // Without a config's word a list may begin anywhere, such as one stage's layers.
-    if (!wanted) std::erase_if(missing, [&](auto i) { return i < *numbers.begin(); });
-    for (auto const number : numbers) {
-      if (wanted && number >= *wanted) extra.push_back(number);
+    for (auto i = gap.wanted ? 0 : *numbers.begin(); i <= last && gap.missing.size() < numbers.size() + most_listed + 1;
+         ++i) {
+      if (!numbers.contains(i)) gap.missing.push_back(i);
     }
-    if (!missing.empty())
-      defects.push_back({DefectKind::coverage, where, prefix + "* lacks number " + list_text(missing),
-                         "copy the missing shard there, or correct the config"});
-    if (!extra.empty())
+    // Layers that predict further tokens stand behind the others, and are not counted among them.
+    auto const wanted = gap.wanted ? *gap.wanted + sizes[SizeName::further_layers].value_or(0) : 0;
+    for (auto const number : numbers) {
+      if (gap.wanted && number >= wanted) gap.extra.push_back(number);
+    }
+    if (gap.wanted) std::erase_if(gap.missing, [&](auto number) { return number >= *gap.wanted; });
+    if (!gap.missing.empty() || !gap.extra.empty()) gaps.push_back(std::move(gap));
+  }
+  return gaps;
+}
+
+std::vector<Defect> check_coverage(std::span<std::string const> names, Json const& config, std::string const& where) {
+  std::vector<Defect> defects;
+  for (auto gap : find_gaps(names, config)) {
+    if (!gap.missing.empty())
       defects.push_back(
-          {DefectKind::coverage, where,
-           prefix + "* has number " + list_text(extra) + " where the config has " + std::to_string(*wanted),
-           "check that config and files are of one model"});
+          {DefectKind::coverage, where, gap.text(), "copy the missing shard there, or correct the config"});
+    gap.missing.clear();
+    if (!gap.extra.empty())
+      defects.push_back({DefectKind::coverage, where, gap.text(), "check that config and files are of one model"});
   }
   return defects;
 }

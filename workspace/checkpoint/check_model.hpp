@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +11,19 @@
 #include "workspace/checkpoint/shard_source.hpp"
 
 namespace crossrank::checkpoint {
+
+/// Numbers of layers or experts that are missing, or too many.
+struct NumberGap {
+  std::string prefix{};  ///< what stands before the numbers: "model.layers."
+  std::vector<std::int64_t> missing{};
+  std::vector<std::int64_t> extra{};
+  std::optional<std::int64_t> wanted{};  ///< how many there are by the config
+  /// "model.layers.* lacks number 2, 3"
+  [[nodiscard]] std::string text() const;
+};
+
+/// Gaps in the numbers that the names of a whole model have; without a config's word only those between two numbers.
+[[nodiscard]] std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const& config);
 
 /// Layers and experts that the names of a whole model skip, or that the config has and the names do not.
 [[nodiscard]] std::vector<Defect> check_coverage(std::span<std::string const> names, Json const& config,

@@ -7,10 +7,14 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/missing_ranks.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
+
+// A layer of more pieces is one that something else is wrong with.
+constexpr std::int64_t most_ranks = 4096;
 
 bool all_are(std::span<std::int64_t const> lengths, std::int64_t value) {
   return std::all_of(lengths.begin(), lengths.end(), [&](std::int64_t length) { return length == value; });
@@ -52,25 +56,36 @@ class Decision {
   }
 
  private:
-  [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got,
-                           std::string remedy = {}) const {
+  [[noreturn]] void refuse(std::string const& message, std::string const& expected, std::string const& got) const {
     auto const module = std::string(question_.module);
-    if (remedy.empty()) remedy = propose_rules(module, {"column", "row", "replicate"});
     throw FormatError({.operation = "merge rules",
                        .message = message,
                        .expected = expected,
                        .got = got,
                        .resource = module,
-                       .remedy = std::move(remedy),
-                       .section = "shape"});
+                       .remedy = propose_rules(module, {"column", "row", "replicate"}),
+                       .section = lengths_section});
   }
 
   /// Equal pieces of which more make up the whole: files are missing.
-  std::string if_ranks_are_missing(std::span<std::int64_t const> lengths, std::int64_t whole) const {
+  void refuse_if_ranks_are_missing(std::span<std::int64_t const> lengths, std::int64_t whole) const {
     auto const piece = lengths.front();
-    if (piece < 1 || !all_equal(lengths) || whole % piece != 0 || whole / piece <= ranks_) return {};
-    return "each file has a piece of " + std::to_string(whole / piece) + ", and there are " + std::to_string(ranks_) +
-           ": copy the files of the missing ranks there";
+    // Only a vocabulary is filled up so that the last piece is as long as the others.
+    bool const divides = piece > 0 && (whole % piece == 0 || rule_.cut == Cut::vocabulary);
+    if (!divides || !all_equal(lengths)) return;
+    auto const all = (whole + piece - 1) / piece;
+    if (all <= ranks_ || all > most_ranks) return;
+    std::vector<int> missing;
+    for (auto rank = ranks_; rank < all; ++rank) missing.push_back(static_cast<int>(rank));
+    throw FormatError(
+        {.operation = "merge rules",
+         .message = "each file has a piece of " + std::to_string(all) + ", and there are " + std::to_string(ranks_),
+         .expected = std::to_string(whole) + " in all",
+         .got = std::to_string(piece) + " on each of " + std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks"),
+         .resource = std::string(question_.module),
+         .remedy = "copy the files of the missing ranks there",
+         .culprits = std::move(missing),
+         .section = missing_ranks_section});
   }
 
   /// The rule's parts with their sizes; an empty one where the config is silent.
@@ -97,9 +112,9 @@ class Decision {
     }
     if (total(out) == whole) return column_of(full, out, whole);
     if (auto const shared = with_shared_heads(full)) return *shared;
+    refuse_if_ranks_are_missing(out, whole);
     refuse("the outputs of the shards do not add up to the config's",
-           std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list(out),
-           if_ranks_are_missing(out, whole));
+           std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list(out));
   }
 
   LayerCut column_of(std::vector<std::int64_t> const& full, std::span<std::int64_t const> out,
@@ -203,9 +218,9 @@ class Decision {
     if (total(in) == *whole) {
       return {.cut = Cut::row, .why = "the shards add up to the config's " + std::to_string(*whole) + " inputs"};
     }
+    refuse_if_ranks_are_missing(in, *whole);
     refuse("the inputs of the shards do not add up to the config's",
-           std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list(in),
-           if_ranks_are_missing(in, *whole));
+           std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list(in));
   }
 
   LayerCut vocabulary() const {
@@ -223,8 +238,8 @@ class Decision {
     if (!wide) refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list(in));
     auto const largest = *std::max_element(out.begin(), out.end());
     if (total(out) < *tokens) {
-      refuse("there are fewer rows than tokens", std::to_string(*tokens), list(out),
-             if_ranks_are_missing(out, *tokens));
+      refuse_if_ranks_are_missing(out, *tokens);
+      refuse("there are fewer rows than tokens", std::to_string(*tokens), list(out));
     }
     LayerCut cut{.cut = Cut::column,
                  .why = "the shards add up to " + std::to_string(total(out)) + " rows for the config's " +

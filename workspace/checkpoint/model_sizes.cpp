@@ -70,7 +70,7 @@ std::optional<std::int64_t> feed_forward(Json const& config, std::string const& 
   return product(hidden, 4);
 }
 
-constexpr std::array<std::pair<SizeName, std::string_view>, 13> size_names{{
+constexpr std::array<std::pair<SizeName, std::string_view>, 14> size_names{{
     {SizeName::hidden, "hidden"},
     {SizeName::heads, "heads"},
     {SizeName::kv_heads, "kv_heads"},
@@ -83,6 +83,7 @@ constexpr std::array<std::pair<SizeName, std::string_view>, 13> size_names{{
     {SizeName::shared_ffn, "shared_ffn"},
     {SizeName::vocabulary, "vocabulary"},
     {SizeName::layers, "layers"},
+    {SizeName::further_layers, "further_layers"},
     {SizeName::experts, "experts"},
 }};
 
@@ -136,6 +137,7 @@ ModelSizes::ModelSizes(Json const& whole) {
   set(SizeName::shared_ffn, shared);
   set(SizeName::vocabulary, count(config, {"vocab_size"}));
   set(SizeName::layers, count(config, {"num_hidden_layers", "n_layer", "num_layers", "n_layers"}));
+  set(SizeName::further_layers, count(config, {"num_nextn_predict_layers", "mtp_num_layers"}));
   set(SizeName::experts, count(config, {"num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts"}));
 }
 

@@ -11,19 +11,20 @@ namespace crossrank::checkpoint {
 
 /// Lengths that a model's config fixes.
 enum class SizeName : std::uint8_t {
-  hidden,      ///< width of the residual stream
-  heads,       ///< attention heads
-  kv_heads,    ///< key/value heads
-  query,       ///< width of all queries
-  key_value,   ///< width of all keys, or of all values where they are as wide
-  value,       ///< width that the output projection reads
-  latent_kv,   ///< width of keys and values out of a latent (DeepSeek)
-  ffn,         ///< width of the feed-forward
-  expert_ffn,  ///< the same in one expert
-  shared_ffn,  ///< the same in the shared experts
-  vocabulary,  ///< tokens
-  layers,      ///< decoder layers
-  experts,     ///< routed experts
+  hidden,          ///< width of the residual stream
+  heads,           ///< attention heads
+  kv_heads,        ///< key/value heads
+  query,           ///< width of all queries
+  key_value,       ///< width of all keys, or of all values where they are as wide
+  value,           ///< width that the output projection reads
+  latent_kv,       ///< width of keys and values out of a latent (DeepSeek)
+  ffn,             ///< width of the feed-forward
+  expert_ffn,      ///< the same in one expert
+  shared_ffn,      ///< the same in the shared experts
+  vocabulary,      ///< tokens
+  layers,          ///< decoder layers
+  further_layers,  ///< behind them, which predict further tokens
+  experts,         ///< routed experts
 };
 
 /// What config.json says of the sizes of a model; whatever it does not say stays unknown.

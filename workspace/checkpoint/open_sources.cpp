@@ -12,6 +12,7 @@
 #include "workspace/checkpoint/deepspeed_files.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
 #include "workspace/checkpoint/one_model.hpp"
+#include "workspace/checkpoint/parts_or_ranks.hpp"
 #include "workspace/checkpoint/refine_grid.hpp"
 #include "workspace/checkpoint/shard_grid.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
@@ -136,11 +137,17 @@ ShardSet open_zero(DirectoryListing const& listing, std::map<int, DeepSpeedFiles
   return set;
 }
 
+/// An index says itself what its files are.
+bool has_index(DirectoryListing const& listing) {
+  return !index_of(listing, WeightFamily::safetensors).empty() || !index_of(listing, WeightFamily::torch).empty();
+}
+
 ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& options, TorchSourceOptions const& torch) {
   ShardSet set;
   auto const beside = read_json_object(listing.path / "config.json").value_or(Json::object());
   // First the names, then the files: a missing rank is told before a damaged one.
   auto shards = find_shards(listing, options.pattern, sizes_from(options, beside));
+  if (!has_index(listing)) tell_parts_from_ranks(shards, torch);
   for (auto const& shard : shards) set.sources.push_back(open_shard(shard, torch));
   describe(set, listing, shards.front().files.front().parent_path());
   settle_second_number(shards, config_of_arguments(set.sources.front()->attributes()));

@@ -11,7 +11,8 @@
 #include "lib/codec/checksum.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
-#include "workspace/checkpoint/lone_shard.hpp"
+#include "workspace/checkpoint/check_model.hpp"
+#include "workspace/checkpoint/missing_ranks.hpp"
 #include "workspace/checkpoint/plan_state.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
@@ -105,6 +106,33 @@ std::uint64_t hash_of(Json const& value) {
   return codec::checksum(std::as_bytes(std::span(text)));
 }
 
+MergeModel merge_all(ShardSet const& set, RuleBook const& book) {
+  try {
+    return plan_merge(set, [&book](std::string_view name, std::span<SourceTensor const* const> tensors) {
+      return book.rule_for(name, tensors);
+    });
+  } catch (FormatError const& error) {
+    if (error.section() == missing_ranks_section) throw missing_ranks(set, error);
+    throw;
+  }
+}
+
+/// A stage or expert rank that is missing as a whole leaves a hole in the numbers of layers or experts.
+void require_coverage(MergeModel const& model, Json const& config, std::string const& where) {
+  std::vector<std::string> names;
+  for (auto const& tensor : model.tensors) names.push_back(tensor.name);
+  for (auto const& gap : find_gaps(names, config)) {
+    if (!gap.wanted || gap.missing.empty()) continue;
+    throw FormatError({.operation = operation,
+                       .message = gap.text(),
+                       .expected = std::to_string(*gap.wanted) + " by the config",
+                       .resource = where,
+                       .remedy = "copy the missing shards there, or correct the config; --rules with {\"sizes\": ...} "
+                                 "gives other numbers than the config's",
+                       .section = "coverage"});
+  }
+}
+
 std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards, PlanOptions const& options) {
   auto state = std::make_shared<MergePlan::State>();
   state->shards = shards;
@@ -117,17 +145,17 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
                                      .extra_globals = options.extra_globals});
   std::optional<std::filesystem::path> rule_file;
   if (!options.rules.empty()) rule_file = options.rules;
+  auto sizes = set.config;
   if (set.sources.size() > 1 || rule_file) {
     auto const book = RuleBook::make(set, rule_file, options.policy);
     state->rules = book.to_json();
-    state->model = std::make_shared<MergeModel const>(
-        plan_merge(std::move(set), [&book](std::string_view name, std::span<SourceTensor const* const> tensors) {
-          return book.rule_for(name, tensors);
-        }));
+    sizes = state->rules.at("config");
+    state->model = std::make_shared<MergeModel const>(merge_all(set, book));
   } else {
-    refuse_lone_shard(set);
+    if (auto const error = check_lone_shard(set)) throw FormatError(*error);
     state->model = std::make_shared<MergeModel const>(plan_merge(std::move(set), {}));
   }
+  require_coverage(*state->model, sizes, shards.string());
   state->hash = hash_of(substance(*state->model, state->rules));
   return state;
 }

@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/refine_grid.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -9,8 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/error.hpp>
+
 #include "workspace/checkpoint/model_sizes.hpp"
 #include "workspace/checkpoint/numbered_name.hpp"
+#include "workspace/checkpoint/shard_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -113,6 +117,24 @@ void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) 
   }
 }
 
+/// The last block of ranks has fewer than the others.
+[[noreturn]] void refuse_short_block(ShardSet const& set, std::size_t block) {
+  auto const count = set.sources.size();
+  auto const all = (count + block - 1) / block * block;
+  auto const path = std::filesystem::path(set.sources.front()->name());
+  auto wanted = parse_shard_name(path.filename().string());
+  if (wanted.rank) wanted.rank = static_cast<int>(count);
+  auto const file = wanted.rank ? sibling_name(path.filename().string(), wanted) : std::string();
+  throw FormatError({.operation = "checkpoint open",
+                     .message = "rank " + std::to_string(count) + " of " + std::to_string(all) + " is missing" +
+                                (file.empty() ? "" : ": " + file),
+                     .expected = std::to_string(block) + " ranks with each part of the model, as the first ones",
+                     .got = std::to_string(count % block) + " with that of " + set.sources.back()->name(),
+                     .resource = path.parent_path().string(),
+                     .remedy = "copy the missing file there, or give --tp, --pp and --ep as the job had them",
+                     .section = "files"});
+}
+
 }  // namespace
 
 void refine_grid(ShardSet& set, AnnouncedGrid announced) {
@@ -131,7 +153,6 @@ void refine_grid(ShardSet& set, AnnouncedGrid announced) {
     return divide(set, static_cast<int>(static_cast<std::int64_t>(count) / (*all / *own)), &ShardSet::ep,
                   &ShardPlace::ep);
   }
-  if (count % block != 0) return;
   std::vector<Stage> stages;
   bool experts_only = true;
   for (std::size_t i = 0; i < count; ++i) {
@@ -140,8 +161,11 @@ void refine_grid(ShardSet& set, AnnouncedGrid announced) {
     stages.push_back(stage_of(names[i]));
     experts_only = experts_only && differ_in_experts_only(names[0], names[i]);
   }
+  bool const staged = are_stages(stages, sizes[SizeName::layers]);
+  if (count % block != 0 && (experts_only || staged)) refuse_short_block(set, block);
+  if (count % block != 0) return;
   if (experts_only) return divide(set, static_cast<int>(block), &ShardSet::ep, &ShardPlace::ep);
-  if (are_stages(stages, sizes[SizeName::layers])) divide(set, static_cast<int>(block), &ShardSet::pp, &ShardPlace::pp);
+  if (staged) divide(set, static_cast<int>(block), &ShardSet::pp, &ShardPlace::pp);
 }
 
 }  // namespace crossrank::checkpoint

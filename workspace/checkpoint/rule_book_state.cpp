@@ -81,7 +81,13 @@ RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy s
 
 Json RuleBook::State::full_config(ShardSet const& shards, RuleFile const& rule_file) {
   Json config = shards.config.is_object() ? shards.config : Json::object();
-  for (auto const& [key, value] : rule_file.sizes.items()) config[key] = value;
+  for (auto const& [key, value] : rule_file.sizes.items()) {
+    config[key] = value;
+    // Where a model has parts, the sizes of the one that speaks count.
+    for (auto const* part : {"text_config", "llm_config"}) {
+      if (config.contains(part) && config[part].is_object()) config[part][key] = value;
+    }
+  }
   return config;
 }
 
@@ -210,7 +216,21 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
   auto merged = compose_rule(layer, cut);
   settle_values(merged, layer, values, cut, policy);
   if (rule.stacked && set.ep > 1) join_stacks(merged, parsed, asked);
+  if (rule.stacked && set.ep == 1 && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
   return merged;
+}
+
+void RuleBook::State::require_all_experts(TensorName const& parsed, SourceTensor const& tensor) const {
+  auto const said = sizes[SizeName::experts];
+  auto const there = tensor.shape.empty() ? 0 : tensor.shape[0];
+  if (parsed.role != TensorRole::weight || !said || there < 1 || there >= *said || *said % there != 0) return;
+  throw FormatError({.operation = "merge rules",
+                     .message = "experts are missing: those of other expert-parallel ranks",
+                     .expected = std::to_string(*said) + " experts by the config",
+                     .got = std::to_string(there),
+                     .resource = tensor.name,
+                     .remedy = "copy the missing files there, or give --ep where they are",
+                     .section = "coverage"});
 }
 
 void RuleBook::State::join_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const {

@@ -8,6 +8,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/nfs_files.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -60,6 +62,22 @@ std::string place_text(ShardPlace const& place, ShardGrid const& grid) {
   return text;
 }
 
+/// What the file of a place without one is called; empty when that cannot be told.
+std::string file_text(NamedShard const& known, ShardPlace const& place, ShardGrid const& grid) {
+  auto wanted = known.numbers;
+  if (wanted.rank) {
+    wanted.rank = (place.pp * grid.ep + place.ep) * grid.tp + place.tp;
+    // A state image's name holds its writer's number, which nobody else has.
+    if (workspace::parse_state_file(known.name)) return " (rank_" + std::to_string(*wanted.rank) + "_state.*)";
+  } else {
+    if (wanted.tp) wanted.tp = place.tp;
+    if (wanted.pp) wanted.pp = place.pp;
+    if (wanted.ep) wanted.ep = place.ep;
+  }
+  auto const name = sibling_name(known.name, wanted);
+  return name.empty() ? name : " (" + name + ")";
+}
+
 /// Every place has exactly one shard.
 void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& grid, std::string const& where) {
   std::map<std::tuple<int, int, int>, std::string> seen;
@@ -78,7 +96,9 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
   for (int pp = 0; pp < grid.pp; ++pp) {
     for (int ep = 0; ep < grid.ep; ++ep) {
       for (int tp = 0; tp < grid.tp; ++tp) {
-        if (!seen.contains({pp, ep, tp})) missing.push_back(place_text({.tp = tp, .pp = pp, .ep = ep}, grid));
+        ShardPlace const place{.tp = tp, .pp = pp, .ep = ep};
+        if (!seen.contains({pp, ep, tp}))
+          missing.push_back(place_text(place, grid) + file_text(shards.front(), place, grid));
       }
     }
   }
@@ -112,6 +132,13 @@ AnnouncedGrid announced_grid(Json const& config) {
 }
 
 ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid announced, std::string const& where) {
+  int named_count = 0;
+  for (auto const& shard : shards) {
+    named_count = std::max(named_count, shard.numbers.ranks.value_or(0));
+    announced.tp = std::max(announced.tp, shard.numbers.tp_size.value_or(0));
+    announced.pp = std::max(announced.pp, shard.numbers.pp_size.value_or(0));
+    announced.ep = std::max(announced.ep, shard.numbers.ep_size.value_or(0));
+  }
   bool const by_rank =
       std::all_of(shards.begin(), shards.end(), [](auto const& shard) { return shard.numbers.rank.has_value(); });
   ShardGrid grid;
@@ -121,7 +148,7 @@ ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid anno
     int const announced_count =
         announced.tp > 0 ? announced.tp * std::max(1, announced.pp) * std::max(1, announced.ep) : 0;
     // Numbers with a gap mean a missing rank, whatever the sizes are.
-    grid = complete(announced, std::max({highest + 1, announced_count}), where);
+    grid = complete(announced, std::max({highest + 1, announced_count, named_count}), where);
     for (auto const& shard : shards) grid.places.push_back(place_of_rank(*shard.numbers.rank, grid));
   } else {
     for (auto const& shard : shards) {

@@ -64,21 +64,26 @@ PlaceKey key_of(ShardNumbers const& numbers) {
   return {numbers.rank.value_or(-1), numbers.tp.value_or(-1), numbers.pp.value_or(-1), numbers.ep.value_or(-1)};
 }
 
-/// "x-of-y" names: all of 1 to y are there; names that say x only count from 0 or 1.
+/// "x-of-y" names: all of 1 to y, or of 0 to y - 1, are there; names that say x only count from 0 or 1.
 void require_all_parts(std::vector<std::pair<int, std::string>> const& parts, int count,
                        DirectoryListing const& listing) {
   std::set<int> present;
   for (auto const& [part, name] : parts) present.insert(part);
   // Without a count the last one there is the last one that can be known.
   bool const counted = count > 0;
-  int const first = counted ? 1 : std::min(1, *present.begin());
-  int const last = counted ? count : *present.rbegin();
+  int const first = counted ? (present.contains(0) ? 0 : 1) : std::min(1, *present.begin());
+  int const last = counted ? first + count - 1 : *present.rbegin();
   for (int part = first; part <= last; ++part) {
-    if (!present.contains(part)) {
-      refuse("part " + std::to_string(part) + (counted ? " of " + std::to_string(count) : "") + " is missing", listing,
-             std::to_string(parts.size()) + " parts, such as " + parts.front().second,
-             "copy the missing file there; a checkpoint is never merged with a part left out");
-    }
+    if (present.contains(part)) continue;
+    auto const& known = parts.front().second;
+    auto wanted = parse_shard_name(known);
+    wanted.part = part;
+    auto const name = sibling_name(known, wanted);
+    auto const which = std::to_string(part) + (counted ? " of " + std::to_string(count) : "");
+    refuse("part " + which + " is missing" + (counted && first == 0 ? ", counted from 0" : "") +
+               (name.empty() ? "" : ": " + name),
+           listing, std::to_string(parts.size()) + (parts.size() == 1 ? " part, " : " parts, such as ") + known,
+           "copy the missing file there; a checkpoint is never merged with a part left out");
   }
 }
 
@@ -273,9 +278,11 @@ std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<st
   auto const& odd = placed.empty() ? files.front() : *std::find_if(files.begin(), files.end(), [&](auto const& name) {
     return !parse_shard_name(name).has_place();
   });
+  auto const pattern = common_pattern(files);
   refuse("the names do not say which rank each file is of", listing,
          std::to_string(files.size()) + " files of weights, " + odd + " among them",
-         "give --pattern, such as \"part_{rank}.safetensors\", or remove what does not belong there");
+         pattern.empty() ? "give --pattern, such as \"part_{rank}.safetensors\", or remove what does not belong there"
+                         : "if their numbers are ranks, give --pattern \"" + pattern + "\"");
 }
 
 constexpr WeightFamily families[] = {WeightFamily::safetensors, WeightFamily::torch};

@@ -68,35 +68,105 @@ void assign(ShardNumbers& out, std::string_view axis, int value) {
   if (axis == "rank" && !out.rank) out.rank = value;
 }
 
+void assign_size(ShardNumbers& out, std::string_view axis, int value) {
+  if (axis == "tp") out.tp_size = value;
+  if (axis == "pp") out.pp_size = value;
+  if (axis == "ep") out.ep_size = value;
+  if (axis == "rank") out.ranks = value;
+}
+
+/// The axis whose number the word gives: "rank" for the whole grid; empty for none. "consolidated.00.pth" counts
+/// tensor-parallel ranks.
+std::string_view numbered_axis(std::vector<Word> const& words, std::size_t i) {
+  auto const& word = words[i];
+  if (word.text == "consolidated" && i == 0) return "tp";
+  if (word.text != "rank") return axis_of(word.text);
+  if (i == 0 || !words[i - 1].numbers.empty()) return "rank";
+  auto const axis = axis_of(words[i - 1].text);
+  return axis.empty() ? "rank" : axis;
+}
+
+/// Where the runs of digits of a name begin and end.
+std::vector<std::pair<std::size_t, std::size_t>> digits_of(std::string_view name) {
+  std::vector<std::pair<std::size_t, std::size_t>> runs;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    if (!is_digit(name[i])) continue;
+    auto const begin = i;
+    while (i < name.size() && is_digit(name[i])) ++i;
+    runs.emplace_back(begin, i);
+  }
+  return runs;
+}
+
 }  // namespace
 
 ShardNumbers parse_shard_name(std::string_view name) {
   ShardNumbers out;
   auto const words = words_of(name);
+  std::string_view counted;  // the axis of the word before, which "of" may count
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto const& word = words[i];
     auto const* const before = i > 0 ? &words[i - 1] : nullptr;
+    auto const behind = std::exchange(counted, {});
     if (word.numbers.empty()) continue;
     if (word.text == "rank" && before != nullptr && before->numbers.empty() && before->text == "mp") {
+      counted = "tp";
       assign(out, "tp", word.numbers[0]);
       if (word.numbers.size() > 1) assign(out, "pp", word.numbers[1]);
       if (word.numbers.size() > 2) assign(out, "ep", word.numbers[2]);
-    } else if (word.text == "rank" && before != nullptr && before->numbers.empty() && !axis_of(before->text).empty()) {
-      assign(out, axis_of(before->text), word.numbers[0]);
-    } else if (word.text == "rank") {
-      assign(out, "rank", word.numbers[0]);
-    } else if (auto const axis = axis_of(word.text); !axis.empty()) {
+    } else if (auto const axis = numbered_axis(words, i); !axis.empty()) {
+      counted = axis;
       assign(out, axis, word.numbers[0]);
-    } else if (word.text == "consolidated" && i == 0) {
-      assign(out, "tp", word.numbers[0]);  // "consolidated.00.pth"
+    } else if (word.text == "size" && before != nullptr && before->text == "world") {
+      out.ranks = word.numbers[0];
     } else if (word.text == "part" && !out.part) {
       out.part = word.numbers[0];  // "model-rank-0-part-1", which does not say of how many
+    } else if (word.text == "of" && !behind.empty()) {
+      assign_size(out, behind, word.numbers[0]);
     } else if (word.text == "of" && before != nullptr && !before->numbers.empty()) {
       out.part = before->numbers.back();
       out.parts = word.numbers[0];
     }
   }
   return out;
+}
+
+std::string sibling_name(std::string_view name, ShardNumbers const& wanted) {
+  std::string current(name);
+  // One number at a time, each where it brings the name nearer to what is wanted.
+  for (auto const field :
+       {&ShardNumbers::rank, &ShardNumbers::tp, &ShardNumbers::pp, &ShardNumbers::ep, &ShardNumbers::part}) {
+    auto next = parse_shard_name(current);
+    if (next.*field == wanted.*field || !(wanted.*field)) continue;
+    next.*field = wanted.*field;
+    std::string found;
+    for (auto const& [begin, end] : digits_of(current)) {
+      auto digits = std::to_string(*(wanted.*field));
+      if (digits.size() < end - begin) digits.insert(0, end - begin - digits.size(), '0');
+      auto candidate = current.substr(0, begin) + digits + current.substr(end);
+      if (parse_shard_name(candidate) == next) found = std::move(candidate);
+    }
+    if (found.empty()) return {};
+    current = std::move(found);
+  }
+  return parse_shard_name(current) == wanted ? current : std::string();
+}
+
+std::string common_pattern(std::vector<std::string> const& names) {
+  if (names.size() < 2) return {};
+  auto const first = digits_of(names.front());
+  for (auto const& [begin, end] : first) {
+    auto const before = names.front().substr(0, begin);
+    auto const behind = names.front().substr(end);
+    auto const fits = [&](std::string const& name) {
+      if (name.size() <= before.size() + behind.size() || !name.starts_with(before) || !name.ends_with(behind))
+        return false;
+      auto const number = std::string_view(name).substr(before.size(), name.size() - before.size() - behind.size());
+      return std::all_of(number.begin(), number.end(), is_digit);
+    };
+    if (std::all_of(names.begin(), names.end(), fits)) return before + "{rank}" + behind;
+  }
+  return {};
 }
 
 std::optional<ShardNumbers> match_shard_pattern(std::string_view pattern, std::string_view name) {

@@ -13,6 +13,7 @@
 #include "workspace/checkpoint/check_model.hpp"
 #include "workspace/checkpoint/inventory.hpp"
 #include "workspace/checkpoint/merge_model.hpp"
+#include "workspace/checkpoint/missing_ranks.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/safetensors_source.hpp"
 #include "workspace/checkpoint/scan_numbers.hpp"
@@ -28,7 +29,7 @@ constexpr char const* operation = "verify";
 DefectKind kind_of(Error const& error) {
   if (error.code() == ErrorCode::io) return DefectKind::file;
   auto const& section = error.info().section;
-  if (section == "coverage" || section == "files") return DefectKind::coverage;
+  if (section == "coverage" || section == "files" || section == missing_ranks_section) return DefectKind::coverage;
   if (section == "scales") return DefectKind::scales;
   return section == "header" || section == "length" || section == "json" ? DefectKind::file : DefectKind::shape;
 }
@@ -175,9 +176,8 @@ class Verification {
   }
 
   void plan_model(std::vector<std::string>& names) {
-    auto const refused = [&](std::string_view name, Error const& error) {
-      report_.defects.push_back(defect_of(error, std::string(name)));
-    };
+    std::vector<std::pair<std::string, Error>> refusals;
+    auto const refused = [&](std::string_view name, Error const& error) { refusals.emplace_back(name, error); };
     RuleFor rule_for;
     std::optional<RuleBook> book;
     try {
@@ -190,6 +190,8 @@ class Verification {
         };
       }
       model_ = plan_merge(*set_, rule_for, refused);
+      tell_refusals(refusals);
+      if (auto const error = check_lone_shard(*set_)) report_.defects.push_back(defect_of(*error, {}));
     } catch (FormatError const& error) {
       report_.defects.push_back(defect_of(error, {}));
       return count_files();
@@ -197,6 +199,21 @@ class Verification {
     for (auto const& tensor : model_->tensors) names.push_back(tensor.name);
     report_.tensors = model_->tensors.size();
     report_.bytes = model_->bytes;
+  }
+
+  /// Where ranks are missing, that explains every layer whose pieces do not add up.
+  void tell_refusals(std::vector<std::pair<std::string, Error>> const& refusals) {
+    Error const* missing = nullptr;
+    for (auto const& [name, error] : refusals) {
+      bool const says_more = missing == nullptr || error.culprits().size() > missing->culprits().size();
+      if (error.info().section == missing_ranks_section && says_more) missing = &error;
+    }
+    if (missing != nullptr) report_.defects.push_back(defect_of(missing_ranks(*set_, *missing), {}));
+    for (auto const& [name, error] : refusals) {
+      auto const& section = error.info().section;
+      bool const explained = section == missing_ranks_section || section == lengths_section;
+      if (missing == nullptr || !explained) report_.defects.push_back(defect_of(error, name));
+    }
   }
 
   void count_files() {

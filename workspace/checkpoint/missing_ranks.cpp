@@ -1,0 +1,94 @@
+#include "workspace/checkpoint/missing_ranks.hpp"
+
+#include <string>
+#include <vector>
+
+#include "workspace/checkpoint/rule_book.hpp"
+#include "workspace/checkpoint/shard_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::size_t most_files = 3;
+
+bool is_one_ranks(std::string const& path) {
+  auto const file = fs::path(path);
+  return parse_shard_name(file.filename().string()).has_place() ||
+         parse_shard_name(file.parent_path().filename().string()).has_place();
+}
+
+/// The file of tensor-parallel rank `tp` beside one that is there; empty when the names do not tell.
+std::string file_of_rank(ShardSet const& set, std::size_t beside, int tp) {
+  auto const path = fs::path(set.sources[beside]->name());
+  for (auto const& name : {path.filename().string(), path.parent_path().filename().string()}) {
+    auto wanted = parse_shard_name(name);
+    if (!wanted.has_place()) continue;
+    // Numbers of the whole grid count on behind the missing rank, so that only a plain row of ranks tells.
+    if (wanted.rank && (set.pp > 1 || set.ep > 1)) return {};
+    (wanted.rank ? wanted.rank : wanted.tp) = tp;
+    auto const sibling = sibling_name(name, wanted);
+    if (sibling.empty() || name == path.filename()) return sibling;
+    return (fs::path(sibling) / path.filename()).string();
+  }
+  return {};
+}
+
+std::string ranks_text(std::span<int const> ranks, int all) {
+  std::string text = ranks.size() == 1 ? "tensor-parallel rank " : "tensor-parallel ranks ";
+  text += std::to_string(ranks.front());
+  if (ranks.size() > 1) text += (ranks.size() == 2 ? " and " : " to ") + std::to_string(ranks.back());
+  return text + " of " + std::to_string(all) + (ranks.size() == 1 ? " is missing" : " are missing");
+}
+
+}  // namespace
+
+FormatError missing_ranks(ShardSet const& set, Error const& finding) {
+  auto const& info = finding.info();
+  auto const ranks = finding.culprits();
+  auto const all = ranks.empty() ? set.tp : ranks.back() + 1;
+  std::vector<std::string> files;
+  for (std::size_t i = 0; i < set.sources.size(); ++i) {
+    if (set.places[i].tp != 0) continue;
+    for (auto const rank : ranks) {
+      if (auto file = file_of_rank(set, i, rank); !file.empty()) files.push_back(std::move(file));
+    }
+  }
+  auto message = ranks_text(ranks, all);
+  for (std::size_t i = 0; i < files.size() && i < most_files; ++i) message += (i == 0 ? ": " : ", ") + files[i];
+  if (files.size() > most_files) message += " and " + std::to_string(files.size() - most_files) + " more";
+  return FormatError({.operation = "merge plan",
+                      .message = message,
+                      .expected = info.expected + " in " + info.resource,
+                      .got = info.got,
+                      .resource = fs::path(set.sources.front()->name()).parent_path().string(),
+                      .remedy = "copy what is missing there; a checkpoint is never merged with a part left out",
+                      .culprits = {ranks.begin(), ranks.end()},
+                      .details = files,
+                      .section = missing_ranks_section});
+}
+
+std::optional<FormatError> check_lone_shard(ShardSet const& set, std::optional<fs::path> const& rule_file) {
+  if (set.sources.size() != 1 || set.config.empty() || !is_one_ranks(set.sources.front()->name())) return std::nullopt;
+  auto const book = RuleBook::make(set, rule_file);
+  for (auto const& tensor : set.sources.front()->tensors()) {
+    SourceTensor const* const shard = &tensor;
+    try {
+      static_cast<void>(book.rule_for(tensor.name, {&shard, 1}));
+    } catch (FormatError const& e) {
+      // What no rule knows is taken as it is; only lengths that the config contradicts speak of other ranks.
+      if (e.section() == missing_ranks_section) return missing_ranks(set, e);
+      if (e.section() != lengths_section) continue;
+      return FormatError({.operation = "merge plan",
+                          .message = "the only shard here is a part of the model: the files of other ranks are missing",
+                          .expected = e.info().expected + " in " + e.info().resource,
+                          .got = e.info().got,
+                          .resource = set.sources.front()->name(),
+                          .remedy = "copy the missing files there; a checkpoint is never merged with a part left out",
+                          .section = lengths_section});
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,26 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/open_sources.hpp"
+
+namespace crossrank::checkpoint {
+
+/// Section of errors that say that the shards of a tensor are pieces of more ranks than there are; the missing ranks
+/// are the culprits.
+inline constexpr char const* missing_ranks_section = "ranks";
+/// Section of errors that say that the lengths of shards do not add up: what missing ranks lead to as well.
+inline constexpr char const* lengths_section = "lengths";
+
+/// One sentence for the whole set in place of what one tensor tells: which tensor-parallel ranks are missing, and how
+/// their files are called where the others' names tell.
+[[nodiscard]] FormatError missing_ranks(ShardSet const& set, Error const& finding);
+
+/// A set of one source whose name says that it is one rank's: that file must be the whole model as far as its config
+/// gives sizes, else the other ranks' files are missing. Nothing for other sets.
+[[nodiscard]] std::optional<FormatError> check_lone_shard(ShardSet const& set,
+                                                          std::optional<std::filesystem::path> const& rule_file = {});
+
+}  // namespace crossrank::checkpoint
