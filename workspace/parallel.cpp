@@ -1,9 +1,10 @@
 #include <crossrank/parallel.hpp>
 
-#include <numeric>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
@@ -76,8 +77,15 @@ class Items final : public detail::RangeItems<Item> {
 
   [[nodiscard]] bool is_receiver() const noexcept override { return session_.is_receiver(); }
   [[nodiscard]] std::size_t size() const noexcept override { return items_.size(); }
-  /// Lets go of the items before the others go on: what nobody else holds is free for their next call.
+  /// Lets go of the tensors before the others go on: what nobody else holds is free for their next call. Large configs
+  /// take long to destroy, and nobody waits for that.
   void close() override {
+    std::vector<Json> configs;
+    if constexpr (std::is_same_v<Item, RankedState>) {
+      configs.reserve(items_.size());
+      for (auto& item : items_)
+        if (item) configs.push_back(std::move(item->state.config));
+    }
     items_.clear();
     session_.close();
   }

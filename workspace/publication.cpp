@@ -84,7 +84,8 @@ void fill_slab(node::NodeDomain& domain, Contribution const& contribution, Layou
   codec::encode(table, {base + sizeof head, table_bytes});
   for (auto const index : layout.copied) {
     auto const& tensor = *contribution.tensors[index].tensor;
-    node::bulk_copy(domain, base + head.data_offset + layout.entries[index].offset, tensor.data(), tensor.nbytes());
+    node::bulk_copy(domain, base + head.data_offset + layout.entries[index].offset, tensor.data(), tensor.nbytes(),
+                    layout.data_bytes);
   }
   CROSSRANK_CRASH_POINT("workspace.publish.copied");
 }

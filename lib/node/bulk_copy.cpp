@@ -11,6 +11,8 @@ namespace {
 /// From here on past the caches, though the bytes would fit: who receives them reads them, and on cores without a
 /// common cache lines that the writer still holds dirty come at a tenth of the speed of memory.
 constexpr std::size_t streaming_from = std::size_t{32} << 10;
+/// A smaller part of many goes the ordinary way: the pieces of lines at its ends cost more than the rest saves.
+constexpr std::size_t least_streamed = std::size_t{1} << 10;
 /// What a rank gets stays in its own cache up to here.
 constexpr std::size_t cached_up_to = std::size_t{4} << 20;
 constexpr std::size_t piece = std::size_t{32} << 20;
@@ -28,7 +30,11 @@ void copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t 
 }  // namespace
 
 void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes) {
-  copy(domain, to, from, bytes, bytes >= streaming_from);
+  bulk_copy(domain, to, from, bytes, bytes);
+}
+
+void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {
+  copy(domain, to, from, bytes, whole >= streaming_from && bytes >= least_streamed);
 }
 
 void bulk_copy_out(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {

@@ -7,6 +7,8 @@ namespace crossrank::node {
 
 /// Copies in pieces, each of which counts as progress of this rank: a peer that waits for a large copy sees it move.
 void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes);
+/// The same for a part of `whole` bytes that a peer gets together.
+void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole);
 
 /// The same into memory of this rank's own, for a part of `whole` bytes: what fits its cache stays there, as it is
 /// looked at next.
