@@ -143,6 +143,7 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
   set_lengths(weight);
   group_ = format_ == NumberFormat::mxfp4 ? 32 : format_ == NumberFormat::nvfp4 ? 16 : hints.group;
   if (group_ == 0) group_ = group_of(scale);
+  if (group_ == 0) group_ = likely_group(scale, hints);
   if (format_ == NumberFormat::nvfp4 && is_power_of_two_scale(scale.dtype)) refuse(scale, "a scale that is no F8_E4M3");
 }
 
@@ -174,6 +175,7 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   }
   set_lengths(weight);
   group_ = hints.group > 0 ? hints.group : group_of(scale);
+  if (group_ == 0) group_ = likely_group(scale, hints);
 }
 
 /// Bits of a number as the shapes tell them, where no config does; 4 where they do not.
@@ -199,6 +201,13 @@ int LayerFormat::bits_of_words(SourceTensor const& weight, LayerTensors const& t
 std::int64_t LayerFormat::group_of(SourceTensor const& scale) const {
   auto const groups = scale.shape[static_cast<std::size_t>(weight_.in)];
   return groups > 1 && inputs_ % groups == 0 ? inputs_ / groups : 0;
+}
+
+/// A single scale for the inputs of one rank may be that of its one group.
+std::int64_t LayerFormat::likely_group(SourceTensor const& scale, LayerHints const& hints) const {
+  bool const fits = hints.likely_group > 0 && format_ != NumberFormat::int8 &&
+                    scale.shape[static_cast<std::size_t>(weight_.in)] == divide_up(inputs_, hints.likely_group);
+  return fits ? hints.likely_group : 0;
 }
 
 bool LayerFormat::is_single(SourceTensor const& tensor) const {

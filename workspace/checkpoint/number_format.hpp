@@ -83,6 +83,7 @@ class LayerFormat {
   [[nodiscard]] TensorAxes vector_axes(SourceTensor const& tensor) const;
   [[nodiscard]] TensorAxes grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const;
   [[nodiscard]] std::int64_t group_of(SourceTensor const& scale) const;
+  [[nodiscard]] std::int64_t likely_group(SourceTensor const& scale, LayerHints const& hints) const;
   [[nodiscard]] bool is_single(SourceTensor const& tensor) const;
   [[noreturn]] void refuse(SourceTensor const& tensor, std::string_view problem) const;
 

@@ -54,6 +54,10 @@ LayerHints read_hints(Json const& config) {
   if (hints.algorithm.empty()) hints.algorithm = text(config, "quant_method");
   hints.group = count(config, "group_size");
   if (hints.group == 0) hints.group = count(config, "q_group_size");
+  for (auto const* key : {"group_size", "q_group_size"}) {
+    auto const* said = member(config, key);
+    hints.whole_inputs = hints.whole_inputs || (said != nullptr && said->is_number_integer() && *said == -1);
+  }
   hints.bits = static_cast<int>(std::max(count(config, "bits"), count(config, "w_bit")));
   read_block(member(config, "weight_block_size"), hints);
   auto const* order = member(config, "desc_act");

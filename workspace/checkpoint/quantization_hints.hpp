@@ -15,6 +15,8 @@ struct LayerHints {
   std::int64_t group = 0;      ///< inputs that share a scale; 0: not said
   std::int64_t block_out = 0;  ///< outputs and inputs of a block that shares a scale; 0: not said
   std::int64_t block_in = 0;
+  std::int64_t likely_group = 0;  ///< inputs that share a scale in the other layers; holds where the lengths fit
+  bool whole_inputs = false;      ///< it is said that all inputs share a scale
   int bits = 0;                   ///< bits of a weight; 0: not said
   bool activation_order = false;  ///< groups follow the order of activations, not of the inputs
 };

@@ -104,7 +104,7 @@ SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor,
     refuse_uncovered(name, std::span(&whole, 1));
   }
   if (rule->whole_name) return split_by_name(*rule, tensor, ranks);
-  auto const hints = state_->hints.of(parsed.module);
+  auto const hints = state_->hints_of(parsed.module);
   if (!rule->from_file && state_->towers.sizes_of(parsed.module) != nullptr)
     return {.reason = "beside the language model: whole on each rank"};
   auto const format = LayerFormat::recognise(parsed.module, layer, hints, state_->order_of(*rule, layer));

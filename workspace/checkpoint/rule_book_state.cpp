@@ -10,6 +10,7 @@
 #include "workspace/checkpoint/builtin_rules.hpp"
 #include "workspace/checkpoint/expert_stack.hpp"
 #include "workspace/checkpoint/fp8_blocks.hpp"
+#include "workspace/checkpoint/group_size.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
 #include "workspace/checkpoint/rule_values.hpp"
 
@@ -77,6 +78,7 @@ RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy s
   rules = file.rules;
   for (auto& rule : builtin_rules()) rules.push_back(std::move(rule));
   index();
+  likely_group_ = common_group(layers, hints);
 }
 
 Json RuleBook::State::full_config(ShardSet const& shards, RuleFile const& rule_file) {
@@ -122,6 +124,12 @@ std::string RuleBook::State::file_of(std::size_t beside, int tp) const {
   auto const found = std::find(set.places.begin(), set.places.end(), place);
   return found == set.places.end() ? "that rank"
                                    : set.sources[static_cast<std::size_t>(found - set.places.begin())]->name();
+}
+
+LayerHints RuleBook::State::hints_of(std::string_view module) const {
+  auto found = hints.of(module);
+  if (found.group == 0 && !found.whole_inputs) found.likely_group = likely_group_;
+  return found;
 }
 
 LayerRule const* RuleBook::State::find_rule(std::string_view name, TensorName const& parsed,
@@ -191,7 +199,7 @@ bool RuleBook::State::has_tensor(std::string const& name) const {
 
 MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
   LayerOnRanks layer{
-      .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints.of(parsed.module)};
+      .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints_of(parsed.module)};
   if (rule.cut == Cut::reduce) return reduced(asked.tensors, rule.op, "made one value");
   auto const* const tower = towers.sizes_of(parsed.module);
   // A drop whose counterpart is missing keeps its tensor.

@@ -31,6 +31,8 @@ struct RuleBook::State {
                                            LayerTensors const& layer) const;
   /// The file of the tensor-parallel rank `tp` beside a source.
   [[nodiscard]] std::string file_of(std::size_t beside, int tp) const;
+  /// What config and the shapes of all layers say of one layer's numbers.
+  [[nodiscard]] LayerHints hints_of(std::string_view module) const;
   [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
   /// How the rule's layer lies in its weight; stacks of experts show it by where the hidden width stands.
   [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer) const;
@@ -65,6 +67,7 @@ struct RuleBook::State {
 
   std::vector<Extent> extents_{};  ///< in order of memory
   bool has_embedding_ = false;
+  std::int64_t likely_group_ = 0;
 };
 
 }  // namespace crossrank::checkpoint

@@ -7,6 +7,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/group_size.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -18,6 +20,8 @@ class Settlement {
 
   void settle() {
     if (cut_.cut != Cut::column && cut_.cut != Cut::row) return;
+    // All inputs have one scale: every rank's ids are of the same group.
+    if (share_one_scale(layer_, values_, cut_) && layer_.role == TensorRole::group_ids) rule_.add_per_rank = 0;
     if (layer_.role == TensorRole::group_ids && rule_.kind == MergeKind::concat) settle_group_ids();
     if (policy_ == ScalePolicy::exact) return;
     switch (layer_.formats.front().format()) {
