@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -100,6 +101,10 @@ int Launch::run() {
   start_all();
   while (!finished()) step();
   if (verdict_.failed() && refused_ == 0 && !(options_.raw && verdict_.by_exit_code())) say(verdict_.sentence());
+  for (auto const& queue : {std::cref(out_), std::cref(err_)}) {
+    int const failure = queue.get().failure();
+    if (failure != 0 && failure != EPIPE) say(std::string("the output cannot be written: ") + std::strerror(failure));
+  }
   while (!err_.empty() || !out_.empty()) step();
   if (refused_ != 0) return refused_;
   if (!verdict_.failed() && (out_.broken() || err_.broken())) return 128 + SIGPIPE;

@@ -21,17 +21,17 @@ bool writable(int fd) {
 
 void OutputQueue::flush() {
   std::size_t done = 0;
-  while (!broken_ && done < waiting_.size() && writable(fd_)) {
+  while (!broken() && done < waiting_.size() && writable(fd_)) {
     auto const wrote = ::write(fd_, waiting_.data() + done, std::min(piece, waiting_.size() - done));
     if (wrote >= 0) {
       done += static_cast<std::size_t>(wrote);
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
-      broken_ = true;
+      failure_ = errno;
     }
   }
-  if (broken_) done = waiting_.size();
+  if (broken()) done = waiting_.size();
   waiting_.erase(0, done);
 }
 

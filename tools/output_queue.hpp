@@ -16,14 +16,16 @@ class OutputQueue {
   [[nodiscard]] std::string& waiting() noexcept { return waiting_; }
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
   [[nodiscard]] bool full() const noexcept { return waiting_.size() > high_water; }
-  /// The reader is gone: what is added is dropped.
-  [[nodiscard]] bool broken() const noexcept { return broken_; }
+  /// The reader is gone, or nothing can be written: what is added is dropped.
+  [[nodiscard]] bool broken() const noexcept { return failure_ != 0; }
+  /// errno of the write that failed; 0 while all is well.
+  [[nodiscard]] int failure() const noexcept { return failure_; }
   /// Writes as long as `poll` says that there is room.
   void flush();
 
  private:
   int fd_;
-  bool broken_ = false;
+  int failure_ = 0;
   std::string waiting_;
 };
 

@@ -4,12 +4,15 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace crossrank::tools {
@@ -95,6 +98,20 @@ struct Image {
   ::_exit(127);
 }
 
+/// The exec calls of the library say EACCES when some folder of PATH cannot be searched, though no other has the
+/// program: shells say then that there is none.
+int reason_of(int failure, std::string const& program) {
+  if (failure != EACCES || program.find('/') != std::string::npos) return failure;
+  auto const* const path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    struct stat found {};
+    auto const file = (folder.empty() ? "." : folder) + "/" + program;
+    if (::stat(file.c_str(), &found) == 0) return EACCES;
+  }
+  return ENOENT;
+}
+
 }  // namespace
 
 std::string random_job_id() {
@@ -134,7 +151,7 @@ RankStart start_rank(std::vector<std::string> const& program, int rank, JobEnvir
     got = ::read(reading.get(), &failure, sizeof failure);
   } while (got < 0 && errno == EINTR);
   if (got == 0) return {.pid = pid};  // closed by exec
-  return {.pid = pid, .failure = failure == 0 ? EIO : failure, .program = true};
+  return {.pid = pid, .failure = failure == 0 ? EIO : reason_of(failure, program.front()), .program = true};
 }
 
 }  // namespace crossrank::tools

@@ -99,7 +99,8 @@ Json Error::to_json() const {
   out["culprits"] = info_->culprits;
   out["group_usable"] = info_->group_usable;
   out["details"] = info_->details;
-  return out;
+  // A file name or a peer's words may be no UTF-8: nothing that holds them could be written as JSON.
+  return Json::parse(out.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 UsageError::UsageError(ErrorInfo info) : Error(ErrorCode::usage, std::move(info)) {}

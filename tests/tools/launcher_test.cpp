@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -288,6 +290,30 @@ TEST(Run, refuses_what_it_cannot_run) {
   auto const no_program = run_command({"run", "-n", "3", "--", "/etc/passwd"});
   EXPECT_EQ(no_program.exit_code, 126);
   EXPECT_THAT(no_program.err, HasSubstr("/etc/passwd"));
+}
+
+/// A folder of PATH that cannot be searched says nothing about the program: as in a shell, it is not found.
+TEST(Run, does_not_find_a_program_beside_a_folder_that_is_closed) {
+  TemporaryDirectory const directory;
+  auto const closed = directory.path() / "closed";
+  std::filesystem::create_directory(closed);
+  std::filesystem::permissions(closed, std::filesystem::perms::none);
+  std::vector<std::string> arguments{"run", "-n", "1", "--", "/usr/bin/env", "PATH=" + closed.string() + ":/usr/bin"};
+  if (::geteuid() == 0) {  // whom nothing is closed to, but without capabilities
+    arguments.insert(arguments.end(), {"/usr/bin/setpriv", "--bounding-set=-all", "--inh-caps=-all"});
+  }
+  arguments.insert(arguments.end(), {CROSSRANK_COMMAND, "run", "-n", "1", "--", "no-such-program-anywhere"});
+  auto const end = run_command(arguments);
+  EXPECT_EQ(end.exit_code, 127) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("No such file"));
+  std::filesystem::permissions(closed, std::filesystem::perms::owner_all);
+}
+
+TEST(Run, says_why_output_cannot_be_written) {
+  auto const end = run_command({"run", "-n", "1", "--no-prefix", "--", "/bin/sh", "-c",
+                                "exec \"$0\" run -n 1 -- echo text > /dev/full", CROSSRANK_COMMAND});
+  EXPECT_NE(end.exit_code, 0);
+  EXPECT_THAT(end.err, HasSubstr("No space left"));
 }
 
 TEST(Run, refuses_numbers_of_ranks_that_cannot_be) {
