@@ -4,6 +4,9 @@
 
 enum bench_verb { bench_all_reduce, bench_all_gather, bench_broadcast, bench_reduce_scatter, bench_all_to_all };
 
+/* Barriers before the first verb: the kernel takes some milliseconds to give each of the new processes a core. */
+enum { bench_first_barriers = 20000 };
+
 static inline char const* bench_verb_name(enum bench_verb verb) {
   switch (verb) {
     case bench_all_reduce: return "all_reduce";

@@ -73,6 +73,7 @@ int main(int argc, char** argv) {
       {bench_reduce_scatter, [&](xr::Tensor& out, xr::Tensor& in) { world.reduce_scatter(out, in); }},
       {bench_all_to_all, [&](xr::Tensor& out, xr::Tensor& in) { world.all_to_all(out, in); }},
   };
+  for (int i = 0; i < bench_first_barriers; ++i) world.barrier();
   for (auto const bytes : sizes) {
     std::vector<bench::Row> rows;
     for (auto const& one : cases) {

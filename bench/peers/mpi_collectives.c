@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   peer_require(argc >= 4, "usage: mpi_collectives OUT QUICK SIZES...");
+  for (int i = 0; i < bench_first_barriers; ++i) MPI_Barrier(MPI_COMM_WORLD);
   for (int i = 3; i < argc; ++i) {
     for (int verb = bench_all_reduce; verb <= bench_all_to_all; ++verb)
       run((enum bench_verb)verb, strtoull(argv[i], NULL, 10), argv[1], atoi(argv[2]));
