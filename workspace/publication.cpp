@@ -290,7 +290,7 @@ class Rest {
 bool receive(std::shared_ptr<node::NodeDomain> const& domain, Located const& at, Take how, Collector& collector) {
   Leases leases(domain, at, how);
   std::shared_ptr<spi::Storage> slab;
-  if (at.is_inline) node::fetch_claim(domain->record(at.owner), at.slot);
+  if (at.is_inline && at.generation != 0) node::fetch_claim(domain->record(at.owner), at.slot);
   // The lease first, the bytes after: without it the owner may be writing something else there.
   if (!at.is_inline && !leases.win(slab)) return false;
   auto const parts = open_payload(at);
