@@ -10,13 +10,27 @@
 #include "collectives/fake/fake_transport.hpp"
 #include "collectives/node_transport.hpp"
 #include "collectives/plugin_loader.hpp"
+#include "lib/node/layout.hpp"
 #include "lib/node/names.hpp"
 
 namespace crossrank {
 namespace {
 
+[[noreturn]] void refuse(JobDescription const& job, std::string why, std::string remedy) {
+  throw UnavailableError({.operation = "connect",
+                          .message = std::move(why),
+                          .remedy = std::move(remedy),
+                          .rank = job.rank,
+                          .world_size = job.world_size,
+                          .group_usable = false});
+}
+
 std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescription const& job,
                                          spi::Patience const& patience) {
+  if (job.world_size > node::max_ranks) {
+    refuse(job, "there are more ranks than a node can have: " + std::to_string(job.world_size),
+           "start at most " + std::to_string(node::max_ranks) + " ranks on each node");
+  }
   node::NodeOptions on_node{.key = {.job_id = job.job_id, .master = job.master, .step = job.step},
                             .rank = job.rank,
                             .ranks = job.world_size,
@@ -29,15 +43,6 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
   std::vector<int> global(static_cast<std::size_t>(job.world_size));
   std::iota(global.begin(), global.end(), 0);
   return node_transport(on_node, "world", std::move(global), patience);
-}
-
-[[noreturn]] void refuse(JobDescription const& job, std::string why, std::string remedy) {
-  throw UnavailableError({.operation = "connect",
-                          .message = std::move(why),
-                          .remedy = std::move(remedy),
-                          .rank = job.rank,
-                          .world_size = job.world_size,
-                          .group_usable = false});
 }
 
 std::shared_ptr<spi::Transport> open_mpi(ConnectOptions const& options, JobDescription const& job,
@@ -63,10 +68,10 @@ std::shared_ptr<spi::Transport> open_across_nodes(ConnectOptions const& options,
   try {
     return open_composite(options, job, patience);
   } catch (UnavailableError const& e) {
-    auto const where = job.unknown_size
-                           ? std::string("PMIx started this process without saying as which rank of how many")
-                           : std::to_string(job.local_world_size) + " of " + std::to_string(job.world_size) +
-                                 " ranks are on this node";
+    auto const where = job.unknown_size ? "PMIx started this process as rank " + std::to_string(job.rank) +
+                                              ", without saying of how many"
+                                        : std::to_string(job.local_world_size) + " of " +
+                                              std::to_string(job.world_size) + " ranks are on this node";
     throw UnavailableError(
         {.operation = "connect",
          .message = "no backend can serve this job: " + where,
@@ -102,6 +107,7 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   job.several_nodes = job.local_world_size < job.world_size || (by_nodes && job.world_size > 1);
   if (by_nodes) job.local_world_size = 1;  // at least this one
   job.unknown_size = !given && environment.launcher == Launcher::none && environment.pmix_rank.has_value();
+  if (job.unknown_size) job.rank = options.rank.value_or(*environment.pmix_rank);
   job.job_id = options.job_id.empty() ? environment.job_id : options.job_id;
   if (!environment.master_addr.empty()) job.master = environment.master_addr;
   if (environment.master_port) job.master += ":" + std::to_string(*environment.master_port);

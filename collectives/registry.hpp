@@ -15,7 +15,7 @@ struct JobDescription {
   int local_rank = 0;
   int local_world_size = 1;
   bool several_nodes = false;  ///< the launcher says that the ranks are on several nodes
-  bool unknown_size = false;   ///< a launcher started this process, but only MPI knows as which of how many
+  bool unknown_size = false;   ///< PMIx started this process as `rank`, but only MPI knows of how many
   std::string job_id{};
   std::string master{};
   std::string step{};

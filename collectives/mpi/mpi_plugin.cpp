@@ -18,14 +18,14 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
   int ranks = 0;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &ranks), "MPI_Comm_size");
-  if (request.world_size != 0 && (ranks != request.world_size || rank != request.rank)) {
-    throw UnavailableError(
-        {.operation = "connect",
-         .message = "MPI knows another job than the launcher announced",
-         .expected = "rank " + std::to_string(request.rank) + " of " + std::to_string(request.world_size),
-         .got = "rank " + std::to_string(rank) + " of " + std::to_string(ranks),
-         .remedy = "start with mpirun, or with srun --mpi=pmix",
-         .group_usable = false});
+  if ((request.world_size != 0 && ranks != request.world_size) || rank != request.rank) {
+    throw UnavailableError({.operation = "connect",
+                            .message = "MPI knows another job than the launcher announced",
+                            .expected = "rank " + std::to_string(request.rank) +
+                                        (request.world_size == 0 ? "" : " of " + std::to_string(request.world_size)),
+                            .got = "rank " + std::to_string(rank) + " of " + std::to_string(ranks),
+                            .remedy = "start with mpirun, or with srun --mpi=pmix",
+                            .group_usable = false});
   }
   return spi::open_world(
       process.world(request.connect_timeout),

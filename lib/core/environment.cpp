@@ -101,6 +101,13 @@ bool take_identity(Reader const& reader, Names const& names, Launcher launcher, 
   out.world_size = *world_size;
   out.local_rank = reader.integer(names.local_rank);
   if (names.local_world_size != nullptr) out.local_world_size = reader.integer(names.local_world_size);
+  if (!out.local_world_size) return true;
+  int const here = *out.local_world_size;
+  if (here < 1 || here > *world_size)
+    refuse(names.local_world_size, std::to_string(here), "1 to the world size, " + std::to_string(*world_size));
+  if (out.local_rank && *out.local_rank >= here)
+    refuse(names.local_rank, std::to_string(*out.local_rank),
+           "less than the ranks of its node, " + std::to_string(here));
   return true;
 }
 
@@ -122,10 +129,13 @@ void read_identity(Reader const& reader, Environment& out) {
           Launcher::open_mpi, out)) {
     return;
   }
+  refuse_half(reader, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
   // A batch script runs with SLURM_PROCID 0 and the SLURM_NTASKS of its allocation, but outside any step: it is one
   // process.
   if (!reader.text("SLURM_STEP_ID")) return;
-  take_identity(reader, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr}, Launcher::slurm, out);
+  auto const* const tasks = reader.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  refuse_half(reader, "SLURM_PROCID", tasks);
+  take_identity(reader, {"SLURM_PROCID", tasks, "SLURM_LOCALID", nullptr}, Launcher::slurm, out);
 }
 
 std::optional<CheckLevel> read_check(Reader const& reader) {

@@ -20,7 +20,8 @@ enum class CheckLevel : std::uint8_t { off, local, collective };
 ///
 /// A rank's identity comes whole from the first launcher in this order that gives both rank and world size: RANK and
 /// WORLD_SIZE (`crossrank run` when CROSSRANK_JOB_ID is set, torchrun when TORCHELASTIC_RUN_ID is), Open MPI's
-/// OMPI_COMM_WORLD_RANK and _SIZE, Slurm's SLURM_PROCID and SLURM_NTASKS inside a step.
+/// OMPI_COMM_WORLD_RANK and _SIZE, Slurm's SLURM_PROCID and SLURM_STEP_NUM_TASKS, else SLURM_NTASKS, inside
+/// a step.
 struct Environment {
   Launcher launcher = Launcher::none;
   int rank = 0;

@@ -62,6 +62,12 @@ TEST(Connect, refuses_what_cannot_be) {
               testing::ThrowsMessage<UsageError>(HasSubstr("CROSSRANK_JOB_ID")));
 }
 
+/// Nothing is reserved for ranks before it is known that there can be so many.
+TEST(Connect, refuses_more_ranks_than_a_node_has) {
+  EXPECT_THAT([] { static_cast<void>(connect({.rank = 0, .world_size = 2'147'483'647, .job_id = "x"})); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("4096")));
+}
+
 TEST(Connect, waits_for_as_long_as_can_be_counted) {
   auto const forever = std::chrono::milliseconds::max();
   auto const options = spi::settled({.timeout = forever, .connect_timeout = forever, .user_limit = forever}, "connect");

@@ -65,6 +65,9 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   add_test(NAME mpi_connect_without_mpirun COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)
   set_tests_properties(mpi_connect_without_mpirun PROPERTIES TIMEOUT 60 ENVIRONMENT
     "RANK=1;WORLD_SIZE=4;LOCAL_RANK=1;LOCAL_WORLD_SIZE=2;MASTER_ADDR=127.0.0.1;MASTER_PORT=29533")
+  # What PMIx numbered 1 and MPI takes for the only rank of its job has lost the others.
+  add_test(NAME mpi_connect_without_pmix COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)
+  set_tests_properties(mpi_connect_without_pmix PROPERTIES TIMEOUT 60 ENVIRONMENT "PMIX_RANK=1;PMIX_NAMESPACE=gone")
 
   foreach(where init the_communicator)
     crossrank_add_mpi_test(NAME mpi_start_${where} PROGRAM mpi_job RANKS 3 OPTIONS --dead 1

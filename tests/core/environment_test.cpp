@@ -97,6 +97,31 @@ TEST(Environment, understands_slurm_inside_a_step_only) {
   EXPECT_EQ(environment.step_id, "0");
 }
 
+TEST(Environment, counts_the_tasks_of_the_step_rather_than_of_the_job) {
+  Variables variables{
+      {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "8"}, {"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "2"}};
+  EXPECT_EQ(parse(variables).world_size, 2);
+  variables.erase("SLURM_NTASKS");
+  EXPECT_EQ(parse(variables).world_size, 2);
+}
+
+/// Half an identity is none: a rank that took it for none would think that it is alone.
+TEST(Environment, refuses_half_an_identity) {
+  EXPECT_THROW(static_cast<void>(parse({{"OMPI_COMM_WORLD_RANK", "1"}})), UsageError);
+  EXPECT_THROW(static_cast<void>(parse({{"SLURM_PROCID", "1"}, {"SLURM_STEP_ID", "0"}})), UsageError);
+}
+
+TEST(Environment, refuses_places_on_a_node_that_cannot_be) {
+  Variables const base{{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  for (auto const& [rank, size] :
+       std::vector<std::pair<std::string, std::string>>{{"0", "4"}, {"2", "2"}, {"0", "0"}}) {
+    auto variables = base;
+    variables["LOCAL_RANK"] = rank;
+    variables["LOCAL_WORLD_SIZE"] = size;
+    EXPECT_THROW(static_cast<void>(parse(variables)), UsageError) << rank << " of " << size;
+  }
+}
+
 TEST(Environment, takes_the_identity_whole_from_one_launcher) {
   auto const environment =
       parse({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}});
