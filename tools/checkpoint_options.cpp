@@ -58,6 +58,12 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
                   "A class that torch archives may mention besides the known ones, such as mymodel.Config; it is never "
                   "called")
       ->type_name("MODULE.NAME");
+  command
+      .add_option(
+          "--model-key", plan.model_key,
+          "Key of torch archives, or first part of the names of a distributed checkpoint, under which the model "
+          "stands, such as ema_state_dict, where known ones do not tell; . takes everything")
+      ->type_name("KEY");
   bool const plain = grid == GridOptions::plain;
   std::string const prefix = plain ? "" : "from-";
   add_size(command, prefix + "tp", plan.tp, "Tensor-parallel size of the shards, where names and config do not say");

@@ -14,6 +14,7 @@
 #include "tools/session.hpp"
 #include "tools/size_text.hpp"
 #include "workspace/checkpoint/inventory.hpp"
+#include "workspace/checkpoint/model_key.hpp"
 #include "workspace/checkpoint/open_sources.hpp"
 
 namespace crossrank::tools {
@@ -33,10 +34,20 @@ struct View {
   std::string problem{};  ///< why it is no set
 };
 
+/// Where it is not clear which part is the model, all of it.
+ShardSet open_set(std::filesystem::path const& path) {
+  try {
+    return checkpoint::open_shard_set(path);
+  } catch (FormatError const& error) {
+    if (error.section() != checkpoint::keys_section) throw;
+    return checkpoint::open_shard_set(path, {.model_key = "."});
+  }
+}
+
 View look(std::filesystem::path const& path) {
   View view;
   try {
-    view.set = checkpoint::open_shard_set(path);
+    view.set = open_set(path);
     view.sources = view.set->sources;
     return view;
   } catch (FormatError const& error) {
@@ -44,7 +55,7 @@ View look(std::filesystem::path const& path) {
   } catch (UsageError const& error) {
     view.problem = sentence_of(error);
   }
-  auto inventory = checkpoint::take_inventory(path);
+  auto inventory = checkpoint::take_inventory(path, {.model_key = "."});
   view.defects = std::move(inventory.defects);
   for (auto& file : inventory.files) {
     if (file.source) view.sources.push_back(std::move(file.source));

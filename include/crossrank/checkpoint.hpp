@@ -51,6 +51,9 @@ struct PlanOptions {
   ArchiveCrc crc = ArchiveCrc::require;
   std::vector<std::string> extra_globals{};  ///< classes that torch archives may mention besides: "module.name". Never
                                              ///< called: such a value is kept as its name
+  std::string
+      model_key{};  ///< key of torch archives (or first part of the names of a distributed checkpoint) under which
+                    ///< the model stands: "ema_state_dict"; empty: as known ones say; ".": all is the model
 };
 
 /// A tensor whose stored values change because the ranks' scales differ.

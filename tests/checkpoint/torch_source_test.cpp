@@ -3,7 +3,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
 
 #include "tests/codec/torch_fixture.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -40,13 +43,61 @@ TEST_F(TorchSourceTest, leaves_the_way_to_the_model_out_of_the_names) {
   EXPECT_THROW(source->read(1, 0, bytes), UsageError);
 }
 
-TEST_F(TorchSourceTest, keeps_the_way_where_there_are_tensors_beside_the_model) {
-  auto const inner = "}(" + entry("a", tensor()) + "u";
-  auto const source = open_torch_archive(
-      put(codec::torch_of("\x80\x02}(" + entry("model", inner) + entry("ema", tensor()) + "u.", {"wxyz"})));
-  ASSERT_EQ(source->tensors().size(), 2U);
-  EXPECT_EQ(source->tensors()[0].name, "model.a");
-  EXPECT_EQ(source->tensors()[1].name, "ema");
+class TrainingState : public TorchSourceTest {
+ protected:
+  /// A dict that holds one tensor "a" under each key, as a script saves it.
+  [[nodiscard]] fs::path save(std::vector<std::string> const& keys, std::string const& more = {}) const {
+    std::string root = "}(";
+    for (auto const& key : keys) root += entry(key, "}(" + entry("a", tensor()) + "u");
+    return put(codec::torch_of("\x80\x02" + root + more + "u.", {"wxyz"}));
+  }
+  /// Names of the tensors, or what is said against it.
+  [[nodiscard]] static std::string names(fs::path const& path, std::string const& key = {}) {
+    try {
+      std::string text;
+      auto const source = open_torch_archive(path, {.model_key = key});
+      for (auto const& one : source->tensors()) text += one.name + " ";
+      return text;
+    } catch (Error const& error) {
+      return error.what();
+    }
+  }
+};
+
+TEST_F(TrainingState, is_left_out_beside_the_model_and_told) {
+  auto const file = save({"model", "optimizer", "ema_state_dict", "cuda_rng_state"}, entry("epoch", "K\x03"));
+  auto const source = open_torch_archive(file);
+  ASSERT_EQ(source->tensors().size(), 1U);
+  EXPECT_EQ(source->tensors()[0].name, "a");
+  EXPECT_EQ(source->attributes(),
+            Json::parse(R"({"epoch": 3, "left_out_keys": ["optimizer", "ema_state_dict", "cuda_rng_state"]})"));
+}
+
+TEST_F(TrainingState, is_taken_where_it_is_asked_for) {
+  auto const file = save({"model", "ema_state_dict"});
+  EXPECT_EQ(names(file, "ema_state_dict"), "a ");
+  EXPECT_EQ(names(file, "."), "model.a ema_state_dict.a ");
+  EXPECT_THAT(names(file, "mdoel"), testing::HasSubstr("tensors under model, ema_state_dict"));
+}
+
+TEST_F(TrainingState, is_refused_where_several_parts_might_be_the_model) {
+  EXPECT_THAT(names(save({"model", "discriminator"})), testing::HasSubstr("--model-key model "));
+  EXPECT_THAT(names(save({"model", "state_dict"})), testing::HasSubstr("several parts of this might be the model"));
+  EXPECT_THAT(names(save({"net", "optimizer"})), testing::HasSubstr("--model-key net "));
+  EXPECT_THAT(names(save({"optimizer"})), testing::HasSubstr("states of a training and no model"));
+  EXPECT_THAT(names(save({"model"}, entry("prior", tensor()))), testing::HasSubstr("model, prior"));
+}
+
+TEST_F(TrainingState, is_none_where_all_keys_are_modules) {
+  EXPECT_EQ(names(save({"encoder", "decoder"})), "encoder.a decoder.a ");
+  EXPECT_EQ(names(put(codec::torch_of("\x80\x02}(" + entry("a.weight", tensor()) + entry("step", tensor()) + "u.",
+                                      {"wxyz"}))),
+            "a.weight step ");
+}
+
+TEST_F(TrainingState, may_wrap_the_model_twice) {
+  auto const inner = "}(" + entry("module", "}(" + entry("a", tensor()) + "u") + "u";
+  EXPECT_EQ(names(put(codec::torch_of("\x80\x02}(" + entry("state_dict", inner) + "u.", {"wxyz"}))), "a ");
 }
 
 TEST_F(TorchSourceTest, reads_what_modelopt_keeps_for_a_rank) {

@@ -12,6 +12,7 @@
 #include <crossrank/json.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "tests/checkpoint/torch_files.hpp"
 #include "tests/tools/checkpoint_command.hpp"
 
 namespace crossrank {
@@ -134,6 +135,23 @@ TEST_F(CheckpointWords, tells_what_it_would_do_with_packed_numbers) {
   EXPECT_THAT(scale.out, HasSubstr("F8_E4M3 [8, 4]"));
   EXPECT_THAT(input.out, HasSubstr("the largest covers all ranks"));
   EXPECT_FALSE(fs::exists(out()));
+}
+
+TEST_F(CheckpointWords, says_which_part_of_an_archive_it_left_out) {
+  auto const file = folder_.path() / "last.pt";
+  checkpoint::TorchFile torch;
+  auto const model = checkpoint::dict_of({{"a.weight", torch.filled(4, 1.0F)}});
+  auto const averaged = checkpoint::dict_of({{"a.weight", torch.filled(4, 2.0F)}});
+  torch.write(file, checkpoint::dict_of({{"model", model}, {"ema", averaged}}));
+
+  auto const plain = run_command({"convert", file.string(), out().string()});
+  auto const asked = run_command({"convert", file.string(), (folder_.path() / "ema").string(), "--model-key", "ema"});
+
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_THAT(plain.out, HasSubstr("left out ema: beside the model; --model-key ema takes it"));
+  EXPECT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_EQ(load_safetensors(out() / "model.safetensors").at("a.weight").as<float>()[0], 1.0F);
+  EXPECT_EQ(load_safetensors(folder_.path() / "ema" / "model.safetensors").at("a.weight").as<float>()[0], 2.0F);
 }
 
 TEST_F(CheckpointWords, ends_as_asked_and_leaves_nothing_whoever_is_asked) {

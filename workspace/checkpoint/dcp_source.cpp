@@ -57,7 +57,7 @@ DcpFlavour find_dcp(fs::path const& directory) {
 std::shared_ptr<ShardSource const> open_dcp(fs::path const& directory, DcpOptions const& options) {
   auto const pool = options.pool ? options.pool : std::make_shared<FilePool>();
   switch (find_dcp(directory)) {
-    case DcpFlavour::torch: return open_dcp_torch(directory, options.crc, pool);
+    case DcpFlavour::torch: return open_dcp_torch(directory, options, pool);
     case DcpFlavour::safetensors: return open_dcp_safetensors(directory.string(), safetensors_files(directory), pool);
     case DcpFlavour::none: break;
   }

@@ -12,6 +12,8 @@
 #include "lib/codec/opened_file.hpp"
 #include "lib/codec/torch_tree.hpp"
 #include "workspace/checkpoint/chunked_source.hpp"
+#include "workspace/checkpoint/model_key.hpp"
+#include "workspace/checkpoint/torch_source.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -135,23 +137,45 @@ std::vector<std::byte> read_metadata(std::filesystem::path const& directory) {
   return bytes;
 }
 
+std::string_view first_part(std::string_view name) { return name.substr(0, name.find('.')); }
+
+/// The part of the names that is the model's, where states of a training were saved beside it: then all names begin
+/// with the key under which they were given to the save. Without such a neighbour "model" is the name of a module.
+std::optional<ModelKey> model_of(codec::DcpMetadata const& metadata, std::string const& asked,
+                                 std::string const& resource) {
+  std::vector<std::string> keys;
+  for (auto const& tensor : metadata.tensors) {
+    auto const part = first_part(tensor.name);
+    if (part.size() == tensor.name.size()) continue;
+    if (std::find(keys.begin(), keys.end(), part) == keys.end()) keys.emplace_back(part);
+  }
+  bool const training =
+      std::any_of(keys.begin(), keys.end(), [](auto const& key) { return kind_of_key(key) == KeyKind::training; });
+  if (asked.empty() && !training) return std::nullopt;
+  return choose_model(keys, asked, resource);
+}
+
 }  // namespace
 
-std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& directory, codec::CrcPolicy crc,
+std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& directory, DcpOptions const& options,
                                                   std::shared_ptr<FilePool> const& pool) {
   auto metadata = codec::read_dcp_metadata(read_metadata(directory), (directory / ".metadata").string());
+  auto const model = model_of(metadata, options.model_key, directory.string());
   ItemFiles files(directory, pool);
   std::vector<ChunkedTensor> tensors;
   for (auto& tensor : metadata.tensors) {
-    ChunkedTensor chunked{.tensor = {tensor.name, tensor.dtype, tensor.shape}};
+    if (model && first_part(tensor.name) != model->key) continue;
+    ChunkedTensor chunked{
+        .tensor = {model ? tensor.name.substr(model->key.size() + 1) : tensor.name, tensor.dtype, tensor.shape}};
     for (std::size_t i = 0; i < tensor.items.size(); ++i) {
       chunked.data.push_back(std::make_shared<ItemData>(files.at(tensor.items[i], tensor.name), tensor.items[i],
-                                                        tensor.dtype, Shape(tensor.boxes[i].size), crc));
+                                                        tensor.dtype, Shape(tensor.boxes[i].size), options.crc));
     }
     chunked.boxes = std::move(tensor.boxes);
     tensors.push_back(std::move(chunked));
   }
   Json attributes = Json::object();
+  if (model) attributes[left_out_keys] = model->left_out;
   for (auto const& object : metadata.objects)
     attributes[object.name] = object_value(files.at(object.item, object.name), object.item);
   return std::make_shared<ChunkedSource>(directory.string(), std::move(tensors), std::move(attributes), files.bytes());

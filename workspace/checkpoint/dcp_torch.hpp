@@ -4,13 +4,14 @@
 
 #include "lib/codec/torch_archive.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/dcp_source.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
 
 namespace crossrank::checkpoint {
 
 /// The distributed checkpoint whose `.metadata` stands in `directory`. `FormatError`, `IoError`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& directory,
-                                                                codec::CrcPolicy crc,
+                                                                DcpOptions const& options,
                                                                 std::shared_ptr<FilePool> const& pool);
 
 }  // namespace crossrank::checkpoint

@@ -83,10 +83,14 @@ codec::TorchContents interleaved_model(codec::TorchArchive const& archive, Inter
   return all;
 }
 
-codec::TorchContents model_of(codec::TorchArchive const& archive, Json const& values,
-                              std::filesystem::path const& path) {
+codec::TorchContents model_of(codec::TorchArchive const& archive, Json const& values, std::filesystem::path const& path,
+                              std::string const& asked) {
   auto const root = archive.root();
   if (root.find(part_name(0))) return interleaved_model(archive, interleaving_of(archive, values, path));
+  if (!asked.empty() && asked != ".") {
+    if (auto const model = root.find(asked)) return codec::take_apart(archive, *model);
+    archive.refuse(root, "there is no \"" + asked + "\" in it", "give another --model-key");
+  }
   for (auto const* key : {"model", "module"}) {
     auto const model = root.find(key);
     if (model && model->is(PickleKind::dict)) return codec::take_apart(archive, *model);
@@ -114,7 +118,7 @@ std::shared_ptr<TorchSource const> open_megatron_rank(std::filesystem::path cons
       pool->open(path),
       {.crc = options.crc, .dialect = codec::training_dialect(), .extra_globals = options.extra_globals});
   codec::TorchContents contents{.values = attributes_of(*archive)};
-  auto model = model_of(*archive, contents.values, path);
+  auto model = model_of(*archive, contents.values, path, options.model_key);
   for (auto& tensor : model.tensors) {
     if (tensor.name.ends_with("_extra_state")) {
       contents.values["left_out"].push_back(tensor.name);

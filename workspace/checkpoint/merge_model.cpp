@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/shard_names.hpp"
+#include "workspace/checkpoint/torch_source.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -23,6 +25,7 @@ class ModelBuilder {
   void build() {
     std::size_t const width = static_cast<std::size_t>(model_.set.tp);
     for (std::size_t first = 0; first < model_.set.sources.size(); first += width) add_cell(first, width);
+    add_left_out();
     auto& tensors = model_.tensors;
     std::sort(tensors.begin(), tensors.end(),
               [](auto const& a, auto const& b) { return natural_less(a.name, b.name); });
@@ -30,6 +33,20 @@ class ModelBuilder {
   }
 
  private:
+  /// What stood beside the model in archives.
+  void add_left_out() {
+    std::set<std::string> keys;
+    for (auto const& source : model_.set.sources) {
+      auto const found = source->attributes().find(left_out_keys);
+      if (found == source->attributes().end() || !found->is_array()) continue;
+      for (auto const& key : *found) {
+        if (key.is_string()) keys.insert(key.get<std::string>());
+      }
+    }
+    for (auto const& key : keys)
+      model_.dropped.push_back({key, "beside the model; --model-key " + key + " takes it in place of the model"});
+  }
+
   /// The tensor-parallel group of one stage and expert rank.
   void add_cell(std::size_t first, std::size_t width) {
     std::unordered_map<std::string_view, std::size_t> index;

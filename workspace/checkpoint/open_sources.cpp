@@ -168,13 +168,15 @@ codec::CrcPolicy crc_policy(ArchiveCrc crc) {
 }
 
 ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
-  TorchSourceOptions const torch{
-      .crc = options.crc, .extra_globals = options.extra_globals, .pool = std::make_shared<FilePool>()};
+  TorchSourceOptions const torch{.crc = options.crc,
+                                 .extra_globals = options.extra_globals,
+                                 .model_key = options.model_key,
+                                 .pool = std::make_shared<FilePool>()};
   std::error_code error;
   if (fs::is_regular_file(path, error)) return set_of(open_shard_file(path, torch));
   auto const listing = list_directory(path);
   if (find_dcp(path) != DcpFlavour::none) {
-    auto whole = set_of(open_dcp(path, {.crc = options.crc, .pool = torch.pool}));
+    auto whole = set_of(open_dcp(path, {.crc = options.crc, .model_key = options.model_key, .pool = torch.pool}));
     take_description(whole, listing);
     return whole;
   }

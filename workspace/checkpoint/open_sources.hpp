@@ -38,7 +38,8 @@ struct ShardSetOptions {
   int ep = 0;             ///< expert-parallel size; 0 likewise
   std::string pattern{};  ///< file names with {tp}, {pp}, {ep} or {rank} in place of numbers; empty: known ones
   codec::CrcPolicy crc = codec::CrcPolicy::require;  ///< of torch archives
-  std::vector<std::string> extra_globals{};          ///< names that their pickles may mention besides: "module.name"
+  std::string model_key{};  ///< of the dict in torch archives under which the model stands; empty: as known ones say
+  std::vector<std::string> extra_globals{};  ///< names that their pickles may mention besides: "module.name"
 };
 
 /// The reader's word for it.

@@ -142,6 +142,7 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
                                      .ep = options.ep,
                                      .pattern = options.pattern,
                                      .crc = crc_policy(options.crc),
+                                     .model_key = options.model_key,
                                      .extra_globals = options.extra_globals});
   std::optional<std::filesystem::path> rule_file;
   if (!options.rules.empty()) rule_file = options.rules;
@@ -233,7 +234,8 @@ MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& 
                     .pattern = inputs.value("pattern", std::string()),
                     .policy = static_cast<ScalePolicy>(std::clamp(inputs.value("policy", 0), 0, 2)),
                     .crc = static_cast<ArchiveCrc>(std::clamp(inputs.value("crc", 0), 0, 2)),
-                    .extra_globals = inputs.value("extra_globals", std::vector<std::string>())});
+                    .extra_globals = inputs.value("extra_globals", std::vector<std::string>()),
+                    .model_key = inputs.value("model_key", std::string())});
   auto const wanted = saved.value("hash", std::string());
   if (codec::to_hex(plan.hash()) != wanted) {
     throw FormatError({.operation = operation,
@@ -298,7 +300,8 @@ Json MergePlan::to_json() const {
              {"pattern", state.options.pattern},
              {"policy", static_cast<int>(state.options.policy)},
              {"crc", static_cast<int>(state.options.crc)},
-             {"extra_globals", state.options.extra_globals}}}};
+             {"extra_globals", state.options.extra_globals},
+             {"model_key", state.options.model_key}}}};
   out.update(substance(*state.model, state.rules));
   return out;
 }

@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/opened_file.hpp"
+#include "workspace/checkpoint/model_key.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -19,17 +20,84 @@ using codec::PickleValue;
 
 constexpr char const* operation = "checkpoint read";
 
-/// The dict that holds all tensors, when it is one that saving scripts put around the weights.
-std::optional<PickleValue> wrapped_model(PickleValue root) {
-  for (auto const* key : {"state_dict", "model_state_dict", "model", "module"}) {
-    auto const inside = root.find(key);
-    if (inside && inside->is(PickleKind::dict)) return inside;
-  }
-  return std::nullopt;
+constexpr int most_wrappers = 4;
+
+/// A dict's parts: what holds tensors under which key, and plain values.
+struct Parts {
+  std::vector<std::string> keys{};  ///< of what holds tensors
+  bool loose_tensors = false;       ///< some stand in the dict itself
+  bool has_model = false;           ///< a dict under a key that models have
+  Json values = Json::object();
+};
+
+/// Scripts keep counters in tensors of one value.
+bool is_counter(codec::TorchArchive const& archive, PickleValue value) {
+  auto const* const tensor = archive.tensor(value);
+  return tensor != nullptr && tensor->shape.numel() <= 1;
 }
 
-/// Takes the archive apart; names lose the way to the model where everything else is plain values.
-codec::TorchContents contents_of(codec::TorchArchive const& archive) {
+Parts parts_of(codec::TorchArchive const& archive, PickleValue root) {
+  Parts parts;
+  for (std::size_t i = 0; i + 1 < root.size(); i += 2) {
+    auto const value = root[i + 1];
+    if (!root[i].is(PickleKind::text)) continue;
+    std::string const key(root[i].text());
+    if (archive.tensor(value) != nullptr) {
+      parts.loose_tensors = true;
+      if (!is_counter(archive, value)) parts.keys.push_back(key);
+      continue;
+    }
+    auto const kind = kind_of_key(key);
+    auto contents = codec::TorchContents{};
+    try {
+      contents = codec::take_apart(archive, value);
+    } catch (FormatError const&) {
+      // States of a training may hold what no checkpoint does.
+      if (kind != KeyKind::training) throw;
+      parts.keys.push_back(key);
+      continue;
+    }
+    if (contents.tensors.empty()) {
+      parts.values[key] = std::move(contents.values);
+    } else {
+      parts.keys.push_back(key);
+      parts.has_model = parts.has_model || (kind == KeyKind::model && value.is(PickleKind::dict));
+    }
+  }
+  return parts;
+}
+
+/// Whether all is one state dict, in which a key such as "model" would be the name of a module.
+bool is_state_dict(Parts const& parts) {
+  if (parts.has_model) return false;
+  return parts.loose_tensors || std::none_of(parts.keys.begin(), parts.keys.end(),
+                                             [](auto const& key) { return kind_of_key(key) == KeyKind::training; });
+}
+
+/// Takes the model out of what scripts saved around it; names lose the way to it.
+codec::TorchContents model_in(codec::TorchArchive const& archive, PickleValue root, std::string const& asked) {
+  codec::TorchContents outer{.values = Json::object()};
+  for (int depth = 0; depth < most_wrappers && root.is(PickleKind::dict); ++depth) {
+    auto parts = parts_of(archive, root);
+    bool const first = depth == 0;
+    // Deeper down only a wrapper of nothing else is one.
+    if (!first && (parts.keys.size() != 1 || !parts.has_model)) break;
+    auto const wanted = first ? asked : std::string();
+    if (wanted.empty() && is_state_dict(parts)) break;
+    auto const chosen = choose_model(parts.keys, wanted, archive.name());
+    if (!chosen) break;
+    for (auto& [key, value] : parts.values.items()) outer.values[key] = std::move(value);
+    if (!chosen->left_out.empty()) outer.values[left_out_keys] = chosen->left_out;
+    root = *root.find(chosen->key);
+  }
+  auto inner = codec::take_apart(archive, root);
+  if (outer.values.empty()) return inner;
+  inner.values = std::move(outer.values);
+  return inner;
+}
+
+/// Takes the archive apart.
+codec::TorchContents contents_of(codec::TorchArchive const& archive, std::string const& asked) {
   auto const root = archive.root();
   if (auto const config = root.find("config"), weight = root.find("weight"); config && weight && root.size() == 4) {
     if (weight->is(PickleKind::dict) && !archive.tensor(*config)) {
@@ -39,13 +107,7 @@ codec::TorchContents contents_of(codec::TorchArchive const& archive) {
       return contents;
     }
   }
-  auto whole = codec::take_apart(archive, root);
-  auto const model = wrapped_model(root);
-  if (!model) return whole;
-  auto inner = codec::take_apart(archive, *model);
-  if (inner.tensors.size() != whole.tensors.size() || inner.tensors.empty()) return whole;
-  inner.values = std::move(whole.values);
-  return inner;
+  return model_in(archive, root, asked);
 }
 
 }  // namespace
@@ -78,7 +140,7 @@ std::shared_ptr<TorchSource const> open_torch_archive(std::filesystem::path cons
   auto const pool = options.pool ? options.pool : std::make_shared<FilePool>();
   auto archive =
       codec::TorchArchive::open(pool->open(path), {.crc = options.crc, .extra_globals = options.extra_globals});
-  auto contents = contents_of(*archive);
+  auto contents = contents_of(*archive, options.model_key);
   return std::make_shared<TorchSource const>(path.string(), std::move(archive), std::move(contents));
 }
 

@@ -29,11 +29,16 @@ class TorchSource final : public DescribedSource {
 struct TorchSourceOptions {
   codec::CrcPolicy crc = codec::CrcPolicy::require;
   std::vector<std::string> extra_globals{};  ///< names that the pickle may mention besides: "module.name"
+  std::string model_key{};                   ///< where in the dict the model is; empty: as known keys say; ".": all
   std::shared_ptr<FilePool> pool{};          ///< of the descriptors; its own when there is none
 };
 
-/// Opens a file of `torch.save`: a state dict, one inside a dict of plain values ("state_dict", "model", "module": the
-/// way to it is left out of the names), or what ModelOpt keeps for a rank (its config is `attributes()`).
+/// The attribute that lists what was left out beside the model.
+inline constexpr char const* left_out_keys = "left_out_keys";
+
+/// Opens a file of `torch.save`: a state dict, one beside plain values and states of a training ("state_dict", "model",
+/// "module": the way to it is left out of the names), or what ModelOpt keeps for a rank (its config is `attributes()`).
+/// `FormatError` also where several parts might be the model.
 [[nodiscard]] std::shared_ptr<TorchSource const> open_torch_archive(std::filesystem::path const& path,
                                                                     TorchSourceOptions const& options = {});
 /// Whether a file begins as a zip archive does, or as older files of torch's do: whether `open_torch_archive` is the

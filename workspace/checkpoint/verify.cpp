@@ -137,7 +137,8 @@ class Verification {
   /// What headers and indexes tell; the same on every rank.
   void read_headers() {
     auto const crc = crc_policy(plan_.crc);
-    inventory_ = take_inventory(path_, {.crc = crc, .extra_globals = plan_.extra_globals});
+    inventory_ =
+        take_inventory(path_, {.crc = crc, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
     report_.files = inventory_.files.size();
     report_.defects = inventory_.defects;
     try {
@@ -146,6 +147,7 @@ class Verification {
                                     .ep = plan_.ep,
                                     .pattern = plan_.pattern,
                                     .crc = crc,
+                                    .model_key = plan_.model_key,
                                     .extra_globals = plan_.extra_globals});
     } catch (FormatError const& error) {
       add_unless_known(error);
