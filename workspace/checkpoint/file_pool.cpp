@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <utility>
 
+#include <unistd.h>
+
 #include <crossrank/error.hpp>
 
 #include "lib/platform/io_error.hpp"
@@ -19,6 +21,13 @@ constexpr int stale_attempts = 3;
 constexpr std::size_t longest_transfer = std::size_t{1} << 30;
 
 }  // namespace
+
+std::size_t FilePool::fair_limit() noexcept {
+  constexpr std::size_t most = 128;
+  constexpr std::size_t least = 8;
+  auto const allowed = ::sysconf(_SC_OPEN_MAX);  // below 0: without a limit
+  return allowed < 0 ? most : std::clamp(static_cast<std::size_t>(allowed) / 8, least, most);
+}
 
 std::shared_ptr<PooledFile const> FilePool::open(std::filesystem::path const& path) {
   std::shared_ptr<PooledFile> file(new PooledFile(shared_from_this(), path.string()));
@@ -37,12 +46,12 @@ std::shared_ptr<platform::Fd const> FilePool::borrow(PooledFile const& file) {
     recent_.splice(recent_.begin(), recent_, found->second);
     return recent_.front().fd;
   }
-  auto fd = std::make_shared<platform::Fd const>(file.open_now());
   // Whoever reads from the oldest one still holds its descriptor: it closes when that read is done.
   while (recent_.size() >= limit_) {
     index_.erase(recent_.back().file);
     recent_.pop_back();
   }
+  auto fd = std::make_shared<platform::Fd const>(file.open_now());
   recent_.push_front({&file, fd});
   index_[&file] = recent_.begin();
   return fd;

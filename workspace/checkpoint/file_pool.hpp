@@ -20,9 +20,9 @@ class PooledFile;
 /// descriptors.
 class FilePool : public std::enable_shared_from_this<FilePool> {
  public:
-  static constexpr std::size_t default_limit = 128;
-
-  explicit FilePool(std::size_t limit = default_limit) noexcept : limit_(limit) {}
+  explicit FilePool(std::size_t limit = fair_limit()) noexcept : limit_(limit) {}
+  /// 128, or an eighth of the descriptors that this process may have: there may be several pools, and others need some.
+  [[nodiscard]] static std::size_t fair_limit() noexcept;
   /// Opens `path`, following links. `IoError` where the system refuses, `FormatError` when it is no regular file.
   [[nodiscard]] std::shared_ptr<PooledFile const> open(std::filesystem::path const& path);
   /// Descriptors that are open now.
