@@ -61,11 +61,12 @@ void InterruptWatch::take() noexcept {
   if (::read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
   auto const number = static_cast<int>(info.ssi_signo);
   int none = 0;
-  if (signal_.compare_exchange_strong(none, number, std::memory_order_relaxed)) {
+  bool const working = working_.load(std::memory_order_relaxed);
+  if (working && signal_.compare_exchange_strong(none, number, std::memory_order_relaxed)) {
     stop_.request_stop();
     return;
   }
-  // Asked twice: no more patience.
+  // Asked twice, or while waiting for ranks that may never come.
   ::signal(number, SIG_DFL);
   sigset_t only;
   ::sigemptyset(&only);

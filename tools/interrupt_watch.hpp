@@ -9,8 +9,8 @@
 
 namespace crossrank::tools {
 
-/// Turns SIGINT, SIGTERM and SIGHUP into a request to stop, as long as it lives; a second one ends the process as it
-/// would have without.
+/// Turns SIGINT, SIGTERM and SIGHUP into a request to stop from `begin_work` on and as long as it lives; a second one,
+/// and one before there is anything to leave in order, ends the process as it would have without.
 ///
 /// To be made before any other thread of the process, which then has these signals blocked as well.
 class InterruptWatch {
@@ -20,6 +20,8 @@ class InterruptWatch {
   InterruptWatch(InterruptWatch const&) = delete;
   InterruptWatch& operator=(InterruptWatch const&) = delete;
 
+  /// From now on the first signal is a request.
+  void begin_work() noexcept { working_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] std::stop_token token() const noexcept { return stop_.get_token(); }
   /// The first signal that came; 0 when none did.
   [[nodiscard]] int signal() const noexcept { return signal_.load(std::memory_order_relaxed); }
@@ -32,7 +34,8 @@ class InterruptWatch {
   platform::Fd signals_{};
   platform::Fd over_{};
   std::stop_source stop_{};
-  std::atomic<int> signal_{0};  ///< a number for the exit code: orders nothing
+  std::atomic<bool> working_{false};  ///< only asked when a signal comes: orders nothing
+  std::atomic<int> signal_{0};        ///< a number for the exit code: orders nothing
   std::thread thread_{};
 };
 

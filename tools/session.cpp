@@ -80,10 +80,11 @@ int run_rank(std::string const& command, SessionOptions const& options,
              std::function<Answer(Session const&)> const& work) {
   bool speaks = environment().rank == 0;
   ProgressLine progress("crossrank " + command, speaks ? settled(options) : ProgressStyle::none);
-  InterruptWatch const interrupts;
+  InterruptWatch interrupts;
   try {
     auto const world = connect();
     speaks = world.rank() == 0;
+    interrupts.begin_work();
     auto const answer = work({world, interrupts.token(), progress});
     progress.clear();
     if (speaks) print_answer(command, options, answer);
