@@ -59,6 +59,8 @@ Quantized random_matrix(std::int64_t rows, std::int64_t columns, std::mt19937& r
 
 constexpr char const* up_proj = "model.layers.0.mlp.up_proj";
 constexpr char const* down_proj = "model.layers.0.mlp.down_proj";
+constexpr char const* k_proj = "model.layers.0.self_attn.k_proj";
+constexpr char const* experts = "model.layers.0.mlp.experts.down_proj";
 constexpr char const* fused = "model.layers.0.mlp.gate_up_proj";
 
 class Fp8Blocks : public testing::Test {
@@ -66,11 +68,15 @@ class Fp8Blocks : public testing::Test {
   /// Shards of the feed-forward of a small model, `ffn` wide in all.
   void put(std::string const& layer, std::vector<Quantized> const& shards, std::int64_t ffn) {
     auto const folder = root_.path() / "shards";
+    fs::remove_all(folder);
     fs::create_directories(folder);
     Json const config = {{"model_type", "llama"},
                          {"hidden_size", 8},
                          {"intermediate_size", ffn},
-                         {"num_attention_heads", 2},
+                         {"num_local_experts", 2},
+                         {"num_attention_heads", 4},
+                         {"num_key_value_heads", 2},
+                         {"head_dim", 6},
                          {"quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {block, block}}}}};
     std::ofstream(folder / "config.json") << config;
     for (std::size_t rank = 0; rank < shards.size(); ++rank) {
@@ -168,6 +174,79 @@ TEST_F(Fp8Blocks, stay_as_they_are_where_scales_agree) {
   EXPECT_THAT(whole.scale.as<float>(), testing::Each(0.5F));
 }
 
+TEST_F(Fp8Blocks, of_heads_that_neighbours_share_come_together_once) {
+  std::mt19937 random(12);
+  // Two heads of 6 rows on four ranks.
+  auto const a = random_matrix(6, 8, random);
+  auto const b = random_matrix(6, 8, random);
+  put(k_proj, {a, a, b, b}, 12);
+
+  auto const whole = merge(k_proj, {.policy = ScalePolicy::requantize});
+
+  ASSERT_EQ(whole.weight.shape(), Shape({12, 8}));
+  for (std::int64_t row = 0; row < 12; ++row) {
+    for (std::int64_t column = 0; column < 8; ++column)
+      expect_near(row < 6 ? a : b, whole, row % 6, column, row, column);
+  }
+  auto other = a;
+  other.scale = Tensor::of<float>(std::vector<float>(4, 0.5F), {2, 2});
+  put(k_proj, {a, other, b, b}, 12);
+  fs::remove_all(root_.path() / "out");
+  EXPECT_THROW((void)merge(k_proj, {.policy = ScalePolicy::requantize}), FormatError);
+}
+
+/// Matrices one behind the other.
+Quantized stack(std::vector<Quantized> const& each) {
+  auto const join = [&](auto member) {
+    std::vector<Tensor> parts;
+    for (auto const& one : each) {
+      auto const& tensor = one.*member;
+      parts.push_back(tensor.reshape({1, tensor.shape()[0], tensor.shape()[1]}));
+    }
+    return concat(parts, {.dim = 0});
+  };
+  return {join(&Quantized::weight), join(&Quantized::scale)};
+}
+
+TEST_F(Fp8Blocks, of_stacked_experts_come_together_one_by_one) {
+  std::mt19937 random(13);
+  std::vector<std::vector<Quantized>> by_rank;
+  std::vector<Quantized> shards;
+  for (int rank = 0; rank < 2; ++rank) {
+    by_rank.push_back({random_matrix(8, 6, random), random_matrix(8, 6, random)});
+    shards.push_back(stack(by_rank.back()));
+  }
+  put(experts, shards, 12);
+
+  auto const whole = merge(experts, {.policy = ScalePolicy::requantize});
+
+  ASSERT_EQ(whole.weight.shape(), Shape({2, 8, 12}));
+  ASSERT_EQ(whole.scale.shape(), Shape({2, 2, 3}));
+  for (std::size_t expert = 0; expert < 2; ++expert) {
+    auto const at = static_cast<std::int64_t>(expert);
+    Quantized const one{slice(whole.weight, {.dim = 0}, at, 1).reshape({8, 12}),
+                        slice(whole.scale, {.dim = 0}, at, 1).reshape({2, 3})};
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      for (std::int64_t i = 0; i < 48; ++i)
+        expect_near(by_rank[rank][expert], one, i / 6, i % 6, i / 6, static_cast<std::int64_t>(rank) * 6 + i % 6);
+    }
+  }
+}
+
+TEST_F(Fp8Blocks, are_joined_by_the_exact_policy_where_the_scales_that_meet_agree) {
+  std::mt19937 random(14);
+  std::vector<Quantized> shards{random_matrix(6, 8, random), random_matrix(6, 8, random)};
+  // Rows 4 and 5 of the first share a block with rows 0 and 1 of the second, whose blocks are not cut as the result's.
+  for (auto& shard : shards) shard.scale = Tensor::of<float>(std::vector<float>{0.5F, 0.25F, 0.5F, 0.25F}, {2, 2});
+  put(up_proj, shards, 12);
+
+  auto const whole = merge(up_proj, {});
+
+  auto const expected = concat(std::vector{shards[0].weight, shards[1].weight}, {.dim = 0});
+  EXPECT_TRUE(std::ranges::equal(whole.weight.bytes(), expected.bytes()));
+  EXPECT_THAT(whole.scale.as<float>(), testing::ElementsAre(0.5F, 0.25F, 0.5F, 0.25F, 0.5F, 0.25F));
+}
+
 TEST_F(Fp8Blocks, are_refused_by_the_exact_policy_which_names_the_other) {
   std::mt19937 random(8);
   put(up_proj, {random_matrix(6, 8, random), random_matrix(6, 8, random)}, 12);
@@ -201,8 +280,11 @@ TEST(BlockRescale, changes_any_range_of_a_shard_alike) {
   auto const made = random_matrix(10, 11, random);
   std::vector<float> const scales(made.scale.as<float>().begin(), made.scale.as<float>().end());
   for (int const axis : {0, 1}) {
-    ShardBlocks const shard{{10, 11, block, block, scales}, axis, {{0, 3, 2}, {3, axis == 0 ? 7 : 8, 9}}};
-    auto whole = std::make_shared<BlockGrid>(BlockGrid{20, 20, block, block, {}});
+    ShardBlocks const shard{{.rows = 10, .columns = 11, .block_rows = block, .block_columns = block, .scales = scales},
+                            axis,
+                            {{0, 3, 2}, {3, axis == 0 ? 7 : 8, 9}}};
+    auto whole =
+        std::make_shared<BlockGrid>(BlockGrid{.rows = 20, .columns = 20, .block_rows = block, .block_columns = block});
     join_scales(*whole, {&shard, 1});
     BlockRescale const rescale(Dtype::f8_e4m3, shard, whole);
     std::vector<std::byte> all(made.weight.bytes().begin(), made.weight.bytes().end());

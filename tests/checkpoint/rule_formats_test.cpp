@@ -229,10 +229,19 @@ std::string refusal(std::string const& name,
 TEST(RuleSeams, refuse_blocks_that_ranks_share) {
   auto narrow = config();
   narrow["intermediate_size"] = 192;
-  EXPECT_THAT(refusal(up + ".weight_scale_inv",
-                      {{up + ".weight", {Dtype::f8_e4m3, {96, 256}}}, {up + ".weight_scale_inv", {Dtype::f32, {1, 2}}}},
-                      Json::object(), narrow),
-              HasSubstr("multiples of 128 outputs"));
+  SampleSet samples(2, narrow);
+  samples.add(up + ".weight", Dtype::f8_e4m3, {96, 256});
+  // Under scales that agree they could be joined.
+  for (int const rank : {0, 1})
+    samples.at(rank).add(up + ".weight_scale_inv", Dtype::f32, {1, 2}, std::vector<std::byte>(8, std::byte(32 + rank)));
+  auto const scale = up + ".weight_scale_inv";
+  try {
+    (void)RuleBook::make(samples.set()).rule_for(scale, samples.shards(scale));
+    FAIL();
+  } catch (FormatError const& error) {
+    EXPECT_THAT(error.what(), HasSubstr("multiples of 128 outputs"));
+    EXPECT_THAT(error.what(), HasSubstr("--policy requantize"));
+  }
 }
 
 TEST(RuleSeams, refuse_groups_that_ranks_share) {

@@ -21,8 +21,8 @@ Stretch find_place(std::vector<Stretch> const& stretches, std::int64_t at) {
   return {at, found.length - inside, found.to + inside};
 }
 
-/// Calls `visit(row, column, whole_row, whole_column)` for one number of each pair of blocks, of a shard and of the
-/// whole, that have numbers in common.
+/// Calls `visit(at, whole_at)` with the places of both scales for each pair of blocks, of a shard and of the whole,
+/// that have numbers in common.
 template <class Visit>
 void for_each_overlap(ShardBlocks const& shard, BlockGrid const& whole, Visit visit) {
   auto const& grid = shard.grid;
@@ -33,28 +33,36 @@ void for_each_overlap(ShardBlocks const& shard, BlockGrid const& whole, Visit vi
     auto const joined = left_in_block(to.to, axis == 0 ? whole.block_rows : whole.block_columns);
     return std::pair(to.to, std::min({own, joined, to.length}));
   };
-  for (std::int64_t row = 0; row < grid.rows;) {
-    auto const [whole_row, rows] = step(row, 0, grid.rows);
-    for (std::int64_t column = 0; column < grid.columns;) {
-      auto const [whole_column, columns] = step(column, 1, grid.columns);
-      visit(row, column, whole_row, whole_column);
-      column += columns;
+  for (std::int64_t matrix = 0; matrix < grid.matrices; ++matrix) {
+    for (std::int64_t row = 0; row < grid.rows;) {
+      auto const [whole_row, rows] = step(row, 0, grid.rows);
+      for (std::int64_t column = 0; column < grid.columns;) {
+        auto const [whole_column, columns] = step(column, 1, grid.columns);
+        visit(grid.scale_at(matrix, row, column), whole.scale_at(matrix, whole_row, whole_column));
+        column += columns;
+      }
+      row += rows;
     }
-    row += rows;
   }
 }
 
 }  // namespace
 
 void join_scales(BlockGrid& whole, std::span<ShardBlocks const> shards) {
-  whole.scales.assign(static_cast<std::size_t>(whole.grid_rows() * whole.grid_columns()), 0.0F);
+  whole.scales.assign(static_cast<std::size_t>(whole.matrices * whole.grid_rows() * whole.grid_columns()), 0.0F);
   for (auto const& shard : shards) {
-    for_each_overlap(shard, whole, [&](auto row, auto column, auto whole_row, auto whole_column) {
-      auto const at = whole_row / whole.block_rows * whole.grid_columns() + whole_column / whole.block_columns;
-      auto& scale = whole.scales[static_cast<std::size_t>(at)];
-      scale = std::max(scale, shard.grid.scale(row, column));
+    for_each_overlap(shard, whole, [&](std::size_t at, std::size_t whole_at) {
+      whole.scales[whole_at] = std::max(whole.scales[whole_at], shard.grid.scales[at]);
     });
   }
+}
+
+bool keeps_scales(ShardBlocks const& shard, BlockGrid const& whole) {
+  bool kept = true;
+  for_each_overlap(shard, whole, [&](std::size_t at, std::size_t whole_at) {
+    kept = kept && shard.grid.scales[at] == whole.scales[whole_at];
+  });
+  return kept;
 }
 
 BlockRescale::BlockRescale(Dtype dtype, ShardBlocks shard, std::shared_ptr<BlockGrid const> whole)
@@ -67,7 +75,9 @@ void BlockRescale::apply(std::uint64_t offset, std::span<std::byte> bytes) const
   std::array<std::byte, 256> table{};
   float table_factor = 1.0F;
   for (std::size_t done = 0; done < bytes.size();) {
-    auto const at = static_cast<std::int64_t>(offset + done);
+    auto const of_stack = static_cast<std::int64_t>(offset + done);
+    auto const matrix = of_stack / (grid.rows * grid.columns);
+    auto const at = of_stack % (grid.rows * grid.columns);
     auto const row = at / grid.columns;
     auto const column = at % grid.columns;
     auto const moved = place(shard_.axis == 0 ? row : column);
@@ -78,8 +88,8 @@ void BlockRescale::apply(std::uint64_t offset, std::span<std::byte> bytes) const
     if (shard_.axis == 1) run = std::min(run, moved.length);
     auto const values = bytes.subspan(done, std::min(static_cast<std::size_t>(run), bytes.size() - done));
     done += values.size();
-    auto const common = whole_->scale(whole_row, whole_column);
-    auto const factor = common > 0 ? grid.scale(row, column) / common : 1.0F;
+    auto const common = whole_->scale(matrix, whole_row, whole_column);
+    auto const factor = common > 0 ? grid.scale(matrix, row, column) / common : 1.0F;
     if (factor == 1.0F) continue;
     if (factor != table_factor) {
       for (std::size_t code = 0; code < table.size(); ++code) {

@@ -20,52 +20,112 @@ std::vector<std::int64_t> parts_of(LayerCut const& cut) {
   return cut.parts.empty() ? std::vector<std::int64_t>{1} : cut.parts;
 }
 
-std::int64_t length_on(LayerOnRanks const& layer, LayerCut const& cut, std::size_t rank) {
-  return cut.cut == Cut::column ? layer.formats[rank].outputs() : layer.formats[rank].inputs();
-}
-
-std::int64_t total_length(LayerOnRanks const& layer, LayerCut const& cut) {
-  std::int64_t total = 0;
-  for (std::size_t rank = 0; rank < layer.formats.size(); ++rank) total += length_on(layer, cut, rank);
-  return total;
-}
-
-/// Where the parts of one rank's shard go: all first parts come first.
-std::vector<Stretch> stretches_of(LayerOnRanks const& layer, LayerCut const& cut, std::size_t rank) {
-  auto const parts = parts_of(cut);
-  auto const sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
-  std::vector<Stretch> stretches;
-  std::int64_t from = 0;
-  std::int64_t base = 0;
-  for (auto const part : parts) {
-    std::int64_t before = 0;
-    std::int64_t all = 0;
-    for (std::size_t other = 0; other < layer.formats.size(); ++other) {
-      auto const piece = length_on(layer, cut, other) / sum * part;
-      all += piece;
-      if (other < rank) before += piece;
+/// Where the parts of all shards go, in the order in which plans lay them behind each other: block of ranks by block of
+/// ranks, in each all first parts come first, and of neighbours with the same piece the first one's counts.
+class Layout {
+ public:
+  Layout(LayerOnRanks const& layer, LayerCut const& cut) : parts_(parts_of(cut)), ranks_(layer.formats.size()) {
+    auto const sum = std::accumulate(parts_.begin(), parts_.end(), std::int64_t{0});
+    for (auto const& format : layer.formats) {
+      auto const length = cut.cut == Cut::column ? format.outputs() : format.inputs();
+      divides_ = divides_ && length % sum == 0;
+      units_.push_back(length / sum);
     }
-    auto const length = length_on(layer, cut, rank) / sum * part;
-    stretches.push_back({from, length, base + before});
-    from += length;
-    base += all;
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      auto const own = part < cut.part_replicas.size() ? cut.part_replicas[part] : cut.replicas;
+      replicas_.push_back(static_cast<std::size_t>(std::max(1, own)));
+    }
+    places_.assign(ranks_, std::vector<std::int64_t>(parts_.size()));
+    auto const block = cut.rank_block > 0 ? static_cast<std::size_t>(cut.rank_block) : ranks_;
+    for (std::size_t first = 0; first < ranks_; first += block) {
+      for (std::size_t part = 0; part < parts_.size(); ++part)
+        for (auto rank = first; rank < std::min(first + block, ranks_); ++rank) place(rank, part);
+    }
   }
-  return stretches;
-}
 
-ShardBlocks blocks_of(LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut, std::size_t rank) {
+  [[nodiscard]] bool divides() const noexcept { return divides_; }
+  [[nodiscard]] std::int64_t total() const noexcept { return total_; }
+  /// The rank whose piece counts where `rank` has a copy of it; else `rank` itself.
+  [[nodiscard]] std::size_t kept(std::size_t rank, std::size_t part) const {
+    return rank / replicas_[part] * replicas_[part];
+  }
+  [[nodiscard]] std::vector<Stretch> stretches(std::size_t rank) const {
+    std::vector<Stretch> found;
+    std::int64_t from = 0;
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      auto const length = units_[rank] * parts_[part];
+      found.push_back({from, length, places_[rank][part]});
+      from += length;
+    }
+    return found;
+  }
+
+ private:
+  void place(std::size_t rank, std::size_t part) {
+    auto const first = kept(rank, part);
+    places_[rank][part] = first == rank ? total_ : places_[first][part];
+    if (first == rank) total_ += units_[rank] * parts_[part];
+  }
+
+  std::vector<std::int64_t> parts_;
+  std::size_t ranks_;
+  std::vector<std::int64_t> units_{};
+  std::vector<std::size_t> replicas_{};
+  std::vector<std::vector<std::int64_t>> places_{};  ///< by rank and part
+  std::int64_t total_ = 0;
+  bool divides_ = true;
+};
+
+/// Dimensions before those of the matrix: one where it is a stack of experts.
+int stack_of(Shape const& shape) { return static_cast<int>(shape.size()) - 2; }
+
+ShardBlocks blocks_of(LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut, Layout const& layout,
+                      std::size_t rank) {
   auto const& format = layer.formats[rank];
-  auto const axes = format.axes(TensorRole::weight_scale, *values.layers[rank][TensorRole::weight_scale]);
+  auto const& scale = *values.layers[rank][TensorRole::weight_scale];
+  auto const& shape = values.layers[rank][TensorRole::weight]->shape;
+  auto const axes = format.axes(TensorRole::weight_scale, scale);
+  auto const stack = stack_of(shape);
+  bool const outputs_first = axes.out == stack;
   ShardBlocks shard;
-  shard.grid = {format.outputs(), format.inputs(), axes.out_unit, axes.in_unit,
-                read_scales(values.stored(rank, TensorRole::weight_scale))};
-  shard.axis = cut.cut == Cut::column ? 0 : 1;
-  shard.stretches = stretches_of(layer, cut, rank);
-  for (auto const scale : shard.grid.scales) {
-    if (std::isfinite(scale) && scale >= 0) continue;
-    refuse_scale(layer, rank, scale, "finite numbers", "merge the unquantized weights and quantize again");
+  shard.grid = {.rows = shape[static_cast<std::size_t>(stack)],
+                .columns = shape[static_cast<std::size_t>(stack) + 1],
+                .block_rows = outputs_first ? axes.out_unit : axes.in_unit,
+                .block_columns = outputs_first ? axes.in_unit : axes.out_unit,
+                .scales = read_scales(values.stored(rank, TensorRole::weight_scale)),
+                .matrices = stack == 1 ? shape[0] : 1};
+  shard.axis = (cut.cut == Cut::column ? axes.out : axes.in) - stack;
+  shard.stretches = layout.stretches(rank);
+  for (auto const value : shard.grid.scales) {
+    if (std::isfinite(value) && value >= 0) continue;
+    refuse_scale(layer, rank, value, "finite numbers", "merge the unquantized weights and quantize again");
   }
   return shard;
+}
+
+/// Copies of a piece are told by their bytes, which mean the same only under the same scales.
+void require_equal_scales(LayerOnRanks const& layer, std::vector<ShardBlocks> const& shards, Layout const& layout) {
+  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+    for (std::size_t part = 0; part < shards[rank].stretches.size(); ++part) {
+      auto const& own = shards[rank];
+      auto const& kept = shards[layout.kept(rank, part)];
+      auto const& stretch = own.stretches[part];
+      auto const others = own.axis == 0 ? own.grid.columns : own.grid.rows;
+      for (std::int64_t matrix = 0; matrix < own.grid.matrices; ++matrix) {
+        for (auto along = stretch.from; along < stretch.from + stretch.length; ++along) {
+          for (std::int64_t across = 0; across < others;
+               across += own.axis == 0 ? own.grid.block_columns : own.grid.block_rows) {
+            auto const row = own.axis == 0 ? along : across;
+            auto const column = own.axis == 0 ? across : along;
+            if (own.grid.scale(matrix, row, column) == kept.grid.scale(matrix, row, column)) continue;
+            refuse_scale(layer, rank, own.grid.scale(matrix, row, column),
+                         "the scale of the same piece on rank " + std::to_string(layout.kept(rank, part)),
+                         "merge the unquantized weights and quantize again");
+          }
+        }
+      }
+    }
+  }
 }
 
 /// Scales as the shards store theirs. Each is one of the shards', so that nothing is rounded.
@@ -81,9 +141,33 @@ std::vector<std::byte> encode(std::vector<float> const& scales, Dtype dtype) {
 
 MergeRule given_scales(LayerOnRanks const& layer, BlockGrid const& whole) {
   auto values = std::make_shared<GivenValues>();
-  values->shape = Shape{whole.grid_rows(), whole.grid_columns()};
+  bool const stacked = layer.tensors.front()->shape.size() == 3;
+  values->shape = stacked ? Shape{whole.matrices, whole.grid_rows(), whole.grid_columns()}
+                          : Shape{whole.grid_rows(), whole.grid_columns()};
   values->bytes = encode(whole.scales, layer.tensors.front()->dtype);
   return {.kind = MergeKind::given, .given = std::move(values)};
+}
+
+/// The weight itself: as it is stored where no scale changes.
+MergeRule joined_weight(LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut,
+                        std::vector<ShardBlocks> shards, std::shared_ptr<BlockGrid const> const& whole, bool exact) {
+  MergeRule rule{.kind = exact ? MergeKind::concat : MergeKind::requantize,
+                 .axis = shards.front().axis + stack_of(layer.tensors.front()->shape),
+                 .parts = cut.parts,
+                 .replicas = cut.replicas,
+                 .part_replicas = cut.part_replicas,
+                 .rank_block = cut.rank_block};
+  if (exact) return rule;
+  std::vector<Requantization::Shard> changes;
+  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+    Requantization::Shard change;
+    change.own = values.stored(rank, TensorRole::weight);
+    change.blocks = std::make_shared<BlockRescale const>(layer.tensors[rank]->dtype, std::move(shards[rank]), whole);
+    changes.push_back(std::move(change));
+  }
+  rule.requantization =
+      std::make_shared<Requantization const>(RequantizeKernel::block_f8, rule.axis, std::move(changes));
+  return rule;
 }
 
 }  // namespace
@@ -91,48 +175,41 @@ MergeRule given_scales(LayerOnRanks const& layer, BlockGrid const& whole) {
 bool splits_blocks(LayerOnRanks const& layer, LayerCut const& cut) {
   bool const asked = layer.role == TensorRole::weight || layer.role == TensorRole::weight_scale;
   auto const dtype = layer.tensors.front()->dtype;
+  auto const dimensions = layer.tensors.front()->shape.size();
   if (!asked || layer.formats.size() < 2 || (cut.cut != Cut::column && cut.cut != Cut::row)) return false;
-  if (layer.formats.front().format() != NumberFormat::fp8_block || layer.tensors.front()->shape.size() != 2)
-    return false;
+  if (layer.formats.front().format() != NumberFormat::fp8_block || dimensions < 2 || dimensions > 3) return false;
   if (layer.role == TensorRole::weight_scale && dtype != Dtype::f32 && !is_small_float(dtype)) return false;
-  if (cut.replicas != 1 || !cut.part_replicas.empty() || cut.rank_block != 0 || cut.true_outputs >= 0) return false;
-  auto const parts = parts_of(cut);
-  auto const sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  if (cut.true_outputs >= 0) return false;
+  Layout const layout(layer, cut);
+  if (!layout.divides()) return false;
   auto const unit = cut.cut == Cut::column ? layer.formats.front().block_outputs() : layer.formats.front().group();
-  auto const total = total_length(layer, cut);
   bool split = false;
   for (std::size_t rank = 0; rank < layer.formats.size(); ++rank) {
-    if (length_on(layer, cut, rank) % sum != 0) return false;
-    for (auto const& stretch : stretches_of(layer, cut, rank))
-      split = split || (stretch.length % unit != 0 && stretch.to + stretch.length != total);
+    for (auto const& stretch : layout.stretches(rank))
+      split = split || (stretch.length % unit != 0 && stretch.to + stretch.length != layout.total());
   }
   return split;
 }
 
-MergeRule join_blocks(LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut) {
-  bool const column = cut.cut == Cut::column;
+std::optional<MergeRule> join_blocks(LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut,
+                                     ScalePolicy policy) {
+  Layout const layout(layer, cut);
   std::vector<ShardBlocks> shards;
-  for (std::size_t rank = 0; rank < layer.formats.size(); ++rank) shards.push_back(blocks_of(layer, values, cut, rank));
+  for (std::size_t rank = 0; rank < layer.formats.size(); ++rank)
+    shards.push_back(blocks_of(layer, values, cut, layout, rank));
+  require_equal_scales(layer, shards, layout);
   auto whole = std::make_shared<BlockGrid>(shards.front().grid);
-  (column ? whole->rows : whole->columns) = total_length(layer, cut);
+  (shards.front().axis == 0 ? whole->rows : whole->columns) = layout.total();
   join_scales(*whole, shards);
-  MergeRule rule;
-  if (layer.role == TensorRole::weight_scale) {
-    rule = given_scales(layer, *whole);
-  } else {
-    std::vector<Requantization::Shard> changes;
-    for (std::size_t rank = 0; rank < shards.size(); ++rank) {
-      Requantization::Shard change;
-      change.own = values.stored(rank, TensorRole::weight);
-      change.blocks = std::make_shared<BlockRescale const>(layer.tensors[rank]->dtype, std::move(shards[rank]), whole);
-      changes.push_back(std::move(change));
-    }
-    rule = {.kind = MergeKind::requantize, .axis = column ? 0 : 1, .parts = cut.parts};
-    rule.requantization =
-        std::make_shared<Requantization const>(RequantizeKernel::block_f8, rule.axis, std::move(changes));
-  }
+  bool const exact =
+      std::all_of(shards.begin(), shards.end(), [&](auto const& shard) { return keeps_scales(shard, *whole); });
+  if (!exact && policy == ScalePolicy::exact) return std::nullopt;
+  auto rule = layer.role == TensorRole::weight_scale
+                  ? given_scales(layer, *whole)
+                  : joined_weight(layer, values, cut, std::move(shards), whole, exact);
   rule.reason = std::string(to_string(cut.cut)) + "-parallel, FP8 per block: " + cut.why +
-                "; seams fall inside blocks, which take the largest scale of those that meet in them";
+                "; seams fall inside blocks, " +
+                (exact ? "whose scales agree" : "which take the largest scale of those that meet in them");
   return rule;
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "workspace/checkpoint/rule_compose.hpp"
 #include "workspace/checkpoint/rule_values.hpp"
 
@@ -9,7 +11,9 @@ namespace crossrank::checkpoint {
 [[nodiscard]] bool splits_blocks(LayerOnRanks const& layer, LayerCut const& cut);
 
 /// The rule for such a tensor: blocks of the joined matrix take the largest scale of those that meet in them, and
-/// values are rounded to it. Reads the scales. `FormatError` for scales that are no finite numbers.
-[[nodiscard]] MergeRule join_blocks(LayerOnRanks const& layer, LayerValues const& values, LayerCut const& cut);
+/// values are rounded to it; where the scales that meet agree, nothing is. Nothing where they do not and the policy is
+/// exact. Reads the scales. `FormatError` for scales that are no finite numbers, and for copies under other scales.
+[[nodiscard]] std::optional<MergeRule> join_blocks(LayerOnRanks const& layer, LayerValues const& values,
+                                                   LayerCut const& cut, ScalePolicy policy);
 
 }  // namespace crossrank::checkpoint

@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/merge_model.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -129,7 +130,8 @@ class ModelBuilder {
   void append(PlannedTensor& kept, PlannedTensor const& more) {
     auto const axis = static_cast<std::size_t>(more.rule.ep_axis);
     bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
-                kept.rule.kind != MergeKind::reduce && kept.rule.kind != MergeKind::given;
+                kept.rule.kind != MergeKind::reduce && (!kept.rule.given == !more.rule.given) &&
+                (!kept.rule.given || axis == 0);
     for (std::size_t d = 0; same && d < kept.shape.size(); ++d) same = d == axis || kept.shape[d] == more.shape[d];
     if (!same) refuse_collision(kept, more);
     auto const old_width = kept.shape[axis];
@@ -144,6 +146,12 @@ class ModelBuilder {
     for (auto const& piece : more.pieces) widen(piece, in_more, pieces);
     kept.pieces = std::move(pieces);
     kept.bytes = dense_bytes(kept.shape, kept.dtype);
+    if (kept.rule.given) {
+      auto values = std::make_shared<GivenValues>(*kept.rule.given);
+      values->shape = kept.shape;
+      values->bytes.insert(values->bytes.end(), more.rule.given->bytes.begin(), more.rule.given->bytes.end());
+      kept.rule.given = std::move(values);
+    }
     kept.twins.insert(kept.twins.end(), more.twins.begin(), more.twins.end());
     kept.inputs.insert(kept.inputs.end(), more.inputs.begin(), more.inputs.end());
     kept.changes.insert(kept.changes.end(), more.changes.begin(), more.changes.end());

@@ -220,9 +220,9 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
   }
   auto const cut = decide_cut({.module = parsed.module, .outputs = outputs, .inputs = inputs}, rule,
                               tower != nullptr ? *tower : sizes);
-  if (policy != ScalePolicy::exact && splits_blocks(layer, cut)) return join_blocks(layer, values, cut);
-  auto merged = compose_rule(layer, cut);
-  settle_values(merged, layer, values, cut, policy);
+  auto const joined = splits_blocks(layer, cut) ? join_blocks(layer, values, cut, policy) : std::nullopt;
+  auto merged = joined ? *joined : compose_rule(layer, cut);
+  if (!joined) settle_values(merged, layer, values, cut, policy);
   if (rule.stacked && set.ep > 1) join_stacks(merged, parsed, asked);
   if (rule.stacked && set.ep == 1 && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
   return merged;
