@@ -289,5 +289,54 @@ TEST_F(DeepSpeedDamage, refuses_experts_and_two_saves_in_one_directory) {
   EXPECT_THAT(refusal(), HasSubstr("experts"));
 }
 
+/// A model with two experts in layers 1 and 3, as DeepSpeed saves it.
+class DeepSpeedExperts : public DeepSpeedSet {
+ protected:
+  void SetUp() override {
+    TorchFile model;
+    auto const norm = model.filled(4, 1);
+    model.write(root_.path() / "mp_rank_00_model_states.pt",
+                dict_of({{"module", dict_of({{"norm.weight", norm}})}, {"buffer_names", list_of({})}}));
+    for (int const layer : {0, 1}) {
+      for (int const expert : {0, 1}) {
+        TorchFile file;
+        auto const value = file.filled(4, static_cast<float>(10 * layer + expert));
+        file.write(root_.path() / name(layer, expert), dict_of({{tensor(layer, expert), value}}));
+      }
+    }
+    std::ofstream(root_.path() / "expp_rank_0_mp_rank_00_optim_states.pt") << "x";
+    std::ofstream(root_.path() / zero_name(0, "optim")) << "x";
+  }
+  static std::string name(int layer, int expert) {
+    return "layer_" + std::to_string(layer) + "_expert_" + std::to_string(expert) + "_mp_rank_00_model_states.pt";
+  }
+  static std::string tensor(int layer, int expert) {
+    return "layers." + std::to_string(2 * layer + 1) + ".mlp.deepspeed_moe.experts.deepspeed_experts." +
+           std::to_string(expert) + ".w1.weight";
+  }
+};
+
+TEST_F(DeepSpeedExperts, join_the_model_that_was_saved_without_them) {
+  auto const set = open();
+  ASSERT_EQ(set.sources.size(), 1U);
+  EXPECT_EQ(set.sources[0]->tensors().size(), 5U);
+  EXPECT_EQ(values_of(*set.sources[0], "norm.weight")[0], 1);
+  EXPECT_EQ(values_of(*set.sources[0], tensor(1, 1))[0], 11);
+  EXPECT_EQ(set.sources[0]->attributes().at("left_out_files").size(), 2U);
+}
+
+TEST_F(DeepSpeedExperts, are_missed_one_by_one) {
+  fs::remove(root_.path() / name(1, 0));
+  EXPECT_THAT(refusal(), HasSubstr("expert 0 of layer 1 is missing"));
+  fs::remove(root_.path() / name(1, 1));
+  fs::remove(root_.path() / "mp_rank_00_model_states.pt");
+  EXPECT_THAT(refusal(), HasSubstr("mp_rank_00_model_states.pt"));
+}
+
+TEST_F(DeepSpeedExperts, of_a_model_that_zero_3_has_cut_are_refused) {
+  std::ofstream(root_.path() / zero_name(0, "model")) << "x";
+  EXPECT_THAT(refusal(), HasSubstr("ZeRO-3"));
+}
+
 }  // namespace
 }  // namespace crossrank::checkpoint

@@ -126,8 +126,8 @@ void add_attention(Rules& rules) {
 
 void add_experts(Rules& rules) {
   auto const ffn = SizeName::expert_ffn;
-  rules.push_back(column("**.experts.*.{w1,w3,gate_proj,up_proj}", {ffn}));
-  rules.push_back(row("**.experts.*.{w2,down_proj}", ffn));
+  rules.push_back(column("**.{experts,deepspeed_experts}.*.{w1,w3,gate_proj,up_proj}", {ffn}));
+  rules.push_back(row("**.{experts,deepspeed_experts}.*.{w2,down_proj}", ffn));
   rules.push_back(column("**.{shared_expert,shared_experts}.{gate_proj,up_proj}", {SizeName::shared_ffn}));
   rules.push_back(row("**.{shared_expert,shared_experts}.down_proj", SizeName::shared_ffn));
   rules.push_back(gated(column("**.shared_experts.linear_fc1", {SizeName::shared_ffn})));
@@ -138,6 +138,9 @@ void add_experts(Rules& rules) {
   rules.push_back(row("**.experts.linear_fc2.{weight*,bias*}", ffn));
   rules.push_back(stacked(column("**.experts.gate_up_proj", {ffn, ffn})));
   rules.push_back(stacked(row("**.experts.down_proj", ffn)));
+  rules.push_back(gated(column("**.deepspeed_experts.*.dense_h_to_4h", {ffn})));
+  rules.push_back(row("**.deepspeed_experts.*.dense_4h_to_h", ffn));
+  rules.push_back(replicate("**.deepspeed_moe.gate.wg"));
   rules.push_back(replicate("**.block_sparse_moe.gate"));
   rules.push_back(replicate("**.mlp.{router,shared_expert_gate}"));
   rules.push_back(replicate("**.mlp.gate.e_score_correction_bias"));

@@ -67,8 +67,10 @@ std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing) {
   bool zero = false;
   for (auto const& name : listing.files) {
     if (name.find("expp_rank_") != std::string::npos) {
-      refuse(listing, "ZeRO's states of experts cannot be put together", name,
-             "convert it by DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
+      refuse(
+          listing,
+          "these are states of experts without the files of the experts themselves (layer_*_expert_*_model_states.pt)",
+          name, "copy those there, or convert it by DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
     }
     if (auto const optimizer = parse(name, optim_ending); optimizer && optimizer->data) {
       zero = true;

@@ -7,8 +7,8 @@
 
 namespace crossrank::checkpoint {
 
-JoinedSource::JoinedSource(std::string name, std::vector<std::shared_ptr<ShardSource const>> parts)
-    : DescribedSource(std::move(name)), parts_(std::move(parts)) {
+JoinedSource::JoinedSource(std::string name, std::vector<std::shared_ptr<ShardSource const>> parts, Json attributes)
+    : DescribedSource(std::move(name), std::move(attributes)), parts_(std::move(parts)) {
   std::set<std::string_view> names;
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     auto const& source = *parts_[part];

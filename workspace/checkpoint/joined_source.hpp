@@ -11,8 +11,9 @@ namespace crossrank::checkpoint {
 /// Several files that together are one part of a model.
 class JoinedSource final : public DescribedSource {
  public:
-  /// `FormatError` for a tensor that comes in two of them.
-  JoinedSource(std::string name, std::vector<std::shared_ptr<ShardSource const>> parts);
+  /// The parts' attributes follow the given ones. `FormatError` for a tensor that comes in two of them.
+  JoinedSource(std::string name, std::vector<std::shared_ptr<ShardSource const>> parts,
+               Json attributes = Json::object());
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 

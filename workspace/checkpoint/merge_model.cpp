@@ -36,16 +36,22 @@ class ModelBuilder {
  private:
   /// What stood beside the model in archives.
   void add_left_out() {
-    std::set<std::string> keys;
+    for (auto const& key : listed(left_out_keys))
+      model_.dropped.push_back({key, "beside the model; --model-key " + key + " takes it in place of the model"});
+    for (auto const& file : listed(left_out_files))
+      model_.dropped.push_back({file, "states of the optimizer; weights are taken in the precision of the training"});
+  }
+
+  std::set<std::string> listed(char const* attribute) const {
+    std::set<std::string> all;
     for (auto const& source : model_.set.sources) {
-      auto const found = source->attributes().find(left_out_keys);
+      auto const found = source->attributes().find(attribute);
       if (found == source->attributes().end() || !found->is_array()) continue;
-      for (auto const& key : *found) {
-        if (key.is_string()) keys.insert(key.get<std::string>());
+      for (auto const& name : *found) {
+        if (name.is_string()) all.insert(name.get<std::string>());
       }
     }
-    for (auto const& key : keys)
-      model_.dropped.push_back({key, "beside the model; --model-key " + key + " takes it in place of the model"});
+    return all;
   }
 
   /// The tensor-parallel group of one stage and expert rank.

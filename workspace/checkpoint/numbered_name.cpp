@@ -44,7 +44,7 @@ std::optional<NumberedName> find_layer(std::string_view name) {
 }
 
 std::optional<NumberedName> find_expert(std::string_view name) {
-  static constexpr std::array<std::string_view, 2> containers{"experts", "local_experts"};
+  static constexpr std::array<std::string_view, 3> containers{"experts", "local_experts", "deepspeed_experts"};
   auto const found = find_behind(name, containers);
   return found ? found : find_grouped_expert(name);
 }

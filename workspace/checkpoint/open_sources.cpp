@@ -9,6 +9,7 @@
 
 #include "workspace/checkpoint/checkpoint_pointer.hpp"
 #include "workspace/checkpoint/dcp_source.hpp"
+#include "workspace/checkpoint/deepspeed_experts.hpp"
 #include "workspace/checkpoint/deepspeed_files.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
 #include "workspace/checkpoint/one_model.hpp"
@@ -123,6 +124,20 @@ void describe(ShardSet& set, DirectoryListing const& listing, fs::path const& sh
   if (set.config.empty()) set.config = config_of_arguments(set.sources.front()->attributes());
 }
 
+ShardSet open_experts(DirectoryListing const& listing, std::map<int, ExpertStates> const& ranks,
+                      ShardSetOptions const& options, TorchSourceOptions const& torch) {
+  ShardSet set;
+  std::vector<ShardFiles> shards;
+  for (auto const& [rank, states] : ranks) {
+    set.sources.push_back(open_expert_states(states, torch));
+    shards.push_back(
+        {.shard = {.name = states.model.filename().string(), .numbers = {.tp = rank}}, .files = {states.model}});
+  }
+  describe(set, listing, listing.path);
+  place(set, shards, sizes_from(options, set.config), listing.path);
+  return set;
+}
+
 ShardSet open_zero(DirectoryListing const& listing, std::map<int, DeepSpeedFiles> const& ranks,
                    ShardSetOptions const& options, TorchSourceOptions const& torch) {
   ShardSet set;
@@ -181,6 +196,8 @@ ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
     return whole;
   }
   if (!options.pattern.empty()) return open_shards(listing, options, torch);
+  if (auto const experts = find_expert_states(listing); !experts.empty())
+    return open_experts(listing, experts, options, torch);
   if (auto const zero = find_deepspeed(listing); !zero.empty()) return open_zero(listing, zero, options, torch);
   auto const latest = has_weights(listing) ? std::nullopt : follow_pointer(listing);
   if (!latest) return open_shards(listing, options, torch);

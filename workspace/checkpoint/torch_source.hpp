@@ -36,6 +36,9 @@ struct TorchSourceOptions {
 /// The attribute that lists what was left out beside the model.
 inline constexpr char const* left_out_keys = "left_out_keys";
 
+/// The attribute that lists files that were left out.
+inline constexpr char const* left_out_files = "left_out_files";
+
 /// Opens a file of `torch.save`: a state dict, one beside plain values and states of a training ("state_dict", "model",
 /// "module": the way to it is left out of the names), or what ModelOpt keeps for a rank (its config is `attributes()`).
 /// `FormatError` also where several parts might be the model.
