@@ -4,6 +4,7 @@
 #include <bit>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <new>
 #include <string>
 
@@ -42,14 +43,19 @@ std::uint64_t memory_there_is() {
 
 }  // namespace
 
-std::uint64_t address_space_left() {
+std::uint64_t address_space_left(int ranks) {
+  std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
   rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
-  std::ifstream statm("/proc/self/statm");
-  std::uint64_t pages = 0;
-  statm >> pages;
-  auto const used = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return std::max<std::uint64_t>(limit.rlim_cur > used ? limit.rlim_cur - used : 0, 1);
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    std::ifstream statm("/proc/self/statm");
+    std::uint64_t pages = 0;
+    statm >> pages;
+    auto const used = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    left = limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+  }
+  auto const arenas = static_cast<std::uint64_t>(ranks) * 2;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < left / arenas) left = limit.rlim_cur * arenas;
+  return left == std::numeric_limits<std::uint64_t>::max() ? 0 : std::max<std::uint64_t>(left, 1);
 }
 
 NodeSizes choose_sizes(NodeOptions const& options, std::uint64_t address_space) {
@@ -57,7 +63,7 @@ NodeSizes choose_sizes(NodeOptions const& options, std::uint64_t address_space) 
   NodeSizes sizes;
   sizes.cap_bytes = std::max(options.cap_bytes.value_or(memory_there_is() / 2), std::uint64_t{page_bytes});
   sizes.arena_bytes = std::min(std::bit_ceil(std::min(sizes.cap_bytes, address_bits / 8) * 4), address_bits / ranks);
-  if (address_space != 0) sizes.arena_bytes = std::min(sizes.arena_bytes, address_space / 2 / ranks);
+  if (address_space != 0) sizes.arena_bytes = std::min(sizes.arena_bytes, address_space / (2 * ranks));
   sizes.arena_bytes = std::max(sizes.arena_bytes / page_bytes * page_bytes, least_arena);
   return sizes;
 }

@@ -58,10 +58,11 @@ struct NodeSizes {
   std::uint64_t arena_bytes = 0;
 };
 /// Half of the smaller of this machine's memory and the cgroup's limit, or what was asked for; arenas four times that,
-/// as far as `address_space` (the least RLIMIT_AS of all ranks, 0 for none) and the page tables allow.
+/// as far as `address_space` (the least of all ranks, 0 for no limit) and the page tables allow.
 [[nodiscard]] NodeSizes choose_sizes(NodeOptions const& options, std::uint64_t address_space);
-/// RLIMIT_AS of this process less what is mapped; 0 when there is none.
-[[nodiscard]] std::uint64_t address_space_left();
+/// RLIMIT_AS of this process less what is mapped, half of it for arenas, of which each keeps below RLIMIT_FSIZE; 0 when
+/// nothing is limited.
+[[nodiscard]] std::uint64_t address_space_left(int ranks);
 
 /// Fills the header of a control segment whose pages are reserved; `path` is its name, if it has one.
 void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes sizes, std::string_view path = {});

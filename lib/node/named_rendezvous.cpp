@@ -165,7 +165,7 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   Fd make_named_control(std::string const& name) {
-    auto const sizes = choose_sizes(options_, address_space_left());
+    auto const sizes = choose_sizes(options_, address_space_left(options_.ranks));
     auto const draft = unique_segment_name();
     Fd fd(system().shm_open(draft.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
     if (!fd)

@@ -19,7 +19,7 @@ class GuestSide final : public Rendezvous {
 
   Attachment attach() override {
     auto hello = make_frame(options_, Kind::hello);
-    hello.value = address_space_left();
+    hello.value = address_space_left(options_.ranks);
     put_text(hello.key, options_.key.digest());
     say(hello, {});
     CROSSRANK_CRASH_POINT("node.rendezvous.guest_said_hello");

@@ -30,7 +30,10 @@ struct Guest {
 class Host final : public Rendezvous {
  public:
   Host(NodeOptions options, Fd listener, std::chrono::nanoseconds until)
-      : options_(std::move(options)), listener_(std::move(listener)), until_(until), space_(address_space_left()) {}
+      : options_(std::move(options)),
+        listener_(std::move(listener)),
+        until_(until),
+        space_(address_space_left(options_.ranks)) {}
 
   Attachment attach() override {
     try {

@@ -116,7 +116,7 @@ class ThreadRendezvous final : public Rendezvous {
 
  private:
   void make_memory() {
-    auto const sizes = choose_sizes(options_, address_space_left());
+    auto const sizes = choose_sizes(options_, address_space_left(options_.ranks));
     auto control = std::make_shared<platform::Fd>(make_control(options_, sizes));
     auto& memory = meeting_->memory;
     for (int rank = 0; rank < options_.ranks; ++rank) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <ctime>
 
 #include <linux/futex.h>
@@ -9,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -55,6 +57,33 @@ int random_from_device(std::span<std::byte> out) {
   return result;
 }
 
+/// Keeps the signal of a file that would grow beyond `ulimit -f` from killing the process: the call says EFBIG as well.
+class WithoutSizeSignal {
+ public:
+  WithoutSizeSignal() noexcept {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    limited_ = ::pthread_sigmask(SIG_BLOCK, &signal_, &before_) == 0;
+  }
+  ~WithoutSizeSignal() {
+    if (!limited_ || sigismember(&before_, SIGXFSZ) == 1) return;
+    int const saved = errno;
+    timespec const now{};
+    ::sigtimedwait(&signal_, nullptr, &now);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = saved;
+  }
+  WithoutSizeSignal(WithoutSizeSignal const&) = delete;
+  WithoutSizeSignal& operator=(WithoutSizeSignal const&) = delete;
+
+ private:
+  sigset_t signal_{};
+  sigset_t before_{};
+  bool limited_ = false;
+};
+
 }  // namespace
 
 int System::openat(int directory, char const* path, int flags, mode_t mode) {
@@ -63,15 +92,27 @@ int System::openat(int directory, char const* path, int flags, mode_t mode) {
 int System::close(int fd) { return ::close(fd); }
 ssize_t System::read(int fd, void* to, std::size_t bytes) { return ::read(fd, to, bytes); }
 ssize_t System::pread(int fd, void* to, std::size_t bytes, off_t at) { return ::pread(fd, to, bytes, at); }
-ssize_t System::write(int fd, void const* from, std::size_t bytes) { return ::write(fd, from, bytes); }
-ssize_t System::pwrite(int fd, void const* from, std::size_t bytes, off_t at) { return ::pwrite(fd, from, bytes, at); }
+ssize_t System::write(int fd, void const* from, std::size_t bytes) {
+  WithoutSizeSignal const quiet;
+  return ::write(fd, from, bytes);
+}
+ssize_t System::pwrite(int fd, void const* from, std::size_t bytes, off_t at) {
+  WithoutSizeSignal const quiet;
+  return ::pwrite(fd, from, bytes, at);
+}
 int System::fsync(int fd) { return ::fsync(fd); }
 int System::fstat(int fd, struct stat* out) { return ::fstat(fd, out); }
 int System::fstatat(int directory, char const* path, struct stat* out, int flags) {
   return ::fstatat(directory, path, out, flags);
 }
-int System::fallocate(int fd, int mode, off_t at, off_t bytes) { return ::fallocate(fd, mode, at, bytes); }
-int System::ftruncate(int fd, off_t bytes) { return ::ftruncate(fd, bytes); }
+int System::fallocate(int fd, int mode, off_t at, off_t bytes) {
+  WithoutSizeSignal const quiet;
+  return ::fallocate(fd, mode, at, bytes);
+}
+int System::ftruncate(int fd, off_t bytes) {
+  WithoutSizeSignal const quiet;
+  return ::ftruncate(fd, bytes);
+}
 int System::linkat(int from_directory, char const* from, int to_directory, char const* to) {
   return ::linkat(from_directory, from, to_directory, to, 0);
 }

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "lib/node/attachment.hpp"
 #include "tests/node/rendezvous_support.hpp"
 
 namespace crossrank::test {
@@ -146,6 +148,21 @@ TEST(SocketRendezvous, refuses_a_squatter_of_another_user) {
   ::waitpid(child, nullptr, 0);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+/// An arena has all of its virtual size from the start: no file may be longer than `ulimit -f` says.
+TEST(Arenas, keep_below_the_limit_of_a_file) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit const limited{.rlim_cur = rlim_t{64} << 20, .rlim_max = before.rlim_max};
+  auto options = node_options("job", 0, 3);
+  options.cap_bytes = std::uint64_t{1} << 30;
+  auto const unlimited = node::choose_sizes(options, node::address_space_left(3)).arena_bytes;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limited), 0);
+  auto const sizes = node::choose_sizes(options, node::address_space_left(3));
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_GT(unlimited, std::uint64_t{64} << 20);
+  EXPECT_EQ(sizes.arena_bytes, std::uint64_t{64} << 20);
 }
 
 }  // namespace

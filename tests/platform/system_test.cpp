@@ -3,9 +3,11 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <thread>
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -38,6 +40,26 @@ TEST(System, seals_memory_against_truncation) {
   ASSERT_EQ(system().add_seals(memory.get(), F_SEAL_SHRINK | F_SEAL_GROW), 0);
   EXPECT_EQ(system().ftruncate(memory.get(), 0), -1);
   EXPECT_EQ(errno, EPERM);
+}
+
+/// `ulimit -f` in the shell: its signal kills by default, and memory without a name counts as a file.
+TEST(System, says_that_a_file_may_not_grow_so_far_instead_of_dying) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  Fd const memory(system().memfd_create("test", 0));
+  rlimit const limited{.rlim_cur = 8192, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limited), 0);
+  int const truncated = system().ftruncate(memory.get(), 16384) == 0 ? 0 : errno;
+  int const reserved = system().fallocate(memory.get(), 0, 0, 16384) == 0 ? 0 : errno;
+  int const written = system().pwrite(memory.get(), "x", 1, 8192) == 1 ? 0 : errno;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(truncated, EFBIG);
+  EXPECT_EQ(reserved, EFBIG);
+  EXPECT_EQ(written, EFBIG);
+  sigset_t pending{};
+  EXPECT_EQ(sigpending(&pending), 0);
+  EXPECT_EQ(sigismember(&pending, SIGXFSZ), 0);
+  EXPECT_EQ(system().pwrite(memory.get(), "x", 1, 8192), 1);
 }
 
 TEST(System, returns_from_a_futex_wait_when_the_time_is_up) {
