@@ -107,6 +107,7 @@ void Network::detach(std::uint64_t group) noexcept {
 }
 
 void Network::send(int dst, Head const& head, Bytes body, Bytes more) {
+  if (stopped_.load()) return;  // a group that goes after MPI_Finalize has nobody to take leave of
   auto packet = make_packet(head, body, more);
   if (dst == wire_->rank()) {
     to_self_.push_back({dst, std::move(packet)});
@@ -118,6 +119,7 @@ void Network::send(int dst, Head const& head, Bytes body, Bytes more) {
 bool Network::has_room(int dst) const noexcept { return dst == wire_->rank() || wire_->unsent(dst) < chunks_ahead; }
 
 bool Network::pump() {
+  if (stopped_.load()) return false;
   if (broken_) std::rethrow_exception(broken_);
   bool moved = false;
   while (!to_self_.empty()) {
