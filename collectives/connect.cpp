@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -25,6 +26,7 @@ struct Jobs {
   struct Job {
     std::weak_ptr<spi::Transport> transport;
     std::weak_ptr<void> state;  ///< of the handles: copies of one, however often it is asked for
+    std::shared_ptr<std::mutex> opening = std::make_shared<std::mutex>();  ///< held by who makes it
   };
   std::map<Key, Job> jobs;
 };
@@ -64,6 +66,14 @@ Collective connect(ConnectOptions options) {
   auto const job = describe_job(options, environment());
   spi::Patience const patience{.timeout = options.timeout, .user_limit = options.user_limit};
   Jobs::Key const key{job.job_id, job.master, job.step, job.rank};
+  std::shared_ptr<std::mutex> opening;
+  {
+    std::lock_guard const lock(jobs().mutex);
+    opening = jobs().jobs[key].opening;
+  }
+  // Threads that connect at the same time get one job, unless they are ranks themselves: then one has come twice.
+  std::unique_lock one_at_a_time(*opening, std::defer_lock);
+  if (options.ranks_are == RanksAre::processes) one_at_a_time.lock();
   {
     std::lock_guard const lock(jobs().mutex);
     auto const& known = jobs().jobs[key];
@@ -74,7 +84,9 @@ Collective connect(ConnectOptions options) {
   auto transport = open_transport(options, job, patience);
   auto world = make_collective(transport, patience, options.check.value_or(Check::local));
   std::lock_guard const lock(jobs().mutex);
-  jobs().jobs[key] = {transport, world.state_};
+  auto& known = jobs().jobs[key];
+  known.transport = transport;
+  known.state = world.state_;
   return world;
 }
 

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <thread>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,6 +25,26 @@ CROSSRANK_RANK_SCENARIO(connect_by_environment) {
   world.barrier();
   world.close();
   return 0;
+}
+
+/// Threads of one rank that need the job at the same time get the same one.
+CROSSRANK_RANK_SCENARIO(connect_in_threads) {
+  std::vector<Collective> worlds(4);
+  std::vector<std::thread> threads;
+  for (auto& world : worlds) threads.emplace_back([&world] { world = connect(); });
+  for (auto& thread : threads) thread.join();
+  bool const same =
+      std::ranges::all_of(worlds, [&](auto& world) { return world.transport() == worlds[0].transport(); });
+  worlds[0].barrier();
+  self.say(same ? "one job" : "several jobs");
+  worlds[0].close();
+  return 0;
+}
+
+TEST(Connect, gives_threads_that_ask_at_once_one_job) {
+  auto const job = run_ranks(2, "connect_in_threads");
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(1).out, "one job\n");
 }
 
 TEST(Connect, takes_what_the_launcher_announced) {
