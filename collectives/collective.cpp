@@ -21,10 +21,7 @@ using detail::usage_in;
 using spi::Verb;
 
 Collective::Turn::Turn(Collective const& collective, char const* operation) : state_(&collective.state(operation)) {
-  if (state_->busy.test_and_set(std::memory_order_acquire)) {
-    throw UsageError(usage_in(*state_->transport, operation,
-                              "another call on this group is under way in another thread or open range"));
-  }
+  detail::take(*state_, operation);
   state_->settle();  // what posts on the transport itself comes after the calls under way
 }
 
@@ -128,6 +125,10 @@ Collective Collective::split_by(int color, int key) const {
 
 void Collective::abort(std::string_view why) const noexcept {
   if (state_) state_->transport->abort(why);
+}
+
+void Collective::refuse_calls(char const* why) const noexcept {
+  if (state_) state_->refusing.store(why, std::memory_order_relaxed);
 }
 
 void Collective::keep_alive() const noexcept {

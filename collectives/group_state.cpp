@@ -39,7 +39,9 @@ ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::
           .world_size = transport.world_size()};
 }
 
-Busy::Busy(GroupState& state, char const* operation) : state_(state) {
+void take(GroupState& state, char const* operation) {
+  if (auto const* const why = state.refusing.load(std::memory_order_relaxed))
+    throw UsageError(usage_in(*state.transport, operation, why));
   if (state.busy.test_and_set(std::memory_order_acquire)) {
     throw UsageError(usage_in(*state.transport, operation,
                               "another call on this group is under way in another thread or open range"));

@@ -37,6 +37,7 @@ struct GroupState {
   Check check = Check::local;
   std::atomic_flag busy{};
   std::atomic<bool> closed{false};
+  std::atomic<char const*> refusing{nullptr};  ///< why no call can be made now
   int splits = 0;
   std::deque<std::shared_ptr<Flight>> flights{};  ///< collectives under way, the first is being carried out
   std::exception_ptr disagreement{};              ///< a mismatch found by comparing: the group is dead
@@ -64,10 +65,13 @@ struct GroupState {
   void wait_for_message(Flight& flight);
 };
 
-/// Holds the group for a call: a second one at the same time is a `UsageError`.
+/// Takes the group for a call that is to end with `busy.clear`: a second one at the same time is a `UsageError`.
+void take(GroupState& state, char const* operation);
+
+/// Holds the group for a call.
 class Busy {
  public:
-  Busy(GroupState& state, char const* operation);
+  Busy(GroupState& state, char const* operation) : state_(state) { take(state, operation); }
   ~Busy() { state_.busy.clear(std::memory_order_release); }
   Busy(Busy const&) = delete;
   Busy& operator=(Busy const&) = delete;

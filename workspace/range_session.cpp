@@ -39,11 +39,19 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
   } else if (group_) {
     choose_medium();
     open(kind, mine);
+  } else {
+    choose_medium();  // meets nobody, but refuses what a larger group would
   }
   open_ = true;
+  // The others have arrived at the second meeting: any call in between would be another one than they make.
+  if (closes_first())
+    collective_.refuse_calls("a range with Release::lazy is open, which the other ranks have left: close it first");
 }
 
-RangeSession::~RangeSession() { leave_user_code(); }
+RangeSession::~RangeSession() {
+  if (open_ && closes_first()) collective_.refuse_calls(nullptr);
+  leave_user_code();
+}
 
 void RangeSession::fail_usage(std::string message, std::string got) const {
   throw UsageError({.operation = operation_,
@@ -76,7 +84,7 @@ void RangeSession::choose_medium() {
     auto const* const shared = options_.workspace ? options_.workspace->shared_memory() : nullptr;
     if (shared != nullptr && !shared->is_initialized())
       fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()");
-    medium_ = shared_medium(group_);
+    if (group_) medium_ = shared_medium(group_);
     return;
   }
   if (options_.workspace && !options_.workspace->nfs()->is_initialized())
@@ -192,6 +200,7 @@ void RangeSession::decline_rest() noexcept {
 
 void RangeSession::close() {
   if (!std::exchange(open_, false) || (!group_ && !spanning_)) return;
+  if (closes_first()) collective_.refuse_calls(nullptr);
   Collective::Turn const turn(collective_, operation_);
   if (spanning_) {
     spanning_->close();
@@ -220,6 +229,7 @@ void RangeSession::close() {
 
 void RangeSession::abort(std::string_view why) noexcept {
   if (!std::exchange(open_, false) || (!group_ && !spanning_)) return;
+  if (closes_first()) collective_.refuse_calls(nullptr);
   if (spanning_) {
     spanning_->abort(why);
     return;

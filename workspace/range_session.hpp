@@ -57,6 +57,8 @@ class RangeSession {
   void meet_after_failure();
   void decline_rest() noexcept;
   void leave_user_code() noexcept;
+  /// Whether this rank can make no call on the group before it has closed the range.
+  [[nodiscard]] bool closes_first() const noexcept { return lazy_ && is_receiver_ && (group_ || spanning_); }
 
   char const* operation_;
   Collective collective_;

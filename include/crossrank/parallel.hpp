@@ -17,7 +17,8 @@ namespace crossrank {
 /// When the ranks that do not receive go on.
 enum class Release : std::uint8_t {
   strict,  ///< once the receiver has closed its range
-  lazy,    ///< at once; they wait at their next call on the group if the receiver is still at it then
+  lazy,    ///< at once; they wait at their next call on the group if the receiver is still at it then. The receiver
+           ///< closes the range before any other call on the group: `UsageError`
 };
 
 struct GatherOptions {

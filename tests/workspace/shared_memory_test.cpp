@@ -159,6 +159,25 @@ TEST(SharedMemory, lazy_writers_go_on_before_the_receiver_is_done) {
   });
 }
 
+/// The writers have arrived at the end of the range already: what the receiver called meanwhile would be a mismatch for
+/// all of them.
+TEST(SharedMemory, the_receiver_of_a_lazy_range_closes_it_before_it_calls_anything_else) {
+  run_thread_ranks(3, [](Collective world) {
+    GatherOptions const lazy{.release = Release::lazy};
+    auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank()), world, lazy);
+    if (range.is_receiver()) {
+      EXPECT_THROW(world.barrier(), UsageError);
+      EXPECT_THROW(static_cast<void>(get_tensors_parallel(Tensor::scalar(1), world, lazy)), UsageError);
+      EXPECT_THROW(world.close(), UsageError);
+      EXPECT_EQ(range[2].item<int>(), 2);
+    }
+    range.close();
+    world.barrier();
+    static_cast<void>(get_tensors_parallel(Tensor::scalar(1), world, lazy));
+    world.barrier();
+  });
+}
+
 TEST(SharedMemory, a_lazy_writer_learns_what_is_known_when_it_closes) {
   std::atomic<bool> failed{false};
   auto const errors =
