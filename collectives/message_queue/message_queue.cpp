@@ -63,6 +63,7 @@ void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) c
   auto& its = state("enqueue_tensor");
   State::Turn const turn(its, "enqueue_tensor");
   its.require_writer("enqueue_tensor");
+  if (!tensor.defined()) throw UsageError(its.error("enqueue_tensor", "the tensor is none"));
   auto const head = queue::head_of(tensor);
   its.await_room("enqueue_tensor", wait);
   std::array<std::span<std::byte const>, 2> const parts{std::as_bytes(std::span(&head, 1)), tensor.bytes()};

@@ -253,6 +253,17 @@ template <class T, class A>
 void load(ObjectReader& reader, std::list<T, A>& values) {
   detail::load_sequence(reader, values);
 }
+/// cereal's own puts entries of one key in reverse.
+template <class K, class V, class C, class A>
+void load(ObjectReader& reader, std::multimap<K, V, C, A>& values) {
+  auto const count = reader.read_count();
+  values.clear();
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::pair<K, V> entry{};
+    reader(cereal::make_map_item(entry.first, entry.second));
+    values.insert(values.end(), std::move(entry));
+  }
+}
 
 namespace detail {
 

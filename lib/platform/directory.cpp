@@ -96,6 +96,9 @@ Directory::Directory(Fd fd, std::filesystem::path path, uid_t owner) noexcept
 
 Directory Directory::open(std::filesystem::path path, std::string const& operation, Missing missing) {
   if (path.empty()) throw UsageError(ErrorInfo{.operation = operation, .message = "the path is empty"});
+  if (path.native().find('\0') != std::string::npos)  // which the system would take for its end
+    throw UsageError(
+        ErrorInfo{.operation = operation, .message = "the path holds a zero byte", .resource = path.native()});
   if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();  // "dir/" is "dir"
   Fd fd = open_directory(path);
   int error = fd ? 0 : errno;

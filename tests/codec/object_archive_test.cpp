@@ -136,6 +136,11 @@ TEST(ObjectArchive, brings_every_kind_of_value_back) {
             (std::vector<bool>{true, false}));
 }
 
+TEST(ObjectArchive, keeps_the_order_of_entries_with_one_key) {
+  std::multimap<std::string, int> const value{{"a", 3}, {"a", 1}, {"a", 2}, {"b", 0}};
+  EXPECT_EQ((decode_object<std::multimap<std::string, int>>(encode_object(value))), value);
+}
+
 TEST(ObjectArchive, keeps_every_bit_of_a_number) {
   std::mt19937_64 random(20'240'611);
   SCOPED_TRACE("seed 20240611");

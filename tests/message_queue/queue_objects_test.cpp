@@ -168,5 +168,19 @@ TEST(QueueDict, refuses_a_message_that_is_cut_or_longer_or_damaged) {
   EXPECT_THROW(static_cast<void>(queue::read_dict(damaged, nullptr)), FormatError);
 }
 
+TEST(QueueObjects, refuse_a_tensor_that_is_none_by_name_and_go_on) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    if (queue.is_writer()) {
+      EXPECT_THAT([&] { queue.enqueue(Tensor{}); },
+                  testing::ThrowsMessage<UsageError>(testing::HasSubstr("enqueue_tensor")));
+      queue.enqueue(Tensor::scalar(7));
+      queue.close();
+    } else {
+      EXPECT_EQ(queue.dequeue<Tensor>().value().item<int>(), 7);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace crossrank::test
