@@ -33,6 +33,7 @@ Answer answer(CheckpointRequest const& request, Session const& session) {
   if (request.tp > 0) {
     auto options = common_options<checkpoint::SplitOptions>(request, session);
     options.tp = request.tp;
+    options.moe_ep = request.moe_ep;
     options.rules = request.plan.rules;
     if (output.dry_run) return describe_request(plan, checkpoint::split_request(plan, output.out, options, ranks));
     return describe_summary(plan, checkpoint::split(session.world, plan, output.out, options), output);

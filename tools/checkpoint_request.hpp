@@ -15,7 +15,8 @@ struct CheckpointRequest {
   OutputOptions output{};
   SessionOptions session{};
   checkpoint::OutputFormat format = checkpoint::OutputFormat::safetensors;
-  int tp = 0;  ///< tensor-parallel size of the result; 0: one whole model
+  int moe_ep = 1;  ///< groups of experts among its ranks
+  int tp = 0;      ///< tensor-parallel size of the result; 0: one whole model
 };
 
 /// Ends the help of `command` with `examples` and the exit codes, and makes it explain, describe or write what the

@@ -33,6 +33,9 @@ void add_split_command(CLI::App& app, int& exit_code) {
   command->add_option("--tp", request->tp, "Tensor-parallel size of the result")
       ->required()
       ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--moe-ep", request->moe_ep, "Groups of stacked experts among the ranks: rank t gets group t % this")
+      ->check(CLI::Range(1, 4096));
   add_session_options(*command, request->session);
   finish_checkpoint_command(*command, request, examples, exit_code);
 }

@@ -139,6 +139,7 @@ struct SplitOptions {
   ReadBack read_back = ReadBack::all;
   int threads = 0;
   OutputFormat format = OutputFormat::safetensors;
+  int moe_ep = 1;  ///< groups of stacked experts among the tensor-parallel ranks, as TensorRT-LLM's "moe_ep_size"
 };
 
 /// What a job has done.

@@ -110,5 +110,44 @@ TEST(ExpertStack, of_two_by_two_ranks_gives_the_whole_model_back) {
   EXPECT_TRUE(std::ranges::equal(merged.at(down).bytes(), whole_down.bytes()));
 }
 
+/// TensorRT-LLM spreads experts over tensor-parallel ranks, in groups that each are cut.
+TEST(ExpertGroups, among_tensor_parallel_ranks_are_cut_and_come_together) {
+  test::TemporaryDirectory const folder;
+  auto const model = folder.path() / "model";
+  std::filesystem::create_directory(model);
+  std::ofstream(model / "config.json") << Json{{"hidden_size", 6},
+                                               {"intermediate_size", 8},
+                                               {"moe", {{"num_experts", 4}}},
+                                               {"mapping", {{"world_size", 1}, {"tp_size", 1}, {"pp_size", 1}}}};
+  std::string const fc = "transformer.layers.0.mlp.fc.weight";
+  std::string const proj = "transformer.layers.0.mlp.proj.weight";
+  std::string const router = "transformer.layers.0.mlp.router.weight";
+  StateDict const weights{{fc, numbered({4, 16, 6})}, {proj, numbered({4, 6, 8})}, {router, numbered({4, 6})}};
+  save_safetensors(model / "model.safetensors", weights);
+  auto const world = connect({.backend = "fake"});
+
+  (void)split(world, MergePlan::make(world, model), folder.path() / "cut", {.tp = 4, .moe_ep = 2});
+  (void)consolidate(world, MergePlan::make(world, folder.path() / "cut"), folder.path() / "again");
+
+  for (int rank = 0; rank < 4; ++rank) {
+    auto const shard = load_safetensors(folder.path() / "cut" / ("rank" + std::to_string(rank) + ".safetensors"));
+    // Rank 1 has the second group's first half, rank 2 the first group's second.
+    auto const experts = slice(weights.at(proj), {.dim = 0}, rank % 2 * 2, 2);
+    auto const expected = slice(experts, {.dim = 2}, rank / 2 * 4, 4);
+    EXPECT_TRUE(std::ranges::equal(shard.at(proj).bytes(), expected.bytes())) << rank;
+    EXPECT_EQ(shard.at(fc).shape(), Shape({2, 8, 6}));
+    EXPECT_EQ(shard.at(router).shape(), Shape({4, 6}));
+  }
+  auto const merged = load_safetensors(folder.path() / "again" / "model.safetensors");
+  for (auto const& [name, tensor] : weights) {
+    EXPECT_EQ(merged.at(name).shape(), tensor.shape()) << name;
+    EXPECT_TRUE(std::ranges::equal(merged.at(name).bytes(), tensor.bytes())) << name;
+  }
+  std::ifstream in(folder.path() / "again" / "config.json");
+  EXPECT_EQ(Json::parse(in).at("mapping").at("moe_ep_size"), 1);
+  EXPECT_THROW((void)split(world, MergePlan::make(world, model), folder.path() / "odd", {.tp = 6, .moe_ep = 3}),
+               UsageError);
+}
+
 }  // namespace
 }  // namespace crossrank::checkpoint

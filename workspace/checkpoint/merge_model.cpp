@@ -97,7 +97,22 @@ class ModelBuilder {
       model_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
       return;
     }
+    if (rule.expert_ranks > 1) return add_expert_groups(group, static_cast<std::size_t>(rule.expert_ranks));
     add_tensor(plan_tensor(present(group), std::move(rule)));
+  }
+
+  /// Each group of experts by itself; they follow each other.
+  void add_expert_groups(ShardGroup const& group, std::size_t count) {
+    for (std::size_t first = 0; first < count; ++first) {
+      ShardGroup part{.name = group.name};
+      for (auto t = first; t < group.shards.size(); t += count) {
+        part.shards.push_back(group.shards[t]);
+        part.places.push_back(group.places[t]);
+        part.sources.push_back(group.sources[t]);
+      }
+      auto rule = rule_for_(part.name, part.shards);
+      if (!rule.drop) add_tensor(plan_tensor(part, std::move(rule)));
+    }
   }
 
   /// The rules let one rank alone have a tensor: an expert that is whole there.

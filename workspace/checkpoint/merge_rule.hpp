@@ -44,13 +44,15 @@ struct MergeRule {
   int rank_block = 0;  ///< concat: so many neighbouring ranks are joined by themselves, their blocks one after another;
                        ///< 0: all ranks are one block
   int ep_axis = -1;    ///< pieces of the expert-parallel ranks follow each other along this dimension; -1: they do not
+  int expert_ranks = 1;  ///< so many groups of experts are spread over the ranks: each group, rank t's is t % this, has
+                         ///< a rule of its own, and this one says nothing else
   int sum_element = -1;  ///< reduce: this element is the sum over ranks, each piece counted once (`parts`, `replicas`);
                          ///< the others must agree (an unpacked shape)
   bool unproven =
       false;  ///< only the name says that the shards are pieces: pieces that are equal bit for bit are an error
   std::shared_ptr<Requantization const> requantization{};  ///< requantize: changes the bytes of each rank's shard,
                                                            ///< which then go where concat puts them
-  std::shared_ptr<GivenValues const> given{};  ///< given: the result
+  std::shared_ptr<GivenValues const> given{};              ///< given: the result
 };
 
 }  // namespace crossrank::checkpoint

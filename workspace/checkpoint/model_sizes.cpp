@@ -138,7 +138,12 @@ ModelSizes::ModelSizes(Json const& whole) {
   set(SizeName::vocabulary, count(config, {"vocab_size"}));
   set(SizeName::layers, count(config, {"num_hidden_layers", "n_layer", "num_layers", "n_layers"}));
   set(SizeName::further_layers, count(config, {"num_nextn_predict_layers", "mtp_num_layers"}));
-  set(SizeName::experts, count(config, {"num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts"}));
+  auto experts =
+      count(config, {"num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts"});
+  // TensorRT-LLM has an object for it.
+  auto const inside = config.find("moe");
+  if (!experts && inside != config.end() && inside->is_object()) experts = count(*inside, {"num_experts"});
+  set(SizeName::experts, experts);
 }
 
 std::optional<std::int64_t> ModelSizes::operator[](SizeName name) const {

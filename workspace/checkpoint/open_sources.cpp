@@ -76,7 +76,7 @@ bool has_config_file(ShardSet const& set) {
 
 AnnouncedGrid sizes_from(ShardSetOptions const& options, Json const& config) {
   auto grid = announced_grid(config);
-  if (options.tp > 0) grid = {.tp = options.tp, .pp = options.pp, .ep = options.ep};
+  if (options.tp > 0) grid = {.tp = options.tp, .pp = options.pp, .ep = options.ep, .moe_ep = grid.moe_ep};
   if (options.pp > 0) grid.pp = options.pp;
   if (options.ep > 0) grid.ep = options.ep;
   return grid;
@@ -96,6 +96,16 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
   set.pp = grid.pp;
   set.ep = grid.ep;
   set.places = std::move(grid.places);
+  if (announced.moe_ep > 0 && set.tp > 1) set.moe_ep = announced.moe_ep;
+  if (set.tp % set.moe_ep != 0) {
+    throw FormatError({.operation = "checkpoint open",
+                       .message = "the groups of experts do not divide the tensor-parallel ranks",
+                       .expected = "\"moe_tp_size\" times \"moe_ep_size\" = " + std::to_string(set.tp),
+                       .got = "\"moe_ep_size\" of " + std::to_string(set.moe_ep),
+                       .resource = path.string(),
+                       .remedy = "correct \"mapping\" in config.json",
+                       .section = "config"});
+  }
   refine_grid(set, announced);
   require_one_model(set);
 }

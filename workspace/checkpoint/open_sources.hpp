@@ -27,6 +27,7 @@ struct ShardSet {
   int tp = 1;                        ///< size of the grid
   int pp = 1;
   int ep = 1;
+  int moe_ep = 1;  ///< so many groups of experts are spread over the tensor-parallel ranks: rank t has group t % moe_ep
   Json config = Json::object();        ///< config.json; empty where there is none
   Json quantization = Json::object();  ///< hf_quant_config.json or what stands in its place; empty for none
   std::vector<std::filesystem::path> companions{};  ///< files to carry over: tokenizer, generation config, ...

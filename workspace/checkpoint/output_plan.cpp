@@ -46,7 +46,7 @@ std::uint64_t writer_of(std::string const& job) { return codec::checksum(std::as
 OutputFile rank_file(std::shared_ptr<ShardSource const> const& source, int rank, SplitOptions const& options,
                      std::string const& job, Json const& config) {
   if (options.format == OutputFormat::images) {
-    return lay_out_image(source, corrected_config(config, options.tp),
+    return lay_out_image(source, corrected_config(config, {.tp = options.tp, .moe_ep = options.moe_ep}),
                          {.rank = rank, .world_size = options.tp, .writer = writer_of(job)});
   }
   auto const* const ending = options.format == OutputFormat::torch ? ".pth" : ".safetensors";
@@ -64,7 +64,7 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
   auto const limit = options.single_file ? 0 : options.max_shard_bytes;
   request.id = job_id(state, "consolidate " + std::to_string(limit) + format_text(options.format));
   if (options.format == OutputFormat::images) {
-    auto const config = corrected_config(state.model->set.config, 1);
+    auto const config = corrected_config(state.model->set.config, {});
     request.files.push_back(lay_out_image(source, config, {.writer = writer_of(request.id)}));
   } else {
     request.files = lay_out_model(source, {.max_file_bytes = limit, .ranks = ranks, .format = options.format});
@@ -72,7 +72,7 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
   ExtraFile index;
   if (request.files.size() > 1)
     index = {.name = index_name(options.format), .text = make_index(request.files).dump(2) + "\n"};
-  request.extras = extra_files(state.model->set, 1, index);
+  request.extras = extra_files(state.model->set, {}, index);
   take_options(request, options);
   return request;
 }
@@ -86,20 +86,29 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
     throw UsageError(
         {.operation = request.operation, .message = "no ranks to split for", .got = std::to_string(options.tp)});
   }
+  if (options.moe_ep < 1 || options.tp % options.moe_ep != 0) {
+    throw UsageError({.operation = request.operation,
+                      .message = "the groups of experts do not divide the ranks",
+                      .expected = "a divisor of " + std::to_string(options.tp),
+                      .got = std::to_string(options.moe_ep)});
+  }
   auto const set = as_whole(state);
   auto const& rules = options.rules.empty() ? state.options.rules : options.rules;
   std::optional<std::filesystem::path> rule_file;
   if (!rules.empty()) rule_file = rules;
   auto const book = RuleBook::make(set, rule_file);
-  auto const cut_for = [&](SourceTensor const& whole) { return book.split_for(whole.name, whole, options.tp); };
+  auto const cut_for = [&](SourceTensor const& whole) {
+    return book.split_for(whole.name, whole, options.tp, options.moe_ep);
+  };
   auto const text = book.to_json().dump(-1, ' ', false, Json::error_handler_t::replace);
-  request.id = job_id(state, "split " + std::to_string(options.tp) + format_text(options.format) + text);
+  request.id = job_id(state, "split " + std::to_string(options.tp) + " " + std::to_string(options.moe_ep) +
+                                 format_text(options.format) + text);
   for (int rank = 0; rank < options.tp; ++rank) {
     auto const source = std::make_shared<SplitSource>(set.sources.front(), static_cast<std::size_t>(rank), cut_for);
     request.files.push_back(rank_file(source, rank, options, request.id, set.config));
   }
   assign_owners(request.files, ranks);
-  request.extras = extra_files(state.model->set, options.tp, {});
+  request.extras = extra_files(state.model->set, {.tp = options.tp, .moe_ep = options.moe_ep}, {});
   take_options(request, options);
   return request;
 }

@@ -4,6 +4,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/numbered_name.hpp"
 #include "workspace/checkpoint/rule_book_state.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
 
@@ -43,6 +44,34 @@ SplitRule split_by_name(LayerRule const& rule, SourceTensor const& tensor, int r
   }
   split.subtract_per_group = rule.add_per_rank;
   return split;
+}
+
+/// A cut for the ranks that have the same experts, spread over all.
+SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t experts, int ranks, int groups) {
+  if (ranks % groups != 0 || experts % groups != 0 || inner.subtract_per_group != 0) {
+    throw UsageError({.operation = "split rules",
+                      .message = "the experts do not divide into " + std::to_string(groups) + " groups on " +
+                                 std::to_string(ranks) + " ranks",
+                      .got = std::to_string(experts) + " experts",
+                      .resource = tensor.name,
+                      .remedy = "choose --moe-ep so that it divides --tp and the experts"});
+  }
+  if (tensor.shape.empty() || tensor.shape[0] != experts) return inner;
+  auto const own = experts / groups;
+  SplitRule rule = inner;
+  rule.ranks.clear();
+  if (inner.axis < 0) rule.axis = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto const first = rank % groups * own;
+    if (inner.axis < 0) {
+      rule.ranks.push_back({SplitPiece{first, 0, own}});
+    } else {
+      rule.ranks.push_back(inner.ranks.at(static_cast<std::size_t>(rank / groups)));
+      rule.experts.push_back({first, own});
+    }
+  }
+  rule.reason += "; " + std::to_string(groups) + " groups of experts";
+  return rule;
 }
 
 }  // namespace
@@ -89,7 +118,22 @@ MergeRule RuleBook::rule_for(std::string_view name, std::span<SourceTensor const
   return rule;
 }
 
-SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor, int ranks) const {
+SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor, int ranks, int moe_ep) const {
+  if (moe_ep > 1) {
+    auto const parsed = parse_tensor_name(name);
+    auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+    auto const* const rule = state_->find_rule(name, parsed, layer);
+    auto const* const weight = layer[TensorRole::weight];
+    if (rule != nullptr && rule->stacked && weight != nullptr)
+      return split_groups(split_for(name, tensor, ranks / moe_ep), tensor, weight->shape[0], ranks, moe_ep);
+    if (find_expert(name)) {
+      throw UsageError({.operation = "split rules",
+                        .message = "groups of experts are made of stacked experts only",
+                        .got = "an expert that is a tensor of its own",
+                        .resource = tensor.name,
+                        .remedy = "leave --moe-ep out"});
+    }
+  }
   if (ranks < 1) {
     throw UsageError(
         {.operation = "RuleBook.split_for", .message = "no ranks to split for", .got = std::to_string(ranks)});

@@ -34,8 +34,9 @@ class RuleBook {
   [[nodiscard]] MergeRule rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const;
 
   /// How tensor `name` of a whole model (the set's one source, or one cell that is whole) is cut for `ranks` ranks: the
-  /// inverse of `rule_for`. `UsageError` when something does not divide, `FormatError` as there.
-  [[nodiscard]] SplitRule split_for(std::string_view name, SourceTensor const& tensor, int ranks) const;
+  /// inverse of `rule_for`; with `moe_ep` rank t gets group t % moe_ep of the experts of a stack, cut for those that
+  /// have the same. `UsageError` when something does not divide, `FormatError` as there.
+  [[nodiscard]] SplitRule split_for(std::string_view name, SourceTensor const& tensor, int ranks, int moe_ep = 1) const;
 
   /// All that decides: the rules in their order, sizes and format hints. Equal books give equal texts.
   [[nodiscard]] Json to_json() const;

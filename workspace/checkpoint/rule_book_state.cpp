@@ -206,6 +206,9 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
   if (rule.cut == Cut::replicate || rule.cut == Cut::drop || (tower != nullptr && !Towers::can_apply(rule, *tower))) {
     return compose_rule(layer, {.cut = Cut::replicate, .why = "every rank has all of it"});
   }
+  if (rule.stacked && has_expert_groups(asked)) {
+    return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
+  }
   LayerValues values;
   std::vector<std::int64_t> outputs;
   std::vector<std::int64_t> inputs;
@@ -224,8 +227,31 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
   auto merged = joined ? *joined : compose_rule(layer, cut);
   if (!joined) settle_values(merged, layer, values, cut, policy);
   if (rule.stacked && set.ep > 1) join_stacks(merged, parsed, asked);
-  if (rule.stacked && set.ep == 1 && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
+  bool const is_group = rule.stacked && set.moe_ep > 1 &&
+                        asked.ranks * static_cast<std::size_t>(set.moe_ep) == static_cast<std::size_t>(set.tp);
+  if (is_group) {
+    merged.ep_axis = has_expert_dimension(parsed, asked) ? 0 : -1;
+    if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;
+    merged.reason += "; " + std::to_string(set.moe_ep) + " groups of experts follow each other";
+  }
+  if (rule.stacked && set.ep == 1 && !is_group && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
   return merged;
+}
+
+bool RuleBook::State::has_expert_groups(RankTensors const& asked) const {
+  if (set.moe_ep <= 1 || asked.ranks != static_cast<std::size_t>(set.tp) || asked.tensors.size() != asked.ranks)
+    return false;
+  auto const said = sizes[SizeName::experts];
+  auto const& layer = layers[asked.sources.front()].at(parse_tensor_name(asked.tensors.front()->name).module);
+  auto const* const weight = layer[TensorRole::weight];
+  // Where each rank has all experts there is nothing to put together.
+  return !said || weight == nullptr || weight->shape.empty() || weight->shape[0] != *said;
+}
+
+bool RuleBook::State::has_expert_dimension(TensorName const& parsed, RankTensors const& asked) const {
+  auto const& tensor = *asked.tensors.front();
+  auto const* const weight = layers[asked.sources.front()].at(parsed.module)[TensorRole::weight];
+  return weight != nullptr && !tensor.shape.empty() && tensor.shape[0] == weight->shape[0];
 }
 
 void RuleBook::State::require_all_experts(TensorName const& parsed, SourceTensor const& tensor) const {
@@ -244,9 +270,8 @@ void RuleBook::State::require_all_experts(TensorName const& parsed, SourceTensor
 void RuleBook::State::join_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const {
   auto const first = asked.sources.front();
   auto const& tensor = *asked.tensors.front();
-  auto const* const weight = layers[first].at(parsed.module)[TensorRole::weight];
   // What has no dimension of experts is one value for all of them.
-  if (weight == nullptr || tensor.shape.empty() || tensor.shape[0] != weight->shape[0]) return;
+  if (!has_expert_dimension(parsed, asked)) return;
   std::vector<std::int64_t> lengths;
   for (std::size_t i = 0; i < set.sources.size(); ++i) {
     if (set.places[i].pp != set.places[first].pp || set.places[i].tp != set.places[first].tp) continue;

@@ -60,6 +60,9 @@ struct RuleBook::State {
   void index();
   [[nodiscard]] bool has_tensor(std::string const& name) const;
   [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
+  /// Whether the tensor-parallel ranks hold different experts.
+  [[nodiscard]] bool has_expert_groups(RankTensors const& asked) const;
+  [[nodiscard]] bool has_expert_dimension(TensorName const& parsed, RankTensors const& asked) const;
   /// Stacks without further expert-parallel ranks hold all experts of the config. `FormatError`.
   void require_all_experts(TensorName const& parsed, SourceTensor const& tensor) const;
   /// Lets the stacks of experts of the expert-parallel ranks follow each other.

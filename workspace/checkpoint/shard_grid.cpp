@@ -123,6 +123,9 @@ AnnouncedGrid announced_grid(Json const& config) {
   if (mapping != config.end() && mapping->is_object()) {
     grid.tp = first_positive(*mapping, {"tp_size"});
     grid.pp = first_positive(*mapping, {"pp_size"});
+    grid.moe_ep = first_positive(*mapping, {"moe_ep_size"});
+    auto const moe_tp = first_positive(*mapping, {"moe_tp_size"});
+    if (grid.moe_ep == 0 && moe_tp > 0) grid.moe_ep = grid.tp / moe_tp;
     return grid;
   }
   grid.tp = first_positive(config, {"tensor_model_parallel_size", "tensor_parallel_size", "tp_size"});

@@ -26,6 +26,7 @@ struct AnnouncedGrid {
   int tp = 0;
   int pp = 0;
   int ep = 0;
+  int moe_ep = 0;  ///< groups of experts among the tensor-parallel ranks
 };
 
 /// What config.json says of the grid: "mapping" of TensorRT-LLM, or sizes under their usual names.

@@ -195,7 +195,9 @@ std::int64_t SplitRule::length(int rank) const {
 }
 
 Shape SplitRule::shape(Shape const& whole, int rank) const {
-  return axis < 0 ? whole : whole.with(static_cast<std::size_t>(axis), length(rank));
+  if (axis < 0) return whole;
+  auto const cut = whole.with(static_cast<std::size_t>(axis), length(rank));
+  return experts.empty() || axis == 0 ? cut : cut.with(0, experts.at(static_cast<std::size_t>(rank)).length);
 }
 
 LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64_t inputs, LayerRule const& rule,

@@ -16,16 +16,23 @@ struct SplitPiece {
   bool operator==(SplitPiece const&) const = default;
 };
 
+/// Begin and length along the outputs or inputs of a layer, in numbers.
+struct NumberRange {
+  std::int64_t begin = 0;
+  std::int64_t length = 0;
+};
+
 /// How one tensor of a whole model is cut for ranks: the inverse of a `MergeRule`.
 ///
-/// A shard is a box of the whole tensor per piece: all of every dimension but `axis`. To go from shards to other
-/// shards, lay these boxes over those of the merge.
+/// A shard is a box of the whole tensor per piece: all of every dimension but `axis` and, with `experts`, the first. To
+/// go from shards to other shards, lay these boxes over those of the merge.
 struct SplitRule {
   int axis = -1;                                 ///< -1: every rank gets all of it
   std::vector<std::vector<SplitPiece>> ranks{};  ///< per rank, in the order of the shard; empty where `axis` is -1
   std::int64_t subtract_per_group = 0;  ///< group ids: rank r's become smaller by r times this, so that they start at 0
   int set_element = -1;                 ///< an unpacked shape: this element becomes `elements[r]` on rank r
   std::vector<std::int64_t> elements{};
+  std::vector<NumberRange> experts{};  ///< along the first dimension of a stack, per rank; empty: every rank has all
   bool drop = false;
   std::string reason{};
 
@@ -33,12 +40,6 @@ struct SplitRule {
   [[nodiscard]] std::int64_t length(int rank) const;
   /// Shape of rank `rank`'s shard of a tensor of shape `whole`.
   [[nodiscard]] Shape shape(Shape const& whole, int rank) const;
-};
-
-/// Begin and length along the outputs or inputs of a layer, in numbers.
-struct NumberRange {
-  std::int64_t begin = 0;
-  std::int64_t length = 0;
 };
 
 /// How a whole layer is spread, in numbers.

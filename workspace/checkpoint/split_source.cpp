@@ -56,6 +56,13 @@ std::vector<Piece> SplitSource::cut_pieces(std::uint32_t number, SplitRule const
   auto const axis = static_cast<std::size_t>(rule.axis);
   std::uint64_t rows = 1;
   for (std::size_t d = 0; d < axis; ++d) rows *= static_cast<std::uint64_t>(tensor.shape[d]);
+  std::uint64_t skipped = 0;
+  if (!rule.experts.empty() && axis > 0 && tensor.shape[0] > 0) {
+    auto const& own = rule.experts.at(rank);
+    auto const each = rows / static_cast<std::uint64_t>(tensor.shape[0]);
+    rows = each * static_cast<std::uint64_t>(own.length);
+    skipped = each * static_cast<std::uint64_t>(own.begin);
+  }
   std::uint64_t bits = bits_of(tensor.dtype);
   for (auto d = axis + 1; d < tensor.shape.size(); ++d) bits *= static_cast<std::uint64_t>(tensor.shape[d]);
   auto const bytes = [&](std::int64_t count) {
@@ -77,8 +84,8 @@ std::vector<Piece> SplitSource::cut_pieces(std::uint32_t number, SplitRule const
   for (auto const& part : rule.ranks.at(rank)) {
     Piece piece{.from = {0, number}, .rows = rows};
     piece.run = bytes(part.length);
-    piece.from_at = bytes(part.from);
     piece.from_stride = bytes(tensor.shape[axis]);
+    piece.from_at = bytes(part.from) + skipped * piece.from_stride;
     piece.to_at = bytes(part.to);
     piece.to_stride = bytes(mine);
     piece.add = -rule.subtract_per_group * static_cast<std::int64_t>(rank);

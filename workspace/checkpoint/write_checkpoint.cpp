@@ -145,11 +145,21 @@ JobRequest job_request(WriteRequest const& request) {
 
 Summary write_checkpoint(Collective const& world, WriteRequest const& request) { return Writing(world, request).run(); }
 
-Json corrected_config(Json config, int tp) {
+Json corrected_config(Json config, OutputGrid grid) {
+  auto const [tp, moe_ep] = grid;
   if (!config.is_object()) return config;
+  // Who merges these ranks must know of the groups.
+  if (moe_ep > 1) {
+    auto& mapping = config["mapping"];
+    if (!mapping.is_object()) mapping = {{"world_size", tp}, {"tp_size", tp}, {"pp_size", 1}};
+    mapping["moe_tp_size"] = tp / moe_ep;
+    mapping["moe_ep_size"] = moe_ep;
+  }
   if (auto const mapping = config.find("mapping"); mapping != config.end() && mapping->is_object()) {
     replace_size(*mapping, {"tp_size", "world_size"}, tp);
     replace_size(*mapping, {"pp_size"}, 1);
+    replace_size(*mapping, {"moe_tp_size"}, tp / moe_ep);
+    replace_size(*mapping, {"moe_ep_size"}, moe_ep);
   }
   replace_size(config, {"tensor_model_parallel_size", "tensor_parallel_size", "tp_size"}, tp);
   replace_size(config, {"pipeline_model_parallel_size", "pipeline_parallel_size", "pp_size"}, 1);
@@ -157,7 +167,7 @@ Json corrected_config(Json config, int tp) {
   return config;
 }
 
-std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, ExtraFile const& index) {
+std::vector<ExtraFile> extra_files(ShardSet const& set, OutputGrid grid, ExtraFile const& index) {
   std::vector<ExtraFile> extras;
   std::optional<ExtraFile> config;
   for (auto const& path : set.companions) {
@@ -166,7 +176,7 @@ std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, ExtraFile const&
       extras.push_back(std::move(extra));
       continue;
     }
-    auto const corrected = corrected_config(set.config, tp);
+    auto const corrected = corrected_config(set.config, grid);
     // Unchanged it is copied byte for byte.
     if (corrected != set.config) extra = {.name = extra.name, .text = corrected.dump(2) + "\n"};
     config = std::move(extra);

@@ -39,11 +39,17 @@ struct WriteRequest {
 /// durability, failures and clean-up. Collective.
 Summary write_checkpoint(Collective const& world, WriteRequest const& request);
 
-/// Companions of a shard set as they belong beside `tp` ranks: configs that speak of the grid are corrected, all else
-/// is copied; then the index if it has a name; config.json last.
-[[nodiscard]] std::vector<ExtraFile> extra_files(ShardSet const& set, int tp, ExtraFile const& index);
+/// The ranks that a result is for.
+struct OutputGrid {
+  int tp = 1;
+  int moe_ep = 1;  ///< groups of experts among them
+};
+
+/// Companions of a shard set as they belong beside the ranks of `grid`: configs that speak of the grid are corrected,
+/// all else is copied; then the index if it has a name; config.json last.
+[[nodiscard]] std::vector<ExtraFile> extra_files(ShardSet const& set, OutputGrid grid, ExtraFile const& index);
 
 /// The config with sizes of the grid replaced; the same value when it says nothing of them.
-[[nodiscard]] Json corrected_config(Json config, int tp);
+[[nodiscard]] Json corrected_config(Json config, OutputGrid grid);
 
 }  // namespace crossrank::checkpoint
