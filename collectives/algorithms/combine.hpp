@@ -24,17 +24,24 @@ struct Complex {
 template <class T>
 inline constexpr bool is_complex = std::is_same_v<T, Complex>;
 
-/// An element as it stands in a buffer: aligned to nothing.
-template <class T>
-using Unaligned [[gnu::aligned(1), gnu::may_alias]] = T;
 struct [[gnu::packed, gnu::may_alias]] UnalignedComplex {
   float re;
   float im;
   operator Complex() const { return {re, im}; }
 };
 template <class T>
-using Stored =
-    std::conditional_t<is_complex<T>, UnalignedComplex, Unaligned<std::conditional_t<is_complex<T>, char, T>>>;
+struct InBuffer {
+  using type [[gnu::aligned(1), gnu::may_alias]] = T;
+};
+template <>
+struct InBuffer<Complex> {
+  using type = UnalignedComplex;
+};
+/// An element as it stands in a buffer: aligned to nothing. Named where it is used, as a template argument that is
+/// deduced or passed on loses its attributes.
+template <class T>
+using Stored = typename InBuffer<T>::type;
+static_assert(alignof(Stored<double>) == 1 && alignof(Stored<Complex>) == 1);
 
 template <class T, ReduceOp op>
 CROSSRANK_INTO_KERNEL T combine(T a, T b) {
@@ -63,10 +70,16 @@ CROSSRANK_INTO_KERNEL T combine(T a, T b) {
   return a;
 }
 
-/// `to[i] = a[i] op b[i]`; `to` may be `a`.
-template <class T, ReduceOp op, class A>
-CROSSRANK_INTO_KERNEL void combine_block(T* to, A const* a, Stored<T> const* b, std::size_t n) {
+/// `to[i] = a[i] op b[i]`
+template <class T, ReduceOp op>
+CROSSRANK_INTO_KERNEL void combine_first(T* to, Stored<T> const* a, Stored<T> const* b, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] = combine<T, op>(a[i], b[i]);
+}
+
+/// `to[i] = to[i] op b[i]`
+template <class T, ReduceOp op>
+CROSSRANK_INTO_KERNEL void combine_next(T* to, Stored<T> const* b, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) to[i] = combine<T, op>(to[i], b[i]);
 }
 
 /// The mean, from the sum.
@@ -95,10 +108,10 @@ CROSSRANK_INTO_KERNEL void reduce_plain(std::byte* out, std::byte const* const* 
     if (count == 1) {
       std::memcpy(result, first, n * sizeof(T));
     } else {
-      combine_block<T, op>(result, first, reinterpret_cast<Stored<T> const*>(inputs[1] + at), n);
+      combine_first<T, op>(result, first, reinterpret_cast<Stored<T> const*>(inputs[1] + at), n);
     }
     for (std::size_t rank = 2; rank < count; ++rank) {
-      combine_block<T, op>(result, result, reinterpret_cast<Stored<T> const*>(inputs[rank] + at), n);
+      combine_next<T, op>(result, reinterpret_cast<Stored<T> const*>(inputs[rank] + at), n);
     }
     average_block<T, op>(result, n, count);
     std::memcpy(out + at, result, n * sizeof(T));
@@ -121,7 +134,7 @@ CROSSRANK_INTO_KERNEL void reduce_widened(std::byte* out, std::byte const* const
     Format::widen(result, inputs[0] + at, n);
     for (std::size_t rank = 1; rank < count; ++rank) {
       Format::widen(next, inputs[rank] + at, n);
-      combine_block<float, op>(result, result, next, n);
+      combine_next<float, op>(result, next, n);
     }
     average_block<float, op>(result, n, count);
     Format::narrow(out + at, result, n);

@@ -20,11 +20,11 @@ namespace crossrank::algorithms {
 struct Bf16 {
   static constexpr std::size_t bytes = 2;
   CROSSRANK_INTO_KERNEL static void widen(float* to, std::byte const* from, std::size_t n) {
-    auto const* const codes = reinterpret_cast<Unaligned<std::uint16_t> const*>(from);
+    auto const* const codes = reinterpret_cast<Stored<std::uint16_t> const*>(from);
     for (std::size_t i = 0; i < n; ++i) to[i] = std::bit_cast<float>(std::uint32_t{codes[i]} << 16U);
   }
   CROSSRANK_INTO_KERNEL static void narrow(std::byte* to, float const* from, std::size_t n) {
-    auto* const codes = reinterpret_cast<Unaligned<std::uint16_t>*>(to);
+    auto* const codes = reinterpret_cast<Stored<std::uint16_t>*>(to);
     for (std::size_t i = 0; i < n; ++i) {
       auto const bits = std::bit_cast<std::uint32_t>(from[i]);
       auto const rounded = (bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U;

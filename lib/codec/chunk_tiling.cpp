@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 
 namespace crossrank::codec {
 namespace {
@@ -10,7 +12,10 @@ std::string text_of(ChunkBox const& box) {
   std::string out;
   for (std::size_t dim = 0; dim < box.size.size(); ++dim) {
     if (dim > 0) out += ", ";
-    out += std::to_string(box.begin[dim]) + ":" + std::to_string(box.begin[dim] + box.size[dim]);
+    // Of pieces that lie outside, nothing is known of their numbers.
+    auto end = std::numeric_limits<std::int64_t>::max();
+    if (std::int64_t sum = 0; !__builtin_add_overflow(box.begin[dim], box.size[dim], &sum)) end = sum;
+    out += std::to_string(box.begin[dim]) + ":" + std::to_string(end);
   }
   return '[' + out + ']';
 }
