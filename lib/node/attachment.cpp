@@ -115,7 +115,7 @@ void check_control(ControlHeader const& header, NodeOptions const& options) {
                             : "the ranks of this node are built from different versions of crossrank",
          .expected = std::move(expected),
          .got = std::move(got),
-         .resource = "job " + options.key.job_id,
+         .resource = options.key.text(),
          .remedy = numbers ? "start all ranks from one launcher, with one WORLD_SIZE" : "run one version on all ranks",
          .rank = options.rank,
          .world_size = options.ranks,

@@ -213,7 +213,7 @@ class NamedRendezvous final : public Rendezvous {
                         .message = "rank " + std::to_string(options_.rank) + " came twice",
                         .expected = "one process for each rank",
                         .got = "a second one, pid " + std::to_string(::getpid()),
-                        .resource = "job " + options_.key.job_id,
+                        .resource = options_.key.text(),
                         .remedy = "give each process its own RANK, and each job its own CROSSRANK_JOB_ID",
                         .rank = options_.rank,
                         .world_size = options_.ranks,
@@ -298,7 +298,7 @@ class NamedRendezvous final : public Rendezvous {
   [[nodiscard]] ErrorInfo info_of(std::string message, int rank) const {
     ErrorInfo info{.operation = "connect",
                    .message = std::move(message),
-                   .resource = "job " + options_.key.job_id,
+                   .resource = options_.key.text(),
                    .remedy = "check that all ranks start, with one job id, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
                    .rank = options_.rank,
                    .world_size = options_.ranks};

@@ -14,6 +14,8 @@ struct JobKey {
   std::string step{};    ///< step and restart number
   /// 128-bit digest of the key and this user, as 32 hex digits: what stands in socket names and greetings.
   [[nodiscard]] std::string digest() const;
+  /// "job ID", or where its ranks meet when it has no id: for errors.
+  [[nodiscard]] std::string text() const { return "job " + (job_id.empty() ? "at " + master : job_id); }
 };
 
 /// 128 random bits.

@@ -1,4 +1,5 @@
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -87,8 +88,11 @@ class GuestSide final : public Rendezvous {
   }
 
   [[noreturn]] void refused(Frame const& frame) const {
+    std::string_view text = frame.text.data();
+    constexpr std::string_view operation = "connect: ";
+    if (text.starts_with(operation)) text.remove_prefix(operation.size());  // said once is enough
     ErrorInfo info{
-        .operation = "connect", .message = frame.text.data(), .rank = options_.rank, .world_size = options_.ranks};
+        .operation = "connect", .message = std::string(text), .rank = options_.rank, .world_size = options_.ranks};
     if (frame.value < static_cast<std::uint64_t>(options_.ranks)) info.culprits = {static_cast<int>(frame.value)};
     info.group_usable = false;
     throw_error(static_cast<ErrorCode>(frame.error_code), std::move(info));
@@ -97,7 +101,7 @@ class GuestSide final : public Rendezvous {
   [[noreturn]] void lost(std::string const& what) const {
     throw PeerLostError({.operation = "connect",
                          .message = "pid " + std::to_string(host_pid_) + ", where the ranks of this node meet, " + what,
-                         .resource = "job " + options_.key.job_id,
+                         .resource = options_.key.text(),
                          .remedy = "look at the output of that rank",
                          .rank = options_.rank,
                          .world_size = options_.ranks,
@@ -110,7 +114,7 @@ class GuestSide final : public Rendezvous {
         {.operation = "connect",
          .message = "pid " + std::to_string(host_pid_) +
                     ", where the ranks of this node meet, was still waiting after " + std::to_string(waited) + " ms",
-         .resource = "job " + options_.key.job_id,
+         .resource = options_.key.text(),
          .remedy =
              "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT; raise the connect timeout "
              "if they start far apart",

@@ -144,7 +144,7 @@ class Host final : public Rendezvous {
                        .message = "rank " + std::to_string(hello.rank) + " came twice",
                        .expected = "one process for each rank",
                        .got = "pid " + std::to_string(known) + " and pid " + std::to_string(pid),
-                       .resource = "job " + options_.key.job_id,
+                       .resource = options_.key.text(),
                        .remedy = "give each process its own RANK, and each job its own CROSSRANK_JOB_ID",
                        .rank = hello.rank,
                        .world_size = options_.ranks,
@@ -161,7 +161,7 @@ class Host final : public Rendezvous {
                             : std::to_string(options_.ranks) + " (rank " + std::to_string(options_.rank) + ")",
          .got = layout ? "layout " + std::to_string(hello.layout)
                        : std::to_string(hello.ranks) + " (rank " + std::to_string(hello.rank) + ")",
-         .resource = "job " + options_.key.job_id,
+         .resource = options_.key.text(),
          .remedy = "start all ranks from one launcher, with one WORLD_SIZE",
          .culprits = {options_.rank, hello.rank},
          .group_usable = false});
@@ -206,7 +206,7 @@ class Host final : public Rendezvous {
     throw PeerLostError({.operation = "connect",
                          .message = "rank " + std::to_string(rank) + " (pid " + std::to_string(guests_.at(rank).pid) +
                                     ") ended before all ranks had come",
-                         .resource = "job " + options_.key.job_id,
+                         .resource = options_.key.text(),
                          .remedy = "look at the output of that rank",
                          .rank = options_.rank,
                          .world_size = options_.ranks,
@@ -229,7 +229,7 @@ class Host final : public Rendezvous {
                                        : "ranks did not come within " + std::to_string(waited) + " ms: " + text,
                         .expected = std::to_string(options_.ranks) + " ranks",
                         .got = std::to_string(guests_.size() + 1),
-                        .resource = "job " + options_.key.job_id,
+                        .resource = options_.key.text(),
                         .remedy = "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT",
                         .rank = options_.rank,
                         .world_size = options_.ranks,

@@ -55,7 +55,7 @@ Fd open_socket() {
                           .message = "another user holds the name where the ranks of this job meet",
                           .expected = "uid " + std::to_string(::geteuid()),
                           .got = "uid " + std::to_string(peer.uid) + ", pid " + std::to_string(peer.pid),
-                          .resource = "job " + options.key.job_id,
+                          .resource = options.key.text(),
                           .remedy = "start with a job id that nobody can guess, as `crossrank run` does",
                           .rank = options.rank,
                           .world_size = options.ranks,
@@ -104,7 +104,7 @@ std::unique_ptr<Rendezvous> socket_rendezvous(NodeOptions const& options) {
     if (system().now() >= until) {
       throw TimeoutError({.operation = "connect",
                           .message = "the name where the ranks of this job meet is taken, but nobody answers there",
-                          .resource = "job " + options.key.job_id,
+                          .resource = options.key.text(),
                           .remedy = "start with another job id",
                           .rank = options.rank,
                           .world_size = options.ranks,

@@ -61,6 +61,11 @@ TEST_F(Names, are_never_the_same) {
   EXPECT_EQ(unique_segment_name().rfind("/" + segment_prefix(), 0), 0U);
 }
 
+TEST(JobKey, is_known_by_its_id_or_by_where_its_ranks_meet) {
+  EXPECT_EQ((node::JobKey{.job_id = "7", .master = "host:1"}.text()), "job 7");
+  EXPECT_EQ((node::JobKey{.master = "host:1"}.text()), "job at host:1");
+}
+
 TEST(JobKey, tells_jobs_apart) {
   JobKey const key{"job", "host:1", "0"};
   EXPECT_EQ(key.digest(), (JobKey{"job", "host:1", "0"}.digest()));

@@ -50,6 +50,7 @@ TEST_P(Rendezvous, refuses_a_rank_that_comes_twice) {
   for (auto const& error : errors) {
     if (text_of(error).find("came twice") == std::string::npos) continue;
     ++twice;
+    EXPECT_THAT(text_of(error), testing::Not(HasSubstr("connect: connect")));
     auto const info = expect_error<UsageError>(error);
     if (GetParam() == Place::socket) {
       EXPECT_THAT(info.message + info.got, HasSubstr("pid " + std::to_string(::getpid())));
