@@ -21,7 +21,11 @@ using detail::usage_in;
 using spi::Verb;
 
 Collective::Turn::Turn(Collective const& collective, char const* operation) : state_(&collective.state(operation)) {
-  detail::take(*state_, operation);
+  state_->require_allowed(operation);
+  if (state_->busy.test_and_set(std::memory_order_acquire)) {
+    throw UsageError(usage_in(*state_->transport, operation,
+                              "another call on this group is under way in another thread or open range"));
+  }
   state_->settle();  // what posts on the transport itself comes after the calls under way
 }
 

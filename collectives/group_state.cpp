@@ -8,7 +8,6 @@
 
 #include "collectives/agreement.hpp"
 #include "collectives/as_called.hpp"
-#include "lib/node/group.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/system.hpp"
 
@@ -39,22 +38,22 @@ ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::
           .world_size = transport.world_size()};
 }
 
-void take(GroupState& state, char const* operation) {
-  if (auto const* const why = state.refusing.load(std::memory_order_relaxed))
-    throw UsageError(usage_in(*state.transport, operation, why));
+Busy::Busy(GroupState& state, char const* operation) : state_(state) {
   if (state.busy.test_and_set(std::memory_order_acquire)) {
     throw UsageError(usage_in(*state.transport, operation,
                               "another call on this group is under way in another thread or open range"));
   }
 }
 
+void GroupState::require_allowed(char const* operation) const {
+  if (auto const* const why = refusing.load(std::memory_order_relaxed))
+    throw UsageError(usage_in(*transport, operation, why));
+}
+
 void GroupState::compare(algorithms::Call const& call) {
   if (disagreement) std::rethrow_exception(disagreement);
   if (check != Check::collective) return;
-  if (transport->compares_signatures()) {
-    if (auto const group = transport->node_group()) group->say_call(call.text);
-    return;
-  }
+  if (transport->compares_signatures()) return transport->say_call(call.text);
   try {
     compare_calls(*transport, call, patience);
   } catch (MismatchError const&) {
@@ -69,6 +68,7 @@ void GroupState::run(algorithms::Call&& call) {
     auto const flight = start(std::move(call));
     return wait(*flight);
   }
+  if (!message) require_allowed(call.name());
   if (!flights.empty()) settle();
   if (!message) compare(call);
   algorithms::Execution execution(call);
@@ -81,6 +81,7 @@ std::shared_ptr<Flight> GroupState::start(algorithms::Call&& call) {
     flight->ticket = flight->execution.next(*transport);
     return flight;
   }
+  require_allowed(flight->call.name());
   if (check == Check::collective) {
     if (!transport->compares_signatures()) settle();
     if (flights.empty()) compare(flight->call);

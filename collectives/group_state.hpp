@@ -37,11 +37,13 @@ struct GroupState {
   Check check = Check::local;
   std::atomic_flag busy{};
   std::atomic<bool> closed{false};
-  std::atomic<char const*> refusing{nullptr};  ///< why no call can be made now
+  std::atomic<char const*> refusing{nullptr};  ///< why no collective call can be made now
   int splits = 0;
   std::deque<std::shared_ptr<Flight>> flights{};  ///< collectives under way, the first is being carried out
   std::exception_ptr disagreement{};              ///< a mismatch found by comparing: the group is dead
 
+  /// `UsageError` while no collective call can be made. Messages can.
+  void require_allowed(char const* operation) const;
   /// Carries out a call from start to end, after those that are under way.
   void run(algorithms::Call&& call);
   [[nodiscard]] std::shared_ptr<Flight> start(algorithms::Call&& call);
@@ -65,13 +67,10 @@ struct GroupState {
   void wait_for_message(Flight& flight);
 };
 
-/// Takes the group for a call that is to end with `busy.clear`: a second one at the same time is a `UsageError`.
-void take(GroupState& state, char const* operation);
-
-/// Holds the group for a call.
+/// Holds the group for a call: a second one at the same time is a `UsageError`.
 class Busy {
  public:
-  Busy(GroupState& state, char const* operation) : state_(state) { take(state, operation); }
+  Busy(GroupState& state, char const* operation);
   ~Busy() { state_.busy.clear(std::memory_order_release); }
   Busy(Busy const&) = delete;
   Busy& operator=(Busy const&) = delete;

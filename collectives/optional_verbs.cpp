@@ -1,5 +1,7 @@
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/node/group.hpp"
+
 namespace crossrank::spi {
 
 std::optional<Ticket> Transport::post_all_reduce(Signature, Source const&, Sink const&, Reduction) { return {}; }
@@ -24,6 +26,10 @@ std::optional<Ticket> Transport::post_scatterv(Signature, Source const&, std::sp
 std::optional<Ticket> Transport::post_all_to_allv(Signature, Source const&, std::span<std::size_t const>, Sink const&,
                                                   std::span<std::size_t const>) {
   return {};
+}
+
+void Transport::say_call(std::string_view words) noexcept {
+  if (auto const group = node_group()) group->say_call(words);
 }
 
 void Transport::report_lost(std::span<int const>, std::string_view why) noexcept { abort(why); }

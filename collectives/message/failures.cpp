@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/core/log.hpp"
+#include "lib/node/mismatch_remedy.hpp"
 #include "lib/node/rank_list.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/system.hpp"
@@ -179,7 +180,7 @@ void MessageTransport::throw_failure(char const* operation) const {
       error.remedy = "look at what the named ranks are doing, or raise the timeout";
       throw TimeoutError(std::move(error));
     case ErrorCode::mismatch:
-      error.remedy = "make every rank of the group call the same thing in the same order";
+      error.remedy = node::mismatch_remedy(error.message);
       throw MismatchError(std::move(error));
     case ErrorCode::backend: throw BackendError(std::move(error));
     default:

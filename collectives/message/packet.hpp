@@ -9,7 +9,7 @@
 namespace crossrank::message {
 
 enum class PacketKind : std::uint32_t {
-  arrival,  ///< member -> first member: has reached a round; small payloads travel along
+  arrival,  ///< member -> first member: has reached a round; small payloads and the call in words travel along
   verdict,  ///< first member -> all: the round has passed; sizes and small payloads of all travel along
   flow,     ///< next bytes of a collective's stream
   message,  ///< next bytes of a message
@@ -45,6 +45,8 @@ enum PacketFlag : std::uint32_t {
 
 /// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.
 inline constexpr std::size_t small_payload = std::size_t{1} << 14;
+/// Most that a rank says of a call.
+inline constexpr std::size_t longest_words = 240;
 /// Most that one packet carries of a larger payload: far below what counts of `int` can say.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
 /// Chunks to one rank that are handed to the wire before it has sent them.

@@ -20,10 +20,20 @@ void MessageTransport::handle(int src, Head const& head, Bytes body) {
   if (member < 0) return;
   ++activity_;
   switch (head.kind) {
-    case PacketKind::arrival:
+    case PacketKind::arrival: {
+      auto const carried = (head.flags & flag_whole) != 0 ? std::min<std::size_t>(head.bytes, body.size()) : 0;
+      auto const payload = body.first(carried);
+      auto const said = body.subspan(carried);
       arrive(member, head.round,
-             {head.verb, head.digest, head.bytes, head.flags, head.root, {body.begin(), body.end()}});
+             {head.verb,
+              head.digest,
+              head.bytes,
+              head.flags,
+              head.root,
+              {payload.begin(), payload.end()},
+              {reinterpret_cast<char const*>(said.data()), std::min(said.size(), longest_words)}});
       break;
+    }
     case PacketKind::verdict: pass(head.round, (head.flags & flag_whole) != 0, body); break;
     case PacketKind::flow: take_flow(member, head.round, body); break;
     case PacketKind::message: take_message(member, head, body); break;
@@ -88,9 +98,10 @@ bool MessageTransport::fail_on_mismatch() {
                    [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
   std::string text;
   for (auto const& [call, members] : kinds) {
+    auto const& said = arrivals_[static_cast<std::size_t>(members.front())]->words;
     text += (text.empty() ? "ranks " : ", but ranks ") + node::compress(members) + " call " +
-            spi::to_string(static_cast<spi::Verb>(call.first));
-    if (kinds.front().first.first == kinds.back().first.first)
+            (said.empty() ? spi::to_string(static_cast<spi::Verb>(call.first)) : said);
+    if (said.empty() && kinds.front().first.first == kinds.back().first.first)
       text += " with arguments #" + std::to_string(call.second % 100'000);
   }
   fail({.code = ErrorCode::mismatch,

@@ -249,7 +249,7 @@ class CROSSRANK_EXPORT Collective {
   /// For backends and workspaces.
   [[nodiscard]] std::shared_ptr<spi::Transport> const& transport() const;
   [[nodiscard]] spi::Patience const& patience() const;
-  /// Until it is called again with null, every other call on the group is a `UsageError` that says `why`.
+  /// Until it is called again with null, every collective call on the group is a `UsageError` that says `why`.
   void refuse_calls(char const* why) const noexcept;
   /// Holds the group for one call: a second one at the same time is a `UsageError`.
   class CROSSRANK_EXPORT Turn {

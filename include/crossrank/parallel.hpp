@@ -18,7 +18,7 @@ namespace crossrank {
 enum class Release : std::uint8_t {
   strict,  ///< once the receiver has closed its range
   lazy,    ///< at once; they wait at their next call on the group if the receiver is still at it then. The receiver
-           ///< closes the range before any other call on the group: `UsageError`
+           ///< closes the range before any other collective call on the group: `UsageError`
 };
 
 struct GatherOptions {

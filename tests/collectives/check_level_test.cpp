@@ -13,6 +13,7 @@
 
 #include "tests/collectives/conformance_bytes.hpp"
 #include "tests/collectives/plain_transport.hpp"
+#include "tests/support/message_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace crossrank::test {
@@ -115,6 +116,17 @@ TEST_P(CheckLevel, names_both_sides_in_the_words_of_their_calls) {
   });
 }
 
+TEST_P(CheckLevel, names_both_sides_in_words_where_messages_alone_connect_the_ranks) {
+  for (bool const node_memory : {false, true}) {
+    run_message_ranks(ranks,
+                      [](Collective const& world, MemoryHub&) {
+                        expect_mismatch(make_collective(world.transport(), world.patience(), Check::collective),
+                                        GetParam());
+                      },
+                      {.node_memory = node_memory});
+  }
+}
+
 TEST_P(CheckLevel, names_both_sides_on_a_backend_that_compares_nothing) {
   run_thread_ranks(ranks, [](Collective const& world) {
     auto const plain = std::make_shared<PlainTransport>(world.transport());
@@ -125,6 +137,16 @@ TEST_P(CheckLevel, names_both_sides_on_a_backend_that_compares_nothing) {
 
 INSTANTIATE_TEST_SUITE_P(Calls, CheckLevel, testing::ValuesIn(disagreements()),
                          [](auto const& one) { return std::string(one.param.name); });
+
+/// Below that level there are no words: the error says where they are to be had.
+TEST(CheckLevelLocal, names_the_level_that_has_the_arguments_in_words) {
+  run_thread_ranks(ranks, [](Collective const& world) {
+    auto const group = make_collective(world.transport(), world.patience(), Check::local);
+    auto tensor = tensor_of({4});
+    auto const info = error_of<MismatchError>([&] { group.broadcast(tensor, {world.rank() == 2 ? 2 : 0}); });
+    EXPECT_THAT(info.remedy, HasSubstr("CROSSRANK_CHECK=collective"));
+  });
+}
 
 TEST(CheckLevelCollective, moves_no_data_when_ranks_disagree) {
   run_thread_ranks(ranks, [](Collective const& world) {

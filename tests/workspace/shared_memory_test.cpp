@@ -165,10 +165,15 @@ TEST(SharedMemory, the_receiver_of_a_lazy_range_closes_it_before_it_calls_anythi
   run_thread_ranks(3, [](Collective world) {
     GatherOptions const lazy{.release = Release::lazy};
     auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank()), world, lazy);
+    if (world.rank() == 1) world.send(Tensor::scalar(7), 0);
     if (range.is_receiver()) {
       EXPECT_THROW(world.barrier(), UsageError);
       EXPECT_THROW(static_cast<void>(get_tensors_parallel(Tensor::scalar(1), world, lazy)), UsageError);
+      EXPECT_THROW(static_cast<void>(world.ibarrier()), UsageError);
       EXPECT_THROW(world.close(), UsageError);
+      auto message = Tensor::scalar(0);
+      world.recv(message, 1);  // messages meet nobody
+      EXPECT_EQ(message.item<int>(), 7);
       EXPECT_EQ(range[2].item<int>(), 2);
     }
     range.close();

@@ -116,6 +116,8 @@ class CROSSRANK_EXPORT Transport {
   /// Whether ranks that post different signatures get `MismatchError` before any data moves. Where not, the collective
   /// compares them first itself, at the level that asks for it.
   [[nodiscard]] virtual bool compares_signatures() const noexcept { return false; }
+  /// The next call in words, which stand in that error where there is one. At the level that asks for it.
+  virtual void say_call(std::string_view words) noexcept;
 
   // Optional verbs. Nothing: the generic algorithm over the verbs above runs in its place. Whether a backend answers
   // must depend only on what all ranks know alike. Counts are in bytes, whole elements where there is a reduction.
