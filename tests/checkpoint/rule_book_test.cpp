@@ -136,6 +136,24 @@ TEST(RuleBook, proposes_the_axis_along_which_shards_differ) {
   EXPECT_THAT(refused(samples, "odd").remedy, HasSubstr(R"({"tensor":"odd","axis":0})"));
 }
 
+TEST(RuleBook, joins_state_space_layers_that_others_have_cut) {
+  SampleSet samples(2, Json{{"model_type", "mamba2"},
+                            {"hidden_size", 64},
+                            {"expand", 2},
+                            {"num_heads", 16},
+                            {"n_groups", 2},
+                            {"state_size", 8}});
+  samples.add("backbone.layers.0.mixer.in_proj.weight", Dtype::bf16, {152, 64});
+  samples.add("backbone.layers.0.mixer.A_log", Dtype::f32, {8})
+      .add("backbone.layers.0.mixer.norm.weight", Dtype::bf16, {64});
+  auto const book = RuleBook::make(samples.set());
+  auto const rule = [&](std::string const& name) { return book.rule_for(name, samples.shards(name)); };
+  // Gate, input, states twice, steps.
+  EXPECT_EQ(rule("backbone.layers.0.mixer.in_proj.weight").parts, (std::vector<std::int64_t>{8, 8, 1, 1, 1}));
+  EXPECT_EQ(rule("backbone.layers.0.mixer.A_log").kind, MergeKind::concat);
+  EXPECT_EQ(rule("backbone.layers.0.mixer.norm.weight").kind, MergeKind::concat);
+}
+
 TEST(RuleBook, refuses_shards_that_do_not_add_up) {
   SampleSet samples(2, llama());
   samples.add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {40, 64});

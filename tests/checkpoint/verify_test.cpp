@@ -170,6 +170,37 @@ TEST(Verify, reads_again_what_a_workspace_wrote) {
   EXPECT_THAT(report.defects, Contains(Field(&checkpoint::Defect::kind, DefectKind::checksum))) << list(report);
 }
 
+TEST(Verify, names_a_file_that_was_copied_over_anothers_name) {
+  TemporaryDirectory const folder;
+  auto const whole = test::sample_weights(2, 4, 12, 9);
+  for (int rank = 0; rank < 3; ++rank) {
+    StateDict mine;
+    for (int i = 0; i < 2; ++i) {
+      auto const part = slice(whole.at(layer(i)), {.dim = 1}, rank == 2 ? 4 : rank * 4, 4);
+      mine.insert_or_assign(layer(i), part);
+    }
+    save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+  }
+  std::ofstream(folder.path() / "config.json")
+      << R"({"num_hidden_layers": 2, "hidden_size": 4, "intermediate_size": 12})";
+
+  auto const report = verify(folder.path());
+
+  ASSERT_EQ(report.defects.size(), 1U) << list(report);
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::copies, "", "rank2.safetensors hold the same bytes")));
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, folder.path());
+  EXPECT_THROW((void)checkpoint::consolidate(world, plan, folder.path() / "out"), FormatError);
+}
+
+TEST(Verify, says_that_an_index_lists_nothing) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "a.safetensors", test::sample_weights(1, 4, 4, 1));
+  std::ofstream(folder.path() / "model.safetensors.index.json") << R"({"weight_map": {}})";
+  EXPECT_THAT(verify(folder.path()).defects, Contains(defect(DefectKind::index, "", "does not know the file")));
+  EXPECT_THROW((void)checkpoint::MergePlan::make(connect({.backend = "fake"}), folder.path()), FormatError);
+}
+
 TEST(Verify, refuses_a_path_that_leads_nowhere) {
   TemporaryDirectory const folder;
   EXPECT_THROW((void)verify(folder.path() / "nothing"), IoError);

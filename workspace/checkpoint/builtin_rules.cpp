@@ -3,6 +3,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "workspace/checkpoint/mixer_rules.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -74,6 +76,15 @@ void add_special(Rules& rules) {
   rules.push_back(only({"gpt_bigcode"}, column("**.attn.c_attn", {q, kv, kv})));
   rules.push_back(only({"chatglm"}, column("**.self_attention.query_key_value", {q, kv, kv})));
   rules.push_back(only({"chatglm"}, column("**.mlp.dense_h_to_4h", {SizeName::ffn, SizeName::ffn})));
+  // Queries come with gates, head by head.
+  rules.push_back(
+      only({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}, column("**.self_attn.q_proj", {SizeName::gated_query})));
+  // All its layers are called mixers.
+  rules.push_back(only({"nemotron_h"}, column("**.mixer.q_proj", {q})));
+  rules.push_back(only({"nemotron_h"}, column("**.mixer.{k_proj,v_proj}", {kv})));
+  rules.push_back(only({"nemotron_h"}, row("**.mixer.o_proj", SizeName::value)));
+  rules.push_back(only({"nemotron_h"}, column("**.mixer.up_proj", {SizeName::ffn})));
+  rules.push_back(only({"nemotron_h"}, row("**.mixer.down_proj", SizeName::ffn)));
   // Over the whole width, so that shards may hold a slice; those who cut the model leave them whole.
   for (auto const& [name, width] : {std::pair("**.self_attn.q_norm", q), std::pair("**.self_attn.k_norm", kv)}) {
     rules.push_back(only({"olmo2", "olmo3"}, column(name, {width})));
@@ -141,6 +152,15 @@ void add_experts(Rules& rules) {
   rules.push_back(gated(column("**.deepspeed_experts.*.dense_h_to_4h", {ffn})));
   rules.push_back(row("**.deepspeed_experts.*.dense_4h_to_h", ffn));
   rules.push_back(replicate("**.deepspeed_moe.gate.wg"));
+  rules.push_back(stacked(column("**.block_sparse_moe.input_linear", {ffn, ffn})));
+  rules.push_back(stacked(row("**.block_sparse_moe.output_linear", ffn)));
+  rules.push_back(column("**.shared_mlp.input_linear", {SizeName::shared_ffn, SizeName::shared_ffn}));
+  rules.push_back(row("**.shared_mlp.output_linear", SizeName::shared_ffn));
+  rules.push_back(column("**.shared_mlp.{gate_proj,up_proj}", {}));
+  rules.push_back(by_name(row("**.shared_mlp.down_proj", SizeName::shared_ffn)));
+  rules.push_back(replicate("**.mlp.moe_statics.e_score_correction_bias"));
+  rules.push_back(replicate("**.mlp.gate.wg"));
+  rules.push_back(replicate("**.router.layer"));
   rules.push_back(replicate("**.block_sparse_moe.gate"));
   rules.push_back(replicate("**.mlp.{router,shared_expert_gate}"));
   rules.push_back(replicate("**.mlp.gate.e_score_correction_bias"));
@@ -184,6 +204,7 @@ void add_outside_of_layers(Rules& rules) {
   rules.push_back(vocabulary(
       "**.{embed_tokens,embed_in,wte,word_embeddings,tok_embeddings,vocab_embedding,lm_head,embed_out,output_layer}"));
   rules.push_back(vocabulary("output"));
+  rules.push_back(vocabulary("backbone.embeddings"));
   rules.push_back(
       replicate("**.{vision_tower,vision_model,visual,audio_tower,audio_model,multi_modal_projector,mm_projector}.**"));
 }
@@ -193,6 +214,7 @@ void add_outside_of_layers(Rules& rules) {
 std::vector<LayerRule> builtin_rules() {
   Rules all;
   add_special(all);
+  for (auto& rule : mixer_rules()) all.push_back(std::move(rule));
   add_attention(all);
   add_experts(all);
   add_feed_forward(all);

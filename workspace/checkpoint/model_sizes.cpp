@@ -70,7 +70,7 @@ std::optional<std::int64_t> feed_forward(Json const& config, std::string const& 
   return product(hidden, 4);
 }
 
-constexpr std::array<std::pair<SizeName, std::string_view>, 14> size_names{{
+constexpr std::array<std::pair<SizeName, std::string_view>, 23> size_names{{
     {SizeName::hidden, "hidden"},
     {SizeName::heads, "heads"},
     {SizeName::kv_heads, "kv_heads"},
@@ -85,6 +85,15 @@ constexpr std::array<std::pair<SizeName, std::string_view>, 14> size_names{{
     {SizeName::layers, "layers"},
     {SizeName::further_layers, "further_layers"},
     {SizeName::experts, "experts"},
+    {SizeName::gated_query, "gated_query"},
+    {SizeName::linear_key, "linear_key"},
+    {SizeName::linear_value, "linear_value"},
+    {SizeName::linear_heads, "linear_heads"},
+    {SizeName::linear_qkvz, "linear_qkvz"},
+    {SizeName::linear_ba, "linear_ba"},
+    {SizeName::ssm, "ssm"},
+    {SizeName::ssm_heads, "ssm_heads"},
+    {SizeName::ssm_states, "ssm_states"},
 }};
 
 }  // namespace
@@ -130,8 +139,9 @@ ModelSizes::ModelSizes(Json const& whole) {
   auto const ffn = feed_forward(config, model_type_, hidden);
   auto const moe = count(config, {"moe_intermediate_size", "moe_ffn_hidden_size"});
   auto const expert = moe ? moe : count(config, {"intermediate_size", "ffn_hidden_size"});
-  auto shared = count(config, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"});
-  if (!shared) shared = product(expert, count(config, {"n_shared_experts"}).value_or(1));
+  auto shared = count(
+      config, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"});
+  if (!shared) shared = product(expert, count(config, {"n_shared_experts", "moe_num_shared_experts"}).value_or(1));
   set(SizeName::ffn, ffn);
   set(SizeName::expert_ffn, expert);
   set(SizeName::shared_ffn, shared);
@@ -144,6 +154,34 @@ ModelSizes::ModelSizes(Json const& whole) {
   auto const inside = config.find("moe");
   if (!experts && inside != config.end() && inside->is_object()) experts = count(*inside, {"num_experts"});
   set(SizeName::experts, experts);
+  set(SizeName::gated_query, product(2, (*this)[SizeName::query]));
+  set_mixers(config, hidden);
+}
+
+/// Layers that stand in the place of attention.
+void ModelSizes::set_mixers(Json const& config, std::optional<std::int64_t> hidden) {
+  auto const set = [&](SizeName name, std::optional<std::int64_t> value) {
+    if (value) sizes_.emplace(name, *value);
+  };
+  auto const linear_heads = count(config, {"linear_num_value_heads"});
+  auto const key = product(count(config, {"linear_num_key_heads"}), count(config, {"linear_key_head_dim"}));
+  auto const value = product(linear_heads, count(config, {"linear_value_head_dim"}));
+  set(SizeName::linear_key, key);
+  set(SizeName::linear_value, value);
+  set(SizeName::linear_heads, linear_heads);
+  set(SizeName::linear_qkvz, product(2, sum(key, value)));
+  set(SizeName::linear_ba, product(2, linear_heads));
+  bool const is_mamba = model_type_ == "mamba" || model_type_ == "falcon_mamba";
+  auto heads = count(config, {"mamba_n_heads", "mamba_num_heads"});
+  if (!heads && model_type_ == "mamba2") heads = count(config, {"num_heads"});
+  auto inner = count(config, {"mamba_d_ssm"});
+  if (!inner && is_mamba) inner = count(config, {"intermediate_size"});
+  if (!inner) inner = product(heads, count(config, {"mamba_d_head", "mamba_head_dim"}));
+  if (!inner) inner = product(hidden, count(config, {"mamba_expand", "expand"}));
+  set(SizeName::ssm, inner);
+  set(SizeName::ssm_heads, heads);
+  set(SizeName::ssm_states, product(count(config, {"mamba_n_groups", "n_groups"}),
+                                    count(config, {"mamba_d_state", "ssm_state_size", "state_size"})));
 }
 
 std::optional<std::int64_t> ModelSizes::operator[](SizeName name) const {

@@ -25,6 +25,15 @@ enum class SizeName : std::uint8_t {
   layers,          ///< decoder layers
   further_layers,  ///< behind them, which predict further tokens
   experts,         ///< routed experts
+  gated_query,     ///< queries and their gates, head by head
+  linear_key,      ///< keys of linear attention
+  linear_value,    ///< its values
+  linear_heads,    ///< its value heads
+  linear_qkvz,     ///< its queries, keys, values and gates, head by head
+  linear_ba,       ///< its two numbers per head, head by head
+  ssm,             ///< inner width of a state-space layer
+  ssm_heads,       ///< its heads
+  ssm_states,      ///< its states of all groups
 };
 
 /// What config.json says of the sizes of a model; whatever it does not say stays unknown.
@@ -45,6 +54,8 @@ class ModelSizes {
   [[nodiscard]] bool known() const noexcept { return known_; }
 
  private:
+  void set_mixers(Json const& config, std::optional<std::int64_t> hidden);
+
   std::map<SizeName, std::int64_t> sizes_{};
   std::string model_type_{};
   std::optional<bool> gated_{};

@@ -250,6 +250,7 @@ std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& l
     if (!listing.has(file))
       refuse("a file that the index lists is missing: " + file, listing, name, "copy it there, the index needs it");
   }
+  if (files.empty()) refuse("the index lists no tensors", listing, name, "remove the index or write it again");
   return std::vector<std::string>(files.begin(), files.end());
 }
 

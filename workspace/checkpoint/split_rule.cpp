@@ -202,9 +202,9 @@ Shape SplitRule::shape(Shape const& whole, int rank) const {
 
 LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64_t inputs, LayerRule const& rule,
                        ModelSizes const& sizes, int ranks) {
+  if (rule.left_whole) return {.why = "left whole by those who cut this model"};
   switch (rule.cut) {
     case Cut::column: {
-      if (rule.left_whole) return {.why = "left whole by those who cut this model"};
       return LayerSplitter(module, outputs, rule, sizes, ranks).column();
     }
     case Cut::row:

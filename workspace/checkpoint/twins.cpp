@@ -10,6 +10,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/doubled_ranks.hpp"
 #include "workspace/checkpoint/read_runs.hpp"
 #include "workspace/checkpoint/reduce_values.hpp"
 
@@ -115,6 +116,16 @@ class TwinWork final : public TeamWork {
   std::map<std::size_t, TwinFinding> findings_{};  ///< by tensor, the first one of each
 };
 
+/// What cannot be read is told of elsewhere.
+std::vector<TwinFinding> doubles(MergeModel const& model, Unreadable unreadable) {
+  try {
+    return find_doubled_ranks(model);
+  } catch (Error const&) {
+    if (unreadable == Unreadable::fail) throw;
+    return {};
+  }
+}
+
 }  // namespace
 
 std::vector<TwinFinding> compare_twins(Collective const& world, MergeModel const& model, TeamOptions const& options,
@@ -124,6 +135,13 @@ std::vector<TwinFinding> compare_twins(Collective const& world, MergeModel const
   staged.stage = "comparing copies";
   run_team(world, work, staged);
   Json mine = Json::array();
+  if (world.rank() == 0) {
+    for (auto const& finding : doubles(model, unreadable)) {
+      auto const found = std::find_if(model.tensors.begin(), model.tensors.end(),
+                                      [&](auto const& tensor) { return tensor.name == finding.tensor; });
+      mine.push_back({found - model.tensors.begin(), finding.text, false});
+    }
+  }
   for (auto const& [tensor, finding] : work.findings()) mine.push_back({tensor, finding.text, finding.unreadable});
   auto const text = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::map<std::size_t, TwinFinding> all;

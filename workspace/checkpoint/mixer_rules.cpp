@@ -1,0 +1,59 @@
+#include "workspace/checkpoint/mixer_rules.hpp"
+
+#include <string>
+#include <utility>
+
+namespace crossrank::checkpoint {
+namespace {
+
+using Models = std::vector<std::string>;
+
+LayerRule whole_when_cut(Models const& models, LayerRule rule) {
+  rule.left_whole = true;
+  rule.models = models;
+  return rule;
+}
+
+LayerRule column(std::string_view pattern, std::vector<RuleSize> parts) {
+  return {.pattern = RulePattern(pattern), .cut = Cut::column, .parts = std::move(parts)};
+}
+
+LayerRule row(std::string_view pattern, SizeName inputs) {
+  return {.pattern = RulePattern(pattern), .cut = Cut::row, .inputs = inputs};
+}
+
+}  // namespace
+
+std::vector<LayerRule> mixer_rules() {
+  auto const ssm = SizeName::ssm;
+  auto const heads = SizeName::ssm_heads;
+  auto const states = SizeName::ssm_states;
+  auto const key = SizeName::linear_key;
+  auto const value = SizeName::linear_value;
+  auto const hidden = SizeName::hidden;
+  Models const second{"mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"};
+  Models const convolution{"lfm2", "lfm2_moe"};
+  std::vector<LayerRule> rules;
+  auto const add = [&](LayerRule rule, Models const& models = {}) {
+    rules.push_back(whole_when_cut(models, std::move(rule)));
+  };
+  add(column("**.{mamba,mixer}.in_proj", {ssm, ssm, states, states, heads}), second);
+  add(column("**.{mamba,mixer}.conv1d", {ssm, states, states}), second);
+  add(column("**.{mamba,mixer}.{A_log,D,dt_bias}", {heads}), second);
+  add(column("**.{mamba,mixer}.norm", {ssm}), second);
+  add(column("**.{mamba,mixer}.in_proj", {ssm, ssm}));
+  add(column("**.{mamba,mixer}.{conv1d,dt_proj,A_log,D}", {ssm}));
+  add(row("**.{mamba,mixer}.{x_proj,out_proj}", ssm));
+  add(column("**.linear_attn.in_proj_qkvz", {SizeName::linear_qkvz}));
+  add(column("**.linear_attn.in_proj_ba", {SizeName::linear_ba}));
+  add(column("**.linear_attn.{in_proj_qkv,conv1d}", {key, key, value}));
+  add(column("**.linear_attn.in_proj_z", {value}));
+  add(column("**.linear_attn.{in_proj_b,in_proj_a,A_log,dt_bias}", {SizeName::linear_heads}));
+  add(row("**.linear_attn.out_proj", value));
+  add(column("**.conv.in_proj", {hidden, hidden, hidden}), convolution);
+  add(column("**.conv.conv", {hidden}), convolution);
+  add(row("**.conv.out_proj", hidden), convolution);
+  return rules;
+}
+
+}  // namespace crossrank::checkpoint
