@@ -9,6 +9,7 @@
 
 #include "collectives/digest.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "lib/platform/deadline.hpp"
 
 namespace crossrank::workspace {
 
@@ -22,7 +23,7 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
       patience_(group.patience()),
       options_(options) {
   Collective::Turn const turn(collective_, operation_);
-  if (options.timeout) patience_.timeout = *options.timeout;
+  if (options.timeout) patience_.timeout = std::min(*options.timeout, platform::longest_wait);
   rank_ = collective_.rank();
   map_ranks();
   group_ = collective_.transport()->node_group();

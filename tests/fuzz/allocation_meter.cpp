@@ -14,11 +14,16 @@ std::atomic<std::int64_t> held{0};
 std::atomic<std::int64_t> most{0};
 std::int64_t at_start = 0;
 
-void* counted(void* memory) {
-  if (memory == nullptr) throw std::bad_alloc();
+void* counted(void* memory) noexcept {
+  if (memory == nullptr) return nullptr;
   auto const bytes = static_cast<std::int64_t>(malloc_usable_size(memory));
   auto const now = held.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (now > most.load(std::memory_order_relaxed)) most.store(now, std::memory_order_relaxed);
+  return memory;
+}
+
+void* or_throw(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
@@ -30,11 +35,14 @@ void give_back(void* memory) noexcept {
 
 }  // namespace
 
-void* operator new(std::size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(std::size_t size, std::nothrow_t const&) noexcept {
+  return counted(std::malloc(size == 0 ? 1 : size));
+}
+void* operator new(std::size_t size) { return or_throw(operator new(size, std::nothrow)); }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   auto const unit = static_cast<std::size_t>(alignment);
   if (size > SIZE_MAX - unit) throw std::bad_alloc();
-  return counted(std::aligned_alloc(unit, (size + unit - 1) / unit * unit));
+  return or_throw(counted(std::aligned_alloc(unit, (size + unit - 1) / unit * unit)));
 }
 void operator delete(void* memory) noexcept { give_back(memory); }
 void operator delete(void* memory, std::size_t) noexcept { give_back(memory); }

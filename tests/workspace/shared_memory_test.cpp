@@ -1,4 +1,5 @@
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -180,6 +181,17 @@ TEST(SharedMemory, the_receiver_of_a_lazy_range_closes_it_before_it_calls_anythi
     world.barrier();
     static_cast<void>(get_tensors_parallel(Tensor::scalar(1), world, lazy));
     world.barrier();
+  });
+}
+
+TEST(SharedMemory, a_timeout_that_is_longer_than_can_be_counted_waits) {
+  run_thread_ranks(2, [](Collective world) {
+    GatherOptions const patient{.timeout = std::chrono::milliseconds::max()};
+    // In some of them one has to wait for the other.
+    for (int i = 0; i < 200; ++i) {
+      auto const got = get_tensors_parallel(Tensor::scalar<int>(i), world, patient).take();
+      EXPECT_EQ(got.size(), world.rank() == 0 ? 2U : 0U);
+    }
   });
 }
 
