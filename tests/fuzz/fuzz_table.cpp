@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
       if (!entry.present || entry.slot != own_payload) continue;
       if (entry.offset > payload || entry.nbytes > payload - entry.offset) __builtin_trap();
     }
-    if (encoded_size({view.config, view.entries}) != size) __builtin_trap();
+    if (encoded_size({view.config, {view.entries.data(), view.entries.size()}}) != size) __builtin_trap();
   } catch (crossrank::FormatError const&) {
     return 0;
   }
