@@ -26,6 +26,7 @@ class DcpSource : public testing::TestWithParam<char const*> {
  protected:
   void SetUp() override {
     if (!fs::exists(golden())) GTEST_SKIP() << "the golden files are not at " << golden();
+    fs::create_directory(copy());  // else it would be as read-only as the original
     fs::copy(golden() / GetParam(), copy());
     for (auto const& file : fs::directory_iterator(copy())) fs::permissions(file, fs::perms::owner_all);
   }
