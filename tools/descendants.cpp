@@ -3,8 +3,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <string>
+#include <sstream>
 #include <system_error>
 
 #include <unistd.h>
@@ -14,8 +13,7 @@ namespace {
 
 // Fields after the command's name, which is in parentheses and may hold anything: state, then the parent.
 bool is_living_child(std::filesystem::path const& process, pid_t parent) {
-  std::ifstream in(process / "stat");
-  std::string const text{std::istreambuf_iterator<char>(in), {}};
+  auto const text = process_text(process / "stat");
   auto const name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 4 >= text.size()) return false;
   char const state = text[name_end + 2];
@@ -25,6 +23,13 @@ bool is_living_child(std::filesystem::path const& process, pid_t parent) {
 }
 
 }  // namespace
+
+std::string process_text(std::filesystem::path const& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();  // keeps to itself what iterators would throw when the read fails
+  return out.str();
+}
 
 std::vector<pid_t> living_children() {
   std::vector<pid_t> found;

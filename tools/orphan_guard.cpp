@@ -5,8 +5,6 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <vector>
 
@@ -19,6 +17,7 @@
 #include <unistd.h>
 
 #include "lib/platform/system.hpp"
+#include "tools/descendants.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -32,17 +31,12 @@ constexpr int most_looks = 2'000;
 constexpr int quiet_looks = 3;  // in a row: a process that is just being forked shows in the next one
 constexpr milliseconds farewell{2'000};
 
-std::string content_of(std::filesystem::path const& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// Other guards are spared: each has a job of its own to end.
 bool belongs_to(std::filesystem::path const& process, std::string const& entry) {
-  auto const environment = content_of(process / "environ");
+  auto const environment = process_text(process / "environ");
   bool const carries =
       environment.starts_with(entry) || environment.find(std::string(1, '\0') + entry) != std::string::npos;
-  return carries && content_of(process / "comm") != std::string(guard_name) + "\n";
+  return carries && process_text(process / "comm") != std::string(guard_name) + "\n";
 }
 
 /// Kills every process whose environment holds `entry`; false when there was none.
