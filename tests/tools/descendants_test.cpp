@@ -36,6 +36,10 @@ TEST(Descendants, are_found_while_processes_come_and_go) {
   ::waitpid(starter, nullptr, 0);
 }
 
+TEST(Descendants, what_opens_and_cannot_be_read_says_nothing) {
+  EXPECT_EQ(process_text("/proc"), "");  // as the file of a process that ends in between
+}
+
 TEST(Descendants, of_a_process_that_has_ended_say_nothing) {
   pid_t const ended = ::fork();
   if (ended == 0) ::_exit(0);
