@@ -15,12 +15,6 @@ using ::testing::HasSubstr;
 std::string const up = "model.layers.0.mlp.up_proj";
 std::string const down = "model.layers.0.mlp.down_proj";
 
-/// Hidden 256, feed-forward 512.
-Json config() {
-  return {{"model_type", "llama"}, {"hidden_size", 256},       {"num_attention_heads", 8}, {"num_key_value_heads", 4},
-          {"vocab_size", 160},     {"intermediate_size", 512}, {"hidden_act", "silu"}};
-}
-
 /// One tensor of a quantized layer by its sizes.
 struct Piece {
   std::string suffix;
@@ -186,7 +180,8 @@ TEST_P(RuleFormats, come_back_whole_from_two_and_four_ranks) {
   std::mt19937 random(seed);
   auto const tensors = model(GetParam(), random);
   for (int ranks : {2, 4}) {
-    EXPECT_EQ(round_trip(tensors, config(), ranks, GetParam().quantization), "") << ranks << " ranks, seed " << seed;
+    EXPECT_EQ(round_trip(tensors, feed_forward_config(), ranks, GetParam().quantization), "")
+        << ranks << " ranks, seed " << seed;
   }
 }
 
@@ -194,7 +189,7 @@ TEST_P(RuleFormats, come_back_whole_from_two_and_four_ranks) {
 TEST_P(RuleFormats, halve_exactly_one_dimension_of_what_is_cut) {
   std::mt19937 random(1);
   auto const tensors = model(GetParam(), random);
-  auto all = whole_set(tensors, config(), GetParam().quantization);
+  auto all = whole_set(tensors, feed_forward_config(), GetParam().quantization);
   auto const book = RuleBook::make(all.set());
   for (auto const& [module, out, in] : {std::tuple(up, 512, 256), std::tuple(down, 256, 512)}) {
     bool const column = module == up;
@@ -214,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(All, RuleFormats, ::testing::ValuesIn(formats()), title
 /// A set of two ranks that have what is listed, described only.
 std::string refusal(std::string const& name,
                     std::vector<std::pair<std::string, std::pair<Dtype, Shape>>> const& tensors,
-                    Json const& quantization = Json::object(), Json const& model_config = config()) {
+                    Json const& quantization = Json::object(), Json const& model_config = feed_forward_config()) {
   SampleSet samples(2, model_config);
   samples.set().quantization = quantization;
   for (auto const& [tensor, kind] : tensors) samples.add(tensor, kind.first, kind.second);
@@ -227,7 +222,7 @@ std::string refusal(std::string const& name,
 }
 
 TEST(RuleSeams, refuse_blocks_that_ranks_share) {
-  auto narrow = config();
+  auto narrow = feed_forward_config();
   narrow["intermediate_size"] = 192;
   SampleSet samples(2, narrow);
   samples.add(up + ".weight", Dtype::f8_e4m3, {96, 256});
@@ -245,7 +240,7 @@ TEST(RuleSeams, refuse_blocks_that_ranks_share) {
 }
 
 TEST(RuleSeams, refuse_groups_that_ranks_share) {
-  auto narrow = config();
+  auto narrow = feed_forward_config();
   narrow["intermediate_size"] = 48;
   EXPECT_THAT(
       refusal(down + ".weight",
@@ -255,7 +250,7 @@ TEST(RuleSeams, refuse_groups_that_ranks_share) {
 }
 
 TEST(RuleSeams, refuse_odd_rows_of_packed_pairs) {
-  auto narrow = config();
+  auto narrow = feed_forward_config();
   narrow["model_type"] = "phi3";
   narrow["intermediate_size"] = 6;
   std::string const fused = "model.layers.0.mlp.gate_up_proj";
@@ -273,7 +268,7 @@ TEST(RuleSeams, refuse_activation_order_across_shards) {
 }
 
 TEST(RuleSeams, refuse_ranks_in_different_formats) {
-  SampleSet samples(2, config());
+  SampleSet samples(2, feed_forward_config());
   samples.at(0).add(up + ".weight", Dtype::f8_e4m3, {256, 256});
   samples.at(1).add(up + ".weight", Dtype::f8_e4m3, {256, 256});
   samples.at(0).add(up + ".weight_scale", Dtype::f32, {});
@@ -282,94 +277,8 @@ TEST(RuleSeams, refuse_ranks_in_different_formats) {
                FormatError);
 }
 
-std::vector<std::byte> ids(std::int32_t inputs, std::int32_t group, std::int32_t first, bool shuffled = false) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(inputs) * 4);
-  for (std::int32_t i = 0; i < inputs; ++i) {
-    auto const id = first + (shuffled ? (i * 7) % inputs : i) / group;
-    std::memcpy(bytes.data() + i * 4, &id, 4);
-  }
-  return bytes;
-}
-
-SampleSet gptq_ranks(std::int32_t second_first, bool shuffled) {
-  SampleSet samples(2, config());
-  samples.set().quantization = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}};
-  samples.add(down + ".qweight", Dtype::i32, {32, 256}).add(down + ".scales", Dtype::f16, {4, 256});
-  samples.at(0).add(down + ".g_idx", Dtype::i32, {256}, ids(256, 64, 0, shuffled));
-  samples.at(1).add(down + ".g_idx", Dtype::i32, {256}, ids(256, 64, second_first, shuffled));
-  return samples;
-}
-
-TEST(RuleGroupIds, grow_from_rank_to_rank_only_where_they_start_at_zero) {
-  for (auto const& [first, add] : {std::pair(0, 4), std::pair(4, 0)}) {
-    auto samples = gptq_ranks(first, false);
-    auto const rule = RuleBook::make(samples.set()).rule_for(down + ".g_idx", samples.shards(down + ".g_idx"));
-    EXPECT_EQ(rule.add_per_rank, add) << rule.reason;
-  }
-}
-
-TEST(RuleGroupIds, are_refused_in_another_order) {
-  auto samples = gptq_ranks(0, true);
-  EXPECT_THROW((void)RuleBook::make(samples.set()).rule_for(down + ".g_idx", samples.shards(down + ".g_idx")),
-               FormatError);
-}
-
-std::vector<std::byte> halves(std::size_t count, std::uint16_t code) {
-  std::vector<std::byte> bytes(count * 2);
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(bytes.data() + i * 2, &code, 2);
-  return bytes;
-}
-
-/// GPTQ without a config of it: each rank has a single row of scales for its 256 inputs.
-SampleSet one_group_each(std::uint16_t second) {
-  SampleSet samples(2, config());
-  samples.add(down + ".qweight", Dtype::i32, {32, 256}).add(down + ".qzeros", Dtype::i32, {1, 32});
-  samples.at(0).add(down + ".scales", Dtype::f16, {1, 256}, halves(256, 0x3c00));
-  samples.at(1).add(down + ".scales", Dtype::f16, {1, 256}, halves(256, second));
-  for (int rank = 0; rank < 2; ++rank) samples.at(rank).add(down + ".g_idx", Dtype::i32, {256}, ids(256, 256, 0));
-  return samples;
-}
-
-TEST(RuleGroupSize, is_that_of_another_layer_where_no_config_says_it) {
-  auto samples = one_group_each(0x4000);
-  // 512 inputs in two groups.
-  samples.add("model.layers.0.other.qweight", Dtype::i32, {64, 256});
-  samples.add("model.layers.0.other.scales", Dtype::f16, {2, 256});
-  auto const book = RuleBook::make(samples.set());
-  for (std::string const tensor : {".scales", ".qzeros", ".qweight"}) {
-    auto const rule = book.rule_for(down + tensor, samples.shards(down + tensor));
-    EXPECT_EQ(rule.kind, MergeKind::concat) << tensor;
-    EXPECT_EQ(rule.axis, 0) << tensor;
-  }
-  EXPECT_EQ(book.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 1);
-}
-
-TEST(RuleGroupSize, is_the_whole_input_where_all_ranks_have_one_scale) {
-  auto samples = one_group_each(0x3c00);
-  auto const book = RuleBook::make(samples.set());
-  EXPECT_EQ(book.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);
-  EXPECT_EQ(book.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 0);
-}
-
-TEST(RuleGroupSize, is_asked_for_where_nothing_tells_it) {
-  auto samples = one_group_each(0x4000);
-  auto const book = RuleBook::make(samples.set());
-  for (std::string const tensor : {".scales", ".qzeros", ".g_idx", ".qweight"}) {
-    try {
-      (void)book.rule_for(down + tensor, samples.shards(down + tensor));
-      ADD_FAILURE() << tensor;
-    } catch (FormatError const& error) {
-      EXPECT_THAT(error.what(), HasSubstr("add \"group_size\": 256")) << tensor;
-    }
-  }
-  // Where the config says that there are no groups, the scales must agree.
-  samples.set().quantization = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}};
-  auto const said = RuleBook::make(samples.set());
-  EXPECT_EQ(said.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);
-}
-
 TEST(RuleScales, of_activations_and_caches_take_the_largest) {
-  SampleSet samples(2, config());
+  SampleSet samples(2, feed_forward_config());
   samples.add(up + ".weight", Dtype::f8_e4m3, {256, 256}).add(up + ".weight_scale", Dtype::f32, {});
   samples.add(up + ".input_scale", Dtype::f32, {}).add("model.layers.0.self_attn.k_proj.k_scale", Dtype::f32, {});
   samples.add("model.layers.0.self_attn.kv_scale", Dtype::f32, {1});
@@ -383,7 +292,7 @@ TEST(RuleScales, of_activations_and_caches_take_the_largest) {
 }
 
 TEST(RuleScales, stored_as_divisors_take_the_smallest) {
-  SampleSet samples(2, config());
+  SampleSet samples(2, feed_forward_config());
   samples.add(up + ".weight_packed", Dtype::u8, {256, 128}).add(up + ".weight_scale", Dtype::f8_e4m3, {256, 16});
   samples.add(up + ".input_global_scale", Dtype::f32, {1});
   auto const rule =
@@ -396,7 +305,7 @@ TEST(RuleParts, cut_by_other_programs_come_together) {
   // Independent of the splitter: gates and ups of unequal ranks, by hand.
   std::mt19937 random(3);
   auto const fused = make("model.layers.0.mlp.gate_up_proj.weight", Dtype::bf16, {1024, 8}, random);
-  auto phi = config();
+  auto phi = feed_forward_config();
   phi["hidden_size"] = 8;
   std::vector<WholeTensor> shards;
   SampleSet samples(3, phi);

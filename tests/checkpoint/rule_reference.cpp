@@ -230,4 +230,9 @@ std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config
   return problem;
 }
 
+Json feed_forward_config() {
+  return {{"model_type", "llama"}, {"hidden_size", 256},       {"num_attention_heads", 8}, {"num_key_value_heads", 4},
+          {"vocab_size", 160},     {"intermediate_size", 512}, {"hidden_act", "silu"}};
+}
+
 }  // namespace crossrank::checkpoint

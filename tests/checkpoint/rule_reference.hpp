@@ -45,4 +45,7 @@ std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config
 /// A set of one rank that holds all of `whole`.
 SampleSet whole_set(std::vector<WholeTensor> const& whole, Json const& config, Json const& quantization);
 
+/// A Llama of hidden size 256 and feed-forward size 512.
+[[nodiscard]] Json feed_forward_config();
+
 }  // namespace crossrank::checkpoint

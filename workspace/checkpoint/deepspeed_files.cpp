@@ -4,24 +4,15 @@
 #include <string_view>
 #include <utility>
 
-#include <crossrank/error.hpp>
-
+#include "workspace/checkpoint/deepspeed_names.hpp"
 #include "workspace/checkpoint/shard_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::string_view optim_ending = "_optim_states.pt";
-constexpr std::string_view model_ending = "_model_states.pt";
-
-[[noreturn]] void refuse(DirectoryListing const& listing, std::string message, std::string got, std::string remedy) {
-  throw FormatError({.operation = "checkpoint open",
-                     .message = std::move(message),
-                     .got = std::move(got),
-                     .resource = listing.path.string(),
-                     .remedy = std::move(remedy),
-                     .section = "files"});
-}
+using deepspeed::model_ending;
+using deepspeed::optim_ending;
+using deepspeed::refuse;
 
 /// Ranks in a name of ZeRO's.
 struct ZeroName {

@@ -134,32 +134,35 @@ void describe(ShardSet& set, DirectoryListing const& listing, fs::path const& sh
   if (set.config.empty()) set.config = config_of_arguments(set.sources.front()->attributes());
 }
 
-ShardSet open_experts(DirectoryListing const& listing, std::map<int, ExpertStates> const& ranks,
-                      ShardSetOptions const& options, TorchSourceOptions const& torch) {
+/// One source for each model-parallel rank. `open` makes it of what was found for the rank, `files` names the files
+/// that say which rank it is.
+template <class Found, class Open, class Files>
+ShardSet open_ranks(DirectoryListing const& listing, std::map<int, Found> const& ranks, ShardSetOptions const& options,
+                    Open const& open, Files const& files) {
   ShardSet set;
   std::vector<ShardFiles> shards;
-  for (auto const& [rank, states] : ranks) {
-    set.sources.push_back(open_expert_states(states, torch));
-    shards.push_back(
-        {.shard = {.name = states.model.filename().string(), .numbers = {.tp = rank}}, .files = {states.model}});
+  for (auto const& [rank, found] : ranks) {
+    set.sources.push_back(open(found));
+    auto const named = files(found);
+    shards.push_back({.shard = {.name = named.front().filename().string(), .numbers = {.tp = rank}}, .files = named});
   }
   describe(set, listing, listing.path);
   place(set, shards, sizes_from(options, set.config), listing.path);
   return set;
 }
 
+ShardSet open_experts(DirectoryListing const& listing, std::map<int, ExpertStates> const& ranks,
+                      ShardSetOptions const& options, TorchSourceOptions const& torch) {
+  return open_ranks(
+      listing, ranks, options, [&](ExpertStates const& states) { return open_expert_states(states, torch); },
+      [](ExpertStates const& states) { return std::vector{states.model}; });
+}
+
 ShardSet open_zero(DirectoryListing const& listing, std::map<int, DeepSpeedFiles> const& ranks,
                    ShardSetOptions const& options, TorchSourceOptions const& torch) {
-  ShardSet set;
-  std::vector<ShardFiles> shards;
-  for (auto const& [rank, files] : ranks) {
-    set.sources.push_back(open_deepspeed(files, torch));
-    auto const name = files.model_states.front().filename().string();
-    shards.push_back({.shard = {.name = name, .numbers = {.tp = rank}}, .files = files.model_states});
-  }
-  describe(set, listing, listing.path);
-  place(set, shards, sizes_from(options, set.config), listing.path);
-  return set;
+  return open_ranks(
+      listing, ranks, options, [&](DeepSpeedFiles const& files) { return open_deepspeed(files, torch); },
+      [](DeepSpeedFiles const& files) { return files.model_states; });
 }
 
 /// An index says itself what its files are.
