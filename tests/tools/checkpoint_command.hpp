@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -7,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/concat.hpp>
+#include <crossrank/json.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "tests/checkpoint/checkpoint_files.hpp"
@@ -46,5 +48,33 @@ class CheckpointCommand : public testing::Test {
 
   TemporaryDirectory folder_;
 };
+
+/// A shard set of one gigabyte that takes no room on the disk.
+inline void make_large_shards(std::filesystem::path const& directory) {
+  constexpr std::uint64_t rows = 4096;
+  constexpr std::uint64_t columns = 16384;
+  std::filesystem::create_directories(directory);
+  std::ofstream(directory / "config.json")
+      << Json{{"num_hidden_layers", 8}, {"hidden_size", rows}, {"intermediate_size", 2 * columns}};
+  for (int rank = 0; rank < 2; ++rank) {
+    Json header = Json::object();
+    std::uint64_t at = 0;
+    for (int layer = 0; layer < 8; ++layer) {
+      auto const end = at + rows * columns;
+      header["model.layers." + std::to_string(layer) + ".mlp.down_proj.weight"] = {
+          {"dtype", "I8"}, {"shape", {rows, columns}}, {"data_offsets", {at, end}}};
+      at = end;
+    }
+    auto text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    std::uint64_t const length = text.size();
+    auto const path = directory / ("rank" + std::to_string(rank) + ".safetensors");
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<char const*>(&length), sizeof length);
+    file << text;
+    file.close();
+    std::filesystem::resize_file(path, sizeof length + text.size() + at);
+  }
+}
 
 }  // namespace crossrank::test

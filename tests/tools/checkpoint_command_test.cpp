@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 using test::CheckpointCommand;
 using test::CommandRun;
 using test::difference;
+using test::make_large_shards;
 using test::names_in;
 using test::read_checkpoint;
 using test::read_model;
@@ -248,34 +249,6 @@ TEST_F(CheckpointCommand, inspects_a_directory_and_a_file) {
   auto const tensors = Json::parse(some.out).at("tensors");
   ASSERT_EQ(tensors.size(), 1U);
   EXPECT_EQ(tensors.at(0).at("name"), "model.layers.1.mlp.down_proj.weight");
-}
-
-/// A shard set of one gigabyte that takes no room on the disk.
-void make_large_shards(fs::path const& directory) {
-  constexpr std::uint64_t rows = 4096;
-  constexpr std::uint64_t columns = 16384;
-  fs::create_directories(directory);
-  std::ofstream(directory / "config.json")
-      << Json{{"num_hidden_layers", 8}, {"hidden_size", rows}, {"intermediate_size", 2 * columns}};
-  for (int rank = 0; rank < 2; ++rank) {
-    Json header = Json::object();
-    std::uint64_t at = 0;
-    for (int layer = 0; layer < 8; ++layer) {
-      auto const end = at + rows * columns;
-      header["model.layers." + std::to_string(layer) + ".mlp.down_proj.weight"] = {
-          {"dtype", "I8"}, {"shape", {rows, columns}}, {"data_offsets", {at, end}}};
-      at = end;
-    }
-    auto text = header.dump();
-    text.resize((text.size() + 7) / 8 * 8, ' ');
-    std::uint64_t const length = text.size();
-    auto const path = directory / ("rank" + std::to_string(rank) + ".safetensors");
-    std::ofstream file(path, std::ios::binary);
-    file.write(reinterpret_cast<char const*>(&length), sizeof length);
-    file << text;
-    file.close();
-    fs::resize_file(path, sizeof length + text.size() + at);
-  }
 }
 
 TEST_F(CheckpointCommand, shows_a_bar_on_a_terminal_and_leaves_nothing_when_interrupted) {

@@ -29,12 +29,6 @@ constexpr int most_tries = 8;
 
 class ExitCodes : public CheckpointCommand {
  protected:
-  void write_large() const {
-    fs::create_directories(large());
-    for (int rank = 0; rank < 2; ++rank)
-      save_safetensors(large() / ("rank" + std::to_string(rank) + ".safetensors"),
-                       test::sample_weights(16, 1024, 512, 5 + static_cast<unsigned>(rank)));
-  }
   [[nodiscard]] fs::path large() const { return folder_.path() / "large"; }
 
   /// One of two ranks that no launcher watches.
@@ -76,7 +70,7 @@ TEST_F(ExitCodes, are_4_where_ranks_see_different_things) {
 }
 
 TEST_F(ExitCodes, are_4_where_a_rank_was_lost) {
-  write_large();
+  test::make_large_shards(large());
   int code = 0;
   for (int i = 0; i < most_tries && code == 0; ++i) {
     auto const first = rank_of_two(0, "lost" + std::to_string(i));
@@ -95,7 +89,7 @@ TEST_F(ExitCodes, are_4_where_a_rank_was_lost) {
 }
 
 TEST_F(ExitCodes, are_128_and_the_signal_that_ended_it) {
-  write_large();
+  test::make_large_shards(large());
   int code = 0;
   for (int i = 0; i < most_tries && code == 0; ++i) {
     CommandRun run({"consolidate", large().string(), out().string(), "--progress", "bar", "--max-shard-size", "2MB"});
@@ -109,7 +103,7 @@ TEST_F(ExitCodes, are_128_and_the_signal_that_ended_it) {
 }
 
 TEST_F(ExitCodes, come_at_once_from_a_rank_that_waits_for_the_others) {
-  write_large();
+  test::make_large_shards(large());
   auto const first = rank_of_two(0, "alone");
   ASSERT_TRUE(first->wait_for_state('S'));
   first->signal(SIGINT);
