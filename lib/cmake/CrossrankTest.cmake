@@ -1,5 +1,9 @@
 # What the sanitizers are told wherever tests run: findings end the process, leaks are findings.
 set(crossrank_test_environment)
+set(crossrank_test_timeout 300)
+if(CROSSRANK_SANITIZE)
+  set(crossrank_test_timeout 900)
+endif()
 if(CROSSRANK_SANITIZE MATCHES "address")
   set(crossrank_test_environment ENVIRONMENT ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1)
 elseif(CROSSRANK_SANITIZE MATCHES "thread")
@@ -14,7 +18,7 @@ function(crossrank_add_test_executable name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(${name} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
   target_precompile_headers(${name} PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300 ${crossrank_test_environment})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment})
 endfunction()
 
 # crossrank_add_test(NAME sources...): one executable of GoogleTest cases, each case a ctest of its own.
