@@ -71,7 +71,8 @@ enum class RanksAre : std::uint8_t { processes, threads };
 
 struct ConnectOptions {
   std::string backend{};                               ///< "shm", "fake", or empty: what the environment asks for
-  std::chrono::milliseconds timeout{300'000};          ///< longest time without progress of a rank that is waited for
+  std::chrono::milliseconds timeout{300'000};          ///< longest time without progress of a rank that is waited for;
+                                                       ///< CROSSRANK_TIMEOUT goes before it
   std::chrono::milliseconds connect_timeout{120'000};  ///< for all ranks to come
   std::chrono::milliseconds user_limit{
       21'600'000};                           ///< the same while that rank runs the caller's code in a range or guard
@@ -81,7 +82,7 @@ struct ConnectOptions {
   RanksAre ranks_are = RanksAre::processes;  ///< threads: each calls `connect` with its own `rank`
   std::optional<std::uint64_t>
       arena_cap{};  ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
-  std::optional<Check> check{};  ///< CROSSRANK_CHECK, else `local`
+  std::optional<Check> check{};  ///< else `local`; CROSSRANK_CHECK goes before it
 };
 
 /// A call under way: what the non-blocking forms return. Holds the tensors of the call.
