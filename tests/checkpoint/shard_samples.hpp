@@ -39,7 +39,7 @@ class SampleSource final : public ShardSource {
 /// A grid of sources that is filled tensor by tensor.
 class SampleSet {
  public:
-  explicit SampleSet(int tp, Json config = Json::object(), int pp = 1, int ep = 1) : tp_(tp), pp_(pp), ep_(ep) {
+  explicit SampleSet(int tp, Json config = Json::object(), int pp = 1, int ep = 1) : tp_(tp), ep_(ep) {
     set_.tp = tp;
     set_.pp = pp;
     set_.ep = ep;
@@ -81,7 +81,6 @@ class SampleSet {
 
  private:
   int tp_;
-  int pp_;
   int ep_;
   ShardSet set_{};
   std::vector<std::shared_ptr<SampleSource>> sources_{};
