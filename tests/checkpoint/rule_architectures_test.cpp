@@ -2,54 +2,10 @@
 
 #include <random>
 
-#include "tests/checkpoint/rule_reference.hpp"
+#include "tests/checkpoint/rule_architectures.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
-
-/// One line of an architecture's plan: how a layer is cut for two ranks. `rank1` is what the second one gets, in
-/// entries of `axis`; empty with `axis` -1: all.
-struct Line {
-  char const* name;
-  Shape shape;
-  int axis;
-  std::vector<SplitPiece> rank1;
-};
-
-struct Architecture {
-  char const* title;
-  Json config;
-  std::vector<Line> lines;
-};
-
-void PrintTo(Architecture const& architecture, std::ostream* out) { *out << architecture.title; }
-
-/// Hidden 64, 8 heads of 8, 4 key/value heads, feed-forward 96, 160 tokens.
-Json config(char const* type, char const* act = "silu") {
-  return {{"model_type", type},       {"hidden_size", 64},       {"num_attention_heads", 8},
-          {"num_key_value_heads", 4}, {"intermediate_size", 96}, {"vocab_size", 160},
-          {"num_hidden_layers", 2},   {"hidden_act", act},       {"tie_word_embeddings", false}};
-}
-
-Json with(Json base, Json const& more) {
-  for (auto const& [key, value] : more.items()) base[key] = value;
-  return base;
-}
-
-std::vector<SplitPiece> second_half(std::int64_t length) { return {{length / 2, 0, length / 2}}; }
-
-/// Second halves of parts that follow each other.
-std::vector<SplitPiece> halves(std::vector<std::int64_t> const& widths) {
-  std::vector<SplitPiece> pieces;
-  std::int64_t begin = 0;
-  std::int64_t to = 0;
-  for (auto const width : widths) {
-    pieces.push_back({begin + width / 2, to, width / 2});
-    begin += width;
-    to += width / 2;
-  }
-  return pieces;
-}
 
 std::vector<Architecture> architectures() {
   std::vector<Architecture> all;
@@ -330,6 +286,7 @@ TEST_P(RuleArchitectures, merge_what_was_cut) {
 std::string title(::testing::TestParamInfo<Architecture> const& info) { return info.param.title; }
 
 INSTANTIATE_TEST_SUITE_P(All, RuleArchitectures, ::testing::ValuesIn(architectures()), title);
+INSTANTIATE_TEST_SUITE_P(Families, RuleArchitectures, ::testing::ValuesIn(other_families()), title);
 
 }  // namespace
 }  // namespace crossrank::checkpoint

@@ -120,6 +120,70 @@ TEST(RuleBook, drops_a_tied_head_by_name) {
   EXPECT_FALSE(ask(samples, "model.embed_tokens.weight").drop);
 }
 
+TEST(RuleBook, keeps_a_head_that_is_called_tied_and_has_other_values) {
+  auto config = llama();
+  config["tie_word_embeddings"] = true;
+  SampleSet samples(2, config);
+  std::vector<std::byte> other(80 * 64 * 2);
+  other[5000] = std::byte{1};
+  for (int t = 0; t < 2; ++t) {
+    samples.at(t).add("model.embed_tokens.weight", Dtype::bf16, {80, 64});
+    samples.at(t).add("lm_head.weight", Dtype::bf16, {80, 64}, other);
+    samples.at(t).add("lm_head.bias", Dtype::bf16, {80});
+  }
+  EXPECT_FALSE(ask(samples, "lm_head.weight").drop);
+  EXPECT_FALSE(ask(samples, "lm_head.bias").drop);
+}
+
+TEST(RuleBook, believes_the_whole_model_about_its_head) {
+  Json const config{{"tie_word_embeddings", false}, {"text_config", {{"tie_word_embeddings", true}}}};
+  SampleSet samples(2, config);
+  samples.add("lm_head.weight", Dtype::bf16, {80, 64});
+  samples.add("model.language_model.embed_tokens.weight", Dtype::bf16, {80, 64});
+  EXPECT_FALSE(ask(samples, "lm_head.weight").drop);
+}
+
+/// Bytes of BF16 numbers that are not all equal.
+std::vector<std::byte> counted(std::size_t count) {
+  std::vector<std::byte> bytes(count * 2);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 % 251);
+  return bytes;
+}
+
+TEST(RuleBook, keeps_all_rows_of_an_embedding_that_has_more_than_tokens) {
+  // Those behind the tokens are of images.
+  SampleSet whole(1, llama());
+  whole.add("model.embed_tokens.weight", Dtype::bf16, {168, 64});
+  auto const book = RuleBook::make(whole.set());
+  EXPECT_EQ(book.split_for("model.embed_tokens.weight", *whole.shards("model.embed_tokens.weight").front(), 2).axis,
+            -1);
+  SampleSet copies(2, llama());
+  for (int t = 0; t < 2; ++t) copies.at(t).add("model.embed_tokens.weight", Dtype::bf16, {168, 64}, counted(168 * 64));
+  EXPECT_EQ(ask(copies, "model.embed_tokens.weight").kind, MergeKind::replicate);
+}
+
+TEST(RuleBook, takes_equal_layers_of_a_tower_for_copies_whatever_its_config_says) {
+  Json const config{{"text_config", llama()},
+                    {"vision_config", {{"hidden_size", 64}, {"num_attention_heads", 4}, {"head_dim", 32}}}};
+  SampleSet samples(2, config);
+  for (int t = 0; t < 2; ++t) {
+    samples.at(t).add("model.vision_tower.layers.0.self_attn.q_proj.weight", Dtype::bf16, {64, 64}, counted(64 * 64));
+  }
+  samples.add("model.vision_tower.layers.0.self_attn.q_proj.bias", Dtype::bf16, {64});
+  EXPECT_EQ(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.weight").kind, MergeKind::replicate);
+  EXPECT_EQ(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.bias").kind, MergeKind::replicate);
+}
+
+TEST(RuleBook, names_every_layer_that_no_rule_covers) {
+  SampleSet samples(2, llama());
+  samples.add("model.layers.3.adapter.mixer.weight", Dtype::bf16, {7, 64});
+  samples.add("model.layers.4.adapter.mixer.weight", Dtype::bf16, {7, 64});
+  samples.add("model.layers.3.flux.weight", Dtype::bf16, {7, 64});
+  auto const info = refused(samples, "model.layers.3.flux.weight");
+  EXPECT_THAT(info.message, HasSubstr("1 other layer"));
+  EXPECT_THAT(info.details, ::testing::Contains(HasSubstr(R"("model.layers.*.adapter.mixer")")));
+}
+
 TEST(RuleBook, proposes_a_rule_for_an_unknown_name) {
   SampleSet samples(2, llama());
   samples.add("model.layers.3.adapter.mixer.weight", Dtype::bf16, {7, 64});

@@ -86,6 +86,16 @@ TEST(RuleFile, comes_before_the_built_in_rules) {
   EXPECT_FALSE(rule.unproven);
 }
 
+TEST(RuleFile, says_what_becomes_of_what_no_rule_covers) {
+  SampleSet samples(2, {{"hidden_size", 8}, {"intermediate_size", 8}});
+  samples.add("model.layers.3.flux.weight", Dtype::bf16, {4, 8});
+  samples.add("model.layers.3.mlp.up_proj.weight", Dtype::bf16, {4, 8});
+  auto const* const file = R"({"otherwise": "replicate"})";
+  EXPECT_EQ(ask(file, samples, "model.layers.3.flux.weight").kind, MergeKind::replicate);
+  EXPECT_EQ(ask(file, samples, "model.layers.3.mlp.up_proj.weight").kind, MergeKind::concat) << "a rule covers it";
+  EXPECT_THROW((void)RuleFile::parse(R"({"otherwise": "column"})", "rules.json"), FormatError);
+}
+
 TEST(RuleFile, joins_named_tensors_along_their_axis) {
   SampleSet samples(4);
   samples.add("blocks.2.table", Dtype::i32, {6, 5});

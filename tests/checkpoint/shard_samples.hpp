@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -10,7 +11,7 @@
 
 namespace crossrank::checkpoint {
 
-/// A source in memory. Without bytes it describes tensors that nobody reads.
+/// A source in memory. Tensors without bytes are zeros.
 class SampleSource final : public ShardSource {
  public:
   explicit SampleSource(std::string name) : name_(std::move(name)) {}
@@ -25,7 +26,11 @@ class SampleSource final : public ShardSource {
   Json const& attributes() const noexcept override { return attributes_; }
   std::uint64_t bytes_on_disk() const noexcept override { return 0; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override {
-    std::memcpy(out.data(), bytes_.at(tensor).data() + offset, out.size());
+    if (bytes_.at(tensor).empty()) {
+      std::fill(out.begin(), out.end(), std::byte{0});
+    } else {
+      std::memcpy(out.data(), bytes_.at(tensor).data() + offset, out.size());
+    }
   }
   std::vector<std::byte> const& bytes(std::size_t tensor) const { return bytes_.at(tensor); }
 

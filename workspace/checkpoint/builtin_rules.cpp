@@ -1,79 +1,66 @@
 #include "workspace/checkpoint/builtin_rules.hpp"
 
-#include <initializer_list>
 #include <utility>
 
+#include "workspace/checkpoint/encoder_rules.hpp"
 #include "workspace/checkpoint/mixer_rules.hpp"
+#include "workspace/checkpoint/rule_makers.hpp"
+#include "workspace/checkpoint/towers.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-using Rules = std::vector<LayerRule>;
-using Sizes = std::vector<RuleSize>;
+using namespace rules;
 
-LayerRule column(std::string_view pattern, Sizes parts) {
-  return {.pattern = RulePattern(pattern), .cut = Cut::column, .parts = std::move(parts), .inputs = SizeName::hidden};
+/// Gates and sinks beside the heads of attention.
+void add_gates_of_attention(Rules& rules) {
+  rules.push_back(column("**.self_attn.{sinks,attention_sink_bias,softmax_offset}", {SizeName::heads}));
+  rules.push_back(only({"afmoe", "muse_glimmer_text", "beam"}, column("**.self_attn.gate_proj", {SizeName::query})));
+  rules.push_back(only({"lfm3", "lfm3_text"}, column("**.self_attn.gate_proj", {SizeName::heads})));
+  rules.push_back(only({"laguna"}, column("**.self_attn.g_proj", {SizeName::heads})));
+  rules.push_back(only({"beam"}, column("**.self_attn.gate_bias", {SizeName::heads})));
 }
 
-LayerRule row(std::string_view pattern, SizeName inputs) {
-  return {.pattern = RulePattern(pattern), .cut = Cut::row, .parts = {SizeName::hidden}, .inputs = inputs};
-}
-
-LayerRule replicate(std::string_view pattern) { return {.pattern = RulePattern(pattern), .cut = Cut::replicate}; }
-
-LayerRule vocabulary(std::string_view pattern) {
-  return {.pattern = RulePattern(pattern),
-          .cut = Cut::vocabulary,
-          .parts = {SizeName::vocabulary},
-          .inputs = SizeName::hidden};
-}
-
-LayerRule grouped(LayerRule rule) {
-  rule.grouped = true;
-  return rule;
-}
-
-LayerRule gated(LayerRule rule) {
-  rule.gate = true;
-  return rule;
-}
-
-LayerRule stacked(LayerRule rule, bool transposed = false) {
-  rule.stacked = true;
-  rule.transposed = transposed;
-  return rule;
-}
-
-LayerRule transposed(LayerRule rule) {
-  rule.transposed = true;
-  return rule;
-}
-
-/// The config's size is of something else.
-LayerRule by_name(LayerRule rule) {
-  rule.inputs.reset();
-  return rule;
-}
-
-LayerRule only(std::initializer_list<char const*> models, LayerRule rule) {
-  rule.models.assign(models.begin(), models.end());
-  return rule;
+/// Experts of families that stack them in their own ways.
+void add_special_experts(Rules& rules) {
+  auto const ffn = SizeName::expert_ffn;
+  // Here gate and up alternate, so that both are cut by one plain cut.
+  rules.push_back(only({"gpt_oss"}, stacked(grouped(column("**.experts.gate_up_proj", {ffn, ffn})), true)));
+  rules.push_back(only({"gpt_oss"}, stacked(row("**.experts.down_proj", ffn), true)));
+  rules.push_back(only({"llama4_text", "llama4"}, stacked(column("**.experts.gate_up_proj", {ffn, ffn}), true)));
+  rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", ffn), true)));
+  rules.push_back(only({"aria_text", "aria"}, stacked(column("**.experts.fc1", {ffn, ffn}), true)));
+  rules.push_back(only({"aria_text", "aria"}, stacked(row("**.experts.fc2", ffn), true)));
+  // One expert's rows behind the other's; the last one is stored [in, out].
+  rules.push_back(only({"dbrx"}, column("**.experts.mlp.{w1,v1,w2}", {ffn})));
+  rules.back().repeat = SizeName::experts;
 }
 
 /// Layers whose names mean something else in one family stand before the general ones.
 void add_special(Rules& rules) {
   auto const q = SizeName::query;
   auto const kv = SizeName::key_value;
-  // Conv1D of GPT-2 stores [in, out].
-  rules.push_back(only({"gpt2"}, transposed(column("**.attn.c_attn", {q, kv, kv}))));
-  rules.push_back(only({"gpt2"}, transposed(row("**.attn.c_proj", SizeName::value))));
-  rules.push_back(only({"gpt2"}, transposed(column("**.mlp.c_fc", {SizeName::ffn}))));
-  rules.push_back(only({"gpt2"}, transposed(row("**.mlp.c_proj", SizeName::ffn))));
   // Its config counts gate and up together.
   rules.push_back(only({"qwen"}, column("**.attn.c_attn", {q, kv, kv})));
   rules.push_back(only({"qwen"}, column("**.mlp.{w1,w2}", {})));
   rules.push_back(only({"qwen"}, by_name(row("**.mlp.c_proj", SizeName::ffn))));
+  // Conv1D of GPT-2 stores [in, out].
+  for (auto const* model : {"gpt2", "openai-gpt"}) {
+    rules.push_back(only({model}, transposed(column("**.attn.c_attn", {q, kv, kv}))));
+    rules.push_back(only({model}, transposed(row("**.attn.c_proj", SizeName::value))));
+    rules.push_back(only({model}, transposed(column("**.mlp.c_fc", {SizeName::ffn}))));
+    rules.push_back(only({model}, transposed(row("**.mlp.c_proj", SizeName::ffn))));
+  }
   rules.push_back(only({"gpt_bigcode"}, column("**.attn.c_attn", {q, kv, kv})));
+  // Head by head, whatever their configs say of key/value heads.
+  rules.push_back(only({"gpt_bigcode_multi_head"}, in_groups(SizeName::heads, column("**.attn.c_attn", {q, q, q}))));
+  rules.push_back(
+      only({"gpt_neox", "gpt_neox_japanese", "bloom", "persimmon"},
+           in_groups(SizeName::heads, column("**.{attention,self_attention,self_attn}.query_key_value", {q, q, q}))));
+  rules.push_back(only({"minimax"}, in_groups(SizeName::heads, column("**.self_attn.qkv_proj", {q, q, q}))));
+  rules.push_back(only({"minimax"}, column("**.self_attn.output_gate", {q})));
+  // In four groups of queries, values and keys each, as it was trained.
+  rules.push_back(only({"codegen"}, in_groups(std::int64_t{4}, column("**.attn.qkv_proj", {q, q, q}))));
   rules.push_back(only({"chatglm"}, column("**.self_attention.query_key_value", {q, kv, kv})));
   rules.push_back(only({"chatglm"}, column("**.mlp.dense_h_to_4h", {SizeName::ffn, SizeName::ffn})));
   // Queries come with gates, head by head.
@@ -85,20 +72,18 @@ void add_special(Rules& rules) {
   rules.push_back(only({"nemotron_h"}, row("**.mixer.o_proj", SizeName::value)));
   rules.push_back(only({"nemotron_h"}, column("**.mixer.up_proj", {SizeName::ffn})));
   rules.push_back(only({"nemotron_h"}, row("**.mixer.down_proj", SizeName::ffn)));
+  // Its heads work in pairs that stand half the width apart.
+  for (auto rule : {column("**.self_attn.q_proj", {q}), column("**.self_attn.{k_proj,v_proj}", {kv}),
+                    row("**.self_attn.o_proj", SizeName::value)}) {
+    rule.left_whole = true;
+    rules.push_back(only({"diffllama"}, std::move(rule)));
+  }
   // Over the whole width, so that shards may hold a slice; those who cut the model leave them whole.
   for (auto const& [name, width] : {std::pair("**.self_attn.q_norm", q), std::pair("**.self_attn.k_norm", kv)}) {
-    rules.push_back(only({"olmo2", "olmo3"}, column(name, {width})));
+    rules.push_back(only({"olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2"}, column(name, {width})));
     rules.back().left_whole = true;
   }
-  rules.push_back(only({"gpt_oss"}, column("**.self_attn.sinks", {SizeName::heads})));
-  // Here gate and up alternate, so that both are cut by one plain cut.
-  rules.push_back(
-      only({"gpt_oss"},
-           stacked(grouped(column("**.experts.gate_up_proj", {SizeName::expert_ffn, SizeName::expert_ffn})), true)));
-  rules.push_back(only({"gpt_oss"}, stacked(row("**.experts.down_proj", SizeName::expert_ffn), true)));
-  rules.push_back(only({"llama4_text", "llama4"},
-                       stacked(column("**.experts.gate_up_proj", {SizeName::expert_ffn, SizeName::expert_ffn}), true)));
-  rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", SizeName::expert_ffn), true)));
+  add_gates_of_attention(rules);
 }
 
 void add_attention(Rules& rules) {
@@ -140,6 +125,7 @@ void add_experts(Rules& rules) {
   rules.push_back(column("**.{experts,deepspeed_experts}.*.{w1,w3,gate_proj,up_proj}", {ffn}));
   rules.push_back(row("**.{experts,deepspeed_experts}.*.{w2,down_proj}", ffn));
   rules.push_back(column("**.{shared_expert,shared_experts}.{gate_proj,up_proj}", {SizeName::shared_ffn}));
+  rules.push_back(column("**.shared_experts.gate_up_proj", {SizeName::shared_ffn, SizeName::shared_ffn}));
   rules.push_back(row("**.{shared_expert,shared_experts}.down_proj", SizeName::shared_ffn));
   rules.push_back(gated(column("**.shared_experts.linear_fc1", {SizeName::shared_ffn})));
   rules.push_back(row("**.shared_experts.linear_fc2", SizeName::shared_ffn));
@@ -200,13 +186,34 @@ void add_outside_of_layers(Rules& rules) {
   rules.push_back(replicate("**.layer_norm_{weight,bias}"));
   rules.push_back(replicate("**.rotary_emb.inv_freq"));
   rules.push_back(replicate("**.{wpe,position_embedding,position_embeddings,embed_positions,rel_attn_table}"));
-  rules.push_back(replicate("**.{attn,attention}.{bias,masked_bias,rotary_emb}"));
-  rules.push_back(vocabulary(
-      "**.{embed_tokens,embed_in,wte,word_embeddings,tok_embeddings,vocab_embedding,lm_head,embed_out,output_layer}"));
+  rules.push_back(replicate("**.{attn,attention}.{bias,masked_bias,causal_mask,rotary_emb}"));
+  rules.push_back(
+      vocabulary("**.{embed_tokens,tokens_embed,embed_in,wte,word_embeddings,tok_embeddings,vocab_embedding,lm_head,"
+                 "embed_out,output_layer}"));
   rules.push_back(vocabulary("output"));
   rules.push_back(vocabulary("backbone.embeddings"));
-  rules.push_back(
-      replicate("**.{vision_tower,vision_model,visual,audio_tower,audio_model,multi_modal_projector,mm_projector}.**"));
+}
+
+/// What every rank needs whole: routers, indexers, scalars of layers.
+void add_small_ones(Rules& rules) {
+  rules.push_back(replicate("**.{e_score_correction_bias,e_score_correction,expert_bias,router_bias}"));
+  rules.push_back(replicate("**.{router,indexer,ada_rms_norm,altup,laurel,act_fn}.**"));
+  rules.push_back(replicate("**.{mixer,feed_forward,moe}.gate"));
+  rules.push_back(replicate("**.gate.global_scale"));
+  rules.push_back(replicate("**.{*layernorm,*norm}.*"));
+  rules.push_back(replicate("**.{layer_scalar,input_residual,post_attention_residual,dense_bias,eoi_embedding}"));
+  rules.push_back(replicate("**.{lambda_k1,lambda_k2,lambda_q1,lambda_q2,positions_embed}"));
+  rules.push_back(replicate("**.{cross_attn_attn_gate,cross_attn_mlp_gate}"));
+  rules.push_back(replicate("**.{embed_tokens_per_layer,per_layer_*}"));
+  rules.push_back(only({"minimax"}, replicate("**.self_attn.{slope_rate,query_decay,key_decay,diagonal_decay}")));
+  rules.push_back(only({"doge"}, replicate("**.self_attn.{A,dt_proj}")));
+  rules.push_back(only({"recurrent_gemma"}, replicate("**.temporal_block.{linear_x,linear_y,linear_out,conv_1d}")));
+  rules.push_back(only({"recurrent_gemma"}, replicate("**.temporal_block.rg_lru.**")));
+  rules.push_back(only({"recurrent_gemma"}, column("**.temporal_block.q_proj", {SizeName::query})));
+  rules.push_back(only({"recurrent_gemma"}, column("**.temporal_block.{k_proj,v_proj}", {SizeName::key_value})));
+  rules.push_back(only({"recurrent_gemma"}, row("**.temporal_block.o_proj", SizeName::value)));
+  rules.push_back(only({"recurrent_gemma"}, column("**.mlp_block.{gate_proj,up_proj}", {})));
+  rules.push_back(only({"recurrent_gemma"}, by_name(row("**.mlp_block.down_proj", SizeName::ffn))));
 }
 
 }  // namespace
@@ -214,11 +221,15 @@ void add_outside_of_layers(Rules& rules) {
 std::vector<LayerRule> builtin_rules() {
   Rules all;
   add_special(all);
+  add_special_experts(all);
   for (auto& rule : mixer_rules()) all.push_back(std::move(rule));
   add_attention(all);
   add_experts(all);
   add_feed_forward(all);
   add_outside_of_layers(all);
+  for (auto& rule : encoder_rules()) all.push_back(std::move(rule));
+  add_small_ones(all);
+  for (auto const pattern : tower_patterns()) all.push_back(replicate(pattern));
   return all;
 }
 

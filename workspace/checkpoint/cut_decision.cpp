@@ -15,6 +15,7 @@ namespace {
 
 // A layer of more pieces is one that something else is wrong with.
 constexpr std::int64_t most_ranks = 4096;
+constexpr std::int64_t most_parts = 4096;
 
 bool all_are(std::span<std::int64_t const> lengths, std::int64_t value) {
   return std::all_of(lengths.begin(), lengths.end(), [&](std::int64_t length) { return length == value; });
@@ -93,6 +94,11 @@ class Decision {
     std::vector<std::optional<std::int64_t>> widths;
     for (auto const& part : rule_.parts) widths.push_back(resolve(part, sizes_));
     if (rule_.gate && sizes_.gated().value_or(false)) widths.push_back(widths.front());
+    if (!rule_.repeat) return widths;
+    auto const times = sizes_[*rule_.repeat];
+    if (!times || *times > most_parts) return {std::nullopt};
+    auto const once = widths;
+    for (std::int64_t i = 1; i < *times; ++i) widths.insert(widths.end(), once.begin(), once.end());
     return widths;
   }
 
@@ -135,7 +141,7 @@ class Decision {
   /// Fewer key/value heads than ranks: neighbours hold the same head.
   std::optional<LayerCut> with_shared_heads(std::vector<std::int64_t> const& full) const {
     auto const heads = sizes_[SizeName::kv_heads];
-    if (!heads || !all_equal(question_.outputs)) return std::nullopt;
+    if (!heads || full.size() != rule_.parts.size() || !all_equal(question_.outputs)) return std::nullopt;
     for (auto const copies : {ranks_ / std::max<std::int64_t>(*heads, 1), ranks_}) {
       if (copies < 2 || ranks_ % copies != 0) continue;
       std::vector<std::int64_t> widths;
@@ -173,7 +179,7 @@ class Decision {
                  .unproven = !rule_.from_file && all_equal(out),
                  .why = rule_.from_file ? "as the rule says" : "by its name"};
     if (rule_.parts.size() > 1 && !rule_.grouped) cut.parts = relative_parts();
-    if (gate_is_unknown() || (rule_.parts.size() > 1 && !rule_.grouped && cut.parts.empty())) {
+    if (gate_is_unknown() || rule_.repeat || (rule_.parts.size() > 1 && !rule_.grouped && cut.parts.empty())) {
       refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes",
              list(out));
     }

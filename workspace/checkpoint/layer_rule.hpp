@@ -32,11 +32,13 @@ struct LayerRule {
   Cut cut = Cut::replicate;
   std::vector<RuleSize> parts{};     ///< fused pieces along the output, in their full sizes; one: the output itself
   std::optional<RuleSize> inputs{};  ///< full size of the input
-  bool grouped = false;     ///< parts alternate per key/value group (q ... q, k, v, q ... q, k, v) instead of per rank
-  bool gate = false;        ///< one part, or two equal ones when the model has a gated feed-forward
-  bool stacked = false;     ///< the weight's first dimension counts experts
-  bool transposed = false;  ///< the weight is [in, out]
-  bool left_whole = false;  ///< shards may be cut so, but cutting a model leaves it whole
+  bool grouped = false;  ///< parts alternate per key/value group (q ... q, k, v, q ... q, k, v) instead of per rank
+  std::optional<RuleSize> groups{};   ///< grouped: so many groups; not given: one for each key/value head
+  std::optional<SizeName> repeat{};   ///< parts: all of them once more for each of so many
+  bool gate = false;                  ///< one part, or two equal ones when the model has a gated feed-forward
+  bool stacked = false;               ///< the weight's first dimension counts experts
+  bool transposed = false;            ///< the weight is [in, out]
+  bool left_whole = false;            ///< shards may be cut so, but cutting a model leaves it whole
   std::vector<std::string> models{};  ///< only for these model types; empty: all
 
   bool whole_name = false;  ///< the pattern is of a tensor's whole name; `axis` counts its dimensions

@@ -22,6 +22,14 @@ std::optional<std::int64_t> count(Json const& config, std::initializer_list<char
   return std::nullopt;
 }
 
+/// What encoder and decoder have alike.
+std::optional<std::int64_t> agreed(Json const& config, char const* first, char const* second) {
+  auto const a = count(config, {first});
+  auto const b = count(config, {second});
+  if (a && b && *a != *b) return std::nullopt;
+  return a ? a : b;
+}
+
 std::optional<bool> flag(Json const& config, char const* key) {
   auto const found = config.find(key);
   if (found == config.end() || !found->is_boolean()) return std::nullopt;
@@ -60,12 +68,14 @@ std::optional<bool> find_gate(Json const& config, std::string const& model_type)
 
 std::optional<std::int64_t> feed_forward(Json const& config, std::string const& model_type,
                                          std::optional<std::int64_t> hidden) {
-  auto const said = count(
-      config, {"intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "inter_size"});
+  auto const said = count(config, {"intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size",
+                                   "ffn_dim", "inter_size", "d_ff"});
   if (said) return said;
+  if (auto const both = agreed(config, "encoder_ffn_dim", "decoder_ffn_dim")) return both;
   if (model_type == "mpt") return product(hidden, count(config, {"expansion_ratio"}));
   // Their model classes take four times the width when the config has no number.
-  static constexpr std::array<std::string_view, 5> four_times{"gpt2", "bloom", "falcon", "gpt_bigcode", "gptj"};
+  static constexpr std::array<std::string_view, 8> four_times{
+      "gpt2", "bloom", "falcon", "gpt_bigcode", "gpt_bigcode_multi_head", "gptj", "codegen", "openai-gpt"};
   if (std::find(four_times.begin(), four_times.end(), model_type) == four_times.end()) return std::nullopt;
   return product(hidden, 4);
 }
@@ -106,21 +116,31 @@ ModelSizes::ModelSizes(Json const& whole) {
   auto const& config = nested != whole.end() && nested->is_object() ? *nested : whole;
   model_type_ = text(config, {"model_type"});
   gated_ = find_gate(config, model_type_);
-  tied_ = flag(config, "tie_word_embeddings").value_or(flag(whole, "tie_word_embeddings").value_or(false)) ||
+  // What the whole model says holds: its parts may carry the default of their class.
+  tied_ = flag(whole, "tie_word_embeddings").value_or(flag(config, "tie_word_embeddings").value_or(false)) ||
           flag(config, "share_embedding_table").value_or(false);
+  // Its fused layer is another one.
+  if (model_type_ == "gpt_bigcode" && !flag(config, "multi_query").value_or(true))
+    model_type_ = "gpt_bigcode_multi_head";
 
   auto const set = [&](SizeName name, std::optional<std::int64_t> value) {
     if (value) sizes_.emplace(name, *value);
   };
   auto const hidden = count(config, {"hidden_size", "n_embd", "d_model", "dim"});
-  auto const heads = count(config, {"num_attention_heads", "n_head", "n_heads", "num_heads"});
+  auto heads = count(config, {"num_attention_heads", "n_head", "n_heads", "num_heads"});
+  if (!heads) heads = agreed(config, "encoder_attention_heads", "decoder_attention_heads");
   auto kv_heads = count(config, {"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "num_query_groups",
                                  "multi_query_group_num"});
+  if (auto const part = config.find("attn_config"); !kv_heads && part != config.end() && part->is_object())
+    kv_heads = count(*part, {"kv_n_heads"});
   // Falcon writes both; its older models mean one head whatever the count says.
   if (flag(config, "multi_query").value_or(false) && !flag(config, "new_decoder_architecture").value_or(false))
     kv_heads = 1;
-  if (!kv_heads) kv_heads = heads;
-  auto head = count(config, {"head_dim", "head_size", "kv_channels"});
+  if (model_type_ == "falcon" && !flag(config, "multi_query").value_or(true) &&
+      !flag(config, "new_decoder_architecture").value_or(false))
+    kv_heads = heads;
+  if (!kv_heads || model_type_ == "gpt_bigcode_multi_head") kv_heads = heads;
+  auto head = count(config, {"head_dim", "head_size", "kv_channels", "d_kv"});
   if (!head && hidden && heads && *hidden % *heads == 0) head = *hidden / *heads;
   set(SizeName::hidden, hidden);
   set(SizeName::heads, heads);
@@ -137,11 +157,18 @@ ModelSizes::ModelSizes(Json const& whole) {
     set(SizeName::value, product(heads, head));
   }
   auto const ffn = feed_forward(config, model_type_, hidden);
-  auto const moe = count(config, {"moe_intermediate_size", "moe_ffn_hidden_size"});
-  auto const expert = moe ? moe : count(config, {"intermediate_size", "ffn_hidden_size"});
+  auto const nested_in = [&](char const* part, std::initializer_list<char const*> keys) {
+    auto const found = config.find(part);
+    return found != config.end() && found->is_object() ? count(*found, keys) : std::nullopt;
+  };
+  auto const moe = count(config, {"moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size"});
+  auto expert = moe ? moe : count(config, {"intermediate_size", "ffn_hidden_size"});
+  if (!expert) expert = nested_in("ffn_config", {"ffn_hidden_size"});
   auto shared = count(
       config, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"});
-  if (!shared) shared = product(expert, count(config, {"n_shared_experts", "moe_num_shared_experts"}).value_or(1));
+  if (!shared)
+    shared = product(expert,
+                     count(config, {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts"}).value_or(1));
   set(SizeName::ffn, ffn);
   set(SizeName::expert_ffn, expert);
   set(SizeName::shared_ffn, shared);
@@ -150,9 +177,9 @@ ModelSizes::ModelSizes(Json const& whole) {
   set(SizeName::further_layers, count(config, {"num_nextn_predict_layers", "mtp_num_layers"}));
   auto experts =
       count(config, {"num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts"});
-  // TensorRT-LLM has an object for it.
-  auto const inside = config.find("moe");
-  if (!experts && inside != config.end() && inside->is_object()) experts = count(*inside, {"num_experts"});
+  // TensorRT-LLM and DBRX have objects for it.
+  if (!experts) experts = nested_in("moe", {"num_experts"});
+  if (!experts) experts = nested_in("ffn_config", {"moe_num_experts"});
   set(SizeName::experts, experts);
   set(SizeName::gated_query, product(2, (*this)[SizeName::query]));
   set_mixers(config, hidden);

@@ -145,7 +145,7 @@ SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor,
   if (rule == nullptr) {
     if (parsed.role == TensorRole::cache_scale) return {.reason = "a scale of the cache"};
     SourceTensor const* const whole = &tensor;
-    refuse_uncovered(name, std::span(&whole, 1));
+    refuse_uncovered(name, std::span(&whole, 1), state_->uncovered());
   }
   if (rule->whole_name) return split_by_name(*rule, tensor, ranks);
   auto const hints = state_->hints_of(parsed.module);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
+#include <set>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -13,6 +14,7 @@
 #include "workspace/checkpoint/group_size.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
 #include "workspace/checkpoint/rule_values.hpp"
+#include "workspace/checkpoint/same_values.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -27,6 +29,11 @@ bool is_embedding(std::string_view module) {
 }
 
 bool is_head(std::string_view module) { return ends_in(module, {"lm_head", "embed_out", "output_layer"}); }
+
+/// `tensor` is one of the source's own descriptions.
+PlacedTensor placed(ShardSource const& source, SourceTensor const& tensor) {
+  return {&source, static_cast<std::size_t>(&tensor - source.tensors().data())};
+}
 
 std::string renamed(LayerRule const& rule, std::string_view name, TensorName const& parsed) {
   auto const target = fill_numbers(rule.rename, rule.whole_name ? name : parsed.module);
@@ -77,6 +84,7 @@ RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy s
       file(std::move(rule_file)) {
   rules = file.rules;
   for (auto& rule : builtin_rules()) rules.push_back(std::move(rule));
+  if (file.otherwise) rules.push_back(*file.otherwise);
   index();
   likely_group_ = common_group(layers, hints);
 }
@@ -147,6 +155,19 @@ LayerRule const* RuleBook::State::find_rule(std::string_view name, TensorName co
   return nullptr;
 }
 
+std::vector<std::string> RuleBook::State::uncovered() const {
+  std::set<std::string> patterns;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (auto const& tensor : set.sources[i]->tensors()) {
+      auto const parsed = parse_tensor_name(tensor.name);
+      if (parsed.role == TensorRole::cache_scale) continue;
+      if (find_rule(tensor.name, parsed, layers[i].at(parsed.module)) == nullptr)
+        patterns.insert(generalised(parsed.module));
+    }
+  }
+  return {patterns.begin(), patterns.end()};
+}
+
 MergeRule RuleBook::State::decide(std::string_view name, RankTensors const& asked) const {
   auto const parsed = parse_tensor_name(name);
   auto const& layer = layers[asked.sources.front()].at(parsed.module);
@@ -156,10 +177,10 @@ MergeRule RuleBook::State::decide(std::string_view name, RankTensors const& aske
       return reduced(asked.tensors, ReduceOp::max, "a scale of the cache: the largest covers all ranks");
     }
     if (asked.ranks == 1) return {.kind = MergeKind::replicate, .reason = "there is one tensor-parallel rank"};
-    refuse_uncovered(name, asked.tensors);
+    refuse_uncovered(name, asked.tensors, uncovered());
   }
   MergeRule merged;
-  if (is_dropped(*rule, parsed)) {
+  if (is_dropped(*rule, parsed, asked)) {
     merged = {.drop = true,
               .reason = rule->cut == Cut::drop ? "not part of the result" : "the embedding once more, by name"};
   } else {
@@ -185,9 +206,31 @@ LayerOrder RuleBook::State::order_of(LayerRule const& rule, LayerTensors const& 
   return order;
 }
 
-bool RuleBook::State::is_dropped(LayerRule const& rule, TensorName const& parsed) const {
+bool RuleBook::State::is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
   if (rule.cut == Cut::drop) return rule.tied_to.empty() || has_tensor(rule.tied_to);
-  return rule.cut == Cut::vocabulary && sizes.tied() && has_embedding_ && is_head(parsed.module);
+  // A head's bias is its own.
+  return rule.cut == Cut::vocabulary && sizes.tied() && has_embedding_ && is_head(parsed.module) &&
+         parsed.role != TensorRole::bias && !differs_from_embedding(parsed, asked);
+}
+
+bool RuleBook::State::differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const {
+  if (parsed.role != TensorRole::weight) return false;
+  bool differs = false;
+  for (std::size_t i = 0; i < asked.sources.size(); ++i) {
+    auto const head = placed(*set.sources[asked.sources[i]], *asked.tensors[i]);
+    for (std::size_t s = 0; s < set.sources.size(); ++s) {
+      if (set.places[s].tp != set.places[asked.sources[i]].tp) continue;
+      for (auto const& [module, layer] : layers[s]) {
+        auto const* const weight = is_embedding(module) ? layer[TensorRole::weight] : nullptr;
+        if (weight == nullptr || weight->dtype != asked.tensors[i]->dtype ||
+            !(weight->shape == asked.tensors[i]->shape))
+          continue;
+        if (look_the_same(head, placed(*set.sources[s], *weight))) return false;
+        differs = true;
+      }
+    }
+  }
+  return differs;
 }
 
 bool RuleBook::State::has_tensor(std::string const& name) const {
@@ -221,8 +264,10 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
     outputs.push_back(layer.formats.back().outputs());
     inputs.push_back(layer.formats.back().inputs());
   }
-  auto const cut = decide_cut({.module = parsed.module, .outputs = outputs, .inputs = inputs}, rule,
-                              tower != nullptr ? *tower : sizes);
+  CutQuestion const question{.module = parsed.module, .outputs = outputs, .inputs = inputs};
+  auto const cut = !rule.from_file && holds_copies(rule, question, values, tower)
+                       ? LayerCut{.cut = Cut::replicate, .why = "every rank has the same"}
+                       : decide_cut(question, rule, tower != nullptr ? *tower : sizes);
   auto const joined = splits_blocks(layer, cut) ? join_blocks(layer, values, cut, policy) : std::nullopt;
   auto merged = joined ? *joined : compose_rule(layer, cut);
   if (!joined) settle_values(merged, layer, values, cut, policy);
@@ -236,6 +281,24 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
   }
   if (rule.stacked && set.ep == 1 && !is_group && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
   return merged;
+}
+
+/// Where config and shapes may mislead, the values tell: towers have names of the language model that need not mean the
+/// same, and an embedding may have more rows than there are tokens.
+bool RuleBook::State::holds_copies(LayerRule const& rule, CutQuestion const& question, LayerValues const& values,
+                                   ModelSizes const* tower) const {
+  auto const tokens = sizes[SizeName::vocabulary];
+  bool const odd_rows = rule.cut == Cut::vocabulary && tokens && question.outputs.front() != *tokens;
+  auto const* const first = values.layers.front()[TensorRole::weight];
+  if ((tower == nullptr && !odd_rows) || question.outputs.size() < 2 || first == nullptr) return false;
+  if (!says_something(placed(*values.sources.front(), *first))) return false;
+  for (std::size_t rank = 1; rank < values.layers.size(); ++rank) {
+    auto const* const other = values.layers[rank][TensorRole::weight];
+    if (other == nullptr ||
+        !look_the_same(placed(*values.sources.front(), *first), placed(*values.sources[rank], *other)))
+      return false;
+  }
+  return true;
 }
 
 bool RuleBook::State::has_expert_groups(RankTensors const& asked) const {

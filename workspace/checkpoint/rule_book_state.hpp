@@ -4,11 +4,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "workspace/checkpoint/cut_decision.hpp"
 #include "workspace/checkpoint/number_format.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/rule_compose.hpp"
 #include "workspace/checkpoint/rule_file.hpp"
 #include "workspace/checkpoint/rule_grid.hpp"
+#include "workspace/checkpoint/rule_values.hpp"
 #include "workspace/checkpoint/towers.hpp"
 
 namespace crossrank::checkpoint {
@@ -29,6 +31,8 @@ struct RuleBook::State {
   /// The first rule that matches; null for none.
   [[nodiscard]] LayerRule const* find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const;
+  /// Patterns of all layers that no rule matches.
+  [[nodiscard]] std::vector<std::string> uncovered() const;
   /// The file of the tensor-parallel rank `tp` beside a source.
   [[nodiscard]] std::string file_of(std::size_t beside, int tp) const;
   /// What config and the shapes of all layers say of one layer's numbers.
@@ -36,7 +40,7 @@ struct RuleBook::State {
   [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
   /// How the rule's layer lies in its weight; stacks of experts show it by where the hidden width stands.
   [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer) const;
-  [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed) const;
+  [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
   /// config.json with what the rule file adds.
   [[nodiscard]] static Json full_config(ShardSet const& shards, RuleFile const& rule_file);
 
@@ -58,8 +62,13 @@ struct RuleBook::State {
     std::size_t source = 0;
   };
   void index();
+  /// Whether a head has other numbers than the embedding that the config says it is; what is not as the embedding is
+  /// cannot be compared.
+  [[nodiscard]] bool differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const;
   [[nodiscard]] bool has_tensor(std::string const& name) const;
   [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
+  [[nodiscard]] bool holds_copies(LayerRule const& rule, CutQuestion const& question, LayerValues const& values,
+                                  ModelSizes const* tower) const;
   /// Whether the tensor-parallel ranks hold different experts.
   [[nodiscard]] bool has_expert_groups(RankTensors const& asked) const;
   [[nodiscard]] bool has_expert_dimension(TensorName const& parsed, RankTensors const& asked) const;

@@ -273,6 +273,10 @@ RuleFile RuleFile::parse(std::string_view text, std::string const& source) {
       if (!value.is_array() || value.size() > max_rules)
         refuse(source, "\"rules\"", "not a list of at most 10000 rules");
       for (std::size_t i = 0; i < value.size(); ++i) file.rules.push_back(RuleReader(value[i], i, source).read());
+    } else if (key == "otherwise") {
+      if (value != "replicate") refuse(source, "\"otherwise\"", "is only \"replicate\"");
+      file.otherwise = LayerRule{.pattern = RulePattern("**"), .cut = Cut::replicate};
+      file.otherwise->from_file = true;
     } else if (key != "comment") {
       refuse(source, "the file", "the key \"" + codec::printable(key) + "\" means nothing here");
     }

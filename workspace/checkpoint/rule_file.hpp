@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,9 @@ namespace crossrank::checkpoint {
 /// config lacks.
 struct RuleFile {
   std::vector<LayerRule> rules{};
-  Json sizes = Json::object();  ///< keys of config.json
-  std::string text{};           ///< as read; empty: no file
+  std::optional<LayerRule> otherwise{};  ///< for layers that neither these rules nor the built-in ones know
+  Json sizes = Json::object();           ///< keys of config.json
+  std::string text{};                    ///< as read; empty: no file
 
   /// Strict: `FormatError` names the rule and the key for anything that RULES.md does not allow.
   [[nodiscard]] static RuleFile parse(std::string_view text, std::string const& source);

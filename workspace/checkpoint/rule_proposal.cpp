@@ -44,7 +44,8 @@ std::string propose_rules(std::string_view module, std::vector<std::string> cons
   return join(lines);
 }
 
-void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards) {
+void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards,
+                      std::vector<std::string> const& uncovered) {
   auto const found = std::find_if(shards.begin(), shards.end(), [](auto const* shard) { return shard != nullptr; });
   auto const& first = **found;
   auto const uneven = uneven_dimensions(shards, first);
@@ -68,14 +69,22 @@ void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const
                            ? std::string("absent")
                            : std::string(name_of(shards[rank]->dtype)) + " " + to_string(shards[rank]->shape)));
   }
-  throw FormatError({.operation = "merge rules",
-                     .message = "no rule covers this tensor",
-                     .got = std::string(name_of(first.dtype)) + " " + to_string(first.shape) + " on " +
-                            std::to_string(shards.size()) + " ranks",
-                     .resource = std::string(name),
-                     .remedy = join(lines),
-                     .details = std::move(details),
-                     .section = "name"});
+  auto message = std::string("no rule covers this tensor");
+  if (uncovered.size() > 1) {
+    message += ", nor those of " + std::to_string(uncovered.size() - 1) + " other layers";
+    for (auto const& pattern : uncovered)
+      details.push_back("no rule: " + line("layer", pattern, Json{{"cut", "replicate"}}));
+  }
+  throw FormatError(
+      {.operation = "merge rules",
+       .message = std::move(message),
+       .got = std::string(name_of(first.dtype)) + " " + to_string(first.shape) + " on " +
+              std::to_string(shards.size()) + " ranks",
+       .resource = std::string(name),
+       .remedy =
+           join(lines) + "; {\"otherwise\": \"replicate\"} says that ranks have copies of whatever no rule covers",
+       .details = std::move(details),
+       .section = "name"});
 }
 
 }  // namespace crossrank::checkpoint

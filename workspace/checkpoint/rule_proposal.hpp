@@ -12,7 +12,8 @@ namespace crossrank::checkpoint {
 [[nodiscard]] std::string propose_rules(std::string_view module, std::vector<std::string> const& cuts);
 
 /// The error for a tensor that no rule covers: what the shards look like, and the rules that would fit them, the
-/// likeliest first. Never chooses one.
-[[noreturn]] void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards);
+/// likeliest first. Never chooses one. `uncovered` are the patterns of all layers that no rule covers.
+[[noreturn]] void refuse_uncovered(std::string_view name, std::span<SourceTensor const* const> shards,
+                                   std::vector<std::string> const& uncovered);
 
 }  // namespace crossrank::checkpoint

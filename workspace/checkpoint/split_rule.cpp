@@ -41,7 +41,7 @@ class LayerSplitter {
     LayerSplit split{.cut = Cut::column,
                      .ranks = std::vector<std::vector<NumberRange>>(static_cast<std::size_t>(ranks_))};
     auto const kv = sizes_[SizeName::kv_heads];
-    if (rule_.grouped && kv && *kv < ranks_ && has_queries()) {
+    if (rule_.grouped && !rule_.groups && kv && *kv < ranks_ && has_queries()) {
       share_groups(*kv, split);
     } else {
       for (auto const& part : rule_.grouped ? groups() : parts()) add(part, split);
@@ -90,6 +90,12 @@ class LayerSplitter {
       bool const gated = sizes_.gated().value_or(width && outputs_ == 2 * *width);
       if (gated) named.push_back(named.front());
     }
+    if (rule_.repeat) {
+      auto const times = sizes_[*rule_.repeat];
+      if (!times || *times > outputs_) refuse_width(0);
+      auto const once = named;
+      for (std::int64_t i = 1; i < *times; ++i) named.insert(named.end(), once.begin(), once.end());
+    }
     if (named.size() < 2) {
       check_width(named);
       return {part_of(named.empty() ? RuleSize(std::int64_t{1}) : named.front(), 0, outputs_)};
@@ -131,7 +137,7 @@ class LayerSplitter {
 
   /// Key/value groups, or pairs that alternate: each rank gets neighbouring ones.
   std::vector<Part> groups() const {
-    auto const kv = sizes_[SizeName::kv_heads];
+    auto const kv = rule_.groups ? resolve(*rule_.groups, sizes_) : sizes_[SizeName::kv_heads];
     if (!has_queries() || !kv) return {{0, outputs_, 1, false}};
     if (outputs_ % *kv != 0) refuse_width(0);
     return {{0, outputs_, outputs_ / *kv, false}};
@@ -212,6 +218,9 @@ LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64
       if (inputs % ranks != 0) refuse_ranks(module, "inputs", inputs, ranks);
       return even(Cut::row, inputs, ranks, "along the inputs");
     case Cut::vocabulary:
+      if (auto const tokens = rule.parts.empty() ? std::nullopt : resolve(rule.parts.front(), sizes);
+          tokens && *tokens != outputs && !rule.from_file)
+        return {.why = "other rows than the config's tokens: whole on each rank"};
       if (outputs % ranks != 0) return {.why = "the tokens do not divide: whole on each rank"};
       return even(Cut::column, outputs, ranks, "along the tokens");
     default: return {.why = "every rank has all of it"};

@@ -14,10 +14,20 @@ ModelSizes sizes_in(Json const& config, char const* key) {
   return found != config.end() ? ModelSizes(*found) : ModelSizes();
 }
 
-bool stands_in(std::string_view module, std::initializer_list<std::string_view> names) {
+bool has_element(std::string_view module, bool (*is_meant)(std::string_view)) {
   auto const elements = split_name(module);
-  return std::any_of(elements.begin(), elements.end(),
-                     [&](auto element) { return std::find(names.begin(), names.end(), element) != names.end(); });
+  return std::any_of(elements.begin(), elements.end(), is_meant);
+}
+
+bool holds_any(std::string_view element, std::initializer_list<std::string_view> words) {
+  return std::any_of(words.begin(), words.end(),
+                     [&](auto word) { return element.find(word) != std::string_view::npos; });
+}
+
+bool speaks_of_sound(std::string_view element) { return holds_any(element, {"audio", "speech"}); }
+
+bool speaks_of_images(std::string_view element) {
+  return element == "vit" || holds_any(element, {"vision", "visual", "image", "video", "qformer", "resampler"});
 }
 
 }  // namespace
@@ -26,9 +36,15 @@ Towers::Towers(Json const& config)
     : vision_(sizes_in(config, "vision_config")), audio_(sizes_in(config, "audio_config")) {}
 
 ModelSizes const* Towers::sizes_of(std::string_view module) const {
-  if (stands_in(module, {"vision_tower", "vision_model", "visual"})) return &vision_;
-  if (stands_in(module, {"audio_tower", "audio_model"})) return &audio_;
+  if (has_element(module, speaks_of_sound)) return &audio_;
+  if (has_element(module, speaks_of_images)) return &vision_;
   return nullptr;
+}
+
+std::vector<std::string_view> tower_patterns() {
+  return {"**.{*vision*,*visual*,*image*,*video*,*audio*,*speech*,*qformer*,*resampler*}.**",
+          "**.{vit,*projector,connector,merger,aligner,modality_projection,language_projection,mlp1,mlp_AR}.**",
+          "**.patch_merge_mlp.**"};
 }
 
 bool Towers::can_apply(LayerRule const& rule, ModelSizes const& sizes) {

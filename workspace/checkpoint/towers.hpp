@@ -1,10 +1,14 @@
 #pragma once
 #include <string_view>
+#include <vector>
 
 #include "workspace/checkpoint/layer_rule.hpp"
 #include "workspace/checkpoint/model_sizes.hpp"
 
 namespace crossrank::checkpoint {
+
+/// Patterns of the names in encoders of images and sound and in what joins them to the language model.
+[[nodiscard]] std::vector<std::string_view> tower_patterns();
 
 /// What a model has beside its language model: encoders of images and sound, whose layers are called like the language
 /// model's and have other sizes.

@@ -1,0 +1,81 @@
+#include "tests/checkpoint/rule_architectures.hpp"
+
+namespace crossrank::checkpoint {
+
+std::vector<Architecture> other_families() {
+  std::vector<Architecture> all;
+  // What its config says of key/value heads, no model of this kind has.
+  all.push_back({"gpt_neox_with_stray_heads",
+                 config("gpt_neox", "gelu"),
+                 {{"gpt_neox.layers.0.attention.query_key_value.weight", {192, 64}, 0, second_half(192)},
+                  {"gpt_neox.layers.0.attention.query_key_value.bias", {192}, 0, second_half(192)}}});
+  all.push_back({"codegen",
+                 Json{{"model_type", "codegen"}, {"n_embd", 64}, {"n_head", 8}, {"vocab_size", 160}},
+                 {{"transformer.h.0.attn.qkv_proj.weight", {192, 64}, 0, second_half(192)},
+                  {"transformer.h.0.attn.causal_mask", {1, 1, 8, 8}, -1, {}},
+                  {"transformer.h.0.mlp.fc_in.weight", {256, 64}, 0, second_half(256)}}});
+  all.push_back({"gpt_bigcode_with_all_heads",
+                 Json{{"model_type", "gpt_bigcode"}, {"n_embd", 64}, {"n_head", 8}, {"multi_query", false}},
+                 {{"transformer.h.0.attn.c_attn.weight", {192, 64}, 0, second_half(192)}}});
+  all.push_back({"minimax",
+                 config("minimax"),
+                 {{"model.layers.0.self_attn.qkv_proj.weight", {192, 64}, 0, second_half(192)},
+                  {"model.layers.0.self_attn.output_gate.weight", {64, 64}, 0, second_half(64)},
+                  {"model.layers.0.self_attn.slope_rate", {8, 1, 1}, -1, {}}}});
+  all.push_back({"recurrent_gemma",
+                 with(config("recurrent_gemma", "gelu_pytorch_tanh"), {{"num_key_value_heads", 1}}),
+                 {{"model.layers.0.temporal_block.linear_x.weight", {64, 64}, -1, {}},
+                  {"model.layers.0.temporal_block.rg_lru.input_gate_weight", {8, 8, 8}, -1, {}},
+                  {"model.layers.2.temporal_block.q_proj.weight", {64, 64}, 0, second_half(64)},
+                  {"model.layers.2.mlp_block.up_proj.weight", {48, 64}, 0, second_half(48)}}});
+  all.push_back({"dbrx",
+                 Json{{"model_type", "dbrx"},
+                      {"d_model", 64},
+                      {"n_heads", 8},
+                      {"attn_config", {{"kv_n_heads", 4}}},
+                      {"ffn_config", {{"ffn_hidden_size", 48}, {"moe_num_experts", 3}}}},
+                 {{"transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight", {128, 64}, 0, halves({64, 32, 32})},
+                  {"transformer.blocks.0.ffn.experts.mlp.w1", {144, 64}, 0, halves({48, 48, 48})},
+                  {"transformer.blocks.0.ffn.experts.mlp.w2", {144, 64}, 0, halves({48, 48, 48})},
+                  {"transformer.blocks.0.ffn.router.layer.weight", {3, 64}, -1, {}}}});
+  all.push_back(
+      {"t5",
+       Json{{"model_type", "t5"}, {"d_model", 64}, {"num_heads", 8}, {"d_kv", 16}, {"d_ff", 96}, {"vocab_size", 160}},
+       {{"shared.weight", {160, 64}, 0, second_half(160)},
+        {"decoder.block.0.layer.1.EncDecAttention.k.weight", {128, 64}, 0, second_half(128)},
+        {"decoder.block.0.layer.1.EncDecAttention.o.weight", {64, 128}, 1, second_half(128)},
+        {"decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", {32, 8}, -1, {}},
+        {"decoder.block.0.layer.2.DenseReluDense.wi_1.weight", {96, 64}, 0, second_half(96)},
+        {"decoder.block.0.layer.2.DenseReluDense.wo.weight", {64, 96}, 1, second_half(96)}}});
+  all.push_back({"bart",
+                 Json{{"model_type", "bart"},
+                      {"d_model", 64},
+                      {"encoder_attention_heads", 8},
+                      {"decoder_attention_heads", 8},
+                      {"encoder_ffn_dim", 96},
+                      {"decoder_ffn_dim", 96},
+                      {"vocab_size", 160}},
+                 {{"model.decoder.layers.0.encoder_attn.q_proj.bias", {64}, 0, second_half(64)},
+                  {"model.decoder.layers.0.encoder_attn.out_proj.weight", {64, 64}, 1, second_half(64)},
+                  {"model.encoder.layers.0.fc1.weight", {96, 64}, 0, second_half(96)},
+                  {"model.encoder.layernorm_embedding.weight", {64}, -1, {}}}});
+  all.push_back({"bert",
+                 config("bert", "gelu"),
+                 {{"bert.embeddings.LayerNorm.weight", {64}, -1, {}},
+                  {"bert.encoder.layer.0.attention.self.query.weight", {64, 64}, 0, second_half(64)},
+                  {"bert.encoder.layer.0.attention.output.dense.weight", {64, 64}, 1, second_half(64)},
+                  {"bert.encoder.layer.0.intermediate.dense.weight", {96, 64}, 0, second_half(96)},
+                  {"bert.encoder.layer.0.output.dense.weight", {64, 96}, 1, second_half(96)},
+                  {"cls.predictions.bias", {160}, 0, second_half(160)},
+                  {"cls.predictions.transform.dense.weight", {64, 64}, -1, {}}}});
+  // Its heads work in pairs that stand half the width apart.
+  all.push_back({"diffllama",
+                 config("diffllama"),
+                 {{"model.layers.0.self_attn.q_proj.weight", {64, 64}, -1, {}},
+                  {"model.layers.0.self_attn.o_proj.weight", {64, 64}, -1, {}},
+                  {"model.layers.0.self_attn.lambda_q1", {8}, -1, {}},
+                  {"model.layers.0.mlp.up_proj.weight", {96, 64}, 0, second_half(96)}}});
+  return all;
+}
+
+}  // namespace crossrank::checkpoint
