@@ -75,6 +75,45 @@ std::vector<Architecture> other_families() {
                   {"model.layers.0.self_attn.o_proj.weight", {64, 64}, -1, {}},
                   {"model.layers.0.self_attn.lambda_q1", {8}, -1, {}},
                   {"model.layers.0.mlp.up_proj.weight", {96, 64}, 0, second_half(96)}}});
+  // Layers that see everything have longer heads.
+  auto const gemma4 = with(config("gemma4_text", "gelu_pytorch_tanh"),
+                           {{"layer_types", {"sliding_attention", "full_attention"}}, {"global_head_dim", 32}});
+  auto const longer = Json{{"per_layer_config", {{"01", {{"head_dim", 32}}}}}};
+  std::vector<Line> const layers_of_two_kinds{
+      {"model.layers.0.self_attn.k_proj.weight", {32, 64}, 0, second_half(32)},
+      {"model.layers.1.self_attn.q_proj.weight", {256, 64}, 0, second_half(256)},
+      {"model.layers.1.self_attn.k_proj.weight", {128, 64}, 0, second_half(128)},
+      {"model.layers.1.self_attn.o_proj.weight", {64, 256}, 1, second_half(256)},
+      {"model.layers.1.layer_scalar", {1}, -1, {}}};
+  all.push_back({"gemma4", gemma4, layers_of_two_kinds});
+  all.push_back(
+      {"gemma4_layer_by_layer", with(config("gemma4_text", "gelu_pytorch_tanh"), longer), layers_of_two_kinds});
+  all.push_back({"mimo_v2_flash",
+                 with(config("mimo_v2_flash"), {{"hybrid_layer_pattern", {0, 1}},
+                                                {"head_dim", 16},
+                                                {"v_head_dim", 8},
+                                                {"swa_num_key_value_heads", 8},
+                                                {"swa_head_dim", 16},
+                                                {"swa_v_head_dim", 8}}),
+                 {{"model.layers.0.self_attn.k_proj.weight", {64, 64}, 0, second_half(64)},
+                  {"model.layers.0.self_attn.v_proj.weight", {32, 64}, 0, second_half(32)},
+                  {"model.layers.0.self_attn.o_proj.weight", {64, 64}, 1, second_half(64)},
+                  {"model.layers.1.self_attn.k_proj.weight", {128, 64}, 0, second_half(128)},
+                  {"model.layers.1.self_attn.attention_sink_bias", {8}, 0, second_half(8)}}});
+  all.push_back({"longcat_flash",
+                 with(config("longcat_flash"), {{"kv_lora_rank", 16},
+                                                {"q_lora_rank", 24},
+                                                {"qk_nope_head_dim", 8},
+                                                {"qk_rope_head_dim", 4},
+                                                {"v_head_dim", 6},
+                                                {"expert_ffn_hidden_size", 48}}),
+                 {{"model.layers.0.self_attn.1.q_b_proj.weight", {96, 24}, 0, second_half(96)},
+                  {"model.layers.0.self_attn.1.kv_b_proj.weight", {112, 16}, 0, second_half(112)},
+                  {"model.layers.0.self_attn.0.o_proj.weight", {64, 48}, 1, second_half(48)},
+                  {"model.layers.0.mlps.0.gate_proj.weight", {96, 64}, 0, second_half(96)},
+                  {"model.layers.0.mlp.experts.3.down_proj.weight", {64, 48}, 1, second_half(48)},
+                  {"model.layers.0.mlp.router.classifier.weight", {4, 64}, -1, {}},
+                  {"model.layers.0.input_layernorm.1.weight", {64}, -1, {}}}});
   return all;
 }
 

@@ -17,7 +17,7 @@ void add_gates_of_attention(Rules& rules) {
   rules.push_back(column("**.self_attn.{sinks,attention_sink_bias,softmax_offset}", {SizeName::heads}));
   rules.push_back(only({"afmoe", "muse_glimmer_text", "beam"}, column("**.self_attn.gate_proj", {SizeName::query})));
   rules.push_back(only({"lfm3", "lfm3_text"}, column("**.self_attn.gate_proj", {SizeName::heads})));
-  rules.push_back(only({"laguna"}, column("**.self_attn.g_proj", {SizeName::heads})));
+  rules.push_back(column("**.self_attn.g_proj", {SizeName::heads}));
   rules.push_back(only({"beam"}, column("**.self_attn.gate_bias", {SizeName::heads})));
 }
 
@@ -59,6 +59,10 @@ void add_special(Rules& rules) {
            in_groups(SizeName::heads, column("**.{attention,self_attention,self_attn}.query_key_value", {q, q, q}))));
   rules.push_back(only({"minimax"}, in_groups(SizeName::heads, column("**.self_attn.qkv_proj", {q, q, q}))));
   rules.push_back(only({"minimax"}, column("**.self_attn.output_gate", {q})));
+  // Two attentions and two feed-forwards in each layer.
+  rules.push_back(only({"longcat_flash"}, row("**.self_attn.*.o_proj", SizeName::value)));
+  rules.push_back(only({"longcat_flash"}, column("**.mlps.*.{gate_proj,up_proj}", {SizeName::ffn})));
+  rules.push_back(only({"longcat_flash"}, row("**.mlps.*.down_proj", SizeName::ffn)));
   // In four groups of queries, values and keys each, as it was trained.
   rules.push_back(only({"codegen"}, in_groups(std::int64_t{4}, column("**.attn.qkv_proj", {q, q, q}))));
   rules.push_back(only({"chatglm"}, column("**.self_attention.query_key_value", {q, kv, kv})));
@@ -90,7 +94,8 @@ void add_attention(Rules& rules) {
   auto const q = SizeName::query;
   auto const kv = SizeName::key_value;
   rules.push_back(column("**.{self_attn,attn,attention,self_attention}.q_proj", {q}));
-  rules.push_back(column("**.{self_attn,attn,attention,self_attention}.{k_proj,v_proj}", {kv}));
+  rules.push_back(column("**.{self_attn,attn,attention,self_attention}.k_proj", {kv}));
+  rules.push_back(column("**.{self_attn,attn,attention,self_attention}.v_proj", {SizeName::kv_values}));
   rules.push_back(column("**.attention.wq", {q}));
   rules.push_back(column("**.attention.{wk,wv}", {kv}));
   rules.push_back(row("**.attention.wo", SizeName::value));
@@ -104,11 +109,11 @@ void add_attention(Rules& rules) {
   rules.push_back(grouped(column("**.{attention,self_attention,self_attn}.query_key_value", {q, kv, kv})));
   rules.push_back(row("**.self_attention.linear_proj", SizeName::value));
   // Latent attention: what maps into a latent is whole, what maps out of it goes by heads.
-  rules.push_back(replicate("**.self_attn.{q_a_proj,kv_a_proj_with_mqa,q_a_layernorm,kv_a_layernorm}"));
-  auto from_latent = column("**.self_attn.q_b_proj", {q});
+  rules.push_back(replicate("**.self_attn.**.{q_a_proj,kv_a_proj_with_mqa,q_a_layernorm,kv_a_layernorm}"));
+  auto from_latent = column("**.self_attn.**.q_b_proj", {q});
   from_latent.inputs.reset();
   rules.push_back(from_latent);
-  from_latent.pattern = RulePattern("**.self_attn.kv_b_proj");
+  from_latent.pattern = RulePattern("**.self_attn.**.kv_b_proj");
   from_latent.parts = {SizeName::latent_kv};
   rules.push_back(from_latent);
   rules.push_back(replicate("**.self_attention.{linear_q_down_proj,linear_kv_down_proj}"));
@@ -124,9 +129,9 @@ void add_experts(Rules& rules) {
   auto const ffn = SizeName::expert_ffn;
   rules.push_back(column("**.{experts,deepspeed_experts}.*.{w1,w3,gate_proj,up_proj}", {ffn}));
   rules.push_back(row("**.{experts,deepspeed_experts}.*.{w2,down_proj}", ffn));
-  rules.push_back(column("**.{shared_expert,shared_experts}.{gate_proj,up_proj}", {SizeName::shared_ffn}));
+  rules.push_back(column("**.{shared_expert,shared_experts,share_expert}.{gate_proj,up_proj}", {SizeName::shared_ffn}));
   rules.push_back(column("**.shared_experts.gate_up_proj", {SizeName::shared_ffn, SizeName::shared_ffn}));
-  rules.push_back(row("**.{shared_expert,shared_experts}.down_proj", SizeName::shared_ffn));
+  rules.push_back(row("**.{shared_expert,shared_experts,share_expert}.down_proj", SizeName::shared_ffn));
   rules.push_back(gated(column("**.shared_experts.linear_fc1", {SizeName::shared_ffn})));
   rules.push_back(row("**.shared_experts.linear_fc2", SizeName::shared_ffn));
   rules.push_back(gated(column("**.experts.local_experts.*.linear_fc1", {ffn})));
@@ -135,6 +140,8 @@ void add_experts(Rules& rules) {
   rules.push_back(row("**.experts.linear_fc2.{weight*,bias*}", ffn));
   rules.push_back(stacked(column("**.experts.gate_up_proj", {ffn, ffn})));
   rules.push_back(stacked(row("**.experts.down_proj", ffn)));
+  rules.push_back(stacked(column("**.moe.{gate_proj,up_proj}", {ffn})));
+  rules.push_back(stacked(row("**.moe.down_proj", ffn)));
   rules.push_back(gated(column("**.deepspeed_experts.*.dense_h_to_4h", {ffn})));
   rules.push_back(row("**.deepspeed_experts.*.dense_4h_to_h", ffn));
   rules.push_back(replicate("**.deepspeed_moe.gate.wg"));
@@ -205,6 +212,7 @@ void add_small_ones(Rules& rules) {
   rules.push_back(replicate("**.{lambda_k1,lambda_k2,lambda_q1,lambda_q2,positions_embed}"));
   rules.push_back(replicate("**.{cross_attn_attn_gate,cross_attn_mlp_gate}"));
   rules.push_back(replicate("**.{embed_tokens_per_layer,per_layer_*}"));
+  rules.push_back(replicate("**.{query_tokens,alpha_cross_attn,alpha_dense,embed_global}"));
   rules.push_back(only({"minimax"}, replicate("**.self_attn.{slope_rate,query_decay,key_decay,diagonal_decay}")));
   rules.push_back(only({"doge"}, replicate("**.self_attn.{A,dt_proj}")));
   rules.push_back(only({"recurrent_gemma"}, replicate("**.temporal_block.{linear_x,linear_y,linear_out,conv_1d}")));

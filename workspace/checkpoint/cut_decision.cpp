@@ -148,7 +148,7 @@ class Decision {
       std::vector<int> replicas;
       bool divides = true;
       for (std::size_t i = 0; i < full.size(); ++i) {
-        bool const shared = rule_.parts[i] == RuleSize(SizeName::key_value);
+        bool const shared = is_of_kv_heads(rule_.parts[i]);
         auto const pieces = shared ? ranks_ / copies : ranks_;
         divides = divides && full[i] % pieces == 0;
         widths.push_back(full[i] / pieces);
@@ -269,6 +269,10 @@ class Decision {
 };
 
 }  // namespace
+
+bool is_of_kv_heads(RuleSize const& size) {
+  return size == RuleSize(SizeName::key_value) || size == RuleSize(SizeName::kv_values);
+}
 
 std::optional<std::int64_t> resolve(RuleSize const& size, ModelSizes const& sizes) {
   if (auto const* number = std::get_if<std::int64_t>(&size)) return *number;

@@ -35,6 +35,9 @@ struct CutQuestion {
 /// `FormatError` when the lengths fit neither, with rules that would settle it.
 [[nodiscard]] LayerCut decide_cut(CutQuestion const& question, LayerRule const& rule, ModelSizes const& sizes);
 
+/// Whether a part has a piece for each key/value head, so that ranks may share one.
+[[nodiscard]] bool is_of_kv_heads(RuleSize const& size);
+
 /// The length that a rule names; nothing when the config does not say.
 [[nodiscard]] std::optional<std::int64_t> resolve(RuleSize const& size, ModelSizes const& sizes);
 

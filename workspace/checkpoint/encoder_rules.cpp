@@ -17,7 +17,7 @@ void add_bart(Rules& all) {
   all.push_back(row("**.ffn.fc2", SizeName::ffn));
   all.push_back(column("**.experts.*.fc1", {SizeName::ffn}));
   all.push_back(row("**.experts.*.fc2", SizeName::ffn));
-  all.push_back(vocabulary("**.shared"));
+  all.push_back(vocabulary("**.{shared,output_projection,generator_lm_head}"));
   // A bias for each token, that stands by itself.
   all.push_back(replicate("**.final_logits_bias"));
 }
@@ -45,7 +45,8 @@ void add_bert(Rules& all) {
   all.push_back(column("**.intermediate.dense", {SizeName::ffn}));
   all.push_back(row("**.layer.*.output.dense", SizeName::ffn));
   all.push_back(replicate("**.{LayerNorm,layernorm_embedding,token_type_embeddings}"));
-  all.push_back(replicate("**.pooler.dense"));
+  all.push_back(replicate("**.{pooler,embedding_hidden_mapping_in}"));
+  all.push_back(replicate("**.{pooler,predictions,generator_predictions}.dense"));
   all.push_back(replicate("**.predictions.transform.dense"));
   all.push_back(replicate("**.lm_head.dense"));
   all.push_back(replicate("**.embeddings.position_ids"));

@@ -32,7 +32,7 @@ std::vector<LayerRule> mixer_rules() {
   auto const value = SizeName::linear_value;
   auto const hidden = SizeName::hidden;
   Models const second{"mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"};
-  Models const convolution{"lfm2", "lfm2_moe"};
+  Models const convolution{"lfm2", "lfm2_moe", "lfm3", "lfm3_text"};
   std::vector<LayerRule> rules;
   auto const add = [&](LayerRule rule, Models const& models = {}) {
     rules.push_back(whole_when_cut(models, std::move(rule)));
@@ -49,7 +49,10 @@ std::vector<LayerRule> mixer_rules() {
   add(column("**.linear_attn.{in_proj_qkv,conv1d}", {key, key, value}));
   add(column("**.linear_attn.in_proj_z", {value}));
   add(column("**.linear_attn.{in_proj_b,in_proj_a,A_log,dt_bias}", {SizeName::linear_heads}));
-  add(row("**.linear_attn.out_proj", value));
+  add(row("**.linear_attn.{out_proj,o_proj}", value));
+  add(column("**.linear_attn.{q_proj,k_proj,q_conv1d,k_conv1d}", {key}));
+  add(column("**.linear_attn.{v_proj,g_proj,v_conv1d}", {value}));
+  add(column("**.linear_attn.{a_proj,b_proj}", {SizeName::linear_heads}));
   add(column("**.conv.in_proj", {hidden, hidden, hidden}), convolution);
   add(column("**.conv.conv", {hidden}), convolution);
   add(row("**.conv.out_proj", hidden), convolution);

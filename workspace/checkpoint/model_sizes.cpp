@@ -80,12 +80,13 @@ std::optional<std::int64_t> feed_forward(Json const& config, std::string const& 
   return product(hidden, 4);
 }
 
-constexpr std::array<std::pair<SizeName, std::string_view>, 23> size_names{{
+constexpr std::array<std::pair<SizeName, std::string_view>, 24> size_names{{
     {SizeName::hidden, "hidden"},
     {SizeName::heads, "heads"},
     {SizeName::kv_heads, "kv_heads"},
     {SizeName::query, "query"},
     {SizeName::key_value, "key_value"},
+    {SizeName::kv_values, "kv_values"},
     {SizeName::value, "value"},
     {SizeName::latent_kv, "latent_kv"},
     {SizeName::ffn, "ffn"},
@@ -154,7 +155,9 @@ ModelSizes::ModelSizes(Json const& whole) {
     set(SizeName::kv_heads, kv_heads);
     set(SizeName::query, product(heads, head));
     set(SizeName::key_value, product(kv_heads, head));
-    set(SizeName::value, product(heads, head));
+    auto const value_head = count(config, {"v_head_dim"});
+    set(SizeName::kv_values, product(kv_heads, value_head ? value_head : head));
+    set(SizeName::value, product(heads, value_head ? value_head : head));
   }
   auto const ffn = feed_forward(config, model_type_, hidden);
   auto const nested_in = [&](char const* part, std::initializer_list<char const*> keys) {

@@ -16,6 +16,7 @@ enum class SizeName : std::uint8_t {
   kv_heads,        ///< key/value heads
   query,           ///< width of all queries
   key_value,       ///< width of all keys, or of all values where they are as wide
+  kv_values,       ///< width of all values, where heads of values have a width of their own
   value,           ///< width that the output projection reads
   latent_kv,       ///< width of keys and values out of a latent (DeepSeek)
   ffn,             ///< width of the feed-forward

@@ -152,7 +152,8 @@ SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor,
   if (!rule->from_file && state_->towers.sizes_of(parsed.module) != nullptr)
     return {.reason = "beside the language model: whole on each rank"};
   auto const format = LayerFormat::recognise(parsed.module, layer, hints, state_->order_of(*rule, layer));
-  auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule, state_->sizes, ranks);
+  auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule,
+                                 state_->sizes_of(parsed.module, state_->source_of(&tensor)), ranks);
   auto result = split_tensor(tensor, parsed.role, format, hints, split);
   result.reason += " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
   return result;

@@ -78,6 +78,7 @@ RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy s
     : set(shards),
       policy(scale_policy),
       sizes(full_config(shards, rule_file)),
+      layer_sizes(full_config(shards, rule_file)),
       towers(full_config(shards, rule_file)),
       hints(shards.config, shards.quantization),
       grid(shards, sizes),
@@ -132,6 +133,11 @@ std::string RuleBook::State::file_of(std::size_t beside, int tp) const {
   auto const found = std::find(set.places.begin(), set.places.end(), place);
   return found == set.places.end() ? "that rank"
                                    : set.sources[static_cast<std::size_t>(found - set.places.begin())]->name();
+}
+
+ModelSizes const& RuleBook::State::sizes_of(std::string_view module, std::size_t source) const {
+  auto const* const own = layer_sizes.of(grid.global_name(module, set.places.at(source)));
+  return own != nullptr ? *own : sizes;
 }
 
 LayerHints RuleBook::State::hints_of(std::string_view module) const {
@@ -265,9 +271,10 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
     inputs.push_back(layer.formats.back().inputs());
   }
   CutQuestion const question{.module = parsed.module, .outputs = outputs, .inputs = inputs};
-  auto const cut = !rule.from_file && holds_copies(rule, question, values, tower)
-                       ? LayerCut{.cut = Cut::replicate, .why = "every rank has the same"}
-                       : decide_cut(question, rule, tower != nullptr ? *tower : sizes);
+  auto const cut =
+      !rule.from_file && holds_copies(rule, question, values, tower)
+          ? LayerCut{.cut = Cut::replicate, .why = "every rank has the same"}
+          : decide_cut(question, rule, tower != nullptr ? *tower : sizes_of(parsed.module, asked.sources.front()));
   auto const joined = splits_blocks(layer, cut) ? join_blocks(layer, values, cut, policy) : std::nullopt;
   auto merged = joined ? *joined : compose_rule(layer, cut);
   if (!joined) settle_values(merged, layer, values, cut, policy);

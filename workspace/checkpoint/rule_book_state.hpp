@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "workspace/checkpoint/cut_decision.hpp"
+#include "workspace/checkpoint/layer_sizes.hpp"
 #include "workspace/checkpoint/number_format.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/rule_compose.hpp"
@@ -35,6 +36,8 @@ struct RuleBook::State {
   [[nodiscard]] std::vector<std::string> uncovered() const;
   /// The file of the tensor-parallel rank `tp` beside a source.
   [[nodiscard]] std::string file_of(std::size_t beside, int tp) const;
+  /// What the config says of the layer that a module of a source is in.
+  [[nodiscard]] ModelSizes const& sizes_of(std::string_view module, std::size_t source) const;
   /// What config and the shapes of all layers say of one layer's numbers.
   [[nodiscard]] LayerHints hints_of(std::string_view module) const;
   [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
@@ -47,6 +50,7 @@ struct RuleBook::State {
   ShardSet set{};
   ScalePolicy policy = ScalePolicy::exact;
   ModelSizes sizes{};
+  LayerSizes layer_sizes{};
   Towers towers{};
   QuantizationHints hints{};
   RuleGrid grid{};

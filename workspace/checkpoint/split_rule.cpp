@@ -73,9 +73,11 @@ class LayerSplitter {
 
   /// What of a named width stays together.
   Part part_of(RuleSize const& size, std::int64_t begin, std::int64_t width) const {
-    bool const shared = size == RuleSize(SizeName::key_value);
+    bool const shared = is_of_kv_heads(size);
     bool const by_heads = shared || size == RuleSize(SizeName::query);
     auto unit = by_heads ? head() : 1;
+    if (auto const kv = sizes_[SizeName::kv_heads]; size == RuleSize(SizeName::kv_values) && kv && width % *kv == 0)
+      unit = width / *kv;
     if (auto const heads = sizes_[SizeName::heads];
         size == RuleSize(SizeName::latent_kv) && heads && width % *heads == 0) {
       unit = width / *heads;

@@ -27,7 +27,9 @@ bool holds_any(std::string_view element, std::initializer_list<std::string_view>
 bool speaks_of_sound(std::string_view element) { return holds_any(element, {"audio", "speech"}); }
 
 bool speaks_of_images(std::string_view element) {
-  return element == "vit" || holds_any(element, {"vision", "visual", "image", "video", "qformer", "resampler"});
+  return element == "vit" || element == "sam_model" || element == "connector" || element == "merger" ||
+         element == "aligner" ||
+         holds_any(element, {"vision", "visual", "image", "video", "qformer", "resampler", "projector"});
 }
 
 }  // namespace
@@ -42,9 +44,10 @@ ModelSizes const* Towers::sizes_of(std::string_view module) const {
 }
 
 std::vector<std::string_view> tower_patterns() {
-  return {"**.{*vision*,*visual*,*image*,*video*,*audio*,*speech*,*qformer*,*resampler*}.**",
-          "**.{vit,*projector,connector,merger,aligner,modality_projection,language_projection,mlp1,mlp_AR}.**",
-          "**.patch_merge_mlp.**"};
+  return {
+      "**.{*vision*,*visual*,*image*,*video*,*audio*,*speech*,*qformer*,*resampler*}.**",
+      "**.{vit,sam_model,*projector,connector,merger,aligner,modality_projection,language_projection,mlp1,mlp_AR}.**",
+      "**.patch_merge_mlp.**"};
 }
 
 bool Towers::can_apply(LayerRule const& rule, ModelSizes const& sizes) {
