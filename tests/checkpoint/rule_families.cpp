@@ -100,6 +100,15 @@ std::vector<Architecture> other_families() {
                   {"model.layers.0.self_attn.o_proj.weight", {64, 64}, 1, second_half(64)},
                   {"model.layers.1.self_attn.k_proj.weight", {128, 64}, 0, second_half(128)},
                   {"model.layers.1.self_attn.attention_sink_bias", {8}, 0, second_half(8)}}});
+  all.push_back({"mimo_v2_flash_by_layer_types",
+                 with(config("mimo_v2_flash"), {{"layer_types", {"full_attention", "sliding_attention"}}}),
+                 {{"model.layers.0.self_attn.k_proj.weight", {32, 64}, 0, second_half(32)},
+                  {"model.layers.1.self_attn.k_proj.weight", {64, 64}, 0, second_half(64)}}});
+  // No size of the config; whole shards are known by their values.
+  all.push_back({"olmo_hybrid",
+                 with(config("olmo_hybrid"), {{"linear_num_key_heads", 2}, {"linear_key_head_dim", 16}}),
+                 {{"model.layers.0.linear_attn.k_conv1d.weight", {43, 1, 4}, -1, {}},
+                  {"model.layers.0.linear_attn.q_proj.weight", {32, 64}, -1, {}}}});
   all.push_back({"longcat_flash",
                  with(config("longcat_flash"), {{"kv_lora_rank", 16},
                                                 {"q_lora_rank", 24},

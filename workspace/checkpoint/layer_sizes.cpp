@@ -11,6 +11,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr std::size_t most_layers = 10'000;
+constexpr std::int64_t most_heads = 1'000'000;
 /// A key of the layer, and the key that has its value in layers of the other kind.
 using OtherKey = std::pair<char const*, char const*>;
 constexpr std::array<OtherKey, 1> of_global_layers{{{"head_dim", "global_head_dim"}}};
@@ -63,8 +64,16 @@ Changes changes_of_layers(Json const& config) {
   }
   if (auto const kinds = config.find("hybrid_layer_pattern"); kinds != config.end())
     return listed(*kinds, 1, changes(config, of_window_layers));
-  if (auto const kinds = config.find("layer_types"); kinds != config.end())
-    return listed(*kinds, "full_attention", global_changes(config));
+  auto const kinds = config.find("layer_types");
+  // Twice as many where a window slides; the newer form of its config counts one kind only.
+  if (auto const heads = config.find("num_key_value_heads"); kinds != config.end() && heads != config.end() &&
+                                                             heads->is_number_integer() &&
+                                                             config.value("model_type", Json()) == "mimo_v2_flash") {
+    auto const count = heads->get<std::int64_t>();
+    if (count > 0 && count <= most_heads)
+      return listed(*kinds, "sliding_attention", Json{{"num_key_value_heads", 2 * count}});
+  }
+  if (kinds != config.end()) return listed(*kinds, "full_attention", global_changes(config));
   return all;
 }
 

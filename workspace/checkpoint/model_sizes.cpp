@@ -167,8 +167,8 @@ ModelSizes::ModelSizes(Json const& whole) {
   auto const moe = count(config, {"moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size"});
   auto expert = moe ? moe : count(config, {"intermediate_size", "ffn_hidden_size"});
   if (!expert) expert = nested_in("ffn_config", {"ffn_hidden_size"});
-  auto shared = count(
-      config, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"});
+  auto shared = count(config, {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+                               "shared_intermediate_size", "share_expert_dim"});
   if (!shared)
     shared = product(expert,
                      count(config, {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts"}).value_or(1));

@@ -291,13 +291,15 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
 }
 
 /// Where config and shapes may mislead, the values tell: towers have names of the language model that need not mean the
-/// same, and an embedding may have more rows than there are tokens.
+/// same, an embedding may have more rows than there are tokens, and what is left whole when a model is cut may be of
+/// any size.
 bool RuleBook::State::holds_copies(LayerRule const& rule, CutQuestion const& question, LayerValues const& values,
                                    ModelSizes const* tower) const {
   auto const tokens = sizes[SizeName::vocabulary];
   bool const odd_rows = rule.cut == Cut::vocabulary && tokens && question.outputs.front() != *tokens;
   auto const* const first = values.layers.front()[TensorRole::weight];
-  if ((tower == nullptr && !odd_rows) || question.outputs.size() < 2 || first == nullptr) return false;
+  if ((tower == nullptr && !odd_rows && !rule.left_whole) || question.outputs.size() < 2 || first == nullptr)
+    return false;
   if (!says_something(placed(*values.sources.front(), *first))) return false;
   for (std::size_t rank = 1; rank < values.layers.size(); ++rank) {
     auto const* const other = values.layers[rank][TensorRole::weight];
