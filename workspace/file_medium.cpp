@@ -11,6 +11,7 @@
 #include "workspace/announced_read.hpp"
 #include "workspace/medium.hpp"
 #include "workspace/nfs_medium.hpp"
+#include "workspace/received.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -84,7 +85,7 @@ class FileMedium final : public Medium {
                                     },
                                 .standstill = patience_.timeout,
                                 .on_progress = [transport = transport_] { transport->keep_alive(); }};
-    hand_over(workspace_.medium()->read_announced(announced, patience), collector);
+    hand_over(received(workspace_.medium()->read_announced(announced, patience), announced.file.rank), collector);
   }
 
   void decline(int, Descriptor const&) noexcept override {}

@@ -7,7 +7,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/storage.hpp>
 
-#include "lib/codec/config_json.hpp"
+#include "lib/codec/config_tree.hpp"
 #include "lib/codec/tensor_table.hpp"
 
 namespace crossrank::workspace {
@@ -68,7 +68,7 @@ std::vector<std::byte> flatten(Contribution const& contribution) {
     entry.offset = data_bytes;
     data_bytes = aligned(data_bytes + entry.nbytes);
   }
-  auto const config = contribution.config == nullptr ? std::string() : codec::encode_config(*contribution.config);
+  auto const config = contribution.config == nullptr ? std::string() : codec::encode_config_tree(*contribution.config);
   codec::TableInput const table{config, entries};
   auto const table_bytes = codec::encoded_size(table);
   FlatHead const head{table_bytes, aligned(sizeof(FlatHead) + table_bytes)};
@@ -95,7 +95,7 @@ void unflatten(std::shared_ptr<std::vector<std::byte>> bytes, int sender, Collec
   auto const table = codec::decode(all.subspan(sizeof head, head.table_bytes), all.size() - head.data_offset);
   std::shared_ptr<spi::Storage> const storage = std::make_shared<ReceivedStorage>(std::move(bytes), sender);
   collector.expect(table.entries.size());
-  if (!table.config.empty()) collector.config(codec::decode_config(table.config));
+  if (!table.config.empty()) collector.config(codec::decode_config_tree(std::as_bytes(std::span(table.config))));
   for (auto const& entry : table.entries) {
     if (!entry.present) {
       collector.tensor(entry.name, Tensor());

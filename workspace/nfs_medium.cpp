@@ -11,6 +11,7 @@
 #include "workspace/announced_read.hpp"
 #include "workspace/liveness.hpp"
 #include "workspace/modelopt_file.hpp"
+#include "workspace/received.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -164,7 +165,7 @@ std::optional<RankState> NfsMedium::read_newest(int rank) const {
     auto const& states = require_one_writer(files, rank, path_.string(), operation);
     if (states.empty() && !files.torch) return std::nullopt;
     if (states.empty()) {
-      if (auto state = read_modelopt_file(directory, rank)) return state;
+      if (auto state = read_modelopt_file(directory, rank)) return received(*std::move(state), rank);
       continue;
     }
     std::optional<FormatError> first_error;
@@ -173,7 +174,7 @@ std::optional<RankState> NfsMedium::read_newest(int rank) const {
       auto const path = directory.path_of(file.name());
       try {
         auto fd = directory.open_file(file.name(), operation);
-        if (fd) return StateFileReader(std::move(*fd), file, path).read();
+        if (fd) return received(StateFileReader(std::move(*fd), file, path).read(), rank);
         vanished = true;
         break;
       } catch (FormatError const& error) {

@@ -18,21 +18,30 @@ namespace crossrank {
 namespace {
 
 constexpr char const* create = "MessageQueue.create";
+constexpr std::size_t most_chunks = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t least_chunk = 64;  // holds the place of a message that is longer
 
 void check_options(Collective const& group, int writers, QueueOptions const& options) {
-  bool const sound = options.writer_rank >= 0 && options.writer_rank < writers && options.chunks > 0 &&
-                     options.chunks <= std::numeric_limits<std::uint32_t>::max();
-  if (sound) return;
-  throw UsageError(
-      {.operation = create,
-       .message = "a queue needs a writer of the group and at least one chunk",
-       .expected = "a writer below " + std::to_string(writers),
-       .got = "writer " + std::to_string(options.writer_rank) + ", " + std::to_string(options.chunks) + " chunks",
-       .resource = "queue \"" + options.name + "\"",
-       .group = group.name(),
-       .rank = group.rank(),
-       .world_size = group.world_size()});
+  auto const refuse = [&](std::string message, std::string expected, std::string got, std::string remedy) {
+    throw UsageError({.operation = create,
+                      .message = std::move(message),
+                      .expected = std::move(expected),
+                      .got = std::move(got),
+                      .resource = "queue \"" + options.name + "\"",
+                      .remedy = std::move(remedy),
+                      .group = group.name(),
+                      .rank = group.rank(),
+                      .world_size = group.world_size()});
+  };
+  if (options.writer_rank < 0 || options.writer_rank >= writers) {
+    refuse("the writer is no rank of the group", "0 to " + std::to_string(writers - 1),
+           "writer_rank " + std::to_string(options.writer_rank), "");
+  }
+  if (options.chunks == 0 || options.chunks > most_chunks) {
+    refuse(options.chunks == 0 ? "a queue without chunks" : "too many chunks",
+           "1 to " + std::to_string(most_chunks) + " chunks", std::to_string(options.chunks),
+           "chunks is how many messages the writer may be ahead; the length of each is chunk_bytes");
+  }
 }
 
 std::unique_ptr<node::RingWriter> make_ring(node::Group& group, int readers, QueueOptions const& options) {

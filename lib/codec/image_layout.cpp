@@ -9,6 +9,7 @@
 
 #include "lib/codec/checksum.hpp"
 #include "lib/codec/config_json.hpp"
+#include "lib/codec/integer_kinds.hpp"
 #include "lib/codec/header_writer.hpp"
 #include "lib/codec/json_text.hpp"
 #include "lib/codec/limits.hpp"
@@ -82,6 +83,8 @@ ImageLayout::ImageLayout(Json const& config, std::span<ImageTensor const> tensor
   writer.add_metadata(metadata_key::job, options.identity.job);
   writer.add_metadata(metadata_key::sequence, std::to_string(options.identity.sequence));
   writer.add_metadata(metadata_key::config, encode_config(config));
+  if (auto const kinds = encode_integer_kinds(config); !kinds.empty())
+    writer.add_metadata(metadata_key::integers, kinds);
   writer.add_metadata(metadata_key::order, encode_places(order));
   writer.add_metadata(metadata_key::absent, absent);
   checksums_at_ = writer.add_metadata(metadata_key::checksums, std::string(sorted.size() * checksum_digits, '0'));

@@ -15,6 +15,7 @@ inline constexpr std::string_view world_size = "crossrank.world_size";
 inline constexpr std::string_view job = "crossrank.job";
 inline constexpr std::string_view sequence = "crossrank.sequence";
 inline constexpr std::string_view config = "crossrank.config";
+inline constexpr std::string_view integers = "crossrank.integers";
 inline constexpr std::string_view order = "crossrank.order";
 inline constexpr std::string_view absent = "crossrank.absent";
 inline constexpr std::string_view checksums = "crossrank.checksums";

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "lib/codec/config_json.hpp"
+#include "lib/codec/config_tree.hpp"
 #include "lib/codec/json_text.hpp"
 #include "lib/codec/limits.hpp"
 
@@ -10,7 +10,7 @@ namespace crossrank {
 namespace {
 
 // "XRO" and the version of the envelope; FORMAT.md, "Objects".
-constexpr std::uint32_t envelope_mark = 0x014f5258;
+constexpr std::uint32_t envelope_mark = 0x024f5258;
 constexpr std::size_t max_tag_bytes = 1024;
 
 }  // namespace
@@ -29,7 +29,7 @@ void ObjectWriter::write_count(std::uint64_t count) {
 }
 
 void ObjectWriter::write_json(Json const& value) {
-  auto const text = codec::encode_config(value);
+  auto const text = codec::encode_config_tree(value);
   write_count(text.size());
   write(text.data(), text.size());
 }
@@ -93,8 +93,7 @@ std::uint64_t ObjectReader::read_count(std::size_t least_bytes) {
 
 Json ObjectReader::read_json() {
   auto const size = static_cast<std::size_t>(read_count());
-  std::string_view const text(reinterpret_cast<char const*>(bytes_.data() + at_), size);
-  auto value = codec::decode_config(text);
+  auto value = codec::decode_config_tree(std::as_bytes(bytes_.subspan(at_, size)));
   at_ += size;
   return value;
 }

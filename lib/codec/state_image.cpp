@@ -8,6 +8,7 @@
 
 #include "lib/codec/checksum.hpp"
 #include "lib/codec/config_json.hpp"
+#include "lib/codec/integer_kinds.hpp"
 #include "lib/codec/image_writer.hpp"
 
 namespace crossrank::codec {
@@ -87,6 +88,9 @@ void StateImage::take_metadata(std::span<std::byte const> prefix, ImageKind kind
     refuse_metadata("this is no number", metadata_key::sequence);
   identity_.job = required(metadata_key::job);
   config_ = decode_config(required(metadata_key::config));
+  if (auto const* kinds = header_.find_metadata(metadata_key::integers);
+      kinds != nullptr && !restore_integer_kinds(*kinds, config_))
+    refuse_metadata("the kinds are not those of the config's integers", metadata_key::integers);
   if (!decode_order(required(metadata_key::order), required(metadata_key::absent), header_.entries.size(), order_)) {
     refuse_metadata("the order is not one of these tensors", metadata_key::order);
   }

@@ -21,6 +21,7 @@
 #include "lib/node/counters.hpp"
 #include "lib/node/flight_file.hpp"
 #include "lib/node/process_exit.hpp"
+#include "lib/node/process_state.hpp"
 #include "lib/node/steps.hpp"
 #include "lib/node/watcher.hpp"
 #include "lib/platform/crash_point.hpp"
@@ -42,6 +43,18 @@ void ring_always(std::atomic<std::uint32_t>& bell) noexcept {
 std::uint32_t tenths_between(std::uint64_t from, std::uint64_t to) noexcept {
   constexpr std::uint64_t tenth = 100'000'000;
   return to > from ? static_cast<std::uint32_t>((to - from) / tenth) : 0;
+}
+
+std::string running_state(RankRecord const& record, bool is_thread) {
+  if (is_thread) return "alive";
+  switch (process_state(record.pid, record.pid_namespace)) {
+    case ProcessState::stopped: return "stopped by a signal or a debugger";
+    case ProcessState::blocked: return "blocked inside the kernel";
+    case ProcessState::gone: return "ending";
+    case ProcessState::unknown: return "attached, its process cannot be seen from here";
+    case ProcessState::running: break;
+  }
+  return "alive";
 }
 
 std::uint64_t now_ns() { return static_cast<std::uint64_t>(system().now().count()); }
@@ -284,7 +297,8 @@ std::string NodeDomain::describe(int rank) const {
   switch (state) {
     case RankState::absent: text = "not attached"; break;
     case RankState::attached:
-      text = "alive, last progress " + seconds(record.progress_at.load(std::memory_order_relaxed)) + " ago";
+      text = running_state(record, options_.threads) + ", last progress " +
+             seconds(record.progress_at.load(std::memory_order_relaxed)) + " ago";
       break;
     case RankState::left: text = "left " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;
     case RankState::dead: text = "died " + seconds(record.departed_at.load(std::memory_order_relaxed)) + " ago"; break;

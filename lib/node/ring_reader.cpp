@@ -10,42 +10,97 @@
 #include "lib/platform/crash_point.hpp"
 
 namespace crossrank::node {
+namespace {
+
+std::string rank_text(NodeDomain const& domain, std::uint32_t rank) {
+  if (rank >= static_cast<std::uint32_t>(domain.ranks())) return "an unknown rank";
+  auto const& record = domain.record(static_cast<int>(rank));
+  return "rank " + std::to_string(record.global_rank) + " (pid " + std::to_string(record.pid) + ")";
+}
+
+/// How an end came to its end, told of whoever held it.
+std::string fate_of(NodeDomain const& domain, EndState state, std::uint32_t rank) {
+  auto const who = rank_text(domain, rank);
+  switch (state) {
+    case EndState::closed:
+    case EndState::gone: return who + " has closed it";
+    case EndState::dropped: return who + " let its last handle go without close()";
+    case EndState::free:
+    case EndState::taken: break;
+  }
+  return rank < static_cast<std::uint32_t>(domain.ranks()) ? who + " " + domain.describe(static_cast<int>(rank))
+                                                           : who + " has gone";
+}
+
+[[noreturn]] void refuse(RingName const& name, std::string message, std::string expected, std::string got,
+                         std::string remedy) {
+  throw UsageError({.operation = "attach to a queue",
+                    .message = std::move(message),
+                    .expected = std::move(expected),
+                    .got = std::move(got),
+                    .resource = "queue block " + std::to_string(name.block),
+                    .remedy = std::move(remedy)});
+}
+
+[[noreturn]] void refuse_ended(RingName const& name, std::string const& how) {
+  refuse(name, "the queue has ended: " + how, "a queue whose writer is there", "a handle that came too late",
+         "make a new queue; its writer's handle must stay until all readers have attached");
+}
+
+[[noreturn]] void refuse_place(NodeDomain const& domain, RingName const& name, int reader, QueueEnd const& place) {
+  auto const state = EndWord::unpack(place.state.load(std::memory_order_seq_cst)).state;
+  auto const holder = place.domain_rank.load(std::memory_order_acquire);
+  auto const got = "reader " + std::to_string(reader);
+  if (state == EndState::taken)
+    refuse(name, "the reader's place is taken by " + rank_text(domain, holder), "a free one", got,
+           "give each reader a number of its own");
+  refuse(name, "the reader's place has been used: " + fate_of(domain, state, holder), "a place that nobody has had",
+         got, "each place is for one reader, once: make a queue with more, or a new one");
+}
+
+}  // namespace
 
 std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> domain, RingName const& name, int reader) {
   domain->require_own_process("attach to a queue");
-  auto const refuse = [&](std::string message, std::string expected, std::string got) {
-    throw UsageError({.operation = "attach to a queue",
-                      .message = std::move(message),
-                      .expected = std::move(expected),
-                      .got = std::move(got),
-                      .resource = "queue block " + std::to_string(name.block)});
-  };
   auto const& header = domain->header();
   if (name.nonce[0] != header.nonce[0] || name.nonce[1] != header.nonce[1])
-    refuse("the queue belongs to another job or node", "a handle of this one", "one of another");
+    refuse(name, "the queue belongs to another job or node", "a handle of this one", "one of another", "");
   // A block that was never made has no pages: it must not be touched.
-  if (name.block >= header.groups_made.load(std::memory_order_acquire))
-    refuse("there is no such queue", "a block below " + std::to_string(header.groups_made.load()), "this one");
-  auto& life = domain->blocks().header(name.block).life;
-  if (BlockLife::unpack(name.life).state != BlockState::queue || life.load(std::memory_order_seq_cst) != name.life)
-    refuse("the queue has ended", "", "");
+  if (name.block >= header.groups_made.load(std::memory_order_acquire)) {
+    refuse(name, "there is no such queue", "a block below " + std::to_string(header.groups_made.load()), "this one",
+           "");
+  }
+  auto const life = BlockLife::unpack(name.life);
+  if (life.state != BlockState::queue)
+    refuse(name, "there is no such queue", "the handle of a queue", "of a group", "");
+  if (domain->blocks().header(name.block).life.load(std::memory_order_seq_cst) != name.life)
+    refuse_ended(name, "its writer, " + rank_text(*domain, static_cast<std::uint32_t>(life.maker)) +
+                           ", and all its readers have left it");
   std::unique_ptr<RingReader> made(new RingReader(domain, name, reader));
   made->check();
-  if (reader < 0 || reader >= made->readers_)
-    refuse("there is no such reader", "0 to " + std::to_string(made->readers_ - 1), std::to_string(reader));
-  auto const use = BlockLife::unpack(name.life).use;
-  auto free = EndWord{.use = use, .state = EndState::free}.pack();
-  auto const taken = EndWord{.use = use, .state = EndState::taken}.pack();
+  if (reader < 0 || reader >= made->readers_) {
+    refuse(name, "there is no such reader", "0 to " + std::to_string(made->readers_ - 1), std::to_string(reader),
+           "make the queue with as many readers as there will be");
+  }
+  auto const refuse_if_ended = [&] {
+    auto const writer = state_of(made->end(0));
+    if (writer == EndState::gone || writer == EndState::dropped || domain->has_departed(made->writer_))
+      refuse_ended(name, "its writer, " + fate_of(*domain, writer, static_cast<std::uint32_t>(made->writer_)));
+  };
+  refuse_if_ended();
+  auto free = EndWord{.use = life.use, .state = EndState::free}.pack();
+  auto const taken = EndWord{.use = life.use, .state = EndState::taken}.pack();
   if (!made->own().state.compare_exchange_strong(free, taken, std::memory_order_seq_cst))
-    refuse("the reader's place is taken", "a free one", "reader " + std::to_string(reader));
+    refuse_place(*domain, name, reader, made->own());
   made->own().domain_rank.store(static_cast<std::uint32_t>(domain->rank()), std::memory_order_seq_cst);
-  auto const writer = state_of(made->end(0));
-  if (writer == EndState::gone || writer == EndState::dropped || domain->has_departed(made->writer_)) {
+  try {
+    refuse_if_ended();
+  } catch (UsageError const&) {
     // Only while the place is this queue's: the block may be the next one's by now.
     auto held = taken;
-    made->own().state.compare_exchange_strong(held, EndWord{.use = use, .state = EndState::closed}.pack(),
+    made->own().state.compare_exchange_strong(held, EndWord{.use = life.use, .state = EndState::closed}.pack(),
                                               std::memory_order_seq_cst);
-    refuse("the writer has gone", "a handle that it keeps until all have read", "");
+    throw;
   }
   made->left_ = false;
   return made;

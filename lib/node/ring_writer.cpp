@@ -43,13 +43,23 @@ std::unique_ptr<RingWriter> RingWriter::make(std::shared_ptr<NodeDomain> domain,
                                              std::string const& name) {
   domain->require_own_process("make a queue");
   auto const bytes = ring_bytes(plan.chunk_bytes, plan.chunks, domain->arena_bytes());
-  if (bytes == 0 || plan.readers < 1) {
+  auto const refuse = [&](std::string message, std::string expected, std::string got, std::string remedy) {
     throw UsageError({.operation = "make queue " + name,
-                      .message = "a queue of no or too many bytes or readers",
-                      .expected = "at least one chunk, one reader, and at most the arena's " +
-                                  std::to_string(domain->arena_bytes()) + " bytes",
-                      .got = std::to_string(plan.chunks) + " chunks of " + std::to_string(plan.chunk_bytes) +
-                             " bytes for " + std::to_string(plan.readers) + " readers"});
+                      .message = std::move(message),
+                      .expected = std::move(expected),
+                      .got = std::move(got),
+                      .remedy = std::move(remedy)});
+  };
+  if (plan.readers < 1) refuse("a queue without readers", "at least 1", std::to_string(plan.readers), "");
+  if (bytes == 0) {
+    auto const room = domain->arena_bytes();
+    bool const chunk_fits = plan.chunk_bytes <= room && stride_of(plan.chunk_bytes) <= room;
+    auto const most = chunk_fits ? room / stride_of(plan.chunk_bytes) : 0;
+    refuse("a queue that its writer's memory cannot hold",
+           most == 0 ? "chunks of less than " + std::to_string(room) + " bytes"
+                     : "at most " + std::to_string(most) + " chunks of that length",
+           std::to_string(plan.chunks) + " chunks of " + std::to_string(plan.chunk_bytes) + " bytes",
+           "make chunks or chunk_bytes smaller: longer messages travel in memory of their own");
   }
   auto& arena = domain->arena();
   auto const ring = arena.allocate(bytes);

@@ -223,7 +223,7 @@ TEST(ObjectArchive, refuses_an_alternative_that_is_not_there) {
 
 TEST(ObjectArchive, refuses_json_that_is_none) {
   auto bytes = encode_object(Json("abc"));
-  bytes.back() = std::byte{'x'};
+  bytes.back() = std::byte{0xff};  // no UTF-8
   EXPECT_EQ(refusal<Json>(bytes).section, "config");
 }
 

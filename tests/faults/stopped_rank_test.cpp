@@ -56,7 +56,7 @@ TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
   }
   EXPECT_EQ(verdict.code, "timeout") << outcome.text();
   EXPECT_TRUE(verdict.blames_only(2)) << outcome.text();
-  EXPECT_THAT(verdict.text, HasSubstr("alive"));
+  EXPECT_THAT(verdict.text, HasSubstr("stopped by a signal"));
   EXPECT_THAT(verdict.text, Not(HasSubstr("died")));
 }
 

@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
@@ -36,6 +37,86 @@ void expect_timeout(std::function<void()> const& call, std::string const& text) 
   } catch (TimeoutError const& e) {
     EXPECT_THAT(e.info().message, HasSubstr(text));
   }
+}
+
+void expect_refused(Collective const& world, Bytes const& handle, int reader, std::vector<std::string> const& words) {
+  try {
+    static_cast<void>(MessageQueue::attach(world, handle, reader));
+    ADD_FAILURE() << "attached";
+  } catch (UsageError const& e) {
+    for (auto const& word : words) EXPECT_THAT(e.what(), HasSubstr(word));
+  }
+}
+
+/// Whoever comes too late hears that, whether the place had been taken before or not, and from whom.
+TEST(QueueHandle, tells_who_comes_late_how_the_queue_ended) {
+  for (bool const in_order : {true, false}) {
+    run_thread_ranks(3, [in_order](Collective world) {
+      MessageQueue queue;
+      Bytes handle;
+      if (world.rank() == 0) {
+        queue = MessageQueue::create_writer(world, 2, {.chunk_bytes = 64});
+        handle = queue.handle();
+      }
+      handle = world.all_gatherv(handle)[0];
+      if (world.rank() == 1) {
+        queue = MessageQueue::attach(world, handle, 0);
+        expect_refused(world, handle, 0, {"taken by rank 1", "a number of its own"});
+        expect_refused(world, handle, 2, {"0 to 1", "got 2"});
+      }
+      world.barrier();
+      if (world.rank() == 0) {
+        if (in_order) queue.close();
+        queue = {};
+      }
+      world.barrier();
+      auto const how = in_order ? "rank 0 (pid " + std::to_string(::getpid()) + ") has closed it"
+                                : "let its last handle go without close()";
+      if (world.rank() == 2) {
+        for (int const place : {0, 1}) expect_refused(world, handle, place, {"has ended", how, "make a new queue"});
+      }
+      world.barrier();
+      world.close();
+    });
+  }
+}
+
+TEST(QueueHandle, tells_that_a_place_has_been_used) {
+  run_thread_ranks(2, [](Collective world) {
+    MessageQueue queue;
+    Bytes handle;
+    if (world.rank() == 0) {
+      queue = MessageQueue::create_writer(world, 2, {.chunk_bytes = 64});
+      handle = queue.handle();
+    }
+    handle = world.all_gatherv(handle)[0];
+    if (world.rank() == 1) {
+      MessageQueue::attach(world, handle, 1).close();
+      expect_refused(world, handle, 1, {"has been used", "rank 1", "has closed it", "once"});
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueueOptions, that_ask_for_too_much_hear_the_bound) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const refused = [&](QueueOptions const& options, std::vector<std::string> const& words) {
+      try {
+        static_cast<void>(MessageQueue::create_writer(world, 1, options));
+        ADD_FAILURE() << "made";
+      } catch (UsageError const& e) {
+        for (auto const& word : words) EXPECT_THAT(e.what(), HasSubstr(word));
+      }
+    };
+    refused({.chunks = 5'000'000'000}, {"1 to 4294967295", "5000000000"});
+    refused({.chunks = 0}, {"1 to 4294967295", "got 0"});
+    refused({.writer_rank = 2}, {"0 to 1", "writer_rank 2"});
+    refused({.chunk_bytes = std::size_t{1} << 20, .chunks = 4'000'000'000}, {"at most", "4000000000 chunks of"});
+    refused({.chunk_bytes = ~std::size_t{0}, .chunks = 2}, {"chunks of less than", "2 chunks of"});
+    world.barrier();
+    world.close();
+  });
 }
 
 TEST(QueueHandle, lets_readers_come_later_each_to_one_place) {
@@ -68,7 +149,7 @@ TEST(QueueHandle, lets_readers_come_later_each_to_one_place) {
     queue = {};
     world.barrier();
     if (world.rank() == 1) {
-      EXPECT_THROW(static_cast<void>(MessageQueue::attach(world, handle, 0)), UsageError) << "over";
+      expect_refused(world, handle, 0, {"has ended", "rank 0", "make a new queue"});
     }
     world.barrier();
     world.close();

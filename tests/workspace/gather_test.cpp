@@ -42,6 +42,13 @@ void expect_equal(Tensor const& got, Tensor const& wanted) {
   EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
 }
 
+/// Signed and unsigned integers compare as equal, and so does this not.
+void expect_same_types(Json const& got, Json const& wanted) {
+  EXPECT_EQ(got.type(), wanted.type()) << wanted;
+  if (!wanted.is_structured()) return;
+  for (auto g = got.begin(), w = wanted.begin(); w != wanted.end(); ++g, ++w) expect_same_types(*g, *w);
+}
+
 class Gather : public testing::TestWithParam<std::tuple<int, Through>> {
  protected:
   [[nodiscard]] static int ranks() { return std::get<0>(GetParam()); }
@@ -134,12 +141,29 @@ TEST_P(Gather, every_dtype_empty_and_scalar_tensors_survive) {
   });
 }
 
+TEST_P(Gather, what_is_received_cannot_be_written_and_ones_own_can) {
+  run_thread_ranks(ranks(), [this](Collective const& world) {
+    auto all = get_tensors_parallel(tensor_of(world.rank(), 2), world, options(world)).take();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (i == 0) {
+        EXPECT_NO_THROW(static_cast<void>(all[i].mutable_bytes()));
+      } else {
+        EXPECT_THROW(static_cast<void>(all[i].mutable_bytes()), UsageError);
+      }
+      EXPECT_NO_THROW(static_cast<void>(all[i].clone().mutable_bytes()));
+    }
+    world.barrier();
+  });
+}
+
 TEST_P(Gather, configs_keep_every_value) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto const make = [](int rank) {
       RankState state;
       if (rank == 1) return state;  // a null config without tensors
       state.config["z"] = rank;
+      state.config["layers"] = 32;
+      state.config["sizes"] = {std::size_t{7}, 8, -9, 10U};
       state.config["big"] = std::uint64_t{18'446'744'073'709'551'615U};
       state.config["a"] = -std::numeric_limits<double>::infinity();
       state.config["text"] = "snow \u2603";
@@ -155,6 +179,7 @@ TEST_P(Gather, configs_keep_every_value) {
       EXPECT_EQ(all[i].rank, static_cast<int>(i));
       EXPECT_EQ(all[i].state.config, wanted.config);
       EXPECT_EQ(all[i].state.config.dump(), wanted.config.dump()) << "order of keys";
+      expect_same_types(all[i].state.config, wanted.config);
       ASSERT_EQ(all[i].state.weights.size(), wanted.weights.size());
       for (auto const& [name, tensor] : wanted.weights) expect_equal(all[i].state.weights.at(name), tensor);
     }
