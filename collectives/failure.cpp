@@ -6,6 +6,8 @@
 
 #include <cxxabi.h>
 
+#include "lib/node/rank_list.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -33,8 +35,9 @@ Failure failure_of(std::exception_ptr const& error) {
 
 RemoteError remote_error(Collective const& group, char const* operation, std::vector<int> culprits,
                          Failure const& failure) {
+  auto const who = (culprits.size() == 1 ? "rank " : "ranks ") + node::compress(culprits);
   return RemoteError({.operation = operation,
-                      .message = failure.text,
+                      .message = who + " threw " + failure.type + ": " + failure.text,
                       .group = group.name(),
                       .rank = group.rank(),
                       .world_size = group.world_size(),

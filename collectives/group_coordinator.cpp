@@ -97,7 +97,10 @@ GroupCoordinator GroupCoordinator::by_name(std::string_view unique_name) {
 
 GroupCoordinator::State& GroupCoordinator::state(char const* operation) const {
   if (!state_->destroyed.load(std::memory_order_relaxed)) return *state_;
-  throw UsageError({.operation = operation, .message = "the group is destroyed", .resource = state_->unique_name});
+  throw UsageError({.operation = operation,
+                    .message = "the group is destroyed",
+                    .resource = state_->unique_name,
+                    .remedy = "make another with GroupCoordinator::create"});
 }
 
 Collective const& GroupCoordinator::cpu_group() const { return state("cpu_group").cpu; }

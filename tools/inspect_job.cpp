@@ -13,6 +13,7 @@
 #include "lib/node/job_search.hpp"
 #include "lib/node/job_view.hpp"
 #include "lib/node/rank_list.hpp"
+#include "tools/inspect_lobby.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -262,15 +263,19 @@ int inspect_jobs(InspectJobRequest const& request) {
   std::vector<Shown> jobs;
   if (request.directory && !request.pid) collect(node::find_flight_records(*request.directory), request, jobs);
   collect(node::find_running_jobs(request.pid), request, jobs);
+  auto lobbies = node::find_lobbies(request.pid);
+  if (request.job) std::erase_if(lobbies, [&](auto const& lobby) { return lobby.job != *request.job; });
   if (request.json) {
     auto out = Json::array();
     for (auto const& job : jobs) out.push_back(to_json(job, request.last));
+    for (auto const& lobby : lobbies) out.push_back(to_json(lobby));
     // A terminal's or a parser's: bytes of shared memory that are no text must not end the report.
     std::printf("%s\n", out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
     for (auto const& job : jobs) print_job(job, request.last);
+    for (auto const& lobby : lobbies) print_lobby(lobby);
   }
-  if (!jobs.empty()) return 0;
+  if (!jobs.empty() || !lobbies.empty()) return 0;
   std::fprintf(stderr, "crossrank inspect: no such job of this user on this machine\n");
   return 1;
 }

@@ -7,20 +7,26 @@
 namespace crossrank::queue {
 
 /// Waiting for what rings no bell: looks often at first, then less and less.
+///
+/// Each pause is a sixteenth of the wait so far: what comes is seen late by no more than that, whatever the sender's
+/// pace, and a wait of any length costs some hundred looks before the longest pause is reached.
 class Poll {
  public:
+  static constexpr int looks_before_sleep = 200;
+  static constexpr int share = 16;
+  static constexpr std::chrono::nanoseconds shortest_sleep = std::chrono::microseconds(5);
+  static constexpr std::chrono::nanoseconds longest_sleep = std::chrono::milliseconds(2);
+
   void pause() {
     if (++count_ < looks_before_sleep) return platform::system().yield();
-    platform::system().sleep(sleep_);
-    sleep_ = std::min<std::chrono::nanoseconds>(sleep_ * 2, longest_sleep);
+    auto const now = std::clamp(slept_ / share, shortest_sleep, longest_sleep);
+    platform::system().sleep(now);
+    slept_ += now;
   }
 
  private:
-  static constexpr int looks_before_sleep = 200;
-  static constexpr std::chrono::nanoseconds longest_sleep = std::chrono::milliseconds(2);
-
   int count_ = 0;
-  std::chrono::nanoseconds sleep_ = std::chrono::microseconds(5);
+  std::chrono::nanoseconds slept_{0};
 };
 
 }  // namespace crossrank::queue

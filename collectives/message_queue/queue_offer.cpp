@@ -16,7 +16,7 @@ struct Offer {
   std::int64_t writer = 0;
   std::uint64_t chunk_bytes = 0;
   std::uint64_t chunks = 0;
-  std::uint64_t failed = 0;
+  std::uint64_t failed = 0;  ///< 0: not; 1: so; 2: for want of something that nobody has
 };
 
 std::vector<std::byte> put_ahead(Offer const& offer, std::span<std::byte const> rest) {
@@ -40,15 +40,17 @@ std::string text_of(std::span<std::byte const> bytes) {
   return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
 }
 
-[[noreturn]] void throw_remote(Collective const& group, QueueOptions const& options, int rank,
+[[noreturn]] void throw_remote(Collective const& group, QueueOptions const& options, int rank, bool unavailable,
                                std::string const& text) {
-  throw RemoteError({.operation = create,
-                     .message = "rank " + std::to_string(rank) + " could not make its end: " + text,
-                     .resource = "queue \"" + options.name + "\"",
-                     .group = group.name(),
-                     .rank = group.rank(),
-                     .world_size = group.world_size(),
-                     .culprits = {rank}});
+  ErrorInfo info{.operation = create,
+                 .message = "rank " + std::to_string(rank) + " could not make its end: " + text,
+                 .resource = "queue \"" + options.name + "\"",
+                 .group = group.name(),
+                 .rank = group.rank(),
+                 .world_size = group.world_size(),
+                 .culprits = {rank}};
+  if (unavailable) throw UnavailableError(std::move(info));
+  throw RemoteError(std::move(info));
 }
 
 void check_agreement(Collective const& group, QueueOptions const& options,
@@ -81,13 +83,14 @@ std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptio
   Offer const offer{.writer = options.writer_rank,
                     .chunk_bytes = options.chunk_bytes,
                     .chunks = options.chunks,
-                    .failed = part.failed() ? 1U : 0U};
+                    .failed = part.failed() ? (part.unavailable() ? 2U : 1U) : 0U};
   auto const text = std::as_bytes(std::span(part.text().data(), part.text().size()));
   auto all = group.all_gatherv(put_ahead(offer, part.failed() ? text : mine));
   part.rethrow();
   for (int rank = 0; rank < group.world_size(); ++rank) {
     auto const& bytes = all[static_cast<std::size_t>(rank)];
-    if (offer_in(bytes).failed != 0) throw_remote(group, options, rank, text_of(rest_of(bytes)));
+    if (auto const failed = offer_in(bytes).failed; failed != 0)
+      throw_remote(group, options, rank, failed == 2, text_of(rest_of(bytes)));
   }
   check_agreement(group, options, all);
   for (auto& bytes : all)

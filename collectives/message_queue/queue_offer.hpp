@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 
 /// What ranks tell each other while they make a queue together.
@@ -21,9 +22,13 @@ class Part {
     } catch (std::exception const& e) {
       failure_ = std::current_exception();
       text_ = e.what();
+      auto const* const known = dynamic_cast<Error const*>(&e);
+      unavailable_ = known != nullptr && known->code() == ErrorCode::unavailable;
     }
   }
   [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
+  /// Whether it lacked what the group as a whole then lacks.
+  [[nodiscard]] bool unavailable() const noexcept { return unavailable_; }
   [[nodiscard]] std::string const& text() const noexcept { return text_; }
   void rethrow() const {
     if (failure_) std::rethrow_exception(failure_);
@@ -32,6 +37,7 @@ class Part {
  private:
   std::exception_ptr failure_{};
   std::string text_{};
+  bool unavailable_ = false;
 };
 
 /// What the writer says of its ring: who has a place in it, and its handle. Nothing: there is no ring.

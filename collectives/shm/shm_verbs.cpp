@@ -184,6 +184,16 @@ Ticket ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<Stage
 struct ShmTransport::StepArea final : OwnArea {
   StepArea(ShmTransport& its_owner, node::Post& its_post) : owner(its_owner), post(its_post) {}
   std::byte* take(std::size_t bytes) override { return owner.take_area(post, bytes); }
+  bool lend(std::span<std::byte const> bytes) override {
+    auto const& domain = owner.group_->domain();
+    auto const arena = reinterpret_cast<std::uintptr_t>(domain.arena_of(domain.rank()));
+    auto const at = reinterpret_cast<std::uintptr_t>(bytes.data());
+    if (at < arena || at - arena > domain.arena_bytes() || bytes.size() > domain.arena_bytes() - (at - arena))
+      return false;
+    post.offset = at - arena;
+    post.bytes = bytes.size();
+    return true;
+  }
   ShmTransport& owner;
   node::Post& post;
 };

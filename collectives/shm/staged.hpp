@@ -39,6 +39,8 @@ class OwnArea {
   virtual ~OwnArea() = default;
   /// An area of so many bytes, asked for at most once in a step. When there is no memory for it the peers are told.
   [[nodiscard]] virtual std::byte* take(std::size_t bytes) = 0;
+  /// Gives bytes of this rank's arena as the area instead, where they stand; false when they are not there.
+  [[nodiscard]] virtual bool lend(std::span<std::byte const> bytes) = 0;
 };
 
 /// A collective that goes through the arenas in pieces.

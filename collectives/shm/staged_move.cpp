@@ -37,15 +37,24 @@ bool StagedMove::step(std::size_t number, OwnArea& own, PeerAreas const& peers) 
   return more;
 }
 
+/// Peers have read a piece when all have met once more. After the last piece they do not meet: that one is copied.
+bool StagedMove::lend(std::size_t number, OwnArea& own) const {
+  if (plan_.streams != Streams::shared || plan_.outgoing.empty() || (number + 1) * piece_ >= longest_) return false;
+  auto const bytes = plan_.outgoing.front();
+  auto const now = piece_at(bytes.size(), number, piece_);
+  return now != 0 && own.lend(bytes.subspan(number * piece_, now));
+}
+
 void StagedMove::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
-  auto* const area = plan_.outgoing.empty() ? nullptr : own.take(plan_.outgoing.size() * piece_);
+  bool const lent = lend(number, own);
+  auto* const area = plan_.outgoing.empty() || lent ? nullptr : own.take(plan_.outgoing.size() * piece_);
   auto const at = number * piece_;
   bool const shared = plan_.streams == Streams::shared;
   for (std::size_t stream = 0; stream < plan_.outgoing.size(); ++stream) {
     auto const bytes = plan_.outgoing[stream];
     auto const now = piece_at(bytes.size(), number, piece_);
     if (now == 0) continue;
-    if (shared || stream != rank_) copies.add_for_peers(area + stream * piece_, bytes.data() + at, now);
+    if (!lent && (shared || stream != rank_)) copies.add_for_peers(area + stream * piece_, bytes.data() + at, now);
     // Of its own stream a rank takes its part here, where it reads it anyway.
     auto const to = shared || stream == rank_ ? plan_.incoming[rank_] : Room{};
     if (!to.empty() && to.data() != bytes.data()) copies.add_out(to.data() + at, bytes.data() + at, now, whole());

@@ -34,6 +34,8 @@ class StagedMove final : public Staged {
 
  private:
   void put(std::size_t number, OwnArea& own, node::StepCopies& copies) const;
+  /// Whether the peers read this piece where it stands.
+  [[nodiscard]] bool lend(std::size_t number, OwnArea& own) const;
   void take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const;
   /// About as much as this rank takes in all.
   [[nodiscard]] std::size_t whole() const noexcept { return longest_ * plan_.incoming.size(); }

@@ -18,7 +18,8 @@ std::string one_line(ErrorInfo const& info) {
   append_clause(line, ": expected ", info.expected);
   append_clause(line, info.expected.empty() ? ": got " : ", got ", info.got);
   if (info.rank >= 0) {
-    line += " (rank " + std::to_string(info.rank) + " of " + std::to_string(info.world_size);
+    line += " (rank " + std::to_string(info.rank);
+    if (info.world_size > 0) line += " of " + std::to_string(info.world_size);
     append_clause(line, " in group ", info.group);
     line += ')';
   }

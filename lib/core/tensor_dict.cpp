@@ -1,15 +1,36 @@
 #include <crossrank/tensor_dict.hpp>
 
 #include <algorithm>
+#include <string>
 
 namespace crossrank {
 namespace {
 
-[[noreturn]] void refuse_kind(std::string_view key, char const* wanted) {
+std::string kind_of(TensorDict::Value const& value) {
+  if (value.tensor() != nullptr) return "a tensor";
+  if (value.dict() != nullptr) return "a dictionary";
+  if (value.list() != nullptr) return "a list";
+  return std::string("a JSON ") + value.json()->type_name();
+}
+
+[[noreturn]] void refuse_kind(std::string_view key, char const* wanted, TensorDict::Value const& value) {
   throw UsageError({.operation = "TensorDict",
                     .message = "the value is of another kind",
                     .expected = wanted,
+                    .got = kind_of(value),
                     .resource = std::string(key)});
+}
+
+/// The first few, quoted: a dictionary may hold thousands.
+std::string some_keys(TensorDict const& dict) {
+  constexpr std::size_t most = 8;
+  std::string text;
+  std::size_t told = 0;
+  for (auto const& entry : dict) {
+    if (++told > most) return text + " and " + std::to_string(dict.size() - most) + " more";
+    text += (text.empty() ? "\"" : ", \"") + entry.first + "\"";
+  }
+  return text.empty() ? "an empty dictionary" : text;
 }
 
 }  // namespace
@@ -35,28 +56,32 @@ TensorDict::Value const& TensorDict::at(std::string_view key) const {
   if (auto const* found = find(key)) return *found;
   throw UsageError({.operation = "TensorDict",
                     .message = "there is no such key",
-                    .got = std::to_string(entries_.size()) + " others",
+                    .got = some_keys(*this),
                     .resource = std::string(key)});
 }
 
 Tensor const& TensorDict::tensor(std::string_view key) const {
-  if (auto const* held = at(key).tensor()) return *held;
-  refuse_kind(key, "a tensor");
+  auto const& value = at(key);
+  if (auto const* held = value.tensor()) return *held;
+  refuse_kind(key, "a tensor", value);
 }
 
 TensorDict const& TensorDict::dict(std::string_view key) const {
-  if (auto const* held = at(key).dict()) return *held;
-  refuse_kind(key, "a dictionary");
+  auto const& value = at(key);
+  if (auto const* held = value.dict()) return *held;
+  refuse_kind(key, "a dictionary", value);
 }
 
 TensorDict::List const& TensorDict::list(std::string_view key) const {
-  if (auto const* held = at(key).list()) return *held;
-  refuse_kind(key, "a list");
+  auto const& value = at(key);
+  if (auto const* held = value.list()) return *held;
+  refuse_kind(key, "a list", value);
 }
 
 Json const& TensorDict::json(std::string_view key) const {
-  if (auto const* held = at(key).json()) return *held;
-  refuse_kind(key, "a JSON value");
+  auto const& value = at(key);
+  if (auto const* held = value.json()) return *held;
+  refuse_kind(key, "a JSON value", value);
 }
 
 void TensorDict::set(std::string key, Value value) {

@@ -80,7 +80,12 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
   }
   CROSSRANK_CRASH_POINT("node.group.block_made");
   auto const round = post(arrival, patience);
-  if (wait(round, patience, "split") == Outcome::passed_failed) throw remote_error(round, "split");
+  if (wait(round, patience, "split") == Outcome::passed_failed) {
+    auto error = remote_error(round, "split");
+    // What one rank lacks room for, the group lacks.
+    if (error.info().remote_type == to_string(ErrorCode::unavailable)) throw UnavailableError(error.info());
+    throw error;
+  }
   if (made) made->in_use = true;
   if (members.empty()) return nullptr;
   std::uint32_t block = 0;

@@ -78,7 +78,10 @@ bool GroupBlocks::is_garbage(std::uint32_t index, BlockLife life) const noexcept
 
 std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
   for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
-    // Reserving pages that are reserved already does no harm, and nothing may be touched before.
+    // Nothing of a block that was never made may be touched before its pages are reserved; of others, which may have
+    // been shorter, the first page is there.
+    if (index < made() && !is_garbage(index, BlockLife::unpack(header(index).life.load(std::memory_order_seq_cst))))
+      continue;
     auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
     if (int const error = reserve_pages(*control_fd_, offset, bytes); error != 0) {
       platform::throw_io("make group " + name, "control segment", error, "raise the memory limit of this container");
@@ -93,8 +96,10 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
   }
   throw UnavailableError({.operation = "make group " + name,
                           .message = "too many groups and queues at once on this node",
-                          .expected = "at most " + std::to_string(geometry_.group_capacity()),
-                          .remedy = "close groups and queues that are no longer needed"});
+                          .expected = "at most " + std::to_string(geometry_.group_capacity()) + " in use by the " +
+                                      std::to_string(geometry_.ranks()) + " ranks here",
+                          .remedy = "let the handles of groups and queues go that are no longer needed, on all their "
+                                    "ranks: each one then makes room"});
 }
 
 void GroupBlocks::open(std::uint32_t index, BlockState state) noexcept {

@@ -60,28 +60,44 @@ std::vector<std::string> list(std::string const& directory, boost::system::error
   return names;
 }
 
-/// "/memfd:crossrank (deleted)", a named segment, or a flight record: other files of a process are left alone.
-bool may_be_segment(std::string const& link) {
+/// Whether an open file's name holds `name`: other files of a process are left alone.
+bool leads_to(std::string const& link, std::string_view name) {
   std::array<char, 4096> target{};
   auto const bytes = ::readlink(link.c_str(), target.data(), target.size());
   return bytes > 0 &&
-         std::string_view(target.data(), static_cast<std::size_t>(bytes)).find("crossrank") != std::string_view::npos;
+         std::string_view(target.data(), static_cast<std::size_t>(bytes)).find(name) != std::string_view::npos;
 }
 
+template <class Visit>
+void each_file_of(int pid, std::string_view name, boost::system::error_code& failed, Visit const& visit) {
+  auto const directory = "/proc/" + std::to_string(pid) + "/fd";
+  for (auto const& number : list(directory, failed)) {
+    auto const link = directory + "/" + number;
+    if (leads_to(link, name)) visit(link);
+  }
+}
+
+/// "/memfd:crossrank (deleted)", a named segment, or a flight record.
 void look_into(int pid, std::vector<std::array<std::uint64_t, 2>>& seen, std::vector<FoundJob>& found,
                boost::system::error_code& failed) {
-  auto const directory = "/proc/" + std::to_string(pid) + "/fd";
-  for (auto const& name : list(directory, failed)) {
-    auto const link = directory + "/" + name;
-    if (!may_be_segment(link)) continue;
+  each_file_of(pid, "crossrank", failed, [&](std::string const& link) {
     if (auto memory = open_segment(link, seen)) found.push_back({std::move(memory), "pid " + std::to_string(pid)});
-  }
+  });
 }
 
 bool is_ours(int pid) {
   struct stat status {};
   auto const path = "/proc/" + std::to_string(pid);
   return system().fstatat(AT_FDCWD, path.c_str(), &status, 0) == 0 && status.st_uid == ::geteuid();
+}
+
+template <class Visit>
+void each_process(Visit const& visit) {
+  boost::system::error_code failed;
+  for (auto const& name : list("/proc", failed)) {
+    auto const number = static_cast<int>(std::strtol(name.c_str(), nullptr, 10));
+    if (number > 0 && is_ours(number)) visit(number);
+  }
 }
 
 }  // namespace
@@ -97,12 +113,18 @@ std::vector<FoundJob> find_running_jobs(std::optional<int> pid) {
                          "name a running process of your own");
     return found;
   }
-  for (auto const& name : list("/proc", failed)) {
-    auto const number = static_cast<int>(std::strtol(name.c_str(), nullptr, 10));
+  each_process([&](int number) {
     boost::system::error_code gone;  // a process that has ended meanwhile
-    if (number > 0 && is_ours(number)) look_into(number, seen, found, gone);
-  }
+    look_into(number, seen, found, gone);
+  });
   return found;
+}
+
+void each_open_file(std::string_view name, std::function<void(int pid, std::string const& path)> const& visit) {
+  each_process([&](int number) {
+    boost::system::error_code gone;  // a process that has ended meanwhile
+    each_file_of(number, name, gone, [&](std::string const& link) { visit(number, link); });
+  });
 }
 
 std::vector<FoundJob> find_flight_records(std::filesystem::path const& directory) {

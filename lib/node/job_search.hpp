@@ -1,9 +1,11 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/node/segment.hpp"
@@ -21,6 +23,9 @@ struct FoundJob {
 /// The jobs of this user's processes on this machine, one entry for each node domain; with `pid`, of that process only.
 /// `IoError` when that process cannot be looked into.
 [[nodiscard]] std::vector<FoundJob> find_running_jobs(std::optional<int> pid);
+
+/// Calls `visit` with process and path for each file that a process of this user has open and whose name holds `name`.
+void each_open_file(std::string_view name, std::function<void(int pid, std::string const& path)> const& visit);
 
 /// The flight records in a directory (see `CROSSRANK_FLIGHT_DIR`), of running jobs and of dead ones.
 [[nodiscard]] std::vector<FoundJob> find_flight_records(std::filesystem::path const& directory);

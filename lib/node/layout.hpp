@@ -17,7 +17,7 @@ namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 7;
+inline constexpr std::uint32_t layout_version = 8;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a `Decision` can name
 
@@ -366,7 +366,8 @@ class ControlGeometry {
   [[nodiscard]] static std::size_t group_bytes(int members) noexcept;
   /// Bytes of the block of a queue with `readers` readers; it must not be more than `group_stride`.
   [[nodiscard]] static std::size_t queue_bytes(int readers) noexcept;
-  [[nodiscard]] std::uint32_t group_capacity() const noexcept { return 256; }
+  /// Groups and queues at a time. 12 bits of a `FlightWhat` name one.
+  [[nodiscard]] std::uint32_t group_capacity() const noexcept;
   [[nodiscard]] std::size_t leases_offset() const noexcept;
   [[nodiscard]] std::uint32_t slot_capacity() const noexcept;
   /// Bytes of the lease words of one slot: one for each reader, whole cache lines.

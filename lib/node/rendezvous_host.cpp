@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -8,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/node/lobby.hpp"
 #include "lib/node/rendezvous_sides.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
@@ -33,7 +35,8 @@ class Host final : public Rendezvous {
       : options_(std::move(options)),
         listener_(std::move(listener)),
         until_(until),
-        space_(address_space_left(options_.ranks)) {}
+        space_(address_space_left(options_.ranks)),
+        lobby_(options_) {}
 
   Attachment attach() override {
     try {
@@ -65,6 +68,7 @@ class Host final : public Rendezvous {
  private:
   Attachment host_attach() {
     while (static_cast<int>(guests_.size()) + 1 < options_.ranks) admit_one();
+    lobby_.reset();
     CROSSRANK_CRASH_POINT("node.rendezvous.host_all_came");
     auto const sizes = choose_sizes(options_, space_);
     auto control = make_control(options_, sizes);
@@ -136,6 +140,7 @@ class Host final : public Rendezvous {
     }
     if (hello.value != 0) space_ = space_ == 0 ? hello.value : std::min(space_, hello.value);
     guests_.emplace(hello.rank, Guest{std::move(socket), peer.pid});
+    lobby_->arrived(hello.rank, peer.pid);
   }
 
   Error duplicate_of(Frame const& hello, std::int64_t pid) const {
@@ -272,7 +277,8 @@ class Host final : public Rendezvous {
   Fd listener_;
   std::chrono::nanoseconds until_;
   std::uint64_t space_;
-  std::map<int, Guest> guests_;
+  std::map<int, Guest> guests_{};
+  std::optional<Lobby> lobby_;
 };
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <chrono>
 #include <future>
 #include <numeric>
 #include <string>
@@ -9,6 +11,7 @@
 
 #include <crossrank/crossrank.hpp>
 
+#include "collectives/message_queue/poll.hpp"
 #include "tests/message_queue/sample_message.hpp"
 #include "tests/support/message_ranks.hpp"
 
@@ -213,6 +216,35 @@ TEST_P(RemoteQueue, names_a_reader_whose_host_is_silent) {
 
 INSTANTIATE_TEST_SUITE_P(Hosts, RemoteQueue, testing::Values(false, true),
                          [](auto const& each) { return each.param ? "with_node_memory" : "packets_alone"; });
+
+/// Keeps a list of the pauses and takes no time for them.
+class Sleeps final : public platform::System {
+ public:
+  void sleep(std::chrono::nanoseconds duration) override { all.push_back(duration); }
+  void yield() override {}
+  std::vector<std::chrono::nanoseconds> all{};
+};
+
+TEST(QueuePoll, is_never_late_by_more_than_a_part_of_the_wait_and_costs_little) {
+  Sleeps sleeps;
+  platform::ScopedSystem const installed(sleeps);
+  queue::Poll poll;
+  std::chrono::nanoseconds waited{0};
+  std::size_t in_a_second = 0;
+  for (int look = 0; waited < std::chrono::seconds(2); ++look) {
+    poll.pause();
+    if (look + 1 < queue::Poll::looks_before_sleep) {
+      ASSERT_TRUE(sleeps.all.empty());
+      continue;
+    }
+    ASSERT_LE(sleeps.all.back(), std::max<std::chrono::nanoseconds>(waited / 16, std::chrono::microseconds(5)));
+    ASSERT_LE(sleeps.all.back(), std::chrono::milliseconds(2));
+    waited += sleeps.all.back();
+    if (waited <= std::chrono::seconds(1)) in_a_second = sleeps.all.size();
+  }
+  EXPECT_LT(in_a_second, 700U);
+  EXPECT_EQ(sleeps.all.back(), std::chrono::milliseconds(2));
+}
 
 }  // namespace
 }  // namespace crossrank::test

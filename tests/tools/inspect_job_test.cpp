@@ -254,6 +254,43 @@ TEST(InspectJob, refuses_a_directory_for_records_that_is_not_there) {
   for (auto const& rank : job.ranks) EXPECT_THAT(rank.err, HasSubstr("/proc/nowhere")) << job.text();
 }
 
+/// Arguments: who does not come.
+CROSSRANK_RANK_SCENARIO(come_or_not) {
+  bool const stays_away = self.arguments.at(0).find(std::to_string(self.rank)) != std::string::npos;
+  self.say("starts");
+  if (stays_away) stay();
+  auto world = connect({.connect_timeout = std::chrono::minutes(5)});
+  stay();
+}
+
+TEST(InspectJob, shows_who_has_come_to_a_job_that_waits_in_connect_and_who_is_missing) {
+  ProcessRanks job(4, "come_or_not", {.arguments = {"13"}});
+  await_all(job, 4, "starts");
+  auto const seen = inspect_until(job.job_id(), [](Json const& now) {
+    return now.contains("connecting") && now.at("missing") == Json{1, 3};
+  });
+  auto const ranks = seen.at("ranks");
+  ASSERT_EQ(ranks.size(), 4U);
+  for (std::size_t i : {0U, 1U}) {
+    auto const rank = ranks[i].at("rank").get<int>();
+    EXPECT_EQ(rank, i == 0 ? 0 : 2);
+    EXPECT_EQ(ranks[i].at("pid"), job.pid(rank));
+    EXPECT_EQ(ranks[i].at("life"), "connecting");
+    EXPECT_EQ(ranks[i + 2].at("life"), "absent");
+  }
+  EXPECT_EQ(seen.at("look_first_at"), (Json{1, 3}));
+  EXPECT_DOUBLE_EQ(seen.at("timeout_s").get<double>(), 300);
+
+  job.signal(2, SIGSTOP);
+  inspect_until(job.job_id(),
+                [](Json const& now) { return now.contains("ranks") && now.at("ranks")[1].at("life") == "stopped"; });
+  auto const text = test::run_command({"inspect", "--pid", std::to_string(job.pid(2))});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, HasSubstr("missing: 1, 3"));
+  EXPECT_THAT(text.out, HasSubstr("stopped    rank 2"));
+  EXPECT_EQ(test::run_command({"inspect", "--pid", std::to_string(job.pid(1))}).exit_code, 1) << "it has not come";
+}
+
 TEST(InspectJob, says_which_record_it_cannot_read_and_goes_on) {
   test::TemporaryDirectory const directory;
   auto const cut = directory.path() / "crossrank.cut.0.flight";

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/statistics.hpp>
+
+#include "collectives/shm/staged.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+/// Tensors that live in the arena: long collectives let the peers read them where they stand.
+namespace crossrank::test {
+namespace {
+
+constexpr std::int64_t whole_pieces = 6;
+constexpr std::int64_t rest = 4096;
+constexpr std::int64_t length = whole_pieces * static_cast<std::int64_t>(shm::step_bytes) + rest;
+
+std::byte value_of(int rank, int round, std::size_t at) {
+  return static_cast<std::byte>(static_cast<std::size_t>(rank * 31 + round * 7) + at % 251);
+}
+
+void fill(Tensor& tensor, int rank, int round) {
+  auto const bytes = tensor.mutable_bytes();
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = value_of(rank, round, i);
+}
+
+bool holds(std::span<std::byte const> bytes, int rank, int round) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != value_of(rank, round, i)) return false;
+  }
+  return true;
+}
+
+/// Each rank writes its tensor anew as soon as the call has returned: nobody may still be reading it then.
+void gather_and_broadcast(Collective const& world, Tensor mine) {
+  auto const part = static_cast<std::size_t>(length);
+  auto all = Tensor::empty({world.world_size(), length}, Dtype::u8);
+  for (int round = 0; round < 6; ++round) {
+    fill(mine, world.rank(), round);
+    world.all_gather(all, mine);
+    fill(mine, world.rank(), round + 100);
+    for (int rank = 0; rank < world.world_size(); ++rank) {
+      ASSERT_TRUE(holds(all.bytes().subspan(static_cast<std::size_t>(rank) * part, part), rank, round))
+          << "rank " << rank << ", round " << round;
+    }
+    int const root = round % world.world_size();
+    world.broadcast(mine, {root});
+    ASSERT_TRUE(holds(mine.bytes(), root, round + 100)) << "round " << round;
+  }
+}
+
+TEST(LentPieces, arrive_whole_whoever_lends_and_may_be_written_afterwards) {
+  for (int const ranks : {2, 3}) {
+    for (int const lenders : {0b111, 0b001, 0b010}) {
+      run_thread_ranks(ranks,
+                       [&](Collective world) {
+                         SharedMemoryWorkspace const workspace(world);
+                         bool const lends = (lenders >> world.rank() & 1) != 0;
+                         gather_and_broadcast(
+                             world, lends ? workspace.empty({length}, Dtype::u8) : Tensor::empty({length}, Dtype::u8));
+                         world.close();
+                       },
+                       {.arena_cap = std::uint64_t{256} << 20});
+    }
+  }
+}
+
+TEST(LentPieces, are_not_copied_on_their_way_out) {
+  run_thread_ranks(2,
+                   [](Collective world) {
+                     SharedMemoryWorkspace const workspace(world);
+                     auto const lent = workspace.zeros({length}, Dtype::u8);
+                     auto const heap = Tensor::zeros({length}, Dtype::u8);
+                     auto all = Tensor::empty({2, length}, Dtype::u8);
+                     auto const copied_for = [&](Tensor const& mine) {
+                       world.barrier();
+                       auto const before = statistics().bytes_copied;
+                       world.barrier();
+                       world.all_gather(all, mine);
+                       world.barrier();
+                       auto const after = statistics().bytes_copied;
+                       world.barrier();
+                       return after - before;
+                     };
+                     auto const usual = copied_for(heap);
+                     EXPECT_EQ(usual - copied_for(lent), 2 * static_cast<std::uint64_t>(length - rest));
+                     world.close();
+                   },
+                   {.arena_cap = std::uint64_t{256} << 20});
+}
+
+}  // namespace
+}  // namespace crossrank::test
