@@ -10,6 +10,32 @@
 #include "collectives/coordinator_state.hpp"
 
 namespace crossrank {
+namespace {
+
+/// Rows of each rank. One whose tensors do not fit together says so at this meeting: nobody goes on to wait for it.
+std::vector<std::int64_t> exchange_rows(Collective const& group, std::vector<Tensor> const& tensors) {
+  constexpr std::int64_t unfit = -1;
+  auto const rows_of = [](Tensor const& tensor) {
+    return tensor.defined() && !tensor.shape().empty() ? tensor.shape()[0] : unfit;
+  };
+  auto const rows = rows_of(tensors.front());
+  auto const other = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](Tensor const& tensor) { return rows == unfit || rows_of(tensor) != rows; });
+  auto sizes = group.all_gather_objects(other == tensors.end() ? rows : unfit);
+  if (other != tensors.end()) {
+    throw UsageError(usage_in(group, "dispatch", "the tensors do not have the same number of rows",
+                              "as many as " + to_string(tensors.front()), to_string(*other)));
+  }
+  auto const culprit = std::find(sizes.begin(), sizes.end(), unfit) - sizes.begin();
+  if (culprit == std::ssize(sizes)) return sizes;
+  auto info = usage_in(group, "dispatch",
+                       "rank " + std::to_string(culprit) + " gave tensors that do not have the same number of rows");
+  info.culprits = {static_cast<int>(culprit)};
+  info.remote_type = "crossrank::UsageError";
+  throw RemoteError(std::move(info));
+}
+
+}  // namespace
 
 Dispatched GroupCoordinator::dispatch(Tensor const& hidden_states, Tensor const& router_logits,
                                       DispatchOptions options) const {
@@ -29,8 +55,7 @@ Dispatched GroupCoordinator::dispatch(Tensor const& hidden_states, Tensor const&
   }
   std::vector<Tensor> tensors{hidden_states, router_logits};
   tensors.insert(tensors.end(), options.extra_tensors.begin(), options.extra_tensors.end());
-  if (options.sizes.empty() && hidden_states.defined() && !hidden_states.shape().empty())
-    options.sizes = group.all_gather_objects(hidden_states.shape()[0]);
+  if (options.sizes.empty()) options.sizes = exchange_rows(group, tensors);
   auto joined = join_rows(group, tensors, options.sizes, "dispatch");
   out.hidden_states = std::move(joined[0]);
   out.router_logits = std::move(joined[1]);

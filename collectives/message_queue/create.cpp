@@ -7,6 +7,7 @@
 #include <crossrank/message_queue.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/message_queue/lone_domain.hpp"
 #include "collectives/message_queue/queue_handle.hpp"
 #include "collectives/message_queue/queue_offer.hpp"
 #include "collectives/message_queue/queue_state.hpp"
@@ -44,8 +45,9 @@ void check_options(Collective const& group, int writers, QueueOptions const& opt
   }
 }
 
-std::unique_ptr<node::RingWriter> make_ring(node::Group& group, int readers, QueueOptions const& options) {
-  return node::RingWriter::make(group.shared_domain(),
+std::unique_ptr<node::RingWriter> make_ring(std::shared_ptr<node::NodeDomain> domain, int readers,
+                                            QueueOptions const& options) {
+  return node::RingWriter::make(std::move(domain),
                                 {.chunk_bytes = std::max(options.chunk_bytes, least_chunk),
                                  .chunks = static_cast<std::uint32_t>(options.chunks),
                                  .readers = readers},
@@ -87,7 +89,7 @@ MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& o
   std::vector<std::byte> offer;
   if (state->writing && !readers.empty()) {
     making.run([&] {
-      state->out = make_ring(*node, static_cast<int>(readers.size()), options);
+      state->out = make_ring(node->shared_domain(), static_cast<int>(readers.size()), options);
       state->reader_ranks = readers;
       offer = queue::write_offer(readers, queue::write_handle(state->out->name()));
     });
@@ -110,8 +112,8 @@ MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& o
 
 MessageQueue MessageQueue::create_writer(Collective const& group, int readers, QueueOptions const& options) {
   check_options(group, group.world_size(), options);
-  auto const node = group.transport()->node_group();
-  if (!node) {
+  auto domain = queue::queue_domain(group);
+  if (!domain) {
     throw UnavailableError({.operation = "MessageQueue.create_writer",
                             .message = "the ranks of this group share no memory",
                             .got = "backend " + std::string(group.backend()),
@@ -129,14 +131,14 @@ MessageQueue MessageQueue::create_writer(Collective const& group, int readers, Q
   state->rank = group.global_rank();
   state->writer_rank = group.global_rank();
   state->chunks = options.chunks;
-  state->out = make_ring(*node, readers, options);
+  state->out = make_ring(std::move(domain), readers, options);
   return MessageQueue(std::move(state));
 }
 
 MessageQueue MessageQueue::attach(Collective const& group, std::span<std::byte const> handle, int reader) {
-  auto const node = group.transport()->node_group();
+  auto const domain = queue::queue_domain(group);
   auto const name = queue::read_handle(handle);
-  auto const nonce = node ? node->domain().header().nonce : nullptr;
+  auto const* const nonce = domain ? domain->header().nonce : nullptr;
   if (nonce == nullptr || nonce[0] != name.nonce[0] || nonce[1] != name.nonce[1]) {
     throw UnavailableError({.operation = "MessageQueue.attach",
                             .message = "the queue is not on this node, or of another job",
@@ -146,12 +148,12 @@ MessageQueue MessageQueue::attach(Collective const& group, std::span<std::byte c
                             .world_size = group.world_size()});
   }
   auto state = std::make_shared<State>();
-  state->in = node::RingReader::attach(node->shared_domain(), name, reader);
-  state->name = node->domain().blocks().header(name.block).name;
+  state->in = node::RingReader::attach(domain, name, reader);
+  state->name = domain->blocks().header(name.block).name;
   state->timeout = group.patience().timeout;
   state->warn_every = QueueOptions{}.warn_every;
   state->rank = group.global_rank();
-  state->writer_rank = static_cast<int>(node->domain().record(state->in->writer_rank()).global_rank);
+  state->writer_rank = static_cast<int>(domain->record(state->in->writer_rank()).global_rank);
   return MessageQueue(std::move(state));
 }
 

@@ -16,6 +16,8 @@ namespace {
 using spi::Ticket;
 using spi::Verb;
 
+constexpr std::size_t short_copy = std::size_t{8} << 10;
+
 }  // namespace
 
 ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks,
@@ -198,9 +200,15 @@ std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::
   } else {
     copies.add_for_peers(take_area(post, bytes.size()), bytes.data(), bytes.size());
   }
-  if (also_to != nullptr && also_to != bytes.data()) copies.add_out(also_to, bytes.data(), bytes.size(), whole);
+  bool const has_own = also_to != nullptr && also_to != bytes.data();
+  // A short copy is made while the others are on their way; a long one is cheaper together with the first.
+  bool const afterwards = has_own && bytes.size() < short_copy;
+  if (has_own && !afterwards) copies.add_out(also_to, bytes.data(), bytes.size(), whole);
   copies.run();
-  return arrive(post);
+  auto const round = arrive(post);
+  if (afterwards) copies.add_out(also_to, bytes.data(), bytes.size(), whole);
+  copies.run();
+  return round;
 }
 
 /// Room for `bytes` that the post will announce; where there is none, this rank arrives without, so that the others do

@@ -122,5 +122,23 @@ TEST(Experts, are_refused_without_a_group_or_with_other_sizes_before_anything_is
   });
 }
 
+TEST(Experts, whose_tensors_do_not_fit_on_one_rank_end_the_call_on_all) {
+  run_thread_ranks(3, [](Collective world) {
+    auto const group = whole(world);
+    auto const tokens = counting({2, 3});
+    auto const logits = counting({world.rank() == 1 ? 3 : 2, 3});
+    try {
+      static_cast<void>(group.dispatch(tokens, logits, {.is_sequence_parallel = true}));
+      ADD_FAILURE() << "it went through";
+    } catch (UsageError const&) {
+      EXPECT_EQ(world.rank(), 1);
+    } catch (RemoteError const& e) {
+      EXPECT_NE(world.rank(), 1);
+      EXPECT_EQ(e.info().culprits, std::vector<int>{1});
+    }
+    world.barrier();
+  });
+}
+
 }  // namespace
 }  // namespace crossrank::test

@@ -91,7 +91,7 @@ TEST_P(ThrowInHelper, reaches_every_rank_and_the_group_goes_on) {
     run_thread_ranks(3, [&](Collective world) {
       bool const throws = world.rank() == thrower;
       auto const fn = [&]() -> int {
-        if (throws) throw std::domain_error("rank " + std::to_string(thrower) + " has no cache");
+        if (throws) throw std::domain_error("there is no cache");
         return 1;
       };
       try {
@@ -102,7 +102,8 @@ TEST_P(ThrowInHelper, reaches_every_rank_and_the_group_goes_on) {
       } catch (RemoteError const& e) {
         EXPECT_FALSE(throws);
         EXPECT_EQ(e.remote_type(), "std::domain_error");
-        EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(thrower) + " has no cache"));
+        EXPECT_THAT(e.what(),
+                    HasSubstr("rank " + std::to_string(thrower) + " threw std::domain_error: there is no cache"));
         EXPECT_THAT(std::vector<int>(e.culprits().begin(), e.culprits().end()), testing::ElementsAre(thrower));
         EXPECT_TRUE(e.group_usable());
       }

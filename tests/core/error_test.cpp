@@ -23,5 +23,10 @@ TEST(Error, is_one_line_and_keeps_what_it_knows_in_copies) {
   EXPECT_EQ(std::string(copy.what()).find('\n'), std::string::npos);
 }
 
+TEST(Error, counts_ranks_only_where_their_number_is_known) {
+  EXPECT_STREQ(UsageError({.operation = "a", .message = "b", .rank = 1, .world_size = 2}).what(), "a: b (rank 1 of 2)");
+  EXPECT_STREQ(UsageError({.operation = "a", .message = "b", .rank = 1}).what(), "a: b (rank 1)");
+}
+
 }  // namespace
 }  // namespace crossrank

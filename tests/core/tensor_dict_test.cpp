@@ -37,6 +37,17 @@ TEST(TensorDict, refuses_another_kind_or_an_unknown_key_by_name) {
   } catch (UsageError const& e) {
     EXPECT_EQ(e.info().resource, "step");
   }
+  auto const got_of = [&](auto const& call) {
+    try {
+      call();
+    } catch (UsageError const& e) {
+      return e.info().got;
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(got_of([&] { (void)dict.tensor("step"); }), "a JSON number");
+  EXPECT_EQ(got_of([&] { (void)dict.json("hidden"); }), "a tensor");
+  EXPECT_NE(got_of([&] { (void)dict.at("nowhere"); }).find("\"step\""), std::string::npos) << "the keys there are";
 }
 
 TEST(TensorDict, keeps_order_replaces_and_erases) {

@@ -1,0 +1,37 @@
+#include "collectives/message_queue/lone_domain.hpp"
+
+#include <mutex>
+#include <string>
+
+#include <crossrank/spi/transport.hpp>
+
+#include "lib/node/group.hpp"
+#include "lib/node/names.hpp"
+
+namespace crossrank::queue {
+namespace {
+
+struct Lone {
+  std::mutex mutex;
+  std::weak_ptr<node::NodeDomain> domain;
+};
+
+std::shared_ptr<node::NodeDomain> lone_domain() {
+  static auto* const lone = new Lone;  // never destroyed: queues may outlive statics
+  std::lock_guard const lock(lone->mutex);
+  if (auto domain = lone->domain.lock(); domain && domain->is_own_process()) return domain;
+  auto domain = node::NodeDomain::join({.key = {.job_id = "alone", .step = std::to_string(node::random_nonce()[0])},
+                                        .threads = true,
+                                        .group_name = "alone"});
+  lone->domain = domain;
+  return domain;
+}
+
+}  // namespace
+
+std::shared_ptr<node::NodeDomain> queue_domain(Collective const& group) {
+  if (auto const node = group.transport()->node_group()) return node->shared_domain();
+  return group.world_size() == 1 ? lone_domain() : nullptr;
+}
+
+}  // namespace crossrank::queue
