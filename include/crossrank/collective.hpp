@@ -232,7 +232,9 @@ class CROSSRANK_EXPORT Collective {
 
   /// Makes the groups whose ranks (of this group) are listed, and returns the one that holds this rank, with ranks in
   /// the order of its list. Collective over this group; all ranks give the same lists. A rank in no list gets an empty
-  /// handle. `UsageError` for a rank that is unknown or listed twice.
+  /// handle. `UsageError` for a rank that is unknown or listed twice; `UnavailableError` on all ranks when their node
+  /// has as many groups and queues as it has room for: 1,024 for up to some hundred ranks, 256 for many. A group whose
+  /// handles have gone on all its ranks makes room.
   [[nodiscard]] Collective split(std::vector<std::vector<int>> const& groups, std::string name = {}) const;
   [[nodiscard]] Collective split(std::initializer_list<std::initializer_list<int>> groups) const;
   /// The same by colour: ranks with the same one form a group, ordered by `key`, then by rank; a negative colour is

@@ -57,10 +57,11 @@ class CROSSRANK_EXPORT MessageQueue {
   /// Makes a queue from `writer_rank` to all other ranks of the group. Collective; two meetings, and one for each
   /// reader on another node than the writer.
   /// `chunks * chunk_bytes` are reserved at once: `IoError` on the writer and `RemoteError`
-  /// elsewhere when they cannot be. `MismatchError` when the options differ.
+  /// elsewhere when they cannot be. `MismatchError` when the options differ. `UnavailableError` on all ranks when the
+  /// writer's node has as many groups and queues as it has room for.
   [[nodiscard]] static MessageQueue create(Collective const& group, QueueOptions const& options = {});
   /// Makes the writing end of a queue with places for `readers` readers on this node, who attach by its handle, now or
-  /// later. Local. `UnavailableError` where the group has no shared memory.
+  /// later. Local. `UnavailableError` where the group has no shared memory; a rank that is alone shares it with itself.
   [[nodiscard]] static MessageQueue create_writer(Collective const& group, int readers,
                                                   QueueOptions const& options = {});
   /// Takes a reader's place, from 0, of the queue that the handle names, in this process's job. Local. `FormatError`

@@ -43,11 +43,11 @@ class CROSSRANK_EXPORT NFSWorkspace {
   void write_configs_and_weights(Json const& config, StateDict const& weights);
   /// The newest state of `rank` that verifies, this process's own rank allowed; nothing when that rank never wrote.
   ///
-  /// One copy into memory that the tensors share. `FormatError` when no file of the rank verifies, when two writers
-  /// left files for it, or a torch archive stands beside ours; `IoError` for links, files of other users, and files
-  /// that others can write. Where only ModelOpt's `rank_<rank>_state.pth` is there, that is read: nothing in it is ever
-  /// called, and its CRCs are compared. On NFS, what a peer has just written may not be seen yet: the collective ranges
-  /// wait for it, this call does not.
+  /// One copy into memory that the tensors share and that, as with the other workspace, cannot be written (`clone()`).
+  /// `FormatError` when no file of the rank verifies, when two writers left files for it, or a torch archive stands
+  /// beside ours; `IoError` for links, files of other users, and files that others can write. Where only ModelOpt's
+  /// `rank_<rank>_state.pth` is there, that is read: nothing in it is ever called, and its CRCs are compared. On NFS,
+  /// what a peer has just written may not be seen yet: the collective ranges wait for it, this call does not.
   [[nodiscard]] std::optional<RankState> read_configs_and_weights_from_rank(int rank) const;
   /// Removes all files of this rank, but not those of another process that is alive.
   void clean();

@@ -40,8 +40,8 @@ struct RankedState {
 /// that do not receive spend as one. Through shared memory each tensor is copied once, by its owner, into memory that
 /// stays mapped; one made by `SharedMemoryWorkspace::empty` is not copied at all. Shapes and dtypes may differ, tensors
 /// may be empty, and an absent one (`Tensor{}`) arrives as such in its place. What is received views the owner's
-/// memory, cannot be written (`clone()`), and stays valid as long as it is held; the receiver's own item is its own
-/// tensor.
+/// memory, or a copy where it came through files or from another node, cannot be written (`clone()`), and stays valid
+/// as long as it is held; the receiver's own item is its own tensor.
 ///
 /// `UsageError` for ranks that are none, repeated or not in the group (nothing is sent); `MismatchError` on all ranks
 /// that give different ranks or media; `RemoteError` where another rank could not do its part (the group goes on);

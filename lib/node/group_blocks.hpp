@@ -25,7 +25,7 @@ class GroupBlocks {
 
   GroupBlocks(std::byte* control, int ranks, int rank, std::shared_ptr<platform::Fd> control_fd);
 
-  /// Takes a block for `members` (ranks of the node); `UnavailableError` when there are too many groups at once.
+  /// Takes a block for `members` (ranks of the node); `UnavailableError` when there are too many at once.
   [[nodiscard]] std::uint32_t make(std::vector<int> const& members, std::string const& name, Origin origin);
   /// Its maker: nobody will join it.
   void discard(std::uint32_t index) noexcept;
