@@ -360,5 +360,24 @@ TEST(RuleParts, of_shared_heads_come_together) {
   }
 }
 
+// ModelOpt packs the experts of such models along their inputs, and turns them back.
+TEST(RuleFormats, know_along_which_side_stacks_are_packed) {
+  std::string const stack = "model.layers.0.mlp.experts.down_proj";
+  Json const config{
+      {"model_type", "gpt_oss"}, {"hidden_size", 64}, {"intermediate_size", 128}, {"num_local_experts", 4}};
+  for (bool const by_inputs : {true, false}) {
+    SampleSet whole(1, config);
+    whole.add(stack, Dtype::u8, by_inputs ? Shape{4, 64, 64} : Shape{4, 128, 32});
+    whole.add(stack + "_weight_scale", Dtype::f8_e4m3, by_inputs ? Shape{4, 8, 64} : Shape{4, 128, 4});
+    auto const book = RuleBook::make(whole.set());
+    auto const half = [&](std::string const& name) {
+      auto const& tensor = *whole.shards(name).front();
+      return book.split_for(name, tensor, 2).shape(tensor.shape, 1);
+    };
+    EXPECT_EQ(half(stack), by_inputs ? (Shape{4, 32, 64}) : (Shape{4, 64, 32}));
+    EXPECT_EQ(half(stack + "_weight_scale"), by_inputs ? (Shape{4, 4, 64}) : (Shape{4, 64, 4}));
+  }
+}
+
 }  // namespace
 }  // namespace crossrank::checkpoint

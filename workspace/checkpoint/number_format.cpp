@@ -66,6 +66,7 @@ void LayerFormat::read_weight(SourceTensor const& weight, LayerTensors const& te
   if (weight.name.ends_with("blocks")) order_.transposed = false;
   int const stack = order_.stacked ? 1 : 0;
   experts_ = order_.stacked ? weight.shape[0] : 0;
+  packs_outputs_ = order_.transposed;
   weight_ = {.out = stack + (order_.transposed ? 1 : 0), .in = stack + (order_.transposed ? 0 : 1)};
   if (weight.shape.size() < 2) {
     weight_ = {.out = weight.shape.empty() ? -1 : 0, .single = weight.shape.empty()};
@@ -138,7 +139,9 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
     format_ = NumberFormat::int8;
   } else {
     format_ = is_power_of_two_scale(scale.dtype) ? NumberFormat::mxfp4 : NumberFormat::nvfp4;
-    if (weight.dtype == Dtype::u8) (order_.transposed ? weight_.out_unit : weight_.in_unit) = 2;
+    // Stacks that lie the other way round are packed along either dimension; the other one is as long as its scales'.
+    packs_outputs_ = order_.transposed && scale.shape[row] != weight.shape[row];
+    if (weight.dtype == Dtype::u8) (packs_outputs_ ? weight_.out_unit : weight_.in_unit) = 2;
   }
   set_lengths(weight);
   group_ = format_ == NumberFormat::mxfp4 ? 32 : format_ == NumberFormat::nvfp4 ? 16 : hints.group;
@@ -158,7 +161,7 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   if (weight.name.ends_with("weight_packed")) {
     format_ = NumberFormat::compressed_int;
     weight_ = {.out = static_cast<int>(stack), .in = static_cast<int>(stack) + 1, .in_unit = packing_};
-    order_.transposed = false;
+    order_.transposed = packs_outputs_ = false;
   } else {
     // GPTQ packs inputs, so its weight is as wide as its scales; AutoAWQ packs outputs.
     bool const gptq = columns == scale.shape[stack + 1];
@@ -261,10 +264,10 @@ TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_u
   bool const by_block = format_ == NumberFormat::fp8_block;
   bool const by_group = group_ > 0 && format_ != NumberFormat::fp8_channel;
   bool const words = format_ == NumberFormat::awq || format_ == NumberFormat::gptq;
-  if (by_group && (by_block || words || !order_.transposed)) {
+  if (by_group && (by_block || words || !packs_outputs_)) {
     axes.in_unit = group_;
   } else if (by_group) {
-    axes.out_unit = group_;  // packed along the last dimension, which is the output here
+    axes.out_unit = group_;
   } else if (columns == 1 && inputs_ > 1) {
     axes.in = -1;
   }

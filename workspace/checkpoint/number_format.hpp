@@ -90,6 +90,7 @@ class LayerFormat {
   std::string_view module_{};
   NumberFormat format_ = NumberFormat::plain;
   LayerOrder order_{};
+  bool packs_outputs_ = false;  ///< groups are along the outputs
   TensorAxes weight_{};
   std::int64_t outputs_ = 0;
   std::int64_t inputs_ = 0;
