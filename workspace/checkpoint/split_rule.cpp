@@ -7,6 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/rule_proposal.hpp"
+#include "workspace/checkpoint/tensor_role.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -20,7 +21,8 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b;
       {.operation = operation,
        .message = std::to_string(count) + " " + what + " do not divide over " + std::to_string(ranks) + " ranks",
        .resource = std::string(module),
-       .remedy = "choose a number of ranks that divides them"});
+       .remedy = "choose a number of ranks that divides them, or keep the layer whole: " +
+                 propose_rules(module, {"replicate"})});
 }
 
 /// One fused part: where it stands in the whole layer, and what of it a rank gets.
@@ -184,7 +186,8 @@ LayerSplit even(Cut cut, std::int64_t length, int ranks, std::string why) {
                      .expected = "multiples of " + std::to_string(unit),
                      .got = std::to_string(range.length) + " from " + std::to_string(range.begin) + " on",
                      .resource = tensor.name,
-                     .remedy = "choose fewer ranks",
+                     .remedy = "choose fewer ranks, or keep the layer whole: " +
+                               propose_rules(parse_tensor_name(tensor.name).module, {"replicate"}),
                      .section = "shape"});
 }
 
