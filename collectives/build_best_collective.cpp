@@ -16,7 +16,8 @@ struct Built {
 };
 
 Built& built() {
-  static auto* const held = new Built;  // never destroyed: the job ends with the process
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, the job ends with the process
+  static auto* const held = new Built;
   return *held;
 }
 

@@ -32,7 +32,8 @@ struct Jobs {
 };
 
 Jobs& jobs() {
-  static auto* const all = new Jobs;  // never destroyed: handles may outlive statics
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, handles may outlive statics
+  static auto* const all = new Jobs;
   return *all;
 }
 
@@ -52,7 +53,7 @@ ConnectOptions spi::settled(ConnectOptions options, char const* operation) {
   if (!options.arena_cap) options.arena_cap = environment.arena_cap;
   if (environment.check) options.check = check_level(*environment.check);
   if (environment.timeout) options.timeout = *environment.timeout;
-  if (options.timeout <= options.timeout.zero() || options.connect_timeout <= options.connect_timeout.zero()) {
+  if (std::min(options.timeout, options.connect_timeout) <= std::chrono::milliseconds::zero()) {
     throw UsageError(
         {.operation = operation, .message = "a timeout must be longer than nothing", .expected = "at least 1 ms"});
   }

@@ -9,6 +9,7 @@
 namespace crossrank {
 
 /// Digest of the arguments that all ranks of a call must agree on.
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): of the values only those counted are read
 class ArgumentDigest {
  public:
   ArgumentDigest& add(std::uint64_t value) {

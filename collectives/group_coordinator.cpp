@@ -54,7 +54,8 @@ struct Registry {
 };
 
 Registry& registry() {
-  static auto* const all = new Registry;  // never destroyed: groups may outlive statics
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, groups may outlive statics
+  static auto* const all = new Registry;
   return *all;
 }
 

@@ -74,7 +74,8 @@ TensorDictSend GroupCoordinator::isend_tensor_dict(TensorDict const& dict, SendD
                                "the destination");
   if (dst == group.rank()) throw UsageError(usage_in(group, "send_tensor_dict", "a dictionary to oneself"));
   int const part = options.all_gather_group ? options.all_gather_group->rank() : 0;
-  out.state_.reset(new TensorDictSend::State{DictSend(group, dict, dst, parts_rule(group, options), part)});
+  out.state_ = std::make_unique<TensorDictSend::State>(
+      TensorDictSend::State{DictSend(group, dict, dst, parts_rule(group, options), part)});
   return out;
 }
 

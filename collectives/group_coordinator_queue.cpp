@@ -62,7 +62,7 @@ detail::Bytes GroupCoordinator::broadcast_by_queue(detail::Produce const& produc
   return bytes;
 }
 
-MessageQueue GroupCoordinator::create_mq_broadcaster(QueueOptions options) const {
+MessageQueue GroupCoordinator::create_mq_broadcaster(QueueOptions const& options) const {
   return MessageQueue::create(state("create_mq_broadcaster").cpu, options);
 }
 

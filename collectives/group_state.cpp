@@ -192,7 +192,7 @@ void GroupState::wait_for_message(Flight& flight) {
     if (moved) {
       deadline.progress();
       nap = {};
-    } else if (nap == nap.zero()) {
+    } else if (nap == std::chrono::nanoseconds::zero()) {
       platform::system().yield();
       nap = std::chrono::microseconds(1);
     } else {

@@ -17,6 +17,7 @@ namespace crossrank::detail {
 /// A call that was started and has not been asked for its end.
 struct Flight {
   explicit Flight(algorithms::Call&& its_call) : call(std::move(its_call)) {}
+  ~Flight() = default;
   Flight(Flight const&) = delete;
   Flight& operator=(Flight const&) = delete;
 

@@ -24,6 +24,7 @@ spi::Sink sink(Tensor& tensor) { return {.bytes = tensor.mutable_bytes(), .owner
 /// For a transport that reads here, though a broadcast has one buffer for both directions.
 spi::Sink read_only_sink(Tensor const& tensor) {
   auto const bytes = tensor.bytes();
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): of a source the bytes are only read
   return {.bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()}, .owner = tensor.storage()};
 }
 

@@ -50,8 +50,8 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
                                         std::clamp(limit, std::chrono::milliseconds::zero(), platform::longest_wait));
   for (auto nap = std::chrono::nanoseconds(0); !test();) {
     auto const left = until - system.now();
-    if (left <= left.zero()) return false;
-    if (nap == nap.zero()) {
+    if (left <= std::chrono::nanoseconds::zero()) return false;
+    if (nap == std::chrono::nanoseconds::zero()) {
       system.yield();
       nap = std::chrono::microseconds(1);
     } else {

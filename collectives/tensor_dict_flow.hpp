@@ -31,6 +31,7 @@ class DictSend {
 class DictReceive {
  public:
   DictReceive(Collective const& group, int src, std::optional<Collective> all_gather_group);
+  ~DictReceive() = default;
   DictReceive(DictReceive const&) = delete;
   DictReceive& operator=(DictReceive const&) = delete;
 

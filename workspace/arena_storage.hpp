@@ -32,6 +32,7 @@ class LeasedStorage final : public spi::Storage {
                 std::span<std::byte const> range);
   ~LeasedStorage() override;
 
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): what is frozen refuses to be written
   [[nodiscard]] std::byte* data() noexcept override { return const_cast<std::byte*>(range_.data()); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return range_.size(); }
   [[nodiscard]] std::string frozen_by() const override;

@@ -26,7 +26,8 @@ struct Media {
 };
 
 Media& media() {
-  static auto* const all = new Media;  // never destroyed: workspaces may outlive statics
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, workspaces may outlive statics
+  static auto* const all = new Media;
   return *all;
 }
 

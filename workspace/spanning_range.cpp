@@ -27,7 +27,8 @@ struct Channels {
 };
 
 Channels& channels() {
-  static auto* const all = new Channels;  // never destroyed: ranges may outlive statics
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, ranges may outlive statics
+  static auto* const all = new Channels;
   return *all;
 }
 

@@ -27,7 +27,7 @@ inline constexpr bool is_complex = std::is_same_v<T, Complex>;
 struct [[gnu::packed, gnu::may_alias]] UnalignedComplex {
   float re;
   float im;
-  operator Complex() const { return {re, im}; }
+  operator Complex() const { return {re, im}; }  // NOLINT(google-explicit-constructor): stands for one where it is read
 };
 template <class T>
 struct InBuffer {
@@ -48,8 +48,8 @@ CROSSRANK_INTO_KERNEL T combine(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
     // Wraps around: as unsigned numbers of 32 bits at least, so that no promotion makes them signed again.
     using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
-    auto const x = static_cast<Wide>(a);
-    auto const y = static_cast<Wide>(b);
+    auto const x = static_cast<Wide>(static_cast<std::make_unsigned_t<T>>(a));
+    auto const y = static_cast<Wide>(static_cast<std::make_unsigned_t<T>>(b));
     if constexpr (op == ReduceOp::sum) return static_cast<T>(x + y);
     if constexpr (op == ReduceOp::prod) return static_cast<T>(x * y);
     if constexpr (op == ReduceOp::band) return static_cast<T>(x & y);

@@ -21,6 +21,7 @@ class Execution {
  public:
   explicit Execution(Call const& call) : call_(call) {}
   explicit Execution(Call&&) = delete;
+  ~Execution() = default;
   Execution(Execution const&) = delete;
   Execution& operator=(Execution const&) = delete;
 

@@ -46,7 +46,7 @@ class GenericScatter final : public Plan {
     under_way_ = true;
     auto const bytes = std::min(4 * piece_bytes, total_ - at_);
     scratch_.resize(is_root_ ? 0 : bytes);
-    // The root's bytes are only read.
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the root's bytes are only read
     piece_ = is_root_ ? std::span(const_cast<std::byte*>(call_.in.bytes.data()) + at_, bytes) : std::span(scratch_);
     return transport.post_broadcast(call_.signature, {.bytes = piece_}, call_.root);
   }

@@ -42,6 +42,8 @@ class CompositeTransport final : public spi::Transport {
   };
   CompositeTransport(Parts parts, spi::Patience const& patience);
   ~CompositeTransport() override;
+  CompositeTransport(CompositeTransport const&) = delete;
+  CompositeTransport& operator=(CompositeTransport const&) = delete;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "composite"; }
   [[nodiscard]] std::string const& name() const noexcept override { return across().name(); }

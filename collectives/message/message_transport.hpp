@@ -43,6 +43,8 @@ class MessageTransport final : public spi::Transport, private Port {
     int rank = 0;                ///< among them
   };
   MessageTransport(std::shared_ptr<Network> network, Identity identity, spi::Patience const& patience);
+  MessageTransport(MessageTransport const&) = delete;
+  MessageTransport& operator=(MessageTransport const&) = delete;
   ~MessageTransport() override;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return backend_; }

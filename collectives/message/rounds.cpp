@@ -245,7 +245,7 @@ void MessageTransport::flow_all_gather(Operation& op, std::vector<std::size_t> c
   flow.expected = total - own.size();
   flow.to_send = total - block(rank() + 1).size();
   for (int step = 1; step < ranks; ++step) flow.in.push_back(block(rank() - step));
-  for (int step = 0; step < ranks - 1; ++step) flow.out.push_back(block(rank() - step));
+  for (int step = 0; step < ranks - 1; ++step) flow.out.emplace_back(block(rank() - step));
 }
 
 void MessageTransport::start_flow(Operation& op) {

@@ -73,8 +73,11 @@ void MessageQueue::State::link_remote_readers(Collective const& all, QueueOption
   for (int reader = 0; reader < all.world_size(); ++reader) {
     if (reader == options.writer_rank || std::find(local.begin(), local.end(), reader) != local.end()) continue;
     auto pair = all.split({{options.writer_rank, reader}}, name + " to rank " + std::to_string(reader));
-    if (writing) far_out.push_back(std::make_unique<queue::RemoteWriter>(std::move(pair), reader, timeout));
-    if (all.rank() == reader) far_in = std::make_unique<queue::RemoteReader>(std::move(pair), options.chunk_bytes);
+    if (writing) {
+      far_out.push_back(std::make_unique<queue::RemoteWriter>(std::move(pair), reader, timeout));
+    } else if (all.rank() == reader) {
+      far_in = std::make_unique<queue::RemoteReader>(std::move(pair), options.chunk_bytes);
+    }
   }
 }
 

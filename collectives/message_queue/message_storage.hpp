@@ -14,7 +14,7 @@ class MessageStorage final : public spi::Storage {
  public:
   MessageStorage(std::span<std::byte const> bytes, std::shared_ptr<void const> owner)
       : bytes_(bytes), owner_(std::move(owner)) {}
-  // Read-only mapping: `frozen_by` keeps everybody from writing.
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): mapped read-only, and frozen
   [[nodiscard]] std::byte* data() noexcept override { return const_cast<std::byte*>(bytes_.data()); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_.size(); }
   [[nodiscard]] std::string frozen_by() const override { return "received from a queue, in its writer's memory"; }

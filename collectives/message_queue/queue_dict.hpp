@@ -13,6 +13,7 @@ class DictMessage {
  public:
   /// `UsageError` for tensors that are not on the CPU and dictionaries nested too deeply.
   explicit DictMessage(TensorDict const& dict);
+  ~DictMessage() = default;
   DictMessage(DictMessage const&) = delete;
   DictMessage& operator=(DictMessage const&) = delete;
 

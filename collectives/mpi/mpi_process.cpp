@@ -25,7 +25,8 @@ constexpr auto time_to_send_the_rest = std::chrono::seconds(1);
 }  // namespace
 
 Process& Process::instance() {
-  static auto* const process = new Process;  // never destroyed: MPI may end after statics are gone
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, MPI may end after statics are gone
+  static auto* const process = new Process;
   return *process;
 }
 
@@ -82,6 +83,7 @@ void Process::require_mpi(char const* operation) {
 
 MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds limit) {
   // Where MPI writes when the others come at last.
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, as MPI may end after statics are gone
   static auto* const late = new std::deque<MPI_Comm>;
   auto& own = late->emplace_back(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;

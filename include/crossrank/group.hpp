@@ -102,6 +102,7 @@ struct GraphContext {
 class CROSSRANK_EXPORT GraphCapture {
  public:
   explicit GraphCapture(GraphContext context) noexcept : context_(std::move(context)) {}
+  ~GraphCapture() = default;
   GraphCapture(GraphCapture const&) = delete;
   GraphCapture& operator=(GraphCapture const&) = delete;
   [[nodiscard]] GraphContext const& context() const noexcept { return context_; }
@@ -116,6 +117,8 @@ class CROSSRANK_EXPORT TensorDictSend {
   TensorDictSend() noexcept;  ///< nothing under way
   TensorDictSend(TensorDictSend&&) noexcept;
   TensorDictSend& operator=(TensorDictSend&&) noexcept;
+  TensorDictSend(TensorDictSend const&) = delete;
+  TensorDictSend& operator=(TensorDictSend const&) = delete;
   ~TensorDictSend();
   /// Whether all has gone. Never blocks.
   [[nodiscard]] bool test();
@@ -133,6 +136,8 @@ class CROSSRANK_EXPORT TensorDictReceive {
   TensorDictReceive() noexcept;  ///< an empty dictionary, here
   TensorDictReceive(TensorDictReceive&&) noexcept;
   TensorDictReceive& operator=(TensorDictReceive&&) noexcept;
+  TensorDictReceive(TensorDictReceive const&) = delete;
+  TensorDictReceive& operator=(TensorDictReceive const&) = delete;
   ~TensorDictReceive();
   /// Whether all messages have come. Never blocks.
   [[nodiscard]] bool test();
@@ -162,6 +167,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] static GroupCoordinator by_name(std::string_view unique_name);
 
   [[nodiscard]] Collective const& cpu_group() const;
+  // NOLINTNEXTLINE(google-explicit-constructor): goes wherever a group does
   operator Collective const&() const { return cpu_group(); }
   /// The group that dense data takes: the CPU group unless there is a device communicator.
   [[nodiscard]] Collective const& device_group() const;
@@ -250,7 +256,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] Tensor combine(Tensor const& hidden_states, ExpertRoute const& route) const;
 
   /// A queue from one rank to all others. Collective; returns this rank's end.
-  [[nodiscard]] MessageQueue create_mq_broadcaster(QueueOptions options = {}) const;
+  [[nodiscard]] MessageQueue create_mq_broadcaster(QueueOptions const& options = {}) const;
   /// The same with a writer outside the group, who has made its queue with `MessageQueue::create_writer` for as many
   /// readers as there are ranks: rank `relay` has the handle, the others' is not looked at. Every rank reads.
   [[nodiscard]] MessageQueue attach_mq_broadcaster(std::vector<std::byte> const& writer_handle,

@@ -48,6 +48,7 @@ class CROSSRANK_EXPORT Mesh {
 class CROSSRANK_EXPORT JobCollective {
  public:
   [[nodiscard]] Collective const& world() const noexcept;
+  // NOLINTNEXTLINE(google-explicit-constructor): goes wherever a group does
   operator Collective const&() const noexcept { return world(); }
   /// The axes (dp_replicate, dp_shard, tp); null when the job is alone.
   [[nodiscard]] Mesh const* mesh() const noexcept;

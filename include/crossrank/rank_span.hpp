@@ -10,8 +10,10 @@ namespace crossrank {
 class RankSpan {
  public:
   RankSpan(std::initializer_list<int> ranks) noexcept : ranks_(ranks.begin(), ranks.size()) {}
+  // NOLINTBEGIN(google-explicit-constructor): a view, for calls that name ranks in any of these ways
   RankSpan(std::vector<int> const& ranks) noexcept : ranks_(ranks) {}
   RankSpan(std::span<int const> ranks) noexcept : ranks_(ranks) {}
+  // NOLINTEND(google-explicit-constructor)
 
   [[nodiscard]] std::span<int const> span() const noexcept { return ranks_; }
   [[nodiscard]] std::size_t size() const noexcept { return ranks_.size(); }

@@ -86,7 +86,7 @@ inline constexpr bool is_raw_element = (std::is_arithmetic_v<T> && !std::is_same
 class CROSSRANK_EXPORT ObjectWriter : public cereal::OutputArchive<ObjectWriter> {
  public:
   ObjectWriter();
-  ~ObjectWriter();
+  ~ObjectWriter() override;
   ObjectWriter(ObjectWriter const&) = delete;
   ObjectWriter& operator=(ObjectWriter const&) = delete;
 
@@ -113,7 +113,7 @@ class CROSSRANK_EXPORT ObjectWriter : public cereal::OutputArchive<ObjectWriter>
 class CROSSRANK_EXPORT ObjectReader : public cereal::InputArchive<ObjectReader> {
  public:
   explicit ObjectReader(std::span<std::byte const> bytes);
-  ~ObjectReader();
+  ~ObjectReader() override;
   ObjectReader(ObjectReader const&) = delete;
   ObjectReader& operator=(ObjectReader const&) = delete;
 
@@ -332,7 +332,8 @@ template <class T>
   if constexpr (!type_tag<T>.name.empty()) {
     return type_tag<T>.name;
   } else {
-    static auto const* const name = new std::string(type_name<T>());  // never destroyed: used until the last message
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, as it is used until the last message
+    static auto const* const name = new std::string(type_name<T>());
     return *name;
   }
 }

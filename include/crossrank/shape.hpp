@@ -21,8 +21,10 @@ class CROSSRANK_EXPORT Shape {
   Shape() noexcept = default;
   /// `UsageError` for a negative length or more than `max_rank` of them.
   Shape(std::initializer_list<std::int64_t> lengths);
+  // NOLINTBEGIN(google-explicit-constructor): the same value in another type
   Shape(std::vector<std::int64_t> const& lengths);
   Shape(std::span<std::int64_t const> lengths);
+  // NOLINTEND(google-explicit-constructor)
 
   /// Number of dimensions.
   [[nodiscard]] std::size_t size() const noexcept { return rank_; }

@@ -70,6 +70,8 @@ class CROSSRANK_EXPORT TensorDict {
 class CROSSRANK_EXPORT TensorDict::Value {
  public:
   Value() = default;  ///< JSON null
+  // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload): a variant, made from what it
+  // holds; its own type and those that it holds are not among what the last one takes
   Value(Tensor tensor) : held_(std::move(tensor)) {}
   Value(TensorDict dict) : held_(std::move(dict)) {}
   Value(List list) : held_(std::move(list)) {}
@@ -78,6 +80,7 @@ class CROSSRANK_EXPORT TensorDict::Value {
            !std::same_as<std::remove_cvref_t<T>, TensorDict> && !std::same_as<std::remove_cvref_t<T>, List> &&
            std::convertible_to<T, Json>) Value(T&& value)
       : held_(Json(std::forward<T>(value))) {}
+  // NOLINTEND(google-explicit-constructor,bugprone-forwarding-reference-overload)
 
   /// Null when the value is something else.
   [[nodiscard]] Tensor const* tensor() const noexcept { return std::get_if<Tensor>(&held_); }

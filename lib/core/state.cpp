@@ -104,6 +104,7 @@ Tensor const& StateDict::at(std::string_view name) const {
                     .resource = std::string(name)});
 }
 
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): this object is not const
 Tensor& StateDict::at(std::string_view name) { return const_cast<Tensor&>(std::as_const(*this).at(name)); }
 
 void StateDict::insert_or_assign(std::string name, Tensor tensor) {

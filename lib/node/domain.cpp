@@ -81,6 +81,7 @@ struct NodeDomain::OwnerPage {
     *mark = 1;
   }
   ~OwnerPage() {
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): unmapped, not written
     if (mark != nullptr) ::munmap(const_cast<std::uint32_t*>(mark), page_bytes);
   }
   OwnerPage(OwnerPage const&) = delete;

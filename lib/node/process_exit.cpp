@@ -21,7 +21,8 @@ struct Registry {
 };
 
 Registry& registry() {
-  static auto* const all = new Registry;  // never destroyed: hooks run after statics are gone
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, hooks run after statics are gone
+  static auto* const all = new Registry;
   return *all;
 }
 

@@ -16,6 +16,8 @@ class RingReader final : public RingEnd {
   [[nodiscard]] static std::unique_ptr<RingReader> attach(std::shared_ptr<NodeDomain> domain, RingName const& name,
                                                           int reader);
   ~RingReader();
+  RingReader(RingReader const&) = delete;
+  RingReader& operator=(RingReader const&) = delete;
 
   [[nodiscard]] bool has_message() const noexcept { return steps::published(chunk().number) >= next_; }
   /// The next message, in place; `has_message` has said yes. Readable until `take`. `FormatError` when it lies outside

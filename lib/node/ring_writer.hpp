@@ -26,6 +26,8 @@ class RingWriter final : public RingEnd {
   [[nodiscard]] static std::unique_ptr<RingWriter> make(std::shared_ptr<NodeDomain> domain, Plan const& plan,
                                                         std::string const& name);
   ~RingWriter();
+  RingWriter(RingWriter const&) = delete;
+  RingWriter& operator=(RingWriter const&) = delete;
 
   /// Whether the next message has a place. Asks the readers only when it seems to have none.
   [[nodiscard]] bool has_room() noexcept;
@@ -57,7 +59,7 @@ class RingWriter final : public RingEnd {
 
   struct Held {
     Slot slot;
-    std::uint64_t number;  ///< of the message that stands there
+    std::uint64_t number = 0;  ///< of the message that stands there
   };
   std::byte* chunks_at_;
   Slot ring_;

@@ -41,7 +41,8 @@ struct Meetings {
 };
 
 Meetings& meetings() {
-  static auto* const all = new Meetings;  // never destroyed: threads may still be leaving when statics go
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, threads may still be leaving when statics go
+  static auto* const all = new Meetings;
   return *all;
 }
 
