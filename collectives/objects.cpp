@@ -161,12 +161,10 @@ std::vector<Bytes> gather_bytes(Collective const& group, char const* operation, 
     }
     for (std::size_t rank = 0; rank < heads.size(); ++rank) {
       auto& bytes = out.emplace_back(heads[rank].inlined_bytes());
-      if (static_cast<int>(rank) == root) {
-        bytes = std::move(part.bytes);
-      } else if (!heads[rank].is_inlined()) {
-        move_rest(bytes, heads[rank].size, [&](Tensor& piece) { group.recv(piece, static_cast<int>(rank), body_tag); });
-      }
+      if (static_cast<int>(rank) == root || heads[rank].is_inlined()) continue;
+      move_rest(bytes, heads[rank].size, [&](Tensor& piece) { group.recv(piece, static_cast<int>(rank), body_tag); });
     }
+    out[static_cast<std::size_t>(root)] = std::move(part.bytes);
   });
   return out;
 }

@@ -38,6 +38,7 @@ void Transport::keep_alive() noexcept {}
 
 void Transport::enter_user_code(int) noexcept {}
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): for those that keep it
 void Transport::set_lookout(std::function<void()>) {}
 
 }  // namespace crossrank::spi

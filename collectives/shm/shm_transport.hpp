@@ -25,6 +25,8 @@ class ShmTransport final : public spi::Transport {
   /// `patience` holds where a post has to wait for this rank's earlier calls.
   ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks, spi::Patience const& patience);
   ~ShmTransport() override;
+  ShmTransport(ShmTransport const&) = delete;
+  ShmTransport& operator=(ShmTransport const&) = delete;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "shm"; }
   [[nodiscard]] std::string const& name() const noexcept override { return group_->name(); }
@@ -92,7 +94,7 @@ class ShmTransport final : public spi::Transport {
   };
   struct Held {
     node::Slot slot;
-    std::uint64_t until;  ///< number of messages taken after which it is free
+    std::uint64_t until = 0;  ///< number of messages taken after which it is free
   };
   struct ChannelCondition;
   struct StepArea;

@@ -25,6 +25,7 @@ class StagingRing {
   static constexpr std::size_t regions = 4;                          ///< of the longest kind that always have room
 
   explicit StagingRing(node::Arena& arena) : arena_(arena) {}
+  ~StagingRing() = default;
   StagingRing(StagingRing const&) = delete;
   StagingRing& operator=(StagingRing const&) = delete;
 

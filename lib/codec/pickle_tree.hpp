@@ -50,6 +50,7 @@ struct PickleNode {
 class PickleTree {
  public:
   PickleTree() = default;
+  ~PickleTree() = default;
   PickleTree(PickleTree const&) = delete;
   PickleTree& operator=(PickleTree const&) = delete;
 
