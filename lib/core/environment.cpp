@@ -195,22 +195,14 @@ Environment parse_environment(EnvironmentLookup const& lookup) {
 }
 
 Environment const& environment() {
-  static Environment const& instance = []() -> Environment const& {
-    // A union member without a destructor call: what outlives `main` may still ask.
-    union Immortal {
-      Environment value;
-      Immortal()
-          : value{parse_environment([](char const* name) -> std::optional<std::string> {
-              auto const* found = std::getenv(name);
-              if (found == nullptr) return std::nullopt;
-              return found;
-            })} {}
-      ~Immortal() {}
-    };
-    static Immortal immortal;
-    return immortal.value;
-  }();
-  return instance;
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, as what outlives `main` may still ask
+  static auto const* const instance =
+      new Environment(parse_environment([](char const* name) -> std::optional<std::string> {
+        auto const* const found = std::getenv(name);
+        if (found == nullptr) return std::nullopt;
+        return found;
+      }));
+  return *instance;
 }
 
 }  // namespace crossrank

@@ -28,6 +28,8 @@ class BorrowedStorage final : public spi::Storage {
  public:
   BorrowedStorage(void* data, std::size_t bytes, std::function<void(void*)> deleter);
   ~BorrowedStorage() override;
+  BorrowedStorage(BorrowedStorage const&) = delete;
+  BorrowedStorage& operator=(BorrowedStorage const&) = delete;
   [[nodiscard]] std::byte* data() noexcept override { return static_cast<std::byte*>(data_); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return size_; }
 
