@@ -6,28 +6,24 @@
 #include <span>
 #include <utility>
 
+#include "lib/core/immortal.hpp"
+
 namespace crossrank {
 namespace {
 
-/// The sink in force. It is never destroyed, so that threads and destructors that outlive `main` may still log.
+/// The sink in force. Threads and destructors that outlive `main` may still log.
 struct SinkHolder {
   std::mutex mutex;
   std::shared_ptr<LogSink const> sink;
 };
 
-union Immortal {
-  constexpr Immortal() : holder{} {}
-  ~Immortal() {}
-  SinkHolder holder;
-};
-
-constinit Immortal immortal;
+constinit Immortal<SinkHolder> holder;
 // Pairs with nothing: a stale value costs one lock or drops an event that raced with `set_log_sink`.
 constinit std::atomic<bool> has_sink{false};
 
 std::shared_ptr<LogSink const> current_sink() {
-  std::lock_guard const lock(immortal.holder.mutex);
-  return immortal.holder.sink;
+  std::lock_guard const lock(holder.value.mutex);
+  return holder.value.sink;
 }
 
 }  // namespace
@@ -46,8 +42,8 @@ void set_log_sink(LogSink sink) {
   auto next = sink ? std::make_shared<LogSink const>(std::move(sink)) : nullptr;
   bool const present = next != nullptr;
   {
-    std::lock_guard const lock(immortal.holder.mutex);
-    immortal.holder.sink.swap(next);
+    std::lock_guard const lock(holder.value.mutex);
+    holder.value.sink.swap(next);
     has_sink.store(present, std::memory_order_relaxed);
   }
 }

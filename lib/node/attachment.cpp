@@ -90,6 +90,7 @@ platform::Fd make_control(NodeOptions const& options, NodeSizes sizes) {
 void init_control(platform::Fd const& fd, NodeOptions const& options, NodeSizes sizes, std::string_view path) {
   ControlGeometry const geometry(options.ranks);
   Mapping const mapping(fd, geometry.base_bytes(), Mapping::Access::read_write, "control segment");
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): made in place, nothing is owned
   auto* const header = new (mapping.data()) ControlHeader{};
   auto const nonce = random_nonce();
   header->version = layout_version;

@@ -50,6 +50,7 @@ bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::c
   ControlBuffer control;
   std::size_t sent = 0;
   while (sent < sizeof frame) {
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): an iovec of what is sent is only read
     iovec part{const_cast<char*>(reinterpret_cast<char const*>(&frame)) + sent, sizeof frame - sent};
     msghdr message{};
     message.msg_iov = &part;

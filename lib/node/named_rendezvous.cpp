@@ -53,6 +53,8 @@ class NamedRendezvous final : public Rendezvous {
  public:
   explicit NamedRendezvous(NodeOptions options)
       : options_(std::move(options)), until_(system().now() + options_.timeout) {}
+  NamedRendezvous(NamedRendezvous const&) = delete;
+  NamedRendezvous& operator=(NamedRendezvous const&) = delete;
 
   ~NamedRendezvous() override {
     if (!own_name_.empty()) system().shm_unlink(own_name_.c_str());

@@ -84,7 +84,7 @@ class GuestSide final : public Rendezvous {
     }
     if (frame.kind == Kind::refuse) refused(frame);
     if (frame.kind != kind) lost("does not follow the rendezvous");
-    return {std::move(frame), std::move(fds)};
+    return {frame, std::move(fds)};
   }
 
   [[noreturn]] void refused(Frame const& frame) const {

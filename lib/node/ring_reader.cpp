@@ -60,7 +60,8 @@ std::string fate_of(NodeDomain const& domain, EndState state, std::uint32_t rank
 
 }  // namespace
 
-std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> domain, RingName const& name, int reader) {
+std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> const& domain, RingName const& name,
+                                               int reader) {
   domain->require_own_process("attach to a queue");
   auto const& header = domain->header();
   if (name.nonce[0] != header.nonce[0] || name.nonce[1] != header.nonce[1])

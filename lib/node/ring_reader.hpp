@@ -13,8 +13,8 @@ class RingReader final : public RingEnd {
  public:
   /// Takes place `reader` of the ring that `name` names. `UsageError` when the ring has ended or the place is taken,
   /// `FormatError` when what is written there makes no sense.
-  [[nodiscard]] static std::unique_ptr<RingReader> attach(std::shared_ptr<NodeDomain> domain, RingName const& name,
-                                                          int reader);
+  [[nodiscard]] static std::unique_ptr<RingReader> attach(std::shared_ptr<NodeDomain> const& domain,
+                                                          RingName const& name, int reader);
   ~RingReader();
   RingReader(RingReader const&) = delete;
   RingReader& operator=(RingReader const&) = delete;

@@ -77,7 +77,7 @@ std::unique_ptr<RingWriter> RingWriter::make(std::shared_ptr<NodeDomain> domain,
 }
 
 RingWriter::RingWriter(std::shared_ptr<NodeDomain> domain, std::uint32_t block, Slot ring)
-    : RingEnd(domain, block, 0, 0), chunks_at_(domain_->arena().at(ring)), ring_(ring) {
+    : RingEnd(std::move(domain), block, 0, 0), chunks_at_(domain_->arena().at(ring)), ring_(ring) {
   // The slot may have been another ring before: no number of that may be taken for one of this.
   for (std::uint32_t i = 0; i < chunks_; ++i) new (chunks_at_ + i * stride()) QueueChunk{};
   auto& blocks = domain_->blocks();

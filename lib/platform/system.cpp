@@ -14,6 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "lib/core/immortal.hpp"
+
 namespace crossrank::platform {
 namespace {
 
@@ -26,13 +28,7 @@ timespec to_timespec(std::chrono::nanoseconds duration) {
 }
 
 /// A seam that outlives every static destructor: handles closed at exit still need it.
-union Immortal {
-  System system;
-  constexpr Immortal() : system{} {}
-  ~Immortal() {}
-};
-
-constinit Immortal real;
+constinit Immortal<System> real;
 constinit std::atomic<System*> installed{nullptr};
 
 /// Kernels before 3.17 and strict seccomp filters lack getrandom.
@@ -190,7 +186,7 @@ int System::set_robust_list(void* head, std::size_t bytes) {
 System& system() noexcept {
   // pairs with the release store in ScopedSystem: a replacement is seen whole
   auto* const replacement = installed.load(std::memory_order_acquire);
-  return replacement != nullptr ? *replacement : real.system;
+  return replacement != nullptr ? *replacement : real.value;
 }
 
 ScopedSystem::ScopedSystem(System& replacement) noexcept

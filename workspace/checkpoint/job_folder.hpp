@@ -37,6 +37,8 @@ class JobFolder {
   [[nodiscard]] static JobFolder open(JobRequest const& request);
   JobFolder(JobFolder&&) noexcept = default;
   JobFolder& operator=(JobFolder&&) = delete;
+  JobFolder(JobFolder const&) = delete;
+  JobFolder& operator=(JobFolder const&) = delete;
   ~JobFolder() = default;
 
   [[nodiscard]] platform::Directory const& directory() const noexcept { return work_; }

@@ -41,6 +41,8 @@ class ShardSource {
   ShardSource() = default;
   ShardSource(ShardSource const&) = default;
   ShardSource& operator=(ShardSource const&) = default;
+  ShardSource(ShardSource&&) = default;
+  ShardSource& operator=(ShardSource&&) = default;
 };
 
 /// A source that keeps its own description.
