@@ -13,6 +13,8 @@ class ArenaStorage final : public spi::Storage {
  public:
   ArenaStorage(std::shared_ptr<node::NodeDomain> domain, node::Slot slot, std::size_t bytes);
   ~ArenaStorage() override;
+  ArenaStorage(ArenaStorage const&) = delete;
+  ArenaStorage& operator=(ArenaStorage const&) = delete;
 
   [[nodiscard]] std::byte* data() noexcept override { return domain_->arena().at(slot_); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }
@@ -31,6 +33,8 @@ class LeasedStorage final : public spi::Storage {
   LeasedStorage(std::shared_ptr<node::NodeDomain> domain, int owner, std::uint32_t slot, std::uint64_t generation,
                 std::span<std::byte const> range);
   ~LeasedStorage() override;
+  LeasedStorage(LeasedStorage const&) = delete;
+  LeasedStorage& operator=(LeasedStorage const&) = delete;
 
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): what is frozen refuses to be written
   [[nodiscard]] std::byte* data() noexcept override { return const_cast<std::byte*>(range_.data()); }

@@ -79,6 +79,8 @@ class [[nodiscard]] CollectiveRange {
   CollectiveRange(CollectiveRange&& other) noexcept
       : items_(std::move(other.items_)), exceptions_(std::uncaught_exceptions()) {}
   CollectiveRange& operator=(CollectiveRange&&) = delete;
+  CollectiveRange(CollectiveRange const&) = delete;
+  CollectiveRange& operator=(CollectiveRange const&) = delete;
   ~CollectiveRange() noexcept(false) {
     if (!items_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -100,6 +102,7 @@ class [[nodiscard]] CollectiveRange {
   /// Calls `body(*this)`, then closes. What it throws reaches every other rank with its text, and the caller unchanged.
   template <class Body>
   decltype(auto) consume(Body&& body) {
+    // NOLINTNEXTLINE(cppcoreguidelines-special-member-functions): an aggregate that stays where it is made
     struct CloseAtEnd {
       CollectiveRange& range;
       int exceptions = std::uncaught_exceptions();

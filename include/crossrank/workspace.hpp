@@ -10,8 +10,10 @@ namespace crossrank {
 /// Either workspace: what a gather may be given to travel through.
 class Workspace {
  public:
+  // NOLINTBEGIN(google-explicit-constructor): either is one
   Workspace(NFSWorkspace workspace) : held_(std::move(workspace)) {}
   Workspace(SharedMemoryWorkspace workspace) : held_(std::move(workspace)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   /// The workspace if it is of that kind, else null.
   [[nodiscard]] NFSWorkspace const* nfs() const noexcept { return std::get_if<NFSWorkspace>(&held_); }

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <span>
 #include <vector>
 
 #include <crossrank/dtype.hpp>
