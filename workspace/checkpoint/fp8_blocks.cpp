@@ -25,7 +25,7 @@ std::vector<std::int64_t> parts_of(LayerCut const& cut) {
 class Layout {
  public:
   Layout(LayerOnRanks const& layer, LayerCut const& cut) : parts_(parts_of(cut)), ranks_(layer.formats.size()) {
-    auto const sum = std::accumulate(parts_.begin(), parts_.end(), std::int64_t{0});
+    auto const sum = std::max(std::int64_t{1}, std::accumulate(parts_.begin(), parts_.end(), std::int64_t{0}));
     for (auto const& format : layer.formats) {
       auto const length = cut.cut == Cut::column ? format.outputs() : format.inputs();
       divides_ = divides_ && length % sum == 0;
