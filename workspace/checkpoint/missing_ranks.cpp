@@ -27,7 +27,7 @@ std::string file_of_rank(ShardSet const& set, std::size_t beside, int tp) {
     // Numbers of the whole grid count on behind the missing rank, so that only a plain row of ranks tells.
     if (wanted.rank && (set.pp > 1 || set.ep > 1)) return {};
     (wanted.rank ? wanted.rank : wanted.tp) = tp;
-    auto const sibling = sibling_name(name, wanted);
+    auto sibling = sibling_name(name, wanted);
     if (sibling.empty() || name == path.filename()) return sibling;
     return (fs::path(sibling) / path.filename()).string();
   }

@@ -32,6 +32,8 @@ class OutputJob final : public TeamWork {
   /// Takes the files of `files` that belong to `rank`. Both arguments must outlive the job.
   OutputJob(std::span<OutputFile const> files, int rank, JobFolder const& folder, Options options);
   ~OutputJob() override;
+  OutputJob(OutputJob const&) = delete;
+  OutputJob& operator=(OutputJob const&) = delete;
 
   bool step() override;
   [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return bytes_total_; }

@@ -54,7 +54,7 @@ void check_seams(LayerOnRanks const& layer, LayerCut const& cut, std::int64_t un
     auto const& format = layer.formats[rank];
     auto const length = cut.cut == Cut::column ? format.outputs() : format.inputs();
     auto const parts = cut.parts.empty() ? std::vector<std::int64_t>{1} : cut.parts;
-    auto const sum = cut.parts.empty() ? 1 : weight;
+    auto const sum = cut.parts.empty() ? 1 : std::max<std::int64_t>(1, weight);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       auto const piece = length / sum * parts[i];
       bool const last = rank + 1 == layer.formats.size() && parts.size() == 1;
