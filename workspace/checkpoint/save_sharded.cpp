@@ -65,8 +65,9 @@ Summary save_sharded(Collective const& world, StateDict const& weights, std::fil
     OutputFile file{.name = theirs.at(0).get<std::string>()};
     file.bytes = theirs.at(1).get<std::uint64_t>();
     file.owner = rank;
-    request.files.push_back(rank == world.rank() ? std::move(mine) : std::move(file));
+    request.files.push_back(std::move(file));
   }
+  request.files[static_cast<std::size_t>(world.rank())] = std::move(mine);
   if (world.rank() == 0 && !options.config.empty())
     request.extras.push_back({.name = "config.json", .text = options.config.dump(2) + "\n"});
   request.force = options.force;

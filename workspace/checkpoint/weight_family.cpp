@@ -41,7 +41,7 @@ std::vector<std::string> weights_of(DirectoryListing const& listing, WeightFamil
 
 std::string index_of(DirectoryListing const& listing, WeightFamily family) {
   bool const safe = family == WeightFamily::safetensors;
-  std::string const usual = safe ? "model.safetensors.index.json" : "pytorch_model.bin.index.json";
+  std::string usual = safe ? "model.safetensors.index.json" : "pytorch_model.bin.index.json";
   if (listing.has(usual)) return usual;
   auto const found = std::find_if(listing.files.begin(), listing.files.end(), [&](auto const& name) {
     return name.ends_with(safe ? ".safetensors.index.json" : ".bin.index.json");
