@@ -154,32 +154,33 @@ CollectiveRange<RankedState> gather(RankState const& state, RankSpan ranks, Coll
 
 }  // namespace
 
-CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group, GatherOptions options) {
+CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group,
+                                             GatherOptions const& options) {
   return gather(tensor, group.ranks(), group, options);
 }
 
 CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
-                                             GatherOptions options) {
+                                             GatherOptions const& options) {
   return gather(tensor, ranks, group, options);
 }
 
 CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
-                                                GatherOptions options) {
+                                                GatherOptions const& options) {
   return gather(weights, group.ranks(), group, options);
 }
 
 CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group,
-                                                GatherOptions options) {
+                                                GatherOptions const& options) {
   return gather(weights, ranks, group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group,
-                                                  GatherOptions options) {
+                                                  GatherOptions const& options) {
   return gather(state, group.ranks(), group, options);
 }
 
 CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks, Collective const& group,
-                                                  GatherOptions options) {
+                                                  GatherOptions const& options) {
   return gather(state, ranks, group, options);
 }
 

@@ -223,8 +223,9 @@ class Leases {
     if (!taken) return false;
     out = std::make_shared<LeasedStorage>(domain_, at_.owner, slot, generation, range);
     if (range.size() >= worth_populating) {
-      auto* const page = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(range.data()) /
-                                                      node::page_bytes * node::page_bytes);
+      auto const into_page = reinterpret_cast<std::uintptr_t>(range.data()) % node::page_bytes;
+      // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): advice writes nothing
+      auto* const page = const_cast<std::byte*>(range.data()) - into_page;
       if (domain_->first_read(at_.owner, slot)) {
         platform::system().madvise(page, static_cast<std::size_t>(range.data() + range.size() - page), populate_read);
       }

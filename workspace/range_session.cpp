@@ -150,6 +150,7 @@ void RangeSession::open_as_receiver() {
   if (outcome == node::Outcome::passed_failed) {
     auto error = group_->remote_error(round_, operation_);
     meet_after_failure();
+    // NOLINTNEXTLINE(misc-throw-by-value-catch-by-reference): what was said must be read before the next meeting
     throw error;
   }
   announced_.reserve(members_.size());

@@ -49,27 +49,27 @@ struct RankedState {
 /// Reference: `get_tensors_parallel` of ModelOpt's `torch.export.distribute`.
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor,
                                                                             Collective const& group,
-                                                                            GatherOptions options = {});
+                                                                            GatherOptions const& options = {});
 /// The same, from the ranks of the job that are listed, to the first of them; ranks of the group that are not listed
 /// call as well.
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks,
                                                                             Collective const& group,
-                                                                            GatherOptions options = {});
+                                                                            GatherOptions const& options = {});
 /// The same for all tensors of a state dict at once: as many meetings as for one.
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights,
                                                                                Collective const& group,
-                                                                               GatherOptions options = {});
+                                                                               GatherOptions const& options = {});
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks,
                                                                                Collective const& group,
-                                                                               GatherOptions options = {});
+                                                                               GatherOptions const& options = {});
 /// The same for config and weights of each rank, with the rank of the job that they are of. Every JSON value arrives as
 /// it was sent: key order, 64-bit integers, -inf, nan, binary values, null.
 /// Reference: `get_configs_parallel` of the same module.
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<RankedState> get_configs_parallel(RankState const& state,
                                                                                  Collective const& group,
-                                                                                 GatherOptions options = {});
+                                                                                 GatherOptions const& options = {});
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks,
                                                                                  Collective const& group,
-                                                                                 GatherOptions options = {});
+                                                                                 GatherOptions const& options = {});
 
 }  // namespace crossrank
