@@ -17,7 +17,8 @@ struct Lone {
 };
 
 std::shared_ptr<node::NodeDomain> lone_domain() {
-  static auto* const lone = new Lone;  // never destroyed: queues may outlive statics
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, queues may outlive statics
+  static auto* const lone = new Lone;
   std::lock_guard const lock(lone->mutex);
   if (auto domain = lone->domain.lock(); domain && domain->is_own_process()) return domain;
   auto domain = node::NodeDomain::join({.key = {.job_id = "alone", .step = std::to_string(node::random_nonce()[0])},

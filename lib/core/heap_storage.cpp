@@ -48,8 +48,7 @@ std::byte* allocate(std::size_t bytes) {
 
 HeapStorage::HeapStorage(std::size_t bytes) : bytes_(allocate(bytes)), size_(bytes) {}
 
-// NOLINTNEXTLINE(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): what `aligned_alloc` gave, its owner
-// ends
+// NOLINTNEXTLINE(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): from `aligned_alloc`, by its owner
 void HeapStorage::Free::operator()(std::byte* bytes) const noexcept { std::free(bytes); }
 
 BorrowedStorage::BorrowedStorage(void* data, std::size_t bytes, std::function<void(void*)> deleter)

@@ -84,7 +84,7 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
     auto error = remote_error(round, "split");
     // What one rank lacks room for, the group lacks.
     if (error.info().remote_type == to_string(ErrorCode::unavailable)) throw UnavailableError(error.info());
-    throw error;
+    throw error;  // NOLINT(misc-throw-by-value-catch-by-reference): looked at first
   }
   if (made) made->in_use = true;
   if (members.empty()) return nullptr;

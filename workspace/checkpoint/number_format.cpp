@@ -95,10 +95,9 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
   set_lengths(weight);
   auto const& scale = *tensors[TensorRole::weight_scale];
   bool const block_said = hints.block_out > 0 || scale.name.ends_with("_inv");
-  // NOLINTNEXTLINE(bugprone-branch-clone): the order of the questions matters, and two answers are alike
   if (is_single(scale) && !block_said) {
     format_ = NumberFormat::fp8_tensor;
-  } else if (scale.shape.size() + 1 == weight.shape.size()) {
+  } else if (scale.shape.size() + 1 == weight.shape.size()) {  // NOLINT(bugprone-branch-clone): asked in this order
     format_ = NumberFormat::fp8_channel;
   } else if (scale.shape.size() != weight.shape.size()) {
     refuse(scale, "a weight scale with more dimensions than its weight");
