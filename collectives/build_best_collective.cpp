@@ -5,6 +5,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/environment.hpp"
+#include "lib/core/immortal.hpp"
 
 namespace crossrank {
 namespace {
@@ -16,9 +17,8 @@ struct Built {
 };
 
 Built& built() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, the job ends with the process
-  static auto* const held = new Built;
-  return *held;
+  static Immortal<Built> held;  // the job ends with the process
+  return held.value;
 }
 
 bool same(MeshOptions const& a, MeshOptions const& b) {

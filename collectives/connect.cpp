@@ -15,6 +15,7 @@
 #include "collectives/group_state.hpp"
 #include "collectives/registry.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/core/immortal.hpp"
 
 namespace crossrank {
 namespace {
@@ -32,9 +33,8 @@ struct Jobs {
 };
 
 Jobs& jobs() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, handles may outlive statics
-  static auto* const all = new Jobs;
-  return *all;
+  static Immortal<Jobs> all;  // handles may outlive statics
+  return all.value;
 }
 
 Check check_level(CheckLevel level) {

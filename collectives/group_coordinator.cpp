@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/coordinator_state.hpp"
+#include "lib/core/immortal.hpp"
 
 namespace crossrank {
 
@@ -54,9 +55,8 @@ struct Registry {
 };
 
 Registry& registry() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, groups may outlive statics
-  static auto* const all = new Registry;
-  return *all;
+  static Immortal<Registry> all;  // groups may outlive statics
+  return all.value;
 }
 
 }  // namespace

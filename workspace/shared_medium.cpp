@@ -13,6 +13,7 @@
 #include "lib/platform/system.hpp"
 #include "workspace/arena_storage.hpp"
 #include "workspace/rank_state_collector.hpp"
+#include "lib/core/immortal.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -26,9 +27,8 @@ struct Media {
 };
 
 Media& media() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, workspaces may outlive statics
-  static auto* const all = new Media;
-  return *all;
+  static Immortal<Media> all;  // workspaces may outlive statics
+  return all.value;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/flat_publication.hpp"
+#include "lib/core/immortal.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -27,9 +28,8 @@ struct Channels {
 };
 
 Channels& channels() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, ranges may outlive statics
-  static auto* const all = new Channels;
-  return *all;
+  static Immortal<Channels> all;  // ranges may outlive statics
+  return all.value;
 }
 
 /// Collective over the group the first time.

@@ -7,6 +7,7 @@
 
 #include "lib/node/group.hpp"
 #include "lib/node/names.hpp"
+#include "lib/core/immortal.hpp"
 
 namespace crossrank::queue {
 namespace {
@@ -17,14 +18,14 @@ struct Lone {
 };
 
 std::shared_ptr<node::NodeDomain> lone_domain() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, queues may outlive statics
-  static auto* const lone = new Lone;
-  std::lock_guard const lock(lone->mutex);
-  if (auto domain = lone->domain.lock(); domain && domain->is_own_process()) return domain;
+  static Immortal<Lone> held;  // queues may outlive statics
+  auto& lone = held.value;
+  std::lock_guard const lock(lone.mutex);
+  if (auto domain = lone.domain.lock(); domain && domain->is_own_process()) return domain;
   auto domain = node::NodeDomain::join({.key = {.job_id = "alone", .step = std::to_string(node::random_nonce()[0])},
                                         .threads = true,
                                         .group_name = "alone"});
-  lone->domain = domain;
+  lone.domain = domain;
   return domain;
 }
 

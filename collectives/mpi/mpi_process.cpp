@@ -9,6 +9,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/immortal.hpp"
+
 namespace crossrank::mpi {
 namespace {
 
@@ -83,9 +85,8 @@ void Process::require_mpi(char const* operation) {
 
 MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds limit) {
   // Where MPI writes when the others come at last.
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, as MPI may end after statics are gone
-  static auto* const late = new std::deque<MPI_Comm>;
-  auto& own = late->emplace_back(MPI_COMM_NULL);
+  static Immortal<std::deque<MPI_Comm>> late;  // MPI may end after statics are gone
+  auto& own = late.value.emplace_back(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(communicator, &own, &request), "MPI_Comm_idup");
   auto const ended = [&] {

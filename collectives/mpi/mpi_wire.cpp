@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/mpi/mpi_process.hpp"
+#include "lib/core/immortal.hpp"
 
 namespace crossrank::mpi {
 namespace {
@@ -39,12 +40,11 @@ MpiWire::MpiWire(MPI_Comm communicator, Threads threads) : communicator_(communi
 /// What MPI still reads or writes outlives the wire: there is no way to take it back that does not wait for the peer.
 MpiWire::~MpiWire() {
   if (sending_ == 0 && receives_.empty()) return;
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory,bugprone-unhandled-exception-at-new): never destroyed, as MPI may end after statics are gone
-  static auto* const kept = new std::vector<std::deque<Transfer>>;
+  static Immortal<std::vector<std::deque<Transfer>>> kept;  // MPI may end after statics are gone
   for (auto& sends : sends_) {
-    if (!sends.empty()) kept->push_back(std::move(sends));
+    if (!sends.empty()) kept.value.push_back(std::move(sends));
   }
-  kept->push_back(std::move(receives_));
+  kept.value.push_back(std::move(receives_));
 }
 
 void MpiWire::require_thread() const {

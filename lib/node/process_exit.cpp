@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/node/domain.hpp"
+#include "lib/core/immortal.hpp"
 
 namespace crossrank::node {
 namespace {
@@ -21,9 +22,8 @@ struct Registry {
 };
 
 Registry& registry() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, hooks run after statics are gone
-  static auto* const all = new Registry;
-  return *all;
+  static Immortal<Registry> all;  // hooks run after statics are gone
+  return all.value;
 }
 
 std::string text_of_current_exception() {

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/node/attachment.hpp"
+#include "lib/core/immortal.hpp"
 
 /// Ranks that are threads of one process share one writable mapping: a race between them is then a race on one address,
 /// which ThreadSanitizer sees.
@@ -41,9 +42,8 @@ struct Meetings {
 };
 
 Meetings& meetings() {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, threads may still be leaving when statics go
-  static auto* const all = new Meetings;
-  return *all;
+  static Immortal<Meetings> all;  // threads may still be leaving when statics go
+  return all.value;
 }
 
 std::shared_ptr<Meeting> meeting_of(std::string const& key, int rank) {
