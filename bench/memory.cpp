@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <optional>
+#include <string>
+#include <tuple>
 
 namespace crossrank::bench {
 namespace {
@@ -18,30 +21,38 @@ Json row_of(Workload const& w) {
           {"bytes", w.bytes}, {"variant", w.variant}, {"reads", w.reads}};
 }
 
-/// Ours of all sizes: the largest peak by the smallest one.
-std::optional<Json> growth(Results const& results) {
+/// Ours, one way of merging in all sizes: how far its peaks lie apart.
+struct Peaks {
   double least = 0.0;
   double most = 0.0;
   std::size_t smallest = 0;
   std::size_t largest = 0;
+};
+
+/// Of all ways the one that grows most with the model.
+std::optional<Json> growth(Results const& results) {
+  std::map<std::tuple<std::string, int, bool>, Peaks> ways;
   for (auto const& [w, launches] : results) {
     auto const peak = typical(launches, &Launch::peak_bytes);
     if (w.who != "crossrank" || w.path != "consolidate" || peak <= 0.0) continue;
-    least = smallest == 0 ? peak : std::min(least, peak);
-    smallest = smallest == 0 ? w.bytes : std::min(smallest, w.bytes);
-    most = std::max(most, peak);
-    largest = std::max(largest, w.bytes);
+    auto const [way, is_new] = ways.try_emplace({w.variant, w.ranks, w.reads}, Peaks{peak, peak, w.bytes, w.bytes});
+    if (is_new) continue;
+    auto& peaks = way->second;
+    peaks = {std::min(peaks.least, peak), std::max(peaks.most, peak), std::min(peaks.smallest, w.bytes),
+             std::max(peaks.largest, w.bytes)};
   }
-  if (largest == smallest) return std::nullopt;
-  bool const met = most <= allowed_growth * least;
-  std::printf("memory of ours, %.0f to %.0f GiB: largest / smallest %.2f (at most %.1f) %s\n",
-              static_cast<double>(smallest) / mebibyte / 1024.0, static_cast<double>(largest) / mebibyte / 1024.0,
-              most / least, allowed_growth, met ? "met" : "MISSED");
-  return Json{{"path", "consolidate"},
-              {"who", "crossrank"},
-              {"growth", most / least},
-              {"allowed", allowed_growth},
-              {"met", met}};
+  Peaks worst;
+  for (auto const& [way, peaks] : ways) {
+    if (peaks.largest > peaks.smallest && peaks.most * worst.least >= worst.most * peaks.least) worst = peaks;
+  }
+  if (worst.largest == 0) return std::nullopt;
+  auto const ratio = worst.most / worst.least;
+  bool const met = ratio <= allowed_growth;
+  auto const gibibytes = [](std::size_t bytes) { return static_cast<double>(bytes) / mebibyte / 1024.0; };
+  std::printf("memory of ours, %.0f to %.0f GiB, where it grows most: largest / smallest %.2f (at most %.1f) %s\n",
+              gibibytes(worst.smallest), gibibytes(worst.largest), ratio, allowed_growth, met ? "met" : "MISSED");
+  return Json{
+      {"path", "consolidate"}, {"who", "crossrank"}, {"growth", ratio}, {"allowed", allowed_growth}, {"met", met}};
 }
 
 }  // namespace

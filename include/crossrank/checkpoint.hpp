@@ -124,7 +124,7 @@ struct ConsolidateOptions {
   std::stop_token stop{};                              ///< asks for the end: `CancelledError`, nothing left behind
   bool resume = false;                                 ///< go on from the files that a killed job had finished
   ReadBack read_back = ReadBack::all;
-  int threads = 0;           ///< of this rank; 0: its share of the machine, 4 at most
+  int threads = 0;           ///< of this rank; 0: two for each CPU of its share, 4 at most
   bool single_file = false;  ///< one file, whatever its size
   OutputFormat format = OutputFormat::safetensors;
 };

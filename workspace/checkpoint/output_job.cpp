@@ -98,7 +98,9 @@ bool OutputJob::step() {
 
 void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
   auto const& layout = *file.layout;
-  std::call_once(file.opened, [&] { file.staged.emplace(folder_.directory(), layout.name, layout.bytes); });
+  // Sealing reads the whole file again.
+  auto const caching = layout.seal ? Caching::page_cache : Caching::none;
+  std::call_once(file.opened, [&] { file.staged.emplace(folder_.directory(), layout.name, layout.bytes, caching); });
   auto const begin = file.slice_begin(slice);
   auto const end = begin + buffer.size();
   // What is sealed at the end and what pads are zeros until then.
@@ -208,7 +210,7 @@ OutputJob::Buffer OutputJob::take_buffer() {
       return buffer;
     }
   }
-  return std::make_unique_for_overwrite<std::byte[]>(slice_bytes);
+  return platform::make_direct_buffer(slice_bytes);
 }
 
 void OutputJob::give_buffer(Buffer buffer) {

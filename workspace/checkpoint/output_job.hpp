@@ -11,6 +11,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
+#include "lib/platform/direct.hpp"
 #include "workspace/checkpoint/job_folder.hpp"
 #include "workspace/checkpoint/output_layout.hpp"
 #include "workspace/checkpoint/staged_file.hpp"
@@ -49,7 +50,7 @@ class OutputJob final : public TeamWork {
     std::size_t slice = 0;
     bool verify = false;
   };
-  using Buffer = std::unique_ptr<std::byte[]>;
+  using Buffer = platform::DirectBuffer;
 
   [[nodiscard]] bool take_unit(Unit& unit);
   void add_slices(File& file, bool verify);

@@ -4,9 +4,12 @@
 #include <cerrno>
 #include <utility>
 
+#include <sys/sysmacros.h>
+
 #include <crossrank/error.hpp>
 
 #include "lib/platform/crash_point.hpp"
+#include "lib/platform/direct.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/retry.hpp"
 
@@ -15,6 +18,8 @@ namespace {
 
 constexpr char const* operation = "checkpoint write";
 constexpr std::size_t longest_transfer = std::size_t{1} << 30;
+// Shorter files are written sooner than a disk has them.
+constexpr std::uint64_t worth_direct = std::uint64_t{16} << 20;
 constexpr mode_t readable = S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;  // less what the mask takes
 
 }  // namespace
@@ -22,7 +27,7 @@ constexpr mode_t readable = S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP | S_IROTH | S_
 StagedFile::StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, platform::Fd fd)
     : directory_(&directory), name_(std::move(name)), bytes_(bytes), fd_(std::move(fd)) {}
 
-StagedFile::StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes)
+StagedFile::StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, Caching caching)
     : StagedFile(directory, std::move(name), bytes, platform::Fd()) {
   auto& os = platform::system();
   fd_ = platform::Fd(platform::retry_interrupted([&] {
@@ -31,6 +36,7 @@ StagedFile::StagedFile(platform::Directory const& directory, std::string name, s
   if (!fd_) fail("create", errno);
   CROSSRANK_CRASH_POINT("checkpoint.file.created");
   if (bytes_ == 0) return;
+  if (caching == Caching::none) open_direct();
   auto const length = static_cast<off_t>(bytes_);
   if (platform::retry_interrupted([&] { return os.fallocate(fd_.get(), 0, 0, length); }) == 0) return;
   // NFS before 4.2 and some others cannot reserve: there, lack of room shows in write, fsync or close.
@@ -54,16 +60,37 @@ StagedFile StagedFile::reopen(platform::Directory const& directory, std::string 
                        .remedy = "start again without --resume",
                        .section = "data"});
   }
+  file.open_direct();
   return file;
+}
+
+/// Only where a block device stands beneath: file systems of the network, in memory and in user space have a better way
+/// of their own, or only pretend.
+void StagedFile::open_direct() {
+  auto& os = platform::system();
+  struct stat status {};
+  if (bytes_ < worth_direct || os.fstat(fd_.get(), &status) != 0 || major(status.st_dev) == 0) return;
+  direct_ = platform::Fd(platform::retry_interrupted(
+      [&] { return os.openat(directory_->fd(), name_.c_str(), O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC, 0); }));
+}
+
+template <class Bytes, class Call>
+ssize_t StagedFile::transfer(std::uint64_t offset, Bytes bytes, Call const& call) const {
+  bytes = bytes.first(std::min(bytes.size(), longest_transfer));
+  auto const at = static_cast<off_t>(offset);
+  if (auto const front = direct_ ? platform::direct_front(offset, bytes.data(), bytes.size()) : 0; front > 0) {
+    auto const done = platform::retry_interrupted([&] { return call(direct_.get(), bytes.first(front), at); });
+    if (done > 0 || (done < 0 && errno != EINVAL)) return done;
+  }
+  return platform::retry_interrupted([&] { return call(fd_.get(), bytes, at); });
 }
 
 void StagedFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes) {
   auto const begin = static_cast<off_t>(offset);
   auto const length = static_cast<off_t>(bytes.size());
   while (!bytes.empty()) {
-    auto const put = platform::retry_interrupted([&] {
-      return platform::system().pwrite(fd_.get(), bytes.data(), std::min(bytes.size(), longest_transfer),
-                                       static_cast<off_t>(offset));
+    auto const put = transfer(offset, bytes, [](int fd, auto part, off_t at) {
+      return platform::system().pwrite(fd, part.data(), part.size(), at);
     });
     if (put <= 0) fail("pwrite", put == 0 ? EIO : errno);
     offset += static_cast<std::uint64_t>(put);
@@ -75,9 +102,8 @@ void StagedFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes
 
 void StagedFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    auto const got = platform::retry_interrupted([&] {
-      return platform::system().pread(fd_.get(), bytes.data(), std::min(bytes.size(), longest_transfer),
-                                      static_cast<off_t>(offset));
+    auto const got = transfer(offset, bytes, [](int fd, auto part, off_t at) {
+      return platform::system().pread(fd, part.data(), part.size(), at);
     });
     if (got <= 0) fail("pread", got == 0 ? EIO : errno);
     offset += static_cast<std::uint64_t>(got);
@@ -103,6 +129,7 @@ void StagedFile::sync() {
 
 void StagedFile::close() {
   // A full NFS export may say so here for the first time; interrupted, the bytes are durable since fsync.
+  if (int const error = direct_.close(); error != 0 && error != EINTR) fail("close", error);
   if (int const error = fd_.close(); error != 0 && error != EINTR) fail("close", error);
   CROSSRANK_CRASH_POINT("checkpoint.file.closed");
 }

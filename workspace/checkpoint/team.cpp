@@ -144,8 +144,8 @@ Pulse meet(Collective const& world, Pulse const& mine) {
 int thread_count(Collective const& world, int wanted) {
   if (wanted > 0) return wanted;
   auto const cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  // On one CPU, too, a second thread reads while the first one waits for the disk.
-  return std::clamp(cpus / std::max(1, world.local_world_size()), world.local_world_size() > 1 ? 1 : 2, most_threads);
+  // Twice as many as there are CPUs: half of them wait for the disk.
+  return std::clamp(2 * cpus / std::max(1, world.local_world_size()), 2, most_threads);
 }
 
 }  // namespace

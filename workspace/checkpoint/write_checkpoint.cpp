@@ -26,13 +26,13 @@ std::uint64_t size_of(ExtraFile const& extra) {
 void stage(ExtraFile const& extra, platform::Directory const& work) {
   (void)work.remove(extra.name, "checkpoint write");  // of a job that is resumed
   if (extra.copy_of.empty()) {
-    StagedFile file(work, extra.name, extra.text.size());
+    StagedFile file(work, extra.name, extra.text.size(), Caching::page_cache);
     file.write_at(0, std::as_bytes(std::span(extra.text)));
     file.sync();
     return file.close();
   }
   auto const from = std::make_shared<FilePool>()->open(extra.copy_of);
-  StagedFile file(work, extra.name, from->size());
+  StagedFile file(work, extra.name, from->size(), Caching::page_cache);
   std::vector<std::byte> block(static_cast<std::size_t>(std::min<std::uint64_t>(copy_block, from->size())));
   for (std::uint64_t at = 0; at < from->size(); at += block.size()) {
     auto const part =
