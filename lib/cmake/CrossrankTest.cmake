@@ -18,7 +18,7 @@ function(crossrank_add_test_executable name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(${name} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
   target_precompile_headers(${name} PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment})
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment})
 endfunction()
 
 # crossrank_add_test(NAME sources...): one executable of GoogleTest cases, each case a ctest of its own.

@@ -25,7 +25,7 @@ set(of_one_node GroupQueue.is_made_by_the_coordinator_in_both_directions GroupQu
                 MeshCollective.puts_tensor_parallelism_fastest)
 list(JOIN of_one_node ":" of_one_node)
 foreach(program collectives_objects_test collectives_group_test)
-  gtest_discover_tests(${program} TEST_PREFIX on_two_hosts. TEST_FILTER "-*processes*:${of_one_node}" DISCOVERY_TIMEOUT 120
+  gtest_discover_tests(${program} NO_PRETTY_VALUES TEST_PREFIX on_two_hosts. TEST_FILTER "-*processes*:${of_one_node}" DISCOVERY_TIMEOUT 120
                        PROPERTIES TIMEOUT 300 ${crossrank_test_environment}
                        ENVIRONMENT_MODIFICATION CROSSRANK_TEST_RANKS=set:hosts)
 endforeach()
