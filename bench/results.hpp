@@ -18,7 +18,7 @@ struct Workload {
   std::size_t bytes = 0;
   bool reads = false;
 
-  auto operator<=>(Workload const&) const = default;
+  auto operator<=>(Workload const&) const = default;  // NOLINT(modernize-use-nullptr): it compares with no pointer
 };
 
 /// One launch of it. Times are those of the first rank, who consumes, of collectives those of the slowest rank; costs
