@@ -1,9 +1,13 @@
 #include <crossrank/mesh.hpp>
 
+#include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
 
 #include "collectives/job_state.hpp"
 
@@ -29,6 +33,29 @@ Collective group_for(Collective const& world, std::vector<int> const& ranks) {
                     .world_size = world.world_size()});
 }
 
+/// The first rank on the node of each rank, as the transport knows.
+std::vector<int> first_on_nodes(Collective const& group) {
+  return group.all_gather_objects(group.transport()->node_ranks().front());
+}
+
+/// Nodes are rows of the mesh: their ranks must follow one another, or `local()` would reach across nodes.
+void require_rows(Collective const& group, std::vector<int> const& firsts, int local) {
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    int const first = firsts[static_cast<std::size_t>(rank)];
+    if (first == rank / local * local) continue;
+    throw UsageError(
+        {.operation = "MeshCollective",
+         .message = "the ranks of a node do not follow one another in equal numbers",
+         .expected = "rank " + std::to_string(rank) + " on the node of rank " + std::to_string(rank / local * local),
+         .got = "on that of rank " + std::to_string(first),
+         .remedy = "place as many ranks on each node, one node after the other (mpirun --map-by slot, srun "
+                   "--distribution=block), or give local_world_size",
+         .group = group.name(),
+         .rank = group.rank(),
+         .world_size = group.world_size()});
+  }
+}
+
 /// The ranks that have one tensor-parallel rank, for each of those.
 std::vector<std::vector<int>> columns(int ranks, int tp_size) {
   std::vector<std::vector<int>> out(static_cast<std::size_t>(tp_size));
@@ -44,13 +71,16 @@ MeshCollective::MeshCollective(Collective const& world, MeshOptions const& optio
   auto const& group = state_->world;
   int const ranks = group.world_size();
   int const tp = options.tp_size;
-  int const local = options.local_world_size.value_or(group.local_world_size());
+  auto const firsts = options.local_world_size ? std::vector<int>() : first_on_nodes(group);
+  int const local =
+      options.local_world_size.value_or(static_cast<int>(std::count(firsts.begin(), firsts.end(), firsts.front())));
   require_divides("the number of ranks", ranks, "tp_size", tp);
   require_divides("the number of ranks", ranks, "the ranks of a node", local);
   require_divides("the ranks of a node", local, "tp_size", tp);
   int const sharding = options.sharding_world_size.value_or(local / tp);
   require_divides("the number of ranks", ranks, "sharding_world_size x tp_size",
                   sharding < 1 ? 0 : std::int64_t{sharding} * tp);
+  if (!options.local_world_size) require_rows(group, firsts, local);
   state_->device = options.device;
   state_->local_world_size = local;
   state_->mesh.emplace(

@@ -104,7 +104,7 @@ struct MeshOptions {
   int tp_size = 1;  ///< ranks of a tensor-parallel group; the fastest axis
   std::optional<int>
       sharding_world_size{};              ///< ranks that share one copy of the parameters; empty: a node's, / tp_size
-  std::optional<int> local_world_size{};  ///< ranks of a node; empty: as the transport knows
+  std::optional<int> local_world_size{};  ///< ranks of a node; empty: as the transport knows, which must then be rows
   std::vector<int> ranks{};               ///< only these, of the world, which all construct it; empty: all
   Device device{};
 };
@@ -112,8 +112,8 @@ struct MeshOptions {
 /// A job laid out as (dp_replicate, dp_shard, tp) and as (nodes, local_ranks), each with its last axis fastest.
 ///
 /// Made by all ranks of `world`; some ten meetings. `UsageError` with the numbers when the sizes do not divide: the
-/// world by tp_size, by a node, and by sharding_world_size x tp_size, and a node by tp_size; also on a rank that is not
-/// in `ranks`, after the others have gone on.
+/// world by tp_size, by a node, and by sharding_world_size x tp_size, and a node by tp_size; on all ranks when those of
+/// a node do not follow one another, in equal numbers; on a rank that is not in `ranks`, after the others have gone on.
 class CROSSRANK_EXPORT MeshCollective : public JobCollective {
  public:
   explicit MeshCollective(Collective const& world, MeshOptions const& options = {});

@@ -3,6 +3,7 @@
 #include <crossrank/mesh.hpp>
 
 #include "tests/collectives/group_fixture.hpp"
+#include "tests/support/message_ranks.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -108,6 +109,27 @@ TEST(MeshCollective, refuses_sizes_that_do_not_divide_with_their_numbers) {
     EXPECT_THAT(refusal(world, {.tp_size = 2, .local_world_size = 1}), HasSubstr("divisor of 1"));
     EXPECT_THAT(refusal(world, {.tp_size = 2, .sharding_world_size = 4}), HasSubstr("got 8"));
     EXPECT_THAT(refusal(world, {.sharding_world_size = 0}), HasSubstr("sharding_world_size"));
+    world.barrier();
+  });
+}
+
+/// Even ranks stand on one host, odd ones on another: as `mpirun --map-by node` places them.
+TEST(MeshCollective, refuses_nodes_that_are_no_rows_unless_it_is_told_otherwise) {
+  run_message_ranks(4, [](Collective const& world, MemoryHub&) {
+    EXPECT_THAT(refusal(world, {}), HasSubstr("expected rank 1 on the node of rank 0, got on that of rank 1"));
+    MeshCollective const alone(world, {.local_world_size = 1});
+    EXPECT_EQ(alone.local().world_size(), 1);
+    MeshCollective const in_rows(world, {.ranks = {0, 2, 1, 3}});
+    EXPECT_EQ(in_rows.local_world_size(), 2);
+    EXPECT_EQ(in_rows.local().all_gather_objects(world.rank()), (std::vector{world.rank() % 2, world.rank() % 2 + 2}));
+    world.barrier();
+  });
+}
+
+TEST(MeshCollective, refuses_nodes_of_other_sizes_on_all_ranks) {
+  run_message_ranks(3, [](Collective const& world, MemoryHub&) {
+    EXPECT_THAT(refusal(world, {}),
+                HasSubstr("does not divide by the ranks of a node: expected a divisor of 3, got 2"));
     world.barrier();
   });
 }
