@@ -83,6 +83,19 @@ void Process::require_mpi(char const* operation) {
                     .expected = "a call between MPI_Init and MPI_Finalize"});
 }
 
+/// MPI itself would end the whole job over MPI_COMM_NULL, and count the ranks of the other side in an intercommunicator.
+void Process::require_group(MPI_Comm communicator) {
+  int between_groups = 0;
+  bool const none = communicator == MPI_COMM_NULL;
+  if (!none) check(MPI_Comm_test_inter(communicator, &between_groups), "MPI_Comm_test_inter");
+  if (!none && between_groups == 0) return;
+  throw UsageError(
+      {.operation = "mpi::connect",
+       .message = none ? "MPI_COMM_NULL has no ranks" : "an intercommunicator is no group",
+       .expected = "a communicator of one group, this rank among them",
+       .remedy = none ? "call it on the ranks of the communicator only" : "merge it with MPI_Intercomm_merge first"});
+}
+
 MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds limit) {
   // Where MPI writes when the others come at last.
   static Immortal<std::deque<MPI_Comm>> late;  // MPI may end after statics are gone
@@ -103,6 +116,7 @@ MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds lim
 }
 
 std::shared_ptr<message::Network> Process::open(MPI_Comm communicator, std::chrono::milliseconds limit) {
+  require_group(communicator);
   std::lock_guard const lock(mutex_);
   auto const own = duplicate(communicator, limit);
   int provided = MPI_THREAD_SINGLE;

@@ -25,7 +25,8 @@ class Process {
   void need_mpi(std::chrono::milliseconds limit);
   /// The same without initialising: `UsageError` where MPI is not.
   void require_mpi(char const* operation);
-  /// The network over a duplicate of `communicator`. Collective over it; `TimeoutError` when not all come.
+  /// The network over a duplicate of `communicator`. Collective over it; `TimeoutError` when not all come, `UsageError`
+  /// for one that is no group of ranks.
   [[nodiscard]] std::shared_ptr<message::Network> open(MPI_Comm communicator, std::chrono::milliseconds limit);
   /// The network over all ranks of the job, opened once.
   [[nodiscard]] std::shared_ptr<message::Network> world(std::chrono::milliseconds limit);
@@ -40,6 +41,7 @@ class Process {
   };
   Process() = default;
   void start(std::chrono::milliseconds limit);
+  static void require_group(MPI_Comm communicator);
   [[nodiscard]] MPI_Comm duplicate(MPI_Comm communicator, std::chrono::milliseconds limit);
   void hook();
   void end_networks() noexcept;

@@ -184,6 +184,31 @@ TEST(MpiJob, tells_all_when_a_rank_cannot_do_its_part) {
   world.close();
 }
 
+/// Those without the first rank connect; that one has no communicator, and an intercommunicator is no group.
+void connect_what_is_a_group(int rank, int ranks) {
+  MPI_Comm others = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? MPI_UNDEFINED : 0, rank, &others);
+  if (rank == 0) {
+    EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(mpi::connect(others)); }).message, HasSubstr("COMM_NULL"));
+  } else {
+    auto group = mpi::connect(others, {.arena_cap = std::uint64_t{64} << 20});
+    std::vector<std::int64_t> values(3000, rank);
+    group.all_reduce(std::span(values));
+    EXPECT_EQ(values.back(), ranks * (ranks - 1) / 2);
+    EXPECT_EQ(group.rank(), rank - 1);
+    group.close();
+    MPI_Comm_free(&others);
+  }
+  if (ranks == 1) return;
+  MPI_Comm half = MPI_COMM_NULL;
+  MPI_Comm between = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 5, &between);
+  EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(mpi::connect(between)); }).message, HasSubstr("intercomm"));
+  MPI_Comm_free(&between);
+  MPI_Comm_free(&half);
+}
+
 /// A program that owns MPI: it initialises, hands over communicators of its own, and finalises.
 TEST(MpiOwner, hands_over_communicators) {
   int provided = 0;
@@ -192,6 +217,7 @@ TEST(MpiOwner, hands_over_communicators) {
   int ranks = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  connect_what_is_a_group(rank, ranks);
   MPI_Comm backwards = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &backwards);
   auto world = mpi::connect(MPI_COMM_WORLD, {.arena_cap = std::uint64_t{64} << 20});
