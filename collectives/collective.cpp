@@ -22,14 +22,14 @@ using spi::Verb;
 
 Collective::Turn::Turn(Collective const& collective, char const* operation) : state_(&collective.state(operation)) {
   state_->require_allowed(operation);
-  if (state_->busy.test_and_set(std::memory_order_acquire)) {
+  if (!state_->occupancy.enter()) {
     throw UsageError(usage_in(*state_->transport, operation,
                               "another call on this group is under way in another thread or open range"));
   }
   state_->settle();  // what posts on the transport itself comes after the calls under way
 }
 
-Collective::Turn::~Turn() { state_->busy.clear(std::memory_order_release); }
+Collective::Turn::~Turn() { state_->occupancy.leave(); }
 
 Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience, Check check) {
   auto state = std::make_shared<GroupState>();

@@ -39,7 +39,7 @@ ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::
 }
 
 Busy::Busy(GroupState& state, char const* operation) : state_(state) {
-  if (state.busy.test_and_set(std::memory_order_acquire)) {
+  if (!state.occupancy.enter()) {
     throw UsageError(usage_in(*state.transport, operation,
                               "another call on this group is under way in another thread or open range"));
   }
@@ -79,6 +79,7 @@ std::shared_ptr<Flight> GroupState::start(algorithms::Call&& call) {
   auto flight = std::make_shared<Flight>(std::move(call));
   if (is_message(*flight)) {
     flight->ticket = flight->execution.next(*transport);
+    messages.push_back(flight);
     return flight;
   }
   require_allowed(flight->call.name());
@@ -154,6 +155,22 @@ bool GroupState::advance() noexcept {
   return moved;
 }
 
+/// A call of this thread that is in the group has seen to its collectives, and waits for the last of them itself: then
+/// only messages are left. A flight without a ticket is being waited for.
+GroupState::Left GroupState::go_on() noexcept {
+  bool const held_here = occupancy.is_held_here();
+  if (!held_here && !occupancy.visit()) return Left::elsewhere;
+  if (!held_here) advance();
+  for (auto const& flight : messages) {
+    if (!flight->ended && flight->ticket) try_step(*flight);
+  }
+  std::erase_if(messages, [](auto const& flight) { return flight->ended; });
+  auto left = messages.empty() && flights.empty() ? Left::nothing : Left::elsewhere;
+  if (held_here && messages.empty() && !flights.empty()) left = Left::here;
+  if (!held_here) occupancy.end_visit();
+  return left;
+}
+
 void GroupState::settle() noexcept {
   while (!flights.empty()) {
     step(*flights.front(), patience);
@@ -161,16 +178,35 @@ void GroupState::settle() noexcept {
   }
 }
 
+void GroupState::forget_ended_messages() noexcept {
+  while (!messages.empty() && messages.front()->ended) messages.pop_front();
+  if (messages.size() < sweep_at_) return;
+  std::erase_if(messages, [](auto const& flight) { return flight->ended; });
+  sweep_at_ = 2 * messages.size() + 16;
+}
+
+/// Once the group is closed no message comes or goes any more, and nobody is to wait for one.
+void GroupState::end_if_closed(Flight& flight) {
+  if (flight.ended || !is_message(flight) || !closed.load(std::memory_order_relaxed) || try_step(flight)) return;
+  transport->cancel(*std::exchange(flight.ticket, std::nullopt));
+  flight.ended = true;
+  forget_ended_messages();
+  throw UsageError(usage_in(*transport, flight.call.name(), "the group was closed while the message was under way"));
+}
+
 bool GroupState::test(Flight& flight) {
+  end_if_closed(flight);
   if (!flight.ended) advance();
   if (!flight.ended && is_message(flight)) try_step(flight);
   if (!flight.ended) return false;
+  forget_ended_messages();
   throw_failure(flight);
   return true;
 }
 
 void GroupState::wait(Flight& flight) {
   if (is_message(flight)) {
+    end_if_closed(flight);
     wait_for_message(flight);
   } else {
     while (!flight.ended) {
@@ -178,6 +214,7 @@ void GroupState::wait(Flight& flight) {
       if (flights.front()->ended) flights.pop_front();
     }
   }
+  forget_ended_messages();
   throw_failure(flight);
 }
 
@@ -216,6 +253,7 @@ void GroupState::cancel(std::shared_ptr<Flight> const& flight) noexcept {
     transport->abort("rank " + std::to_string(transport->rank()) + " cancelled its " + flight->call.name());
   }
   std::erase(flights, flight);
+  std::erase(messages, flight);
 }
 
 }  // namespace crossrank::detail

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/algorithms/execution.hpp"
+#include "collectives/occupancy.hpp"
 
 namespace crossrank::detail {
 
@@ -36,12 +38,13 @@ struct GroupState {
   std::shared_ptr<spi::Transport> transport;
   spi::Patience patience;
   Check check = Check::local;
-  std::atomic_flag busy{};
+  Occupancy occupancy{};
   std::atomic<bool> closed{false};
   std::atomic<char const*> refusing{nullptr};  ///< why no collective call can be made now
   int splits = 0;
-  std::deque<std::shared_ptr<Flight>> flights{};  ///< collectives under way, the first is being carried out
-  std::exception_ptr disagreement{};              ///< a mismatch found by comparing: the group is dead
+  std::deque<std::shared_ptr<Flight>> flights{};   ///< collectives under way, the first is being carried out
+  std::deque<std::shared_ptr<Flight>> messages{};  ///< messages under way
+  std::exception_ptr disagreement{};               ///< a mismatch found by comparing: the group is dead
 
   /// `UsageError` while no collective call can be made. Messages can.
   void require_allowed(char const* operation) const;
@@ -50,6 +53,11 @@ struct GroupState {
   [[nodiscard]] std::shared_ptr<Flight> start(algorithms::Call&& call);
   /// Advances the collectives under way as far as they go without waiting; whether any has moved.
   bool advance() noexcept;
+  /// What is left of the calls under way, and whose bell rings when they can go on: the one that is waited for anyway,
+  /// or another.
+  enum class Left : std::uint8_t { nothing, here, elsewhere };
+  /// Carries on what is under way, called by a thread that waits for something else.
+  Left go_on() noexcept;
   /// Ends the collectives under way. What they failed with stays with them.
   void settle() noexcept;
   /// Advances `flight`; whether it has ended.
@@ -65,6 +73,10 @@ struct GroupState {
   /// Posts the next operation, or notes the end.
   void post_next(Flight& flight) noexcept;
   bool try_step(Flight& flight) noexcept;
+  void end_if_closed(Flight& flight);
+  void forget_ended_messages() noexcept;
+
+  std::size_t sweep_at_ = 16;  ///< messages, at which the ended ones among them are looked for
   void wait_for_message(Flight& flight);
 };
 
@@ -72,7 +84,7 @@ struct GroupState {
 class Busy {
  public:
   Busy(GroupState& state, char const* operation);
-  ~Busy() { state_.busy.clear(std::memory_order_release); }
+  ~Busy() { state_.occupancy.leave(); }
   Busy(Busy const&) = delete;
   Busy& operator=(Busy const&) = delete;
 

@@ -63,7 +63,12 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
 }
 
 void Request::cancel() noexcept {
-  if (flight_) group_->cancel(flight_);
+  if (flight_) {
+    // Beside a call of another thread it is cancelled all the same: this cannot throw.
+    bool const entered = group_->occupancy.enter();
+    group_->cancel(flight_);
+    if (entered) group_->occupancy.leave();
+  }
   flight_.reset();
 }
 

@@ -7,6 +7,7 @@
 
 #include "collectives/as_called.hpp"
 #include "collectives/group_state.hpp"
+#include "collectives/groups_under_way.hpp"
 #include "collectives/planner.hpp"
 
 /// The public verbs: each is planned, then run, or started and handed out.
@@ -31,7 +32,9 @@ void Collective::run(algorithms::Call&& call) const {
 Request Collective::start(algorithms::Call&& call) const {
   auto const* const called = call.name();
   Busy const busy(*state_, called);
-  return {state_, as_called(called, [&] { return state_->start(std::move(call)); })};
+  auto flight = as_called(called, [&] { return state_->start(std::move(call)); });
+  if (!flight->ended) detail::note_under_way(state_);
+  return {state_, std::move(flight)};
 }
 
 void Collective::barrier() const { run(planner(state("barrier")).barrier()); }

@@ -10,6 +10,7 @@
 #include "lib/node/mismatch_remedy.hpp"
 #include "lib/node/rank_list.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/idle_work.hpp"
 #include "lib/platform/system.hpp"
 
 /// How members wait, what ends the wait, and how all of them learn the same cause.
@@ -244,6 +245,7 @@ void MessageTransport::await(Operation& op, spi::Patience const& patience) {
       if (has_ended(op)) break;
     }
     if (lookout_) lookout_();
+    static_cast<void>(platform::IdleWork::go_on(longest_sleep));
     backoff.pause();
   }
   network_->count_progress();

@@ -7,6 +7,7 @@
 #include "lib/core/log.hpp"
 #include "lib/node/rank_list.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/idle_work.hpp"
 
 /// How one end of a queue waits, and what it says when that was in vain.
 namespace crossrank {
@@ -226,6 +227,7 @@ WaitEnd MessageQueue::State::poll(std::function<bool()> const& done, std::functi
     if (done()) return WaitEnd::ready;
     if (cancelled.load(std::memory_order_acquire) || limits.stop.stop_requested()) return WaitEnd::cancelled;
     if (has_lost()) return done() ? WaitEnd::ready : WaitEnd::lost;
+    static_cast<void>(platform::IdleWork::go_on(limits.look_every));
     deadline.tick();
     if (deadline.expired()) return WaitEnd::timeout;
     if (deadline.idle() < next_warning) continue;

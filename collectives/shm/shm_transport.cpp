@@ -33,18 +33,20 @@ ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> 
 
 ShmTransport::~ShmTransport() {
   if (!group_->domain().is_own_process()) return;
-  auto slots = ring_.slots();
-  for (auto const& channel : sent_) {
-    for (auto const& held : channel) slots.push_back(held.slot);
-  }
   auto& arena = group_->domain().arena();
-  for (auto const& slot : slots) {
+  for (auto const& slot : ring_.slots()) {
     // Who closes has met all others after their last read. Who just drops the handle may be ahead of them.
     if (closed_) {
       arena.release(slot);
     } else {
       arena.release_when(group_->everyone_left(), slot);
     }
+  }
+  // A message may be taken after all have closed: by a receive that was posted before.
+  for (int dst = 0; dst < world_size(); ++dst) {
+    release_sent_slots(dst);
+    for (auto const& held : sent_[static_cast<std::size_t>(dst)])
+      arena.release_when(group_->everyone_left(), held.slot);
   }
 }
 
@@ -121,6 +123,7 @@ bool ShmTransport::has_ended(Operation& op) {
 bool ShmTransport::test(Ticket ticket) {
   auto& op = operation(ticket);
   try {
+    group_->domain().require_own_process(name_of(op));
     if (!has_ended(op)) return false;
     complete(op, patience_);
   } catch (...) {
@@ -133,7 +136,9 @@ bool ShmTransport::test(Ticket ticket) {
 
 void ShmTransport::wait(Ticket ticket, spi::Patience const& patience) {
   try {
-    complete(operation(ticket), patience);
+    auto& op = operation(ticket);
+    group_->domain().require_own_process(name_of(op));
+    complete(op, patience);
   } catch (...) {
     drop(ticket);
     throw;

@@ -87,8 +87,8 @@ struct ConnectOptions {
 
 /// A call under way: what the non-blocking forms return. Holds the tensors of the call.
 ///
-/// Local. A collective that has been started goes on whenever this rank waits for it or for a later one, tests it, or
-/// waits for a message. Dropping a request that has not ended cancels it.
+/// Local. What has been started goes on whenever the thread that did waits for anything of its peers, in whatever group
+/// or queue, and when it is tested or waited for. Dropping a request that has not ended cancels it.
 class CROSSRANK_EXPORT Request {
  public:
   /// No call: it has ended.

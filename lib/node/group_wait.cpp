@@ -3,6 +3,7 @@
 #include "lib/node/counters.hpp"
 #include "lib/node/patrol.hpp"
 #include "lib/node/steps.hpp"
+#include "lib/platform/idle_work.hpp"
 #include "lib/platform/system.hpp"
 
 /// How a member waits: awake for as long as that has paid before, then asleep on its doorbell.
@@ -31,6 +32,7 @@ void Group::wait_for(Condition& condition, spi::Patience const& patience, std::s
   Patrol patrol(*this, patience);
   std::uint32_t departures = 0;
   for (;;) {
+    auto const nap = platform::IdleWork::go_on(patrol.slice());
     auto const seen = steps::announce_sleep(bell);
     if (condition.done() || decision().failed()) break;
     // Who left before the bell was set has rung nobody: partner of the counter's increment in front of that ring.
@@ -40,7 +42,7 @@ void Group::wait_for(Condition& condition, spi::Patience const& patience, std::s
       continue;
     }
     count(counters().futex_waits);
-    system().futex_wait(reinterpret_cast<std::uint32_t const*>(&bell), seen, patrol.slice());
+    system().futex_wait(reinterpret_cast<std::uint32_t const*>(&bell), seen, nap);
     if (condition.done() || decision().failed()) break;
     patrol.look(condition);
   }

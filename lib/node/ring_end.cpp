@@ -6,6 +6,7 @@
 #include "lib/node/counters.hpp"
 #include "lib/node/ring_layout.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/idle_work.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {
@@ -55,7 +56,9 @@ WaitEnd RingEnd::wait_asleep(std::function<bool()> const& done, std::function<bo
   auto next_warning = limits.warn_every;
   std::stop_callback const on_stop(limits.stop, [&bell] { ring(bell); });
   auto ended = WaitEnd::timeout;
+  auto nap = limits.look_every;
   auto const look = [&] {
+    nap = platform::IdleWork::go_on(limits.look_every);
     if (done()) {
       ended = WaitEnd::ready;
     } else if (cancelled_.load(std::memory_order_seq_cst) || limits.stop.stop_requested()) {
@@ -70,7 +73,7 @@ WaitEnd RingEnd::wait_asleep(std::function<bool()> const& done, std::function<bo
   steps::sleep_on(bell, look, [&](std::uint32_t seen) {
     count(counters().futex_waits);
     platform::system().futex_wait(reinterpret_cast<std::uint32_t const*>(&bell), seen,
-                                  std::min(deadline.next_wait(), limits.look_every));
+                                  std::min(deadline.next_wait(), nap));
     deadline.tick();
     if (deadline.idle() < next_warning) return;
     next_warning = deadline.idle() + limits.warn_every;

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <vector>
 
 #include "tests/collectives/conformance.hpp"
 #include "tests/collectives/conformance_bytes.hpp"
@@ -136,6 +138,120 @@ void a_message_request_that_is_cancelled_leaves_no_trace(ConformanceRank& self) 
   }
 }
 
+constexpr int beyond_depth = 20;  // more messages than may wait for their receiver
+
+/// Rank 0 sends rank 1 more messages than a channel holds. One of them has started them all and waits for something
+/// else; the other one sends or receives them one by one before it comes to that.
+void exchange_while_waiting(Collective const& group, bool sender_waits, std::function<void()> const& something_else) {
+  std::vector<Tensor> messages;
+  for (int i = 0; i < beyond_depth; ++i) messages.push_back(filled(3, group.rank() == 0 ? i : -1));
+  std::vector<Request> requests;
+  for (auto& message : messages) {
+    if (group.rank() == 0) {
+      auto request = group.isend(message, 1);
+      if (sender_waits) {
+        requests.push_back(std::move(request));
+      } else {
+        request.wait();
+      }
+    } else if (group.rank() == 1) {
+      auto request = group.irecv(message, 0);
+      if (sender_waits) {
+        request.wait();
+      } else {
+        requests.push_back(std::move(request));
+      }
+    }
+  }
+  something_else();
+  for (auto& request : requests) request.wait();
+  for (int i = 0; i < beyond_depth && group.rank() == 1; ++i)
+    EXPECT_TRUE(all_are(messages[static_cast<std::size_t>(i)], i)) << i;
+}
+
+void messages_go_on_while_their_rank_waits_for_something_else(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto large = filled(500'000, 1);
+  for (bool const sender_waits : {true, false}) {
+    exchange_while_waiting(world, sender_waits, [&] { world.barrier(); });
+    exchange_while_waiting(world, sender_waits, [&] { other.barrier(); });
+    exchange_while_waiting(world, sender_waits, [&] { world.all_reduce(large); });
+    exchange_while_waiting(world, sender_waits, [&] { other.iall_reduce(large).wait(); });
+    exchange_while_waiting(world, sender_waits, [&] { static_cast<void>(other.split_by(0)); });
+  }
+}
+
+/// Ranks ask for calls of two groups in another order each: what a rank does not ask for yet goes on all the same.
+void calls_of_other_groups_go_on_while_a_rank_waits(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto a = filled(700'000, 1);
+  auto b = filled(700'000, 2);
+  auto first = world.iall_reduce(a);
+  auto second = other.iall_reduce(b);
+  if (world.rank() % 2 == 0) {
+    first.wait();
+    second.wait();
+  } else {
+    second.wait();
+    first.wait();
+  }
+  EXPECT_TRUE(all_are(a, world.world_size()));
+  EXPECT_TRUE(all_are(b, 2 * world.world_size()));
+  if (world.rank() == 0) {
+    auto request = world.iall_reduce(a);
+    other.barrier();
+    request.wait();
+  } else {
+    world.all_reduce(a);
+    other.barrier();
+  }
+}
+
+/// Asked for after the group was closed and its sender has gone, what has come is there; what has not will never come,
+/// and is not waited for.
+void a_message_under_way_ends_with_its_group(ConformanceRank& self) {
+  auto& world = self.world;
+  auto group = world.split_by(0);
+  int const rank = group.rank();
+  auto early = filled(4, 0);
+  auto never = filled(4, 0);
+  std::vector<Request> receives;
+  std::vector<Request> sends;
+  if (rank == 0) {
+    receives.push_back(group.irecv(early, 1));
+    receives.push_back(group.irecv(never, 1));
+  } else if (rank == 1) {
+    group.send(filled(4, 6), 0);
+  } else if (rank == 2) {
+    for (int i = 0; i < 10; ++i) sends.push_back(group.isend(filled(4, i), 0));
+  }
+  group.barrier();
+  group.close();
+  // The sender's memory goes on to other messages.
+  if (rank == 1) group = Collective();
+  auto const again = world.split_by(0);
+  if (rank == 1) {
+    for (int i = 0; i < 8; ++i) again.send(filled(4, 7), 0);
+  }
+  world.barrier();
+  if (!receives.empty()) {
+    receives[0].wait();
+    EXPECT_TRUE(all_are(early, 6));
+    EXPECT_THAT(error_of<UsageError>([&] { receives[1].wait(); }).message, HasSubstr("closed"));
+    receives[1].wait();  // says so once
+  }
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    if (i < 8) {
+      EXPECT_TRUE(sends[i].test());
+    } else {
+      EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(sends[i].test()); }).operation, "send");
+    }
+  }
+  world.barrier();
+}
+
 void a_collective_request_that_is_dropped_kills_the_group(ConformanceRank& self) {
   auto& world = self.world;
   auto values = filled(400'000, 1);
@@ -160,6 +276,10 @@ constexpr ConformanceCase cases[] = {
     {"messages_under_way_reach_their_receiver", messages_under_way_reach_their_receiver},
     {"a_limit_that_runs_out_harms_nobody", a_limit_that_runs_out_harms_nobody, 2},
     {"a_message_request_that_is_cancelled_leaves_no_trace", a_message_request_that_is_cancelled_leaves_no_trace, 2},
+    {"messages_go_on_while_their_rank_waits_for_something_else",
+     messages_go_on_while_their_rank_waits_for_something_else, 2},
+    {"calls_of_other_groups_go_on_while_a_rank_waits", calls_of_other_groups_go_on_while_a_rank_waits, 2},
+    {"a_message_under_way_ends_with_its_group", a_message_under_way_ends_with_its_group, 2},
     {"a_collective_request_that_is_dropped_kills_the_group", a_collective_request_that_is_dropped_kills_the_group, 2,
      true},
 };

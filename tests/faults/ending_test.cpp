@@ -149,15 +149,20 @@ TEST(FaultsEnding, exception_in_consume_reaches_the_others_with_its_text) {
 }
 
 /// A child uses what it has inherited, drops it, and exits with all its handlers; the parent goes on.
-void fork_and_misuse(test::RankSelf const& self, Collective& world, std::vector<Tensor>& received) {
+void fork_and_misuse(test::RankSelf const& self, Collective& world, std::vector<Tensor>& received,
+                     std::vector<Request>& requests) {
   pid_t const child = ::fork();
   if (child == 0) {
+    bool refused_requests = true;
+    for (auto& request : requests)
+      refused_requests = !test::say_verdict(self, "child_request", [&] { request.wait(); }) && refused_requests;
+    requests.clear();
     bool const refused = !test::say_verdict(self, "child", [&] { world.barrier(); });
     bool const refused_gather = !test::say_verdict(
         self, "child_gather", [&] { get_tensors_parallel(test::sample_tensor(0, 0), world).close(); });
     received.clear();
     world = Collective();
-    std::exit(refused && refused_gather ? 0 : 1);
+    std::exit(refused && refused_gather && refused_requests ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -169,7 +174,18 @@ CROSSRANK_RANK_SCENARIO(fork_a_child) {
   return test::end_with_verdict(self, [&] {
     auto world = connect(test::fault_options());
     auto received = get_tensors_parallel(test::sample_tensor(self.rank, 1), world).take();
-    if (self.rank == 0) fork_and_misuse(self, world, received);
+    auto message = Tensor::scalar(0);
+    auto sum = Tensor::zeros({100'000}, Dtype::i32);
+    std::vector<Request> requests;
+    if (self.rank == 0) requests.push_back(world.irecv(message, 1));
+    if (self.rank == 1) world.send(Tensor::scalar(7), 0);
+    world.barrier();  // the message is there
+    sum.as_mutable<int>().back() = self.rank + 1;
+    requests.push_back(world.iall_reduce(sum));
+    if (self.rank == 0) fork_and_misuse(self, world, received, requests);
+    for (auto& request : requests) request.wait();
+    if (sum.as<int>().back() != 6) throw std::runtime_error("a child took part in a collective");
+    if (self.rank == 0 && message.item<int>() != 7) throw std::runtime_error("a child took a message");
     // Were the child's drops releases, these would write over what rank 0 holds.
     for (int round = 0; round < 20; ++round) test::gather_everything(world, 0, 10 + round);
     for (std::size_t rank = 0; rank < received.size(); ++rank)
