@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <thread>
 
+#include "lib/platform/system.hpp"
+
 namespace crossrank::detail {
 
 /// Who is in a group: one call of the user at a time; between calls, for a moment, a thread of this rank that waits
@@ -15,7 +17,7 @@ class Occupancy {
       auto found = Use::none;
       if (use_.compare_exchange_weak(found, Use::call, std::memory_order_acquire)) break;  // partner: `leave`
       if (found == Use::call) return false;
-      if (found == Use::visit) std::this_thread::yield();
+      if (found == Use::visit) platform::system().yield();
     }
     holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     return true;
