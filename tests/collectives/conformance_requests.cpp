@@ -172,7 +172,7 @@ void exchange_while_waiting(Collective const& group, bool sender_waits, std::fun
 void messages_go_on_while_their_rank_waits_for_something_else(ConformanceRank& self) {
   auto& world = self.world;
   auto const other = world.split_by(0);
-  auto large = filled(500'000, 1);
+  auto large = filled(20'000, 1);
   for (bool const sender_waits : {true, false}) {
     exchange_while_waiting(world, sender_waits, [&] { world.barrier(); });
     exchange_while_waiting(world, sender_waits, [&] { other.barrier(); });
@@ -186,8 +186,8 @@ void messages_go_on_while_their_rank_waits_for_something_else(ConformanceRank& s
 void calls_of_other_groups_go_on_while_a_rank_waits(ConformanceRank& self) {
   auto& world = self.world;
   auto const other = world.split_by(0);
-  auto a = filled(700'000, 1);
-  auto b = filled(700'000, 2);
+  auto a = filled(150'000, 1);
+  auto b = filled(150'000, 2);
   auto first = world.iall_reduce(a);
   auto second = other.iall_reduce(b);
   if (world.rank() % 2 == 0) {
