@@ -83,7 +83,8 @@ void Process::require_mpi(char const* operation) {
                     .expected = "a call between MPI_Init and MPI_Finalize"});
 }
 
-/// MPI itself would end the whole job over MPI_COMM_NULL, and count the ranks of the other side in an intercommunicator.
+/// MPI itself would end the whole job over MPI_COMM_NULL, and count the ranks of the other side in an
+/// intercommunicator.
 void Process::require_group(MPI_Comm communicator) {
   int between_groups = 0;
   bool const none = communicator == MPI_COMM_NULL;
