@@ -102,6 +102,7 @@ TEST(RuleGroupSize, is_asked_for_where_nothing_tells_it) {
   samples.set().quantization = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}};
   auto const said = RuleBook::make(samples.set());
   EXPECT_EQ(said.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);
+  EXPECT_EQ(said.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 0);
 }
 
 }  // namespace

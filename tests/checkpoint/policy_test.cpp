@@ -121,5 +121,24 @@ TEST_F(ScalesDiffer, is_settled_in_slices_of_several_files_and_ranges_alike) {
             "");
 }
 
+// Stored values count from the zero points: a value that is scaled would mean another number.
+TEST(ScalesWithZeroPoints, are_never_settled) {
+  TemporaryDirectory const folder;
+  std::string const layer = "model.layers.0.mlp.down_proj.";
+  for (int rank = 0; rank < 2; ++rank) {
+    StateDict mine{{layer + "weight", Tensor::zeros({8, 16}, Dtype::i8)},
+                   {layer + "weight_scale", Tensor::of<float>(std::vector<float>(8, rank == 0 ? 0.5F : 0.75F), {8, 1})},
+                   {layer + "weight_zero_point", Tensor::zeros({8, 1}, Dtype::i8)}};
+    mine.at(layer + "weight").mutable_bytes()[0] = static_cast<std::byte>(rank + 1);
+    save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+  }
+  std::ofstream(folder.path() / "config.json")
+      << Json{{"num_hidden_layers", 1}, {"hidden_size", 8}, {"intermediate_size", 32}};
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, folder.path(), {.policy = ScalePolicy::rescale});
+
+  EXPECT_THROW((void)checkpoint::consolidate(world, plan, folder.path() / "out"), FormatError);
+}
+
 }  // namespace
 }  // namespace crossrank

@@ -97,6 +97,28 @@ std::vector<Format> formats() {
         {".scales", Dtype::f16, turned(64, 1)},
         {".g_idx", Dtype::i32, per_in}},
        gptq},
+      {"int8_of_tensorrt_llm",
+       {{".weight", Dtype::i8, matrix},
+        {".per_channel_scale", Dtype::f32, per_out},
+        {".act_scale", Dtype::f32, scalar},
+        {".smoother", Dtype::f32, per_in}}},
+      {"int8_with_zero_points",
+       {{".weight", Dtype::i8, matrix},
+        {".weight_scale", Dtype::bf16, column},
+        {".weight_zero_point", Dtype::i8, column},
+        {".input_scale", Dtype::f32, scalar},
+        {".input_zero_point", Dtype::i8, scalar}}},
+      {"gptq_without_groups",
+       {{".qweight", Dtype::i32, turned(8, 1)},
+        {".qzeros", Dtype::i32,
+         [](I out, I) {
+           return Shape{1, out / 8};
+         }},
+        {".scales", Dtype::f16,
+         [](I out, I) {
+           return Shape{1, out};
+         }}},
+       {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}, {"desc_act", false}}},
       {"nvfp4",
        {{".weight", Dtype::u8, grid(1, 2)},
         {".weight_scale", Dtype::f8_e4m3, grid(1, 16)},
@@ -265,6 +287,37 @@ TEST(RuleSeams, refuse_activation_order_across_shards) {
   EXPECT_THAT(refusal(down + ".qweight",
                       {{down + ".qweight", {Dtype::i32, {32, 256}}}, {down + ".scales", {Dtype::f16, {4, 256}}}}, gptq),
               HasSubstr("order of activations"));
+}
+
+TEST(RuleSeams, refuse_to_cut_inputs_whose_groups_do_not_follow_them) {
+  std::mt19937 random(6);
+  auto const split = [&](bool ordered, Json const& quantization) {
+    std::vector<WholeTensor> tensors{make(down + ".qweight", Dtype::i32, {64, 256}, random),
+                                     make(down + ".scales", Dtype::f16, {8, 256}, random),
+                                     make(down + ".g_idx", Dtype::i32, {512}, random)};
+    set_ids(tensors.back(), 64);
+    if (!ordered)
+      std::swap_ranges(tensors.back().bytes.begin(), tensors.back().bytes.begin() + 4, tensors.back().bytes.end() - 4);
+    auto all = whole_set(tensors, feed_forward_config(), quantization);
+    return RuleBook::make(all.set()).split_for(down + ".g_idx", *all.shards(down + ".g_idx").front(), 2);
+  };
+  // No config tells of the order: the ids do.
+  EXPECT_EQ(split(true, Json::object()).subtract_per_group, 4);
+  EXPECT_THROW((void)split(false, Json::object()), FormatError);
+  for (Json const& order : {Json("group"), Json("dynamic"), Json(true)}) {
+    Json const compressed{{"quant_method", "compressed-tensors"},
+                          {"config_groups", {{"group_0", {{"weights", {{"num_bits", 4}, {"actorder", order}}}}}}}};
+    EXPECT_THROW((void)split(true, compressed), FormatError) << order;
+  }
+}
+
+TEST(RuleSeams, leave_group_ids_that_were_never_set) {
+  std::mt19937 random(7);
+  std::vector<WholeTensor> tensors{make(down + ".weight_packed", Dtype::i32, {256, 64}, random),
+                                   make(down + ".weight_scale", Dtype::bf16, {256, 8}, random),
+                                   make(down + ".weight_g_idx", Dtype::i32, {512}, random)};
+  std::fill(tensors.back().bytes.begin(), tensors.back().bytes.end(), std::byte{0xff});
+  EXPECT_EQ(round_trip(tensors, feed_forward_config(), 2), "");
 }
 
 TEST(RuleSeams, refuse_ranks_in_different_formats) {

@@ -30,7 +30,7 @@ enum class NumberFormat : std::uint8_t {
 
 /// The tensors of one layer on one rank, by role; null where there is none.
 struct LayerTensors {
-  static constexpr std::size_t role_count = 15;
+  static constexpr std::size_t role_count = 16;
   std::array<SourceTensor const*, role_count> by_role{};
 
   [[nodiscard]] SourceTensor const* operator[](TensorRole role) const {

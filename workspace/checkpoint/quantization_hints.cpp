@@ -45,7 +45,11 @@ void read_groups(Json const& config, LayerHints& hints) {
   if (hints.group == 0) hints.group = count(*weights, "group_size");
   if (hints.bits == 0) hints.bits = static_cast<int>(count(*weights, "num_bits"));
   read_block(member(*weights, "block_structure"), hints);
-  if (text(*weights, "actorder") == "group") hints.activation_order = true;
+  // As texts and, of older versions, a truth value. "weight" and "static" leave the groups in the order of the inputs.
+  auto const* order = member(*weights, "actorder");
+  auto const said = text(*weights, "actorder");
+  if (said == "group" || said == "dynamic" || (order != nullptr && order->is_boolean() && order->get<bool>()))
+    hints.activation_order = true;
 }
 
 LayerHints read_hints(Json const& config) {

@@ -1,5 +1,6 @@
 #include "workspace/checkpoint/rule_book.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -72,6 +73,27 @@ SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t
   }
   rule.reason += "; " + std::to_string(groups) + " groups of experts";
   return rule;
+}
+
+/// Group ids that follow the inputs count from 0 in each shard; others say that a shard's inputs want the scales of
+/// other shards. Ids of -1 were never set.
+void settle_cut_ids(SplitRule& rule, StoredTensor const& stored, LayerFormat const& format) {
+  auto const ids = read_integers(stored);
+  auto const inputs = std::max<std::int64_t>(format.inputs(), 1);
+  auto const group = format.group() > 0 ? format.group() : inputs;
+  bool follow = true;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    follow = follow && ids[i] == static_cast<std::int64_t>(i) % inputs / group;
+  if (follow) return;
+  rule.subtract_per_group = 0;
+  if (std::all_of(ids.begin(), ids.end(), [](auto id) { return id == -1; })) return;
+  throw FormatError({.operation = "split rules",
+                     .message = "group ids that do not follow the inputs cannot be cut along them",
+                     .expected = "ids that grow by one per group",
+                     .got = "groups in the order of activations",
+                     .resource = stored.source->tensors()[stored.tensor].name,
+                     .remedy = "quantize without activation order",
+                     .section = "group ids"});
 }
 
 }  // namespace
@@ -155,6 +177,10 @@ SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor,
   auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule,
                                  state_->sizes_of(parsed.module, state_->source_of(&tensor)), ranks);
   auto result = split_tensor(tensor, parsed.role, format, hints, split);
+  if (parsed.role == TensorRole::group_ids && result.axis >= 0) {
+    auto const& source = state_->set.sources[state_->source_of(&tensor)];
+    settle_cut_ids(result, {source, static_cast<std::size_t>(&tensor - source->tensors().data())}, format);
+  }
   result.reason += " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
   return result;
 }

@@ -21,7 +21,9 @@ class Settlement {
   void settle() {
     if (cut_.cut != Cut::column && cut_.cut != Cut::row) return;
     // All inputs have one scale: every rank's ids are of the same group.
-    if (share_one_scale(layer_, values_, cut_) && layer_.role == TensorRole::group_ids) rule_.add_per_rank = 0;
+    bool const whole = layer_.hints.whole_inputs && layer_.formats.front().group() == 0;
+    bool const shared = share_one_scale(layer_, values_, cut_);
+    if ((shared || whole) && layer_.role == TensorRole::group_ids) rule_.add_per_rank = 0;
     if (layer_.role == TensorRole::group_ids && rule_.kind == MergeKind::concat) settle_group_ids();
     if (policy_ == ScalePolicy::exact) return;
     switch (layer_.formats.front().format()) {
@@ -103,6 +105,8 @@ class Settlement {
   void settle_scaled(RequantizeKernel kernel) {
     auto const role = TensorRole::weight_scale;
     if (!has(role) || (layer_.role != role && layer_.role != TensorRole::weight)) return;
+    // Stored values count from their zero points: scaling them would move what they mean. The scales must agree.
+    if (has(TensorRole::zeros)) return;
     auto const axes = layer_.formats.front().axes(role, *values_.layers.front()[role]);
     bool const shared = axes.single || (cut_.cut == Cut::row ? axes.in : axes.out) < 0;
     if (!shared) return;

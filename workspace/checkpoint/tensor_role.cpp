@@ -14,7 +14,7 @@ struct Suffix {
   TensorRole role;
 };
 
-constexpr std::array<Suffix, 41> suffixes{{
+constexpr std::array<Suffix, 44> suffixes{{
     {"weight", TensorRole::weight},
     {"qweight", TensorRole::weight},
     {"weight_packed", TensorRole::weight},
@@ -38,9 +38,12 @@ constexpr std::array<Suffix, 41> suffixes{{
     {"activation_scaling_factor", TensorRole::input_scale},
     {"input_global_scale", TensorRole::input_divisor},
     {"output_scale", TensorRole::output_scale},
+    {"input_zero_point", TensorRole::zero_point},
+    {"output_zero_point", TensorRole::zero_point},
     {"pre_quant_scale", TensorRole::pre_quant},
     {"prequant_scaling_factor", TensorRole::pre_quant},
     {"smoothing_factor", TensorRole::pre_quant},
+    {"smoother", TensorRole::pre_quant},
     {"qzeros", TensorRole::zeros},
     {"weight_zero_point", TensorRole::zeros},
     {"g_idx", TensorRole::group_ids},
@@ -102,6 +105,7 @@ std::string_view to_string(TensorRole role) noexcept {
     case TensorRole::input_scale: return "input scale";
     case TensorRole::input_divisor: return "global input scale (a divisor)";
     case TensorRole::output_scale: return "output scale";
+    case TensorRole::zero_point: return "zero point of activations";
     case TensorRole::pre_quant: return "smoothing scale";
     case TensorRole::zeros: return "zero points";
     case TensorRole::group_ids: return "group ids";

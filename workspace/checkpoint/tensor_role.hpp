@@ -15,6 +15,7 @@ enum class TensorRole : std::uint8_t {
   input_scale,     ///< of the activations that come in
   input_divisor,   ///< the same, stored as a divisor
   output_scale,    ///< of the activations that go out
+  zero_point,      ///< of activations: input_zero_point
   pre_quant,       ///< smoothing factors, one per input
   zeros,           ///< zero points per group: qzeros, weight_zero_point
   group_ids,       ///< group of each input: g_idx
