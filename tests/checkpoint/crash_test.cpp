@@ -157,6 +157,63 @@ TEST_F(Interrupted, goes_on_from_finished_files_only_when_asked) {
   }
 }
 
+TEST_F(Interrupted, refuses_inputs_that_change_while_they_are_read) {
+  auto const merge = plan();
+  std::fstream file(in() / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end).put('\x7f');
+  file.close();
+
+  EXPECT_THROW((void)checkpoint::consolidate(world_, merge, out(), options_for("")), FormatError);
+
+  EXPECT_EQ(state(), "old");
+}
+
+TEST_F(Interrupted, never_replaces_the_inputs) {
+  auto const rank = folder_.path() / "ranks" / "rank_0";
+  fs::create_directories(rank);
+  fs::copy_file(in() / "model.safetensors", rank / "model.safetensors");
+  auto const plan = checkpoint::MergePlan::make(world_, folder_.path() / "ranks");
+  EXPECT_THROW((void)checkpoint::consolidate(world_, plan, rank, {.force = true}), UsageError);
+
+  fs::create_directories(folder_.path() / "links");
+  fs::create_symlink(in() / "model.safetensors", folder_.path() / "links" / "model.safetensors");
+  auto const linked = checkpoint::MergePlan::make(world_, folder_.path() / "links");
+  EXPECT_THROW((void)checkpoint::consolidate(world_, linked, in(), {.force = true}), UsageError);
+
+  EXPECT_EQ(difference(new_, read_model(in())), "");
+}
+
+// Parts of one size, changed in place: neither the folder nor the length of any file tells.
+TEST_F(Interrupted, does_not_go_on_from_files_of_other_inputs) {
+  auto const put = [&](unsigned seed) {
+    auto const changed = test::sample_weights(4, 16, 16, seed);
+    for (std::size_t part = 1; part <= 2; ++part) {
+      StateDict mine;
+      std::size_t i = 0;
+      for (auto const& [name, tensor] : changed) {
+        if (i++ % 2 + 1 == part) mine.insert_or_assign(name, tensor);
+      }
+      fs::remove(folder_.path() / "part.tmp");
+      save_safetensors(folder_.path() / "part.tmp", mine);
+      auto const to = in() / ("model-0000" + std::to_string(part) + "-of-00002.safetensors");
+      std::ofstream(to, std::ios::binary) << std::ifstream(folder_.path() / "part.tmp", std::ios::binary).rdbuf();
+    }
+  };
+  fs::remove(in() / "model.safetensors");
+  put(1);
+  auto const killed = test::run_ranks(1, "consolidate_until",
+                                      {.arguments = {in(), out(), "checkpoint.job.marked", "3", "safetensors"}});
+  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+  put(5);
+  auto options = options_for("safetensors");
+  options.resume = true;
+
+  (void)checkpoint::consolidate(world_, plan(), out(), options);
+
+  EXPECT_EQ(difference(read_model(in()), read_checkpoint(out(), true)), "");
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+}
+
 TEST_F(Interrupted, keeps_what_it_was_replacing_until_the_job_is_taken_up_or_dropped) {
   auto const killed = test::run_ranks(1, "consolidate_until",
                                       {.arguments = {in(), out(), "checkpoint.publish.moved_old", "2", "safetensors"}});

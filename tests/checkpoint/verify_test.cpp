@@ -193,6 +193,18 @@ TEST(Verify, names_a_file_that_was_copied_over_anothers_name) {
   EXPECT_THROW((void)checkpoint::consolidate(world, plan, folder.path() / "out"), FormatError);
 }
 
+TEST(Verify, is_right_to_warn_of_an_index_that_lists_more_than_there_is) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", test::sample_weights(2, 4, 4, 3));
+  std::ofstream(folder.path() / "model.safetensors.index.json") << R"({"weight_map": {"ghost": "model.safetensors"}})";
+  auto const world = connect({.backend = "fake"});
+
+  EXPECT_THROW((void)checkpoint::MergePlan::make(world, folder.path()), FormatError);
+  // An index of other files says nothing of these.
+  fs::rename(folder.path() / "model.safetensors.index.json", folder.path() / "pytorch_model.bin.index.json");
+  EXPECT_EQ(checkpoint::MergePlan::make(world, folder.path()).tensors().size(), 3U);
+}
+
 TEST(Verify, says_that_an_index_lists_nothing) {
   TemporaryDirectory const folder;
   save_safetensors(folder.path() / "a.safetensors", test::sample_weights(1, 4, 4, 1));

@@ -40,6 +40,16 @@ std::size_t FilePool::open_files() const {
   return recent_.size();
 }
 
+std::vector<FileStamp> FilePool::stamps() const {
+  std::lock_guard const lock(mutex_);
+  return stamps_;
+}
+
+void FilePool::note(FileStamp stamp) {
+  std::lock_guard const lock(mutex_);
+  stamps_.push_back(std::move(stamp));
+}
+
 std::shared_ptr<platform::Fd const> FilePool::borrow(PooledFile const& file) {
   std::lock_guard const lock(mutex_);
   if (auto const found = index_.find(&file); found != index_.end()) {
@@ -101,6 +111,7 @@ void PooledFile::learn() {
   device_ = status.st_dev;
   inode_ = status.st_ino;
   known_ = true;
+  pool_->note({name_, size_, std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});
 }
 
 void PooledFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {

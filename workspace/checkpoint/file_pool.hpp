@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "lib/codec/byte_source.hpp"
 #include "lib/platform/fd.hpp"
@@ -15,6 +16,14 @@
 namespace crossrank::checkpoint {
 
 class PooledFile;
+
+/// What tells whether a file is still the one that was opened.
+struct FileStamp {
+  std::string path{};
+  std::uint64_t size = 0;
+  std::int64_t changed = 0;  ///< time of its last change, in nanoseconds
+  bool operator==(FileStamp const&) const = default;
+};
 
 /// Keeps a bounded number of files open for reading: a checkpoint may have more files than a process may have
 /// descriptors.
@@ -27,11 +36,14 @@ class FilePool : public std::enable_shared_from_this<FilePool> {
   [[nodiscard]] std::shared_ptr<PooledFile const> open(std::filesystem::path const& path);
   /// Descriptors that are open now.
   [[nodiscard]] std::size_t open_files() const;
+  /// All files that were ever opened here, as they were then, in order.
+  [[nodiscard]] std::vector<FileStamp> stamps() const;
 
  private:
   friend class PooledFile;
   [[nodiscard]] std::shared_ptr<platform::Fd const> borrow(PooledFile const& file);
   void forget(PooledFile const& file);
+  void note(FileStamp stamp);
 
   mutable std::mutex mutex_{};
   std::size_t limit_;
@@ -41,6 +53,7 @@ class FilePool : public std::enable_shared_from_this<FilePool> {
   };
   std::list<Open> recent_{};  ///< the last used one first
   std::unordered_map<PooledFile const*, std::list<Open>::iterator> index_{};
+  std::vector<FileStamp> stamps_{};
 };
 
 /// A file of a pool, read by `pread`. Any thread.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 #include <system_error>
+#include <unordered_set>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -165,6 +167,16 @@ ShardSet open_zero(DirectoryListing const& listing, std::map<int, DeepSpeedFiles
       [](DeepSpeedFiles const& files) { return files.model_states; });
 }
 
+/// Tensors of the index that are in no file.
+std::vector<std::string> absent_of(ShardSet const& set, std::vector<std::string> listed) {
+  std::unordered_set<std::string_view> present;
+  for (auto const& source : set.sources) {
+    for (auto const& tensor : source->tensors()) present.insert(tensor.name);
+  }
+  std::erase_if(listed, [&](auto const& name) { return present.contains(name); });
+  return listed;
+}
+
 /// An index says itself what its files are.
 bool has_index(DirectoryListing const& listing) {
   return !index_of(listing, WeightFamily::safetensors).empty() || !index_of(listing, WeightFamily::torch).empty();
@@ -177,6 +189,8 @@ ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& opt
   auto shards = find_shards(listing, options.pattern, sizes_from(options, beside));
   if (!has_index(listing)) tell_parts_from_ranks(shards, torch);
   for (auto const& shard : shards) set.sources.push_back(open_shard(shard, torch));
+  bool const indexed = options.pattern.empty() && options.model_key.empty() && !shards.front().images;
+  if (indexed && shards.size() == 1) set.absent = absent_of(set, listed_tensors(listing));
   describe(set, listing, shards.front().files.front().parent_path());
   settle_second_number(shards, config_of_arguments(set.sources.front()->attributes()));
   place(set, shards, sizes_from(options, set.config), listing.path);
@@ -188,18 +202,7 @@ bool has_weights(DirectoryListing const& listing) {
   return !weights_of(listing, WeightFamily::safetensors).empty() || !weights_of(listing, WeightFamily::torch).empty();
 }
 
-}  // namespace
-
-codec::CrcPolicy crc_policy(ArchiveCrc crc) {
-  if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
-  return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
-}
-
-ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
-  TorchSourceOptions const torch{.crc = options.crc,
-                                 .extra_globals = options.extra_globals,
-                                 .model_key = options.model_key,
-                                 .pool = std::make_shared<FilePool>()};
+ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSourceOptions const& torch) {
   std::error_code error;
   if (fs::is_regular_file(path, error)) return set_of(open_shard_file(path, torch));
   auto const listing = list_directory(path);
@@ -214,8 +217,25 @@ ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
   if (auto const zero = find_deepspeed(listing); !zero.empty()) return open_zero(listing, zero, options, torch);
   auto const latest = has_weights(listing) ? std::nullopt : follow_pointer(listing);
   if (!latest) return open_shards(listing, options, torch);
-  auto set = open_shard_set(*latest, options);
+  auto set = open_any(*latest, options, torch);
   if (!has_config_file(set)) take_description(set, listing);
+  return set;
+}
+
+}  // namespace
+
+codec::CrcPolicy crc_policy(ArchiveCrc crc) {
+  if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
+  return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+}
+
+ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
+  TorchSourceOptions const torch{.crc = options.crc,
+                                 .extra_globals = options.extra_globals,
+                                 .model_key = options.model_key,
+                                 .pool = std::make_shared<FilePool>()};
+  auto set = open_any(path, options, torch);
+  set.files = torch.pool->stamps();
   return set;
 }
 

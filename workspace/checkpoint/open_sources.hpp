@@ -8,6 +8,7 @@
 #include <crossrank/json.hpp>
 
 #include "lib/codec/torch_archive.hpp"
+#include "workspace/checkpoint/file_pool.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -31,6 +32,8 @@ struct ShardSet {
   Json config = Json::object();        ///< config.json; empty where there is none
   Json quantization = Json::object();  ///< hf_quant_config.json or what stands in its place; empty for none
   std::vector<std::filesystem::path> companions{};  ///< files to carry over: tokenizer, generation config, ...
+  std::vector<std::string> absent{};                ///< tensors that an index lists and no file has
+  std::vector<FileStamp> files{};                   ///< all that the sources read, as they were when they were opened
 };
 
 struct ShardSetOptions {

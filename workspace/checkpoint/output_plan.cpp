@@ -59,7 +59,7 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
                                  ConsolidateOptions const& options, int ranks) {
   auto const& state = plan.state();
   WriteRequest request{.operation = "consolidate", .out = out};
-  require_elsewhere(request.operation, state.shards, out);
+  require_elsewhere(request.operation, state.shards, state.model->set.files, out);
   auto const source = std::make_shared<MergedSource>(state.model);
   auto const limit = options.single_file ? 0 : options.max_shard_bytes;
   request.id = job_id(state, "consolidate " + std::to_string(limit) + format_text(options.format));
@@ -73,6 +73,7 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
   if (request.files.size() > 1)
     index = {.name = index_name(options.format), .text = make_index(request.files).dump(2) + "\n"};
   request.extras = extra_files(state.model->set, {}, index);
+  request.inputs = state.model->set.files;
   take_options(request, options);
   return request;
 }
@@ -81,7 +82,7 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
                            int ranks) {
   auto const& state = plan.state();
   WriteRequest request{.operation = "split", .out = out};
-  require_elsewhere(request.operation, state.shards, out);
+  require_elsewhere(request.operation, state.shards, state.model->set.files, out);
   if (options.tp < 1) {
     throw UsageError(
         {.operation = request.operation, .message = "no ranks to split for", .got = std::to_string(options.tp)});
@@ -108,6 +109,7 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
     request.files.push_back(rank_file(source, rank, options, request.id, set.config));
   }
   assign_owners(request.files, ranks);
+  request.inputs = state.model->set.files;
   request.extras = extra_files(state.model->set, {.tp = options.tp, .moe_ep = options.moe_ep}, {});
   take_options(request, options);
   return request;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -39,8 +38,12 @@ char const* kind_name(MergeKind kind) {
 }
 
 char const* op_name(ReduceOp op) {
-  if (op == ReduceOp::min) return "min";
-  return op == ReduceOp::avg ? "avg" : "max";
+  switch (op) {
+    case ReduceOp::min: return "min";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::sum: return "sum";
+    default: return "max";
+  }
 }
 
 Json rule_json(PlannedTensor const& tensor) {
@@ -133,6 +136,18 @@ void require_coverage(MergeModel const& model, Json const& config, std::string c
   }
 }
 
+/// What an index lists is part of the model.
+void require_listed(ShardSet const& set, std::string const& where) {
+  if (set.absent.empty()) return;
+  throw FormatError({.operation = operation,
+                     .message = "the index lists a tensor that is in none of its files: " + set.absent.front(),
+                     .got = std::to_string(set.absent.size()) + " such tensors",
+                     .resource = where,
+                     .remedy = "a file is of another save: copy it anew; or remove the index, if that is what is wrong",
+                     .details = set.absent,
+                     .section = "coverage"});
+}
+
 std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards, PlanOptions const& options) {
   auto state = std::make_shared<MergePlan::State>();
   state->shards = shards;
@@ -144,6 +159,7 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
                                      .crc = crc_policy(options.crc),
                                      .model_key = options.model_key,
                                      .extra_globals = options.extra_globals});
+  require_listed(set, shards.string());
   std::optional<std::filesystem::path> rule_file;
   if (!options.rules.empty()) rule_file = options.rules;
   auto sizes = set.config;
@@ -319,11 +335,9 @@ std::string job_id(MergePlan::State const& plan, std::string const& what) {
   codec::RunningChecksum running;
   auto const add = [&](std::string const& text) { running.update(std::as_bytes(std::span(text))); };
   add(codec::to_hex(plan.hash) + what);
-  for (auto const& source : plan.model->set.sources) {
-    std::error_code error;
-    auto const time = std::filesystem::last_write_time(source->name(), error);
-    add(source->name() + ":" + (error ? std::string("?") : std::to_string(time.time_since_epoch().count())));
-  }
+  // What a killed job has written of other bytes must not be taken for the result of these.
+  for (auto const& file : plan.model->set.files)
+    add(file.path + ":" + std::to_string(file.size) + ":" + std::to_string(file.changed) + "\n");
   return codec::to_hex(running.digest());
 }
 

@@ -288,7 +288,36 @@ std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<st
 
 constexpr WeightFamily families[] = {WeightFamily::safetensors, WeightFamily::torch};
 
+/// A directory with weights among those in a directory without any.
+std::optional<std::string> weights_below(DirectoryListing const& listing) {
+  for (auto const& name : listing.directories) {
+    if (name.starts_with('.')) continue;
+    try {
+      auto const inner = list_directory(listing.path / name);
+      for (auto const family : families) {
+        if (!weights_of(inner, family).empty()) return name;
+      }
+    } catch (IoError const&) {
+      // One that may not be read is not the one that was meant.
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::vector<std::string> listed_tensors(DirectoryListing const& listing) {
+  for (auto const family : families) {
+    auto const name = index_of(listing, family);
+    if (name.empty() && weights_of(listing, family).empty()) continue;
+    std::vector<std::string> tensors;
+    if (name.empty()) return tensors;
+    auto const index = read_object<nlohmann::json>(listing.path / name);
+    for (auto const& [tensor, file] : index->at("weight_map").items()) tensors.push_back(tensor);
+    return tensors;
+  }
+  return {};
+}
 
 std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
                                     AnnouncedGrid const& announced) {
@@ -300,6 +329,15 @@ std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string
   }
   for (auto const family : families) {
     if (auto shards = rank_directories(listing, family); !shards.empty()) return shards;
+  }
+  if (std::any_of(listing.files.begin(), listing.files.end(),
+                  [](auto const& name) { return name.ends_with(".distcp"); }))
+    refuse("the distributed checkpoint here has no .metadata, which is written last", listing, {},
+           "copy .metadata too (copies by * leave it out), or take a save that was finished");
+  if (auto const below = weights_below(listing)) {
+    refuse("there are no shards here, but in a directory below", listing, *below,
+           "did you mean " + (listing.path / *below).string() +
+               "? Directories of ranks say their rank in their names: rank_0");
   }
   refuse("there are no shards here", listing,
          std::to_string(listing.files.size()) + " files, none of a format that can be read",

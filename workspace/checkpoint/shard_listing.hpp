@@ -42,6 +42,9 @@ enum class WeightFamily : std::uint8_t {
 [[nodiscard]] std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing,
                                                                      WeightFamily family);
 
+/// Names of the tensors in the index that `find_shards` goes by; none without one.
+[[nodiscard]] std::vector<std::string> listed_tensors(DirectoryListing const& listing);
+
 /// A JSON file, of 64 MiB at most. `FormatError` when it is no JSON object; nothing when there is no such file.
 [[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path);
 

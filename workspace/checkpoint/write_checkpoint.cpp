@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -42,6 +45,22 @@ void stage(ExtraFile const& extra, platform::Directory const& work) {
   }
   file.sync();
   file.close();
+}
+
+/// Inputs that somebody wrote to while they were read give a mixture of both, whatever their checksums say.
+void require_unchanged(WriteRequest const& request) {
+  auto const pool = std::make_shared<FilePool>();
+  for (auto const& input : request.inputs) {
+    std::error_code error;
+    if (!std::filesystem::exists(input.path, error)) continue;  // what was removed was read to its end
+    static_cast<void>(pool->open(input.path));
+    if (pool->stamps().back() == input) continue;
+    throw FormatError({.operation = request.operation,
+                       .message = "a shard was changed while it was read; nothing was written",
+                       .resource = input.path,
+                       .remedy = "start again when nobody writes there",
+                       .section = "files"});
+  }
 }
 
 /// What one job does on this rank, from the folder's making to its removal.
@@ -104,6 +123,7 @@ class Writing {
 
   void publish() {
     if (!folder_->was_publishing()) {
+      require_unchanged(request_);
       for (auto const& extra : request_.extras) stage(extra, folder_->directory());
       folder_->directory().sync(request_.operation);
     }

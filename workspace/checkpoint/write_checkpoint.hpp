@@ -24,6 +24,7 @@ struct WriteRequest {
   std::string id{};  ///< of the job: `job_id`
   std::vector<OutputFile> files{};
   std::vector<ExtraFile> extras{};  ///< in the order of publication; the last one makes it a checkpoint
+  std::vector<FileStamp> inputs{};  ///< as they were when they were opened
   bool force = false;
   bool resume = false;
   ReadBack read_back = ReadBack::all;
