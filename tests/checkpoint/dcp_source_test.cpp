@@ -102,6 +102,12 @@ TEST_P(DcpTorch, tells_data_that_do_not_match_their_crc) {
   EXPECT_NE(refusal(), "accepted");
 }
 
+TEST_P(DcpTorch, names_the_file_that_is_missing) {
+  auto const file = victim();
+  fs::remove(file);
+  EXPECT_THAT(refusal(), HasSubstr("missing: " + file.filename().string()));
+}
+
 TEST_P(DcpTorch, without_metadata_was_not_finished) {
   fs::remove(copy() / ".metadata");
   EXPECT_EQ(find_dcp(copy()), DcpFlavour::none);

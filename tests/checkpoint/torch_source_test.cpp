@@ -10,6 +10,7 @@
 
 #include "tests/codec/torch_fixture.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/model_key.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -98,6 +99,19 @@ TEST_F(TrainingState, is_none_where_all_keys_are_modules) {
 TEST_F(TrainingState, may_wrap_the_model_twice) {
   auto const inner = "}(" + entry("module", "}(" + entry("a", tensor()) + "u") + "u";
   EXPECT_EQ(names(put(codec::torch_of("\x80\x02}(" + entry("state_dict", inner) + "u.", {"wxyz"}))), "a ");
+}
+
+TEST(WrappingKey, is_one_that_models_are_saved_under_and_never_a_module) {
+  auto const key = [](std::vector<std::string> const& names) {
+    auto const found = wrapping_key(names);
+    return found ? found->key : std::string("none");
+  };
+  EXPECT_EQ(key({"model.lm_head.weight", "model.model.norm.weight"}), "model");
+  EXPECT_EQ(key({"module.model.norm.weight", "step"}), "module");
+  EXPECT_EQ(key({"model.norm.weight", "lm_head.weight"}), "none");
+  EXPECT_EQ(key({"model.norm.weight", "model.embed_tokens.weight"}), "none");
+  EXPECT_EQ(key({"model.model.norm.weight", "lm_head.weight"}), "none");
+  EXPECT_EQ(key({}), "none");
 }
 
 TEST_F(TorchSourceTest, reads_what_modelopt_keeps_for_a_rank) {

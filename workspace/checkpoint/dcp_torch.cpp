@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <map>
 #include <utility>
 #include <vector>
@@ -84,7 +85,7 @@ class ItemFiles {
   std::shared_ptr<PooledFile const> const& at(codec::DcpItem const& item, std::string const& of) {
     auto& file = files_[item.file];
     if (!file) {
-      file = pool_->open(directory_ / item.file);
+      file = open(item.file);
       bytes_ += file->size();
     }
     if (item.offset > file->size() || item.length > file->size() - item.offset) {
@@ -102,6 +103,19 @@ class ItemFiles {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
  private:
+  std::shared_ptr<PooledFile const> open(std::string const& name) const {
+    try {
+      return pool_->open(directory_ / name);
+    } catch (IoError const& error) {
+      if (error.info().system_errno != ENOENT) throw;
+      throw FormatError({.operation = operation,
+                         .message = "a file that .metadata lists is missing: " + name,
+                         .resource = directory_.string(),
+                         .remedy = "copy it there; a checkpoint is never read with a part left out",
+                         .section = "files"});
+    }
+  }
+
   std::filesystem::path directory_;
   std::shared_ptr<FilePool> pool_;
   std::map<std::string, std::shared_ptr<PooledFile const>> files_{};
@@ -120,8 +134,9 @@ Json object_value(std::shared_ptr<PooledFile const> const& file, codec::DcpItem 
   }
 }
 
-std::vector<std::byte> read_metadata(std::filesystem::path const& directory) {
-  codec::OpenedFile const file(directory / ".metadata", operation);
+std::vector<std::byte> read_metadata(std::filesystem::path const& directory, FilePool& pool) {
+  auto const opened = pool.open(directory / ".metadata");
+  auto const& file = *opened;
   constexpr std::uint64_t most = std::uint64_t{256} << 20;
   if (file.size() > most) {
     throw FormatError({.operation = operation,
@@ -135,6 +150,16 @@ std::vector<std::byte> read_metadata(std::filesystem::path const& directory) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
   file.read_at(0, bytes);
   return bytes;
+}
+
+codec::DcpMetadata described(std::filesystem::path const& directory, FilePool& pool) {
+  try {
+    return codec::read_dcp_metadata(read_metadata(directory, pool), (directory / ".metadata").string());
+  } catch (FormatError const& error) {
+    auto info = error.info();
+    if (info.remedy.empty()) info.remedy = "the file is damaged, or its copying is not finished: copy it again";
+    throw FormatError(std::move(info));
+  }
 }
 
 std::string_view first_part(std::string_view name) { return name.substr(0, name.find('.')); }
@@ -151,7 +176,11 @@ std::optional<ModelKey> model_of(codec::DcpMetadata const& metadata, std::string
   }
   bool const training =
       std::any_of(keys.begin(), keys.end(), [](auto const& key) { return kind_of_key(key) == KeyKind::training; });
-  if (asked.empty() && !training) return std::nullopt;
+  if (asked.empty() && !training) {
+    std::vector<std::string> names;
+    for (auto const& tensor : metadata.tensors) names.push_back(tensor.name);
+    return wrapping_key(names);
+  }
   return choose_model(keys, asked, resource);
 }
 
@@ -159,7 +188,7 @@ std::optional<ModelKey> model_of(codec::DcpMetadata const& metadata, std::string
 
 std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& directory, DcpOptions const& options,
                                                   std::shared_ptr<FilePool> const& pool) {
-  auto metadata = codec::read_dcp_metadata(read_metadata(directory), (directory / ".metadata").string());
+  auto metadata = described(directory, *pool);
   auto const model = model_of(metadata, options.model_key, directory.string());
   ItemFiles files(directory, pool);
   std::vector<ChunkedTensor> tensors;

@@ -85,4 +85,22 @@ std::optional<ModelKey> choose_model(std::vector<std::string> const& keys, std::
   refuse("several parts of this might be the model", keys, known.empty() ? other.front() : known.front(), resource);
 }
 
+std::optional<ModelKey> wrapping_key(std::vector<std::string> const& names) {
+  ModelKey found;
+  bool twice = false;
+  for (auto const& name : names) {
+    std::string const first = name.substr(0, name.find('.'));
+    auto const kind = kind_of_key(first);
+    if (kind == KeyKind::training) {
+      if (std::find(found.left_out.begin(), found.left_out.end(), first) == found.left_out.end())
+        found.left_out.push_back(first);
+      continue;
+    }
+    if (kind != KeyKind::model || first == name || (!found.key.empty() && found.key != first)) return std::nullopt;
+    found.key = first;
+    twice = twice || std::string_view(name).substr(first.size()).starts_with(".model.");
+  }
+  return twice ? std::optional(found) : std::nullopt;
+}
+
 }  // namespace crossrank::checkpoint

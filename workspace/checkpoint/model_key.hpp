@@ -30,4 +30,8 @@ struct ModelKey {
 [[nodiscard]] std::optional<ModelKey> choose_model(std::vector<std::string> const& keys, std::string const& asked,
                                                    std::string const& resource);
 
+/// The key under which a script saved the model where nothing else tells: all names begin with it, but for states of
+/// the training, and one goes on with "model.", as in "model.model.layers.0". Nothing where "model" may be a module.
+[[nodiscard]] std::optional<ModelKey> wrapping_key(std::vector<std::string> const& names);
+
 }  // namespace crossrank::checkpoint
