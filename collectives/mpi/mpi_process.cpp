@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include <unistd.h>
+
 #include <crossrank/error.hpp>
 
 #include "lib/core/immortal.hpp"
@@ -42,6 +44,7 @@ void Process::need_mpi(std::chrono::milliseconds limit) {
   }
   start(limit);
   initialised_here_ = true;
+  pid_ = ::getpid();
   std::atexit([] { on_exit(); });
 }
 
@@ -159,6 +162,7 @@ int Process::on_finalize(MPI_Comm, int, void*, void*) noexcept {
 
 void Process::on_exit() noexcept {
   auto& process = instance();
+  if (process.pid_ != ::getpid()) return;  // a forked child that would finalise would wait for the ranks for ever
   int finalized = 0;
   if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
   process.end_networks();

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include <sys/types.h>
+
 #include <crossrank/mpi.hpp>
 #include <crossrank/spi/wire.hpp>
 
@@ -51,6 +53,7 @@ class Process {
   std::mutex mutex_{};
   std::shared_ptr<Start> start_{};
   bool initialised_here_ = false;
+  pid_t pid_ = 0;  ///< that has initialised MPI
   bool hooked_ = false;
   std::atomic<bool> lost_{false};
   std::vector<std::shared_ptr<message::Network>> networks_{};

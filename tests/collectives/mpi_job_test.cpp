@@ -4,6 +4,7 @@
 #include <fstream>
 #include <string>
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -180,6 +181,23 @@ TEST(MpiJob, tells_all_when_a_rank_cannot_do_its_part) {
   } else {
     EXPECT_THAT(error_of<RemoteError>(gather).culprits, ElementsAre(world.world_size() - 1));
   }
+  world.barrier();
+  world.close();
+}
+
+/// It runs all its handlers, none of which is to end MPI for the ranks or to wait for them.
+TEST(MpiJob, lets_a_forked_child_exit) {
+  auto world = connect(composite("fork"));
+  pid_t const child = ::fork();
+  if (child == 0) std::exit(7);
+  int status = -1;
+  pid_t ended = 0;
+  for (int look = 0; look < 2000 && ended == 0; ++look) {
+    ended = ::waitpid(child, &status, WNOHANG);
+    if (ended == 0) ::usleep(10'000);
+  }
+  if (ended == 0) ::kill(child, SIGKILL);
+  EXPECT_TRUE(ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 7) << "status " << status;
   world.barrier();
   world.close();
 }
