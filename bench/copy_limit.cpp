@@ -14,6 +14,7 @@
 #include "bench/consume.h"
 #include "bench/harness.hpp"
 #include "lib/platform/copy.hpp"
+#include "lib/platform/direct.hpp"
 
 namespace bench = crossrank::bench;
 namespace platform = crossrank::platform;
@@ -22,9 +23,6 @@ namespace {
 
 constexpr std::size_t page = 4096;
 
-struct Free {
-  void operator()(std::byte* at) const { std::free(at); }
-};
 struct Unmap {
   std::size_t room = 0;
   void operator()(std::byte* at) const { ::munmap(at, room); }
@@ -35,13 +33,13 @@ class Lane {
  public:
   Lane(std::size_t bytes, int rank) : bytes_(bytes) {
     auto const room = (bytes + page - 1) / page * page;
-    source_.reset(static_cast<std::byte*>(std::aligned_alloc(page, room)));
     int const fd = ::memfd_create("bench", MFD_CLOEXEC);
     bench::require(fd >= 0 && ::ftruncate(fd, static_cast<off_t>(room)) == 0, "no shared memory");
     void* const at = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     ::close(fd);
-    bench::require(at != MAP_FAILED && source_ != nullptr, "no memory");
+    bench::require(at != MAP_FAILED, "no memory");
     target_ = {static_cast<std::byte*>(at), Unmap{room}};
+    source_ = platform::make_direct_buffer(room);
     bench_fill(source_.get(), bytes, rank);
   }
 
@@ -50,7 +48,7 @@ class Lane {
 
  private:
   std::size_t bytes_;
-  std::unique_ptr<std::byte, Free> source_{};
+  platform::DirectBuffer source_{};  // on a page of its own
   std::unique_ptr<std::byte, Unmap> target_{};
 };
 
