@@ -67,7 +67,7 @@ class CROSSRANK_EXPORT JobCollective {
   [[nodiscard]] Collective const& tp_world() const noexcept;
   [[nodiscard]] Collective const& dp_world() const noexcept;
   [[nodiscard]] Device default_device() const noexcept;
-  /// The native group of the backend, to be cast; null where it has none, as on one node.
+  /// The native group of a device's backend, to be cast; null on all CPU backends: MPI's carries packets of our own.
   [[nodiscard]] std::shared_ptr<void> process_group() const noexcept;
 
   void barrier() const;
