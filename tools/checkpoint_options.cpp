@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tools/option_words.hpp"
+
 namespace crossrank::tools {
 namespace {
 
@@ -45,14 +47,14 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
   command
       .add_option("--policy", plan.policy,
                   "What to do where the ranks' scales differ: exact (an error, the default), rescale, requantize")
-      ->transform(CLI::CheckedTransformer(policies).description(""));
+      ->transform(one_of(policies));
   static std::map<std::string, ArchiveCrc> const crcs{
       {"require", ArchiveCrc::require}, {"warn", ArchiveCrc::warn}, {"ignore", ArchiveCrc::ignore}};
   command
       .add_option("--crc", plan.crc,
                   "What to do where bytes of a torch archive do not match their checksum: require (an error, the "
                   "default), warn, ignore")
-      ->transform(CLI::CheckedTransformer(crcs).description(""));
+      ->transform(one_of(crcs));
   command
       .add_option("--allow-global", plan.extra_globals,
                   "A class that torch archives may mention besides the known ones, such as mymodel.Config; it is never "
@@ -89,8 +91,8 @@ void add_file_size_options(CLI::App& command, OutputOptions& options) {
   command
       .add_option("--max-shard-size", options.max_shard_bytes,
                   "Bytes of one output file: 5GB (default), 500MB, 2GiB; a larger tensor has a file of its own")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::PositiveNumber);
+      ->transform(size_in_bytes())
+      ->type_name("SIZE");
   command.add_flag("--single-file", options.single_file, "One file, whatever its size");
 }
 
@@ -105,7 +107,7 @@ void add_session_options(CLI::App& command, SessionOptions& options) {
       ->check(CLI::Range(1, most_processes));
   command.add_flag("--json", options.json, "Answer with one JSON object on standard output");
   command.add_option("--progress", options.progress, "auto (a bar on a terminal, else lines), bar, lines, none")
-      ->transform(CLI::CheckedTransformer(styles).description(""))
+      ->transform(one_of(styles))
       ->take_last();
 }
 

@@ -8,6 +8,7 @@
 
 #include "tools/checkpoint_options.hpp"
 #include "tools/checkpoint_request.hpp"
+#include "tools/option_words.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -42,7 +43,7 @@ void add_convert_command(CLI::App& app, int& exit_code) {
   add_input_options(*command, request->in, request->plan, GridOptions::from);
   add_output_options(*command, request->output);
   command->add_option("--to", request->format, "Files to write: safetensors (default), torch, images")
-      ->transform(CLI::CheckedTransformer(formats).description(""));
+      ->transform(one_of(formats));
   command->add_option("--tp", request->tp, "Tensor-parallel size of the result; one whole model without")
       ->check(CLI::Range(1, 4096));
   add_file_size_options(*command, request->output);

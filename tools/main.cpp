@@ -1,9 +1,17 @@
 #include <crossrank/version.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
+
+#include <crossrank/error.hpp>
+#include <crossrank/json.hpp>
 
 #include "tools/clean_command.hpp"
 #include "tools/consolidate_command.hpp"
@@ -14,7 +22,27 @@
 #include "tools/suggestion.hpp"
 #include "tools/verify_command.hpp"
 
+namespace {
+
+/// Arguments that no command took, told as `--json` asks.
+void print_refusal(std::vector<std::string> const& arguments, CLI::ParseError const& error, std::string const& near) {
+  crossrank::UsageError const refusal({.operation = "options", .message = error.what(), .remedy = near});
+  auto const command = arguments.empty() || arguments.front().starts_with('-') ? std::string() : arguments.front();
+  crossrank::Json const answer{{"command", command}, {"ok", false}, {"exit_code", 2}, {"error", refusal.to_json()}};
+  std::printf("%s\n", answer.dump(-1, ' ', false, crossrank::Json::error_handler_t::replace).c_str());
+}
+
+/// What could not be said is no success.
+int said(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  std::fprintf(stderr, "crossrank: the answer could not be written to standard output: %s\n", std::strerror(errno));
+  return exit_code == 0 ? 3 : exit_code;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  std::vector<std::string> const arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   CLI::App app("crossrank: configs and weights between the ranks of one job", "crossrank");
   app.set_version_flag("--version", "crossrank " CROSSRANK_VERSION);
   app.require_subcommand(1);
@@ -30,13 +58,16 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {
     int const shown = app.exit(error);
-    if (shown == 0) return 0;
-    auto const near = crossrank::tools::suggestion(app, {argv + 1, argv + argc});
+    if (shown == 0) return said(0);
+    auto const near = crossrank::tools::suggestion(app, arguments);
+    // Behind "--" stand another program's arguments.
+    auto const end = std::find(arguments.begin(), arguments.end(), "--");
+    if (std::find(arguments.begin(), end, "--json") != end) print_refusal(arguments, error, near);
     if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
     return 2;
   } catch (std::exception const& error) {
     std::fprintf(stderr, "crossrank: %s\n", error.what());
     return 1;
   }
-  return exit_code;
+  return said(exit_code);
 }

@@ -141,7 +141,7 @@ int run_session(std::string const& command, SessionOptions const& options,
     print_error(command, options, error, code);
     return code;
   } catch (std::exception const& error) {
-    std::fprintf(stderr, "crossrank %s: %s\n", command.c_str(), error.what());
+    print_error(command, options, BackendError({.operation = command, .message = error.what()}), 4);
     return 4;
   }
 }

@@ -1,10 +1,13 @@
 // What the commands for checkpoints say to people and programs, and how they end.
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <sys/wait.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,7 +66,52 @@ TEST_F(CheckpointWords, corrects_options_commands_and_any_part_of_a_path) {
   EXPECT_THAT(end.err, HasSubstr("did you mean " + shards().string() + "?"));
 }
 
+TEST_F(CheckpointWords, lists_the_words_and_sizes_that_an_option_takes) {
+  auto const policy = consolidate({"--policy", "exat"});
+  EXPECT_EQ(policy.exit_code, 2);
+  EXPECT_THAT(policy.err, HasSubstr("exact, requantize, rescale, got exat; did you mean exact?"));
+  for (std::string const size : {"0", "-5", "5XB", "many", "99999999999TB", "1e3", "nan"}) {
+    auto const end = consolidate({"--max-shard-size=" + size});
+    EXPECT_EQ(end.exit_code, 2) << size;
+    EXPECT_THAT(end.err, HasSubstr("such as 500MB, 1.5GB or 2GiB, got " + size)) << size;
+  }
+  for (auto const& [size, files] :
+       {std::pair("0.5kB", 3), std::pair("500", 3), std::pair("0.5 KiB", 3), std::pair("1.5GB", 1)}) {
+    auto const end = consolidate({"--dry-run", "--json", "--max-shard-size", size});
+    ASSERT_EQ(end.exit_code, 0) << end.err;
+    int weights = 0;
+    auto const answer = Json::parse(end.out);
+    for (auto const& file : answer.at("files")) weights += file.contains("bytes") ? 1 : 0;
+    EXPECT_EQ(weights, files) << size;
+  }
+}
+
+TEST_F(CheckpointWords, points_to_where_the_shards_are) {
+  fs::create_directories(folder_.path() / "run" / ".cache");
+  fs::rename(shards(), folder_.path() / "run" / "checkpoint-10");
+  auto const high = run_command({"consolidate", (folder_.path() / "run").string(), out().string()});
+  EXPECT_EQ(high.exit_code, 1);
+  EXPECT_THAT(high.err, HasSubstr("did you mean " + (folder_.path() / "run" / "checkpoint-10").string() + "?"));
+  std::ofstream(folder_.path() / "run" / "__0_0.distcp") << "x";
+  auto const unfinished = run_command({"consolidate", (folder_.path() / "run").string(), out().string()});
+  EXPECT_THAT(unfinished.err, HasSubstr("copy .metadata too"));
+}
+
+TEST_F(CheckpointWords, says_when_its_answer_could_not_be_said) {
+  auto const full = [&](std::string const& how) {
+    return std::system((std::string(CROSSRANK_COMMAND) + " " + how + " > /dev/full 2> /dev/null").c_str());
+  };
+  EXPECT_EQ(WEXITSTATUS(full("inspect " + shards().string())), 3);
+  EXPECT_EQ(WEXITSTATUS(full("inspect " + (folder_.path() / "nowhere").string() + " --json")), 3);
+}
+
 TEST_F(CheckpointWords, wants_a_directory_for_its_result) {
+  fs::create_symlink(folder_.path() / "gone", folder_.path() / "link");
+  for (std::string const& out : {std::string(), (folder_.path() / "link").string()}) {
+    auto const end = run_command({"consolidate", shards().string(), out});
+    EXPECT_EQ(end.exit_code, 2) << out;
+    EXPECT_THAT(end.err, HasSubstr("director")) << out;
+  }
   auto const file = shards() / "rank0.safetensors";
   for (std::string const more : {"--dry-run", "--force"}) {
     auto const end = run_command({"consolidate", shards().string(), file.string(), more});
@@ -90,7 +138,10 @@ TEST_F(CheckpointWords, answers_for_machines_whatever_it_is_asked) {
       {{"inspect", in}, 0},
       {{"inspect", nowhere}, 3},
       {{"clean", to("a")}, 0},
-      {{"clean", nowhere}, 1}};
+      {{"clean", nowhere}, 1},
+      {{"verify", in, "--forec"}, 2},
+      {{"consolidate", in}, 2},
+      {{"consolidate", in, to("f"), "--policy", "exat"}, 2}};
   for (auto const& [arguments, exit_code] : runs) {
     auto full = arguments;
     full.emplace_back("--json");

@@ -47,6 +47,18 @@ bool make_folder(fs::path const& path) {
 /// The output, or the nearest folder above it that is there, is one.
 void require_folder(fs::path const& path) {
   std::error_code error;
+  if (path.empty()) {
+    throw UsageError({.operation = operation,
+                      .message = "the output has no name",
+                      .remedy = "give the name of a directory; it is made when it is not there"});
+  }
+  if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
+    throw UsageError({.operation = operation,
+                      .message = "the output is a link that leads nowhere",
+                      .got = fs::read_symlink(path, error).string(),
+                      .resource = path.string(),
+                      .remedy = "make the directory that it leads to, or remove the link"});
+  }
   if (!fs::exists(path, error) || fs::is_directory(path, error)) return;
   throw UsageError({.operation = operation,
                     .message = "the output must be a directory, and this is a file",
