@@ -260,10 +260,7 @@ std::vector<WholeTensor> random_tensors(std::vector<Line> const& lines) {
     bool const bytes = std::string_view(line.name).find("_proj_") != std::string_view::npos &&
                        std::string_view(line.name).find("bias") == std::string_view::npos;
     auto const dtype = bytes ? Dtype::u8 : line.shape.size() < 2 && line.shape.numel() == 1 ? Dtype::f32 : Dtype::bf16;
-    WholeTensor tensor{line.name, dtype, line.shape, {}};
-    tensor.bytes.resize(dense_bytes(line.shape, dtype));
-    for (auto& byte : tensor.bytes) byte = static_cast<std::byte>(random() & 0x3fU);
-    tensors.push_back(std::move(tensor));
+    tensors.push_back(random_tensor(line.name, dtype, line.shape, random));
   }
   return tensors;
 }

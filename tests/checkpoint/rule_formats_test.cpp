@@ -164,13 +164,6 @@ std::vector<Format> formats() {
   };
 }
 
-WholeTensor make(std::string name, Dtype dtype, Shape const& shape, std::mt19937& random) {
-  WholeTensor tensor{std::move(name), dtype, shape, {}};
-  tensor.bytes.resize(dense_bytes(shape, dtype));
-  for (auto& byte : tensor.bytes) byte = static_cast<std::byte>(random() & 0x3fU);
-  return tensor;
-}
-
 void set_ids(WholeTensor& tensor, std::int32_t group) {
   for (std::size_t i = 0; i < tensor.bytes.size() / 4; ++i) {
     auto const id = static_cast<std::int32_t>(i) / group;
@@ -178,16 +171,11 @@ void set_ids(WholeTensor& tensor, std::int32_t group) {
   }
 }
 
-void set_shape(WholeTensor& tensor, std::int64_t out, std::int64_t in) {
-  std::memcpy(tensor.bytes.data(), &out, 8);
-  std::memcpy(tensor.bytes.data() + 8, &in, 8);
-}
-
 std::vector<WholeTensor> model(Format const& format, std::mt19937& random) {
   std::vector<WholeTensor> tensors;
   for (auto const& [module, out, in] : {std::tuple(up, 512, 256), std::tuple(down, 256, 512)}) {
     for (auto const& piece : format.pieces) {
-      tensors.push_back(make(module + piece.suffix, piece.dtype, piece.shape(out, in), random));
+      tensors.push_back(random_tensor(module + piece.suffix, piece.dtype, piece.shape(out, in), random));
       if (piece.suffix == ".g_idx") set_ids(tensors.back(), 64);
       if (piece.suffix == ".weight_shape") set_shape(tensors.back(), out, in);
     }
@@ -292,9 +280,9 @@ TEST(RuleSeams, refuse_activation_order_across_shards) {
 TEST(RuleSeams, refuse_to_cut_inputs_whose_groups_do_not_follow_them) {
   std::mt19937 random(6);
   auto const split = [&](bool ordered, Json const& quantization) {
-    std::vector<WholeTensor> tensors{make(down + ".qweight", Dtype::i32, {64, 256}, random),
-                                     make(down + ".scales", Dtype::f16, {8, 256}, random),
-                                     make(down + ".g_idx", Dtype::i32, {512}, random)};
+    std::vector<WholeTensor> tensors{random_tensor(down + ".qweight", Dtype::i32, {64, 256}, random),
+                                     random_tensor(down + ".scales", Dtype::f16, {8, 256}, random),
+                                     random_tensor(down + ".g_idx", Dtype::i32, {512}, random)};
     set_ids(tensors.back(), 64);
     if (!ordered)
       std::swap_ranges(tensors.back().bytes.begin(), tensors.back().bytes.begin() + 4, tensors.back().bytes.end() - 4);
@@ -313,9 +301,9 @@ TEST(RuleSeams, refuse_to_cut_inputs_whose_groups_do_not_follow_them) {
 
 TEST(RuleSeams, leave_group_ids_that_were_never_set) {
   std::mt19937 random(7);
-  std::vector<WholeTensor> tensors{make(down + ".weight_packed", Dtype::i32, {256, 64}, random),
-                                   make(down + ".weight_scale", Dtype::bf16, {256, 8}, random),
-                                   make(down + ".weight_g_idx", Dtype::i32, {512}, random)};
+  std::vector<WholeTensor> tensors{random_tensor(down + ".weight_packed", Dtype::i32, {256, 64}, random),
+                                   random_tensor(down + ".weight_scale", Dtype::bf16, {256, 8}, random),
+                                   random_tensor(down + ".weight_g_idx", Dtype::i32, {512}, random)};
   std::fill(tensors.back().bytes.begin(), tensors.back().bytes.end(), std::byte{0xff});
   EXPECT_EQ(round_trip(tensors, feed_forward_config(), 2), "");
 }
@@ -352,65 +340,6 @@ TEST(RuleScales, stored_as_divisors_take_the_smallest) {
       RuleBook::make(samples.set()).rule_for(up + ".input_global_scale", samples.shards(up + ".input_global_scale"));
   EXPECT_EQ(rule.kind, MergeKind::reduce);
   EXPECT_EQ(rule.op, ReduceOp::min);
-}
-
-TEST(RuleParts, cut_by_other_programs_come_together) {
-  // Independent of the splitter: gates and ups of unequal ranks, by hand.
-  std::mt19937 random(3);
-  auto const fused = make("model.layers.0.mlp.gate_up_proj.weight", Dtype::bf16, {1024, 8}, random);
-  auto phi = feed_forward_config();
-  phi["hidden_size"] = 8;
-  std::vector<WholeTensor> shards;
-  SampleSet samples(3, phi);
-  std::int64_t begin = 0;
-  for (std::int64_t width : {100, 300, 112}) {
-    shards.push_back(join({cut(fused, 0, begin, width), cut(fused, 0, 512 + begin, width)}, 0));
-    samples.at(static_cast<int>(shards.size()) - 1).add(fused.name, fused.dtype, shards.back().shape);
-    begin += width;
-  }
-  std::string problem;
-  auto const rule = RuleBook::make(samples.set()).rule_for(fused.name, samples.shards(fused.name));
-  EXPECT_EQ(merge_slowly(rule, shards, problem).bytes, fused.bytes) << rule.reason;
-}
-
-TEST(RuleParts, of_shared_heads_count_once_in_an_unpacked_shape) {
-  std::mt19937 random(5);
-  Json const phi = {
-      {"model_type", "phi3"}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
-  std::string const layer = "model.layers.0.self_attn.qkv_proj";
-  std::vector<WholeTensor> tensors{make(layer + ".weight_packed", Dtype::i32, {128, 8}, random),
-                                   make(layer + ".weight_scale", Dtype::bf16, {128, 2}, random),
-                                   make(layer + ".weight_shape", Dtype::i64, {2}, random)};
-  set_shape(tensors.back(), 128, 64);
-  EXPECT_EQ(round_trip(tensors, phi, 4), "");
-}
-
-TEST(RuleParts, of_shared_heads_come_together) {
-  // Two key/value heads on four ranks, per rank [q; k; v] and in groups, by hand: heads of 4, width 16.
-  std::mt19937 random(4);
-  Json const small = {
-      {"model_type", "phi3"}, {"hidden_size", 16}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
-  auto const q = make("q", Dtype::bf16, {16, 16}, random);
-  auto const kv = make("kv", Dtype::bf16, {16, 16}, random);  // k0 k1 v0 v1
-  for (bool const grouped : {false, true}) {
-    std::string const name =
-        grouped ? "decoder.layers.0.self_attention.linear_qkv.weight" : "model.layers.0.self_attn.qkv_proj.weight";
-    auto const k = [&](int head) { return cut(kv, 0, head * 4, 4); };
-    auto const v = [&](int head) { return cut(kv, 0, 8 + head * 4, 4); };
-    std::vector<WholeTensor> shards;
-    SampleSet samples(4, small);
-    for (int rank = 0; rank < 4; ++rank) {
-      shards.push_back(join({cut(q, 0, rank * 4, 4), k(rank / 2), v(rank / 2)}, 0));
-      samples.at(rank).add(name, Dtype::bf16, shards.back().shape);
-    }
-    auto const whole = grouped ? join({cut(q, 0, 0, 8), k(0), v(0), cut(q, 0, 8, 8), k(1), v(1)}, 0) : join({q, kv}, 0);
-    std::string problem;
-    auto const rule = RuleBook::make(samples.set()).rule_for(name, samples.shards(name));
-    EXPECT_EQ(merge_slowly(rule, shards, problem).bytes, whole.bytes) << rule.reason;
-    EXPECT_EQ(problem, "");
-    auto const back = round_trip({{name, Dtype::bf16, whole.shape, whole.bytes}}, small, 4);
-    EXPECT_EQ(back, "");
-  }
 }
 
 // ModelOpt packs the experts of such models along their inputs, and turns them back.

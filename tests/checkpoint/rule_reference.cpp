@@ -132,6 +132,18 @@ WholeTensor join(std::vector<WholeTensor> const& parts, std::size_t axis) {
   return result;
 }
 
+WholeTensor random_tensor(std::string name, Dtype dtype, Shape const& shape, std::mt19937& random) {
+  WholeTensor tensor{std::move(name), dtype, shape, {}};
+  tensor.bytes.resize(dense_bytes(shape, dtype));
+  for (auto& byte : tensor.bytes) byte = static_cast<std::byte>(random() & 0x3fU);
+  return tensor;
+}
+
+void set_shape(WholeTensor& tensor, std::int64_t out, std::int64_t in) {
+  std::memcpy(tensor.bytes.data(), &out, 8);
+  std::memcpy(tensor.bytes.data() + 8, &in, 8);
+}
+
 WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem) {
   switch (rule.kind) {
     case MergeKind::concat: return concat_slowly(rule, shards, problem);

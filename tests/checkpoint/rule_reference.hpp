@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,12 @@ struct WholeTensor {
   Shape shape{};
   std::vector<std::byte> bytes{};
 };
+
+/// With bytes of 0 to 63.
+WholeTensor random_tensor(std::string name, Dtype dtype, Shape const& shape, std::mt19937& random);
+
+/// Puts the two sizes of an unpacked matrix into the tensor that tells them.
+void set_shape(WholeTensor& tensor, std::int64_t out, std::int64_t in);
 
 /// Element by element: what a rule makes of shards, the slow way. `problem` tells of copies that differ.
 WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem);
