@@ -178,8 +178,9 @@ CROSSRANK_RANK_SCENARIO(fork_a_child) {
     auto sum = Tensor::zeros({100'000}, Dtype::i32);
     std::vector<Request> requests;
     if (self.rank == 0) requests.push_back(world.irecv(message, 1));
+    world.barrier();
+    // Not before: rank 0 would take it while it waits, and a request that has ended may be waited for anywhere.
     if (self.rank == 1) world.send(Tensor::scalar(7), 0);
-    world.barrier();  // the message is there
     sum.as_mutable<int>().back() = self.rank + 1;
     requests.push_back(world.iall_reduce(sum));
     if (self.rank == 0) fork_and_misuse(self, world, received, requests);
