@@ -72,8 +72,9 @@ MeshCollective::MeshCollective(Collective const& world, MeshOptions const& optio
   int const ranks = group.world_size();
   int const tp = options.tp_size;
   auto const firsts = options.local_world_size ? std::vector<int>() : first_on_nodes(group);
-  int const local =
-      options.local_world_size.value_or(static_cast<int>(std::count(firsts.begin(), firsts.end(), firsts.front())));
+  int const local = options.local_world_size
+                        ? *options.local_world_size
+                        : static_cast<int>(std::count(firsts.begin(), firsts.end(), firsts.front()));
   require_divides("the number of ranks", ranks, "tp_size", tp);
   require_divides("the number of ranks", ranks, "the ranks of a node", local);
   require_divides("the ranks of a node", local, "tp_size", tp);
