@@ -14,8 +14,8 @@
 
 #include "collectives/group_state.hpp"
 #include "collectives/registry.hpp"
-#include "lib/platform/deadline.hpp"
 #include "lib/core/immortal.hpp"
+#include "lib/platform/deadline.hpp"
 
 namespace crossrank {
 namespace {

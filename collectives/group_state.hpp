@@ -75,9 +75,9 @@ struct GroupState {
   bool try_step(Flight& flight) noexcept;
   void end_if_closed(Flight& flight);
   void forget_ended_messages() noexcept;
+  void wait_for_message(Flight& flight);
 
   std::size_t sweep_at_ = 16;  ///< messages, at which the ended ones among them are looked for
-  void wait_for_message(Flight& flight);
 };
 
 /// Holds the group for a call: a second one at the same time is a `UsageError`.

@@ -9,11 +9,11 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/storage.hpp>
 
+#include "lib/core/immortal.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/system.hpp"
 #include "workspace/arena_storage.hpp"
 #include "workspace/rank_state_collector.hpp"
-#include "lib/core/immortal.hpp"
 
 namespace crossrank::workspace {
 namespace {

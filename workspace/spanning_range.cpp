@@ -9,8 +9,8 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/flat_publication.hpp"
 #include "lib/core/immortal.hpp"
+#include "workspace/flat_publication.hpp"
 
 namespace crossrank::workspace {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/immortal.hpp"
 #include "lib/node/group.hpp"
 #include "lib/node/names.hpp"
-#include "lib/core/immortal.hpp"
 
 namespace crossrank::queue {
 namespace {

@@ -16,8 +16,9 @@ namespace crossrank::mpi {
 /// they share its memory ("composite"); `backend = "mpi"` keeps to MPI alone. With less than `MPI_THREAD_MULTIPLE`
 /// ranks answer for themselves only while they call, and with less than `MPI_THREAD_SERIALIZED` only the thread that
 /// initialised MPI may call. `rank`, `world_size` and `job_id` of the options are not used. `UsageError` before
-/// `MPI_Init` and after `MPI_Finalize`, for `MPI_COMM_NULL` and for an intercommunicator; `BackendError` for what MPI refuses; `TimeoutError` when not all ranks of the
-/// communicator come within the connect timeout; then MPI cannot be finalised either.
+/// `MPI_Init` and after `MPI_Finalize`, for `MPI_COMM_NULL` and for an intercommunicator; `BackendError` for what MPI
+/// refuses; `TimeoutError` when not all ranks of the communicator come within the connect timeout; then MPI cannot be
+/// finalised either.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(MPI_Comm communicator, ConnectOptions const& options = {});
 
 }  // namespace crossrank::mpi

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/node/domain.hpp"
 #include "lib/core/immortal.hpp"
+#include "lib/node/domain.hpp"
 
 namespace crossrank::node {
 namespace {

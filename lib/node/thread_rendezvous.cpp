@@ -8,8 +8,8 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/attachment.hpp"
 #include "lib/core/immortal.hpp"
+#include "lib/node/attachment.hpp"
 
 /// Ranks that are threads of one process share one writable mapping: a race between them is then a race on one address,
 /// which ThreadSanitizer sees.
