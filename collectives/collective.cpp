@@ -22,10 +22,7 @@ using spi::Verb;
 
 Collective::Turn::Turn(Collective const& collective, char const* operation) : state_(&collective.state(operation)) {
   state_->require_allowed(operation);
-  if (!state_->occupancy.enter()) {
-    throw UsageError(usage_in(*state_->transport, operation,
-                              "another call on this group is under way in another thread or open range"));
-  }
+  state_->enter(operation);
   state_->settle();  // what posts on the transport itself comes after the calls under way
 }
 

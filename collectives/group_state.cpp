@@ -38,11 +38,10 @@ ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::
           .world_size = transport.world_size()};
 }
 
-Busy::Busy(GroupState& state, char const* operation) : state_(state) {
-  if (!state.occupancy.enter()) {
-    throw UsageError(usage_in(*state.transport, operation,
-                              "another call on this group is under way in another thread or open range"));
-  }
+void GroupState::enter(char const* operation) {
+  if (occupancy.enter()) return;
+  throw UsageError(
+      usage_in(*transport, operation, "another call on this group is under way in another thread or open range"));
 }
 
 void GroupState::require_allowed(char const* operation) const {

@@ -48,6 +48,8 @@ struct GroupState {
 
   /// `UsageError` while no collective call can be made. Messages can.
   void require_allowed(char const* operation) const;
+  /// Takes the group for a call of this thread, until `occupancy.leave()`. `UsageError` while another has it.
+  void enter(char const* operation);
   /// Carries out a call from start to end, after those that are under way.
   void run(algorithms::Call&& call);
   [[nodiscard]] std::shared_ptr<Flight> start(algorithms::Call&& call);
@@ -83,7 +85,7 @@ struct GroupState {
 /// Holds the group for a call: a second one at the same time is a `UsageError`.
 class Busy {
  public:
-  Busy(GroupState& state, char const* operation);
+  Busy(GroupState& state, char const* operation) : state_(state) { state_.enter(operation); }
   ~Busy() { state_.occupancy.leave(); }
   Busy(Busy const&) = delete;
   Busy& operator=(Busy const&) = delete;
