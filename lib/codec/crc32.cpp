@@ -48,6 +48,16 @@ std::uint32_t advance(std::uint32_t state, std::byte const* at, std::size_t coun
   return state;
 }
 
+/// Of two polynomials below 32 bits, both with the lowest power in the highest bit.
+std::uint32_t product(std::uint32_t left, std::uint32_t right) noexcept {
+  std::uint32_t sum = 0;
+  for (std::uint32_t power = 0x80000000U; power != 0; power >>= 1U) {
+    if ((left & power) != 0) sum ^= right;
+    right = (right >> 1U) ^ ((right & 1U) != 0 ? polynomial : 0U);
+  }
+  return sum;
+}
+
 #if defined(__x86_64__)
 
 /// x^n modulo the polynomial as a factor of the folding step: bit-reversed, and shifted once because the product of two
@@ -103,6 +113,16 @@ bool can_fold() noexcept {
 #endif
 
 }  // namespace
+
+std::uint32_t crc32_joined(std::uint32_t front, std::uint32_t back, std::uint64_t bytes) noexcept {
+  // Bytes that follow multiply what stands before by x^8 each; the inversions at both ends cancel out.
+  std::uint32_t shift = 0x00800000U;
+  for (; bytes > 0; bytes >>= 1U) {
+    if ((bytes & 1U) != 0) front = product(front, shift);
+    shift = product(shift, shift);
+  }
+  return front ^ back;
+}
 
 std::uint32_t crc32_by_table(std::uint32_t so_far, std::span<std::byte const> bytes) noexcept {
   return ~advance(~so_far, bytes.data(), bytes.size());

@@ -157,6 +157,27 @@ TEST_F(Interrupted, goes_on_from_finished_files_only_when_asked) {
   }
 }
 
+TEST_F(Interrupted, does_not_go_on_from_an_archive_whose_directory_has_changed) {
+  put_old();
+  auto const killed =
+      test::run_ranks(1, "consolidate_until", {.arguments = {in(), out(), "checkpoint.job.marked", "1", "torch"}});
+  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+  int changed = 0;
+  for (auto const& entry : fs::recursive_directory_iterator(out())) {
+    if (!fs::exists(entry.path().string() + ".finished")) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-30, std::ios::end).put('\x7f');
+    ++changed;
+  }
+  ASSERT_GE(changed, 1);
+  auto options = options_for("torch");
+  options.resume = true;
+
+  EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), options), IoError);
+
+  EXPECT_EQ(state(), "old");
+}
+
 TEST_F(Interrupted, refuses_inputs_that_change_while_they_are_read) {
   auto const merge = plan();
   std::fstream file(in() / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);

@@ -77,6 +77,26 @@ TEST_F(OutputFormats, writes_the_archive_that_a_front_to_back_writer_would) {
   EXPECT_EQ(difference(model(), reread("torch")), "");
 }
 
+// Each checksum is put together from those of parts that several threads wrote.
+TEST_F(OutputFormats, writes_the_same_archive_where_tensors_span_its_slices) {
+  StateDict large;
+  for (int i = 0; i < 3; ++i) {
+    auto tensor = Tensor::empty({(9 << 20) + i}, Dtype::u8);
+    auto const bytes = tensor.mutable_bytes();
+    for (std::size_t at = 0; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>((at * 2654435761U) >> 24U);
+    large.insert_or_assign("part" + std::to_string(i) + ".large", tensor);
+    large.insert_or_assign("part" + std::to_string(i) + ".small", Tensor::zeros({i}, Dtype::u8));
+  }
+  fs::create_directories(at("wide"));
+  save_safetensors(at("wide") / "model.safetensors", large);
+  std::ofstream(at("rules.json")) << R"({"otherwise": "replicate"})";
+  auto const merge = checkpoint::MergePlan::make(world_, at("wide"), {.rules = at("rules.json")});
+
+  (void)checkpoint::consolidate(world_, merge, at("torch"), {.threads = 3, .format = OutputFormat::torch});
+
+  EXPECT_TRUE(text_of_file(at("torch") / "pytorch_model.bin") == archive_of(large));
+}
+
 TEST_F(OutputFormats, writes_archives_in_parts_with_an_index) {
   (void)checkpoint::consolidate(world_, plan("model"), at("torch"),
                                 {.max_shard_bytes = 4000, .format = OutputFormat::torch});

@@ -30,5 +30,19 @@ TEST(Crc32, is_the_same_by_folding_and_by_table_and_in_parts) {
     EXPECT_EQ(crc32(crc32(0, std::span(bytes).first(cut)), std::span(bytes).subspan(cut)), whole) << cut;
 }
 
+TEST(Crc32, is_joined_from_parts_that_were_taken_apart) {
+  Bytes bytes(70'001);
+  std::mt19937 random(11);
+  for (auto& b : bytes) b = static_cast<std::byte>(random());
+  for (std::size_t const cut : {0U, 1U, 7U, 4096U, 65'537U, 70'000U, 70'001U}) {
+    auto const front = std::span(bytes).first(cut);
+    auto const back = std::span(bytes).subspan(cut);
+    EXPECT_EQ(crc32_joined(crc32(0, front), crc32(0, back), back.size()), crc32(0, bytes)) << cut;
+  }
+  // As many zeros as no machine holds: a front alone multiplied, so that it can be done in two steps.
+  constexpr auto zeros = std::uint64_t{1} << 41U;
+  EXPECT_EQ(crc32_joined(0x12345678U, 0, 2 * zeros), crc32_joined(crc32_joined(0x12345678U, 0, zeros), 0, zeros));
+}
+
 }  // namespace
 }  // namespace crossrank::codec

@@ -4,13 +4,13 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum.hpp"
+#include "lib/codec/crc32.hpp"
 #include "lib/platform/crash_point.hpp"
 
 namespace crossrank::checkpoint {
@@ -19,14 +19,45 @@ namespace {
 constexpr char const* operation = "checkpoint write";
 constexpr auto look_again = std::chrono::milliseconds(50);
 
+Json bytes_as_json(std::string const& text) { return Json(std::vector<std::uint8_t>(text.begin(), text.end())); }
+
+std::string text_of_bytes(Json const& bytes) {
+  auto const held = bytes.get<std::vector<std::uint8_t>>();
+  return {held.begin(), held.end()};
+}
+
+/// The part of a text that stands in a slice, and its place there.
+struct TextPart {
+  std::size_t at = 0;
+  std::span<std::byte const> bytes{};
+};
+
+/// Hands the parts of `texts` in the slice `[begin, begin + size)` to `take`.
+template <class Take>
+void for_texts(std::span<OutputText const> texts, std::uint64_t begin, std::size_t size, Take const& take) {
+  auto const end = begin + size;
+  auto text = std::partition_point(texts.begin(), texts.end(),
+                                   [&](auto const& one) { return one.begin + one.text.size() <= begin; });
+  for (; text != texts.end() && text->begin < end; ++text) {
+    auto const first = std::max(begin, text->begin);
+    auto const last = std::min<std::uint64_t>(end, text->begin + text->text.size());
+    if (first >= last) continue;
+    take(TextPart{static_cast<std::size_t>(first - begin),
+                  std::as_bytes(std::span(text->text))
+                      .subspan(static_cast<std::size_t>(first - text->begin), static_cast<std::size_t>(last - first))});
+  }
+}
+
 }  // namespace
 
 struct OutputJob::File {
   OutputFile const* layout = nullptr;
   std::optional<StagedFile> staged{};
   std::once_flag opened{};
-  std::vector<std::uint64_t> digests{};  ///< of the slices; each written by the thread that does the slice
-  std::size_t left = 0;                  ///< slices of the present pass that are not done; under the job's mutex
+  std::vector<std::uint64_t> digests{};  ///< of the slices, without the seals; each by the thread that does the slice
+  std::vector<std::vector<std::uint32_t>> crcs{};  ///< of the tensors' parts in each slice, where the layout asks
+  std::vector<OutputText> seals{};                 ///< zeros as far as the digests go
+  std::size_t left = 0;  ///< slices of the present pass that are not done; under the job's mutex
   bool resumed = false;
 
   [[nodiscard]] std::uint64_t slice_begin(std::size_t slice) const { return slice * slice_bytes; }
@@ -42,6 +73,7 @@ OutputJob::OutputJob(std::span<OutputFile const> files, int rank, JobFolder cons
     auto file = std::make_unique<File>();
     file->layout = &layout;
     file->digests.resize(static_cast<std::size_t>((layout.bytes + slice_bytes - 1) / slice_bytes));
+    if (layout.takes_crcs) file->crcs.resize(file->digests.size());
     bytes_total_ += layout.bytes;
     ++open_files_;
     auto const facts = options.resume ? folder.finished(layout.name) : std::nullopt;
@@ -51,6 +83,8 @@ OutputJob::OutputJob(std::span<OutputFile const> files, int rank, JobFolder cons
       auto const& digests = facts->at("digests");
       for (std::size_t i = 0; i < file->digests.size() && i < digests.size(); ++i)
         file->digests[i] = codec::from_hex(digests[i].get<std::string>()).value_or(0);
+      for (auto const& seal : facts->at("seals"))
+        file->seals.push_back({seal.at(0).get<std::uint64_t>(), text_of_bytes(seal.at(1))});
       file->staged.emplace(StagedFile::reopen(folder.directory(), layout.name, layout.bytes));
     }
     add_slices(*file, file->resumed);
@@ -98,31 +132,24 @@ bool OutputJob::step() {
 
 void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
   auto const& layout = *file.layout;
-  // Sealing reads the whole file again.
-  auto const caching = layout.seal ? Caching::page_cache : Caching::none;
+  // A seal without them reads the whole file again.
+  auto const caching = layout.seal && !layout.takes_crcs ? Caching::page_cache : Caching::none;
   std::call_once(file.opened, [&] { file.staged.emplace(folder_.directory(), layout.name, layout.bytes, caching); });
   auto const begin = file.slice_begin(slice);
   auto const end = begin + buffer.size();
   // What is sealed at the end and what pads are zeros until then.
   if (layout.seal) std::memset(buffer.data(), 0, buffer.size());
-  auto text = std::partition_point(layout.texts.begin(), layout.texts.end(),
-                                   [&](auto const& one) { return one.begin + one.text.size() <= begin; });
-  for (; text != layout.texts.end() && text->begin < end; ++text) {
-    auto const first = std::max(begin, text->begin);
-    auto const last = std::min<std::uint64_t>(end, text->begin + text->text.size());
-    if (first < last)
-      std::memcpy(buffer.data() + (first - begin), text->text.data() + (first - text->begin),
-                  static_cast<std::size_t>(last - first));
-  }
+  for_texts(layout.texts, begin, buffer.size(),
+            [&](TextPart const& part) { std::memcpy(buffer.data() + part.at, part.bytes.data(), part.bytes.size()); });
   auto at = std::partition_point(layout.tensors.begin(), layout.tensors.end(),
                                  [&](auto const& tensor) { return tensor.begin + tensor.bytes <= begin; });
   for (; at != layout.tensors.end() && at->begin < end; ++at) {
     auto const first = std::max(begin, at->begin);
     auto const last = std::min(end, at->begin + at->bytes);
-    if (first < last)
-      layout.source->read(
-          at->tensor, first - at->begin,
-          buffer.subspan(static_cast<std::size_t>(first - begin), static_cast<std::size_t>(last - first)));
+    if (first >= last) continue;
+    auto const part = buffer.subspan(static_cast<std::size_t>(first - begin), static_cast<std::size_t>(last - first));
+    layout.source->read(at->tensor, first - at->begin, part);
+    if (layout.takes_crcs) file.crcs[slice].push_back(codec::crc32(0, part));
   }
   file.digests[slice] = codec::checksum(buffer);
   file.staged->write_at(begin, buffer);
@@ -132,9 +159,14 @@ void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> 
 
 void OutputJob::verify_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
   file.staged->read_at(file.slice_begin(slice), buffer);
+  bool sealed = true;
+  for_texts(file.seals, file.slice_begin(slice), buffer.size(), [&](TextPart const& part) {
+    sealed = sealed && std::memcmp(buffer.data() + part.at, part.bytes.data(), part.bytes.size()) == 0;
+    std::memset(buffer.data() + part.at, 0, part.bytes.size());
+  });
   auto const digest = codec::checksum(buffer);
   if (file.resumed) bytes_done_.fetch_add(buffer.size(), std::memory_order_relaxed);
-  if (digest == file.digests[slice]) return;
+  if (sealed && digest == file.digests[slice]) return;
   throw IoError({.operation = operation,
                  .message = "the file system gives back other bytes than were written",
                  .expected = codec::to_hex(file.digests[slice]),
@@ -158,25 +190,32 @@ void OutputJob::end_unit(Unit const& unit) {
   }
 }
 
-/// Writes what could be said only of the data, and takes the digests of the slices anew that it lies in.
+/// The CRCs of whole tensors, from those of their parts.
+std::vector<std::uint32_t> OutputJob::tensor_crcs(File const& file) {
+  std::vector<std::uint32_t> whole;
+  if (file.crcs.empty()) return whole;
+  std::vector<std::size_t> used(file.crcs.size(), 0);
+  for (auto const& tensor : file.layout->tensors) {
+    std::uint32_t crc = 0;
+    auto const end = tensor.begin + tensor.bytes;
+    for (auto at = tensor.begin; at < end;) {
+      auto const slice = static_cast<std::size_t>(at / slice_bytes);
+      auto const next = std::min(end, file.slice_begin(slice + 1));
+      crc = codec::crc32_joined(crc, file.crcs[slice][used[slice]++], next - at);
+      at = next;
+    }
+    whole.push_back(crc);
+  }
+  return whole;
+}
+
+/// Writes what could be said only of the data.
 void OutputJob::seal(File& file) {
   auto& staged = *file.staged;
-  auto const texts =
-      file.layout->seal([&](std::uint64_t offset, std::span<std::byte> out) { staged.read_at(offset, out); });
-  std::set<std::size_t> changed;
-  for (auto const& text : texts) {
-    staged.write_at(text.begin, std::as_bytes(std::span(text.text)));
-    for (auto at = text.begin / slice_bytes; !text.text.empty() && at * slice_bytes < text.begin + text.text.size();
-         ++at)
-      changed.insert(static_cast<std::size_t>(at));
-  }
-  auto buffer = take_buffer();
-  for (auto const slice : changed) {
-    std::span<std::byte> const bytes(buffer.get(), file.slice_size(slice));
-    staged.read_at(file.slice_begin(slice), bytes);
-    file.digests[slice] = codec::checksum(bytes);
-  }
-  give_buffer(std::move(buffer));
+  auto const crcs = tensor_crcs(file);
+  file.seals = file.layout->seal(
+      {.read = [&](std::uint64_t offset, std::span<std::byte> out) { staged.read_at(offset, out); }, .crcs = crcs});
+  for (auto const& text : file.seals) staged.write_at(text.begin, std::as_bytes(std::span(text.text)));
   CROSSRANK_CRASH_POINT("checkpoint.file.sealed");
 }
 
@@ -194,7 +233,11 @@ void OutputJob::end_file(File& file) {
   if (!file.resumed) {
     Json digests = Json::array();
     for (auto const digest : file.digests) digests.push_back(codec::to_hex(digest));
-    folder_.mark_finished(file.layout->name, {{"bytes", file.layout->bytes}, {"digests", std::move(digests)}});
+    Json seals = Json::array();
+    for (auto const& text : file.seals) seals.push_back({text.begin, bytes_as_json(text.text)});
+    folder_.mark_finished(
+        file.layout->name,
+        {{"bytes", file.layout->bytes}, {"digests", std::move(digests)}, {"seals", std::move(seals)}});
   }
   std::lock_guard const lock(mutex_);
   --open_files_;

@@ -57,6 +57,7 @@ class OutputJob final : public TeamWork {
   void write_slice(File& file, std::size_t slice, std::span<std::byte> buffer);
   void verify_slice(File& file, std::size_t slice, std::span<std::byte> buffer);
   void end_unit(Unit const& unit);
+  [[nodiscard]] static std::vector<std::uint32_t> tensor_crcs(File const& file);
   void seal(File& file);
   void end_writing(File& file);
   void end_file(File& file);

@@ -27,8 +27,11 @@ struct OutputText {
   std::string text{};
 };
 
-/// Reads what has been written of a file.
-using ReadWritten = std::function<void(std::uint64_t offset, std::span<std::byte> out)>;
+/// A file whose tensors have been written, as its seal sees it.
+struct WrittenFile {
+  std::function<void(std::uint64_t offset, std::span<std::byte> out)> read{};
+  std::span<std::uint32_t const> crcs{};  ///< CRC-32 of each tensor, where the file asks for them
+};
 
 /// One file of the result.
 struct OutputFile {
@@ -38,8 +41,10 @@ struct OutputFile {
   std::vector<OutputText> texts{};      ///< in order
   std::uint64_t bytes = 0;              ///< of the file
   int owner = 0;                        ///< rank that writes it
-  /// What can be said only of written data: checksums. Called once, by one thread; its texts replace what stands there.
-  std::function<std::vector<OutputText>(ReadWritten const& read)> seal{};
+  /// What can be said only of written data: checksums. Called once, by one thread. Its texts, in order, come where
+  /// zeros stand until then.
+  std::function<std::vector<OutputText>(WrittenFile const& file)> seal{};
+  bool takes_crcs = false;  ///< of the tensors, while they are written; the seal then reads nothing
 };
 
 /// Sizes of the files, and how they are named.
