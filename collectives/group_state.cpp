@@ -9,6 +9,7 @@
 #include "collectives/agreement.hpp"
 #include "collectives/as_called.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/idle_work.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::detail {
@@ -225,6 +226,7 @@ void GroupState::wait_for_message(Flight& flight) {
   while (!flight.ended && !flights.empty() && !deadline.expired()) {
     bool const moved = advance();
     if (try_step(flight)) continue;
+    nap = platform::IdleWork::go_on(nap);
     if (moved) {
       deadline.progress();
       nap = {};

@@ -5,6 +5,7 @@
 
 #include "collectives/group_state.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/idle_work.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank {
@@ -51,6 +52,7 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
   for (auto nap = std::chrono::nanoseconds(0); !test();) {
     auto const left = until - system.now();
     if (left <= std::chrono::nanoseconds::zero()) return false;
+    nap = platform::IdleWork::go_on(nap);
     if (nap == std::chrono::nanoseconds::zero()) {
       system.yield();
       nap = std::chrono::microseconds(1);

@@ -104,7 +104,7 @@ void add_session_options(CLI::App& command, SessionOptions& options) {
   command.add_option("-n,--processes", options.processes, "Processes of this host that share the work")
       ->check(CLI::Range(1, most_processes));
   command.add_option("--threads", options.threads, "Threads of each process; its share of the machine by default")
-      ->check(CLI::Range(1, most_processes));
+      ->check(CLI::Range(1, checkpoint::most_threads));
   command.add_flag("--json", options.json, "Answer with one JSON object on standard output");
   command.add_option("--progress", options.progress, "auto (a bar on a terminal, else lines), bar, lines, none")
       ->transform(one_of(styles))

@@ -117,6 +117,9 @@ enum class OutputFormat : std::uint8_t {
   images,       ///< state images with checksums and the config, as `NFSWorkspace` reads them
 };
 
+/// Threads of one rank that work at a time, however many are asked for: each holds some 8 MiB.
+inline constexpr int most_threads = 16;
+
 struct ConsolidateOptions {
   std::uint64_t max_shard_bytes = 5'000'000'000;       ///< of one output file; a larger tensor has a file of its own
   bool force = false;                                  ///< replace a checkpoint that is there

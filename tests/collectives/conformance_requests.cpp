@@ -209,6 +209,32 @@ void calls_of_other_groups_go_on_while_a_rank_waits(ConformanceRank& self) {
   }
 }
 
+/// The same for a wait that has a limit, and for one for a message behind a collective of its own group.
+void calls_of_other_groups_go_on_while_a_rank_waits_for_a_message(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  for (bool const with_limit : {true, false}) {
+    auto values = filled(150'000, 1);
+    auto message = filled(4, 0);
+    auto reduction = other.iall_reduce(values);
+    if (world.rank() == 0) {
+      auto meeting = with_limit ? Request() : world.ibarrier();
+      auto receive = world.irecv(message, 1);
+      while (with_limit && !receive.wait_for(std::chrono::milliseconds(20))) {
+      }
+      receive.wait();
+      reduction.wait();
+      meeting.wait();
+      EXPECT_TRUE(all_are(message, 5));
+    } else {
+      reduction.wait();
+      if (world.rank() == 1) world.send(filled(4, 5), 0);
+      if (!with_limit) world.barrier();
+    }
+    EXPECT_TRUE(all_are(values, world.world_size()));
+  }
+}
+
 /// Asked for after the group was closed and its sender has gone, what has come is there; what has not will never come,
 /// and is not waited for.
 void a_message_under_way_ends_with_its_group(ConformanceRank& self) {
@@ -279,6 +305,8 @@ constexpr ConformanceCase cases[] = {
     {"messages_go_on_while_their_rank_waits_for_something_else",
      messages_go_on_while_their_rank_waits_for_something_else, 2},
     {"calls_of_other_groups_go_on_while_a_rank_waits", calls_of_other_groups_go_on_while_a_rank_waits, 2},
+    {"calls_of_other_groups_go_on_while_a_rank_waits_for_a_message",
+     calls_of_other_groups_go_on_while_a_rank_waits_for_a_message, 2},
     {"a_message_under_way_ends_with_its_group", a_message_under_way_ends_with_its_group, 2},
     {"a_collective_request_that_is_dropped_kills_the_group", a_collective_request_that_is_dropped_kills_the_group, 2,
      true},

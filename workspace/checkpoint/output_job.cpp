@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum.hpp"
+#include "lib/codec/config_mark.hpp"
 #include "lib/codec/crc32.hpp"
 #include "lib/platform/crash_point.hpp"
 
@@ -19,11 +21,13 @@ namespace {
 constexpr char const* operation = "checkpoint write";
 constexpr auto look_again = std::chrono::milliseconds(50);
 
-Json bytes_as_json(std::string const& text) { return Json(std::vector<std::uint8_t>(text.begin(), text.end())); }
+Json as_json(OutputText const& seal) {
+  return {seal.begin, codec::to_base64(std::vector<std::uint8_t>(seal.text.begin(), seal.text.end()))};
+}
 
-std::string text_of_bytes(Json const& bytes) {
-  auto const held = bytes.get<std::vector<std::uint8_t>>();
-  return {held.begin(), held.end()};
+OutputText seal_from(Json const& json) {
+  auto const bytes = codec::from_base64(json.at(1).get_ref<std::string const&>()).value_or(std::vector<std::uint8_t>());
+  return {json.at(0).get<std::uint64_t>(), {bytes.begin(), bytes.end()}};
 }
 
 /// The part of a text that stands in a slice, and its place there.
@@ -54,12 +58,30 @@ struct OutputJob::File {
   OutputFile const* layout = nullptr;
   std::optional<StagedFile> staged{};
   std::once_flag opened{};
+  std::exception_ptr refusal{};          ///< why it could not be made
   std::vector<std::uint64_t> digests{};  ///< of the slices, without the seals; each by the thread that does the slice
   std::vector<std::vector<std::uint32_t>> crcs{};  ///< of the tensors' parts in each slice, where the layout asks
   std::vector<OutputText> seals{};                 ///< zeros as far as the digests go
   std::size_t left = 0;  ///< slices of the present pass that are not done; under the job's mutex
   bool resumed = false;
 
+  /// What was noted of it when it was finished.
+  void take_up(Json const& facts) {
+    resumed = true;
+    try {
+      auto const& hashes = facts.at("digests");
+      for (std::size_t i = 0; i < digests.size(); ++i)
+        digests[i] = codec::from_hex(hashes.at(i).get_ref<std::string const&>()).value_or(0);
+      for (auto const& seal : facts.at("seals")) seals.push_back(seal_from(seal));
+    } catch (Json::exception const& e) {
+      throw FormatError({.operation = operation,
+                         .message = "what was noted of a finished file cannot be read",
+                         .got = e.what(),
+                         .resource = layout->name,
+                         .remedy = "start again without --resume",
+                         .section = "json"});
+    }
+  }
   [[nodiscard]] std::uint64_t slice_begin(std::size_t slice) const { return slice * slice_bytes; }
   [[nodiscard]] std::size_t slice_size(std::size_t slice) const {
     return static_cast<std::size_t>(std::min(slice_bytes, layout->bytes - slice_begin(slice)));
@@ -78,13 +100,8 @@ OutputJob::OutputJob(std::span<OutputFile const> files, int rank, JobFolder cons
     ++open_files_;
     auto const facts = options.resume ? folder.finished(layout.name) : std::nullopt;
     if (facts) {
-      file->resumed = true;
       ++resumed_files_;
-      auto const& digests = facts->at("digests");
-      for (std::size_t i = 0; i < file->digests.size() && i < digests.size(); ++i)
-        file->digests[i] = codec::from_hex(digests[i].get<std::string>()).value_or(0);
-      for (auto const& seal : facts->at("seals"))
-        file->seals.push_back({seal.at(0).get<std::uint64_t>(), text_of_bytes(seal.at(1))});
+      file->take_up(*facts);
       file->staged.emplace(StagedFile::reopen(folder.directory(), layout.name, layout.bytes));
     }
     add_slices(*file, file->resumed);
@@ -134,7 +151,14 @@ void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> 
   auto const& layout = *file.layout;
   // A seal without them reads the whole file again.
   auto const caching = layout.seal && !layout.takes_crcs ? Caching::page_cache : Caching::none;
-  std::call_once(file.opened, [&] { file.staged.emplace(folder_.directory(), layout.name, layout.bytes, caching); });
+  std::call_once(file.opened, [&]() noexcept {
+    try {
+      file.staged.emplace(folder_.directory(), layout.name, layout.bytes, caching);
+    } catch (...) {
+      file.refusal = std::current_exception();
+    }
+  });
+  if (file.refusal) std::rethrow_exception(file.refusal);
   auto const begin = file.slice_begin(slice);
   auto const end = begin + buffer.size();
   // What is sealed at the end and what pads are zeros until then.
@@ -234,7 +258,7 @@ void OutputJob::end_file(File& file) {
     Json digests = Json::array();
     for (auto const digest : file.digests) digests.push_back(codec::to_hex(digest));
     Json seals = Json::array();
-    for (auto const& text : file.seals) seals.push_back({text.begin, bytes_as_json(text.text)});
+    for (auto const& text : file.seals) seals.push_back(as_json(text));
     folder_.mark_finished(
         file.layout->name,
         {{"bytes", file.layout->bytes}, {"digests", std::move(digests)}, {"seals", std::move(seals)}});

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto beat = std::chrono::milliseconds(100);
-constexpr int most_threads = 4;
+constexpr int most_unasked = 4;
 
 /// The error of this rank as others are to see it; empty for none.
 std::string encode(std::exception_ptr const& error) {
@@ -77,7 +78,11 @@ class Workers {
   Workers(TeamWork& work, int count) {
     threads_.reserve(static_cast<std::size_t>(count));
     running_ = count;
-    for (int i = 0; i < count; ++i) threads_.emplace_back([this, &work] { run(work); });
+    try {
+      for (int i = 0; i < count; ++i) threads_.emplace_back([this, &work] { run(work); });
+    } catch (std::system_error const& refused) {
+      make_do(count, refused);
+    }
   }
   ~Workers() {
     stop();
@@ -103,6 +108,17 @@ class Workers {
   }
 
  private:
+  /// Fewer threads are slower; none at all is an error.
+  void make_do(int wanted, std::system_error const& refused) {
+    std::lock_guard const lock(mutex_);
+    running_ -= wanted - static_cast<int>(threads_.size());
+    if (!threads_.empty()) return;
+    error_ = std::make_exception_ptr(UnavailableError({.operation = "threads",
+                                                       .message = "no thread can be started",
+                                                       .remedy = "raise the limit of processes (ulimit -u, pids.max)",
+                                                       .system_errno = refused.code().value()}));
+  }
+
   void run(TeamWork& work) noexcept {
     std::exception_ptr error;
     try {
@@ -142,10 +158,10 @@ Pulse meet(Collective const& world, Pulse const& mine) {
 }
 
 int thread_count(Collective const& world, int wanted) {
-  if (wanted > 0) return wanted;
+  if (wanted > 0) return std::min(wanted, most_threads);
   auto const cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   // Twice as many as there are CPUs: half of them wait for the disk.
-  return std::clamp(2 * cpus / std::max(1, world.local_world_size()), 2, most_threads);
+  return std::clamp(2 * cpus / std::max(1, world.local_world_size()), 2, most_unasked);
 }
 
 }  // namespace
