@@ -18,7 +18,7 @@
 #include "lib/node/names.hpp"
 #include "lib/platform/directory.hpp"
 #include "lib/platform/system.hpp"
-#include "workspace/checkpoint/job_folder.hpp"
+#include "workspace/checkpoint/dead_jobs.hpp"
 #include "workspace/clean_workspace.hpp"
 
 namespace crossrank::tools {

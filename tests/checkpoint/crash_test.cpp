@@ -18,10 +18,11 @@
 #include "crash_points.generated.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/checkpoint/checkpoint_files.hpp"
+#include "tests/checkpoint/interrupted.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
-#include "workspace/checkpoint/job_folder.hpp"
+#include "workspace/checkpoint/dead_jobs.hpp"
 
 namespace crossrank {
 namespace {
@@ -29,7 +30,9 @@ namespace {
 namespace fs = std::filesystem;
 using test::Call;
 using test::difference;
+using test::Interrupted;
 using test::names_in;
+using test::options_for;
 using test::read_checkpoint;
 using test::read_model;
 using test::TemporaryDirectory;
@@ -39,50 +42,6 @@ using testing::Not;
 using testing::StartsWith;
 
 constexpr int last_visit = 3;
-
-/// A model, and an older checkpoint where its merged form is to go.
-class Interrupted : public testing::Test {
- protected:
-  Interrupted() {
-    fs::create_directories(in());
-    save_safetensors(in() / "model.safetensors", test::sample_weights(4, 16, 16, 1));
-    std::ofstream(in() / "config.json") << R"({"num_hidden_layers": 4})";
-    std::ofstream(in() / "tokenizer.json") << "{}";
-    put_old();
-    old_ = read_checkpoint(out(), true);
-    new_ = read_model(in());
-  }
-
-  void put_old() const {
-    fs::remove_all(out());
-    fs::create_directories(out());
-    save_safetensors(out() / "model.safetensors", test::sample_weights(2, 8, 8, 2));
-    std::ofstream(out() / "config.json") << R"({"num_hidden_layers": 2})";
-  }
-
-  [[nodiscard]] fs::path in() const { return folder_.path() / "in"; }
-  [[nodiscard]] fs::path out() const { return folder_.path() / "out"; }
-  [[nodiscard]] checkpoint::MergePlan plan() const { return checkpoint::MergePlan::make(world_, in()); }
-
-  /// "old", "new" or "none"; anything else tells what is mixed up.
-  [[nodiscard]] std::string state() const {
-    auto const found = read_checkpoint(out(), true);
-    if (found.empty()) return "none";
-    if (found == old_) return "old";
-    return found == new_ ? "new" : "a mixture";
-  }
-
-  TemporaryDirectory folder_{};
-  Collective world_ = connect({.backend = "fake"});
-  test::ModelBytes old_{};
-  test::ModelBytes new_{};
-};
-
-checkpoint::ConsolidateOptions options_for(std::string const& format) {
-  checkpoint::ConsolidateOptions options{.max_shard_bytes = 1100, .force = true};
-  if (format == "torch") options.format = checkpoint::OutputFormat::torch;
-  return options;
-}
 
 CROSSRANK_RANK_SCENARIO(consolidate_until) {
   auto const world = connect({.backend = "fake"});
@@ -143,9 +102,7 @@ INSTANTIATE_TEST_SUITE_P(All, Killed, testing::ValuesIn(checkpoint_points()), []
 TEST_F(Interrupted, goes_on_from_finished_files_only_when_asked) {
   for (bool const resume : {true, false}) {
     put_old();
-    auto const outcome =
-        test::run_ranks(1, "consolidate_until", {.arguments = {in(), out(), "checkpoint.job.marked", "3", ""}});
-    ASSERT_EQ(outcome.ranks.at(0).signal, SIGKILL) << outcome.text();
+    kill_at("checkpoint.job.marked", 3);
     auto options = options_for("");
     options.resume = resume;
 
@@ -159,12 +116,10 @@ TEST_F(Interrupted, goes_on_from_finished_files_only_when_asked) {
 
 TEST_F(Interrupted, does_not_go_on_from_an_archive_whose_directory_has_changed) {
   put_old();
-  auto const killed =
-      test::run_ranks(1, "consolidate_until", {.arguments = {in(), out(), "checkpoint.job.marked", "1", "torch"}});
-  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+  kill_at("checkpoint.job.marked", 1, "torch");
   int changed = 0;
   for (auto const& entry : fs::recursive_directory_iterator(out())) {
-    if (!fs::exists(entry.path().string() + ".finished")) continue;
+    if (!fs::exists(entry.path().parent_path() / (".finished." + entry.path().filename().string()))) continue;
     std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-30, std::ios::end).put('\x7f');
     ++changed;
@@ -222,9 +177,7 @@ TEST_F(Interrupted, does_not_go_on_from_files_of_other_inputs) {
   };
   fs::remove(in() / "model.safetensors");
   put(1);
-  auto const killed = test::run_ranks(1, "consolidate_until",
-                                      {.arguments = {in(), out(), "checkpoint.job.marked", "3", "safetensors"}});
-  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+  kill_at("checkpoint.job.marked", 3);
   put(5);
   auto options = options_for("safetensors");
   options.resume = true;
@@ -236,9 +189,7 @@ TEST_F(Interrupted, does_not_go_on_from_files_of_other_inputs) {
 }
 
 TEST_F(Interrupted, keeps_what_it_was_replacing_until_the_job_is_taken_up_or_dropped) {
-  auto const killed = test::run_ranks(1, "consolidate_until",
-                                      {.arguments = {in(), out(), "checkpoint.publish.moved_old", "2", "safetensors"}});
-  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+  kill_at("checkpoint.publish.moved_old", 2);
   ASSERT_EQ(state(), "none");
 
   EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), {.max_shard_bytes = 2200}), UsageError);
@@ -252,9 +203,7 @@ TEST_F(Interrupted, keeps_what_it_was_replacing_until_the_job_is_taken_up_or_dro
 }
 
 TEST_F(Interrupted, is_cleaned_away_when_nobody_takes_it_up) {
-  auto const killed = test::run_ranks(1, "consolidate_until",
-                                      {.arguments = {in(), out(), "checkpoint.job.marked", "1", "safetensors"}});
-  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+  kill_at("checkpoint.job.marked", 1);
 
   ASSERT_EQ(checkpoint::clean_jobs(out(), true).size(), 1U);
   EXPECT_THAT(names_in(out()), testing::Contains(StartsWith(".crossrank-")));
@@ -303,9 +252,9 @@ TEST_P(FailingSystem, is_an_error_that_leaves_the_old_checkpoint_or_a_success_th
 INSTANTIATE_TEST_SUITE_P(All, FailingSystem,
                          testing::Values(Fault{Call::openat, EACCES}, Fault{Call::pread, EIO},
                                          Fault{Call::pwrite, ENOSPC}, Fault{Call::pwrite, EDQUOT},
-                                         Fault{Call::fsync, EIO}, Fault{Call::fstat, ESTALE},
-                                         Fault{Call::fallocate, ENOSPC}, Fault{Call::close, EIO},
-                                         Fault{Call::mkdirat, EROFS}),
+                                         Fault{Call::fsync, EIO}, Fault{Call::fstat, ESTALE}, Fault{Call::fstatat, EIO},
+                                         Fault{Call::unlinkat, EIO}, Fault{Call::fallocate, ENOSPC},
+                                         Fault{Call::close, EIO}, Fault{Call::mkdirat, EROFS}),
                          [](auto const& tested) {
                            auto const call = test::call_names.at(static_cast<std::size_t>(tested.param.call));
                            return std::string(call) + "_" + ::strerrorname_np(tested.param.error);

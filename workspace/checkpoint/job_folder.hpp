@@ -9,6 +9,7 @@
 
 #include "lib/platform/directory.hpp"
 #include "lib/platform/fd.hpp"
+#include "workspace/checkpoint/publication.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -28,8 +29,9 @@ struct JobRequest {
 class JobFolder {
  public:
   /// Checks the output folder, makes what is missing, locks the job, and checks that there is room. Removes what
-  /// killed jobs left unless they are to be resumed. `UsageError` for an output that exists or a job that runs there
-  /// now, `IoError` for a disk that is too small, before the first byte.
+  /// killed jobs left unless they are to be resumed, or brings them to their end. `UsageError` for an output that
+  /// exists or a job that runs there now, `FormatError` for a killed one that was publishing other files, `IoError`
+  /// for a disk that is too small, before the first byte.
   [[nodiscard]] static JobFolder make(JobRequest const& request);
   /// Refuses what `make` would refuse for the output folder as it stands, and makes nothing.
   static void check(JobRequest const& request);
@@ -46,49 +48,28 @@ class JobFolder {
   void mark_finished(std::string const& name, Json const& facts) const;
   /// The facts of a file that was finished, by this job or the killed one before; nothing when it was not.
   [[nodiscard]] std::optional<Json> finished(std::string const& name) const;
-  /// Whether an earlier job died while it published.
-  [[nodiscard]] bool was_publishing() const;
+  /// Whether this job died before while it published. Of the rank that made the folder.
+  [[nodiscard]] bool was_publishing() const noexcept { return begun_.has_value(); }
 
   /// Moves a checkpoint that is there aside and gives all files their names, in order. A failure is undone. `IoError`.
   void publish();
-  /// Removes the folder and all in it, and the output folder if this job made it and nothing stands in it.
+  /// Removes the folder and all in it, and the output folder if this job made it and nothing stands in it. What was
+  /// begun to be published and not ended stays.
   void remove() noexcept;
   /// The same once all is published: the output folder stays.
   void remove_after_success() noexcept;
 
  private:
   JobFolder(JobRequest request, platform::Directory out, platform::Directory work);
-  [[nodiscard]] bool move(platform::Directory const& from, std::string const& name, platform::Directory const& to,
-                          std::string const& new_name, char const* what);
-  void move_old(std::vector<std::string> const& old);
-  void undo() noexcept;
+  void end_begun();
 
   JobRequest request_;
   platform::Directory out_;
   platform::Directory work_;
   platform::Fd lock_{};
   bool made_out_ = false;
-  bool keep_ = false;  ///< holds what could not be put back
-  struct Move {
-    bool out_to_work = false;
-    std::string from{};
-    std::string to{};
-  };
-  std::vector<Move> moves_{};
+  bool keep_ = false;                       ///< holds what could not be put back
+  std::optional<PublicationPlan> begun_{};  ///< by a killed job, until it is brought to its end
 };
-
-/// What cleaning did with the folder of a job.
-struct CleanedJob {
-  std::string name{};
-  std::uint64_t bytes = 0;
-  bool removed = false;  ///< or would be, in a dry run
-  std::string why{};     ///< why it stays; empty for what goes
-};
-
-/// Removes the folders that killed jobs left in an output folder. `IoError` when that cannot be read.
-[[nodiscard]] std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, bool dry_run);
-
-/// Whether a file of that name belongs to a checkpoint: weights, an index, the model's config.
-[[nodiscard]] bool is_checkpoint_file(std::string const& name);
 
 }  // namespace crossrank::checkpoint

@@ -1,0 +1,59 @@
+#include "workspace/checkpoint/dead_jobs.hpp"
+
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/job_files.hpp"
+#include "workspace/checkpoint/publication.hpp"
+
+namespace crossrank::checkpoint {
+
+void settle_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force) {
+  for (auto const& name : out.names(write_operation)) {
+    if (!is_job_folder(name) || name == own_folder) continue;
+    auto const work = platform::Directory::open(out.path_of(name), write_operation);
+    auto const lock = take_lock(work);
+    if (!lock) {
+      throw UsageError({.operation = write_operation,
+                        .message = "another job is writing there now",
+                        .got = name,
+                        .resource = out.path().string(),
+                        .remedy = "wait for it to end, or give another directory"});
+    }
+    auto const plan = load_plan(work);
+    if (plan && !force) {
+      throw UsageError({.operation = write_operation,
+                        .message = "a job was killed there while it gave its files their names",
+                        .got = name,
+                        .resource = out.path().string(),
+                        .remedy = "start that job again with --resume; or this one with --force, which brings that "
+                                  "one to its end and then replaces its checkpoint"});
+    }
+    if (plan) Publication(out, work).run(*plan);
+    remove_job(out, work);
+  }
+}
+
+std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, bool dry_run) {
+  std::vector<CleanedJob> jobs;
+  auto const out = platform::Directory::open(path, write_operation);
+  for (auto const& name : out.names(write_operation)) {
+    if (!is_job_folder(name)) continue;
+    auto const work = platform::Directory::open(out.path_of(name), write_operation);
+    CleanedJob job{.name = name, .bytes = bytes_in(work)};
+    auto const lock = take_lock(work);
+    if (!lock) {
+      job.why = "its job is running";
+    } else if (has_plan(work)) {
+      job.why = "it holds what its job was publishing: start that job again with --resume, or another with --force";
+    } else {
+      job.removed = true;
+      if (!dry_run) remove_job(out, work);
+    }
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+}  // namespace crossrank::checkpoint

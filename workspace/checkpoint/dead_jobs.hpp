@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lib/platform/directory.hpp"
+
+namespace crossrank::checkpoint {
+
+/// Removes the folders that other jobs left in an output when they died. What one of them had begun to publish is
+/// brought to its end first, and only by `force`: who comes next replaces it, or fails and leaves it whole.
+/// `UsageError` for a job that runs there, and without `force` for one that was publishing.
+void settle_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force);
+
+/// What cleaning did with the folder of a job.
+struct CleanedJob {
+  std::string name{};
+  std::uint64_t bytes = 0;
+  bool removed = false;  ///< or would be, in a dry run
+  std::string why{};     ///< why it stays; empty for what goes
+};
+
+/// Removes the folders that killed jobs left in an output folder. `IoError` when that cannot be read.
+[[nodiscard]] std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, bool dry_run);
+
+}  // namespace crossrank::checkpoint
