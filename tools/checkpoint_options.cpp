@@ -64,7 +64,8 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
       .add_option(
           "--model-key", plan.model_key,
           "Key of torch archives, or first part of the names of a distributed checkpoint, under which the model "
-          "stands, such as ema_state_dict, where known ones do not tell; . takes everything")
+          "stands, such as ema_state_dict, or app.model inside of another, where known ones do not tell; . takes "
+          "everything")
       ->type_name("KEY");
   bool const plain = grid == GridOptions::plain;
   std::string const prefix = plain ? "" : "from-";

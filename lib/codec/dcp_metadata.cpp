@@ -36,12 +36,15 @@ class MetadataReader {
     read_places(field(root, "storage_data"));
     auto const state = field(root, "state_dict_metadata");
     if (!state.is(PickleKind::dict)) refuse(state, "state_dict_metadata is no dict");
+    read_paths(root);
     DcpMetadata out;
     for (std::size_t i = 0; i < state.size(); i += 2) {
       auto name = text(state[i]);
       auto const about = state[i + 1];
       if (about.find("chunks")) {
         out.tensors.push_back(tensor(std::move(name), about));
+        auto const path = paths_.find(out.tensors.back().name);
+        if (path != paths_.end()) out.tensors.back().path = path->second;
       } else {
         out.objects.push_back({name, place(about, name, {})});
       }
@@ -88,6 +91,25 @@ class MetadataReader {
       if (offset && !offset->is(PickleKind::none)) std::get<1>(key) = numbers(*offset);
       if (!places_.emplace(std::move(key), item(places[i + 1])).second)
         refuse(index, "an item of \"" + printable(name.text().substr(0, 200)) + "\" has two places");
+    }
+  }
+
+  /// What the planner of the save has noted: the keys of each name. Planners of others note other things.
+  void read_paths(PickleValue root) {
+    auto const planned = root.find("planner_data");
+    if (!planned || !planned->is(PickleKind::dict)) return;
+    for (std::size_t i = 0; i < planned->size(); i += 2) {
+      auto const name = (*planned)[i];
+      auto const path = (*planned)[i + 1];
+      if (!name.is(PickleKind::text) || !path.is(PickleKind::tuple)) continue;
+      std::vector<std::string> keys;
+      std::string together;
+      for (std::size_t k = 0; k < path.size(); ++k) {
+        keys.push_back(path[k].is(PickleKind::integer) ? std::to_string(path[k].integer())
+                                                       : std::string(path[k].text()));
+        together += (k == 0 ? "" : ".") + keys.back();
+      }
+      if (together == name.text()) paths_.emplace(name.text(), std::move(keys));
     }
   }
 
@@ -148,6 +170,7 @@ class MetadataReader {
   PickleOptions options_{};
   std::shared_ptr<PickleTree const> tree_{};
   std::map<Key, DcpItem> places_{};
+  std::map<std::string_view, std::vector<std::string>> paths_{};
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ struct DcpItem {
 /// A tensor and the pieces in which it was saved, which tile it exactly.
 struct DcpTensor {
   std::string name{};
+  std::vector<std::string> path{};  ///< keys on the way to it in the dicts that were saved; none where nothing says so
   Dtype dtype = Dtype::u8;
   Shape shape{};
   std::vector<ChunkBox> boxes{};

@@ -32,9 +32,12 @@ class TorchFile {
   std::string filled(std::int64_t count, float value) {
     return floats(std::vector<float>(static_cast<std::size_t>(count), value), {count});
   }
+  [[nodiscard]] std::string bytes(std::string const& root) const {
+    return codec::torch_of("\x80\x02" + root + ".", storages_);
+  }
   void write(std::filesystem::path const& path, std::string const& root) const {
     std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << codec::torch_of("\x80\x02" + root + ".", storages_);
+    std::ofstream(path, std::ios::binary) << bytes(root);
   }
 
  private:

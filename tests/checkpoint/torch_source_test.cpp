@@ -101,10 +101,37 @@ TEST_F(TrainingState, may_wrap_the_model_twice) {
   EXPECT_EQ(names(put(codec::torch_of("\x80\x02}(" + entry("state_dict", inner) + "u.", {"wxyz"}))), "a ");
 }
 
+TEST_F(TrainingState, is_told_from_the_model_inside_of_one_unknown_key) {
+  auto const part = [](std::string const& key) { return entry(key, "}(" + entry("a", tensor()) + "u"); };
+  auto const app = put(codec::torch_of(
+      "\x80\x02}(" + entry("checkpoint", "}(" + part("model") + part("optimizer") + "u") + "u.", {"wxyz"}));
+  EXPECT_EQ(names(app), "a ");
+  EXPECT_EQ(open_torch_archive(app)->attributes(), Json::parse(R"({"left_out_keys": ["checkpoint.optimizer"]})"));
+  EXPECT_EQ(names(app, "checkpoint"), "a ");
+  EXPECT_EQ(names(app, "checkpoint.model"), "a ");
+  EXPECT_EQ(names(app, "checkpoint.optimizer"), "a ");
+  EXPECT_EQ(names(app, "."), "checkpoint.model.a checkpoint.optimizer.a ");
+  EXPECT_THAT(names(app, "checkpoint.ema"), testing::HasSubstr("tensors under checkpoint.model, checkpoint.optimizer"));
+  auto const unknown = put(codec::torch_of(
+      "\x80\x02}(" + entry("checkpoint", "}(" + part("net") + part("optimizer") + "u") + "u.", {"wxyz"}));
+  EXPECT_THAT(names(unknown), testing::HasSubstr("--model-key checkpoint.net "));
+}
+
+TEST_F(TrainingState, is_left_out_beside_tensors_of_the_outermost_dict) {
+  EXPECT_EQ(names(save({"optimizer"}, entry("a.weight", tensor()))), "a.weight ");
+}
+
+TEST_F(TrainingState, names_counters_too_that_it_leaves_out) {
+  auto const count = codec::pickled_tensor(codec::pickled_storage("ByteStorage", "0", 4), 0, {1}, {1});
+  auto const file = save({"model"}, entry("best", count));
+  EXPECT_EQ(names(file), "a ");
+  EXPECT_EQ(open_torch_archive(file)->attributes(), Json::parse(R"({"left_out_keys": ["best"]})"));
+}
+
 TEST(WrappingKey, is_one_that_models_are_saved_under_and_never_a_module) {
   auto const key = [](std::vector<std::string> const& names) {
     auto const found = wrapping_key(names);
-    return found ? found->key : std::string("none");
+    return found ? found->keys.front() : std::string("none");
   };
   EXPECT_EQ(key({"model.lm_head.weight", "model.model.norm.weight"}), "model");
   EXPECT_EQ(key({"module.model.norm.weight", "step"}), "module");

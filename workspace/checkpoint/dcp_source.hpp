@@ -20,7 +20,7 @@ enum class DcpFlavour : std::uint8_t {
 
 struct DcpOptions {
   codec::CrcPolicy crc = codec::CrcPolicy::require;
-  std::string model_key{};           ///< first part of the names of the model; empty: as known ones say; ".": all
+  std::string model_key{};           ///< first parts of the names of the model; empty: as known ones say; ".": all
   std::shared_ptr<FilePool> pool{};  ///< of the descriptors; its own when there is none
 };
 

@@ -162,26 +162,57 @@ codec::DcpMetadata described(std::filesystem::path const& directory, FilePool& p
   }
 }
 
-std::string_view first_part(std::string_view name) { return name.substr(0, name.find('.')); }
-
-/// The part of the names that is the model's, where states of a training were saved beside it: then all names begin
-/// with the key under which they were given to the save. Without such a neighbour "model" is the name of a module.
-std::optional<ModelKey> model_of(codec::DcpMetadata const& metadata, std::string const& asked,
-                                 std::string const& resource) {
-  std::vector<std::string> keys;
-  for (auto const& tensor : metadata.tensors) {
-    auto const part = first_part(tensor.name);
-    if (part.size() == tensor.name.size()) continue;
-    if (std::find(keys.begin(), keys.end(), part) == keys.end()) keys.emplace_back(part);
+std::vector<std::string> split_at_dots(std::string const& name) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    auto const end = std::min(name.find('.', begin), name.size());
+    parts.push_back(name.substr(begin, end - begin));
+    begin = end + 1;
   }
-  bool const training =
-      std::any_of(keys.begin(), keys.end(), [](auto const& key) { return kind_of_key(key) == KeyKind::training; });
-  if (asked.empty() && !training) {
+  return parts;
+}
+
+/// Whether names are all that tells of the dicts that were saved: the metadata do not say more, or `asked` is the
+/// beginning of names and no key.
+bool only_names_tell(codec::DcpMetadata const& metadata, std::string const& asked) {
+  bool is_key = asked.empty();
+  for (auto const& tensor : metadata.tensors) {
+    if (tensor.path.empty()) return true;
+    std::vector<std::string> way;
+    for (std::size_t i = 0; i < tensor.path.size() && !is_key; ++i) {
+      way.push_back(tensor.path[i]);
+      is_key = joined(way) == asked;
+    }
+  }
+  return !is_key;
+}
+
+/// What stands under each key; the keys are those of the save, or parts of names.
+ListKeys listing(codec::DcpMetadata const& metadata, bool by_names) {
+  return [&metadata, by_names](std::vector<std::string> const& way) {
+    std::vector<SavedKey> keys;
+    std::map<std::string, std::size_t> known;
+    for (auto const& tensor : metadata.tensors) {
+      auto const path = by_names ? split_at_dots(tensor.name) : tensor.path;
+      if (path.size() <= way.size() || !std::equal(way.begin(), way.end(), path.begin())) continue;
+      auto const& key = path[way.size()];
+      if (!known.emplace(key, keys.size()).second) continue;
+      auto const holder = by_names ? Under::names : Under::dict;
+      keys.push_back({key, path.size() == way.size() + 1 ? Under::tensor : holder});
+    }
+    return keys;
+  };
+}
+
+/// Where the model is among what was saved with it. Where only names tell, "model" may be the name of a module.
+ModelWay model_of(codec::DcpMetadata const& metadata, std::string const& asked, std::string const& resource) {
+  bool const by_names = only_names_tell(metadata, asked);
+  if (by_names && asked.empty()) {
     std::vector<std::string> names;
     for (auto const& tensor : metadata.tensors) names.push_back(tensor.name);
-    return wrapping_key(names);
+    if (auto way = wrapping_key(names)) return *std::move(way);
   }
-  return choose_model(keys, asked, resource);
+  return find_model(listing(metadata, by_names), asked, resource);
 }
 
 }  // namespace
@@ -193,9 +224,9 @@ std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& d
   ItemFiles files(directory, pool);
   std::vector<ChunkedTensor> tensors;
   for (auto& tensor : metadata.tensors) {
-    if (model && first_part(tensor.name) != model->key) continue;
-    ChunkedTensor chunked{
-        .tensor = {model ? tensor.name.substr(model->key.size() + 1) : tensor.name, tensor.dtype, tensor.shape}};
+    auto name = model.own_name(tensor.name);
+    if (!name) continue;
+    ChunkedTensor chunked{.tensor = {*std::move(name), tensor.dtype, tensor.shape}};
     for (std::size_t i = 0; i < tensor.items.size(); ++i) {
       chunked.data.push_back(std::make_shared<ItemData>(files.at(tensor.items[i], tensor.name), tensor.items[i],
                                                         tensor.dtype, Shape(tensor.boxes[i].size), options.crc));
@@ -204,7 +235,7 @@ std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& d
     tensors.push_back(std::move(chunked));
   }
   Json attributes = Json::object();
-  if (model) attributes[left_out_keys] = model->left_out;
+  if (!model.left_out.empty()) attributes[left_out_keys] = model.left_out;
   for (auto const& object : metadata.objects)
     attributes[object.name] = object_value(files.at(object.item, object.name), object.item);
   return std::make_shared<ChunkedSource>(directory.string(), std::move(tensors), std::move(attributes), files.bytes());

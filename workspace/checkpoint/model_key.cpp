@@ -10,6 +10,7 @@ namespace {
 
 constexpr char const* operation = "checkpoint open";
 constexpr std::size_t most_listed = 8;
+constexpr int most_wrappers = 4;
 
 constexpr std::array<std::string_view, 6> models{
     "state_dict", "model_state_dict", "model_state", "model_weights", "model", "module"};
@@ -29,26 +30,109 @@ bool has_word(std::string_view key, std::string_view word) {
   return false;
 }
 
-std::string list(std::vector<std::string> const& keys) {
+std::string dotted(std::vector<std::string> way, std::string const& key) {
+  way.push_back(key);
+  return joined(way);
+}
+
+/// Ways to the keys of one dict.
+std::vector<std::string> ways_to(std::vector<SavedKey> const& keys, std::vector<std::string> const& way) {
+  std::vector<std::string> ways;
+  for (auto const& one : keys) ways.push_back(dotted(way, one.key));
+  return ways;
+}
+
+std::string list_text(std::vector<std::string> const& keys) {
   std::string text;
   for (std::size_t i = 0; i < keys.size() && i < most_listed; ++i) text += (i == 0 ? "" : ", ") + keys[i];
   return keys.size() > most_listed ? text + " and " + std::to_string(keys.size() - most_listed) + " more" : text;
 }
 
-[[noreturn]] void refuse(std::string message, std::vector<std::string> const& keys, std::string const& likely,
+/// The keys of one dict by what they say.
+struct Sorted {
+  explicit Sorted(std::vector<SavedKey> const& keys) {
+    for (auto const& one : keys) {
+      auto const kind = kind_of_key(one.key);
+      bool const holder = one.under != Under::tensor && one.under != Under::counter;
+      loose = loose || !holder;
+      counted = counted || (one.under == Under::counter && kind != KeyKind::training);
+      unsure = unsure || one.under == Under::names;
+      has_model = has_model || (kind == KeyKind::model && one.under == Under::dict);
+      if (kind == KeyKind::training && holder) training.push_back(one.key);
+      if (one.under == Under::counter) continue;
+      if (kind == KeyKind::model) known.push_back(one.key);
+      if (kind == KeyKind::other) other.push_back(one.key);
+    }
+  }
+  /// Nothing here speaks of a training; then a key such as "model" may be the name of a module.
+  [[nodiscard]] bool all_one() const noexcept { return !has_model && training.empty(); }
+  /// The names of the tensors here are those of the model: modules are never dicts in dicts.
+  [[nodiscard]] bool is_model() const noexcept { return all_one() || (!has_model && loose && !unsure); }
+  [[nodiscard]] bool clear() const noexcept { return known.size() == 1 && other.empty(); }
+
+  std::vector<std::string> known{};
+  std::vector<std::string> other{};
+  std::vector<std::string> training{};  ///< with more than one tensor under it
+  bool loose = false;                   ///< tensors stand in the dict itself
+  bool counted = false;                 ///< tensors of one value that do not speak of a training
+  bool unsure = false;
+  bool has_model = false;  ///< a dict under a key that models have
+};
+
+[[noreturn]] void refuse(std::vector<SavedKey> const& keys, Sorted const& sorted, std::vector<std::string> const& way,
                          std::string const& resource) {
-  throw FormatError({.operation = operation,
-                     .message = std::move(message),
-                     .got = "tensors under " + list(keys),
-                     .resource = resource,
-                     .remedy = "say which holds the model: --model-key " + likely +
-                               " takes what stands there, --model-key . everything under names that begin with the key",
-                     .section = keys_section});
+  bool const none = sorted.known.empty() && sorted.other.empty();
+  std::vector<SavedKey> counted = keys;
+  std::erase_if(counted, [](auto const& one) { return one.under == Under::counter; });
+  auto const likely = !sorted.known.empty() ? sorted.known.front() : none ? keys.front().key : sorted.other.front();
+  throw FormatError(
+      {.operation = operation,
+       .message = none ? "this holds states of a training and no model" : "several parts of this might be the model",
+       .got = "tensors under " + list_text(ways_to(counted, way)),
+       .resource = resource,
+       .remedy = "say which holds the model: --model-key " + dotted(way, likely) +
+                 " takes what stands there, --model-key . everything under names that begin with the key",
+       .section = keys_section});
 }
 
-std::vector<std::string> without(std::vector<std::string> keys, std::string const& one) {
-  std::erase(keys, one);
-  return keys;
+/// One key further; what stands beside it is left out.
+void enter(ModelWay& way, std::vector<SavedKey> const& keys, std::string const& key) {
+  for (auto const& one : keys) {
+    if (one.key != key) way.left_out.push_back(dotted(way.keys, one.key));
+  }
+  way.keys.push_back(key);
+}
+
+/// Follows the user's word; keys may have dots of their own.
+void follow(ListKeys const& list, std::string const& asked, ModelWay& way, std::string const& resource) {
+  for (std::string_view rest = asked; !rest.empty();) {
+    auto const keys = list(way.keys);
+    std::string const* best = nullptr;
+    for (auto const& [key, under] : keys) {
+      bool const fits = rest == key || (rest.starts_with(key) && rest.substr(key.size()).starts_with('.'));
+      if (fits && (best == nullptr || key.size() > best->size())) best = &key;
+    }
+    if (best == nullptr) {
+      throw UsageError({.operation = operation,
+                        .message = "there are no tensors under the key \"" + asked + "\"",
+                        .got = keys.empty() ? "" : "tensors under " + list_text(ways_to(keys, way.keys)),
+                        .resource = resource,
+                        .remedy = "give one of these by --model-key, or . for everything"});
+    }
+    rest.remove_prefix(std::min(rest.size(), best->size() + 1));
+    enter(way, keys, *best);
+  }
+}
+
+/// Whether one unknown key stands around a model and states of its training, or several do.
+bool wraps(ListKeys const& list, std::vector<std::string> way, std::vector<SavedKey> keys) {
+  for (int depth = 0; depth < most_wrappers; ++depth) {
+    if (keys.size() != 1 || keys.front().under != Under::dict) return false;
+    way.push_back(keys.front().key);
+    keys = list(way);
+    if (!Sorted(keys).all_one()) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -61,32 +145,53 @@ KeyKind kind_of_key(std::string_view key) noexcept {
   return training ? KeyKind::training : KeyKind::other;
 }
 
-std::optional<ModelKey> choose_model(std::vector<std::string> const& keys, std::string const& asked,
-                                     std::string const& resource) {
-  if (asked == ".") return std::nullopt;
-  if (!asked.empty()) {
-    if (std::find(keys.begin(), keys.end(), asked) != keys.end()) return ModelKey{asked, without(keys, asked)};
-    throw UsageError({.operation = operation,
-                      .message = "there are no tensors under the key \"" + asked + "\"",
-                      .got = "tensors under " + list(keys),
-                      .resource = resource,
-                      .remedy = "give one of these by --model-key, or . for everything"});
-  }
-  std::vector<std::string> known;
-  std::vector<std::string> other;
-  for (auto const& key : keys) {
-    if (kind_of_key(key) == KeyKind::model) known.push_back(key);
-    if (kind_of_key(key) == KeyKind::other) other.push_back(key);
-  }
-  if (known.empty() && other.size() == keys.size()) return std::nullopt;
-  if (known.size() == 1 && other.empty()) return ModelKey{known.front(), without(keys, known.front())};
-  if (known.empty() && other.empty())
-    refuse("this holds states of a training and no model", keys, keys.front(), resource);
-  refuse("several parts of this might be the model", keys, known.empty() ? other.front() : known.front(), resource);
+std::string joined(std::vector<std::string> const& way) {
+  std::string text;
+  for (auto const& key : way) text += (&key == &way.front() ? "" : ".") + key;
+  return text;
 }
 
-std::optional<ModelKey> wrapping_key(std::vector<std::string> const& names) {
-  ModelKey found;
+std::optional<std::string> ModelWay::own_name(std::string_view name) const {
+  auto const stands_under = [&](std::string const& key) {
+    return name.starts_with(key) && (name.size() == key.size() || name[key.size()] == '.');
+  };
+  auto const way = joined(keys);
+  if (!way.empty() && !stands_under(way)) return std::nullopt;
+  for (auto const& other : left_out) {
+    if (other.size() > way.size() && stands_under(other)) return std::nullopt;
+  }
+  if (way.empty()) return std::string(name);
+  // A tensor that was asked for itself keeps its name.
+  return std::string(name.size() == way.size() ? name : name.substr(way.size() + 1));
+}
+
+ModelWay find_model(ListKeys const& list, std::string const& asked, std::string const& resource) {
+  ModelWay way;
+  if (asked == ".") return way;
+  follow(list, asked, way, resource);
+  // What a known key or the user has named is the model, unless it is clear that there is more around it.
+  bool named = !asked.empty();
+  for (int depth = 0; depth < most_wrappers; ++depth) {
+    auto const keys = list(way.keys);
+    Sorted const sorted(keys);
+    if (!named && sorted.all_one() && wraps(list, way.keys, keys)) {
+      enter(way, keys, keys.front().key);
+      continue;
+    }
+    if (!named && sorted.is_model()) {
+      for (auto const& key : sorted.training) way.left_out.push_back(dotted(way.keys, key));
+      break;
+    }
+    if (named && (sorted.all_one() || !sorted.clear() || sorted.counted)) break;
+    if (!sorted.clear()) refuse(keys, sorted, way.keys, resource);
+    enter(way, keys, sorted.known.front());
+    named = true;
+  }
+  return way;
+}
+
+std::optional<ModelWay> wrapping_key(std::vector<std::string> const& names) {
+  ModelWay found;
   bool twice = false;
   for (auto const& name : names) {
     std::string const first = name.substr(0, name.find('.'));
@@ -96,8 +201,9 @@ std::optional<ModelKey> wrapping_key(std::vector<std::string> const& names) {
         found.left_out.push_back(first);
       continue;
     }
-    if (kind != KeyKind::model || first == name || (!found.key.empty() && found.key != first)) return std::nullopt;
-    found.key = first;
+    if (kind != KeyKind::model || first == name || (!found.keys.empty() && found.keys.front() != first))
+      return std::nullopt;
+    found.keys = {first};
     twice = twice || std::string_view(name).substr(first.size()).starts_with(".model.");
   }
   return twice ? std::optional(found) : std::nullopt;

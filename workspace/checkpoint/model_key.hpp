@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,20 +19,43 @@ enum class KeyKind {
 /// Section of errors that say that it is not clear which part is the model.
 inline constexpr char const* keys_section = "keys";
 
-/// The key under which the model stands, and the keys that are left out.
-struct ModelKey {
-  std::string key{};
-  std::vector<std::string> left_out{};
+/// What stands under a key.
+enum class Under {
+  tensor,
+  counter,  ///< a tensor of one value, as scripts keep beside the model
+  dict,
+  other,  ///< a list or the like
+  names,  ///< several names begin with it; nobody knows whether there was a dict
 };
 
-/// Chooses among the keys that hold tensors; `asked` is the user's word ("." takes everything, empty leaves it to the
-/// known names). Nothing when all of it is the model. `FormatError` where several might be, `UsageError` for an asked
-/// one that is not there.
-[[nodiscard]] std::optional<ModelKey> choose_model(std::vector<std::string> const& keys, std::string const& asked,
-                                                   std::string const& resource);
+/// A key of what was saved, with tensors under it.
+struct SavedKey {
+  std::string key{};
+  Under under = Under::dict;
+};
+
+/// Lists what holds tensors in the dict to which `way` leads from the outermost one; nothing where there is no dict.
+using ListKeys = std::function<std::vector<SavedKey>(std::vector<std::string> const& way)>;
+
+/// Where the model is in what was saved, and what beside it is no part of it.
+struct ModelWay {
+  std::vector<std::string> keys{};      ///< one after the other; none when the outermost dict is the model
+  std::vector<std::string> left_out{};  ///< ways to the other parts, their keys joined by dots
+
+  /// A tensor's name inside the model, for the way to it joined by dots; nothing where it is not of the model.
+  [[nodiscard]] std::optional<std::string> own_name(std::string_view name) const;
+};
+
+/// Keys joined by dots.
+[[nodiscard]] std::string joined(std::vector<std::string> const& way);
+
+/// Finds the model by the keys that scripts use; `asked` is the user's word: a way with dots, "." for everything, empty
+/// to leave it to the known keys. `FormatError` where several parts might be the model, `UsageError` for an asked one
+/// that is not there.
+[[nodiscard]] ModelWay find_model(ListKeys const& list, std::string const& asked, std::string const& resource);
 
 /// The key under which a script saved the model where nothing else tells: all names begin with it, but for states of
 /// the training, and one goes on with "model.", as in "model.model.layers.0". Nothing where "model" may be a module.
-[[nodiscard]] std::optional<ModelKey> wrapping_key(std::vector<std::string> const& names);
+[[nodiscard]] std::optional<ModelWay> wrapping_key(std::vector<std::string> const& names);
 
 }  // namespace crossrank::checkpoint

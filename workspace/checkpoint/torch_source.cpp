@@ -20,13 +20,9 @@ using codec::PickleValue;
 
 constexpr char const* operation = "checkpoint read";
 
-constexpr int most_wrappers = 4;
-
-/// A dict's parts: what holds tensors under which key, and plain values.
+/// A dict's parts: what holds tensors, and plain values.
 struct Parts {
-  std::vector<std::string> keys{};  ///< of what holds tensors
-  bool loose_tensors = false;       ///< some stand in the dict itself
-  bool has_model = false;           ///< a dict under a key that models have
+  std::vector<SavedKey> keys{};
   Json values = Json::object();
 };
 
@@ -42,57 +38,48 @@ Parts parts_of(codec::TorchArchive const& archive, PickleValue root) {
     auto const value = root[i + 1];
     if (!root[i].is(PickleKind::text)) continue;
     std::string const key(root[i].text());
+    bool const is_dict = value.is(PickleKind::dict);
     if (archive.tensor(value) != nullptr) {
-      parts.loose_tensors = true;
-      if (!is_counter(archive, value)) parts.keys.push_back(key);
+      parts.keys.push_back({key, is_counter(archive, value) ? Under::counter : Under::tensor});
       continue;
     }
-    auto const kind = kind_of_key(key);
     auto contents = codec::TorchContents{};
     try {
       contents = codec::take_apart(archive, value);
     } catch (FormatError const&) {
-      // States of a training may hold what no checkpoint does.
-      if (kind != KeyKind::training) throw;
-      parts.keys.push_back(key);
+      // States of a training may hold what no checkpoint does; they may be deeper down, too.
+      if (!is_dict && kind_of_key(key) != KeyKind::training) throw;
+      parts.keys.push_back({key, is_dict ? Under::dict : Under::other});
       continue;
     }
     if (contents.tensors.empty()) {
       parts.values[key] = std::move(contents.values);
     } else {
-      parts.keys.push_back(key);
-      parts.has_model = parts.has_model || (kind == KeyKind::model && value.is(PickleKind::dict));
+      parts.keys.push_back({key, is_dict ? Under::dict : Under::other});
     }
   }
   return parts;
 }
 
-/// Whether all is one state dict, in which a key such as "model" would be the name of a module.
-bool is_state_dict(Parts const& parts) {
-  if (parts.has_model) return false;
-  return parts.loose_tensors || std::none_of(parts.keys.begin(), parts.keys.end(),
-                                             [](auto const& key) { return kind_of_key(key) == KeyKind::training; });
-}
-
 /// Takes the model out of what scripts saved around it; names lose the way to it.
 codec::TorchContents model_in(codec::TorchArchive const& archive, PickleValue root, std::string const& asked) {
-  codec::TorchContents outer{.values = Json::object()};
-  for (int depth = 0; depth < most_wrappers && root.is(PickleKind::dict); ++depth) {
+  auto const list = [&](std::vector<std::string> const& keys) {
+    auto at = root;
+    for (auto const& key : keys) at = *at.find(key);
+    return at.is(PickleKind::dict) ? parts_of(archive, at).keys : std::vector<SavedKey>{};
+  };
+  auto const way = find_model(list, asked, archive.name());
+  Json outer = Json::object();
+  for (auto const& key : way.keys) {
     auto parts = parts_of(archive, root);
-    bool const first = depth == 0;
-    // Deeper down only a wrapper of nothing else is one.
-    if (!first && (parts.keys.size() != 1 || !parts.has_model)) break;
-    auto const wanted = first ? asked : std::string();
-    if (wanted.empty() && is_state_dict(parts)) break;
-    auto const chosen = choose_model(parts.keys, wanted, archive.name());
-    if (!chosen) break;
-    for (auto& [key, value] : parts.values.items()) outer.values[key] = std::move(value);
-    if (!chosen->left_out.empty()) outer.values[left_out_keys] = chosen->left_out;
-    root = *root.find(chosen->key);
+    for (auto& [name, value] : parts.values.items()) outer[name] = std::move(value);
+    root = *root.find(key);
   }
   auto inner = codec::take_apart(archive, root);
-  if (outer.values.empty()) return inner;
-  inner.values = std::move(outer.values);
+  auto const before = joined(way.keys) + (way.keys.empty() ? "" : ".");
+  std::erase_if(inner.tensors, [&](auto const& tensor) { return !way.own_name(before + tensor.name); });
+  if (!outer.empty()) inner.values = std::move(outer);
+  if (!way.left_out.empty()) inner.values[left_out_keys] = way.left_out;
   return inner;
 }
 

@@ -29,7 +29,7 @@ class TorchSource final : public DescribedSource {
 struct TorchSourceOptions {
   codec::CrcPolicy crc = codec::CrcPolicy::require;
   std::vector<std::string> extra_globals{};  ///< names that the pickle may mention besides: "module.name"
-  std::string model_key{};                   ///< where in the dict the model is; empty: as known keys say; ".": all
+  std::string model_key{};                   ///< the way to the model, with dots; empty: as known keys say; ".": all
   std::shared_ptr<FilePool> pool{};          ///< of the descriptors; its own when there is none
 };
 
