@@ -250,7 +250,7 @@ void NodeDomain::ring_groups_of(int rank) const noexcept {
 
 void NodeDomain::ring_queue_of(int rank, std::uint32_t index) const noexcept {
   auto const room = static_cast<int>(geometry_.group_stride() / sizeof(QueueEnd));
-  auto const size = std::min(static_cast<int>(blocks_->queue(index).readers) + 1, room);
+  auto const size = std::min(static_cast<int>(blocks_->header(index).size.load(std::memory_order_relaxed)), room);
   auto* const ends = blocks_->ends(index);
   bool const concerned = std::any_of(ends, ends + size, [&](QueueEnd const& end) {
     return end.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);

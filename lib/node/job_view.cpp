@@ -279,7 +279,8 @@ class Reader {
     QueueView view{.name = text_in(blocks_.header(index).name), .block = index};
     auto const room =
         static_cast<int>((geometry_.group_stride() - sizeof(GroupHeader) - sizeof(QueueHeader)) / sizeof(QueueEnd));
-    auto const ends = std::min(static_cast<int>(std::min(blocks_.queue(index).readers, 0xffffU)) + 1, room);
+    auto const size = blocks_.header(index).size.load(std::memory_order_relaxed);
+    auto const ends = std::min(static_cast<int>(std::min(size, 0xffffU)), room);
     for (int i = 0; i < ends; ++i) {
       auto const& end = blocks_.ends(index)[i];
       auto const holder = end.domain_rank.load(std::memory_order_relaxed);

@@ -38,7 +38,8 @@ bool waits_itself(NodeDomain const& domain, int rank) noexcept {
       auto const& member = blocks.members(index)[i];
       if (member.domain_rank.load(std::memory_order_relaxed) == holder && sleeps(member.bell)) return true;
     }
-    for (std::uint32_t i = 0; state == BlockState::queue && i <= std::min(blocks.queue(index).readers, most); ++i) {
+    for (std::uint32_t i = 0;
+         state == BlockState::queue && i < std::min(header.size.load(std::memory_order_relaxed), most + 1); ++i) {
       auto const& end = blocks.ends(index)[i];
       if (end.domain_rank.load(std::memory_order_relaxed) == holder && sleeps(end.bell)) return true;
     }
