@@ -139,5 +139,30 @@ TEST(ShardNames, that_differ_in_one_number_have_a_pattern) {
   EXPECT_EQ(common_pattern({"a1_x0.pt", "a2_x1.pt"}), "");
 }
 
+TEST_F(MissingRanks, are_told_where_the_file_of_one_is_given_by_its_path) {
+  for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2);
+  auto const world = connect({.backend = "fake"});
+  EXPECT_THROW(static_cast<void>(MergePlan::make(world, folder_.path() / "rank1.safetensors")), UsageError);
+  fs::create_directories(folder_.path() / "alone");
+  fs::copy_file(folder_.path() / "rank1.safetensors", folder_.path() / "alone" / "rank1.safetensors");
+  EXPECT_NO_THROW(static_cast<void>(MergePlan::make(world, folder_.path() / "alone" / "rank1.safetensors")));
+}
+
+TEST(RenamedTensors, that_get_one_name_are_an_error_that_names_both) {
+  test::TemporaryDirectory const folder;
+  for (auto const* const rank : {"rank0.safetensors", "rank1.safetensors"}) {
+    save_safetensors(folder.path() / rank, {{"q.1.weight", Tensor::zeros({4, 4}, Dtype::f32)},
+                                            {"p.1.weight", Tensor::zeros({4, 4}, Dtype::f32)}});
+  }
+  std::ofstream(folder.path() / "rules") << R"({"rules": [{"layer": "q.*", "cut": "replicate", "rename": "z.*"},
+                                                          {"layer": "p.*", "cut": "replicate", "rename": "z.*"}]})";
+  try {
+    static_cast<void>(MergePlan::make(connect({.backend = "fake"}), folder.path(), {.rules = folder.path() / "rules"}));
+    FAIL() << "accepted";
+  } catch (FormatError const& error) {
+    EXPECT_THAT(error.what(), HasSubstr("two tensors are given the name \"z.1.weight\""));
+  }
+}
+
 }  // namespace
 }  // namespace crossrank::checkpoint

@@ -124,6 +124,17 @@ TEST(RuleFile, drops_renames_and_reduces) {
   EXPECT_EQ(renamed.output_name, "d.1.mixer.weight");
 }
 
+TEST(RuleFile, refuses_a_rename_that_wants_more_numbers_than_there_are) {
+  SampleSet samples(2);
+  samples.add("q1.w", Dtype::bf16, {4, 4}).add("c.1.mix.weight", Dtype::bf16, {4, 4});
+  EXPECT_THROW(static_cast<void>(
+                   ask(R"({"rules": [{"tensor": "q*.w", "cut": "replicate", "rename": "z.*.k"}]})", samples, "q1.w")),
+               FormatError);
+  EXPECT_THROW(static_cast<void>(ask(R"({"rules": [{"layer": "c.*.mix", "cut": "replicate", "rename": "d.*.*"}]})",
+                                     samples, "c.1.mix.weight")),
+               FormatError);
+}
+
 TEST(RuleFile, gives_sizes_that_the_config_lacks) {
   SampleSet samples(2);
   samples.add("model.embed_tokens.weight", Dtype::bf16, {6, 8});

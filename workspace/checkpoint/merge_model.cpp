@@ -136,6 +136,7 @@ class ModelBuilder {
       return;
     }
     auto& kept = model_.tensors[at->second];
+    refuse_one_name_for_two(kept, tensor);
     if (tensor.rule.ep_axis >= 0) return append(kept, tensor);
     if (kept.dtype != tensor.dtype || !(kept.shape == tensor.shape) || kept.inputs.size() != tensor.inputs.size())
       refuse_collision(kept, tensor);
@@ -222,6 +223,22 @@ class ModelBuilder {
       ++last->rows;
     } else {
       out.push_back(part);
+    }
+  }
+
+  /// Stages and expert ranks may hold the same tensor; one rank has no two of a name but by a rename.
+  void refuse_one_name_for_two(PlannedTensor const& kept, PlannedTensor const& more) const {
+    for (auto const& one : kept.inputs) {
+      for (auto const& other : more.inputs) {
+        if (one.source != other.source || one.tensor == other.tensor) continue;
+        auto const& source = *model_.set.sources[one.source];
+        throw FormatError({.operation = operation,
+                           .message = "two tensors are given the name \"" + kept.name + "\"",
+                           .got = source.tensors()[one.tensor].name + " and " + source.tensors()[other.tensor].name,
+                           .resource = source.name(),
+                           .remedy = "correct what renames them: a \"rename\" of --rules",
+                           .section = "rules"});
+      }
     }
   }
 

@@ -1,9 +1,11 @@
 #include "workspace/checkpoint/missing_ranks.hpp"
 
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "workspace/checkpoint/rule_book.hpp"
+#include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/shard_names.hpp"
 
 namespace crossrank::checkpoint {
@@ -89,6 +91,25 @@ std::optional<FormatError> check_lone_shard(ShardSet const& set, std::optional<f
     }
   }
   return std::nullopt;
+}
+
+void require_no_other_ranks(fs::path const& file) {
+  auto const name = file.filename().string();
+  auto const mine = parse_shard_name(name);
+  std::error_code error;
+  if (!mine.has_place() || !fs::is_regular_file(file, error)) return;
+  auto const folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  for (auto const& other : list_directory(folder).files) {
+    auto const its = parse_shard_name(other);
+    if (other == name || its.part != mine.part || sibling_name(name, its) != other) continue;
+    throw UsageError({.operation = "merge plan",
+                      .message = "this is the file of one rank, and those of others stand beside it",
+                      .got = other,
+                      .resource = file.string(),
+                      .remedy = "give the directory, " + folder.string() +
+                                "; a copy of the file in a directory of its "
+                                "own is taken for a whole model"});
+  }
 }
 
 }  // namespace crossrank::checkpoint

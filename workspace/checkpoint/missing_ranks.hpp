@@ -23,4 +23,8 @@ inline constexpr char const* lengths_section = "lengths";
 [[nodiscard]] std::optional<FormatError> check_lone_shard(ShardSet const& set,
                                                           std::optional<std::filesystem::path> const& rule_file = {});
 
+/// A file given by its own path is taken for the whole model: `UsageError` when its name says that it is one rank's and
+/// the files of others stand beside it.
+void require_no_other_ranks(std::filesystem::path const& file);
+
 }  // namespace crossrank::checkpoint

@@ -152,6 +152,7 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
   auto state = std::make_shared<MergePlan::State>();
   state->shards = shards;
   state->options = options;
+  require_no_other_ranks(shards);
   auto set = open_shard_set(shards, {.tp = options.tp,
                                      .pp = options.pp,
                                      .ep = options.ep,

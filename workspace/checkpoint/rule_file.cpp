@@ -304,10 +304,18 @@ std::string fill_numbers(std::string_view target, std::string_view name) {
   std::string result;
   std::size_t next = 0;
   for (char const c : target) {
-    if (c == '*' && next < numbers.size()) {
+    if (c != '*') {
+      result += c;
+    } else if (next < numbers.size()) {
       result += numbers[next++];
     } else {
-      result += c;
+      throw FormatError({.operation = "rule file",
+                         .message = "a rename wants more numbers than the name has: \"" + codec::printable(target) +
+                                    "\" for \"" + codec::printable(name) + "\"",
+                         .expected = std::to_string(std::count(target.begin(), target.end(), '*')) + " numbers",
+                         .got = std::to_string(numbers.size()),
+                         .remedy = "each * of a rename stands for a number in the name, from left to right",
+                         .section = "rules"});
     }
   }
   return result;
