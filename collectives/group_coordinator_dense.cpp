@@ -188,9 +188,7 @@ void GroupCoordinator::send(Tensor const& tensor, std::optional<int> dst) const 
 Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int> src) const {
   auto const& group = dense("recv");
   auto out = Tensor::empty(shape, dtype);
-  int const from = src.value_or((group.rank() + group.world_size() - 1) % group.world_size());
-  if (group.transport() == cpu_group().transport()) static_cast<void>(behind_dicts(from, "recv"));
-  group.recv(out, from);
+  group.recv(out, src.value_or((group.rank() + group.world_size() - 1) % group.world_size()));
   return out;
 }
 

@@ -113,14 +113,15 @@ class AnnouncedRead {
 
   [[noreturn]] void not_visible() const {
     auto const seconds = std::chrono::duration<double>(patience_.limit).count();
-    throw IoError(ErrorInfo{.operation = operation_name(),
-                            .message = "the file that rank " + std::to_string(announced_.file.rank) +
-                                       " announced did not become visible here in " + std::to_string(seconds) + " s",
-                            .expected = identity_text(announced_),
-                            .got = seen_,
-                            .resource = (directory_ / announced_.file.name()).string(),
-                            .remedy = "check that all nodes mount the same export at this path",
-                            .details = {"mounted here: " + mount_text(directory_)}});
+    throw IoError(
+        ErrorInfo{.operation = operation_name(),
+                  .message = "the file that rank " + std::to_string(announced_.file.rank) +
+                             " announced did not become visible here in " + std::to_string(seconds) + " s",
+                  .expected = identity_text(announced_),
+                  .got = seen_,
+                  .resource = (directory_ / announced_.file.name()).string(),
+                  .remedy = "check that all ranks give the same directory, and all nodes mount the same export there",
+                  .details = {"mounted here: " + mount_text(directory_)}});
   }
 
   std::filesystem::path const& directory_;

@@ -76,15 +76,16 @@ class FileMedium final : public Medium {
                          .section = "arrival"});
     }
     std::memcpy(&announced, bytes.data(), sizeof announced);
-    ReadPatience const patience{.limit = std::max<std::chrono::nanoseconds>(least_patience, patience_.timeout / 4),
-                                .between =
-                                    [this] {
-                                      transport_->keep_alive();
-                                      if (auto const group = transport_->node_group())
-                                        group->throw_if_failed("receive");
-                                    },
-                                .standstill = patience_.timeout,
-                                .on_progress = [transport = transport_] { transport->keep_alive(); }};
+    ReadPatience const patience{
+        .limit = std::min<std::chrono::nanoseconds>(patience_.timeout,
+                                                    std::max<std::chrono::nanoseconds>(usual, patience_.timeout / 4)),
+        .between =
+            [this] {
+              transport_->keep_alive();
+              if (auto const group = transport_->node_group()) group->throw_if_failed("receive");
+            },
+        .standstill = patience_.timeout,
+        .on_progress = [transport = transport_] { transport->keep_alive(); }};
     hand_over(received(workspace_.medium()->read_announced(announced, patience), announced.file.rank), collector);
   }
 
@@ -115,8 +116,7 @@ class FileMedium final : public Medium {
   }
 
  private:
-  static constexpr std::chrono::nanoseconds least_patience =
-      std::chrono::seconds(75);  // NFS caches a directory for up to 60 s
+  static constexpr std::chrono::seconds usual{75};  // NFS caches a directory for up to 60 s
 
   std::shared_ptr<spi::Transport> transport_;
   NFSWorkspace workspace_;

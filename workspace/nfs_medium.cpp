@@ -51,7 +51,7 @@ NfsMedium::NfsMedium(std::filesystem::path const& path, int rank, Existing exist
         ErrorInfo{.operation = operation, .message = "a rank is not negative", .got = std::to_string(rank)});
   }
   auto const directory = Directory::open(path_, operation, platform::Missing::create);
-  if (existing == Existing::remove) remove_left_by_others(directory, operation);
+  if (existing == Existing::remove) remove_left(directory, operation, Own::keep);
 }
 
 NfsMedium::NfsMedium(std::filesystem::path const& path) : path_(made_absolute(path)) {
@@ -66,12 +66,14 @@ int NfsMedium::writing_rank(char const* operation) const {
                              .remedy = "construct an NFSWorkspace to write"});
 }
 
-void NfsMedium::remove_left_by_others(Directory const& directory, std::string const& operation) const {
+void NfsMedium::remove_left(Directory const& directory, std::string const& operation, Own own) const {
   auto const files = files_of_rank(directory.names(operation), *rank_);
   auto const remove = [&](std::string const& name, StateFile const& file) {
-    if (is_of_this_process(file)) return;
+    bool const is_own = is_of_this_process(file);
+    if (is_own && own == Own::keep) return;
     auto const probe = probe_writer(directory, name);  // holds off a writer that begins until the name is gone
     if (probe.writer == Writer::alive) {
+      if (is_own) return;
       log_event(LogLevel::warning, "another live process writes for this rank in this directory",
                 {{"file", directory.path_of(name)}});
     } else {
@@ -80,6 +82,15 @@ void NfsMedium::remove_left_by_others(Directory const& directory, std::string co
   };
   for (auto const& file : files.states) remove(file.name(), file);
   for (auto const& name : files.temporaries) remove(name, *parse_temporary(name));
+}
+
+void NfsMedium::remove_left_before(Directory const& directory, StateFile const& file) const {
+  std::size_t kept = 1;
+  for (auto const& left : files_of_rank(directory.names("NFSWorkspace.write"), *rank_).states) {
+    if (!is_of_this_process(left) || left.counter >= file.counter || ++kept <= files_kept) continue;
+    if (probe_writer(directory, left.name()).writer == Writer::dead)
+      (void)directory.remove(left.name(), "NFSWorkspace.write");
+  }
 }
 
 void NfsMedium::write(Json const& config, StateDict const& weights) {
@@ -94,13 +105,16 @@ void NfsMedium::write(Json const& config, StateDict const& weights) {
 }
 
 Announcement NfsMedium::write_announced(Json const& config, StateDict const& weights, OnProgress const& on_progress) {
-  if (format_ == StateFormat::torch) {
-    throw UsageError(ErrorInfo{.operation = "NFSWorkspace.write",
-                               .message = "this workspace writes torch archives, which a range cannot announce",
-                               .resource = path_.string(),
-                               .remedy = "give the range a workspace with StateFormat::safetensors"});
-  }
+  require_announcing();
   return publish(config, weights, true, on_progress);
+}
+
+void NfsMedium::require_announcing() const {
+  if (format_ != StateFormat::torch) return;
+  throw UsageError(ErrorInfo{.operation = "NFSWorkspace.write",
+                             .message = "this workspace writes torch archives, which a range cannot announce",
+                             .resource = path_.string(),
+                             .remedy = "give the range a workspace with StateFormat::safetensors"});
 }
 
 Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bool announced,
@@ -109,6 +123,7 @@ Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bo
   auto const directory = Directory::open(path_, "NFSWorkspace.write");
   auto written = write_state_file(directory, file, config, weights, on_progress);
   std::lock_guard const lock(mutex_);
+  if (published_.size() < files_kept) remove_left_before(directory, file);
   published_.push_back({.file = file, .hold = std::move(written.hold), .announced = announced});
   remove_published(directory,
                    [newest = published_.size() - std::min(published_.size(), files_kept), this](Published const& p) {
@@ -153,7 +168,7 @@ void NfsMedium::clean() {
   std::lock_guard const lock(mutex_);
   remove_published(directory, [](Published const&) { return true; });
   if (std::exchange(torch_written_, false)) (void)directory.remove(torch_file_name(*rank_), "NFSWorkspace.clean");
-  remove_left_by_others(directory, "NFSWorkspace.clean");
+  remove_left(directory, "NFSWorkspace.clean", Own::remove);
 }
 
 std::optional<RankState> NfsMedium::read_newest(int rank) const {

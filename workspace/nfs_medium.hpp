@@ -35,6 +35,8 @@ class NfsMedium {
   /// Publishes a file for a range, which keeps it until `retire` or `abandon`.
   [[nodiscard]] Announcement write_announced(Json const& config, StateDict const& weights,
                                              OnProgress const& on_progress = {});
+  /// `UsageError` for a workspace whose files no range can announce.
+  void require_announcing() const;
   /// The range that announced it is closed on all ranks: what is older and kept by nobody goes.
   void retire(Announcement const& announced);
   /// The range failed: the file no longer counts as kept, and nothing goes yet.
@@ -44,7 +46,7 @@ class NfsMedium {
   [[nodiscard]] std::optional<RankState> read_newest(int rank) const;
   /// Exactly what was announced, waited for through fresh opens of the directory until it is visible here.
   [[nodiscard]] RankState read_announced(Announcement const& announced, ReadPatience const& patience = {}) const;
-  /// Removes all files of this rank, but not those of another live process.
+  /// Removes all files of this rank, but not those of another live process or medium.
   void clean();
 
  private:
@@ -56,7 +58,11 @@ class NfsMedium {
 
   [[nodiscard]] int writing_rank(char const* operation) const;
   Announcement publish(Json const& config, StateDict const& weights, bool announced, OnProgress const& on_progress);
-  void remove_left_by_others(platform::Directory const& directory, std::string const& operation) const;
+  enum class Own : std::uint8_t { keep, remove };
+  /// What nobody holds any more; of this process's own files what another medium left, if asked.
+  void remove_left(platform::Directory const& directory, std::string const& operation, Own own) const;
+  /// This process's own files that another medium left, but for the newest.
+  void remove_left_before(platform::Directory const& directory, StateFile const& file) const;
   void remove_published(platform::Directory const& directory, std::function<bool(Published const&)> const& wanted);
 
   std::filesystem::path path_;

@@ -10,6 +10,7 @@
 #include "collectives/digest.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/deadline.hpp"
+#include "workspace/nfs_medium.hpp"
 
 namespace crossrank::workspace {
 
@@ -41,7 +42,7 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
     choose_medium();
     open(kind, mine);
   } else {
-    choose_medium();  // meets nobody, but refuses what a larger group would
+    open_alone();
   }
   open_ = true;
   // The others have arrived at the second meeting: any call in between would be another one than they make.
@@ -92,6 +93,14 @@ void RangeSession::choose_medium() {
     fail_usage("the workspace is not initialized", "NFSWorkspace()");
 }
 
+/// Meets nobody, but refuses what a larger group would.
+void RangeSession::open_alone() {
+  choose_medium();
+  if (!files_) return;
+  medium_ = nfs_medium(collective_.transport(), collective_.global_rank(), options_, patience_);
+  if (options_.workspace) options_.workspace->nfs()->medium()->require_announcing();
+}
+
 void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
   if (files_ || group_) choose_medium();
   std::function<std::unique_ptr<Medium>()> make_medium;
@@ -112,7 +121,10 @@ void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
 
 std::uint64_t RangeSession::digest(ItemKind kind) const {
   ArgumentDigest digest;
-  digest.add(static_cast<std::uint64_t>(kind)).add(files_ ? 2U : 1U).add(lazy_ ? 2U : 1U).add(ranks_.size());
+  digest.add(static_cast<std::uint64_t>(kind))
+      .add(files_ ? 2U : 1U)
+      .add(static_cast<std::uint64_t>(options_.release))
+      .add(ranks_.size());
   for (int const rank : ranks_) digest.add(static_cast<std::uint64_t>(rank));
   return digest.value();
 }

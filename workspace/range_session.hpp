@@ -50,6 +50,7 @@ class RangeSession {
  private:
   void map_ranks();
   void choose_medium();
+  void open_alone();
   void open_across_nodes(ItemKind kind, Contribution const& mine);
   [[nodiscard]] std::uint64_t digest(ItemKind kind) const;
   void open(ItemKind kind, Contribution const& mine);
@@ -58,7 +59,9 @@ class RangeSession {
   void decline_rest() noexcept;
   void leave_user_code() noexcept;
   /// Whether this rank can make no call on the group before it has closed the range.
-  [[nodiscard]] bool closes_first() const noexcept { return lazy_ && is_receiver_ && (group_ || spanning_); }
+  [[nodiscard]] bool closes_first() const noexcept {
+    return options_.release == Release::lazy && is_receiver_ && (group_ || spanning_);
+  }
 
   char const* operation_;
   Collective collective_;

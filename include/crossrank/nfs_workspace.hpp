@@ -49,7 +49,7 @@ class CROSSRANK_EXPORT NFSWorkspace {
   /// `rank_<rank>_state.pth` is there, that is read: nothing in it is ever called, and its CRCs are compared. On NFS,
   /// what a peer has just written may not be seen yet: the collective ranges wait for it, this call does not.
   [[nodiscard]] std::optional<RankState> read_configs_and_weights_from_rank(int rank) const;
-  /// Removes all files of this rank, but not those of another process that is alive.
+  /// Removes all files of this rank, but not those of another process, or another workspace of this one, that is alive.
   void clean();
 
   /// For the collective ranges. Null when not initialized.

@@ -18,7 +18,8 @@ namespace crossrank {
 enum class Release : std::uint8_t {
   strict,  ///< once the receiver has closed its range
   lazy,    ///< at once; they wait at their next call on the group if the receiver is still at it then. The receiver
-           ///< closes the range before any other collective call on the group: `UsageError`
+           ///< closes the range before any other collective call on the group: `UsageError`. Through files and
+           ///< between nodes they wait for the close in any case
 };
 
 struct GatherOptions {

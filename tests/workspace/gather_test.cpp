@@ -1,3 +1,4 @@
+#include <fstream>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -272,6 +273,49 @@ TEST(GatherFiles, of_one_call_are_gone_when_it_ends) {
     world.barrier();
     EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
   });
+}
+
+TEST(GatherFiles, in_another_directory_are_waited_for_no_longer_than_the_timeout) {
+  test::TemporaryDirectory const directory;
+  auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
+    auto const mine = directory.path() / std::to_string(world.rank());
+    static_cast<void>(get_tensors_parallel(tensor_of(world.rank(), 1), world,
+                                           {.workspace_path = mine, .timeout = std::chrono::milliseconds(300)})
+                          .take());
+  });
+  ASSERT_TRUE(errors[0]);
+  try {
+    std::rethrow_exception(errors[0]);
+  } catch (IoError const& error) {
+    EXPECT_THAT(std::string(error.what()), testing::HasSubstr("did not become visible here in 0.3"));
+    EXPECT_THAT(error.info().remedy, testing::HasSubstr("the same directory"));
+  }
+  ASSERT_TRUE(errors[1]);
+  EXPECT_THROW(std::rethrow_exception(errors[1]), PeerLostError);
+}
+
+TEST(GatherFiles, lazily_released_are_closed_before_anything_else_is_called) {
+  test::TemporaryDirectory const directory;
+  run_thread_ranks(2, [&](Collective const& world) {
+    auto range = get_tensors_parallel(tensor_of(world.rank(), 1), world,
+                                      {.workspace_path = directory.path(), .release = Release::lazy});
+    if (range.is_receiver()) {
+      EXPECT_THROW(world.barrier(), UsageError);
+    }
+    range.close();
+    world.barrier();
+  });
+}
+
+TEST(GatherFiles, that_a_larger_group_could_not_use_are_refused_alone_too) {
+  test::TemporaryDirectory const directory;
+  auto const alone = connect({.backend = "fake"});
+  std::ofstream(directory.path() / "file") << "no directory";
+  EXPECT_THROW(
+      static_cast<void>(get_tensors_parallel(tensor_of(0, 1), alone, {.workspace_path = directory.path() / "file"})),
+      IoError);
+  Workspace const torch = NFSWorkspace(directory.path() / "torch", {.rank = 0, .format = StateFormat::torch});
+  EXPECT_THROW(static_cast<void>(get_tensors_parallel(tensor_of(0, 1), alone, {.workspace = torch})), UsageError);
 }
 
 TEST(GatherMedia, that_differ_between_ranks_are_a_mismatch_on_all) {

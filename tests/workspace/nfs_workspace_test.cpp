@@ -191,6 +191,26 @@ TEST_F(NFSWorkspaceTest, never_removes_files_of_this_process) {
   expect_same(second.read_configs_and_weights_from_rank(0).value(), sample_state(1));
 }
 
+TEST_F(NFSWorkspaceTest, keeps_two_files_however_many_workspaces_write_one_after_the_other) {
+  for (int i = 0; i < 10; ++i) {
+    auto workspace = open(0);
+    for (int j = 0; j < 1 + i % 3; ++j) write(workspace, 10 * i + j);
+    EXPECT_LE(names().size(), 2U) << i;
+    expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(10 * i + i % 3));
+  }
+  open(0).clean();
+  EXPECT_EQ(names().size(), 0U);
+}
+
+TEST_F(NFSWorkspaceTest, leaves_what_another_workspace_of_this_process_holds) {
+  auto first = open(0);
+  write(first, 1);
+  auto second = open(0);
+  for (int i = 2; i < 6; ++i) write(second, i);
+  second.clean();
+  expect_same(second.read_configs_and_weights_from_rank(0).value(), sample_state(1));
+}
+
 TEST_F(NFSWorkspaceTest, clean_removes_all_files_of_the_rank) {
   auto workspace = open(0);
   auto other = open(1);
