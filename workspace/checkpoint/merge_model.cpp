@@ -87,12 +87,7 @@ class ModelBuilder {
   }
 
   void add_group(ShardGroup const& group) {
-    MergeRule rule;
-    if (model_.set.sources.size() == 1) {
-      rule.reason = "a single source: taken as it is";
-    } else {
-      rule = rule_for_(group.name, group.shards);
-    }
+    auto rule = rule_for_ ? rule_for_(group.name, group.shards) : MergeRule{.reason = lone_source};
     if (rule.drop) {
       model_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
       return;

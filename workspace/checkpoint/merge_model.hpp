@@ -34,7 +34,7 @@ using RuleFor = std::function<MergeRule(std::string_view name, std::span<SourceT
 using OnRefused = std::function<void(std::string_view name, Error const& error)>;
 
 /// Applies the rules to all tensors of a set: tensor ranks are merged, stages and experts gathered under the names that
-/// the rules give. A single source is taken as it is, without rules.
+/// the rules give. Without rules all is taken as it is: a single source.
 /// `FormatError` when shards do not fit together; what the rules throw.
 /// With `on_refused` these are told and the rest is planned.
 [[nodiscard]] MergeModel plan_merge(ShardSet set, RuleFor const& rule_for, OnRefused const& on_refused = {});

@@ -27,6 +27,9 @@ enum class MergeKind : std::uint8_t {
   given,       ///< the rule holds the result: scales of blocks that seams had split
 };
 
+/// The reason where there is one source and nothing to merge.
+inline constexpr char const* lone_source = "a single source: taken as it is";
+
 /// What to do with one tensor of all tensor-parallel ranks.
 struct MergeRule {
   MergeKind kind = MergeKind::replicate;

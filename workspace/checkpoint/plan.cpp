@@ -17,6 +17,7 @@
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/shard_names.hpp"
 #include "workspace/checkpoint/team.hpp"
+#include "workspace/checkpoint/training_arguments.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -111,8 +112,9 @@ std::uint64_t hash_of(Json const& value) {
 
 MergeModel merge_all(ShardSet const& set, RuleBook const& book) {
   try {
-    return plan_merge(set, [&book](std::string_view name, std::span<SourceTensor const* const> tensors) {
-      return book.rule_for(name, tensors);
+    bool const alone = set.sources.size() == 1;
+    return plan_merge(set, [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
+      return alone ? book.rule_alone(*tensors.front()) : book.rule_for(name, tensors);
     });
   } catch (FormatError const& error) {
     if (error.section() == missing_ranks_section) throw missing_ranks(set, error);
@@ -164,13 +166,15 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
   std::optional<std::filesystem::path> rule_file;
   if (!options.rules.empty()) rule_file = options.rules;
   auto sizes = set.config;
-  if (set.sources.size() > 1 || rule_file) {
+  if (!rule_file) {
+    if (auto const error = check_lone_shard(set)) throw FormatError(*error);
+  }
+  if (set.sources.size() > 1 || rule_file || has_padded_vocabulary(set.sources.front()->attributes())) {
     auto const book = RuleBook::make(set, rule_file, options.policy);
     state->rules = book.to_json();
     sizes = state->rules.at("config");
     state->model = std::make_shared<MergeModel const>(merge_all(set, book));
   } else {
-    if (auto const error = check_lone_shard(set)) throw FormatError(*error);
     state->model = std::make_shared<MergeModel const>(plan_merge(std::move(set), {}));
   }
   require_coverage(*state->model, sizes, shards.string());

@@ -8,6 +8,7 @@
 #include "workspace/checkpoint/numbered_name.hpp"
 #include "workspace/checkpoint/rule_book_state.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
+#include "workspace/checkpoint/training_arguments.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -138,6 +139,26 @@ MergeRule RuleBook::rule_for(std::string_view name, std::span<SourceTensor const
       state_->grid.global_name(rule.output_name.empty() ? name : std::string_view(rule.output_name), place);
   if (global != name) rule.output_name = global;
   return rule;
+}
+
+MergeRule RuleBook::rule_alone(SourceTensor const& tensor) const {
+  auto const parsed = parse_tensor_name(tensor.name);
+  auto const source = state_->source_of(&tensor);
+  auto const* const rule = state_->find_rule(tensor.name, parsed, state_->layers[source].at(parsed.module));
+  MergeRule alone{.reason = lone_source};
+  if (rule == nullptr) return alone;
+  bool const vocabulary = rule->cut == Cut::vocabulary;
+  bool const asked = rule->from_file && (vocabulary || rule->cut == Cut::drop || rule->true_size >= 0);
+  if (asked || (vocabulary && has_padded_vocabulary(state_->set.sources[source]->attributes()))) {
+    SourceTensor const* const shard = &tensor;
+    return rule_for(tensor.name, {&shard, 1});
+  }
+  // However ranks would cut it: here it is whole.
+  if (!rule->rename.empty()) {
+    alone.output_name = new_name(*rule, tensor.name, parsed);
+    alone.reason += " under the name that the rule file gives";
+  }
+  return alone;
 }
 
 SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor, int ranks, int moe_ep) const {

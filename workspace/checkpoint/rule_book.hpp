@@ -33,6 +33,11 @@ class RuleBook {
   /// contradict rule, format or each other; `UsageError` for descriptions that are not the set's.
   [[nodiscard]] MergeRule rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const;
 
+  /// The rule for a tensor of a set of one source, which is taken as it is but for what the rule file wants otherwise
+  /// (names, what is dropped, rows of a vocabulary) and the padding that a training says it has given its vocabulary.
+  /// Errors as there.
+  [[nodiscard]] MergeRule rule_alone(SourceTensor const& tensor) const;
+
   /// How tensor `name` of a whole model (the set's one source, or one cell that is whole) is cut for `ranks` ranks: the
   /// inverse of `rule_for`; with `moe_ep` rank t gets group t % moe_ep of the experts of a stack, cut for those that
   /// have the same. `UsageError` when something does not divide, `FormatError` as there.

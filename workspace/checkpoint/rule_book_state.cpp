@@ -35,11 +35,6 @@ PlacedTensor placed(ShardSource const& source, SourceTensor const& tensor) {
   return {&source, static_cast<std::size_t>(&tensor - source.tensors().data())};
 }
 
-std::string renamed(LayerRule const& rule, std::string_view name, TensorName const& parsed) {
-  auto const target = fill_numbers(rule.rename, rule.whole_name ? name : parsed.module);
-  return rule.whole_name ? target : target + std::string(parsed.suffix);
-}
-
 MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, std::string reason) {
   check_alike(tensors, -1);
   return {.kind = MergeKind::reduce, .op = op, .reason = std::move(reason)};
@@ -73,6 +68,11 @@ MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> 
 }
 
 }  // namespace
+
+std::string new_name(LayerRule const& rule, std::string_view name, TensorName const& parsed) {
+  auto const target = fill_numbers(rule.rename, rule.whole_name ? name : parsed.module);
+  return rule.whole_name ? target : target + std::string(parsed.suffix);
+}
 
 RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy)
     : set(shards),
@@ -193,7 +193,7 @@ MergeRule RuleBook::State::decide(std::string_view name, RankTensors const& aske
     merged = rule->whole_name ? by_whole_name(*rule, asked.tensors) : by_layer(*rule, parsed, asked);
   }
   merged.reason += " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
-  if (!rule->rename.empty()) merged.output_name = renamed(*rule, name, parsed);
+  if (!rule->rename.empty()) merged.output_name = new_name(*rule, name, parsed);
   return merged;
 }
 

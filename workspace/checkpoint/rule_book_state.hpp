@@ -23,6 +23,9 @@ struct RankTensors {
   std::size_t ranks = 0;  ///< of the group, also those that have none
 };
 
+/// What a rule that renames calls a tensor.
+[[nodiscard]] std::string new_name(LayerRule const& rule, std::string_view name, TensorName const& parsed);
+
 /// What a book knows; made once, then only read.
 struct RuleBook::State {
   State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy);

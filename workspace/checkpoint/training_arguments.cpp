@@ -57,6 +57,13 @@ Json config_of_arguments(Json const& attributes) {
   return config;
 }
 
+bool has_padded_vocabulary(Json const& attributes) {
+  auto const found = attributes.find("args");
+  if (found == attributes.end() || !found->is_object()) return false;
+  auto const tokens = count(*found, "vocab_size");
+  return tokens > 0 && count(*found, "padded_vocab_size") > tokens;
+}
+
 void settle_second_number(std::vector<ShardFiles>& shards, Json const& config) {
   if (count(config, "expert_model_parallel_size") <= 1 || count(config, "pipeline_model_parallel_size") > 1) return;
   for (auto& shard : shards) {

@@ -10,6 +10,9 @@ namespace crossrank::checkpoint {
 /// of a config. Empty where there are none.
 [[nodiscard]] Json config_of_arguments(Json const& attributes);
 
+/// Whether the arguments say that the vocabulary has more rows than there are tokens, for ranks to divide it.
+[[nodiscard]] bool has_padded_vocabulary(Json const& attributes);
+
 /// "mp_rank_00_001" names a stage or, where there is one stage only, an expert rank: makes it the one that `config`
 /// says.
 void settle_second_number(std::vector<ShardFiles>& shards, Json const& config);

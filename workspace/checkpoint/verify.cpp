@@ -137,8 +137,10 @@ class Verification {
   /// What headers and indexes tell; the same on every rank.
   void read_headers() {
     auto const crc = crc_policy(plan_.crc);
+    // What others are warned of is told here.
+    auto const told = plan_.crc == ArchiveCrc::ignore ? crc : codec::CrcPolicy::require;
     inventory_ =
-        take_inventory(path_, {.crc = crc, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
+        take_inventory(path_, {.crc = told, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
     report_.files = inventory_.files.size();
     report_.defects = inventory_.defects;
     try {
@@ -183,12 +185,13 @@ class Verification {
     RuleFor rule_for;
     std::optional<RuleBook> book;
     try {
-      if (set_->sources.size() > 1) {
+      bool const alone = set_->sources.size() == 1;
+      if (!alone || !plan_.rules.empty()) {
         std::optional<std::filesystem::path> rule_file;
         if (!plan_.rules.empty()) rule_file = plan_.rules;
         book = RuleBook::make(*set_, rule_file, plan_.policy);
-        rule_for = [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
-          return book->rule_for(name, tensors);
+        rule_for = [&book, alone](std::string_view name, std::span<SourceTensor const* const> tensors) {
+          return alone ? book->rule_alone(*tensors.front()) : book->rule_for(name, tensors);
         };
       }
       model_ = plan_merge(*set_, rule_for, refused);
