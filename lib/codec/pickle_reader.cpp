@@ -141,8 +141,11 @@ class Interpreter {
   bool global(std::string_view module, std::string_view name) {
     auto full = global_name(module, name);
     if (!admits(options_.dialect, options_.extra_globals, full)) {
-      refuse("the pickle mentions " + printable(full.substr(0, 200)) + ", which no tensor or plain value needs",
-             "save a state dict of tensors and plain values; nothing that is read here is ever called");
+      auto const shown = printable(full.substr(0, 200));
+      // Only archives are read with names of the user's.
+      auto const remedy = options_.dialect.persistent ? ", or let it be mentioned: --allow-global " + shown : "";
+      refuse("the pickle mentions " + shown + ", which no tensor or plain value needs",
+             "save a state dict of tensors and plain values" + remedy + "; nothing that is read here is ever called");
     }
     auto const [known, is_new] = globals_.try_emplace(full, absent);
     if (is_new) {

@@ -151,6 +151,21 @@ TEST_F(TorchSourceTest, reads_what_modelopt_keeps_for_a_rank) {
   EXPECT_EQ(source->attributes(), Json::parse(R"({"config": {"x": 1}})"));
 }
 
+TEST_F(TorchSourceTest, says_how_to_let_it_mention_an_unknown_class) {
+  auto const file = put(
+      codec::torch_of("\x80\x02}(" + entry("a", tensor()) +
+                          entry("args", "cargparse\nNamespace\n)\x81}" + codec::pickled("lr") + "K\x01" + "sb") + "u.",
+                      {"wxyz"}));
+  try {
+    (void)open_torch_archive(file);
+    FAIL() << "accepted";
+  } catch (FormatError const& error) {
+    EXPECT_THAT(error.info().remedy, testing::HasSubstr("--allow-global argparse.Namespace;"));
+  }
+  auto const source = open_torch_archive(file, {.extra_globals = {"argparse.Namespace"}});
+  EXPECT_EQ(source->tensors().size(), 1U);
+}
+
 TEST_F(TorchSourceTest, is_recognised_by_its_first_bytes) {
   EXPECT_TRUE(is_torch_archive(put(codec::torch_of(codec::pickled_dict("a", "N")))));
   EXPECT_TRUE(is_torch_archive(put("\x80\x02\x8a")));
