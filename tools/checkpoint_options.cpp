@@ -31,7 +31,8 @@ char const* const exit_codes =
   128+n  ended by signal n (130: Ctrl-C); nothing is left behind)";
 
 char const* const written_json =
-    R"(With --json one object is written to standard output. Always: command, ok, exit_code. Then
+    R"(With --json one object is written to standard output. Always: command, ok, exit_code;
+but for an error, warnings: [text]. Then
   written     out, bytes, files, resumed_files, seconds, plan (hash, sources, tp, pp, ep, tensors, bytes,
               requantized: [{tensor, bound}], dropped: [{name, reason}])
   --dry-run   dry_run, out, plan, files: [{name, bytes, tensors, rank} or {name, copied}]

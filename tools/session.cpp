@@ -13,6 +13,7 @@
 #include "lib/core/environment.hpp"
 #include "tools/interrupt_watch.hpp"
 #include "tools/launcher.hpp"
+#include "tools/warning_log.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -80,12 +81,14 @@ int run_rank(std::string const& command, SessionOptions const& options,
              std::function<Answer(Session const&)> const& work) {
   bool speaks = environment().rank == 0;
   ProgressLine progress("crossrank " + command, speaks ? settled(options) : ProgressStyle::none);
+  WarningLog const warnings("crossrank " + command, settled(options));
   InterruptWatch interrupts;
   try {
     auto const world = connect();
     speaks = world.rank() == 0;
     interrupts.begin_work();
-    auto const answer = work({world, interrupts.token(), progress});
+    auto answer = work({world, interrupts.token(), progress});
+    if (options.json) answer.json["warnings"] = warnings.gather(world);
     progress.clear();
     if (speaks) print_answer(command, options, answer);
     return answer.exit_code;

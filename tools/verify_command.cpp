@@ -19,7 +19,7 @@ constexpr char const* footer =
     R"(Looks at shards or at a whole checkpoint and names everything that is wrong in one run: files that are damaged or cut
 short, an index that contradicts its files, missing ranks, parts, layers and experts, shards that do not fit together,
 scales that do not fit their weights, copies and scales that differ between ranks, and data that does not match its
-checksums: those of crossrank's own files, and those of torch archives unless --crc says warn or ignore. With --numbers
+checksums: those of crossrank's own files, and those of torch archives unless --crc says ignore. With --numbers
 all data is read, and NaN and infinities are found.
 
 Examples:
@@ -28,8 +28,8 @@ Examples:
   crossrank verify model.pth --crc ignore
   crossrank verify model/ --json | jq '.defects[].text'
 
-With --json one object is written to standard output: command, ok, exit_code, files, tensors, bytes, bytes_read and
-defects: [{kind, resource, text, remedy}]; or error, as from the other commands. Kinds are file, index, coverage, shape,
+With --json one object is written to standard output: command, ok, exit_code, files, tensors, bytes, bytes_read,
+defects: [{kind, resource, text, remedy}] and warnings; or error, as from the other commands. Kinds are file, index, coverage, shape,
 copies, scales, checksum and numbers.
 
 Exit codes:

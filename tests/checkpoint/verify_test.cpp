@@ -255,10 +255,12 @@ TEST(Verify, compares_the_crcs_of_torch_archives_as_the_policy_says) {
   auto const world = connect({.backend = "fake"});
 
   auto const strict = checkpoint::verify(world, folder.path());
+  auto const warned = checkpoint::verify(world, folder.path(), {.crc = checkpoint::ArchiveCrc::warn});
   auto const lenient = checkpoint::verify(world, folder.path(), {.crc = checkpoint::ArchiveCrc::ignore});
   auto const unread = checkpoint::verify(world, folder.path(), {}, {.checksums = false});
 
   EXPECT_THAT(strict.defects, testing::ElementsAre(defect(DefectKind::checksum, "model.pt", "CRC"))) << list(strict);
+  EXPECT_EQ(list(warned), list(strict));
   EXPECT_TRUE(lenient.ok()) << list(lenient);
   EXPECT_TRUE(unread.ok()) << list(unread);
 }

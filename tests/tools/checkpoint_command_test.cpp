@@ -291,8 +291,16 @@ TEST_F(CheckpointCommand, looks_at_the_crcs_of_torch_archives_as_it_is_told) {
   EXPECT_EQ(merge({}).exit_code, 1);
   EXPECT_THAT(merge({"--crc", "require"}).err, HasSubstr("CRC"));
   EXPECT_FALSE(fs::exists(out()));
-  EXPECT_EQ(merge({"--crc", "warn"}).exit_code, 0);
+  for (std::string const processes : {"1", "2"}) {
+    auto const warned = merge({"--crc", "warn", "-n", processes});
+    EXPECT_EQ(warned.exit_code, 0) << warned.err;
+    EXPECT_THAT(warned.err, HasSubstr("warning: a record does not match its CRC (file " + file.string()));
+    auto const answer = Json::parse(merge({"--crc", "warn", "-n", processes, "--json"}).out);
+    ASSERT_EQ(answer.at("warnings").size(), 1U) << answer.dump();
+    EXPECT_THAT(answer.at("warnings")[0].get<std::string>(), HasSubstr(file.string()));
+  }
   EXPECT_EQ(merge({"--crc", "ignore"}).exit_code, 0);
+  EXPECT_EQ(merge({"--crc", "ignore"}).err, "");
   EXPECT_TRUE(fs::exists(out() / "model.safetensors"));
   EXPECT_EQ(merge({"--crc", "never"}).exit_code, 2);
 
