@@ -7,6 +7,7 @@
 #include "tools/size_text.hpp"
 #include "workspace/checkpoint/output_plan.hpp"
 #include "workspace/checkpoint/plan_state.hpp"
+#include "workspace/checkpoint/split_source.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -55,17 +56,43 @@ Json plan_json(MergePlan const& plan) {
           {"dropped", std::move(dropped)}};
 }
 
-}  // namespace
+/// What `file`, the shard of one rank, gets of a tensor.
+std::string shard_text(checkpoint::OutputFile const& file, std::string const& name) {
+  auto const& tensors = file.source->tensors();
+  auto const found =
+      std::find_if(tensors.begin(), tensors.end(), [&](auto const& tensor) { return tensor.name == name; });
+  if (found == tensors.end()) return "  " + file.name + ": nothing of it\n";
+  auto const* const cut = dynamic_cast<checkpoint::SplitSource const*>(file.source.get());
+  return "  " + file.name + ": " + std::string(name_of(found->dtype)) + " " + to_string(found->shape) + "\n" +
+         (cut != nullptr ? cut->explain(static_cast<std::size_t>(found - tensors.begin())) : std::string());
+}
 
-Answer explain_tensors(MergePlan const& plan, std::vector<std::string> const& tensors) {
+/// What makes each tensor, and `more` of it.
+template <class More>
+Answer explained(MergePlan const& plan, std::vector<std::string> const& tensors, More const& more) {
   Answer answer;
   answer.json["explain"] = Json::object();
   for (auto const& name : tensors) {
-    auto const text = plan.explain(name);
+    auto const text = plan.explain(name) + more(name);
     answer.text += text;
     answer.json["explain"][name] = text;
   }
   return answer;
+}
+
+}  // namespace
+
+Answer explain_tensors(MergePlan const& plan, std::vector<std::string> const& tensors) {
+  return explained(plan, tensors, [](auto const&) { return std::string(); });
+}
+
+Answer explain_shards(MergePlan const& plan, checkpoint::WriteRequest const& request,
+                      std::vector<std::string> const& tensors) {
+  return explained(plan, tensors, [&](std::string const& name) {
+    std::string text;
+    for (auto const& file : request.files) text += shard_text(file, name);
+    return text;
+  });
 }
 
 Answer describe_request(MergePlan const& plan, checkpoint::WriteRequest const& request) {

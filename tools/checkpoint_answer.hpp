@@ -11,6 +11,9 @@ namespace crossrank::tools {
 
 /// Where each of these tensors comes from, instead of writing.
 [[nodiscard]] Answer explain_tensors(checkpoint::MergePlan const& plan, std::vector<std::string> const& tensors);
+/// The same for shards that are to be cut: also what each of them gets.
+[[nodiscard]] Answer explain_shards(checkpoint::MergePlan const& plan, checkpoint::WriteRequest const& request,
+                                    std::vector<std::string> const& tensors);
 
 /// What would be written. Throws what the writing would throw before its first byte.
 [[nodiscard]] Answer describe_request(checkpoint::MergePlan const& plan, checkpoint::WriteRequest const& request);

@@ -86,6 +86,17 @@ TEST_F(CheckpointCommand, explains_a_tensor_and_corrects_its_name) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
+TEST_F(CheckpointCommand, explains_what_each_shard_of_a_split_gets) {
+  auto const end = run_command(
+      {"split", shards().string(), out().string(), "--tp", "4", "--explain", "model.layers.1.mlp.down_proj.weight"});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  for (auto const* const rank : {"  rank0.safetensors: ", "  rank1.safetensors: ", "  rank3.safetensors: "})
+    EXPECT_THAT(end.out, HasSubstr(rank));
+  EXPECT_THAT(end.out, HasSubstr(" bytes from byte "));
+  EXPECT_FALSE(fs::exists(out()));
+}
+
 TEST_F(CheckpointCommand, replaces_a_checkpoint_only_by_force) {
   fs::create_directories(out());
   save_safetensors(out() / "model.safetensors", test::sample_weights(1, 2, 2, 3));

@@ -110,4 +110,18 @@ void SplitSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::
   if (cut.set_element >= 0) set_integer(tensors_[tensor].dtype, cut.set_element, cut.value, offset, out);
 }
 
+std::string SplitSource::explain(std::size_t tensor) const {
+  auto const& cut = cuts_.at(tensor);
+  std::string text;
+  for (auto const& piece : cut.pieces) {
+    text += "    " + std::to_string(piece.rows) + " x " + std::to_string(piece.run) + " bytes from byte " +
+            std::to_string(piece.from_at) + " (every " + std::to_string(piece.from_stride) + ")";
+    if (piece.add != 0) text += ", " + std::to_string(piece.add) + " added to each";
+    text += "\n";
+  }
+  if (cut.set_element >= 0)
+    text += "    then element " + std::to_string(cut.set_element) + " is " + std::to_string(cut.value) + "\n";
+  return text;
+}
+
 }  // namespace crossrank::checkpoint

@@ -23,6 +23,8 @@ class SplitSource final : public DescribedSource {
   SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t rank, CutFor const& cut_for);
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+  /// Which bytes of the whole tensor this rank gets, a line for each run of them.
+  [[nodiscard]] std::string explain(std::size_t tensor) const;
 
  private:
   /// Where a shard's tensor comes from.
