@@ -94,7 +94,7 @@ TEST(FaultsStoppedRank, finds_a_death_that_happened_while_all_were_stopped) {
 TEST(FaultsSuspendedJob, has_not_timed_out_when_it_goes_on) {
   constexpr auto timeout = std::chrono::milliseconds(3000);
   ProcessRanks job(3, "meet_for_ever",
-                   {.arguments = {std::to_string(timeout.count()), "60", "-1"}, .deadline = patient});
+                   {.deadline = 2 * patient, .arguments = {std::to_string(timeout.count()), "60", "-1"}});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
   std::this_thread::sleep_for(2 * timeout);  // what is tested is that this time does not count
