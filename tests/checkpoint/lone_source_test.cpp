@@ -73,6 +73,22 @@ TEST_F(LoneSource, obeys_the_rule_file) {
   }
 }
 
+TEST_F(LoneSource, is_cut_by_the_rule_that_has_renamed_it) {
+  auto const rules = folder_.path() / "rules.json";
+  std::ofstream(rules) << R"({"rules": [{"layer": "a.*.w", "cut": "row", "rename": "m.*.x"},
+                                        {"tensor": "t", "axis": 1, "rename": "model.norm.weight"}]})";
+  StateDict const state{{"a.1.w.weight", Tensor::zeros({6, 4}, Dtype::f32)}, {"t", Tensor::zeros({2, 8}, Dtype::f32)}};
+  fs::create_directories(folder_.path() / "in");
+  save_safetensors(folder_.path() / "in" / "model.safetensors", state);
+
+  (void)checkpoint::split(world_, MergePlan::make(world_, folder_.path() / "in", {.rules = rules}),
+                          folder_.path() / "cut", {.tp = 2});
+
+  auto const first = load_safetensors(folder_.path() / "cut" / "rank0.safetensors");
+  EXPECT_EQ(first.at("m.1.x.weight").shape(), (Shape{6, 2}));
+  EXPECT_EQ(first.at("model.norm.weight").shape(), (Shape{2, 4}));
+}
+
 TEST_F(LoneSource, is_taken_as_it_is_where_rules_tell_of_ranks) {
   auto const rules = folder_.path() / "rules.json";
   std::ofstream(rules) << R"({"rules": [{"layer": "w", "cut": "column", "replicas": 2, "parts": [1, 1, 1]}]})";

@@ -165,7 +165,7 @@ SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor,
   if (moe_ep > 1) {
     auto const parsed = parse_tensor_name(name);
     auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
-    auto const* const rule = state_->find_rule(name, parsed, layer);
+    auto const* const rule = state_->find_rule_of_result(name, parsed, layer);
     auto const* const weight = layer[TensorRole::weight];
     if (rule != nullptr && rule->stacked && weight != nullptr)
       return split_groups(split_for(name, tensor, ranks / moe_ep), tensor, weight->shape[0], ranks, moe_ep);
@@ -184,7 +184,7 @@ SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor,
   auto const parsed = parse_tensor_name(name);
   auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
   if (ranks == 1) return {.reason = "there is one tensor-parallel rank"};
-  auto const* rule = state_->find_rule(name, parsed, layer);
+  auto const* rule = state_->find_rule_of_result(name, parsed, layer);
   if (rule == nullptr) {
     if (parsed.role == TensorRole::cache_scale) return {.reason = "a scale of the cache"};
     SourceTensor const* const whole = &tensor;

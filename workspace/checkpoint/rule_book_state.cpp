@@ -146,19 +146,34 @@ LayerHints RuleBook::State::hints_of(std::string_view module) const {
   return found;
 }
 
+bool RuleBook::State::is_meant(LayerRule const& rule) const {
+  return rule.models.empty() ||
+         std::find(rule.models.begin(), rule.models.end(), sizes.model_type()) != rule.models.end();
+}
+
 LayerRule const* RuleBook::State::find_rule(std::string_view name, TensorName const& parsed,
                                             LayerTensors const& layer) const {
   auto const* weight = layer[TensorRole::weight];
   for (auto const& rule : rules) {
-    bool const meant = rule.models.empty() ||
-                       std::find(rule.models.begin(), rule.models.end(), sizes.model_type()) != rule.models.end();
-    if (!meant) continue;
+    if (!is_meant(rule)) continue;
     if (rule.stacked && !rule.from_file && (weight == nullptr || weight->shape.size() < 3)) continue;
     if (rule.pattern.matches(rule.whole_name ? name : parsed.module)) return &rule;
     // Buffers such as "...attn.masked_bias", or a parameter that is called like a role.
     if (!rule.whole_name && rule.cut == Cut::replicate && rule.pattern.matches(name)) return &rule;
   }
   return nullptr;
+}
+
+LayerRule const* RuleBook::State::find_rule_of_result(std::string_view name, TensorName const& parsed,
+                                                      LayerTensors const& layer) const {
+  auto const* const rule = find_rule(name, parsed, layer);
+  if (rule != nullptr && rule->from_file) return rule;
+  for (auto const& other : file.rules) {
+    if (!other.rename.empty() && is_meant(other) &&
+        RulePattern(other.rename).matches(other.whole_name ? name : parsed.module))
+      return &other;
+  }
+  return rule;
 }
 
 std::vector<std::string> RuleBook::State::uncovered() const {

@@ -35,6 +35,9 @@ struct RuleBook::State {
   /// The first rule that matches; null for none.
   [[nodiscard]] LayerRule const* find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const;
+  /// The same for a tensor of the result: rules that rename hold for the names that they give.
+  [[nodiscard]] LayerRule const* find_rule_of_result(std::string_view name, TensorName const& parsed,
+                                                     LayerTensors const& layer) const;
   /// Patterns of all layers that no rule matches.
   [[nodiscard]] std::vector<std::string> uncovered() const;
   /// The file of the tensor-parallel rank `tp` beside a source.
@@ -69,6 +72,8 @@ struct RuleBook::State {
     std::size_t source = 0;
   };
   void index();
+  /// Whether the rule is for models such as this.
+  [[nodiscard]] bool is_meant(LayerRule const& rule) const;
   /// Whether a head has other numbers than the embedding that the config says it is; what is not as the embedding is
   /// cannot be compared.
   [[nodiscard]] bool differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const;
