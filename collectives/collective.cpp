@@ -66,6 +66,20 @@ std::string const& Collective::name() const { return state("name").transport->na
 std::shared_ptr<spi::Transport> const& Collective::transport() const { return state("transport").transport; }
 spi::Patience const& Collective::patience() const { return state("patience").patience; }
 
+namespace {
+
+std::string words_of(std::vector<std::vector<int>> const& groups) {
+  std::string words = "split";
+  for (auto const& group : groups) {
+    auto const* gap = " [";
+    for (int const rank : group) words += std::exchange(gap, ", ") + std::to_string(rank);
+    words += group.empty() ? " []" : "]";
+  }
+  return words;
+}
+
+}  // namespace
+
 Collective Collective::split(std::initializer_list<std::initializer_list<int>> groups) const {
   std::vector<std::vector<int>> lists;
   for (auto const& group : groups) lists.emplace_back(group);
@@ -93,10 +107,12 @@ Collective Collective::split(std::vector<std::vector<int>> const& groups, std::s
     }
     if (std::find(group.begin(), group.end(), transport.rank()) != group.end()) mine = group;
   }
-  state_->compare({.signature = {Verb::split, digest.value()}});
+  algorithms::Call call{.signature = {Verb::split, digest.value()}};
+  if (state_->check == Check::collective) call.text = words_of(groups);
+  state_->compare(call);
   if (name.empty()) name = transport.name() + "/" + std::to_string(state_->splits);
   ++state_->splits;
-  auto made = transport.split({Verb::split, digest.value()}, mine, std::move(name), state_->patience);
+  auto made = transport.split(call.signature, mine, std::move(name), state_->patience);
   return made ? make_collective(std::move(made), state_->patience, state_->check) : Collective();
 }
 

@@ -8,6 +8,7 @@
 
 #include "collectives/coordinator_state.hpp"
 #include "collectives/failure.hpp"
+#include "collectives/named_calls.hpp"
 #include "collectives/user_code.hpp"
 
 namespace crossrank {
@@ -29,7 +30,10 @@ detail::Bytes behind(std::byte mark, detail::Bytes const& bytes) {
 bool GroupCoordinator::has_queue_from(Source source) const {
   auto const& held = state("broadcast_object");
   checked_rank(held.cpu, source.src, "broadcast_object", "the source");
-  return source.src == 0 && held.queue.connected();
+  if (!held.queue.connected()) return false;
+  // Through the queue or through the group: ranks that give different sources do not meet in either.
+  detail::NamedCalls(held.cpu, "broadcast_object", source.src).agree();
+  return source.src == 0;
 }
 
 detail::Bytes GroupCoordinator::broadcast_by_queue(detail::Produce const& produce) const {

@@ -15,9 +15,23 @@
 namespace crossrank::detail {
 namespace {
 
-bool is_message(Flight const& flight) {
-  auto const verb = flight.call.signature.verb;
-  return verb == spi::Verb::send || verb == spi::Verb::recv;
+bool is_message(algorithms::Call const& call) {
+  return call.signature.verb == spi::Verb::send || call.signature.verb == spi::Verb::recv;
+}
+bool is_message(Flight const& flight) { return is_message(flight.call); }
+
+/// Runs what receives a message. Where its tag stands for dtype and shape, an error says so in place of that number.
+template <class Body>
+void in_words(algorithms::Call const& call, Body&& body) {
+  try {
+    std::forward<Body>(body)();
+  } catch (MismatchError const& e) {
+    auto info = e.info();
+    if (!is_message(call) || call.text.empty() || !info.group_usable) throw;
+    info.expected = call.text;
+    info.got = info.got.substr(0, info.got.find(" with tag")) + " of another dtype, shape or tag";
+    throw MismatchError(std::move(info));
+  }
 }
 
 /// What the call failed with, once.
@@ -25,8 +39,10 @@ void throw_failure(Flight& flight) {
   auto const failure = std::exchange(flight.failure, nullptr);
   if (!failure) return;
   auto const* const called = flight.call.called;
-  if (called == nullptr) std::rethrow_exception(failure);
-  as_called(called, [&] { std::rethrow_exception(failure); });
+  in_words(flight.call, [&] {
+    if (called == nullptr) std::rethrow_exception(failure);
+    as_called(called, [&] { std::rethrow_exception(failure); });
+  });
 }
 
 }  // namespace
@@ -63,7 +79,7 @@ void GroupState::compare(algorithms::Call const& call) {
 }
 
 void GroupState::run(algorithms::Call&& call) {
-  bool const message = call.signature.verb == spi::Verb::send || call.signature.verb == spi::Verb::recv;
+  bool const message = is_message(call);
   if (message && !flights.empty()) {
     auto const flight = start(std::move(call));
     return wait(*flight);
@@ -72,7 +88,9 @@ void GroupState::run(algorithms::Call&& call) {
   if (!flights.empty()) settle();
   if (!message) compare(call);
   algorithms::Execution execution(call);
-  while (auto const ticket = execution.next(*transport)) transport->wait(*ticket, patience);
+  in_words(call, [&] {
+    while (auto const ticket = execution.next(*transport)) transport->wait(*ticket, patience);
+  });
 }
 
 std::shared_ptr<Flight> GroupState::start(algorithms::Call&& call) {

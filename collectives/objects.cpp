@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "collectives/as_called.hpp"
 #include "collectives/failure.hpp"
+#include "collectives/named_calls.hpp"
 #include "collectives/object_wire.hpp"
 #include "collectives/user_code.hpp"
 
@@ -84,11 +86,11 @@ void move_rest(Bytes& bytes, std::uint64_t size, Move const& move) {
   }
 }
 
-void broadcast_block(Collective const& group, int root, Bytes& bytes, bool& failed) {
+void broadcast_block(Collective const& group, char const* operation, int root, Bytes& bytes, bool& failed) {
   BlockHead head;
   if (group.rank() == root) head = BlockHead::of(bytes, failed);
   auto tensor = over(&head, sizeof head);
-  group.broadcast(tensor, {root});
+  NamedCalls(group, operation, root).broadcast(tensor, root);
   if (group.rank() != root) {
     failed = head.failed != 0;
     bytes = head.inlined_bytes();
@@ -96,10 +98,12 @@ void broadcast_block(Collective const& group, int root, Bytes& bytes, bool& fail
   if (!head.is_inlined()) move_rest(bytes, head.size, [&](Tensor& piece) { group.broadcast(piece, {root}); });
 }
 
-std::vector<BlockHead> all_gather_heads(Collective const& group, BlockHead mine) {
+/// `root`: where the blocks go, if not everywhere.
+std::vector<BlockHead> all_gather_heads(Collective const& group, char const* operation, std::optional<int> root,
+                                        BlockHead mine) {
   std::vector<BlockHead> heads(static_cast<std::size_t>(group.world_size()));
   auto out = over(heads.data(), heads.size() * sizeof(BlockHead));
-  group.all_gather(out, over(&mine, sizeof mine));
+  NamedCalls(group, operation, root).all_gather(out, over(&mine, sizeof mine));
   return heads;
 }
 
@@ -112,7 +116,7 @@ void throw_failures(Collective const& group, char const* operation, std::vector<
   if (culprits.empty()) return;
   bool failed = true;
   auto bytes = part.bytes;
-  broadcast_block(group, culprits.front(), bytes, failed);
+  broadcast_block(group, operation, culprits.front(), bytes, failed);
   if (!part.error) throw_remote(group, operation, std::move(culprits), bytes);
 }
 
@@ -123,7 +127,7 @@ Bytes broadcast_bytes(Collective const& group, char const* operation, int root, 
   bool const mine = group.rank() == root;
   auto part = mine ? make(group, produce) : Part{};
   bool failed = part.error != nullptr;
-  share(operation, part, [&] { broadcast_block(group, root, part.bytes, failed); });
+  share(operation, part, [&] { broadcast_block(group, operation, root, part.bytes, failed); });
   if (mine) return {};
   if (failed) throw_remote(group, operation, {root}, part.bytes);
   return std::move(part.bytes);
@@ -134,7 +138,7 @@ std::vector<Bytes> all_gather_bytes(Collective const& group, char const* operati
   auto part = make(group, produce);
   std::vector<Bytes> out;
   share(operation, part, [&] {
-    auto const heads = all_gather_heads(group, BlockHead::of(part.bytes, part.error != nullptr));
+    auto const heads = all_gather_heads(group, operation, {}, BlockHead::of(part.bytes, part.error != nullptr));
     throw_failures(group, operation, heads, part);
     if (part.error) return;
     if (std::all_of(heads.begin(), heads.end(), [](BlockHead const& head) { return head.is_inlined(); })) {
@@ -151,7 +155,7 @@ std::vector<Bytes> gather_bytes(Collective const& group, char const* operation, 
   auto part = make(group, produce);
   std::vector<Bytes> out;
   share(operation, part, [&] {
-    auto const heads = all_gather_heads(group, BlockHead::of(part.bytes, part.error != nullptr));
+    auto const heads = all_gather_heads(group, operation, root, BlockHead::of(part.bytes, part.error != nullptr));
     throw_failures(group, operation, heads, part);
     if (part.error) return;
     if (group.rank() != root) {
@@ -217,6 +221,15 @@ Bytes recv_bytes(Collective const& group, char const* operation, int src) {
   });
   if (head.failed != 0) throw_remote(group, operation, {src}, bytes);
   return bytes;
+}
+
+void refuse_object_in(Collective const& group, char const* operation, FormatError const& error) {
+  auto info = error.info();
+  info.operation = operation;
+  info.group = group.name();
+  info.rank = group.rank();
+  info.world_size = group.world_size();
+  throw FormatError(std::move(info));
 }
 
 void refuse_list(Collective const& group, char const* operation, std::size_t expected, std::size_t got) {

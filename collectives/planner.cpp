@@ -66,6 +66,9 @@ class Planner::Arguments {
   Arguments& root(int value) {
     return add(static_cast<std::uint64_t>(value), [&] { return "root " + std::to_string(value); });
   }
+  Arguments& tag(Tag value) {
+    return add(value.tag, [&] { return "with tag " + std::to_string(value.tag); });
+  }
   Arguments& op(ReduceOp value) {
     return add(static_cast<std::uint64_t>(value), [&] { return std::string(op_name(value)); });
   }
@@ -348,18 +351,31 @@ Call Planner::all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) con
   return call;
 }
 
+/// Where calls are compared, a message's tag stands for its dtype and shape too: every backend compares tags.
+Call Planner::message(Verb verb, Tensor const& tensor, int peer, Tag tag) const {
+  Call call{.signature = {.verb = verb}, .root = peer, .tag = tag.tag};
+  if (check_ != Check::collective) return call;
+  Arguments(check_).dtype(tensor.dtype()).shape(tensor.shape()).tag(tag).into(call, verb);
+  call.tag = static_cast<std::uint32_t>(call.signature.digest);
+  return call;
+}
+
 Call Planner::send(Tensor const& tensor, int dst, Tag tag) const {
   require_tensor(tensor, "send");
   require_rank(dst, "send", "the destination");
   if (dst == transport_.rank() && ranks() > 1) refuse("send", "a message to oneself");
-  return {.signature = {.verb = Verb::send}, .in = source(tensor), .root = dst, .tag = tag.tag};
+  auto call = message(Verb::send, tensor, dst, tag);
+  call.in = source(tensor);
+  return call;
 }
 
 Call Planner::recv(Tensor& tensor, int src, Tag tag) const {
   require_tensor(tensor, "recv");
   require_rank(src, "recv", "the source");
   if (src == transport_.rank() && ranks() > 1) refuse("recv", "a message from oneself");
-  return {.signature = {.verb = Verb::recv}, .out = sink(tensor), .root = src, .tag = tag.tag};
+  auto call = message(Verb::recv, tensor, src, tag);
+  call.out = sink(tensor);
+  return call;
 }
 
 }  // namespace crossrank

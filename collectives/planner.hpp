@@ -44,6 +44,7 @@ class Planner {
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(transport_.world_size()); }
   [[noreturn]] void refuse(char const* operation, std::string message, std::string expected = {},
                            std::string got = {}) const;
+  [[nodiscard]] Call message(spi::Verb verb, Tensor const& tensor, int peer, Tag tag) const;
   void require_rank(int rank, char const* operation, char const* what) const;
   void require_tensor(Tensor const& tensor, char const* operation) const;
   /// `whole` holds `ranks` times as many elements as `part`, of the same dtype.

@@ -28,6 +28,7 @@ struct Call;
 namespace detail {
 struct GroupState;
 struct Flight;
+class NamedCalls;
 }  // namespace detail
 
 /// The rank, in the group, that a collective goes out from or ends at.
@@ -63,7 +64,8 @@ struct ExchangedRows {
 enum class Check : std::uint8_t {
   off,         ///< own arguments only, as far as memory safety needs
   local,       ///< own arguments; backends that can compare calls at no cost do
-  collective,  ///< before each call ranks compare verb, root, shapes, dtype and op: another is a `MismatchError` on all
+  collective,  ///< before each call ranks compare verb, root, shapes, dtype and op: another is a `MismatchError` on
+               ///< all; of a message the receiver compares shape and dtype
 };
 
 /// What the ranks of a job are.
@@ -205,7 +207,8 @@ class CROSSRANK_EXPORT Collective {
   /// Sends a tensor's bytes. Returns when they may be reused, which needs the receiver once eight messages wait for it.
   void send(Tensor const& tensor, int dst, Tag tag = {}) const;
   [[nodiscard]] Request isend(Tensor const& tensor, int dst, Tag tag = {}) const;
-  /// Receives into `tensor` the next message of `src`. `MismatchError` when its size or tag is another.
+  /// Receives into `tensor` the next message of `src`. When its size or tag is another, it is gone and this rank alone
+  /// gets a `MismatchError`, and the group lives on.
   void recv(Tensor& tensor, int src, Tag tag = {}) const;
   [[nodiscard]] Request irecv(Tensor& tensor, int src, Tag tag = {}) const;
   /// Both at once, so that ranks may exchange in a circle. The tensors must not overlap.
@@ -268,6 +271,7 @@ class CROSSRANK_EXPORT Collective {
 
  private:
   explicit Collective(std::shared_ptr<detail::GroupState> state) noexcept : state_(std::move(state)) {}
+  friend class detail::NamedCalls;
   friend Collective connect(ConnectOptions options);
   friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience,
                                     Check check);

@@ -130,7 +130,9 @@ class CROSSRANK_EXPORT TensorDictSend {
   std::unique_ptr<State> state_;
 };
 
-/// A dictionary on its way from another rank. Dropped before it has come, it leaves the two ranks out of step.
+/// A dictionary on its way from another rank. It goes on while it, or anything behind it, is tested or waited for: two
+/// ranks that send each other large ones wait for what comes before they wait for what goes. Dropped before it has
+/// come, it leaves the two ranks out of step.
 class CROSSRANK_EXPORT TensorDictReceive {
  public:
   TensorDictReceive() noexcept;  ///< an empty dictionary, here
@@ -221,7 +223,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] T broadcast_object(T value, Source source = {}) const {
     if (!has_queue_from(source)) return cpu_group().broadcast_object(std::move(value), {source.src});
     auto const bytes = broadcast_by_queue([&] { return encode_object(value); });
-    return rank() == source.src ? std::move(value) : decode_object<T>(bytes);
+    return rank() == source.src ? std::move(value) : detail::decode_in<T>(cpu_group(), "broadcast_object", bytes);
   }
   /// In place, and returned; as many entries on each rank.
   template <class T>

@@ -63,7 +63,7 @@ template <class R, class F>
   std::vector<R> out;
   for (auto const& bytes :
        gather_bytes(world, operation, root.root, [&] { return encode_object(static_cast<R>(fn())); }))
-    out.push_back(decode_object<R>(bytes));
+    out.push_back(decode_in<R>(world, operation, bytes));
   return out;
 }
 
@@ -79,7 +79,7 @@ R broadcast_result(Collective const& world, char const* operation, F&& fn, Root 
     }
   });
   if constexpr (!std::is_void_v<R>) {
-    if (world.rank() != root.root) return decode_object<R>(bytes);
+    if (world.rank() != root.root) return decode_in<R>(world, operation, bytes);
   }
   return kept.take();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/serialize.hpp>
 
@@ -35,6 +36,18 @@ using Produce = std::function<Bytes()>;
                                                    std::function<std::vector<Bytes>()> const& produce);
 CROSSRANK_EXPORT void send_bytes(Collective const& group, char const* operation, int dst, Produce const& produce);
 [[nodiscard]] CROSSRANK_EXPORT Bytes recv_bytes(Collective const& group, char const* operation, int src);
+/// Throws `error` as one of `operation` on this rank of the group.
+[[noreturn]] CROSSRANK_EXPORT void refuse_object_in(Collective const& group, char const* operation,
+                                                    FormatError const& error);
+/// The object that came in a call.
+template <class T>
+[[nodiscard]] T decode_in(Collective const& group, char const* operation, Bytes const& bytes) {
+  try {
+    return decode_object<T>(bytes);
+  } catch (FormatError const& e) {
+    refuse_object_in(group, operation, e);
+  }
+}
 [[noreturn]] CROSSRANK_EXPORT void refuse_list(Collective const& group, char const* operation, std::size_t expected,
                                                std::size_t got);
 
@@ -43,14 +56,15 @@ CROSSRANK_EXPORT void send_bytes(Collective const& group, char const* operation,
 /// Gives every rank the root's object. The others' `value` is not looked at.
 ///
 /// Collective; one meeting up to 48 bytes, then one more for each 16 MiB. `FormatError` on a rank that expects another
-/// type or version; `RemoteError` where the root's object cannot be written. Reference: `broadcast_object` of vLLM's
-/// coordinator.
+/// type or version; `UsageError` on the root and `RemoteError` elsewhere where it cannot be written: JSON of more than
+/// 32 levels, or whose text is not UTF-8.
+/// Reference: `broadcast_object` of vLLM's coordinator.
 template <class T>
 T Collective::broadcast_object(T value, Root root) const {
   static_assert(Object<T>);
   auto const bytes =
       detail::broadcast_bytes(*this, "broadcast_object", root.root, [&] { return encode_object(value); });
-  return rank() == root.root ? std::move(value) : decode_object<T>(bytes);
+  return rank() == root.root ? std::move(value) : detail::decode_in<T>(*this, "broadcast_object", bytes);
 }
 
 /// Fills `values` with those of the root, in place; there must be as many on every rank, else `MismatchError` where
@@ -61,7 +75,7 @@ void Collective::broadcast_objects(std::vector<T>& values, Root root) const {
   auto const bytes =
       detail::broadcast_bytes(*this, "broadcast_objects", root.root, [&] { return encode_object(values); });
   if (rank() == root.root) return;
-  auto got = decode_object<std::vector<T>>(bytes);
+  auto got = detail::decode_in<std::vector<T>>(*this, "broadcast_objects", bytes);
   if (got.size() != values.size()) detail::refuse_list(*this, "broadcast_objects", values.size(), got.size());
   values = std::move(got);
 }
@@ -72,7 +86,7 @@ std::vector<T> Collective::all_gather_objects(T const& mine) const {
   static_assert(Object<T>);
   std::vector<T> out;
   for (auto const& bytes : detail::all_gather_bytes(*this, "all_gather_objects", [&] { return encode_object(mine); })) {
-    out.push_back(decode_object<T>(bytes));
+    out.push_back(detail::decode_in<T>(*this, "all_gather_objects", bytes));
   }
   return out;
 }
@@ -91,7 +105,7 @@ std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
   std::vector<T> out;
   for (auto const& bytes :
        detail::gather_bytes(*this, "gather_objects", root.root, [&] { return encode_object(mine); })) {
-    out.push_back(decode_object<T>(bytes));
+    out.push_back(detail::decode_in<T>(*this, "gather_objects", bytes));
   }
   return out;
 }
@@ -107,7 +121,7 @@ T Collective::scatter_objects(std::vector<T> const& all, Root root) const {
     for (T const& one : all) parts.push_back(encode_object(one));
     return parts;
   });
-  return decode_object<T>(bytes);
+  return detail::decode_in<T>(*this, "scatter_objects", bytes);
 }
 
 /// Sends one object: a message with its size, then its bytes. Ordered with other objects between the two ranks.
@@ -121,7 +135,7 @@ void Collective::send_object(T const& value, int dst) const {
 template <class T>
 T Collective::recv_object(int src) const {
   static_assert(Object<T>);
-  return decode_object<T>(detail::recv_bytes(*this, "recv_object", src));
+  return detail::decode_in<T>(*this, "recv_object", detail::recv_bytes(*this, "recv_object", src));
 }
 
 }  // namespace crossrank

@@ -88,7 +88,7 @@ class CROSSRANK_EXPORT StateDict {
 
 /// What one rank hands over: values for people and programs, and weights.
 struct RankState {
-  Json config{};        ///< any JSON value; null is a value
+  Json config{};        ///< any JSON value of UTF-8 text and at most 32 levels, else a `UsageError`; null is a value
   StateDict weights{};  ///< by name, in order
 };
 

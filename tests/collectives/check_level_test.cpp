@@ -10,6 +10,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
+#include <crossrank/helpers.hpp>
 
 #include "tests/collectives/conformance_bytes.hpp"
 #include "tests/collectives/plain_transport.hpp"
@@ -55,6 +56,14 @@ Call gather_rows(std::vector<std::int64_t> const& rows) {
   };
 }
 
+Call gather_objects(int root) {
+  return [=](Collective const& group) { static_cast<void>(group.gather_objects(std::string(1000, 'x'), {root})); };
+}
+
+Call split(std::vector<std::vector<int>> const& lists) {
+  return [=](Collective const& group) { static_cast<void>(group.split(lists)); };
+}
+
 void barrier(Collective const& group) { group.barrier(); }
 
 struct Disagreement {
@@ -88,6 +97,11 @@ std::vector<Disagreement> disagreements() {
        "all_gatherv I32 rows of [3, 2] parts 1+3+2"},
       {"order", in_turn(broadcast({4}, 1), all_reduce(ReduceOp::sum)),
        in_turn(all_reduce(ReduceOp::sum), broadcast({4}, 1)), "broadcast root 1 I32 [4]", "all_reduce I32 sum [4]"},
+      {"root_of_objects", gather_objects(0), gather_objects(1), "gather_objects root 0", "gather_objects root 1"},
+      {"object_verb", [](Collective const& group) { zero_only(group, [] {}); },
+       [](Collective const& group) { static_cast<void>(compute_and_broadcast(group, [] { return 1; })); },
+       "zero_only root 0", "compute_and_broadcast root 0"},
+      {"lists", split({{0, 1, 2}}), split({{0, 1}, {2}}), "split [0, 1, 2]", "split [0, 1] [2]"},
       {"non_blocking",
        [](Collective const& group) {
          auto tensor = tensor_of({4});
@@ -104,6 +118,7 @@ void expect_mismatch(Collective const& group, Disagreement const& sides) {
   EXPECT_THAT(info.message, HasSubstr(std::string("ranks 1-2 call ") + sides.theirs)) << "rank " << group.rank();
   EXPECT_THAT(info.culprits, testing::ElementsAre(0)) << "the fewest\n" << info.message;
   EXPECT_FALSE(info.group_usable);
+  EXPECT_THAT(info.remedy, testing::Not(HasSubstr("CROSSRANK_CHECK"))) << "it is at that level";
   auto const later = error_of<MismatchError>([&] { group.barrier(); });
   EXPECT_EQ(later.message, info.message);
 }

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <crossrank/objects.hpp>
+
 #include "tests/collectives/conformance.hpp"
 #include "tests/collectives/conformance_bytes.hpp"
 
@@ -45,6 +47,30 @@ void another_root_is_a_mismatch_on_all(ConformanceRank& self) {
   auto tensor = Tensor::zeros({4}, Dtype::f32);
   disagree(
       self.world, [&] { self.world.broadcast(tensor, {0}); }, [&] { self.world.broadcast(tensor, {1}); });
+}
+
+/// Nobody waits for objects that somebody else gets, and none meets a call that does something else with them.
+void another_root_or_verb_of_objects_is_a_mismatch_on_all(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const part = [&] {
+    std::vector<int> ranks(static_cast<std::size_t>(world.world_size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return world.split({ranks});
+  };
+  std::string const large(100'000, 'x');
+  auto const group = part();
+  auto const roots =
+      error_of<MismatchError>([&] { static_cast<void>(group.gather_objects(large, {world.rank() == 0 ? 0 : 1})); });
+  EXPECT_THAT(roots.message, HasSubstr("ranks 0 call"));
+  auto const other = part();
+  auto const verbs = error_of<MismatchError>([&] {
+    if (world.rank() == 0) {
+      static_cast<void>(other.all_gather_objects(large));
+    } else {
+      static_cast<void>(other.gather_objects(large));
+    }
+  });
+  EXPECT_THAT(verbs.message, HasSubstr("ranks 0 call"));
 }
 
 void another_shape_is_a_mismatch_on_all(ConformanceRank& self) {
@@ -235,6 +261,7 @@ void a_message_for_which_there_is_no_room_is_refused(ConformanceRank& self) {
 constexpr ConformanceCase cases[] = {
     {"another_verb_is_a_mismatch_on_all", another_verb_is_a_mismatch_on_all, 2, true},
     {"another_root_is_a_mismatch_on_all", another_root_is_a_mismatch_on_all, 2, true},
+    {"another_root_or_verb_of_objects_is_a_mismatch_on_all", another_root_or_verb_of_objects_is_a_mismatch_on_all, 2},
     {"another_shape_is_a_mismatch_on_all", another_shape_is_a_mismatch_on_all, 2, true},
     {"another_dtype_is_a_mismatch_on_all", another_dtype_is_a_mismatch_on_all, 2, true},
     {"another_reduce_op_is_a_mismatch_on_all", another_reduce_op_is_a_mismatch_on_all, 2, true},

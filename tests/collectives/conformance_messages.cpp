@@ -98,6 +98,29 @@ void another_size_or_tag_is_a_mismatch_of_that_message_only(ConformanceRank& sel
   EXPECT_EQ(pair.receive(10, 3), pattern(10, 3));
 }
 
+void another_dtype_or_shape_is_a_mismatch_where_calls_are_compared(ConformanceRank& self) {
+  Pair const pair{self.world};
+  auto const group = make_collective(self.world.transport(), self.world.patience(), Check::collective);
+  auto const sent = Tensor::of<float>(std::vector<float>{1, 2, 3, 4, 5, 6}, {2, 3});
+  if (pair.sends()) {
+    for (std::uint32_t tag = 0; tag < 4; ++tag) group.send(sent, pair.receiver, {tag});
+  }
+  if (!pair.receives()) return;
+  auto ints = Tensor::zeros({2, 3}, Dtype::i32);
+  auto const dtype = error_of<MismatchError>([&] { group.recv(ints, pair.sender, {0}); });
+  EXPECT_THAT(dtype.expected, testing::HasSubstr("recv I32 [2, 3] with tag 0"));
+  EXPECT_THAT(dtype.got, testing::HasSubstr("24 bytes of another dtype"));
+  EXPECT_EQ(ints.as<std::int32_t>()[0], 0) << "nothing was written";
+  auto turned = Tensor::zeros({3, 2}, Dtype::f32);
+  auto const shape = error_of<MismatchError>([&] { group.irecv(turned, pair.sender, {1}).wait(); });
+  EXPECT_THAT(shape.expected, testing::HasSubstr("recv F32 [3, 2] with tag 1"));
+  EXPECT_TRUE(shape.group_usable);
+  auto same = Tensor::zeros({2, 3}, Dtype::f32);
+  error_of<MismatchError>([&] { group.recv(same, pair.sender, {7}); });
+  group.recv(same, pair.sender, {3});
+  EXPECT_EQ(same.as<float>()[5], 6);
+}
+
 void a_cancelled_message_leaves_no_trace(ConformanceRank& self) {
   Pair const pair{self.world};
   auto& transport = *self.world.transport();
@@ -171,6 +194,8 @@ constexpr ConformanceCase cases[] = {
     {"a_sender_waits_once_eight_messages_are_under_way", a_sender_waits_once_eight_messages_are_under_way, 2},
     {"receives_end_in_the_order_of_posting", receives_end_in_the_order_of_posting},
     {"another_size_or_tag_is_a_mismatch_of_that_message_only", another_size_or_tag_is_a_mismatch_of_that_message_only},
+    {"another_dtype_or_shape_is_a_mismatch_where_calls_are_compared",
+     another_dtype_or_shape_is_a_mismatch_where_calls_are_compared},
     {"a_cancelled_message_leaves_no_trace", a_cancelled_message_leaves_no_trace},
     {"all_pairs_exchange_at_once", all_pairs_exchange_at_once, 2},
     {"a_message_may_be_received_after_later_collectives", a_message_may_be_received_after_later_collectives},

@@ -50,6 +50,26 @@ TEST_P(GroupQueue, brings_objects_between_processes) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GroupQueue, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
+/// Some would look into the queue, others wait for the group: nobody would come.
+TEST(GroupQueue, is_not_taken_where_ranks_give_other_sources) {
+  run_thread_ranks(3,
+                   [](Collective const& world) {
+                     auto const checking = make_collective(world.transport(), world.patience(), Check::collective);
+                     auto const group = whole(checking, {.broadcaster = true});
+                     EXPECT_EQ(group.broadcast_object(world.rank(), {1}), 1);
+                     EXPECT_EQ(group.broadcast_object(world.rank(), {0}), 0);
+                     try {
+                       static_cast<void>(group.broadcast_object(1, {world.rank() == 1 ? 1 : 0}));
+                       ADD_FAILURE() << "nothing was thrown";
+                     } catch (MismatchError const& e) {
+                       EXPECT_EQ(e.operation(), "broadcast_object");
+                       EXPECT_THAT(e.what(), testing::HasSubstr("ranks 1 call broadcast_object root 1"));
+                       EXPECT_THAT(e.what(), testing::HasSubstr("ranks 0, 2 call broadcast_object root 0"));
+                     }
+                   },
+                   {.arena_cap = std::uint64_t{256} << 20});
+}
+
 TEST(GroupQueue, tells_readers_of_an_object_that_cannot_be_written) {
   run_thread_ranks(3,
                    [](Collective world) {

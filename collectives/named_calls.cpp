@@ -1,0 +1,43 @@
+#include "collectives/named_calls.hpp"
+
+#include <string_view>
+#include <utility>
+
+#include "collectives/digest.hpp"
+#include "collectives/group_state.hpp"
+#include "collectives/planner.hpp"
+
+namespace crossrank::detail {
+
+void NamedCalls::run(algorithms::Call call) const {
+  auto const check = group_.state(name_).check;
+  if (check != Check::off) {
+    auto const name = codec::checksum(std::as_bytes(std::span(std::string_view(name_))));
+    auto const root = root_ ? static_cast<std::uint64_t>(*root_) + 1 : 0;
+    call.signature.digest = ArgumentDigest().add(call.signature.digest).add(name).add(root).value();
+  }
+  if (check == Check::collective) call.text = name_ + (root_ ? " root " + std::to_string(*root_) : std::string());
+  call.called = name_;
+  group_.run(std::move(call));
+}
+
+void NamedCalls::broadcast(Tensor& tensor, int root) const {
+  auto const& state = group_.state(name_);
+  run(Planner(*state.transport, state.check).broadcast(tensor, {root}));
+}
+
+void NamedCalls::all_gather(Tensor& out, Tensor const& in) const {
+  auto const& state = group_.state(name_);
+  run(Planner(*state.transport, state.check).all_gather(out, in));
+}
+
+void NamedCalls::agree() const {
+  if (auto const& state = group_.state(name_); state.check == Check::collective)
+    run(Planner(*state.transport, state.check).barrier());
+}
+
+void NamedCalls::say(Collective const& group, std::string const& words) {
+  if (auto const& state = group.state("say"); state.check == Check::collective) state.transport->say_call(words);
+}
+
+}  // namespace crossrank::detail
