@@ -1,12 +1,16 @@
 #pragma once
 #include <atomic>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <crossrank/group.hpp>
+
+#include "collectives/tensor_dict_line.hpp"
 
 namespace crossrank {
 
@@ -20,6 +24,11 @@ struct GroupCoordinator::State {
   std::atomic<bool> destroyed{false};
   std::mutex buffers_mutex{};
   std::map<std::string, Tensor, std::less<>> buffers{};
+  std::atomic<std::uint32_t> dicts_sent{0};
+  std::mutex lines_mutex{};
+  std::map<int, std::shared_ptr<DictLine>> lines{};  ///< of the dictionaries that come, by rank in the CPU group
+
+  [[nodiscard]] std::shared_ptr<DictLine> line_from(int src);
 };
 
 /// An error that names group and rank.

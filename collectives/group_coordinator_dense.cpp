@@ -188,7 +188,9 @@ void GroupCoordinator::send(Tensor const& tensor, std::optional<int> dst) const 
 Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int> src) const {
   auto const& group = dense("recv");
   auto out = Tensor::empty(shape, dtype);
-  group.recv(out, src.value_or((group.rank() + group.world_size() - 1) % group.world_size()));
+  int const from = src.value_or((group.rank() + group.world_size() - 1) % group.world_size());
+  if (group.transport() == cpu_group().transport()) static_cast<void>(behind_dicts(from, "recv"));
+  group.recv(out, from);
   return out;
 }
 

@@ -37,6 +37,19 @@ TensorDict const& TensorDictReceive::wait() {
   return state_->flow ? state_->flow->wait() : state_->empty;
 }
 
+std::shared_ptr<DictLine> GroupCoordinator::State::line_from(int src) {
+  std::lock_guard const lock(lines_mutex);
+  auto& line = lines[src];
+  if (!line) line = std::make_shared<DictLine>();
+  return line;
+}
+
+Collective const& GroupCoordinator::behind_dicts(int src, char const* operation) const {
+  auto& held = state(operation);
+  held.line_from(checked_rank(held.cpu, src, operation, "the source"))->drain();
+  return held.cpu;
+}
+
 namespace {
 
 /// Which tensors travel in parts: those that divide, unless the caller says otherwise.
@@ -67,27 +80,31 @@ TensorDict GroupCoordinator::broadcast_tensor_dict(TensorDict dict, Source sourc
 }
 
 TensorDictSend GroupCoordinator::isend_tensor_dict(TensorDict const& dict, SendDictOptions options) const {
-  auto const& group = state("send_tensor_dict").cpu;
+  auto& held = state("send_tensor_dict");
+  auto const& group = held.cpu;
   TensorDictSend out;
   if (group.world_size() == 1) return out;
   int const dst = checked_rank(group, options.dst.value_or((group.rank() + 1) % group.world_size()), "send_tensor_dict",
                                "the destination");
   if (dst == group.rank()) throw UsageError(usage_in(group, "send_tensor_dict", "a dictionary to oneself"));
-  int const part = options.all_gather_group ? options.all_gather_group->rank() : 0;
+  DictRoute const route{.dst = dst,
+                        .part = options.all_gather_group ? options.all_gather_group->rank() : 0,
+                        .number = held.dicts_sent.fetch_add(1, std::memory_order_relaxed)};
   out.state_ = std::make_unique<TensorDictSend::State>(
-      TensorDictSend::State{DictSend(group, dict, dst, parts_rule(group, options), part)});
+      TensorDictSend::State{DictSend(group, dict, parts_rule(group, options), route)});
   return out;
 }
 
 TensorDictReceive GroupCoordinator::irecv_tensor_dict(RecvDictOptions options) const {
-  auto const& group = state("recv_tensor_dict").cpu;
+  auto& held = state("recv_tensor_dict");
+  auto const& group = held.cpu;
   TensorDictReceive out;
   if (group.world_size() == 1) return out;
   int const before = (group.rank() + group.world_size() - 1) % group.world_size();
   int const src = checked_rank(group, options.src.value_or(before), "recv_tensor_dict", "the source");
   if (src == group.rank()) throw UsageError(usage_in(group, "recv_tensor_dict", "a dictionary from oneself"));
   out.state_ = std::make_unique<TensorDictReceive::State>();
-  out.state_->flow.emplace(group, src, std::move(options.all_gather_group));
+  out.state_->flow.emplace(group, src, held.line_from(src), std::move(options.all_gather_group));
   return out;
 }
 

@@ -14,7 +14,6 @@ namespace crossrank {
 /// Tags of the messages that carry objects, apart from those that a user is likely to give.
 inline constexpr Tag head_tag{0xfff0'0001};
 inline constexpr Tag body_tag{0xfff0'0002};
-inline constexpr Tag tensor_tag{0xfff0'0003};
 
 /// A block of more bytes goes in pieces of this size.
 inline constexpr std::size_t largest_piece = std::size_t{16} << 20;
@@ -24,7 +23,8 @@ struct BlockHead {
   static constexpr std::size_t most_inlined = 48;
 
   std::uint64_t size = 0;
-  std::uint64_t failed = 0;  ///< 1: the block says what kept the sender from making it
+  std::uint32_t failed = 0;  ///< 1: the block says what kept the sender from making it
+  std::uint32_t number = 0;  ///< of what the block belongs to, where there are several
   std::array<std::byte, most_inlined> inlined{};
 
   [[nodiscard]] static bool fits(std::size_t bytes) noexcept { return bytes <= most_inlined; }

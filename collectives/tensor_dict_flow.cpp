@@ -9,10 +9,19 @@
 #include <crossrank/error.hpp>
 #include <crossrank/objects.hpp>
 
+#include "collectives/as_called.hpp"
 #include "collectives/failure.hpp"
 
 namespace crossrank {
 namespace {
+
+constexpr char const* receiving = "recv_tensor_dict";
+
+/// Tags of the messages that a dictionary consists of, apart from those of objects and of users; behind the first one
+/// they have its number.
+constexpr Tag dict_head_tag{0xfff1'0000};
+Tag dict_body_tag(BlockHead const& head) { return {0xfff2'0000 | (head.number & 0xffff)}; }
+Tag dict_tensor_tag(BlockHead const& head) { return {0xfff3'0000 | (head.number & 0xffff)}; }
 
 /// A tensor's bytes from `offset` on, as such.
 Tensor bytes_of(Tensor const& tensor, std::size_t offset, std::size_t bytes) {
@@ -56,7 +65,7 @@ TensorDict broadcast_dict_from(Collective const& group, TensorDict dict, int roo
   return mine ? std::move(dict) : std::move(decoded.dict);
 }
 
-DictSend::DictSend(Collective const& group, TensorDict const& dict, int dst, PartsOf const& parts_of, int part) {
+DictSend::DictSend(Collective const& group, TensorDict const& dict, PartsOf const& parts_of, DictRoute const& route) {
   DictMetadata metadata;
   std::exception_ptr error;
   try {
@@ -65,20 +74,21 @@ DictSend::DictSend(Collective const& group, TensorDict const& dict, int dst, Par
     error = std::current_exception();
     metadata.bytes = encode_object(failure_of(error));
   }
-  auto const head = BlockHead::of(metadata.bytes, error != nullptr);
-  auto const post = [&](Tensor const& tensor, Tag tag) { messages_.push_back(group.isend(tensor, dst, tag)); };
+  auto head = BlockHead::of(metadata.bytes, error != nullptr);
+  head.number = route.number;
+  auto const post = [&](Tensor const& tensor, Tag tag) { messages_.push_back(group.isend(tensor, route.dst, tag)); };
   auto const* const from = reinterpret_cast<std::byte const*>(&head);
-  post(kept({from, from + sizeof head}), head_tag);
+  post(kept({from, from + sizeof head}), dict_head_tag);
   if (!head.is_inlined())
-    for_each_piece(kept(std::move(metadata.bytes)), [&](Tensor const& piece) { post(piece, body_tag); });
+    for_each_piece(kept(std::move(metadata.bytes)), [&](Tensor const& piece) { post(piece, dict_body_tag(head)); });
   if (error) {
     wait();  // the receiver is told before this rank throws
     std::rethrow_exception(error);
   }
   for (auto const& travelling : metadata.tensors) {
-    auto const own = travelling.travel == Travel::in_parts ? part_of(travelling, part)
+    auto const own = travelling.travel == Travel::in_parts ? part_of(travelling, route.part)
                                                            : bytes_of(travelling.tensor, 0, travelling.tensor.nbytes());
-    for_each_piece(own, [&](Tensor const& piece) { post(piece, tensor_tag); });
+    for_each_piece(own, [&](Tensor const& piece) { post(piece, dict_tensor_tag(head)); });
   }
 }
 
@@ -91,16 +101,20 @@ void DictSend::wait() {
   for (; !messages_.empty(); messages_.pop_front()) messages_.front().wait();
 }
 
-DictReceive::DictReceive(Collective const& group, int src, std::optional<Collective> all_gather_group)
+DictReceive::DictReceive(Collective const& group, int src, std::shared_ptr<DictLine> line,
+                         std::optional<Collective> all_gather_group)
     : group_(group),
       src_(src),
+      line_(std::move(line)),
       all_gather_group_(std::move(all_gather_group)),
       head_tensor_(Tensor::empty({static_cast<std::int64_t>(sizeof(BlockHead))}, Dtype::u8)) {
-  messages_.push_back(group_.irecv(head_tensor_, src_, head_tag));
+  line_->join(*this);
 }
 
-bool DictReceive::advance(bool may_wait) {
-  while (stage_ < Stage::joining) {
+DictReceive::~DictReceive() { line_->leave(*this); }
+
+bool DictReceive::have_come(bool may_wait) {
+  return as_called(receiving, [&] {
     for (; !messages_.empty(); messages_.pop_front()) {
       if (may_wait) {
         messages_.front().wait();
@@ -108,22 +122,50 @@ bool DictReceive::advance(bool may_wait) {
         return false;
       }
     }
-    next_stage();
+    return true;
+  });
+}
+
+bool DictReceive::ask(bool may_wait) noexcept {
+  try {
+    while (stage_ < Stage::tensors) {
+      if (!have_come(may_wait)) return false;
+      next_stage();
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+    messages_.clear();
   }
   return true;
 }
 
+bool DictReceive::advance(bool may_wait) {
+  if (!failure_ && stage_ < Stage::joining) {
+    if (!line_->carry_on(*this, may_wait)) return false;
+    try {
+      if (!failure_ && !have_come(may_wait)) return false;
+      stage_ = Stage::joining;
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  return true;
+}
+
 void DictReceive::next_stage() {
+  if (stage_ == Stage::queued) {
+    messages_.push_back(group_.irecv(head_tensor_, src_, dict_head_tag));
+    stage_ = Stage::head;
+    return;
+  }
   if (stage_ == Stage::head) {
     std::memcpy(&head_, head_tensor_.bytes().data(), sizeof head_);
     body_ = head_.inlined_bytes();
     stage_ = Stage::body;
-  } else if (stage_ == Stage::body) {
-    auto const came = piece_.defined() ? piece_.bytes() : std::span<std::byte const>();
-    body_.insert(body_.end(), came.begin(), came.end());
   } else {
-    stage_ = Stage::joining;
-    return;
+    auto const came = piece_.bytes();
+    body_.insert(body_.end(), came.begin(), came.end());
   }
   receive_body();
 }
@@ -132,13 +174,10 @@ void DictReceive::receive_body() {
   if (body_.size() < head_.size) {
     auto const left = std::min<std::uint64_t>(head_.size - body_.size(), largest_piece);
     piece_ = Tensor::empty({static_cast<std::int64_t>(left)}, Dtype::u8);
-    messages_.push_back(group_.irecv(piece_, src_, body_tag));
+    messages_.push_back(group_.irecv(piece_, src_, dict_body_tag(head_)));
     return;
   }
-  if (head_.failed != 0) {
-    stage_ = Stage::done;
-    throw remote_error(group_, "recv_tensor_dict", {src_}, decode_object<Failure>(body_));
-  }
+  if (head_.failed != 0) throw remote_error(group_, receiving, {src_}, decode_object<Failure>(body_));
   decoded_ = decode_dict(body_);
   receive_tensors();
   stage_ = Stage::tensors;
@@ -152,7 +191,7 @@ void DictReceive::receive_tensors() {
         parts_.emplace_back(travelling.travel == Travel::whole
                                 ? bytes_of(travelling.tensor, 0, nbytes)
                                 : Tensor::empty({static_cast<std::int64_t>(nbytes) / travelling.parts}, Dtype::u8));
-    for_each_piece(to, [&](Tensor piece) { messages_.push_back(group_.irecv(piece, src_, tensor_tag)); });
+    for_each_piece(to, [&](Tensor piece) { messages_.push_back(group_.irecv(piece, src_, dict_tensor_tag(head_))); });
   }
 }
 
@@ -162,7 +201,7 @@ void DictReceive::join() {
     if (travel != Travel::in_parts) continue;
     int const here = all_gather_group_ ? all_gather_group_->world_size() : 0;
     if (here != parts) {
-      throw UsageError({.operation = "recv_tensor_dict",
+      throw UsageError({.operation = receiving,
                         .message = "the sender's tensors come in parts, which this rank has not the group to join",
                         .expected = "an all_gather_group of " + std::to_string(parts),
                         .got = here == 0 ? "none" : std::to_string(here),
@@ -177,11 +216,16 @@ void DictReceive::join() {
 }
 
 TensorDict const& DictReceive::wait() {
-  if (stage_ == Stage::done) return decoded_.dict;
   static_cast<void>(advance(true));
-  stage_ = Stage::done;
-  join();
+  if (stage_ == Stage::done) return decoded_.dict;
+  try {
+    as_called(receiving, [&] { join(); });
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
   parts_.clear();
+  stage_ = Stage::done;
   return decoded_.dict;
 }
 

@@ -1,5 +1,8 @@
 #pragma once
+#include <cstdint>
 #include <deque>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +11,7 @@
 #include <crossrank/tensor_dict.hpp>
 
 #include "collectives/object_wire.hpp"
+#include "collectives/tensor_dict_line.hpp"
 #include "collectives/tensor_dict_wire.hpp"
 
 namespace crossrank {
@@ -15,11 +19,17 @@ namespace crossrank {
 /// Gives every rank the root's dictionary: metadata as one object, then each travelling tensor.
 [[nodiscard]] TensorDict broadcast_dict_from(Collective const& group, TensorDict dict, int root);
 
+/// Where a dictionary goes and what tells it from others on the way there.
+struct DictRoute {
+  int dst = 0;
+  int part = 0;              ///< this rank's place among those that send parts
+  std::uint32_t number = 0;  ///< of the dictionary
+};
+
 /// A dictionary on its way out: all messages are posted at once, in order.
 class DictSend {
  public:
-  /// `part`: this rank's place among those that send parts.
-  DictSend(Collective const& group, TensorDict const& dict, int dst, PartsOf const& parts_of, int part);
+  DictSend(Collective const& group, TensorDict const& dict, PartsOf const& parts_of, DictRoute const& route);
   [[nodiscard]] bool test();
   void wait();
 
@@ -30,18 +40,25 @@ class DictSend {
 /// A dictionary on its way in. Messages are received as far as is known what they are; memory grows with what arrives.
 class DictReceive {
  public:
-  DictReceive(Collective const& group, int src, std::optional<Collective> all_gather_group);
-  ~DictReceive() = default;
+  /// `line`: of all that this rank asks `src` for in the group.
+  DictReceive(Collective const& group, int src, std::shared_ptr<DictLine> line,
+              std::optional<Collective> all_gather_group);
+  ~DictReceive();
   DictReceive(DictReceive const&) = delete;
   DictReceive& operator=(DictReceive const&) = delete;
 
   [[nodiscard]] bool test() { return advance(false); }
   [[nodiscard]] TensorDict const& wait();
+  /// For the line: asks for the messages as it becomes known what they are; false where that takes waiting. What this
+  /// fails with is kept for whoever wants the dictionary, and ends it.
+  [[nodiscard]] bool ask(bool may_wait) noexcept;
 
  private:
-  enum class Stage { head, body, tensors, joining, done };
+  enum class Stage { queued, head, body, tensors, joining, done };
 
   [[nodiscard]] bool advance(bool may_wait);
+  /// Whether all that was asked for has come.
+  [[nodiscard]] bool have_come(bool may_wait);
   void next_stage();
   void receive_body();
   void receive_tensors();
@@ -49,8 +66,10 @@ class DictReceive {
 
   Collective group_;
   int src_;
+  std::shared_ptr<DictLine> line_;
   std::optional<Collective> all_gather_group_;
-  Stage stage_ = Stage::head;
+  Stage stage_ = Stage::queued;
+  std::exception_ptr failure_{};
   Tensor head_tensor_;
   BlockHead head_{};
   std::vector<std::byte> body_{};

@@ -143,7 +143,8 @@ class CROSSRANK_EXPORT TensorDictReceive {
   ~TensorDictReceive();
   /// Whether all messages have come. Never blocks.
   [[nodiscard]] bool test();
-  /// The dictionary: waits at the first call, and joins parts with the all-gather group; later calls return at once.
+  /// The dictionary: waits at the first call, and joins parts with the all-gather group; later calls return at once, or
+  /// throw what the first one threw.
   TensorDict const& wait();
 
  private:
@@ -237,7 +238,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   }
   template <class T>
   [[nodiscard]] T recv_object(int src) const {
-    return cpu_group().template recv_object<T>(src);
+    return behind_dicts(src, "recv_object").template recv_object<T>(src);
   }
 
   /// The source's dictionary, nested values and all: the same there, a new one elsewhere. Metadata and small tensors
@@ -247,8 +248,11 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// which each rank sends one: all of them send, to ranks that receive with such a group. With one rank: nothing, and
   /// `recv_tensor_dict` gives an empty one.
   void send_tensor_dict(TensorDict const& dict, SendDictOptions options = {}) const;
+  /// Whatever is received from a rank while dictionaries of it are under way comes behind them, and waits until what
+  /// they consist of is on its way; through `cpu_group()` it would not: a `MismatchError`.
   [[nodiscard]] TensorDict recv_tensor_dict(RecvDictOptions options = {}) const;
   [[nodiscard]] TensorDictSend isend_tensor_dict(TensorDict const& dict, SendDictOptions options = {}) const;
+  /// Any number may be under way: each gets the dictionary that was sent in its turn, whichever is waited for first.
   [[nodiscard]] TensorDictReceive irecv_tensor_dict(RecvDictOptions options = {}) const;
 
   /// Brings the tokens of all ranks to each: hidden states, logits and extras joined along their first dimension.
@@ -281,6 +285,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   explicit GroupCoordinator(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
   [[nodiscard]] State& state(char const* operation) const;
   [[nodiscard]] Collective const& dense(char const* operation) const;
+  /// The CPU group, where no dictionary of `src` is between this call and what it receives next.
+  [[nodiscard]] Collective const& behind_dicts(int src, char const* operation) const;
   [[nodiscard]] bool has_queue_from(Source source) const;
   [[nodiscard]] detail::Bytes broadcast_by_queue(detail::Produce const& produce) const;
 

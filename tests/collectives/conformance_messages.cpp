@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <crossrank/group.hpp>
+
 #include "tests/collectives/conformance.hpp"
 #include "tests/collectives/conformance_bytes.hpp"
 
@@ -189,6 +191,35 @@ void a_message_may_be_received_after_later_collectives(ConformanceRank& self) {
   }
 }
 
+/// Several dictionaries are under way round the ring; whichever is waited for first, each comes in its turn.
+void dictionaries_arrive_in_turn(ConformanceRank& self) {
+  constexpr std::size_t count = 4;
+  std::vector<int> ranks(static_cast<std::size_t>(self.world.world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto const group = GroupCoordinator::create(self.world, {ranks});
+  auto const bytes_of = [](std::size_t i) { return pattern(10 + 50'000 * i, static_cast<int>(i)); };
+  auto const dict = [&](std::size_t i) {
+    auto const bytes = bytes_of(i);
+    auto tensor = Tensor::empty({static_cast<std::int64_t>(bytes.size())}, Dtype::u8);
+    std::ranges::copy(bytes, tensor.mutable_bytes().begin());
+    return TensorDict{{"i", i}, {"t", tensor}};
+  };
+  for (std::size_t const first : {0U, 3U, 2U}) {
+    std::vector<TensorDictReceive> coming;
+    std::vector<TensorDictSend> going;
+    for (std::size_t i = 0; i < count; ++i) coming.push_back(group.irecv_tensor_dict());
+    for (std::size_t i = 0; i < count; ++i) going.push_back(group.isend_tensor_dict(dict(i)));
+    for (std::size_t step = 0; step < count; ++step) {
+      auto const i = (first + count - step) % count;
+      auto const& came = coming[i].wait();
+      EXPECT_EQ(came.get<std::size_t>("i"), i);
+      auto const tensor = came.tensor("t").bytes();
+      EXPECT_EQ(std::vector<std::byte>(tensor.begin(), tensor.end()), bytes_of(i));
+    }
+    for (auto& each : going) each.wait();
+  }
+}
+
 constexpr ConformanceCase cases[] = {
     {"messages_arrive_in_order", messages_arrive_in_order},
     {"a_sender_waits_once_eight_messages_are_under_way", a_sender_waits_once_eight_messages_are_under_way, 2},
@@ -199,6 +230,7 @@ constexpr ConformanceCase cases[] = {
     {"a_cancelled_message_leaves_no_trace", a_cancelled_message_leaves_no_trace},
     {"all_pairs_exchange_at_once", all_pairs_exchange_at_once, 2},
     {"a_message_may_be_received_after_later_collectives", a_message_may_be_received_after_later_collectives},
+    {"dictionaries_arrive_in_turn", dictionaries_arrive_in_turn, 2},
 };
 
 }  // namespace

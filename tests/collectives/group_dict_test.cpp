@@ -190,6 +190,90 @@ TEST(GroupDict, in_flight_is_polled_until_it_has_come) {
   });
 }
 
+/// Dictionary number `i`, one of a few that can be told apart by everything in them.
+TensorDict numbered(int i) {
+  return {{"i", i}, {"small", counting({8}, 1.F, static_cast<float>(i))}, {"big", counting({300 + i, 100}, 1.F)}};
+}
+
+TEST(GroupDict, several_in_flight_are_polled_from_the_last_one_on) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) {
+      for (int i = 0; i < 3; ++i) group.send_tensor_dict(numbered(i));
+    } else {
+      std::vector<TensorDictReceive> coming;
+      for (int i = 0; i < 3; ++i) coming.push_back(group.irecv_tensor_dict());
+      for (std::size_t i = 3; i-- > 0;) {
+        while (!coming[i].test()) world.keep_alive();
+        EXPECT_TRUE(same_dict(coming[i].wait(), numbered(static_cast<int>(i))));
+      }
+    }
+    world.barrier();
+  });
+}
+
+TEST(GroupDict, in_flight_lets_later_messages_of_that_rank_follow) {
+  run_thread_ranks(2, [](Collective world) {
+    for (bool const device : {false, true}) {
+      auto const group = whole(world, {.device_communicator = device});
+      if (world.rank() == 0) {
+        auto first = group.isend_tensor_dict(numbered(0));
+        auto second = group.isend_tensor_dict(numbered(1));
+        group.send_object(std::string("behind them"), 1);
+        group.send(counting({10}), 1);
+        group.send_tensor_dict(numbered(2));
+        first.wait();
+        second.wait();
+      } else {
+        auto first = group.irecv_tensor_dict();
+        auto second = group.irecv_tensor_dict();
+        EXPECT_EQ(group.recv_object<std::string>(0), "behind them");
+        EXPECT_TRUE(same(group.recv({10}, Dtype::f32), counting({10})));
+        EXPECT_TRUE(same_dict(group.recv_tensor_dict(), numbered(2)));
+        EXPECT_TRUE(same_dict(second.wait(), numbered(1)));
+        EXPECT_TRUE(same_dict(first.wait(), numbered(0)));
+      }
+      world.barrier();
+    }
+  });
+}
+
+TEST(GroupDict, that_fails_in_flight_fails_alone_and_each_time) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) {
+      EXPECT_THROW(group.send_tensor_dict({{"text", std::string("\xff")}}), UsageError);
+      group.send_tensor_dict(numbered(1));
+    } else {
+      auto failing = group.irecv_tensor_dict();
+      auto whole_one = group.irecv_tensor_dict();
+      EXPECT_TRUE(same_dict(whole_one.wait(), numbered(1)));
+      EXPECT_THROW(static_cast<void>(failing.wait()), RemoteError);
+      EXPECT_THROW(static_cast<void>(failing.wait()), RemoteError);
+      EXPECT_THROW(static_cast<void>(failing.test()), RemoteError);
+    }
+    world.barrier();
+  });
+}
+
+/// The group's own messages do not wait: they end with an error, and take nothing for what it is not.
+TEST(GroupDict, is_not_taken_for_a_message_or_an_object) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) {
+      group.send_tensor_dict({});  // one message
+      group.send_tensor_dict({});  // one message
+      group.send_object(3, 1);
+    } else {
+      auto head = Tensor::empty({64}, Dtype::u8);
+      EXPECT_THROW(group.cpu_group().recv(head, 0), MismatchError);
+      EXPECT_THROW(static_cast<void>(group.cpu_group().recv_object<int>(0)), MismatchError);
+      EXPECT_EQ(group.recv_object<int>(0), 3);
+    }
+    world.barrier();
+  });
+}
+
 TEST(GroupDict, that_cannot_be_written_fails_on_every_rank) {
   TensorDict const bad{{"text", std::string("\xff")}};
   run_thread_ranks(2, [&](Collective world) {
