@@ -36,8 +36,8 @@ void NamedCalls::agree() const {
     run(Planner(*state.transport, state.check).barrier());
 }
 
-void NamedCalls::say(Collective const& group, std::string const& words) {
-  if (auto const& state = group.state("say"); state.check == Check::collective) state.transport->say_call(words);
+void NamedCalls::say(Collective const& group, std::function<std::string()> const& words) {
+  if (auto const& state = group.state("say"); state.check == Check::collective) state.transport->say_call(words());
 }
 
 }  // namespace crossrank::detail

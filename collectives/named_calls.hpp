@@ -1,5 +1,7 @@
 #pragma once
+#include <functional>
 #include <optional>
+#include <string>
 
 #include <crossrank/collective.hpp>
 
@@ -19,8 +21,8 @@ class NamedCalls {
   /// Meets for nothing but the comparison, at the level that compares every call: for what does without the group.
   void agree() const;
 
-  /// Says the next call on the group's transport in words, at the level that compares them.
-  static void say(Collective const& group, std::string const& words);
+  /// Says the next call on the group's transport in words, which are asked for only at the level that compares them.
+  static void say(Collective const& group, std::function<std::string()> const& words);
 
  private:
   void run(algorithms::Call call) const;

@@ -8,6 +8,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/digest.hpp"
+#include "collectives/named_calls.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/deadline.hpp"
 #include "workspace/nfs_medium.hpp"
@@ -129,6 +130,15 @@ std::uint64_t RangeSession::digest(ItemKind kind) const {
   return digest.value();
 }
 
+std::string RangeSession::words() const {
+  std::string text = operation_;
+  char const* gap = " of ranks [";
+  for (int const rank : ranks_) text += std::exchange(gap, ", ") + std::to_string(rank);
+  text += files_ ? "] through files" : "] through shared memory";
+  if (options_.release == Release::lazy) text += ", lazily";
+  return text;
+}
+
 void RangeSession::open(ItemKind kind, Contribution const& mine) {
   range_ = group_->next_range();
   node::Post post{.verb = Verb::range_open, .digest = digest(kind)};
@@ -147,6 +157,7 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
   }
   CROSSRANK_CRASH_POINT("workspace.range.published");
   if (lazy_ && !is_receiver_) post.also_closes = range_;
+  detail::NamedCalls::say(collective_, [this] { return words(); });
   try {
     round_ = group_->post(post, patience_);
     if (is_receiver_) open_as_receiver();

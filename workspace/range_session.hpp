@@ -53,6 +53,8 @@ class RangeSession {
   void open_alone();
   void open_across_nodes(ItemKind kind, Contribution const& mine);
   [[nodiscard]] std::uint64_t digest(ItemKind kind) const;
+  /// What the digest is of.
+  [[nodiscard]] std::string words() const;
   void open(ItemKind kind, Contribution const& mine);
   void open_as_receiver();
   void meet_after_failure();

@@ -260,6 +260,24 @@ TEST_P(Gather, ranks_that_list_other_ranks_all_get_a_mismatch) {
   }
 }
 
+TEST(GatherCheck, says_what_each_side_asked_for_where_calls_are_compared) {
+  test::TemporaryDirectory const directory;
+  auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
+    auto const group = make_collective(world.transport(), world.patience(), Check::collective);
+    GatherOptions options{.release = Release::lazy};
+    if (world.rank() == 1) options = {.workspace_path = directory.path()};
+    get_tensors_parallel(tensor_of(world.rank(), 1), group, options).close();
+  });
+  for (auto const& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_THROW(std::rethrow_exception(error), MismatchError);
+    auto const text = test::text_of(error);
+    EXPECT_THAT(text, testing::HasSubstr("get_tensors_parallel of ranks [0, 1] through shared memory, lazily"));
+    EXPECT_THAT(text, testing::HasSubstr("get_tensors_parallel of ranks [0, 1] through files"));
+    EXPECT_THAT(text, testing::Not(testing::HasSubstr("CROSSRANK_CHECK")));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Media, Gather,
                          testing::Combine(testing::Values(1, 2, 3, 4),
                                           testing::Values(Through::memory, Through::files, Through::named_files,
