@@ -29,18 +29,17 @@ Answer answer(CheckpointRequest const& request, Session const& session) {
   auto const& output = request.output;
   auto const ranks = session.world.world_size();
   auto const plan = checkpoint::MergePlan::make(session.world, request.in, request.plan);
-  if (!output.explain.empty() && request.tp == 0) return explain_tensors(plan, output.explain);
   if (request.tp > 0) {
     auto options = common_options<checkpoint::SplitOptions>(request, session);
     options.tp = request.tp;
     options.moe_ep = request.moe_ep;
     options.rules = request.plan.rules;
-    if (!output.explain.empty()) {
+    if (!output.explain.empty())
       return explain_shards(plan, checkpoint::split_request(plan, output.out, options, ranks), output.explain);
-    }
     if (output.dry_run) return describe_request(plan, checkpoint::split_request(plan, output.out, options, ranks));
     return describe_summary(plan, checkpoint::split(session.world, plan, output.out, options), output);
   }
+  if (!output.explain.empty()) return explain_tensors(plan, output.explain);
   auto options = common_options<checkpoint::ConsolidateOptions>(request, session);
   options.max_shard_bytes = output.max_shard_bytes;
   options.single_file = output.single_file;

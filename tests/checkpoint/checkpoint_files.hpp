@@ -34,4 +34,7 @@ using ModelBytes = std::map<std::string, TensorBytes>;
 /// Names in a directory, hidden ones too, sorted.
 [[nodiscard]] std::vector<std::string> names_in(std::filesystem::path const& directory);
 
+/// All bytes of a file.
+[[nodiscard]] std::string text_of_file(std::filesystem::path const& path);
+
 }  // namespace crossrank::test

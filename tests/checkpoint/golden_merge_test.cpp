@@ -1,7 +1,6 @@
 // What other programs cut for two ranks, merged: bit for bit what they had before.
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -22,13 +21,9 @@ using test::difference;
 using test::read_checkpoint;
 using test::read_model;
 using test::TemporaryDirectory;
+using test::text_of_file;
 
 fs::path golden() { return fs::path(CROSSRANK_TEST_DATA) / "golden"; }
-
-std::string text_of_file(fs::path const& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 class GoldenMerge : public testing::TestWithParam<std::string> {
  protected:

@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -25,15 +24,11 @@ namespace fs = std::filesystem;
 using test::Call;
 using test::names_in;
 using test::options_for;
+using test::text_of_file;
 using testing::Contains;
 using testing::Each;
 using testing::Not;
 using testing::StartsWith;
-
-std::string text_of(fs::path const& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class TakenUp : public test::Interrupted {
  protected:
@@ -226,7 +221,7 @@ TEST_F(TakenUp, takes_companions_of_any_name) {
 
   for (int time = 0; time < 2; ++time) consolidate(options_for("safetensors"));
 
-  for (std::string const name : names) EXPECT_EQ(text_of(out() / name), "companion " + name);
+  for (std::string const name : names) EXPECT_EQ(text_of_file(out() / name), "companion " + name);
   EXPECT_EQ(state(), "new");
   expect_nothing_hidden();
 }
@@ -237,7 +232,7 @@ TEST_F(TakenUp, leaves_folders_that_are_called_like_weights) {
 
   consolidate(options_for("safetensors"));
   EXPECT_EQ(state(), "new");
-  EXPECT_EQ(text_of(out() / "epoch1.pt" / "mine"), "mine");
+  EXPECT_EQ(text_of_file(out() / "epoch1.pt" / "mine"), "mine");
   expect_nothing_hidden();
 
   for (auto const& name : names_in(out())) {
@@ -245,7 +240,7 @@ TEST_F(TakenUp, leaves_folders_that_are_called_like_weights) {
   }
   consolidate({});
   EXPECT_EQ(state(), "new");
-  EXPECT_EQ(text_of(out() / "epoch1.pt" / "mine"), "mine");
+  EXPECT_EQ(text_of_file(out() / "epoch1.pt" / "mine"), "mine");
 }
 
 TEST_F(TakenUp, refuses_a_folder_under_a_name_of_its_own_before_it_writes) {

@@ -1,7 +1,6 @@
 // Results as torch archives and state images: what other writers of these formats write, and readers read.
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -27,13 +26,9 @@ using test::difference;
 using test::names_in;
 using test::read_model;
 using test::TemporaryDirectory;
+using test::text_of_file;
 using testing::ElementsAre;
 using testing::SizeIs;
-
-std::string text_of_file(fs::path const& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// What the archive writer makes of the same tensors, front to back.
 std::string archive_of(StateDict const& weights) {
