@@ -25,5 +25,49 @@ TEST(CheckScales, name_the_layer_whose_blocks_have_too_few_scales) {
   EXPECT_EQ(defects.front().resource, "model.layers.0.mlp.up_proj");
 }
 
+/// The names of `layers` layers with two matrices and a norm each.
+std::vector<std::string> layer_names(int layers) {
+  std::vector<std::string> names;
+  for (int i = 0; i < layers; ++i) {
+    for (auto const* name : {"mlp.up_proj.weight", "mlp.down_proj.weight", "input_layernorm.weight"})
+      names.push_back("model.layers." + std::to_string(i) + "." + name);
+  }
+  return names;
+}
+
+TEST(CheckFellows, name_what_one_layer_lacks_and_all_others_have) {
+  auto names = layer_names(4);
+  EXPECT_TRUE(check_fellows(names).empty());
+  std::erase(names, "model.layers.2.mlp.down_proj.weight");
+  auto const defects = check_fellows(names);
+  ASSERT_EQ(defects.size(), 1U);
+  EXPECT_EQ(defects.front().resource, "model.layers.2.mlp.down_proj.weight");
+  EXPECT_NE(defects.front().text.find("3 others"), std::string::npos) << defects.front().text;
+}
+
+TEST(CheckFellows, name_what_one_expert_lacks) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 3; ++i) {
+    for (auto const* name : {"w1", "w2", "w3"})
+      names.push_back("model.layers.0.mlp.experts." + std::to_string(i) + "." + name + ".weight");
+  }
+  std::erase(names, "model.layers.0.mlp.experts.1.w3.weight");
+  auto const defects = check_fellows(names);
+  ASSERT_EQ(defects.size(), 1U);
+  EXPECT_EQ(defects.front().resource, "model.layers.0.mlp.experts.1.w3.weight");
+}
+
+TEST(CheckFellows, know_layers_of_several_kinds_and_first_layers_without) {
+  auto names = layer_names(5);
+  // Another kind of layer among them, two that are shorter, and a first one that has no norm.
+  for (auto& name : names) {
+    if (name == "model.layers.1.mlp.up_proj.weight") name = "model.layers.1.mixer.in_proj.weight";
+  }
+  std::erase(names, "model.layers.2.mlp.down_proj.weight");
+  std::erase(names, "model.layers.3.mlp.down_proj.weight");
+  std::erase(names, "model.layers.0.input_layernorm.weight");
+  EXPECT_TRUE(check_fellows(names).empty());
+}
+
 }  // namespace
 }  // namespace crossrank::checkpoint

@@ -127,6 +127,40 @@ TEST_F(TakenUp, is_an_error_when_a_file_of_the_job_is_gone) {
   EXPECT_EQ(state(), "new");
 }
 
+TEST_F(TakenUp, refuses_a_plan_that_is_damaged_or_leads_elsewhere) {
+  kill_at("checkpoint.publish.moved_old", 1);
+  auto const note = left_folder() / ".publishing";
+  auto const whole = text_of_file(note);
+  std::ofstream(folder_.path() / "elsewhere") << "kept";
+  for (std::string const text :
+       {"", "{", "[]", "{}", R"({"old": [], "new": 1})", R"({"old": [1], "new": []})",
+        R"({"old": ["../elsewhere"], "new": []})", R"({"old": [], "new": [".."]})", R"({"old": [""], "new": []})"}) {
+    std::ofstream(note) << text;
+    EXPECT_THROW(consolidate(options_for("safetensors")), FormatError) << text;
+    EXPECT_THROW(consolidate({.max_shard_bytes = 2200, .force = true}), FormatError) << text;
+  }
+  EXPECT_EQ(text_of_file(folder_.path() / "elsewhere"), "kept");
+  std::ofstream(note) << whole;
+  bring_to_its_end();
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(TakenUp, refuses_what_was_noted_of_a_finished_file_and_is_damaged) {
+  auto resumed = options_for("safetensors");
+  resumed.resume = true;
+  for (auto const* text : {"", "[]", "{}", R"({"digests": 1, "seals": []})", R"({"digests": [1], "seals": []})"}) {
+    kill_at("checkpoint.job.marked", 1);
+    for (auto const& name : names_in(left_folder())) {
+      if (name.starts_with(".finished.")) std::ofstream(left_folder() / name) << text;
+    }
+    EXPECT_THROW(consolidate(resumed), FormatError) << text;
+    EXPECT_EQ(state(), "old") << text;
+    fs::remove_all(left_folder());
+  }
+  consolidate(options_for("safetensors"));
+  EXPECT_EQ(state(), "new");
+}
+
 TEST_F(TakenUp, writes_a_file_again_whose_mark_is_all_that_is_left) {
   kill_at("checkpoint.job.marked", 1);
   int removed = 0;

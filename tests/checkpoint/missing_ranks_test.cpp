@@ -72,6 +72,24 @@ TEST_F(MissingRanks, of_a_lone_one_are_all_others) {
   expect_finding("tensor-parallel ranks 1 to 3 of 4 are missing: tp1.safetensors, tp2.safetensors, tp3.safetensors");
 }
 
+TEST_F(MissingRanks, of_one_file_that_is_called_like_a_whole_model_are_told_by_its_lengths) {
+  configure();
+  write("model.safetensors", 0, 2);
+  expect_finding("tensor-parallel rank 1 of 2 is missing");
+  write("model.safetensors", 0, 1);
+  EXPECT_EQ(refusal(), "accepted");
+  EXPECT_TRUE(verified().ok());
+}
+
+TEST_F(MissingRanks, are_none_where_one_layer_is_as_long_as_the_config_says) {
+  configure(1);
+  save_safetensors(folder_.path() / "model.safetensors",
+                   {{"model.layers.0.mlp.down_proj.weight", Tensor::zeros({4, 8}, Dtype::f32)},
+                    {"model.layers.0.mlp.up_proj.weight", Tensor::zeros({4, 4}, Dtype::f32)}});
+  EXPECT_EQ(refusal(), "accepted");
+  EXPECT_TRUE(verified().ok());
+}
+
 TEST_F(MissingRanks, of_the_last_stage_are_counted_by_the_first) {
   configure();
   for (int rank = 0; rank < 3; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2, 2);

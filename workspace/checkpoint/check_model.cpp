@@ -1,6 +1,7 @@
 #include "workspace/checkpoint/check_model.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,6 +15,7 @@
 #include "workspace/checkpoint/number_format.hpp"
 #include "workspace/checkpoint/numbered_name.hpp"
 #include "workspace/checkpoint/quantization_hints.hpp"
+#include "workspace/checkpoint/rule_pattern.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -22,6 +24,29 @@ constexpr std::size_t most_listed = 8;
 
 /// The numbers that stand behind each prefix ("model.layers.", "model.layers.3.mlp.experts.").
 using Counted = std::map<std::string, std::set<std::int64_t>>;
+
+/// What each layer or expert has behind its number, further numbers left out.
+using Roster = std::set<std::string>;
+using Rosters = std::map<std::string, std::map<std::int64_t, Roster>>;
+
+void list_name(std::optional<NumberedName> const& name, Rosters& rosters) {
+  if (name && !name->after.empty())
+    rosters[std::string(name->before)][name->number].insert(generalised(name->after.substr(name->after.find('.') + 1)));
+}
+
+/// What the only owner of `roster` lacks beside the largest number of others; empty when it is of a kind of its own.
+std::pair<Roster, std::size_t> lacking(Roster const& roster, std::map<Roster, std::vector<std::int64_t>> const& kinds) {
+  std::pair<Roster, std::size_t> found;
+  for (auto const& [other, owners] : kinds) {
+    bool const more =
+        other.size() > roster.size() && std::includes(other.begin(), other.end(), roster.begin(), roster.end());
+    if (!more || owners.size() < 2 || owners.size() <= found.second) continue;
+    found = {{}, owners.size()};
+    std::set_difference(other.begin(), other.end(), roster.begin(), roster.end(),
+                        std::inserter(found.first, found.first.end()));
+  }
+  return found;
+}
 
 /// Counts layers and experts; other numbers, of steps in a sequence for example, may skip some.
 void count_numbers(std::string_view name, Counted& counted) {
@@ -112,6 +137,29 @@ std::vector<Defect> check_coverage(std::span<std::string const> names, Json cons
     gap.missing.clear();
     if (!gap.extra.empty())
       defects.push_back({DefectKind::coverage, where, gap.text(), "check that config and files are of one model"});
+  }
+  return defects;
+}
+
+std::vector<Defect> check_fellows(std::span<std::string const> names) {
+  Rosters rosters;
+  for (auto const& name : names) {
+    list_name(find_layer(name), rosters);
+    list_name(find_expert(name), rosters);
+  }
+  std::vector<Defect> defects;
+  for (auto const& [prefix, fellows] : rosters) {
+    std::map<Roster, std::vector<std::int64_t>> kinds;
+    for (auto const& [number, roster] : fellows) kinds[roster].push_back(number);
+    for (auto const& [roster, owners] : kinds) {
+      if (owners.size() > 1 || owners.front() == fellows.begin()->first) continue;
+      auto const [missing, others] = lacking(roster, kinds);
+      for (auto const& name : missing) {
+        defects.push_back({DefectKind::coverage, prefix + std::to_string(owners.front()) + "." + name,
+                           "missing, and " + std::to_string(others) + " others of " + prefix + "* have it",
+                           "copy the missing shard there, or save the model again"});
+      }
+    }
   }
   return defects;
 }

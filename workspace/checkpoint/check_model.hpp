@@ -29,6 +29,10 @@ struct NumberGap {
 [[nodiscard]] std::vector<Defect> check_coverage(std::span<std::string const> names, Json const& config,
                                                  std::string const& where);
 
+/// Tensors that one layer or expert lacks and two or more others have, which have all else that it has. The first of
+/// them may be without: there are models whose first layer is made so.
+[[nodiscard]] std::vector<Defect> check_fellows(std::span<std::string const> names);
+
 /// Scales and zero points of one source whose shapes do not fit the weights that they belong to.
 [[nodiscard]] std::vector<Defect> check_scales(ShardSource const& source, Json const& config, Json const& quantization);
 

@@ -3,10 +3,9 @@
 #include <cerrno>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include <sys/file.h>
-
-#include <crossrank/error.hpp>
 
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/io_error.hpp"
@@ -43,19 +42,22 @@ std::uint64_t bytes_in(platform::Directory const& work) {
   return bytes;
 }
 
+FormatError unreadable_note(std::string const& file, std::string got, std::string remedy) {
+  return FormatError({.operation = write_operation,
+                      .message = "what a killed job noted cannot be read",
+                      .got = std::move(got),
+                      .resource = file,
+                      .remedy = std::move(remedy),
+                      .section = "json"});
+}
+
 Json load_json(platform::Directory const& work, std::string const& name) {
   auto const path = work.path() / name;
   auto const file = std::make_shared<FilePool>()->open(path);
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   auto value = Json::parse(text, nullptr, false);
-  if (value.is_discarded()) {
-    throw FormatError({.operation = write_operation,
-                       .message = "what a killed job noted cannot be read",
-                       .resource = path.string(),
-                       .remedy = "start again without --resume",
-                       .section = "json"});
-  }
+  if (value.is_discarded()) throw unreadable_note(path.string(), "no JSON", begin_anew);
   return value;
 }
 

@@ -3,12 +3,15 @@
 #include <optional>
 #include <string>
 
+#include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
 #include "lib/platform/directory.hpp"
 #include "lib/platform/fd.hpp"
 
 namespace crossrank::checkpoint {
+
+inline constexpr char const* begin_anew = "start again without --resume";
 
 inline constexpr char const* write_operation = "checkpoint write";
 
@@ -32,6 +35,9 @@ enum class Entry : std::uint8_t { nothing, file, folder };
 [[nodiscard]] std::optional<platform::Fd> take_lock(platform::Directory const& work);
 
 [[nodiscard]] std::uint64_t bytes_in(platform::Directory const& work);
+
+/// The error for what a killed job noted in `file` and is damaged since; `got` says how.
+[[nodiscard]] FormatError unreadable_note(std::string const& file, std::string got, std::string remedy);
 
 /// `FormatError` for what is no JSON.
 [[nodiscard]] Json load_json(platform::Directory const& work, std::string const& name);

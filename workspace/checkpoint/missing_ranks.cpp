@@ -71,26 +71,27 @@ FormatError missing_ranks(ShardSet const& set, Error const& finding) {
 }
 
 std::optional<FormatError> check_lone_shard(ShardSet const& set, std::optional<fs::path> const& rule_file) {
-  if (set.sources.size() != 1 || set.config.empty() || !is_one_ranks(set.sources.front()->name())) return std::nullopt;
+  if (set.sources.size() != 1 || set.config.empty()) return std::nullopt;
+  auto const& source = *set.sources.front();
+  bool const named = is_one_ranks(source.name());
   auto const book = RuleBook::make(set, rule_file);
-  for (auto const& tensor : set.sources.front()->tensors()) {
-    SourceTensor const* const shard = &tensor;
-    try {
-      static_cast<void>(book.rule_for(tensor.name, {&shard, 1}));
-    } catch (FormatError const& e) {
-      // What no rule knows is taken as it is; only lengths that the config contradicts speak of other ranks.
-      if (e.section() == missing_ranks_section) return missing_ranks(set, e);
-      if (e.section() != lengths_section) continue;
-      return FormatError({.operation = "merge plan",
-                          .message = "the only shard here is a part of the model: the files of other ranks are missing",
-                          .expected = e.info().expected + " in " + e.info().resource,
-                          .got = e.info().got,
-                          .resource = set.sources.front()->name(),
-                          .remedy = "copy the missing files there; a checkpoint is never merged with a part left out",
-                          .section = lengths_section});
-    }
+  std::optional<FormatError> finding;
+  for (auto const& tensor : source.tensors()) {
+    auto const [fit, error] = book.fit_of(tensor);
+    // A config may mean other lengths than the rules believe: then some layers are whole.
+    if (!named && (fit == Fit::whole || fit == Fit::neither)) return std::nullopt;
+    if (error && !finding) finding = error;
+    if (named && finding) break;
   }
-  return std::nullopt;
+  if (!finding) return std::nullopt;
+  if (finding->section() == missing_ranks_section) return missing_ranks(set, *finding);
+  return FormatError({.operation = "merge plan",
+                      .message = "the only shard here is a part of the model: the files of other ranks are missing",
+                      .expected = finding->info().expected + " in " + finding->info().resource,
+                      .got = finding->info().got,
+                      .resource = source.name(),
+                      .remedy = "copy the missing files there; a checkpoint is never merged with a part left out",
+                      .section = lengths_section});
 }
 
 void require_no_other_ranks(fs::path const& file) {

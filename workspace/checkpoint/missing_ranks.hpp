@@ -18,8 +18,9 @@ inline constexpr char const* lengths_section = "lengths";
 /// their files are called where the others' names tell.
 [[nodiscard]] FormatError missing_ranks(ShardSet const& set, Error const& finding);
 
-/// A set of one source whose name says that it is one rank's: that file must be the whole model as far as its config
-/// gives sizes, else the other ranks' files are missing. Nothing for other sets.
+/// Whether the only source of a set is the whole model by the sizes that its config gives, else the other ranks' files
+/// are missing. One length that contradicts them is enough where the file's name says that it is one rank's; where not,
+/// every layer that ranks would cut must be a piece. Nothing for other sets.
 [[nodiscard]] std::optional<FormatError> check_lone_shard(ShardSet const& set,
                                                           std::optional<std::filesystem::path> const& rule_file = {});
 

@@ -14,6 +14,7 @@
 #include "lib/codec/config_mark.hpp"
 #include "lib/codec/crc32.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "workspace/checkpoint/job_files.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -74,12 +75,7 @@ struct OutputJob::File {
         digests[i] = codec::from_hex(hashes.at(i).get_ref<std::string const&>()).value_or(0);
       for (auto const& seal : facts.at("seals")) seals.push_back(seal_from(seal));
     } catch (Json::exception const& e) {
-      throw FormatError({.operation = operation,
-                         .message = "what was noted of a finished file cannot be read",
-                         .got = e.what(),
-                         .resource = layout->name,
-                         .remedy = "start again without --resume",
-                         .section = "json"});
+      throw unreadable_note(mark_name(layout->name), e.what(), begin_anew);
     }
   }
   [[nodiscard]] std::uint64_t slice_begin(std::size_t slice) const { return slice * slice_bytes; }

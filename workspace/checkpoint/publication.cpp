@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <set>
+#include <utility>
 
 #include <crossrank/error.hpp>
 #include <crossrank/log.hpp>
@@ -54,9 +55,25 @@ bool has_plan(platform::Directory const& work) { return entry_at(work, plan_name
 
 std::optional<PublicationPlan> load_plan(platform::Directory const& work) {
   if (!has_plan(work)) return std::nullopt;
-  auto const plan = load_json(work, plan_name);
-  return PublicationPlan{.from_out = plan.at("old").get<std::vector<std::string>>(),
-                         .to_out = plan.at("new").get<std::vector<std::string>>()};
+  auto const refuse = [&](std::string got) {
+    return unreadable_note(work.path_of(plan_name), std::move(got),
+                           "remove the folder; what starts with .old. there is the checkpoint before");
+  };
+  auto const note = load_json(work, plan_name);
+  PublicationPlan plan;
+  try {
+    plan = {.from_out = note.at("old").get<std::vector<std::string>>(),
+            .to_out = note.at("new").get<std::vector<std::string>>()};
+  } catch (Json::exception const& e) {
+    throw refuse(e.what());
+  }
+  // A name that leads elsewhere was never written by a job.
+  for (auto const* names : {&plan.from_out, &plan.to_out}) {
+    for (auto const& name : *names) {
+      if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) throw refuse(name);
+    }
+  }
+  return plan;
 }
 
 void save_plan(platform::Directory const& work, PublicationPlan const& plan) {

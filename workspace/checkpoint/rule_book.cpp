@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/missing_ranks.hpp"
 #include "workspace/checkpoint/numbered_name.hpp"
 #include "workspace/checkpoint/rule_book_state.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
@@ -159,6 +160,24 @@ MergeRule RuleBook::rule_alone(SourceTensor const& tensor) const {
     alone.reason += " under the name that the rule file gives";
   }
   return alone;
+}
+
+std::pair<Fit, std::optional<FormatError>> RuleBook::fit_of(SourceTensor const& tensor) const {
+  auto const parsed = parse_tensor_name(tensor.name);
+  auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+  auto const* const rule = state_->find_rule(tensor.name, parsed, layer);
+  SourceTensor const* const shard = &tensor;
+  try {
+    auto const merged = rule_for(tensor.name, {&shard, 1});
+    bool const cut = rule != nullptr && !rule->from_file && (rule->cut == Cut::column || rule->cut == Cut::row) &&
+                     parsed.role == TensorRole::weight && state_->towers.sizes_of(parsed.module) == nullptr;
+    return {cut && merged.kind == MergeKind::replicate ? Fit::whole : Fit::unknown, std::nullopt};
+  } catch (FormatError const& error) {
+    // What no rule knows is taken as it is.
+    if (error.section() == missing_ranks_section) return {Fit::piece, error};
+    if (error.section() == lengths_section) return {Fit::neither, error};
+    return {Fit::unknown, std::nullopt};
+  }
 }
 
 SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor, int ranks, int moe_ep) const {

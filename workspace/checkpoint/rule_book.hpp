@@ -1,10 +1,13 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
+#include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
 #include "workspace/checkpoint/merge_rule.hpp"
@@ -14,6 +17,14 @@
 #include "workspace/checkpoint/split_rule.hpp"
 
 namespace crossrank::checkpoint {
+
+/// How long a tensor is beside what the config says of its layer.
+enum class Fit : std::uint8_t {
+  unknown,  ///< nothing is said, or no rank would have less of it
+  whole,
+  piece,  ///< so many of it make up the whole
+  neither,
+};
 
 /// How every tensor of a set of shards becomes one: from config, names, shapes and an optional rule file.
 ///
@@ -37,6 +48,10 @@ class RuleBook {
   /// (names, what is dropped, rows of a vocabulary) and the padding that a training says it has given its vocabulary.
   /// Errors as there.
   [[nodiscard]] MergeRule rule_alone(SourceTensor const& tensor) const;
+
+  /// Whether a tensor of a set of one source is whole, by the rules built in; with what contradicts the config where it
+  /// is not.
+  [[nodiscard]] std::pair<Fit, std::optional<FormatError>> fit_of(SourceTensor const& tensor) const;
 
   /// How tensor `name` of a whole model (the set's one source, or one cell that is whole) is cut for `ranks` ranks: the
   /// inverse of `rule_for`; with `moe_ep` rank t gets group t % moe_ep of the experts of a stack, cut for those that

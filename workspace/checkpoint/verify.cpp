@@ -161,6 +161,7 @@ class Verification {
       plan_model(names);
       for (auto const& source : set_->sources) append(check_scales(*source, set_->config, set_->quantization));
       append(check_coverage(names, set_->config, path_.string()));
+      append(check_fellows(names));
     } else {
       count_files();
     }
