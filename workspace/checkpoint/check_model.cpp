@@ -11,6 +11,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/list_text.hpp"
 #include "workspace/checkpoint/model_sizes.hpp"
 #include "workspace/checkpoint/number_format.hpp"
 #include "workspace/checkpoint/numbered_name.hpp"
@@ -55,14 +56,6 @@ void count_numbers(std::string_view name, Counted& counted) {
   if (auto const expert = find_expert(name)) counted[std::string(expert->before)].insert(expert->number);
 }
 
-std::string list_text(std::vector<std::int64_t> const& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size() && i < most_listed; ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(numbers[i]);
-  if (numbers.size() > most_listed) text += " and " + std::to_string(numbers.size() - most_listed) + " more";
-  return text;
-}
-
 /// How many there must be behind a prefix, if the config says so.
 std::optional<std::int64_t> announced(std::string_view prefix, ModelSizes const& sizes) {
   bool const experts = prefix.ends_with("experts.") || prefix.find("experts.linear_fc") != std::string_view::npos;
@@ -100,8 +93,8 @@ bool has_scales(LayerTensors const& tensors) {
 }  // namespace
 
 std::string NumberGap::text() const {
-  if (!missing.empty()) return prefix + "* lacks number " + list_text(missing);
-  return prefix + "* has number " + list_text(extra) + " where the config has " + std::to_string(wanted.value_or(0));
+  if (!missing.empty()) return prefix + "* lacks number " + list_text(missing, most_listed);
+  return prefix + "* has number " + list_text(extra, most_listed) + " where the config has " + std::to_string(wanted.value_or(0));
 }
 
 std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const& config) {

@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/list_text.hpp"
 #include "workspace/checkpoint/missing_ranks.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
 
@@ -25,12 +26,6 @@ bool all_equal(std::span<std::int64_t const> lengths) { return all_are(lengths, 
 
 std::int64_t total(std::span<std::int64_t const> lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-}
-
-std::string list(std::span<std::int64_t const> lengths) {
-  std::string text;
-  for (std::size_t i = 0; i < lengths.size() && i < 8; ++i) text += (i == 0 ? "" : ", ") + std::to_string(lengths[i]);
-  return lengths.size() > 8 ? text + ", ..." : text;
 }
 
 /// Widths as small as they get.
@@ -120,7 +115,7 @@ class Decision {
     if (auto const shared = with_shared_heads(full)) return *shared;
     refuse_if_ranks_are_missing(out, whole);
     refuse("the outputs of the shards do not add up to the config's",
-           std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list(out));
+           std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list_text(out));
   }
 
   LayerCut column_of(std::vector<std::int64_t> const& full, std::span<std::int64_t const> out,
@@ -132,7 +127,7 @@ class Decision {
     for (auto const length : out) {
       if (length % unit != 0) {
         refuse("the fused parts do not divide over the ranks", "multiples of " + std::to_string(unit) + " outputs",
-               list(out));
+               list_text(out));
       }
     }
     return cut;
@@ -181,12 +176,12 @@ class Decision {
     if (rule_.parts.size() > 1 && !rule_.grouped) cut.parts = relative_parts();
     if (gate_is_unknown() || rule_.repeat || (rule_.parts.size() > 1 && !rule_.grouped && cut.parts.empty())) {
       refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes",
-             list(out));
+             list_text(out));
     }
     auto const unit = cut.parts.empty() ? 1 : total(cut.parts);
     for (auto const length : out) {
       if (length % unit != 0)
-        refuse("the fused parts do not divide", "multiples of " + std::to_string(unit), list(out));
+        refuse("the fused parts do not divide", "multiples of " + std::to_string(unit), list_text(out));
     }
     return cut;
   }
@@ -226,7 +221,7 @@ class Decision {
     }
     refuse_if_ranks_are_missing(in, *whole);
     refuse("the inputs of the shards do not add up to the config's",
-           std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list(in));
+           std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list_text(in));
   }
 
   LayerCut vocabulary() const {
@@ -241,11 +236,11 @@ class Decision {
       if (wide) return {.cut = Cut::replicate, .why = "each rank has all " + std::to_string(*tokens) + " tokens"};
       if (total(in) == *hidden) return {.cut = Cut::row, .why = "the shards add up to the hidden width"};
     }
-    if (!wide) refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list(in));
+    if (!wide) refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list_text(in));
     auto const largest = *std::max_element(out.begin(), out.end());
     if (total(out) < *tokens) {
       refuse_if_ranks_are_missing(out, *tokens);
-      refuse("there are fewer rows than tokens", std::to_string(*tokens), list(out));
+      refuse("there are fewer rows than tokens", std::to_string(*tokens), list_text(out));
     }
     LayerCut cut{.cut = Cut::column,
                  .why = "the shards add up to " + std::to_string(total(out)) + " rows for the config's " +
@@ -253,7 +248,7 @@ class Decision {
     if (total(out) > *tokens) cut.true_outputs = *tokens;
     if (largest > *tokens && ranks_ > 1) {
       refuse("each shard has more rows than there are tokens: padded copies, or pieces of a long padding",
-             std::to_string(*tokens) + " tokens", list(out));
+             std::to_string(*tokens) + " tokens", list_text(out));
     }
     return cut;
   }

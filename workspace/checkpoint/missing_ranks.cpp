@@ -4,6 +4,7 @@
 #include <system_error>
 #include <vector>
 
+#include "workspace/checkpoint/list_text.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/shard_names.hpp"
@@ -57,8 +58,7 @@ FormatError missing_ranks(ShardSet const& set, Error const& finding) {
     }
   }
   auto message = ranks_text(ranks, all);
-  for (std::size_t i = 0; i < files.size() && i < most_files; ++i) message += (i == 0 ? ": " : ", ") + files[i];
-  if (files.size() > most_files) message += " and " + std::to_string(files.size() - most_files) + " more";
+  if (!files.empty()) message += ": " + list_text(files, most_files);
   return FormatError({.operation = "merge plan",
                       .message = message,
                       .expected = info.expected + " in " + info.resource,

@@ -5,11 +5,12 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/list_text.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
 constexpr char const* operation = "checkpoint open";
-constexpr std::size_t most_listed = 8;
 constexpr int most_wrappers = 4;
 
 constexpr std::array<std::string_view, 6> models{
@@ -40,12 +41,6 @@ std::vector<std::string> ways_to(std::vector<SavedKey> const& keys, std::vector<
   std::vector<std::string> ways;
   for (auto const& one : keys) ways.push_back(dotted(way, one.key));
   return ways;
-}
-
-std::string list_text(std::vector<std::string> const& keys) {
-  std::string text;
-  for (std::size_t i = 0; i < keys.size() && i < most_listed; ++i) text += (i == 0 ? "" : ", ") + keys[i];
-  return keys.size() > most_listed ? text + " and " + std::to_string(keys.size() - most_listed) + " more" : text;
 }
 
 /// The keys of one dict by what they say.
