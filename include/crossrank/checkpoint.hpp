@@ -73,7 +73,8 @@ class CROSSRANK_EXPORT MergePlan {
   MergePlan() noexcept = default;
   /// Opens the shards in a directory (or one file) and decides for every tensor. Collective; one exchange of hashes,
   /// reads headers only. `IoError`, `FormatError` and `UsageError` name the file, rank or tensor and the remedy;
-  /// `MismatchError` when the ranks see different files.
+  /// `MismatchError` when the ranks see different files. A warning in the log of rank 0 for each tensor that one layer
+  /// or expert lacks and its fellows have.
   [[nodiscard]] static MergePlan make(Collective const& world, std::filesystem::path const& shards,
                                       PlanOptions const& options = {});
   /// Makes the plan that `save` wrote once more, from the inputs that it names. Collective. `FormatError` when the

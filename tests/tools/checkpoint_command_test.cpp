@@ -248,6 +248,28 @@ TEST_F(CheckpointCommand, verifies_shards_and_says_what_is_wrong) {
   EXPECT_EQ(answer.at("defects").at(0).at("kind"), "file");
 }
 
+TEST_F(CheckpointCommand, warns_of_a_layer_that_lacks_what_others_have) {
+  auto const lacking = folder_.path() / "lacking";
+  fs::create_directories(lacking);
+  auto model = test::sample_weights(4, 4, 4, 1);
+  for (int i = 0; i < 4; ++i) {
+    if (i != 2)
+      model.insert_or_assign("model.layers." + std::to_string(i) + ".mlp.up_proj.weight",
+                             model.at("model.layers.0.mlp.down_proj.weight"));
+  }
+  save_safetensors(lacking / "model.safetensors", model);
+  auto const name = std::string("model.layers.2.mlp.up_proj.weight");
+
+  for (std::string const processes : {"1", "2"}) {
+    auto const merged = run_command({"consolidate", lacking.string(), out().string(), "--force", "-n", processes});
+    EXPECT_EQ(merged.exit_code, 0) << merged.err;
+    EXPECT_THAT(merged.err, HasSubstr("warning: missing, and 3 others of model.layers.* have it (tensor " + name));
+  }
+  auto const verified = run_command({"verify", lacking.string()});
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_THAT(verified.out, HasSubstr("coverage: " + name));
+}
+
 TEST_F(CheckpointCommand, inspects_a_directory_and_a_file) {
   auto const all = run_command({"inspect", shards().string()});
   auto const some =

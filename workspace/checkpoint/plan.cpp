@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum.hpp"
+#include "lib/core/log.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
 #include "workspace/checkpoint/check_model.hpp"
@@ -122,11 +123,21 @@ MergeModel merge_all(ShardSet const& set, RuleBook const& book) {
   }
 }
 
-/// A stage or expert rank that is missing as a whole leaves a hole in the numbers of layers or experts.
-void require_coverage(MergeModel const& model, Json const& config, std::string const& where) {
+std::vector<std::string> names_of(MergeModel const& model) {
   std::vector<std::string> names;
   for (auto const& tensor : model.tensors) names.push_back(tensor.name);
-  for (auto const& gap : find_gaps(names, config)) {
+  return names;
+}
+
+/// A model may be made so, or was saved with a part left out: only its user knows.
+void warn_of_lacks(MergeModel const& model) {
+  for (auto const& lack : check_fellows(names_of(model)))
+    log_event(LogLevel::warning, lack.text, {{"tensor", lack.resource}});
+}
+
+/// A stage or expert rank that is missing as a whole leaves a hole in the numbers of layers or experts.
+void require_coverage(MergeModel const& model, Json const& config, std::string const& where) {
+  for (auto const& gap : find_gaps(names_of(model), config)) {
     if (!gap.wanted || gap.missing.empty()) continue;
     throw FormatError({.operation = operation,
                        .message = gap.text(),
@@ -205,8 +216,7 @@ PlannedTensor const& find_tensor(MergeModel const& model, std::string_view name)
   auto const found =
       std::find_if(model.tensors.begin(), model.tensors.end(), [&](auto const& tensor) { return tensor.name == name; });
   if (found != model.tensors.end()) return *found;
-  std::vector<std::string> names;
-  for (auto const& tensor : model.tensors) names.push_back(tensor.name);
+  auto const names = names_of(model);
   auto const near = nearest_name(name, names);
   throw UsageError({.operation = operation,
                     .message = "there is no tensor \"" + std::string(name) + "\" in the result",
@@ -230,6 +240,7 @@ MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& 
   std::shared_ptr<State> state;
   agree(world, operation, [&] { state = make_state(shards, options); });
   require_same(world, *state);
+  if (world.rank() == 0) warn_of_lacks(*state->model);
   return MergePlan(std::move(state));
 }
 
