@@ -27,7 +27,7 @@ struct RankSignal {
 
 /// How ranks are started and for how long they may run.
 struct RankOptions {
-  std::chrono::milliseconds deadline{60'000};                            ///< wall time after which all are killed
+  std::chrono::milliseconds deadline{180'000};                           ///< wall time after which all are killed
   std::vector<std::string> arguments{};                                  ///< `RankSelf::arguments`
   std::map<std::string, std::string> environment{};                      ///< added to that of every rank
   std::map<int, std::map<std::string, std::string>> rank_environment{};  ///< added to that of one rank

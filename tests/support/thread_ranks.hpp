@@ -14,7 +14,7 @@ struct ThreadRankOptions {
   std::string job_id{};                               ///< empty: a random one
   std::uint64_t arena_cap = std::uint64_t{64} << 20;  ///< for all ranks together, bytes
   std::chrono::milliseconds timeout{20'000};          ///< of every wait of the ranks
-  std::chrono::milliseconds deadline{60'000};         ///< wall time after which the process ends, naming who still runs
+  std::chrono::milliseconds deadline{180'000};        ///< wall time after which the process ends, naming who still runs
 };
 
 using ThreadBody = std::function<void(Collective const& world)>;
@@ -32,7 +32,7 @@ void run_thread_ranks(int count, ThreadBody const& body, ThreadRankOptions const
 
 /// Runs `actions`, each in a thread of its own, under the same watch.
 [[nodiscard]] std::vector<std::exception_ptr> run_threads(
-    std::vector<std::function<void()>> const& actions, std::chrono::milliseconds deadline = std::chrono::seconds(60));
+    std::vector<std::function<void()>> const& actions, std::chrono::milliseconds deadline = std::chrono::seconds(180));
 
 /// The text of an exception; empty for none.
 [[nodiscard]] std::string text_of(std::exception_ptr const& error);
