@@ -76,6 +76,7 @@ TEST_F(MissingRanks, of_one_file_that_is_called_like_a_whole_model_are_told_by_i
   configure();
   write("model.safetensors", 0, 2);
   expect_finding("tensor-parallel rank 1 of 2 is missing");
+  fs::remove(folder_.path() / "model.safetensors");
   write("model.safetensors", 0, 1);
   EXPECT_EQ(refusal(), "accepted");
   EXPECT_TRUE(verified().ok());

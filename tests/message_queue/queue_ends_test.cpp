@@ -277,10 +277,13 @@ TEST(QueueWarning, names_who_is_waited_for_unless_the_wait_is_for_ever) {
 }
 
 TEST(QueueUse, refuses_a_second_thread_and_the_wrong_end) {
-  run_thread_ranks(2, [](Collective world) {
+  std::atomic<bool> is_over{false};
+  run_thread_ranks(2, [&](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
     if (queue.is_writer()) {
       EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), UsageError);
+      // The only one that sleeps in the library must be the reader.
+      is_over.wait(false);
     } else {
       EXPECT_THROW(queue.enqueue_bytes(message), UsageError);
       auto const before = statistics().futex_waits;
@@ -291,6 +294,8 @@ TEST(QueueUse, refuses_a_second_thread_and_the_wrong_end) {
       });
       EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = seconds(20)})), CancelledError);
       second.join();
+      is_over = true;
+      is_over.notify_one();
     }
     world.barrier();
     world.close();
