@@ -72,23 +72,31 @@ TEST_F(MissingRanks, of_a_lone_one_are_all_others) {
   expect_finding("tensor-parallel ranks 1 to 3 of 4 are missing: tp1.safetensors, tp2.safetensors, tp3.safetensors");
 }
 
-TEST_F(MissingRanks, of_one_file_that_is_called_like_a_whole_model_are_told_by_its_lengths) {
-  configure();
-  write("model.safetensors", 0, 2);
-  expect_finding("tensor-parallel rank 1 of 2 is missing");
-  fs::remove(folder_.path() / "model.safetensors");
-  write("model.safetensors", 0, 1);
-  EXPECT_EQ(refusal(), "accepted");
-  EXPECT_TRUE(verified().ok());
+TEST_F(MissingRanks, of_a_file_that_is_called_like_a_whole_model_are_told_by_all_its_lengths) {
+  configure(1);
+  auto const expect = [&](std::int64_t down, std::int64_t up, std::int64_t gate, std::string const& text) {
+    SCOPED_TRACE(std::to_string(down) + " " + std::to_string(up) + " " + std::to_string(gate));
+    fs::remove(folder_.path() / "model.safetensors");
+    auto const layer = std::string("model.layers.0.mlp.");
+    save_safetensors(folder_.path() / "model.safetensors",
+                     {{layer + "down_proj.weight", Tensor::zeros({4, down}, Dtype::f32)},
+                      {layer + "up_proj.weight", Tensor::zeros({up, 4}, Dtype::f32)},
+                      {layer + "gate_proj.weight", Tensor::zeros({gate, 4}, Dtype::f32)}});
+    if (!text.empty()) return expect_finding(text);
+    EXPECT_EQ(refusal(), "accepted");
+    EXPECT_TRUE(verified().ok());
+  };
+  expect(4, 4, 4, "tensor-parallel rank 1 of 2 is missing");
+  expect(2, 2, 2, "tensor-parallel ranks 1 to 3 of 4 are missing");
+  expect(8, 8, 8, "");
+  expect(4, 4, 8, "");
+  expect(4, 4, 5, "");
 }
 
-TEST_F(MissingRanks, are_none_where_one_layer_is_as_long_as_the_config_says) {
-  configure(1);
-  save_safetensors(folder_.path() / "model.safetensors",
-                   {{"model.layers.0.mlp.down_proj.weight", Tensor::zeros({4, 8}, Dtype::f32)},
-                    {"model.layers.0.mlp.up_proj.weight", Tensor::zeros({4, 4}, Dtype::f32)}});
+TEST_F(MissingRanks, are_none_where_one_kind_of_layers_is_of_another_length) {
+  configure();
+  write("model.safetensors", 0, 2);
   EXPECT_EQ(refusal(), "accepted");
-  EXPECT_TRUE(verified().ok());
 }
 
 TEST_F(MissingRanks, of_the_last_stage_are_counted_by_the_first) {

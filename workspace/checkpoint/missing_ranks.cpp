@@ -1,11 +1,13 @@
 #include "workspace/checkpoint/missing_ranks.hpp"
 
+#include <set>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "workspace/checkpoint/list_text.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
+#include "workspace/checkpoint/rule_pattern.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/shard_names.hpp"
 
@@ -14,6 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::size_t most_files = 3;
+// So many kinds of layers that are pieces are no accident.
+constexpr std::size_t enough_kinds = 2;
 
 bool is_one_ranks(std::string const& path) {
   auto const file = fs::path(path);
@@ -76,14 +80,17 @@ std::optional<FormatError> check_lone_shard(ShardSet const& set, std::optional<f
   bool const named = is_one_ranks(source.name());
   auto const book = RuleBook::make(set, rule_file);
   std::optional<FormatError> finding;
+  std::set<std::string> kinds;
   for (auto const& tensor : source.tensors()) {
     auto const [fit, error] = book.fit_of(tensor);
     // A config may mean other lengths than the rules believe: then some layers are whole.
     if (!named && (fit == Fit::whole || fit == Fit::neither)) return std::nullopt;
-    if (error && !finding) finding = error;
-    if (named && finding) break;
+    if (!error) continue;
+    if (!finding) finding = error;
+    kinds.insert(generalised(error->info().resource));
+    if (named) break;
   }
-  if (!finding) return std::nullopt;
+  if (!finding || (!named && kinds.size() < enough_kinds)) return std::nullopt;
   if (finding->section() == missing_ranks_section) return missing_ranks(set, *finding);
   return FormatError({.operation = "merge plan",
                       .message = "the only shard here is a part of the model: the files of other ranks are missing",

@@ -20,7 +20,7 @@ inline constexpr char const* lengths_section = "lengths";
 
 /// Whether the only source of a set is the whole model by the sizes that its config gives, else the other ranks' files
 /// are missing. One length that contradicts them is enough where the file's name says that it is one rank's; where not,
-/// every layer that ranks would cut must be a piece. Nothing for other sets.
+/// every layer that ranks would cut must be a piece, and there must be two kinds of them. Nothing for other sets.
 [[nodiscard]] std::optional<FormatError> check_lone_shard(ShardSet const& set,
                                                           std::optional<std::filesystem::path> const& rule_file = {});
 
