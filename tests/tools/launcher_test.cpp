@@ -272,7 +272,10 @@ TEST(Run, stops_and_goes_on_with_its_ranks) {
 }
 
 TEST(Run, obeys_signals_while_nobody_reads_its_output) {
-  CommandRun run(shell(2, "exec yes", {"--grace", "400ms"}));
+  TemporaryDirectory const folder;
+  auto const file = (folder.path() / "pid").string();
+  CommandRun run(shell(2, "echo $$ >" + file + "$RANK; exec yes", {"--grace", "400ms"}));
+  for (auto const* rank : {"0", "1"}) ASSERT_GT(pid_in(file + rank), 0);
   // Full once the pipe, the queue and the ranks' own pipes are: the ranks then sleep in write.
   std::this_thread::sleep_for(milliseconds(200));
   auto const start = Clock::now();
