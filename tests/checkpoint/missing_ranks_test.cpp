@@ -18,7 +18,6 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 /// Ranks of a model with 4 layers of 8 inputs, on `tp` ranks for each of `pp` stages.

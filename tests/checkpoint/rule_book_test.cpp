@@ -12,7 +12,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 Json llama(int kv_heads = 4) {
   return {{"model_type", "llama"},           {"hidden_size", 64}, {"intermediate_size", 96}, {"num_attention_heads", 8},

@@ -9,8 +9,6 @@
 namespace crossrank::test {
 namespace {
 
-using testing::ElementsAreArray;
-
 std::vector<int> ranks_of(Collective const& group) {
   auto const ranks = group.ranks();
   return {ranks.begin(), ranks.end()};

@@ -10,7 +10,6 @@
 namespace crossrank::test {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using Groups = std::vector<std::vector<int>>;
 

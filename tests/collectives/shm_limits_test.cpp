@@ -19,7 +19,6 @@
 namespace crossrank::test {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 int most() { return static_cast<int>(node::ControlGeometry(2).group_capacity()); }

@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::ElementsAre;
-using trtllm_export::Place;
 using trtllm_export::Sizes;
 
 /// The model as one rank would have trained it, and what `tp` ranks calibrated, in one process.

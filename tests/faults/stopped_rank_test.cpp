@@ -15,7 +15,6 @@ namespace crossrank {
 namespace {
 
 using test::ProcessRanks;
-using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 

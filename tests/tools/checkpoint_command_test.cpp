@@ -28,8 +28,6 @@ using test::read_model;
 using test::run_command;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
 
 TEST_F(CheckpointCommand, needs_two_paths_and_nothing_else) {
   auto const end = consolidate();
