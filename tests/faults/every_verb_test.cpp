@@ -252,7 +252,7 @@ CROSSRANK_RANK_SCENARIO(report_a_death) {
   auto const world = connect(test::fault_options());
   world.barrier();
   if (self.rank == victim) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others come to the barrier meanwhile
     ::kill(::getpid(), SIGKILL);
   }
   try {

@@ -94,7 +94,8 @@ bool has_scales(LayerTensors const& tensors) {
 
 std::string NumberGap::text() const {
   if (!missing.empty()) return prefix + "* lacks number " + list_text(missing, most_listed);
-  return prefix + "* has number " + list_text(extra, most_listed) + " where the config has " + std::to_string(wanted.value_or(0));
+  return prefix + "* has number " + list_text(extra, most_listed) + " where the config has " +
+         std::to_string(wanted.value_or(0));
 }
 
 std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const& config) {

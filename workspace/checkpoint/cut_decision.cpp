@@ -236,7 +236,8 @@ class Decision {
       if (wide) return {.cut = Cut::replicate, .why = "each rank has all " + std::to_string(*tokens) + " tokens"};
       if (total(in) == *hidden) return {.cut = Cut::row, .why = "the shards add up to the hidden width"};
     }
-    if (!wide) refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list_text(in));
+    if (!wide)
+      refuse("neither tokens nor width of the shards fit the config", size_text(*tokens, hidden), list_text(in));
     auto const largest = *std::max_element(out.begin(), out.end());
     if (total(out) < *tokens) {
       refuse_if_ranks_are_missing(out, *tokens);
