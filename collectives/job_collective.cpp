@@ -26,7 +26,7 @@ Collective const& JobCollective::local() const noexcept { return state_->local; 
 Collective const& JobCollective::tp_world() const noexcept { return state_->tp; }
 Collective const& JobCollective::dp_world() const noexcept { return state_->dp; }
 Device JobCollective::default_device() const noexcept { return state_->device; }
-std::shared_ptr<void> JobCollective::process_group() const noexcept { return nullptr; }
+std::shared_ptr<void> JobCollective::process_group() const { return state_->world.transport()->native_group(); }
 
 void JobCollective::barrier() const { state_->world.barrier(); }
 void JobCollective::all_reduce(Tensor& tensor, ReduceOp op) const { state_->world.all_reduce(tensor, op); }

@@ -115,7 +115,6 @@ MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds lim
     lose();
     fail_to_come("connect", "the communicator", limit);
   }
-  check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   return own;
 }
 
@@ -123,6 +122,8 @@ std::shared_ptr<message::Network> Process::open(MPI_Comm communicator, std::chro
   require_group(communicator);
   std::lock_guard const lock(mutex_);
   auto const own = duplicate(communicator, limit);
+  check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  auto const callers = duplicate(communicator, limit);
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Query_thread(&provided), "MPI_Query_thread");
   // A program that made MPI calls of its own beside ours would need MPI_THREAD_MULTIPLE.
@@ -130,7 +131,7 @@ std::shared_ptr<message::Network> Process::open(MPI_Comm communicator, std::chro
                            ? MpiWire::Threads::any
                        : provided == MPI_THREAD_SERIALIZED ? MpiWire::Threads::callers
                                                            : MpiWire::Threads::main_only;
-  auto network = spi::make_network(std::make_unique<MpiWire>(own, threads));
+  auto network = spi::make_network(std::make_unique<MpiWire>(own, callers, threads));
   networks_.push_back(network);
   hook();
   return network;

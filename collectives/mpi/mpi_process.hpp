@@ -27,8 +27,8 @@ class Process {
   void need_mpi(std::chrono::milliseconds limit);
   /// The same without initialising: `UsageError` where MPI is not.
   void require_mpi(char const* operation);
-  /// The network over a duplicate of `communicator`. Collective over it; `TimeoutError` when not all come, `UsageError`
-  /// for one that is no group of ranks.
+  /// The network over a duplicate of `communicator`, with another for the program. Collective over it; `TimeoutError`
+  /// when not all come, `UsageError` for one that is no group of ranks.
   [[nodiscard]] std::shared_ptr<message::Network> open(MPI_Comm communicator, std::chrono::milliseconds limit);
   /// The network over all ranks of the job, opened once.
   [[nodiscard]] std::shared_ptr<message::Network> world(std::chrono::milliseconds limit);

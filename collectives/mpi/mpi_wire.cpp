@@ -30,7 +30,8 @@ void check(int code, char const* function) {
                       .group_usable = false});
 }
 
-MpiWire::MpiWire(MPI_Comm communicator, Threads threads) : communicator_(communicator), threads_(threads) {
+MpiWire::MpiWire(MPI_Comm communicator, MPI_Comm callers, Threads threads)
+    : communicator_(communicator), callers_(callers), threads_(threads) {
   int ranks = 0;
   check(MPI_Comm_rank(communicator_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(communicator_, &ranks), "MPI_Comm_size");

@@ -15,8 +15,8 @@ class MpiWire final : public spi::Wire {
  public:
   enum class Threads { any, callers, main_only };
 
-  /// Takes over `communicator`, on which errors are returned.
-  MpiWire(MPI_Comm communicator, Threads threads);
+  /// Takes over `communicator`, on which errors are returned. `callers` has the same ranks and is for the program.
+  MpiWire(MPI_Comm communicator, MPI_Comm callers, Threads threads);
   ~MpiWire() override;
   MpiWire(MpiWire const&) = delete;
   MpiWire& operator=(MpiWire const&) = delete;
@@ -30,6 +30,7 @@ class MpiWire final : public spi::Wire {
     return sends_[static_cast<std::size_t>(dst)].size();
   }
   [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override;
+  [[nodiscard]] void* native_group() noexcept override { return &callers_; }
   void lost() noexcept override;
 
  private:
@@ -44,6 +45,7 @@ class MpiWire final : public spi::Wire {
   void accept();
 
   MPI_Comm communicator_;
+  MPI_Comm callers_;
   Threads threads_;
   int rank_ = 0;
   std::vector<std::deque<Transfer>> sends_;  ///< by receiver, in order: MPI reads these buffers

@@ -67,8 +67,11 @@ class CROSSRANK_EXPORT JobCollective {
   [[nodiscard]] Collective const& tp_world() const noexcept;
   [[nodiscard]] Collective const& dp_world() const noexcept;
   [[nodiscard]] Device default_device() const noexcept;
-  /// The native group of a device's backend, to be cast; null on all CPU backends: MPI's carries packets of our own.
-  [[nodiscard]] std::shared_ptr<void> process_group() const noexcept;
+  /// The vendor's group of the same ranks, for calls to the vendor beside those here: on "mpi" and "composite" it
+  /// points to an `MPI_Comm` of its own, valid until MPI is finalised, not to be freed. Null where there is none: on
+  /// "fake" and "shm", and for a part of the ranks that MPI started (make theirs from the whole). `UsageError` once
+  /// closed.
+  [[nodiscard]] std::shared_ptr<void> process_group() const;
 
   void barrier() const;
   void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;

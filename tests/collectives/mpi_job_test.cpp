@@ -57,6 +57,19 @@ TEST(MpiJob, knows_its_nodes) {
   world.close();
 }
 
+TEST(MpiJob, has_the_communicator_of_all_its_ranks) {
+  auto world = connect(composite("native"));
+  MeshCollective const job(world);
+  ASSERT_NE(job.process_group(), nullptr);
+  auto const communicator = *static_cast<MPI_Comm*>(job.process_group().get());
+  int same = MPI_UNEQUAL;
+  ASSERT_EQ(MPI_Comm_compare(communicator, MPI_COMM_WORLD, &same), MPI_SUCCESS);
+  EXPECT_EQ(same, MPI_CONGRUENT);
+  MeshCollective const half(world.split_by(world.rank() % 2));
+  EXPECT_EQ(half.process_group(), nullptr);
+  world.close();
+}
+
 TEST(MpiJob, moves_large_payloads_between_nodes) {
   auto world = connect(composite("large"));
   std::size_t const large = (std::size_t{9} << 20) + 5;
@@ -227,6 +240,27 @@ void connect_what_is_a_group(int rank, int ranks) {
   MPI_Comm_free(&half);
 }
 
+/// MPI calls on the native group of a job, in whose order the ranks stand, between calls on the job.
+void use_native_group(Collective const& world, MPI_Comm expected) {
+  MeshCollective const job(world);
+  auto const group = job.process_group();
+  ASSERT_NE(group, nullptr);
+  auto* const native = static_cast<MPI_Comm*>(group.get());
+  int same = MPI_UNEQUAL;
+  MPI_Comm_compare(*native, expected, &same);
+  EXPECT_EQ(same, MPI_CONGRUENT) << "the same ranks in the same order, and no communicator of somebody else";
+  int const next = (job.rank() + 1) % job.world_size();
+  int const previous = (job.rank() + job.world_size() - 1) % job.world_size();
+  int theirs = -1;
+  int mine = job.rank();
+  MPI_Request sending = MPI_REQUEST_NULL;
+  MPI_Isend(&mine, 1, MPI_INT, next, 0, *native, &sending);
+  job.barrier();
+  MPI_Recv(&theirs, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, *native, MPI_STATUS_IGNORE);
+  MPI_Wait(&sending, MPI_STATUS_IGNORE);
+  EXPECT_EQ(theirs, previous);
+}
+
 /// A program that owns MPI: it initialises, hands over communicators of its own, and finalises.
 TEST(MpiOwner, hands_over_communicators) {
   int provided = 0;
@@ -240,6 +274,8 @@ TEST(MpiOwner, hands_over_communicators) {
   MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &backwards);
   auto world = mpi::connect(MPI_COMM_WORLD, {.arena_cap = std::uint64_t{64} << 20});
   auto reversed = mpi::connect(backwards, {.backend = "mpi", .check = Check::off});
+  use_native_group(world, MPI_COMM_WORLD);
+  use_native_group(reversed, backwards);
   auto unchecked = Tensor::zeros({3}, rank == 0 ? Dtype::f32 : Dtype::i32);
   EXPECT_NO_THROW(reversed.broadcast(unchecked));  // as many bytes: a mismatch at any other level
   EXPECT_EQ(world.rank(), rank);

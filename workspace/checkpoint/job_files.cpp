@@ -51,13 +51,13 @@ FormatError unreadable_note(std::string const& file, std::string got, std::strin
                       .section = "json"});
 }
 
-Json load_json(platform::Directory const& work, std::string const& name) {
+Json load_json(platform::Directory const& work, std::string const& name, char const* remedy) {
   auto const path = work.path() / name;
   auto const file = std::make_shared<FilePool>()->open(path);
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   auto value = Json::parse(text, nullptr, false);
-  if (value.is_discarded()) throw unreadable_note(path.string(), "no JSON", begin_anew);
+  if (value.is_discarded()) throw unreadable_note(path.string(), "no JSON", remedy);
   return value;
 }
 

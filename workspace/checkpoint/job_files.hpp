@@ -39,8 +39,8 @@ enum class Entry : std::uint8_t { nothing, file, folder };
 /// The error for what a killed job noted in `file` and is damaged since; `got` says how.
 [[nodiscard]] FormatError unreadable_note(std::string const& file, std::string got, std::string remedy);
 
-/// `FormatError` for what is no JSON.
-[[nodiscard]] Json load_json(platform::Directory const& work, std::string const& name);
+/// `FormatError` with that remedy for what is no JSON.
+[[nodiscard]] Json load_json(platform::Directory const& work, std::string const& name, char const* remedy);
 void save_json(platform::Directory const& work, std::string const& name, Json const& value);
 
 /// Removes all files of a job but its lock; the plan first, so that nobody takes the rest for what is to be published.

@@ -155,7 +155,7 @@ std::optional<Json> JobFolder::finished(std::string const& name) const {
     (void)work_.remove(name, write_operation);
     return std::nullopt;
   }
-  return load_json(work_, mark);
+  return load_json(work_, mark, begin_anew);
 }
 
 void JobFolder::end_begun() {

@@ -55,11 +55,9 @@ bool has_plan(platform::Directory const& work) { return entry_at(work, plan_name
 
 std::optional<PublicationPlan> load_plan(platform::Directory const& work) {
   if (!has_plan(work)) return std::nullopt;
-  auto const refuse = [&](std::string got) {
-    return unreadable_note(work.path_of(plan_name), std::move(got),
-                           "remove the folder; what starts with .old. there is the checkpoint before");
-  };
-  auto const note = load_json(work, plan_name);
+  constexpr auto remedy = "remove the folder; what starts with .old. there is the checkpoint before";
+  auto const refuse = [&](std::string got) { return unreadable_note(work.path_of(plan_name), std::move(got), remedy); };
+  auto const note = load_json(work, plan_name, remedy);
   PublicationPlan plan;
   try {
     plan = {.from_out = note.at("old").get<std::vector<std::string>>(),

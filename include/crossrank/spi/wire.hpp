@@ -40,6 +40,9 @@ class CROSSRANK_EXPORT Wire {
   [[nodiscard]] virtual std::size_t unsent(int dst) const noexcept = 0;
   /// The next packet that has come, from any rank; false when there is none.
   [[nodiscard]] virtual bool receive(int& src, std::vector<std::byte>& packet) = 0;
+  /// The vendor's group of all ranks, for the caller's own use: nothing of the library travels by it. Null where there
+  /// is none; lives as long as the wire.
+  [[nodiscard]] virtual void* native_group() noexcept { return nullptr; }
   /// A rank is lost or does not answer: nothing may wait for all ranks from here on.
   virtual void lost() noexcept {}
 };
