@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +40,7 @@ int open_tracepoint() {
 }
 
 double percentile(std::vector<double> const& sorted, double part) {
-  auto const at = static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1) + 0.5);
+  auto const at = static_cast<std::size_t>(std::lround(part * static_cast<double>(sorted.size() - 1)));
   return sorted[std::min(at, sorted.size() - 1)];
 }
 

@@ -18,8 +18,8 @@ class Builder {
  public:
   explicit Builder(bool packed) : packed_(packed) {}
 
-  void plain(std::string name, Shape shape, int axis) {
-    model.tensors.push_back({std::move(name), Dtype::bf16, std::move(shape), axis});
+  void plain(std::string name, Shape const& shape, int axis) {
+    model.tensors.push_back({std::move(name), Dtype::bf16, shape, axis});
   }
   void linear(std::string const& name, std::int64_t out, std::int64_t in, int axis) {
     if (!packed_) return plain(name + ".weight", {out, in}, axis);

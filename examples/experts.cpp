@@ -32,7 +32,7 @@ int main() {
   std::vector<float> const ones(static_cast<std::size_t>(8 * world.rank()), 1.F);
   auto const hidden = xr::Tensor::of<float>(ones, {world.rank(), 8});
   auto const answer = moe(hidden, hidden, ep);
-  auto const expected = static_cast<float>(ranks * (ranks + 1) / 2);
+  auto const expected = 0.5F * static_cast<float>(ranks * (ranks + 1));
   bool right = answer.shape() == hidden.shape();
   for (float const value : answer.as<float>()) right = right && value == expected;
   auto const verdicts = world.all_gather_objects(right);

@@ -1,6 +1,6 @@
 #pragma once
 #include <atomic>
-#include <new>
+#include <memory>
 #include <thread>
 
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ class ForkedRanks {
   explicit ForkedRanks(int ranks) : ranks_(ranks) {
     void* const at = ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     require(at != MAP_FAILED, "no memory to meet in");
-    meeting_ = new (at) Meeting{};
+    meeting_ = std::construct_at(static_cast<Meeting*>(at));
     for (int rank = 1; rank < ranks && rank_ == 0; ++rank) {
       auto const child = ::fork();
       require(child >= 0, "cannot fork");

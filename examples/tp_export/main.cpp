@@ -33,7 +33,7 @@ struct Options {
 /// The model to export: the one that is asked for, or one that rank 0 makes. Collective.
 fs::path prepare_model(xr::Collective const& world, Options const& options, fs::path const& work) {
   if (!options.model.empty()) return options.model;
-  auto const made = work / "model";
+  auto made = work / "model";
   if (world.is_master() && !fs::exists(made / "config.json")) {
     std::printf("making a model in %s\n", made.c_str());
     make_model(made, options.small ? ModelSize::small : ModelSize::normal);

@@ -33,7 +33,7 @@ Json random_config(std::mt19937_64& random, int depth) {
     case 3: return random() >> number(64);
     case 4: return std::bit_cast<double>(random());
     case 5: return std::string(number(40), static_cast<char>('a' + number(26)));
-    case 6: return std::string("\u00e9\u4e16\U0001f600\0x", 12);
+    case 6: return std::string("\u00e9\u4e16\U0001f600\0x", 11);
     case 7: {
       Json::binary_t::container_type held(number(20), static_cast<std::uint8_t>(number(256)));
       return number(2) == 1 ? Json::binary(held) : Json::binary(held, number(1000));

@@ -134,7 +134,7 @@ TEST_F(FileImage, says_what_the_system_refused) {
 
 /// The interpreter that has the package safetensors; empty when there is none.
 std::string python_with_safetensors() {
-  for (std::string const candidate :
+  for (std::string candidate :
        {std::getenv("CROSSRANK_TEST_PYTHON") ? std::getenv("CROSSRANK_TEST_PYTHON") : "", "python3"}) {
     if (!candidate.empty() && std::system(("'" + candidate + "' -c 'import safetensors' 2>/dev/null").c_str()) == 0)
       return candidate;

@@ -94,6 +94,7 @@ std::vector<BadCase> bad_cases() {
       {"shape_overflows", "header", entry("I32", "[2,9223372036854775807]", "[0,16]"), bytes16},
       {"shape_wraps_to_its_range", "header", entry("I32", "[4611686018427387905,4]", "[0,16]"), bytes16},
       {"shape_overflows_before_zero", "header", entry("I32", "[9223372036854775807,4,0]", "[0,0]")},
+      {"shape_overflows_its_sign_before_zero", "header", entry("I32", "[2,4611686018427387904,0]", "[0,0]")},
       {"f4_ends_inside_a_byte", "header", entry("F4", "[1,3]", "[0,2]"), "xx"},
       {"f6_ends_inside_a_byte", "header", entry("F6_E2M3", "[3]", "[0,3]"), "xxx"},
       {"bytes_behind", "data", one_byte, "xy"},

@@ -17,7 +17,7 @@ ZipArchive open(std::string const& file) { return ZipArchive::open(std::make_sha
 std::string const two = zip_of({{"a/x", "hello"}, {"a/y", ""}});
 
 /// `two` with one thing changed must be refused in this section.
-std::string refusal(std::string file) {
+std::string refusal(std::string const& file) {
   try {
     (void)open(file);
   } catch (FormatError const& e) {

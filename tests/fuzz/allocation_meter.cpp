@@ -27,6 +27,7 @@ void* or_throw(void* memory) {
   return memory;
 }
 
+// NOLINTBEGIN(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): these are what owners are made of
 void give_back(void* memory) noexcept {
   if (memory != nullptr)
     held.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
@@ -44,6 +45,7 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
   if (size > SIZE_MAX - unit) throw std::bad_alloc();
   return or_throw(counted(std::aligned_alloc(unit, (size + unit - 1) / unit * unit)));
 }
+// NOLINTEND(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory)
 void operator delete(void* memory) noexcept { give_back(memory); }
 void operator delete(void* memory, std::size_t) noexcept { give_back(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { give_back(memory); }

@@ -177,7 +177,7 @@ TEST_F(AtomicFileTest, renames_where_links_are_unknown) {
 class LyingLink final : public test::FaultySystem {
  public:
   int linkat(int from_directory, char const* from, int to_directory, char const* to) override {
-    if (System::linkat(from_directory, from, to_directory, to) != 0) return -1;
+    if (FaultySystem::linkat(from_directory, from, to_directory, to) != 0) return -1;
     errno = EEXIST;
     return -1;
   }
