@@ -77,7 +77,7 @@ struct Disagreement {
 void PrintTo(Disagreement const& one, std::ostream* out) { *out << one.name; }
 
 std::vector<Disagreement> disagreements() {
-  auto const in_turn = [](Call first, Call second) {
+  auto const in_turn = [](Call const& first, Call const& second) {
     return [=](Collective const& group) {
       first(group);
       second(group);

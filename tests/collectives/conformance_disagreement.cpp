@@ -15,7 +15,7 @@ using testing::HasSubstr;
 /// Rank 0 does one thing, the others another: all get the same error, which names both sides and kills the group.
 template <class One, class Other>
 ErrorInfo disagree(Collective const& world, One one, Other other) {
-  auto const info = error_of<MismatchError>([&] {
+  auto info = error_of<MismatchError>([&] {
     if (world.rank() == 0) {
       one();
     } else {

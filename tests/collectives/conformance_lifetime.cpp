@@ -47,7 +47,7 @@ void a_second_connect_returns_the_same_job(ConformanceRank& self) {
 
 void a_job_can_be_joined_again_after_it_was_closed(ConformanceRank& self) {
   auto first = connect(self.options);
-  auto const old = first.transport();
+  auto const& old = first.transport();
   for (int i = 0; i < 3; ++i) {
     auto options = self.options;
     options.job_id += "-again";

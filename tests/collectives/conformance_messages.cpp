@@ -45,7 +45,7 @@ void messages_arrive_in_order(ConformanceRank& self) {
 void a_sender_waits_once_eight_messages_are_under_way(ConformanceRank& self) {
   Pair const pair{self.world};
   auto& transport = *self.world.transport();
-  auto const size_of = [](int i) { return static_cast<std::size_t>(i * 50); };
+  auto const size_of = [](int i) { return static_cast<std::size_t>(i) * 50; };
   std::vector<std::vector<std::byte>> messages;
   std::vector<spi::Ticket> waiting;
   if (pair.sends()) {

@@ -22,7 +22,7 @@ std::string refusal(Collective const& world, Groups const& groups) {
 }
 
 TEST(GroupConstruction, keeps_the_group_of_this_rank_out_of_all_lists) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     auto const tp = GroupCoordinator::create(world, {{0, 1}, {2, 3}}, {.name = "tp"});
     auto const pp = GroupCoordinator::create(world, {{0, 2}, {1, 3}}, {.name = "pp"});
     EXPECT_EQ(tp.world_size(), 2);
@@ -45,7 +45,7 @@ TEST(GroupConstruction, keeps_the_group_of_this_rank_out_of_all_lists) {
 }
 
 TEST(GroupConstruction, honours_the_order_of_a_list) {
-  run_thread_ranks(3, [](Collective world) {
+  run_thread_ranks(3, [](Collective const& world) {
     auto const group = GroupCoordinator::create(world, {{2, 0, 1}});
     EXPECT_EQ(group.rank(), (world.rank() + 1) % 3);
     EXPECT_EQ(group.first_rank(), GlobalRank{2});
@@ -58,7 +58,7 @@ TEST(GroupConstruction, honours_the_order_of_a_list) {
 }
 
 TEST(GroupConstruction, refuses_lists_that_are_no_partition_on_all_ranks) {
-  run_thread_ranks(3, [](Collective world) {
+  run_thread_ranks(3, [](Collective const& world) {
     EXPECT_THAT(refusal(world, {{0, 1}}), HasSubstr("rank 2 is in no list"));
     EXPECT_THAT(refusal(world, {{0, 1}, {1, 2}}), HasSubstr("rank 1 is listed more than once"));
     EXPECT_THAT(refusal(world, {{0, 1, 2, 3}}), HasSubstr("0 to 2"));
@@ -68,7 +68,7 @@ TEST(GroupConstruction, refuses_lists_that_are_no_partition_on_all_ranks) {
 }
 
 TEST(GroupConstruction, gives_unique_names_that_find_the_group_until_it_is_destroyed) {
-  run_thread_ranks(1, [](Collective world) {
+  run_thread_ranks(1, [](Collective const& world) {
     auto const first = whole(world, {.name = "found"});
     auto second = std::make_optional(whole(world, {.name = "found"}));
     EXPECT_EQ(first.unique_name(), "found:0");
@@ -85,9 +85,9 @@ TEST(GroupConstruction, gives_unique_names_that_find_the_group_until_it_is_destr
 }
 
 TEST(GroupConstruction, makes_every_call_after_destroy_a_usage_error) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
-    auto const copy = group;
+    auto const copy = group;  // NOLINT(performance-unnecessary-copy-initialization): all copies are ended
     world.barrier();
     group.destroy();
     EXPECT_THROW(copy.barrier(), UsageError);
@@ -101,7 +101,7 @@ TEST(GroupConstruction, makes_every_call_after_destroy_a_usage_error) {
 }
 
 TEST(GroupConstruction, gives_dense_data_a_group_of_its_own_on_request) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world, {.name = "two", .device_communicator = true});
     EXPECT_NE(group.device_group().transport(), group.cpu_group().transport());
     EXPECT_EQ(values_of(group.all_reduce(counting({1}, 1.F, 1.F)))[0], 2.F);
@@ -113,7 +113,7 @@ TEST(GroupConstruction, gives_dense_data_a_group_of_its_own_on_request) {
 }
 
 TEST(GroupConstruction, captures_nothing_and_holds_the_context) {
-  run_thread_ranks(1, [](Collective world) {
+  run_thread_ranks(1, [](Collective const& world) {
     auto const group = whole(world);
     EXPECT_EQ(group.graph_capture().context().stream, nullptr);
     auto const stream = std::make_shared<int>(7);
@@ -123,7 +123,7 @@ TEST(GroupConstruction, captures_nothing_and_holds_the_context) {
 }
 
 TEST(GroupConstruction, reserves_communication_buffers_by_name) {
-  run_thread_ranks(1, [](Collective world) {
+  run_thread_ranks(1, [](Collective const& world) {
     auto const group = whole(world);
     group.prepare_communication_buffer_for_model({{"tokens", {4, 2}, Dtype::bf16}, {"logits", {4}, Dtype::f32}});
     EXPECT_EQ(group.communication_buffer("tokens").nbytes(), 16U);

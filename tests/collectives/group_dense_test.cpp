@@ -68,7 +68,7 @@ void uneven_verbs_match_the_serial_reference(Collective const& world) {
 class GroupDense : public testing::TestWithParam<int> {};
 
 TEST_P(GroupDense, matches_the_serial_reference) {
-  run_thread_ranks(GetParam(), [](Collective world) {
+  run_thread_ranks(GetParam(), [](Collective const& world) {
     dense_verbs_match_the_serial_reference(world);
     uneven_verbs_match_the_serial_reference(world);
     world.barrier();
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, GroupDense, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
 TEST(GroupDense, joins_zero_rows_of_all_ranks) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     EXPECT_EQ(group.all_gatherv(counting({0, 4}), {0, 0}).shape(), (Shape{0, 4}));
     EXPECT_EQ(group.reduce_scatterv(counting({0, 4}), {0}, {0, 0}).shape(), (Shape{0, 4}));
@@ -101,7 +101,7 @@ TEST(GroupDense, joins_zero_rows_of_all_ranks) {
 }
 
 TEST(GroupDense, leaves_the_input_of_all_reduce_alone_and_has_a_form_in_place) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     auto tensor = counting({3}, 1.F, 1.F);
     static_cast<void>(group.all_reduce(tensor));
@@ -113,7 +113,7 @@ TEST(GroupDense, leaves_the_input_of_all_reduce_alone_and_has_a_form_in_place) {
 }
 
 TEST(GroupDense, broadcasts_in_place_from_every_source) {
-  run_thread_ranks(3, [](Collective world) {
+  run_thread_ranks(3, [](Collective const& world) {
     auto const group = whole(world);
     for (int src = 0; src < 3; ++src) {
       auto tensor = counting({5}, 1.F, static_cast<float>(world.rank()));
@@ -126,7 +126,7 @@ TEST(GroupDense, broadcasts_in_place_from_every_source) {
 }
 
 TEST(GroupDense, sends_to_the_next_and_receives_from_the_previous) {
-  run_thread_ranks(3, [](Collective world) {
+  run_thread_ranks(3, [](Collective const& world) {
     auto const group = whole(world);
     group.send(counting({64}, static_cast<float>(world.rank() + 1)));
     EXPECT_TRUE(same(group.recv({64}, Dtype::f32), counting({64}, static_cast<float>((world.rank() + 2) % 3 + 1))));
@@ -140,7 +140,7 @@ TEST(GroupDense, sends_to_the_next_and_receives_from_the_previous) {
 }
 
 TEST(GroupDense, refuses_ranks_dims_and_sizes_that_are_not_there) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     for (int const rank : {-1, 2}) {
       EXPECT_THROW(static_cast<void>(group.broadcast(counting({1}), {rank})), UsageError);
@@ -167,7 +167,7 @@ TEST(GroupDense, refuses_ranks_dims_and_sizes_that_are_not_there) {
 }
 
 TEST(GroupAlone, gives_back_what_it_was_given) {
-  run_thread_ranks(1, [](Collective world) {
+  run_thread_ranks(1, [](Collective const& world) {
     auto const group = whole(world, {.broadcaster = false});
     auto const tensor = counting({2, 3});
     EXPECT_EQ(group.next_rank(), group.prev_rank());

@@ -62,7 +62,7 @@ void dicts_arrive(Collective const& world) {
 class GroupDict : public testing::TestWithParam<int> {};
 
 TEST_P(GroupDict, arrives_whole) {
-  run_thread_ranks(GetParam(), [](Collective world) {
+  run_thread_ranks(GetParam(), [](Collective const& world) {
     dicts_arrive(world);
     world.barrier();
   });
@@ -99,7 +99,7 @@ TensorDict through(Grid const& grid, TensorDict const& dict, std::map<std::strin
 }
 
 TEST(AllGatherRule, joins_what_divides_and_sends_the_rest_whole) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     Grid const grid(world);
     EXPECT_TRUE(same_dict(through(grid, batch(5)), batch(5)));
     TensorDict const odd{{"odd", counting({1001}, 2.F)}, {"even", counting({1000}, 2.F)}};
@@ -109,7 +109,7 @@ TEST(AllGatherRule, joins_what_divides_and_sends_the_rest_whole) {
 }
 
 TEST(AllGatherRule, takes_the_sender_at_its_word_for_overridden_tensors) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     Grid const grid(world);
     // Not the same on both tensor-parallel ranks: in parts it would arrive mixed.
     TensorDict const own{{"residual", counting({1000}, static_cast<float>(world.rank() % 2 + 1))},
@@ -128,7 +128,7 @@ TEST(AllGatherRule, takes_the_sender_at_its_word_for_overridden_tensors) {
 }
 
 TEST(AllGatherRule, refuses_to_divide_what_does_not_on_both_sides) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     Grid const grid(world);
     TensorDict const odd{{"odd", counting({1001})}};
     if (grid.pp.is_first_rank()) {
@@ -148,7 +148,7 @@ TEST(AllGatherRule, refuses_to_divide_what_does_not_on_both_sides) {
 }
 
 TEST(AllGatherRule, tells_a_receiver_without_the_group_and_stays_in_step) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     Grid const grid(world);
     if (grid.pp.is_first_rank()) {
       grid.pp.send_tensor_dict(batch(), {.all_gather_group = grid.tp});
@@ -162,7 +162,7 @@ TEST(AllGatherRule, tells_a_receiver_without_the_group_and_stays_in_step) {
 }
 
 TEST(AllGatherRule, ignores_overrides_without_a_group) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 0) group.send_tensor_dict(batch(), {.all_gather_tensors = {{"a", true}, {"big", true}}});
     if (world.rank() == 1) {
@@ -173,7 +173,7 @@ TEST(AllGatherRule, ignores_overrides_without_a_group) {
 }
 
 TEST(GroupDict, in_flight_is_polled_until_it_has_come) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 1) {
       auto coming = group.irecv_tensor_dict();
@@ -196,7 +196,7 @@ TensorDict numbered(int i) {
 }
 
 TEST(GroupDict, several_in_flight_are_polled_from_the_last_one_on) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 0) {
       for (int i = 0; i < 3; ++i) group.send_tensor_dict(numbered(i));
@@ -213,7 +213,7 @@ TEST(GroupDict, several_in_flight_are_polled_from_the_last_one_on) {
 }
 
 TEST(GroupDict, in_flight_lets_later_messages_of_that_rank_follow) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     for (bool const device : {false, true}) {
       auto const group = whole(world, {.device_communicator = device});
       if (world.rank() == 0) {
@@ -239,7 +239,7 @@ TEST(GroupDict, in_flight_lets_later_messages_of_that_rank_follow) {
 }
 
 TEST(GroupDict, that_fails_in_flight_fails_alone_and_each_time) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 0) {
       EXPECT_THROW(group.send_tensor_dict({{"text", std::string("\xff")}}), UsageError);
@@ -258,7 +258,7 @@ TEST(GroupDict, that_fails_in_flight_fails_alone_and_each_time) {
 
 /// The group's own messages do not wait: they end with an error, and take nothing for what it is not.
 TEST(GroupDict, is_not_taken_for_a_message_or_an_object) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 0) {
       group.send_tensor_dict({});  // one message
@@ -276,7 +276,7 @@ TEST(GroupDict, is_not_taken_for_a_message_or_an_object) {
 
 TEST(GroupDict, that_cannot_be_written_fails_on_every_rank) {
   TensorDict const bad{{"text", std::string("\xff")}};
-  run_thread_ranks(2, [&](Collective world) {
+  run_thread_ranks(2, [&](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 0) {
       EXPECT_THROW(static_cast<void>(group.broadcast_tensor_dict(bad)), UsageError);

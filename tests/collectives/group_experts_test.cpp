@@ -51,13 +51,13 @@ class Experts : public testing::TestWithParam<int> {};
 TEST_P(Experts, of_one_group_match_the_serial_reference) {
   int const n = GetParam();
   if (n == 1) {
-    run_thread_ranks(1, [](Collective world) {
+    run_thread_ranks(1, [](Collective const& world) {
       auto const sent = whole(world).dispatch(tokens_of(0), tokens_of(0), {.is_sequence_parallel = true});
       EXPECT_TRUE(same(sent.hidden_states, tokens_of(0)));
     });
     return;
   }
-  run_thread_ranks(n, [n](Collective world) {
+  run_thread_ranks(n, [n](Collective const& world) {
     auto const group = whole(world, {.name = "ep"});
     std::vector<int> members(static_cast<std::size_t>(n));
     std::iota(members.begin(), members.end(), 0);
@@ -97,7 +97,7 @@ TEST(Experts, of_two_by_two_processes_match_the_serial_reference) {
 }
 
 TEST(Experts, that_change_nothing_give_the_tokens_times_the_ranks) {
-  run_thread_ranks(3, [](Collective world) {
+  run_thread_ranks(3, [](Collective const& world) {
     auto const group = whole(world);
     auto const sent = group.dispatch(tokens_of(world.rank()), tokens_of(world.rank()), {.is_sequence_parallel = true});
     auto expected = tokens_of(world.rank());
@@ -108,7 +108,7 @@ TEST(Experts, that_change_nothing_give_the_tokens_times_the_ranks) {
 }
 
 TEST(Experts, are_refused_without_a_group_or_with_other_sizes_before_anything_is_sent) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     auto const tokens = counting({2, 3});
     EXPECT_THROW(static_cast<void>(group.dispatch(tokens, tokens)), UsageError);
@@ -123,7 +123,7 @@ TEST(Experts, are_refused_without_a_group_or_with_other_sizes_before_anything_is
 }
 
 TEST(Experts, whose_tensors_do_not_fit_on_one_rank_end_the_call_on_all) {
-  run_thread_ranks(3, [](Collective world) {
+  run_thread_ranks(3, [](Collective const& world) {
     auto const group = whole(world);
     auto const tokens = counting({2, 3});
     auto const logits = counting({world.rank() == 1 ? 3 : 2, 3});

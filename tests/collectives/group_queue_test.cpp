@@ -72,7 +72,7 @@ TEST(GroupQueue, is_not_taken_where_ranks_give_other_sources) {
 
 TEST(GroupQueue, tells_readers_of_an_object_that_cannot_be_written) {
   run_thread_ranks(3,
-                   [](Collective world) {
+                   [](Collective const& world) {
                      auto const group = whole(world, {.broadcaster = true});
                      if (world.rank() == 0) {
                        EXPECT_THROW(static_cast<void>(group.broadcast_object(Unwritable{})), std::out_of_range);
@@ -112,7 +112,7 @@ TEST(GroupQueue, is_made_by_the_coordinator_in_both_directions) {
 }
 
 TEST(GroupQueue, takes_a_writer_from_outside_the_group) {
-  run_thread_ranks(3, [](Collective world) {
+  run_thread_ranks(3, [](Collective const& world) {
     auto const group = GroupCoordinator::create(world, {{0}, {1, 2}});
     // Rank 0 of the world writes, ranks 1 and 2 read: rank 2 gets the handle and relays it.
     QueueOptions const small{.chunk_bytes = 4096, .chunks = 2};

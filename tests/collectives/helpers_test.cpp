@@ -193,7 +193,7 @@ TEST(ZeroFirst, names_all_that_threw_and_tells_what_is_no_exception_of_the_libra
 }
 
 TEST(AbortOnThrow, tells_the_others_why) {
-  auto const errors = try_thread_ranks(2, [](Collective world) {
+  auto const errors = try_thread_ranks(2, [](Collective const& world) {
     if (world.rank() == 0) abort_on_throw(world, [] { throw std::runtime_error("out of luck"); });
     world.barrier();
   });

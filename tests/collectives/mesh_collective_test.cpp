@@ -61,7 +61,7 @@ TEST(FakeCollective, is_a_job_of_one) {
 }
 
 TEST(MeshCollective, puts_tensor_parallelism_fastest) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     MeshCollective const job(world, {.tp_size = 2});
     is_the_whole_job(job);
     EXPECT_EQ(job.tp_rank(), world.rank() % 2);
@@ -79,7 +79,7 @@ TEST(MeshCollective, puts_tensor_parallelism_fastest) {
 }
 
 TEST(MeshCollective, knows_nodes_and_replicas) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     MeshCollective const job(world, {.sharding_world_size = 2, .local_world_size = 2});
     EXPECT_EQ(job.local_rank(), world.rank() % 2);
     EXPECT_EQ(job.is_local_master(), world.rank() % 2 == 0);
@@ -102,7 +102,7 @@ std::string refusal(Collective const& world, MeshOptions const& options) {
 }
 
 TEST(MeshCollective, refuses_sizes_that_do_not_divide_with_their_numbers) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     EXPECT_THAT(refusal(world, {.tp_size = 3}), HasSubstr("got 3"));
     EXPECT_THAT(refusal(world, {.tp_size = 0}), HasSubstr("tp_size"));
     EXPECT_THAT(refusal(world, {.local_world_size = 3}), HasSubstr("ranks of a node"));
@@ -135,7 +135,7 @@ TEST(MeshCollective, refuses_nodes_of_other_sizes_on_all_ranks) {
 }
 
 TEST(MeshCollective, takes_a_list_of_ranks_and_tells_those_that_are_not_on_it) {
-  run_thread_ranks(3, [](Collective world) {
+  run_thread_ranks(3, [](Collective const& world) {
     MeshOptions const options{.tp_size = 2, .ranks = {2, 0}};
     if (world.rank() == 1) {
       EXPECT_THAT(refusal(world, options), HasSubstr("not among those listed"));
@@ -149,7 +149,7 @@ TEST(MeshCollective, takes_a_list_of_ranks_and_tells_those_that_are_not_on_it) {
 }
 
 TEST(MeshGroupCoordinator, builds_the_job_of_this_ranks_partition_or_none) {
-  run_thread_ranks(4, [](Collective world) {
+  run_thread_ranks(4, [](Collective const& world) {
     MeshGroupCoordinator const cluster(
         world, {{.name = "train", .ranks = {3, 1}, .tp_size = 2}, {.name = "serve", .ranks = {0}}});
     EXPECT_EQ(cluster.partitions().size(), 2U);

@@ -16,9 +16,9 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 std::vector<std::pair<Dtype, ReduceOp>> const& all_reductions() {
-  static auto const& all = *[] {
-    auto* const list = new std::vector<std::pair<Dtype, ReduceOp>>;
-    for_each_reduction([&](Dtype dtype, ReduceOp op) { list->emplace_back(dtype, op); });
+  static auto const all = [] {
+    std::vector<std::pair<Dtype, ReduceOp>> list;
+    for_each_reduction([&](Dtype dtype, ReduceOp op) { list.emplace_back(dtype, op); });
     return list;
   }();
   return all;

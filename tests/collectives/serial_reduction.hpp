@@ -2,6 +2,7 @@
 #include <complex>
 #include <cstring>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include <crossrank/reduce_op.hpp>
@@ -63,8 +64,8 @@ namespace serial {
 
 template <class T>
 T combine_integers(T a, T b, ReduceOp op) {
-  auto const x = static_cast<std::uint64_t>(a);
-  auto const y = static_cast<std::uint64_t>(b);
+  auto const x = std::uint64_t{static_cast<std::make_unsigned_t<T>>(a)};
+  auto const y = std::uint64_t{static_cast<std::make_unsigned_t<T>>(b)};
   switch (op) {
     case ReduceOp::sum: return static_cast<T>(x + y);
     case ReduceOp::prod: return static_cast<T>(x * y);
