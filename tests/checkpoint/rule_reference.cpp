@@ -30,8 +30,8 @@ std::size_t outer_count(WholeTensor const& tensor, std::size_t axis) {
 }
 
 std::vector<std::int64_t> widths(std::vector<std::int64_t> const& parts, std::int64_t length) {
-  if (parts.empty()) return {length};
   auto const sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  if (sum == 0) return {length};
   std::vector<std::int64_t> result;
   for (auto const part : parts) result.push_back(part * length / sum);
   return result;

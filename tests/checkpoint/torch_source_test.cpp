@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 class TorchSourceTest : public testing::Test {
  protected:
   [[nodiscard]] fs::path put(std::string const& bytes) const {
-    auto const path = root_.path() / "file.pt";
+    auto path = root_.path() / "file.pt";
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }
@@ -170,7 +170,7 @@ TEST_F(TorchSourceTest, is_recognised_by_its_first_bytes) {
   EXPECT_TRUE(is_torch_archive(put(codec::torch_of(codec::pickled_dict("a", "N")))));
   EXPECT_TRUE(is_torch_archive(put("\x80\x02\x8a")));
   EXPECT_FALSE(is_torch_archive(put("x")));
-  EXPECT_FALSE(is_torch_archive(put("\x10\0\0\0\0\0\0\0{}")));
+  EXPECT_FALSE(is_torch_archive(put(std::string("\x10\0\0\0\0\0\0\0{}", 10))));
 }
 
 }  // namespace

@@ -104,10 +104,10 @@ void RingProgram::cancel() {
 std::vector<Body> threads_of(RingPlan const& plan) {
   auto const program = std::make_shared<RingProgram>(plan);
   std::vector<Body> threads;
-  if (plan.writes) threads.push_back([program] { program->write(); });
+  if (plan.writes) threads.emplace_back([program] { program->write(); });
   for (std::size_t reader = 1; reader <= plan.readers; ++reader)
-    threads.push_back([program, reader] { program->read(reader); });
-  if (plan.cancels) threads.push_back([program] { program->cancel(); });
+    threads.emplace_back([program, reader] { program->read(reader); });
+  if (plan.cancels) threads.emplace_back([program] { program->cancel(); });
   return threads;
 }
 

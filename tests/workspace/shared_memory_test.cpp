@@ -185,7 +185,7 @@ TEST(SharedMemory, the_receiver_of_a_lazy_range_closes_it_before_it_calls_anythi
 }
 
 TEST(SharedMemory, a_timeout_that_is_longer_than_can_be_counted_waits) {
-  run_thread_ranks(2, [](Collective world) {
+  run_thread_ranks(2, [](Collective const& world) {
     GatherOptions const patient{.timeout = std::chrono::milliseconds::max()};
     // In some of them one has to wait for the other.
     for (int i = 0; i < 200; ++i) {
