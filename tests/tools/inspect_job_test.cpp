@@ -87,7 +87,7 @@ Json inspect(std::string const& job, std::vector<std::string> more = {}) {
 Json inspect_until(std::string const& job, std::function<bool(Json const&)> const& wanted) {
   auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   for (;;) {
-    auto const seen = inspect(job);
+    auto seen = inspect(job);
     if (!seen.is_null() && wanted(seen)) return seen;
     if (std::chrono::steady_clock::now() > end) {
       ADD_FAILURE() << "it never came to that:\n" << seen.dump(2);
@@ -259,7 +259,7 @@ CROSSRANK_RANK_SCENARIO(come_or_not) {
   bool const stays_away = self.arguments.at(0).find(std::to_string(self.rank)) != std::string::npos;
   self.say("starts");
   if (stays_away) stay();
-  auto world = connect({.connect_timeout = std::chrono::minutes(5)});
+  [[maybe_unused]] auto const world = connect({.connect_timeout = std::chrono::minutes(5)});
   stay();
 }
 
@@ -269,7 +269,7 @@ TEST(InspectJob, shows_who_has_come_to_a_job_that_waits_in_connect_and_who_is_mi
   auto const seen = inspect_until(job.job_id(), [](Json const& now) {
     return now.contains("connecting") && now.at("missing") == Json{1, 3};
   });
-  auto const ranks = seen.at("ranks");
+  auto const& ranks = seen.at("ranks");
   ASSERT_EQ(ranks.size(), 4U);
   for (std::size_t i : {0U, 1U}) {
     auto const rank = ranks[i].at("rank").get<int>();
