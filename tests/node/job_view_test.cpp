@@ -1,7 +1,6 @@
 #include "lib/node/job_view.hpp"
 
 #include <cstring>
-#include <memory>
 #include <random>
 #include <span>
 #include <vector>
@@ -19,7 +18,8 @@ namespace {
 class Segment {
  public:
   explicit Segment(int ranks) : geometry_(ranks), pages_(geometry_.base_bytes() / page_bytes + spare_pages) {
-    auto* const header = std::construct_at(reinterpret_cast<ControlHeader*>(bytes()));
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): made in place, nothing is owned
+    auto* const header = new (bytes()) ControlHeader{};
     header->version = layout_version;
     header->ranks = static_cast<std::uint32_t>(ranks);
     header->magic = control_magic;
