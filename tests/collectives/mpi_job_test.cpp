@@ -57,14 +57,30 @@ TEST(MpiJob, knows_its_nodes) {
   world.close();
 }
 
+/// MPI calls on the native group of a job, in whose order the ranks stand, between calls on the job.
+void use_native_group(Collective const& world, MPI_Comm expected) {
+  MeshCollective const job(world);
+  auto const group = job.process_group();
+  ASSERT_NE(group, nullptr);
+  auto* const native = static_cast<MPI_Comm*>(group.get());
+  int same = MPI_UNEQUAL;
+  ASSERT_EQ(MPI_Comm_compare(*native, expected, &same), MPI_SUCCESS);
+  EXPECT_EQ(same, MPI_CONGRUENT) << "the same ranks in the same order, and no communicator of somebody else";
+  int const next = (job.rank() + 1) % job.world_size();
+  int const previous = (job.rank() + job.world_size() - 1) % job.world_size();
+  int theirs = -1;
+  int mine = job.rank();
+  MPI_Request sending = MPI_REQUEST_NULL;
+  MPI_Isend(&mine, 1, MPI_INT, next, 0, *native, &sending);
+  job.barrier();
+  MPI_Recv(&theirs, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, *native, MPI_STATUS_IGNORE);
+  MPI_Wait(&sending, MPI_STATUS_IGNORE);
+  EXPECT_EQ(theirs, previous);
+}
+
 TEST(MpiJob, has_the_communicator_of_all_its_ranks) {
   auto world = connect(composite("native"));
-  MeshCollective const job(world);
-  ASSERT_NE(job.process_group(), nullptr);
-  auto const communicator = *static_cast<MPI_Comm*>(job.process_group().get());
-  int same = MPI_UNEQUAL;
-  ASSERT_EQ(MPI_Comm_compare(communicator, MPI_COMM_WORLD, &same), MPI_SUCCESS);
-  EXPECT_EQ(same, MPI_CONGRUENT);
+  use_native_group(world, MPI_COMM_WORLD);
   MeshCollective const half(world.split_by(world.rank() % 2));
   EXPECT_EQ(half.process_group(), nullptr);
   world.close();
@@ -238,27 +254,6 @@ void connect_what_is_a_group(int rank, int ranks) {
   EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(mpi::connect(between)); }).message, HasSubstr("intercomm"));
   MPI_Comm_free(&between);
   MPI_Comm_free(&half);
-}
-
-/// MPI calls on the native group of a job, in whose order the ranks stand, between calls on the job.
-void use_native_group(Collective const& world, MPI_Comm expected) {
-  MeshCollective const job(world);
-  auto const group = job.process_group();
-  ASSERT_NE(group, nullptr);
-  auto* const native = static_cast<MPI_Comm*>(group.get());
-  int same = MPI_UNEQUAL;
-  MPI_Comm_compare(*native, expected, &same);
-  EXPECT_EQ(same, MPI_CONGRUENT) << "the same ranks in the same order, and no communicator of somebody else";
-  int const next = (job.rank() + 1) % job.world_size();
-  int const previous = (job.rank() + job.world_size() - 1) % job.world_size();
-  int theirs = -1;
-  int mine = job.rank();
-  MPI_Request sending = MPI_REQUEST_NULL;
-  MPI_Isend(&mine, 1, MPI_INT, next, 0, *native, &sending);
-  job.barrier();
-  MPI_Recv(&theirs, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, *native, MPI_STATUS_IGNORE);
-  MPI_Wait(&sending, MPI_STATUS_IGNORE);
-  EXPECT_EQ(theirs, previous);
 }
 
 /// A program that owns MPI: it initialises, hands over communicators of its own, and finalises.

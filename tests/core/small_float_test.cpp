@@ -168,7 +168,7 @@ TEST(SmallFloat, converts_packed_runs_in_stream_order) {
   auto formats = signed_formats;
   formats.push_back(Dtype::f8_e8m0);
   for (auto const dtype : formats) {
-    std::size_t const count = 148;
+    std::size_t const count = 4 * 37;
     std::vector<std::byte> codes(count * bits_of(dtype) / 8);
     for (auto& byte : codes) byte = static_cast<std::byte>(random() & 0x3fU);  // no NaN of 16 bits among them
     std::vector<float> numbers(count);
