@@ -16,7 +16,7 @@ Ticket ShmTransport::begin_message(Kind kind, int peer, std::uint32_t tag) {
   auto const* const operation_name = kind == Kind::send ? "send" : "recv";
   require_open(operation_name);
   group_->throw_if_failed(operation_name);
-  auto const ticket = begin(kind);
+  auto const ticket = begin(kind, {});
   auto& op = operation(ticket);
   op.sequence = ++messages_posted_;
   op.peer = peer;

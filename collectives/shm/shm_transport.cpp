@@ -9,6 +9,7 @@
 
 #include "lib/node/bulk_copy.hpp"
 #include "lib/node/peer_copy.hpp"
+#include "lib/platform/system.hpp"
 
 namespace crossrank::shm {
 namespace {
@@ -67,7 +68,7 @@ void ShmTransport::Operation::clear() noexcept {
   if (failure) failure = nullptr;
 }
 
-Ticket ShmTransport::begin(Kind kind) {
+Ticket ShmTransport::begin(Kind kind, Posted const& posted) {
   if (free_operations_.empty()) {
     free_operations_.push_back(static_cast<std::uint32_t>(operations_.size()));
     operations_.emplace_back();
@@ -75,6 +76,7 @@ Ticket ShmTransport::begin(Kind kind) {
   auto const index = free_operations_.back();
   free_operations_.pop_back();
   operations_[index].kind = kind;
+  operations_[index].posted = posted;
   return static_cast<Ticket>(index);
 }
 
@@ -117,7 +119,7 @@ bool ShmTransport::has_ended(Operation& op) {
     group_->throw_if_failed(name_of(op));
     return false;
   }
-  return op.kind == Kind::staged ? staged_has_ended(op) : group_->test(op.round, name_of(op));
+  return op.kind == Kind::staged ? staged_has_ended(op) : group_->test(op.posted.round, name_of(op));
 }
 
 bool ShmTransport::test(Ticket ticket) {
@@ -154,8 +156,8 @@ void ShmTransport::complete(Operation& op, spi::Patience const& patience) {
     complete_staged(op, patience);
   } else if (!op.settled) {
     op.settled = true;
-    if (group_->wait(op.round, patience, name_of(op)) == node::Outcome::passed_failed) {
-      throw group_->remote_error(op.round, name_of(op));
+    if (group_->wait(op.posted.round, patience, name_of(op)) == node::Outcome::passed_failed) {
+      throw group_->remote_error(op.posted.round, name_of(op));
     }
     finish(op);
   }
@@ -194,16 +196,18 @@ void ShmTransport::require_open(char const* operation) const {
 
 // ---------------------------------------------------------------- collectives
 
-std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
-                                       std::byte* also_to, std::size_t whole) {
+ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
+                                              std::byte* also_to, std::size_t whole) {
   require_open(spi::to_string(signature.verb));
   settle_collectives();
   node::Post post{.verb = signature.verb, .digest = signature.digest, .root = root};
+  Stored stored;
   node::StepCopies copies(group_->domain());
   if (bytes.size() <= node::Arrival::inline_bytes) {
     post.inlined = bytes;
   } else {
-    copies.add_for_peers(take_area(post, bytes.size()), bytes.data(), bytes.size());
+    auto const area = take_area(post, bytes.size(), stored);
+    copies.add(area.at, bytes.data(), bytes.size(), area.stores);
   }
   bool const has_own = also_to != nullptr && also_to != bytes.data();
   // A short copy is made while the others are on their way; a long one is cheaper together with the first.
@@ -213,23 +217,30 @@ std::uint64_t ShmTransport::post_round(spi::Signature signature, std::span<std::
   auto const round = arrive(post);
   if (afterwards) copies.add_out(also_to, bytes.data(), bytes.size(), whole);
   copies.run();
-  return round;
+  return {.round = round, .stored = stored};
 }
 
 /// Room for `bytes` that the post will announce; where there is none, this rank arrives without, so that the others do
 /// not wait for it.
-std::byte* ShmTransport::take_area(node::Post& post, std::size_t bytes) {
+Area ShmTransport::take_area(node::Post& post, std::size_t bytes, Stored& stored) {
+  if (bytes >= node::StoringSpeed::least_bytes)
+    stored = {.step = storing_speed_.next(), .bytes = bytes, .began = platform::system().now()};
   try {
     auto const region = ring_.take(bytes);
     post.slot = region.slot;
     post.offset = region.offset;
     post.bytes = bytes;
-    return group_->domain().arena().at(region.slot) + (region.offset - region.slot.offset);
+    return {.at = group_->domain().arena().at(region.slot) + (region.offset - region.slot.offset),
+            .stores = stored.step.stores};
   } catch (Error const& e) {
     auto const round = group_->post_error(post, {.type = "IoError", .text = e.what()}, patience_);
     static_cast<void>(group_->wait(round, patience_, spi::to_string(post.verb)));
     throw;
   }
+}
+
+void ShmTransport::note_speed(Stored const& stored) noexcept {
+  if (stored.step.counts) storing_speed_.note(stored.step, stored.bytes, platform::system().now() - stored.began);
 }
 
 /// A post returns when all earlier rounds are decided; what was read in round r was read by all once r + 1 was.
@@ -241,16 +252,14 @@ std::uint64_t ShmTransport::arrive(node::Post const& post) {
 }
 
 Ticket ShmTransport::post_barrier(spi::Signature signature) {
-  auto const round = post_round(signature, {}, 0);
-  auto const ticket = begin(Kind::barrier);
-  operation(ticket).round = round;
-  return ticket;
+  return begin(Kind::barrier, post_round(signature, {}, 0));
 }
 
 void ShmTransport::finish(Operation& op) {
-  if (op.kind == Kind::broadcast && op.peer != rank()) read_payload(op.peer, op.round, op.sink.bytes);
+  if (op.kind == Kind::broadcast && op.peer != rank()) read_payload(op.peer, op.posted.round, op.sink.bytes);
   if (op.kind == Kind::all_gatherv) finish_all_gatherv(op);
   if (op.kind == Kind::reduce) finish_reduce(op);
+  note_speed(op.posted.stored);
 }
 
 void ShmTransport::finish_all_gatherv(Operation& op) {
@@ -259,7 +268,7 @@ void ShmTransport::finish_all_gatherv(Operation& op) {
     auto const bytes = op.counts[static_cast<std::size_t>(member)];
     auto const to = op.sink.bytes.subspan(offset, bytes);
     offset += bytes;
-    if (member != rank()) read_payload(member, op.round, to);
+    if (member != rank()) read_payload(member, op.posted.round, to);
   }
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "collectives/shm/staged.hpp"
 #include "collectives/shm/staging_ring.hpp"
 #include "lib/node/group.hpp"
+#include "lib/node/storing_speed.hpp"
 
 namespace crossrank::shm {
 
@@ -73,9 +75,20 @@ class ShmTransport final : public spi::Transport {
 
  private:
   enum class Kind : std::uint8_t { unused, barrier, broadcast, all_gatherv, reduce, staged, send, recv };
+  /// What this rank has stored for its peers, and since when it does: how long they take together tells `StoringSpeed`.
+  struct Stored {
+    node::StoringSpeed::Step step{};
+    std::size_t bytes = 0;
+    std::chrono::nanoseconds began{0};
+  };
+  /// A round that this rank has arrived at.
+  struct Posted {
+    std::uint64_t round = 0;
+    Stored stored{};
+  };
   struct Operation {
     Kind kind = Kind::unused;
-    std::uint64_t round = 0;     ///< of a collective
+    Posted posted{};             ///< of a collective: the last
     std::uint64_t sequence = 0;  ///< of a message, in the order of posting
     spi::Source source{};
     spi::Sink sink{};
@@ -108,7 +121,9 @@ class ShmTransport final : public spi::Transport {
   /// Waits for the operation and throws what it ended with.
   void complete(Operation& operation, spi::Patience const& patience);
   void settle_collectives();
-  [[nodiscard]] std::byte* take_area(node::Post& post, std::size_t bytes);
+  [[nodiscard]] Area take_area(node::Post& post, std::size_t bytes, Stored& stored);
+  /// Notes how long it took, now that the peers' bytes of the same round have been read.
+  void note_speed(Stored const& stored) noexcept;
   [[nodiscard]] std::uint64_t arrive(node::Post const& post);
   /// Moves the messages to or from a peer as far as they go, in the order of posting; errors stay with their operation.
   void note_message(Operation const& operation) const noexcept;
@@ -116,13 +131,13 @@ class ShmTransport final : public spi::Transport {
 
   [[nodiscard]] Operation& operation(spi::Ticket);
   /// A new operation, whose kind says which of its other members count.
-  [[nodiscard]] spi::Ticket begin(Kind kind);
+  [[nodiscard]] spi::Ticket begin(Kind kind, Posted const& posted);
   [[nodiscard]] spi::Ticket begin_message(Kind kind, int peer, std::uint32_t tag);
   void drop(spi::Ticket ticket) noexcept;
   /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
   /// They are also copied to `also_to`, unless that is null or they stand there, for a result of `whole` bytes.
-  [[nodiscard]] std::uint64_t post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
-                                         std::byte* also_to = nullptr, std::size_t whole = 0);
+  [[nodiscard]] Posted post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
+                                  std::byte* also_to = nullptr, std::size_t whole = 0);
   void finish(Operation& operation);
   void finish_all_gatherv(Operation& operation);
   void finish_reduce(Operation& operation);
@@ -150,6 +165,7 @@ class ShmTransport final : public spi::Transport {
   std::vector<int> node_ranks_;
   std::vector<Operation> operations_;
   std::vector<std::uint32_t> free_operations_;
+  node::StoringSpeed storing_speed_{};
   StagingRing ring_;                                 ///< payloads of rounds
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
   std::vector<std::deque<Held>> sent_;               ///< by receiver: payloads of messages not yet taken

@@ -52,10 +52,8 @@ Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, 
     return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
   }
   auto const payload = root == rank() ? as_const(buffer) : std::span<std::byte const>{};
-  auto const round = post_round(signature, payload, root);
-  auto const ticket = begin(Kind::broadcast);
+  auto const ticket = begin(Kind::broadcast, post_round(signature, payload, root));
   auto& op = operation(ticket);
-  op.round = round;
   op.sink = std::move(buffer);
   op.peer = root;
   return ticket;
@@ -70,10 +68,9 @@ Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine
     return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
   }
   auto const before = std::accumulate(counts.begin(), counts.begin() + rank(), std::size_t{0});
-  auto const round = post_round(signature, mine.bytes, 0, out.bytes.data() + before, out.bytes.size());
-  auto const ticket = begin(Kind::all_gatherv);
+  auto const posted = post_round(signature, mine.bytes, 0, out.bytes.data() + before, out.bytes.size());
+  auto const ticket = begin(Kind::all_gatherv, posted);
   auto& op = operation(ticket);
-  op.round = round;
   op.source = std::move(mine);
   op.sink = std::move(out);
   op.counts.assign(counts.begin(), counts.end());
@@ -92,10 +89,8 @@ std::optional<Ticket> ShmTransport::post_reduce(spi::Signature signature, spi::S
     return post_staged(signature,
                        std::make_unique<StagedAllReduce>(group_->domain(), rank(), world_size(), in, out, reducer));
   }
-  auto const round = post_round(signature, in.bytes, root);
-  auto const ticket = begin(Kind::reduce);
+  auto const ticket = begin(Kind::reduce, post_round(signature, in.bytes, root));
   auto& op = operation(ticket);
-  op.round = round;
   op.source = in;
   op.sink = out;
   op.reducer = reducer;
@@ -154,7 +149,8 @@ void ShmTransport::finish_reduce(Operation& op) {
   if (op.sink.bytes.empty()) return;
   std::vector<std::byte const*> inputs;
   for (int member = 0; member < world_size(); ++member) {
-    auto const values = member == rank() ? op.source.bytes : group_->payload(member, group_->arrival(member, op.round));
+    auto const values =
+        member == rank() ? op.source.bytes : group_->payload(member, group_->arrival(member, op.posted.round));
     require_size(member, values.size(), op.source.bytes.size());
     inputs.push_back(values.data());
   }
@@ -166,7 +162,7 @@ void ShmTransport::finish_reduce(Operation& op) {
 Ticket ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<Staged> staged) {
   require_open(spi::to_string(signature.verb));
   settle_collectives();
-  auto const ticket = begin(Kind::staged);
+  auto const ticket = begin(Kind::staged, {});
   ++staged_under_way_;
   auto& op = operation(ticket);
   op.signature = signature;
@@ -183,7 +179,7 @@ Ticket ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<Stage
 /// The area that a step asks for, as the post of its meeting announces it.
 struct ShmTransport::StepArea final : OwnArea {
   StepArea(ShmTransport& its_owner, node::Post& its_post) : owner(its_owner), post(its_post) {}
-  std::byte* take(std::size_t bytes) override { return owner.take_area(post, bytes); }
+  Area take(std::size_t bytes) override { return owner.take_area(post, bytes, stored); }
   bool lend(std::span<std::byte const> bytes) override {
     auto const& domain = owner.group_->domain();
     auto const arena = reinterpret_cast<std::uintptr_t>(domain.arena_of(domain.rank()));
@@ -196,28 +192,30 @@ struct ShmTransport::StepArea final : OwnArea {
   }
   ShmTransport& owner;
   node::Post& post;
+  Stored stored{};
 };
 
 bool ShmTransport::post_step(Operation& op, PeerAreas const& peers) {
   node::Post post{.verb = op.signature.verb, .digest = op.signature.digest};
   StepArea area(*this, post);
-  if (!op.staged->step(op.step++, area, peers)) return false;
-  op.round = arrive(post);
-  return true;
+  bool const more = op.staged->step(op.step++, area, peers);
+  note_speed(op.posted.stored);
+  if (more) op.posted = {.round = arrive(post), .stored = area.stored};
+  return more;
 }
 
 bool ShmTransport::take_step(Operation& op) {
   areas_.resize(static_cast<std::size_t>(world_size()));
   for (int member = 0; member < world_size(); ++member) {
     if (member == rank()) continue;
-    areas_[static_cast<std::size_t>(member)] = group_->payload(member, group_->arrival(member, op.round));
+    areas_[static_cast<std::size_t>(member)] = group_->payload(member, group_->arrival(member, op.posted.round));
   }
   return post_step(op, PeerAreas(areas_));
 }
 
 bool ShmTransport::staged_has_ended(Operation& op) {
-  while (group_->test(op.round, name_of(op))) {
-    if (group_->wait(op.round, patience_, name_of(op)) == node::Outcome::passed_failed) return true;
+  while (group_->test(op.posted.round, name_of(op))) {
+    if (group_->wait(op.posted.round, patience_, name_of(op)) == node::Outcome::passed_failed) return true;
     if (take_step(op)) continue;
     op.settled = true;
     return true;
@@ -228,8 +226,8 @@ bool ShmTransport::staged_has_ended(Operation& op) {
 void ShmTransport::complete_staged(Operation& op, spi::Patience const& patience) {
   op.settled = true;  // however it ends
   do {
-    if (group_->wait(op.round, patience, name_of(op)) == node::Outcome::passed_failed)
-      throw group_->remote_error(op.round, name_of(op));
+    if (group_->wait(op.posted.round, patience, name_of(op)) == node::Outcome::passed_failed)
+      throw group_->remote_error(op.posted.round, name_of(op));
   } while (take_step(op));
 }
 

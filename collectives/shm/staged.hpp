@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/platform/copy.hpp"
+
 namespace crossrank::shm {
 
 /// Bytes that a rank puts into its arena in one step: enough for the meeting not to count, few enough to stay in cache
@@ -33,12 +35,17 @@ class PeerAreas {
   std::span<std::span<std::byte const> const> areas_;
 };
 
-/// Where a rank puts what its peers read in the next step.
+/// Where a rank puts what its peers read in the next step, and how it is to store there.
+struct Area {
+  std::byte* at = nullptr;
+  platform::Stores stores = platform::Stores::normal;
+};
+
 class OwnArea {
  public:
   virtual ~OwnArea() = default;
   /// An area of so many bytes, asked for at most once in a step. When there is no memory for it the peers are told.
-  [[nodiscard]] virtual std::byte* take(std::size_t bytes) = 0;
+  [[nodiscard]] virtual Area take(std::size_t bytes) = 0;
   /// Gives bytes of this rank's arena as the area instead, where they stand; false when they are not there.
   [[nodiscard]] virtual bool lend(std::span<std::byte const> bytes) = 0;
 };

@@ -47,14 +47,15 @@ bool StagedMove::lend(std::size_t number, OwnArea& own) const {
 
 void StagedMove::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
   bool const lent = lend(number, own);
-  auto* const area = plan_.outgoing.empty() || lent ? nullptr : own.take(plan_.outgoing.size() * piece_);
+  auto const area = plan_.outgoing.empty() || lent ? Area{} : own.take(plan_.outgoing.size() * piece_);
   auto const at = number * piece_;
   bool const shared = plan_.streams == Streams::shared;
   for (std::size_t stream = 0; stream < plan_.outgoing.size(); ++stream) {
     auto const bytes = plan_.outgoing[stream];
     auto const now = piece_at(bytes.size(), number, piece_);
     if (now == 0) continue;
-    if (!lent && (shared || stream != rank_)) copies.add_for_peers(area + stream * piece_, bytes.data() + at, now);
+    if (!lent && (shared || stream != rank_))
+      copies.add(area.at + stream * piece_, bytes.data() + at, now, area.stores);
     // Of its own stream a rank takes its part here, where it reads it anyway.
     auto const to = shared || stream == rank_ ? plan_.incoming[rank_] : Room{};
     if (!to.empty() && to.data() != bytes.data()) copies.add_out(to.data() + at, bytes.data() + at, now, whole());
@@ -131,9 +132,9 @@ void StagedExchange::disagree(std::size_t from, std::size_t to, std::uint64_t se
 }
 
 void StagedExchange::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
-  auto* const area = own.take(place(rank_, ranks_, number));
+  auto const area = own.take(place(rank_, ranks_, number));
   if (number == 0) {
-    auto* const counts = reinterpret_cast<std::uint64_t*>(area);
+    auto* const counts = reinterpret_cast<std::uint64_t*>(area.at);
     std::copy(plan_.receive.begin(), plan_.receive.end(), std::copy(plan_.send.begin(), plan_.send.end(), counts));
   }
   std::size_t part = 0;
@@ -142,7 +143,7 @@ void StagedExchange::put(std::size_t number, OwnArea& own, node::StepCopies& cop
     auto const now = piece_at(plan_.send[to], number, piece_);
     auto const* const bytes = plan_.in.bytes.data() + part + number * piece_;
     if (to != rank_) {
-      if (now != 0) copies.add_for_peers(area + place(rank_, to, number), bytes, now);
+      if (now != 0) copies.add(area.at + place(rank_, to, number), bytes, now, area.stores);
     } else if (plan_.receive[to] == plan_.send[to]) {  // else all will find that out
       copies.add_out(plan_.out.bytes.data() + received + number * piece_, bytes, now, plan_.out.bytes.size());
     }

@@ -32,12 +32,12 @@ StagedAllReduce::Range StagedAllReduce::slice_of(std::size_t member, std::size_t
   return {begin, std::min(slice, all - begin)};
 }
 
-void StagedAllReduce::put_values(std::size_t piece, std::byte* area, node::StepCopies& copies) const {
+void StagedAllReduce::put_values(std::size_t piece, Area area, node::StepCopies& copies) const {
   auto const* const values = in_.bytes.data() + piece * piece_;
   auto const own = slice_of(rank_, piece);
   auto const behind = own.begin + own.bytes;
-  copies.add_for_peers(area, values, own.begin);
-  copies.add_for_peers(area + behind, values + behind, piece_size(piece) - behind);
+  copies.add(area.at, values, own.begin, area.stores);
+  copies.add(area.at + behind, values + behind, piece_size(piece) - behind, area.stores);
 }
 
 void StagedAllReduce::reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers) {
@@ -65,12 +65,12 @@ void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers, no
 
 bool StagedAllReduce::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
   bool const more = number < pieces_ + 1;
-  auto* const area = more ? own.take(piece_ + slice_) : nullptr;
+  auto const area = more ? own.take(piece_ + slice_) : Area{};
   node::StepCopies copies(domain_);
   if (number >= 2) take_results(number - 2, peers, copies);
   if (number < pieces_) put_values(number, area, copies);
   copies.run();
-  if (number >= 1 && number - 1 < pieces_) reduce_slice(number - 1, area, peers);
+  if (number >= 1 && number - 1 < pieces_) reduce_slice(number - 1, area.at, peers);
   return more;
 }
 
@@ -89,18 +89,20 @@ StagedReduceScatter::StagedReduceScatter(node::NodeDomain& domain, int rank, std
 
 bool StagedReduceScatter::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
   bool const more = number * piece_ < longest_;
-  if (more) put(number, own);
+  node::StepCopies copies(domain_);
+  if (more) put(number, own, copies);
+  copies.run();
   if (number > 0) reduce(number - 1, peers);
   return more;
 }
 
-void StagedReduceScatter::put(std::size_t number, OwnArea& own) const {
-  auto* const area = own.take(counts_.size() * piece_);
+void StagedReduceScatter::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
+  auto const area = own.take(counts_.size() * piece_);
   auto const begin = number * piece_;
   std::size_t part = 0;
   for (std::size_t member = 0; member < counts_.size(); ++member) {
     auto const bytes = begin >= counts_[member] ? 0 : std::min(piece_, counts_[member] - begin);
-    if (member != rank_) node::copy_for_peers(domain_, area + member * piece_, in_.bytes.data() + part + begin, bytes);
+    if (member != rank_) copies.add(area.at + member * piece_, in_.bytes.data() + part + begin, bytes, area.stores);
     part += counts_[member];
   }
 }

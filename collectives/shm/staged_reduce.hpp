@@ -27,7 +27,7 @@ class StagedAllReduce final : public Staged {
   [[nodiscard]] std::size_t piece_size(std::size_t piece) const;
   /// What rank `member` reduces of a piece.
   [[nodiscard]] Range slice_of(std::size_t member, std::size_t piece) const;
-  void put_values(std::size_t piece, std::byte* area, node::StepCopies& copies) const;
+  void put_values(std::size_t piece, Area area, node::StepCopies& copies) const;
   void reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers);
   void take_results(std::size_t piece, PeerAreas const& peers, node::StepCopies& copies) const;
 
@@ -52,7 +52,7 @@ class StagedReduceScatter final : public Staged {
   [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
-  void put(std::size_t number, OwnArea& own) const;
+  void put(std::size_t number, OwnArea& own, node::StepCopies& copies) const;
   void reduce(std::size_t number, PeerAreas const& peers);
 
   node::NodeDomain& domain_;

@@ -15,7 +15,6 @@
 #include "lib/node/group_blocks.hpp"
 #include "lib/node/layout.hpp"
 #include "lib/node/leases.hpp"
-#include "lib/node/storing_speed.hpp"
 
 namespace crossrank::node {
 
@@ -53,8 +52,6 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
 
   /// Whether every rank of the node can have a CPU for itself: only then does waiting begin with spinning.
   [[nodiscard]] bool may_spin() const noexcept { return may_spin_; }
-  /// How fast this rank stores where its peers read.
-  [[nodiscard]] StoringSpeed& storing_speed() noexcept { return storing_speed_; }
   [[nodiscard]] bool threads() const noexcept { return options_.threads; }
 
   /// False in a forked child: it is not a rank, and must not touch what its parent shares.
@@ -102,7 +99,6 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Watcher> watcher_;
   bool may_spin_ = false;
-  StoringSpeed storing_speed_{};
   std::mutex read_mutex_;
   std::unordered_set<std::uint64_t> read_before_;
 };

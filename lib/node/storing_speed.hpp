@@ -1,46 +1,58 @@
 #pragma once
-#include <atomic>
+#include <array>
 #include <chrono>
 #include <cstddef>
 
+#include "lib/platform/copy.hpp"
+
 namespace crossrank::node {
 
-/// Whether storing where peers read is slow, as it is while their cores hold the old lines and have no cache in common
-/// with this one: then it pays to store past the caches.
+/// Which way of storing what peers read is the fast one: through the caches, or past them.
 ///
-/// Measured, and again now and then: virtual machines say little about their caches and move from core to core. On one
-/// and the same, ordinary stores ran at 48 GB/s in one minute and at 2 to 10 in another; past the caches always at 30
-/// to 50, but then the readers get the bytes from memory, at half the speed.
+/// Past them is the better way while the ranks' cores have no cache in common: a line that a peer holds is then written
+/// and read at a fraction of the speed. Virtual machines say little about their caches and move from core to core: in
+/// one minute two ranks gathered 4 MiB through the caches in 0.2 ms, in another in 0.9. So both ways are tried in turn,
+/// now and then, and the better one is kept. For one thread.
 class StoringSpeed {
  public:
   /// Shorter stores say nothing.
   static constexpr std::size_t least_bytes = std::size_t{16} << 10;
-  /// So many slow ones in a row are no accident, as those of a rank that lost its CPU are.
-  static constexpr int slow_stores = 8;
-  /// After so many past the caches the ordinary way is tried again.
-  static constexpr int stores_until_retry = 512;
-  static constexpr double slow_bytes_per_ns = 12;
+  /// Steps of a trial that go the same way, one after the other. The first is not counted: it reads what was stored the
+  /// other way.
+  static constexpr int steps_in_a_row = 4;
+  static constexpr int turns = 2;  ///< of each way in a trial
+  static constexpr int trial_steps = 2 * turns * steps_in_a_row;
+  static constexpr int steps_between_trials = 512;
+  /// Before the first trial: memory is touched for the first time.
+  static constexpr int first_steps = 8;
+  /// Past the caches only if that takes less than this part of the time: chance is no reason.
+  static constexpr double worth_it = 0.85;
 
-  /// Notes one ordinary store.
-  void note(std::size_t bytes, std::chrono::nanoseconds took) noexcept {
-    bool const is_slow = static_cast<double>(bytes) < slow_bytes_per_ns * static_cast<double>(took.count());
-    if (!is_slow) return in_a_row_.store(0, std::memory_order_relaxed);
-    if (in_a_row_.fetch_add(1, std::memory_order_relaxed) + 1 < slow_stores) return;
-    in_a_row_.store(0, std::memory_order_relaxed);
-    past_caches_.store(stores_until_retry, std::memory_order_relaxed);
-  }
-  /// How the next store is to go: true past the caches, false in the ordinary way, which is then to be noted.
-  [[nodiscard]] bool next_goes_past_caches() noexcept {
-    auto const left = past_caches_.load(std::memory_order_relaxed);
-    if (left == 0) return false;
-    past_caches_.store(left - 1, std::memory_order_relaxed);
-    return true;
-  }
+  /// One step of a collective that stores for its peers.
+  struct Step {
+    platform::Stores stores = platform::Stores::normal;
+    bool counts = false;  ///< in a trial
+  };
+  /// How the next step is to store.
+  [[nodiscard]] Step next() noexcept;
+  /// How long such a step took until its peers' bytes had been read; at the latest before the next but one begins.
+  void note(Step step, std::size_t bytes, std::chrono::nanoseconds took) noexcept;
 
  private:
-  // A rank may use its groups from several threads; a store that is counted twice or not at all does no harm.
-  std::atomic<int> in_a_row_{0};
-  std::atomic<int> past_caches_{0};
+  static constexpr int counted = turns * (steps_in_a_row - 1);
+  static constexpr int still_noted = 2;  ///< steps after a trial until all of its own have been noted
+  struct Times {
+    std::array<double, counted> of_byte{};
+    std::size_t noted = 0;
+    [[nodiscard]] double median() noexcept;
+  };
+
+  void decide() noexcept;
+
+  int step_ = trial_steps + steps_between_trials - first_steps;  ///< of the trial, then those after it
+  platform::Stores best_ = platform::Stores::normal;
+  Times cached_{};
+  Times streamed_{};
 };
 
 }  // namespace crossrank::node

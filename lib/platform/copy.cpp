@@ -30,9 +30,14 @@ namespace {
 constexpr std::size_t line = 64;
 constexpr std::size_t block = 4 * line;
 
+/// Copies bytes from anywhere; those that stream copy whole blocks, `to` stands on a line, and a fence must follow.
+using Kernel = void (*)(std::byte* to, std::byte const* from, std::size_t bytes);
+
 void copy_standard(std::byte* to, std::byte const* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
+
+std::size_t bytes_to_line(std::byte const* to) { return (line - reinterpret_cast<std::uintptr_t>(to) % line) % line; }
 
 #if CROSSRANK_COPY_X86
 
@@ -40,19 +45,22 @@ void copy_standard(std::byte* to, std::byte const* from, std::size_t bytes) {
 // without a hint, 24.6 with this distance, no more from longer ones; non-temporal so that the source spares the cache.
 constexpr std::size_t ahead = 6144;
 
-// Each kernel copies whole blocks; `to` stands on a line, `from` anywhere. Prefetching past the end does no harm: a
-// prefetch never faults.
-using BlockKernel = void (*)(std::byte*, std::byte const*, std::size_t);
+/// Whether a kernel asks for lines far ahead of those that it loads: to no use where several copies go side by side.
+enum class Ahead : bool { no, yes };
 
+/// Prefetching past the end does no harm: a prefetch never faults.
+template <Ahead prefetches>
 inline void prefetch_block(std::byte const* from) {
+  if constexpr (prefetches == Ahead::no) return;
   for (std::size_t at = 0; at < block; at += line) {
     _mm_prefetch(reinterpret_cast<char const*>(from + ahead + at), _MM_HINT_NTA);
   }
 }
 
+template <Ahead prefetches>
 void blocks_sse2(std::byte* to, std::byte const* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += block) {
-    prefetch_block(from + at);
+    prefetch_block<prefetches>(from + at);
     for (std::size_t i = at; i < at + block; i += line) {
       auto const* const source = reinterpret_cast<__m128i const*>(from + i);
       auto* const target = reinterpret_cast<__m128i*>(to + i);
@@ -68,11 +76,10 @@ void blocks_sse2(std::byte* to, std::byte const* from, std::size_t bytes) {
   }
 }
 
+template <Ahead prefetches>
 __attribute__((target("avx2"))) void blocks_avx2(std::byte* to, std::byte const* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += block) {
-    for (std::size_t i = 0; i < block; i += line) {
-      _mm_prefetch(reinterpret_cast<char const*>(from + at + ahead + i), _MM_HINT_NTA);
-    }
+    prefetch_block<prefetches>(from + at);
     for (std::size_t i = at; i < at + block; i += 2 * line) {
       auto const* const source = reinterpret_cast<__m256i const*>(from + i);
       auto* const target = reinterpret_cast<__m256i*>(to + i);
@@ -88,11 +95,10 @@ __attribute__((target("avx2"))) void blocks_avx2(std::byte* to, std::byte const*
   }
 }
 
+template <Ahead prefetches>
 __attribute__((target("avx512f"))) void blocks_avx512(std::byte* to, std::byte const* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += block) {
-    for (std::size_t i = 0; i < block; i += line) {
-      _mm_prefetch(reinterpret_cast<char const*>(from + at + ahead + i), _MM_HINT_NTA);
-    }
+    prefetch_block<prefetches>(from + at);
     __m512i const a = _mm512_loadu_si512(from + at);
     __m512i const b = _mm512_loadu_si512(from + at + line);
     __m512i const c = _mm512_loadu_si512(from + at + 2 * line);
@@ -105,11 +111,12 @@ __attribute__((target("avx512f"))) void blocks_avx512(std::byte* to, std::byte c
   }
 }
 
-BlockKernel block_kernel(CopyKernel kernel) {
+template <Ahead prefetches>
+Kernel block_kernel(CopyKernel kernel) {
   switch (kernel) {
-    case CopyKernel::sse2: return blocks_sse2;
-    case CopyKernel::avx2: return blocks_avx2;
-    case CopyKernel::avx512: return blocks_avx512;
+    case CopyKernel::sse2: return blocks_sse2<prefetches>;
+    case CopyKernel::avx2: return blocks_avx2<prefetches>;
+    case CopyKernel::avx512: return blocks_avx512<prefetches>;
     case CopyKernel::standard: break;
   }
   return nullptr;
@@ -117,8 +124,8 @@ BlockKernel block_kernel(CopyKernel kernel) {
 
 /// Streams whole blocks of aligned destination; what stands before and after them is copied in the ordinary way. A
 /// fence must follow: streaming stores are weakly ordered, a release store alone would not publish them.
-void copy_streaming(BlockKernel kernel, std::byte* to, std::byte const* from, std::size_t bytes) {
-  std::size_t const head = std::min((line - reinterpret_cast<std::uintptr_t>(to) % line) % line, bytes);
+void copy_streaming(Kernel kernel, std::byte* to, std::byte const* from, std::size_t bytes) {
+  std::size_t const head = std::min(bytes_to_line(to), bytes);
   copy_standard(to, from, head);
   std::size_t const body = (bytes - head) / block * block;
   kernel(to + head, from + head, body);
@@ -137,15 +144,19 @@ CopyKernel best_kernel() noexcept {
   return CopyKernel::standard;
 }
 
-/// A fence must follow what streams.
-void copy_stripe(CopyPart const& part, std::size_t bytes) {
+/// What streams the blocks of a part while others are copied beside it.
+Kernel streaming_beside_others() {
 #if CROSSRANK_COPY_X86
-  if (part.stores == Stores::streaming) {
-    if (auto const blocks = block_kernel(streaming_kernel()); blocks != nullptr)
-      return copy_streaming(blocks, part.to, part.from, bytes);
-  }
+  if (auto const blocks = block_kernel<Ahead::no>(streaming_kernel()); blocks != nullptr) return blocks;
 #endif
-  copy_standard(part.to, part.from, bytes);
+  return copy_standard;
+}
+
+void copy_front(CopyPart& part, std::size_t bytes, Kernel copy) {
+  copy(part.to, part.from, bytes);
+  part.to += bytes;
+  part.from += bytes;
+  part.bytes -= bytes;
 }
 
 #if CROSSRANK_COPY_X86
@@ -206,7 +217,7 @@ std::size_t streaming_threshold(int sharers) noexcept {
 
 void copy_with(CopyKernel kernel, std::byte* to, std::byte const* from, std::size_t bytes) {
 #if CROSSRANK_COPY_X86
-  if (auto const blocks = block_kernel(kernel); blocks != nullptr) {
+  if (auto const blocks = block_kernel<Ahead::yes>(kernel); blocks != nullptr) {
     copy_streaming(blocks, to, from, bytes);
     _mm_sfence();
     return;
@@ -226,16 +237,19 @@ void copy_bytes(std::byte* to, std::byte const* from, std::size_t bytes, CopyHin
 }
 
 void copy_together(std::span<CopyPart> parts) {
-  constexpr std::size_t stripe = 4096;
+  constexpr std::size_t page = 4096;
+  auto const stream = streaming_beside_others();
+  auto stripe = page;  // within the caches longer copies are the faster ones
+  for (auto& part : parts) {
+    if (part.stores != Stores::streaming) continue;
+    copy_front(part, std::min(bytes_to_line(part.to), part.bytes), copy_standard);
+    stripe = block;
+  }
   for (std::size_t left = 1; left != 0;) {
     left = 0;
     for (auto& part : parts) {
-      // Stripes end where a line of the destination does, so that each line is written at once.
-      auto const now = std::min(stripe - reinterpret_cast<std::uintptr_t>(part.to) % line, part.bytes);
-      copy_stripe(part, now);
-      part.to += now;
-      part.from += now;
-      part.bytes -= now;
+      auto const now = std::min(stripe, part.bytes);
+      copy_front(part, now, now == block && part.stores == Stores::streaming ? stream : copy_standard);
       left += part.bytes;
     }
   }

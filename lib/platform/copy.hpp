@@ -32,10 +32,12 @@ struct CopyPart {
   Stores stores = Stores::normal;  ///< not `automatic`
 };
 
-/// Makes all of these copies, a stripe of each in turn, and uses the list up. No destination may overlap anything else.
+/// Makes all of these copies, some lines of each in turn, and uses the list up. No destination may overlap anything
+/// else.
 ///
-/// Where one of them waits for memory the others go on, and a source that two of them share is read once: measured on
-/// Zen 4, a streaming copy out beside an ordinary one of the same bytes took 24% less than one after the other.
+/// Where one of them waits for memory the others go on, and a source that two of them share is read once. Measured on
+/// two cores of Zen 4, an ordinary copy beside two streaming ones: 256 B of each in turn took 5.1 ms where 4 KiB
+/// took 5.7, 1 KiB 7.0 (what is loaded and what is stored then falls on the same sets) and one after the other 7.5.
 void copy_together(std::span<CopyPart> parts);
 
 /// Size from which source and destination of one of `sharers` ranks no longer fit the last-level cache together.

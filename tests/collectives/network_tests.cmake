@@ -42,14 +42,19 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
   crossrank_add_mpi_test(NAME mpi_job RANKS 4 OPTIONS --nodes declared FILTER MpiJob.* SOURCES
     ${PROJECT_SOURCE_DIR}/lib/core/small_float.cpp
+    long_tensors.cpp
     mpi_connect_test.cpp
     mpi_death_test.cpp
     mpi_job_test.cpp
+    mpi_long_tensors_test.cpp
     mpi_start_test.cpp)
   crossrank_add_mpi_test(NAME mpi_hosts PROGRAM mpi_job RANKS 4 OPTIONS --nodes real FILTER MpiJob.*)
   crossrank_add_mpi_test(NAME mpi_owner PROGRAM mpi_job RANKS 1 3 FILTER MpiOwner.*)
   crossrank_add_mpi_test(NAME mpi_same_bits PROGRAM mpi_job RANKS 2 4 OPTIONS --nodes declared
                          FILTER MpiConnect.gives_the_same_bits_on_every_backend)
+  crossrank_add_mpi_test(NAME mpi_long_tensors PROGRAM mpi_job RANKS 2 FILTER MpiLongTensors.*)
+  crossrank_add_mpi_test(NAME composite_long_tensors PROGRAM mpi_job RANKS 2 OPTIONS --nodes declared FILTER MpiLongTensors.*
+                         ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
 
   # Nothing is asked for by name, whoever started the ranks.
   foreach(launcher slurm torchrun pmix)
