@@ -135,9 +135,9 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] spi::Ticket begin_message(Kind kind, int peer, std::uint32_t tag);
   void drop(spi::Ticket ticket) noexcept;
   /// Posts a round whose payload is `bytes`, copied into the arena unless it fits the line.
-  /// They are also copied to `also_to`, unless that is null or they stand there, for a result of `whole` bytes.
+  /// They are also copied to `also_to`, stored as `results`, unless that is null or they stand there.
   [[nodiscard]] Posted post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
-                                  std::byte* also_to = nullptr, std::size_t whole = 0);
+                                  std::byte* also_to = nullptr, platform::Stores results = platform::Stores::normal);
   void finish(Operation& operation);
   void finish_all_gatherv(Operation& operation);
   void finish_reduce(Operation& operation);
@@ -155,7 +155,9 @@ class ShmTransport final : public spi::Transport {
   void drive_collectives() noexcept;
 
   void require_size(int member, std::size_t got, std::size_t expected) const;
-  void read_payload(int member, std::uint64_t round, std::span<std::byte> to);
+  void read_payload(int member, std::uint64_t round, std::span<std::byte> to, platform::Stores results);
+  /// How ranks store the results of a call: past the caches where all that they touch in it would not stay there.
+  [[nodiscard]] platform::Stores stores_of_results(std::span<std::byte const> in, std::span<std::byte const> out) const;
   [[nodiscard]] bool try_send(Operation& operation);
   [[nodiscard]] bool try_recv(Operation& operation);
   void release_sent_slots(int dst) noexcept;

@@ -42,7 +42,8 @@ std::vector<Span> parts_of(Span all, std::span<std::size_t const> counts) {
 Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
   if (buffer.bytes.size() > one_meeting_move) {
     StagedMove::Plan plan{.incoming = std::vector<StagedMove::Room>(static_cast<std::size_t>(world_size())),
-                          .longest = buffer.bytes.size()};
+                          .longest = buffer.bytes.size(),
+                          .results = stores_of_results({}, buffer.bytes)};
     if (root == rank()) {
       plan.outgoing = {as_const(buffer)};
     } else {
@@ -62,13 +63,17 @@ Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, 
 Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine, std::span<std::size_t const> counts,
                                       spi::Sink out) {
   if (auto const longest = longest_of(counts); longest > one_meeting_move) {
-    StagedMove::Plan plan{.outgoing = {mine.bytes}, .incoming = parts_of(out.bytes, counts), .longest = longest};
+    StagedMove::Plan plan{.outgoing = {mine.bytes},
+                          .incoming = parts_of(out.bytes, counts),
+                          .longest = longest,
+                          .results = stores_of_results(mine.bytes, out.bytes)};
     plan.source = std::move(mine);
     plan.sink = std::move(out);
     return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
   }
   auto const before = std::accumulate(counts.begin(), counts.begin() + rank(), std::size_t{0});
-  auto const posted = post_round(signature, mine.bytes, 0, out.bytes.data() + before, out.bytes.size());
+  auto const posted =
+      post_round(signature, mine.bytes, 0, out.bytes.data() + before, stores_of_results(mine.bytes, out.bytes));
   auto const ticket = begin(Kind::all_gatherv, posted);
   auto& op = operation(ticket);
   op.source = std::move(mine);
@@ -86,8 +91,8 @@ std::optional<Ticket> ShmTransport::post_reduce(spi::Signature signature, spi::S
                                                 int root, spi::Reduction reduction) {
   auto const reducer = algorithms::reducer(reduction, spi::to_string(signature.verb));
   if (in.bytes.size() > one_meeting_reduction) {
-    return post_staged(signature,
-                       std::make_unique<StagedAllReduce>(group_->domain(), rank(), world_size(), in, out, reducer));
+    return post_staged(signature, std::make_unique<StagedAllReduce>(group_->domain(), rank(), world_size(), in, out,
+                                                                    stores_of_results(in.bytes, out.bytes), reducer));
   }
   auto const ticket = begin(Kind::reduce, post_round(signature, in.bytes, root));
   auto& op = operation(ticket);
@@ -111,6 +116,7 @@ std::optional<Ticket> ShmTransport::post_gatherv(spi::Signature signature, spi::
                                                  std::span<std::size_t const> counts, spi::Sink const& out, int root) {
   StagedMove::Plan plan{.incoming = parts_of(root == rank() ? out.bytes : StagedMove::Room{}, counts),
                         .longest = longest_of(counts),
+                        .results = stores_of_results(mine.bytes, out.bytes),
                         .source = mine,
                         .sink = out};
   // The root's own bytes go straight to their place.
@@ -128,6 +134,7 @@ std::optional<Ticket> ShmTransport::post_scatterv(spi::Signature signature, spi:
   StagedMove::Plan plan{.streams = StagedMove::Streams::per_destination,
                         .incoming = std::vector<StagedMove::Room>(counts.size()),
                         .longest = longest_of(counts),
+                        .results = stores_of_results(all.bytes, mine.bytes),
                         .source = all,
                         .sink = mine};
   plan.incoming[static_cast<std::size_t>(root)] = mine.bytes;
@@ -141,7 +148,8 @@ std::optional<Ticket> ShmTransport::post_all_to_allv(spi::Signature signature, s
   StagedExchange::Plan plan{.send = {send_counts.begin(), send_counts.end()},
                             .receive = {recv_counts.begin(), recv_counts.end()},
                             .in = in,
-                            .out = out};
+                            .out = out,
+                            .results = stores_of_results(in.bytes, out.bytes)};
   return post_staged(signature, std::make_unique<StagedExchange>(group_->domain(), name(), rank(), std::move(plan)));
 }
 

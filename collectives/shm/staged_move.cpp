@@ -58,7 +58,7 @@ void StagedMove::put(std::size_t number, OwnArea& own, node::StepCopies& copies)
       copies.add(area.at + stream * piece_, bytes.data() + at, now, area.stores);
     // Of its own stream a rank takes its part here, where it reads it anyway.
     auto const to = shared || stream == rank_ ? plan_.incoming[rank_] : Room{};
-    if (!to.empty() && to.data() != bytes.data()) copies.add_out(to.data() + at, bytes.data() + at, now, whole());
+    if (!to.empty() && to.data() != bytes.data()) copies.add(to.data() + at, bytes.data() + at, now, plan_.results);
   }
 }
 
@@ -68,7 +68,7 @@ void StagedMove::take(std::size_t number, PeerAreas const& peers, node::StepCopi
     auto const to = plan_.incoming[from];
     auto const now = piece_at(to.size(), number, piece_);
     if (from != rank_ && now != 0)
-      copies.add_out(to.data() + number * piece_, peers.at(from, offset, now), now, whole());
+      copies.add(to.data() + number * piece_, peers.at(from, offset, now), now, plan_.results);
   }
 }
 
@@ -145,7 +145,7 @@ void StagedExchange::put(std::size_t number, OwnArea& own, node::StepCopies& cop
     if (to != rank_) {
       if (now != 0) copies.add(area.at + place(rank_, to, number), bytes, now, area.stores);
     } else if (plan_.receive[to] == plan_.send[to]) {  // else all will find that out
-      copies.add_out(plan_.out.bytes.data() + received + number * piece_, bytes, now, plan_.out.bytes.size());
+      copies.add(plan_.out.bytes.data() + received + number * piece_, bytes, now, plan_.results);
     }
     part += plan_.send[to];
     received += plan_.receive[to];
@@ -153,12 +153,11 @@ void StagedExchange::put(std::size_t number, OwnArea& own, node::StepCopies& cop
 }
 
 void StagedExchange::take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const {
-  auto const whole = plan_.out.bytes.size();
   std::size_t part = 0;
   for (std::size_t from = 0; from < ranks_; ++from) {
     auto* const to = plan_.out.bytes.data() + part + number * piece_;
     auto const now = piece_at(plan_.receive[from], number, piece_);
-    if (from != rank_ && now != 0) copies.add_out(to, peers.at(from, place(from, rank_, number), now), now, whole);
+    if (from != rank_ && now != 0) copies.add(to, peers.at(from, place(from, rank_, number), now), now, plan_.results);
     part += plan_.receive[from];
   }
 }

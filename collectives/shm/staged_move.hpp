@@ -25,7 +25,8 @@ class StagedMove final : public Staged {
     std::vector<Bytes> outgoing{};  ///< one, or one for each rank; none when this rank gives nothing
     std::vector<Room> incoming{};   ///< from each rank; empty where nothing is taken
     std::size_t longest = 0;        ///< of the streams of all ranks
-    spi::Source source{};           ///< keep the buffers alive
+    platform::Stores results = platform::Stores::normal;  ///< how to store what is taken
+    spi::Source source{};                                 ///< keep the buffers alive
     spi::Sink sink{};
   };
 
@@ -37,8 +38,6 @@ class StagedMove final : public Staged {
   /// Whether the peers read this piece where it stands.
   [[nodiscard]] bool lend(std::size_t number, OwnArea& own) const;
   void take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const;
-  /// About as much as this rank takes in all.
-  [[nodiscard]] std::size_t whole() const noexcept { return longest_ * plan_.incoming.size(); }
 
   node::NodeDomain& domain_;
   std::size_t rank_;
@@ -55,6 +54,7 @@ class StagedExchange final : public Staged {
     std::vector<std::size_t> receive{};  ///< bytes from each rank
     spi::Source in{};
     spi::Sink out{};
+    platform::Stores results = platform::Stores::normal;  ///< how to store what is received
   };
 
   /// `group` is named in errors, and outlives this.

@@ -4,17 +4,17 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/node/bulk_copy.hpp"
 #include "lib/node/peer_copy.hpp"
 
 namespace crossrank::shm {
 StagedAllReduce::StagedAllReduce(node::NodeDomain& domain, int rank, int ranks, spi::Source in, spi::Sink out,
-                                 algorithms::Reducer reduce)
+                                 platform::Stores results, algorithms::Reducer reduce)
     : domain_(domain),
       rank_(static_cast<std::size_t>(rank)),
       ranks_(static_cast<std::size_t>(ranks)),
       in_(std::move(in)),
       out_(std::move(out)),
+      results_(results),
       reduce_(reduce),
       slice_(whole_lines((std::min(step_bytes, in_.bytes.size()) + ranks_ - 1) / ranks_)),
       piece_(slice_ * ranks_),
@@ -40,7 +40,7 @@ void StagedAllReduce::put_values(std::size_t piece, Area area, node::StepCopies&
   copies.add(area.at + behind, values + behind, piece_size(piece) - behind, area.stores);
 }
 
-void StagedAllReduce::reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers) {
+void StagedAllReduce::reduce_slice(std::size_t piece, Area area, PeerAreas const& peers) {
   auto const own = slice_of(rank_, piece);
   if (own.bytes == 0) return;
   auto const at = piece * piece_ + own.begin;
@@ -48,9 +48,19 @@ void StagedAllReduce::reduce_slice(std::size_t piece, std::byte* area, PeerAreas
   for (std::size_t member = 0; member < ranks_; ++member) {
     inputs_[member] = member == rank_ ? in_.bytes.data() + at : peers.at(member, own.begin, own.bytes);
   }
-  auto* const result = area + piece_;
-  reduce_(result, inputs_, own.bytes);
-  if (!out_.bytes.empty()) node::bulk_copy_out(domain_, out_.bytes.data() + at, result, own.bytes, out_.bytes.size());
+  auto* const for_peers = area.at + piece_;
+  if (out_.bytes.empty()) return reduce_(for_peers, inputs_, own.bytes);
+  auto* const own_result = out_.bytes.data() + at;
+  node::StepCopies copies(domain_);
+  // A reducer stores in the ordinary way, and so to where that is fast.
+  if (area.stores == platform::Stores::streaming) {
+    reduce_(own_result, inputs_, own.bytes);
+    copies.add(for_peers, own_result, own.bytes, area.stores);
+  } else {
+    reduce_(for_peers, inputs_, own.bytes);
+    copies.add(own_result, for_peers, own.bytes, results_);
+  }
+  copies.run();
 }
 
 void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers, node::StepCopies& copies) const {
@@ -58,8 +68,8 @@ void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers, no
   for (std::size_t member = 0; member < ranks_; ++member) {
     auto const its = slice_of(member, piece);
     if (member == rank_ || its.bytes == 0) continue;
-    copies.add_out(out_.bytes.data() + piece * piece_ + its.begin, peers.at(member, piece_, its.bytes), its.bytes,
-                   out_.bytes.size());
+    copies.add(out_.bytes.data() + piece * piece_ + its.begin, peers.at(member, piece_, its.bytes), its.bytes,
+               results_);
   }
 }
 
@@ -70,7 +80,7 @@ bool StagedAllReduce::step(std::size_t number, OwnArea& own, PeerAreas const& pe
   if (number >= 2) take_results(number - 2, peers, copies);
   if (number < pieces_) put_values(number, area, copies);
   copies.run();
-  if (number >= 1 && number - 1 < pieces_) reduce_slice(number - 1, area.at, peers);
+  if (number >= 1 && number - 1 < pieces_) reduce_slice(number - 1, area, peers);
   return more;
 }
 

@@ -14,9 +14,9 @@ namespace crossrank::shm {
 /// before, and takes the other ranks' slices of the piece before that.
 class StagedAllReduce final : public Staged {
  public:
-  /// `out` is empty on a rank that takes no result.
+  /// `out` is empty on a rank that takes no result; `results` says how to store there.
   StagedAllReduce(node::NodeDomain& domain, int rank, int ranks, spi::Source in, spi::Sink out,
-                  algorithms::Reducer reduce);
+                  platform::Stores results, algorithms::Reducer reduce);
   [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
 
  private:
@@ -28,7 +28,7 @@ class StagedAllReduce final : public Staged {
   /// What rank `member` reduces of a piece.
   [[nodiscard]] Range slice_of(std::size_t member, std::size_t piece) const;
   void put_values(std::size_t piece, Area area, node::StepCopies& copies) const;
-  void reduce_slice(std::size_t piece, std::byte* area, PeerAreas const& peers);
+  void reduce_slice(std::size_t piece, Area area, PeerAreas const& peers);
   void take_results(std::size_t piece, PeerAreas const& peers, node::StepCopies& copies) const;
 
   node::NodeDomain& domain_;
@@ -36,6 +36,7 @@ class StagedAllReduce final : public Staged {
   std::size_t ranks_;
   spi::Source in_;
   spi::Sink out_;
+  platform::Stores results_;
   algorithms::Reducer reduce_;
   std::size_t slice_;  ///< most bytes of a slice
   std::size_t piece_;  ///< bytes of all slices together

@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t streaming_from = std::size_t{32} << 10;
 /// A smaller part of many goes the ordinary way: the pieces of lines at its ends cost more than the rest saves.
 constexpr std::size_t least_streamed = std::size_t{1} << 10;
-/// What a rank gets stays in its own cache up to here.
-constexpr std::size_t cached_up_to = std::size_t{4} << 20;
 constexpr std::size_t piece = std::size_t{32} << 20;
 
 void copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, bool streams) {
@@ -35,14 +33,6 @@ void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::si
 
 void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {
   copy(domain, to, from, bytes, whole >= streaming_from && bytes >= least_streamed);
-}
-
-void bulk_copy_out(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {
-  copy(domain, to, from, bytes, goes_out_past_caches(bytes, whole));
-}
-
-bool goes_out_past_caches(std::size_t bytes, std::size_t whole) noexcept {
-  return bytes >= streaming_from && whole > cached_up_to;
 }
 
 }  // namespace crossrank::node

@@ -10,11 +10,4 @@ void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::si
 /// The same for a part of `whole` bytes that a peer gets together.
 void bulk_copy(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole);
 
-/// The same into memory of this rank's own, for a part of `whole` bytes: what fits its cache stays there, as it is
-/// looked at next.
-void bulk_copy_out(NodeDomain& domain, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole);
-
-/// Whether that goes past the caches.
-[[nodiscard]] bool goes_out_past_caches(std::size_t bytes, std::size_t whole) noexcept;
-
 }  // namespace crossrank::node

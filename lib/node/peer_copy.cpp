@@ -1,6 +1,5 @@
 #include "lib/node/peer_copy.hpp"
 
-#include "lib/node/bulk_copy.hpp"
 #include "lib/node/counters.hpp"
 
 namespace crossrank::node {
@@ -21,10 +20,6 @@ void StepCopies::add(std::byte* to, std::byte const* from, std::size_t bytes, pl
   if (bytes == 0) return;
   platform::copy_bytes(to, from, bytes, {.stores = platform::Stores::normal});
   progress(domain_, bytes);
-}
-
-void StepCopies::add_out(std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {
-  add(to, from, bytes, goes_out_past_caches(bytes, whole) ? platform::Stores::streaming : platform::Stores::normal);
 }
 
 void StepCopies::run() {

@@ -11,10 +11,8 @@ namespace crossrank::node {
 class StepCopies {
  public:
   explicit StepCopies(NodeDomain& domain) : domain_(domain) {}
-  /// A short one is made at once.
+  /// A short one is made at once, in the ordinary way.
   void add(std::byte* to, std::byte const* from, std::size_t bytes, platform::Stores stores);
-  /// Into memory of this rank's own, as `bulk_copy_out`.
-  void add_out(std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole);
   /// Makes those that are left to make, and counts as progress.
   void run();
 
