@@ -10,15 +10,16 @@ elseif(CROSSRANK_SANITIZE MATCHES "thread")
   set(crossrank_test_environment ENVIRONMENT TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
 endif()
 
-# What every test executable has in common.
+# What every test executable has in common. What follows PROPERTIES holds for each of its tests.
 function(crossrank_add_test_executable name)
-  add_executable(${name} ${ARGN})
+  cmake_parse_arguments(test "" "" "PROPERTIES" ${ARGN})
+  add_executable(${name} ${test_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE crossrank_internal crossrank_warnings crossrank_crash_point_list GTest::gmock GTest::gtest)
   # What is tested is optimised; the tests are compiled in two thirds of the time without.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(${name} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/../shared/data")
   target_precompile_headers(${name} PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment})
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment} ${test_PROPERTIES})
 endfunction()
 
 # crossrank_add_test(NAME sources...): one executable of GoogleTest cases, each case a ctest of its own.

@@ -28,20 +28,26 @@ std::uint64_t sum_of_words(std::uint64_t index) { return word(index, 0) + word(i
 /// All values that `of` gives for a whole word, from the first on; the last word may be a part of one.
 template <class Of>
 void fill(std::span<std::byte> bytes, Of of) {
-  for (std::size_t at = 0; at < bytes.size(); at += word_bytes) {
-    auto const value = of(at / word_bytes);
-    std::memcpy(bytes.data() + at, &value, std::min(word_bytes, bytes.size() - at));
+  std::size_t at = 0;
+  for (; bytes.size() - at >= word_bytes; at += word_bytes) {
+    std::uint64_t const value = of(at / word_bytes);
+    std::memcpy(bytes.data() + at, &value, word_bytes);
   }
+  std::uint64_t const value = of(at / word_bytes);
+  std::memcpy(bytes.data() + at, &value, bytes.size() - at);
 }
 
-/// The first byte that is none of these; the number of bytes when all are.
+/// Where the first word stands that is none of these; the number of bytes when all are.
 template <class Of>
 std::size_t first_other(std::span<std::byte const> bytes, Of of) {
-  for (std::size_t at = 0; at < bytes.size(); at += word_bytes) {
-    auto const value = of(at / word_bytes);
-    if (std::memcmp(bytes.data() + at, &value, std::min(word_bytes, bytes.size() - at)) != 0) return at;
+  std::size_t at = 0;
+  for (; bytes.size() - at >= word_bytes; at += word_bytes) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, bytes.data() + at, word_bytes);
+    if (value != of(at / word_bytes)) return at;
   }
-  return bytes.size();
+  std::uint64_t const value = of(at / word_bytes);
+  return std::memcmp(bytes.data() + at, &value, bytes.size() - at) == 0 ? bytes.size() : at;
 }
 
 auto values_of(int rank, std::size_t begin = 0) {

@@ -7,8 +7,7 @@ namespace crossrank::test {
 namespace {
 
 CROSSRANK_RANK_SCENARIO(long_tensors) {
-  auto world =
-      connect({.backend = "shm", .job_id = std::getenv("CROSSRANK_JOB_ID"), .arena_cap = std::uint64_t{64} << 20});
+  auto world = connect({.backend = "shm", .job_id = std::getenv("CROSSRANK_JOB_ID")});
   move_long_tensors(world);
   world.close();
   return testing::Test::HasFailure() ? 1 : 0;

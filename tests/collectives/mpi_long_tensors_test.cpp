@@ -1,19 +1,16 @@
-#include <cstdlib>
-
 #include <gtest/gtest.h>
 
 #include <crossrank/crossrank.hpp>
 
 #include "tests/collectives/long_tensors.hpp"
 
-/// Run by mpirun. CROSSRANK_TEST_BACKEND says on which backend.
+/// Run by mpirun.
 namespace crossrank::test {
 namespace {
 
 /// The ranks look at the machine together: one that finds memory where the other found none would wait for it.
 TEST(MpiLongTensors, pass_between_ranks) {
-  auto const* const backend = std::getenv("CROSSRANK_TEST_BACKEND");
-  auto world = connect({.backend = backend == nullptr ? "mpi" : backend});
+  auto world = connect({.backend = "mpi"});
   auto reason = no_memory_for_long_tensors();
   for (auto const& of_one : world.all_gather_object(reason)) {
     if (reason.empty()) reason = of_one;
