@@ -41,6 +41,7 @@ struct Area {
   platform::Stores stores = platform::Stores::normal;
 };
 
+/// Gives a rank its area.
 class OwnArea {
  public:
   virtual ~OwnArea() = default;

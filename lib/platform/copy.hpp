@@ -37,7 +37,7 @@ struct CopyPart {
 ///
 /// Where one of them waits for memory the others go on, and a source that two of them share is read once. Measured on
 /// two cores of Zen 4, an ordinary copy beside two streaming ones: 256 B of each in turn took 5.1 ms where 4 KiB
-/// took 5.7, 1 KiB 7.0 (what is loaded and what is stored then falls on the same sets) and one after the other 7.5.
+/// took 5.7, 1 KiB 7.1 (what is loaded and what is stored then falls on the same sets) and one after the other 7.6.
 void copy_together(std::span<CopyPart> parts);
 
 /// Size from which source and destination of one of `sharers` ranks no longer fit the last-level cache together.
