@@ -185,8 +185,16 @@ Environment parse_environment(EnvironmentLookup const& lookup) {
   out.master_port = reader.integer("MASTER_PORT", 65'535);
   out.pmix_rank = reader.integer("PMIX_RANK");
   out.arena_cap = reader.scaled("CROSSRANK_ARENA_CAP",
-                                {{"", 1}, {"K", 1ULL << 10}, {"M", 1ULL << 20}, {"G", 1ULL << 30}, {"T", 1ULL << 40}},
-                                "a number of bytes, or with K, M, G or T behind it");
+                                {{"", 1},
+                                 {"K", 1ULL << 10},
+                                 {"M", 1ULL << 20},
+                                 {"G", 1ULL << 30},
+                                 {"T", 1ULL << 40},
+                                 {"KiB", 1ULL << 10},
+                                 {"MiB", 1ULL << 20},
+                                 {"GiB", 1ULL << 30},
+                                 {"TiB", 1ULL << 40}},
+                                "a number of bytes, or with K, M, G, T or KiB, MiB, GiB, TiB behind it");
   out.host_id = reader.first_text({"CROSSRANK_HOST_ID"});
   out.check = read_check(reader);
   out.timeout = read_timeout(reader);

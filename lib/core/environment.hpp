@@ -35,7 +35,7 @@ struct Environment {
   std::string master_addr{};                 ///< MASTER_ADDR
   std::optional<int> master_port{};          ///< MASTER_PORT
   std::optional<int> pmix_rank{};            ///< PMIX_RANK
-  std::optional<std::uint64_t> arena_cap{};  ///< CROSSRANK_ARENA_CAP, bytes; suffixes K, M, G, T are powers of 1,024
+  std::optional<std::uint64_t> arena_cap{};  ///< CROSSRANK_ARENA_CAP, bytes; K or KiB to T or TiB are powers of 1,024
   std::string host_id{};                     ///< CROSSRANK_HOST_ID: ranks with the same one are on one node
   std::optional<CheckLevel> check{};         ///< CROSSRANK_CHECK: off, local, collective
   std::optional<std::chrono::milliseconds> timeout{};  ///< CROSSRANK_TIMEOUT, seconds, or with suffix ms, s, m, h

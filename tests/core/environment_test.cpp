@@ -133,6 +133,7 @@ TEST(Environment, takes_the_identity_whole_from_one_launcher) {
 TEST(Environment, reads_sizes_and_times_with_suffixes) {
   EXPECT_EQ(parse({{"CROSSRANK_ARENA_CAP", "123"}}).arena_cap, 123U);
   EXPECT_EQ(parse({{"CROSSRANK_ARENA_CAP", "3G"}}).arena_cap, 3ULL << 30);
+  EXPECT_EQ(parse({{"CROSSRANK_ARENA_CAP", "256MiB"}}).arena_cap, 256ULL << 20);
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "5"}}).timeout, std::chrono::seconds(5));
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "250ms"}}).timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "2h"}}).timeout, std::chrono::hours(2));
