@@ -255,21 +255,19 @@ Ticket ShmTransport::post_barrier(spi::Signature signature) {
 }
 
 void ShmTransport::finish(Operation& op) {
-  if (op.kind == Kind::broadcast && op.peer != rank())
-    read_payload(op.peer, op.posted.round, op.sink.bytes, stores_of_results({}, op.sink.bytes));
+  if (op.kind == Kind::broadcast && op.peer != rank()) read_payload(op, op.peer, op.sink.bytes);
   if (op.kind == Kind::all_gatherv) finish_all_gatherv(op);
   if (op.kind == Kind::reduce) finish_reduce(op);
   note_speed(op.posted.stored);
 }
 
 void ShmTransport::finish_all_gatherv(Operation& op) {
-  auto const results = stores_of_results(op.source.bytes, op.sink.bytes);
   std::size_t offset = 0;
   for (int member = 0; member < world_size(); ++member) {
     auto const bytes = op.counts[static_cast<std::size_t>(member)];
     auto const to = op.sink.bytes.subspan(offset, bytes);
     offset += bytes;
-    if (member != rank()) read_payload(member, op.posted.round, to, results);
+    if (member != rank()) read_payload(op, member, to);
   }
 }
 
@@ -286,11 +284,11 @@ void ShmTransport::require_size(int member, std::size_t got, std::size_t expecte
                        .culprits = {member}});
 }
 
-void ShmTransport::read_payload(int member, std::uint64_t round, std::span<std::byte> to, platform::Stores results) {
-  auto const payload = group_->payload(member, group_->arrival(member, round));
+void ShmTransport::read_payload(Operation const& op, int member, std::span<std::byte> to) {
+  auto const payload = group_->payload(member, group_->arrival(member, op.posted.round));
   require_size(member, payload.size(), to.size());
   node::StepCopies copies(group_->domain());
-  copies.add(to.data(), payload.data(), payload.size(), results);
+  copies.add(to.data(), payload.data(), payload.size(), op.results);
   copies.run();
 }
 

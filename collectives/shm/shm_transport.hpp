@@ -93,6 +93,7 @@ class ShmTransport final : public spi::Transport {
     spi::Source source{};
     spi::Sink sink{};
     std::vector<std::size_t> counts{};
+    platform::Stores results = platform::Stores::normal;  ///< of what is read of the peers
     algorithms::Reducer reducer{};
     spi::Signature signature{};        ///< of a staged one: each of its meetings has the same
     std::unique_ptr<Staged> staged{};  ///< what a staged one does
@@ -155,7 +156,8 @@ class ShmTransport final : public spi::Transport {
   void drive_collectives() noexcept;
 
   void require_size(int member, std::size_t got, std::size_t expected) const;
-  void read_payload(int member, std::uint64_t round, std::span<std::byte> to, platform::Stores results);
+  /// Takes what a member has posted in the round of a collective.
+  void read_payload(Operation const& operation, int member, std::span<std::byte> to);
   /// How ranks store the results of a call: past the caches where all that they touch in it would not stay there.
   [[nodiscard]] platform::Stores stores_of_results(std::span<std::byte const> in, std::span<std::byte const> out) const;
   [[nodiscard]] bool try_send(Operation& operation);

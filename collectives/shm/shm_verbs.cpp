@@ -40,10 +40,11 @@ std::vector<Span> parts_of(Span all, std::span<std::size_t const> counts) {
 // ---------------------------------------------------------------- verbs
 
 Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
+  auto const results = stores_of_results({}, buffer.bytes);
   if (buffer.bytes.size() > one_meeting_move) {
     StagedMove::Plan plan{.incoming = std::vector<StagedMove::Room>(static_cast<std::size_t>(world_size())),
                           .longest = buffer.bytes.size(),
-                          .results = stores_of_results({}, buffer.bytes)};
+                          .results = results};
     if (root == rank()) {
       plan.outgoing = {as_const(buffer)};
     } else {
@@ -57,28 +58,28 @@ Ticket ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, 
   auto& op = operation(ticket);
   op.sink = std::move(buffer);
   op.peer = root;
+  op.results = results;
   return ticket;
 }
 
 Ticket ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine, std::span<std::size_t const> counts,
                                       spi::Sink out) {
+  auto const results = stores_of_results(mine.bytes, out.bytes);
   if (auto const longest = longest_of(counts); longest > one_meeting_move) {
-    StagedMove::Plan plan{.outgoing = {mine.bytes},
-                          .incoming = parts_of(out.bytes, counts),
-                          .longest = longest,
-                          .results = stores_of_results(mine.bytes, out.bytes)};
+    StagedMove::Plan plan{
+        .outgoing = {mine.bytes}, .incoming = parts_of(out.bytes, counts), .longest = longest, .results = results};
     plan.source = std::move(mine);
     plan.sink = std::move(out);
     return post_staged(signature, std::make_unique<StagedMove>(group_->domain(), rank(), std::move(plan)));
   }
   auto const before = std::accumulate(counts.begin(), counts.begin() + rank(), std::size_t{0});
-  auto const posted =
-      post_round(signature, mine.bytes, 0, out.bytes.data() + before, stores_of_results(mine.bytes, out.bytes));
+  auto const posted = post_round(signature, mine.bytes, 0, out.bytes.data() + before, results);
   auto const ticket = begin(Kind::all_gatherv, posted);
   auto& op = operation(ticket);
   op.source = std::move(mine);
   op.sink = std::move(out);
   op.counts.assign(counts.begin(), counts.end());
+  op.results = results;
   return ticket;
 }
 

@@ -1,6 +1,5 @@
 #include "tests/collectives/long_tensors.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <fstream>

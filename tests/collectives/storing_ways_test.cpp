@@ -1,6 +1,7 @@
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -71,25 +72,21 @@ void reduce_all(Collective const& world, std::size_t part, int round) {
   ASSERT_TRUE(is_sum(tensor.as<std::uint8_t>(), 0, world.world_size(), round)) << "all_reduce";
 }
 
-class StoringWays : public testing::TestWithParam<std::size_t> {};
-
-TEST_P(StoringWays, move_what_was_given) {
-  for (int const ranks : {2, 3}) {
-    run_thread_ranks(ranks, [&](Collective world) {
-      for (int round = 0; round < rounds; ++round) ASSERT_NO_FATAL_FAILURE(move_all(world, GetParam(), round));
-      world.close();
-    });
+class StoringWays : public testing::TestWithParam<std::size_t> {
+ protected:
+  /// Goes through `calls` with parts of the parameter's length, round by round, for some numbers of ranks.
+  static void run(void (*calls)(Collective const& world, std::size_t part, int round)) {
+    for (int const ranks : {2, 3}) {
+      run_thread_ranks(ranks, [&](Collective world) {
+        for (int round = 0; round < rounds; ++round) ASSERT_NO_FATAL_FAILURE(calls(world, GetParam(), round));
+        world.close();
+      });
+    }
   }
-}
+};
 
-TEST_P(StoringWays, reduce_what_was_given) {
-  for (int const ranks : {2, 3}) {
-    run_thread_ranks(ranks, [&](Collective world) {
-      for (int round = 0; round < rounds; ++round) ASSERT_NO_FATAL_FAILURE(reduce_all(world, GetParam(), round));
-      world.close();
-    });
-  }
-}
+TEST_P(StoringWays, move_what_was_given) { run(move_all); }
+TEST_P(StoringWays, reduce_what_was_given) { run(reduce_all); }
 
 INSTANTIATE_TEST_SUITE_P(Bytes, StoringWays, testing::Values(20'001, 600'000, 600'077));
 
