@@ -15,6 +15,7 @@
 #include "collectives/group_state.hpp"
 #include "collectives/registry.hpp"
 #include "lib/core/immortal.hpp"
+#include "lib/core/settings.hpp"
 #include "lib/platform/deadline.hpp"
 
 namespace crossrank {
@@ -53,6 +54,11 @@ ConnectOptions spi::settled(ConnectOptions options, char const* operation) {
   if (!options.arena_cap) options.arena_cap = environment.arena_cap;
   if (environment.check) options.check = check_level(*environment.check);
   if (environment.timeout) options.timeout = *environment.timeout;
+  if (environment.connect_timeout) options.connect_timeout = *environment.connect_timeout;
+  if (environment.user_limit) options.user_limit = *environment.user_limit;
+  if (options.backend.empty()) options.backend = environment.backend;
+  // One rank of each node is enough: the others have the same variables.
+  if (environment.local_rank.value_or(options.rank.value_or(environment.rank)) == 0) warn_of_unknown_settings();
   if (std::min(options.timeout, options.connect_timeout) <= std::chrono::milliseconds::zero()) {
     throw UsageError(
         {.operation = operation, .message = "a timeout must be longer than nothing", .expected = "at least 1 ms"});

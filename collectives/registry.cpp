@@ -111,7 +111,7 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   job.job_id = options.job_id.empty() ? environment.job_id : options.job_id;
   if (!environment.master_addr.empty()) job.master = environment.master_addr;
   if (environment.master_port) job.master += ":" + std::to_string(*environment.master_port);
-  job.step = environment.step_id + "/" + std::to_string(environment.restart);
+  job.step = environment.step_id + "/" + std::to_string(environment.restart.value_or(0));
   bool const by_mpi = options.backend == "mpi" || options.backend == "composite" || job.several_nodes;
   if (job.world_size > 1 && job.job_id.empty() && !environment.master_port && !by_mpi) {
     throw UsageError({.operation = "connect",

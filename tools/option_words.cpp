@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "workspace/checkpoint/shard_names.hpp"
+#include "lib/core/nearest_name.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -53,7 +53,7 @@ CLI::Validator choice_of(std::map<std::string, int> words) {
       list += (all.empty() ? "" : ", ") + word;
       all.push_back(word);
     }
-    auto const near = checkpoint::nearest_name(text, all);
+    auto const near = nearest_name(text, all);
     return "expected one of " + list + ", got " + text + (near ? "; did you mean " + *near + "?" : "");
   };
   return {choose, "", "choice"};

@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "workspace/checkpoint/shard_names.hpp"
+#include "lib/core/nearest_name.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -25,7 +25,7 @@ std::vector<std::string> options_of(CLI::App& command) {
 
 std::string near(std::string const& wanted, std::vector<std::string> const& names) {
   if (std::find(names.begin(), names.end(), wanted) != names.end()) return {};
-  auto const found = checkpoint::nearest_name(wanted, names);
+  auto const found = nearest_name(wanted, names);
   return found ? "did you mean " + *found + "?" : std::string();
 }
 

@@ -8,20 +8,14 @@
 #include <utility>
 
 #include <crossrank/json.hpp>
-#include <crossrank/log.hpp>
+
+#include "lib/core/log.hpp"
 
 namespace crossrank::tools {
 namespace {
 
 // As many as a person reads; more say nothing new.
 constexpr std::size_t most_told = 1000;
-
-std::string text_of(LogEvent const& event) {
-  std::string fields;
-  for (auto const& [key, value] : event.fields)
-    fields.append(fields.empty() ? "" : ", ").append(key).append(" ").append(value);
-  return std::string(event.message) + (fields.empty() ? "" : " (" + fields + ")");
-}
 
 }  // namespace
 

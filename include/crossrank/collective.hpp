@@ -72,12 +72,14 @@ enum class Check : std::uint8_t {
 enum class RanksAre : std::uint8_t { processes, threads };
 
 struct ConnectOptions {
-  std::string backend{};                               ///< "shm", "fake", or empty: what the environment asks for
+  std::string backend{};                               ///< "shm", "mpi", "composite", "fake", or empty: what
+                                                       ///< CROSSRANK_BACKEND says, else what serves the ranks
   std::chrono::milliseconds timeout{300'000};          ///< longest time without progress of a rank that is waited for;
                                                        ///< CROSSRANK_TIMEOUT goes before it
-  std::chrono::milliseconds connect_timeout{120'000};  ///< for all ranks to come
-  std::chrono::milliseconds user_limit{
-      21'600'000};                           ///< the same while that rank runs the caller's code in a range or guard
+  std::chrono::milliseconds connect_timeout{120'000};  ///< for all ranks to come; CROSSRANK_CONNECT_TIMEOUT goes
+                                                       ///< before it
+  std::chrono::milliseconds user_limit{21'600'000};  ///< the same while that rank runs the caller's code in a range or
+                                                     ///< guard; CROSSRANK_USER_LIMIT goes before it
   std::optional<int> rank{};                 ///< in place of the launcher's
   std::optional<int> world_size{};           ///< in place of the launcher's
   std::string job_id{};                      ///< in place of the launcher's

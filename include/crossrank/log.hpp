@@ -27,8 +27,10 @@ struct LogEvent {
 
 using LogSink = std::function<void(LogEvent const&)>;
 
-/// Where events of this process go; an empty function, the default, drops them. The library itself prints nothing.
+/// Sets where the events of this process go. An empty function restores the default.
 ///
+/// By default warnings and errors go to standard error, a line each. `CROSSRANK_LOG` sets another level, or `off`;
+/// once a sink is set, it gets every event and the library prints nothing.
 /// Local. The sink is called from any thread, library threads and destructors included; what it throws is dropped.
 /// After this returns, calls of the former sink that had begun may still be under way.
 CROSSRANK_EXPORT void set_log_sink(LogSink sink);

@@ -1,12 +1,17 @@
 #include "lib/core/log.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <utility>
 
+#include <poll.h>
+#include <unistd.h>
+
 #include "lib/core/immortal.hpp"
+#include "lib/core/settings.hpp"
 
 namespace crossrank {
 namespace {
@@ -18,12 +23,36 @@ struct SinkHolder {
 };
 
 constinit Immortal<SinkHolder> holder;
-// Pairs with nothing: a stale value costs one lock or drops an event that raced with `set_log_sink`.
+// Pair with nothing: a stale value costs one lock, or misses or prints an event that raced with the change.
 constinit std::atomic<bool> has_sink{false};
+constexpr int unread = -1;
+constinit std::atomic<int> threshold{unread};
+constinit std::atomic<int> own_rank{-1};
 
 std::shared_ptr<LogSink const> current_sink() {
   std::lock_guard const lock(holder.value.mutex);
   return holder.value.sink;
+}
+
+bool wanted(LogLevel level) {
+  auto least = threshold.load(std::memory_order_relaxed);
+  if (least == unread) least = static_cast<int>(threshold_of_environment());
+  return static_cast<int>(level) >= least;
+}
+
+/// Writes a line in one piece. Drops it where standard error takes nothing for a while: the thread may be one whose
+/// heartbeat others watch.
+void print(LogEvent const& event) {
+  constexpr int patience_ms = 50;
+  constexpr std::size_t most = 4000;  // what a pipe that is ready takes at once
+  auto const rank = own_rank.load(std::memory_order_relaxed);
+  auto line = std::string("crossrank: ") + (rank < 0 ? "" : "rank " + std::to_string(rank) + ": ") +
+              to_string(event.level) + ": " + text_of(event);
+  line.resize(std::min(line.size(), most));
+  line += '\n';
+  pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (::poll(&ready, 1, patience_ms) != 1 || (ready.revents & POLLOUT) == 0) return;
+  [[maybe_unused]] auto const written = ::write(STDERR_FILENO, line.data(), line.size());  // there is nobody to tell
 }
 
 }  // namespace
@@ -48,11 +77,33 @@ void set_log_sink(LogSink sink) {
   }
 }
 
+void note_process(LogProcess process) noexcept {
+  threshold.store(static_cast<int>(process.threshold), std::memory_order_relaxed);
+  own_rank.store(process.rank, std::memory_order_relaxed);
+}
+
+std::string text_of(LogEvent const& event) {
+  std::string text(event.message);
+  char const* separator = " (";
+  for (auto const& [key, value] : event.fields) {
+    text.append(separator).append(key).append(" ").append(value);
+    separator = ", ";
+  }
+  if (!event.fields.empty()) text += ')';
+  for (auto& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
 void log_event(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) noexcept {
-  if (!has_sink.load(std::memory_order_relaxed)) return;
   try {
-    if (auto const sink = current_sink()) {
-      (*sink)({.level = level, .message = message, .fields = std::span<LogField const>(fields.begin(), fields.size())});
+    LogEvent const event{
+        .level = level, .message = message, .fields = std::span<LogField const>(fields.begin(), fields.size())};
+    if (auto const sink = has_sink.load(std::memory_order_relaxed) ? current_sink() : nullptr) {
+      (*sink)(event);
+    } else if (wanted(level)) {
+      print(event);
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): a failing log must not change what the program does
   }

@@ -41,6 +41,51 @@ CROSSRANK_RANK_SCENARIO(connect_in_threads) {
   return 0;
 }
 
+CROSSRANK_RANK_SCENARIO(say_settled_options) {
+  auto const options = spi::settled({}, "connect");
+  self.say(std::to_string(options.timeout.count()) + " " + std::to_string(options.connect_timeout.count()) + " " +
+           std::to_string(options.user_limit.count()) + " " + options.backend);
+  return 0;
+}
+
+int times_in(std::string const& text, std::string const& part) {
+  int times = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
+TEST(Connect, obeys_the_variables) {
+  auto const job = run_ranks(1, "say_settled_options",
+                             {.environment = {{"CROSSRANK_TIMEOUT", "5"},
+                                              {"CROSSRANK_CONNECT_TIMEOUT", "250ms"},
+                                              {"CROSSRANK_USER_LIMIT", "2m"},
+                                              {"CROSSRANK_BACKEND", "shm"}}});
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(0).out, "5000 250 120000 shm\n");
+}
+
+TEST(Connect, takes_the_backend_of_the_environment_unless_the_program_names_one) {
+  auto const job = run_ranks(1, "connect_by_environment",
+                             {.environment = {{"CROSSRANK_BACKEND", "shm"}}, .launcher_variables = false});
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(0).out, "shm 0/1\n");
+}
+
+TEST(Connect, warns_once_of_a_variable_that_nobody_knows) {
+  auto const job = run_ranks(2, "connect_in_threads", {.environment = {{"CROSSRANK_TIMOET", "5"}}});
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(times_in(job.ranks.at(0).err, "variable CROSSRANK_TIMOET, hint did you mean CROSSRANK_TIMEOUT?"), 1)
+      << job.text();
+  EXPECT_EQ(times_in(job.ranks.at(1).err, "CROSSRANK_TIMOET"), 0) << job.text();
+}
+
+TEST(Connect, is_silent_where_the_log_is_off) {
+  auto const job =
+      run_ranks(2, "connect_in_threads", {.environment = {{"CROSSRANK_TIMOET", "5"}, {"CROSSRANK_LOG", "off"}}});
+  EXPECT_TRUE(job.ok()) << job.text();
+  for (auto const& rank : job.ranks) EXPECT_EQ(rank.err, "");
+}
+
 TEST(Connect, gives_threads_that_ask_at_once_one_job) {
   auto const job = run_ranks(2, "connect_in_threads");
   EXPECT_TRUE(job.ok()) << job.text();

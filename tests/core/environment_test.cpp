@@ -137,7 +137,11 @@ TEST(Environment, reads_sizes_and_times_with_suffixes) {
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "5"}}).timeout, std::chrono::seconds(5));
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "250ms"}}).timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(parse({{"CROSSRANK_TIMEOUT", "2h"}}).timeout, std::chrono::hours(2));
+  EXPECT_EQ(parse({{"CROSSRANK_CONNECT_TIMEOUT", "3m"}}).connect_timeout, std::chrono::minutes(3));
+  EXPECT_EQ(parse({{"CROSSRANK_USER_LIMIT", "1h"}}).user_limit, std::chrono::hours(1));
   EXPECT_EQ(parse({{"CROSSRANK_CHECK", "collective"}}).check, CheckLevel::collective);
+  EXPECT_EQ(parse({{"CROSSRANK_LOG", "off"}}).log, LogThreshold::off);
+  EXPECT_EQ(parse({{"CROSSRANK_BACKEND", "shm"}}).backend, "shm");
   EXPECT_FALSE(parse({{"CROSSRANK_CHECK", ""}}).check.has_value());
 }
 
@@ -173,6 +177,10 @@ INSTANTIATE_TEST_SUITE_P(Environment, MalformedEnvironment,
                                          Malformed{"CROSSRANK_ARENA_CAP", {{"CROSSRANK_ARENA_CAP", "3X"}}},
                                          Malformed{"CROSSRANK_ARENA_CAP", {{"CROSSRANK_ARENA_CAP", "99999999999T"}}},
                                          Malformed{"CROSSRANK_CHECK", {{"CROSSRANK_CHECK", "always"}}},
+                                         Malformed{"CROSSRANK_LOG", {{"CROSSRANK_LOG", "loud"}}},
+                                         Malformed{"CROSSRANK_BACKEND", {{"CROSSRANK_BACKEND", "smoke"}}},
+                                         Malformed{"CROSSRANK_USER_LIMIT", {{"CROSSRANK_USER_LIMIT", "-1"}}},
+                                         Malformed{"CROSSRANK_CONNECT_TIMEOUT", {{"CROSSRANK_CONNECT_TIMEOUT", "5y"}}},
                                          Malformed{"CROSSRANK_TIMEOUT", {{"CROSSRANK_TIMEOUT", "0"}}},
                                          Malformed{"CROSSRANK_TIMEOUT", {{"CROSSRANK_TIMEOUT", "soon"}}}));
 

@@ -1,8 +1,14 @@
 #include "lib/core/log.hpp"
 
+#include <algorithm>
+#include <array>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -37,6 +43,55 @@ TEST_F(LogSinkTest, drops_events_without_a_sink_and_what_a_sink_throws) {
   set_log_sink({});
   log_event(LogLevel::error, "twice");
   EXPECT_EQ(calls, 1);
+}
+
+/// What goes to standard error while `work` runs, with the threshold of a process.
+std::string printed_at(LogThreshold threshold, std::function<void()> const& work) {
+  note_process({.threshold = threshold, .rank = 3});
+  testing::internal::CaptureStderr();
+  work();
+  auto text = testing::internal::GetCapturedStderr();
+  note_process({});
+  return text;
+}
+
+TEST_F(LogSinkTest, prints_warnings_where_there_is_no_sink) {
+  auto const text = printed_at(default_threshold, [] {
+    log_event(LogLevel::info, "unseen");
+    log_event(LogLevel::warning, "a wait is long", {{"group", "world"}, {"rank", "1\x1b[2J\n"}});
+    log_event(LogLevel::error, "and fails");
+  });
+  EXPECT_EQ(text,
+            "crossrank: rank 3: warning: a wait is long (group world, rank 1?[2J?)\n"
+            "crossrank: rank 3: error: and fails\n");
+}
+
+TEST_F(LogSinkTest, prints_what_the_threshold_lets_through) {
+  auto const all = [] {
+    for (auto const level : {LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error})
+      log_event(level, "event");
+  };
+  EXPECT_EQ(printed_at(LogThreshold::off, all), "");
+  EXPECT_EQ(printed_at(LogThreshold::error, all), "crossrank: rank 3: error: event\n");
+  auto const text = printed_at(LogThreshold::debug, all);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+}
+
+TEST_F(LogSinkTest, prints_nothing_where_there_is_a_sink) {
+  set_log_sink([](LogEvent const&) {});
+  EXPECT_EQ(printed_at(LogThreshold::debug, [] { log_event(LogLevel::error, "event"); }), "");
+}
+
+/// Nobody reads a full pipe: the event is dropped, as the thread may be one whose heartbeat others watch.
+TEST_F(LogSinkTest, does_not_wait_for_a_full_pipe) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  int const before = ::dup(STDERR_FILENO);
+  ASSERT_GE(::dup2(ends[1], STDERR_FILENO), 0);
+  std::string const line(3000, 'x');
+  for (int i = 0; i < 40; ++i) log_event(LogLevel::error, line);
+  ::dup2(before, STDERR_FILENO);
+  for (int const fd : {ends[0], ends[1], before}) ::close(fd);
 }
 
 TEST_F(LogSinkTest, hears_of_a_deleter_that_throws) {

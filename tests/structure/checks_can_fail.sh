@@ -11,6 +11,7 @@ fresh() {
   mkdir -p "$tree"/{include/crossrank,lib/{core,node,platform},collectives/{fake,shm},workspace,tools,examples,bench}
   printf '#pragma once\n#include <string>\n' >"$tree/include/crossrank/error.hpp"
   echo '#include <crossrank/error.hpp>' >"$tree/lib/core/error.cpp"
+  echo 'Setting{"CROSSRANK_TIMEOUT"}' >"$tree/lib/core/settings.cpp"
 }
 # expect VERDICT DESCRIPTION COMMAND...: runs the command on the tree, which must pass or fail as told.
 expect() {
@@ -37,6 +38,7 @@ fresh
 expect pass "a clean tree" "${direction[@]}"
 expect pass "a clean tree" "$checks/waiting.sh" "$tree"
 expect pass "a clean tree" "$checks/words.sh" "$tree"
+expect pass "a clean tree" "$checks/settings.sh" "$tree"
 expect pass "a clean tree" "$checks/headers_alone.sh" "$tree" "$compiler"
 broken "core knows node" lib/core/a.cpp '#include "lib/node/group.hpp"' "${direction[@]}"
 broken "core knows a public header of workspace" lib/core/a.cpp '#include <crossrank/parallel.hpp>' "${direction[@]}"
@@ -48,6 +50,8 @@ broken "a public header includes cereal" include/crossrank/error.hpp '#include <
 broken "a public header includes the inside" include/crossrank/error.hpp '#include "lib/core/shape.hpp"' "${direction[@]}"
 broken "a public header of no known room" lib/core/a.cpp '#include <crossrank/nobody_knows.hpp>' "${direction[@]}"
 broken "a sleep in the product" lib/node/a.cpp 'void f() { std::this_thread::sleep_for(1s); }' "$checks/waiting.sh" "$tree"
+broken "a variable outside the table" lib/node/a.cpp 'auto x = std::getenv("CROSSRANK_SECRET");' "$checks/settings.sh" "$tree"
+broken "advice about no setting" lib/node/a.cpp 'auto x = "raise CROSSRANK_ARENA";' "$checks/settings.sh" "$tree"
 broken "a private folder" lib/node/a.cpp "// see /ho""me/somebody" "$checks/words.sh" "$tree"
 broken "something for later" lib/node/a.cpp "// TO""DO" "$checks/words.sh" "$tree"
 broken "a header that needs another" include/crossrank/error.hpp 'std::string text();' "$checks/headers_alone.sh" "$tree" "$compiler"

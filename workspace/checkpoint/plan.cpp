@@ -9,6 +9,7 @@
 
 #include "lib/codec/checksum.hpp"
 #include "lib/core/log.hpp"
+#include "lib/core/nearest_name.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
 #include "workspace/checkpoint/check_model.hpp"

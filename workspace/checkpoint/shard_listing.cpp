@@ -10,6 +10,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/nearest_name.hpp"
 #include "lib/platform/io_error.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
 #include "workspace/checkpoint/weight_family.hpp"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -203,44 +202,6 @@ std::optional<ShardNumbers> match_shard_pattern(std::string_view pattern, std::s
     pattern.remove_prefix(end + 1);
   }
   return name.empty() ? std::optional(out) : std::nullopt;
-}
-
-namespace {
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  // Two neighbours in the other order are one slip.
-  auto const swapped = [&](std::size_t i, std::size_t j) {
-    return i > 0 && j > 0 && lower(a[i]) == lower(b[j - 1]) && lower(a[i - 1]) == lower(b[j]);
-  };
-  std::vector<std::size_t> before;
-  std::vector<std::size_t> above(b.size() + 1);
-  std::iota(above.begin(), above.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::vector<std::size_t> row{i + 1};
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      auto const replaced = above[j] + (lower(a[i]) == lower(b[j]) ? 0 : 1);
-      row.push_back(std::min({replaced, row[j] + 1, above[j + 1] + 1}));
-      if (swapped(i, j)) row.back() = std::min(row.back(), before[j - 1] + 1);
-    }
-    before = std::move(above);
-    above = std::move(row);
-  }
-  return above.back();
-}
-
-}  // namespace
-
-std::optional<std::string> nearest_name(std::string_view wanted, std::vector<std::string> const& candidates) {
-  auto best = std::max<std::size_t>(2, wanted.size() / 3) + 1;
-  std::optional<std::string> found;
-  for (auto const& candidate : candidates) {
-    if (candidate.size() > 4096 || wanted.size() > 4096) continue;
-    auto const distance = edit_distance(wanted, candidate);
-    if (distance >= best) continue;
-    best = distance;
-    found = candidate;
-  }
-  return found;
 }
 
 bool natural_less(std::string_view a, std::string_view b) noexcept {

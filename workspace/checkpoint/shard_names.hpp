@@ -40,10 +40,6 @@ struct ShardNumbers {
 /// when it does not fit. `UsageError` for other braces.
 [[nodiscard]] std::optional<ShardNumbers> match_shard_pattern(std::string_view pattern, std::string_view name);
 
-/// The candidate that is most likely meant by `wanted`: at most two letters away, or a third of its length.
-[[nodiscard]] std::optional<std::string> nearest_name(std::string_view wanted,
-                                                      std::vector<std::string> const& candidates);
-
 /// Order in which people list names: digits count as numbers ("layers.2" before "layers.10").
 [[nodiscard]] bool natural_less(std::string_view a, std::string_view b) noexcept;
 

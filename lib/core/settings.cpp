@@ -1,0 +1,145 @@
+#include "lib/core/settings.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+
+#include <unistd.h>
+
+#include "lib/core/log.hpp"
+#include "lib/core/nearest_name.hpp"
+
+namespace crossrank {
+namespace {
+
+using Reader = VariableReader;
+
+constexpr char const* log_variable = "CROSSRANK_LOG";
+constexpr std::string_view prefix = "CROSSRANK_";
+// What a shell may have exported for the build, and what the tests tell each other.
+constexpr std::array<std::string_view, 5> not_ours{"CROSSRANK_TEST_", "CROSSRANK_WITH_", "CROSSRANK_BUILD_",
+                                                   "CROSSRANK_SANITIZE", "CROSSRANK_WERROR"};
+
+constexpr std::array table{
+    Setting{"CROSSRANK_TIMEOUT", "time without progress before a wait gives up: seconds, or with `ms`, `s`, `m`, `h`",
+            "300 s", [](Reader const& reader, char const* name, Environment& out) { out.timeout = reader.time(name); }},
+    Setting{"CROSSRANK_CONNECT_TIMEOUT", "time for all ranks to come to `connect()`, written the same way", "120 s",
+            [](Reader const& reader, char const* name, Environment& out) { out.connect_timeout = reader.time(name); }},
+    Setting{"CROSSRANK_USER_LIMIT",
+            "the time without progress that is allowed to a rank while it runs the caller's code in a range or guard, "
+            "written the same way",
+            "6 h",
+            [](Reader const& reader, char const* name, Environment& out) { out.user_limit = reader.time(name); }},
+    Setting{"CROSSRANK_CHECK",
+            "`off`, `local`: each rank's arguments, `collective`: also that all ranks call the same, before any data "
+            "moves, and dtype and shape of messages",
+            "`local`",
+            [](Reader const& reader, char const* name, Environment& out) {
+              out.check = reader.word<CheckLevel>(
+                  name,
+                  {{"off", CheckLevel::off}, {"local", CheckLevel::local}, {"collective", CheckLevel::collective}});
+            }},
+    Setting{log_variable,
+            "which events go to standard error as long as the program sets no log sink: `off`, `error`, `warning`, "
+            "`info`, `debug`",
+            "`warning`",
+            [](Reader const& reader, char const* name, Environment& out) {
+              out.log = reader.word<LogThreshold>(name, {{"off", LogThreshold::off},
+                                                         {"error", LogThreshold::error},
+                                                         {"warning", LogThreshold::warning},
+                                                         {"info", LogThreshold::info},
+                                                         {"debug", LogThreshold::debug}});
+            }},
+    Setting{"CROSSRANK_BACKEND",
+            "`shm`, `mpi`, `composite` or `fake`, for programs that leave `ConnectOptions::backend` empty",
+            "what serves the ranks that the launcher announced",
+            [](Reader const& reader, char const* name, Environment& out) {
+              out.backend =
+                  reader
+                      .word<std::string_view>(
+                          name, {{"shm", "shm"}, {"mpi", "mpi"}, {"composite", "composite"}, {"fake", "fake"}})
+                      .value_or("");
+            }},
+    Setting{"CROSSRANK_ARENA_CAP",
+            "bytes of shared memory that all ranks of a node may hold, with `K`, `M`, `G`, `T` or `KiB` to `TiB`",
+            "half of the memory",
+            [](Reader const& reader, char const* name, Environment& out) { out.arena_cap = reader.bytes(name); }},
+    Setting{
+        "CROSSRANK_FLIGHT_DIR", "a folder in which what the ranks did last stays readable when all have died",
+        "no such record",
+        [](Reader const& reader, char const* name, Environment& out) { out.flight_dir = reader.first_text({name}); }},
+    Setting{"CROSSRANK_JOB_ID", "one job's name, the same on all its ranks", "the launcher's own",
+            [](Reader const& reader, char const* name, Environment& out) { out.job_id = reader.first_text({name}); }},
+    Setting{"CROSSRANK_STEP", "which run within the job: ranks of another one are strangers", "the launcher's own",
+            [](Reader const& reader, char const* name, Environment& out) { out.step_id = reader.first_text({name}); }},
+    Setting{"CROSSRANK_RESTART", "which start of the job: ranks of another one are strangers", "the launcher's own",
+            [](Reader const& reader, char const* name, Environment& out) {
+              out.restart = reader.number(name, std::numeric_limits<std::uint64_t>::max());
+            }},
+    Setting{"CROSSRANK_HOST_ID", "ranks that give the same one share a node, whatever the kernel says", "the kernel's",
+            [](Reader const& reader, char const* name, Environment& out) { out.host_id = reader.first_text({name}); }},
+};
+
+bool looks_like_ours(std::string_view name) {
+  return name.starts_with(prefix) && std::none_of(not_ours.begin(), not_ours.end(),
+                                                  [name](std::string_view other) { return name.starts_with(other); });
+}
+
+std::vector<std::string> names_of_environment() {
+  std::vector<std::string> names;
+  for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
+    std::string_view const entry = *at;
+    names.emplace_back(entry.substr(0, entry.find('=')));
+  }
+  return names;
+}
+
+}  // namespace
+
+std::span<Setting const> settings() noexcept { return table; }
+
+std::optional<std::string> variable_of_process(char const* name) {
+  auto const* const found = std::getenv(name);
+  return found == nullptr ? std::nullopt : std::optional<std::string>(found);
+}
+
+LogThreshold threshold_of_environment() noexcept {
+  try {
+    EnvironmentLookup const lookup = variable_of_process;
+    Environment out;
+    for (auto const& setting : table) {
+      if (setting.name == log_variable) setting.read(Reader(lookup), setting.name, out);
+    }
+    return out.log.value_or(default_threshold);
+  } catch (...) {  // malformed: `environment()` refuses it
+    return default_threshold;
+  }
+}
+
+std::vector<UnknownSetting> unknown_settings(std::vector<std::string> const& names) {
+  std::vector<std::string> endings;
+  for (auto const& setting : table) endings.emplace_back(std::string_view(setting.name).substr(prefix.size()));
+  std::vector<UnknownSetting> unknown;
+  for (auto const& name : names) {
+    if (!looks_like_ours(name)) continue;
+    auto const ending = name.substr(prefix.size());
+    if (std::find(endings.begin(), endings.end(), ending) != endings.end()) continue;
+    auto const near = nearest_name(ending, endings);
+    unknown.push_back({.name = name, .nearest = near ? std::string(prefix) + *near : ""});
+  }
+  return unknown;
+}
+
+void warn_of_unknown_settings() {
+  static constinit std::atomic<bool> told{false};
+  if (told.exchange(true, std::memory_order_relaxed)) return;  // pairs with nothing: only who was first matters
+  for (auto const& [name, nearest] : unknown_settings(names_of_environment())) {
+    log_event(
+        LogLevel::warning, "a variable of the environment is ignored: crossrank has no such setting",
+        {{"variable", name}, {"hint", nearest.empty() ? "see the README's table" : "did you mean " + nearest + "?"}});
+  }
+}
+
+}  // namespace crossrank

@@ -1,0 +1,57 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace crossrank {
+
+/// Returns the value of a variable, or nothing when it is not set.
+using EnvironmentLookup = std::function<std::optional<std::string>(char const* name)>;
+
+/// Reads variables of the environment and turns them into numbers and times.
+///
+/// An empty variable counts as not set. A malformed one is a `UsageError` that names variable and value.
+class VariableReader {
+ public:
+  explicit VariableReader(EnvironmentLookup const& lookup) : lookup_(lookup) {}
+
+  [[nodiscard]] std::optional<std::string> text(char const* name) const;
+  /// Returns the first of the variables that is set, or an empty text.
+  [[nodiscard]] std::string first_text(std::initializer_list<char const*> names) const;
+  [[nodiscard]] std::optional<std::uint64_t> number(char const* name, std::uint64_t most) const;
+  [[nodiscard]] std::optional<int> integer(char const* name, int most = std::numeric_limits<int>::max()) const;
+  /// Reads a number and one of the suffixes, whose factor multiplies it.
+  [[nodiscard]] std::optional<std::uint64_t> scaled(
+      char const* name, std::initializer_list<std::pair<std::string_view, std::uint64_t>> suffixes,
+      char const* expected) const;
+  /// Reads a number of bytes: K or KiB to T or TiB are powers of 1,024.
+  [[nodiscard]] std::optional<std::uint64_t> bytes(char const* name) const;
+  /// Reads a time in seconds, or with ms, s, m or h behind it. Zero is refused.
+  [[nodiscard]] std::optional<std::chrono::milliseconds> time(char const* name) const;
+  /// Reads one of the words and returns what belongs to it.
+  template <class Value>
+  [[nodiscard]] std::optional<Value> word(char const* name,
+                                          std::initializer_list<std::pair<std::string_view, Value>> words) const {
+    auto const value = text(name);
+    if (!value) return std::nullopt;
+    std::string all;
+    for (auto const& [known, meant] : words) {
+      if (known == *value) return meant;
+      all.append(all.empty() ? "one of " : ", ").append(known);
+    }
+    refuse(name, *value, std::move(all));
+  }
+
+  [[noreturn]] static void refuse(char const* name, std::string const& value, std::string expected);
+
+ private:
+  EnvironmentLookup const& lookup_;
+};
+
+}  // namespace crossrank

@@ -1,0 +1,20 @@
+#include "lib/core/nearest_name.hpp"
+
+#include <gtest/gtest.h>
+
+namespace crossrank {
+namespace {
+
+TEST(NearestName, forgives_two_slips_and_the_case) {
+  EXPECT_EQ(nearest_name("TIMOET", {"CHECK", "TIMEOUT"}), "TIMEOUT");
+  EXPECT_EQ(nearest_name("check", {"CHECK", "TIMEOUT"}), "CHECK");
+  EXPECT_EQ(nearest_name("verfiy", {"split", "verify"}), "verify");
+}
+
+TEST(NearestName, is_nothing_where_all_are_far) {
+  EXPECT_EQ(nearest_name("frobnicate", {"run", "verify"}), std::nullopt);
+  EXPECT_EQ(nearest_name("anything", {}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace crossrank

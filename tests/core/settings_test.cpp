@@ -1,0 +1,74 @@
+#include "lib/core/settings.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace crossrank {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+std::vector<std::string> rows_of_code() {
+  std::vector<std::string> rows;
+  for (auto const& setting : settings()) {
+    if (setting.meaning.empty()) continue;
+    rows.push_back("| `" + std::string(setting.name) + "` | " + std::string(setting.meaning) + " | " +
+                   std::string(setting.otherwise) + " |");
+  }
+  return rows;
+}
+
+std::vector<std::string> rows_of_readme() {
+  std::ifstream readme(CROSSRANK_README);
+  EXPECT_TRUE(readme.is_open()) << CROSSRANK_README;
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(readme, line);) {
+    if (line.starts_with("| `CROSSRANK_")) rows.push_back(line);
+  }
+  return rows;
+}
+
+TEST(Settings, stand_in_the_readme_as_in_the_code) { EXPECT_EQ(rows_of_readme(), rows_of_code()); }
+
+/// A row without a parser, or with another one's, would leave its variable without effect.
+TEST(Settings, are_all_read) {
+  std::map<std::string, std::string> const values{{"CROSSRANK_CHECK", "off"},   {"CROSSRANK_LOG", "info"},
+                                                  {"CROSSRANK_BACKEND", "shm"}, {"CROSSRANK_FLIGHT_DIR", "text"},
+                                                  {"CROSSRANK_JOB_ID", "text"}, {"CROSSRANK_STEP", "text"},
+                                                  {"CROSSRANK_HOST_ID", "text"}};
+  for (auto const& setting : settings()) {
+    std::vector<std::string> asked;
+    EnvironmentLookup const lookup = [&](char const* name) -> std::optional<std::string> {
+      asked.emplace_back(name);
+      auto const found = values.find(name);
+      return found == values.end() ? "7" : found->second;
+    };
+    Environment out;
+    setting.read(VariableReader(lookup), setting.name, out);
+    EXPECT_THAT(asked, ElementsAre(setting.name));
+  }
+}
+
+TEST(Settings, that_nobody_knows_are_found_with_the_nearest_known) {
+  auto const unknown = unknown_settings({"HOME", "CROSSRANK_TIMEOUT", "CROSSRANK_TIMOET", "CROSSRANK_check",
+                                         "CROSSRANK_ENTIRELY_ELSEWHERE", "XCROSSRANK_LOG"});
+  ASSERT_EQ(unknown.size(), 3U);
+  EXPECT_EQ(unknown[0].name, "CROSSRANK_TIMOET");
+  EXPECT_EQ(unknown[0].nearest, "CROSSRANK_TIMEOUT");
+  EXPECT_EQ(unknown[1].nearest, "CROSSRANK_CHECK");
+  EXPECT_EQ(unknown[2].nearest, "");
+}
+
+TEST(Settings, leave_the_variables_of_builds_and_tests_alone) {
+  EXPECT_THAT(unknown_settings({"CROSSRANK_TEST_RANK", "CROSSRANK_WITH_MPI", "CROSSRANK_BUILD_TESTS"}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace crossrank
