@@ -1,0 +1,74 @@
+"""A case of the oracle: shards that a real program made, the truth it knows, and what crossrank makes of them."""
+import dataclasses
+import json
+import os
+import subprocess
+
+import torch
+from safetensors.torch import load_file
+
+
+@dataclasses.dataclass
+class Case:
+    program: str  # who made the shards
+    name: str
+    shards: str  # a folder or file for `crossrank consolidate`
+    truths: list  # safetensors files; each is one way to name and lay out the same model, and one of them has to come out
+    options: tuple = ()  # of `crossrank consolidate`
+    refusal: bool = False  # the program's files do not say enough: an error is the right answer
+
+
+@dataclasses.dataclass
+class Outcome:
+    case: Case
+    verdict: str  # equal, refused or wrong
+    reason: str = ""
+
+
+def load_checkpoint(folder):
+    """Returns all tensors of a Hugging Face checkpoint."""
+    tensors = {}
+    for entry in sorted(os.listdir(folder)):
+        if entry.endswith(".safetensors"):
+            tensors.update(load_file(f"{folder}/{entry}"))
+    return tensors
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(
+        a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
+
+
+def difference(made, truth):
+    """Returns what tells `made` from `truth`, or nothing. A tied tensor may be left out: its twin has the bits."""
+    for name in sorted(made.keys() - truth.keys()):
+        return f"{name} is in no model of this kind"
+    for name, tensor in truth.items():
+        if name not in made:
+            if not any(same_bits(tensor, other) for other in made.values()):
+                return f"{name} is missing"
+        elif not same_bits(made[name], tensor):
+            return f"{name}: {list(made[name].shape)} {made[name].dtype}, expected {list(tensor.shape)} {tensor.dtype}" + (
+                ", other bits" if made[name].shape == tensor.shape else "")
+    return ""
+
+
+def run_case(crossrank, case, out):
+    """Merges the shards of `case` into `out` and compares."""
+    command = [crossrank, "consolidate", case.shards, out, "--json", *case.options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        try:
+            answer = json.loads(done.stdout)
+            reason = answer.get("error", {}).get("message") or answer.get("message") or done.stdout
+        except (ValueError, AttributeError):
+            reason = done.stderr or done.stdout
+        verdict = "refused" if done.returncode > 0 else "wrong"
+        if done.returncode < 0:
+            reason = f"ended by signal {-done.returncode}"
+        return Outcome(case, verdict, " ".join(str(reason).split())[:400])
+    made = load_checkpoint(out)
+    found = [difference(made, load_file(truth)) for truth in case.truths]
+    if "" in found:
+        return Outcome(case, "equal")
+    return Outcome(case, "wrong", found[0])

@@ -1,0 +1,46 @@
+"""Merges by `crossrank consolidate` what the real programs saved, and compares with what they say of it themselves.
+
+oracle.py CROSSRANK WORK [PROGRAM[:NAME,NAME...]]...   prints a line a case and ends with a table; exits with 1 if an output is wrong
+"""
+import collections
+import importlib
+import os
+import sys
+import time
+
+import comparison
+
+PROGRAMS = {"transformers": "transformers_cases", "deepspeed": "deepspeed_cases", "dcp": "dcp_cases",
+            "compressed-tensors": "compressed_tensors_cases"}
+
+
+def main():
+    crossrank, work, chosen = sys.argv[1], sys.argv[2], sys.argv[3:] or list(PROGRAMS)
+    counts, wrong = collections.defaultdict(collections.Counter), 0
+    for choice in chosen:
+        program, _, names = choice.partition(":")
+        start = time.monotonic()
+        folder = f"{work}/{program}"
+        os.makedirs(folder)
+        arguments = {"wanted": names.split(",")} if names else {}
+        cases, failed = importlib.import_module(PROGRAMS[program]).make(folder, **arguments)
+        for name, reason in failed.items():
+            counts[program]["not made"] += 1
+            print(f"{program} | {name} | not made | {' '.join(reason.split())[:200]}", flush=True)
+        if not cases:
+            wrong += 1
+            print(f"{program} | no case could be made", flush=True)
+        for number, case in enumerate(cases):
+            outcome = comparison.run_case(crossrank, case, f"{folder}/out-{number}")
+            counts[program][outcome.verdict] += 1
+            wrong += outcome.verdict == "wrong"
+            print(f"{program} | {case.name} | {outcome.verdict} | {outcome.reason}", flush=True)
+        print(f"{program}: {time.monotonic() - start:.0f} s", flush=True)
+    print("\nprogram | equal | refused | wrong | not made")
+    for program, verdicts in counts.items():
+        print(" | ".join([program] + [str(verdicts[key]) for key in ("equal", "refused", "wrong", "not made")]))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Shards as transformers' own tensor parallelism leaves them on each rank, for every architecture with a plan."""
+import os
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
+
+import small_models
+from comparison import Case
+from ranks import run_ranks
+
+CHUNK = 12  # architectures for one pair of processes: a crash takes no more than these with it
+
+
+def parts_of(model):
+    """Returns this rank's part of every tensor, each in memory of its own."""
+    parts = {}
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, DTensor):
+            tensor = tensor.to_local()
+        parts[name] = tensor.detach().clone().contiguous()
+    return parts
+
+
+def save_ranks(rank, world, work, architectures):
+    for model_type, class_name in architectures.items():
+        folder = f"{work}/{model_type}"
+        try:
+            model = getattr(transformers, class_name).from_pretrained(
+                f"{folder}/whole", dtype=torch.bfloat16,
+                distributed_config=transformers.distributed.DistributedConfig(tp_size=world))
+            save_file(parts_of(model), f"{folder}/shards/model-rank{rank}.safetensors", metadata={"format": "pt"})
+        except Exception as error:
+            with open(f"{folder}/failed", "w") as file:
+                file.write(f"{type(error).__name__}: {error}")
+
+
+def make(work, world=2, wanted=None):
+    """Returns the cases, and the architectures that transformers itself could not make in small, with the reason."""
+    cases, failed, made = [], {}, {}
+    for model_type, class_name in small_models.planned_architectures().items():
+        if wanted and model_type not in wanted:
+            continue
+        folder = f"{work}/{model_type}"
+        try:
+            model = small_models.small_model(model_type, class_name)
+            os.makedirs(f"{folder}/shards")
+            model.save_pretrained(f"{folder}/whole")
+            model.config.save_pretrained(f"{folder}/shards")
+            # Names and layout on the disk differ from those in memory for some architectures; ranks hold the latter.
+            whole = type(model).from_pretrained(f"{folder}/whole", dtype=torch.bfloat16)
+            save_file(parts_of(whole), f"{folder}/memory.safetensors")
+            made[model_type] = class_name
+        except Exception as error:
+            failed[model_type] = f"{type(error).__name__}: {error}"
+    types = list(made)
+    for first in range(0, len(types), CHUNK):
+        chunk = {model_type: made[model_type] for model_type in types[first:first + CHUNK]}
+        try:
+            run_ranks(world, save_ranks, work, chunk)
+        except Exception as error:
+            for model_type in chunk:
+                failed.setdefault(model_type, f"its ranks ended: {error}")
+    for model_type in types:
+        folder = f"{work}/{model_type}"
+        if os.path.exists(f"{folder}/failed"):
+            with open(f"{folder}/failed") as file:
+                failed[model_type] = file.read()
+        elif len([name for name in os.listdir(f"{folder}/shards") if name.endswith(".safetensors")]) == world:
+            failed.pop(model_type, None)
+            truths = [f"{folder}/memory.safetensors"]
+            if os.path.exists(f"{folder}/whole/model.safetensors"):
+                truths.append(f"{folder}/whole/model.safetensors")
+            cases.append(Case("transformers", model_type, f"{folder}/shards", truths))
+    return cases, failed
