@@ -50,7 +50,10 @@ def make(work, world=2, wanted=None):
             model.config.save_pretrained(f"{folder}/shards")
             # Names and layout on the disk differ from those in memory for some architectures; ranks hold the latter.
             whole = type(model).from_pretrained(f"{folder}/whole", dtype=torch.bfloat16)
-            save_file(parts_of(whole), f"{folder}/memory.safetensors")
+            memory, original = parts_of(whole), parts_of(model)
+            if any(not torch.equal(memory[name], original[name]) for name in memory):
+                raise ValueError("transformers does not load what it saved")
+            save_file(memory, f"{folder}/memory.safetensors")
             made[model_type] = class_name
         except Exception as error:
             failed[model_type] = f"{type(error).__name__}: {error}"
