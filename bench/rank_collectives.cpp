@@ -1,6 +1,9 @@
 // The verbs of Collective over all ranks of a job, on F32, back to back; results are checked before and after.
-// Usage: bench_rank_collectives --out FILE [--quick] [--only VERB] -- SIZES...
+// Then broadcasts of 4 KiB to 1 MiB on memory that does not begin on a page.
+// Usage: bench_rank_collectives --out FILE [--quick] [--only VERB|offsets] -- SIZES...
 // A size is that of the whole: what all_gather puts out, what reduce_scatter and all_to_all take in.
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -59,6 +62,40 @@ bench::Row measured(Case const& one, xr::Collective const& world, bench::UsageMe
   return row;
 }
 
+/// A broadcast on the caller's own memory, which begins `offset` bytes behind a page: large blocks of the heap do at
+/// 16, parts of them anywhere. A receiver copies out of an arena, where payloads of these sizes begin on a page.
+bench::Row broadcast_behind_page(xr::Collective const& world, bench::UsageMeter const& meter, std::size_t bytes,
+                                 std::size_t offset, bool quick) {
+  constexpr std::size_t page = 4096;
+  std::vector<std::byte> room(bytes + 2 * page);
+  auto const behind = reinterpret_cast<std::uintptr_t>(room.data()) % page;
+  auto* const at = room.data() + (page - behind) + offset;
+  auto tensor = xr::Tensor::from_blob(at, {static_cast<std::int64_t>(bytes / sizeof(float))}, xr::Dtype::f32);
+  Case const one{bench_broadcast, [&](xr::Tensor& out, xr::Tensor&) { world.broadcast(out); }};
+  checked_call(one, world, tensor, tensor);
+  bench::Row row{.path = "collectives",
+                 .variant = "broadcast, page+" + std::to_string(offset),
+                 .rank = world.rank(),
+                 .ranks = world.world_size(),
+                 .bytes = bytes};
+  auto const batch = bench_batch(bytes);
+  for (std::size_t i = 0; i < 2 * batch; ++i) world.broadcast(tensor);
+  bench::measure(row, meter, bench_samples(bytes, quick ? 1 : 0), batch, 0,
+                 [&](std::uint64_t) { world.broadcast(tensor); });
+  checked_call(one, world, tensor, tensor);
+  return row;
+}
+
+std::vector<bench::Row> broadcasts_behind_pages(xr::Collective const& world, bench::UsageMeter const& meter,
+                                                bool quick) {
+  std::vector<bench::Row> rows;
+  for (std::size_t bytes = std::size_t{4} << 10; bytes <= std::size_t{1} << 20; bytes *= 4) {
+    for (std::size_t const offset : {0U, 8U, 16U, 64U})
+      rows.push_back(broadcast_behind_page(world, meter, bytes, offset, quick));
+  }
+  return rows;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -82,5 +119,7 @@ int main(int argc, char** argv) {
     }
     bench::append(arguments.out, rows);
   }
+  if (arguments.only.empty() || arguments.only == "offsets")
+    bench::append(arguments.out, broadcasts_behind_pages(world, meter, arguments.quick));
   world.close();
 }

@@ -7,6 +7,7 @@
 
 #include "collectives/fake/fake_transport.hpp"
 #include "collectives/job_state.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank {
 
@@ -53,7 +54,7 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
   state_->world.all_gather(joined, in);
   for (std::size_t i = 0; i < outs.size(); ++i) {
     auto const part = joined.narrow(0, static_cast<std::int64_t>(i), 1).bytes();
-    if (!part.empty()) std::memcpy(outs[i].mutable_bytes().data(), part.data(), part.size());
+    if (!part.empty()) copy_memory(outs[i].mutable_bytes().data(), part.data(), part.size());
   }
 }
 

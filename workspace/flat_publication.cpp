@@ -9,6 +9,7 @@
 
 #include "lib/codec/config_tree.hpp"
 #include "lib/codec/tensor_table.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -78,7 +79,7 @@ std::vector<std::byte> flatten(Contribution const& contribution) {
   for (std::size_t i = 0; i < entries.size(); ++i) {
     auto const& tensor = *contribution.tensors[i].tensor;
     if (entries[i].nbytes != 0)
-      std::memcpy(flat.data() + head.data_offset + entries[i].offset, tensor.data(), entries[i].nbytes);
+      copy_memory(flat.data() + head.data_offset + entries[i].offset, tensor.data(), entries[i].nbytes);
   }
   return flat;
 }

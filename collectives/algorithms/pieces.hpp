@@ -1,12 +1,12 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <numeric>
 #include <span>
 #include <vector>
 
 #include "collectives/algorithms/execution.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::algorithms {
 
@@ -34,7 +34,7 @@ inline void take_overlap(std::span<std::byte const> piece, std::size_t at, std::
                          std::span<std::byte> out) {
   auto const common = overlap(at, piece.size(), wanted, out.size());
   if (!common.empty()) {
-    std::memmove(out.data() + (common.begin - wanted), piece.data() + (common.begin - at), common.size());
+    move_memory(out.data() + (common.begin - wanted), piece.data() + (common.begin - at), common.size());
   }
 }
 

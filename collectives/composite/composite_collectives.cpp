@@ -1,13 +1,13 @@
 #include "collectives/composite/composite_transport.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "collectives/digest.hpp"
+#include "lib/core/copy_memory.hpp"
 
 /// The steps that each collective is made of.
 namespace crossrank::composite {
@@ -99,7 +99,7 @@ void CompositeTransport::gather_blocks(Operation& op) {
     auto const block = buffer.subspan(offset, op.sizes[member]);
     offset += op.sizes[member];
     if (static_cast<int>(member) == rank() && block.data() != op.source.bytes.data() && !block.empty())
-      std::memcpy(block.data(), op.source.bytes.data(), block.size());
+      copy_memory(block.data(), op.source.bytes.data(), block.size());
     spread(op.steps, block, static_cast<int>(member));
   }
 }

@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/copy_memory.hpp"
+
 namespace crossrank::fake {
 namespace {
 
@@ -47,7 +49,7 @@ spi::Ticket FakeTransport::post_all_gatherv(spi::Signature, spi::Source mine, st
                                             spi::Sink out) {
   require_usable("all_gatherv");
   if (!mine.bytes.empty() && mine.bytes.data() != out.bytes.data())
-    std::memcpy(out.bytes.data(), mine.bytes.data(), mine.bytes.size());
+    copy_memory(out.bytes.data(), mine.bytes.data(), mine.bytes.size());
   return done_at_once;
 }
 
@@ -78,7 +80,7 @@ void FakeTransport::take(Receive& receive) {
   auto const message = std::move(messages_.front());
   messages_.pop_front();
   if (message.bytes.size() == receive.sink.bytes.size() && message.tag == receive.tag) {
-    std::copy(message.bytes.begin(), message.bytes.end(), receive.sink.bytes.begin());
+    copy_memory(receive.sink.bytes.data(), message.bytes.data(), message.bytes.size());
     return;
   }
   throw MismatchError(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "collectives/algorithms/exchange_table.hpp"
+#include "lib/core/copy_memory.hpp"
 
 /// Parts that differ for each member: one round in which all say what they send and expect, then straight there.
 namespace crossrank::message {
@@ -85,7 +86,7 @@ void MessageTransport::start_exchange(Operation& op, Bytes rows) {
   auto& to_self = op.exchange.out[own];
   auto& from_self = op.exchange.in[own];
   if (to_self.bytes != 0) {
-    std::memmove(op.sink.bytes.data() + from_self.offset, op.source.bytes.data() + to_self.offset, to_self.bytes);
+    move_memory(op.sink.bytes.data() + from_self.offset, op.source.bytes.data() + to_self.offset, to_self.bytes);
   }
   to_self.moved = to_self.bytes;
   from_self.moved = from_self.bytes;
@@ -98,7 +99,7 @@ void MessageTransport::take_part(Operation& op, int member, Bytes body) {
     op.failure = wrong_size(op, member, part.bytes, part.moved + body.size());
     return;
   }
-  if (!body.empty()) std::memcpy(op.sink.bytes.data() + part.offset + part.moved, body.data(), body.size());
+  if (!body.empty()) copy_memory(op.sink.bytes.data() + part.offset + part.moved, body.data(), body.size());
   part.moved += body.size();
 }
 

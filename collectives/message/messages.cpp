@@ -1,8 +1,9 @@
 #include "collectives/message/message_transport.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
+
+#include "lib/core/copy_memory.hpp"
 
 /// Messages between two members: sent ahead up to a window, matched in order.
 namespace crossrank::message {
@@ -55,7 +56,7 @@ void MessageTransport::take_message(int member, Head const& head, Bytes body) {
   if (!message.bound) {
     message.kept.insert(message.kept.end(), body.begin(), body.end());
   } else if (auto const found = operations_.find(message.receive); found != operations_.end() && !body.empty()) {
-    std::memcpy(found->second.sink.bytes.data() + message.received, body.data(), body.size());
+    copy_memory(found->second.sink.bytes.data() + message.received, body.data(), body.size());
   }
   message.received += body.size();
   match(member);
@@ -73,7 +74,7 @@ void MessageTransport::match(int member) {
     message.bound = true;
     if (message.bytes == op.sink.bytes.size() && message.tag == op.tag) {
       message.receive = ticket;
-      if (!message.kept.empty()) std::memcpy(op.sink.bytes.data(), message.kept.data(), message.kept.size());
+      if (!message.kept.empty()) copy_memory(op.sink.bytes.data(), message.kept.data(), message.kept.size());
     } else {
       auto error = info("recv");
       error.message = "the message from rank " + std::to_string(member) + " is another than was expected";

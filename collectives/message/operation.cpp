@@ -1,7 +1,8 @@
 #include "collectives/message/operation.hpp"
 
 #include <algorithm>
-#include <cstring>
+
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::message {
 
@@ -11,7 +12,7 @@ bool Flow::take(Bytes bytes) noexcept {
   for (auto const& piece : in) {
     while (!bytes.empty() && received >= start && received < start + piece.size()) {
       auto const part = std::min(bytes.size(), start + piece.size() - received);
-      std::memcpy(piece.data() + (received - start), bytes.data(), part);
+      copy_memory(piece.data() + (received - start), bytes.data(), part);
       bytes = bytes.subspan(part);
       received += part;
     }

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "lib/core/copy_memory.hpp"
+
 namespace crossrank::message {
 
 enum class PacketKind : std::uint32_t {
@@ -57,8 +59,8 @@ using Bytes = std::span<std::byte const>;
 [[nodiscard]] inline std::vector<std::byte> make_packet(Head const& head, Bytes body, Bytes more = {}) {
   std::vector<std::byte> packet(sizeof head + body.size() + more.size());
   std::memcpy(packet.data(), &head, sizeof head);
-  if (!body.empty()) std::memcpy(packet.data() + sizeof head, body.data(), body.size());
-  if (!more.empty()) std::memcpy(packet.data() + sizeof head + body.size(), more.data(), more.size());
+  if (!body.empty()) copy_memory(packet.data() + sizeof head, body.data(), body.size());
+  if (!more.empty()) copy_memory(packet.data() + sizeof head + body.size(), more.data(), more.size());
   return packet;
 }
 

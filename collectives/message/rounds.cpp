@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/copy_memory.hpp"
 #include "lib/node/rank_list.hpp"
 
 /// Arrivals, verdicts, and the payloads that follow them.
@@ -193,7 +194,7 @@ void MessageTransport::finish(Operation& op, bool whole, std::span<std::uint64_t
   }
   bool const receives = op.kind == Kind::all_gatherv || (op.kind == Kind::broadcast && op.peer != rank());
   if (receives && !op.failure && !payload.empty() && payload.size() <= op.sink.bytes.size())
-    std::memmove(op.sink.bytes.data(), payload.data(), payload.size());
+    move_memory(op.sink.bytes.data(), payload.data(), payload.size());
   op.settled = true;
 }
 
@@ -236,8 +237,7 @@ void MessageTransport::flow_all_gather(Operation& op, std::vector<std::size_t> c
   }
   auto const block = [&](int member) { return blocks[static_cast<std::size_t>((member % ranks + ranks) % ranks)]; };
   auto const own = block(rank());
-  if (!own.empty() && own.data() != op.source.bytes.data())
-    std::memmove(own.data(), op.source.bytes.data(), own.size());
+  if (!own.empty() && own.data() != op.source.bytes.data()) move_memory(own.data(), op.source.bytes.data(), own.size());
   if (ranks == 1) return;
   flow.from = (rank() - 1 + ranks) % ranks;
   flow.to = (rank() + 1) % ranks;

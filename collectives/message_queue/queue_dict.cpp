@@ -10,6 +10,7 @@
 
 #include "collectives/message_queue/message_storage.hpp"
 #include "collectives/tensor_dict_wire.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::queue {
 namespace {
@@ -52,7 +53,7 @@ class Following {
     skip(bytes);
     if (storage_) return spi::tensor_over(storage_, from, shape, dtype);
     auto tensor = Tensor::empty(shape, dtype);
-    if (bytes > 0) std::memcpy(tensor.mutable_bytes().data(), message_.data() + from, bytes);
+    if (bytes > 0) copy_memory(tensor.mutable_bytes().data(), message_.data() + from, bytes);
     return tensor;
   }
   void finish() const {

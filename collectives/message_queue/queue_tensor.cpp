@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/message_queue/message_storage.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::queue {
 namespace {
@@ -57,7 +58,7 @@ Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void cons
     refuse(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));
   if (owner) return spi::tensor_over(std::make_shared<MessageStorage>(data, std::move(owner)), 0, shape, dtype);
   auto tensor = Tensor::empty(shape, dtype);
-  if (!data.empty()) std::memcpy(tensor.mutable_bytes().data(), data.data(), data.size());
+  if (!data.empty()) copy_memory(tensor.mutable_bytes().data(), data.data(), data.size());
   return tensor;
 }
 

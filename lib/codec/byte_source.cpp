@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/copy_memory.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
 
@@ -29,7 +30,7 @@ MemorySource::MemorySource(std::string name, std::shared_ptr<spi::Storage> memor
     : name_(std::move(name)), memory_(std::move(memory)) {}
 
 void MemorySource::read_at(std::uint64_t offset, std::span<std::byte> to) const {
-  if (!to.empty()) std::memcpy(to.data(), memory_->data() + offset, to.size());
+  if (!to.empty()) copy_memory(to.data(), memory_->data() + offset, to.size());
 }
 
 FileSource::FileSource(std::string name, int fd) : name_(std::move(name)), fd_(fd), size_(regular_size(name_, fd)) {}
@@ -80,7 +81,7 @@ void MemorySink::write_at(std::uint64_t offset, std::span<std::byte const> from)
                       .expected = std::to_string(memory_.size()) + " bytes",
                       .got = std::to_string(from.size()) + " from " + std::to_string(offset)});
   }
-  if (!from.empty()) std::memcpy(memory_.data() + offset, from.data(), from.size());
+  if (!from.empty()) copy_memory(memory_.data() + offset, from.data(), from.size());
 }
 
 }  // namespace crossrank::codec

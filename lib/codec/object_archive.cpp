@@ -5,6 +5,7 @@
 #include "lib/codec/config_tree.hpp"
 #include "lib/codec/json_text.hpp"
 #include "lib/codec/limits.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank {
 namespace {
@@ -70,7 +71,7 @@ void ObjectReader::refuse(char const* section, std::string message, std::string 
 void ObjectReader::read(void* data, std::size_t bytes) {
   if (bytes > remaining())
     refuse("value", "the object is cut off", std::to_string(bytes) + " bytes", std::to_string(remaining()));
-  if (bytes > 0) std::memcpy(data, bytes_.data() + at_, bytes);
+  if (bytes > 0) copy_memory(data, bytes_.data() + at_, bytes);
   at_ += bytes;
 }
 

@@ -1,7 +1,8 @@
 #include "lib/codec/read_window.hpp"
 
 #include <algorithm>
-#include <cstring>
+
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -31,7 +32,7 @@ void ReadWindow::copy(std::uint64_t at, std::span<std::byte> to) {
   if (memory_ == nullptr && to.size() >= direct_bytes) {
     source_.read_at(begin_ + at, to);
   } else {
-    std::memcpy(to.data(), view(at, to.size()), to.size());
+    copy_memory(to.data(), view(at, to.size()), to.size());
   }
 }
 

@@ -14,6 +14,7 @@
 #include "lib/codec/json_text.hpp"
 #include "lib/codec/limits.hpp"
 #include "lib/codec/state_image.hpp"
+#include "lib/core/copy_memory.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
 #include "lib/platform/fd.hpp"
@@ -114,7 +115,7 @@ void read_cut(codec::FileSource const& source, std::uint64_t at, Cut const& cut,
     auto const rows = std::min(rows_per_block, cut.rows - row);
     source.read_at(at + row * cut.row_bytes, std::span(block).first(static_cast<std::size_t>(rows * cut.row_bytes)));
     for (std::uint64_t i = 0; i < rows; ++i) {
-      std::memcpy(out.data() + (row + i) * cut.take, block.data() + i * cut.row_bytes + cut.skip,
+      copy_memory(out.data() + (row + i) * cut.take, block.data() + i * cut.row_bytes + cut.skip,
                   static_cast<std::size_t>(cut.take));
     }
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lib/codec/linear_boxes.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -45,7 +46,7 @@ void copy_unit(std::byte* to, std::byte const* from, std::size_t unit) noexcept 
     case 2: std::memcpy(to, from, 2); break;
     case 4: std::memcpy(to, from, 4); break;
     case 8: std::memcpy(to, from, 8); break;
-    default: std::memcpy(to, from, unit);
+    default: copy_memory(to, from, unit);
   }
 }
 
@@ -120,7 +121,7 @@ void read_strided(ReadWindow& storage, StridedView const& view, std::uint64_t of
   // The range cuts elements: read them whole.
   std::vector<std::byte> whole(static_cast<std::size_t>(last - first) * view.unit);
   read_elements(storage, view, first, last, whole.data());
-  std::memcpy(out.data(), whole.data() + offset % unit, out.size());
+  copy_memory(out.data(), whole.data() + offset % unit, out.size());
 }
 
 }  // namespace crossrank::codec

@@ -8,6 +8,7 @@
 
 #include "lib/codec/checked_size.hpp"
 #include "lib/codec/limits.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -44,7 +45,7 @@ class Writer {
  public:
   explicit Writer(std::span<std::byte> out) : out_(out) {}
   void put(void const* from, std::size_t bytes) {
-    if (bytes > 0) std::memcpy(out_.data() + at_, from, bytes);
+    if (bytes > 0) copy_memory(out_.data() + at_, from, bytes);
     at_ += bytes;
   }
   void put_text(std::string_view text) {

@@ -1,8 +1,8 @@
 #include <crossrank/concat.hpp>
 
-#include <cstring>
 #include <string>
 
+#include "lib/core/copy_memory.hpp"
 #include "lib/core/dimension.hpp"
 
 namespace crossrank {
@@ -38,7 +38,7 @@ void place(Tensor& out, std::span<std::byte> to, std::int64_t dim, std::int64_t 
   auto const cut = plan_cut(out, dim, begin, length, "concat");
   auto const from = part.bytes();
   for (std::size_t piece = 0; piece < cut.pieces && cut.piece_bytes > 0; ++piece) {
-    std::memcpy(to.data() + cut.first_byte + piece * cut.stride_bytes, from.data() + piece * cut.piece_bytes,
+    copy_memory(to.data() + cut.first_byte + piece * cut.stride_bytes, from.data() + piece * cut.piece_bytes,
                 cut.piece_bytes);
   }
 }
@@ -51,7 +51,7 @@ Tensor slice(Tensor const& tensor, Dim dim, std::int64_t begin, std::int64_t len
   auto out = Tensor::empty(cut.shape, tensor.dtype());
   auto const to = out.mutable_bytes();
   for (std::size_t piece = 0; piece < cut.pieces && cut.piece_bytes > 0; ++piece) {
-    std::memcpy(to.data() + piece * cut.piece_bytes, from.data() + cut.first_byte + piece * cut.stride_bytes,
+    copy_memory(to.data() + piece * cut.piece_bytes, from.data() + cut.first_byte + piece * cut.stride_bytes,
                 cut.piece_bytes);
   }
   return out;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "lib/core/copy_memory.hpp"
 #include "lib/core/dimension.hpp"
 #include "lib/core/heap_storage.hpp"
 
@@ -27,7 +28,7 @@ Tensor Tensor::copy_of(std::span<std::byte const> bytes, std::size_t count, Shap
                       .expected = std::to_string(shape.numel()) + " for " + to_string(shape),
                       .got = std::to_string(count)});
   }
-  if (!bytes.empty()) std::memcpy(tensor.data_, bytes.data(), bytes.size());
+  if (!bytes.empty()) copy_memory(tensor.data_, bytes.data(), bytes.size());
   return tensor;
 }
 
@@ -84,7 +85,7 @@ Tensor Tensor::clone() const {
   if (!defined()) return {};
   require_cpu("Tensor.clone");
   auto copy = empty(shape_, dtype_);
-  if (nbytes_ > 0) std::memcpy(copy.data_, data_, nbytes_);
+  if (nbytes_ > 0) copy_memory(copy.data_, data_, nbytes_);
   return copy;
 }
 

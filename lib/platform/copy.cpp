@@ -8,6 +8,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+
+#include "lib/core/copy_memory.hpp"
 #define CROSSRANK_COPY_X86 1
 #else
 #define CROSSRANK_COPY_X86 0
@@ -33,9 +35,7 @@ constexpr std::size_t block = 4 * line;
 /// Copies bytes from anywhere; those that stream copy whole blocks, `to` stands on a line, and a fence must follow.
 using Kernel = void (*)(std::byte* to, std::byte const* from, std::size_t bytes);
 
-void copy_standard(std::byte* to, std::byte const* from, std::size_t bytes) {
-  if (bytes != 0) std::memcpy(to, from, bytes);
-}
+void copy_standard(std::byte* to, std::byte const* from, std::size_t bytes) { copy_memory(to, from, bytes); }
 
 std::size_t bytes_to_line(std::byte const* to) { return (line - reinterpret_cast<std::uintptr_t>(to) % line) % line; }
 

@@ -10,6 +10,7 @@
 
 #include "lib/codec/linear_boxes.hpp"
 #include "lib/codec/read_window.hpp"
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -162,7 +163,7 @@ void ChunkedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std
   if (offset % unit == 0 && out.size() % pieces.unit == 0) return read_units(pieces, first, last, out.data());
   std::vector<std::byte> whole(static_cast<std::size_t>(last - first) * pieces.unit);
   read_units(pieces, first, last, whole.data());
-  std::memcpy(out.data(), whole.data() + offset % unit, out.size());
+  copy_memory(out.data(), whole.data() + offset % unit, out.size());
 }
 
 }  // namespace crossrank::checkpoint

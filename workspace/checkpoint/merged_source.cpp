@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/copy_memory.hpp"
 #include "workspace/checkpoint/add_to_ids.hpp"
 #include "workspace/checkpoint/read_runs.hpp"
 #include "workspace/checkpoint/reduce_values.hpp"
@@ -69,7 +70,7 @@ void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std:
   auto const& planned = model_->tensors[tensor];
   if (planned.rule.kind == MergeKind::reduce) return read_computed(planned, offset, out);
   if (planned.rule.given) {
-    if (!out.empty()) std::memcpy(out.data(), planned.rule.given->bytes.data() + offset, out.size());
+    if (!out.empty()) copy_memory(out.data(), planned.rule.given->bytes.data() + offset, out.size());
     return;
   }
   for (auto const& piece : planned.pieces) read_piece(piece, offset, out);
@@ -102,7 +103,7 @@ void MergedSource::read_computed(PlannedTensor const& tensor, std::uint64_t offs
   } else {
     reduce_values(tensor.dtype, tensor.rule.op, values, result);
   }
-  if (!out.empty()) std::memcpy(out.data(), result.data() + offset, out.size());
+  if (!out.empty()) copy_memory(out.data(), result.data() + offset, out.size());
 }
 
 }  // namespace crossrank::checkpoint

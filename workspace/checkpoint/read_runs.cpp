@@ -1,8 +1,9 @@
 #include "workspace/checkpoint/read_runs.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
+
+#include "lib/core/copy_memory.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -65,7 +66,7 @@ class RunReader {
     auto const bytes = (count - 1) * runs_.from_stride + runs_.run;
     source_.read(tensor_, runs_.from_at + row * runs_.from_stride, {block_.get(), static_cast<std::size_t>(bytes)});
     for (std::uint64_t i = 0; i < count; ++i) {
-      std::memcpy(out_.data() + (to(row + i) - begin_), block_.get() + i * runs_.from_stride,
+      copy_memory(out_.data() + (to(row + i) - begin_), block_.get() + i * runs_.from_stride,
                   static_cast<std::size_t>(runs_.run));
     }
   }

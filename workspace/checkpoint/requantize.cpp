@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum.hpp"
+#include "lib/core/copy_memory.hpp"
 #include "lib/core/small_float.hpp"
 #include "workspace/checkpoint/block_rescale.hpp"
 
@@ -141,7 +142,7 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
     auto const& made = to_values ? values : scales;
     auto const from = std::max(begin * unit, offset);
     auto const to = std::min(end * unit, offset + bytes.size());
-    std::memcpy(bytes.data() + (from - offset), made.data() + (from - begin * unit),
+    copy_memory(bytes.data() + (from - offset), made.data() + (from - begin * unit),
                 static_cast<std::size_t>(to - from));
   }
 }

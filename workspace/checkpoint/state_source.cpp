@@ -5,6 +5,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/copy_memory.hpp"
+
 namespace crossrank::checkpoint {
 
 StateSource::StateSource(std::string name, StateDict const& weights) : DescribedSource(std::move(name)) {
@@ -26,7 +28,7 @@ void StateSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::
   if (offset > bytes.size() || out.size() > bytes.size() - offset) {
     throw UsageError({.operation = "save sharded", .message = "there are no such bytes", .resource = name_});
   }
-  if (!out.empty()) std::memcpy(out.data(), bytes.data() + offset, out.size());
+  if (!out.empty()) copy_memory(out.data(), bytes.data() + offset, out.size());
 }
 
 }  // namespace crossrank::checkpoint
