@@ -108,6 +108,7 @@ std::shared_ptr<NodeDomain> NodeDomain::join(NodeOptions const& options) {
   domain->attach(rendezvous->attach());
   CROSSRANK_CRASH_POINT("node.domain.attached");
   rendezvous->ready();
+  if (domain->watcher_) domain->watcher_->all_attached();
   CROSSRANK_CRASH_POINT("node.domain.joined");
   domain->decide_spinning();
   register_domain(domain);
@@ -274,7 +275,8 @@ bool NodeDomain::has_departed(int rank) const noexcept {
 
 bool NodeDomain::has_departed_slow(int rank) const noexcept {
   if (has_departed(rank)) return true;
-  if (options_.threads || !is_dumping_core(records()[rank])) return false;
+  auto const& record = records()[rank];
+  if (options_.threads || !has_missed_a_beat(record, system().now()) || !is_dumping_core(record)) return false;
   record_departure(rank, RankState::dead);
   return true;
 }

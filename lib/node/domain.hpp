@@ -61,7 +61,8 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
 
   /// Whether a rank has died or left; records a death that nobody has seen yet. Costs two loads.
   [[nodiscard]] bool has_departed(int rank) const noexcept;
-  /// The same for a rank that somebody waits for, with what only the file system tells: a core dump under way.
+  /// The same for a rank that somebody waits for, with what only the file system tells: a core dump under way. Reads a
+  /// file when the rank's watcher has missed a heartbeat.
   [[nodiscard]] bool has_departed_slow(int rank) const noexcept;
   /// "dead since 1.2 s (pid 4711), last in barrier round 17" and the like, for error texts.
   [[nodiscard]] std::string describe(int rank) const;

@@ -6,6 +6,7 @@
 
 #include "lib/core/log.hpp"
 #include "lib/node/rank_list.hpp"
+#include "lib/node/watcher.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {
@@ -54,7 +55,8 @@ Patrol::Patrol(Group& group, spi::Patience const& patience)
       patience_(patience),
       slice_(std::clamp<std::chrono::nanoseconds>(patience.timeout / 8, shortest_slice, longest_slice)),
       last_look_(platform::system().now()),
-      watched_(static_cast<std::size_t>(group.size())) {
+      watched_(static_cast<std::size_t>(group.size())),
+      next_suspect_(group.rank()) {
   for (int member = 0; member < group.size(); ++member) {
     auto const& record = group.domain().record(group.node_rank(member));
     watched_[static_cast<std::size_t>(member)].progress = record.progress.load(std::memory_order_relaxed);
@@ -127,16 +129,33 @@ void Patrol::keep_causes(std::vector<int>& slow) const {
   if (waiters != slow.begin()) slow.erase(waiters, slow.end());
 }
 
+/// One in each look, and each rank begins elsewhere: whoever waits reads one file at most, however many are silent, and
+/// together they ask about all of them soon.
+void Patrol::look_at_a_suspect(Group::Condition& condition) {
+  auto const& domain = group_.domain();
+  if (domain.threads()) return;
+  for (int step = 1; step <= group_.size(); ++step) {
+    int const member = (next_suspect_ + step) % group_.size();
+    int const rank = group_.node_rank(member);
+    if (member == group_.rank() || !condition.waits_for(member) || !has_missed_a_beat(domain.record(rank), last_look_))
+      continue;
+    static_cast<void>(domain.has_departed_slow(rank));
+    next_suspect_ = member;
+    return;
+  }
+}
+
 void Patrol::look(Group::Condition& condition) {
   auto const now = platform::system().now();
   auto const awake = std::min<std::chrono::nanoseconds>(now - last_look_, 2 * slice_);
   last_look_ = now;
+  look_at_a_suspect(condition);
   bool lost = false;
   std::vector<int> slow;
   for (int member = 0; member < group_.size(); ++member) {
     if (member == group_.rank()) continue;
     // The life token first, the arrival after it: a member that arrived and then died still counts for this round.
-    bool const gone = group_.departed(member) || group_.domain().has_departed_slow(group_.node_rank(member));
+    bool const gone = group_.departed(member);
     if (!condition.waits_for(member)) continue;
     if (gone) {
       lost = true;

@@ -27,6 +27,8 @@ class Patrol {
     bool warned = false;
     std::chrono::nanoseconds without_beat{};  ///< no sign of its watcher
   };
+  /// Looks for a core dump among those that `condition` hangs on and whose watcher is silent.
+  void look_at_a_suspect(Group::Condition& condition);
   [[nodiscard]] bool too_slow(int member, std::chrono::nanoseconds awake);
   void keep_causes(std::vector<int>& slow) const;
 
@@ -35,6 +37,7 @@ class Patrol {
   std::chrono::nanoseconds slice_;
   std::chrono::nanoseconds last_look_;
   std::vector<Watched> watched_;
+  int next_suspect_;  ///< member at which the next look begins to search
 };
 
 }  // namespace crossrank::node

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <linux/futex.h>
@@ -15,6 +16,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <crossrank/error.hpp>
 
 #include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
@@ -26,6 +29,7 @@ namespace {
 using platform::system;
 
 constexpr auto beat = std::chrono::milliseconds(100);
+constexpr auto beat_is_late = 3 * beat / 2;
 
 std::uint32_t const* futex_of(std::atomic<std::uint32_t> const& word) {
   static_assert(sizeof(word) == sizeof(std::uint32_t));
@@ -60,9 +64,17 @@ struct Watcher::Token {
 
 Watcher::Watcher(RankRecord* records, int rank, int ranks, Hooks hooks)
     : records_(records), rank_(rank), ranks_(ranks), hooks_(std::move(hooks)), token_(std::make_unique<Token>()) {
-  {
+  try {
     SignalsBlocked const blocked;
     thread_ = std::thread([this] { run(); });
+  } catch (std::system_error const& e) {
+    throw UnavailableError({.operation = "connect",
+                            .message = "this rank cannot start its watcher thread",
+                            .system = e.what(),
+                            .remedy = "raise the limit of processes and threads (ulimit -u, or pids.max of the cgroup)",
+                            .rank = rank,
+                            .world_size = ranks,
+                            .group_usable = false});
   }
   while (started_.load(std::memory_order_acquire) == 0) system().futex_wait(futex_of(started_), 0, beat);
 }
@@ -74,6 +86,13 @@ Watcher::~Watcher() {
   // case.
   if (auto* const word = asleep_on_.load(std::memory_order_seq_cst)) system().futex_wake(futex_of(*word), INT_MAX);
   thread_.join();
+}
+
+void Watcher::all_attached() noexcept {
+  all_attached_.store(true, std::memory_order_seq_cst);
+  // The thread loads this word before it looks at the flag: it sees the flag, or its sleep ends at once.
+  alone_.fetch_add(1, std::memory_order_seq_cst);
+  system().futex_wake(futex_of(alone_), INT_MAX);
 }
 
 void Watcher::abandon() noexcept {
@@ -103,9 +122,10 @@ int Watcher::next_alive() const noexcept {
 }
 
 void Watcher::watch() {
-  int const next = next_alive();
+  auto seen = alone_.load(std::memory_order_seq_cst);
+  int const next = all_attached_.load(std::memory_order_seq_cst) ? next_alive() : -1;
   auto* const word = next < 0 ? &alone_ : &records_[next].life;
-  auto seen = word->load(std::memory_order_acquire);
+  if (next >= 0) seen = word->load(std::memory_order_acquire);
   if (next >= 0 && (seen & (owner_died_bit | FUTEX_WAITERS)) == 0) {
     // The kernel wakes one sleeper when the word carries this bit; nobody else ever writes the word.
     word->compare_exchange_strong(seen, seen | FUTEX_WAITERS, std::memory_order_acq_rel);
@@ -138,6 +158,12 @@ bool is_dumping_core(RankRecord const& record) {
   auto const bytes = system().read(fd.get(), text.data(), text.size() - 1);
   if (bytes <= 0) return false;
   return std::strstr(text.data(), "\nCoreDumping:\t1") != nullptr;
+}
+
+bool has_missed_a_beat(RankRecord const& record, std::chrono::nanoseconds now) {
+  // A beat of the future, from a clock of another time namespace, says nothing: the difference wraps and is late.
+  auto const since = static_cast<std::uint64_t>(now.count()) - record.beat_at.load(std::memory_order_relaxed);
+  return since > static_cast<std::uint64_t>(std::chrono::nanoseconds(beat_is_late).count());
 }
 
 std::uint64_t pid_namespace() {
