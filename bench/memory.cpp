@@ -61,7 +61,7 @@ Json memory_table(Results const& results) {
   auto rows = Json::array();
   for (auto const& [w, launches] : results) {
     auto const peak = typical(launches, &Launch::peak_bytes);
-    if (peak <= 0.0) continue;
+    if (peak <= 0.0 || w.path == "crowd") continue;
     if (rows.empty())
       std::printf(
           "\nWhole commands: memory of the largest process, processor time of all, shortest of all launches\n%-18s %5s "

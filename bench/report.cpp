@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/bandwidth.hpp"
+#include "bench/crowd.hpp"
 #include "bench/memory.hpp"
 #include "bench/results.hpp"
 #include "bench/targets.hpp"
@@ -115,7 +116,7 @@ Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
               "peer", "ratio", "target");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
-    if (ours.who != "crossrank") continue;
+    if (ours.who != "crossrank" || ours.path == "crowd") continue;
     auto const time = bench::typical(launches, &bench::Launch::median_us);
     if (auto const limit = bench::wanted_time(ours, cores)) {
       bool const met = time <= *limit;
@@ -151,7 +152,7 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
               "median", "p99", "faults", "sys. calls", "switches", "copied", "targets");
   auto rows = Json::array();
   for (auto const& [ours, launches] : results) {
-    if (ours.who != "crossrank" || ours.path == "consolidate") continue;
+    if (ours.who != "crossrank" || ours.path == "consolidate" || ours.path == "crowd") continue;
     auto const cost = [&launches = launches](double bench::Launch::*member) {
       return bench::typical(launches, member);
     };
@@ -244,6 +245,8 @@ int report(std::string const& target, std::string const& machine_file, std::vect
   for (auto const& row : all.at("memory")) {
     if (row.contains("met")) tally.count(row.at("met").get<bool>());
   }
+  all["crowd"] = bench::crowd_table(results);
+  for (auto const& row : all.at("crowd")) tally.count(row.at("met").get<bool>());
   all["costs"] = cost_table(results, cores, tally);
   std::printf("\n");
   all["size_independence"] = size_independence(results, tally);
