@@ -47,7 +47,7 @@ class ArenaMedium final : public Medium {
  private:
   [[nodiscard]] Located locate(int member, Descriptor const& part) const {
     auto const payload = part.is_inline ? part.inlined_part() : group_->payload(member, part.offset, part.bytes);
-    if (part.slot >= group_->domain().header().slot_capacity) {
+    if (part.slot >= group_->domain().slot_capacity()) {
       throw FormatError({.operation = "receive",
                          .message = "a slot that does not exist",
                          .resource = "arena of rank " + std::to_string(group_->node_rank(member)),

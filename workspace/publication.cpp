@@ -243,7 +243,7 @@ class Leases {
   /// A hint that the leases of resident tensors will be taken soon.
   void fetch(codec::TableEntries const& entries) const noexcept {
     for (auto const& entry : entries) {
-      if (entry.slot < domain_->header().slot_capacity) domain_->leases().fetch(at_.owner, entry.slot, domain_->rank());
+      if (entry.slot < domain_->slot_capacity()) domain_->leases().fetch(at_.owner, entry.slot, domain_->rank());
     }
   }
 
@@ -251,7 +251,7 @@ class Leases {
   [[nodiscard]] bool take_resident(codec::TableEntry const& entry, std::shared_ptr<spi::Storage>& out) {
     auto const all = domain_->arena_bytes();
     bool const inside =
-        entry.slot < domain_->header().slot_capacity && entry.offset <= all && entry.nbytes <= all - entry.offset;
+        entry.slot < domain_->slot_capacity() && entry.offset <= all && entry.nbytes <= all - entry.offset;
     if (!inside) fail_slab(at_, "a tensor outside its arena");
     return take(entry.slot, entry.generation, {domain_->arena_of(at_.owner) + entry.offset, entry.nbytes}, out);
   }
@@ -269,7 +269,7 @@ class Rest {
       : domain_(domain), at_(at), left_(entries.data(), how == Take::offer ? entries.size() : 0) {}
   ~Rest() {
     for (auto const& entry : left_) {
-      if (entry.present && entry.slot < domain_.header().slot_capacity)
+      if (entry.present && entry.slot < domain_.slot_capacity())
         domain_.leases().decline(at_.owner, entry.slot, entry.generation, domain_.rank());
     }
   }

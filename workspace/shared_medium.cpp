@@ -106,7 +106,7 @@ std::optional<Located> SharedMedium::locate(int owner) const {
           .owner = owner, .slot = record.state_slot.load(acquire), .generation = record.state_generation.load(acquire)};
       if (record.state_version.load(relaxed) == version) {
         auto const all = domain_->arena_bytes();
-        if (bytes == 0 || offset > all || bytes > all - offset || at.slot >= domain_->header().slot_capacity)
+        if (bytes == 0 || offset > all || bytes > all - offset || at.slot >= domain_->slot_capacity())
           return std::nullopt;
         at.payload = {domain_->arena_of(owner) + offset, bytes};
         return at;
@@ -132,12 +132,20 @@ std::optional<RankState> SharedMedium::read(int global_rank) const {
                       .got = std::to_string(global_rank),
                       .remedy = "use an NFSWorkspace between nodes"});
   }
-  for (;;) {
+  for (std::optional<Located> refused;;) {
     auto const at = locate(*owner);
     if (!at) return std::nullopt;
     RankStateCollector collector;
     // False when the writer has published anew since: then there is something newer to find.
     if (receive(domain_, *at, Take::share, collector)) return std::move(collector).take();
+    if (refused && refused->slot == at->slot && refused->generation == at->generation) {
+      throw FormatError({.operation = "SharedMemoryWorkspace.read",
+                         .message = "the record names a state that its rank does not offer",
+                         .resource = "control segment, record of rank " + std::to_string(*owner),
+                         .culprits = {*owner},
+                         .section = "state"});
+    }
+    refused = at;
   }
 }
 

@@ -152,7 +152,7 @@ MessageQueue MessageQueue::attach(Collective const& group, std::span<std::byte c
   }
   auto state = std::make_shared<State>();
   state->in = node::RingReader::attach(domain, name, reader);
-  state->name = domain->blocks().header(name.block).name;
+  state->name = domain->blocks().name(name.block);
   state->timeout = group.patience().timeout;
   state->warn_every = QueueOptions{}.warn_every;
   state->rank = group.global_rank();
@@ -176,7 +176,7 @@ MessageQueue MessageQueue::attach(std::span<std::byte const> handle, int reader)
   auto const& domain = domains.front();
   auto state = std::make_shared<State>();
   state->in = node::RingReader::attach(domain, name, reader);
-  state->name = domain->blocks().header(name.block).name;
+  state->name = domain->blocks().name(name.block);
   state->timeout = spi::Patience{}.timeout;
   state->warn_every = QueueOptions{}.warn_every;
   state->rank = static_cast<int>(domain->own_record().global_rank);

@@ -5,6 +5,7 @@
 
 #include "collectives/shm/shm_transport.hpp"
 #include "lib/node/bulk_copy.hpp"
+#include "lib/node/damage.hpp"
 
 /// Messages between two ranks: each ordered pair has a ring of descriptors, and payloads stand in the sender's arena.
 namespace crossrank::shm {
@@ -82,7 +83,11 @@ void ShmTransport::release_sent_slots(int dst) noexcept {
 bool ShmTransport::try_send(Operation& op) {
   auto& channel = group_->channel(rank(), op.peer);
   auto const sent = channel.sent.load(std::memory_order_relaxed);
-  if (sent - channel.received.load(std::memory_order_seq_cst) >= node::Channel::depth) return false;
+  auto const taken = channel.received.load(std::memory_order_seq_cst);
+  if (taken > sent)
+    group_->fail_damaged("send", "messages taken by rank " + std::to_string(op.peer), "at most " + std::to_string(sent),
+                         std::to_string(taken));
+  if (sent - taken >= node::Channel::depth) return false;
   release_sent_slots(op.peer);
   auto& message = channel.ring[sent % node::Channel::depth];
   message = {};
@@ -106,20 +111,22 @@ bool ShmTransport::try_send(Operation& op) {
 bool ShmTransport::try_recv(Operation& op) {
   auto& channel = group_->channel(op.peer, rank());
   auto const received = channel.received.load(std::memory_order_relaxed);
-  if (channel.sent.load(std::memory_order_seq_cst) <= received) return false;
-  auto const message =
-      channel.ring[received % node::Channel::depth];  // one copy: the peer's bytes are checked, then used
+  auto const sent = channel.sent.load(std::memory_order_seq_cst);
+  if (sent == received) return false;
+  if (sent < received || sent - received > node::Channel::depth)
+    group_->fail_damaged("recv", "messages sent by rank " + std::to_string(op.peer),
+                         "0 to " + std::to_string(node::Channel::depth) + " more than " + std::to_string(received),
+                         std::to_string(sent));
+  auto const message = node::load_once(channel.ring[received % node::Channel::depth]);
   bool const fits = message.bytes == op.sink.bytes.size() && message.tag == op.tag;
-  auto const all = group_->domain().arena_bytes();
-  bool const inside = message.offset <= all && message.bytes <= all - message.offset;
-  if (fits && inside && message.bytes != 0) {
-    auto const* const from = group_->domain().arena_of(group_->node_rank(op.peer)) + message.offset;
-    node::bulk_copy(group_->domain(), op.sink.bytes.data(), from, message.bytes);
+  if (fits && message.bytes != 0) {
+    auto const payload = group_->payload(op.peer, message.offset, message.bytes);
+    node::bulk_copy(group_->domain(), op.sink.bytes.data(), payload.data(), payload.size());
   }
   channel.received.exchange(received + 1, std::memory_order_seq_cst);
   group_->progress();
   group_->ring_member(op.peer);
-  if (fits && inside) return true;
+  if (fits) return true;
   throw MismatchError({.operation = "recv",
                        .message = "the message from rank " + std::to_string(op.peer) + " is another than was expected",
                        .expected = std::to_string(op.sink.bytes.size()) + " bytes with tag " + std::to_string(op.tag),

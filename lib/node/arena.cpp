@@ -30,6 +30,7 @@ Arena::Arena(Parts parts)
     : parts_(std::move(parts)),
       leases_(parts_.control->data(), parts_.ranks),
       header_(*reinterpret_cast<ControlHeader*>(parts_.control->data())),
+      cap_bytes_(header_.cap_bytes),
       records_(reinterpret_cast<RankRecord*>(parts_.control->data() + ControlGeometry(parts_.ranks).records_offset())) {
 }
 
@@ -94,7 +95,7 @@ void Arena::collect() {
 bool Arena::reserve(std::size_t bytes) noexcept {
   auto used = header_.reserved_bytes.load(std::memory_order_relaxed);
   do {
-    if (bytes > header_.cap_bytes || used > header_.cap_bytes - bytes) return false;
+    if (bytes > cap_bytes_ || used > cap_bytes_ - bytes) return false;
   } while (!header_.reserved_bytes.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   reserved_ += bytes;
   return true;
@@ -124,10 +125,11 @@ std::uint32_t Arena::new_id() {
     return id;
   }
   auto const id = static_cast<std::uint32_t>(entries_.size());
-  if (id >= header_.slot_capacity) {
+  auto const most = ControlGeometry(parts_.ranks).slot_capacity();
+  if (id >= most) {
     throw UnavailableError({.operation = "arena",
                             .message = "too many tensors live in the arena of rank " + std::to_string(parts_.rank),
-                            .expected = "at most " + std::to_string(header_.slot_capacity),
+                            .expected = "at most " + std::to_string(most),
                             .remedy = "drop tensors that are no longer needed, or put small ones into one"});
   }
   auto const row = leases_.row_offset(parts_.rank, id);
@@ -287,15 +289,15 @@ std::string Arena::who_holds() {
 
 void Arena::fail_full(std::size_t wanted, int error) {
   auto const used = header_.reserved_bytes.load(std::memory_order_relaxed);
-  platform::throw_io({.operation = "arena",
-                      .message = "no room for " + std::to_string(wanted) + " bytes: all arenas of this node hold " +
-                                 std::to_string(used) + " of at most " + std::to_string(header_.cap_bytes) +
-                                 "; of this one, " + who_holds(),
-                      .expected = std::to_string(wanted) + " bytes",
-                      .got = std::to_string(header_.cap_bytes > used ? header_.cap_bytes - used : 0) + " bytes",
-                      .resource = "arena of rank " + std::to_string(parts_.rank),
-                      .remedy = "drop received tensors, or raise CROSSRANK_ARENA_CAP"},
-                     error == 0 ? ENOMEM : error);
+  platform::throw_io(
+      {.operation = "arena",
+       .message = "no room for " + std::to_string(wanted) + " bytes: all arenas of this node hold " +
+                  std::to_string(used) + " of at most " + std::to_string(cap_bytes_) + "; of this one, " + who_holds(),
+       .expected = std::to_string(wanted) + " bytes",
+       .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
+       .resource = "arena of rank " + std::to_string(parts_.rank),
+       .remedy = "drop received tensors, or raise CROSSRANK_ARENA_CAP"},
+      error == 0 ? ENOMEM : error);
 }
 
 }  // namespace crossrank::node

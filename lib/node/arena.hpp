@@ -101,6 +101,7 @@ class Arena {
   Parts parts_;
   LeaseTable leases_;
   ControlHeader& header_;
+  std::uint64_t cap_bytes_;  ///< as all ranks found it at the start
   RankRecord* records_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;

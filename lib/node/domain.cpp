@@ -240,18 +240,17 @@ void NodeDomain::ring_groups_of(int rank) const noexcept {
     if (state == BlockState::queue) ring_queue_of(rank, index);
     if (state != BlockState::ready) continue;
     auto* const members = blocks_->members(index);
-    auto const size = std::min(group.size.load(std::memory_order_relaxed), static_cast<std::uint32_t>(options_.ranks));
+    int const size = blocks_->member_count(index);
     bool const concerned = std::any_of(members, members + size, [&](MemberBlock const& m) {
       return m.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);
     });
     if (!concerned) continue;
-    for (std::uint32_t i = 0; i < size; ++i) ring_always(members[i].bell);
+    for (int i = 0; i < size; ++i) ring_always(members[i].bell);
   }
 }
 
 void NodeDomain::ring_queue_of(int rank, std::uint32_t index) const noexcept {
-  auto const room = static_cast<int>(geometry_.group_stride() / sizeof(QueueEnd));
-  auto const size = std::min(static_cast<int>(blocks_->header(index).size.load(std::memory_order_relaxed)), room);
+  int const size = blocks_->end_count(index);
   auto* const ends = blocks_->ends(index);
   bool const concerned = std::any_of(ends, ends + size, [&](QueueEnd const& end) {
     return end.domain_rank.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(rank);

@@ -45,7 +45,9 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
   /// First byte of a rank's arena as this process sees it; not writable but for one's own.
   [[nodiscard]] std::byte const* arena_of(int rank) const noexcept;
-  [[nodiscard]] std::size_t arena_bytes() const noexcept { return header().arena_bytes; }
+  [[nodiscard]] std::size_t arena_bytes() const noexcept { return attachment_.arenas.front()->size(); }
+  /// Lease slots of each arena: a slot that a peer names is below this.
+  [[nodiscard]] std::uint32_t slot_capacity() const noexcept { return geometry_.slot_capacity(); }
 
   /// True the first time that this process asks for a slot of a rank: then its pages are worth mapping at once.
   [[nodiscard]] bool first_read(int owner, std::uint32_t slot);

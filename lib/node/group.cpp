@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -14,23 +15,26 @@
 
 namespace crossrank::node {
 
-Group::Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::string name, int rank)
+Group::Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::string name, int rank,
+             std::vector<int> node_ranks)
     : domain_(std::move(domain)),
       block_(block),
       name_(std::move(name)),
       rank_(rank),
-      size_(static_cast<int>(domain_->blocks().header(block).size)),
+      size_(static_cast<int>(node_ranks.size())),
+      node_ranks_(std::move(node_ranks)),
       header_(&domain_->blocks().header(block)),
       blocks_(domain_->blocks().members(block)),
-      channels_(domain_->blocks().channels(block)) {
+      channels_(domain_->blocks().channels(block, size_)) {
   domain_->blocks().join(block, rank_);
-  for (int member = 0; member < size_; ++member)
-    node_ranks_.push_back(static_cast<int>(blocks_[member].domain_rank.load(std::memory_order_relaxed)));
 }
 
 std::shared_ptr<Group> Group::of_node(std::shared_ptr<NodeDomain> domain, std::string name) {
   int const rank = domain->rank();
-  return std::shared_ptr<Group>(new Group(std::move(domain), 0, std::move(name), rank));
+  std::vector<int> all(static_cast<std::size_t>(domain->ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  domain->blocks().require_group(0, all, {}, "connect");
+  return std::shared_ptr<Group>(new Group(std::move(domain), 0, std::move(name), rank, std::move(all)));
 }
 
 Group::~Group() {
@@ -48,9 +52,8 @@ Group::~Group() {
 struct Group::NewBlock {
   NewBlock(NodeDomain& its_domain, Group const& parent, std::vector<int> const& members, std::string const& name)
       : domain(its_domain) {
-    std::vector<int> on_node;
-    for (int const member : members) on_node.push_back(parent.node_rank(member));
-    index = domain.blocks().make(on_node, name, {.parent = parent.block_, .round = parent.posted_ + 1});
+    index = domain.blocks().make(parent.node_ranks_of(members), name,
+                                 {.parent = parent.block_, .round = parent.posted_ + 1});
   }
   ~NewBlock() {
     if (!in_use) domain.blocks().discard(index);
@@ -90,20 +93,29 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
   if (members.empty()) return nullptr;
   std::uint32_t block = 0;
   std::memcpy(&block, this->arrival(members.front(), round).inlined, sizeof block);
+  auto on_node = node_ranks_of(members);
+  domain_->blocks().require_group(block, on_node, {.parent = block_, .round = round}, "split");
   auto const new_rank = static_cast<int>(found - members.begin());
-  return std::shared_ptr<Group>(new Group(domain_, block, std::move(name), new_rank));
+  return std::shared_ptr<Group>(new Group(domain_, block, std::move(name), new_rank, std::move(on_node)));
+}
+
+std::vector<int> Group::node_ranks_of(std::vector<int> const& members) const {
+  std::vector<int> on_node;
+  on_node.reserve(members.size());
+  for (int const member : members) on_node.push_back(node_rank(member));
+  return on_node;
 }
 
 std::function<bool()> Group::everyone_left() const {
   // Runs inside the domain's own arena: the domain outlives it, and must not be kept alive by it.
-  return [domain = domain_.get(), block = block_, life = header_->life.load(std::memory_order_relaxed), size = size_,
-          self = rank_] {
+  return [domain = domain_.get(), block = block_, life = header_->life.load(std::memory_order_relaxed),
+          ranks = node_ranks_, self = rank_] {
     auto const reused = [&] { return domain->blocks().header(block).life.load(std::memory_order_acquire) != life; };
     if (reused()) return true;
-    for (int member = 0; member < size; ++member) {
+    for (int member = 0; member < static_cast<int>(ranks.size()); ++member) {
       auto const& its = domain->blocks().members(block)[member];
       bool const left = member == self || its.gone.load(std::memory_order_acquire) != 0 ||
-                        domain->has_departed(static_cast<int>(its.domain_rank.load(std::memory_order_relaxed)));
+                        domain->has_departed(ranks[static_cast<std::size_t>(member)]);
       if (!left) return reused();
     }
     return true;
@@ -156,7 +168,7 @@ std::uint64_t Group::arrive(Post const& post, std::uint8_t flags) {
 
 void Group::await_own_rounds(spi::Patience const& patience, spi::Verb verb) {
   if (passed_ < posted_) wait(posted_, patience, spi::to_string(verb));
-  if (decision().failed()) throw_decision(decision(), spi::to_string(verb));
+  if (has_failed()) throw_decision(decision(), spi::to_string(verb));
 }
 
 std::uint64_t Group::post(Post const& post, spi::Patience const& patience) {
@@ -195,7 +207,7 @@ std::string Group::said_by(int member, std::uint64_t round) const {
 
 std::uint64_t Group::post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience) {
   Post const closing{.verb = spi::Verb::range_close, .digest = range};
-  return posted_ == open_round && !decision().failed() ? arrive(closing) : post(closing, patience);
+  return posted_ == open_round && !has_failed() ? arrive(closing) : post(closing, patience);
 }
 
 // ---------------------------------------------------------------- passing and failing
@@ -256,7 +268,7 @@ bool Group::is_over(std::uint64_t round) noexcept {
   if (passed_ >= round) return true;
   advance();
   if (passed_ >= round) return true;
-  if (!decision().failed()) return false;
+  if (!has_failed()) return false;
   advance();
   return true;
 }
@@ -292,7 +304,7 @@ bool Group::withhold(Decision decision, std::vector<int> const& members) noexcep
 }
 
 void Group::fail_mismatch(std::uint64_t round) noexcept {
-  if (decision().failed()) return;
+  if (has_failed()) return;
   std::vector<int> blamed;
   auto const text = describe_mismatch(round, blamed);
   fill_failure(blamed, text, "disagreed with others: " + text);
@@ -307,13 +319,20 @@ void Group::fail(Failure const& failure, Condition* condition) noexcept {
     return condition == nullptr || std::any_of(failure.blamed.begin(), failure.blamed.end(),
                                                [&](int member) { return condition->waits_for(member); });
   };
-  for (;;) {
+  for (int attempt = 1;; ++attempt) {
     advance();
-    if (decision().failed() || !still_waits()) return;
+    if (has_failed() || !still_waits()) return;
     fill_failure(failure.blamed, failure.text, failure.fate);
     Decision const next{passed_ + 1, rank_, failure.verdict};
     // Whoever waits for a message may blame somebody who has come to the round: then another is kept from it.
     if (withhold(next, failure.blamed) || (still_waits() && withhold(next, others))) break;
+    // Each attempt that finds nobody to keep from the round has passed one, and no member is far ahead of this one: if
+    // it goes on, the lines say what no member has written.
+    constexpr int most_attempts = 64;
+    if (attempt == most_attempts) {
+      settle(next);
+      break;
+    }
   }
   ring_all();
   log_event(LogLevel::error, "a group has failed", {{"group", name_}, {"why", failure.text}});

@@ -118,6 +118,8 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] Channel& channel(int src, int dst) const noexcept { return channels_[src * size_ + dst]; }
   /// Rings one member's doorbell.
   void ring_member(int member) noexcept { ring(blocks_[member].bell); }
+  /// Throws the `FormatError` for a field of this group's block that no member can have written.
+  [[noreturn]] void fail_damaged(std::string operation, std::string field, std::string expected, std::string got) const;
   /// Throws what failed the group, if anything has.
   void throw_if_failed(std::string_view operation) const;
   /// Tells later, when this handle may be gone, whether all other members have dropped theirs or ended.
@@ -135,8 +137,17 @@ class Group : public std::enable_shared_from_this<Group> {
   class RoundCondition;
   struct NewBlock;
 
-  Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::string name, int rank);
+  /// `node_ranks` are those of the members, which the block has been checked to hold.
+  Group(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::string name, int rank,
+        std::vector<int> node_ranks);
   [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(steps::published(header_->decision)); }
+  /// Whether the group has failed: by a decision, or because its word was overwritten.
+  [[nodiscard]] bool has_failed() const noexcept { return steps::published(header_->decision) != 0; }
+  /// Whether a rank of the group can have written this decision.
+  [[nodiscard]] bool is_sound(Decision decision) const noexcept {
+    return decision.decider < size_ && decision.failed() && decision.verdict <= Verdict::aborted;
+  }
+  [[nodiscard]] std::vector<int> node_ranks_of(std::vector<int> const& members) const;
   [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] bool departed(int member) const noexcept;
   /// Arrives at the next round; throws when somebody has kept this member from it.

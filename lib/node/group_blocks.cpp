@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/node/damage.hpp"
 #include "lib/node/segment.hpp"
 #include "lib/platform/io_error.hpp"
 
@@ -31,15 +32,55 @@ MemberBlock* GroupBlocks::members(std::uint32_t index) const noexcept {
   return reinterpret_cast<MemberBlock*>(reinterpret_cast<std::byte*>(&header(index)) + sizeof(GroupHeader));
 }
 
-Channel* GroupBlocks::channels(std::uint32_t index) const noexcept {
-  return reinterpret_cast<Channel*>(members(index) + header(index).size);
+Channel* GroupBlocks::channels(std::uint32_t index, int size) const noexcept {
+  return reinterpret_cast<Channel*>(members(index) + size);
 }
 
 std::uint32_t GroupBlocks::made() const noexcept {
-  return reinterpret_cast<ControlHeader*>(control_)->groups_made.load(std::memory_order_acquire);
+  return std::min(reinterpret_cast<ControlHeader*>(control_)->groups_made.load(std::memory_order_acquire),
+                  geometry_.group_capacity());
 }
 
-bool GroupBlocks::departed(int rank) const noexcept {
+int GroupBlocks::member_count(std::uint32_t index) const noexcept {
+  auto const most = static_cast<std::uint32_t>(geometry_.ranks());
+  return static_cast<int>(std::min(header(index).size.load(std::memory_order_relaxed), most));
+}
+
+std::string GroupBlocks::name(std::uint32_t index) const {
+  auto const& text = header(index).name;
+  return {text, ::strnlen(text, sizeof text)};
+}
+
+void GroupBlocks::require_group(std::uint32_t index, std::vector<int> const& members, Origin origin,
+                                std::string const& operation) const {
+  auto const refuse = [&](std::string field, std::string expected, std::string got) {
+    throw_damaged({.operation = operation,
+                   .place = block_text(index),
+                   .field = std::move(field),
+                   .expected = std::move(expected),
+                   .got = std::move(got)});
+  };
+  if (index >= made()) refuse("number", "below " + std::to_string(made()), std::to_string(index));
+  auto const& block = header(index);
+  auto const state = BlockLife::unpack(block.life.load(std::memory_order_acquire)).state;
+  if (state != BlockState::ready) refuse("life", "a group", "state " + std::to_string(static_cast<unsigned>(state)));
+  Origin const told{.parent = block.parent.load(std::memory_order_relaxed),
+                    .round = block.split_round.load(std::memory_order_relaxed)};
+  auto const text = [](Origin one) {
+    return "round " + std::to_string(one.round) + " of block " + std::to_string(one.parent);
+  };
+  if (told.parent != origin.parent || told.round != origin.round) refuse("origin", text(origin), text(told));
+  auto const size = block.size.load(std::memory_order_relaxed);
+  if (size != members.size()) refuse("size", std::to_string(members.size()), std::to_string(size));
+  for (std::size_t member = 0; member < members.size(); ++member) {
+    auto const rank = this->members(index)[member].domain_rank.load(std::memory_order_relaxed);
+    if (rank != static_cast<std::uint32_t>(members[member]))
+      refuse("rank of member " + std::to_string(member), std::to_string(members[member]), std::to_string(rank));
+  }
+}
+
+bool GroupBlocks::departed(std::uint32_t rank) const noexcept {
+  if (rank >= static_cast<std::uint32_t>(geometry_.ranks())) return false;
   auto const* const records = reinterpret_cast<RankRecord const*>(control_ + geometry_.records_offset());
   auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
   return state == RankState::dead || state == RankState::left;
@@ -48,7 +89,9 @@ bool GroupBlocks::departed(int rank) const noexcept {
 /// Whether members of a block may still learn of it, or have.
 bool GroupBlocks::announced(GroupHeader const& group) const noexcept {
   if (group.split_round == 0) return true;
-  auto const& parent = header(group.parent);
+  auto const parent_block = group.parent.load(std::memory_order_relaxed);
+  if (parent_block >= geometry_.group_capacity()) return true;
+  auto const& parent = header(parent_block);
   // A member that has passed the split and not joined yet is still inside a call of the parent.
   if (parent.life.load(std::memory_order_acquire) != group.parent_life) return false;
   auto const last = Decision::unpack(parent.decision.load(std::memory_order_acquire));
@@ -58,10 +101,9 @@ bool GroupBlocks::announced(GroupHeader const& group) const noexcept {
 bool GroupBlocks::all_left(std::uint32_t index) const noexcept {
   auto const& group = header(index);
   auto const* const all = members(index);
-  auto const size = std::min(group.size.load(std::memory_order_relaxed), static_cast<std::uint32_t>(geometry_.ranks()));
-  return std::all_of(all, all + size, [&](MemberBlock const& member) {
+  return std::all_of(all, all + member_count(index), [&](MemberBlock const& member) {
     auto const presence = member.presence.load(std::memory_order_seq_cst);
-    return presence == has_left || departed(static_cast<int>(member.domain_rank.load(std::memory_order_relaxed))) ||
+    return presence == has_left || departed(member.domain_rank.load(std::memory_order_relaxed)) ||
            (presence == not_yet_joined && !announced(group));
   });
 }
@@ -69,7 +111,7 @@ bool GroupBlocks::all_left(std::uint32_t index) const noexcept {
 bool GroupBlocks::is_garbage(std::uint32_t index, BlockLife life) const noexcept {
   switch (life.state) {
     case BlockState::free: return true;
-    case BlockState::being_made: return departed(life.maker);
+    case BlockState::being_made: return departed(static_cast<std::uint32_t>(life.maker));
     case BlockState::ready: return all_left(index);
     case BlockState::queue: return queue_is_over(index);
   }

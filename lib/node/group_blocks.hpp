@@ -42,12 +42,23 @@ class GroupBlocks {
 
   [[nodiscard]] GroupHeader& header(std::uint32_t index) const noexcept;
   [[nodiscard]] MemberBlock* members(std::uint32_t index) const noexcept;
-  [[nodiscard]] Channel* channels(std::uint32_t index) const noexcept;
-  /// Blocks from this index on were never used.
+  /// The channels of a group of `size` members.
+  [[nodiscard]] Channel* channels(std::uint32_t index, int size) const noexcept;
+  /// Blocks from this index on were never used. No more than there are, whatever stands in the segment.
   [[nodiscard]] std::uint32_t made() const noexcept;
+  /// Members of a group's block and ends of a queue's, no more than the block has room for.
+  [[nodiscard]] int member_count(std::uint32_t index) const noexcept;
+  [[nodiscard]] int end_count(std::uint32_t index) const noexcept;
+  /// The name of a group or queue.
+  [[nodiscard]] std::string name(std::uint32_t index) const;
+  /// `FormatError` unless block `index`, of which a peer has told, is that of a group of exactly these ranks of the
+  /// node which `origin` announces.
+  void require_group(std::uint32_t index, std::vector<int> const& members, Origin origin,
+                     std::string const& operation) const;
 
  private:
-  [[nodiscard]] bool departed(int rank) const noexcept;
+  /// Whether a rank has departed; not so of a number that is no rank, as only proof makes a block garbage.
+  [[nodiscard]] bool departed(std::uint32_t rank) const noexcept;
   [[nodiscard]] bool announced(GroupHeader const& group) const noexcept;
   [[nodiscard]] bool all_left(std::uint32_t index) const noexcept;
   [[nodiscard]] bool is_garbage(std::uint32_t index, BlockLife life) const noexcept;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "lib/node/damage.hpp"
 #include "lib/node/detail.hpp"
 #include "lib/node/first_cause.hpp"
 #include "lib/node/mismatch_remedy.hpp"
@@ -34,8 +35,16 @@ std::span<std::byte const> Group::payload(int member, std::uint64_t offset, std:
   return {domain_->arena_of(node_rank(member)) + offset, bytes};
 }
 
+void Group::fail_damaged(std::string operation, std::string field, std::string expected, std::string got) const {
+  throw_damaged({.operation = std::move(operation),
+                 .place = block_text(block_),
+                 .field = std::move(field),
+                 .expected = std::move(expected),
+                 .got = std::move(got)});
+}
+
 void Group::throw_if_failed(std::string_view operation) const {
-  if (auto const last = decision(); last.failed()) throw_decision(last, operation);
+  if (has_failed()) throw_decision(decision(), operation);
 }
 
 void Group::fill_failure(std::vector<int> const& blamed, std::string text, std::string const& fate) noexcept {
@@ -57,12 +66,17 @@ void Group::fill_failure(std::vector<int> const& blamed, std::string text, std::
 }
 
 void Group::note_cause(Decision decision) const noexcept {
-  if (!decision.failed()) return;
+  if (!is_sound(decision)) return;
   if (auto const cause = read_cause(blocks_[decision.decider].first_cause))
     set_cause(domain_->own_record().cause, *cause);
 }
 
 void Group::throw_decision(Decision decision, std::string_view operation) const {
+  if (!is_sound(decision)) {
+    fail_damaged(std::string(operation), "decision", "a failure that a member has decided",
+                 "verdict " + std::to_string(static_cast<unsigned>(decision.verdict)) + " by member " +
+                     std::to_string(decision.decider));
+  }
   note_cause(decision);
   auto const& detail = blocks_[decision.decider].failure;
   ErrorInfo info{.operation = std::string(operation),
@@ -71,14 +85,13 @@ void Group::throw_decision(Decision decision, std::string_view operation) const 
                  .rank = rank_,
                  .world_size = size_};
   info.culprits = blamed_in(detail);
+  std::erase_if(info.culprits, [this](int member) { return member >= size_; });
   std::vector<int> arrived;
   for (int member = 0; member < size_; ++member) {
     if (posted(member, decision.round)) arrived.push_back(member);
   }
-  for (int const member : info.culprits) {
-    if (member < size_)
-      info.details.push_back("rank " + std::to_string(member) + ": " + domain_->describe(node_rank(member)));
-  }
+  for (int const member : info.culprits)
+    info.details.push_back("rank " + std::to_string(member) + ": " + domain_->describe(node_rank(member)));
   info.details.push_back("arrived at round " + std::to_string(decision.round) + ": " +
                          (arrived.empty() ? "nobody" : compress(arrived)));
   if (auto const cause = read_cause(blocks_[decision.decider].first_cause))
@@ -115,6 +128,7 @@ RemoteError Group::remote_error(std::uint64_t round, std::string_view operation)
     info.culprits.push_back(member);
     info.details.push_back("rank " + std::to_string(member) + ": " + type_of(detail) + ": " + text_of(detail));
   }
+  if (info.culprits.empty()) info.message = "a rank could not do its part, and its account of that is gone";
   return RemoteError(std::move(info));
 }
 

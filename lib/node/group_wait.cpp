@@ -34,7 +34,7 @@ void Group::wait_for(Condition& condition, spi::Patience const& patience, std::s
   for (;;) {
     auto const nap = platform::IdleWork::go_on(patrol.slice());
     auto const seen = steps::announce_sleep(bell);
-    if (condition.done() || decision().failed()) break;
+    if (condition.done() || has_failed()) break;
     // Who left before the bell was set has rung nobody: partner of the counter's increment in front of that ring.
     if (auto const now = domain_->header().departures.load(std::memory_order_seq_cst); now != departures) {
       departures = now;
@@ -43,11 +43,11 @@ void Group::wait_for(Condition& condition, spi::Patience const& patience, std::s
     }
     count(counters().futex_waits);
     system().futex_wait(reinterpret_cast<std::uint32_t const*>(&bell), seen, nap);
-    if (condition.done() || decision().failed()) break;
+    if (condition.done() || has_failed()) break;
     patrol.look(condition);
   }
   steps::announce_awake(bell);
-  if (!condition.done()) throw_if_failed(operation);
+  if (!condition.done()) throw_decision(decision(), operation);
 }
 
 bool Group::test(std::uint64_t round, std::string_view operation) {

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/node/damage.hpp"
 #include "lib/node/detail.hpp"
 #include "lib/node/flight.hpp"
 #include "lib/node/group_blocks.hpp"
@@ -18,7 +19,8 @@
 namespace crossrank::node {
 namespace {
 
-void check(std::span<std::byte const> control) {
+/// The number of ranks. Read once: whoever writes there may do so at any time.
+int check(std::span<std::byte const> control) {
   auto const refuse = [](std::string expected, std::string got) {
     throw FormatError({.operation = "inspect",
                        .message = "this is no control segment that can be read here",
@@ -33,10 +35,12 @@ void check(std::span<std::byte const> control) {
     refuse("layout " + std::to_string(layout_version) + ", that of this command",
            "layout " + std::to_string(header.version));
   }
-  if (header.ranks == 0 || header.ranks > static_cast<std::uint32_t>(max_ranks))
-    refuse("1 to " + std::to_string(max_ranks) + " ranks", std::to_string(header.ranks));
-  auto const whole = ControlGeometry(static_cast<int>(header.ranks)).total_bytes();
+  auto const ranks = load_once(header.ranks);
+  if (ranks == 0 || ranks > static_cast<std::uint32_t>(max_ranks))
+    refuse("1 to " + std::to_string(max_ranks) + " ranks", std::to_string(ranks));
+  auto const whole = ControlGeometry(static_cast<int>(ranks)).total_bytes();
   if (control.size() != whole) refuse(std::to_string(whole) + " bytes", std::to_string(control.size()));
+  return static_cast<int>(ranks);
 }
 
 template <std::size_t N>
@@ -92,9 +96,9 @@ struct Block {
 
 class Reader {
  public:
-  explicit Reader(std::span<std::byte const> control)
+  Reader(std::span<std::byte const> control, int ranks)
       : header_(*reinterpret_cast<ControlHeader const*>(control.data())),
-        ranks_(static_cast<int>(header_.ranks)),
+        ranks_(ranks),
         geometry_(ranks_),
         records_(reinterpret_cast<RankRecord const*>(control.data() + geometry_.records_offset())),
         flights_(reinterpret_cast<FlightRing const*>(control.data() + geometry_.flights_offset())),
@@ -112,7 +116,7 @@ class Reader {
                                [](RankLife life) { return life != RankLife::absent && !over(life); });
     now_ = view.running ? static_cast<std::uint64_t>(platform::system().now().count()) : last_sign_of_life();
     for (int rank = 0; rank < ranks_; ++rank) view.ranks.push_back(view_rank(rank));
-    auto const made = std::min(blocks_.made(), geometry_.group_capacity());
+    auto const made = blocks_.made();
     for (std::uint32_t index = 0; index < made; ++index) {
       auto const state = BlockLife::unpack(blocks_.header(index).life.load(std::memory_order_acquire)).state;
       if (state == BlockState::ready) view.groups.push_back(view_group(index, view));
@@ -192,7 +196,7 @@ class Reader {
     OperationView view{.verb = note.verb, .block = note.block, .round = note.round, .bytes = note.bytes};
     auto const began = records_[rank].attached_at + std::uint64_t{flight.at} * 100'000'000;
     view.age = seconds_between(began, now_);
-    if (note.block >= std::min(blocks_.made(), geometry_.group_capacity())) return view;
+    if (note.block >= blocks_.made()) return view;
     auto const state = BlockLife::unpack(blocks_.header(note.block).life.load(std::memory_order_acquire)).state;
     if (state != BlockState::ready && state != BlockState::queue) return view;
     view.group = text_in(blocks_.header(note.block).name);
@@ -235,9 +239,7 @@ class Reader {
 
   [[nodiscard]] Block block_at(std::uint32_t index) const {
     auto const& header = blocks_.header(index);
-    auto const size =
-        static_cast<int>(std::min(header.size.load(std::memory_order_relaxed), static_cast<std::uint32_t>(ranks_)));
-    return {&header, blocks_.members(index), size};
+    return {&header, blocks_.members(index), blocks_.member_count(index)};
   }
 
   [[nodiscard]] GroupView view_group(std::uint32_t index, JobView& job) const {
@@ -277,10 +279,7 @@ class Reader {
 
   [[nodiscard]] QueueView view_queue(std::uint32_t index, JobView& job) const {
     QueueView view{.name = text_in(blocks_.header(index).name), .block = index};
-    auto const room =
-        static_cast<int>((geometry_.group_stride() - sizeof(GroupHeader) - sizeof(QueueHeader)) / sizeof(QueueEnd));
-    auto const size = blocks_.header(index).size.load(std::memory_order_relaxed);
-    auto const ends = std::min(static_cast<int>(std::min(size, 0xffffU)), room);
+    int const ends = blocks_.end_count(index);
     for (int i = 0; i < ends; ++i) {
       auto const& end = blocks_.ends(index)[i];
       auto const holder = end.domain_rank.load(std::memory_order_relaxed);
@@ -325,8 +324,8 @@ class Reader {
 }  // namespace
 
 JobView view_job(std::span<std::byte const> control) {
-  check(control);
-  return Reader(control).read();
+  int const ranks = check(control);
+  return Reader(control, ranks).read();
 }
 
 }  // namespace crossrank::node

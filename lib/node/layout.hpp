@@ -125,6 +125,13 @@ struct alignas(1024) RankRecord {
 };
 static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 2048);
 
+/// Whether a rank runs the caller's code. A number of open ranges and guards that no rank can have is none: whoever
+/// waits would otherwise wait by the longer limit.
+[[nodiscard]] inline bool is_in_user_code(RankRecord const& record) noexcept {
+  constexpr std::uint32_t most = 1 << 16;
+  return record.in_user_code.load(std::memory_order_relaxed) - 1 < most;
+}
+
 /// What a rank did last, for a reader that comes while it hangs or after its death. One writer; a reader that sees
 /// another `number` after the other fields than before them has seen a torn entry.
 struct FlightEntry {

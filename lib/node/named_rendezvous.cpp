@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/node/attachment.hpp"
+#include "lib/node/damage.hpp"
 #include "lib/node/watcher.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
@@ -80,16 +81,17 @@ class NamedRendezvous final : public Rendezvous {
         std::make_shared<Mapping>(control, geometry.total_bytes(), Mapping::Access::read_write, "control segment");
     memory_.control_fd = std::make_shared<Fd>(std::move(control));
     auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
+    arena_bytes_ = load_once(header.arena_bytes);
     make_own_arena(header);
     for (int rank = 0; rank < options_.ranks; ++rank) {
       auto const what = "arena of rank " + std::to_string(rank);
       if (rank == options_.rank) {
         memory_.arenas.push_back(
-            std::make_shared<Mapping>(*memory_.arena_fd, header.arena_bytes, Mapping::Access::read_write, what));
+            std::make_shared<Mapping>(*memory_.arena_fd, arena_bytes_, Mapping::Access::read_write, what));
         continue;
       }
       auto const fd = await_arena(header, rank);
-      memory_.arenas.push_back(std::make_shared<Mapping>(fd, header.arena_bytes, Mapping::Access::read_only, what));
+      memory_.arenas.push_back(std::make_shared<Mapping>(fd, arena_bytes_, Mapping::Access::read_only, what));
     }
     CROSSRANK_CRASH_POINT("node.named.attached");
     return memory_;
@@ -222,7 +224,7 @@ class NamedRendezvous final : public Rendezvous {
                         .culprits = {options_.rank}});
     }
     if (!fd) platform::throw_io("connect", in_shm(own_name_), errno, "make /dev/shm writable");
-    if (system().ftruncate(fd.get(), static_cast<off_t>(header.arena_bytes)) != 0)
+    if (system().ftruncate(fd.get(), static_cast<off_t>(arena_bytes_)) != 0)
       platform::throw_io("connect", in_shm(own_name_), errno);
     memory_.arena_fd = std::make_shared<Fd>(std::move(fd));
     CROSSRANK_CRASH_POINT("node.named.arena_made");
@@ -234,9 +236,8 @@ class NamedRendezvous final : public Rendezvous {
     for (;;) {
       Fd fd(system().shm_open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0));
       struct stat status {};
-      if (fd && system().fstat(fd.get(), &status) == 0 &&
-          static_cast<std::uint64_t>(status.st_size) == header.arena_bytes) {
-        check_shared_memory(fd, header.arena_bytes, name);
+      if (fd && system().fstat(fd.get(), &status) == 0 && static_cast<std::uint64_t>(status.st_size) == arena_bytes_) {
+        check_shared_memory(fd, arena_bytes_, name);
         return fd;
       }
       if (!fd && errno != ENOENT) platform::throw_io("connect", in_shm(name), errno);
@@ -312,8 +313,9 @@ class NamedRendezvous final : public Rendezvous {
   NodeOptions options_;
   std::chrono::nanoseconds until_;
   Attachment memory_;
-  std::string own_name_;      ///< of this rank's arena, while it has one
-  std::string control_name_;  ///< while this rank made the control segment and not all have attached
+  std::uint64_t arena_bytes_ = 0;  ///< of each arena, read once
+  std::string own_name_;           ///< of this rank's arena, while it has one
+  std::string control_name_;       ///< while this rank made the control segment and not all have attached
 };
 
 }  // namespace

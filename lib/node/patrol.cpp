@@ -30,17 +30,14 @@ bool sleeps(std::atomic<std::uint32_t> const& bell) noexcept { return (bell.load
 bool waits_itself(NodeDomain const& domain, int rank) noexcept {
   auto const& blocks = domain.blocks();
   auto const holder = static_cast<std::uint32_t>(rank);
-  auto const most = static_cast<std::uint32_t>(domain.ranks());
   for (std::uint32_t index = 0; index < blocks.made(); ++index) {
     auto const& header = blocks.header(index);
     auto const state = BlockLife::unpack(header.life.load(std::memory_order_acquire)).state;
-    for (std::uint32_t i = 0;
-         state == BlockState::ready && i < std::min(header.size.load(std::memory_order_relaxed), most); ++i) {
+    for (int i = 0; state == BlockState::ready && i < blocks.member_count(index); ++i) {
       auto const& member = blocks.members(index)[i];
       if (member.domain_rank.load(std::memory_order_relaxed) == holder && sleeps(member.bell)) return true;
     }
-    for (std::uint32_t i = 0;
-         state == BlockState::queue && i < std::min(header.size.load(std::memory_order_relaxed), most + 1); ++i) {
+    for (int i = 0; state == BlockState::queue && i < blocks.end_count(index); ++i) {
       auto const& end = blocks.ends(index)[i];
       if (end.domain_rank.load(std::memory_order_relaxed) == holder && sleeps(end.bell)) return true;
     }
@@ -74,7 +71,7 @@ bool Patrol::too_slow(int member, std::chrono::nanoseconds awake) {
   watched.without_beat = heartbeat == watched.heartbeat ? watched.without_beat + awake : std::chrono::nanoseconds{};
   watched.progress = progress;
   watched.heartbeat = heartbeat;
-  bool const in_user_code = record.in_user_code.load(std::memory_order_relaxed) != 0;
+  bool const in_user_code = is_in_user_code(record);
   bool const beats = domain.threads() || watched.without_beat < beats_missing;
   std::chrono::nanoseconds const limit = in_user_code && beats ? patience_.user_limit : patience_.timeout;
   if (watched.silent < limit / 2) watched.warned = false;

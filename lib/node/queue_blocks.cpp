@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -16,18 +17,22 @@ QueueEnd* GroupBlocks::ends(std::uint32_t index) const noexcept {
   return reinterpret_cast<QueueEnd*>(&queue(index) + 1);
 }
 
+int GroupBlocks::end_count(std::uint32_t index) const noexcept {
+  auto const room = (geometry_.group_stride() - sizeof(GroupHeader) - sizeof(QueueHeader)) / sizeof(QueueEnd);
+  return static_cast<int>(std::min<std::size_t>(header(index).size.load(std::memory_order_relaxed), room));
+}
+
 /// The writer is looked at first: a reader that attaches takes its place, then looks whether the writer is still there.
 /// One of the two sees the other.
 bool GroupBlocks::queue_is_over(std::uint32_t index) const noexcept {
-  auto const size = header(index).size.load(std::memory_order_relaxed);
-  for (std::uint32_t i = 0; i < size; ++i) {
+  int const size = end_count(index);
+  for (int i = 0; i < size; ++i) {
     auto const& end = ends(index)[i];
     auto const state = EndWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
     // A writer that has closed still has its handle, and readers may come.
     bool const in_use = state == EndState::taken || (i == 0 && state == EndState::closed);
     auto const rank = end.domain_rank.load(std::memory_order_seq_cst);
-    if (in_use && (rank >= static_cast<std::uint32_t>(geometry_.ranks()) || !departed(static_cast<int>(rank))))
-      return false;
+    if (in_use && !departed(rank)) return false;
   }
   return true;
 }

@@ -11,16 +11,17 @@
 
 namespace crossrank::node {
 
-RingEnd::RingEnd(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::uint64_t life, int index)
+RingEnd::RingEnd(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::uint64_t life, int index,
+                 QueueHeader const& queue)
     : domain_(std::move(domain)),
       block_(block),
       life_(life),
       index_(index),
       ends_(domain_->blocks().ends(block)),
-      ring_offset_(domain_->blocks().queue(block).ring_offset),
-      chunk_bytes_(domain_->blocks().queue(block).chunk_bytes),
-      chunks_(domain_->blocks().queue(block).chunks),
-      readers_(static_cast<int>(domain_->blocks().queue(block).readers)) {}
+      ring_offset_(queue.ring_offset),
+      chunk_bytes_(queue.chunk_bytes),
+      chunks_(queue.chunks),
+      readers_(static_cast<int>(queue.readers)) {}
 
 RingName RingEnd::name() const noexcept {
   auto const& header = domain_->header();

@@ -61,7 +61,9 @@ class RingEnd {
   }
 
  protected:
-  RingEnd(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::uint64_t life, int index);
+  /// `queue` is what stands in the block, looked at once.
+  RingEnd(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::uint64_t life, int index,
+          QueueHeader const& queue);
   ~RingEnd() = default;
   [[nodiscard]] QueueEnd& end(int index) const noexcept { return ends_[index]; }
   [[nodiscard]] QueueEnd& own() const noexcept { return ends_[index_]; }

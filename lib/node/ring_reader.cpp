@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/node/damage.hpp"
 #include "lib/node/ring_layout.hpp"
 #include "lib/platform/crash_point.hpp"
 
@@ -67,10 +68,8 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> const
   if (name.nonce[0] != header.nonce[0] || name.nonce[1] != header.nonce[1])
     refuse(name, "the queue belongs to another job or node", "a handle of this one", "one of another", "");
   // A block that was never made has no pages: it must not be touched.
-  if (name.block >= header.groups_made.load(std::memory_order_acquire)) {
-    refuse(name, "there is no such queue", "a block below " + std::to_string(header.groups_made.load()), "this one",
-           "");
-  }
+  if (auto const made = domain->blocks().made(); name.block >= made)
+    refuse(name, "there is no such queue", "a block below " + std::to_string(made), "this one", "");
   auto const life = BlockLife::unpack(name.life);
   if (life.state != BlockState::queue)
     refuse(name, "there is no such queue", "the handle of a queue", "of a group", "");
@@ -108,7 +107,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> const
 }
 
 RingReader::RingReader(std::shared_ptr<NodeDomain> domain, RingName const& name, int reader)
-    : RingEnd(std::move(domain), name.block, name.life, reader + 1),
+    : RingEnd(domain, name.block, name.life, reader + 1, load_once(domain->blocks().queue(name.block))),
       writer_(static_cast<int>(end(0).domain_rank.load(std::memory_order_acquire))),
       chunks_at_(nullptr) {
   left_ = true;  // until it has its place
@@ -145,6 +144,13 @@ QueueLarge RingReader::large() const noexcept {
 }
 
 std::span<std::byte const> RingReader::peek() const {
+  if (auto const number = steps::published(chunk().number); number != next_) {
+    throw_damaged({.operation = "dequeue",
+                   .place = block_text(block_),
+                   .field = "messages taken",
+                   .expected = "message " + std::to_string(next_),
+                   .got = "message " + std::to_string(number) + ", written over one that was not taken yet"});
+  }
   auto const said = chunk().bytes;
   auto const bytes = said & ~QueueChunk::large;
   auto const arena = domain_->arena_bytes();
@@ -165,7 +171,7 @@ std::shared_ptr<void const> RingReader::keep() const {
   if ((chunk().bytes & QueueChunk::large) == 0) return nullptr;
   auto const where = large();
   ControlGeometry const geometry(domain_->ranks());
-  if (where.slot >= geometry.slot_capacity() ||
+  if (where.slot >= geometry.slot_capacity() || where.offset > domain_->arena_bytes() ||
       !domain_->leases().hold(writer_, where.slot, where.generation, domain_->rank())) {
     throw UsageError({.operation = "dequeue",
                       .message = "a message cannot be kept once more",

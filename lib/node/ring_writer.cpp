@@ -64,20 +64,20 @@ std::unique_ptr<RingWriter> RingWriter::make(std::shared_ptr<NodeDomain> domain,
   auto& arena = domain->arena();
   auto const ring = arena.allocate(bytes);
   try {
-    auto const block = domain->blocks().make_queue({.ring_offset = ring.offset,
-                                                    .chunk_bytes = plan.chunk_bytes,
-                                                    .chunks = plan.chunks,
-                                                    .readers = static_cast<std::uint32_t>(plan.readers)},
-                                                   name);
-    return std::unique_ptr<RingWriter>(new RingWriter(std::move(domain), block, ring));
+    QueueHeader const queue{.ring_offset = ring.offset,
+                            .chunk_bytes = plan.chunk_bytes,
+                            .chunks = plan.chunks,
+                            .readers = static_cast<std::uint32_t>(plan.readers)};
+    auto const block = domain->blocks().make_queue(queue, name);
+    return std::unique_ptr<RingWriter>(new RingWriter(std::move(domain), block, ring, queue));
   } catch (...) {
     arena.release(ring);
     throw;
   }
 }
 
-RingWriter::RingWriter(std::shared_ptr<NodeDomain> domain, std::uint32_t block, Slot ring)
-    : RingEnd(std::move(domain), block, 0, 0), chunks_at_(domain_->arena().at(ring)), ring_(ring) {
+RingWriter::RingWriter(std::shared_ptr<NodeDomain> domain, std::uint32_t block, Slot ring, QueueHeader const& queue)
+    : RingEnd(std::move(domain), block, 0, 0, queue), chunks_at_(domain_->arena().at(ring)), ring_(ring) {
   // The slot may have been another ring before: no number of that may be taken for one of this.
   for (std::uint32_t i = 0; i < chunks_; ++i) new (chunks_at_ + i * stride()) QueueChunk{};
   auto& blocks = domain_->blocks();

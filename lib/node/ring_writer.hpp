@@ -51,7 +51,7 @@ class RingWriter final : public RingEnd {
   [[nodiscard]] int rank_of(int reader) const noexcept;
 
  private:
-  RingWriter(std::shared_ptr<NodeDomain> domain, std::uint32_t block, Slot ring);
+  RingWriter(std::shared_ptr<NodeDomain> domain, std::uint32_t block, Slot ring, QueueHeader const& queue);
   void put_large(std::byte* payload, MessageParts parts, std::size_t bytes);
   void release_taken() noexcept;
   /// The number of messages that all readers have taken.

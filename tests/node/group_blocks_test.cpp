@@ -83,5 +83,31 @@ TEST_F(Blocks, that_were_discarded_are_free) {
   EXPECT_EQ(of(0).make({0}, "other", split), 1U);
 }
 
+/// Whatever a process has written over the blocks: who looks for one stays inside the segment.
+TEST_F(Blocks, may_hold_anything) {
+  ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
+  auto const blocks = of(0);
+  for (std::uint32_t const word : {3U, 4096U, 1U << 20, ~0U}) {
+    blocks.header(0).size = word;
+    blocks.header(1).parent = word;
+    for (int member = 0; member < 2; ++member) blocks.members(1)[member].domain_rank = word;
+    EXPECT_LE(blocks.member_count(0), 3);
+    EXPECT_LE(
+        sizeof(GroupHeader) + sizeof(QueueHeader) + static_cast<std::size_t>(blocks.end_count(0)) * sizeof(QueueEnd),
+        ControlGeometry(3).group_stride());
+    auto const index = of(1).make({1}, "other", {});
+    EXPECT_LT(index, ControlGeometry(3).group_capacity());
+    of(1).discard(index);
+    for (auto const state : {BlockState::queue, BlockState::being_made, static_cast<BlockState>(9)}) {
+      blocks.header(0).life = BlockLife{.use = 7, .maker = static_cast<int>(word & 0xfff), .state = state}.pack();
+      static_cast<void>(of(1).make({1}, "another", {}));
+    }
+    blocks.header(0).life = BlockLife{.use = 1, .maker = 0, .state = BlockState::ready}.pack();
+  }
+  memory.header().groups_made = ~0U;
+  EXPECT_EQ(blocks.made(), ControlGeometry(3).group_capacity());
+  EXPECT_LT(of(1).make({1}, "one more", {}), blocks.made());
+}
+
 }  // namespace
 }  // namespace crossrank::node

@@ -1,0 +1,220 @@
+// A process of the same user writes over the memory that the ranks share: every rank ends with an error, none crashes
+// and none waits for ever.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/message_queue.hpp>
+#include <crossrank/parallel.hpp>
+#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "lib/node/group.hpp"
+#include "tests/faults/fault_report.hpp"
+#include "tests/faults/fault_workload.hpp"
+
+namespace crossrank {
+namespace {
+
+constexpr int ranks = 4;
+constexpr int trials_each = 10;
+constexpr int words_each = 100;
+
+/// Writes over words of a control segment. Half of them lie anywhere, half where the ranks look most: in the heads of
+/// blocks and in the lines of members.
+class Overwriter {
+ public:
+  Overwriter(node::NodeDomain& domain, unsigned seed)
+      : domain_(domain),
+        geometry_(domain.ranks()),
+        base_(reinterpret_cast<std::byte*>(&domain.header())),
+        random_(seed) {}
+
+  void write_one() {
+    auto* const word = reinterpret_cast<std::uint64_t*>(base_ + place());
+    std::atomic_ref(*word).store(value(std::atomic_ref(*word).load(std::memory_order_relaxed)),
+                                 std::memory_order_relaxed);
+  }
+
+ private:
+  std::uint64_t below(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most - 1)(random_); }
+
+  /// Of a word, in the segment: only memory that has pages.
+  std::size_t place() {
+    auto const made = std::max<std::uint32_t>(1, domain_.blocks().made());
+    auto const block = geometry_.groups_offset() + below(made) * geometry_.group_stride();
+    switch (below(8)) {
+      case 0: return below(node::page_bytes / 8) * 8;
+      case 1: return geometry_.records_offset() + below(ranks * sizeof(node::RankRecord) / 8) * 8;
+      case 2: return geometry_.flights_offset() + below(ranks * sizeof(node::FlightRing) / 8) * 8;
+      case 3: return block + below(32) * 8;                              // state, size, parent, name, decision
+      case 4: return block + sizeof(node::GroupHeader) + below(80) * 8;  // a queue's head and ends
+      case 5: return member(block) + below(sizeof(node::MemberBlock) / 8) * 8;
+      case 6: return member(block) + below(4) * sizeof(node::Arrival) + below(8) * 8;
+      default: return block + below(geometry_.group_stride() / 8) * 8;
+    }
+  }
+  std::size_t member(std::size_t block) {
+    return block + sizeof(node::GroupHeader) + below(ranks) * sizeof(node::MemberBlock);
+  }
+
+  std::uint64_t value(std::uint64_t before) {
+    switch (below(7)) {
+      case 0: return random_();
+      case 1: return below(16);
+      case 2: return ~std::uint64_t{0};
+      case 3: return before ^ std::uint64_t{1} << below(64);
+      case 4: return before + 1;
+      case 5: return (before & 0xffff'ffff) | random_() << 32;
+      default: return (before & ~std::uint64_t{0xffff'ffff}) | (random_() & 0xffff'ffff);
+    }
+  }
+
+  node::NodeDomain& domain_;
+  node::ControlGeometry geometry_;
+  std::byte* base_;
+  std::mt19937_64 random_;
+};
+
+/// Reads every byte, as what is handed out must be readable, right or wrong.
+void read_all(std::span<std::byte const> bytes) {
+  static std::atomic<unsigned> sum{0};
+  sum += std::accumulate(bytes.begin(), bytes.end(), 0U,
+                         [](unsigned all, std::byte b) { return all + static_cast<unsigned>(b); });
+}
+
+void pass_messages(Collective const& world) {
+  int const next = (world.rank() + 1) % world.world_size();
+  int const before = (world.rank() + world.world_size() - 1) % world.world_size();
+  auto tensor = Tensor::zeros({3000}, Dtype::u8);
+  auto request = world.irecv(tensor, before);
+  world.send(test::sample_tensor(world.rank(), 1, 3000), next);
+  request.wait();
+  read_all(tensor.bytes());
+}
+
+void pass_through_queue(Collective const& world, int writer) {
+  auto const queue = MessageQueue::create(world, {.writer_rank = writer, .chunk_bytes = 256, .chunks = 2});
+  for (int i = 0; i < 4; ++i) {
+    if (queue.is_writer()) {
+      queue.enqueue_tensor(test::sample_tensor(writer, i, i == 2 ? 3000 : 100));
+    } else if (auto const tensor = queue.dequeue_tensor()) {
+      read_all(tensor->bytes());
+    }
+  }
+  queue.close();
+}
+
+void share_states(Collective const& world) {
+  SharedMemoryWorkspace workspace(world);
+  StateDict weights;
+  weights.insert_or_assign("a", test::sample_tensor(world.rank(), 2, 5000));
+  workspace.write_configs_and_weights({{"rank", world.rank()}}, weights);
+  world.barrier();
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    auto const state = workspace.read_configs_and_weights_from_rank(rank);
+    if (state && state->weights.contains("a")) read_all(state->weights.at("a").bytes());
+  }
+  world.barrier();
+}
+
+void gather(Collective const& group, int receiver) {
+  auto const mine = test::sample_tensor(group.global_rank(), 3, 5000);
+  auto const all = test::ranks_from(group, receiver);
+  auto tensors = get_tensors_parallel(mine, all, group);
+  for (auto const& tensor : tensors) read_all(tensor.bytes());
+  tensors.close();
+  RankState state{.config = {{"rank", group.rank()}}};
+  state.weights.insert_or_assign("small", test::sample_tensor(group.global_rank(), 4, 16));
+  auto states = get_configs_parallel(state, all, group);
+  for (auto const& one : states) {
+    for (auto const& [name, tensor] : one.state.weights) read_all(tensor.bytes());
+  }
+}
+
+/// One use of what ranks on a node do together; what arrives may be wrong.
+void work(Collective const& world, int round) {
+  world.barrier();
+  for (std::int64_t const bytes : {100, 5000, 700'000}) {
+    auto tensor = test::sample_tensor(world.rank(), round, bytes);
+    world.broadcast(tensor, {.root = round % world.world_size()});
+    read_all(tensor.bytes());
+    auto joined = Tensor::zeros({world.world_size(), bytes}, Dtype::u8);
+    world.all_gather(joined, tensor);
+    read_all(joined.bytes());
+  }
+  pass_messages(world);
+  gather(world, round % world.world_size());
+  share_states(world);
+  pass_through_queue(world, round % world.world_size());
+  auto const half = world.split({{0, 1}, {3, 2}});
+  half.barrier();
+  gather(half, round % 2);
+}
+
+/// Arguments: seed. Rank 0 writes over words while all of them work, and does not stop before it has written all.
+CROSSRANK_RANK_SCENARIO(work_while_words_are_overwritten) {
+  auto const seed = static_cast<unsigned>(std::stoul(self.arguments.at(0)));
+  std::thread writer;
+  std::atomic<bool> written{false};
+  auto const code = test::end_with_verdict(self, [&] {
+    auto const world = connect(test::fault_options(std::chrono::milliseconds(1500)));
+    world.barrier();
+    if (self.rank == 0) {
+      writer = std::thread([seed, &written, domain = world.transport()->node_group()->shared_domain()] {
+        Overwriter overwriter(*domain, seed);
+        for (int word = 0; word < words_each; ++word) {
+          overwriter.write_one();
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that the ranks come upon some of them
+        }
+        written = true;
+      });
+    }
+    // None of them may have hurt: then rank 0 leaves the others alone.
+    for (int round = 0; !written; ++round) work(world, round);
+  });
+  if (writer.joinable()) writer.join();
+  return code;
+}
+
+class HostileSegment : public testing::TestWithParam<unsigned> {};
+
+TEST_P(HostileSegment, ends_all_ranks_with_errors) {
+  std::set<std::string> const known{"usage",  "mismatch", "timeout", "peer_lost",
+                                    "remote", "io",       "format",  "unavailable"};
+  // Rank 0 alone may see nothing of it: it leaves the others when all is written.
+  auto const first = std::random_device{}();
+  for (int trial = 0; trial < trials_each; ++trial) {
+    auto const seed = first + static_cast<unsigned>(trial) + 1000 * GetParam();
+    auto const job = test::run_ranks(ranks, "work_while_words_are_overwritten",
+                                     {.deadline = std::chrono::seconds(150), .arguments = {std::to_string(seed)}});
+    EXPECT_FALSE(job.timed_out);
+    EXPECT_TRUE(job.leaks.empty());
+    for (auto const& rank : job.ranks) {
+      EXPECT_TRUE(rank.ok());
+      auto const code = test::verdict_of(rank).code;
+      EXPECT_TRUE(known.contains(code) || (code == "ok" && &rank == &job.ranks.front())) << code;
+    }
+    if (HasFailure()) {
+      ADD_FAILURE() << "seed " << seed << "\n" << job.text();
+      break;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, HostileSegment, testing::Values(0U, 1U, 2U, 3U));
+
+}  // namespace
+}  // namespace crossrank
