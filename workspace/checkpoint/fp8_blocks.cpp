@@ -85,8 +85,9 @@ ShardBlocks blocks_of(LayerOnRanks const& layer, LayerValues const& values, Laye
   auto const& scale = *values.layers[rank][TensorRole::weight_scale];
   auto const& shape = values.layers[rank][TensorRole::weight]->shape;
   auto const axes = format.axes(TensorRole::weight_scale, scale);
+  auto const of_weight = format.axes(TensorRole::weight, *values.layers[rank][TensorRole::weight]);
   auto const stack = stack_of(shape);
-  bool const outputs_first = axes.out == stack;
+  bool const outputs_first = of_weight.out == stack;
   ShardBlocks shard;
   shard.grid = {.rows = shape[static_cast<std::size_t>(stack)],
                 .columns = shape[static_cast<std::size_t>(stack) + 1],
@@ -94,7 +95,7 @@ ShardBlocks blocks_of(LayerOnRanks const& layer, LayerValues const& values, Laye
                 .block_columns = outputs_first ? axes.in_unit : axes.out_unit,
                 .scales = read_scales(values.stored(rank, TensorRole::weight_scale)),
                 .matrices = stack == 1 ? shape[0] : 1};
-  shard.axis = (cut.cut == Cut::column ? axes.out : axes.in) - stack;
+  shard.axis = (cut.cut == Cut::column ? of_weight.out : of_weight.in) - stack;
   shard.stretches = layout.stretches(rank);
   for (auto const value : shard.grid.scales) {
     if (std::isfinite(value) && value >= 0) continue;
@@ -141,9 +142,15 @@ std::vector<std::byte> encode(std::vector<float> const& scales, Dtype dtype) {
 
 MergeRule given_scales(LayerOnRanks const& layer, BlockGrid const& whole) {
   auto values = std::make_shared<GivenValues>();
-  bool const stacked = layer.tensors.front()->shape.size() == 3;
-  values->shape = stacked ? Shape{whole.matrices, whole.grid_rows(), whole.grid_columns()}
-                          : Shape{whole.grid_rows(), whole.grid_columns()};
+  // As the shards have it: a stack or not, and perhaps a dimension of one behind each of the grid's.
+  auto const dimensions = layer.tensors.front()->shape.size();
+  std::vector<std::int64_t> lengths;
+  if (dimensions % 2 != 0) lengths.push_back(whole.matrices);
+  for (auto const length : {whole.grid_rows(), whole.grid_columns()}) {
+    lengths.push_back(length);
+    if (dimensions > 3) lengths.push_back(1);
+  }
+  values->shape = Shape(lengths);
   values->bytes = encode(whole.scales, layer.tensors.front()->dtype);
   return {.kind = MergeKind::given, .given = std::move(values)};
 }
@@ -177,7 +184,9 @@ bool splits_blocks(LayerOnRanks const& layer, LayerCut const& cut) {
   auto const dtype = layer.tensors.front()->dtype;
   auto const dimensions = layer.tensors.front()->shape.size();
   if (!asked || layer.formats.size() < 2 || (cut.cut != Cut::column && cut.cut != Cut::row)) return false;
-  if (layer.formats.front().format() != NumberFormat::fp8_block || dimensions < 2 || dimensions > 3) return false;
+  // The scales of blocks may have twice as many as the matrix.
+  auto const most = layer.role == TensorRole::weight ? 3U : 5U;
+  if (layer.formats.front().format() != NumberFormat::fp8_block || dimensions < 2 || dimensions > most) return false;
   if (layer.role == TensorRole::weight_scale && dtype != Dtype::f32 && !is_small_float(dtype)) return false;
   if (cut.true_outputs >= 0) return false;
   Layout const layout(layer, cut);

@@ -17,7 +17,15 @@ bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::u8 || dtype == 
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+/// Where a dimension of the matrix stands in scales that are spread.
+int spread_axis(int axis, int stack) { return stack + 2 * (axis - stack); }
+
 }  // namespace
+
+bool spreads_blocks(Shape const& weight, Shape const& scale) {
+  if (weight.size() < 2 || scale.size() != weight.size() + 2) return false;
+  return scale[scale.size() - 1] == 1 && scale[scale.size() - 3] == 1;
+}
 
 std::string_view to_string(NumberFormat format) noexcept {
   switch (format) {
@@ -61,6 +69,7 @@ LayerFormat LayerFormat::recognise(std::string_view module, LayerTensors const& 
 }
 
 void LayerFormat::read_weight(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
+  weight_shape_ = weight.shape;
   if (order_.stacked && weight.shape.size() < 3) order_.stacked = false;
   // Blocks stand behind their outputs, also in models that keep plain weights the other way round.
   if (weight.name.ends_with("blocks")) order_.transposed = false;
@@ -95,7 +104,9 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
   set_lengths(weight);
   auto const& scale = *tensors[TensorRole::weight_scale];
   bool const block_said = hints.block_out > 0 || scale.name.ends_with("_inv");
-  if (is_single(scale) && !block_said) {
+  if (spreads_blocks(weight.shape, scale.shape)) {
+    read_spread_blocks(scale, hints);
+  } else if (is_single(scale) && !block_said) {
     format_ = NumberFormat::fp8_tensor;
   } else if (scale.shape.size() + 1 == weight.shape.size()) {  // NOLINT(bugprone-branch-clone): asked in this order
     format_ = NumberFormat::fp8_channel;
@@ -112,6 +123,20 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
     block_out_ = hints.block_out > 0 ? hints.block_out : 128;
     group_ = hints.block_in > 0 ? hints.block_in : 128;
   }
+}
+
+/// Blocks whose sizes the config does not say are as large as the grid of scales makes them.
+void LayerFormat::read_spread_blocks(SourceTensor const& scale, LayerHints const& hints) {
+  format_ = NumberFormat::fp8_block;
+  spread_ = true;
+  auto const size = [](std::int64_t said, std::int64_t length, std::int64_t blocks) {
+    if (said > 0) return said;
+    return blocks > 1 && length % blocks == 0 ? length / blocks : std::int64_t{128};
+  };
+  auto const stack = order_.stacked ? 1 : 0;
+  auto const at = [&](int axis) { return scale.shape[static_cast<std::size_t>(spread_axis(axis, stack))]; };
+  block_out_ = size(hints.block_out, outputs_, at(weight_.out));
+  group_ = size(hints.block_in, inputs_, at(weight_.in));
 }
 
 void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
@@ -144,10 +169,22 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
     if (weight.dtype == Dtype::u8) (packs_outputs_ ? weight_.out_unit : weight_.in_unit) = 2;
   }
   set_lengths(weight);
-  group_ = format_ == NumberFormat::mxfp4 ? 32 : format_ == NumberFormat::nvfp4 ? 16 : hints.group;
+  group_ = format_ == NumberFormat::mxfp4   ? 32
+           : format_ == NumberFormat::nvfp4 ? nvfp4_group(scale, hints)
+                                            : hints.group;
   if (group_ == 0) group_ = group_of(scale);
   if (group_ == 0) group_ = likely_group(scale, hints);
   if (format_ == NumberFormat::nvfp4 && is_power_of_two_scale(scale.dtype)) refuse(scale, "a scale that is no F8_E4M3");
+}
+
+/// 16 but for formats with F8 activations, whose blocks hold 32: the scales count them.
+std::int64_t LayerFormat::nvfp4_group(SourceTensor const& scale, LayerHints const& hints) const {
+  auto const length = packs_outputs_ ? outputs_ : inputs_;
+  auto const scales = scale.shape[static_cast<std::size_t>(packs_outputs_ ? weight_.out : weight_.in)];
+  for (auto const group : {std::int64_t{16}, std::int64_t{32}, hints.group}) {
+    if (group > 0 && scales == divide_up(length, group)) return group;
+  }
+  return 16;
 }
 
 void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
@@ -236,6 +273,7 @@ TensorAxes LayerFormat::axes(TensorRole role, SourceTensor const& tensor) const 
     case TensorRole::pre_quant: return vector_axes(tensor);
     case TensorRole::packed_shape: return {};
     case TensorRole::weight_scale:
+      if (spread_ && spreads_blocks(weight_shape_, tensor.shape)) return spread_axes(tensor);
       if (is_single(tensor) && format_ != NumberFormat::fp8_block) break;
       if (tensor.shape.size() == (order_.stacked ? 2U : 1U)) return {.out = order_.stacked ? 1 : 0};
       return grid_axes(tensor, block_out_);
@@ -252,6 +290,20 @@ TensorAxes LayerFormat::vector_axes(SourceTensor const& tensor) const {
   auto const last = static_cast<int>(tensor.shape.size()) - 1;
   if (tensor.shape[static_cast<std::size_t>(last)] != inputs_) refuse(tensor, "not one value per input");
   return {.in = last};
+}
+
+/// Scales of blocks with a dimension of one behind each of theirs.
+TensorAxes LayerFormat::spread_axes(SourceTensor const& tensor) const {
+  auto const stack = order_.stacked ? 1 : 0;
+  TensorAxes const axes{.out = spread_axis(weight_.out, stack),
+                        .in = spread_axis(weight_.in, stack),
+                        .out_unit = block_out_,
+                        .in_unit = group_};
+  if (tensor.shape[static_cast<std::size_t>(axes.in)] != divide_up(inputs_, group_))
+    refuse(tensor, "not one value per " + std::to_string(group_) + " inputs");
+  if (tensor.shape[static_cast<std::size_t>(axes.out)] != divide_up(outputs_, block_out_))
+    refuse(tensor, "not one value per " + std::to_string(block_out_) + " outputs");
+  return axes;
 }
 
 /// A scale or zero point with the dimensions of the weight: along each it has one value per unit, or a single one.

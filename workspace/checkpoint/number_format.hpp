@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include <crossrank/shape.hpp>
+
 #include "workspace/checkpoint/quantization_hints.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
 #include "workspace/checkpoint/tensor_role.hpp"
@@ -21,7 +23,7 @@ enum class NumberFormat : std::uint8_t {
   awq,             ///< AutoAWQ: [in, out / 8] words
   gptq,            ///< [in / 8, out] words, group ids
   compressed_int,  ///< compressed-tensors: [out, in / 8] words
-  nvfp4,           ///< two inputs in a byte, F8_E4M3 scale per 16 inputs, a scale of scales
+  nvfp4,           ///< two inputs in a byte, F8_E4M3 scale per 16 or 32 inputs, a scale of scales
   mxfp4,           ///< two inputs in a byte, power-of-two scale per 32 inputs
   mxfp8,           ///< F8 with a power-of-two scale per 32 inputs
 };
@@ -54,6 +56,10 @@ struct TensorAxes {
   bool single = false;        ///< one value for the whole layer (or for each expert)
 };
 
+/// Whether scales of blocks are stored as ModelOpt's FP8_PB_WO stores them: with a dimension of one behind each of
+/// theirs, [4, 1, 8, 1] for a grid of [4, 8].
+[[nodiscard]] bool spreads_blocks(Shape const& weight, Shape const& scale);
+
 /// A layer's format, its lengths in numbers and where they lie in each of its tensors.
 class LayerFormat {
  public:
@@ -78,10 +84,13 @@ class LayerFormat {
   void read_bytes(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
   void read_words(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
   void read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
+  void read_spread_blocks(SourceTensor const& scale, LayerHints const& hints);
   void set_lengths(SourceTensor const& weight);
   [[nodiscard]] int bits_of_words(SourceTensor const& weight, LayerTensors const& tensors) const;
   [[nodiscard]] TensorAxes vector_axes(SourceTensor const& tensor) const;
   [[nodiscard]] TensorAxes grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const;
+  [[nodiscard]] TensorAxes spread_axes(SourceTensor const& tensor) const;
+  [[nodiscard]] std::int64_t nvfp4_group(SourceTensor const& scale, LayerHints const& hints) const;
   [[nodiscard]] std::int64_t group_of(SourceTensor const& scale) const;
   [[nodiscard]] std::int64_t likely_group(SourceTensor const& scale, LayerHints const& hints) const;
   [[nodiscard]] bool is_single(SourceTensor const& tensor) const;
@@ -98,6 +107,8 @@ class LayerFormat {
   std::int64_t group_ = 0;
   std::int64_t block_out_ = 1;
   std::int64_t packing_ = 1;  ///< numbers in a word
+  bool spread_ = false;       ///< scales of blocks have a dimension of one behind each of theirs
+  Shape weight_shape_{};
 };
 
 }  // namespace crossrank::checkpoint

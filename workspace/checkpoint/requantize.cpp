@@ -17,7 +17,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr std::uint64_t block_bytes = 8;
+constexpr std::size_t most_block_values = 64;
 constexpr std::size_t table_pays_from = 512;
 
 SourceTensor const& describe(StoredTensor const& stored) { return stored.source->tensors()[stored.tensor]; }
@@ -36,6 +36,20 @@ std::vector<std::byte> read_all(StoredTensor const& stored) {
                      .got = std::string(name_of(describe(stored).dtype)),
                      .resource = stored.source->name() + ": " + describe(stored).name,
                      .section = "dtype"});
+}
+
+/// Bytes of the values under one scale: two values stand in each byte.
+std::uint64_t bytes_of_block(StoredTensor const& values, StoredTensor const& scales) {
+  auto const& stored = describe(values);
+  auto const bytes = dense_bytes(stored.shape, stored.dtype);
+  auto const count = static_cast<std::uint64_t>(describe(scales).shape.numel());
+  if (count > 0 && bytes % count == 0 && bytes >= count && bytes / count <= most_block_values / 2) return bytes / count;
+  throw FormatError({.operation = "read scales",
+                     .message = "block scales that do not fit the values they scale",
+                     .expected = "one scale for 16 or 32 values",
+                     .got = std::to_string(count) + " scales for " + std::to_string(2 * bytes) + " values",
+                     .resource = values.source->name() + ": " + stored.name,
+                     .section = "scales"});
 }
 
 std::byte scaled_f8(Dtype dtype, std::byte value, float factor) {
@@ -119,11 +133,12 @@ void Requantization::scale(Shard const& shard, std::uint64_t offset, std::span<s
 void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset, std::span<std::byte> bytes) const {
   if (bytes.empty()) return;
   bool const to_values = kernel_ == RequantizeKernel::fp4_values;
+  auto const& values_at = to_values ? shard.own : shard.partner;
+  auto const& scales_at = to_values ? shard.partner : shard.own;
+  auto const block_bytes = bytes_of_block(values_at, scales_at);
   auto const unit = to_values ? block_bytes : 1;
   auto const first = offset / unit;
   auto const last = (offset + bytes.size() + unit - 1) / unit;
-  auto const& values_at = to_values ? shard.own : shard.partner;
-  auto const& scales_at = to_values ? shard.partner : shard.own;
   // In steps, so that what is read beside the range stays small whatever its length.
   constexpr std::uint64_t step = 8192;
   std::vector<std::byte> values;
@@ -136,8 +151,7 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
     scales_at.source->read(scales_at.tensor, begin, scales);
     for (std::size_t i = 0; i < scales.size(); ++i) {
       auto const element = (begin + i) * (to_values ? block_bytes : 1);
-      requantize_fp4_block(std::span<std::byte, 8>(values.data() + i * block_bytes, block_bytes), scales[i],
-                           factor(shard, element));
+      requantize_fp4_block(std::span(values).subspan(i * block_bytes, block_bytes), scales[i], factor(shard, element));
     }
     auto const& made = to_values ? values : scales;
     auto const from = std::max(begin * unit, offset);
@@ -159,7 +173,7 @@ std::string Requantization::bound() const {
     case RequantizeKernel::scale_i8: return "each value moves by at most half the common scale";
     case RequantizeKernel::fp4_values:
     case RequantizeKernel::fp4_scales:
-      return "each value moves by at most 1/5 of the largest of its block of 16, or by 1/128 of the common scale";
+      return "each value moves by at most 1/5 of the largest of its block, or by 1/128 of the common scale";
   }
   return {};
 }
@@ -172,9 +186,10 @@ Json Requantization::to_json() const {
   return json;
 }
 
-void requantize_fp4_block(std::span<std::byte, 8> values, std::byte& scale, float factor) {
+void requantize_fp4_block(std::span<std::byte> values, std::byte& scale, float factor) {
   if (factor == 1.0F) return;
-  std::array<float, 16> numbers{};
+  std::array<float, most_block_values> room{};
+  auto const numbers = std::span(room).first(2 * values.size());
   decode_small_floats(Dtype::f4, values, numbers);
   auto const old_scale = decode_small_float(Dtype::f8_e4m3, std::to_integer<std::uint16_t>(scale));
   if (std::isnan(old_scale)) return;

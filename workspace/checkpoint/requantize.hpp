@@ -63,10 +63,10 @@ class Requantization {
   std::vector<Shard> shards_;
 };
 
-/// One block of 16 E2M1 values under the block scale `scale` (F8_E4M3), quantized anew where its scale of scales
-/// shrinks to `factor` of what it was: the nearest values under the new block scale, which is returned in place of the
-/// old one.
-void requantize_fp4_block(std::span<std::byte, 8> values, std::byte& scale, float factor);
+/// One block of at most 64 E2M1 values, two in a byte, under the block scale `scale` (F8_E4M3), quantized anew where
+/// its scale of scales shrinks to `factor` of what it was: the nearest values under the new block scale, which is
+/// returned in place of the old one.
+void requantize_fp4_block(std::span<std::byte> values, std::byte& scale, float factor);
 
 /// All values of a tensor as numbers. `FormatError` for a dtype that no scale has.
 [[nodiscard]] std::vector<float> read_scales(StoredTensor const& tensor);
