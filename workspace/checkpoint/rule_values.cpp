@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/group_size.hpp"
+#include "workspace/checkpoint/unpacked_shape.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -20,6 +21,7 @@ class Settlement {
 
   void settle() {
     if (cut_.cut != Cut::column && cut_.cut != Cut::row) return;
+    if (layer_.role == TensorRole::packed_shape) return settle_unpacked_shape(rule_, layer_, values_, cut_);
     // All inputs have one scale: every rank's ids are of the same group.
     bool const whole = layer_.hints.whole_inputs && layer_.formats.front().group() == 0;
     bool const shared = share_one_scale(layer_, values_, cut_);

@@ -21,6 +21,7 @@
 #include "workspace/checkpoint/torch_source.hpp"
 #include "workspace/checkpoint/twins.hpp"
 
+#include "workspace/checkpoint/unpacked_shape.hpp"
 namespace crossrank::checkpoint {
 namespace {
 
@@ -163,6 +164,10 @@ class Verification {
       append(check_coverage(names, set_->config, path_.string()));
       append(check_fellows(names));
     } else {
+      if (set_->sources.size() == 1) {
+        QuantizationHints const hints(set_->config, set_->quantization);
+        append(check_unpacked_shapes(set_->sources.front(), hints));
+      }
       count_files();
     }
   }
