@@ -15,6 +15,7 @@
 #include "workspace/checkpoint/deepspeed_files.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
 #include "workspace/checkpoint/one_model.hpp"
+#include "workspace/checkpoint/flat_parameters.hpp"
 #include "workspace/checkpoint/parts_or_ranks.hpp"
 #include "workspace/checkpoint/refine_grid.hpp"
 #include "workspace/checkpoint/shard_grid.hpp"
@@ -240,3 +241,5 @@ ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
 }
 
 }  // namespace crossrank::checkpoint
+  require_no_flat_parameters(set);
+  if (options.fused != FusedLayout::automatic) set.fused = options.fused;
