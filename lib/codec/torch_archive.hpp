@@ -77,6 +77,8 @@ class TorchArchive {
   void verify(TorchTensor const& tensor) const { verify(tensor.storage); }
   /// The same by the storage's number.
   void verify(std::uint32_t storage) const;
+  /// The CRC of a storage's record as the archive's directory has it; writers may leave it 0.
+  [[nodiscard]] std::uint32_t recorded_crc(std::uint32_t storage) const { return record_of(storage).crc; }
   /// Throws the `FormatError` for a value of the pickle.
   [[noreturn]] void refuse(PickleValue value, std::string message, std::string remedy = {}) const;
 

@@ -13,6 +13,7 @@
 #include "lib/codec/opened_file.hpp"
 #include "lib/codec/torch_tree.hpp"
 #include "workspace/checkpoint/chunked_source.hpp"
+#include "workspace/checkpoint/copied_files.hpp"
 #include "workspace/checkpoint/model_key.hpp"
 #include "workspace/checkpoint/torch_source.hpp"
 
@@ -22,6 +23,8 @@ namespace {
 constexpr char const* operation = "checkpoint open";
 // What is no tensor is kept where it is small: positions of data loaders, arguments, random states.
 constexpr std::uint64_t most_object_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t sample_bytes = std::uint64_t{64} << 10;
+constexpr std::size_t most_samples = 3;
 
 /// An item's archive, opened. It is the source of the one tensor in it.
 class ItemSource final : public codec::ByteSource {
@@ -45,9 +48,24 @@ class ItemData final : public ChunkData {
            codec::CrcPolicy crc)
       : file_(std::move(file)), offset_(item.offset), length_(item.length), dtype_(dtype), shape_(shape), crc_(crc) {}
 
+  /// What the item's directory says of its data. Reads the directory alone.
+  [[nodiscard]] FileSample sample(std::string const& of) const {
+    auto const archive = opened(codec::CrcPolicy::ignore);
+    auto const* const tensor = archive->tensor(archive->root());
+    FileSample found{.file = file_->name(), .tensor = of};
+    if (tensor == nullptr || !tensor->unsupported.empty()) return found;
+    found.bytes = tensor->nbytes;
+    found.crc = archive->recorded_crc(tensor->storage);
+    found.beginning = [archive, tensor] {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(sample_bytes, tensor->nbytes)));
+      archive->read(*tensor, 0, bytes);
+      return bytes;
+    };
+    return found;
+  }
+
   [[nodiscard]] std::shared_ptr<codec::ByteSource const> open() const override {
-    auto part = std::make_shared<codec::PartSource>(file_, offset_, length_, file_->name());
-    auto archive = codec::TorchArchive::open(std::move(part), {.crc = policy()});
+    auto archive = opened(policy());
     auto const* const tensor = archive->tensor(archive->root());
     if (tensor == nullptr) archive->refuse(archive->root(), "this item is no tensor");
     if (!tensor->unsupported.empty())
@@ -63,6 +81,10 @@ class ItemData final : public ChunkData {
   }
 
  private:
+  [[nodiscard]] std::shared_ptr<codec::TorchArchive const> opened(codec::CrcPolicy crc) const {
+    auto part = std::make_shared<codec::PartSource>(file_, offset_, length_, file_->name());
+    return codec::TorchArchive::open(std::move(part), {.crc = crc});
+  }
   [[nodiscard]] codec::CrcPolicy policy() const noexcept {
     return verified_.load(std::memory_order_relaxed) ? codec::CrcPolicy::ignore : crc_;
   }
@@ -215,6 +237,30 @@ ModelWay model_of(codec::DcpMetadata const& metadata, std::string const& asked, 
   return find_model(listing(metadata, by_names), asked, resource);
 }
 
+/// A tensor in several pieces.
+struct CutTensor {
+  std::string name{};
+  std::uint64_t bytes = 0;
+  std::vector<std::shared_ptr<ItemData const>> items{};
+};
+
+/// The largest of the tensors that are cut tell whether a rank's file is a copy of another's.
+void require_no_copies(std::vector<CutTensor> cut, std::string const& directory) {
+  std::stable_sort(cut.begin(), cut.end(), [](auto const& a, auto const& b) { return a.bytes > b.bytes; });
+  if (cut.size() > most_samples) cut.resize(most_samples);
+  std::vector<FileSample> samples;
+  for (auto const& tensor : cut) {
+    for (auto const& item : tensor.items) {
+      try {
+        samples.push_back(item->sample(tensor.name));
+      } catch (FormatError const&) {
+        // Told when the tensor itself is read.
+      }
+    }
+  }
+  require_no_copied_files(samples, directory);
+}
+
 }  // namespace
 
 std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& directory, DcpOptions const& options,
@@ -223,17 +269,22 @@ std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& d
   auto const model = model_of(metadata, options.model_key, directory.string());
   ItemFiles files(directory, pool);
   std::vector<ChunkedTensor> tensors;
+  std::vector<CutTensor> cut;
   for (auto& tensor : metadata.tensors) {
     auto name = model.own_name(tensor.name);
     if (!name) continue;
     ChunkedTensor chunked{.tensor = {*std::move(name), tensor.dtype, tensor.shape}};
+    CutTensor pieces{.name = tensor.name, .bytes = dense_bytes(tensor.shape, tensor.dtype)};
     for (std::size_t i = 0; i < tensor.items.size(); ++i) {
-      chunked.data.push_back(std::make_shared<ItemData>(files.at(tensor.items[i], tensor.name), tensor.items[i],
+      pieces.items.push_back(std::make_shared<ItemData>(files.at(tensor.items[i], tensor.name), tensor.items[i],
                                                         tensor.dtype, Shape(tensor.boxes[i].size), options.crc));
+      chunked.data.push_back(pieces.items.back());
     }
+    if (pieces.items.size() > 1) cut.push_back(std::move(pieces));
     chunked.boxes = std::move(tensor.boxes);
     tensors.push_back(std::move(chunked));
   }
+  require_no_copies(std::move(cut), directory.string());
   Json attributes = Json::object();
   if (!model.left_out.empty()) attributes[left_out_keys] = model.left_out;
   for (auto const& object : metadata.objects)

@@ -9,6 +9,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checked_size.hpp"
+#include "workspace/checkpoint/copied_files.hpp"
 #include "workspace/checkpoint/segmented_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -20,6 +21,7 @@ using codec::TorchArchive;
 using codec::TorchTensor;
 using Archive = std::shared_ptr<TorchArchive const>;
 
+constexpr std::uint64_t sample_bytes = std::uint64_t{64} << 10;
 constexpr std::uint64_t element = 4;  // bytes: the flat groups are F32
 
 /// A flat group of one rank.
@@ -51,6 +53,7 @@ class Assembly {
 
   std::shared_ptr<ShardSource const> assemble() {
     read_stage();
+    require_no_copies();
     auto const groups = read_parameters();
     if (stage_ == 3) {
       assemble_stage_3(groups);
@@ -143,6 +146,28 @@ class Assembly {
       out.push_back(flat);
     }
     return out;
+  }
+
+  /// Each rank has slices of its own of the flat groups.
+  void require_no_copies() const {
+    std::vector<FileSample> samples;
+    for (std::size_t rank = 0; rank < optimizers_.size(); ++rank) {
+      auto const groups = flats(rank);
+      for (std::size_t group = 0; group < groups.size(); ++group) {
+        auto const flat = groups[group];
+        auto const beginning = [flat] {
+          std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(sample_bytes, flat.tensor->nbytes)));
+          flat.archive->read(*flat.tensor, 0, bytes);
+          return bytes;
+        };
+        samples.push_back({.file = flat.archive->name(),
+                           .tensor = "flat group " + std::to_string(group),
+                           .bytes = flat.tensor->nbytes,
+                           .crc = flat.archive->recorded_crc(flat.tensor->storage),
+                           .beginning = beginning});
+      }
+    }
+    require_no_copied_files(samples, name_);
   }
 
   void add(std::string name, Dtype dtype, Shape const& shape, std::vector<Segment> segments) {
