@@ -21,6 +21,7 @@
 #include "workspace/checkpoint/shard_grid.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/shard_opener.hpp"
+#include "workspace/checkpoint/shard_notes.hpp"
 #include "workspace/checkpoint/training_arguments.hpp"
 #include "workspace/checkpoint/weight_family.hpp"
 
@@ -99,7 +100,12 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
   set.pp = grid.pp;
   set.ep = grid.ep;
   set.places = std::move(grid.places);
-  if (announced.moe_ep > 0 && set.tp > 1) set.moe_ep = announced.moe_ep;
+  require_own_ranks(set, named, path.string());
+  set.moe_ep = grid.moe_ep;
+  if (announced.moe_ep > 0 && set.tp > 1 && grid.moe_ep == 1) {
+    set.moe_ep = announced.moe_ep;
+    for (auto& at : set.places) at.moe = at.tp % set.moe_ep;
+  }
   if (set.tp % set.moe_ep != 0) {
     throw FormatError({.operation = "checkpoint open",
                        .message = "the groups of experts do not divide the tensor-parallel ranks",

@@ -18,7 +18,7 @@ constexpr std::size_t header_alignment = 8;
 
 /// Widest elements first, then by name, as the format's reference orders a file's data: every tensor then stands on a
 /// multiple of its element.
-void arrange_safetensors(OutputFile& file) {
+void arrange_safetensors(OutputFile& file, FileMetadata const& metadata = {}) {
   auto const tensors = file.source->tensors();
   std::sort(file.tensors.begin(), file.tensors.end(), [&](auto const& a, auto const& b) {
     auto const& left = tensors[a.tensor];
@@ -27,6 +27,7 @@ void arrange_safetensors(OutputFile& file) {
   });
   codec::HeaderWriter writer;
   writer.add_metadata("format", "pt");
+  for (auto const& [key, value] : metadata) writer.add_metadata(key, value);
   std::uint64_t cursor = 0;
   for (auto& placed : file.tensors) {
     auto const& tensor = tensors[placed.tensor];
@@ -40,11 +41,11 @@ void arrange_safetensors(OutputFile& file) {
   file.texts.push_back({0, std::move(header)});
 }
 
-void arrange(OutputFile& file, OutputFormat format) {
+void arrange(OutputFile& file, OutputFormat format, FileMetadata const& metadata = {}) {
   if (format == OutputFormat::torch) {
     arrange_torch(file);
   } else {
-    arrange_safetensors(file);
+    arrange_safetensors(file, metadata);
   }
 }
 
@@ -98,9 +99,10 @@ OutputFile whole_file(std::shared_ptr<ShardSource const> const& source, std::str
 
 }  // namespace
 
-OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name, OutputFormat format) {
+OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name, OutputFormat format,
+                        FileMetadata const& metadata) {
   auto file = whole_file(source, std::move(name));
-  arrange(file, format);
+  arrange(file, format, metadata);
   return file;
 }
 

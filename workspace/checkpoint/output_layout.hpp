@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <crossrank/checkpoint.hpp>
@@ -59,9 +60,14 @@ struct LayoutOptions {
 [[nodiscard]] std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& source,
                                                     LayoutOptions const& options);
 
-/// One safetensors file or torch archive that holds all of a source. `UsageError` for a dtype that torch has not.
+/// Keys and values of a safetensors file's metadata.
+using FileMetadata = std::vector<std::pair<std::string, std::string>>;
+
+/// One safetensors file or torch archive that holds all of a source. Archives have no place for metadata. `UsageError`
+/// for a dtype that torch has not.
 [[nodiscard]] OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name,
-                                      OutputFormat format = OutputFormat::safetensors);
+                                      OutputFormat format = OutputFormat::safetensors,
+                                      FileMetadata const& metadata = {});
 
 /// Who a state image says it is from.
 struct ImagePlace {

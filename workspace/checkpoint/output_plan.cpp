@@ -13,6 +13,7 @@
 #include "workspace/checkpoint/plan_state.hpp"
 #include "workspace/checkpoint/require_elsewhere.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
+#include "workspace/checkpoint/shard_notes.hpp"
 #include "workspace/checkpoint/split_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -50,7 +51,8 @@ OutputFile rank_file(std::shared_ptr<ShardSource const> const& source, int rank,
                          {.rank = rank, .world_size = options.tp, .writer = writer_of(job)});
   }
   auto const* const ending = options.format == OutputFormat::torch ? ".pth" : ".safetensors";
-  return lay_out_file(source, "rank" + std::to_string(rank) + ending, options.format);
+  return lay_out_file(source, "rank" + std::to_string(rank) + ending, options.format,
+                      metadata_of({.rank = rank, .count = options.tp, .job = job}));
 }
 
 }  // namespace

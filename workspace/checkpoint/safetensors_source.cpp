@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/image_metadata.hpp"
+#include "workspace/checkpoint/shard_notes.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -54,6 +55,7 @@ void SafetensorsSource::add_file(std::filesystem::path const& path, FilePool& po
     places_.push_back({files_.size(), image.header().data_start + entry.begin, entry.nbytes()});
   }
   if (image.checked() && image.config().is_object()) attributes_.update(image.config());
+  if (auto note = note_in(image.header()); !note.is_null()) attributes_[shard_note] = std::move(note);
   for (auto const& [key, value] : image.header().metadata) {
     if (!key.starts_with("crossrank.") && key != codec::metadata_key::format) attributes_["__metadata__"][key] = value;
   }
