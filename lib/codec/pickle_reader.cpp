@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/codec/foreign_globals.hpp"
 #include "lib/codec/json_text.hpp"
 #include "lib/codec/latin1.hpp"
 #include "lib/codec/pickle_cursor.hpp"
@@ -142,6 +143,8 @@ class Interpreter {
     auto full = global_name(module, name);
     if (!admits(options_.dialect, options_.extra_globals, full)) {
       auto const shown = printable(full.substr(0, 200));
+      if (auto const known = explain_global(full))
+        refuse(std::string(known->message) + " (" + shown + ")", std::string(known->remedy));
       // Only archives are read with names of the user's.
       auto const remedy = options_.dialect.persistent ? ", or let it be mentioned: --allow-global " + shown : "";
       refuse("the pickle mentions " + shown + ", which no tensor or plain value needs",

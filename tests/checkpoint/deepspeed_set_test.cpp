@@ -247,6 +247,27 @@ TEST_F(DeepSpeedDamage, names_the_data_parallel_rank_that_is_missing) {
   EXPECT_THAT(refusal(), HasSubstr("data-parallel rank 1"));
 }
 
+TEST_F(DeepSpeedDamage, tells_a_file_that_was_copied_over_another) {
+  for (int const stage : {2, 3}) {
+    training_.stage = stage;
+    put(training_);
+    EXPECT_EQ(refusal(), "accepted");
+    fs::copy_file(root_.path() / zero_name(0, "optim"), root_.path() / zero_name(2, "optim"),
+                  fs::copy_options::overwrite_existing);
+    EXPECT_THAT(refusal(), HasSubstr("zero_pp_rank_2_mp_rank_00_optim_states.pt hold the same bytes"));
+    fs::remove_all(root_.path());
+    fs::create_directory(root_.path());
+  }
+}
+
+TEST_F(DeepSpeedDamage, says_what_a_universal_checkpoint_is) {
+  TorchFile{}.write(root_.path() / "mp_rank_00_model_states.pt", dict_of({{"universal_checkpoint_info", dict_of({})}}));
+  TorchFile state;
+  auto const fp32 = state.filled(4, 1);
+  state.write(root_.path() / "zero" / "layers.0.weight" / "fp32.pt", dict_of({{"param", fp32}}));
+  EXPECT_THAT(refusal(), HasSubstr("universal checkpoint of DeepSpeed"));
+}
+
 TEST_F(DeepSpeedDamage, counts_the_ranks_that_the_files_announce) {
   training_.partition_count = 4;
   put(training_);

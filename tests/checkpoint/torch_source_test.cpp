@@ -151,6 +151,23 @@ TEST_F(TorchSourceTest, reads_what_modelopt_keeps_for_a_rank) {
   EXPECT_EQ(source->attributes(), Json::parse(R"({"config": {"x": 1}})"));
 }
 
+/// To let such a class be mentioned would lead nowhere: what it stands for is not read.
+TEST_F(TorchSourceTest, says_what_sharded_tensors_are) {
+  for (auto const* const global :
+       {"torch.distributed.tensor\nDTensor\n", "torch.distributed._shard.sharded_tensor.api\nShardedTensor\n"}) {
+    auto const file =
+        put(codec::torch_of("\x80\x02}(" + entry("a", std::string("c") + global + ")\x81}b") + "u.", {"wxyz"}));
+    try {
+      (void)open_torch_archive(file);
+      ADD_FAILURE() << "accepted " << global;
+    } catch (FormatError const& error) {
+      EXPECT_THAT(error.info().message, testing::HasSubstr("one rank's pieces of tensors"));
+      EXPECT_THAT(error.info().remedy, testing::HasSubstr("torch.distributed.checkpoint"));
+      EXPECT_THAT(error.info().remedy, testing::Not(testing::HasSubstr("--allow-global")));
+    }
+  }
+}
+
 TEST_F(TorchSourceTest, says_how_to_let_it_mention_an_unknown_class) {
   auto const file = put(
       codec::torch_of("\x80\x02}(" + entry("a", tensor()) +

@@ -1,7 +1,9 @@
 #include "workspace/checkpoint/deepspeed_files.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "workspace/checkpoint/deepspeed_names.hpp"
@@ -87,6 +89,18 @@ std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing) {
     }
   }
   return out;
+}
+
+void require_no_universal(DirectoryListing const& listing) {
+  if (!std::binary_search(listing.directories.begin(), listing.directories.end(), "zero")) return;
+  for (auto const& parameter : list_directory(listing.path / "zero").directories) {
+    std::error_code error;
+    auto const folder = listing.path / "zero" / parameter;
+    if (!std::filesystem::exists(folder / "fp32.pt", error)) continue;
+    refuse(listing,
+           "this is a universal checkpoint of DeepSpeed, a folder of states for each parameter, which is not read",
+           folder.string(), "give the checkpoint that it was made of, or the model that zero_to_fp32.py makes of that");
+  }
 }
 
 }  // namespace crossrank::checkpoint

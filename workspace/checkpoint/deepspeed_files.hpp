@@ -11,4 +11,7 @@ namespace crossrank::checkpoint {
 /// `FormatError` when those of a rank are missing, and for experts, which ZeRO keeps in another way.
 [[nodiscard]] std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing);
 
+/// Refuses DeepSpeed's universal checkpoints, which look like a Megatron rank beside a folder. `FormatError`.
+void require_no_universal(DirectoryListing const& listing);
+
 }  // namespace crossrank::checkpoint

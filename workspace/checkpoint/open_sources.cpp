@@ -232,6 +232,7 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
 }  // namespace
 
 codec::CrcPolicy crc_policy(ArchiveCrc crc) {
+  require_no_universal(listing);
   if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
   return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
 }
