@@ -10,6 +10,7 @@ namespace crossrank::tools {
 namespace {
 
 using checkpoint::ArchiveCrc;
+using checkpoint::FusedLayout;
 using checkpoint::ScalePolicy;
 
 constexpr int most_processes = 256;
@@ -73,6 +74,17 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
   add_size(command, prefix + "tp", plan.tp, "Tensor-parallel size of the shards, where names and config do not say");
   add_size(command, prefix + "pp", plan.pp, "Pipeline size of the shards");
   add_size(command, prefix + "ep", plan.ep, "Expert-parallel size of the shards");
+  add_size(
+      command, prefix + "moe-ep", plan.moe_ep,
+      "Groups of experts among the tensor-parallel ranks, each of which holds some experts and a piece of all else");
+  static std::map<std::string, FusedLayout> const layouts{{"per_rank", FusedLayout::per_rank},
+                                                          {"plain", FusedLayout::plain}};
+  command
+      .add_option("--fused-layout", plan.fused_layout,
+                  "How fused layers such as gate_up_proj were cut where nothing tells: per_rank (each shard holds a "
+                  "piece of every part, as Megatron and vLLM cut them; what is assumed), plain (as one block, as "
+                  "transformers' own tensor parallelism cuts phi3 and glm)")
+      ->transform(one_of(layouts));
   command.add_option("--pattern", plan.pattern,
                      "Names of the shards, with {rank} or {tp}, {pp}, {ep} in place of numbers: \"part_{rank}.bin\"");
 }

@@ -40,6 +40,13 @@ enum class ArchiveCrc : std::uint8_t {
   ignore,   ///< not computed
 };
 
+/// How the shards of a fused layer ("[gate; up]", "[q; k; v]") were cut. The bytes do not tell.
+enum class FusedLayout : std::uint8_t {
+  automatic,  ///< as names and metadata of the shards say, else `per_rank`
+  per_rank,   ///< each shard holds a piece of every part, as Megatron, vLLM and `split` cut it
+  plain,      ///< as one block, wherever the parts begin, as transformers' own tensor parallelism cuts phi3 and glm
+};
+
 /// How the inputs are found and merged. Zero and empty mean: as names, config and shapes say.
 struct PlanOptions {
   std::filesystem::path rules{};  ///< JSON rule file
@@ -54,6 +61,8 @@ struct PlanOptions {
   std::string
       model_key{};  ///< key of torch archives (or first part of the names of a distributed checkpoint) under which
                     ///< the model stands: "ema_state_dict"; empty: as known ones say; ".": all is the model
+  int moe_ep = 0;   ///< groups of experts among the tensor-parallel ranks (expert parallelism inside of them)
+  FusedLayout fused_layout = FusedLayout::automatic;  ///< of fused layers, but for stacks of experts
 };
 
 /// A tensor whose stored values change because the ranks' scales differ.
@@ -74,7 +83,7 @@ class CROSSRANK_EXPORT MergePlan {
   /// Opens the shards in a directory (or one file) and decides for every tensor. Collective; one exchange of hashes,
   /// reads headers only. `IoError`, `FormatError` and `UsageError` name the file, rank or tensor and the remedy;
   /// `MismatchError` when the ranks see different files. A warning in the log of rank 0 for each tensor that one layer
-  /// or expert lacks and its fellows have.
+  /// or expert lacks and its fellows have, and for each name that models of the config's type lack or have besides.
   [[nodiscard]] static MergePlan make(Collective const& world, std::filesystem::path const& shards,
                                       PlanOptions const& options = {});
   /// Makes the plan that `save` wrote once more, from the inputs that it names. Collective. `FormatError` when the

@@ -13,6 +13,7 @@ TEST(RuleParts, cut_by_other_programs_come_together) {
   std::mt19937 random(3);
   auto const fused = random_tensor("model.layers.0.mlp.gate_up_proj.weight", Dtype::bf16, {1024, 8}, random);
   auto phi = feed_forward_config();
+  phi["model_type"] = "phi3";
   phi["hidden_size"] = 8;
   std::vector<WholeTensor> shards;
   SampleSet samples(3, phi);

@@ -1,4 +1,5 @@
 // crossrank consolidate and split as people call them: what they say, and how they end.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -244,6 +245,29 @@ TEST_F(CheckpointCommand, verifies_shards_and_says_what_is_wrong) {
   auto const answer = Json::parse(bad.out);
   EXPECT_EQ(answer.at("defects").size(), 1U) << bad.out;
   EXPECT_EQ(answer.at("defects").at(0).at("kind"), "file");
+}
+
+TEST_F(CheckpointCommand, says_how_fused_layers_were_taken_and_takes_the_users_word) {
+  std::vector<float> values(32 * 8);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  auto const fused = Tensor::of<float>(values, {32, 8});
+  std::string const name = "model.layers.0.mlp.gate_up_proj.weight";
+  for (int rank = 0; rank < 2; ++rank) {
+    auto const file = shards() / ("rank" + std::to_string(rank) + ".safetensors");
+    fs::remove(file);
+    save_safetensors(file, {{name, slice(fused, Dim{0}, 16 * rank, 16)}});
+  }
+  std::ofstream(shards() / "config.json") << R"({"model_type": "glm4", "hidden_size": 8, "intermediate_size": 16})";
+
+  auto const assumed = consolidate();
+  EXPECT_EQ(assumed.exit_code, 0) << assumed.err;
+  EXPECT_THAT(assumed.err, HasSubstr("--fused-layout plain"));
+
+  auto const told = consolidate({"--fused-layout", "plain", "--force"});
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_THAT(told.err, testing::Not(HasSubstr("--fused-layout")));
+  auto const merged = load_safetensors(out() / "model.safetensors");
+  EXPECT_TRUE(std::ranges::equal(merged.at(name).bytes(), fused.bytes()));
 }
 
 TEST_F(CheckpointCommand, warns_of_a_layer_that_lacks_what_others_have) {

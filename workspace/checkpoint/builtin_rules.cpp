@@ -140,6 +140,9 @@ void add_experts(Rules& rules) {
   rules.push_back(row("**.experts.linear_fc2.{weight*,bias*}", ffn));
   rules.push_back(stacked(column("**.experts.gate_up_proj", {ffn, ffn})));
   rules.push_back(stacked(row("**.experts.down_proj", ffn)));
+  // vLLM's names for the same.
+  rules.push_back(stacked(column("**.experts.w13", {ffn, ffn})));
+  rules.push_back(stacked(row("**.experts.w2", ffn)));
   rules.push_back(stacked(column("**.moe.{gate_proj,up_proj}", {ffn})));
   rules.push_back(stacked(row("**.moe.down_proj", ffn)));
   rules.push_back(gated(column("**.deepspeed_experts.*.dense_h_to_4h", {ffn})));

@@ -112,7 +112,7 @@ class Decision {
       return {.cut = Cut::replicate, .why = "each rank has all " + std::to_string(whole) + " outputs of the config"};
     }
     if (total(out) == whole) return column_of(full, out, whole);
-    if (auto const shared = with_shared_heads(full)) return *shared;
+    if (auto const shared = rule_.plain ? std::nullopt : with_shared_heads(full)) return *shared;
     refuse_if_ranks_are_missing(out, whole);
     refuse("the outputs of the shards do not add up to the config's",
            std::to_string(whole) + " in all, or " + std::to_string(whole) + " on each rank", list_text(out));
@@ -121,7 +121,7 @@ class Decision {
   LayerCut column_of(std::vector<std::int64_t> const& full, std::span<std::int64_t const> out,
                      std::int64_t whole) const {
     LayerCut cut{.cut = Cut::column, .why = "the shards add up to the config's " + std::to_string(whole) + " outputs"};
-    if (full.size() < 2 || rule_.grouped) return cut;
+    if (full.size() < 2 || rule_.grouped || rule_.plain) return cut;
     cut.parts = relative(full);
     auto const unit = total(cut.parts);
     for (auto const length : out) {
@@ -173,8 +173,9 @@ class Decision {
                  .replicas = std::max(rule_.replicas, 1),
                  .unproven = !rule_.from_file && all_equal(out),
                  .why = rule_.from_file ? "as the rule says" : "by its name"};
-    if (rule_.parts.size() > 1 && !rule_.grouped) cut.parts = relative_parts();
-    if (gate_is_unknown() || rule_.repeat || (rule_.parts.size() > 1 && !rule_.grouped && cut.parts.empty())) {
+    bool const joined = rule_.parts.size() > 1 && !rule_.grouped && !rule_.plain;
+    if (joined) cut.parts = relative_parts();
+    if (gate_is_unknown() || rule_.repeat || (joined && cut.parts.empty())) {
       refuse("a fused layer, and no config says how wide its parts are", "a config.json with the model's sizes",
              list_text(out));
     }

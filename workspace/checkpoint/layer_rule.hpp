@@ -33,6 +33,7 @@ struct LayerRule {
   std::vector<RuleSize> parts{};     ///< fused pieces along the output, in their full sizes; one: the output itself
   std::optional<RuleSize> inputs{};  ///< full size of the input
   bool grouped = false;  ///< parts alternate per key/value group (q ... q, k, v, q ... q, k, v) instead of per rank
+  bool plain = false;    ///< parts are cut as one block: shards follow each other whole, wherever the parts begin
   std::optional<RuleSize> groups{};   ///< grouped: so many groups; not given: one for each key/value head
   std::optional<SizeName> repeat{};   ///< parts: all of them once more for each of so many
   bool gate = false;                  ///< one part, or two equal ones when the model has a gated feed-forward

@@ -80,8 +80,10 @@ class ModelBuilder {
   }
 
   ShardGroup empty_group(std::string_view name, std::size_t first, std::size_t width) const {
-    ShardGroup group{
-        .name = name, .shards = std::vector<SourceTensor const*>(width), .places = std::vector<TensorAt>(width)};
+    ShardGroup group{.name = name,
+                     .first = first,
+                     .shards = std::vector<SourceTensor const*>(width),
+                     .places = std::vector<TensorAt>(width)};
     for (std::size_t t = 0; t < width; ++t) group.sources.push_back(model_.set.sources[first + t]->name());
     return group;
   }
@@ -92,29 +94,31 @@ class ModelBuilder {
       model_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
       return;
     }
-    if (rule.expert_ranks > 1) return add_expert_groups(group, static_cast<std::size_t>(rule.expert_ranks));
+    for (auto& output : rule.outputs) add_tensor(plan_tensor(present(group), std::move(output)));
+    if (!rule.outputs.empty()) return;
+    if (rule.expert_ranks > 1) return add_expert_groups(group, rule.expert_ranks);
     add_tensor(plan_tensor(present(group), std::move(rule)));
   }
 
   /// Each group of experts by itself; they follow each other.
-  void add_expert_groups(ShardGroup const& group, std::size_t count) {
-    for (std::size_t first = 0; first < count; ++first) {
-      ShardGroup part{.name = group.name};
-      for (auto t = first; t < group.shards.size(); t += count) {
+  void add_expert_groups(ShardGroup const& group, int count) {
+    for (int number = 0; number < count; ++number) {
+      ShardGroup part{.name = group.name, .first = group.first};
+      for (std::size_t t = 0; t < group.shards.size(); ++t) {
+        if (model_.set.places[group.first + t].moe != number || group.shards[t] == nullptr) continue;
         part.shards.push_back(group.shards[t]);
         part.places.push_back(group.places[t]);
         part.sources.push_back(group.sources[t]);
       }
+      if (part.shards.empty()) continue;
       auto rule = rule_for_(part.name, part.shards);
       if (!rule.drop) add_tensor(plan_tensor(part, std::move(rule)));
     }
   }
 
-  /// The rules let one rank alone have a tensor: an expert that is whole there.
+  /// The rules let some ranks alone have a tensor: an expert.
   static ShardGroup present(ShardGroup const& group) {
-    auto const missing = std::count(group.shards.begin(), group.shards.end(), nullptr);
-    if (missing == 0 || missing + 1 != static_cast<std::ptrdiff_t>(group.shards.size())) return group;
-    ShardGroup out{.name = group.name};
+    ShardGroup out{.name = group.name, .first = group.first};
     for (std::size_t t = 0; t < group.shards.size(); ++t) {
       if (group.shards[t] == nullptr) continue;
       out.shards.push_back(group.shards[t]);

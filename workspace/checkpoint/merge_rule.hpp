@@ -56,6 +56,10 @@ struct MergeRule {
   std::shared_ptr<Requantization const> requantization{};  ///< requantize: changes the bytes of each rank's shard,
                                                            ///< which then go where concat puts them
   std::shared_ptr<GivenValues const> given{};              ///< given: the result
+  int only_part = -1;                                      ///< concat: of the sub-parts this one alone; -1: all
+  bool assumed_layout = false;  ///< concat: that each shard holds all sub-parts is what most programs do, and no more
+  std::vector<MergeRule> outputs{};  ///< the parts of a fused tensor, each a tensor of its own with a rule of its own;
+                                     ///< this one then says nothing else
 };
 
 }  // namespace crossrank::checkpoint

@@ -13,15 +13,16 @@
 #include "workspace/checkpoint/dcp_source.hpp"
 #include "workspace/checkpoint/deepspeed_experts.hpp"
 #include "workspace/checkpoint/deepspeed_files.hpp"
+#include "workspace/checkpoint/expert_groups.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
-#include "workspace/checkpoint/one_model.hpp"
 #include "workspace/checkpoint/flat_parameters.hpp"
+#include "workspace/checkpoint/one_model.hpp"
 #include "workspace/checkpoint/parts_or_ranks.hpp"
 #include "workspace/checkpoint/refine_grid.hpp"
 #include "workspace/checkpoint/shard_grid.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
-#include "workspace/checkpoint/shard_opener.hpp"
 #include "workspace/checkpoint/shard_notes.hpp"
+#include "workspace/checkpoint/shard_opener.hpp"
 #include "workspace/checkpoint/training_arguments.hpp"
 #include "workspace/checkpoint/weight_family.hpp"
 
@@ -81,6 +82,7 @@ bool has_config_file(ShardSet const& set) {
 AnnouncedGrid sizes_from(ShardSetOptions const& options, Json const& config) {
   auto grid = announced_grid(config);
   if (options.tp > 0) grid = {.tp = options.tp, .pp = options.pp, .ep = options.ep, .moe_ep = grid.moe_ep};
+  if (options.moe_ep > 0) grid.moe_ep = options.moe_ep;
   if (options.pp > 0) grid.pp = options.pp;
   if (options.ep > 0) grid.ep = options.ep;
   return grid;
@@ -112,10 +114,12 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
                        .expected = "\"moe_tp_size\" times \"moe_ep_size\" = " + std::to_string(set.tp),
                        .got = "\"moe_ep_size\" of " + std::to_string(set.moe_ep),
                        .resource = path.string(),
-                       .remedy = "correct \"mapping\" in config.json",
+                       .remedy = "correct --moe-ep, or \"mapping\" in config.json",
                        .section = "config"});
   }
-  refine_grid(set, announced);
+  // Ranks that follow each other with other experts, and layers that are cut, are one tensor-parallel group.
+  if (grid.moe_ep == 1) find_expert_groups(set, announced.moe_ep);
+  if (set.moe_ep == 1) refine_grid(set, announced);
   require_one_model(set);
 }
 
@@ -189,6 +193,14 @@ bool has_index(DirectoryListing const& listing) {
   return !index_of(listing, WeightFamily::safetensors).empty() || !index_of(listing, WeightFamily::torch).empty();
 }
 
+/// vLLM's saved states and shards of `split` hold a piece of every part of a fused layer.
+FusedLayout fused_layout_of(ShardSet const& set, std::vector<ShardFiles> const& shards) {
+  auto const& name = shards.front().shard.name;
+  bool const of_vllm = name.starts_with("model-rank-") && name.find("-part-") != std::string::npos;
+  bool const known = of_vllm || set.sources.front()->attributes().contains(shard_note);
+  return known ? FusedLayout::per_rank : FusedLayout::automatic;
+}
+
 ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& options, TorchSourceOptions const& torch) {
   ShardSet set;
   auto const beside = read_json_object(listing.path / "config.json").value_or(Json::object());
@@ -202,6 +214,7 @@ ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& opt
   settle_second_number(shards, config_of_arguments(set.sources.front()->attributes()));
   place(set, shards, sizes_from(options, set.config), listing.path);
   sort_shards(set);
+  set.fused = fused_layout_of(set, shards);
   return set;
 }
 
@@ -219,6 +232,7 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
     return whole;
   }
   if (!options.pattern.empty()) return open_shards(listing, options, torch);
+  require_no_universal(listing);
   if (auto const experts = find_expert_states(listing); !experts.empty())
     return open_experts(listing, experts, options, torch);
   if (auto const zero = find_deepspeed(listing); !zero.empty()) return open_zero(listing, zero, options, torch);
@@ -232,7 +246,6 @@ ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSou
 }  // namespace
 
 codec::CrcPolicy crc_policy(ArchiveCrc crc) {
-  require_no_universal(listing);
   if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
   return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
 }
@@ -243,10 +256,10 @@ ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
                                  .model_key = options.model_key,
                                  .pool = std::make_shared<FilePool>()};
   auto set = open_any(path, options, torch);
+  require_no_flat_parameters(set);
+  if (options.fused != FusedLayout::automatic) set.fused = options.fused;
   set.files = torch.pool->stamps();
   return set;
 }
 
 }  // namespace crossrank::checkpoint
-  require_no_flat_parameters(set);
-  if (options.fused != FusedLayout::automatic) set.fused = options.fused;

@@ -15,9 +15,10 @@ namespace crossrank::checkpoint {
 
 /// Place of a shard in the grid of ranks.
 struct ShardPlace {
-  int tp = 0;  ///< tensor-parallel rank
-  int pp = 0;  ///< pipeline stage
-  int ep = 0;  ///< expert-parallel rank
+  int tp = 0;   ///< tensor-parallel rank
+  int pp = 0;   ///< pipeline stage
+  int ep = 0;   ///< expert-parallel rank
+  int moe = 0;  ///< group of experts that it holds, where groups are spread over the tensor-parallel ranks
   bool operator==(ShardPlace const&) const = default;
 };
 
@@ -28,18 +29,21 @@ struct ShardSet {
   int tp = 1;                        ///< size of the grid
   int pp = 1;
   int ep = 1;
-  int moe_ep = 1;  ///< so many groups of experts are spread over the tensor-parallel ranks: rank t has group t % moe_ep
-  Json config = Json::object();        ///< config.json; empty where there is none
-  Json quantization = Json::object();  ///< hf_quant_config.json or what stands in its place; empty for none
+  int moe_ep = 1;                              ///< so many groups of experts are spread over the tensor-parallel ranks
+  FusedLayout fused = FusedLayout::automatic;  ///< of fused layers, where something says it
+  Json config = Json::object();                ///< config.json; empty where there is none
+  Json quantization = Json::object();          ///< hf_quant_config.json or what stands in its place; empty for none
   std::vector<std::filesystem::path> companions{};  ///< files to carry over: tokenizer, generation config, ...
   std::vector<std::string> absent{};                ///< tensors that an index lists and no file has
   std::vector<FileStamp> files{};                   ///< all that the sources read, as they were when they were opened
 };
 
 struct ShardSetOptions {
-  int tp = 0;             ///< tensor-parallel size; 0: as names, config or the number of files say
-  int pp = 0;             ///< pipeline size; 0 likewise
-  int ep = 0;             ///< expert-parallel size; 0 likewise
+  int tp = 0;      ///< tensor-parallel size; 0: as names, config or the number of files say
+  int pp = 0;      ///< pipeline size; 0 likewise
+  int ep = 0;      ///< expert-parallel size; 0 likewise
+  int moe_ep = 0;  ///< groups of experts among the tensor-parallel ranks; 0: as config and names say
+  FusedLayout fused = FusedLayout::automatic;  ///< of fused layers
   std::string pattern{};  ///< file names with {tp}, {pp}, {ep} or {rank} in place of numbers; empty: known ones
   codec::CrcPolicy crc = codec::CrcPolicy::require;  ///< of torch archives
   std::string model_key{};  ///< of the dict in torch archives under which the model stands; empty: as known ones say

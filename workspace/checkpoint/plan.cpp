@@ -14,12 +14,12 @@
 #include "lib/platform/directory.hpp"
 #include "workspace/checkpoint/check_model.hpp"
 #include "workspace/checkpoint/missing_ranks.hpp"
+#include "workspace/checkpoint/model_names.hpp"
 #include "workspace/checkpoint/plan_state.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/shard_names.hpp"
 #include "workspace/checkpoint/team.hpp"
-#include "workspace/checkpoint/training_arguments.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -58,6 +58,8 @@ Json rule_json(PlannedTensor const& tensor) {
     if (rule.replicas > 1) out["replicas"] = rule.replicas;
     if (!rule.part_replicas.empty()) out["part_replicas"] = rule.part_replicas;
     if (rule.rank_block > 0) out["rank_block"] = rule.rank_block;
+    if (rule.only_part >= 0) out["only_part"] = rule.only_part;
+    if (rule.assumed_layout) out["layout"] = "per_rank, assumed";
     if (rule.true_size >= 0) out["true_size"] = rule.true_size;
     if (rule.add_per_rank != 0) out["add_per_rank"] = rule.add_per_rank;
   }
@@ -131,9 +133,24 @@ std::vector<std::string> names_of(MergeModel const& model) {
 }
 
 /// A model may be made so, or was saved with a part left out: only its user knows.
-void warn_of_lacks(MergeModel const& model) {
-  for (auto const& lack : check_fellows(names_of(model)))
-    log_event(LogLevel::warning, lack.text, {{"tensor", lack.resource}});
+void warn_of_lacks(MergePlan::State const& state) {
+  auto const names = names_of(*state.model);
+  for (auto const& lack : check_fellows(names)) log_event(LogLevel::warning, lack.text, {{"tensor", lack.resource}});
+  for (auto const& finding : check_stacked_layers(names))
+    log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
+  for (auto const& finding : ModelNames(state.model->set.config).check(names, state.shards.string()))
+    log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
+}
+
+/// What was taken for granted and would give another model if it were not so.
+void warn_of_assumptions(MergeModel const& model) {
+  auto const found = std::find_if(model.tensors.begin(), model.tensors.end(),
+                                  [](auto const& tensor) { return tensor.rule.assumed_layout; });
+  if (found == model.tensors.end()) return;
+  log_event(LogLevel::warning,
+            "fused layers were taken as cut part by part (--fused-layout per_rank); nothing says so, and transformers' "
+            "own tensor parallelism cuts them as one block: --fused-layout plain merges such shards",
+            {{"tensor", found->name}});
 }
 
 /// A stage or expert rank that is missing as a whole leaves a hole in the numbers of layers or experts.
@@ -170,6 +187,8 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
   auto set = open_shard_set(shards, {.tp = options.tp,
                                      .pp = options.pp,
                                      .ep = options.ep,
+                                     .moe_ep = options.moe_ep,
+                                     .fused = options.fused_layout,
                                      .pattern = options.pattern,
                                      .crc = crc_policy(options.crc),
                                      .model_key = options.model_key,
@@ -181,7 +200,7 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
   if (!rule_file) {
     if (auto const error = check_lone_shard(set)) throw FormatError(*error);
   }
-  if (set.sources.size() > 1 || rule_file || has_padded_vocabulary(set.sources.front()->attributes())) {
+  if (set.sources.size() > 1 || rule_file || RuleBook::changes_lone(set)) {
     auto const book = RuleBook::make(set, rule_file, options.policy);
     state->rules = book.to_json();
     sizes = state->rules.at("config");
@@ -241,7 +260,10 @@ MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& 
   std::shared_ptr<State> state;
   agree(world, operation, [&] { state = make_state(shards, options); });
   require_same(world, *state);
-  if (world.rank() == 0) warn_of_lacks(*state->model);
+  if (world.rank() == 0) {
+    warn_of_lacks(*state);
+    warn_of_assumptions(*state->model);
+  }
   return MergePlan(std::move(state));
 }
 
@@ -268,7 +290,9 @@ MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& 
                     .policy = static_cast<ScalePolicy>(std::clamp(inputs.value("policy", 0), 0, 2)),
                     .crc = static_cast<ArchiveCrc>(std::clamp(inputs.value("crc", 0), 0, 2)),
                     .extra_globals = inputs.value("extra_globals", std::vector<std::string>()),
-                    .model_key = inputs.value("model_key", std::string())});
+                    .model_key = inputs.value("model_key", std::string()),
+                    .moe_ep = inputs.value("moe_ep", 0),
+                    .fused_layout = static_cast<FusedLayout>(std::clamp(inputs.value("fused_layout", 0), 0, 2))});
   auto const wanted = saved.value("hash", std::string());
   if (codec::to_hex(plan.hash()) != wanted) {
     throw FormatError({.operation = operation,
@@ -334,7 +358,9 @@ Json MergePlan::to_json() const {
              {"policy", static_cast<int>(state.options.policy)},
              {"crc", static_cast<int>(state.options.crc)},
              {"extra_globals", state.options.extra_globals},
-             {"model_key", state.options.model_key}}}};
+             {"model_key", state.options.model_key},
+             {"moe_ep", state.options.moe_ep},
+             {"fused_layout", static_cast<int>(state.options.fused_layout)}}}};
   out.update(substance(*state.model, state.rules));
   return out;
 }

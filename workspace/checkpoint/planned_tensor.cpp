@@ -98,6 +98,7 @@ class Concatenation {
     auto const block = out.rule.rank_block > 0 ? static_cast<std::size_t>(out.rule.rank_block) : group.shards.size();
     for (std::size_t first = 0; first < group.shards.size(); first += block) {
       for (std::size_t part = 0; part < replicas_.size(); ++part) {
+        if (out.rule.only_part >= 0 && part != static_cast<std::size_t>(out.rule.only_part)) continue;
         for (auto t = first; t < std::min(first + block, group.shards.size()); ++t) slots_.push_back({t, part});
       }
     }

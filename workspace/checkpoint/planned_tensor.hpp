@@ -62,6 +62,7 @@ struct PlannedTensor {
 /// One tensor-parallel group's view of a tensor: `shards[t]` is null where rank t has none.
 struct ShardGroup {
   std::string_view name{};
+  std::size_t first = 0;  ///< source of tensor-parallel rank 0
   std::vector<SourceTensor const*> shards{};
   std::vector<TensorAt> places{};           ///< for each shard
   std::vector<std::string_view> sources{};  ///< names of the files, for messages

@@ -105,6 +105,15 @@ RuleBook RuleBook::make(ShardSet const& set, std::optional<std::filesystem::path
   return RuleBook(std::make_shared<State const>(set, rule_file ? RuleFile::read(*rule_file) : RuleFile(), policy));
 }
 
+bool RuleBook::changes_lone(ShardSet const& set) {
+  auto const& source = *set.sources.front();
+  if (has_padded_vocabulary(source.attributes())) return true;
+  ModelNames const names(set.config);
+  return std::any_of(source.tensors().begin(), source.tensors().end(), [&](SourceTensor const& tensor) {
+    return !names.parts_of(parse_tensor_name(tensor.name).module).empty() || !names.stack_name(tensor.name).empty();
+  });
+}
+
 MergeRule RuleBook::rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const {
   RankTensors asked{.ranks = shards.size()};
   std::vector<int> missing;
@@ -120,9 +129,7 @@ MergeRule RuleBook::rule_for(std::string_view name, std::span<SourceTensor const
     throw UsageError(
         {.operation = "RuleBook.rule_for", .message = "no rank has this tensor", .resource = std::string(name)});
   }
-  // Experts may live on one tensor-parallel rank each, whole.
-  bool const lone_expert = asked.tensors.size() == 1 && name.find("experts.") != std::string_view::npos;
-  if (!missing.empty() && !lone_expert) {
+  if (!missing.empty() && !state_->lives_on_some(name, asked)) {
     throw FormatError({.operation = "merge rules",
                        .message = "missing on " + std::to_string(missing.size()) + " of " +
                                   std::to_string(shards.size()) + " tensor-parallel ranks, first on rank " +
@@ -135,10 +142,15 @@ MergeRule RuleBook::rule_for(std::string_view name, std::span<SourceTensor const
                        .section = "coverage"});
   }
   auto rule = state_->decide(name, asked);
+  if (rule.output_name.empty())
+    rule.output_name = state_->own_stack_name(name, parse_tensor_name(name), asked.sources.front());
   auto const place = state_->set.places.at(asked.sources.front());
-  auto const global =
-      state_->grid.global_name(rule.output_name.empty() ? name : std::string_view(rule.output_name), place);
-  if (global != name) rule.output_name = global;
+  auto const rename = [&](MergeRule& one) {
+    auto global = state_->grid.global_name(one.output_name.empty() ? name : std::string_view(one.output_name), place);
+    if (global != name) one.output_name = std::move(global);
+  };
+  rename(rule);
+  for (auto& output : rule.outputs) rename(output);
   return rule;
 }
 
@@ -150,10 +162,12 @@ MergeRule RuleBook::rule_alone(SourceTensor const& tensor) const {
   if (rule == nullptr) return alone;
   bool const vocabulary = rule->cut == Cut::vocabulary;
   bool const asked = rule->from_file && (vocabulary || rule->cut == Cut::drop || rule->true_size >= 0);
-  if (asked || (vocabulary && has_padded_vocabulary(state_->set.sources[source]->attributes()))) {
+  if (asked || !state_->parts_of(*rule, parsed).modules.empty() ||
+      (vocabulary && has_padded_vocabulary(state_->set.sources[source]->attributes()))) {
     SourceTensor const* const shard = &tensor;
     return rule_for(tensor.name, {&shard, 1});
   }
+  alone.output_name = state_->own_stack_name(tensor.name, parsed, source);
   // However ranks would cut it: here it is whole.
   if (!rule->rename.empty()) {
     alone.output_name = new_name(*rule, tensor.name, parsed);
@@ -213,7 +227,8 @@ SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor,
   auto const hints = state_->hints_of(parsed.module);
   if (!rule->from_file && state_->towers.sizes_of(parsed.module) != nullptr)
     return {.reason = "beside the language model: whole on each rank"};
-  auto const format = LayerFormat::recognise(parsed.module, layer, hints, state_->order_of(*rule, layer));
+  auto const format = LayerFormat::recognise(
+      parsed.module, layer, hints, state_->order_of(*rule, layer, state_->layers[state_->source_of(&tensor)]));
   auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule,
                                  state_->sizes_of(parsed.module, state_->source_of(&tensor)), ranks);
   auto result = split_tensor(tensor, parsed.role, format, hints, split);

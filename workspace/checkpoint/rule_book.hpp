@@ -36,6 +36,10 @@ class RuleBook {
   [[nodiscard]] static RuleBook make(ShardSet const& set, std::optional<std::filesystem::path> const& rule_file = {},
                                      ScalePolicy policy = ScalePolicy::exact);
 
+  /// Whether the built-in rules change a set of one source: where a training says that it has padded its vocabulary, or
+  /// where there is a fused layer that models of this type have in parts.
+  [[nodiscard]] static bool changes_lone(ShardSet const& set);
+
   /// The rule for tensor `name` of one pipeline stage and expert rank; `shards[t]` is what tensor-parallel rank t has,
   /// one of the set's own descriptions, null when it has none.
   ///

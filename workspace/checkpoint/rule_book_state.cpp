@@ -9,7 +9,6 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/builtin_rules.hpp"
-#include "workspace/checkpoint/expert_stack.hpp"
 #include "workspace/checkpoint/fp8_blocks.hpp"
 #include "workspace/checkpoint/group_size.hpp"
 #include "workspace/checkpoint/rule_proposal.hpp"
@@ -82,6 +81,7 @@ RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy s
       towers(full_config(shards, rule_file)),
       hints(shards.config, shards.quantization),
       grid(shards, sizes),
+      names(full_config(shards, rule_file)),
       file(std::move(rule_file)) {
   rules = file.rules;
   for (auto& rule : builtin_rules()) rules.push_back(std::move(rule));
@@ -128,9 +128,10 @@ std::size_t RuleBook::State::source_of(SourceTensor const* tensor) const {
 }
 
 std::string RuleBook::State::file_of(std::size_t beside, int tp) const {
-  auto place = set.places.at(beside);
-  place.tp = tp;
-  auto const found = std::find(set.places.begin(), set.places.end(), place);
+  auto const place = set.places.at(beside);
+  auto const found = std::find_if(set.places.begin(), set.places.end(), [&](ShardPlace const& other) {
+    return other.tp == tp && other.pp == place.pp && other.ep == place.ep;
+  });
   return found == set.places.end() ? "that rank"
                                    : set.sources[static_cast<std::size_t>(found - set.places.begin())]->name();
 }
@@ -193,6 +194,9 @@ MergeRule RuleBook::State::decide(std::string_view name, RankTensors const& aske
   auto const parsed = parse_tensor_name(name);
   auto const& layer = layers[asked.sources.front()].at(parsed.module);
   auto const* rule = find_rule(name, parsed, layer);
+  if (are_different_experts(name, asked)) {
+    return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
+  }
   if (rule == nullptr) {
     if (parsed.role == TensorRole::cache_scale) {
       return reduced(asked.tensors, ReduceOp::max, "a scale of the cache: the largest covers all ranks");
@@ -207,12 +211,15 @@ MergeRule RuleBook::State::decide(std::string_view name, RankTensors const& aske
   } else {
     merged = rule->whole_name ? by_whole_name(*rule, asked.tensors) : by_layer(*rule, parsed, asked);
   }
-  merged.reason += " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
+  auto const which =
+      " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
+  merged.reason += which;
+  for (auto& output : merged.outputs) output.reason += which;
   if (!rule->rename.empty()) merged.output_name = new_name(*rule, name, parsed);
   return merged;
 }
 
-LayerOrder RuleBook::State::order_of(LayerRule const& rule, LayerTensors const& layer) const {
+LayerOrder RuleBook::State::order_of(LayerRule const& rule, LayerTensors const& layer, Layers const& layers_of) const {
   LayerOrder order{.stacked = rule.stacked, .transposed = rule.transposed};
   auto const* weight = layer[TensorRole::weight];
   auto const hidden = sizes[SizeName::hidden];
@@ -224,7 +231,23 @@ LayerOrder RuleBook::State::order_of(LayerRule const& rule, LayerTensors const& 
   bool const first = weight->shape[1] == *hidden;
   bool const last = weight->shape[2] == *hidden;
   if (!packed && first != last) order.transposed = column ? first : last;
+  if (!packed && first && last) order.transposed = fellow_transposed(*weight, layers_of).value_or(order.transposed);
   return order;
+}
+
+/// Where both sides of a stack are as wide as the model, the other stack of the same experts tells how they lie: up
+/// projections are [in, out] where the hidden width stands first, down projections where it stands last.
+std::optional<bool> RuleBook::State::fellow_transposed(SourceTensor const& weight, Layers const& layers_of) const {
+  auto const hidden = sizes[SizeName::hidden];
+  auto const before = std::string_view(weight.name).substr(0, weight.name.rfind('.') + 1);
+  for (auto const& [module, layer] : layers_of) {
+    auto const* const other = layer[TensorRole::weight];
+    if (!module.starts_with(before) || other == nullptr || other == &weight || other->shape.size() != 3) continue;
+    auto const* const rule = find_rule(other->name, parse_tensor_name(other->name), layer);
+    if (rule == nullptr || !rule->stacked || (other->shape[1] == *hidden) == (other->shape[2] == *hidden)) continue;
+    return rule->cut == Cut::column ? other->shape[1] == *hidden : other->shape[2] == *hidden;
+  }
+  return std::nullopt;
 }
 
 bool RuleBook::State::is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
@@ -273,6 +296,7 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
   if (rule.stacked && has_expert_groups(asked)) {
     return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
   }
+  auto const parts = parts_of(rule, parsed);
   LayerValues values;
   std::vector<std::int64_t> outputs;
   std::vector<std::int64_t> inputs;
@@ -280,19 +304,22 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
     values.sources.push_back(set.sources[source]);
     auto const found = layers[source].find(parsed.module);
     values.layers.push_back(found->second);
-    layer.formats.push_back(
-        LayerFormat::recognise(parsed.module, found->second, layer.hints, order_of(rule, found->second)));
+    layer.formats.push_back(LayerFormat::recognise(parsed.module, found->second, layer.hints,
+                                                   order_of(rule, found->second, layers[source])));
     outputs.push_back(layer.formats.back().outputs());
     inputs.push_back(layer.formats.back().inputs());
   }
   CutQuestion const question{.module = parsed.module, .outputs = outputs, .inputs = inputs};
-  auto const cut =
-      !rule.from_file && holds_copies(rule, question, values, tower)
-          ? LayerCut{.cut = Cut::replicate, .why = "every rank has the same"}
-          : decide_cut(question, rule, tower != nullptr ? *tower : sizes_of(parsed.module, asked.sources.front()));
+  auto const& known = tower != nullptr ? *tower : sizes_of(parsed.module, asked.sources.front());
+  auto const cut = !rule.from_file && holds_copies(rule, question, values, tower)
+                       ? LayerCut{.cut = Cut::replicate, .why = "every rank has the same"}
+                       : decide_cut(question, as_laid_out(rule), known);
   auto const joined = splits_blocks(layer, cut) ? join_blocks(layer, values, cut, policy) : std::nullopt;
   auto merged = joined ? *joined : compose_rule(layer, cut);
-  if (!joined) settle_values(merged, layer, values, cut, policy);
+  bool const made_anew = !parts.modules.empty() && parsed.role == TensorRole::packed_shape;
+  if (!joined && !made_anew) settle_values(merged, layer, values, cut, policy);
+  if (!parts.modules.empty()) return unfuse(merged, layer, cut, parts, parsed.suffix);
+  merged.assumed_layout = is_assumed(rule, cut);
   if (rule.stacked && set.ep > 1) join_stacks(merged, parsed, asked);
   bool const is_group = rule.stacked && set.moe_ep > 1 &&
                         asked.ranks * static_cast<std::size_t>(set.moe_ep) == static_cast<std::size_t>(set.tp);
@@ -303,6 +330,35 @@ MergeRule RuleBook::State::by_layer(LayerRule const& rule, TensorName const& par
   }
   if (rule.stacked && set.ep == 1 && !is_group && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
   return merged;
+}
+
+LayerRule RuleBook::State::as_laid_out(LayerRule const& rule) const {
+  auto own = rule;
+  if (!rule.from_file && !rule.stacked && set.fused == FusedLayout::plain) own.plain = true;
+  return own;
+}
+
+/// Only of these is it known that other programs cut the same layer in another way.
+bool RuleBook::State::is_assumed(LayerRule const& rule, LayerCut const& cut) const {
+  auto const& type = sizes.model_type();
+  bool const cut_plainly_by_others =
+      type.starts_with("glm") || type.starts_with("phi3") || type.starts_with("phi4") || type.starts_with("qwen3_5");
+  return cut_plainly_by_others && set.fused == FusedLayout::automatic && !rule.from_file && !rule.stacked &&
+         cut.cut == Cut::column && cut.parts.size() > 1;
+}
+
+FusedParts RuleBook::State::parts_of(LayerRule const& rule, TensorName const& parsed) const {
+  FusedParts parts;
+  if (rule.from_file || rule.stacked || rule.grouped || towers.sizes_of(parsed.module) != nullptr) return parts;
+  auto modules = names.parts_of(parsed.module);
+  if (modules.empty() || modules.size() != rule.parts.size()) return parts;
+  for (auto const& part : rule.parts) {
+    auto const width = resolve(part, sizes);
+    if (!width) return parts;
+    parts.widths.push_back(*width);
+  }
+  parts.modules = std::move(modules);
+  return parts;
 }
 
 /// Where config and shapes may mislead, the values tell: towers have names of the language model that need not mean the
@@ -323,53 +379,6 @@ bool RuleBook::State::holds_copies(LayerRule const& rule, CutQuestion const& que
       return false;
   }
   return true;
-}
-
-bool RuleBook::State::has_expert_groups(RankTensors const& asked) const {
-  if (set.moe_ep <= 1 || asked.ranks != static_cast<std::size_t>(set.tp) || asked.tensors.size() != asked.ranks)
-    return false;
-  auto const said = sizes[SizeName::experts];
-  auto const& layer = layers[asked.sources.front()].at(parse_tensor_name(asked.tensors.front()->name).module);
-  auto const* const weight = layer[TensorRole::weight];
-  // Where each rank has all experts there is nothing to put together.
-  return !said || weight == nullptr || weight->shape.empty() || weight->shape[0] != *said;
-}
-
-bool RuleBook::State::has_expert_dimension(TensorName const& parsed, RankTensors const& asked) const {
-  auto const& tensor = *asked.tensors.front();
-  auto const* const weight = layers[asked.sources.front()].at(parsed.module)[TensorRole::weight];
-  return weight != nullptr && !tensor.shape.empty() && tensor.shape[0] == weight->shape[0];
-}
-
-void RuleBook::State::require_all_experts(TensorName const& parsed, SourceTensor const& tensor) const {
-  auto const said = sizes[SizeName::experts];
-  auto const there = tensor.shape.empty() ? 0 : tensor.shape[0];
-  if (parsed.role != TensorRole::weight || !said || there < 1 || there >= *said || *said % there != 0) return;
-  throw FormatError({.operation = "merge rules",
-                     .message = "experts are missing: those of other expert-parallel ranks",
-                     .expected = std::to_string(*said) + " experts by the config",
-                     .got = std::to_string(there),
-                     .resource = tensor.name,
-                     .remedy = "copy the missing files there, or give --ep where they are",
-                     .section = "coverage"});
-}
-
-void RuleBook::State::join_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const {
-  auto const first = asked.sources.front();
-  auto const& tensor = *asked.tensors.front();
-  // What has no dimension of experts is one value for all of them.
-  if (!has_expert_dimension(parsed, asked)) return;
-  std::vector<std::int64_t> lengths;
-  for (std::size_t i = 0; i < set.sources.size(); ++i) {
-    if (set.places[i].pp != set.places[first].pp || set.places[i].tp != set.places[first].tp) continue;
-    auto const layer = layers[i].find(parsed.module);
-    auto const* const other = layer == layers[i].end() ? nullptr : layer->second[TensorRole::weight];
-    if (other != nullptr && !other->shape.empty()) lengths.push_back(other->shape[0]);
-  }
-  if (!stacks_follow(tensor.name, lengths, sizes)) return;
-  merged.ep_axis = 0;
-  if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;
-  merged.reason += "; the experts of " + std::to_string(lengths.size()) + " expert-parallel ranks follow each other";
 }
 
 }  // namespace crossrank::checkpoint

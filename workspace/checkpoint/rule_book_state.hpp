@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -6,6 +7,7 @@
 
 #include "workspace/checkpoint/cut_decision.hpp"
 #include "workspace/checkpoint/layer_sizes.hpp"
+#include "workspace/checkpoint/model_names.hpp"
 #include "workspace/checkpoint/number_format.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/rule_compose.hpp"
@@ -13,6 +15,7 @@
 #include "workspace/checkpoint/rule_grid.hpp"
 #include "workspace/checkpoint/rule_values.hpp"
 #include "workspace/checkpoint/towers.hpp"
+#include "workspace/checkpoint/unfuse.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -26,6 +29,9 @@ struct RankTensors {
 /// What a rule that renames calls a tensor.
 [[nodiscard]] std::string new_name(LayerRule const& rule, std::string_view name, TensorName const& parsed);
 
+/// The layers of one source by name.
+using Layers = std::unordered_map<std::string_view, LayerTensors>;
+
 /// What a book knows; made once, then only read.
 struct RuleBook::State {
   State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy);
@@ -38,6 +44,8 @@ struct RuleBook::State {
   /// The same for a tensor of the result: rules that rename hold for the names that they give.
   [[nodiscard]] LayerRule const* find_rule_of_result(std::string_view name, TensorName const& parsed,
                                                      LayerTensors const& layer) const;
+  /// Whether an expert is only on these of the tensor-parallel ranks: on one, whole, or on those of its group.
+  [[nodiscard]] bool lives_on_some(std::string_view name, RankTensors const& asked) const;
   /// Patterns of all layers that no rule matches.
   [[nodiscard]] std::vector<std::string> uncovered() const;
   /// The file of the tensor-parallel rank `tp` beside a source.
@@ -48,7 +56,11 @@ struct RuleBook::State {
   [[nodiscard]] LayerHints hints_of(std::string_view module) const;
   [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
   /// How the rule's layer lies in its weight; stacks of experts show it by where the hidden width stands.
-  [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer) const;
+  [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer, Layers const& layers_of) const;
+  /// What a fused layer becomes in models of this type; nothing where it stays.
+  [[nodiscard]] FusedParts parts_of(LayerRule const& rule, TensorName const& parsed) const;
+  /// The model's own name for a stack of plain weights that has another program's; empty for all others.
+  [[nodiscard]] std::string own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const;
   [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
   /// config.json with what the rule file adds.
   [[nodiscard]] static Json full_config(ShardSet const& shards, RuleFile const& rule_file);
@@ -60,9 +72,10 @@ struct RuleBook::State {
   Towers towers{};
   QuantizationHints hints{};
   RuleGrid grid{};
+  ModelNames names{};
   RuleFile file{};
-  std::vector<LayerRule> rules{};                                            ///< the file's first
-  std::vector<std::unordered_map<std::string_view, LayerTensors>> layers{};  ///< per source
+  std::vector<LayerRule> rules{};  ///< the file's first
+  std::vector<Layers> layers{};    ///< per source
 
  private:
   /// Where the descriptions of one source stand in memory.
@@ -77,12 +90,19 @@ struct RuleBook::State {
   /// Whether a head has other numbers than the embedding that the config says it is; what is not as the embedding is
   /// cannot be compared.
   [[nodiscard]] bool differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const;
+  [[nodiscard]] std::optional<bool> fellow_transposed(SourceTensor const& weight, Layers const& layers_of) const;
   [[nodiscard]] bool has_tensor(std::string const& name) const;
+  /// The rule as the shards' fused layers are laid out.
+  [[nodiscard]] LayerRule as_laid_out(LayerRule const& rule) const;
+  /// Whether nothing but habit says that the parts of a fused layer were cut one by one.
+  [[nodiscard]] bool is_assumed(LayerRule const& rule, LayerCut const& cut) const;
   [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
   [[nodiscard]] bool holds_copies(LayerRule const& rule, CutQuestion const& question, LayerValues const& values,
                                   ModelSizes const* tower) const;
   /// Whether the tensor-parallel ranks hold different experts.
   [[nodiscard]] bool has_expert_groups(RankTensors const& asked) const;
+  /// Whether the ranks count experts from 0 each, so that one name is of several.
+  [[nodiscard]] bool are_different_experts(std::string_view name, RankTensors const& asked) const;
   [[nodiscard]] bool has_expert_dimension(TensorName const& parsed, RankTensors const& asked) const;
   /// Stacks without further expert-parallel ranks hold all experts of the config. `FormatError`.
   void require_all_experts(TensorName const& parsed, SourceTensor const& tensor) const;

@@ -210,8 +210,9 @@ class RuleReader {
   void read_layout(LayerRule& result) {
     auto const layout = string("layout");
     if (layout.empty() || layout == "per_rank") return;
-    if (layout != "grouped") fail("\"layout\" is neither per_rank nor grouped");
-    result.grouped = true;
+    result.grouped = layout == "grouped";
+    result.plain = layout == "plain";
+    if (!result.grouped && !result.plain) fail("\"layout\" is none of per_rank, plain, grouped");
   }
 
   void read_tensor(LayerRule& result) {

@@ -48,9 +48,9 @@ std::string replaced(NumberedName const& place, std::int64_t offset) {
 
 }  // namespace
 
-RuleGrid::RuleGrid(ShardSet const& set, ModelSizes const& sizes) {
+RuleGrid::RuleGrid(ShardSet const& set, ModelSizes const& sizes) : groups_(set.moe_ep) {
   if (set.pp > 1) number_layers(set, sizes);
-  if (set.ep > 1) number_experts(set, sizes);
+  if (set.ep > 1 || set.moe_ep > 1) number_experts(set, sizes);
 }
 
 void RuleGrid::number_layers(ShardSet const& set, ModelSizes const& sizes) {
@@ -82,7 +82,7 @@ void RuleGrid::number_experts(ShardSet const& set, ModelSizes const& sizes) {
     auto const place = set.places[i];
     for (auto const& tensor : set.sources[i]->tensors()) {
       if (auto const expert = find_expert(tensor.name)) {
-        stacks[{std::string(expert->before), place.pp}][place.ep].insert(expert->number);
+        stacks[{std::string(expert->before), place.pp}][member(place)].insert(expert->number);
       }
     }
   }
@@ -112,7 +112,7 @@ std::string RuleGrid::global_name(std::string_view name, ShardPlace place) const
   std::string result(name);
   // Experts first: their key holds the layer's number as the source has it.
   if (auto const expert = find_expert(name)) {
-    auto const found = expert_offsets_.find({std::string(expert->before), place.pp, place.ep});
+    auto const found = expert_offsets_.find({std::string(expert->before), place.pp, member(place)});
     if (found != expert_offsets_.end()) result = replaced(*expert, found->second);
   }
   if (auto const layer = find_layer(result)) {

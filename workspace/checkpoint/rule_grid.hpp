@@ -22,11 +22,14 @@ class RuleGrid {
   [[nodiscard]] std::string global_name(std::string_view name, ShardPlace place) const;
 
  private:
-  /// What stands before the number, pipeline stage, expert rank.
+  /// What stands before the number, pipeline stage, expert rank or group of experts.
   using Key = std::tuple<std::string, int, int>;
   void number_layers(ShardSet const& set, ModelSizes const& sizes);
   void number_experts(ShardSet const& set, ModelSizes const& sizes);
 
+  [[nodiscard]] int member(ShardPlace const& place) const noexcept { return place.ep * groups_ + place.moe; }
+
+  int groups_ = 1;  ///< of experts in each expert rank
   std::map<Key, std::int64_t> layer_offsets_{};
   std::map<Key, std::int64_t> expert_offsets_{};
 };

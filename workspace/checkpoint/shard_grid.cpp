@@ -8,6 +8,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "workspace/checkpoint/expert_groups.hpp"
 #include "workspace/nfs_files.hpp"
 
 namespace crossrank::checkpoint {
@@ -165,6 +166,7 @@ ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid anno
     grid.tp = std::max(grid.tp, announced.tp);
     grid.pp = std::max(grid.pp, announced.pp);
     grid.ep = std::max(grid.ep, announced.ep);
+    if (grid.tp > 1 && grid.ep > 1) grid = fold_experts(grid).value_or(grid);
   }
   require_each_once(shards, grid, where);
   return grid;

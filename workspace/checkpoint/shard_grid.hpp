@@ -18,6 +18,7 @@ struct ShardGrid {
   int tp = 1;
   int pp = 1;
   int ep = 1;
+  int moe_ep = 1;                    ///< groups of experts among the tensor-parallel ranks, where the names tell
   std::vector<ShardPlace> places{};  ///< as the shards were given
 };
 

@@ -46,7 +46,8 @@ class LayerSplitter {
     if (rule_.grouped && !rule_.groups && kv && *kv < ranks_ && has_queries()) {
       share_groups(*kv, split);
     } else {
-      for (auto const& part : rule_.grouped ? groups() : parts()) add(part, split);
+      for (auto const& part : rule_.plain ? std::vector<Part>{{0, outputs_}} : rule_.grouped ? groups() : parts())
+        add(part, split);
     }
     split.why = "along the outputs";
     return split;

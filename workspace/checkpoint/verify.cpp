@@ -14,14 +14,15 @@
 #include "workspace/checkpoint/inventory.hpp"
 #include "workspace/checkpoint/merge_model.hpp"
 #include "workspace/checkpoint/missing_ranks.hpp"
+#include "workspace/checkpoint/model_names.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/safetensors_source.hpp"
 #include "workspace/checkpoint/scan_numbers.hpp"
 #include "workspace/checkpoint/team.hpp"
 #include "workspace/checkpoint/torch_source.hpp"
 #include "workspace/checkpoint/twins.hpp"
-
 #include "workspace/checkpoint/unpacked_shape.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -148,6 +149,8 @@ class Verification {
       set_ = open_shard_set(path_, {.tp = plan_.tp,
                                     .pp = plan_.pp,
                                     .ep = plan_.ep,
+                                    .moe_ep = plan_.moe_ep,
+                                    .fused = plan_.fused_layout,
                                     .pattern = plan_.pattern,
                                     .crc = crc,
                                     .model_key = plan_.model_key,
@@ -161,13 +164,15 @@ class Verification {
     if (set_) {
       plan_model(names);
       for (auto const& source : set_->sources) append(check_scales(*source, set_->config, set_->quantization));
-      append(check_coverage(names, set_->config, path_.string()));
-      append(check_fellows(names));
-    } else {
       if (set_->sources.size() == 1) {
         QuantizationHints const hints(set_->config, set_->quantization);
         append(check_unpacked_shapes(set_->sources.front(), hints));
       }
+      append(check_coverage(names, set_->config, path_.string()));
+      append(check_fellows(names));
+      append(check_stacked_layers(names));
+      if (model_) append(ModelNames(set_->config).check(names, path_.string()));
+    } else {
       count_files();
     }
   }
@@ -192,7 +197,7 @@ class Verification {
     std::optional<RuleBook> book;
     try {
       bool const alone = set_->sources.size() == 1;
-      if (!alone || !plan_.rules.empty()) {
+      if (!alone || !plan_.rules.empty() || RuleBook::changes_lone(*set_)) {
         std::optional<std::filesystem::path> rule_file;
         if (!plan_.rules.empty()) rule_file = plan_.rules;
         book = RuleBook::make(*set_, rule_file, plan_.policy);

@@ -1,0 +1,88 @@
+#include "workspace/checkpoint/unfuse.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/list_text.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+[[noreturn]] void refuse(LayerOnRanks const& layer, std::string message, std::string expected, std::string got) {
+  throw FormatError({.operation = "merge rules",
+                     .message = std::move(message),
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .resource = layer.tensors.front()->name,
+                     .remedy = "merge the unquantized weights and quantize again",
+                     .section = "shape"});
+}
+
+/// Two integers in the dtype that the shards have.
+MergeRule unpacked_shape(LayerOnRanks const& layer, std::int64_t outputs) {
+  auto const dtype = layer.tensors.front()->dtype;
+  auto const width = bits_of(dtype) / 8;
+  if (dtype != Dtype::i64 && dtype != Dtype::i32)
+    refuse(layer, "an unpacked shape that is no integers", "I64 or I32", std::string(name_of(dtype)));
+  auto values = std::make_shared<GivenValues>();
+  values->shape = {2};
+  values->bytes.resize(2 * width);
+  // Little-endian: the low bytes come first.
+  auto const inputs = layer.formats.front().inputs();
+  std::memcpy(values->bytes.data(), &outputs, width);
+  std::memcpy(values->bytes.data() + width, &inputs, width);
+  return {.kind = MergeKind::given, .reason = "the unpacked shape: computed", .given = std::move(values)};
+}
+
+/// Every rank has all of the layer.
+MergeRule part_of_whole(LayerOnRanks const& layer, FusedParts const& parts, MergeRule const& fused) {
+  auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
+  if (axes.single || axes.out < 0) return fused;
+  for (auto const width : parts.widths) {
+    if (width % axes.out_unit == 0) continue;
+    refuse(layer, "parts of a fused layer share one stored value, so that they cannot be taken apart",
+           "multiples of " + std::to_string(axes.out_unit) + " outputs", list_text(parts.widths));
+  }
+  auto const divisor = std::accumulate(parts.widths.begin(), parts.widths.end(), std::int64_t{0},
+                                       [](auto a, auto b) { return std::gcd(a, b); });
+  MergeRule rule{.kind = MergeKind::concat,
+                 .axis = axes.out,
+                 .replicas = static_cast<int>(layer.tensors.size()),
+                 .reason = fused.reason};
+  for (auto const width : parts.widths) rule.parts.push_back(width / std::max<std::int64_t>(divisor, 1));
+  return rule;
+}
+
+}  // namespace
+
+MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerCut const& cut, FusedParts const& parts,
+                 std::string_view suffix) {
+  if (fused.given) {
+    refuse(layer, "parts of a fused layer share blocks of scales, so that they cannot be taken apart",
+           "seams between blocks", list_text(parts.widths));
+  }
+  auto const each = cut.cut == Cut::replicate ? part_of_whole(layer, parts, fused) : fused;
+  bool const joined = each.kind == MergeKind::concat || each.kind == MergeKind::requantize;
+  if (joined && each.parts.empty()) {
+    refuse(layer, "a fused layer of which this model has the parts, cut as one block", "--fused-layout per_rank",
+           "--fused-layout plain");
+  }
+  MergeRule rule;
+  for (std::size_t i = 0; i < parts.modules.size(); ++i) {
+    auto output = layer.role == TensorRole::packed_shape ? unpacked_shape(layer, parts.widths.at(i)) : each;
+    if (joined && !output.parts.empty()) output.only_part = static_cast<int>(i);
+    output.output_name = parts.modules[i] + std::string(suffix);
+    output.reason += "; part " + std::to_string(i + 1) + " of " + std::to_string(parts.modules.size()) +
+                     " of a layer that this model does not fuse";
+    rule.outputs.push_back(std::move(output));
+  }
+  rule.reason = fused.reason;
+  return rule;
+}
+
+}  // namespace crossrank::checkpoint
