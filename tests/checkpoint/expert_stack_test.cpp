@@ -149,5 +149,42 @@ TEST(ExpertGroups, among_tensor_parallel_ranks_are_cut_and_come_together) {
                UsageError);
 }
 
+/// The mapping is for the shards alone: a config that had none has none again.
+TEST(ExpertGroups, leave_no_mapping_in_a_config_that_had_none) {
+  test::TemporaryDirectory const folder;
+  auto const model = folder.path() / "model";
+  std::filesystem::create_directory(model);
+  std::ofstream(model / "config.json") << config(4);
+  StateDict const weights{{fused, numbered({4, 16, 6})}, {down, numbered({4, 6, 8})}};
+  save_safetensors(model / "model.safetensors", weights);
+  auto const world = connect({.backend = "fake"});
+
+  (void)split(world, MergePlan::make(world, model), folder.path() / "cut", {.tp = 4, .moe_ep = 2});
+  (void)consolidate(world, MergePlan::make(world, folder.path() / "cut"), folder.path() / "again");
+
+  std::ifstream cut(folder.path() / "cut" / "config.json");
+  EXPECT_TRUE(Json::parse(cut).contains("mapping"));
+  std::ifstream again(folder.path() / "again" / "config.json");
+  EXPECT_EQ(Json::parse(again), config(4));
+}
+
+/// Both sides of a stack may be as wide as the model; the other stack of the experts then tells how they lie.
+TEST(ExpertStack, of_equal_sides_lies_as_the_other_stack_of_its_experts) {
+  auto square = config(4);
+  square["model_type"] = "aria_text";
+  square["moe_intermediate_size"] = 12;  // of two ranks: 6, the hidden width
+  for (bool const transposed : {true, false}) {
+    SampleSet samples(2, square);
+    samples.add(fused, Dtype::bf16, transposed ? Shape{4, 6, 12} : Shape{4, 12, 6});
+    samples.add(down, Dtype::bf16, {4, 6, 6});
+    EXPECT_EQ(rule_of(samples, down, 0).axis, transposed ? 1 : 2);
+    EXPECT_EQ(rule_of(samples, fused, 0).axis, transposed ? 2 : 1);
+  }
+  square["moe_intermediate_size"] = 6;  // gate and up of one rank: 6
+  SampleSet samples(2, square);
+  samples.add(fused, Dtype::bf16, {4, 6, 6}).add(down, Dtype::bf16, {4, 3, 6});
+  EXPECT_EQ(rule_of(samples, fused, 0).axis, 2);
+}
+
 }  // namespace
 }  // namespace crossrank::checkpoint

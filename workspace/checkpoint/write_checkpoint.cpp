@@ -148,6 +148,16 @@ bool replace_size(Json& object, std::initializer_list<char const*> keys, int val
   return changed;
 }
 
+/// Whether the mapping is the one that a split with groups of experts adds to a config that had none: it has these keys
+/// alone, in a config of Hugging Face. TensorRT-LLM's configs bring their own.
+bool is_mapping_of_split(Json const& config) {
+  auto const mapping = config.find("mapping");
+  if (mapping == config.end() || !mapping->is_object() || !config.contains("model_type")) return false;
+  static constexpr std::array<char const*, 5> keys{"world_size", "tp_size", "pp_size", "moe_tp_size", "moe_ep_size"};
+  return mapping->size() == keys.size() &&
+         std::all_of(keys.begin(), keys.end(), [&](auto const* key) { return mapping->contains(key); });
+}
+
 }  // namespace
 
 JobRequest job_request(WriteRequest const& request) {
@@ -175,6 +185,7 @@ Json corrected_config(Json config, OutputGrid grid) {
     mapping["moe_tp_size"] = tp / moe_ep;
     mapping["moe_ep_size"] = moe_ep;
   }
+  if (tp == 1 && is_mapping_of_split(config)) config.erase("mapping");
   if (auto const mapping = config.find("mapping"); mapping != config.end() && mapping->is_object()) {
     replace_size(*mapping, {"tp_size", "world_size"}, tp);
     replace_size(*mapping, {"pp_size"}, 1);
