@@ -11,6 +11,7 @@
 #include "collectives/message_queue/queue_handle.hpp"
 #include "collectives/message_queue/queue_offer.hpp"
 #include "collectives/message_queue/queue_state.hpp"
+#include "lib/core/environment.hpp"
 #include "lib/node/group.hpp"
 #include "lib/node/process_exit.hpp"
 
@@ -93,7 +94,6 @@ MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& o
   if (state->writing && !readers.empty()) {
     making.run([&] {
       state->out = make_ring(node->shared_domain(), static_cast<int>(readers.size()), options);
-      state->reader_ranks = readers;
       offer = queue::write_offer(readers, queue::write_handle(state->out->name()));
     });
   }
@@ -135,6 +135,7 @@ MessageQueue MessageQueue::create_writer(Collective const& group, int readers, Q
   state->writer_rank = group.global_rank();
   state->chunks = options.chunks;
   state->out = make_ring(std::move(domain), readers, options);
+  state->out->fate().speak_of_the_job();
   return MessageQueue(std::move(state));
 }
 
@@ -152,6 +153,7 @@ MessageQueue MessageQueue::attach(Collective const& group, std::span<std::byte c
   }
   auto state = std::make_shared<State>();
   state->in = node::RingReader::attach(domain, name, reader);
+  state->in->fate().speak_of_the_job();
   state->name = domain->blocks().name(name.block);
   state->timeout = group.patience().timeout;
   state->warn_every = QueueOptions{}.warn_every;
@@ -176,8 +178,9 @@ MessageQueue MessageQueue::attach(std::span<std::byte const> handle, int reader)
   auto const& domain = domains.front();
   auto state = std::make_shared<State>();
   state->in = node::RingReader::attach(domain, name, reader);
+  state->in->fate().speak_of_the_job();
   state->name = domain->blocks().name(name.block);
-  state->timeout = spi::Patience{}.timeout;
+  state->timeout = environment().timeout.value_or(spi::Patience{}.timeout);
   state->warn_every = QueueOptions{}.warn_every;
   state->rank = static_cast<int>(domain->own_record().global_rank);
   state->writer_rank = static_cast<int>(domain->record(state->in->writer_rank()).global_rank);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ struct MessageQueue::State {
   int rank = -1;
   int world_size = 0;
   int writer_rank = 0;
-  std::vector<int> reader_ranks{};  ///< by place in the ring; empty: readers attach by themselves
+  std::vector<int> job_ranks{};  ///< of the group's members; empty: errors speak in the job's numbers
   std::unique_ptr<node::RingWriter> out{};
   std::unique_ptr<node::RingReader> in{};
   std::vector<std::unique_ptr<queue::RemoteWriter>> far_out{};
@@ -51,8 +52,14 @@ struct MessageQueue::State {
   std::atomic_flag busy{};
   std::atomic<bool> cancelled{false};
   bool closed = false;
-  bool lost = false;  ///< a reader is: every later call says so
+  std::optional<node::RingFailure> failure{};    ///< why the queue has failed: every later call says so
+  std::optional<node::RingFailure> timed_out{};  ///< whom the last call blamed when its time was over
   std::uint64_t written = 0;
+
+  State() = default;
+  State(State const&) = delete;
+  State& operator=(State const&) = delete;
+  ~State();
 
   /// An end of a queue whose errors speak in the group's numbers.
   [[nodiscard]] static std::shared_ptr<State> in_group(Collective const& group, QueueOptions const& options);
@@ -79,26 +86,40 @@ struct MessageQueue::State {
   [[nodiscard]] bool has_room();
   [[nodiscard]] bool drained();
   [[nodiscard]] bool deserted() const;
-  [[nodiscard]] bool has_lost_readers() const;
   [[nodiscard]] bool has_message() { return in ? in->has_message() : far_in->has_message(); }
   [[nodiscard]] bool has_message_or_end() { return has_message() || (in ? in->at_end() : far_in->at_end()); }
-  [[nodiscard]] bool writer_lost() const { return in ? in->writer_lost() : far_in->writer_lost(); }
-  template <class Done, class Lost>
-  [[nodiscard]] node::WaitEnd wait(Done done, Lost has_lost, node::RingWait const& limits);
-  [[nodiscard]] node::WaitEnd poll(std::function<bool()> const& done, std::function<bool()> const& has_lost,
-                                   node::RingWait const& limits) const;
+  template <class Done>
+  [[nodiscard]] node::WaitEnd wait(Done done, node::RingWait const& limits);
+  [[nodiscard]] node::WaitEnd poll(std::function<bool()> const& done, node::RingWait const& limits);
   [[nodiscard]] node::RingWait limits(QueueWait const& wait) const;
   void require_readers(char const* operation);
+  /// This end goes on after a timeout: nobody is blamed for that any more.
+  void go_on() noexcept;
+
+  // Why the queue cannot go on.
+  [[nodiscard]] bool find_failure();
+  [[nodiscard]] std::optional<node::RingFailure> find_far_loss() const;
+  void tell_far_readers() noexcept;
+  void say_waiting(std::vector<int>& told);
+
+  // What is said then.
   [[noreturn]] void throw_cancelled(char const* operation) const;
-  [[noreturn]] void throw_lost_readers(char const* operation);
-  [[noreturn]] void throw_slow_readers(char const* operation, std::chrono::nanoseconds waited) const;
-  [[noreturn]] void throw_no_message(char const* operation, node::WaitEnd ended, std::chrono::nanoseconds waited) const;
-  /// Adds readers to the error: those at these places of the ring, and remote ones of which `is_meant` says so.
-  void blame(ErrorInfo& info, std::vector<int> const& places,
-             std::function<bool(queue::RemoteWriter const&)> const& is_meant) const;
-  /// The same for those that have not taken message `number`.
-  void blame_before(ErrorInfo& info, std::uint64_t number) const;
-  [[nodiscard]] int rank_of_place(int place) const;
+  [[noreturn]] void throw_failure(char const* operation) const;
+  [[noreturn]] void throw_slow_readers(char const* operation, std::chrono::nanoseconds waited);
+  [[noreturn]] void throw_no_message(char const* operation, std::chrono::nanoseconds waited);
+  /// Notes whom a timeout is blamed on, for the other ends if this one goes away now, and for this rank's groups.
+  void note_timeout(std::vector<int> ranks, std::string const& fate);
+  void note_cause(int job_rank, std::string const& fate) const noexcept;
+  [[nodiscard]] std::string lag_of_readers(std::chrono::nanoseconds waited) const;
+  [[nodiscard]] std::vector<int> readers_waited_for(std::uint64_t number) const;
+  [[nodiscard]] std::vector<int> far_readers_before(std::uint64_t number) const;
+  /// Adds what is known of readers that have not taken message `number`.
+  void describe_readers(ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const;
+  [[nodiscard]] std::string fate_of(int job_rank) const;
+  [[nodiscard]] std::vector<int> in_own_numbers(std::vector<int> const& ranks) const;
+  [[nodiscard]] int writer_in_job() const;
+  [[nodiscard]] node::RingFate* fate() const noexcept;
+  [[nodiscard]] node::NodeDomain* domain() const noexcept;
 };
 
 }  // namespace crossrank

@@ -1,8 +1,22 @@
 #include "collectives/message_queue/remote_link.hpp"
 
+#include <algorithm>
 #include <exception>
 
 namespace crossrank::queue {
+
+RemoteBlame RemoteBlame::of(node::RingFailure const& failure) noexcept {
+  RemoteBlame blame{.kind = failure.timed_out ? Kind::timed_out : Kind::lost,
+                    .count = static_cast<std::uint32_t>(std::min(failure.ranks.size(), most_ranks))};
+  std::transform(failure.ranks.begin(), failure.ranks.begin() + blame.count, blame.ranks.begin(),
+                 [](int rank) { return static_cast<std::uint32_t>(rank); });
+  return blame;
+}
+
+node::RingFailure RemoteBlame::failure() const {
+  auto const known = std::min<std::size_t>(count, most_ranks);  // another host wrote the count
+  return {.timed_out = kind == Kind::timed_out, .ranks = {ranks.begin(), ranks.begin() + known}};
+}
 
 void RemoteLink::lose(char const* why) noexcept {
   if (lost_) return;

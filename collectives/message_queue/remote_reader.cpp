@@ -1,6 +1,7 @@
 #include "collectives/message_queue/remote_reader.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 
 #include "collectives/message_queue/poll.hpp"
@@ -16,8 +17,14 @@ RemoteReader::RemoteReader(Collective pair, std::size_t chunk_bytes)
 
 /// The writer is to hear of the last answers; one that does not listen will find this end gone.
 RemoteReader::~RemoteReader() {
-  platform::Deadline deadline(std::chrono::seconds(1));
-  for (Poll poll; closed_ && !link_.idle() && !link_.lost() && !deadline.expired(); deadline.tick()) {
+  bool const gives_up = !closed_ && !timed_out_for_.empty();
+  if (gives_up) acknowledge({.taken = taken_, .blame = RemoteBlame::of({.timed_out = true, .ranks = timed_out_for_})});
+  if (closed_ || gives_up) finish_sending(std::chrono::seconds(1));
+}
+
+void RemoteReader::finish_sending(std::chrono::nanoseconds patience) noexcept {
+  platform::Deadline deadline(patience);
+  for (Poll poll; !link_.idle() && !link_.lost() && !deadline.expired(); deadline.tick()) {
     static_cast<void>(link_.advance());
     poll.pause();
   }
@@ -35,14 +42,27 @@ void RemoteReader::next_piece() {
   link_.receive(std::span(*message_).subspan(have), remote_body_tag);
 }
 
+void RemoteReader::hear_blame() {
+  RemoteBlame blame;
+  std::memcpy(&blame, head_.inlined.data(), sizeof blame);
+  if (head_.kind == RemoteHead::Kind::failed) {
+    failure_ = blame.failure();
+    stage_ = Stage::failed;
+  } else {
+    writer_waits_for_ = blame.failure().ranks;
+    std::erase(writer_waits_for_, link_.own_in_job());  // it has read all since
+    next_head();
+  }
+}
+
 /// What was asked for is there: a head, or a piece of the message.
 void RemoteReader::came() {
   if (stage_ == Stage::head) {
+    if (head_.kind == RemoteHead::Kind::waits || head_.kind == RemoteHead::Kind::failed) return hear_blame();
+    writer_waits_for_.clear();
     if (head_.kind == RemoteHead::Kind::end) {
       stage_ = Stage::ended;
-      ++taken_;
-      acknowledge(false);
-      --taken_;
+      acknowledge({.taken = taken_ + 1});
       return;
     }
     message_ = std::make_shared<std::vector<std::byte>>();
@@ -61,7 +81,7 @@ void RemoteReader::came() {
 }
 
 bool RemoteReader::has_message() noexcept {
-  while (stage_ != Stage::ready && !at_end() && link_.advance()) {
+  while (stage_ != Stage::ready && stage_ != Stage::failed && !at_end() && link_.advance()) {
     try {
       came();
     } catch (std::exception const& e) {
@@ -71,21 +91,31 @@ bool RemoteReader::has_message() noexcept {
   return stage_ == Stage::ready;
 }
 
+std::optional<node::RingFailure> RemoteReader::failure() const {
+  if (stage_ == Stage::failed) return failure_;
+  if (stage_ == Stage::ready || at_end() || !link_.lost()) return std::nullopt;
+  return node::RingFailure{.timed_out = false, .ranks = {link_.peer_in_job()}};
+}
+
+std::vector<int> RemoteReader::waited_for() const {
+  return writer_waits_for_.empty() ? std::vector<int>{link_.peer_in_job()} : writer_waits_for_;
+}
+
 std::shared_ptr<void const> RemoteReader::keep() const noexcept {
   return message_->size() > chunk_bytes_ ? message_ : nullptr;
 }
 
 void RemoteReader::take() noexcept {
   ++taken_;
-  acknowledge(false);
+  acknowledge({.taken = taken_});
   message_.reset();
   next_head();
 }
 
-void RemoteReader::acknowledge(bool closed) noexcept {
+void RemoteReader::acknowledge(RemoteAck const& ack) noexcept {
   try {
-    auto const ack = std::make_shared<RemoteAck const>(RemoteAck{.taken = taken_, .closed = closed ? 1U : 0U});
-    link_.send(std::as_bytes(std::span(ack.get(), 1)), ack, remote_ack_tag);
+    auto const kept = std::make_shared<RemoteAck const>(ack);
+    link_.send(std::as_bytes(std::span(kept.get(), 1)), kept, remote_ack_tag);
   } catch (std::exception const& e) {
     link_.lose(e.what());
   }
@@ -93,7 +123,7 @@ void RemoteReader::acknowledge(bool closed) noexcept {
 
 void RemoteReader::close() noexcept {
   if (std::exchange(closed_, true) || at_end()) return;
-  acknowledge(true);
+  acknowledge({.taken = taken_, .closed = 1});
 }
 
 }  // namespace crossrank::queue

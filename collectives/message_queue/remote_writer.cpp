@@ -1,6 +1,8 @@
 #include "collectives/message_queue/remote_writer.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "collectives/message_queue/poll.hpp"
 #include "collectives/object_wire.hpp"
@@ -25,7 +27,14 @@ RemoteWriter::RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds
 RemoteWriter::~RemoteWriter() {
   platform::Deadline deadline(patience_);
   Poll poll;
-  while (end_ != 0 && !has_all() && !closed_ && !link_.lost() && !deadline.expired()) {
+  while (end_ != 0 && !failed_ && !has_all() && !closed_ && !link_.lost() && !deadline.expired()) {
+    advance();
+    poll.pause();
+    deadline.tick();
+  }
+  // Why the queue has failed is told to a reader that listens; one that does not finds this end gone.
+  deadline = platform::Deadline(std::min<std::chrono::nanoseconds>(patience_, std::chrono::seconds(1)));
+  while (failed_ && !link_.idle() && !closed_ && !link_.lost() && !deadline.expired()) {
     advance();
     poll.pause();
     deadline.tick();
@@ -50,11 +59,28 @@ void RemoteWriter::end(std::uint64_t messages) noexcept {
   send_head(link_, {.number = end_, .kind = RemoteHead::Kind::end});
 }
 
+void RemoteWriter::say_waiting(std::vector<int> const& ranks) noexcept {
+  send_blame(RemoteHead::Kind::waits, {.timed_out = false, .ranks = ranks});
+}
+
+void RemoteWriter::fail(node::RingFailure const& failure) noexcept {
+  if (!std::exchange(failed_, true)) send_blame(RemoteHead::Kind::failed, failure);
+}
+
+void RemoteWriter::send_blame(RemoteHead::Kind kind, node::RingFailure const& failure) noexcept {
+  if (closed_ || end_ != 0) return;
+  RemoteHead head{.kind = kind};
+  auto const blame = RemoteBlame::of(failure);
+  std::memcpy(head.inlined.data(), &blame, sizeof blame);
+  send_head(link_, head);
+}
+
 void RemoteWriter::advance() noexcept {
   while (link_.advance()) {
     taken_ = std::max(taken_, ack_.taken);
     closed_ = closed_ || ack_.closed != 0;
-    if (closed_ || has_all()) return link_.drop();
+    if (ack_.blame.kind != RemoteBlame::Kind::nobody) reason_ = ack_.blame.failure();
+    if (closed_ || reason_ || has_all()) return link_.drop();
     link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
   }
 }

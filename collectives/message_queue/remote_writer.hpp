@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,24 @@ class RemoteWriter {
   void put(std::uint64_t number, RemoteMessage const& message) noexcept;
   /// No message follows `messages`.
   void end(std::uint64_t messages) noexcept;
+  /// Tells the reader for which ranks of the job the writer waits, until the next message.
+  void say_waiting(std::vector<int> const& ranks) noexcept;
+  /// Tells the reader why the queue has failed: no message follows. Idempotent.
+  void fail(node::RingFailure const& failure) noexcept;
   /// Takes in what the reader has answered.
   void advance() noexcept;
   /// Messages that it has taken, as far as it has said.
   [[nodiscard]] std::uint64_t taken() const noexcept { return taken_; }
   /// Whether it wants no more.
   [[nodiscard]] bool closed() const noexcept { return closed_; }
-  [[nodiscard]] bool lost() const noexcept { return !closed_ && !has_all() && link_.lost(); }
+  [[nodiscard]] bool lost() const noexcept { return !closed_ && !has_all() && (link_.lost() || reason_); }
+  /// Because of whom it has left, where it has said so.
+  [[nodiscard]] std::optional<node::RingFailure> const& reason() const noexcept { return reason_; }
+  [[nodiscard]] int reader_in_job() const noexcept { return link_.peer_in_job(); }
   [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }
 
  private:
+  void send_blame(RemoteHead::Kind kind, node::RingFailure const& failure) noexcept;
   /// It knows that there is nothing more.
   [[nodiscard]] bool has_all() const noexcept { return end_ != 0 && taken_ >= end_; }
 
@@ -45,6 +54,8 @@ class RemoteWriter {
   std::uint64_t taken_ = 0;
   std::uint64_t end_ = 0;  ///< the number of the end, once it has been sent
   bool closed_ = false;
+  bool failed_ = false;
+  std::optional<node::RingFailure> reason_{};
 };
 
 }  // namespace crossrank::queue

@@ -44,11 +44,15 @@ struct QueueWait {
 /// tensor too long for a chunk is not copied out at all, and who waits sleeps until it is woken. To readers on other
 /// nodes they go by a group of the two, one copy at the writer for all of them, with an answer for each; they wait by
 /// looking now and then. The writer is never more than `chunks` messages ahead of any reader. A timeout, a cancel or a
-/// lost peer ends the call and leaves the group that the queue was made of alone. A handle, cheap to copy, all copies
-/// name the same end; two calls on one end at the same time are a `UsageError`, but for `cancel`.
+/// lost peer ends the call and leaves the group that the queue was made of alone, unless a member has died. A handle,
+/// cheap to copy, all copies name the same end; two calls on one end at the same time are a `UsageError`, but for
+/// `cancel`.
 ///
-/// Waits end with `TimeoutError`, which names the readers that are behind, `PeerLostError` when the other side has
-/// died or gone without `close`, and `CancelledError`. Follows vLLM's shared-memory message queue.
+/// Waits end with `TimeoutError`, which names the ranks that keep this end waiting, `PeerLostError` when a rank has
+/// died or gone without `close`, and `CancelledError`. All ends blame the same ranks: a reader that times out names the
+/// reader that the writer waits for, and an end that leaves because of another one is not blamed. After a timeout the
+/// call can be repeated; an end whose handle goes instead ends the queue for all, with its verdict. Follows vLLM's
+/// shared-memory message queue.
 class CROSSRANK_EXPORT MessageQueue {
  public:
   /// No queue. Every member but `connected()` is a `UsageError`.

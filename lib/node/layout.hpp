@@ -17,7 +17,7 @@ namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 8;
+inline constexpr std::uint32_t layout_version = 9;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a `Decision` can name
 
@@ -282,7 +282,8 @@ struct alignas(page_bytes) GroupHeader {
   std::atomic<std::uint64_t> parent_life;  ///< ... as it was then ...
   std::atomic<std::uint64_t> split_round;  ///< ... and the round that tells its members; 0 for the group of all ranks
   char name[128];
-  /// The group's decision word: a `Decision` once it has failed, 0 before that; set once, by compare-and-swap.
+  /// The group's decision word: a `Decision` once it has failed, 0 before that; set once, by compare-and-swap. Of a
+  /// queue it is a `QueueFate`.
   alignas(64) std::atomic<std::uint64_t> decision;
 };
 static_assert(sizeof(GroupHeader) == page_bytes);
@@ -306,6 +307,39 @@ struct EndWord {
   }
 };
 
+/// What an end has to say while its queue does not move, or why the queue has failed; written by the end's owner.
+struct QueueNote {
+  static constexpr std::size_t most_ranks = 10;
+  enum Kind : std::uint32_t {
+    none = 0,
+    waits = 1,      ///< the owner waits for the other side
+    timed_out = 2,  ///< the owner's last call ended with a timeout, for which it blames `ranks`
+    lost = 3,       ///< `ranks` died, or left without closing their ends
+  };
+  std::atomic<std::uint32_t> kind;  ///< stored last (release)
+  std::uint32_t count;              ///< how many of `ranks` are set
+  std::uint32_t ranks[most_ranks];  ///< of the job
+};
+
+/// How a queue has ended, in the `decision` of its block: one word, set once by compare-and-swap by the end that
+/// decides first. All other ends obey it. 0 while the queue goes on.
+struct QueueFate {
+  enum class How : std::uint8_t {
+    goes_on = 0,
+    closed = 1,  ///< by the writer, in order
+    failed = 2,  ///< the `QueueNote` of end `decider` says why
+  };
+  How how = How::goes_on;
+  std::uint32_t decider = 0;  ///< among the ends
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return static_cast<std::uint64_t>(decider) << 8 | static_cast<std::uint64_t>(how);
+  }
+  [[nodiscard]] static QueueFate unpack(std::uint64_t word) noexcept {
+    return {static_cast<How>(word & 0xff), static_cast<std::uint32_t>(word >> 8)};
+  }
+};
+
 /// One end of a message queue. The first end of a queue is the writer's, the readers' follow.
 struct QueueEnd {
   /// Messages taken by a reader, published by the writer. The owner's exchange is what the other side waits for.
@@ -313,6 +347,7 @@ struct QueueEnd {
   alignas(64) std::atomic<std::uint32_t> bell;  ///< as that of a `MemberBlock`; apart from what moves with each message
   std::atomic<std::uint32_t> domain_rank;       ///< who holds it, `nobody` before that
   std::atomic<std::uint64_t> state;             ///< EndWord; a place is taken by compare-and-swap
+  QueueNote note;
   static constexpr std::uint32_t nobody = 0xffffffff;
 };
 static_assert(std::is_standard_layout_v<QueueEnd> && sizeof(QueueEnd) == 128);

@@ -54,8 +54,10 @@ std::uint32_t GroupBlocks::make_queue(QueueHeader const& queue, std::string cons
     end.cursor.store(0, std::memory_order_relaxed);
     end.bell.store(0, std::memory_order_relaxed);
     end.domain_rank.store(QueueEnd::nobody, std::memory_order_relaxed);
+    end.note.kind.store(QueueNote::none, std::memory_order_relaxed);
     end.state.store(EndWord{.use = use}.pack(), std::memory_order_release);
   }
+  block.decision.store(0, std::memory_order_relaxed);
   block.size = queue.readers + 1;
   block.split_round = 0;
   std::memset(block.name, 0, sizeof block.name);

@@ -21,7 +21,8 @@ RingEnd::RingEnd(std::shared_ptr<NodeDomain> domain, std::uint32_t block, std::u
       ring_offset_(queue.ring_offset),
       chunk_bytes_(queue.chunk_bytes),
       chunks_(queue.chunks),
-      readers_(static_cast<int>(queue.readers)) {}
+      readers_(static_cast<int>(queue.readers)),
+      fate_(*domain_, block, index, readers_) {}
 
 RingName RingEnd::name() const noexcept {
   auto const& header = domain_->header();
@@ -46,8 +47,16 @@ void RingEnd::announce(EndState state) noexcept {
 }
 
 void RingEnd::leave(EndState how) noexcept {
-  if (!left_ && domain_->is_own_process()) announce(how);
+  if (!left_ && domain_->is_own_process()) {
+    if (how == EndState::dropped) fate_.leave();
+    announce(how);
+  }
   left_ = true;
+}
+
+bool RingEnd::somebody_departed() noexcept {
+  auto const now = domain_->header().departures.load(std::memory_order_acquire);
+  return std::exchange(departures_, now) != now;
 }
 
 WaitEnd RingEnd::wait_asleep(std::function<bool()> const& done, std::function<bool()> const& lost,
@@ -58,6 +67,7 @@ WaitEnd RingEnd::wait_asleep(std::function<bool()> const& done, std::function<bo
   std::stop_callback const on_stop(limits.stop, [&bell] { ring(bell); });
   auto ended = WaitEnd::timeout;
   auto nap = limits.look_every;
+  fate_.wait_begins();
   auto const look = [&] {
     nap = platform::IdleWork::go_on(limits.look_every);
     if (done()) {
@@ -80,6 +90,7 @@ WaitEnd RingEnd::wait_asleep(std::function<bool()> const& done, std::function<bo
     next_warning = deadline.idle() + limits.warn_every;
     limits.warn(deadline.idle());
   });
+  if (ended != WaitEnd::timeout) fate_.withdraw();
   return ended;
 }
 

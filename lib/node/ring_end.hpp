@@ -9,6 +9,7 @@
 
 #include "lib/node/awake.hpp"
 #include "lib/node/domain.hpp"
+#include "lib/node/ring_fate.hpp"
 #include "lib/node/steps.hpp"
 
 namespace crossrank::node {
@@ -44,6 +45,8 @@ class RingEnd {
   [[nodiscard]] int readers() const noexcept { return readers_; }
   [[nodiscard]] std::uint64_t chunk_bytes() const noexcept { return chunk_bytes_; }
   [[nodiscard]] std::uint32_t chunks() const noexcept { return chunks_; }
+  [[nodiscard]] RingFate& fate() noexcept { return fate_; }
+  [[nodiscard]] RingFate const& fate() const noexcept { return fate_; }
   /// Messages that this end has published or taken.
   [[nodiscard]] std::uint64_t messages() const noexcept { return next_ - 1; }
   /// Ends the present wait of this end and all later ones. Any thread.
@@ -51,7 +54,8 @@ class RingEnd {
   [[nodiscard]] bool cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
 
   /// Waits until `done` holds: awake first, then asleep on this end's bell. `lost` is asked whenever a rank has left,
-  /// and ends the wait; a `done` that holds comes first.
+  /// and ends the wait; a `done` that holds comes first. After a timeout this end still counts as one that waits, until
+  /// it withdraws that or says whom it blames.
   template <class Done, class Lost>
   [[nodiscard]] WaitEnd wait(Done done, Lost lost, RingWait const& limits) {
     if (cancelled()) return WaitEnd::cancelled;
@@ -72,6 +76,8 @@ class RingEnd {
   void announce(EndState state) noexcept;
   /// Leaves the ring; says how.
   void leave(EndState how) noexcept;
+  /// Whether a rank of the node has left, or the queue has failed, since the last call. One load.
+  [[nodiscard]] bool somebody_departed() noexcept;
 
   std::shared_ptr<NodeDomain> domain_;
   std::uint32_t block_;
@@ -83,6 +89,7 @@ class RingEnd {
   std::uint64_t chunk_bytes_;
   std::uint32_t chunks_;
   int readers_;
+  RingFate fate_;
   std::uint64_t next_ = 1;      ///< number of the next message
   std::uint32_t position_ = 0;  ///< chunk in which it stands
   bool left_ = false;
@@ -92,6 +99,7 @@ class RingEnd {
                                     RingWait const& limits);
 
   Awake awake_{};
+  std::uint32_t departures_ = 0;
   std::atomic<bool> cancelled_{false};
 };
 

@@ -1,5 +1,6 @@
 #include "lib/node/ring_reader.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -195,12 +196,39 @@ void RingReader::take() noexcept {
   });
 }
 
-bool RingReader::at_end() const noexcept { return has_closed(state_of(end(0))) && !has_message(); }
+bool RingReader::at_end() const noexcept {
+  return has_closed(state_of(end(0))) && !has_message() && !fate_.has_failed();
+}
 
-bool RingReader::writer_lost() const noexcept {
-  bool const gone = state_of(end(0)) == EndState::dropped || domain_->has_departed_slow(writer_);
-  // What it said before it went counts.
-  return gone && !has_message() && !has_closed(state_of(end(0)));
+/// What the writer said before it went counts: each finding is followed by a look for messages.
+std::optional<RingFailure> RingReader::find_failure() {
+  if (has_message()) return std::nullopt;
+  if (auto known = fate_.failure()) return has_message() ? std::nullopt : known;
+  auto const writer_closed = [&] { return has_closed(state_of(end(0))); };
+  if (writer_closed()) return std::nullopt;
+  bool const writer_lost = state_of(end(0)) == EndState::dropped || domain_->has_departed_slow(writer_);
+  if (!somebody_departed() && !writer_lost) return std::nullopt;
+  if (!writer_lost && !fate_.has_dead_reader(fate_.lost_ends())) return std::nullopt;
+  auto const lost = fate_.lost_ends();  // a second look: finds a death that others have left for
+  if (has_message() || writer_closed() || lost.empty()) return std::nullopt;
+  return fate_.declare(fate_.cause_of(lost));
+}
+
+std::vector<int> RingReader::waited_for() const {
+  auto const written = end(0).cursor.load(std::memory_order_acquire);
+  std::vector<int> in_the_way;
+  for (int other = 1; fate_.waits(0) && other <= readers_; ++other) {
+    bool const is_full = steps::published(end(other).cursor) + chunks_ <= written;
+    if (other != index_ && is_full && !has_closed(state_of(end(other)))) in_the_way.push_back(other);
+  }
+  auto ranks = fate_.writer_waits_beyond();
+  if (ranks.empty() && in_the_way.empty()) return fate_.waited_for({0});
+  if (!in_the_way.empty()) {
+    auto const here = fate_.waited_for(in_the_way);
+    ranks.insert(ranks.end(), here.begin(), here.end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
 }
 
 }  // namespace crossrank::node

@@ -2,7 +2,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "lib/node/ring_end.hpp"
 
@@ -27,10 +29,13 @@ class RingReader final : public RingEnd {
   [[nodiscard]] std::shared_ptr<void const> keep() const;
   /// Done with the message: its place may be written over.
   void take() noexcept;
-  /// Whether the writer has closed and everything is taken.
+  /// Whether the writer has closed in order and everything is taken.
   [[nodiscard]] bool at_end() const noexcept;
-  /// Whether the writer has died, or gone without closing, and nothing is left to read.
-  [[nodiscard]] bool writer_lost() const noexcept;
+  /// Why no message will come, once all that was written is read: the queue has failed, the writer has died or gone
+  /// without closing, or another reader has died. Decides so for all ends if nobody has before.
+  [[nodiscard]] std::optional<RingFailure> find_failure();
+  /// Whom this end waits for, ranks of the job: the writer, or those that the writer itself waits for.
+  [[nodiscard]] std::vector<int> waited_for() const;
   [[nodiscard]] int writer_rank() const noexcept { return writer_; }
   void close() noexcept;
 

@@ -156,21 +156,23 @@ void RingWriter::release_taken() noexcept {
 }
 
 void RingWriter::close() noexcept {
-  if (!left_ && domain_->is_own_process() && !has_closed(state_of(own()))) announce(EndState::closed);
+  if (left_ || !domain_->is_own_process() || has_closed(state_of(own()))) return;
+  fate_.close();
+  announce(EndState::closed);
 }
 
-std::vector<int> RingWriter::lost_readers() const {
-  std::vector<int> lost;
-  for (int reader = 0; reader < readers_; ++reader) {
-    auto const state = state_of(end(reader + 1));
-    int const rank = rank_of(reader);
-    bool const died = state == EndState::taken && rank >= 0 && domain_->has_departed_slow(rank);
-    // Who has read a closed queue to its end has lost nothing, and nobody, by leaving.
-    if (has_closed(state_of(own())) && taken_by(reader) >= next_ - 1) continue;
-    // It may have closed its end just before it left.
-    if (state == EndState::dropped || (died && !has_closed(state_of(end(reader + 1))))) lost.push_back(reader);
-  }
-  return lost;
+std::optional<RingFailure> RingWriter::find_failure() {
+  if (auto known = fate_.failure()) return known;
+  if (fate_.lost_ends().empty()) return std::nullopt;
+  auto const lost = fate_.lost_ends();  // a second look: finds a death that others have left for
+  if (lost.empty()) return std::nullopt;
+  return fate_.declare(fate_.cause_of(lost));
+}
+
+std::vector<int> RingWriter::waited_for(std::uint64_t number) const {
+  auto ends = readers_before(number);
+  for (auto& end : ends) ++end;
+  return fate_.waited_for(ends);
 }
 
 std::vector<int> RingWriter::readers_before(std::uint64_t number) const {
@@ -186,11 +188,6 @@ bool RingWriter::deserted() const noexcept {
     if (!has_closed(state_of(end(reader)))) return false;
   }
   return true;
-}
-
-bool RingWriter::somebody_departed() noexcept {
-  auto const now = domain_->header().departures.load(std::memory_order_acquire);
-  return std::exchange(departures_, now) != now;
 }
 
 std::uint64_t RingWriter::taken_by(int reader) const noexcept { return steps::published(end(reader + 1).cursor); }

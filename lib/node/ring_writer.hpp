@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,14 +39,16 @@ class RingWriter final : public RingEnd {
   void close() noexcept;
   /// Whether every reader has taken everything, or has left.
   [[nodiscard]] bool drained() noexcept;
-  /// Readers (from 0) that have died, or ended without closing their end.
-  [[nodiscard]] std::vector<int> lost_readers() const;
+  /// Why the queue cannot go on: a reader has died, or ended without closing its end, or another end has found such a
+  /// reason. Decides so for all ends if nobody has before.
+  [[nodiscard]] std::optional<RingFailure> find_failure();
+  /// Whom this end waits for while message `number` is not taken by all: ranks of the job.
+  [[nodiscard]] std::vector<int> waited_for(std::uint64_t number) const;
   /// Readers that have not taken message `number`.
   [[nodiscard]] std::vector<int> readers_before(std::uint64_t number) const;
   /// Whether all readers have closed their ends.
   [[nodiscard]] bool deserted() const noexcept;
-  /// Whether a rank of the node has left since the last call. One load.
-  [[nodiscard]] bool somebody_departed() noexcept;
+  using RingEnd::somebody_departed;
   [[nodiscard]] std::uint64_t taken_by(int reader) const noexcept;
   /// Rank on the node of whoever holds the reader's place, -1 when nobody does yet.
   [[nodiscard]] int rank_of(int reader) const noexcept;
@@ -65,7 +68,6 @@ class RingWriter final : public RingEnd {
   Slot ring_;
   std::deque<Held> held_{};
   std::uint64_t floor_ = 0;  ///< all have taken this many, when last looked at
-  std::uint32_t departures_ = 0;
 };
 
 }  // namespace crossrank::node

@@ -110,6 +110,39 @@ TEST(QueueTimeout, names_the_reader_that_is_behind_and_harms_nothing) {
   });
 }
 
+/// The reader that times out names whom the writer waits for, and so does the writer when that reader leaves.
+TEST(QueueTimeout, is_blamed_on_the_same_rank_by_all_ends) {
+  run_thread_ranks(3, [](Collective world) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+      queue.enqueue_bytes(message);
+      auto const info = error_of<TimeoutError>([&] { queue.enqueue_bytes(message, {.timeout = seconds(120)}); });
+      EXPECT_THAT(info.culprits, ElementsAre(2));
+      EXPECT_TRUE(info.group_usable) << "nobody has ended";
+      EXPECT_THROW(queue.enqueue_bytes(message), TimeoutError) << "forgotten";
+    }
+    if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      ErrorInfo info;
+      do {  // as long as the writer does not wait yet, it is the writer that sends nothing
+        info = error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(30)})); });
+      } while (info.culprits == std::vector<int>{0});
+      EXPECT_THAT(info.culprits, ElementsAre(2));
+      queue = {};
+    }
+    world.barrier();
+    if (world.rank() == 2) {
+      EXPECT_EQ(queue.dequeue_bytes(), message) << "what was written before is there";
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      EXPECT_THAT(error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes()); }).culprits, ElementsAre(2));
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
 TEST(QueueTimeout, ends_a_reader_that_nobody_writes_to) {
   run_thread_ranks(2, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
@@ -345,7 +378,8 @@ TEST(QueuePeer, that_drops_its_end_is_lost_to_the_other_side) {
       world.barrier();
     }
     if (world.rank() == 2) {
-      EXPECT_THAT(error_of<PeerLostError>([&] { static_cast<void>(queue.dequeue_bytes()); }).culprits, ElementsAre(0));
+      EXPECT_THAT(error_of<PeerLostError>([&] { static_cast<void>(queue.dequeue_bytes()); }).culprits, ElementsAre(1))
+          << "the writer left because of rank 1";
     }
     world.barrier();
     world.close();

@@ -83,7 +83,12 @@ CROSSRANK_RANK_SCENARIO(writer_blocked_by_a_reader) {
     while (true) ::pause();
   }
   if (self.rank == 1) {
-    while (queue.dequeue_bytes()) {
+    try {
+      while (queue.dequeue_bytes()) {
+      }
+      return 2;
+    } catch (PeerLostError const& e) {
+      EXPECT_THAT(e.info().culprits, testing::ElementsAre(2)) << e.report();
     }
     return 0;
   }
@@ -95,8 +100,9 @@ CROSSRANK_RANK_SCENARIO(writer_blocked_by_a_reader) {
     return 2;
   } catch (PeerLostError const& e) {
     EXPECT_THAT(e.info().culprits, testing::ElementsAre(2)) << e.report();
-    EXPECT_TRUE(e.group_usable());
+    EXPECT_FALSE(e.group_usable()) << "a member of the group is dead";
     EXPECT_THAT(e.report(), testing::HasSubstr("died"));
+    EXPECT_THAT(e.report(), testing::Not(testing::HasSubstr("make a new queue")));
   }
   queue.close();
   return 0;

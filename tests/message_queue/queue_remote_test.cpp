@@ -214,6 +214,58 @@ TEST_P(RemoteQueue, names_a_reader_whose_host_is_silent) {
   });
 }
 
+/// Rank 1 cannot see for whom the writer waits, so it is told; and the writer is told why rank 1 has left.
+TEST_P(RemoteQueue, names_the_same_slow_rank_on_all_ends) {
+  run(3, [](Collective const& world, MemoryHub&) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    if (queue.is_writer()) {
+      queue.enqueue(0);
+      queue.enqueue(1);
+      EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = seconds(120)}); }).culprits(),
+                  testing::ElementsAre(2));
+      queue = {};
+    } else if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue<int>(), 0);
+      EXPECT_EQ(queue.dequeue<int>(), 1);
+      std::vector<int> culprits;
+      do {  // as long as the writer does not wait yet, it is the writer that sends nothing
+        culprits = error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = milliseconds(50)})); })
+                       .info()
+                       .culprits;
+      } while (culprits == std::vector<int>{0});
+      EXPECT_THAT(culprits, testing::ElementsAre(2));
+      queue = {};
+    }
+    world.barrier();
+    if (world.rank() != 2) return;
+    EXPECT_EQ(queue.dequeue<int>(), 0);
+    EXPECT_EQ(queue.dequeue<int>(), 1);
+    EXPECT_THAT(error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>()); }).culprits(),
+                testing::ElementsAre(2));
+  });
+}
+
+TEST_P(RemoteQueue, names_the_lost_reader_to_the_other_readers) {
+  run(4, [](Collective const& world, MemoryHub&) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    if (world.rank() == 2) queue = {};
+    world.barrier();
+    if (queue.connected() && queue.is_writer()) {
+      auto const error = error_of<PeerLostError>([&] {
+        for (int i = 0; i < 10; ++i) queue.enqueue(i);
+      });
+      EXPECT_THAT(error.culprits(), testing::ElementsAre(2));
+      queue = {};
+    } else if (world.rank() != 2) {
+      auto const error = error_of<PeerLostError>([&] {
+        while (true) static_cast<void>(queue.dequeue<int>());
+      });
+      EXPECT_THAT(error.culprits(), testing::ElementsAre(2));
+    }
+    world.barrier();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Hosts, RemoteQueue, testing::Values(false, true),
                          [](auto const& each) { return each.param ? "with_node_memory" : "packets_alone"; });
 

@@ -1,0 +1,209 @@
+#include <algorithm>
+#include <utility>
+
+#include "collectives/message_queue/queue_state.hpp"
+#include "lib/node/first_cause.hpp"
+#include "lib/node/rank_list.hpp"
+
+/// What one end of a queue says when it cannot go on: the same ranks as all other ends.
+namespace crossrank {
+namespace {
+
+std::string milliseconds(std::chrono::nanoseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
+}
+
+std::string named(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  return (ranks.size() == 1 ? "rank " : "ranks ") + node::compress(ranks);
+}
+
+}  // namespace
+
+ErrorInfo MessageQueue::State::error(char const* operation, std::string message) const {
+  return {.operation = operation,
+          .message = std::move(message),
+          .resource = "queue \"" + name + "\"",
+          .group = group,
+          .rank = rank,
+          .world_size = world_size};
+}
+
+// ---------------------------------------------------------------- ranks
+
+node::RingFate* MessageQueue::State::fate() const noexcept {
+  if (out) return &out->fate();
+  return in ? &in->fate() : nullptr;
+}
+
+node::NodeDomain* MessageQueue::State::domain() const noexcept {
+  if (out) return &out->domain();
+  return in ? &in->domain() : nullptr;
+}
+
+/// Ranks of the job as this end's errors number them. One outside the group has no number there.
+std::vector<int> MessageQueue::State::in_own_numbers(std::vector<int> const& ranks) const {
+  if (job_ranks.empty()) return ranks;
+  std::vector<int> own;
+  for (int const each : ranks) {
+    auto const found = std::find(job_ranks.begin(), job_ranks.end(), each);
+    if (found != job_ranks.end()) own.push_back(static_cast<int>(found - job_ranks.begin()));
+  }
+  std::sort(own.begin(), own.end());
+  return own;
+}
+
+int MessageQueue::State::writer_in_job() const {
+  return job_ranks.empty() ? writer_rank : job_ranks[static_cast<std::size_t>(writer_rank)];
+}
+
+/// What is known of a rank, in words.
+std::string MessageQueue::State::fate_of(int job_rank) const {
+  auto const* const shared = fate();
+  for (int end = 0; shared != nullptr && end <= (out ? out->readers() : in->readers()); ++end) {
+    if (shared->job_rank(end) == job_rank) return shared->describe(end);
+  }
+  for (auto const& far : far_out) {
+    if (far->reader_in_job() == job_rank) return "on another node" + (far->lost() ? ": " + far->why() : "");
+  }
+  return "on another node" + (far_in && !far_in->why().empty() ? ": " + far_in->why() : "");
+}
+
+/// Who they are, how far they have come, how they are.
+void MessageQueue::State::describe_readers(
+    ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const {
+  auto const add = [&](std::uint64_t taken, int job_rank) {
+    if (!is_meant(taken, job_rank)) return;
+    info.details.push_back(named(in_own_numbers({job_rank})) + ": has taken " + std::to_string(taken) + " of " +
+                           std::to_string(written) + " messages, " + fate_of(job_rank));
+  };
+  for (int place = 0; out && place < out->readers(); ++place) {
+    if (int const each = out->fate().job_rank(place + 1); each >= 0) add(out->taken_by(place), each);
+  }
+  for (auto const& far : far_out) {
+    if (!far->closed()) add(far->taken(), far->reader_in_job());
+  }
+}
+
+/// Ranks of the job that keep the writer waiting until message `number` is taken.
+std::vector<int> MessageQueue::State::readers_waited_for(std::uint64_t number) const {
+  auto ranks = out ? out->waited_for(number) : std::vector<int>{};
+  auto const far = far_readers_before(number);
+  ranks.insert(ranks.end(), far.begin(), far.end());
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::vector<int> MessageQueue::State::far_readers_before(std::uint64_t number) const {
+  std::vector<int> ranks;
+  for (auto const& far : far_out) {
+    if (!far->closed() && far->taken() < number) ranks.push_back(far->reader_in_job());
+  }
+  return ranks;
+}
+
+// ---------------------------------------------------------------- errors
+
+void MessageQueue::State::note_cause(int job_rank, std::string const& fate) const noexcept {
+  if (auto* const shared = domain()) node::set_cause(shared->own_record().cause, {job_rank, fate});
+}
+
+void MessageQueue::State::note_timeout(std::vector<int> ranks, std::string const& fate) {
+  if (ranks.empty()) return;
+  note_cause(ranks.front(), fate);
+  if (auto* const shared = this->fate()) shared->note_timeout(ranks);
+  if (far_in) far_in->note_timeout(ranks);
+  timed_out = node::RingFailure{.timed_out = true, .ranks = std::move(ranks)};
+}
+
+void MessageQueue::State::throw_failure(char const* operation) const {
+  auto const culprits = in_own_numbers(failure->ranks);
+  bool const is_writer = failure->ranks == std::vector<int>{writer_in_job()};
+  auto const who = is_writer ? "the writer, " + named(culprits) + "," : named(culprits);
+  auto info = error(operation, who + " died or went without closing the queue");
+  if (failure->timed_out) {
+    info.message = is_writer ? who + " sent no message in time, and a reader left the queue for that"
+                             : who + " took no message in time, and another rank left the queue for that";
+  }
+  info.culprits = culprits;
+  auto const& blamed = failure->ranks;
+  auto const is_blamed = [&](int each) { return std::find(blamed.begin(), blamed.end(), each) != blamed.end(); };
+  if (writing) {
+    describe_readers(info, [&](std::uint64_t, int each) { return is_blamed(each); });
+  } else {
+    for (int const each : blamed)
+      info.details.push_back(named(in_own_numbers({each})) + (is_writer ? ", the writer: " : ": ") + fate_of(each));
+    info.details.push_back("read so far: " + std::to_string(in ? in->messages() : far_in->messages()) + " messages");
+  }
+  if (!blamed.empty()) note_cause(blamed.front(), fate_of(blamed.front()));
+  // Every group that an ended rank is in has ended with it.
+  auto const* const shared = fate();
+  info.group_usable = shared == nullptr || !shared->somebody_ended();
+  if (!info.group_usable) {
+    info.remedy = failure->timed_out ? "restart the job; look at what the named ranks were doing, or raise the timeout"
+                                     : "restart the job; the output of the named ranks says why they ended";
+  } else if (failure->timed_out) {
+    info.remedy = "look at what the named ranks are doing, or raise the timeout; then make a new queue";
+  } else {
+    info.remedy = shared == nullptr || !far_out.empty()
+                      ? "the output of the named ranks says why they went; if they still run, make a new queue"
+                      : "the group goes on; make a new queue among those who are left";
+  }
+  if (failure->timed_out) throw TimeoutError(std::move(info));
+  throw PeerLostError(std::move(info));
+}
+
+std::string MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited) const {
+  auto const number = written + 1 - chunks;
+  std::vector<int> behind;
+  std::vector<int> nobody;
+  for (int const place : out ? out->readers_before(number) : std::vector<int>{}) {
+    int const each = out->fate().job_rank(place + 1);
+    (each < 0 ? nobody : behind).push_back(each < 0 ? place : each);
+  }
+  auto const far = far_readers_before(number);
+  behind.insert(behind.end(), far.begin(), far.end());
+  std::string text;
+  if (!behind.empty()) text = named(in_own_numbers(behind)) + " took no message for " + milliseconds(waited);
+  if (!nobody.empty())
+    text += (text.empty() ? "" : "; ") + std::string("nobody has attached as reader ") + node::compress(nobody);
+  return text;
+}
+
+void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono::nanoseconds waited) {
+  auto const number = written + 1 - chunks;
+  auto info = error(operation, lag_of_readers(waited));
+  auto const ranks = readers_waited_for(number);
+  info.culprits = in_own_numbers(ranks);
+  describe_readers(info, [&](std::uint64_t taken, int each) {
+    return taken < number || std::find(ranks.begin(), ranks.end(), each) != ranks.end();
+  });
+  if (!ranks.empty() && info.message.find(named(info.culprits)) == std::string::npos)
+    info.message += ", waiting for " + named(info.culprits);
+  info.expected = "message " + std::to_string(number) + " taken";
+  info.remedy = "look at what the named ranks are doing, or give more time or chunks; the queue can go on";
+  note_timeout(ranks, "took no message for " + milliseconds(waited));
+  throw TimeoutError(std::move(info));
+}
+
+void MessageQueue::State::throw_no_message(char const* operation, std::chrono::nanoseconds waited) {
+  auto const ranks = in ? in->waited_for() : far_in->waited_for();
+  auto info = error(operation, "no message came for " + milliseconds(waited));
+  info.culprits = in_own_numbers(ranks);
+  bool const is_writer = ranks == std::vector<int>{writer_in_job()};
+  if (!is_writer)
+    info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + named(info.culprits);
+  info.details.push_back("rank " + std::to_string(writer_rank) + ", the writer: " + fate_of(writer_in_job()));
+  for (int const each : is_writer ? std::vector<int>{} : ranks)
+    info.details.push_back(named(in_own_numbers({each})) + ": " + fate_of(each));
+  info.details.push_back("read so far: " + std::to_string(in ? in->messages() : far_in->messages()) + " messages");
+  info.remedy = "wait longer, or for ever with QueueWait::forever; the queue can go on";
+  note_timeout(ranks, (is_writer ? "sent no message for " : "took no message for ") + milliseconds(waited));
+  throw TimeoutError(std::move(info));
+}
+
+void MessageQueue::State::throw_cancelled(char const* operation) const {
+  throw CancelledError(error(operation, "cancelled"));
+}
+
+}  // namespace crossrank

@@ -1,0 +1,204 @@
+// All ends of a queue name the same rank, whoever is stopped or killed and whoever notices first.
+#include <chrono>
+#include <csignal>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/message_queue.hpp>
+
+#include "lib/platform/crash_point.hpp"
+#include "tests/faults/fault_report.hpp"
+
+namespace crossrank {
+namespace {
+
+using test::ProcessRanks;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr auto patient = std::chrono::seconds(120);
+
+/// Says how `body` ended, then goes the way that a program without a handler goes.
+int end_uncaught(test::RankSelf const& self, std::function<void()> const& body) {
+  try {
+    body();
+  } catch (Error const& e) {
+    test::say_verdict(self, "end", [&] { throw_error(e.code(), e.info()); });
+    std::terminate();
+  }
+  return 0;
+}
+
+void stream(test::RankSelf const& self, MessageQueue const& queue) {
+  for (int i = 0;; ++i) {
+    if (queue.is_writer()) {
+      queue.enqueue(i);
+    } else {
+      EXPECT_EQ(queue.dequeue<int>(), i);
+    }
+    if (i == 5) self.say("working");
+    test::note_progress();
+  }
+}
+
+/// One rank writes, all others read, until something fails. The ranks take the timeout from CROSSRANK_TIMEOUT.
+/// Arguments: writer, how a rank ends that fails ("in_order", "uncaught").
+CROSSRANK_RANK_SCENARIO(stream_for_ever) {
+  auto const body = [&] {
+    auto const world = connect();
+    stream(self, MessageQueue::create(world, {.writer_rank = std::stoi(self.arguments.at(0)), .chunks = 3}));
+  };
+  return self.arguments.at(1) == "uncaught" ? end_uncaught(self, body) : test::end_with_verdict(self, body);
+}
+
+struct Case {
+  int writer = 0;
+  int victim = 2;
+  char const* ending = "in_order";
+};
+
+std::string name_of(testing::TestParamInfo<Case> const& info) {
+  auto const& [writer, victim, ending] = info.param;
+  return "rank" + std::to_string(victim) + (victim == writer ? "_writes_" : "_reads_") + ending;
+}
+
+test::RankOptions options_of(Case const& c, std::string const& timeout) {
+  return {.arguments = {std::to_string(c.writer), c.ending}, .environment = {{"CROSSRANK_TIMEOUT", timeout}}};
+}
+
+void expect_verdicts(test::JobOutcome const& outcome, std::vector<int> const& ranks, std::string const& code,
+                     int blamed) {
+  for (int const rank : ranks) {
+    auto const verdict = test::verdict_of(outcome.ranks.at(static_cast<std::size_t>(rank)));
+    EXPECT_EQ(verdict.code, code) << "rank " << rank << "\n" << outcome.text();
+    EXPECT_TRUE(verdict.blames_only(blamed)) << "rank " << rank << "\n" << outcome.text();
+    EXPECT_THAT(verdict.text, Not(HasSubstr("make a new queue"))) << "the group is dead\n" << outcome.text();
+  }
+}
+
+std::vector<int> all_but(int rank, int ranks) {
+  std::vector<int> others;
+  for (int other = 0; other < ranks; ++other) {
+    if (other != rank) others.push_back(other);
+  }
+  return others;
+}
+
+class QueueVerdict : public testing::TestWithParam<Case> {
+ protected:
+  static constexpr int ranks = 4;
+  static void start(ProcessRanks& job) {
+    for (int rank = 0; rank < ranks; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
+  }
+};
+
+TEST_P(QueueVerdict, names_the_rank_that_was_killed) {
+  auto const& c = GetParam();
+  ProcessRanks job(ranks, "stream_for_ever", options_of(c, "100"));
+  start(job);
+  job.signal(c.victim, SIGKILL);
+  expect_verdicts(job.wait(), all_but(c.victim, ranks), "peer_lost", c.victim);
+}
+
+/// The others run into their deadlines at nearly the same moment, and the first of them leaves at once.
+TEST_P(QueueVerdict, names_the_rank_that_was_stopped) {
+  auto const& c = GetParam();
+  auto const others = all_but(c.victim, ranks);
+  ProcessRanks job(ranks, "stream_for_ever", options_of(c, "1500ms"));
+  start(job);
+  job.signal(c.victim, SIGSTOP);
+  for (int const rank : others) ASSERT_TRUE(job.wait_for_exit(rank, patient));
+  job.signal(c.victim, SIGCONT);
+  auto const outcome = job.wait();
+  expect_verdicts(outcome, others, "timeout", c.victim);
+  // It reads what there is, then learns why there will be no more.
+  auto const own = test::verdict_of(outcome.ranks.at(static_cast<std::size_t>(c.victim)));
+  EXPECT_TRUE(own.blames_only(c.victim)) << outcome.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, QueueVerdict,
+                         testing::Values(Case{0, 2, "in_order"}, Case{0, 2, "uncaught"}, Case{0, 1, "in_order"},
+                                         Case{1, 1, "in_order"}, Case{0, 0, "uncaught"}, Case{3, 0, "uncaught"}),
+                         name_of);
+
+/// A queue from rank 0 to rank 1, and one from there to rank 2, which is stopped: rank 0 waits for a rank that only
+/// waits itself.
+CROSSRANK_RANK_SCENARIO(pass_on_for_ever) {
+  return test::end_with_verdict(self, [&] {
+    auto const world = connect();
+    auto queue = self.rank < 2 ? MessageQueue::create_writer(world, 1, {.chunks = 2}) : MessageQueue();
+    auto const handles = world.all_gatherv(self.rank < 2 ? queue.handle() : std::vector<std::byte>{});
+    auto from =
+        self.rank > 0 ? MessageQueue::attach(handles.at(static_cast<std::size_t>(self.rank) - 1), 0) : MessageQueue();
+    world.barrier();
+    for (int i = 0;; ++i) {
+      if (from.connected()) {
+        EXPECT_EQ(from.dequeue<int>(), i);
+      }
+      if (queue.connected()) queue.enqueue(i);
+      if (i == 5) self.say("working");
+      test::note_progress();
+    }
+  });
+}
+
+TEST(QueueVerdicts, follow_a_chain_of_queues_to_the_rank_that_was_stopped) {
+  ProcessRanks job(3, "pass_on_for_ever", {.environment = {{"CROSSRANK_TIMEOUT", "1500ms"}}});
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
+  job.signal(2, SIGSTOP);
+  for (int const rank : {0, 1}) ASSERT_TRUE(job.wait_for_exit(rank, patient));
+  job.signal(2, SIGCONT);
+  auto const outcome = job.wait();
+  for (std::size_t const rank : {0U, 1U})
+    EXPECT_TRUE(test::verdict_of(outcome.ranks.at(rank)).blames_only(2)) << outcome.text();
+}
+
+/// A rank that looks for messages now and then, and is killed in between, is dead: what its last look said is no cause.
+CROSSRANK_RANK_SCENARIO(die_between_looks) {
+  return test::end_with_verdict(self, [&] {
+    auto const world = connect(test::fault_options());
+    auto const queue = MessageQueue::create(world, {.chunks = 1});
+    if (self.rank == 1) {
+      EXPECT_THROW(static_cast<void>(queue.dequeue<int>({.timeout = std::chrono::milliseconds(1)})), TimeoutError);
+      ::kill(::getpid(), SIGKILL);
+    }
+    for (int i = 0; queue.is_writer(); ++i) queue.enqueue(i);
+    while (true) static_cast<void>(queue.dequeue<int>());
+  });
+}
+
+TEST(QueueVerdicts, blame_a_killed_rank_whatever_it_had_noted) {
+  auto const outcome = test::run_ranks(3, "die_between_looks");
+  expect_verdicts(outcome, {0, 2}, "peer_lost", 1);
+}
+
+/// The writer finds that a reader has left, and dies before it has said so.
+CROSSRANK_RANK_SCENARIO(die_while_judging) {
+  return test::end_with_verdict(self, [&] {
+    auto const world = connect(test::fault_options());
+    auto queue = MessageQueue::create(world, {.chunks = 1});
+    if (self.rank == 2) queue = {};
+    world.barrier();
+    if (self.rank == 0) {
+      platform::arm_crash_point("node.queue.failing", 1);
+      queue.enqueue(1);
+    }
+    if (self.rank == 1) static_cast<void>(queue.dequeue<int>());
+    world.barrier();
+  });
+}
+
+TEST(QueueVerdicts, survive_the_death_of_the_rank_that_judges) {
+  auto const outcome = test::run_ranks(3, "die_while_judging");
+  EXPECT_EQ(outcome.ranks.at(0).signal, SIGKILL) << outcome.text();
+  expect_verdicts(outcome, {1, 2}, "peer_lost", 0);
+}
+
+}  // namespace
+}  // namespace crossrank
