@@ -1,15 +1,14 @@
 #include "lib/platform/copy.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include <unistd.h>
+
+#include "lib/core/copy_memory.hpp"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-
-#include "lib/core/copy_memory.hpp"
 #define CROSSRANK_COPY_X86 1
 #else
 #define CROSSRANK_COPY_X86 0
