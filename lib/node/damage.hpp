@@ -1,4 +1,5 @@
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -26,7 +27,11 @@ template <class T>
 [[nodiscard]] T load_once(T const& shared) noexcept {
   static_assert(std::is_trivially_copyable_v<T>);
   T copy;
-  std::memcpy(&copy, &shared, sizeof copy);
+  if constexpr (sizeof copy <= sizeof(std::uint64_t) && std::has_single_bit(sizeof copy)) {
+    __atomic_load(&shared, &copy, __ATOMIC_RELAXED);
+  } else {
+    std::memcpy(&copy, &shared, sizeof copy);
+  }
   asm volatile("" ::: "memory");  // the compiler may not read it again behind this
   return copy;
 }

@@ -11,8 +11,10 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <crossrank/spi/transport.hpp>
@@ -56,6 +58,31 @@ TEST(FaultsWatching, sees_a_death_right_after_connect_without_waiting_for_a_beat
     EXPECT_TRUE(verdict.blames_only(1)) << job.text();
     if (HasFailure()) break;
   }
+}
+
+// ---------------------------------------------------------------- no watcher at all
+
+/// A user that may start no further process or thread. False where this process cannot become one.
+bool become_a_user_without_threads() {
+  constexpr unsigned nobody = 65534;
+  rlimit const none{.rlim_cur = 0, .rlim_max = 0};
+  if (::setrlimit(RLIMIT_NPROC, &none) != 0) return false;
+  if (::geteuid() != 0) return true;
+  return ::setgroups(0, nullptr) == 0 && ::setresgid(nobody, nobody, nobody) == 0 &&
+         ::setresuid(nobody, nobody, nobody) == 0;
+}
+
+CROSSRANK_RANK_SCENARIO(connect_without_threads) {
+  if (!become_a_user_without_threads()) return 77;
+  return test::end_with_verdict(self, [&] { static_cast<void>(connect(test::fault_options(patient))); });
+}
+
+TEST(FaultsWatching, says_that_the_system_refuses_its_thread) {
+  auto const job = test::run_ranks(2, "connect_without_threads", {.deadline = patient});
+  if (job.ranks.front().exit_code == 77) GTEST_SKIP() << "this process cannot become an ordinary user";
+  auto const verdict = test::expect_one_verdict(job);
+  EXPECT_EQ(verdict.code, "unavailable") << job.text();
+  EXPECT_THAT(verdict.text, HasSubstr("watcher thread")) << job.text();
 }
 
 // ---------------------------------------------------------------- files that are read meanwhile

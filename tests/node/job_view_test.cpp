@@ -1,8 +1,10 @@
 #include "lib/node/job_view.hpp"
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -97,6 +99,32 @@ TEST(JobView, survives_any_bytes) {
     EXPECT_EQ(view.ranks.size(), 3U) << "seed " << seed << ", trial " << trial;
     EXPECT_EQ(view.groups.size() + view.queues.size(), blocks) << "seed " << seed << ", trial " << trial;
   }
+}
+
+/// The segment of a running job may change at any time, also the word that says where everything stands.
+TEST(JobView, reads_the_number_of_ranks_once) {
+  Segment segment(3);
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    std::atomic_ref ranks(segment.header().ranks);
+    while (!over.load()) {
+      ranks.store(static_cast<std::uint32_t>(max_ranks), std::memory_order_relaxed);
+      ranks.store(3, std::memory_order_relaxed);
+    }
+  });
+  int seen = 0;
+  for (int trial = 0; trial < 1000; ++trial) {
+    try {
+      EXPECT_EQ(view_job(whole(segment)).ranks.size(), 3U);
+      ++seen;
+    } catch (FormatError const& e) {
+      EXPECT_EQ(e.section(), "control header");
+    }
+    if (HasFailure()) break;
+  }
+  over = true;
+  writer.join();
+  RecordProperty("seen", seen);
 }
 
 TEST(FlightRing, gives_back_what_was_noted_with_the_peer) {
