@@ -28,6 +28,14 @@ std::vector<Architecture> other_families() {
                   {"model.layers.0.temporal_block.rg_lru.input_gate_weight", {8, 8, 8}, -1, {}},
                   {"model.layers.2.temporal_block.q_proj.weight", {64, 64}, 0, second_half(64)},
                   {"model.layers.2.mlp_block.up_proj.weight", {48, 64}, 0, second_half(48)}}});
+  all.push_back({"doge",
+                 config("doge"),
+                 {{"model.layers.0.self_attn.A", {4}, -1, {}},
+                  {"model.layers.0.self_attn.dt_proj.weight", {4, 32}, 1, second_half(32)}}});
+  all.push_back({"axk2",
+                 with(config("axk2"), {{"kv_lora_rank", 16}, {"qk_nope_head_dim", 16}, {"qk_rope_head_dim", 8}}),
+                 {{"model.layers.0.input_layernorm.mlp.fc1.weight", {16, 64}, -1, {}},
+                  {"model.layers.0.self_attn.q_gate_proj.weight", {160, 64}, 0, second_half(160)}}});
   all.push_back({"dbrx",
                  Json{{"model_type", "dbrx"},
                       {"d_model", 64},

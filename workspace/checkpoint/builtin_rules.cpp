@@ -76,6 +76,9 @@ void add_special(Rules& rules) {
   rules.push_back(only({"nemotron_h"}, row("**.mixer.o_proj", SizeName::value)));
   rules.push_back(only({"nemotron_h"}, column("**.mixer.up_proj", {SizeName::ffn})));
   rules.push_back(only({"nemotron_h"}, row("**.mixer.down_proj", SizeName::ffn)));
+  // Small layers inside of its norms, and queries with their gates, head by head.
+  rules.push_back(only({"axk2"}, replicate("**.*layernorm.mlp.*")));
+  rules.push_back(only({"axk2"}, column("**.self_attn.q_gate_proj", {})));
   // Its heads work in pairs that stand half the width apart.
   for (auto rule : {column("**.self_attn.q_proj", {q}), column("**.self_attn.{k_proj,v_proj}", {kv}),
                     row("**.self_attn.o_proj", SizeName::value)}) {
@@ -201,7 +204,7 @@ void add_outside_of_layers(Rules& rules) {
       vocabulary("**.{embed_tokens,tokens_embed,embed_in,wte,word_embeddings,tok_embeddings,vocab_embedding,lm_head,"
                  "embed_out,output_layer}"));
   rules.push_back(vocabulary("output"));
-  rules.push_back(vocabulary("backbone.embeddings"));
+  rules.push_back(vocabulary("{backbone,model}.embeddings"));
 }
 
 /// What every rank needs whole: routers, indexers, scalars of layers.
@@ -217,7 +220,8 @@ void add_small_ones(Rules& rules) {
   rules.push_back(replicate("**.{embed_tokens_per_layer,per_layer_*}"));
   rules.push_back(replicate("**.{query_tokens,alpha_cross_attn,alpha_dense,embed_global}"));
   rules.push_back(only({"minimax"}, replicate("**.self_attn.{slope_rate,query_decay,key_decay,diagonal_decay}")));
-  rules.push_back(only({"doge"}, replicate("**.self_attn.{A,dt_proj}")));
+  rules.push_back(only({"doge"}, replicate("**.self_attn.A")));
+  rules.push_back(only({"doge"}, row("**.self_attn.dt_proj", SizeName::key_value)));
   rules.push_back(only({"recurrent_gemma"}, replicate("**.temporal_block.{linear_x,linear_y,linear_out,conv_1d}")));
   rules.push_back(only({"recurrent_gemma"}, replicate("**.temporal_block.rg_lru.**")));
   rules.push_back(only({"recurrent_gemma"}, column("**.temporal_block.q_proj", {SizeName::query})));
