@@ -68,5 +68,34 @@ TEST(RuleParts, of_shared_heads_come_together) {
   }
 }
 
+TEST(RuleParts, of_a_layer_may_have_a_bias_that_every_rank_has_whole) {
+  std::string const layer = "model.layers.0.self_attn.q_proj";
+  Json const qwen = {{"model_type", "qwen2"}, {"hidden_size", 64}, {"num_attention_heads", 4}};
+  auto const rule_of = [&](std::int64_t bias) {
+    SampleSet samples(2, qwen);
+    samples.add(layer + ".weight", Dtype::bf16, {32, 64}).add(layer + ".bias", Dtype::bf16, {bias});
+    return RuleBook::make(samples.set()).rule_for(layer + ".bias", samples.shards(layer + ".bias"));
+  };
+  EXPECT_EQ(rule_of(32).kind, MergeKind::concat);
+  EXPECT_EQ(rule_of(64).kind, MergeKind::replicate);
+  EXPECT_THROW((void)rule_of(48 + 64), FormatError);
+}
+
+/// transformers cuts the output projection of its linear attention along the outputs.
+TEST(RuleParts, of_a_row_parallel_layer_may_be_cut_along_the_outputs) {
+  Json const qwen = {{"model_type", "qwen3_next"},  {"hidden_size", 64},          {"num_attention_heads", 4},
+                     {"linear_num_value_heads", 4}, {"linear_value_head_dim", 8}, {"linear_num_key_heads", 2},
+                     {"linear_key_head_dim", 8}};
+  std::string const name = "model.layers.0.linear_attn.out_proj.weight";
+  for (auto const& [shard, axis] : {std::pair(Shape{32, 32}, 0), std::pair(Shape{64, 16}, 1)}) {
+    SampleSet samples(2, qwen);
+    samples.add(name, Dtype::bf16, shard);
+    auto const rule = RuleBook::make(samples.set()).rule_for(name, samples.shards(name));
+    EXPECT_EQ(rule.kind, MergeKind::concat);
+    EXPECT_EQ(rule.axis, axis);
+    EXPECT_FALSE(rule.unproven);
+  }
+}
+
 }  // namespace
 }  // namespace crossrank::checkpoint

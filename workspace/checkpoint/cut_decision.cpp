@@ -215,6 +215,9 @@ class Decision {
               .why = rule_.from_file ? "as the rule says" : "by its name"};
     }
     if (all_are(in, *whole)) {
+      if (adds_up_to_outputs()) {
+        return {.cut = Cut::column, .why = "the shards have all inputs, and add up to the config's outputs"};
+      }
       return {.cut = Cut::replicate, .why = "each rank has all " + std::to_string(*whole) + " inputs of the config"};
     }
     if (total(in) == *whole) {
@@ -223,6 +226,12 @@ class Decision {
     refuse_if_ranks_are_missing(in, *whole);
     refuse("the inputs of the shards do not add up to the config's",
            std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list_text(in));
+  }
+
+  /// Some programs cut a layer along its outputs where others cut it along its inputs.
+  bool adds_up_to_outputs() const {
+    auto const whole = rule_.parts.size() == 1 ? resolve(rule_.parts.front(), sizes_) : std::nullopt;
+    return whole && ranks_ > 1 && !all_are(question_.outputs, *whole) && total(question_.outputs) == *whole;
   }
 
   LayerCut vocabulary() const {

@@ -19,7 +19,7 @@ LayerRule column(std::string_view pattern, std::vector<RuleSize> parts) {
 }
 
 LayerRule row(std::string_view pattern, SizeName inputs) {
-  return {.pattern = RulePattern(pattern), .cut = Cut::row, .inputs = inputs};
+  return {.pattern = RulePattern(pattern), .cut = Cut::row, .parts = {SizeName::hidden}, .inputs = inputs};
 }
 
 }  // namespace

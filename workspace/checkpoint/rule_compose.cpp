@@ -121,6 +121,29 @@ MergeRule concat_rule(LayerOnRanks const& layer, LayerCut const& cut, TensorAxes
   return rule;
 }
 
+/// Whether every rank has the whole bias of a layer whose weight is cut along the outputs. `FormatError` for a bias
+/// that fits neither the shard nor the layer.
+bool has_whole_bias(LayerOnRanks const& layer) {
+  auto const length = [&](std::size_t rank) {
+    auto const& shape = layer.tensors[rank]->shape;
+    return shape.empty() ? std::int64_t{0} : shape[shape.size() - 1];
+  };
+  bool own = true;
+  bool whole = true;
+  std::int64_t all = 0;
+  for (auto const& format : layer.formats) all += format.outputs();
+  for (std::size_t rank = 0; rank < layer.formats.size(); ++rank) {
+    auto const outputs = layer.formats[rank].outputs();
+    own = own && length(rank) == outputs;
+    whole = whole && length(rank) == length(0) && length(rank) > outputs && length(rank) <= all;
+    if (own || whole) continue;
+    refuse(layer, "a bias that is not as long as its layer",
+           std::to_string(outputs) + " values on rank " + std::to_string(rank), std::to_string(length(rank)),
+           "check that all files are of one model");
+  }
+  return !own;
+}
+
 }  // namespace
 
 void check_alike(std::span<SourceTensor const* const> tensors, int axis) {
@@ -170,6 +193,10 @@ MergeRule compose_rule(LayerOnRanks const& layer, LayerCut const& cut) {
             .sum_element = cut.cut == Cut::column ? 0 : 1};
   }
   if (axes.single) return single_rule(layer, cut);
+  if (layer.role == TensorRole::bias && cut.cut == Cut::column && has_whole_bias(layer)) {
+    check_alike(layer.tensors, -1);
+    return {.kind = MergeKind::replicate, .reason = "a bias that every rank has whole: must agree"};
+  }
   if ((cut.cut == Cut::column ? axes.out : axes.in) < 0) {
     check_alike(layer.tensors, -1);
     auto const side = std::string(cut.cut == Cut::column ? "outputs" : "inputs");

@@ -66,7 +66,9 @@ MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerCut con
     refuse(layer, "parts of a fused layer share blocks of scales, so that they cannot be taken apart",
            "seams between blocks", list_text(parts.widths));
   }
-  auto const each = cut.cut == Cut::replicate ? part_of_whole(layer, parts, fused) : fused;
+  bool const whole =
+      cut.cut == Cut::replicate || (layer.role == TensorRole::bias && fused.kind == MergeKind::replicate);
+  auto const each = whole ? part_of_whole(layer, parts, fused) : fused;
   bool const joined = each.kind == MergeKind::concat || each.kind == MergeKind::requantize;
   if (joined && each.parts.empty()) {
     refuse(layer, "a fused layer of which this model has the parts, cut as one block", "--fused-layout per_rank",
