@@ -128,6 +128,14 @@ TEST(ModelNames, say_what_becomes_of_fused_layers) {
   EXPECT_THAT(ModelNames(config("qwen2_moe")).parts_of("model.layers.1.mlp.shared_expert.gate_up_proj"), SizeIs(2));
 }
 
+TEST(FusedLayers, of_models_that_are_not_known_are_told) {
+  std::vector<std::string> const names{"model.layers.0.mlp.experts.gate_up_proj",
+                                       "model.layers.0.self_attn.qkv_proj.weight"};
+  EXPECT_THAT(check_fused_layers(names, config("nobody_knows")),
+              ElementsAre(finding("model.layers.0.self_attn.qkv_proj.weight", "models of type \"nobody_knows\"")));
+  EXPECT_THAT(check_fused_layers(names, config("phi3")), IsEmpty());
+}
+
 TEST(StackedLayers, are_told_by_names_without_numbers) {
   std::vector<std::string> const stacked{"decoder.layers.self_attention.linear_qkv.weight",
                                          "decoder.layers.mlp.linear_fc1.weight", "embedding.word_embeddings.weight"};

@@ -9,13 +9,16 @@ namespace {
 constexpr std::string_view llama_top = "model.embed_tokens model.norm";
 
 constexpr std::array<ModelFamily, 28> families{{
-    {"llama mistral ministral ministral3 qwen2 granite helium seed_oss internlm3", "model.layers.", llama_top,
-     "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{gate,up,down}_proj", "lm_head"},
+    {"llama mistral ministral ministral3 qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text granite helium "
+     "seed_oss "
+     "internlm3",
+     "model.layers.", llama_top, "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj; mlp.{gate,up,down}_proj",
+     "lm_head"},
     {"stablelm", "model.layers.", llama_top,
      "input_layernorm; ? post_attention_layernorm; self_attn.{q,k,v,o}_proj; ? self_attn.{q,k}_layernorm.norms.*; "
      "mlp.{gate,up,down}_proj",
      "lm_head"},
-    {"qwen3", "model.layers.", llama_top,
+    {"qwen3 qwen3_vl_text", "model.layers.", llama_top,
      "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj self_attn.{q,k}_norm; mlp.{gate,up,down}_proj",
      "lm_head"},
     {"gemma smollm3 ernie4_5", "model.layers.", llama_top,
@@ -41,7 +44,7 @@ constexpr std::array<ModelFamily, 28> families{{
      "mlp.gate mlp.experts.*.{gate,up,down}_proj mlp.shared_expert.{gate,up,down}_proj mlp.shared_expert_gate | "
      "mlp.gate mlp.experts.{gate_up,down}_proj mlp.shared_expert.{gate,up,down}_proj mlp.shared_expert_gate",
      "lm_head"},
-    {"qwen3_moe", "model.layers.", llama_top,
+    {"qwen3_moe qwen3_vl_moe_text", "model.layers.", llama_top,
      "{input,post_attention}_layernorm; self_attn.{q,k,v,o}_proj self_attn.{q,k}_norm; mlp.{gate,up,down}_proj | "
      "mlp.gate mlp.experts.*.{gate,up,down}_proj | mlp.gate mlp.experts.{gate_up,down}_proj",
      "lm_head"},

@@ -217,6 +217,22 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
   return defects;
 }
 
+std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json const& config) {
+  if (ModelNames(config).known()) return {};
+  for (auto const& name : names) {
+    auto const module = parse_tensor_name(name).module;
+    auto const last = module.substr(module.rfind('.') + 1);
+    bool const fused = std::any_of(fusions.begin(), fusions.end(), [&](auto const& one) { return one.fused == last; });
+    if (!fused || !find_layer(name) || module.find("experts") != std::string_view::npos) continue;
+    auto const type = ModelSizes(config).model_type();
+    return {{DefectKind::coverage, name,
+             "fused, and it is not known whether models of type \"" + type +
+                 "\" have it so: a loader that looks for its parts does not find them",
+             "compare with the names of the original model"}};
+  }
+  return {};
+}
+
 std::vector<Defect> check_stacked_layers(std::span<std::string const> names) {
   static constexpr std::array<std::string_view, 7> of_a_layer{
       "self_attention", "cross_attention", "mlp", "input_layernorm", "pre_mlp_layernorm", "mixer", "self_attn"};

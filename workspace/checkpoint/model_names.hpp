@@ -51,6 +51,10 @@ class ModelNames {
   std::int64_t layers_ = 0;
 };
 
+/// Layers that serving programs fuse, in a result whose type of model is not known, so that nothing tells whether the
+/// model has the parts in their place.
+[[nodiscard]] std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json const& config);
+
 /// Names of tensors that hold all layers of a model, one behind the other, as Megatron-core's `torch_dist` saves them:
 /// loaders that look for a tensor of each layer do not find them.
 [[nodiscard]] std::vector<Defect> check_stacked_layers(std::span<std::string const> names);

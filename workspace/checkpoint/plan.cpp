@@ -136,6 +136,12 @@ std::vector<std::string> names_of(MergeModel const& model) {
 void warn_of_lacks(MergePlan::State const& state) {
   auto const names = names_of(*state.model);
   for (auto const& lack : check_fellows(names)) log_event(LogLevel::warning, lack.text, {{"tensor", lack.resource}});
+  // What a serving program saved may be fused by it alone.
+  bool const served = base_name(state.model->set.sources.front()->name()).starts_with("model-rank-");
+  if (served) {
+    for (auto const& finding : check_fused_layers(names, state.model->set.config))
+      log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
+  }
   for (auto const& finding : check_stacked_layers(names))
     log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
   for (auto const& finding : ModelNames(state.model->set.config).check(names, state.shards.string()))
