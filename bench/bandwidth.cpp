@@ -10,7 +10,7 @@ namespace {
 double bus_factor(Workload const& w) {
   auto const part = static_cast<double>(w.ranks - 1) / w.ranks;
   if (w.variant == "all_reduce") return 2 * part;
-  return w.variant == "broadcast" ? 1.0 : part;
+  return w.variant.starts_with("broadcast") ? 1.0 : part;
 }
 
 }  // namespace
@@ -20,13 +20,13 @@ nlohmann::ordered_json bandwidth_table(Results const& results) {
   for (auto const& [w, launches] : results) {
     if (w.path != "collectives") continue;
     if (rows.empty())
-      std::printf("\nBandwidths in GB/s of 1e9 bytes\n%-15s %5s %11s  %-10s %11s %11s %11s %11s\n", "verb", "ranks",
+      std::printf("\nBandwidths in GB/s of 1e9 bytes\n%-18s %5s %11s  %-10s %11s %11s %11s %11s\n", "verb", "ranks",
                   "bytes", "who", "median us", "p99 us", "algorithm", "bus");
     auto const time = typical(launches, &Launch::median_us);
     auto const p99 = typical(launches, &Launch::p99_us);
     auto const algorithm = static_cast<double>(w.bytes) / time * 1e-3;
     auto const bus = algorithm * bus_factor(w);
-    std::printf("%-15s %5d %11zu  %-10s %11.1f %11.1f %11.3f %11.3f\n", w.variant.c_str(), w.ranks, w.bytes,
+    std::printf("%-18s %5d %11zu  %-10s %11.1f %11.1f %11.3f %11.3f\n", w.variant.c_str(), w.ranks, w.bytes,
                 w.who.c_str(), time, p99, algorithm, bus);
     rows.push_back({{"verb", w.variant},
                     {"ranks", w.ranks},
