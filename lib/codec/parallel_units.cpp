@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "lib/platform/cgroup.hpp"
+
 namespace crossrank::codec {
 namespace {
 
@@ -59,7 +61,7 @@ class Units {
 }  // namespace
 
 void for_each_unit(std::size_t count, std::uint64_t bytes, std::function<void(std::size_t)> const& work) {
-  auto const processors = std::max<std::size_t>(1, std::thread::hardware_concurrency());
+  auto const processors = static_cast<std::size_t>(platform::usable_cpus());
   auto const threads = bytes < parallel_bytes ? 1 : std::min({most_threads, processors, count});
   Units(count, work).run(threads > 0 ? threads - 1 : 0);
 }

@@ -13,6 +13,7 @@
 
 #include "lib/core/environment.hpp"
 #include "lib/node/flight_file.hpp"
+#include "lib/platform/cgroup.hpp"
 #include "lib/platform/io_error.hpp"
 
 namespace crossrank::node {
@@ -21,25 +22,8 @@ namespace {
 constexpr std::uint64_t address_bits = std::uint64_t{1} << 46;  // what all arenas of a node may map in one process
 constexpr std::uint64_t least_arena = std::uint64_t{1} << 20;
 
-/// The number in a cgroup file, or none for "max" and for files that are not there.
-std::optional<std::uint64_t> read_limit(char const* path) {
-  std::ifstream file(path);
-  std::uint64_t value = 0;
-  if (file >> value) return value;
-  return std::nullopt;
-}
-
 /// What people know a job by.
 std::string const& name_of(JobKey const& key) { return key.job_id.empty() ? key.master : key.job_id; }
-
-std::uint64_t memory_there_is() {
-  auto const pages = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES)));
-  auto bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  for (auto const* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    if (auto const limit = read_limit(path)) bytes = std::min(bytes, *limit);
-  }
-  return bytes;
-}
 
 }  // namespace
 
@@ -61,7 +45,7 @@ std::uint64_t address_space_left(int ranks) {
 NodeSizes choose_sizes(NodeOptions const& options, std::uint64_t address_space) {
   auto const ranks = static_cast<std::uint64_t>(options.ranks);
   NodeSizes sizes;
-  sizes.cap_bytes = std::max(options.cap_bytes.value_or(memory_there_is() / 2), std::uint64_t{page_bytes});
+  sizes.cap_bytes = std::max(options.cap_bytes.value_or(platform::usable_memory() / 2), std::uint64_t{page_bytes});
   sizes.arena_bytes = std::min(std::bit_ceil(std::min(sizes.cap_bytes, address_bits / 8) * 4), address_bits / ranks);
   if (address_space != 0) sizes.arena_bytes = std::min(sizes.arena_bytes, address_space / (2 * ranks));
   sizes.arena_bytes = std::max(sizes.arena_bytes / page_bytes * page_bytes, least_arena);

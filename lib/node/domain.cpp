@@ -6,7 +6,6 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <numeric>
 #include <utility>
 
@@ -24,6 +23,7 @@
 #include "lib/node/process_state.hpp"
 #include "lib/node/steps.hpp"
 #include "lib/node/watcher.hpp"
+#include "lib/platform/cgroup.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
@@ -330,12 +330,9 @@ void NodeDomain::decide_spinning() noexcept {
   for (int rank = 0; rank < options_.ranks; ++rank) {
     for (std::size_t i = 0; i < all.size(); ++i) all[i] |= records()[rank].cpu_mask[i];
   }
-  long cpus = 0;
+  int cpus = 0;
   for (auto const word : all) cpus += __builtin_popcountll(word);
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  long quota = 0;
-  long period = 0;
-  if (file >> quota >> period && period > 0) cpus = std::min(cpus, std::max(1L, quota / period));
+  cpus = std::min(cpus, platform::cgroup_limits().cpus.value_or(cpus));
   may_spin_ = options_.ranks <= cpus;
 }
 

@@ -8,6 +8,7 @@
 
 #include "lib/node/attachment.hpp"
 #include "tests/node/rendezvous_support.hpp"
+#include "tests/support/kernel_folders.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -149,6 +150,18 @@ TEST(SocketRendezvous, refuses_a_squatter_of_another_user) {
   ::waitpid(child, nullptr, 0);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+/// A batch system limits the group of the job, not the root of the tree.
+TEST(Arenas, hold_half_of_what_the_control_group_allows) {
+  KernelFolders kernel;
+  kernel.own_groups("0::/system.slice/job.scope");
+  kernel.mounts("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw");
+  kernel.put("/sys/fs/cgroup/system.slice/job.scope/memory.max", "157286400");
+  platform::ScopedSystem const installed(kernel);
+  auto options = node_options("job", 0, 3);
+  options.cap_bytes.reset();
+  EXPECT_EQ(node::choose_sizes(options, 0).cap_bytes, 78'643'200U);
 }
 
 /// An arena has all of its virtual size from the start: no file may be longer than `ulimit -f` says.

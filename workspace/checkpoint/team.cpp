@@ -14,6 +14,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/platform/cgroup.hpp"
+
 namespace crossrank::checkpoint {
 namespace {
 
@@ -159,7 +161,7 @@ Pulse meet(Collective const& world, Pulse const& mine) {
 
 int thread_count(Collective const& world, int wanted) {
   if (wanted > 0) return std::min(wanted, most_threads);
-  auto const cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  auto const cpus = platform::usable_cpus();
   // Twice as many as there are CPUs: half of them wait for the disk.
   return std::clamp(2 * cpus / std::max(1, world.local_world_size()), 2, most_unasked);
 }

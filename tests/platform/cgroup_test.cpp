@@ -1,0 +1,123 @@
+#include "lib/platform/cgroup.hpp"
+
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/kernel_folders.hpp"
+
+namespace crossrank::platform {
+namespace {
+
+using test::KernelFolders;
+
+constexpr auto unified = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+constexpr auto legacy =
+    "31 24 0:27 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755\n"
+    "32 31 0:28 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+    "33 31 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
+
+TEST(CgroupLimits, are_those_of_the_own_group_not_of_the_root) {
+  KernelFolders kernel;
+  kernel.own_groups("0::/system.slice/job.scope");
+  kernel.mounts(unified);
+  kernel.put("/sys/fs/cgroup/system.slice/memory.max", "max");
+  kernel.put("/sys/fs/cgroup/system.slice/job.scope/memory.max", "157286400");
+  kernel.put("/sys/fs/cgroup/system.slice/job.scope/cpu.max", "250000 100000");
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(cgroup_limits().memory_bytes, 157'286'400U);
+  EXPECT_EQ(cgroup_limits().cpus, 2);
+  EXPECT_LE(usable_memory(), 157'286'400U);
+}
+
+TEST(CgroupLimits, are_the_smallest_up_to_the_root) {
+  KernelFolders kernel;
+  kernel.own_groups("0::/slurm/job_7/step_0");
+  kernel.mounts(unified);
+  kernel.put("/sys/fs/cgroup/slurm/job_7/step_0/memory.max", "4000000");
+  kernel.put("/sys/fs/cgroup/slurm/job_7/memory.max", "3000000");
+  kernel.put("/sys/fs/cgroup/slurm/memory.max", "5000000");
+  kernel.put("/sys/fs/cgroup/slurm/job_7/step_0/cpu.max", "max 100000");
+  kernel.put("/sys/fs/cgroup/slurm/cpu.max", "50000 100000");
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(cgroup_limits().memory_bytes, 3'000'000U);
+  EXPECT_EQ(cgroup_limits().cpus, 1) << "half a processor is one thread";
+}
+
+TEST(CgroupLimits, are_read_of_version_1) {
+  KernelFolders kernel;
+  kernel.own_groups("9:cpu,cpuacct:/slurm/uid_0/job_7\n4:memory:/slurm/uid_0/job_7\n1:name=systemd:/elsewhere");
+  kernel.mounts(legacy);
+  kernel.put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  kernel.put("/sys/fs/cgroup/memory/slurm/uid_0/job_7/memory.limit_in_bytes", "157286400");
+  kernel.put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1");
+  kernel.put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000");
+  kernel.put("/sys/fs/cgroup/cpu,cpuacct/slurm/cpu.cfs_quota_us", "400000");
+  kernel.put("/sys/fs/cgroup/cpu,cpuacct/slurm/cpu.cfs_period_us", "100000");
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(cgroup_limits().memory_bytes, 157'286'400U);
+  EXPECT_EQ(cgroup_limits().cpus, 4);
+}
+
+/// Both versions side by side: one has the memory, the other the processors.
+TEST(CgroupLimits, are_read_of_both_versions_at_once) {
+  KernelFolders kernel;
+  kernel.own_groups("4:memory:/job\n0::/user.slice/job");
+  kernel.mounts(std::string(legacy) + "\n40 31 0:33 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw");
+  kernel.put("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1000000");
+  kernel.put("/sys/fs/cgroup/unified/user.slice/job/cpu.max", "300000 100000");
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(cgroup_limits().memory_bytes, 1'000'000U);
+  EXPECT_EQ(cgroup_limits().cpus, 3);
+}
+
+/// In a namespace of its own the process sees its group as the root, which has limits then.
+TEST(CgroupLimits, are_read_inside_a_namespace) {
+  KernelFolders kernel;
+  kernel.own_groups("0::/");
+  kernel.mounts(unified);
+  kernel.put("/sys/fs/cgroup/memory.max", "2000000");
+  kernel.put("/sys/fs/cgroup/cpu.max", "200000 100000");
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(cgroup_limits().memory_bytes, 2'000'000U);
+  EXPECT_EQ(cgroup_limits().cpus, 2);
+}
+
+/// A container without a namespace: its part of the tree is mounted, the names are the host's.
+TEST(CgroupLimits, are_read_where_a_part_of_the_tree_is_mounted) {
+  KernelFolders kernel;
+  kernel.own_groups("4:memory:/docker/0a1b/worker");
+  kernel.mounts("33 31 0:29 /docker/0a1b /sys/fs/cgroup\\040tree/memory rw - cgroup cgroup rw,memory");
+  kernel.put("/sys/fs/cgroup tree/memory/memory.limit_in_bytes", "2000000");
+  kernel.put("/sys/fs/cgroup tree/memory/worker/memory.limit_in_bytes", "1000000");
+  ScopedSystem const installed(kernel);
+  EXPECT_EQ(cgroup_limits().memory_bytes, 1'000'000U);
+}
+
+/// A group outside the namespace has no folder here; nor has one of another part of the tree. What is above counts.
+TEST(CgroupLimits, fall_back_to_the_top_of_what_is_mounted) {
+  for (auto const& [group, root] : {std::pair("/../sibling", "/"), std::pair("/docker/0a1bc", "/docker/0a1b")}) {
+    KernelFolders kernel;
+    kernel.own_groups("0::" + std::string(group));
+    kernel.mounts("30 24 0:26 " + std::string(root) + " /sys/fs/cgroup rw - cgroup2 cgroup2 rw");
+    kernel.put("/sys/fs/cgroup/memory.max", "2000000");
+    kernel.put("/sys/fs/sibling/memory.max", "7");
+    kernel.put("/sys/fs/cgroupc/memory.max", "7");
+    ScopedSystem const installed(kernel);
+    EXPECT_EQ(cgroup_limits().memory_bytes, 2'000'000U) << group;
+  }
+}
+
+TEST(CgroupLimits, are_none_where_nothing_can_be_read) {
+  KernelFolders kernel;
+  ScopedSystem const installed(kernel);
+  EXPECT_FALSE(cgroup_limits().memory_bytes);
+  kernel.own_groups("nonsense\n0:\n0::");
+  kernel.mounts("30 24\n - \n30 24 0:26 / /sys/fs/cgroup rw - cgroup2");
+  EXPECT_FALSE(cgroup_limits().memory_bytes);
+  EXPECT_FALSE(cgroup_limits().cpus);
+}
+
+}  // namespace
+}  // namespace crossrank::platform
