@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "lib/core/log.hpp"
 #include "lib/node/mismatch_remedy.hpp"
 #include "lib/node/rank_list.hpp"
+#include "lib/platform/cgroup.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/idle_work.hpp"
 #include "lib/platform/system.hpp"
+#include "lib/platform/warning_schedule.hpp"
 
 /// How members wait, what ends the wait, and how all of them learn the same cause.
 namespace crossrank::message {
@@ -31,7 +32,8 @@ constexpr auto longest_sleep = std::chrono::milliseconds(1);
 class Backoff {
  public:
   explicit Backoff(std::size_t ranks_here) noexcept
-      : polls_(ranks_here > std::thread::hardware_concurrency() ? polls_where_ranks_share_cores : polls_before_sleep) {}
+      : polls_(ranks_here > static_cast<std::size_t>(platform::usable_cpus()) ? polls_where_ranks_share_cores
+                                                                              : polls_before_sleep) {}
   void moved() noexcept {
     count_ = 0;
     sleep_ = first_sleep;
@@ -71,6 +73,8 @@ struct MessageTransport::Watch {
   std::map<int, std::uint64_t> progress{};
   std::chrono::nanoseconds last_ping{system().now()};
   std::chrono::nanoseconds overdue_since{-1};
+  std::chrono::nanoseconds limit{};  ///< of a silence, as of the last look
+  platform::WarningSchedule warnings{};
 };
 
 std::string MessageTransport::describe(int member) const {
@@ -276,19 +280,40 @@ void MessageTransport::look(Operation const& op, Watch& watch, spi::Patience con
       network_->send(job_rank(member), {.kind = PacketKind::ping, .group = identity_.number, .round = op.round});
     }
   }
-  std::chrono::nanoseconds const limit = user_code ? patience.user_limit : patience.timeout;
-  if (watch.deadline.idle() >= limit) {
+  watch.limit = user_code ? patience.user_limit : patience.timeout;
+  if (watch.warnings.is_due(watch.deadline.idle(), watch.limit)) warn(op, watch, awaited);
+  if (watch.deadline.idle() >= watch.limit) {
     expire(op, watch, awaited);
   } else {
     watch.overdue_since = std::chrono::nanoseconds(-1);
   }
 }
 
+/// Tells people of a wait that is long. Only the first member knows whom a round waits for: the others, who wait for
+/// its verdict, tell sinks that ask for more, and so does who waits for somebody that only waits itself.
+void MessageTransport::warn(Operation const& op, Watch const& watch, std::vector<int> const& awaited) const {
+  bool const by_bytes = op.is_message() || op.flowing;
+  std::vector<int> late;
+  for (int const member : awaited) {
+    if (member == rank() || member < 0) continue;
+    if (by_bytes ? !network_->peer(job_rank(member)).status.waiting : rank() == 0) late.push_back(member);
+  }
+  auto const& named = late.empty() ? awaited : late;
+  if (named.empty()) return;
+  log_event(late.empty() ? LogLevel::info : LogLevel::warning, "a wait is long",
+            {{"operation", op.name()},
+             {"group", name()},
+             {"waits for rank", node::compress(named)},
+             {"without progress for", platform::time_in_words(watch.deadline.idle())},
+             {"gives up after", platform::time_in_words(watch.limit)},
+             {"state", describe(named.front())}});
+}
+
 /// The time is over. Who knows best says whom to blame: the first member for a round; whoever waits for somebody that
 /// does not answer or does not wait itself, for bytes. Others give them a moment.
 void MessageTransport::expire(Operation const& op, Watch& watch, std::vector<int> const& awaited) {
   auto const now = system().now();
-  auto const milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(watch.deadline.timeout()).count();
+  auto const milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(watch.limit).count();
   bool const knows = rank() == 0 && !op.is_message() && !op.flowing;
   bool const first = watch.overdue_since.count() < 0;
   if (first) watch.overdue_since = now;

@@ -178,6 +178,7 @@ class MessageTransport final : public spi::Transport, private Port {
   /// Waits for the operation to end; its own error stays with it, the group's is thrown.
   void await(Operation& operation, spi::Patience const& patience);
   void look(Operation const& operation, Watch& watch, spi::Patience const& patience);
+  void warn(Operation const& operation, Watch const& watch, std::vector<int> const& awaited) const;
   void expire(Operation const& operation, Watch& watch, std::vector<int> const& awaited);
   /// Drives the network; what the wire refuses kills the group.
   bool pump();

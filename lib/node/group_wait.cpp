@@ -29,7 +29,7 @@ class Group::RoundCondition final : public Group::Condition {
 void Group::wait_for(Condition& condition, spi::Patience const& patience, std::string_view operation) {
   if (awake_.wait(domain_->may_spin(), [&] { return condition.done(); })) return;
   auto& bell = blocks_[rank_].bell;
-  Patrol patrol(*this, patience);
+  Patrol patrol(*this, patience, operation);
   std::uint32_t departures = 0;
   for (;;) {
     auto const nap = platform::IdleWork::go_on(patrol.slice());

@@ -47,9 +47,10 @@ bool waits_itself(NodeDomain const& domain, int rank) noexcept {
 
 }  // namespace
 
-Patrol::Patrol(Group& group, spi::Patience const& patience)
+Patrol::Patrol(Group& group, spi::Patience const& patience, std::string_view operation)
     : group_(group),
       patience_(patience),
+      operation_(operation),
       slice_(std::clamp<std::chrono::nanoseconds>(patience.timeout / 8, shortest_slice, longest_slice)),
       last_look_(platform::system().now()),
       watched_(static_cast<std::size_t>(group.size())),
@@ -61,7 +62,27 @@ Patrol::Patrol(Group& group, spi::Patience const& patience)
   }
 }
 
-bool Patrol::too_slow(int member, std::chrono::nanoseconds awake) {
+bool Patrol::leaves_warning_to_another(Group::Condition& condition) const {
+  for (int member = 0; member < group_.rank(); ++member) {
+    if (!condition.waits_for(member) && sleeps(group_.blocks_[member].bell)) return true;
+  }
+  return false;
+}
+
+void Patrol::warn(int member, Group::Condition& condition) const {
+  auto const& watched = watched_[static_cast<std::size_t>(member)];
+  // A late rank keeps all others waiting: one of them tells people, the others tell sinks that ask for more.
+  auto const level = leaves_warning_to_another(condition) ? LogLevel::info : LogLevel::warning;
+  log_event(level, "a wait is long",
+            {{"operation", operation_},
+             {"group", group_.name()},
+             {"waits for rank", std::to_string(member)},
+             {"without progress for", platform::time_in_words(watched.silent)},
+             {"gives up after", platform::time_in_words(watched.limit)},
+             {"state", group_.domain().describe(group_.node_rank(member))}});
+}
+
+bool Patrol::too_slow(int member, std::chrono::nanoseconds awake, Group::Condition& condition) {
   auto& domain = group_.domain();
   auto const& record = domain.record(group_.node_rank(member));
   auto& watched = watched_[static_cast<std::size_t>(member)];
@@ -73,15 +94,9 @@ bool Patrol::too_slow(int member, std::chrono::nanoseconds awake) {
   watched.heartbeat = heartbeat;
   bool const in_user_code = is_in_user_code(record);
   bool const beats = domain.threads() || watched.without_beat < beats_missing;
-  std::chrono::nanoseconds const limit = in_user_code && beats ? patience_.user_limit : patience_.timeout;
-  if (watched.silent < limit / 2) watched.warned = false;
-  if (watched.silent >= limit / 2 && !std::exchange(watched.warned, true)) {
-    log_event(LogLevel::warning, "a rank is slow: half of its time is over",
-              {{"group", group_.name()},
-               {"rank", std::to_string(member)},
-               {"state", domain.describe(group_.node_rank(member))}});
-  }
-  return watched.silent >= limit;
+  watched.limit = in_user_code && beats ? patience_.user_limit : patience_.timeout;
+  if (watched.warnings.is_due(watched.silent, watched.limit)) warn(member, condition);
+  return watched.silent >= watched.limit;
 }
 
 std::vector<int> Group::lost_members(Condition& condition) const {
@@ -156,7 +171,7 @@ void Patrol::look(Group::Condition& condition) {
     if (!condition.waits_for(member)) continue;
     if (gone) {
       lost = true;
-    } else if (too_slow(member, awake)) {
+    } else if (too_slow(member, awake, condition)) {
       slow.push_back(member);
     }
   }
@@ -165,8 +180,9 @@ void Patrol::look(Group::Condition& condition) {
     group_.fail_lost(condition);
   } else if (!slow.empty()) {
     keep_causes(slow);
-    auto const fate = "made no progress for " + milliseconds(patience_.timeout) + ": " +
-                      group_.domain().describe(group_.node_rank(slow.front()));
+    auto const limit = watched_[static_cast<std::size_t>(slow.front())].limit;
+    auto const fate =
+        "made no progress for " + milliseconds(limit) + ": " + group_.domain().describe(group_.node_rank(slow.front()));
     group_.fail({.verdict = Verdict::timeout, .blamed = slow, .text = named(slow) + " " + fate, .fate = fate},
                 &condition);
   }

@@ -1,8 +1,10 @@
 #pragma once
 #include <chrono>
+#include <string_view>
 #include <vector>
 
 #include "lib/node/group.hpp"
+#include "lib/platform/warning_schedule.hpp"
 
 namespace crossrank::node {
 
@@ -13,7 +15,7 @@ namespace crossrank::node {
 /// watcher beats, the longer limit holds for it.
 class Patrol {
  public:
-  Patrol(Group& group, spi::Patience const& patience);
+  Patrol(Group& group, spi::Patience const& patience, std::string_view operation);
   /// How long to sleep at most until the next look.
   [[nodiscard]] std::chrono::nanoseconds slice() const noexcept { return slice_; }
   /// Fails the group when a member that `condition` hangs on is lost or has been silent for too long.
@@ -24,16 +26,21 @@ class Patrol {
     std::uint64_t progress = 0;
     std::uint64_t heartbeat = 0;
     std::chrono::nanoseconds silent{};  ///< no progress
-    bool warned = false;
+    std::chrono::nanoseconds limit{};   ///< of that silence, as of the last look
+    platform::WarningSchedule warnings{};
     std::chrono::nanoseconds without_beat{};  ///< no sign of its watcher
   };
   /// Looks for a core dump among those that `condition` hangs on and whose watcher is silent.
   void look_at_a_suspect(Group::Condition& condition);
-  [[nodiscard]] bool too_slow(int member, std::chrono::nanoseconds awake);
+  [[nodiscard]] bool too_slow(int member, std::chrono::nanoseconds awake, Group::Condition& condition);
   void keep_causes(std::vector<int>& slow) const;
+  /// Whether another member that waits here too has a lower rank: then it is the one to warn people.
+  [[nodiscard]] bool leaves_warning_to_another(Group::Condition& condition) const;
+  void warn(int member, Group::Condition& condition) const;
 
   Group& group_;
   spi::Patience patience_;
+  std::string_view operation_;
   std::chrono::nanoseconds slice_;
   std::chrono::nanoseconds last_look_;
   std::vector<Watched> watched_;
