@@ -68,7 +68,9 @@ std::string Error::report() const {
   if (!info_->section.empty()) out << "  in " << info_->section << " at byte " << info_->offset << '\n';
   if (!info_->remote_type.empty()) out << "  thrown there as " << info_->remote_type << '\n';
   for (auto const& line : info_->details) out << "  " << line << '\n';
-  out << "  the group " << (info_->group_usable ? "can be used again" : "is dead") << '\n';
+  // A wrong argument says nothing of the group, which may have been closed or lost before.
+  if (!info_->group.empty() && !(info_->group_usable && code_ == ErrorCode::usage))
+    out << "  the group " << (info_->group_usable ? "can be used again" : "is dead") << '\n';
   if (!info_->remedy.empty()) out << "  next: " << info_->remedy << '\n';
   return out.str();
 }
@@ -98,7 +100,7 @@ Json Error::to_json() const {
     out["world_size"] = info_->world_size;
   }
   out["culprits"] = info_->culprits;
-  out["group_usable"] = info_->group_usable;
+  if (!info_->group.empty()) out["group_usable"] = info_->group_usable;
   out["details"] = info_->details;
   // A file name or a peer's words may be no UTF-8: nothing that holds them could be written as JSON.
   return Json::parse(out.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -1,9 +1,13 @@
 #include <crossrank/error.hpp>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace crossrank {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 /// File names are bytes, and so is what a peer says of itself.
 TEST(Error, is_json_that_can_be_written_whatever_bytes_it_names) {
@@ -21,6 +25,26 @@ TEST(Error, is_one_line_and_keeps_what_it_knows_in_copies) {
   EXPECT_EQ(copy.offset(), 7U);
   EXPECT_EQ(copy.to_json()["code"], "format");
   EXPECT_EQ(std::string(copy.what()).find('\n'), std::string::npos);
+}
+
+/// An error of a file, or of connecting, has no group that could go on or be dead.
+TEST(Error, speaks_of_a_group_only_where_there_is_one) {
+  IoError const file({.operation = "read", .message = "no such file", .resource = "/a"});
+  EXPECT_THAT(file.report(), Not(HasSubstr("group")));
+  EXPECT_FALSE(file.to_json().contains("group_usable"));
+  UnavailableError const alone({.operation = "connect", .message = "nobody came", .rank = 1, .group_usable = false});
+  EXPECT_THAT(alone.report(), Not(HasSubstr("group")));
+  RemoteError const remote({.operation = "gather", .message = "rank 1 threw", .group = "world"});
+  EXPECT_THAT(remote.report(), HasSubstr("the group can be used again"));
+  EXPECT_EQ(remote.to_json()["group_usable"], true);
+  PeerLostError const lost({.operation = "barrier", .message = "rank 1 died", .group = "world", .group_usable = false});
+  EXPECT_THAT(lost.report(), HasSubstr("the group is dead"));
+}
+
+/// The arguments were refused; what became of the group before that is another matter.
+TEST(Error, does_not_promise_a_group_because_an_argument_was_wrong) {
+  UsageError const closed({.operation = "barrier", .message = "the group is closed", .group = "world"});
+  EXPECT_THAT(closed.report(), Not(HasSubstr("can be used again")));
 }
 
 TEST(Error, counts_ranks_only_where_their_number_is_known) {
