@@ -9,7 +9,8 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/rank_list.hpp"
+#include "lib/core/call_notes.hpp"
+#include "lib/node/call_sides.hpp"
 
 namespace crossrank {
 namespace {
@@ -49,8 +50,7 @@ std::vector<Side> sides_of(std::vector<Record> const& records) {
 
 void compare_calls(spi::Transport& transport, algorithms::Call const& call, spi::Patience const& patience) {
   Record mine{.verb = static_cast<std::uint64_t>(call.signature.verb), .digest = call.signature.digest};
-  auto const& text = call.text.empty() ? std::string(call.name()) : call.text;
-  text.copy(mine.text.data(), mine.text.size());
+  words_of(call.name(), call.notes.bytes()).copy(mine.text.data(), mine.text.size());
   std::vector<Record> all(static_cast<std::size_t>(transport.world_size()));
   std::vector<std::size_t> const counts(all.size(), sizeof mine);
   transport.wait(transport.post_all_gatherv({spi::Verb::check, 0}, {.bytes = std::as_bytes(std::span(&mine, 1))},
@@ -58,15 +58,13 @@ void compare_calls(spi::Transport& transport, algorithms::Call const& call, spi:
                  patience);
   auto const sides = sides_of(all);
   if (sides.size() == 1) return;
-  std::string message;
-  for (auto const& side : sides) {
-    message +=
-        (message.empty() ? "ranks " : ", but ranks ") + node::compress(side.ranks) + " call " + text_of(side.record);
-  }
+  std::vector<node::CallSide> calls;
+  for (auto const& side : sides) calls.push_back({side.ranks, text_of(side.record)});
+  auto message = node::describe_sides(calls);
   transport.abort(message);
   throw MismatchError({.operation = call.name(),
                        .message = std::move(message),
-                       .remedy = "make every rank of the group call the same thing in the same order",
+                       .remedy = mismatch_hint,
                        .group = transport.name(),
                        .rank = transport.rank(),
                        .world_size = transport.world_size(),

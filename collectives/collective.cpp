@@ -68,14 +68,10 @@ spi::Patience const& Collective::patience() const { return state("patience").pat
 
 namespace {
 
-std::string words_of(std::vector<std::vector<int>> const& groups) {
-  std::string words = "split";
-  for (auto const& group : groups) {
-    auto const* gap = " [";
-    for (int const rank : group) words += std::exchange(gap, ", ") + std::to_string(rank);
-    words += group.empty() ? " []" : "]";
-  }
-  return words;
+CallNotes notes_of(std::vector<std::vector<int>> const& groups) {
+  CallNotes notes;
+  for (auto const& group : groups) notes.ranks(group);
+  return notes;
 }
 
 }  // namespace
@@ -107,12 +103,11 @@ Collective Collective::split(std::vector<std::vector<int>> const& groups, std::s
     }
     if (std::find(group.begin(), group.end(), transport.rank()) != group.end()) mine = group;
   }
-  algorithms::Call call{.signature = {Verb::split, digest.value()}};
-  if (state_->check == Check::collective) call.text = words_of(groups);
+  algorithms::Call const call{.signature = {Verb::split, digest.value()}, .notes = notes_of(groups)};
   state_->compare(call);
   if (name.empty()) name = transport.name() + "/" + std::to_string(state_->splits);
   ++state_->splits;
-  auto made = transport.split(call.signature, mine, std::move(name), state_->patience);
+  auto made = transport.split(call.noted(), mine, std::move(name), state_->patience);
   return made ? make_collective(std::move(made), state_->patience, state_->check) : Collective();
 }
 

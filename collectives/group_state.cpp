@@ -8,6 +8,8 @@
 
 #include "collectives/agreement.hpp"
 #include "collectives/as_called.hpp"
+#include "collectives/message_mismatch.hpp"
+#include "lib/core/call_notes.hpp"
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/idle_work.hpp"
 #include "lib/platform/system.hpp"
@@ -25,11 +27,11 @@ template <class Body>
 void in_words(algorithms::Call const& call, Body&& body) {
   try {
     std::forward<Body>(body)();
-  } catch (MismatchError const& e) {
+  } catch (MessageMismatch const& e) {
+    if (call.notes.empty()) throw;
     auto info = e.info();
-    if (!is_message(call) || call.text.empty() || !info.group_usable) throw;
-    info.expected = call.text;
-    info.got = info.got.substr(0, info.got.find(" with tag")) + " of another dtype, shape or tag";
+    info.expected = words_of(call.name(), call.notes.bytes());
+    info.got = std::to_string(e.got().bytes) + " bytes of another dtype, shape or tag";
     throw MismatchError(std::move(info));
   }
 }
@@ -39,10 +41,9 @@ void throw_failure(Flight& flight) {
   auto const failure = std::exchange(flight.failure, nullptr);
   if (!failure) return;
   auto const* const called = flight.call.called;
-  in_words(flight.call, [&] {
-    if (called == nullptr) std::rethrow_exception(failure);
-    as_called(called, [&] { std::rethrow_exception(failure); });
-  });
+  auto const rethrow = [&] { in_words(flight.call, [&] { std::rethrow_exception(failure); }); };
+  if (called == nullptr) return rethrow();
+  as_called(called, rethrow);
 }
 
 }  // namespace
@@ -69,7 +70,7 @@ void GroupState::require_allowed(char const* operation) const {
 void GroupState::compare(algorithms::Call const& call) {
   if (disagreement) std::rethrow_exception(disagreement);
   if (check != Check::collective) return;
-  if (transport->compares_signatures()) return transport->say_call(call.text);
+  if (transport->compares_signatures()) return;
   try {
     compare_calls(*transport, call, patience);
   } catch (MismatchError const&) {

@@ -16,7 +16,8 @@ void NamedCalls::run(algorithms::Call call) const {
     auto const root = root_ ? static_cast<std::uint64_t>(*root_) + 1 : 0;
     call.signature.digest = ArgumentDigest().add(call.signature.digest).add(name).add(root).value();
   }
-  if (check == Check::collective) call.text = name_ + (root_ ? " root " + std::to_string(*root_) : std::string());
+  call.notes = CallNotes().name(name_);
+  if (root_) call.notes.root(*root_);
   call.called = name_;
   group_.run(std::move(call));
 }
@@ -34,10 +35,6 @@ void NamedCalls::all_gather(Tensor& out, Tensor const& in) const {
 void NamedCalls::agree() const {
   if (auto const& state = group_.state(name_); state.check == Check::collective)
     run(Planner(*state.transport, state.check).barrier());
-}
-
-void NamedCalls::say(Collective const& group, std::function<std::string()> const& words) {
-  if (auto const& state = group.state("say"); state.check == Check::collective) state.transport->say_call(words());
 }
 
 }  // namespace crossrank::detail

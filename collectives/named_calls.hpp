@@ -1,7 +1,5 @@
 #pragma once
-#include <functional>
 #include <optional>
-#include <string>
 
 #include <crossrank/collective.hpp>
 
@@ -20,9 +18,6 @@ class NamedCalls {
   void all_gather(Tensor& out, Tensor const& in) const;
   /// Meets for nothing but the comparison, at the level that compares every call: for what does without the group.
   void agree() const;
-
-  /// Says the next call on the group's transport in words, which are asked for only at the level that compares them.
-  static void say(Collective const& group, std::function<std::string()> const& words);
 
  private:
   void run(algorithms::Call call) const;

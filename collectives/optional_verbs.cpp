@@ -28,10 +28,6 @@ std::optional<Ticket> Transport::post_all_to_allv(Signature, Source const&, std:
   return {};
 }
 
-void Transport::say_call(std::string_view words) noexcept {
-  if (auto const group = node_group()) group->say_call(words);
-}
-
 void Transport::report_lost(std::span<int const>, std::string_view why) noexcept { abort(why); }
 
 void Transport::keep_alive() noexcept {}

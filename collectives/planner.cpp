@@ -11,6 +11,7 @@
 #include "collectives/algorithms/reduce.hpp"
 #include "collectives/digest.hpp"
 #include "collectives/group_state.hpp"
+#include "lib/core/call_notes.hpp"
 
 namespace crossrank {
 
@@ -34,74 +35,64 @@ bool have_common_bytes(Tensor const& a, Tensor const& b) {
   return before(a.data(), b.data() + b.nbytes()) && before(b.data(), a.data() + a.nbytes());
 }
 
-char const* op_name(ReduceOp op) {
-  static constexpr char const* names[] = {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor"};
-  auto const number = static_cast<std::size_t>(op);
-  return number < std::size(names) ? names[number] : "no op";
-}
-
 }  // namespace
 
-/// What all ranks must give alike: for the digest, and in words where they are compared.
+/// What all ranks must give alike: for the digest that they compare, and noted for people.
 class Planner::Arguments {
  public:
-  explicit Arguments(Check check) : check_(check) {}
+  explicit Arguments(Check check) : checked_(check != Check::off) {}
 
   Arguments& dtype(Dtype value) {
-    return add(static_cast<std::uint64_t>(value), [&] { return name_of_dtype(value); });
+    if (checked_) notes_.dtype(value);
+    return add(static_cast<std::uint64_t>(value));
   }
   Arguments& shape(Shape const& value) {
-    if (check_ != Check::off) digest_.add(std::span(value.begin(), value.size()));
-    return say([&] { return to_string(value); });
+    if (!checked_) return *this;
+    notes_.shape(std::span(value.begin(), value.size()));
+    digest_.add(std::span(value.begin(), value.size()));
+    return *this;
   }
   /// Everything behind the first dimension.
   Arguments& row(Shape const& value) {
-    if (check_ != Check::off && !value.empty()) digest_.add(std::span(value.begin() + 1, value.size() - 1));
-    return say([&] { return "rows of " + to_string(value); });
+    if (!checked_) return *this;
+    notes_.rows_of(std::span(value.begin(), value.size()));
+    if (!value.empty()) digest_.add(std::span(value.begin() + 1, value.size() - 1));
+    return *this;
   }
   Arguments& rows(std::span<std::int64_t const> value) {
-    if (check_ != Check::off) digest_.add(value);
-    return say([&] { return words_of(value); });
+    if (!checked_) return *this;
+    notes_.parts(value);
+    digest_.add(value);
+    return *this;
   }
   Arguments& root(int value) {
-    return add(static_cast<std::uint64_t>(value), [&] { return "root " + std::to_string(value); });
+    if (checked_) notes_.root(value);
+    return add(static_cast<std::uint64_t>(value));
   }
   Arguments& tag(Tag value) {
-    return add(value.tag, [&] { return "with tag " + std::to_string(value.tag); });
+    if (checked_) notes_.tag(value.tag);
+    return add(value.tag);
   }
   Arguments& op(ReduceOp value) {
-    return add(static_cast<std::uint64_t>(value), [&] { return std::string(op_name(value)); });
+    if (checked_) notes_.op(value);
+    return add(static_cast<std::uint64_t>(value));
   }
-  void into(Call& call, Verb verb, char const* called = nullptr) const {
-    call.signature = {verb, check_ == Check::off ? 0 : digest_.value()};
+  void into(Call& call, Verb verb, char const* called = nullptr) {
+    call.signature = {verb, checked_ ? digest_.value() : 0};
     call.called = called;
-    if (check_ == Check::collective) call.text = call.name() + text_;
+    if (checked_ && called != nullptr) notes_.name(called);
+    call.notes = notes_;
   }
 
  private:
-  /// "parts 1+2+3", or how many there are when they are too many for one line.
-  static std::string words_of(std::span<std::int64_t const> rows) {
-    constexpr std::size_t few = 8;
-    if (rows.size() > few) return std::to_string(rows.size()) + " parts";
-    std::string text;
-    for (auto const count : rows) text += (text.empty() ? "parts " : "+") + std::to_string(count);
-    return text;
-  }
-  static std::string name_of_dtype(Dtype value) { return std::string(crossrank::name_of(value)); }
-  template <class Words>
-  Arguments& say(Words words) {
-    if (check_ == Check::collective) text_ += " " + words();
+  Arguments& add(std::uint64_t value) {
+    if (checked_) digest_.add(value);
     return *this;
   }
-  template <class Words>
-  Arguments& add(std::uint64_t value, Words words) {
-    if (check_ != Check::off) digest_.add(value);
-    return say(words);
-  }
 
-  Check check_;
+  bool checked_;
   ArgumentDigest digest_;
-  std::string text_;
+  CallNotes notes_{};
 };
 
 // ---------------------------------------------------------------- what cannot be

@@ -8,7 +8,6 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/digest.hpp"
-#include "collectives/named_calls.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/deadline.hpp"
 #include "workspace/nfs_medium.hpp"
@@ -114,6 +113,7 @@ void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
                                                                    .members = {members_.begin(), members_.end()},
                                                                    .patience = patience_,
                                                                    .digest = digest(kind),
+                                                                   .notes = notes(),
                                                                    .medium = std::move(medium_),
                                                                    .make_medium = std::move(make_medium),
                                                                    .files = files_});
@@ -130,18 +130,17 @@ std::uint64_t RangeSession::digest(ItemKind kind) const {
   return digest.value();
 }
 
-std::string RangeSession::words() const {
-  std::string text = operation_;
-  char const* gap = " of ranks [";
-  for (int const rank : ranks_) text += std::exchange(gap, ", ") + std::to_string(rank);
-  text += files_ ? "] through files" : "] through shared memory";
-  if (options_.release == Release::lazy) text += ", lazily";
-  return text;
+CallNotes RangeSession::notes() const {
+  CallNotes notes;
+  notes.name(operation_).text("of ranks").ranks(ranks_).text(files_ ? "through files" : "through shared memory");
+  if (options_.release == Release::lazy) notes.text("lazily");
+  return notes;
 }
 
 void RangeSession::open(ItemKind kind, Contribution const& mine) {
   range_ = group_->next_range();
-  node::Post post{.verb = Verb::range_open, .digest = digest(kind)};
+  auto const noted = notes();
+  node::Post post{.verb = Verb::range_open, .digest = digest(kind), .notes = noted.bytes()};
   try {
     // Opened here, not before: a directory that cannot be used is this rank's part that it could not do.
     if (!medium_) medium_ = nfs_medium(collective_.transport(), collective_.global_rank(), options_, patience_);
@@ -157,7 +156,6 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
   }
   CROSSRANK_CRASH_POINT("workspace.range.published");
   if (lazy_ && !is_receiver_) post.also_closes = range_;
-  detail::NamedCalls::say(collective_, [this] { return words(); });
   try {
     round_ = group_->post(post, patience_);
     if (is_receiver_) open_as_receiver();

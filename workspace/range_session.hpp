@@ -54,7 +54,7 @@ class RangeSession {
   void open_across_nodes(ItemKind kind, Contribution const& mine);
   [[nodiscard]] std::uint64_t digest(ItemKind kind) const;
   /// What the digest is of.
-  [[nodiscard]] std::string words() const;
+  [[nodiscard]] CallNotes notes() const;
   void open(ItemKind kind, Contribution const& mine);
   void open_as_receiver();
   void meet_after_failure();

@@ -107,9 +107,9 @@ void SpanningRange::open(Contribution const& mine, bool writes) {
   }
   try {
     std::vector<std::size_t> const counts(announced_.size(), sizeof own);
-    auto const ticket =
-        transport().post_all_gatherv({Verb::range_open, parts_.digest}, {.bytes = std::as_bytes(std::span(&own, 1))},
-                                     counts, {.bytes = std::as_writable_bytes(std::span(announced_))});
+    auto const ticket = transport().post_all_gatherv({Verb::range_open, parts_.digest, parts_.notes.bytes()},
+                                                     {.bytes = std::as_bytes(std::span(&own, 1))}, counts,
+                                                     {.bytes = std::as_writable_bytes(std::span(announced_))});
     transport().wait(ticket, parts_.patience);
     bool const failed = std::any_of(announced_.begin(), announced_.end(), [](auto const& said) { return said.failed; });
     if (failed) {
@@ -183,7 +183,7 @@ void SpanningRange::serve() {
 }
 
 void SpanningRange::meet() {
-  transport().wait(transport().post_barrier({Verb::range_close, parts_.digest}), parts_.patience);
+  transport().wait(transport().post_barrier({Verb::range_close, parts_.digest, parts_.notes.bytes()}), parts_.patience);
 }
 
 void SpanningRange::close() {

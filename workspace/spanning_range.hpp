@@ -30,6 +30,7 @@ class SpanningRange {
     std::vector<int> members{};  ///< of the group; the first one receives
     spi::Patience patience{};
     std::uint64_t digest = 0;
+    CallNotes notes{};
     std::unique_ptr<Medium> medium{};                        ///< the memory of this node; null where there is none
     std::function<std::unique_ptr<Medium>()> make_medium{};  ///< files; may fail
     bool files = false;

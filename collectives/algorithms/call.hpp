@@ -1,10 +1,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include <crossrank/spi/transport.hpp>
+
+#include "lib/core/call_notes.hpp"
 
 namespace crossrank::algorithms {
 
@@ -18,9 +19,11 @@ struct Call {
   int root = 0;                               ///< or the other side of a message
   std::uint32_t tag = 0;
   spi::Reduction reduction{};
-  std::string text{};            ///< the call in words, at the check level that compares them
+  CallNotes notes{};             ///< the arguments for people, in case that ranks disagree
   char const* called = nullptr;  ///< how the user called it, where that is not the verb's own name
 
+  /// What the operations of this call are posted with; valid as long as the call stays where it is.
+  [[nodiscard]] spi::Signature noted() const noexcept { return {signature.verb, signature.digest, notes.bytes()}; }
   [[nodiscard]] char const* name() const noexcept {
     return called != nullptr ? called : spi::to_string(signature.verb);
   }

@@ -15,7 +15,7 @@ using spi::Verb;
 /// The root keeps what all see.
 class GenericGather final : public PiecewiseGather {
  public:
-  explicit GenericGather(Call const& call) : PiecewiseGather(call.signature, call.in.bytes), call_(call) {
+  explicit GenericGather(Call const& call) : PiecewiseGather(call.noted(), call.in.bytes), call_(call) {
     give(call.counts);
   }
 
@@ -48,7 +48,7 @@ class GenericScatter final : public Plan {
     scratch_.resize(is_root_ ? 0 : bytes);
     // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the root's bytes are only read
     piece_ = is_root_ ? std::span(const_cast<std::byte*>(call_.in.bytes.data()) + at_, bytes) : std::span(scratch_);
-    return transport.post_broadcast(call_.signature, {.bytes = piece_}, call_.root);
+    return transport.post_broadcast(call_.noted(), {.bytes = piece_}, call_.root);
   }
 
  private:
@@ -66,7 +66,7 @@ class GenericScatter final : public Plan {
 class GenericExchange final : public PiecewiseGather {
  public:
   GenericExchange(Call const& call, spi::Transport const& transport)
-      : PiecewiseGather(call.signature, call.in.bytes),
+      : PiecewiseGather(call.noted(), call.in.bytes),
         call_(call),
         rank_(transport.rank()),
         ranks_(static_cast<std::size_t>(transport.world_size())),
@@ -119,7 +119,7 @@ class GenericExchange final : public PiecewiseGather {
 class GenericReduction final : public PiecewiseGather {
  public:
   GenericReduction(Call const& call, spi::Transport const& transport)
-      : PiecewiseGather(call.signature, call.in.bytes),
+      : PiecewiseGather(call.noted(), call.in.bytes),
         call_(call),
         reduce_(reducer(call.reduction, call.name())),
         kept_(call.signature.verb == Verb::reduce_scatterv ? offset_of(call.counts, transport.rank()) : 0) {

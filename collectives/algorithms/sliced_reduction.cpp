@@ -36,7 +36,7 @@ std::unique_ptr<Plan> SlicedReduction::make(Call const& call, spi::Transport& tr
   if (transport.world_size() == 1 || call.in.bytes.size() < long_enough) return nullptr;
   std::unique_ptr<SlicedReduction> plan(new SlicedReduction(call, transport));
   plan->first_ =
-      transport.post_all_to_allv(call.signature, call.in, plan->slices_, {.bytes = plan->exchanged_}, plan->received_);
+      transport.post_all_to_allv(call.noted(), call.in, plan->slices_, {.bytes = plan->exchanged_}, plan->received_);
   if (!plan->first_) return nullptr;
   return plan;
 }
@@ -58,14 +58,14 @@ std::optional<spi::Ticket> SlicedReduction::post_results(spi::Transport& transpo
   if (call_.signature.verb == Verb::reduce_scatterv) return {};
   if (call_.signature.verb == Verb::all_reduce) {
     auto const own = call_.out.bytes.subspan(offset_of(slices_, static_cast<int>(rank_)), slices_[rank_]);
-    return transport.post_all_gatherv(call_.signature, {.bytes = own}, slices_, call_.out);
+    return transport.post_all_gatherv(call_.noted(), {.bytes = own}, slices_, call_.out);
   }
-  if (auto const ticket = transport.post_gatherv(call_.signature, {.bytes = result_}, slices_, call_.out, call_.root)) {
+  if (auto const ticket = transport.post_gatherv(call_.noted(), {.bytes = result_}, slices_, call_.out, call_.root)) {
     return ticket;
   }
   exchanged_.resize(call_.in.bytes.size());  // where there is no gatherv, others than the root see the results too
   auto const everywhere = call_.out.bytes.empty() ? spi::Sink{.bytes = exchanged_} : call_.out;
-  return transport.post_all_gatherv(call_.signature, {.bytes = result_}, slices_, everywhere);
+  return transport.post_all_gatherv(call_.noted(), {.bytes = result_}, slices_, everywhere);
 }
 
 std::optional<spi::Ticket> SlicedReduction::next(spi::Transport& transport) {

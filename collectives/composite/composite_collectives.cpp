@@ -21,7 +21,7 @@ constexpr std::size_t piece_bytes = std::size_t{4} << 20;  // in flight between 
 
 /// A way through the steps that members choose alike must be agreed like the arguments are.
 spi::Signature with_way(spi::Signature signature, std::uint64_t way) {
-  return {signature.verb, ArgumentDigest().add(signature.digest).add(way).value()};
+  return {signature.verb, ArgumentDigest().add(signature.digest).add(way).value(), signature.notes};
 }
 
 }  // namespace

@@ -56,7 +56,6 @@ class CompositeTransport final : public spi::Transport {
   [[nodiscard]] std::shared_ptr<node::Group> node_group() const noexcept override { return parts_.local->node_group(); }
   [[nodiscard]] std::shared_ptr<void> native_group() const noexcept override { return across().native_group(); }
   [[nodiscard]] bool compares_signatures() const noexcept override { return across().compares_signatures(); }
-  void say_call(std::string_view words) noexcept override { across().say_call(words); }
 
   [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
   [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;

@@ -5,6 +5,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/message_mismatch.hpp"
 #include "lib/core/copy_memory.hpp"
 
 namespace crossrank::fake {
@@ -83,15 +84,8 @@ void FakeTransport::take(Receive& receive) {
     copy_memory(receive.sink.bytes.data(), message.bytes.data(), message.bytes.size());
     return;
   }
-  throw MismatchError(
-      {.operation = "recv",
-       .message = "the message from rank 0 is another than was expected",
-       .expected = std::to_string(receive.sink.bytes.size()) + " bytes with tag " + std::to_string(receive.tag),
-       .got = std::to_string(message.bytes.size()) + " bytes with tag " + std::to_string(message.tag),
-       .group = name_,
-       .rank = 0,
-       .world_size = 1,
-       .culprits = {0}});
+  throw MessageMismatch({.group = name_, .rank = 0, .world_size = 1}, 0, {receive.sink.bytes.size(), receive.tag},
+                        {message.bytes.size(), message.tag});
 }
 
 void FakeTransport::deliver() {

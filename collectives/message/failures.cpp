@@ -5,8 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/call_notes.hpp"
 #include "lib/core/log.hpp"
-#include "lib/node/mismatch_remedy.hpp"
 #include "lib/node/rank_list.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/deadline.hpp"
@@ -112,7 +112,7 @@ void MessageTransport::fail(Failure failure) noexcept {
                      body);
     }
     bury_culprits();
-    log_event(LogLevel::error, "a group has failed", {{"group", name()}, {"why", failure_->text}});
+    log_event(LogLevel::info, "a group has failed", {{"group", name()}, {"why", failure_->text}});
   } catch (std::exception const& e) {  // the others run into their deadlines
     log_event(LogLevel::warning, "a failure could not be told to all", {{"group", name()}, {"why", e.what()}});
   }
@@ -184,9 +184,7 @@ void MessageTransport::throw_failure(char const* operation) const {
     case ErrorCode::timeout:
       error.remedy = "look at what the named ranks are doing, or raise the timeout";
       throw TimeoutError(std::move(error));
-    case ErrorCode::mismatch:
-      error.remedy = node::mismatch_remedy(error.message);
-      throw MismatchError(std::move(error));
+    case ErrorCode::mismatch: error.remedy = mismatch_hint; throw MismatchError(std::move(error));
     case ErrorCode::backend: throw BackendError(std::move(error));
     default:
       error.remedy = "restart the job; the output of the named ranks says why they ended";

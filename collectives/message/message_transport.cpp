@@ -195,14 +195,6 @@ Ticket MessageTransport::post_all_gatherv(spi::Signature signature, spi::Source 
                     bytes, flag_data);
 }
 
-void MessageTransport::say_call(std::string_view words) noexcept {
-  try {
-    words_ = words.substr(0, longest_words);
-  } catch (std::bad_alloc const&) {
-    words_.clear();  // an error may have to do without them
-  }
-}
-
 Ticket MessageTransport::post_round(spi::Signature signature, Operation operation, Bytes mine, std::uint32_t flags) {
   require_open(spi::to_string(signature.verb));
   settle_collectives();
@@ -225,12 +217,13 @@ Ticket MessageTransport::post_round(spi::Signature signature, Operation operatio
                   .root = root,
                   .flags = flags | (whole ? flag_whole : 0U)};
   auto const payload = whole ? mine : Bytes();
-  auto words = std::exchange(words_, {});
+  auto const notes = signature.notes.substr(0, longest_notes);
   if (rank() == 0) {
-    arrive(0, round,
-           {head.verb, head.digest, head.bytes, head.flags, root, {payload.begin(), payload.end()}, std::move(words)});
+    arrive(
+        0, round,
+        {head.verb, head.digest, head.bytes, head.flags, root, {payload.begin(), payload.end()}, std::string(notes)});
   } else {
-    network_->send(job_rank(0), head, payload, std::as_bytes(std::span(words)));
+    network_->send(job_rank(0), head, payload, std::as_bytes(std::span(notes)));
   }
   return ticket;
 }

@@ -55,7 +55,6 @@ class MessageTransport final : public spi::Transport, private Port {
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return node_ranks_; }
   [[nodiscard]] std::shared_ptr<void> native_group() const noexcept override;
   [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
-  void say_call(std::string_view words) noexcept override;
 
   [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
   [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
@@ -97,7 +96,7 @@ class MessageTransport final : public spi::Transport, private Port {
     std::uint32_t flags = 0;
     int root = 0;
     std::vector<std::byte> payload{};
-    std::string words{};  ///< the call as its rank says it; empty where it says nothing
+    std::string notes{};  ///< the call as its rank says it; empty where it says nothing
     [[nodiscard]] auto call() const noexcept { return std::pair(verb, digest); }
   };
   struct Message {
@@ -195,7 +194,6 @@ class MessageTransport final : public spi::Transport, private Port {
   std::uint64_t splits_ = 0;
   std::uint64_t posted_ = 0;                      ///< rounds that this member has arrived at
   std::uint64_t decided_ = 0;                     ///< rounds that have passed
-  std::string words_{};                           ///< of the call that is posted next
   std::vector<std::optional<Arrival>> arrivals_;  ///< at round `decided_ + 1`; of the first member only
   struct Early {
     int member;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/message_mismatch.hpp"
 #include "lib/core/copy_memory.hpp"
 
 /// Messages between two members: sent ahead up to a window, matched in order.
@@ -76,13 +77,8 @@ void MessageTransport::match(int member) {
       message.receive = ticket;
       if (!message.kept.empty()) copy_memory(op.sink.bytes.data(), message.kept.data(), message.kept.size());
     } else {
-      auto error = info("recv");
-      error.message = "the message from rank " + std::to_string(member) + " is another than was expected";
-      error.expected = std::to_string(op.sink.bytes.size()) + " bytes with tag " + std::to_string(op.tag);
-      error.got = std::to_string(message.bytes) + " bytes with tag " + std::to_string(message.tag);
-      error.remedy = "make both ranks agree on size, tag and order";
-      error.culprits = {member};
-      op.failure = std::make_exception_ptr(MismatchError(std::move(error)));
+      op.failure = std::make_exception_ptr(
+          MessageMismatch(info("recv"), member, {op.sink.bytes.size(), op.tag}, {message.bytes, message.tag}));
       op.settled = true;
     }
     message.kept = {};

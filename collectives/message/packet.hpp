@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "lib/core/call_notes.hpp"
 #include "lib/core/copy_memory.hpp"
 
 namespace crossrank::message {
@@ -48,7 +49,7 @@ enum PacketFlag : std::uint32_t {
 /// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.
 inline constexpr std::size_t small_payload = std::size_t{1} << 14;
 /// Most that a rank says of a call.
-inline constexpr std::size_t longest_words = 240;
+inline constexpr std::size_t longest_notes = CallNotes::most_bytes;
 /// Most that one packet carries of a larger payload: far below what counts of `int` can say.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
 /// Chunks to one rank that are handed to the wire before it has sent them.

@@ -5,7 +5,9 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/call_notes.hpp"
 #include "lib/core/copy_memory.hpp"
+#include "lib/node/call_sides.hpp"
 #include "lib/node/rank_list.hpp"
 
 /// Arrivals, verdicts, and the payloads that follow them.
@@ -32,7 +34,7 @@ void MessageTransport::handle(int src, Head const& head, Bytes body) {
               head.flags,
               head.root,
               {payload.begin(), payload.end()},
-              {reinterpret_cast<char const*>(said.data()), std::min(said.size(), longest_words)}});
+              {reinterpret_cast<char const*>(said.data()), std::min(said.size(), longest_notes)}});
       break;
     }
     case PacketKind::verdict: pass(head.round, (head.flags & flag_whole) != 0, body); break;
@@ -97,17 +99,14 @@ bool MessageTransport::fail_on_mismatch() {
   if (kinds.size() == 1) return false;
   std::stable_sort(kinds.begin(), kinds.end(),
                    [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
-  std::string text;
+  std::vector<node::CallSide> sides;
   for (auto const& [call, members] : kinds) {
-    auto const& said = arrivals_[static_cast<std::size_t>(members.front())]->words;
-    text += (text.empty() ? "ranks " : ", but ranks ") + node::compress(members) + " call " +
-            (said.empty() ? spi::to_string(static_cast<spi::Verb>(call.first)) : said);
-    if (said.empty() && kinds.front().first.first == kinds.back().first.first)
-      text += " with arguments #" + std::to_string(call.second % 100'000);
+    auto const& notes = arrivals_[static_cast<std::size_t>(members.front())]->notes;
+    sides.push_back({members, words_of(spi::to_string(static_cast<spi::Verb>(call.first)), notes)});
   }
   fail({.code = ErrorCode::mismatch,
         .culprits = kinds.front().second,
-        .text = std::move(text),
+        .text = node::describe_sides(sides),
         .decider = rank(),
         .round = decided_ + 1});
   return true;

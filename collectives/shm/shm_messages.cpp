@@ -3,6 +3,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/message_mismatch.hpp"
 #include "collectives/shm/shm_transport.hpp"
 #include "lib/node/bulk_copy.hpp"
 #include "lib/node/damage.hpp"
@@ -127,15 +128,8 @@ bool ShmTransport::try_recv(Operation& op) {
   group_->progress();
   group_->ring_member(op.peer);
   if (fits) return true;
-  throw MismatchError({.operation = "recv",
-                       .message = "the message from rank " + std::to_string(op.peer) + " is another than was expected",
-                       .expected = std::to_string(op.sink.bytes.size()) + " bytes with tag " + std::to_string(op.tag),
-                       .got = std::to_string(message.bytes) + " bytes with tag " + std::to_string(message.tag),
-                       .remedy = "make both ranks agree on size, tag and order",
-                       .group = name(),
-                       .rank = rank(),
-                       .world_size = world_size(),
-                       .culprits = {op.peer}});
+  throw MessageMismatch({.group = name(), .rank = rank(), .world_size = world_size()}, op.peer,
+                        {op.sink.bytes.size(), op.tag}, {message.bytes, message.tag});
 }
 
 }  // namespace crossrank::shm

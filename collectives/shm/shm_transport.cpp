@@ -199,7 +199,7 @@ ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::spa
                                               std::byte* also_to, platform::Stores results) {
   require_open(spi::to_string(signature.verb));
   settle_collectives();
-  node::Post post{.verb = signature.verb, .digest = signature.digest, .root = root};
+  node::Post post{.verb = signature.verb, .digest = signature.digest, .root = root, .notes = signature.notes};
   Stored stored;
   node::StepCopies copies(group_->domain());
   if (bytes.size() <= node::Arrival::inline_bytes) {
@@ -309,7 +309,7 @@ std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, st
   require_open("split");
   settle_collectives();
   std::vector<int> const list(members.begin(), members.end());
-  auto group = group_->split(list, std::move(name), signature.digest, patience);
+  auto group = group_->split(list, std::move(name), signature, patience);
   if (!group) return nullptr;
   std::vector<int> global;
   for (int const member : list) global.push_back(global_ranks_[static_cast<std::size_t>(member)]);

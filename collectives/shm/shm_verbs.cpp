@@ -205,7 +205,7 @@ struct ShmTransport::StepArea final : OwnArea {
 };
 
 bool ShmTransport::post_step(Operation& op, PeerAreas const& peers) {
-  node::Post post{.verb = op.signature.verb, .digest = op.signature.digest};
+  node::Post post{.verb = op.signature.verb, .digest = op.signature.digest, .notes = op.signature.notes};
   StepArea area(*this, post);
   bool const more = op.staged->step(op.step++, area, peers);
   note_speed(op.posted.stored);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "lib/core/log.hpp"
+#include "lib/node/call_sides.hpp"
 #include "lib/node/detail.hpp"
 #include "lib/node/first_cause.hpp"
 #include "lib/node/rank_list.hpp"
@@ -41,7 +43,9 @@ Group::~Group() {
   // Once this rank has left its node the block may be another group's.
   if (!domain_->is_own_process() || domain_->has_departed(domain_->rank())) return;
   if (!closed_) {
-    blocks_[rank_].gone.store(1, std::memory_order_seq_cst);
+    bool const unwinding = std::uncaught_exceptions() > 0;
+    auto const fate = unwinding ? HandleFate::dropped_by_exception : HandleFate::dropped;
+    blocks_[rank_].gone.store(static_cast<std::uint32_t>(fate), std::memory_order_seq_cst);
     domain_->header().departures.fetch_add(1, std::memory_order_seq_cst);
     ring_all();
   }
@@ -66,11 +70,11 @@ struct Group::NewBlock {
   bool in_use = false;
 };
 
-std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string name, std::uint64_t digest,
+std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string name, spi::Signature signature,
                                     spi::Patience const& patience) {
   domain_->require_own_process("split");
   auto const found = std::find(members.begin(), members.end(), rank_);
-  Post arrival{.verb = spi::Verb::split, .digest = digest};
+  Post arrival{.verb = spi::Verb::split, .digest = signature.digest, .notes = signature.notes};
   std::optional<NewBlock> made;
   if (found != members.end() && found == members.begin()) {
     try {
@@ -147,6 +151,7 @@ std::uint64_t Group::arrive(Post const& post, std::uint8_t flags) {
     line.bytes = post.inlined.size();
     std::memcpy(line.inlined, post.inlined.data(), post.inlined.size());
   }
+  if (!post.notes.empty()) leave_notes(round, post.notes);
   clear_cause(domain_->own_record().cause);
   domain_->note({.verb = post.verb, .block = block_, .round = round, .bytes = line.bytes});
   progress();
@@ -190,19 +195,19 @@ std::uint64_t Group::post_error(Post const& post, OwnError const& error, spi::Pa
   return arrive(empty, arrival_failed);
 }
 
-void Group::say_call(std::string_view words) noexcept {
-  auto const round = posted_ + 1;
-  auto& said = blocks_[rank_].said[round & 1];
-  said.round.store(0, std::memory_order_relaxed);
-  auto const bytes = words.copy(said.text, sizeof said.text);
-  if (bytes < sizeof said.text) said.text[bytes] = '\0';
-  said.round.store(round, std::memory_order_release);
+void Group::leave_notes(std::uint64_t round, std::string_view notes) noexcept {
+  auto& noted = blocks_[rank_].noted[round & 1];
+  noted.round.store(0, std::memory_order_relaxed);
+  noted.bytes = static_cast<std::uint8_t>(notes.copy(noted.notes, sizeof noted.notes));
+  noted.round.store(round, std::memory_order_release);  // partner of the load in `call_in_words`
 }
 
-std::string Group::said_by(int member, std::uint64_t round) const {
-  auto const& said = blocks_[member].said[round & 1];
-  if (said.round.load(std::memory_order_acquire) != round) return {};
-  return {said.text, ::strnlen(said.text, sizeof said.text)};
+std::string Group::call_in_words(int member, std::uint64_t round) const {
+  auto const* const verb = spi::to_string(static_cast<spi::Verb>(call_of(member, round).verb));
+  auto const& noted = blocks_[member].noted[round & 1];
+  if (noted.round.load(std::memory_order_acquire) != round) return verb;
+  // A peer wrote the length: it is not believed beyond the field.
+  return words_of(verb, {noted.notes, std::min<std::size_t>(noted.bytes, sizeof noted.notes)});
 }
 
 std::uint64_t Group::post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience) {
@@ -335,7 +340,8 @@ void Group::fail(Failure const& failure, Condition* condition) noexcept {
     }
   }
   ring_all();
-  log_event(LogLevel::error, "a group has failed", {{"group", name_}, {"why", failure.text}});
+  // For sinks that want all: people hear of it from the errors that the calls of all ranks throw.
+  log_event(LogLevel::info, "a group has failed", {{"group", name_}, {"why", failure.text}});
 }
 
 void Group::abort(std::string_view why) noexcept {
@@ -361,16 +367,10 @@ std::string Group::describe_mismatch(std::uint64_t round, std::vector<int>& blam
   }
   std::stable_sort(kinds.begin(), kinds.end(),
                    [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
-  std::string text;
-  for (auto const& [call, members] : kinds) {
-    text += (text.empty() ? "ranks " : ", but ranks ") + compress(members) + " call ";
-    auto const said = said_by(members.front(), round);
-    text += said.empty() ? spi::to_string(static_cast<spi::Verb>(call.verb)) : said;
-    if (said.empty() && kinds.front().first.verb == kinds.back().first.verb)
-      text += " with arguments #" + std::to_string(call.digest % 100'000);
-  }
+  std::vector<CallSide> sides;
+  for (auto const& kind : kinds) sides.push_back({kind.second, call_in_words(kind.second.front(), round)});
   blamed = kinds.front().second;
-  return text;
+  return describe_sides(sides);
 }
 
 }  // namespace crossrank::node

@@ -30,6 +30,7 @@ struct Post {
   std::uint64_t also_closes =
       0;  ///< number of the range that this opens and whose end is reached too: it will not be waited for
   std::span<std::byte const> inlined{};  ///< at most `Arrival::inline_bytes`
+  std::string_view notes{};              ///< of the call (`CallNotes`): a mismatch shows them in words
 };
 
 /// A member's own error, published instead of its payload.
@@ -50,10 +51,10 @@ class Group : public std::enable_shared_from_this<Group> {
  public:
   /// The group of all ranks of the node.
   [[nodiscard]] static std::shared_ptr<Group> of_node(std::shared_ptr<NodeDomain> domain, std::string name);
-  /// Collective over `this`: the group of `members` (ranks of this group), null where the list is empty. `digest` is of
-  /// the lists of all members.
-  [[nodiscard]] std::shared_ptr<Group> split(std::vector<int> const& members, std::string name, std::uint64_t digest,
-                                             spi::Patience const& patience);
+  /// Collective over `this`: the group of `members` (ranks of this group), null where the list is empty. `signature` is
+  /// of the lists of all members.
+  [[nodiscard]] std::shared_ptr<Group> split(std::vector<int> const& members, std::string name,
+                                             spi::Signature signature, spi::Patience const& patience);
   ~Group();
   Group(Group const&) = delete;
   Group& operator=(Group const&) = delete;
@@ -75,8 +76,6 @@ class Group : public std::enable_shared_from_this<Group> {
   /// does not wait for a range to start before it waits for its end. Returns the round; nothing may be posted in
   /// between.
   [[nodiscard]] std::uint64_t post_close(std::uint64_t open_round, std::uint64_t range, spi::Patience const& patience);
-  /// What this member will call in the round that it arrives at next, in words: a mismatch quotes them.
-  void say_call(std::string_view words) noexcept;
   /// The number of the next range of this group, from 1.
   [[nodiscard]] std::uint64_t next_range() noexcept { return ++ranges_; }
   /// The last round that this member has arrived at.
@@ -167,8 +166,9 @@ class Group : public std::enable_shared_from_this<Group> {
   };
   [[nodiscard]] Call call_of(int member, std::uint64_t round) const noexcept;
   [[nodiscard]] bool has_failed(int member, std::uint64_t round) const noexcept;
-  /// What a member has said of its call there; empty when it has said nothing.
-  [[nodiscard]] std::string said_by(int member, std::uint64_t round) const;
+  /// The call of a member in a round, in words.
+  [[nodiscard]] std::string call_in_words(int member, std::uint64_t round) const;
+  void leave_notes(std::uint64_t round, std::string_view notes) noexcept;
   /// How a round ends that all members have reached: the same on each.
   [[nodiscard]] Verdict judge(std::uint64_t round) const noexcept;
   void fail_mismatch(std::uint64_t round) noexcept;
@@ -192,6 +192,8 @@ class Group : public std::enable_shared_from_this<Group> {
   /// Who is dead or has left and is still waited for.
   [[nodiscard]] std::vector<int> lost_members(Condition& condition) const;
   void fail_lost(Condition& condition) noexcept;
+  /// What became of a member that is lost: dead, gone from the node, or alive without its handle of this group.
+  [[nodiscard]] std::string fate_of(int member) const;
   void ring_all() noexcept;
   [[nodiscard]] std::string describe_mismatch(std::uint64_t round, std::vector<int>& blamed) const;
   [[noreturn]] void throw_decision(Decision decision, std::string_view operation) const;

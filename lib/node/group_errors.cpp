@@ -7,7 +7,6 @@
 #include "lib/node/damage.hpp"
 #include "lib/node/detail.hpp"
 #include "lib/node/first_cause.hpp"
-#include "lib/node/mismatch_remedy.hpp"
 #include "lib/node/rank_list.hpp"
 
 /// What the members of a group are told when a round fails: the same on all of them.
@@ -103,7 +102,7 @@ void Group::throw_decision(Decision decision, std::string_view operation) const 
     case Verdict::timeout:
       info.remedy = "look at what the named ranks are doing, or raise the timeout";
       throw TimeoutError(std::move(info));
-    case Verdict::mismatch: info.remedy = mismatch_remedy(info.message); throw MismatchError(std::move(info));
+    case Verdict::mismatch: info.remedy = mismatch_hint; throw MismatchError(std::move(info));
     default:
       info.remedy = "restart the job; the output of the named ranks says why they ended";
       throw PeerLostError(std::move(info));

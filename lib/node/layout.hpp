@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/call_notes.hpp"
 #include "lib/node/decision.hpp"
 
 /// What stands in the control segment of a node: fixed-width, standard-layout structs, one writer for each line.
@@ -204,12 +205,17 @@ struct alignas(64) Detail {
 };
 static_assert(std::is_standard_layout_v<Detail> && sizeof(Detail) == 640);
 
-/// A member's call of one round in words, for members that disagree; written before the arrival.
-struct CallText {
+/// The arguments of a member's call of one round, for members that disagree; written before the arrival. A call without
+/// arguments leaves what an earlier round has written.
+struct NotedCall {
   std::atomic<std::uint64_t> round;  ///< that it is about; 0 while it is written
-  char text[120];                    ///< ended by a zero where it is shorter
+  std::uint8_t bytes;                ///< of `notes`
+  char notes[CallNotes::most_bytes];
 };
-static_assert(sizeof(CallText) == 128);
+static_assert(sizeof(NotedCall) == 128);
+
+/// What became of a member's handle.
+enum class HandleFate : std::uint32_t { kept = 0, dropped = 1, dropped_by_exception = 2 };
 
 /// Whether a member uses its block.
 enum Presence : std::uint32_t { not_yet_joined = 0, joined = 1, has_left = 2 };
@@ -218,13 +224,14 @@ struct alignas(1024) MemberBlock {
   Arrival arrivals[Arrival::lines];  ///< line `round % lines`
   /// The doorbell: bit 0 says that the member sleeps or is about to; a ring adds 2 and clears it.
   alignas(64) std::atomic<std::uint32_t> bell;
-  std::atomic<std::uint32_t> gone;  ///< 1 once the member has dropped its handle without closing the group
+  std::atomic<std::uint32_t>
+      gone;  ///< HandleFate, not 0 once the member has dropped its handle without closing the group
   std::atomic<std::uint32_t> domain_rank;
   std::atomic<std::uint32_t> presence;  ///< Presence
   alignas(64) Detail failure;           ///< of a round that this member decided
   Cause first_cause;                    ///< of the same
   Detail own_error[2];  ///< with `arrival_failed`, by parity of the round, as others may still read the last one
-  CallText said[2];     ///< by parity of the round
+  NotedCall noted[2];   ///< by parity of the round
 };
 static_assert(sizeof(MemberBlock) == 4096);
 

@@ -122,9 +122,19 @@ void Group::fail_lost(Condition& condition) noexcept {
   });
   if (followers != lost.begin()) lost.erase(followers, lost.end());
   if (lost.empty() || condition.done()) return;
-  auto const fate = domain_->describe(node_rank(lost.front()));
+  auto const fate = fate_of(lost.front());
   fail({.verdict = Verdict::lost, .blamed = lost, .text = named(lost) + " did not arrive: " + fate, .fate = fate},
        &condition);
+}
+
+std::string Group::fate_of(int member) const {
+  auto const state = domain_->describe(node_rank(member));
+  switch (static_cast<HandleFate>(blocks_[member].gone.load(std::memory_order_acquire))) {
+    case HandleFate::dropped: return "it dropped its handle of the group without close(); " + state;
+    case HandleFate::dropped_by_exception: return "an exception took its handle of the group; " + state;
+    case HandleFate::kept: break;
+  }
+  return state;
 }
 
 void Group::fail_if_lost(Condition& condition) noexcept {

@@ -126,11 +126,16 @@ TEST(Planner, takes_nothing_for_an_overlap_that_has_no_bytes) {
   EXPECT_NO_THROW(static_cast<void>(planner.all_gatherv(whole, none, {.rows = rows})));
 }
 
-TEST(Planner, digests_nothing_when_checks_are_off_and_says_all_when_they_are_collective) {
+TEST(Planner, digests_and_notes_nothing_when_checks_are_off_and_all_otherwise) {
   OneOfFour const transport;
   auto a = Tensor::zeros({4, 6}, Dtype::f32);
-  EXPECT_EQ(Planner(transport, Check::off).reduce(a, ReduceOp::sum, {0}).signature.digest, 0U);
-  EXPECT_EQ(Planner(transport, Check::collective).reduce(a, ReduceOp::sum, {2}).text, "reduce root 2 F32 sum [4, 6]");
+  auto const off = Planner(transport, Check::off).reduce(a, ReduceOp::sum, {0});
+  EXPECT_EQ(off.signature.digest, 0U);
+  EXPECT_TRUE(off.notes.empty());
+  for (auto const check : {Check::local, Check::collective}) {
+    auto const call = Planner(transport, check).reduce(a, ReduceOp::sum, {2});
+    EXPECT_EQ(words_of(call.name(), call.noted().notes), "reduce root 2 F32 sum [4, 6]");
+  }
 }
 
 }  // namespace

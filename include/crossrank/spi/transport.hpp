@@ -50,6 +50,9 @@ enum class Verb : std::uint8_t {
 struct Signature {
   Verb verb = Verb::none;
   std::uint64_t digest = 0;  ///< of the arguments that all ranks must agree on; 0 when there are none
+  /// The same arguments for people, at most 119 bytes in a form that only the library reads: what the error of ranks
+  /// that differ says of each. Valid until the operation has ended. May be empty.
+  std::string_view notes{};
 };
 
 /// How long a call may wait.
@@ -119,8 +122,6 @@ class CROSSRANK_EXPORT Transport {
   /// Whether ranks that post different signatures get `MismatchError` before any data moves. Where not, the collective
   /// compares them first itself, at the level that asks for it.
   [[nodiscard]] virtual bool compares_signatures() const noexcept { return false; }
-  /// The next call in words, which stand in that error where there is one. At the level that asks for it.
-  virtual void say_call(std::string_view words) noexcept;
 
   // Optional verbs. Nothing: the generic algorithm over the verbs above runs in its place. Whether a backend answers
   // must depend only on what all ranks know alike. Counts are in bytes, whole elements where there is a reduction.
