@@ -90,18 +90,18 @@ class Items final : public detail::RangeItems<Item> {
     session_.close();
   }
   void abort(std::string_view why) noexcept override { session_.abort(why); }
+  void abort_unwinding() noexcept override {
+    if (failed_) return session_.abort("left its range by an exception after " + std::string(failed_->what()));
+    session_.abort("left its range by an exception; a loop inside CollectiveRange::consume hands on the text");
+  }
 
   [[nodiscard]] Item const& at(std::size_t index) override {
-    if (index >= items_.size())
-      session_.fail_usage("there is no such item", std::to_string(index) + " of " + std::to_string(items_.size()));
-    auto& item = items_[index];
-    if (!item) {
-      typename Kind<Item>::Collector collector;
-      session_.receive(index, collector);
-      item = Kind<Item>::finish(std::move(collector), session_.rank_of(index));
+    try {
+      return received(index);
+    } catch (Error const& e) {
+      failed_ = e;
+      throw;
     }
-    session_.progress();
-    return *item;
   }
 
   [[nodiscard]] std::vector<Item> take() override {
@@ -119,8 +119,22 @@ class Items final : public detail::RangeItems<Item> {
   }
 
  private:
+  Item const& received(std::size_t index) {
+    if (index >= items_.size())
+      session_.fail_usage("there is no such item", std::to_string(index) + " of " + std::to_string(items_.size()));
+    auto& item = items_[index];
+    if (!item) {
+      typename Kind<Item>::Collector collector;
+      session_.receive(index, collector);
+      item = Kind<Item>::finish(std::move(collector), session_.rank_of(index));
+    }
+    session_.progress();
+    return *item;
+  }
+
   RangeSession session_;
   std::vector<std::optional<Item>> items_;
+  std::optional<Error> failed_{};  ///< of the last item that could not be received
 };
 
 std::vector<NamedTensor> named(StateDict const& weights) {

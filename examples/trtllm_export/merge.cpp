@@ -37,17 +37,17 @@ xr::Tensor merge_parts(std::string const& name, std::span<xr::Tensor const> part
 
 /// All tensors of a layer in one gather.
 xr::RankState merge_state(xr::RankState const& mine, xr::Collective const& tp) {
-  auto parts = xr::get_tensors_parallel(mine.weights, tp);
   xr::RankState merged;
-  if (parts.is_receiver()) {
+  // Inside `consume`, as what a merge throws is to reach the other ranks with its text.
+  xr::get_tensors_parallel(mine.weights, tp).consume([&](auto& parts) {
+    if (!parts.is_receiver()) return;
     merged.config = mine.config;
     for (auto const& [name, tensor] : mine.weights) {
       std::vector<xr::Tensor> of_ranks;
       for (auto const& part : parts) of_ranks.push_back(part.at(name));
       merged.weights.insert_or_assign(name, merge_parts(name, of_ranks));
     }
-  }
-  parts.close();
+  });
   return merged;
 }
 

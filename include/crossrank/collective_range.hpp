@@ -21,6 +21,8 @@ class CROSSRANK_EXPORT RangeBase {
   [[nodiscard]] virtual std::size_t size() const noexcept = 0;
   virtual void close() = 0;
   virtual void abort(std::string_view why) noexcept = 0;
+  /// The same for an exception that nobody here can name.
+  virtual void abort_unwinding() noexcept = 0;
 };
 
 template <class Item>
@@ -42,6 +44,14 @@ class RangeItems : public RangeBase {
 /// `close()` is the second meeting, where errors surface. The destructor closes too, and throws them, when the scope is
 /// left normally; left by an exception it aborts the group, so that nobody waits. A closed range is empty; copies of
 /// its items stay valid.
+///
+/// Put a loop that may throw inside `consume`: the other ranks then get the text of the exception. A plain `for` over
+/// the range cannot give it to them, as a destructor has no access to the exception that is passing; they are told only
+/// that there was one. `take()` needs no `consume`: the items outlive the range.
+///
+///     range.consume([&](auto& items) {
+///       for (auto const& item : items) merge(item);  // what this throws reaches every rank with its text
+///     });
 template <class Item>
 class [[nodiscard]] CollectiveRange {
  public:
@@ -84,7 +94,7 @@ class [[nodiscard]] CollectiveRange {
   ~CollectiveRange() noexcept(false) {
     if (!items_) return;
     if (std::uncaught_exceptions() > exceptions_) {
-      items_->abort("left the range by an exception");
+      items_->abort_unwinding();
     } else {
       items_->close();
     }

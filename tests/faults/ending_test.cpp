@@ -79,6 +79,14 @@ TEST(FaultsEnding, uncaught_exception_reaches_the_others_with_its_text) {
   EXPECT_EQ(job.ranks.at(leaver).signal, SIGABRT) << job.text();
 }
 
+/// The process lives on, without its handle of the group: that is what the others are told.
+CROSSRANK_RANK_SCENARIO(caught_exception) {
+  return meet_and_lose(self, [](Collective const&) { throw std::runtime_error("the tokenizer is missing"); });
+}
+TEST(FaultsEnding, exception_past_the_handle_is_told_as_that) {
+  expect_lost(run_ranks(3, "caught_exception"), "an exception took its handle");
+}
+
 CROSSRANK_RANK_SCENARIO(exec_of_another_program) {
   return meet_and_lose(self, [](Collective const&) { ::execl("/bin/sh", "sh", "-c", "exit 9", nullptr); });
 }
@@ -130,6 +138,7 @@ CROSSRANK_RANK_SCENARIO(throw_in_loop) {
 TEST(FaultsEnding, exception_in_the_consumers_loop_ends_the_range_for_all) {
   auto const job = run_ranks(3, "throw_in_loop");
   expect_lost(job, "exception");
+  expect_lost(job, "consume");  // which would have told them the text
   EXPECT_EQ(test::verdict_of(job.ranks.at(leaver)).text, "no room on the disk") << job.text();
 }
 
