@@ -25,8 +25,8 @@
 namespace {
 
 /// Arguments that no command took, told as `--json` asks.
-void print_refusal(std::vector<std::string> const& arguments, CLI::ParseError const& error, std::string const& near) {
-  crossrank::UsageError const refusal({.operation = "options", .message = error.what(), .remedy = near});
+void print_refusal(std::vector<std::string> const& arguments, std::string const& why, std::string const& near) {
+  crossrank::UsageError const refusal({.operation = "options", .message = why, .remedy = near});
   auto const command = arguments.empty() || arguments.front().starts_with('-') ? std::string() : arguments.front();
   crossrank::Json const answer{{"command", command}, {"ok", false}, {"exit_code", 2}, {"error", refusal.to_json()}};
   std::printf("%s\n", answer.dump(-1, ' ', false, crossrank::Json::error_handler_t::replace).c_str());
@@ -57,12 +57,17 @@ int main(int argc, char** argv) {
     crossrank::tools::add_inspect_command(app, exit_code);
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {
-    int const shown = app.exit(error);
-    if (shown == 0) return said(0);
+    auto const unknown = error.get_exit_code() == 0 ? "" : crossrank::tools::unknown_subcommand(app, arguments);
+    if (!unknown.empty()) {
+      std::fprintf(stderr, "crossrank: %s\n", unknown.c_str());
+    } else if (app.exit(error) == 0) {
+      return said(0);
+    }
     auto const near = crossrank::tools::suggestion(app, arguments);
     // Behind "--" stand another program's arguments.
     auto const end = std::find(arguments.begin(), arguments.end(), "--");
-    if (std::find(arguments.begin(), end, "--json") != end) print_refusal(arguments, error, near);
+    if (std::find(arguments.begin(), end, "--json") != end)
+      print_refusal(arguments, unknown.empty() ? error.what() : unknown, near);
     if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
     return 2;
   } catch (std::exception const& error) {

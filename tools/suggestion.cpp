@@ -1,6 +1,7 @@
 #include "tools/suggestion.hpp"
 
 #include <algorithm>
+#include <cstddef>
 
 #include <CLI/CLI.hpp>
 
@@ -29,10 +30,29 @@ std::string near(std::string const& wanted, std::vector<std::string> const& name
   return found ? "did you mean " + *found + "?" : std::string();
 }
 
+/// The first argument that is no option.
+std::vector<std::string>::const_iterator first_word(std::vector<std::string> const& arguments) {
+  return std::find_if(arguments.begin(), arguments.end(),
+                      [](auto const& text) { return text.empty() || text[0] != '-'; });
+}
+
 }  // namespace
 
+std::string unknown_subcommand(CLI::App& app, std::vector<std::string> const& arguments) {
+  auto const word = first_word(arguments);
+  if (word == arguments.end()) return {};
+  auto const known = commands_of(app);
+  if (std::find(known.begin(), known.end(), *word) != known.end()) return {};
+  auto text = "there is no subcommand \"" + *word + "\"; there are ";
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (i != 0) text += i + 1 == known.size() ? " and " : ", ";
+    text += known[i];
+  }
+  return text;
+}
+
 std::string suggestion(CLI::App& app, std::vector<std::string> const& arguments) {
-  auto const word = std::find_if(arguments.begin(), arguments.end(), [](auto const& text) { return text[0] != '-'; });
+  auto const word = first_word(arguments);
   if (word == arguments.end()) return {};
   auto const commands = app.get_subcommands({});
   auto const command =

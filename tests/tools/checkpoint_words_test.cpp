@@ -26,6 +26,7 @@ using test::CheckpointCommand;
 using test::CommandRun;
 using test::run_command;
 using testing::HasSubstr;
+using testing::Not;
 
 class CheckpointWords : public CheckpointCommand {};
 
@@ -64,6 +65,21 @@ TEST_F(CheckpointWords, corrects_options_commands_and_any_part_of_a_path) {
   auto const end = run_command({"consolidate", wrong.string(), out().string()});
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.err, HasSubstr("did you mean " + shards().string() + "?"));
+}
+
+TEST_F(CheckpointWords, names_an_unknown_subcommand_and_those_that_there_are) {
+  auto const far = run_command({"frobnicate"});
+  EXPECT_EQ(far.exit_code, 2);
+  EXPECT_THAT(far.err, HasSubstr("there is no subcommand \"frobnicate\""));
+  for (auto const* name : {"run", "clean", "consolidate", "split", "convert", "verify", "inspect"})
+    EXPECT_THAT(far.err, HasSubstr(name));
+  EXPECT_THAT(far.err, Not(HasSubstr("required")));
+  auto const near = run_command({"verfiy", "--json", "somewhere"});
+  EXPECT_EQ(near.exit_code, 2);
+  EXPECT_THAT(near.err, HasSubstr("did you mean verify?"));
+  EXPECT_THAT(near.out, HasSubstr("no subcommand"));
+  EXPECT_THAT(run_command({}).err, HasSubstr("subcommand is required"));
+  EXPECT_EQ(run_command({"--help"}).exit_code, 0);
 }
 
 TEST_F(CheckpointWords, lists_the_words_and_sizes_that_an_option_takes) {
