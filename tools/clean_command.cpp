@@ -18,6 +18,7 @@
 #include "lib/node/names.hpp"
 #include "lib/platform/directory.hpp"
 #include "lib/platform/system.hpp"
+#include "tools/option_flags.hpp"
 #include "workspace/checkpoint/dead_jobs.hpp"
 #include "workspace/clean_workspace.hpp"
 
@@ -48,8 +49,8 @@ class CleanReport {
   }
   void failed(std::string const& directory, Error const& error) {
     code_ = 1;
-    errors_.push_back({{"path", directory}, {"error", error.to_json()}});
-    if (!json_) std::fprintf(stderr, "crossrank clean: %s\n", error.what());
+    errors_.push_back({{"path", directory}, {"error", json_with_flags(error.to_json())}});
+    if (!json_) std::fprintf(stderr, "crossrank clean: %s\n", with_flags(error.what()).c_str());
   }
   /// Tells the end of it. Returns the exit code.
   [[nodiscard]] int finish() {

@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
+#include "tools/option_flags.hpp"
 #include "tools/session.hpp"
 #include "tools/size_text.hpp"
 #include "workspace/checkpoint/inventory.hpp"
@@ -218,7 +219,8 @@ int inspect_path(InspectPathOptions const& options) {
   } catch (Error const& error) {
     int const exit_code = exit_code_of(error.code());
     if (options.json) {
-      Json const answer{{"command", "inspect"}, {"ok", false}, {"exit_code", exit_code}, {"error", error.to_json()}};
+      Json const answer{
+          {"command", "inspect"}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
       std::printf("%s\n", answer.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     } else {
       std::fprintf(stderr, "crossrank inspect: %s\n", sentence_of(error).c_str());

@@ -13,6 +13,7 @@
 #include "lib/core/environment.hpp"
 #include "tools/interrupt_watch.hpp"
 #include "tools/launcher.hpp"
+#include "tools/option_flags.hpp"
 #include "tools/warning_log.hpp"
 
 namespace crossrank::tools {
@@ -53,7 +54,8 @@ int run_processes(SessionOptions const& options) {
 
 void print_error(std::string const& command, SessionOptions const& options, Error const& error, int exit_code) {
   if (options.json) {
-    Json const answer{{"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", error.to_json()}};
+    Json const answer{
+        {"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
     std::printf("%s\n", answer.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     return;
   }
@@ -61,18 +63,18 @@ void print_error(std::string const& command, SessionOptions const& options, Erro
   auto const& details = error.info().details;
   if (details.size() < 2 || error.code() == ErrorCode::usage) return;
   for (std::size_t i = 0; i < details.size() && i < most_details; ++i)
-    std::fprintf(stderr, "  %s\n", details[i].c_str());
+    std::fprintf(stderr, "  %s\n", with_flags(details[i]).c_str());
   if (details.size() > most_details)
     std::fprintf(stderr, "  and %zu more; --json lists all\n", details.size() - most_details);
 }
 
 void print_answer(std::string const& command, SessionOptions const& options, Answer const& answer) {
   if (!options.json) {
-    std::fputs(answer.text.c_str(), stdout);
+    std::fputs(with_flags(answer.text).c_str(), stdout);
     return;
   }
   Json json{{"command", command}, {"ok", answer.exit_code == 0}, {"exit_code", answer.exit_code}};
-  json.update(answer.json);
+  json.update(json_with_flags(answer.json));
   std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
@@ -116,14 +118,14 @@ int exit_code_of(ErrorCode code) {
 
 std::string sentence_of(Error const& error) {
   auto const& info = error.info();
-  if (info.message.empty()) return error.what();
+  if (info.message.empty()) return with_flags(error.what());
   auto text = info.message;
   if (!info.expected.empty()) text += ": expected " + info.expected + (info.got.empty() ? "" : ", got " + info.got);
   if (info.expected.empty() && !info.got.empty()) text += ": " + info.got;
   if (!info.resource.empty()) text += " (" + info.resource + ")";
   if (!info.system.empty()) text += ": " + info.system;
   if (!info.remedy.empty()) text += "\n  " + info.remedy;
-  return text;
+  return with_flags(text);
 }
 
 int run_session(std::string const& command, SessionOptions const& options,

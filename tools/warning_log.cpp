@@ -10,6 +10,7 @@
 #include <crossrank/json.hpp>
 
 #include "lib/core/log.hpp"
+#include "tools/option_flags.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -29,7 +30,7 @@ WarningLog::WarningLog(std::string what, ProgressStyle style) : heard_(std::make
   auto const before = (style == ProgressStyle::bar ? "\r\033[K" : "") + std::move(what) + ": warning: ";
   set_log_sink([heard = heard_, before](LogEvent const& event) {
     if (event.level != LogLevel::warning) return;
-    auto const text = text_of(event);
+    auto const text = with_flags(text_of(event));
     std::lock_guard const lock(heard->mutex);
     if (heard->texts.size() >= most_told || !heard->texts.insert(text).second) return;
     std::fprintf(stderr, "%s%s\n", before.c_str(), text.c_str());

@@ -146,7 +146,7 @@ class Interpreter {
       if (auto const known = explain_global(full))
         refuse(std::string(known->message) + " (" + shown + ")", std::string(known->remedy));
       // Only archives are read with names of the user's.
-      auto const remedy = options_.dialect.persistent ? ", or let it be mentioned: --allow-global " + shown : "";
+      auto const remedy = options_.dialect.persistent ? ", or let it be mentioned: `extra_globals` " + shown : "";
       refuse("the pickle mentions " + shown + ", which no tensor or plain value needs",
              "save a state dict of tensors and plain values" + remedy + "; nothing that is read here is ever called");
     }

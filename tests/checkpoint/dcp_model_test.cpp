@@ -84,7 +84,7 @@ TEST_F(DcpModel, is_found_inside_of_one_unknown_key) {
   EXPECT_EQ(model(app, "app.optim"), "state.0.w | app.model");
   EXPECT_EQ(model(app, "."), "app.model.0.w app.optim.state.0.w |");
   EXPECT_THAT(model(app, "app.modle"), HasSubstr("tensors under app.model, app.optim"));
-  EXPECT_THAT(model({{"app", "net", "w"}, {"app", "optim", "w"}}), HasSubstr("--model-key app.net "));
+  EXPECT_THAT(model({{"app", "net", "w"}, {"app", "optim", "w"}}), HasSubstr("`model_key` app.net "));
   EXPECT_EQ(model({{"net", "encoder", "w"}, {"net", "decoder", "w"}}), "net.encoder.w net.decoder.w |");
 }
 

@@ -255,7 +255,7 @@ TEST_F(Fp8Blocks, are_refused_by_the_exact_policy_which_names_the_other) {
     (void)merge(up_proj, {});
     FAIL();
   } catch (FormatError const& e) {
-    EXPECT_THAT(e.info().remedy, HasSubstr("--policy requantize"));
+    EXPECT_THAT(e.info().remedy, HasSubstr("`policy` requantize"));
   }
 }
 

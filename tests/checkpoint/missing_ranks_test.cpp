@@ -137,7 +137,7 @@ TEST_F(MissingRanks, are_none_where_parts_turn_out_to_be_ranks) {
 
 TEST_F(MissingRanks, cannot_be_told_by_numbers_that_may_mean_anything) {
   for (int rank = 0; rank < 2; ++rank) write("shard_" + std::to_string(rank) + ".safetensors", rank, 2);
-  EXPECT_THAT(refusal(), HasSubstr("--pattern \"shard_{rank}.safetensors\""));
+  EXPECT_THAT(refusal(), HasSubstr("`pattern` \"shard_{rank}.safetensors\""));
 }
 
 TEST_F(MissingRanks, may_be_what_the_config_is_wrong_about) {

@@ -76,7 +76,7 @@ TEST_F(ScalesDiffer, is_an_error_that_lists_tensors_and_values) {
   } catch (FormatError const& error) {
     EXPECT_THAT(error.info().details, Contains(HasSubstr(scale)));
     EXPECT_THAT(error.info().details, Contains(testing::AllOf(HasSubstr("0.75"), HasSubstr("0.5"))));
-    EXPECT_THAT(error.info().remedy, HasSubstr("--policy"));
+    EXPECT_THAT(error.info().remedy, HasSubstr("`policy`"));
   }
   EXPECT_FALSE(fs::exists(folder_.path() / "out"));
 }

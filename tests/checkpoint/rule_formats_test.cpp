@@ -258,7 +258,7 @@ TEST(RuleSeams, refuse_blocks_that_ranks_share) {
     FAIL();
   } catch (FormatError const& error) {
     EXPECT_THAT(error.what(), HasSubstr("multiples of 128 outputs"));
-    EXPECT_THAT(error.what(), HasSubstr("--policy requantize"));
+    EXPECT_THAT(error.what(), HasSubstr("`policy` requantize"));
   }
 }
 

@@ -82,9 +82,9 @@ TEST_F(TrainingState, is_taken_where_it_is_asked_for) {
 }
 
 TEST_F(TrainingState, is_refused_where_several_parts_might_be_the_model) {
-  EXPECT_THAT(names(save({"model", "discriminator"})), testing::HasSubstr("--model-key model "));
+  EXPECT_THAT(names(save({"model", "discriminator"})), testing::HasSubstr("`model_key` model "));
   EXPECT_THAT(names(save({"model", "state_dict"})), testing::HasSubstr("several parts of this might be the model"));
-  EXPECT_THAT(names(save({"net", "optimizer"})), testing::HasSubstr("--model-key net "));
+  EXPECT_THAT(names(save({"net", "optimizer"})), testing::HasSubstr("`model_key` net "));
   EXPECT_THAT(names(save({"optimizer"})), testing::HasSubstr("states of a training and no model"));
   EXPECT_THAT(names(save({"model"}, entry("prior", tensor()))), testing::HasSubstr("model, prior"));
 }
@@ -114,7 +114,7 @@ TEST_F(TrainingState, is_told_from_the_model_inside_of_one_unknown_key) {
   EXPECT_THAT(names(app, "checkpoint.ema"), testing::HasSubstr("tensors under checkpoint.model, checkpoint.optimizer"));
   auto const unknown = put(codec::torch_of(
       "\x80\x02}(" + entry("checkpoint", "}(" + part("net") + part("optimizer") + "u") + "u.", {"wxyz"}));
-  EXPECT_THAT(names(unknown), testing::HasSubstr("--model-key checkpoint.net "));
+  EXPECT_THAT(names(unknown), testing::HasSubstr("`model_key` checkpoint.net "));
 }
 
 TEST_F(TrainingState, is_left_out_beside_tensors_of_the_outermost_dict) {
@@ -163,7 +163,7 @@ TEST_F(TorchSourceTest, says_what_sharded_tensors_are) {
     } catch (FormatError const& error) {
       EXPECT_THAT(error.info().message, testing::HasSubstr("one rank's pieces of tensors"));
       EXPECT_THAT(error.info().remedy, testing::HasSubstr("torch.distributed.checkpoint"));
-      EXPECT_THAT(error.info().remedy, testing::Not(testing::HasSubstr("--allow-global")));
+      EXPECT_THAT(error.info().remedy, testing::Not(testing::HasSubstr("`extra_globals`")));
     }
   }
 }
@@ -177,7 +177,7 @@ TEST_F(TorchSourceTest, says_how_to_let_it_mention_an_unknown_class) {
     (void)open_torch_archive(file);
     FAIL() << "accepted";
   } catch (FormatError const& error) {
-    EXPECT_THAT(error.info().remedy, testing::HasSubstr("--allow-global argparse.Namespace;"));
+    EXPECT_THAT(error.info().remedy, testing::HasSubstr("`extra_globals` argparse.Namespace;"));
   }
   auto const source = open_torch_archive(file, {.extra_globals = {"argparse.Namespace"}});
   EXPECT_EQ(source->tensors().size(), 1U);

@@ -27,7 +27,7 @@ void settle_dead_jobs(platform::Directory const& out, std::string const& own_fol
                         .message = "a job was killed there while it gave its files their names",
                         .got = name,
                         .resource = out.path().string(),
-                        .remedy = "start that job again with --resume; or this one with --force, which brings that "
+                        .remedy = "start that job again with `resume`; or this one with `force`, which brings that "
                                   "one to its end and then replaces its checkpoint"});
     }
     if (plan) Publication(out, work).run(*plan);
@@ -46,7 +46,7 @@ std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, bool dry_r
     if (!lock) {
       job.why = "its job is running";
     } else if (has_plan(work)) {
-      job.why = "it holds what its job was publishing: start that job again with --resume, or another with --force";
+      job.why = "it holds what its job was publishing: start that job again with `resume`, or another with `force`";
     } else {
       job.removed = true;
       if (!dry_run) remove_job(out, work);

@@ -20,8 +20,8 @@ bool stacks_follow(std::string_view name, std::span<std::int64_t const> lengths,
        .expected = said ? std::to_string(*said) + " experts" : std::string("\"num_local_experts\" or the like"),
        .got = std::to_string(total) + " experts on " + std::to_string(lengths.size()) + " ranks",
        .resource = std::string(name),
-       .remedy = said ? "check --ep, or that all files are of one model"
-                      : "give --rules with {\"sizes\": {\"num_local_experts\": " + std::to_string(total) +
+       .remedy = said ? "check `ep`, or that all files are of one model"
+                      : "give `rules` with {\"sizes\": {\"num_local_experts\": " + std::to_string(total) +
                             "}, \"rules\": []}",
        .section = "shape"});
 }

@@ -11,7 +11,7 @@
 
 namespace crossrank::checkpoint {
 
-inline constexpr char const* begin_anew = "start again without --resume";
+inline constexpr char const* begin_anew = "start again without `resume`";
 
 inline constexpr char const* write_operation = "checkpoint write";
 

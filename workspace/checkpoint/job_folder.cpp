@@ -63,7 +63,7 @@ void require_free(platform::Directory const& out, JobRequest const& request) {
                     .message = "there is a checkpoint already",
                     .got = std::to_string(taken.size()) + " files, " + taken.front() + " among them",
                     .resource = out.path().string(),
-                    .remedy = "give another directory, or --force to replace it",
+                    .remedy = "give another directory, or `force` to replace it",
                     .details = taken});
 }
 
@@ -166,7 +166,7 @@ void JobFolder::end_begun() {
                        .expected = std::to_string(begun_->to_out.size()) + " files",
                        .got = std::to_string(request_.names.size()),
                        .resource = work_.path().string(),
-                       .remedy = "put back what stands beside the shards as it was; or give --force without --resume, "
+                       .remedy = "put back what stands beside the shards as it was; or give `force` without `resume`, "
                                  "which brings that to its end and then writes anew",
                        .section = "files"});
   }

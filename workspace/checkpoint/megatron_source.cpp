@@ -89,7 +89,7 @@ codec::TorchContents model_of(codec::TorchArchive const& archive, Json const& va
   if (root.find(part_name(0))) return interleaved_model(archive, interleaving_of(archive, values, path));
   if (!asked.empty() && asked != ".") {
     if (auto const model = root.find(asked)) return codec::take_apart(archive, *model);
-    archive.refuse(root, "there is no \"" + asked + "\" in it", "give another --model-key");
+    archive.refuse(root, "there is no \"" + asked + "\" in it", "give another `model_key`");
   }
   for (auto const* key : {"model", "module"}) {
     auto const model = root.find(key);

@@ -37,7 +37,7 @@ class ModelBuilder {
   /// What stood beside the model in archives.
   void add_left_out() {
     for (auto const& key : listed(left_out_keys))
-      model_.dropped.push_back({key, "beside the model; --model-key " + key + " takes it in place of the model"});
+      model_.dropped.push_back({key, "beside the model; `model_key` " + key + " takes it in place of the model"});
     for (auto const& file : listed(left_out_files))
       model_.dropped.push_back({file, "states of the optimizer; weights are taken in the precision of the training"});
   }
@@ -235,7 +235,7 @@ class ModelBuilder {
                            .message = "two tensors are given the name \"" + kept.name + "\"",
                            .got = source.tensors()[one.tensor].name + " and " + source.tensors()[other.tensor].name,
                            .resource = source.name(),
-                           .remedy = "correct what renames them: a \"rename\" of --rules",
+                           .remedy = "correct what renames them: a \"rename\" of `rules`",
                            .section = "rules"});
       }
     }
@@ -247,7 +247,7 @@ class ModelBuilder {
                        .expected = std::string(name_of(kept.dtype)) + " " + to_string(kept.shape),
                        .got = std::string(name_of(more.dtype)) + " " + to_string(more.shape),
                        .resource = model_.set.sources[more.inputs.front().source]->name(),
-                       .remedy = "give --tp, --pp and --ep as the job had them",
+                       .remedy = "give `tp`, `pp` and `ep` as the job had them",
                        .section = "shards"});
   }
 

@@ -85,8 +85,8 @@ struct Sorted {
        .message = none ? "this holds states of a training and no model" : "several parts of this might be the model",
        .got = "tensors under " + list_text(ways_to(counted, way)),
        .resource = resource,
-       .remedy = "say which holds the model: --model-key " + dotted(way, likely) +
-                 " takes what stands there, --model-key . everything under names that begin with the key",
+       .remedy = "say which holds the model: `model_key` " + dotted(way, likely) +
+                 " takes what stands there, `model_key` . everything under names that begin with the key",
        .section = keys_section});
 }
 
@@ -112,7 +112,7 @@ void follow(ListKeys const& list, std::string const& asked, ModelWay& way, std::
                         .message = "there are no tensors under the key \"" + asked + "\"",
                         .got = keys.empty() ? "" : "tensors under " + list_text(ways_to(keys, way.keys)),
                         .resource = resource,
-                        .remedy = "give one of these by --model-key, or . for everything"});
+                        .remedy = "give one of these by `model_key`, or . for everything"});
     }
     rest.remove_prefix(std::min(rest.size(), best->size() + 1));
     enter(way, keys, *best);

@@ -211,7 +211,7 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
   for (auto const& [name, count] : others) {
     defects.push_back({DefectKind::coverage, before_ + "*." + name,
                        "in " + count_text(count) + ", but models of type " + type_ + " have no such layer",
-                       "check that config.json is of this model, or rename the layer by --rules"});
+                       "check that config.json is of this model, or rename the layer by `rules`"});
   }
   if (!layers.empty()) check_top(modules, where, defects);
   return defects;

@@ -114,7 +114,7 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
                        .expected = "\"moe_tp_size\" times \"moe_ep_size\" = " + std::to_string(set.tp),
                        .got = "\"moe_ep_size\" of " + std::to_string(set.moe_ep),
                        .resource = path.string(),
-                       .remedy = "correct --moe-ep, or \"mapping\" in config.json",
+                       .remedy = "correct `moe_ep`, or \"mapping\" in config.json",
                        .section = "config"});
   }
   // Ranks that follow each other with other experts, and layers that are cut, are one tensor-parallel group.

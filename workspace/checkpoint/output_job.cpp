@@ -193,7 +193,7 @@ void OutputJob::verify_slice(File& file, std::size_t slice, std::span<std::byte>
                  .got = codec::to_hex(digest) + " for " + std::to_string(buffer.size()) + " bytes from " +
                         std::to_string(file.slice_begin(slice)),
                  .resource = folder_.directory().path_of(file.layout->name),
-                 .remedy = file.resumed ? "start again without --resume" : "check the disk and write again"});
+                 .remedy = file.resumed ? "start again without `resume`" : "check the disk and write again"});
 }
 
 void OutputJob::end_unit(Unit const& unit) {

@@ -154,8 +154,8 @@ void warn_of_assumptions(MergeModel const& model) {
                                   [](auto const& tensor) { return tensor.rule.assumed_layout; });
   if (found == model.tensors.end()) return;
   log_event(LogLevel::warning,
-            "fused layers were taken as cut part by part (--fused-layout per_rank); nothing says so, and transformers' "
-            "own tensor parallelism cuts them as one block: --fused-layout plain merges such shards",
+            "fused layers were taken as cut part by part (`fused_layout` per_rank); nothing says so, and transformers' "
+            "own tensor parallelism cuts them as one block: `fused_layout` plain merges such shards",
             {{"tensor", found->name}});
 }
 
@@ -167,7 +167,7 @@ void require_coverage(MergeModel const& model, Json const& config, std::string c
                        .message = gap.text(),
                        .expected = std::to_string(*gap.wanted) + " by the config",
                        .resource = where,
-                       .remedy = "copy the missing shards there, or correct the config; --rules with {\"sizes\": ...} "
+                       .remedy = "copy the missing shards there, or correct the config; `rules` with {\"sizes\": ...} "
                                  "gives other numbers than the config's",
                        .section = "coverage"});
   }
@@ -281,7 +281,7 @@ MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& 
       throw FormatError({.operation = operation,
                          .message = found ? "this is no merge plan" : "there is no such file",
                          .resource = file.string(),
-                         .remedy = "give a file that `crossrank consolidate --plan` or MergePlan::save wrote",
+                         .remedy = "give a file that MergePlan::save wrote",
                          .section = "json"});
     }
     saved = *found;

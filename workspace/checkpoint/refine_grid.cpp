@@ -131,7 +131,7 @@ void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) 
                      .expected = std::to_string(block) + " ranks with each part of the model, as the first ones",
                      .got = std::to_string(count % block) + " with that of " + set.sources.back()->name(),
                      .resource = path.parent_path().string(),
-                     .remedy = "copy the missing file there, or give --tp, --pp and --ep as the job had them",
+                     .remedy = "copy the missing file there, or give `tp`, `pp` and `ep` as the job had them",
                      .section = "files"});
 }
 

@@ -57,7 +57,7 @@ SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t
                                  std::to_string(ranks) + " ranks",
                       .got = std::to_string(experts) + " experts",
                       .resource = tensor.name,
-                      .remedy = "choose --moe-ep so that it divides --tp and the experts"});
+                      .remedy = "choose `moe_ep` so that it divides `tp` and the experts"});
   }
   if (tensor.shape.empty() || tensor.shape[0] != experts) return inner;
   auto const own = experts / groups;
@@ -207,7 +207,7 @@ SplitRule RuleBook::split_for(std::string_view name, SourceTensor const& tensor,
                         .message = "groups of experts are made of stacked experts only",
                         .got = "an expert that is a tensor of its own",
                         .resource = tensor.name,
-                        .remedy = "leave --moe-ep out"});
+                        .remedy = "leave `moe_ep` out"});
     }
   }
   if (ranks < 1) {

@@ -59,7 +59,7 @@ void RuleBook::State::require_all_experts(TensorName const& parsed, SourceTensor
                      .expected = std::to_string(*said) + " experts by the config",
                      .got = std::to_string(there),
                      .resource = tensor.name,
-                     .remedy = "copy the missing files there, or give --ep where they are",
+                     .remedy = "copy the missing files there, or give `ep` where they are",
                      .section = "coverage"});
 }
 

@@ -66,7 +66,7 @@ void check_seams(LayerOnRanks const& layer, LayerCut const& cut, std::int64_t un
              "multiples of " + std::to_string(unit) + side,
              std::to_string(piece) + side + " on rank " + std::to_string(rank),
              format.format() == NumberFormat::fp8_block
-                 ? "--policy requantize computes these blocks anew; or merge the unquantized weights and quantize again"
+                 ? "`policy` requantize computes these blocks anew; or merge the unquantized weights and quantize again"
                  : "merge the unquantized weights and quantize again");
     }
   }

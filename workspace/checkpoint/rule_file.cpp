@@ -289,7 +289,7 @@ RuleFile RuleFile::parse(std::string_view text, std::string const& source) {
 RuleFile RuleFile::read(std::filesystem::path const& path) {
   auto& system = platform::system();
   platform::Fd const fd(system.openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
-  if (fd.get() < 0) platform::throw_io("rule file", path.string(), errno, "check the path given with --rules");
+  if (fd.get() < 0) platform::throw_io("rule file", path.string(), errno, "check the path given with `rules`");
   codec::FileSource const source(path.string(), fd.get());
   if (source.size() > max_file_bytes) refuse(path.string(), "the file", "more than 1 MiB");
   std::string text(static_cast<std::size_t>(source.size()), '\0');

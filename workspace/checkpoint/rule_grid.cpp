@@ -38,7 +38,7 @@ bool all_count_from_zero(Members const& members) {
                      .message = what + " " + problem,
                      .expected = "numbers that go on from one rank to the next, or start at 0 on each",
                      .resource = where,
-                     .remedy = "check --pp and --ep, or that all files are of one model",
+                     .remedy = "check `pp` and `ep`, or that all files are of one model",
                      .section = "name"});
 }
 

@@ -19,7 +19,7 @@ std::string line(std::string_view key, std::string_view pattern, Json const& res
 }
 
 std::string join(std::vector<std::string> const& lines) {
-  std::string text = "say which it is by a rule in a file given with --rules, {\"rules\": [...]}: ";
+  std::string text = "say which it is by a rule in a file given with `rules`, {\"rules\": [...]}: ";
   for (std::size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? "" : " or ") + lines[i];
   return text;
 }

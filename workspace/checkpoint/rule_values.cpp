@@ -71,7 +71,7 @@ class Settlement {
       for (std::size_t rank = 0; rank < scales.size(); ++rank) {
         auto const own = scales[rank][i];
         if (!(own > 0) || !(common > 0) || !std::isfinite(own) || !std::isfinite(common))
-          refuse_scale(layer_, rank, own, "finite numbers above 0", "use --policy exact, or quantize again");
+          refuse_scale(layer_, rank, own, "finite numbers above 0", "use `policy` exact, or quantize again");
         result[rank][i] = op == ReduceOp::max ? own / common : common / own;
       }
     }

@@ -48,8 +48,8 @@ ShardGrid complete(AnnouncedGrid const& announced, int count, std::string const&
        .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards for " + grid_text(grid.tp, grid.pp, grid.ep),
        .got = std::to_string(count),
        .resource = where,
-       .remedy = count < grid.tp * grid.pp * grid.ep ? "add the ranks that are missing, or give --tp and --pp"
-                                                     : "give --tp, --pp and --ep as the job had them"});
+       .remedy = count < grid.tp * grid.pp * grid.ep ? "add the ranks that are missing, or give `tp` and `pp`"
+                                                     : "give `tp`, `pp` and `ep` as the job had them"});
 }
 
 ShardPlace place_of_rank(int rank, ShardGrid const& grid) {
@@ -90,7 +90,7 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
                        .message = "two shards are of the same rank (" + place_text(place, grid) + ")",
                        .got = at->second + " and " + shards[i].name,
                        .resource = where,
-                       .remedy = "remove the one that does not belong there, or give --pattern",
+                       .remedy = "remove the one that does not belong there, or give `pattern`",
                        .section = "files"});
   }
   std::vector<std::string> missing;

@@ -104,7 +104,7 @@ std::vector<ShardFiles> group_by_place(std::vector<std::pair<std::string, ShardN
     }
     if (files.size() > 1 && parts.size() != files.size()) {
       refuse("two files are of the same rank", listing, files[0].first + " and " + files[1].first,
-             "remove the one that does not belong there, or give --pattern");
+             "remove the one that does not belong there, or give `pattern`");
     }
     if (!parts.empty()) require_all_parts(parts, files.front().second.parts.value_or(0), listing);
     shards.push_back(std::move(shard));
@@ -283,8 +283,8 @@ std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<st
   auto const pattern = common_pattern(files);
   refuse("the names do not say which rank each file is of", listing,
          std::to_string(files.size()) + " files of weights, " + odd + " among them",
-         pattern.empty() ? "give --pattern, such as \"part_{rank}.safetensors\", or remove what does not belong there"
-                         : "if their numbers are ranks, give --pattern \"" + pattern + "\"");
+         pattern.empty() ? "give `pattern`, such as \"part_{rank}.safetensors\", or remove what does not belong there"
+                         : "if their numbers are ranks, give `pattern` \"" + pattern + "\"");
 }
 
 constexpr WeightFamily families[] = {WeightFamily::safetensors, WeightFamily::torch};
@@ -342,7 +342,7 @@ std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string
   }
   refuse("there are no shards here", listing,
          std::to_string(listing.files.size()) + " files, none of a format that can be read",
-         "give the directory that holds the checkpoint's files, or their names by --pattern");
+         "give the directory that holds the checkpoint's files, or their names by `pattern`");
 }
 
 }  // namespace crossrank::checkpoint

@@ -57,7 +57,7 @@ StagedFile StagedFile::reopen(platform::Directory const& directory, std::string 
                        .expected = std::to_string(bytes) + " bytes",
                        .got = std::to_string(status.st_size),
                        .resource = directory.path_of(file.name_),
-                       .remedy = "start again without --resume",
+                       .remedy = "start again without `resume`",
                        .section = "data"});
   }
   file.open_direct();

@@ -171,7 +171,7 @@ void require_equal_twins(Collective const& world, MergeModel const& model, TeamO
                   (findings.size() == 1 ? " tensor that must agree: " : " tensors that must agree, first ") +
                   details.front(),
        .resource = findings.front().tensor,
-       .remedy = "calibrate or save again, or say what is to become of it by --policy or a rule",
+       .remedy = "calibrate or save again, or say what is to become of it by `policy` or a rule",
        .details = details,
        .section = "data"});
 }

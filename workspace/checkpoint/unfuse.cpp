@@ -71,8 +71,8 @@ MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerCut con
   auto const each = whole ? part_of_whole(layer, parts, fused) : fused;
   bool const joined = each.kind == MergeKind::concat || each.kind == MergeKind::requantize;
   if (joined && each.parts.empty()) {
-    refuse(layer, "a fused layer of which this model has the parts, cut as one block", "--fused-layout per_rank",
-           "--fused-layout plain");
+    refuse(layer, "a fused layer of which this model has the parts, cut as one block", "`fused_layout` per_rank",
+           "`fused_layout` plain");
   }
   MergeRule rule;
   for (std::size_t i = 0; i < parts.modules.size(); ++i) {

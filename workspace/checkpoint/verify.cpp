@@ -248,7 +248,7 @@ class Verification {
       }
       bool const scale = finding.tensor.find("scale") != std::string::npos;
       report_.defects.push_back({scale ? DefectKind::scales : DefectKind::copies, finding.tensor, finding.text,
-                                 "calibrate or save again, or merge with --policy or a rule"});
+                                 "calibrate or save again, or merge with `policy` or a rule"});
     }
   }
 
