@@ -94,6 +94,11 @@ TEST(RuleParts, of_a_row_parallel_layer_may_be_cut_along_the_outputs) {
     EXPECT_EQ(rule.kind, MergeKind::concat);
     EXPECT_EQ(rule.axis, axis);
     EXPECT_FALSE(rule.unproven);
+    // Who cuts it so, cuts fused layers as one block.
+    std::string const fused = "model.layers.0.linear_attn.in_proj_qkv.weight";
+    samples.add(fused, Dtype::bf16, {32, 64});
+    auto const parts = RuleBook::make(samples.set()).rule_for(fused, samples.shards(fused)).parts;
+    EXPECT_EQ(parts.empty(), axis == 0);
   }
 }
 

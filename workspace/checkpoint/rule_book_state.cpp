@@ -66,6 +66,16 @@ MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> 
   return merged;
 }
 
+/// Whether transformers' own tensor parallelism cut the shards: it alone cuts this layer along its outputs.
+bool are_of_transformers(ShardSet const& set, ModelSizes const& sizes) {
+  auto const tensors = set.sources.front()->tensors();
+  return set.tp > 1 && std::any_of(tensors.begin(), tensors.end(), [&](SourceTensor const& tensor) {
+           return tensor.name.ends_with("linear_attn.out_proj.weight") && tensor.shape.size() == 2 &&
+                  sizes[SizeName::linear_value] == tensor.shape[1] &&
+                  sizes[SizeName::hidden] == tensor.shape[0] * set.tp;
+         });
+}
+
 }  // namespace
 
 std::string new_name(LayerRule const& rule, std::string_view name, TensorName const& parsed) {
@@ -87,6 +97,7 @@ RuleBook::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy s
   for (auto& rule : builtin_rules()) rules.push_back(std::move(rule));
   if (file.otherwise) rules.push_back(*file.otherwise);
   index();
+  if (set.fused == FusedLayout::automatic && are_of_transformers(set, sizes)) set.fused = FusedLayout::plain;
   likely_group_ = common_group(layers, hints);
 }
 
