@@ -232,7 +232,7 @@ Area ShmTransport::take_area(node::Post& post, std::size_t bytes, Stored& stored
     return {.at = group_->domain().arena().at(region.slot) + (region.offset - region.slot.offset),
             .stores = stored.step.stores};
   } catch (Error const& e) {
-    auto const round = group_->post_error(post, {.type = "IoError", .text = e.what()}, patience_);
+    auto const round = group_->post_error(post, {.type = to_string(e.code()), .text = e.what()}, patience_);
     static_cast<void>(group_->wait(round, patience_, spi::to_string(post.verb)));
     throw;
   }

@@ -29,7 +29,7 @@ class StagingRing {
   StagingRing(StagingRing const&) = delete;
   StagingRing& operator=(StagingRing const&) = delete;
 
-  /// Room for `bytes`, on a line of its own. `IoError` when the arena has none; what was taken before stays.
+  /// Room for `bytes`, on a line of its own. `UnavailableError` when the arena has none; what was taken before stays.
   [[nodiscard]] Region take(std::size_t bytes);
   /// The regions taken since the last round are read in this one.
   void read_in(std::uint64_t round) noexcept;

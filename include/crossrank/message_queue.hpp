@@ -59,10 +59,9 @@ class CROSSRANK_EXPORT MessageQueue {
   MessageQueue() noexcept = default;
 
   /// Makes a queue from `writer_rank` to all other ranks of the group. Collective; two meetings, and one for each
-  /// reader on another node than the writer. `chunks * chunk_bytes` are reserved at once: `IoError` on the writer and
-  /// `RemoteError` elsewhere when they cannot be. `UsageError` for no chunks or 2^32 and more. `MismatchError` when the
-  /// options differ. `UnavailableError` on all ranks when the writer's node has as many groups and queues as it has
-  /// room for.
+  /// reader on another node than the writer. `chunks * chunk_bytes` are reserved at once: `UnavailableError` on all
+  /// ranks when there is no memory for them, or when the writer's node has as many groups and queues as it has room
+  /// for. `UsageError` for no chunks or 2^32 and more. `MismatchError` when the options differ.
   [[nodiscard]] static MessageQueue create(Collective const& group, QueueOptions const& options = {});
   /// Makes the writing end of a queue with places for `readers` readers on this node, who attach by its handle, now or
   /// later. Local. `UnavailableError` where the group has no shared memory; a rank that is alone shares it with itself.

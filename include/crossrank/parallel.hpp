@@ -46,8 +46,8 @@ struct RankedState {
 ///
 /// `UsageError` for ranks that are none, repeated or not in the group (nothing is sent); `MismatchError` on all ranks
 /// that give different ranks or media; `RemoteError` where another rank could not do its part (the group goes on);
-/// `PeerLostError` and `TimeoutError` name who ended or stopped; `IoError` when arena or directory are full.
-/// Reference: `get_tensors_parallel` of ModelOpt's `torch.export.distribute`.
+/// `PeerLostError` and `TimeoutError` name who ended or stopped; `UnavailableError` when the arena is full, `IoError`
+/// when the directory is. Reference: `get_tensors_parallel` of ModelOpt's `torch.export.distribute`.
 [[nodiscard]] CROSSRANK_EXPORT CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor,
                                                                             Collective const& group,
                                                                             GatherOptions const& options = {});

@@ -35,13 +35,19 @@ Arena::Arena(Parts parts)
 }
 
 Arena::~Arena() {
-  // Peers may still read what they hold leases on; the pages go with the last mapping. Only the reservation ends here.
-  unreserve(reserved_);
+  // What peers hold offers or leases on they may still read: it stays reserved, as its pages stay until the last
+  // mapping goes. An arena that was abandoned has nothing to give back.
+  std::size_t lent = 0;
+  for (auto const& entry : entries_) {
+    bool const in_use = entry.state == State::held || entry.state == State::released;
+    if (in_use && leased(entry.slot)) lent += entry.slot.bytes;
+  }
+  unreserve(reserved_ - std::min(reserved_, lent));
 }
 
 Slot Arena::allocate(std::size_t bytes) {
   std::lock_guard const lock(mutex_);
-  if (bytes > parts_.memory->size()) fail_full(bytes, ENOMEM);
+  if (bytes > parts_.memory->size()) fail_full(bytes);
   auto const capacity = capacity_for(bytes);
   auto slot = take_free(capacity);
   if (!slot) {
@@ -134,7 +140,7 @@ std::uint32_t Arena::new_id() {
   }
   auto const row = leases_.row_offset(parts_.rank, id);
   if (int const error = reserve_pages(*parts_.control_fd, row, leases_.row_bytes()); error != 0)
-    fail_full(leases_.row_bytes(), error);
+    fail_refused(leases_.row_bytes(), error);
   entries_.push_back({.slot = {.id = id}});
   return id;
 }
@@ -155,19 +161,19 @@ Slot Arena::grow(std::size_t capacity) {
 void Arena::take_pages(std::uint32_t id, std::size_t capacity) {
   if (!reserve(capacity)) {
     trim_locked();
-    if (!reserve(capacity)) fail_full(capacity, 0);
+    if (!reserve(capacity)) fail_full(capacity);
   }
   auto const offset = place(capacity);
   if (!offset) {
     unreserve(capacity);
-    fail_full(capacity, ENOMEM);
+    fail_full(capacity);
   }
   CROSSRANK_CRASH_POINT("node.arena.growing");
   if (int const error = reserve_pages(*parts_.fd, *offset, capacity); error != 0) {
     release_pages(*parts_.fd, *offset, capacity);
     cold_.emplace(*offset, capacity);
     unreserve(capacity);
-    fail_full(capacity, error);
+    fail_refused(capacity, error);
   }
   platform::system().madvise(parts_.memory->data() + *offset, capacity, populate_write);
   entries_[id].slot.offset = *offset;
@@ -287,17 +293,20 @@ std::string Arena::who_holds() {
   return text;
 }
 
-void Arena::fail_full(std::size_t wanted, int error) {
+ErrorInfo Arena::no_room(std::size_t wanted) {
   auto const used = header_.reserved_bytes.load(std::memory_order_relaxed);
-  platform::throw_io(
-      {.operation = "arena",
-       .message = "no room for " + std::to_string(wanted) + " bytes: all arenas of this node hold " +
-                  std::to_string(used) + " of at most " + std::to_string(cap_bytes_) + "; of this one, " + who_holds(),
-       .expected = std::to_string(wanted) + " bytes",
-       .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
-       .resource = "arena of rank " + std::to_string(parts_.rank),
-       .remedy = "drop received tensors, or raise CROSSRANK_ARENA_CAP"},
-      error == 0 ? ENOMEM : error);
+  return {.operation = "arena",
+          .message = "no room for " + std::to_string(wanted) + " bytes: all arenas of this node hold " +
+                     std::to_string(used) + " of at most " + std::to_string(cap_bytes_) + "; of this one, " +
+                     who_holds(),
+          .expected = std::to_string(wanted) + " bytes",
+          .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
+          .resource = "arena of rank " + std::to_string(parts_.rank),
+          .remedy = "drop received tensors, or raise CROSSRANK_ARENA_CAP"};
 }
+
+void Arena::fail_full(std::size_t wanted) { throw UnavailableError(no_room(wanted)); }
+
+void Arena::fail_refused(std::size_t wanted, int error) { platform::throw_io(no_room(wanted), error); }
 
 }  // namespace crossrank::node

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <crossrank/error.hpp>
+
 #include "lib/node/layout.hpp"
 #include "lib/node/leases.hpp"
 #include "lib/node/segment.hpp"
@@ -26,7 +28,7 @@ struct Slot {
 /// A rank's own memory that its peers read: slots of pages that stay mapped and warm from one use to the next.
 ///
 /// Only the owner allocates. Memory is reserved under the node's common cap before it is touched, so that its lack is
-/// an `IoError` that says wanted, used, cap and who holds what. Calls may come from several threads.
+/// an `UnavailableError` that says wanted, used, cap and who holds what. Calls may come from several threads.
 class Arena {
  public:
   struct Parts {
@@ -43,8 +45,8 @@ class Arena {
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
 
-  /// A slot of at least `bytes`; warm when one is free. `IoError` when the cap is reached, after trying to give back
-  /// what is free.
+  /// A slot of at least `bytes`; warm when one is free. `UnavailableError` when the cap is reached, after trying to
+  /// give back what is free; `IoError` when the system refuses pages below it.
   [[nodiscard]] Slot allocate(std::size_t bytes);
   /// The owner is done with the slot; it is used again once no reader holds it.
   void release(Slot const& slot) noexcept;
@@ -95,7 +97,9 @@ class Arena {
   [[nodiscard]] std::optional<std::size_t> place(std::size_t capacity);
   [[nodiscard]] std::uint32_t new_id();
   std::size_t trim_locked();
-  [[noreturn]] void fail_full(std::size_t wanted, int error);
+  [[nodiscard]] ErrorInfo no_room(std::size_t wanted);
+  [[noreturn]] void fail_full(std::size_t wanted);
+  [[noreturn]] void fail_refused(std::size_t wanted, int error);
   [[nodiscard]] std::string who_holds();
 
   Parts parts_;

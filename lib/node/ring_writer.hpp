@@ -32,8 +32,8 @@ class RingWriter final : public RingEnd {
 
   /// Whether the next message has a place. Asks the readers only when it seems to have none.
   [[nodiscard]] bool has_room() noexcept;
-  /// Publishes a message, which is `parts` one behind the other; `has_room` has said yes. `IoError` when there is no
-  /// memory for a large one.
+  /// Publishes a message, which is `parts` one behind the other; `has_room` has said yes. `UnavailableError` when
+  /// there is no memory for a large one.
   void put(MessageParts parts);
   /// Says that no message will follow. Idempotent.
   void close() noexcept;

@@ -80,7 +80,7 @@ TEST(StagingRing, does_with_less_where_memory_is_short) {
   auto const slots = f.ring.slots();
   ASSERT_EQ(slots.size(), 1U);
   EXPECT_EQ(slots.front().bytes, 128 * kibi);
-  EXPECT_THROW(static_cast<void>(f.ring.take(2 * mebi)), IoError);
+  EXPECT_THROW(static_cast<void>(f.ring.take(2 * mebi)), UnavailableError);
   f.round(20 * kibi);  // what there is goes on
 }
 

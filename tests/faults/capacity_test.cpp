@@ -45,7 +45,7 @@ TEST(FaultsArenaCap, is_an_error_with_its_sizes_after_which_the_group_goes_on) {
   auto const job = test::run_ranks(3, "ask_for_too_much");
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   auto const own = test::verdict_of(job.ranks.at(1), "large");
-  EXPECT_EQ(own.code, "io") << job.text();
+  EXPECT_EQ(own.code, "unavailable") << job.text();
   EXPECT_THAT(own.text, HasSubstr(std::to_string(cap)));
   EXPECT_THAT(own.text, HasSubstr("no room for 1"));  // 12 MiB, and what goes with them
   EXPECT_THAT(own.text, HasSubstr("CROSSRANK_ARENA_CAP"));
@@ -83,7 +83,7 @@ TEST(FaultsArenaCap, names_the_rank_whose_leases_pin_the_memory) {
   auto const job = test::run_ranks(2, "hold_everything");
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   auto const verdict = test::verdict_of(job.ranks.at(1), "holding");
-  EXPECT_EQ(verdict.code, "io") << job.text();
+  EXPECT_EQ(verdict.code, "unavailable") << job.text();
   EXPECT_THAT(verdict.text, HasSubstr("leased by rank 0"));
   EXPECT_THAT(verdict.text, HasSubstr(std::to_string(cap)));
   EXPECT_EQ(test::verdict_of(job.ranks.at(0), "holding").code, "remote") << job.text();
@@ -111,7 +111,7 @@ TEST(FaultsArenaCap, holds_for_all_ranks_together) {
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   for (auto const& rank : job.ranks) {
     auto const verdict = test::verdict_of(rank, "full");
-    EXPECT_EQ(verdict.code, "io") << job.text();
+    EXPECT_EQ(verdict.code, "unavailable") << job.text();
     EXPECT_THAT(verdict.text, HasSubstr("this rank's own tensors"));
   }
 }

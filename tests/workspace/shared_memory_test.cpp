@@ -107,7 +107,7 @@ TEST(SharedMemory, a_writer_without_room_says_so_and_the_group_goes_on) {
         try {
           get_tensors_parallel(big, world).close();
           ADD_FAILURE() << "rank " << world.rank() << " saw nothing";
-        } catch (IoError const& e) {
+        } catch (UnavailableError const& e) {
           EXPECT_EQ(world.rank(), 2);
           EXPECT_THAT(e.what(), testing::HasSubstr("arena"));
         } catch (RemoteError const& e) {
