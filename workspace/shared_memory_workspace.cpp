@@ -5,14 +5,14 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
-#include "lib/node/group.hpp"
+#include "collectives/message_queue/lone_domain.hpp"
 #include "workspace/shared_medium.hpp"
 
 namespace crossrank {
 
 SharedMemoryWorkspace::SharedMemoryWorkspace(Collective const& collective) {
-  auto const group = collective.transport()->node_group();
-  if (!group) {
+  auto domain = queue::queue_domain(collective);
+  if (!domain) {
     throw UnavailableError({.operation = "SharedMemoryWorkspace",
                             .message = "the ranks of this group share no memory",
                             .got = "backend " + std::string(collective.backend()),
@@ -21,7 +21,7 @@ SharedMemoryWorkspace::SharedMemoryWorkspace(Collective const& collective) {
                             .rank = collective.rank(),
                             .world_size = collective.world_size()});
   }
-  medium_ = workspace::SharedMedium::of(group->shared_domain());
+  medium_ = workspace::SharedMedium::of(domain);
 }
 
 workspace::SharedMedium& SharedMemoryWorkspace::initialized(char const* operation) const {

@@ -3,7 +3,9 @@
 #include <deque>
 #include <exception>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <crossrank/spi/transport.hpp>
@@ -37,6 +39,8 @@ class FakeTransport final : public spi::Transport {
   void abort(std::string_view why) noexcept override;
   void close(spi::Patience const& patience) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
+  /// Holds something that is to live as long as the group does.
+  void keep(std::shared_ptr<void> what) noexcept { kept_ = std::move(what); }
 
  private:
   struct Message {
@@ -58,6 +62,7 @@ class FakeTransport final : public spi::Transport {
 
   static constexpr std::array<int, 1> only_rank_{0};
   std::string name_;
+  std::shared_ptr<void> kept_{};
   std::string aborted_;  ///< why, once it is
   std::deque<Message> messages_;
   std::map<std::uint64_t, Receive> receives_;  ///< posted, not yet asked for; by ticket

@@ -5,6 +5,7 @@
 
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/fake/fake_transport.hpp"
 #include "lib/core/immortal.hpp"
 #include "lib/node/group.hpp"
 #include "lib/node/names.hpp"
@@ -33,7 +34,11 @@ std::shared_ptr<node::NodeDomain> lone_domain() {
 
 std::shared_ptr<node::NodeDomain> queue_domain(Collective const& group) {
   if (auto const node = group.transport()->node_group()) return node->shared_domain();
-  return group.world_size() == 1 ? lone_domain() : nullptr;
+  if (group.world_size() != 1) return nullptr;
+  auto domain = lone_domain();
+  // What a process that is alone has published there stays as long as its group does.
+  if (auto const alone = std::dynamic_pointer_cast<fake::FakeTransport>(group.transport())) alone->keep(domain);
+  return domain;
 }
 
 }  // namespace crossrank::queue

@@ -1,6 +1,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <latch>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include <crossrank/crossrank.hpp>
 
 #include "tests/support/thread_ranks.hpp"
+#include "workspace/shared_medium.hpp"
 
 /// What only shared memory can promise: no copies, leases that outlive the range, memory that is not written under a
 /// reader.
@@ -299,9 +302,163 @@ TEST(SharedMemoryWorkspace, gives_free_memory_back) {
   });
 }
 
-TEST(SharedMemoryWorkspace, without_a_node_is_unavailable_and_uninitialized_is_a_usage_error) {
+void publish(SharedMemoryWorkspace& workspace, int value) {
+  workspace.write_configs_and_weights({{"value", value}}, {{"w", filled(Tensor::empty({300}, Dtype::u8), value)}});
+}
+
+void expect_published(SharedMemoryWorkspace const& workspace, int rank, int value) {
+  auto const state = workspace.read_configs_and_weights_from_rank(rank);
+  ASSERT_TRUE(state.has_value()) << "the state of rank " << rank << " is lost";
+  EXPECT_EQ(state->config.at("value"), value);
+  EXPECT_TRUE(all_bytes_are(state->weights.at("w"), value));
+}
+
+TEST(SharedMemoryWorkspace, keeps_a_state_whose_writer_dropped_its_handle) {
+  run_thread_ranks(2, [](Collective const& world) {
+    std::optional<SharedMemoryWorkspace> workspace(world);
+    auto const in_arena = filled(workspace->empty({5000}, Dtype::u8), 9);
+    publish(*workspace, world.rank() + 1);
+    if (world.rank() == 1) workspace.reset();
+    world.barrier();
+    if (world.rank() == 0) expect_published(*workspace, 1, 2);
+    world.barrier();
+    // A later handle of the same rank replaces the state and frees the memory of the one before.
+    if (!workspace) workspace.emplace(world);
+    for (int i = 0; i < 20; ++i) publish(*workspace, 10 + world.rank());
+    world.barrier();
+    expect_published(*workspace, 1 - world.rank(), 11 - world.rank());
+    world.barrier();
+  });
+}
+
+TEST(SharedMemoryWorkspace, keeps_tensors_of_the_arena_that_only_the_state_still_holds) {
+  run_thread_ranks(2, [](Collective const& world) {
+    {
+      SharedMemoryWorkspace workspace(world);
+      auto const mine = filled(workspace.empty({mebi}, Dtype::u8), 20 + world.rank());
+      workspace.write_configs_and_weights(nullptr, {{"w", mine}});
+    }
+    // Whoever allocates now must not get that memory.
+    SharedMemoryWorkspace const workspace(world);
+    auto const other = filled(workspace.empty({mebi}, Dtype::u8), 99);
+    world.barrier();
+    auto const state = workspace.read_configs_and_weights_from_rank(1 - world.rank());
+    ASSERT_TRUE(state.has_value());
+    EXPECT_TRUE(all_bytes_are(state->weights.at("w"), 21 - world.rank()));
+    world.barrier();
+  });
+}
+
+TEST(SharedMemoryWorkspace, keeps_a_state_whose_writer_left_the_job) {
+  std::latch left(1);
+  run_thread_ranks(3, [&](Collective const& world) {
+    std::optional<Collective> mine(world);
+    std::optional<SharedMemoryWorkspace> workspace(world);
+    publish(*workspace, world.rank() + 1);
+    world.barrier();
+    if (world.rank() == 1) {
+      mine->close();
+      workspace.reset();
+      left.count_down();
+      return;
+    }
+    mine->close();
+    left.wait();
+    expect_published(*workspace, 1, 2);
+  });
+}
+
+/// The same promise for a range: its writer has given its part and may go.
+TEST(SharedMemory, lazy_writers_may_leave_the_job_before_the_receiver_reads) {
+  std::latch left(1);
+  run_thread_ranks(2, [&](Collective const& world) {
+    auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank() + 5), world, {.release = Release::lazy});
+    if (world.rank() == 1) {
+      range.close();
+      left.count_down();
+      return;
+    }
+    left.wait();
+    EXPECT_EQ(range[1].item<int>(), 6);
+    range.close();
+  });
+}
+
+TEST(SharedMemoryWorkspace, gives_the_memory_of_a_kept_state_back) {
+  run_thread_ranks(2, [](Collective const& world) {
+    {
+      SharedMemoryWorkspace workspace(world);
+      workspace.write_configs_and_weights(nullptr, {{"w", Tensor::zeros({4 * mebi}, Dtype::u8)}});
+    }
+    world.barrier();
+    SharedMemoryWorkspace workspace(world);
+    static_cast<void>(workspace.trim());
+    workspace.clean();
+    EXPECT_GE(workspace.trim(), static_cast<std::size_t>(4 * mebi));
+    world.barrier();
+    EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(1 - world.rank()).has_value());
+    world.barrier();
+  });
+}
+
+TEST(SharedMemoryWorkspace, refuses_a_record_that_points_nowhere) {
+  run_thread_ranks(2, [](Collective const& world) {
+    SharedMemoryWorkspace workspace(world);
+    publish(workspace, 5);
+    world.barrier();
+    if (world.rank() == 0) {
+      auto& record = workspace.medium()->domain()->record(1);
+      for (auto const bytes : {std::uint64_t{0}, ~std::uint64_t{0}}) {
+        record.state_bytes.store(bytes);
+        EXPECT_THROW(static_cast<void>(workspace.read_configs_and_weights_from_rank(1)), FormatError) << bytes;
+      }
+    }
+    world.barrier();
+  });
+}
+
+TEST(SharedMemoryWorkspace, says_when_this_rank_holds_a_state_too_often) {
+  run_thread_ranks(2, [](Collective const& world) {
+    SharedMemoryWorkspace workspace(world);
+    publish(workspace, 5);
+    world.barrier();
+    std::vector<RankState> held;
+    std::string said;
+    for (int i = 0; i < 5000 && said.empty(); ++i) {
+      try {
+        held.push_back(workspace.read_configs_and_weights_from_rank(1 - world.rank()).value());
+      } catch (UsageError const& error) {
+        said = error.what();
+      }
+    }
+    EXPECT_THAT(said, testing::HasSubstr("4095"));
+    held.clear();
+    expect_published(workspace, 1 - world.rank(), 5);
+    world.barrier();
+  });
+}
+
+TEST(SharedMemoryWorkspace, works_in_a_process_that_is_alone) {
   auto const alone = connect({.backend = "fake", .rank = 0, .world_size = 1, .job_id = "alone"});
-  EXPECT_THROW(SharedMemoryWorkspace{alone}, UnavailableError);
+  {
+    SharedMemoryWorkspace workspace(alone);
+    EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
+    auto const mine = filled(workspace.empty({mebi}, Dtype::u8), 3);
+    workspace.write_configs_and_weights({{"value", 3}}, {{"w", mine}});
+    auto const state = workspace.read_configs_and_weights_from_rank(0);
+    ASSERT_TRUE(state.has_value());
+    EXPECT_EQ(state->weights.at("w").data(), mine.data()) << "no copy";
+    EXPECT_THROW(static_cast<void>(workspace.read_configs_and_weights_from_rank(1)), UsageError);
+    auto gathered = get_tensors_parallel(mine, alone, {.workspace = workspace}).take();
+    EXPECT_EQ(gathered.at(0).data(), mine.data());
+  }
+  SharedMemoryWorkspace workspace(alone);
+  expect_published(workspace, 0, 3);
+  workspace.clean();
+  EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
+}
+
+TEST(SharedMemoryWorkspace, uninitialized_is_a_usage_error) {
   SharedMemoryWorkspace const none;
   EXPECT_FALSE(none.is_initialized());
   EXPECT_THROW(static_cast<void>(none.empty({1}, Dtype::u8)), UsageError);
