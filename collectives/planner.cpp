@@ -112,7 +112,8 @@ void Planner::require_rank(int rank, char const* operation, char const* what) co
 
 void Planner::require_tensor(Tensor const& tensor, char const* operation) const {
   if (!tensor.defined()) refuse(operation, "the tensor is none");
-  if (tensor.device().kind != Device::Kind::cpu) refuse(operation, "the tensor is not on the CPU");
+  if (tensor.device().kind != Device::Kind::cpu)
+    refuse(operation, "the tensor is not on the CPU", "cpu", to_string(tensor.device()));
 }
 
 void Planner::require_whole(Tensor const& whole, Tensor const& part, char const* operation) const {

@@ -1,0 +1,210 @@
+// Tensors of a device, where nothing here can move them: each verb refuses them before it touches a byte or sends
+// anything, and the group goes on.
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+#include <crossrank/spi/storage.hpp>
+
+#include "tests/collectives/group_fixture.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "workspace/flat_publication.hpp"
+
+namespace crossrank {
+namespace {
+
+using test::run_thread_ranks;
+using testing::HasSubstr;
+
+constexpr std::size_t page = 4096;
+
+/// Memory of a device as the host sees it: whoever touches it dies.
+class DeviceMemory final : public spi::Storage {
+ public:
+  DeviceMemory() : at_(::mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~DeviceMemory() override { ::munmap(at_, page); }
+  DeviceMemory(DeviceMemory const&) = delete;
+  DeviceMemory& operator=(DeviceMemory const&) = delete;
+  [[nodiscard]] std::byte* data() noexcept override { return static_cast<std::byte*>(at_); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return page; }
+  [[nodiscard]] Device device() const noexcept override { return {Device::Kind::cuda, 1}; }
+
+ private:
+  void* at_;
+};
+
+Tensor on_device(Shape const& shape = {8}) {
+  return spi::tensor_over(std::make_shared<DeviceMemory>(), 0, shape, Dtype::f32);
+}
+
+Tensor on_host(std::int64_t elements = 8) { return Tensor::zeros({elements}, Dtype::f32); }
+
+void expect_refused(std::function<void()> const& call, std::string const& name) {
+  try {
+    call();
+    ADD_FAILURE() << name << " took the tensor";
+  } catch (UsageError const& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cuda:1")) << name;
+    EXPECT_TRUE(error.group_usable()) << name;
+  }
+}
+
+/// Rows of each rank, one for each.
+struct Verb {
+  char const* name;
+  std::function<void(Collective const&, Tensor&)> call;
+};
+
+std::vector<Verb> verbs() {
+  return {
+      {"broadcast", [](auto const& world, Tensor& t) { world.broadcast(t); }},
+      {"all_reduce", [](auto const& world, Tensor& t) { world.all_reduce(t); }},
+      {"reduce", [](auto const& world, Tensor& t) { world.reduce(t); }},
+      {"reduce_scatter",
+       [](auto const& world, Tensor& t) {
+         auto out = on_host(4);
+         world.reduce_scatter(out, t);
+       }},
+      {"reduce_scatter out",
+       [](auto const& world, Tensor& t) {
+         auto in = on_host(16);
+         world.reduce_scatter(t, in);
+       }},
+      {"all_gather",
+       [](auto const& world, Tensor& t) {
+         auto out = on_host(16);
+         world.all_gather(out, t);
+       }},
+      {"all_gather out", [](auto const& world, Tensor& t) { world.all_gather(t, on_host(4)); }},
+      {"gather",
+       [](auto const& world, Tensor& t) {
+         auto out = on_host(16);
+         world.gather(out, t);
+       }},
+      {"scatter",
+       [](auto const& world, Tensor& t) {
+         auto in = on_host(16);
+         world.scatter(t, in);
+       }},
+      {"all_to_all",
+       [](auto const& world, Tensor& t) {
+         auto out = on_host();
+         world.all_to_all(out, t);
+       }},
+      {"all_to_all out", [](auto const& world, Tensor& t) { world.all_to_all(t, on_host()); }},
+      {"send", [](auto const& world, Tensor& t) { world.send(t, 1 - world.rank()); }},
+      {"recv", [](auto const& world, Tensor& t) { world.recv(t, 1 - world.rank()); }},
+      {"iall_reduce", [](auto const& world, Tensor& t) { world.iall_reduce(t).wait(); }},
+  };
+}
+
+TEST(DeviceTensors, are_refused_by_every_verb_before_anything_is_sent) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto tensor = on_device();
+    for (auto const& [name, call] : verbs()) expect_refused([&] { call(world, tensor); }, name);
+    auto ours = Tensor::scalar(1);
+    world.all_reduce(ours);
+    EXPECT_EQ(ours.item<int>(), 2);
+  });
+}
+
+TEST(DeviceTensors, are_refused_in_dictionaries_by_their_path) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = test::whole(world);
+    TensorDict const batch{{"a", on_host()}, {"nested", TensorDict{{"list", TensorDict::List{on_device()}}}}};
+    if (world.rank() == 0) {
+      expect_refused([&] { group.send_tensor_dict(batch); }, "send_tensor_dict");
+      expect_refused([&] { static_cast<void>(group.broadcast_tensor_dict(batch)); }, "broadcast_tensor_dict");
+      EXPECT_THROW(
+          {
+            try {
+              group.send_tensor_dict(batch);
+            } catch (UsageError const& error) {
+              EXPECT_THAT(error.info().resource, HasSubstr("nested.list.0"));
+              throw;
+            }
+          },
+          UsageError);
+    } else {
+      EXPECT_THROW(static_cast<void>(group.recv_tensor_dict()), RemoteError);
+      EXPECT_THROW(static_cast<void>(group.broadcast_tensor_dict({})), RemoteError);
+      EXPECT_THROW(static_cast<void>(group.recv_tensor_dict()), RemoteError);
+    }
+    world.barrier();
+  });
+}
+
+TEST(DeviceTensors, are_refused_by_a_queue) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const queue = MessageQueue::create(world, {.writer_rank = 0});
+    if (queue.is_writer()) {
+      expect_refused([&] { queue.enqueue_tensor(on_device()); }, "enqueue_tensor");
+      expect_refused([&] { queue.enqueue(on_device()); }, "enqueue");
+      queue.enqueue_tensor(on_host());
+    } else {
+      EXPECT_EQ(queue.dequeue_tensor()->numel(), 8) << "nothing of what was refused arrives";
+    }
+    world.barrier();
+  });
+}
+
+TEST(DeviceTensors, are_refused_by_gathers_on_the_rank_that_gives_them) {
+  test::TemporaryDirectory const directory;
+  run_thread_ranks(2, [&](Collective const& world) {
+    for (bool const files : {false, true}) {
+      GatherOptions options;
+      if (files) options.workspace_path = directory.path();
+      auto const gather = [&] { get_tensors_parallel({{"layer.w", on_device()}}, world, options).close(); };
+      if (world.rank() == 1) {
+        expect_refused(gather, files ? "files" : "memory");
+      } else {
+        try {
+          gather();
+          ADD_FAILURE() << "rank 1 gave nothing";
+        } catch (RemoteError const& error) {
+          EXPECT_THAT(error.what(), HasSubstr("cuda:1"));
+        }
+      }
+      EXPECT_EQ(get_tensors_parallel(on_host(), world, options).take().size(), world.rank() == 0 ? 2U : 0U);
+    }
+    world.barrier();
+    EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  });
+}
+
+TEST(DeviceTensors, are_refused_by_workspaces_which_keep_the_state_before) {
+  test::TemporaryDirectory const directory;
+  run_thread_ranks(1, [&](Collective const& world) {
+    StateDict const state{{"layer.w", on_device()}};
+    SharedMemoryWorkspace memory(world);
+    NFSWorkspace files(directory.path(), {.rank = 0});
+    NFSWorkspace torch(directory.path() / "torch", {.rank = 0, .format = StateFormat::torch});
+    memory.write_configs_and_weights(1, {});
+    files.write_configs_and_weights(1, {});
+    expect_refused([&] { memory.write_configs_and_weights(2, state); }, "SharedMemoryWorkspace");
+    expect_refused([&] { files.write_configs_and_weights(2, state); }, "NFSWorkspace");
+    expect_refused([&] { torch.write_configs_and_weights(2, state); }, "NFSWorkspace, torch");
+    EXPECT_EQ(memory.read_configs_and_weights_from_rank(0)->config, 1);
+    EXPECT_EQ(files.read_configs_and_weights_from_rank(0)->config, 1);
+    EXPECT_FALSE(torch.read_configs_and_weights_from_rank(0).has_value());
+  });
+}
+
+/// What travels between nodes.
+TEST(DeviceTensors, are_refused_by_a_flat_publication) {
+  auto const tensor = on_device();
+  workspace::NamedTensor const named{"layer.w", &tensor};
+  expect_refused([&] { static_cast<void>(workspace::flatten({.tensors = {&named, 1}})); }, "flatten");
+}
+
+}  // namespace
+}  // namespace crossrank
