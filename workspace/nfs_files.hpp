@@ -5,22 +5,13 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/codec/image_name.hpp"
+
 namespace crossrank::workspace {
 
-/// Who wrote a state file, and as his how-manyth: a name that is used once, ever.
-///
-/// `rank_<rank>_state.<writer, 16 hex>-<counter, 8 hex>.safetensors`
-struct StateFile {
-  int rank = 0;
-  std::uint64_t writer = 0;   ///< drawn at random, once per process
-  std::uint32_t counter = 0;  ///< of that process
+using codec::parse_state_file;
+using codec::StateFile;
 
-  [[nodiscard]] std::string name() const;
-  bool operator==(StateFile const&) const noexcept = default;
-};
-
-/// The inverse of `StateFile::name`; nothing for any other name.
-[[nodiscard]] std::optional<StateFile> parse_state_file(std::string_view name) noexcept;
 /// The state file that a temporary was to become.
 [[nodiscard]] std::optional<StateFile> parse_temporary(std::string const& name);
 /// The file that ModelOpt writes for a rank.

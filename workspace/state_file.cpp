@@ -98,11 +98,11 @@ std::uint64_t digest_of(std::span<std::byte const> header, std::string const& pa
 
 codec::ImageOptions image_options(StateFile const& file) {
   auto const& self = environment();
-  return {.identity = {.rank = file.rank, .world_size = self.world_size, .job = self.job_id, .sequence = file.counter}};
-}
-
-std::string rank_and_sequence(int rank, std::uint64_t sequence) {
-  return "rank " + std::to_string(rank) + ", sequence " + std::to_string(sequence);
+  return {.identity = {.rank = file.rank,
+                       .world_size = self.world_size,
+                       .job = self.job_id,
+                       .writer = file.writer,
+                       .sequence = file.counter}};
 }
 
 }  // namespace
@@ -132,15 +132,6 @@ StateFileReader::StateFileReader(platform::Fd fd, StateFile const& file, std::st
     : fd_(std::move(fd)),
       image_(codec::StateImage::open(std::make_shared<SteppingSource>(path, fd_.get(), std::move(on_progress)))),
       identity_{.file = file} {
-  auto const& found = image_.identity();
-  if (found.rank != file.rank || found.sequence != file.counter) {
-    throw FormatError(ErrorInfo{.operation = "NFSWorkspace.read",
-                                .message = "the file is not the one that its name says",
-                                .expected = rank_and_sequence(file.rank, file.counter),
-                                .got = rank_and_sequence(found.rank, found.sequence),
-                                .resource = path,
-                                .section = "header"});
-  }
   auto const& header = image_.header();
   identity_.bytes = header.data_start + header.data_bytes;
   identity_.digest = header_digest(header.find_metadata(codec::metadata_key::header_checksum), path);

@@ -28,7 +28,8 @@ using OnProgress = std::function<void()>;
 /// A state file that is open for reading: its header is verified, its tensors are not read yet.
 class StateFileReader {
  public:
-  /// `FormatError` when the header does not verify or the file does not say of itself what its name says; `IoError`.
+  /// `path` ends with the name of `file`. `FormatError` when the header does not verify or the file does not say of
+  /// itself what its name says; `IoError`.
   StateFileReader(platform::Fd fd, StateFile const& file, std::string const& path, OnProgress on_progress = {});
   /// What its writer announced of it.
   [[nodiscard]] Announcement const& identity() const noexcept { return identity_; }

@@ -81,6 +81,7 @@ ImageLayout::ImageLayout(Json const& config, std::span<ImageTensor const> tensor
   writer.add_metadata(metadata_key::rank, std::to_string(options.identity.rank));
   writer.add_metadata(metadata_key::world_size, std::to_string(options.identity.world_size));
   writer.add_metadata(metadata_key::job, options.identity.job);
+  writer.add_metadata(metadata_key::writer, to_hex(options.identity.writer));
   writer.add_metadata(metadata_key::sequence, std::to_string(options.identity.sequence));
   writer.add_metadata(metadata_key::config, encode_config(config));
   if (auto const kinds = encode_integer_kinds(config); !kinds.empty())

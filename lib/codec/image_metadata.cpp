@@ -1,6 +1,7 @@
 #include "lib/codec/image_metadata.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include <crossrank/error.hpp>
@@ -51,6 +52,15 @@ bool decode_names(std::string_view text, std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+bool says_state_image(std::span<std::pair<std::string, std::string> const> metadata) noexcept {
+  using namespace metadata_key;
+  constexpr std::array only_in_images{version, writer, sequence,  config,         integers,
+                                      order,   absent, checksums, header_checksum};
+  return std::any_of(metadata.begin(), metadata.end(), [&](auto const& entry) {
+    return std::find(only_in_images.begin(), only_in_images.end(), entry.first) != only_in_images.end();
+  });
+}
 
 std::string encode_places(ImageOrder const& order) {
   std::string text;

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace crossrank::codec {
@@ -13,6 +15,7 @@ inline constexpr std::string_view version = "crossrank.format";
 inline constexpr std::string_view rank = "crossrank.rank";
 inline constexpr std::string_view world_size = "crossrank.world_size";
 inline constexpr std::string_view job = "crossrank.job";
+inline constexpr std::string_view writer = "crossrank.writer";
 inline constexpr std::string_view sequence = "crossrank.sequence";
 inline constexpr std::string_view config = "crossrank.config";
 inline constexpr std::string_view integers = "crossrank.integers";
@@ -23,7 +26,7 @@ inline constexpr std::string_view header_checksum = "crossrank.header_checksum";
 }  // namespace metadata_key
 
 /// The version that this library writes and reads.
-inline constexpr std::string_view image_version = "1";
+inline constexpr std::string_view image_version = "2";
 
 /// The job of images that are a result by themselves, which no living writer holds.
 inline constexpr std::string_view result_job = "checkpoint";
@@ -33,9 +36,14 @@ struct ImageIdentity {
   int rank = 0;
   int world_size = 1;
   std::string job{};           ///< job id, UTF-8
-  std::uint64_t sequence = 0;  ///< grows with each state that the writer publishes
+  std::uint64_t writer = 0;    ///< drawn at random, once per process; the file's name says the same
+  std::uint64_t sequence = 0;  ///< grows with each state that the writer publishes; the file's name says the same
   bool operator==(ImageIdentity const&) const = default;
 };
+
+/// Whether a header with these keys says that its file is a state image. True when any key of `metadata` is one that
+/// only state images have, so damage to one of the keys cannot hide the others.
+[[nodiscard]] bool says_state_image(std::span<std::pair<std::string, std::string> const> metadata) noexcept;
 
 /// Stands for an absent tensor in `ImageOrder::places`.
 inline constexpr std::uint32_t absent_place = 0xffff'ffff;

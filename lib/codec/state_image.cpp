@@ -8,8 +8,9 @@
 
 #include "lib/codec/checksum.hpp"
 #include "lib/codec/config_json.hpp"
-#include "lib/codec/integer_kinds.hpp"
+#include "lib/codec/image_name.hpp"
 #include "lib/codec/image_writer.hpp"
+#include "lib/codec/integer_kinds.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -31,6 +32,10 @@ bool header_is_intact(std::span<std::byte const> prefix, std::string const& writ
   running.update(std::as_bytes(std::span(zeros)));
   running.update(prefix.subspan(*at + checksum_digits));
   return written == to_hex(running.digest());
+}
+
+std::string identity_text(int rank, std::uint64_t writer, std::uint64_t sequence) {
+  return "rank " + std::to_string(rank) + ", writer " + to_hex(writer) + ", sequence " + std::to_string(sequence);
 }
 
 }  // namespace
@@ -60,33 +65,60 @@ void StateImage::refuse_metadata(std::string message, std::string_view key) cons
   throw FormatError({.operation = "state image",
                      .message = std::move(message) + " (\"" + std::string(key) + "\")",
                      .resource = source_->name(),
+                     .remedy = "write the state again, or give the file another name and drop its crossrank.* keys",
                      .section = "header",
                      .offset = 8});
 }
 
-/// Reads our keys. A plain file that lacks them, or that another tool changed since, is read without checksums.
-void StateImage::take_metadata(std::span<std::byte const> prefix, ImageKind kind) {
-  auto const* digest = header_.find_metadata(metadata_key::header_checksum);
-  if (digest == nullptr || !header_is_intact(prefix, *digest)) {
-    if (kind == ImageKind::plain) return;
-    refuse_metadata(digest == nullptr ? "this is no state image: the header has no checksum"
-                                      : "the header does not match its checksum",
-                    metadata_key::header_checksum);
-  }
-  auto const required = [&](std::string_view key) -> std::string const& {
-    auto const* value = header_.find_metadata(key);
-    if (value == nullptr) refuse_metadata("the header lacks a key", key);
-    return *value;
-  };
+std::string const& StateImage::required(std::string_view key) const {
+  auto const* value = header_.find_metadata(key);
+  if (value == nullptr) refuse_metadata("the header lacks a key", key);
+  return *value;
+}
+
+void StateImage::take_identity() {
   if (required(metadata_key::version) != image_version)
     refuse_metadata("the version is not one that can be read", metadata_key::version);
   if (!parse_number(required(metadata_key::rank), identity_.rank))
     refuse_metadata("this is no number", metadata_key::rank);
   if (!parse_number(required(metadata_key::world_size), identity_.world_size))
     refuse_metadata("this is no number", metadata_key::world_size);
+  auto const writer = from_hex(required(metadata_key::writer));
+  if (!writer) refuse_metadata("this is no writer's number", metadata_key::writer);
+  identity_.writer = *writer;
   if (!parse_number(required(metadata_key::sequence), identity_.sequence))
     refuse_metadata("this is no number", metadata_key::sequence);
   identity_.job = required(metadata_key::job);
+}
+
+/// A file that was given the name of another one would be taken for that one's state.
+void StateImage::require_own_name() const {
+  auto const named = state_file_at(source_->name());
+  if (!named) return;
+  if (named->rank == identity_.rank && named->writer == identity_.writer && named->counter == identity_.sequence)
+    return;
+  throw FormatError({.operation = "state image",
+                     .message = "the file is not the one that its name says",
+                     .expected = identity_text(named->rank, named->writer, named->counter),
+                     .got = identity_text(identity_.rank, identity_.writer, identity_.sequence),
+                     .resource = source_->name(),
+                     .remedy = "give the file back the name under which it was written",
+                     .section = "header"});
+}
+
+/// Reads our keys. A plain file that neither has them nor the name of a state image is read without checksums.
+void StateImage::take_metadata(std::span<std::byte const> prefix, ImageKind kind) {
+  auto const* digest = header_.find_metadata(metadata_key::header_checksum);
+  if (digest == nullptr || !header_is_intact(prefix, *digest)) {
+    bool const ours = says_state_image(header_.metadata) || state_file_at(source_->name());
+    if (kind == ImageKind::plain && !ours) return;
+    refuse_metadata(digest == nullptr ? "the header of a state image has no checksum"
+                                      : "the header does not match its checksum: it is damaged, or another program "
+                                        "changed it",
+                    metadata_key::header_checksum);
+  }
+  take_identity();
+  require_own_name();
   config_ = decode_config(required(metadata_key::config));
   if (auto const* kinds = header_.find_metadata(metadata_key::integers);
       kinds != nullptr && !restore_integer_kinds(*kinds, config_))

@@ -17,7 +17,7 @@ namespace crossrank::codec {
 /// What a file must be to be opened.
 enum class ImageKind : std::uint8_t {
   workspace,  ///< a state image with all its checksums; anything else is a `FormatError`
-  plain,      ///< any safetensors file; checksums are used where there are ours
+  plain,      ///< any safetensors file; one whose name or keys say state image must have intact checksums
 };
 
 struct ReadOptions {
@@ -30,7 +30,8 @@ struct ReadOptions {
 /// A safetensors file opened for reading: its header is read and checked whole, its data is not touched.
 class StateImage {
  public:
-  /// Costs in proportion to the header. `FormatError` when the file is not what `options` asks for; `IoError`.
+  /// Costs in proportion to the header. `FormatError` when the file is not what `options` asks for, or is a state image
+  /// under the name of another one; `IoError`.
   [[nodiscard]] static StateImage open(std::shared_ptr<ByteSource const> source, ReadOptions const& options = {});
 
   /// The tensors in the order of their data.
@@ -60,6 +61,9 @@ class StateImage {
   void read_group(std::size_t first, std::size_t last, std::span<Tensor> out) const;
   [[nodiscard]] std::size_t group_end(std::size_t first) const noexcept;
   void compare(std::size_t index, std::uint64_t digest) const;
+  void take_identity();
+  void require_own_name() const;
+  [[nodiscard]] std::string const& required(std::string_view key) const;
   [[noreturn]] void refuse_metadata(std::string message, std::string_view key) const;
 
   std::shared_ptr<ByteSource const> source_{};

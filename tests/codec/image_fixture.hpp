@@ -23,7 +23,8 @@ using Bytes = std::vector<std::byte>;
 /// Bytes of a test as a source that must be read, as a file is.
 class BytesSource final : public ByteSource {
  public:
-  explicit BytesSource(Bytes bytes) : bytes_(std::move(bytes)) {}
+  explicit BytesSource(Bytes bytes, std::string name = "test bytes")
+      : name_(std::move(name)), bytes_(std::move(bytes)) {}
   [[nodiscard]] std::string const& name() const noexcept override { return name_; }
   [[nodiscard]] std::uint64_t size() const noexcept override { return bytes_.size(); }
   void read_at(std::uint64_t offset, std::span<std::byte> to) const override {
@@ -32,7 +33,7 @@ class BytesSource final : public ByteSource {
   }
 
  private:
-  std::string name_ = "test bytes";
+  std::string name_;
   Bytes bytes_;
 };
 

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "lib/codec/checksum.hpp"
+#include "lib/codec/image_name.hpp"
 #include "tests/codec/image_fixture.hpp"
 
 namespace crossrank::codec {
@@ -49,7 +50,8 @@ void expect_same_weights(StateDict const& a, StateDict const& b) {
 }
 
 TEST(StateImage, gives_back_config_weights_order_and_identity) {
-  ImageIdentity const identity{.rank = 3, .world_size = 4, .job = "job \"7\"", .sequence = 1ULL << 60};
+  ImageIdentity const identity{
+      .rank = 3, .world_size = 4, .job = "job \"7\"", .writer = ~0ULL - 8, .sequence = 1ULL << 60};
   Json const config{{"b", 1}, {"a", -std::numeric_limits<double>::infinity()}};
   auto const image = open_bytes(image_of(config, small_weights(), {.identity = identity}));
   auto const state = image.read_all();
@@ -120,6 +122,51 @@ TEST(StateImage, refuses_every_flipped_bit) {
   }
 }
 
+TEST(StateImage, is_refused_with_any_flipped_bit_when_read_as_plain_safetensors_too) {
+  auto const whole = image_of(Json{{"a", 1}}, small_weights());
+  for (auto const strictness : {Strictness::strict, Strictness::lenient}) {
+    for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
+      auto flipped = whole;
+      flipped[bit / 8] ^= std::byte{1} << (bit % 8);
+      EXPECT_THROW((void)open_plain(std::move(flipped), strictness).read_all(), FormatError) << "bit " << bit;
+    }
+  }
+}
+
+StateImage open_named(Bytes bytes, std::string name) {
+  return StateImage::open(std::make_shared<BytesSource>(std::move(bytes), std::move(name)), {.kind = ImageKind::plain});
+}
+
+TEST(StateImage, is_refused_under_the_name_of_another_one) {
+  StateFile const own{.rank = 3, .writer = 0xab, .counter = 7};
+  ImageIdentity const identity{.rank = own.rank, .world_size = 4, .writer = own.writer, .sequence = own.counter};
+  auto const bytes = image_of({}, small_weights(), {.identity = identity});
+  EXPECT_TRUE(open_named(bytes, "/some/where/" + own.name()).checked());
+  EXPECT_TRUE(open_named(bytes, "/some/where/model.safetensors").checked());
+  for (auto const& other :
+       {StateFile{.rank = 2, .writer = 0xab, .counter = 7}, StateFile{.rank = 3, .writer = 0xaa, .counter = 7},
+        StateFile{.rank = 3, .writer = 0xab, .counter = 6}}) {
+    try {
+      (void)open_named(bytes, "/some/where/" + other.name());
+      FAIL() << other.name();
+    } catch (FormatError const& error) {
+      EXPECT_NE(error.info().got.find("rank 3, writer 00000000000000ab, sequence 7"), std::string::npos);
+    }
+  }
+}
+
+TEST(StateImage, must_have_checksums_where_the_name_or_a_key_says_state_image) {
+  auto const plain =
+      file_of(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x");
+  EXPECT_FALSE(open_named(plain, "model.safetensors").checked());
+  EXPECT_THROW((void)open_named(plain, StateFile{.rank = 1, .writer = 2, .counter = 3}.name()), FormatError);
+  for (std::string const key : {"crossrank.format", "crossrank.writer", "crossrank.checksums", "crossrank.order"}) {
+    auto const marked =
+        file_of(R"({"__metadata__":{")" + key + R"(":"1"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x");
+    EXPECT_THROW((void)open_named(marked, "model.safetensors"), FormatError) << key;
+  }
+}
+
 TEST(StateImage, says_which_tensor_is_damaged_and_where) {
   auto bytes = image_of({}, small_weights());
   auto const entries = open_bytes(bytes);
@@ -173,9 +220,9 @@ TEST(StateImage, refuses_a_file_of_another_tool_in_a_workspace_and_reads_it_as_p
 TEST(StateImage, refuses_another_version_even_with_a_valid_checksum) {
   auto bytes = image_of({}, {});
   std::string text(reinterpret_cast<char const*>(bytes.data()), bytes.size());
-  auto const version = text.find(R"("crossrank.format":"1")");
+  auto const version = text.find(R"("crossrank.format":"2")");
   ASSERT_NE(version, std::string::npos);
-  text[version + 20] = '2';
+  text[version + 20] = '1';
   auto const digits = find_header_checksum(bytes);
   ASSERT_TRUE(digits.has_value());
   text.replace(*digits, checksum_digits, checksum_digits, '0');

@@ -22,10 +22,11 @@ TEST(FormatVectors, the_empty_state) {
   EXPECT_EQ(
       image_of(nullptr, {}),
       padded_file(
-          R"({"__metadata__":{"format":"pt","crossrank.format":"1","crossrank.rank":"0","crossrank.world_size":"1",)"
-          R"("crossrank.job":"","crossrank.sequence":"0","crossrank.config":"null","crossrank.order":"",)"
-          R"("crossrank.absent":"[]","crossrank.checksums":"","crossrank.header_checksum":"7129aa9f363eb81f"}})",
-          312));
+          R"({"__metadata__":{"format":"pt","crossrank.format":"2","crossrank.rank":"0","crossrank.world_size":"1",)"
+          R"("crossrank.job":"","crossrank.writer":"0000000000000000","crossrank.sequence":"0","crossrank.config":"null",)"
+          R"("crossrank.order":"","crossrank.absent":"[]","crossrank.checksums":"",)"
+          R"("crossrank.header_checksum":"a5ff14158a493d8a"}})",
+          376));
 }
 
 TEST(FormatVectors, one_tensor_and_an_absent_one) {
@@ -33,12 +34,13 @@ TEST(FormatVectors, one_tensor_and_an_absent_one) {
   StateDict const weights{{"w", Tensor::of<std::int16_t>(values, {2})}, {"b", Tensor{}}};
   Json const config{{"k", -std::numeric_limits<double>::infinity()}};
   EXPECT_EQ(
-      image_of(config, weights, {.identity = {.rank = 1, .world_size = 2, .job = "j", .sequence = 9}}),
+      image_of(config, weights, {.identity = {.rank = 1, .world_size = 2, .job = "j", .writer = 0xab, .sequence = 9}}),
       padded_file(
-          R"({"__metadata__":{"format":"pt","crossrank.format":"1","crossrank.rank":"1","crossrank.world_size":"2",)"
-          R"("crossrank.job":"j","crossrank.sequence":"9","crossrank.config":"{\"k\":{\"$float\":\"-inf\"}}",)"
+          R"({"__metadata__":{"format":"pt","crossrank.format":"2","crossrank.rank":"1","crossrank.world_size":"2",)"
+          R"("crossrank.job":"j","crossrank.writer":"00000000000000ab","crossrank.sequence":"9",)"
+          R"("crossrank.config":"{\"k\":{\"$float\":\"-inf\"}}",)"
           R"("crossrank.order":"0,-","crossrank.absent":"[\"b\"]","crossrank.checksums":"98c9e7b145341bce",)"
-          R"("crossrank.header_checksum":"d06924f2e05378f9"},"w":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}})",
+          R"("crossrank.header_checksum":"2de7d6a28efc8622"},"w":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}})",
           440, std::string_view("\x01\x00\xfe\xff", 4)));
 }
 

@@ -108,7 +108,7 @@ OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::s
 
 OutputFile lay_out_image(std::shared_ptr<ShardSource const> const& source, Json const& config,
                          ImagePlace const& place) {
-  workspace::StateFile const name{.rank = place.rank, .writer = place.writer, .counter = 1};
+  workspace::StateFile const name{.rank = place.rank, .writer = place.writer, .counter = place.counter};
   auto file = whole_file(source, name.name());
   arrange_image(file, config, place);
   return file;

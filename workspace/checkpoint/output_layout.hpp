@@ -73,7 +73,8 @@ using FileMetadata = std::vector<std::pair<std::string, std::string>>;
 struct ImagePlace {
   int rank = 0;
   int world_size = 1;
-  std::uint64_t writer = 0;  ///< of the file's name
+  std::uint64_t writer = 0;   ///< of the file's name
+  std::uint32_t counter = 1;  ///< likewise
 };
 
 /// A state image that holds all of a source and a config, as a workspace reads it.

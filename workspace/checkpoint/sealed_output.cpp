@@ -82,9 +82,11 @@ void arrange_image(OutputFile& file, Json const& config, ImagePlace const& place
     auto const& tensor = tensors[placed.tensor];
     described.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
-  codec::ImageOptions const options{
-      .identity = {
-          .rank = place.rank, .world_size = place.world_size, .job = std::string(codec::result_job), .sequence = 1}};
+  codec::ImageOptions const options{.identity = {.rank = place.rank,
+                                                 .world_size = place.world_size,
+                                                 .job = std::string(codec::result_job),
+                                                 .writer = place.writer,
+                                                 .sequence = place.counter}};
   auto const image = std::make_shared<codec::ImageLayout const>(config, described, options);
   std::vector<OutputTensor> ordered;
   for (auto const& piece : image->pieces())

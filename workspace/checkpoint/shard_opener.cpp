@@ -16,22 +16,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The highest of a rank's state images that opens and whose data matches its checksums.
+/// The newest of a rank's state images. Never an older one: in its place that would be another state, without a word.
 std::shared_ptr<ShardSource const> open_image(ShardFiles const& shard, std::shared_ptr<FilePool> const& pool) {
-  for (std::size_t i = 0; i < shard.files.size(); ++i) {
-    try {
-      auto source = std::make_shared<SafetensorsSource>(shard.files[i].string(), std::vector{shard.files[i]}, pool);
-      auto const& image = source->images().front();
-      if (image.checked()) return source;
-    } catch (FormatError const&) {
-      if (i + 1 == shard.files.size()) throw;
-    }
+  auto const& newest = shard.files.front();
+  try {
+    return std::make_shared<SafetensorsSource>(newest.string(), std::vector{newest}, pool);
+  } catch (FormatError const& error) {
+    if (shard.files.size() == 1) throw;
+    auto info = error.info();
+    info.details.push_back("the state before it: " + shard.files[1].string());
+    info.remedy = "remove this file to take the state before it, " + shard.files[1].filename().string();
+    throw FormatError(std::move(info));
   }
-  throw FormatError({.operation = "checkpoint open",
-                     .message = "the state image carries no checksums",
-                     .resource = shard.files.front().string(),
-                     .remedy = "another tool changed it: write it again",
-                     .section = "header"});
 }
 
 bool is_torch(fs::path const& path) { return path.extension() != ".safetensors" && is_torch_archive(path); }
