@@ -10,10 +10,13 @@
 #include <crossrank/error.hpp>
 
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/path_links.hpp"
 #include "lib/platform/retry.hpp"
 
 namespace crossrank::platform {
 namespace {
+
+constexpr int opens_tried = 4;
 
 Fd open_directory(std::filesystem::path const& path) {
   return Fd(retry_interrupted([&] { return system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY, 0); }));
@@ -61,6 +64,19 @@ char const* kind_text(mode_t mode) {
   return "a device";
 }
 
+Fd open_or_make(std::filesystem::path const& path, std::string const& operation, Missing missing) {
+  Fd fd = open_directory(path);
+  int error = fd ? 0 : errno;
+  if (error == ENOENT && missing == Missing::create) {
+    check_links_above(path, operation);
+    int const make_error = make_directories(path);
+    fd = open_directory(path);
+    error = fd ? 0 : (make_error != 0 ? make_error : errno);
+  }
+  if (!fd) throw_io(operation + ": open directory", path.string(), error);
+  return fd;
+}
+
 void check_directory(struct stat const& status, std::filesystem::path const& path, std::string const& operation) {
   uid_t const self = ::geteuid();
   if (self != 0 && status.st_uid != self && status.st_uid != 0) {
@@ -100,18 +116,16 @@ Directory Directory::open(std::filesystem::path path, std::string const& operati
     throw UsageError(
         ErrorInfo{.operation = operation, .message = "the path holds a zero byte", .resource = path.native()});
   if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();  // "dir/" is "dir"
-  Fd fd = open_directory(path);
-  int error = fd ? 0 : errno;
-  if (error == ENOENT && missing == Missing::create) {
-    int const make_error = make_directories(path);
-    fd = open_directory(path);
-    error = fd ? 0 : (make_error != 0 ? make_error : errno);
-  }
-  if (!fd) throw_io(operation + ": open directory", path.string(), error);
   struct stat status {};
-  if (system().fstat(fd.get(), &status) != 0) throw_io(operation + ": fstat", path.string(), errno);
-  check_directory(status, path, operation);
-  return Directory(std::move(fd), std::move(path), status.st_uid);
+  for (int attempt = 0; attempt < opens_tried; ++attempt) {
+    Fd fd = open_or_make(path, operation, missing);
+    if (system().fstat(fd.get(), &status) != 0) throw_io(operation + ": fstat", path.string(), errno);
+    if (!check_links(path, fd.get(), operation)) continue;
+    check_directory(status, path, operation);
+    return Directory(std::move(fd), std::move(path), status.st_uid);
+  }
+  refuse(operation, path.string(), "a path that nobody changes", "another directory each time it was opened",
+         "give a path that is not replaced while it is used");
 }
 
 std::vector<std::string> Directory::names(std::string const& operation) const {

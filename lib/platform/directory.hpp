@@ -14,9 +14,9 @@ enum class Missing : std::uint8_t { refuse, create };
 
 /// An open directory; files are opened, listed and removed relative to it, by one plain name each.
 ///
-/// The path itself may lead through symbolic links, which are the user's own; a name inside never is followed. Refused
-/// are directories that strangers can write to: other-writable without the sticky bit, or owned by another user than
-/// root and ourselves (for root: by anybody).
+/// The path itself may lead through symbolic links of root, of ourselves, or of the owner of the directory that they
+/// lead to (`path_links.hpp`); a name inside never is followed. Refused are directories that strangers can write to:
+/// other-writable without the sticky bit, or owned by another user than root and ourselves (for root: by anybody).
 class Directory {
  public:
   Directory() noexcept = default;

@@ -79,6 +79,66 @@ TEST_F(DirectoryTest, may_be_a_symbolic_link_of_the_user) {
   EXPECT_THAT(Directory::open(root() / "link", "test").names("test"), ::testing::ElementsAre("file"));
 }
 
+/// Two users, one of whom has made a link to a directory of the other.
+class ForeignLink : public DirectoryTest {
+ protected:
+  static constexpr uid_t alice = 54'321;
+  static constexpr uid_t bob = 54'322;
+
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can give files to other users";
+    ::chmod(root().c_str(), 0755);
+    for (auto const& [name, owner] : {std::pair{"alice", alice}, std::pair{"bob", bob}}) {
+      fs::create_directories(root() / name / "data");
+      ASSERT_EQ(::chown((root() / name).c_str(), owner, owner), 0);
+      ASSERT_EQ(::chown((root() / name / "data").c_str(), owner, owner), 0);
+    }
+  }
+  void link(std::string const& from, fs::path const& to, uid_t owner) const {
+    fs::create_symlink(to, root() / from);
+    ASSERT_EQ(::lchown((root() / from).c_str(), owner, owner), 0);
+  }
+  [[nodiscard]] std::string refusal(fs::path const& path, Missing missing = Missing::refuse) const {
+    return io_error_of([&] { (void)Directory::open(path, "test", missing); }).what();
+  }
+};
+
+TEST_F(ForeignLink, into_the_directory_of_another_user_is_not_followed) {
+  link("alice/link", root() / "bob", alice);
+  link("alice/relative", "../bob/data", alice);
+  link("alice/chain", "link/data", 0);
+  for (auto const* path : {"alice/link", "alice/link/data", "alice/relative", "alice/chain", "alice/link/../bob"})
+    EXPECT_THAT(refusal(root() / path), ::testing::HasSubstr("link of user 54321")) << path;
+}
+
+TEST_F(ForeignLink, is_not_followed_to_make_a_directory) {
+  link("alice/link", root() / "bob", alice);
+  EXPECT_THAT(refusal(root() / "alice/link/new/below", Missing::create), ::testing::HasSubstr("link of user 54321"));
+  EXPECT_FALSE(fs::exists(root() / "bob/new"));
+}
+
+TEST_F(ForeignLink, within_its_owners_directories_and_of_root_is_followed) {
+  link("alice/link", root() / "alice/data", alice);
+  link("by_root", root() / "bob", 0);
+  put("bob/data/file");
+  EXPECT_NO_THROW((void)Directory::open(root() / "alice/link", "test"));
+  EXPECT_THAT(Directory::open(root() / "by_root/data", "test").names("test"), ::testing::ElementsAre("file"));
+}
+
+TEST_F(DirectoryTest, may_be_named_through_a_descriptor) {
+  fs::create_directory(root() / "real");
+  auto const real = Directory::open(root() / "real", "test");
+  auto const path = fs::path("/proc/self/fd") / std::to_string(real.fd());
+  EXPECT_NO_THROW((void)Directory::open(path, "test"));
+}
+
+TEST_F(DirectoryTest, refuses_a_circle_of_links) {
+  fs::create_symlink("b", root() / "a");
+  fs::create_symlink("a", root() / "b");
+  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "c", "test", Missing::create); }).system_errno(),
+            ELOOP);
+}
+
 TEST_F(DirectoryTest, names_path_and_errno_when_it_cannot_be_opened) {
   auto const missing = io_error_of([&] { (void)Directory::open(root() / "none", "test"); });
   EXPECT_EQ(missing.system_errno(), ENOENT);

@@ -8,6 +8,7 @@
 
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/path_links.hpp"
 #include "lib/platform/retry.hpp"
 #include "workspace/checkpoint/dead_jobs.hpp"
 #include "workspace/checkpoint/job_files.hpp"
@@ -90,6 +91,7 @@ JobFolder::JobFolder(JobRequest request, platform::Directory out, platform::Dire
 
 JobFolder JobFolder::make(JobRequest const& request) {
   require_folder(request.out);
+  platform::check_links_above(request.out, write_operation);
   bool const made_out = make_folders(request.out);
   auto out = platform::Directory::open(request.out, write_operation);
   auto const folder = folder_name(request.id);

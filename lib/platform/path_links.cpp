@@ -1,0 +1,129 @@
+#include "lib/platform/path_links.hpp"
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank::platform {
+namespace {
+
+constexpr int most_links = 40;  // as the kernel
+
+/// A descriptor of a walk. It does not count as one of the calls that the seam can fail: nothing is read through it.
+class Place {
+ public:
+  explicit Place(int fd) noexcept : fd_(fd) {}
+  ~Place() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Place(Place&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Place& operator=(Place&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  Place(Place const&) = delete;
+  Place& operator=(Place const&) = delete;
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] struct stat status() const noexcept {
+    struct stat found {};
+    if (::fstat(fd_, &found) != 0) found = {};
+    return found;
+  }
+
+ private:
+  int fd_;
+};
+
+/// One walk along one path. Nothing is opened but for its place (`O_PATH`): the caller's own open is the real one.
+class Walk {
+ public:
+  Walk(std::filesystem::path const& path, std::string const& operation) : path_(path), operation_(operation) {}
+
+  /// The directory at the end. `IoError` with the system's errno when a part is missing.
+  Place run() { return along(Place(open_at(AT_FDCWD, ".", O_DIRECTORY)), path_); }
+
+ private:
+  int open_at(int directory, char const* name, int flags) {
+    int const fd = ::openat(directory, name, O_PATH | O_CLOEXEC | flags);
+    if (fd < 0) throw_io(operation_ + ": open directory", path_.string(), errno);
+    return fd;
+  }
+
+  Place along(Place at, std::filesystem::path const& path) {
+    for (auto const& part : path) {
+      if (part.empty() || part == ".") continue;
+      if (part == path.root_path()) {
+        at = Place(open_at(AT_FDCWD, "/", O_DIRECTORY));
+        continue;
+      }
+      Place next(open_at(at.get(), part.c_str(), O_NOFOLLOW));
+      at = S_ISLNK(next.status().st_mode) ? follow(at, part, next) : std::move(next);
+    }
+    return at;
+  }
+
+  Place follow(Place const& from, std::filesystem::path const& name, Place const& link) {
+    if (++links_ > most_links) throw_io(operation_ + ": open directory", path_.string(), ELOOP);
+    auto const owner = link.status().st_uid;
+    auto target = is_of_kernel(link) ? Place(open_at(from.get(), name.c_str(), O_DIRECTORY)) : resolve(from, link);
+    auto const target_owner = target.status().st_uid;
+    if (owner == 0 || owner == ::geteuid() || owner == target_owner) return target;
+    throw IoError(ErrorInfo{.operation = operation_,
+                            .message = "not safe to use: the path leads through the symbolic link \"" + name.string() +
+                                       "\" of another user into a directory that is not that user's",
+                            .expected = "a link of root, of user " + std::to_string(::geteuid()) +
+                                        ", or of the directory's owner, user " + std::to_string(target_owner),
+                            .got = "a link of user " + std::to_string(owner),
+                            .resource = path_.string(),
+                            .remedy = "give the path of the directory itself, without the link"});
+  }
+
+  /// Links of procfs are no text: the kernel follows them.
+  static bool is_of_kernel(Place const& link) {
+    struct statfs system {};
+    return ::fstatfs(link.get(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
+  }
+
+  Place resolve(Place const& from, Place const& link) {
+    std::array<char, PATH_MAX> text{};
+    auto const bytes = ::readlinkat(link.get(), "", text.data(), text.size());
+    if (bytes <= 0) throw_io(operation_ + ": readlink", path_.string(), bytes == 0 ? ENOENT : errno);
+    return along(Place(open_at(from.get(), ".", O_DIRECTORY)),
+                 std::filesystem::path(std::string(text.data(), static_cast<std::size_t>(bytes))));
+  }
+
+  std::filesystem::path const& path_;
+  std::string const& operation_;
+  int links_ = 0;
+};
+
+}  // namespace
+
+bool check_links(std::filesystem::path const& path, int directory, std::string const& operation) {
+  auto const found = Walk(path, operation).run().status();
+  struct stat opened {};
+  if (::fstat(directory, &opened) != 0) throw_io(operation + ": fstat", path.string(), errno);
+  return found.st_dev == opened.st_dev && found.st_ino == opened.st_ino;
+}
+
+void check_links_above(std::filesystem::path const& path, std::string const& operation) {
+  auto existing = path;
+  std::error_code ignored;
+  while (existing.has_relative_path() && !std::filesystem::exists(existing, ignored)) existing = existing.parent_path();
+  static_cast<void>(Walk(existing, operation).run());
+}
+
+}  // namespace crossrank::platform
