@@ -77,36 +77,45 @@ class CleanReport {
 void clean_directory(std::string const& directory, workspace::CleanOptions options, CleanReport& report) {
   for (auto const& file : workspace::clean_workspace(directory, options)) {
     auto const path = directory + "/" + file.name;
-    file.removed ? report.removed(path, file.bytes, "a state file") : report.kept(path, file.why);
+    auto const* const kind = file.is_state ? "a state file" : "a temporary file";
+    file.removed ? report.removed(path, file.bytes, kind) : report.kept(path, file.why);
   }
 }
 
 /// Folders in which jobs that write checkpoints work.
 void clean_checkpoint_jobs(std::string const& directory, workspace::CleanOptions options, CleanReport& report) {
-  for (auto const& job : checkpoint::clean_jobs(directory, options.dry_run)) {
+  for (auto const& job : checkpoint::clean_jobs(directory, {.dry_run = options.dry_run, .force = options.force})) {
     auto const path = directory + "/" + job.name;
     job.removed ? report.removed(path, job.bytes, "the folder of a checkpoint job") : report.kept(path, job.why);
   }
 }
 
-/// Records of jobs of which no rank lives: each rank of one holds its lock.
+/// A record of a job of which no rank lives: each rank of one holds its lock.
+void clean_flight_record(platform::Directory const& directory, std::string const& name, workspace::CleanOptions options,
+                         CleanReport& report) {
+  auto const fd = directory.open_file(name, "crossrank clean");
+  if (!fd) return;
+  if (!node::holds_flight_record(*fd)) return report.kept(directory.path_of(name), "it is not a flight record");
+  struct stat status {};
+  auto const bytes = platform::system().fstat(fd->get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+  bool const is_held = platform::system().flock(fd->get(), LOCK_EX | LOCK_NB) != 0;
+  if (is_held && (errno == EWOULDBLOCK || !options.force)) {
+    return report.kept(directory.path_of(name),
+                       errno == EWOULDBLOCK ? "its job is running" : "this file system has no locks that would tell");
+  }
+  if (!options.dry_run) (void)directory.remove(name, "crossrank clean");
+  report.removed(directory.path_of(name), bytes, "a flight record");
+}
+
 void clean_flight_records(std::string const& path, workspace::CleanOptions options, CleanReport& report) {
   auto const directory = platform::Directory::open(path, "crossrank clean");
   for (auto const& name : directory.names("crossrank clean")) {
     if (!node::is_flight_file_name(name)) continue;
-    auto const fd = directory.open_file(name, "crossrank clean");
-    if (!fd) continue;
-    struct stat status {};
-    auto const bytes =
-        platform::system().fstat(fd->get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
-    bool const is_held = platform::system().flock(fd->get(), LOCK_EX | LOCK_NB) != 0;
-    if (is_held && (errno == EWOULDBLOCK || !options.force)) {
-      report.kept(path + "/" + name,
-                  errno == EWOULDBLOCK ? "its job is running" : "this file system has no locks that would tell");
-      continue;
+    try {
+      clean_flight_record(directory, name, options, report);
+    } catch (IoError const& error) {
+      report.kept(directory.path_of(name), error.what());
     }
-    if (!options.dry_run) (void)directory.remove(name, "crossrank clean");
-    report.removed(path + "/" + name, bytes, "a flight record");
   }
 }
 
@@ -135,14 +144,15 @@ void add_clean_command(CLI::App& app, int& exit_code) {
   command->add_option("directory", request->directories, "Workspace directories");
   command->add_flag("-n,--dry-run", request->options.dry_run,
                     "Say what would be removed from the directories, remove nothing");
+  command->add_flag("--all", request->options.all, "Also states whose process ended in order and left them on purpose");
   command->add_flag("--force", request->options.force,
                     "Also files whose file system has no locks: only when all jobs have ended");
   command->add_flag("--json", request->json, "Answer with one JSON object on standard output");
   command->footer(
-      "Removes from the directories what dead jobs left there: state files, temporaries, flight records, folders of "
-      "jobs\n"
-      "that were writing a checkpoint; and this user's shared memory of dead jobs from this machine. Files of running\n"
-      "jobs and files of others stay. Exit code: 0, or 1 when a directory could not be read.\n"
+      "Removes from the directories what killed jobs left there: state files, temporaries, flight records, folders of\n"
+      "jobs that were writing a checkpoint; and this user's shared memory of dead jobs from this machine. Files of\n"
+      "running jobs stay, and so do states of processes that ended in order (--all removes these too), and files that\n"
+      "only have a name like ours. Exit code: 0, or 1 when a directory could not be read.\n"
       "With --json: command, ok, exit_code, dry_run, files, bytes, found: [{path, removed, and bytes and kind, or "
       "why}]\n"
       "and errors: [{path, error}].");

@@ -25,13 +25,20 @@ void hand_over(RankState state, Collector& collector) {
 }
 
 class FileMedium final : public Medium {
+ public:
+  /// How the files of a range end.
+  struct Ending {
+    bool own = false;  ///< the workspace was made for this range
+    GatherFiles files = GatherFiles::remove;
+  };
+
  private:
-  static void forget(NFSWorkspace workspace, bool own, std::optional<Announcement> const& announced) {
-    if (own) {
-      workspace.clean();
-    } else if (announced) {
-      workspace.medium()->abandon(*announced);
-    }
+  /// The range is over, on all ranks or by a failure: what this rank has written goes, unless it is to be kept.
+  static void end(NFSWorkspace workspace, Ending ending, std::optional<Announcement> const& announced, bool failed) {
+    if (ending.files == GatherFiles::remove && ending.own) return workspace.clean();
+    if (!announced) return;
+    if (ending.files == GatherFiles::remove) return workspace.medium()->withdraw(*announced);
+    failed ? workspace.medium()->abandon(*announced) : workspace.medium()->retire(*announced);
   }
 
   /// `body` in a thread of its own, away from which this rank goes when the file system does not answer.
@@ -44,22 +51,24 @@ class FileMedium final : public Medium {
   }
 
  public:
-  FileMedium(std::shared_ptr<spi::Transport> transport, NFSWorkspace workspace, bool own, spi::Patience const& patience)
-      : transport_(std::move(transport)), workspace_(std::move(workspace)), own_(own), patience_(patience) {}
+  FileMedium(std::shared_ptr<spi::Transport> transport, NFSWorkspace workspace, Ending ending,
+             spi::Patience const& patience)
+      : transport_(std::move(transport)), workspace_(std::move(workspace)), ending_(ending), patience_(patience) {}
 
   void publish(Contribution const& contribution, int, node::Post& post) override {
     StateDict weights;
     weights.reserve(contribution.tensors.size());
     for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
-    announced_ = guarded([workspace = workspace_, own = own_, transport = transport_, weights = std::move(weights),
-                          config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
-      auto const announced = workspace.medium()->write_announced(config, weights, [&] {
-        call.step();
-        transport->keep_alive();
-      });
-      if (call.was_left()) forget(workspace, own, announced);
-      return announced;
-    });
+    announced_ =
+        guarded([workspace = workspace_, ending = ending_, transport = transport_, weights = std::move(weights),
+                 config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
+          auto const announced = workspace.medium()->write_announced(config, weights, [&] {
+            call.step();
+            transport->keep_alive();
+          });
+          if (call.was_left()) end(workspace, ending, announced, true);
+          return announced;
+        });
     static_assert(sizeof(Announcement) <= node::Arrival::inline_bytes);
     post.inlined = std::as_bytes(std::span(&*announced_, 1));
   }
@@ -92,22 +101,18 @@ class FileMedium final : public Medium {
   void decline(int, Descriptor const&) noexcept override {}
 
   void finish() override {
-    if (stuck_ || (!own_ && !announced_)) return;
-    static_cast<void>(guarded([workspace = workspace_, own = own_, announced = announced_](GuardedCall&) mutable {
-      if (own) {
-        workspace.clean();
-      } else {
-        workspace.medium()->retire(*announced);
-      }
+    if (!is_to_end()) return;
+    static_cast<void>(guarded([workspace = workspace_, ending = ending_, announced = announced_](GuardedCall&) {
+      end(workspace, ending, announced, false);
       return true;
     }));
   }
 
   void give_up() noexcept override {
-    if (stuck_ || (!own_ && !announced_)) return;
+    if (!is_to_end()) return;
     try {
-      static_cast<void>(guarded([workspace = workspace_, own = own_, announced = announced_](GuardedCall&) {
-        forget(workspace, own, announced);
+      static_cast<void>(guarded([workspace = workspace_, ending = ending_, announced = announced_](GuardedCall&) {
+        end(workspace, ending, announced, true);
         return true;
       }));
     } catch (
@@ -118,9 +123,11 @@ class FileMedium final : public Medium {
  private:
   static constexpr std::chrono::seconds usual{75};  // NFS caches a directory for up to 60 s
 
+  [[nodiscard]] bool is_to_end() const noexcept { return !stuck_ && (ending_.own || announced_); }
+
   std::shared_ptr<spi::Transport> transport_;
   NFSWorkspace workspace_;
-  bool own_;
+  Ending ending_;
   spi::Patience patience_;
   std::optional<Announcement> announced_{};
   bool stuck_ = false;  ///< a call was left behind: another one would stand still too
@@ -137,7 +144,8 @@ std::unique_ptr<Medium> nfs_medium(std::shared_ptr<spi::Transport> transport, in
   auto workspace = own ? platform::guarded_call(open, {.limit = patience.timeout, .what = "NFSWorkspace"})
                        : std::optional(*options.workspace->nfs());
   if (!workspace) fail_unanswered("NFSWorkspace", options.workspace_path, patience.timeout);
-  return std::make_unique<FileMedium>(std::move(transport), *std::move(workspace), own, patience);
+  return std::make_unique<FileMedium>(std::move(transport), *std::move(workspace),
+                                      FileMedium::Ending{.own = own, .files = options.files}, patience);
 }
 
 }  // namespace crossrank::workspace

@@ -5,6 +5,7 @@
 
 #include <sys/file.h>
 
+#include "lib/core/log.hpp"
 #include "lib/platform/retry.hpp"
 
 namespace crossrank::workspace {
@@ -25,10 +26,24 @@ platform::Fd hold_file(platform::Directory const& directory, std::string const& 
 
 Probe probe_writer(platform::Directory const& directory, std::string const& name) noexcept {
   // open for writing: NFS makes flock a byte-range lock, and an exclusive one of those needs it
+  struct stat status {};
   auto fd = open_quietly(directory, name, O_RDWR);
+  auto const look = fd || errno != EACCES ? platform::Fd() : open_quietly(directory, name, O_RDONLY);
+  auto const seen = fd ? fd.get() : look.get();
+  if (seen < 0 || platform::system().fstat(seen, &status) != 0) return {};
+  if ((status.st_mode & S_IWUSR) == 0) return {Writer::finished, platform::Fd()};
   if (!fd) return {};
   if (platform::system().flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return {Writer::dead, std::move(fd)};
   return {errno == EWOULDBLOCK ? Writer::alive : Writer::unknown, platform::Fd()};
+}
+
+void mark_finished(platform::Directory const& directory, std::string const& name, platform::Fd const& hold) noexcept {
+  // Through a fresh descriptor where the file system has no locks: then nothing is held.
+  auto const opened = hold ? platform::Fd() : open_quietly(directory, name, O_RDONLY);
+  int const fd = hold ? hold.get() : opened.get();
+  // A file that cannot be marked counts as a killed writer's: `crossrank clean` asks its lock.
+  if (fd >= 0 && ::fchmod(fd, S_IRUSR) != 0)
+    log_event(LogLevel::warning, "a state file could not be marked as finished", {{"file", directory.path_of(name)}});
 }
 
 }  // namespace crossrank::workspace

@@ -6,8 +6,13 @@
 
 namespace crossrank::workspace {
 
-/// Whether the writer of a file is still there.
-enum class Writer : std::uint8_t { dead, alive, unknown };
+/// What is known of the writer of a file.
+enum class Writer : std::uint8_t {
+  dead,      ///< its process was killed, or has not said otherwise
+  alive,     ///< it holds the file
+  finished,  ///< its workspace ended in order and left the file on purpose
+  unknown,   ///< nobody can tell
+};
 
 /// Holds a published file for this process: a shared lock, which ends with the process however it ends. An empty one
 /// where the file system has no locks; then nobody can tell, and nobody is told.
@@ -20,6 +25,11 @@ struct Probe {
 
 /// Asks by trying for the exclusive lock, which every live writer prevents. `unknown` where the file cannot be opened
 /// for writing or the file system has no locks. Who removes the file does so under the lock.
+///
+/// A finished state is a file that its owner cannot write: that is how `mark_finished` marks it.
 [[nodiscard]] Probe probe_writer(platform::Directory const& directory, std::string const& name) noexcept;
+
+/// Marks a published file as left on purpose. `hold` is what `hold_file` returned for it.
+void mark_finished(platform::Directory const& directory, std::string const& name, platform::Fd const& hold) noexcept;
 
 }  // namespace crossrank::workspace

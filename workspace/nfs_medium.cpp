@@ -1,17 +1,20 @@
 #include "workspace/nfs_medium.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <system_error>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/environment.hpp"
 #include "lib/core/log.hpp"
 #include "workspace/announced_read.hpp"
-#include "workspace/liveness.hpp"
 #include "workspace/modelopt_file.hpp"
+#include "workspace/orderly_exit.hpp"
 #include "workspace/received.hpp"
+#include "workspace/state_file_owner.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -28,10 +31,21 @@ void log_skipped(std::string const& path, FormatError const& error) {
             {{"file", path}, {"error", error.what()}});
 }
 
-void check_reading_rank(int rank) {
-  if (rank >= 0) return;
-  throw UsageError(
-      ErrorInfo{.operation = "NFSWorkspace.read", .message = "a rank is not negative", .got = std::to_string(rank)});
+/// A damaged newest file: the state before it would be another one than the rank wrote last.
+[[noreturn]] void fail_damaged(FormatError const& error, std::size_t older) {
+  auto info = error.info();
+  if (older != 0) {
+    info.details.push_back("older state files of the rank: " + std::to_string(older));
+    info.remedy = "write the state again, or read with Damaged::take_older for the state before it";
+  }
+  throw FormatError(std::move(info));
+}
+
+void warn_of_deletion(std::string const& path) {
+  log_event(LogLevel::warning,
+            "a state is deleted that an earlier process of this rank left on purpose; to read states, use "
+            "NFSWorkspace::open(path), to spare them, Existing::keep",
+            {{"file", path}});
 }
 
 /// The working directory may change while the workspace stands. An empty path stays empty, to be refused.
@@ -43,19 +57,68 @@ std::filesystem::path made_absolute(std::filesystem::path const& path) {
 
 }  // namespace
 
-NfsMedium::NfsMedium(std::filesystem::path const& path, int rank, Existing existing, StateFormat format)
-    : path_(made_absolute(path)), rank_(rank), format_(format) {
+NfsMedium::NfsMedium(std::filesystem::path const& path) : path_(made_absolute(path)) {}
+
+std::shared_ptr<NfsMedium> NfsMedium::of_rank(std::filesystem::path const& path, WorkspaceOptions const& options) {
   std::string const operation = "NFSWorkspace";
-  if (rank < 0) {
-    throw UsageError(
-        ErrorInfo{.operation = operation, .message = "a rank is not negative", .got = std::to_string(rank)});
+  auto const& launched = environment();
+  int const rank = options.rank ? *options.rank : launched.rank;
+  if (rank < 0 || (options.world_size && rank >= *options.world_size)) {
+    throw UsageError(ErrorInfo{
+        .operation = operation,
+        .message = rank < 0 ? "a rank is not negative" : "the job has no such rank",
+        .expected = options.world_size ? "a rank below " + std::to_string(*options.world_size) : std::string(),
+        .got = "rank " + std::to_string(rank)});
   }
-  auto const directory = Directory::open(path_, operation, platform::Missing::create);
-  if (existing == Existing::remove) remove_left(directory, operation, Own::keep);
+  std::shared_ptr<NfsMedium> medium(new NfsMedium(path));
+  medium->rank_ = rank;
+  medium->existing_ = options.existing;
+  medium->format_ = options.format;
+  medium->world_size_ = options.world_size;
+  // What the launcher announced is about other ranks when this one is not among them.
+  if (!options.world_size && launched.announces_several() && rank < launched.world_size)
+    medium->world_size_ = launched.world_size;
+  auto const directory = Directory::open(medium->path_, operation, platform::Missing::create);
+  if (options.existing != Existing::keep) medium->remove_left(directory, operation, Own::keep);
+  finish_at_exit(*medium);
+  return medium;
 }
 
-NfsMedium::NfsMedium(std::filesystem::path const& path) : path_(made_absolute(path)) {
-  (void)Directory::open(path_, "NFSWorkspace.open");
+std::shared_ptr<NfsMedium> NfsMedium::for_reading(std::filesystem::path const& path) {
+  std::shared_ptr<NfsMedium> medium(new NfsMedium(path));
+  (void)Directory::open(medium->path_, "NFSWorkspace.open");
+  return medium;
+}
+
+NfsMedium::~NfsMedium() {
+  forget_at_exit(*this);
+  if (std::uncaught_exceptions() == 0) finish();
+}
+
+void NfsMedium::finish() noexcept {
+  std::unique_lock const lock(mutex_, std::try_to_lock);  // a thread may be writing while another one exits
+  if (!lock || published_.empty()) return;
+  try {
+    Directory directory;
+    for (auto const& p : published_) {
+      if (p.announced || !is_of_this_process(p.file)) continue;
+      if (!p.hold && directory.fd() < 0) directory = Directory::open(path_, "NFSWorkspace");
+      mark_finished(directory, p.file.name(), p.hold);
+    }
+  } catch (Error const& error) {
+    log_event(LogLevel::warning, "state files could not be marked as finished", {{"error", error.what()}});
+  }
+}
+
+void NfsMedium::check_reading_rank(int rank) const {
+  if (rank >= 0 && (!world_size_ || rank < *world_size_)) return;
+  throw UsageError(ErrorInfo{
+      .operation = "NFSWorkspace.read",
+      .message = rank < 0 ? "a rank is not negative" : "the job has no such rank",
+      .expected = world_size_ ? "a rank below " + std::to_string(*world_size_) : "a rank of the job that wrote there",
+      .got = "rank " + std::to_string(rank),
+      .resource = path_.string(),
+      .remedy = rank < 0 ? "" : "NFSWorkspace::open(path) reads the states of another job"});
 }
 
 int NfsMedium::writing_rank(char const* operation) const {
@@ -66,19 +129,43 @@ int NfsMedium::writing_rank(char const* operation) const {
                              .remedy = "construct an NFSWorkspace to write"});
 }
 
-void NfsMedium::remove_left(Directory const& directory, std::string const& operation, Own own) const {
-  auto const files = files_of_rank(directory.names(operation), *rank_);
-  auto const remove = [&](std::string const& name, StateFile const& file) {
-    bool const is_own = is_of_this_process(file);
-    if (is_own && own == Own::keep) return;
-    auto const probe = probe_writer(directory, name);  // holds off a writer that begins until the name is gone
-    if (probe.writer == Writer::alive) {
-      if (is_own) return;
+bool NfsMedium::may_remove(Directory const& directory, std::string const& name, StateFile const& file,
+                           Writer writer) const {
+  bool const is_own = is_of_this_process(file);
+  if (writer == Writer::alive) {
+    if (!is_own)
       log_event(LogLevel::warning, "another live process writes for this rank in this directory",
                 {{"file", directory.path_of(name)}});
-    } else {
-      (void)directory.remove(name, operation);
+    return false;
+  }
+  if (is_own) return true;
+  if (writer == Writer::unknown && existing_ != Existing::force) {
+    log_event(LogLevel::warning,
+              "an earlier file of this rank stays: no lock tells whether its writer is alive. When it is not, use "
+              "Existing::force or crossrank clean --force",
+              {{"file", directory.path_of(name)}});
+    return false;
+  }
+  if (parse_state_file(name)) {
+    if (auto const found = identify(directory, name); found.kind != NamedFile::Kind::state) {
+      log_event(LogLevel::warning, "a file stays that has the name of a state of this rank",
+                {{"file", directory.path_of(name)}, {"why", found.why}});
+      return false;
     }
+  }
+  return true;
+}
+
+void NfsMedium::remove_left(Directory const& directory, std::string const& operation, Own own) const {
+  auto const files = files_of_rank(directory.names(operation), *rank_);
+  bool warned = false;
+  auto const remove = [&](std::string const& name, StateFile const& file) {
+    if (own == Own::keep && is_of_this_process(file)) return;
+    auto const probe = probe_writer(directory, name);  // holds off a writer that begins until the name is gone
+    if (!may_remove(directory, name, file, probe.writer)) return;
+    bool const on_purpose = probe.writer == Writer::finished && own == Own::keep;
+    if (on_purpose && !std::exchange(warned, true)) warn_of_deletion(directory.path_of(name));
+    (void)directory.remove(name, operation);
   };
   for (auto const& file : files.states) remove(file.name(), file);
   for (auto const& name : files.temporaries) remove(name, *parse_temporary(name));
@@ -88,8 +175,8 @@ void NfsMedium::remove_left_before(Directory const& directory, StateFile const& 
   std::size_t kept = 1;
   for (auto const& left : files_of_rank(directory.names("NFSWorkspace.write"), *rank_).states) {
     if (!is_of_this_process(left) || left.counter >= file.counter || ++kept <= files_kept) continue;
-    if (probe_writer(directory, left.name()).writer == Writer::dead)
-      (void)directory.remove(left.name(), "NFSWorkspace.write");
+    auto const writer = probe_writer(directory, left.name()).writer;
+    if (writer == Writer::dead || writer == Writer::finished) (void)directory.remove(left.name(), "NFSWorkspace.write");
   }
 }
 
@@ -133,6 +220,12 @@ Announcement NfsMedium::publish(Json const& config, StateDict const& weights, bo
   return written.announcement;
 }
 
+void NfsMedium::withdraw(Announcement const& announced) {
+  std::lock_guard const lock(mutex_);
+  remove_published(Directory::open(path_, "NFSWorkspace.close"),
+                   [&](Published const& p) { return p.file == announced.file; });
+}
+
 void NfsMedium::retire(Announcement const& announced) {
   std::lock_guard const lock(mutex_);
   for (auto& p : published_) {
@@ -171,7 +264,7 @@ void NfsMedium::clean() {
   remove_left(directory, "NFSWorkspace.clean", Own::remove);
 }
 
-std::optional<RankState> NfsMedium::read_newest(int rank) const {
+std::optional<RankState> NfsMedium::read_newest(int rank, Damaged damaged) const {
   check_reading_rank(rank);
   std::string const operation = "NFSWorkspace.read";
   for (int listing = 0; listing < listings_tried; ++listing) {
@@ -193,6 +286,7 @@ std::optional<RankState> NfsMedium::read_newest(int rank) const {
         vanished = true;
         break;
       } catch (FormatError const& error) {
+        if (damaged == Damaged::refuse) fail_damaged(error, states.size() - 1);
         log_skipped(path, error);
         if (!first_error) first_error = error;
       } catch (IoError const& error) {

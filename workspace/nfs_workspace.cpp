@@ -4,7 +4,6 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/environment.hpp"
 #include "workspace/nfs_medium.hpp"
 
 namespace crossrank {
@@ -14,13 +13,12 @@ using workspace::NfsMedium;
 NFSWorkspace::NFSWorkspace() noexcept = default;
 
 NFSWorkspace::NFSWorkspace(std::filesystem::path const& path, WorkspaceOptions options)
-    : medium_(std::make_shared<NfsMedium>(path, options.rank ? *options.rank : environment().rank, options.existing,
-                                          options.format)) {}
+    : medium_(NfsMedium::of_rank(path, options)) {}
 
 NFSWorkspace::NFSWorkspace(std::shared_ptr<NfsMedium> medium) noexcept : medium_(std::move(medium)) {}
 
 NFSWorkspace NFSWorkspace::open(std::filesystem::path const& path) {
-  return NFSWorkspace(std::make_shared<NfsMedium>(path));
+  return NFSWorkspace(NfsMedium::for_reading(path));
 }
 
 NfsMedium& NFSWorkspace::initialized(char const* operation) const {
@@ -43,8 +41,9 @@ void NFSWorkspace::write_configs_and_weights(Json const& config, StateDict const
   initialized("NFSWorkspace.write").write(config, weights);
 }
 
-std::optional<RankState> NFSWorkspace::read_configs_and_weights_from_rank(int rank) const {
-  return initialized("NFSWorkspace.read").read_newest(rank);
+std::optional<RankState> NFSWorkspace::read_configs_and_weights_from_rank(int rank,
+                                                                          StateReadOptions const& options) const {
+  return initialized("NFSWorkspace.read").read_newest(rank, options.damaged);
 }
 
 void NFSWorkspace::clean() { initialized("NFSWorkspace.clean").clean(); }

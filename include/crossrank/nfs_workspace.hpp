@@ -19,16 +19,25 @@ namespace crossrank {
 /// Local: it knows a directory and a rank and communicates with nobody. Each write makes a new file, a valid
 /// safetensors file, that appears whole and durable or not at all; the two newest of a rank stay. Copies of a handle
 /// are the same workspace, which must not be used by several threads at once. The files outlive the process; `clean()`
-/// removes them.
+/// removes them. `crossrank clean` keeps those of a workspace that ended in order, unless it is told `--all`.
+///
+/// To read what is there, use `NFSWorkspace::open(path)`: the constructors are for ranks that write.
 class CROSSRANK_EXPORT NFSWorkspace {
  public:
   /// No workspace; every call but `is_initialized` is a `UsageError`.
   NFSWorkspace() noexcept;
-  /// Makes the directory and its parents, by as many ranks at once as there are, and removes what earlier processes of
-  /// this rank left there (`Existing::keep` spares it). `IoError` where the system refuses, `UsageError` for a negative
-  /// rank.
+  /// Makes the directory and its parents, by as many ranks at once as there are, and **deletes the states that earlier
+  /// processes of this rank left there**, as the reference does. `Existing::keep` spares them. To read them, use
+  /// `NFSWorkspace::open(path)`, which deletes nothing.
+  ///
+  /// The first deletion of a state whose writer ended in order is logged as a warning, once for each call. Files that
+  /// only have a name of ours stay, with a warning. So do files of which nobody can tell whether their writer is alive,
+  /// where the file system has no locks; `Existing::force` removes these. `IoError` where the system refuses, also for
+  /// a path that leads through another user's symbolic link into a directory that is not that user's. `UsageError` for
+  /// a negative rank, or one beyond the given world size.
   explicit NFSWorkspace(std::filesystem::path const& path, WorkspaceOptions options = {});
-  /// Opens a directory that is there, for reading only; removes nothing. For tools.
+  /// Opens a directory that is there, for reading only; removes nothing. It may be another job's: any rank that is not
+  /// negative may be asked for.
   [[nodiscard]] static NFSWorkspace open(std::filesystem::path const& path);
 
   [[nodiscard]] bool is_initialized() const noexcept { return medium_ != nullptr; }
@@ -41,14 +50,17 @@ class CROSSRANK_EXPORT NFSWorkspace {
   /// the file that stood there before stays whole until the new one has its name; `UsageError` for a dtype that torch
   /// has not and for an absent tensor. The ranges want a workspace that writes safetensors.
   void write_configs_and_weights(Json const& config, StateDict const& weights);
-  /// The newest state of `rank` that verifies, this process's own rank allowed; nothing when that rank never wrote.
+  /// The newest state of `rank`, this process's own rank allowed; nothing when that rank never wrote.
   ///
   /// One copy into memory that the tensors share and that, as with the other workspace, cannot be written (`clone()`).
-  /// `FormatError` when no file of the rank verifies, when two writers left files for it, or a torch archive stands
-  /// beside ours; `IoError` for links, files of other users, and files that others can write. Where only ModelOpt's
-  /// `rank_<rank>_state.pth` is there, that is read: nothing in it is ever called, and its CRCs are compared. On NFS,
-  /// what a peer has just written may not be seen yet: the collective ranges wait for it, this call does not.
-  [[nodiscard]] std::optional<RankState> read_configs_and_weights_from_rank(int rank) const;
+  /// `UsageError` for a negative rank, and for one that the job does not have, where the number of ranks is known.
+  /// `FormatError` naming the file when the newest one is damaged (`Damaged::take_older` asks for the state before it),
+  /// when two writers left files for the rank, or a torch archive stands beside ours; `IoError` for links, files of
+  /// other users, and files that others can write. Where only ModelOpt's `rank_<rank>_state.pth` is there, that is
+  /// read: nothing in it is ever called, and its CRCs are compared. On NFS, what a peer has just written may not be
+  /// seen yet: the collective ranges wait for it, this call does not.
+  [[nodiscard]] std::optional<RankState> read_configs_and_weights_from_rank(int rank,
+                                                                            StateReadOptions const& options = {}) const;
   /// Removes all files of this rank, but not those of another process, or another workspace of this one, that is alive.
   void clean();
 

@@ -22,11 +22,18 @@ enum class Release : std::uint8_t {
            ///< between nodes they wait for the close in any case
 };
 
+/// What becomes of the files that a gather through files has written.
+enum class GatherFiles : std::uint8_t {
+  remove,  ///< each rank removes its file at the end of the range, however it ends
+  keep,    ///< each rank's file stays, as a state that it has written; the rank's older files go
+};
+
 struct GatherOptions {
   std::filesystem::path workspace_path{};  ///< travel through files in this directory, which are removed at the end
   std::optional<Workspace> workspace{};    ///< travel through this workspace; neither: through the node's shared memory
   Release release = Release::strict;
   std::optional<std::chrono::milliseconds> timeout{};  ///< in place of the group's
+  GatherFiles files = GatherFiles::remove;             ///< of `workspace_path` and of a workspace of files alike
 };
 
 /// One rank's state, and which rank of the job it is of.

@@ -10,6 +10,7 @@
 
 #include "lib/node/layout.hpp"
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/path_links.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {
@@ -27,6 +28,7 @@ platform::Fd make_flight_file(std::filesystem::path const& path, std::size_t byt
   constexpr auto remedy = "name a directory of this machine in CROSSRANK_FLIGHT_DIR, or unset it";
   if (path.native().size() >= sizeof(ControlHeader::flight_file))
     platform::throw_io("make a flight record", path.string(), ENAMETOOLONG, remedy);
+  platform::check_links_above(path.has_parent_path() ? path.parent_path() : ".", "make a flight record");
   platform::Fd fd(system().openat(AT_FDCWD, path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) platform::throw_io("make a flight record", path.string(), errno, remedy);
   // Where a file system has no locks nobody can tell whether the job lives, and `crossrank clean` leaves it alone.
@@ -51,6 +53,15 @@ std::filesystem::path flight_file_path(std::filesystem::path const& directory, s
 bool is_flight_file_name(std::string_view name) noexcept {
   return name.size() > prefix.size() + suffix.size() && name.substr(0, prefix.size()) == prefix &&
          name.substr(name.size() - suffix.size()) == suffix;
+}
+
+bool holds_flight_record(platform::Fd const& fd) noexcept {
+  struct stat status {};
+  if (system().fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  std::uint64_t magic = 0;
+  if (system().pread(fd.get(), &magic, sizeof magic, 0) != static_cast<ssize_t>(sizeof magic)) return false;
+  bool const unfilled = magic == 0 && status.st_size >= static_cast<off_t>(sizeof(ControlHeader));
+  return magic == control_magic || unfilled;
 }
 
 void remove_flight_file(char const* path, platform::Fd const& fd) noexcept {

@@ -22,6 +22,8 @@ namespace crossrank::node {
                                                      std::array<std::uint64_t, 2> const& nonce);
 
 [[nodiscard]] bool is_flight_file_name(std::string_view name) noexcept;
+/// Whether an open file of such a name is ours: a control segment, or one whose job died before it filled the header.
+[[nodiscard]] bool holds_flight_record(platform::Fd const& fd) noexcept;
 
 /// Removes `path` if it still is the file behind `fd`.
 void remove_flight_file(char const* path, platform::Fd const& fd) noexcept;

@@ -15,7 +15,7 @@
 namespace crossrank::platform {
 namespace {
 
-constexpr std::string_view temporary_suffix = ".tmp";
+constexpr std::string_view temporary_suffix = ".crossrank.tmp";
 constexpr std::size_t random_digits = 16;
 constexpr std::string_view hexadecimal = "0123456789abcdef";
 

@@ -193,7 +193,7 @@ TEST_F(Interrupted, keeps_what_it_was_replacing_until_the_job_is_taken_up_or_dro
   ASSERT_EQ(state(), "none");
 
   EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), {.max_shard_bytes = 2200}), UsageError);
-  auto const kept = checkpoint::clean_jobs(out(), false);
+  auto const kept = checkpoint::clean_jobs(out());
   ASSERT_EQ(kept.size(), 1U);
   EXPECT_FALSE(kept.front().removed);
   (void)checkpoint::consolidate(world_, plan(), out(), options_for("safetensors"));
@@ -205,9 +205,9 @@ TEST_F(Interrupted, keeps_what_it_was_replacing_until_the_job_is_taken_up_or_dro
 TEST_F(Interrupted, is_cleaned_away_when_nobody_takes_it_up) {
   kill_at("checkpoint.job.marked", 1);
 
-  ASSERT_EQ(checkpoint::clean_jobs(out(), true).size(), 1U);
+  ASSERT_EQ(checkpoint::clean_jobs(out(), {.dry_run = true}).size(), 1U);
   EXPECT_THAT(names_in(out()), testing::Contains(StartsWith(".crossrank-")));
-  ASSERT_EQ(checkpoint::clean_jobs(out(), false).size(), 1U);
+  ASSERT_EQ(checkpoint::clean_jobs(out()).size(), 1U);
 
   EXPECT_THAT(names_in(out()), ElementsAre("config.json", "model.safetensors"));
   EXPECT_EQ(state(), "old");

@@ -310,7 +310,7 @@ TEST_F(TakenUp, refuses_a_folder_under_a_name_of_its_own_before_it_writes) {
 
 TEST_F(TakenUp, is_left_alone_by_cleaning) {
   kill_at("checkpoint.publish.planned", 1);
-  auto const kept = checkpoint::clean_jobs(out(), false);
+  auto const kept = checkpoint::clean_jobs(out());
   ASSERT_EQ(kept.size(), 1U);
   EXPECT_FALSE(kept.front().removed);
   EXPECT_THAT(names_in(out()), Contains(StartsWith(".crossrank-")));

@@ -320,9 +320,10 @@ TEST_F(AtomicFileTest, leaves_a_whole_file_or_a_temporary_wherever_it_is_killed)
 }
 
 TEST(FinalNameOfTemporary, is_empty_for_names_of_others) {
-  EXPECT_EQ(final_name_of_temporary(".a.0123456789abcdef.tmp"), "a");
-  for (auto const* name : {"", ".tmp", "a.0123456789abcdef.tmp", ".0123456789abcdef.tmp", "..0123456789abcdef.tmp",
-                           ".a.0123456789abcdeF.tmp", ".a.0123456789abcde.tmp", ".a.0123456789abcdef.tmq"}) {
+  EXPECT_EQ(final_name_of_temporary(".a.0123456789abcdef.crossrank.tmp"), "a");
+  for (auto const* name : {"", ".tmp", "a.0123456789abcdef.crossrank.tmp", ".0123456789abcdef.crossrank.tmp",
+                           "..0123456789abcdef.crossrank.tmp", ".a.0123456789abcdeF.crossrank.tmp",
+                           ".a.0123456789abcde.crossrank.tmp", ".a.0123456789abcdef.crossrank.tmq"}) {
     EXPECT_EQ(final_name_of_temporary(name), "") << name;
   }
 }

@@ -10,12 +10,14 @@
 #include <sys/file.h>
 
 #include <crossrank/json.hpp>
+#include <crossrank/nfs_workspace.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "lib/node/names.hpp"
 #include "lib/platform/fd.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/tools/command_run.hpp"
+#include "tests/workspace/state_samples.hpp"
 #include "workspace/nfs_files.hpp"
 
 namespace {
@@ -27,9 +29,9 @@ using crossrank::workspace::StateFile;
 using testing::HasSubstr;
 
 fs::path state_file(fs::path const& folder, std::uint32_t counter) {
-  auto path = folder / StateFile{.rank = 3, .writer = 0x1234, .counter = counter}.name();
-  std::ofstream(path) << "left by a job that died";
-  return path;
+  StateFile const file{.rank = 3, .writer = 0x1234, .counter = counter};
+  crossrank::test::leave_state(folder, file);
+  return folder / file.name();
 }
 
 // Holds a file as the workspace of a running job does.
@@ -46,13 +48,52 @@ TEST(Clean, removes_what_dead_jobs_left_and_nothing_else) {
   auto const lock = hold(alive);
   auto const foreign = folder.path() / "model.safetensors";
   std::ofstream(foreign) << "somebody's";
+  auto const bytes = std::to_string(fs::file_size(dead));
+  auto const temporary = folder.path() / ".model.safetensors.0123456789abcdef.crossrank.tmp";
+  std::ofstream(temporary) << "half";
   auto const end = run_command({"clean", folder.path().string()});
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_FALSE(fs::exists(dead)) << end.out;
   EXPECT_TRUE(fs::exists(alive));
   EXPECT_TRUE(fs::exists(foreign));
-  EXPECT_THAT(end.out, HasSubstr("removed " + dead.string() + ", a state file, 23 bytes"));
+  EXPECT_THAT(end.out, HasSubstr("removed " + dead.string() + ", a state file, " + bytes + " bytes"));
+  EXPECT_THAT(end.out, HasSubstr("removed " + temporary.string() + ", a temporary file, 4 bytes"));
   EXPECT_THAT(end.out, HasSubstr("kept " + alive.string()));
+}
+
+TEST(Clean, keeps_what_ended_in_order_unless_all_is_given) {
+  TemporaryDirectory const folder;
+  {
+    crossrank::NFSWorkspace workspace(folder.path(), {.rank = 3});
+    workspace.write_configs_and_weights({}, {});
+  }
+  auto const state = fs::directory_iterator(folder.path())->path();
+  auto const kept = run_command({"clean", folder.path().string()});
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_TRUE(fs::exists(state)) << kept.out;
+  EXPECT_THAT(kept.out, HasSubstr("--all"));
+  auto const all = run_command({"clean", "--all", folder.path().string()});
+  EXPECT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_FALSE(fs::exists(state)) << all.out;
+}
+
+TEST(Clean, keeps_foreign_files_that_are_named_like_ours) {
+  TemporaryDirectory const folder;
+  auto const nonce = std::string(32, 'a');
+  for (auto const& name : {StateFile{.rank = 3, .writer = 1, .counter = 1}.name(), "crossrank.job." + nonce + ".flight",
+                           std::string("crossrank.notes.flight"), std::string(".notes.0123456789abcdef.tmp")}) {
+    std::ofstream(folder.path() / name) << "somebody's own data";
+  }
+  fs::create_directory(folder.path() / ".crossrank-notes");
+  std::ofstream(folder.path() / ".crossrank-notes" / "page") << "somebody's own data";
+  std::ofstream(folder.path() / ".crossrank-file") << "somebody's own data";
+  auto const end = run_command({"clean", "--all", "--force", folder.path().string()});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 6) << end.out;
+  EXPECT_TRUE(fs::exists(folder.path() / ".crossrank-notes" / "page")) << end.out;
+  EXPECT_THAT(end.out, HasSubstr("not the folder of a job"));
+  EXPECT_THAT(end.out, HasSubstr("not a state image"));
+  EXPECT_THAT(end.out, HasSubstr("not a flight record"));
 }
 
 TEST(Clean, keeps_the_images_of_a_finished_checkpoint) {

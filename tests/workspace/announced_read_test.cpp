@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -64,7 +65,8 @@ class AnnouncedReadTest : public ::testing::Test {
   test::TemporaryDirectory root_{};
   test::FaultySystem os_{};
   platform::ScopedSystem scope_{os_};
-  NfsMedium writer_{root_.path(), 4, Existing::remove};
+  std::shared_ptr<NfsMedium> const medium_ = NfsMedium::of_rank(root_.path(), {.rank = 4});
+  NfsMedium& writer_ = *medium_;
   Announcement announced_{};
 };
 
@@ -224,7 +226,8 @@ TEST(StandingStill, ends_with_an_error_in_time_and_the_call_is_accounted_for) {
   test::TemporaryDirectory const root;
   GoneServer os;
   platform::ScopedSystem const scope(os);
-  NfsMedium writer(root.path(), 4, Existing::remove);
+  auto const medium = NfsMedium::of_rank(root.path(), {.rank = 4});
+  auto& writer = *medium;
   auto const state = sample_state(8);
   auto const announced = writer.write_announced(state.config, state.weights);
   os.gone = true;
@@ -249,7 +252,8 @@ TEST(StandingStill, can_be_given_up_while_it_lasts) {
   test::TemporaryDirectory const root;
   GoneServer os;
   platform::ScopedSystem const scope(os);
-  NfsMedium writer(root.path(), 4, Existing::remove);
+  auto const medium = NfsMedium::of_rank(root.path(), {.rank = 4});
+  auto& writer = *medium;
   auto const state = sample_state(8);
   auto const announced = writer.write_announced(state.config, state.weights);
   os.gone = true;

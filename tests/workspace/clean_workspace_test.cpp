@@ -16,6 +16,7 @@
 #include "lib/platform/fd.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "tests/workspace/state_samples.hpp"
 #include "workspace/nfs_files.hpp"
 
 namespace crossrank::workspace {
@@ -30,6 +31,7 @@ class CleanWorkspace : public ::testing::Test {
     std::ofstream(root_.path() / name) << "12345";
     return name;
   }
+  void put_state() const { test::leave_state(root_.path(), file_); }
   [[nodiscard]] bool there(std::string const& name) const {
     return fs::exists(fs::symlink_status(root_.path() / name));
   }
@@ -38,20 +40,23 @@ class CleanWorkspace : public ::testing::Test {
   }
 
   test::TemporaryDirectory root_{};
-  std::string const state_ = StateFile{.rank = 2, .writer = 9, .counter = 1}.name();
-  std::string const temporary_ = ".model-00001.safetensors.0123456789abcdef.tmp";
+  StateFile const file_{.rank = 2, .writer = 9, .counter = 1};
+  std::string const state_ = file_.name();
+  std::string const temporary_ = ".model-00001.safetensors.0123456789abcdef.crossrank.tmp";
 };
 
 TEST_F(CleanWorkspace, removes_what_dead_jobs_left_and_nothing_else) {
-  put(state_);
+  put_state();
   put(temporary_);
   put("rank_2_state.pth");
   put(".hidden");
+  auto const bytes = fs::file_size(root_.path() / state_);
   auto const report = clean();
   ASSERT_EQ(report.size(), 2U);
   for (auto const& file : report) {
     EXPECT_TRUE(file.removed);
-    EXPECT_EQ(file.bytes, 5U);
+    EXPECT_EQ(file.is_state, file.name == state_);
+    EXPECT_EQ(file.bytes, file.is_state ? bytes : 5U);
     EXPECT_FALSE(there(file.name));
   }
   EXPECT_TRUE(there("rank_2_state.pth"));
@@ -59,7 +64,7 @@ TEST_F(CleanWorkspace, removes_what_dead_jobs_left_and_nothing_else) {
 }
 
 TEST_F(CleanWorkspace, removes_nothing_in_a_dry_run) {
-  put(state_);
+  put_state();
   EXPECT_TRUE(clean({.dry_run = true}).at(0).removed);
   EXPECT_TRUE(there(state_));
 }
@@ -71,12 +76,73 @@ TEST_F(CleanWorkspace, spares_the_files_of_live_writers) {
   ASSERT_EQ(report.size(), 1U);
   EXPECT_FALSE(report[0].removed);
   EXPECT_THAT(report[0].why, HasSubstr("alive"));
-  workspace = NFSWorkspace();
+}
+
+TEST_F(CleanWorkspace, keeps_what_ended_in_order_unless_all_is_asked_for) {
+  std::string name;
+  {
+    NFSWorkspace workspace(root_.path(), {.rank = 0});
+    workspace.write_configs_and_weights({}, {});
+    name = fs::directory_iterator(root_.path())->path().filename().string();
+  }
+  auto const report = clean({.force = true});
+  ASSERT_EQ(report.size(), 1U);
+  EXPECT_FALSE(report[0].removed);
+  EXPECT_THAT(report[0].why, HasSubstr("ended in order"));
+  EXPECT_TRUE(there(name));
+  EXPECT_TRUE(NFSWorkspace::open(root_.path()).read_configs_and_weights_from_rank(0).has_value());
+  EXPECT_TRUE(clean({.all = true}).at(0).removed);
+  EXPECT_FALSE(there(name));
+}
+
+TEST_F(CleanWorkspace, keeps_what_ended_in_order_where_there_are_no_locks) {
+  test::FaultySystem os;
+  os.fail_always(test::Call::flock, ENOLCK);
+  platform::ScopedSystem const scope(os);
+  {
+    NFSWorkspace workspace(root_.path(), {.rank = 0});
+    workspace.write_configs_and_weights({}, {});
+  }
+  EXPECT_FALSE(clean({.force = true}).at(0).removed);
+  EXPECT_TRUE(clean({.all = true}).at(0).removed);
+}
+
+TEST_F(CleanWorkspace, takes_what_unwinding_leaves_for_a_killed_writers) {
+  try {
+    NFSWorkspace workspace(root_.path(), {.rank = 0});
+    workspace.write_configs_and_weights({}, {});
+    throw 1;
+  } catch (int) {
+    EXPECT_TRUE(clean().at(0).removed);
+  }
+}
+
+/// Files of others that only have a name of ours: no option removes them.
+TEST_F(CleanWorkspace, never_removes_a_foreign_file_that_is_named_like_ours) {
+  put(state_);
+  put(".notes.0123456789abcdef.tmp");
+  auto const renamed = StateFile{.rank = 2, .writer = 9, .counter = 2};
+  test::leave_state(root_.path(), {.rank = 2, .writer = 9, .counter = 3});
+  fs::rename(root_.path() / StateFile{.rank = 2, .writer = 9, .counter = 3}.name(), root_.path() / renamed.name());
+  auto const report = clean({.force = true, .all = true});
+  ASSERT_EQ(report.size(), 2U);
+  EXPECT_FALSE(report[0].removed);
+  EXPECT_THAT(report[0].why, HasSubstr("not a state image"));
+  EXPECT_FALSE(report[1].removed);
+  EXPECT_THAT(report[1].why, HasSubstr("another name"));
+  EXPECT_TRUE(there(state_));
+  EXPECT_TRUE(there(renamed.name()));
+  EXPECT_TRUE(there(".notes.0123456789abcdef.tmp"));
+}
+
+TEST_F(CleanWorkspace, removes_a_damaged_state_of_a_killed_writer) {
+  put_state();
+  fs::resize_file(root_.path() / state_, fs::file_size(root_.path() / state_) - 1);
   EXPECT_TRUE(clean().at(0).removed);
 }
 
 TEST_F(CleanWorkspace, leaves_what_nobody_can_tell_unless_forced) {
-  put(state_);
+  put_state();
   test::FaultySystem os;
   os.fail_always(test::Call::flock, ENOLCK);
   platform::ScopedSystem const scope(os);
@@ -95,7 +161,7 @@ TEST_F(CleanWorkspace, does_not_touch_a_link) {
 }
 
 TEST_F(CleanWorkspace, says_why_a_file_could_not_be_removed) {
-  put(state_);
+  put_state();
   test::FaultySystem os;
   os.fail_always(test::Call::unlinkat, EACCES);
   platform::ScopedSystem const scope(os);

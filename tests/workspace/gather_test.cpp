@@ -314,6 +314,54 @@ TEST(GatherFiles, of_one_call_are_gone_when_it_ends) {
   });
 }
 
+std::size_t files_in(std::filesystem::path const& path) {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator(path), std::filesystem::directory_iterator()));
+}
+
+TEST(GatherFiles, of_a_workspace_are_gone_too_but_not_what_was_written_there) {
+  test::TemporaryDirectory const directory;
+  run_thread_ranks(3, [&](Collective const& world) {
+    NFSWorkspace workspace(directory.path(), {.rank = world.rank(), .existing = Existing::keep});
+    workspace.write_configs_and_weights({{"layer", 7}}, {});
+    world.barrier();
+    for (int i = 0; i < 3; ++i)
+      get_tensors_parallel(tensor_of(world.rank(), 2), world, {.workspace = workspace}).close();
+    world.barrier();
+    EXPECT_EQ(files_in(directory.path()), 3U);
+    EXPECT_EQ(workspace.read_configs_and_weights_from_rank(world.rank())->config.at("layer"), 7);
+    world.barrier();
+  });
+}
+
+TEST(GatherFiles, stay_when_they_are_to_be_kept) {
+  for (bool const named : {false, true}) {
+    test::TemporaryDirectory const directory;
+    run_thread_ranks(3, [&](Collective const& world) {
+      GatherOptions options{.files = GatherFiles::keep};
+      if (named) options.workspace = NFSWorkspace(directory.path(), {.rank = world.rank(), .existing = Existing::keep});
+      if (!named) options.workspace_path = directory.path();
+      get_tensors_parallel(tensor_of(world.rank(), 2), world, options).close();
+      world.barrier();
+      EXPECT_EQ(files_in(directory.path()), 2U) << "the receiver writes none";
+      world.barrier();
+    });
+    auto const reader = NFSWorkspace::open(directory.path());
+    EXPECT_TRUE(reader.read_configs_and_weights_from_rank(2).has_value());
+  }
+}
+
+TEST(GatherFiles, of_a_workspace_are_gone_after_a_failed_range_as_well) {
+  test::TemporaryDirectory const directory;
+  static_cast<void>(test::try_thread_ranks(2, [&](Collective const& world) {
+    NFSWorkspace const workspace(directory.path(), {.rank = world.rank(), .existing = Existing::keep});
+    auto range = get_tensors_parallel(tensor_of(world.rank(), 2), world, {.workspace = workspace});
+    if (range.is_receiver()) throw std::runtime_error("the consumer fails");
+    range.close();
+  }));
+  EXPECT_EQ(files_in(directory.path()), 0U);
+}
+
 TEST(GatherFiles, in_another_directory_are_waited_for_no_longer_than_the_timeout) {
   test::TemporaryDirectory const directory;
   auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {

@@ -39,16 +39,16 @@ TEST(StateFile, is_not_read_from_names_that_we_do_not_write) {
 }
 
 TEST(StateFile, is_recognised_inside_a_temporary) {
-  EXPECT_EQ(parse_temporary('.' + name_of_seven + ".0123456789abcdef.tmp")->name(), name_of_seven);
+  EXPECT_EQ(parse_temporary('.' + name_of_seven + ".0123456789abcdef.crossrank.tmp")->name(), name_of_seven);
   EXPECT_FALSE(parse_temporary(name_of_seven).has_value());
-  EXPECT_FALSE(parse_temporary(".model.safetensors.0123456789abcdef.tmp").has_value());
+  EXPECT_FALSE(parse_temporary(".model.safetensors.0123456789abcdef.crossrank.tmp").has_value());
 }
 
 TEST(FilesOfRank, are_sorted_by_counter_the_newest_first) {
   StateFile const old{.rank = 1, .writer = 5, .counter = 9};
   StateFile const newer{.rank = 1, .writer = 5, .counter = 10};
   StateFile const of_other{.rank = 11, .writer = 5, .counter = 11};
-  auto const files = files_of_rank({old.name(), of_other.name(), '.' + newer.name() + ".0123456789abcdef.tmp",
+  auto const files = files_of_rank({old.name(), of_other.name(), '.' + newer.name() + ".0123456789abcdef.crossrank.tmp",
                                     newer.name(), "rank_11_state.pth", "notes.txt"},
                                    1);
   EXPECT_THAT(files.states, ElementsAre(newer, old));

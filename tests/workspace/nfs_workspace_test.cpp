@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/error.hpp>
+#include <crossrank/log.hpp>
 
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -47,12 +48,12 @@ class NFSWorkspaceTest : public ::testing::Test {
     EXPECT_EQ(all.size(), 1U);
     return root() / all.at(0);
   }
-  /// Gives the only file the name that it would have if another process had written it.
-  fs::path make_foreign(std::uint64_t writer) const {
+  /// Puts a file of another process in the place of the only file.
+  fs::path make_foreign(std::uint64_t writer, int seed = 9) const {
     auto file = *workspace::parse_state_file(only_file().filename().string());
-    auto const from = root() / file.name();
+    fs::remove(root() / file.name());
     file.writer = writer;
-    fs::rename(from, root() / file.name());
+    test::leave_state(root(), file, seed);
     return root() / file.name();
   }
   void put(std::string const& name, std::string const& text = "x") const {
@@ -161,10 +162,10 @@ TEST_F(NFSWorkspaceTest, removes_what_a_dead_process_left_for_its_rank_only) {
     write(writer, 9);
   }
   auto const stale = make_foreign(77);
-  auto const temporary = '.' + stale.filename().string() + ".0123456789abcdef.tmp";
-  put(temporary);
+  auto const temporary = '.' + stale.filename().string() + ".0123456789abcdef.crossrank.tmp";
+  put(temporary, "");
   auto const of_rank_1 = workspace::StateFile{.rank = 1, .writer = 77, .counter = 5}.name();
-  put(of_rank_1);
+  test::leave_state(root(), {.rank = 1, .writer = 77, .counter = 5});
   put("notes.txt");
   auto const workspace = open(0);
   EXPECT_THAT(names(), ::testing::ElementsAre("notes.txt", of_rank_1));
@@ -225,13 +226,76 @@ TEST_F(NFSWorkspaceTest, clean_removes_all_files_of_the_rank) {
   expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(3));
 }
 
-TEST_F(NFSWorkspaceTest, falls_back_to_the_newest_that_verifies) {
+/// In a loop over layers the state before is another layer's.
+TEST_F(NFSWorkspaceTest, names_a_damaged_newest_file_and_takes_the_older_one_when_asked) {
   auto workspace = open(0);
   write(workspace, 1);
   write(workspace, 2);
   auto const newest = root() / names().back();
   fs::resize_file(newest, fs::file_size(newest) - 1);
-  expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(1));
+  auto const error = error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); });
+  EXPECT_EQ(error.resource, newest.string());
+  EXPECT_THAT(error.remedy, HasSubstr("take_older"));
+  expect_same(workspace.read_configs_and_weights_from_rank(0, {.damaged = Damaged::take_older}).value(),
+              sample_state(1));
+}
+
+TEST_F(NFSWorkspaceTest, refuses_a_rank_that_the_job_does_not_have) {
+  NFSWorkspace const workspace(root(), {.rank = 1, .world_size = 4});
+  EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(3).has_value());
+  EXPECT_THAT(error_of<UsageError>([&] { (void)workspace.read_configs_and_weights_from_rank(4); }).expected,
+              HasSubstr("below 4"));
+  EXPECT_THROW(NFSWorkspace(root(), {.rank = 4, .world_size = 4}), UsageError);
+  EXPECT_FALSE(NFSWorkspace::open(root()).read_configs_and_weights_from_rank(400).has_value())
+      << "another job's directory may have any rank";
+}
+
+TEST_F(NFSWorkspaceTest, refuses_a_file_whose_name_says_another_writer) {
+  auto workspace = open(0);
+  write(workspace, 1);
+  auto other = *workspace::parse_state_file(only_file().filename().string());
+  auto const own = other.name();
+  other.writer ^= 1U;
+  fs::rename(root() / own, root() / other.name());
+  auto const error = error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); });
+  EXPECT_EQ(error.resource, (root() / other.name()).string());
+  EXPECT_THAT(error.got, HasSubstr(own.substr(own.find("state.") + 6, 16)));
+}
+
+TEST_F(NFSWorkspaceTest, leaves_a_foreign_file_that_is_named_like_a_state_of_its_rank) {
+  auto const name = workspace::StateFile{.rank = 0, .writer = 77, .counter = 5}.name();
+  put(name, "somebody's own data");
+  (void)open(0);
+  EXPECT_THAT(names(), ::testing::ElementsAre(name));
+}
+
+TEST_F(NFSWorkspaceTest, leaves_what_no_lock_speaks_for_unless_forced) {
+  test::leave_state(root(), {.rank = 0, .writer = 77, .counter = 5});
+  test::FaultySystem os;
+  os.fail_always(test::Call::flock, ENOLCK);
+  platform::ScopedSystem const scope(os);
+  (void)open(0);
+  EXPECT_EQ(names().size(), 1U) << "crossrank clean keeps it as well";
+  (void)NFSWorkspace(root(), {.rank = 0, .existing = Existing::force});
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(NFSWorkspaceTest, warns_once_when_it_deletes_a_state_that_ended_in_order) {
+  auto const finished = [&](std::uint64_t writer) {
+    workspace::StateFile const file{.rank = 0, .writer = writer, .counter = 1};
+    test::leave_state(root(), file);
+    ASSERT_EQ(::chmod((root() / file.name()).c_str(), 0400), 0);
+  };
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogEvent const& event) {
+    if (event.level == LogLevel::warning) warnings.emplace_back(event.message);
+  });
+  finished(77);
+  finished(78);
+  (void)open(0);
+  set_log_sink({});
+  EXPECT_TRUE(names().empty());
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("NFSWorkspace::open(path)")));
 }
 
 TEST_F(NFSWorkspaceTest, refuses_a_plain_safetensors_file) {

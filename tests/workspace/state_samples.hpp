@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <numeric>
 #include <vector>
 
@@ -7,6 +8,9 @@
 
 #include <crossrank/state.hpp>
 #include <crossrank/tensor.hpp>
+
+#include "lib/platform/directory.hpp"
+#include "workspace/state_file.hpp"
 
 namespace crossrank::test {
 
@@ -22,6 +26,13 @@ inline RankState sample_state(int seed) {
   state.weights.insert_or_assign("absent", Tensor{});
   state.weights.insert_or_assign("step", Tensor::scalar(std::int64_t{seed} << 33));
   return state;
+}
+
+/// Writes a state file as a process that was killed later left it: published, held by nobody.
+inline void leave_state(std::filesystem::path const& folder, workspace::StateFile const& file, int seed = 0) {
+  auto const state = sample_state(seed);
+  static_cast<void>(
+      workspace::write_state_file(platform::Directory::open(folder, "test"), file, state.config, state.weights));
 }
 
 /// Same config, same names in the same order, same bytes.

@@ -11,8 +11,9 @@ namespace crossrank::checkpoint {
 
 void settle_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force) {
   for (auto const& name : out.names(write_operation)) {
-    if (!is_job_folder(name) || name == own_folder) continue;
+    if (!is_job_folder(name) || name == own_folder || entry_at(out, name) != Entry::folder) continue;
     auto const work = platform::Directory::open(out.path_of(name), write_operation);
+    if (!belongs_to_job(work)) continue;
     auto const lock = take_lock(work);
     if (!lock) {
       throw UsageError({.operation = write_operation,
@@ -35,21 +36,24 @@ void settle_dead_jobs(platform::Directory const& out, std::string const& own_fol
   }
 }
 
-std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, bool dry_run) {
+std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsOptions options) {
   std::vector<CleanedJob> jobs;
   auto const out = platform::Directory::open(path, write_operation);
   for (auto const& name : out.names(write_operation)) {
-    if (!is_job_folder(name)) continue;
+    if (!is_job_folder(name) || entry_at(out, name) != Entry::folder) continue;
     auto const work = platform::Directory::open(out.path_of(name), write_operation);
     CleanedJob job{.name = name, .bytes = bytes_in(work)};
-    auto const lock = take_lock(work);
-    if (!lock) {
+    if (!belongs_to_job(work)) {
+      job.why = "it is not the folder of a job: it has no lock file";
+    } else if (auto const lock = take_lock(work); !lock) {
       job.why = "its job is running";
+    } else if (!options.force && !lock_tells(work)) {
+      job.why = "nobody can tell whether its job is running: no lock could be asked for";
     } else if (has_plan(work)) {
       job.why = "it holds what its job was publishing: start that job again with `resume`, or another with `force`";
     } else {
       job.removed = true;
-      if (!dry_run) remove_job(out, work);
+      if (!options.dry_run) remove_job(out, work);
     }
     jobs.push_back(std::move(job));
   }

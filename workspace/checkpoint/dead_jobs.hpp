@@ -21,7 +21,13 @@ struct CleanedJob {
   std::string why{};     ///< why it stays; empty for what goes
 };
 
-/// Removes the folders that killed jobs left in an output folder. `IoError` when that cannot be read.
-[[nodiscard]] std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, bool dry_run);
+struct CleanJobsOptions {
+  bool dry_run = false;  ///< say what would go, remove nothing
+  bool force = false;    ///< also where the file system has no locks that tell whether a job is running
+};
+
+/// Removes the folders that killed jobs left in an output folder. A folder that only has such a name stays. `IoError`
+/// when the output folder cannot be read.
+[[nodiscard]] std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsOptions options = {});
 
 }  // namespace crossrank::checkpoint

@@ -32,6 +32,17 @@ std::optional<platform::Fd> take_lock(platform::Directory const& work) {
   return fd;
 }
 
+bool lock_tells(platform::Directory const& work) {
+  auto& os = platform::system();
+  platform::Fd const other(platform::retry_interrupted(
+      [&] { return os.openat(work.fd(), lock_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0); }));
+  return other && os.flock(other.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+bool belongs_to_job(platform::Directory const& work) {
+  return entry_at(work, lock_name) == Entry::file || work.names(write_operation).empty();
+}
+
 std::uint64_t bytes_in(platform::Directory const& work) {
   std::uint64_t bytes = 0;
   for (auto const& name : work.names(write_operation)) {

@@ -33,6 +33,10 @@ enum class Entry : std::uint8_t { nothing, file, folder };
 
 /// Takes the lock of a job's folder; nothing when a living process has it.
 [[nodiscard]] std::optional<platform::Fd> take_lock(platform::Directory const& work);
+/// Whether the lock that `take_lock` returned keeps others out: not where the file system has no locks.
+[[nodiscard]] bool lock_tells(platform::Directory const& work);
+/// Whether a folder that has the name of a job's is one: a job makes its lock file first.
+[[nodiscard]] bool belongs_to_job(platform::Directory const& work);
 
 [[nodiscard]] std::uint64_t bytes_in(platform::Directory const& work);
 
