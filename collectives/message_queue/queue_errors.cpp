@@ -143,7 +143,7 @@ void MessageQueue::State::throw_failure(char const* operation) const {
     info.remedy = failure->timed_out ? "restart the job; look at what the named ranks were doing, or raise the timeout"
                                      : "restart the job; the output of the named ranks says why they ended";
   } else if (failure->timed_out) {
-    info.remedy = "look at what the named ranks are doing, or raise the timeout; then make a new queue";
+    info.remedy = "look at what the named ranks are doing, or raise the timeout";
   } else {
     info.remedy = shared == nullptr || !far_out.empty()
                       ? "the output of the named ranks says why they went; if they still run, make a new queue"

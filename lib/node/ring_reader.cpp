@@ -8,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/node/damage.hpp"
+#include "lib/node/first_cause.hpp"
 #include "lib/node/ring_layout.hpp"
 #include "lib/platform/crash_point.hpp"
 
@@ -49,6 +50,32 @@ std::string fate_of(NodeDomain const& domain, EndState state, std::uint32_t rank
          "make a new queue; its writer's handle must stay until all readers have attached");
 }
 
+/// Rank of the job because of which a writer is gone, where that was no choice of the program's: it died, or left
+/// because of others.
+std::optional<int> lost_by(NodeDomain const& domain, int writer) {
+  if (writer < 0 || writer >= domain.ranks()) return std::nullopt;
+  auto const& record = domain.record(writer);
+  bool const is_dead = domain.has_departed(writer) &&
+                       record.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::dead);
+  if (is_dead) return static_cast<int>(record.global_rank);
+  auto const cause = read_cause(record.cause);
+  return cause ? std::optional(cause->global_rank) : std::nullopt;
+}
+
+/// The queue has ended. That is a mistake in the program only where nobody was lost.
+[[noreturn]] void refuse_ended(NodeDomain const& domain, RingName const& name, int writer, std::string const& how) {
+  auto const culprit = lost_by(domain, writer);
+  if (!culprit) refuse_ended(name, how);
+  throw PeerLostError(
+      {.operation = "attach to a queue",
+       .message = "rank " + std::to_string(*culprit) + " of the job was lost, and the queue has ended: " + how,
+       .resource = "queue block " + std::to_string(name.block),
+       .remedy = "restart the job; the output of the named rank says why it ended",
+       .rank = static_cast<int>(domain.own_record().global_rank),
+       .culprits = {*culprit},
+       .group_usable = false});
+}
+
 [[noreturn]] void refuse_place(NodeDomain const& domain, RingName const& name, int reader, QueueEnd const& place) {
   auto const state = EndWord::unpack(place.state.load(std::memory_order_seq_cst)).state;
   auto const holder = place.domain_rank.load(std::memory_order_acquire);
@@ -75,8 +102,9 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> const
   if (life.state != BlockState::queue)
     refuse(name, "there is no such queue", "the handle of a queue", "of a group", "");
   if (domain->blocks().header(name.block).life.load(std::memory_order_seq_cst) != name.life)
-    refuse_ended(name, "its writer, " + rank_text(*domain, static_cast<std::uint32_t>(life.maker)) +
-                           ", and all its readers have left it");
+    refuse_ended(*domain, name, life.maker,
+                 "its writer, " + rank_text(*domain, static_cast<std::uint32_t>(life.maker)) +
+                     ", and all its readers have left it");
   std::unique_ptr<RingReader> made(new RingReader(domain, name, reader));
   made->check();
   if (reader < 0 || reader >= made->readers_) {
@@ -86,7 +114,8 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> const
   auto const refuse_if_ended = [&] {
     auto const writer = state_of(made->end(0));
     if (writer == EndState::gone || writer == EndState::dropped || domain->has_departed(made->writer_))
-      refuse_ended(name, "its writer, " + fate_of(*domain, writer, static_cast<std::uint32_t>(made->writer_)));
+      refuse_ended(*domain, name, made->writer_,
+                   "its writer, " + fate_of(*domain, writer, static_cast<std::uint32_t>(made->writer_)));
   };
   refuse_if_ended();
   auto free = EndWord{.use = life.use, .state = EndState::free}.pack();
@@ -96,7 +125,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeDomain> const
   made->own().domain_rank.store(static_cast<std::uint32_t>(domain->rank()), std::memory_order_seq_cst);
   try {
     refuse_if_ended();
-  } catch (UsageError const&) {
+  } catch (Error const&) {
     // Only while the place is this queue's: the block may be the next one's by now.
     auto held = taken;
     made->own().state.compare_exchange_strong(held, EndWord{.use = life.use, .state = EndState::closed}.pack(),

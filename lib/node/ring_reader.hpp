@@ -14,6 +14,7 @@ namespace crossrank::node {
 class RingReader final : public RingEnd {
  public:
   /// Takes place `reader` of the ring that `name` names. `UsageError` when the ring has ended or the place is taken,
+  /// `PeerLostError` when it has ended because a rank was lost,
   /// `FormatError` when what is written there makes no sense.
   [[nodiscard]] static std::unique_ptr<RingReader> attach(std::shared_ptr<NodeDomain> const& domain,
                                                           RingName const& name, int reader);
