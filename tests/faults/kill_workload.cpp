@@ -1,0 +1,153 @@
+#include "tests/faults/kill_workload.hpp"
+
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/message_queue.hpp>
+#include <crossrank/nfs_workspace.hpp>
+
+#include "tests/faults/fault_report.hpp"
+#include "tests/faults/fault_workload.hpp"
+#include "tests/support/patience.hpp"
+
+namespace crossrank::test {
+namespace {
+
+constexpr int messages = 12;
+
+/// Some of the messages are longer than a chunk.
+std::int64_t length_of(int message) { return message % 5 == 2 ? 5000 : 100; }
+
+void pass(MessageQueue const& queue, int writer, int message) {
+  note_progress();
+  if (queue.is_writer()) {
+    queue.enqueue_tensor(sample_tensor(writer, message, length_of(message)));
+  } else {
+    auto const tensor = queue.dequeue_tensor();
+    if (!tensor) throw std::runtime_error("wrong data: the queue has ended early");
+    require_sample(*tensor, writer, message, length_of(message));
+  }
+}
+
+/// The writer closes; it waits for the readers, or lets its handle go at once.
+void stream(Collective const& group, int writer, bool waits, Fuse& fuse) {
+  auto const queue = MessageQueue::create(group, {.writer_rank = writer, .chunk_bytes = 1024, .chunks = 3});
+  for (int message = 0; message < messages; ++message) {
+    if (message == 5) fuse.step();
+    pass(queue, writer, message);
+  }
+  fuse.step();
+  if (!queue.is_writer() && queue.dequeue_tensor()) throw std::runtime_error("wrong data: more than was written");
+  if (!queue.is_writer()) return;
+  queue.close();
+  if (waits && !queue.wait_for(patient)) throw std::runtime_error("wrong data: not all was read");
+}
+
+/// One reader reads to the end, the others close their ends earlier.
+void desert(Collective const& group, int writer, Fuse& fuse) {
+  auto const queue = MessageQueue::create(group, {.writer_rank = writer, .chunk_bytes = 1024, .chunks = 2});
+  int const loyal = (writer + 1) % group.world_size();
+  for (int message = 0; message < messages; ++message) {
+    if (!queue.is_writer() && group.rank() != loyal && message == 4) break;
+    pass(queue, writer, message);
+  }
+  fuse.step();
+  queue.close();
+}
+
+/// Each rank reads from the one before it and writes to the next: ranks that never share a queue wait for each other.
+void pass_in_a_row(Collective const& world, Fuse& fuse) {
+  bool const is_last = world.rank() + 1 == world.world_size();
+  auto const to = is_last ? MessageQueue() : MessageQueue::create_writer(world, 1, {.chunk_bytes = 1024, .chunks = 2});
+  auto const handles = world.all_gatherv(is_last ? std::vector<std::byte>{} : to.handle());
+  MessageQueue from;
+  std::exception_ptr lost;
+  try {
+    if (world.rank() > 0) from = MessageQueue::attach(handles.at(static_cast<std::size_t>(world.rank()) - 1), 0);
+  } catch (PeerLostError const&) {
+    lost = std::current_exception();
+  }
+  world.barrier();  // a writer's handle stays until its reader has attached
+  if (lost) std::rethrow_exception(lost);
+  for (int message = 0; message < messages; ++message) {
+    if (message == 5) fuse.step();
+    if (from.connected()) pass(from, world.rank() - 1, message);
+    if (to.connected()) pass(to, world.rank(), message);
+  }
+  if (to.connected()) to.close();
+  fuse.step();
+}
+
+RankState state_of(int rank, int seed) {
+  RankState state{.config = {{"rank", rank}, {"seed", seed}}};
+  state.weights.insert_or_assign("a", sample_tensor(rank, seed));
+  return state;
+}
+
+void read_all(NFSWorkspace const& workspace, Collective const& world, int seed, Fuse& fuse) {
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    fuse.step();
+    auto const state = workspace.read_configs_and_weights_from_rank(rank);
+    if (!state) throw std::runtime_error("wrong data: nothing of rank " + std::to_string(rank) + ", which has written");
+    if (state->config != state_of(rank, seed).config)
+      throw std::runtime_error("wrong data: config " + state->config.dump() + " of rank " + std::to_string(rank));
+    require_sample(state->weights.at("a"), rank, seed);
+  }
+}
+
+void write(NFSWorkspace& workspace, Collective const& world, int seed) {
+  auto const mine = state_of(world.rank(), seed);
+  workspace.write_configs_and_weights(mine.config, mine.weights);
+}
+
+}  // namespace
+
+void gather_for_ever(Collective const& world, Fuse& fuse) {
+  for (int round = 0;; ++round) {
+    fuse.step();
+    world.barrier();
+    fuse.step();
+    gather_everything(world, round % world.world_size(), round);
+    fuse.step();
+    auto half = world.split({{0, 1}, {3, 2}});
+    fuse.step();
+    in_group(half, [&] {
+      gather_everything(half, round % 2, round);
+      fuse.step();
+      half.close();
+    });
+  }
+}
+
+void queue_for_ever(Collective const& world, Fuse& fuse) {
+  for (int round = 0;; ++round) {
+    int const writer = round % world.world_size();
+    fuse.step();
+    stream(world, writer, round % 2 == 0, fuse);
+    desert(world, writer, fuse);
+    pass_in_a_row(world, fuse);
+    auto half = world.split({{0, 1}, {3, 2}});
+    in_group(half, [&] {
+      stream(half, round % 2, true, fuse);
+      half.close();
+    });
+  }
+}
+
+void write_files_for_ever(Collective const& world, Fuse& fuse, std::filesystem::path const& directory) {
+  NFSWorkspace workspace(directory / "kept");
+  for (int round = 0;; ++round) {
+    fuse.step();
+    gather_everything(world, round % world.world_size(), round, directory / "gathered");
+    fuse.step();
+    write(workspace, world, round);
+    world.barrier();
+    read_all(workspace, world, round, fuse);
+    world.barrier();
+  }
+}
+
+}  // namespace crossrank::test
