@@ -31,8 +31,8 @@ class MpiConformance : public testing::TestWithParam<ConformanceParameter> {};
 
 TEST_P(MpiConformance, holds) {
   ConnectOptions const options{.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
-                               .timeout = std::chrono::seconds(20),
-                               .connect_timeout = std::chrono::seconds(30),
+                               .timeout = std::chrono::minutes(5),
+                               .connect_timeout = std::chrono::minutes(5),
                                .job_id = std::string(GetParam().test.name),
                                .arena_cap = std::uint64_t{64} << 20};
   auto const world = connect(options);
@@ -43,8 +43,8 @@ TEST_P(MpiConformance, holds) {
 
 TEST(MpiVerbTable, is_right_about_this_backend) {
   ConnectOptions const options{.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
-                               .timeout = std::chrono::seconds(20),
-                               .connect_timeout = std::chrono::seconds(30),
+                               .timeout = std::chrono::minutes(5),
+                               .connect_timeout = std::chrono::minutes(5),
                                .job_id = "verb_table"};
   EXPECT_EQ(ways_of_verbs(connect(options)), ways_in_readme(options.backend));
 }

@@ -83,7 +83,7 @@ TEST(MpiConnect, gives_the_same_bits_on_every_backend) {
   std::vector<std::vector<std::byte>> results;
   for (auto const* const backend : {"shm", "mpi", "composite"}) {
     auto world = connect({.backend = backend,
-                          .timeout = std::chrono::seconds(60),
+                          .timeout = std::chrono::minutes(5),
                           .job_id = std::string("bits on ") + backend,
                           .arena_cap = std::uint64_t{64} << 20});
     ASSERT_EQ(world.backend(), backend);

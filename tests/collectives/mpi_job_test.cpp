@@ -23,7 +23,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-ConnectOptions composite(std::string job, std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+ConnectOptions composite(std::string job, std::chrono::milliseconds timeout = std::chrono::minutes(5)) {
   return {.backend = "composite", .timeout = timeout, .job_id = std::move(job), .arena_cap = std::uint64_t{64} << 20};
 }
 

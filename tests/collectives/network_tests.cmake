@@ -25,8 +25,8 @@ set(of_one_node GroupQueue.is_made_by_the_coordinator_in_both_directions GroupQu
                 MeshCollective.puts_tensor_parallelism_fastest)
 list(JOIN of_one_node ":" of_one_node)
 foreach(program collectives_objects_test collectives_group_test)
-  gtest_discover_tests(${program} NO_PRETTY_VALUES TEST_PREFIX on_two_hosts. TEST_FILTER "-*processes*:${of_one_node}" DISCOVERY_TIMEOUT 120
-                       PROPERTIES TIMEOUT 300 ${crossrank_test_environment}
+  gtest_discover_tests(${program} NO_PRETTY_VALUES TEST_PREFIX on_two_hosts. TEST_FILTER "-*processes*:${of_one_node}" DISCOVERY_TIMEOUT 600
+                       PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment}
                        ENVIRONMENT_MODIFICATION CROSSRANK_TEST_RANKS=set:hosts)
 endforeach()
 
@@ -67,11 +67,11 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_connect_slurm PROGRAM mpi_job RANKS 4 OPTIONS --as slurm FILTER MpiConnect.picks*
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm)
   add_test(NAME mpi_connect_without_mpirun COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)
-  set_tests_properties(mpi_connect_without_mpirun PROPERTIES TIMEOUT 60 ENVIRONMENT
+  set_tests_properties(mpi_connect_without_mpirun PROPERTIES TIMEOUT ${crossrank_test_timeout} ENVIRONMENT
     "RANK=1;WORLD_SIZE=4;LOCAL_RANK=1;LOCAL_WORLD_SIZE=2;MASTER_ADDR=127.0.0.1;MASTER_PORT=29533")
   # What PMIx numbered 1 and MPI takes for the only rank of its job has lost the others.
   add_test(NAME mpi_connect_without_pmix COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)
-  set_tests_properties(mpi_connect_without_pmix PROPERTIES TIMEOUT 60 ENVIRONMENT "PMIX_RANK=1;PMIX_NAMESPACE=gone")
+  set_tests_properties(mpi_connect_without_pmix PROPERTIES TIMEOUT ${crossrank_test_timeout} ENVIRONMENT "PMIX_RANK=1;PMIX_NAMESPACE=gone")
 
   foreach(where init the_communicator)
     crossrank_add_mpi_test(NAME mpi_start_${where} PROGRAM mpi_job RANKS 3 OPTIONS --dead 1

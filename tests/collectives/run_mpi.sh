@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs a test under mpirun with a hard limit, and ends whatever is left of it.
+# Runs a test under mpirun with a hard limit that only ends a hang, and ends whatever is left of it.
 # Usage: run_mpi.sh [--nodes declared|real] [--dead N] [--ends yes] [--as LAUNCHER] RANKS PROGRAM [ARGUMENTS...]
 #   --nodes declared  the ranks of this host say that they stand on two
 #   --nodes real      two network namespaces with a wire between them are the hosts
@@ -52,21 +52,21 @@ elif [[ $nodes == real ]]; then
 fi
 status=0
 if [[ -n $ends ]]; then
-  limit=${CROSSRANK_TEST_LIMIT:-60}
+  limit=${CROSSRANK_TEST_LIMIT:-600}
   SECONDS=0
   timeout -k 5 "$limit" "${launch[@]}" || status=$?
   ((status != 0 && SECONDS < limit)) || { echo "mpirun ended with $status after $SECONDS s"; exit 1; }
   exit 0
 fi
 if [[ $dead -eq 0 ]]; then
-  timeout -k 5 "${CROSSRANK_TEST_LIMIT:-240}" "${launch[@]}" || status=$?
+  timeout -k 5 "${CROSSRANK_TEST_LIMIT:-1500}" "${launch[@]}" || status=$?
   exit "$status"
 fi
 
 # mpirun of 4.1 may wait for the dead rank for ever, and fails the job anyway: what counts is what the others were told.
 living=$((ranks - dead))
 told() { find "$CROSSRANK_TEST_FOLDER" -maxdepth 1 -name '[0-9]*' -size +0 | wc -l; }
-timeout -k 5 "${CROSSRANK_TEST_LIMIT:-50}" "${launch[@]}" &
+timeout -k 5 "${CROSSRANK_TEST_LIMIT:-600}" "${launch[@]}" &
 job=$!
 while kill -0 "$job" 2>/dev/null && (($(told) < living)); do read -rt 0.1 <> <(:) || true; done
 for ((wait = 0; wait < 30; ++wait)); do

@@ -8,7 +8,7 @@ namespace {
 
 CROSSRANK_RANK_SCENARIO(conformance) {
   ConnectOptions const options{.backend = "shm",
-                               .timeout = std::chrono::seconds(20),
+                               .timeout = std::chrono::minutes(5),
                                .job_id = std::getenv("CROSSRANK_JOB_ID"),
                                .arena_cap = std::uint64_t{64} << 20};
   run_conformance_case(find_conformance_case(self.arguments.at(0)), {connect(options), options});

@@ -29,7 +29,6 @@ using test::ProcessRanks;
 using test::Verdict;
 
 constexpr int ranks = 3;
-constexpr auto connect_timeout = std::chrono::seconds(3);
 
 struct Case {
   std::string point{};
@@ -53,6 +52,12 @@ bool needs_no_memfd(std::string_view point) { return point == "node.segment.name
 /// Whether the victim must be the one whom the others find.
 bool needs_first(std::string_view point) {
   return starts_with_any(point, {"node.rendezvous.host", "node.rendezvous.bound", "node.named."});
+}
+
+/// The others wait as long for a victim that they cannot know of. In all other cases this only ends a hang.
+std::chrono::milliseconds connect_timeout_of(std::string_view point) {
+  bool const is_waited_for = needs_names(point) || point == "node.rendezvous.bound";
+  return is_waited_for ? std::chrono::seconds(20) : test::patient;
 }
 
 /// Only who ends a group comes there.
@@ -93,11 +98,11 @@ CROSSRANK_RANK_SCENARIO(die_at_crash_point) {
   if (std::stoi(self.arguments.at(2)) == self.rank)
     platform::arm_crash_point(self.arguments.at(1), std::stoi(self.arguments.at(3)));
   return test::end_with_verdict(self, [&] {
-    auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    auto const until = std::chrono::steady_clock::now() + test::patient;
     while (!is_first && !fs::exists(directory / "first_is_there") && std::chrono::steady_clock::now() < until)
       std::this_thread::yield();
     auto options = test::fault_options();
-    options.connect_timeout = connect_timeout;
+    options.connect_timeout = connect_timeout_of(self.arguments.at(1));
     test::use_everything(connect(options), directory / "workspace");
   });
 }

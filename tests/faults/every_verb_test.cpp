@@ -30,7 +30,7 @@ using testing::HasSubstr;
 
 constexpr int ranks = 3;
 constexpr int victim = 1;
-constexpr auto stop_timeout = std::chrono::milliseconds(1000);
+constexpr auto stop_timeout = test::short_timeout;
 constexpr std::int64_t few = 10 * ranks;
 constexpr std::int64_t many = std::int64_t{3 * ranks} << 18;  // goes through the arenas in several steps
 
@@ -301,7 +301,7 @@ TEST_P(EveryVerb, tells_all_of_a_rank_that_throws) {
 TEST_P(EveryVerb, tells_all_of_a_rank_that_is_stopped_and_that_one_when_it_wakes) {
   ProcessRanks job(ranks, "lose_a_rank_in_a_verb",
                    {.arguments = {GetParam().name, "stopped", std::to_string(stop_timeout.count())}});
-  for (int const rank : {0, 2}) ASSERT_TRUE(job.wait_for_exit(rank, std::chrono::seconds(60)));
+  for (int const rank : {0, 2}) ASSERT_TRUE(job.wait_for_exit(rank, test::patient));
   job.signal(victim, SIGCONT);
   auto const outcome = job.wait();
   expect_told(GetParam(), outcome, {}, "timeout", stop_timeout);

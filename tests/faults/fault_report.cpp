@@ -94,7 +94,7 @@ Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victim
 }
 
 ConnectOptions fault_options(std::chrono::milliseconds timeout) {
-  return {.timeout = timeout, .connect_timeout = std::chrono::seconds(30), .arena_cap = std::uint64_t{64} << 20};
+  return {.timeout = timeout, .connect_timeout = patient, .arena_cap = std::uint64_t{64} << 20};
 }
 
 }  // namespace crossrank::test

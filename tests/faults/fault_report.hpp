@@ -7,6 +7,7 @@
 
 #include <crossrank/collective.hpp>
 
+#include "tests/support/patience.hpp"
 #include "tests/support/process_ranks.hpp"
 
 namespace crossrank::test {
@@ -32,18 +33,17 @@ int end_with_verdict(RankSelf const& self, std::function<void()> const& body);
 /// What `say_verdict` printed.
 [[nodiscard]] Verdict verdict_of(RankOutcome const& outcome, std::string_view label = "end");
 
-/// Says that this rank has got on: a failure is to be told of within the timeout and a second from here.
+/// Says that this rank has got on: a failure is to be told of within the timeout and the allowance from here.
 void note_progress() noexcept;
 
-/// How long after its timeout a rank may still need to say so. Sanitizers make everything slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr std::chrono::milliseconds allowance = std::chrono::seconds(10);
-#else
-inline constexpr std::chrono::milliseconds allowance = std::chrono::seconds(1);
-#endif
+/// How long after its timeout a rank may still need to say so: a second, if the machine is idle.
+inline constexpr std::chrono::milliseconds allowance = std::chrono::minutes(1);
 
 /// The timeout of these tests when they name none.
-inline constexpr std::chrono::milliseconds long_timeout = std::chrono::seconds(30);
+inline constexpr std::chrono::milliseconds long_timeout = patient;
+
+/// The timeout of tests that wait for it. A rank that is well makes progress within this time under any load.
+inline constexpr std::chrono::milliseconds short_timeout = std::chrono::seconds(6);
 
 /// Expects that all ranks but `victims` ended by themselves with one and the same verdict, each at most `timeout` and
 /// `allowance` after it last got on, and returns it.

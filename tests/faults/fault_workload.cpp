@@ -77,7 +77,7 @@ void pass_through_queue(Collective const& world, int writer) {
     }
   }
   queue.close();
-  require(queue.wait_for(std::chrono::seconds(60)), "readers take everything");
+  require(queue.wait_for(patient), "readers take everything");
   world.barrier();
 }
 

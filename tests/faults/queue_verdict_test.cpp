@@ -22,7 +22,7 @@ using test::ProcessRanks;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto patient = std::chrono::seconds(120);
+constexpr auto patient = test::patient;
 
 /// Says how `body` ended, then goes the way that a program without a handler goes.
 int end_uncaught(test::RankSelf const& self, std::function<void()> const& body) {
@@ -100,7 +100,7 @@ class QueueVerdict : public testing::TestWithParam<Case> {
 
 TEST_P(QueueVerdict, names_the_rank_that_was_killed) {
   auto const& c = GetParam();
-  ProcessRanks job(ranks, "stream_for_ever", options_of(c, "100"));
+  ProcessRanks job(ranks, "stream_for_ever", options_of(c, "300"));
   start(job);
   job.signal(c.victim, SIGKILL);
   expect_verdicts(job.wait(), all_but(c.victim, ranks), "peer_lost", c.victim);
@@ -110,7 +110,7 @@ TEST_P(QueueVerdict, names_the_rank_that_was_killed) {
 TEST_P(QueueVerdict, names_the_rank_that_was_stopped) {
   auto const& c = GetParam();
   auto const others = all_but(c.victim, ranks);
-  ProcessRanks job(ranks, "stream_for_ever", options_of(c, "1500ms"));
+  ProcessRanks job(ranks, "stream_for_ever", options_of(c, std::to_string(test::short_timeout.count()) + "ms"));
   start(job);
   job.signal(c.victim, SIGSTOP);
   for (int const rank : others) ASSERT_TRUE(job.wait_for_exit(rank, patient));
@@ -149,7 +149,8 @@ CROSSRANK_RANK_SCENARIO(pass_on_for_ever) {
 }
 
 TEST(QueueVerdicts, follow_a_chain_of_queues_to_the_rank_that_was_stopped) {
-  ProcessRanks job(3, "pass_on_for_ever", {.environment = {{"CROSSRANK_TIMEOUT", "1500ms"}}});
+  ProcessRanks job(3, "pass_on_for_ever",
+                   {.environment = {{"CROSSRANK_TIMEOUT", std::to_string(test::short_timeout.count()) + "ms"}}});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
   job.signal(2, SIGSTOP);
   for (int const rank : {0, 1}) ASSERT_TRUE(job.wait_for_exit(rank, patient));

@@ -18,7 +18,7 @@ using test::ProcessRanks;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto patient = std::chrono::seconds(60);
+constexpr auto patient = test::patient;
 
 /// Meets over and over until something fails. Arguments: timeout in milliseconds, meetings (0: no end), who stays away
 /// from the second one (-1: nobody).
@@ -39,7 +39,7 @@ CROSSRANK_RANK_SCENARIO(meet_for_ever) {
 }
 
 TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
-  ProcessRanks job(4, "meet_for_ever", {.arguments = {"2000", "0", "-1"}});
+  ProcessRanks job(4, "meet_for_ever", {.arguments = {std::to_string(test::short_timeout.count()), "0", "-1"}});
   for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
   job.signal(2, SIGSTOP);
   for (int rank : {0, 1, 3}) ASSERT_TRUE(job.wait_for_exit(rank, patient));
@@ -51,7 +51,7 @@ TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
   auto const verdict = test::expect_one_verdict(outcome);
   for (std::size_t const rank : {0U, 1U, 3U}) {
     std::chrono::milliseconds const took(test::verdict_of(outcome.ranks.at(rank)).last_milliseconds);
-    EXPECT_LE(took, std::chrono::seconds(2) + test::allowance) << outcome.text();
+    EXPECT_LE(took, test::short_timeout + test::allowance) << outcome.text();
   }
   EXPECT_EQ(verdict.code, "timeout") << outcome.text();
   EXPECT_TRUE(verdict.blames_only(2)) << outcome.text();
@@ -62,7 +62,7 @@ TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
 /// Both are waited for. (One that arrives and then dies has done its part of that meeting: the next one finds its
 /// death.)
 TEST(FaultsStoppedRank, does_not_hide_one_that_is_killed) {
-  ProcessRanks job(4, "meet_for_ever", {.arguments = {"30000", "0", "3"}});
+  ProcessRanks job(4, "meet_for_ever", {.arguments = {std::to_string(test::long_timeout.count()), "0", "3"}});
   for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
   job.signal(1, SIGSTOP);
   job.signal(3, SIGKILL);
@@ -77,7 +77,7 @@ TEST(FaultsStoppedRank, does_not_hide_one_that_is_killed) {
 
 /// All watchers are stopped with their ranks: a death among them must still be found when they wake.
 TEST(FaultsStoppedRank, finds_a_death_that_happened_while_all_were_stopped) {
-  ProcessRanks job(3, "meet_for_ever", {.arguments = {"30000", "0", "-1"}});
+  ProcessRanks job(3, "meet_for_ever", {.arguments = {std::to_string(test::long_timeout.count()), "0", "-1"}});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
   job.signal(0, SIGKILL);
@@ -91,7 +91,7 @@ TEST(FaultsStoppedRank, finds_a_death_that_happened_while_all_were_stopped) {
 }
 
 TEST(FaultsSuspendedJob, has_not_timed_out_when_it_goes_on) {
-  constexpr auto timeout = std::chrono::milliseconds(3000);
+  constexpr auto timeout = test::short_timeout;
   ProcessRanks job(3, "meet_for_ever",
                    {.deadline = 2 * patient, .arguments = {std::to_string(timeout.count()), "60", "-1"}});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));

@@ -14,6 +14,7 @@
 #include <crossrank/message_queue.hpp>
 
 #include "tests/message_queue/sample_message.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// What a queue carries, and in which order.
@@ -65,7 +66,7 @@ TEST(MessageQueue, carries_messages_of_every_size) {
       }
       if (queue.is_writer()) {
         queue.close();
-        EXPECT_TRUE(queue.wait_for(std::chrono::seconds(20)));
+        EXPECT_TRUE(queue.wait_for(patient));
       }
       world.close();
     });
@@ -151,7 +152,7 @@ TEST(MessageQueue, frees_the_place_of_a_message_whose_reader_threw) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
     if (queue.is_writer()) {
       queue.enqueue_bytes(sample(10, 1));
-      queue.enqueue_bytes(sample(10, 2), {.timeout = std::chrono::seconds(20)});
+      queue.enqueue_bytes(sample(10, 2), {.timeout = patient});
     } else {
       EXPECT_THROW(queue.read_bytes([](auto) { throw std::logic_error("no"); }), std::logic_error);
       EXPECT_EQ(queue.dequeue_bytes(), sample(10, 2));

@@ -14,6 +14,7 @@
 #include <crossrank/message_queue.hpp>
 #include <crossrank/statistics.hpp>
 
+#include "tests/support/patience.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// How waits end, and what keeps two ends apart.
@@ -69,7 +70,7 @@ TEST(QueueEnd, is_no_loss_when_a_reader_has_read_all_and_drops_its_handle) {
       EXPECT_EQ(queue.dequeue_bytes(), message);
     }
     if (world.rank() == 0) {
-      EXPECT_TRUE(queue.wait_for(seconds(20)));
+      EXPECT_TRUE(queue.wait_for(patient));
     }
     world.barrier();
     world.close();
@@ -117,7 +118,7 @@ TEST(QueueTimeout, is_blamed_on_the_same_rank_by_all_ends) {
     if (queue.is_writer()) {
       queue.enqueue_bytes(message);
       queue.enqueue_bytes(message);
-      auto const info = error_of<TimeoutError>([&] { queue.enqueue_bytes(message, {.timeout = seconds(120)}); });
+      auto const info = error_of<TimeoutError>([&] { queue.enqueue_bytes(message, {.timeout = patient}); });
       EXPECT_THAT(info.culprits, ElementsAre(2));
       EXPECT_TRUE(info.group_usable) << "nobody has ended";
       EXPECT_THROW(queue.enqueue_bytes(message), TimeoutError) << "forgotten";
@@ -158,7 +159,7 @@ TEST(QueueTimeout, ends_a_reader_that_nobody_writes_to) {
     if (queue.is_writer()) {
       queue.enqueue_bytes(message);
     } else {
-      EXPECT_TRUE(queue.wait_for(seconds(20)));
+      EXPECT_TRUE(queue.wait_for(patient));
       EXPECT_EQ(queue.dequeue_bytes({.timeout = milliseconds(0)}), message);
     }
     world.close();
@@ -176,7 +177,7 @@ void cancel_a_reader(bool busy) {
         if (!busy) await_sleeper(before);
         queue.cancel();
       });
-      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = seconds(20)})), CancelledError);
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = patient})), CancelledError);
       canceller.join();
       EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), CancelledError) << "cancelled once, cancelled for good";
     }
@@ -198,8 +199,7 @@ TEST(QueueCancel, ends_a_blocked_writer_and_leaves_the_group_alone) {
         await_sleeper(before);
         queue.cancel();
       });
-      EXPECT_TRUE(
-          error_of<CancelledError>([&] { queue.enqueue_bytes(message, {.timeout = seconds(20)}); }).group_usable);
+      EXPECT_TRUE(error_of<CancelledError>([&] { queue.enqueue_bytes(message, {.timeout = patient}); }).group_usable);
       canceller.join();
     }
     world.barrier();
@@ -217,7 +217,7 @@ TEST(QueueCancel, comes_through_a_stop_token_for_one_call_only) {
         await_sleeper(before);
         stop.request_stop();
       });
-      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = seconds(20), .stop = stop.get_token()})),
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = patient, .stop = stop.get_token()})),
                    CancelledError);
       stopper.join();
     }
@@ -231,37 +231,39 @@ TEST(QueueCancel, comes_through_a_stop_token_for_one_call_only) {
   });
 }
 
-/// From idle to busy and back: a reader that sleeps is woken at once, though slices would wake it later anyway.
-TEST(QueueWake, comes_at_once_to_a_reader_and_to_a_writer_that_sleep) {
-  std::atomic<std::chrono::steady_clock::rep> acted{0};
-  std::vector<std::chrono::steady_clock::duration> times(9);
+/// From idle to busy and back. A sleeper also wakes by itself after a while, so that only the wake-ups tell whether it
+/// had to: no time does on a busy machine.
+TEST(QueueWake, comes_to_a_reader_and_to_a_writer_that_sleep) {
+  constexpr int trials = 9;
+  std::atomic<int> wakes{0};
   run_thread_ranks(2, [&](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
-    auto const now = [] { return std::chrono::steady_clock::now().time_since_epoch(); };
-    for (std::size_t trial = 0; trial < times.size(); ++trial) {
+    auto const act = [&] {
+      if (queue.is_writer()) {
+        queue.enqueue_bytes(message);
+      } else {
+        EXPECT_EQ(queue.dequeue_bytes(), message);
+      }
+    };
+    for (int trial = 0; trial < trials; ++trial) {
       bool const reader_sleeps = trial % 2 == 0;
       if (!reader_sleeps && queue.is_writer()) queue.enqueue_bytes(message);
       auto const before = statistics().futex_waits;
       world.barrier();
       if (queue.is_writer() == reader_sleeps) {
         await_sleeper(before);
-        acted = now().count();
-      }
-      if (queue.is_writer()) {
-        queue.enqueue_bytes(message);
+        auto const wakes_before = statistics().futex_wakes;
+        act();
+        if (statistics().futex_wakes > wakes_before) ++wakes;
       } else {
-        EXPECT_EQ(queue.dequeue_bytes(), message);
-        if (!reader_sleeps) {
-          EXPECT_EQ(queue.dequeue_bytes(), message);
-        }
+        act();
       }
-      if (queue.is_writer() != reader_sleeps) times[trial] = now() - std::chrono::steady_clock::duration(acted.load());
+      if (!reader_sleeps && !queue.is_writer()) act();
       world.barrier();
     }
     world.close();
   });
-  std::sort(times.begin(), times.end());
-  EXPECT_LT(std::chrono::duration_cast<milliseconds>(times[times.size() / 2]), milliseconds(40));
+  EXPECT_EQ(wakes.load(), trials);
 }
 
 TEST(QueueIdle, readers_sleep) {
@@ -325,7 +327,7 @@ TEST(QueueUse, refuses_a_second_thread_and_the_wrong_end) {
         EXPECT_THROW(static_cast<void>(same.dequeue_bytes()), UsageError);
         same.cancel();
       });
-      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = seconds(20)})), CancelledError);
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = patient})), CancelledError);
       second.join();
       is_over = true;
       is_over.notify_one();

@@ -17,6 +17,7 @@
 #include "lib/node/group.hpp"
 #include "lib/node/ring_reader.hpp"
 #include "lib/node/ring_writer.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 /// Queues that readers come to by a handle, an honest one or not.
@@ -144,7 +145,7 @@ TEST(QueueHandle, lets_readers_come_later_each_to_one_place) {
     } else {
       queue.enqueue_bytes(message);
       queue.close();
-      EXPECT_TRUE(queue.wait_for(seconds(20))) << "all have read everything";
+      EXPECT_TRUE(queue.wait_for(patient)) << "all have read everything";
     }
     queue = {};
     world.barrier();

@@ -9,6 +9,7 @@
 #include <crossrank/crossrank.hpp>
 
 #include "collectives/message_queue/queue_dict.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace crossrank::test {
@@ -83,7 +84,7 @@ TEST(MessageQueue, carries_objects_of_every_kind_in_order) {
       queue.enqueue(2.5);
       queue.enqueue(ramp(4));
       queue.close();
-      EXPECT_TRUE(queue.wait_for(std::chrono::seconds(20)));
+      EXPECT_TRUE(queue.wait_for(patient));
     } else {
       for (int i = 0; i < 20; ++i) EXPECT_EQ(queue.dequeue<Batch>(), batch(i));
       EXPECT_EQ(queue.dequeue<std::string>(), "a literal");

@@ -13,17 +13,16 @@
 
 #include "lib/platform/crash_point.hpp"
 #include "tests/message_queue/sample_message.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/process_ranks.hpp"
 
 /// Queues between processes, and what is left when one of them is killed.
 namespace crossrank::test {
 namespace {
 
-constexpr auto patient = std::chrono::seconds(60);
-
 Collective join() {
   return connect({.backend = "shm",
-                  .timeout = std::chrono::seconds(30),
+                  .timeout = patient,
                   .job_id = std::getenv("CROSSRANK_JOB_ID"),
                   .arena_cap = std::uint64_t{64} << 20});
 }

@@ -14,6 +14,7 @@
 #include "collectives/message_queue/poll.hpp"
 #include "tests/message_queue/sample_message.hpp"
 #include "tests/support/message_ranks.hpp"
+#include "tests/support/patience.hpp"
 
 /// Queues whose readers stand on other nodes than the writer, all of them or some.
 namespace crossrank::test {
@@ -53,7 +54,7 @@ TEST_P(RemoteQueue, gives_every_reader_every_message_in_order) {
     EXPECT_EQ(queue.messages(), 90U);
     if (queue.is_writer()) {
       queue.close();
-      EXPECT_TRUE(queue.wait_for(seconds(20)));
+      EXPECT_TRUE(queue.wait_for(patient));
     } else {
       EXPECT_EQ(queue.dequeue_bytes(), std::nullopt);
       EXPECT_EQ(queue.dequeue_bytes(), std::nullopt) << "the end is not the end";
@@ -152,7 +153,7 @@ TEST_P(RemoteQueue, goes_on_without_a_reader_that_closed) {
     if (queue.is_writer()) {
       for (int i = 0; i < 20; ++i) queue.enqueue(i);
       queue.close();
-      EXPECT_TRUE(queue.wait_for(seconds(20)));
+      EXPECT_TRUE(queue.wait_for(patient));
     } else if (world.rank() == 1) {
       EXPECT_EQ(queue.dequeue<int>(), 0);
       queue.close();
@@ -170,7 +171,7 @@ TEST_P(RemoteQueue, tells_readers_of_a_writer_that_went_without_closing) {
     auto queue = MessageQueue::create(world, {.chunks = 2});
     if (queue.is_writer()) {
       queue.enqueue(7);
-      EXPECT_TRUE(queue.wait_for(seconds(20)));
+      EXPECT_TRUE(queue.wait_for(patient));
       world.barrier();
       queue = MessageQueue();
     } else {
@@ -204,7 +205,7 @@ TEST_P(RemoteQueue, names_a_reader_whose_host_is_silent) {
   run(2, [&](Collective const& world, MemoryHub& hub) {
     auto queue = MessageQueue::create(world, {.chunks = 2});
     if (!queue.is_writer())
-      return static_cast<void>(silenced.get_future().wait_for(seconds(20)));  // not heard when it leaves
+      return static_cast<void>(silenced.get_future().wait_for(patient));  // not heard when it leaves
     hub.cut(1);
     silenced.set_value();
     queue.enqueue(0);
@@ -221,7 +222,7 @@ TEST_P(RemoteQueue, names_the_same_slow_rank_on_all_ends) {
     if (queue.is_writer()) {
       queue.enqueue(0);
       queue.enqueue(1);
-      EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = seconds(120)}); }).culprits(),
+      EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = patient}); }).culprits(),
                   testing::ElementsAre(2));
       queue = {};
     } else if (world.rank() == 1) {

@@ -206,7 +206,7 @@ TEST_F(NamedRendezvous, tells_who_comes_after_the_failure) {
   for (auto const& error : errors) EXPECT_EQ(text_of(error), "");
   expect_error<MismatchError>(late);
   EXPECT_EQ(failed, 2);
-  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - started, patient / 2);
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
@@ -233,8 +233,7 @@ void refuse_memfd_and_sockets() {
 
 CROSSRANK_RANK_SCENARIO(gather_under_a_filter) {
   refuse_memfd_and_sockets();
-  meet_and_gather(
-      connect({.backend = "shm", .connect_timeout = std::chrono::seconds(20), .arena_cap = std::uint64_t{64} << 20}));
+  meet_and_gather(connect({.backend = "shm", .connect_timeout = patient, .arena_cap = std::uint64_t{64} << 20}));
   return 0;
 }
 

@@ -10,13 +10,14 @@
 #include <crossrank/error.hpp>
 
 #include "lib/node/domain.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/spawn_rank.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace crossrank::test {
 
 inline node::NodeOptions node_options(std::string const& job_id, int rank, int ranks,
-                                      std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+                                      std::chrono::milliseconds timeout = patient) {
   node::NodeOptions options;
   options.key.job_id = job_id;
   options.rank = rank;

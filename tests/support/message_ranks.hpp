@@ -13,13 +13,14 @@
 #include <crossrank/spi/wire.hpp>
 
 #include "tests/support/memory_wire.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace crossrank::test {
 
 struct MessageRankOptions {
-  std::chrono::milliseconds timeout{20'000};  ///< of every wait of the ranks
-  bool node_memory = false;                   ///< shared memory inside each host
+  std::chrono::milliseconds timeout = patient;  ///< of every wait of the ranks
+  bool node_memory = false;                     ///< shared memory inside each host
   std::uint64_t arena_cap = std::uint64_t{64} << 20;
 };
 
@@ -33,10 +34,9 @@ using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>
   auto const host = "host" + std::to_string(rank % 2);
   auto transport = spi::open_world(network, {.job = "test", .patience = patience, .host_id = host, .host_name = host});
   if (options.node_memory) {
-    transport = spi::add_node_memory(std::move(transport), {.patience = patience,
-                                                            .connect_timeout = std::chrono::seconds(30),
-                                                            .arena_cap = options.arena_cap,
-                                                            .threads = true});
+    transport = spi::add_node_memory(
+        std::move(transport),
+        {.patience = patience, .connect_timeout = patient, .arena_cap = options.arena_cap, .threads = true});
   }
   return make_collective(std::move(transport), patience);
 }

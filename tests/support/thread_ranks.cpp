@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/message_ranks.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/spawn_rank.hpp"
 
 namespace crossrank::test {
@@ -64,10 +65,19 @@ std::string text_of(std::exception_ptr const& error) {
   }
 }
 
+namespace {
+
+/// A timeout that a test has not chosen only ends a hang.
+std::chrono::milliseconds timeout_of(ThreadRankOptions const& options) {
+  return options.timeout == ThreadRankOptions{}.timeout ? patient : options.timeout;
+}
+
+}  // namespace
+
 ConnectOptions thread_options(int rank, int world_size, ThreadRankOptions const& options) {
   return {.backend = "shm",
-          .timeout = options.timeout,
-          .connect_timeout = options.timeout,
+          .timeout = timeout_of(options),
+          .connect_timeout = patient,
           .rank = rank,
           .world_size = world_size,
           .job_id = options.job_id,
@@ -90,7 +100,7 @@ std::vector<std::exception_ptr> run_threads(std::vector<std::function<void()>> c
       watch.ended(i);
     });
   }
-  watch.wait(deadline);
+  watch.wait(stretched(deadline));
   for (auto& thread : threads) thread.join();
   return errors;
 }
@@ -98,7 +108,7 @@ std::vector<std::exception_ptr> run_threads(std::vector<std::function<void()>> c
 std::vector<std::exception_ptr> try_thread_ranks(int count, ThreadBody const& body, ThreadRankOptions options) {
   if (options.job_id.empty()) options.job_id = random_job_id();
   auto const hub = on_two_hosts() ? std::make_shared<MemoryHub>(count) : nullptr;
-  MessageRankOptions const across{.timeout = options.timeout, .node_memory = true, .arena_cap = options.arena_cap};
+  MessageRankOptions const across{.timeout = timeout_of(options), .node_memory = true, .arena_cap = options.arena_cap};
   std::vector<std::function<void()>> actions;
   for (int rank = 0; rank < count; ++rank) {
     actions.emplace_back(

@@ -18,15 +18,18 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/leak_check.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/tools/command_run.hpp"
 
 namespace {
 
 using crossrank::test::CommandRun;
+using crossrank::test::patient;
 using crossrank::test::process_state;
 using crossrank::test::run_command;
 using crossrank::test::Streams;
+using crossrank::test::stretched;
 using crossrank::test::TemporaryDirectory;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -54,7 +57,7 @@ std::multiset<std::string> line_set(std::string const& text) {
 }
 
 bool gone_within(pid_t pid, milliseconds limit) {
-  auto const deadline = Clock::now() + limit;
+  auto const deadline = Clock::now() + stretched(limit);
   while (process_state(pid) != '-' && process_state(pid) != 'Z') {
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(milliseconds(2));
@@ -64,7 +67,7 @@ bool gone_within(pid_t pid, milliseconds limit) {
 
 // The pid that a script wrote into a file.
 pid_t pid_in(std::filesystem::path const& file) {
-  auto const deadline = Clock::now() + seconds(10);
+  auto const deadline = Clock::now() + patient;
   while (Clock::now() < deadline) {
     std::ifstream in(file);
     std::string line;
@@ -172,7 +175,7 @@ TEST(Run, kills_what_ignores_the_request_within_the_grace_time) {
   auto const end = run_command(shell(
       2, "trap '' TERM INT HUP; if [ $RANK = 0 ]; then exit 4; fi; while :; do sleep 1; done", {"--grace", "300ms"}));
   EXPECT_EQ(end.exit_code, 4);
-  EXPECT_LT(Clock::now() - start, seconds(5));
+  EXPECT_LT(Clock::now() - start, patient);
 }
 
 TEST(Run, leaves_no_grandchild_behind) {
@@ -261,7 +264,7 @@ TEST(Run, stops_and_goes_on_with_its_ranks) {
   ASSERT_GT(rank, 0);
   run.signal(SIGTSTP);
   ASSERT_TRUE(run.wait_for_state('T'));
-  auto const deadline = Clock::now() + seconds(10);
+  auto const deadline = Clock::now() + patient;
   while (process_state(rank) != 'T' && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(2));
   EXPECT_EQ(process_state(rank), 'T');
   run.signal(SIGCONT);
@@ -280,7 +283,7 @@ TEST(Run, obeys_signals_while_nobody_reads_its_output) {
   std::this_thread::sleep_for(milliseconds(200));
   auto const start = Clock::now();
   run.signal(SIGTERM);
-  while (process_state(run.pid()) != 'Z' && Clock::now() - start < seconds(10))
+  while (process_state(run.pid()) != 'Z' && Clock::now() - start < patient)
     std::this_thread::sleep_for(milliseconds(5));
   EXPECT_EQ(process_state(run.pid()), 'Z');
   EXPECT_EQ(run.finish().exit_code, 128 + SIGTERM);

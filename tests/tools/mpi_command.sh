@@ -10,7 +10,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/tmp"
 export TMPDIR=$folder/tmp
-launch=(timeout -k 5 100 mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n "$ranks" "$command")
+launch=(timeout -k 5 1000 mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n "$ranks" "$command")
 
 compared=0
 for format in "$data"/*/; do
