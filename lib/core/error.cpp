@@ -3,6 +3,8 @@
 #include <sstream>
 #include <utility>
 
+#include "lib/core/terminal_text.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -29,7 +31,7 @@ std::string one_line(ErrorInfo const& info) {
   for (auto& c : line) {
     if (c == '\n' || c == '\r') c = ' ';
   }
-  return line;
+  return terminal_text(line);
 }
 
 }  // namespace
@@ -66,12 +68,12 @@ std::string Error::report() const {
   out << to_string(code_) << ": " << what() << '\n';
   if (!info_->where.empty()) out << "  called at " << info_->where << '\n';
   if (!info_->section.empty()) out << "  in " << info_->section << " at byte " << info_->offset << '\n';
-  if (!info_->remote_type.empty()) out << "  thrown there as " << info_->remote_type << '\n';
-  for (auto const& line : info_->details) out << "  " << line << '\n';
+  if (!info_->remote_type.empty()) out << "  thrown there as " << terminal_text(info_->remote_type) << '\n';
+  for (auto const& line : info_->details) out << "  " << terminal_text(line) << '\n';
   // A wrong argument says nothing of the group, which may have been closed or lost before.
   if (!info_->group.empty() && !(info_->group_usable && code_ == ErrorCode::usage))
     out << "  the group " << (info_->group_usable ? "can be used again" : "is dead") << '\n';
-  if (!info_->remedy.empty()) out << "  next: " << info_->remedy << '\n';
+  if (!info_->remedy.empty()) out << "  next: " << terminal_text(info_->remedy) << '\n';
   return out.str();
 }
 

@@ -8,4 +8,9 @@ namespace crossrank {
 /// collide.
 [[nodiscard]] std::size_t hash_name(std::string_view name) noexcept;
 
+/// The same, for standard containers.
+struct NameHash {
+  [[nodiscard]] std::size_t operator()(std::string_view name) const noexcept { return hash_name(name); }
+};
+
 }  // namespace crossrank

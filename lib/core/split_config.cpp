@@ -2,6 +2,8 @@
 
 #include <crossrank/tensor_dict.hpp>
 
+#include "lib/core/json_members.hpp"
+
 namespace crossrank {
 namespace {
 
@@ -31,7 +33,7 @@ Json escaped(Json const& value) {
   if (!value.is_object()) return value;
   bool const looks_like_mark = mark_depth(value) > 0;
   Json out = Json::object();
-  for (auto const& [key, item] : value.items()) out[looks_like_mark ? "$" + key : key] = escaped(item);
+  for (auto const& [key, item] : value.items()) append_member(out, looks_like_mark ? "$" + key : key, escaped(item));
   return out;
 }
 
@@ -41,7 +43,7 @@ class Splitter {
 
   Json dict(TensorDict const& tree, std::string const& path) {
     Json out = Json::object();
-    for (auto const& [key, held] : tree) out[key] = value(held, join(path, key));
+    for (auto const& [key, held] : tree) append_member(out, key, value(held, join(path, key)));
     if (mark_depth(out) == 0) return out;
     Json guarded = Json::object();
     guarded["$" + out.begin().key()] = std::move(out.begin().value());
@@ -124,7 +126,7 @@ class Joiner {
     for (auto const& [key, held] : item.items()) {
       auto restored = value(held);
       auto const name = guarded ? key.substr(1) : key;
-      if (auto const* json = restored.json()) plain[name] = *json;
+      if (auto const* json = restored.json()) append_member(plain, name, *json);
       dict.set(name, std::move(restored));
     }
     if (plain.size() == item.size()) return plain;
