@@ -16,10 +16,6 @@ namespace {
 
 constexpr std::uint64_t length_bytes = 8;
 
-struct NameHash {
-  std::size_t operator()(std::string_view name) const noexcept { return hash_name(name); }
-};
-
 /// Refuses what repeats (strict) or lets the last one win (lenient).
 template <class List, class NameOf, class Refuse>
 void settle_repeats(List& list, Strictness strictness, NameOf name_of, Refuse refuse) {
@@ -106,8 +102,11 @@ std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file
   std::memcpy(&length, first.data(), sizeof(length));
   auto const limit = std::min(options.header_limit, max_header_bytes);
   if (length > limit) {
+    // A length that the file does not have is no header's.
+    bool const fits = length <= file_size - length_bytes;
     refuse_header(options, "length", 0,
-                  "a header of " + std::to_string(length) + " bytes is larger than " + std::to_string(limit));
+                  "a header of " + std::to_string(length) + " bytes is larger than " + std::to_string(limit), {}, {},
+                  fits ? limit_remedy : "");
   }
   if (length > file_size - length_bytes) {
     refuse_header(

@@ -44,6 +44,10 @@ struct ParseOptions {
   std::string source{};                                  ///< for messages
 };
 
+/// Remedy of an error about a file that is well formed and passes a limit.
+inline constexpr char const* limit_remedy =
+    "the file may be well formed, but crossrank does not read it: save it again within this limit";
+
 /// Bytes of length field and header together, from the first 8 bytes of a file of `file_size` bytes.
 /// `FormatError`, section "length".
 [[nodiscard]] std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file_size,

@@ -16,18 +16,23 @@ constexpr unsigned bit_of(unsigned field) { return 1U << field; }
 }  // namespace
 
 void refuse_header(ParseOptions const& options, char const* section, std::uint64_t offset, std::string message,
-                   std::string_view key, std::string system) {
+                   std::string_view key, std::string system, std::string remedy) {
   if (!key.empty()) message += " (\"" + std::string(key) + "\")";
   throw FormatError({.operation = "safetensors",
                      .message = std::move(message),
                      .resource = options.source,
                      .system = std::move(system),
+                     .remedy = std::move(remedy),
                      .section = section,
                      .offset = offset});
 }
 
 void HeaderSchema::refuse(std::string message) const {
   refuse_header(options_, "header", offset(), std::move(message), name_);
+}
+
+void HeaderSchema::refuse_limit(std::string message) const {
+  refuse_header(options_, "header", offset(), std::move(message), name_, {}, limit_remedy);
 }
 
 /// A value that no place of the schema takes, unless it is skipped.
@@ -55,7 +60,7 @@ bool HeaderSchema::binary(Json::binary_t&) { return scalar("a binary value"); }
 bool HeaderSchema::number_unsigned(std::uint64_t value) {
   if (place_ == Place::shape) {
     if (lengths_.size() == Shape::max_rank)
-      refuse("a tensor has more than " + std::to_string(Shape::max_rank) + " dimensions");
+      refuse_limit("a tensor has more than " + std::to_string(Shape::max_rank) + " dimensions");
     if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
       refuse("a length overflows 63 bits");
     lengths_.push_back(static_cast<std::int64_t>(value));
@@ -71,6 +76,8 @@ bool HeaderSchema::number_unsigned(std::uint64_t value) {
 
 bool HeaderSchema::string(std::string& value) {
   if (place_ == Place::metadata) {
+    if (out_.metadata.size() == max_metadata_entries)
+      refuse_limit("there are more than " + std::to_string(max_metadata_entries) + " metadata entries");
     out_.metadata.emplace_back(std::move(metadata_key_), std::move(value));
     return true;
   }
@@ -136,7 +143,7 @@ void HeaderSchema::take_top_key(std::string& value) {
   if (name_.size() > max_name_bytes) {
     auto const bytes = name_.size();
     name_.clear();
-    refuse("a name has " + std::to_string(bytes) + " bytes, more than " + std::to_string(max_name_bytes));
+    refuse_limit("a name has " + std::to_string(bytes) + " bytes, more than " + std::to_string(max_name_bytes));
   }
   if (name_.find('\0') != std::string::npos) {
     name_.clear();
@@ -160,7 +167,8 @@ void HeaderSchema::begin_field(Field field) {
 }
 
 void HeaderSchema::begin_entry() {
-  if (out_.entries.size() == max_tensors) refuse("there are more than " + std::to_string(max_tensors) + " tensors");
+  if (out_.entries.size() == max_tensors)
+    refuse_limit("there are more than " + std::to_string(max_tensors) + " tensors");
   entry_ = {};
   entry_.at = name_at_;
   lengths_.clear();

@@ -13,7 +13,8 @@ namespace crossrank::codec {
 
 /// Throws the `FormatError` of a header: what, where, and the tensor or metadata key concerned.
 [[noreturn]] void refuse_header(ParseOptions const& options, char const* section, std::uint64_t offset,
-                                std::string message, std::string_view key = {}, std::string system = {});
+                                std::string message, std::string_view key = {}, std::string system = {},
+                                std::string remedy = {});
 
 /// Takes the SAX events of a safetensors header and fills `Header::entries` and `metadata`, accepting exactly the
 /// schema: no tree is built, and nothing is kept of what the schema does not have.
@@ -43,6 +44,8 @@ class HeaderSchema {
   enum class Field : std::uint8_t { none, dtype, shape, offsets, unknown };
 
   [[noreturn]] void refuse(std::string message) const;
+  /// Refuses what the format allows and this reader does not take.
+  [[noreturn]] void refuse_limit(std::string message) const;
   [[nodiscard]] std::uint64_t offset() const noexcept { return 8 + static_cast<std::uint64_t>(cursor_ - text_.data()); }
   [[nodiscard]] bool lenient() const noexcept { return options_.strictness == Strictness::lenient; }
   bool scalar(char const* what);

@@ -1,11 +1,14 @@
 #include "lib/codec/torch_tree.hpp"
 
 #include <set>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "lib/codec/json_text.hpp"
 #include "lib/codec/limits.hpp"
 #include "lib/codec/torch_dtype.hpp"
+#include "lib/core/json_members.hpp"
 
 namespace crossrank::codec {
 namespace {
@@ -69,13 +72,14 @@ class Taker {
 
   Json take_dict(PickleValue value, std::string const& path, std::size_t depth) {
     Json out = Json::object();
+    std::unordered_set<std::string, NameHash> keys;
     for (std::size_t i = 0; i < value.size(); i += 2) {
       auto const key = take_key(value[i]);
       auto item = take(value[i + 1], join(path, key), depth + 1);
       if (!item) continue;
-      if (out.contains(key))
+      if (!keys.insert(key).second)
         archive_.refuse(value[i], "two keys become \"" + printable(key.substr(0, 200)) + "\" in JSON");
-      out.push_back(Json::object_t::value_type(key, std::move(*item)));
+      append_member(out, key, std::move(*item));
     }
     return out;
   }

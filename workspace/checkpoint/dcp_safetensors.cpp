@@ -7,8 +7,10 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checked_size.hpp"
+#include "lib/codec/json_document.hpp"
 #include "lib/codec/opened_file.hpp"
 #include "lib/codec/state_image.hpp"
+#include "lib/core/json_members.hpp"
 #include "workspace/checkpoint/chunked_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -22,6 +24,8 @@ class EntryData final : public ChunkData {
   [[nodiscard]] std::shared_ptr<codec::ByteSource const> open() const override {
     return std::make_shared<codec::PartSource>(file_, begin_, bytes_, file_->name());
   }
+  [[nodiscard]] std::string const& file() const noexcept override { return file_->name(); }
+  [[nodiscard]] std::uint64_t bytes() const noexcept override { return bytes_; }
 
  private:
   std::shared_ptr<codec::ByteSource const> file_;
@@ -44,15 +48,19 @@ Json sharding_of(codec::Header const& header, std::string const& file) {
     refuse("the file does not say where its tensors belong, but others here do", file,
            "keep only files of one checkpoint in a directory");
   }
-  auto info = Json::parse(*text, nullptr, false);
+  auto info = codec::parse_json(*text, {.limits = codec::listing_limits,
+                                        .about = {.operation = "checkpoint open",
+                                                  .resource = file,
+                                                  .remedy = "the file is damaged: copy it anew",
+                                                  .section = std::string(dcp_sharding_key)}});
   if (!info.is_object()) refuse("this is no JSON object", file);
   return info;
 }
 
-std::vector<std::int64_t> begin_of(Json const& info, codec::HeaderEntry const& entry, std::string const& file) {
+std::vector<std::int64_t> begin_of(JsonIndex const& info, codec::HeaderEntry const& entry, std::string const& file) {
   auto const about = info.find(entry.name);
   // A tensor that was not cut may be left out.
-  if (about == info.end()) return std::vector<std::int64_t>(entry.shape.size(), 0);
+  if (about == nullptr) return std::vector<std::int64_t>(entry.shape.size(), 0);
   auto const offsets = about->is_object() ? about->find("saved_offsets") : about->end();
   if (!about->is_object() || offsets == about->end() || !offsets->is_array() || offsets->size() != entry.shape.size())
     refuse("\"" + entry.name + "\" has no offsets that fit its shape", file);
@@ -99,7 +107,8 @@ std::shared_ptr<ShardSource const> open_dcp_safetensors(std::string name,
     bytes += file->size();
     auto const image =
         codec::StateImage::open(file, {.kind = codec::ImageKind::plain, .header_limit = codec::max_header_bytes});
-    auto const info = sharding_of(image.header(), path.string());
+    auto const sharding = sharding_of(image.header(), path.string());
+    JsonIndex const info(sharding);
     for (auto const& entry : image.entries()) {
       auto const [at, is_new] = known.try_emplace(entry.name, tensors.size());
       if (is_new) tensors.push_back({.tensor = {entry.name, entry.dtype, {}}});

@@ -12,6 +12,7 @@
 #include "lib/codec/dcp_metadata.hpp"
 #include "lib/codec/opened_file.hpp"
 #include "lib/codec/torch_tree.hpp"
+#include "lib/core/json_members.hpp"
 #include "workspace/checkpoint/chunked_source.hpp"
 #include "workspace/checkpoint/copied_files.hpp"
 #include "workspace/checkpoint/model_key.hpp"
@@ -64,8 +65,10 @@ class ItemData final : public ChunkData {
     return found;
   }
 
-  [[nodiscard]] std::shared_ptr<codec::ByteSource const> open() const override {
-    auto archive = opened(policy());
+  [[nodiscard]] std::shared_ptr<codec::ByteSource const> open() const override { return open(policy()); }
+
+  [[nodiscard]] std::shared_ptr<codec::ByteSource const> open(codec::CrcPolicy crc) const {
+    auto archive = opened(crc);
     auto const* const tensor = archive->tensor(archive->root());
     if (tensor == nullptr) archive->refuse(archive->root(), "this item is no tensor");
     if (!tensor->unsupported.empty())
@@ -79,6 +82,10 @@ class ItemData final : public ChunkData {
     verified_.store(true, std::memory_order_relaxed);
     return std::make_shared<ItemSource>(std::move(archive), *tensor);
   }
+  [[nodiscard]] std::string const& file() const noexcept override { return file_->name(); }
+  [[nodiscard]] std::uint64_t bytes() const noexcept override { return length_; }
+  [[nodiscard]] bool has_checksum() const noexcept override { return crc_ != codec::CrcPolicy::ignore; }
+  void verify() const override { (void)open(codec::CrcPolicy::require); }
 
  private:
   [[nodiscard]] std::shared_ptr<codec::TorchArchive const> opened(codec::CrcPolicy crc) const {
@@ -285,11 +292,12 @@ std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& d
     tensors.push_back(std::move(chunked));
   }
   require_no_copies(std::move(cut), directory.string());
-  Json attributes = Json::object();
-  if (!model.left_out.empty()) attributes[left_out_keys] = model.left_out;
+  JsonMembers attributes;
+  if (!model.left_out.empty()) attributes.set(left_out_keys, model.left_out);
   for (auto const& object : metadata.objects)
-    attributes[object.name] = object_value(files.at(object.item, object.name), object.item);
-  return std::make_shared<ChunkedSource>(directory.string(), std::move(tensors), std::move(attributes), files.bytes());
+    attributes.set(object.name, object_value(files.at(object.item, object.name), object.item));
+  return std::make_shared<ChunkedSource>(directory.string(), std::move(tensors), std::move(attributes).take(),
+                                         files.bytes());
 }
 
 }  // namespace crossrank::checkpoint

@@ -63,7 +63,7 @@ class Builder {
     index_ = (listing.path / name).string();
     std::optional<Json> index;
     try {
-      index = read_json_object(listing.path / name);
+      index = read_json_object(listing.path / name, codec::listing_limits);
     } catch (Error const& error) {
       return say(finding_of(error));
     }

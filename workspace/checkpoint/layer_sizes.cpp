@@ -5,12 +5,16 @@
 #include <string>
 #include <utility>
 
+#include <crossrank/error.hpp>
+
+#include "lib/core/json_members.hpp"
 #include "workspace/checkpoint/numbered_name.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 constexpr std::size_t most_layers = 10'000;
+constexpr char const* each_layer = "per_layer_config";
 constexpr std::int64_t most_heads = 1'000'000;
 /// A key of the layer, and the key that has its value in layers of the other kind.
 using OtherKey = std::pair<char const*, char const*>;
@@ -53,7 +57,7 @@ Changes listed(Json const& list, Json const& kind, Json const& changed) {
 
 Changes changes_of_layers(Json const& config) {
   Changes all;
-  if (auto const each = config.find("per_layer_config"); each != config.end() && each->is_object()) {
+  if (auto const each = config.find(each_layer); each != config.end() && each->is_object()) {
     for (auto const& [key, value] : each->items()) {
       std::int64_t layer = -1;
       auto const [end, bad] = std::from_chars(key.data(), key.data() + key.size(), layer);
@@ -77,14 +81,43 @@ Changes changes_of_layers(Json const& config) {
   return all;
 }
 
+/// The config without its lists, which hold no sizes: each layer gets a copy.
+Json without_lists(Json const& config) {
+  Json kept = Json::object();
+  for (auto const& [key, value] : config.items()) {
+    if (!value.is_array() && key != each_layer) append_member(kept, key, value);
+  }
+  return kept;
+}
+
+/// Keeps the work within bounds where a file brings many layers and many keys.
+void require_few_keys(Json const& config, Changes const& layers) {
+  constexpr std::size_t most_work = 20'000'000;
+  std::size_t keys = 0;
+  for (auto const& [layer, changed] : layers) keys += changed.size();
+  auto const work = (keys + layers.size()) * config.size();
+  if (work <= most_work) return;
+  throw FormatError({.operation = "checkpoint open",
+                     .message = "the config has too many keys for sizes that differ between layers",
+                     .expected = "no more than " + std::to_string(most_work / (keys + layers.size())),
+                     .got = std::to_string(config.size()) + " keys beside " + std::to_string(layers.size()) + " layers",
+                     .resource = "config.json",
+                     .remedy = "remove what does not describe the model",
+                     .section = "config"});
+}
+
 }  // namespace
 
 LayerSizes::LayerSizes(Json const& whole) {
   if (!whole.is_object()) return;
   auto const nested = whole.find("text_config");
   auto const& config = nested != whole.end() && nested->is_object() ? *nested : whole;
-  for (auto const& [layer, changed] : changes_of_layers(config)) {
-    auto own = config;
+  auto const layers = changes_of_layers(config);
+  if (layers.empty()) return;
+  auto const common = without_lists(config);
+  require_few_keys(common, layers);
+  for (auto const& [layer, changed] : layers) {
+    auto own = common;
     for (auto const& [key, value] : changed.items()) own[key] = value;
     sizes_.emplace(layer, ModelSizes(own));
   }

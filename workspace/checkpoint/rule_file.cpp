@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/byte_source.hpp"
+#include "lib/codec/json_document.hpp"
 #include "lib/codec/json_text.hpp"
 #include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
@@ -20,7 +21,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
-constexpr int max_depth = 8;
+constexpr std::size_t max_depth = 8;
 constexpr std::size_t max_rules = 10'000;
 constexpr std::size_t max_parts = 64;
 constexpr std::int64_t largest = std::int64_t{1} << 40;
@@ -41,28 +42,12 @@ Json parse_strictly(std::string_view text, std::string const& source) {
   if (auto const bad = codec::find_bad_utf8(text); bad != std::string_view::npos) {
     refuse(source, "the file", "malformed UTF-8", bad);
   }
-  // nlohmann takes a NUL for the end of its input and skips a byte order mark.
-  if (auto const nul = text.find('\0'); nul != std::string_view::npos) refuse(source, "the file", "a NUL", nul);
-  if (text.starts_with("\xef\xbb\xbf")) refuse(source, "the file", "a byte order mark");
-  std::vector<std::set<std::string>> keys;
-  auto const check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > max_depth) refuse(source, "the file", "nested deeper than 8 levels");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      refuse(source, "the file",
-             "the key \"" + codec::printable(value.get<std::string>()) + "\" stands twice in one object");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), check);
-  } catch (Json::parse_error const& error) {
-    refuse(source, "the file", "no JSON: " + codec::printable(error.what()), error.byte);
-  } catch (Json::exception const& error) {
-    // A number that no double holds.
-    refuse(source, "the file", "no JSON: " + codec::printable(error.what()));
-  }
+  return codec::parse_json(text, {.limits = {.bytes = max_file_bytes, .values = max_file_bytes, .depth = max_depth},
+                                  .repeated_key = codec::RepeatedKey::refuse,
+                                  .about = {.operation = "rule file",
+                                            .resource = source,
+                                            .remedy = "see RULES.md for what a rule may say",
+                                            .section = "rules"}});
 }
 
 /// One rule while it is read: every key must be asked for.

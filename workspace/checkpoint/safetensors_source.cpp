@@ -6,6 +6,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/codec/image_metadata.hpp"
+#include "lib/core/json_members.hpp"
 #include "workspace/checkpoint/shard_notes.hpp"
 
 namespace crossrank::checkpoint {
@@ -19,16 +20,27 @@ constexpr std::uint64_t header_limit = codec::max_header_bytes;
 [[noreturn]] void explain_damage(FormatError const& error, std::uint64_t size) {
   auto info = error.info();
   info.got = info.got.empty() ? "a file of " + std::to_string(size) + " bytes" : info.got;
-  info.remedy = "the file is damaged, or its copying is not finished: compare its size with the original's";
+  // A limit of the reader has said its own.
+  if (info.remedy.empty())
+    info.remedy = "the file is damaged, or its copying is not finished: compare its size with the original's";
   throw FormatError(std::move(info));
 }
 
 }  // namespace
 
+/// What the headers of all files say beside their tensors.
+struct SafetensorsSource::Described {
+  JsonMembers attributes{};
+  JsonMembers metadata{};
+};
+
 SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesystem::path> const& files,
                                      std::shared_ptr<FilePool> const& pool)
     : DescribedSource(std::move(name)) {
-  for (auto const& file : files) add_file(file, *pool);
+  Described described;
+  for (auto const& file : files) add_file(file, *pool, described);
+  if (!described.metadata.empty()) described.attributes.set("__metadata__", std::move(described.metadata).take());
+  attributes_ = std::move(described.attributes).take();
   std::set<std::string_view> names;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (names.insert(tensors_[i].name).second) continue;
@@ -41,7 +53,7 @@ SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesyst
   }
 }
 
-void SafetensorsSource::add_file(std::filesystem::path const& path, FilePool& pool) {
+void SafetensorsSource::add_file(std::filesystem::path const& path, FilePool& pool, Described& described) {
   auto const file = pool.open(path);
   bytes_on_disk_ += file->size();
   try {
@@ -54,10 +66,12 @@ void SafetensorsSource::add_file(std::filesystem::path const& path, FilePool& po
     tensors_.push_back({entry.name, entry.dtype, entry.shape});
     places_.push_back({files_.size(), image.header().data_start + entry.begin, entry.nbytes()});
   }
-  if (image.checked() && image.config().is_object()) attributes_.update(image.config());
-  if (auto note = note_in(image.header()); !note.is_null()) attributes_[shard_note] = std::move(note);
+  if (image.checked() && image.config().is_object()) {
+    for (auto const& [key, value] : image.config().items()) described.attributes.set(key, value);
+  }
+  if (auto note = note_in(image.header()); !note.is_null()) described.attributes.set(shard_note, std::move(note));
   for (auto const& [key, value] : image.header().metadata) {
-    if (!key.starts_with("crossrank.") && key != codec::metadata_key::format) attributes_["__metadata__"][key] = value;
+    if (!key.starts_with("crossrank.") && key != codec::metadata_key::format) described.metadata.set(key, value);
   }
   files_.push_back(file);
 }

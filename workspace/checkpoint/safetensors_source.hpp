@@ -22,12 +22,16 @@ class SafetensorsSource final : public DescribedSource {
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
+  [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override { return {file_of(tensor)}; }
   [[nodiscard]] std::span<codec::StateImage const> images() const noexcept { return images_; }
+  /// The file of an image.
+  [[nodiscard]] std::string const& file_name(std::size_t image) const { return files_[image]->name(); }
   /// The file that holds a tensor.
   [[nodiscard]] std::string const& file_of(std::size_t tensor) const { return files_[places_[tensor].file]->name(); }
 
  private:
-  void add_file(std::filesystem::path const& path, FilePool& pool);
+  struct Described;
+  void add_file(std::filesystem::path const& path, FilePool& pool, Described& described);
   struct Place {
     std::size_t file = 0;
     std::uint64_t at = 0;  ///< first byte in the file

@@ -13,6 +13,7 @@
 #include "lib/core/nearest_name.hpp"
 #include "lib/platform/io_error.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/list_text.hpp"
 #include "workspace/checkpoint/weight_family.hpp"
 #include "workspace/nfs_files.hpp"
 
@@ -21,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr char const* operation = "checkpoint open";
-constexpr std::uint64_t most_json_bytes = std::uint64_t{64} << 20;
 
 std::optional<fs::path> nearest_child(fs::path const& parent, std::string const& wanted) {
   std::error_code error;
@@ -58,6 +58,17 @@ std::string did_you_mean(fs::path const& path) {
                      .resource = listing.path.string(),
                      .remedy = std::move(remedy),
                      .section = "files"});
+}
+
+/// An index that says what its directory does not have.
+[[noreturn]] void refuse_index(std::string message, DirectoryListing const& listing, std::string got,
+                               std::string remedy) {
+  throw FormatError({.operation = operation,
+                     .message = std::move(message),
+                     .got = std::move(got),
+                     .resource = listing.path.string(),
+                     .remedy = std::move(remedy),
+                     .section = "index"});
 }
 
 using PlaceKey = std::tuple<int, int, int, int>;
@@ -201,57 +212,52 @@ DirectoryListing list_directory(fs::path const& path) {
   return listing;
 }
 
-namespace {
-
-/// Parses into a type of JSON value whose objects suit the file: thousands of keys want a map.
-template <class Value>
-std::optional<Value> read_object(fs::path const& path) {
+std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits const& limits) {
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
   auto const file = std::make_shared<FilePool>()->open(path);
-  auto const bad = [&](std::string message, std::string system) {
-    throw FormatError({.operation = operation,
-                       .message = std::move(message),
-                       .resource = path.string(),
-                       .system = std::move(system),
-                       .remedy = "correct the file, copy it anew, or move it away",
-                       .section = "json"});
-  };
-  if (file->size() > most_json_bytes) bad("this file is too large for a configuration", {});
+  ErrorInfo about{.operation = operation,
+                  .resource = path.string(),
+                  .remedy = "correct the file, copy it anew, or move it away",
+                  .section = "json"};
+  if (file->size() > limits.bytes) {
+    about.message = "this file is too large for a description of a model";
+    about.expected = "at most " + std::to_string(limits.bytes) + " bytes";
+    about.got = std::to_string(file->size());
+    throw FormatError(std::move(about));
+  }
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
-  Value value;
-  try {
-    value = Value::parse(text);
-  } catch (Json::exception const& e) {
-    bad("this is no JSON", e.what());
+  std::string_view json(text);
+  if (json.starts_with("\xef\xbb\xbf")) json.remove_prefix(3);  // some editors write one
+  auto value = codec::parse_json(json, {.limits = limits, .about = about});
+  if (!value.is_object()) {
+    about.message = "the top level is no JSON object";
+    throw FormatError(std::move(about));
   }
-  if (!value.is_object()) bad("the top level is no JSON object", {});
   return value;
 }
-
-}  // namespace
-
-std::optional<Json> read_json_object(fs::path const& path) { return read_object<Json>(path); }
 
 std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing, WeightFamily family) {
   auto const name = index_of(listing, family);
   if (name.empty()) return std::nullopt;
-  auto const index = read_object<nlohmann::json>(listing.path / name);
+  auto const index = read_json_object(listing.path / name, codec::listing_limits);
   auto const map = index->find("weight_map");
   if (map == index->end() || !map->is_object())
-    refuse("the index has no weight_map", listing, name, "remove the index or write it again");
+    refuse_index("the index has no weight_map", listing, name, "remove the index or write it again");
   std::set<std::string> files;
   for (auto const& [tensor, file] : map->items()) {
     if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
-      refuse("the index names no plain file for \"" + tensor + "\"", listing, file.dump(), "write the index again");
+      refuse_index("the index names no plain file for \"" + tensor + "\"", listing, file.dump(),
+                   "write the index again");
     files.insert(file.get<std::string>());
   }
   for (auto const& file : files) {
     if (!listing.has(file))
-      refuse("a file that the index lists is missing: " + file, listing, name, "copy it there, the index needs it");
+      refuse_index("a file that the index lists is missing: " + file, listing, name,
+                   "copy it there, the index needs it");
   }
-  if (files.empty()) refuse("the index lists no tensors", listing, name, "remove the index or write it again");
+  if (files.empty()) refuse_index("the index lists no tensors", listing, name, "remove the index or write it again");
   return std::vector<std::string>(files.begin(), files.end());
 }
 
@@ -289,20 +295,41 @@ std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<st
 
 constexpr WeightFamily families[] = {WeightFamily::safetensors, WeightFamily::torch};
 
-/// A directory with weights among those in a directory without any.
-std::optional<std::string> weights_below(DirectoryListing const& listing) {
+bool has_checkpoint(DirectoryListing const& listing) {
+  for (auto const family : families) {
+    if (!weights_of(listing, family).empty()) return true;
+  }
+  return std::any_of(listing.files.begin(), listing.files.end(), [](auto const& name) {
+    return name.ends_with(".distcp") || name == "latest" || name == "latest_checkpointed_iteration.txt" ||
+           workspace::parse_state_file(name);
+  });
+}
+
+/// Directories with a checkpoint below one without any; of each branch the highest.
+void find_below(DirectoryListing const& listing, std::string const& way, int levels, std::vector<std::string>& found) {
+  constexpr std::size_t most_found = 100;
   for (auto const& name : listing.directories) {
-    if (name.starts_with('.')) continue;
+    if (name.starts_with('.') || found.size() == most_found) continue;
     try {
       auto const inner = list_directory(listing.path / name);
-      for (auto const family : families) {
-        if (!weights_of(inner, family).empty()) return name;
+      bool const ranks = std::any_of(inner.directories.begin(), inner.directories.end(),
+                                     [](auto const& folder) { return parse_shard_name(folder).has_place(); });
+      if (has_checkpoint(inner) || ranks) {
+        found.push_back(way + name);
+      } else if (levels > 1) {
+        find_below(inner, way + name + "/", levels - 1, found);
       }
     } catch (IoError const&) {
       // One that may not be read is not the one that was meant.
     }
   }
-  return std::nullopt;
+}
+
+std::vector<std::string> checkpoints_below(DirectoryListing const& listing) {
+  constexpr int levels = 3;
+  std::vector<std::string> found;
+  find_below(listing, {}, levels, found);
+  return found;
 }
 
 }  // namespace
@@ -313,7 +340,7 @@ std::vector<std::string> listed_tensors(DirectoryListing const& listing) {
     if (name.empty() && weights_of(listing, family).empty()) continue;
     std::vector<std::string> tensors;
     if (name.empty()) return tensors;
-    auto const index = read_object<nlohmann::json>(listing.path / name);
+    auto const index = read_json_object(listing.path / name, codec::listing_limits);
     for (auto const& [tensor, file] : index->at("weight_map").items()) tensors.push_back(tensor);
     return tensors;
   }
@@ -335,9 +362,9 @@ std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string
                   [](auto const& name) { return name.ends_with(".distcp"); }))
     refuse("the distributed checkpoint here has no .metadata, which is written last", listing, {},
            "copy .metadata too (copies by * leave it out), or take a save that was finished");
-  if (auto const below = weights_below(listing)) {
-    refuse("there are no shards here, but in a directory below", listing, *below,
-           "did you mean " + (listing.path / *below).string() +
+  if (auto const below = checkpoints_below(listing); !below.empty()) {
+    refuse("there are no shards here, but in a directory below", listing, list_text(below, 4),
+           "did you mean " + (listing.path / below.front()).string() +
                "? Directories of ranks say their rank in their names: rank_0");
   }
   refuse("there are no shards here", listing,

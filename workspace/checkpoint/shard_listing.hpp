@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/codec/json_document.hpp"
 #include "workspace/checkpoint/shard_grid.hpp"
 
 namespace crossrank::checkpoint {
@@ -45,7 +46,8 @@ enum class WeightFamily : std::uint8_t {
 /// Names of the tensors in the index that `find_shards` goes by; none without one.
 [[nodiscard]] std::vector<std::string> listed_tensors(DirectoryListing const& listing);
 
-/// A JSON file, of 64 MiB at most. `FormatError` when it is no JSON object; nothing when there is no such file.
-[[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path);
+/// Reads a JSON file; nothing when there is no such file. `FormatError` when it is no JSON object or passes a limit.
+[[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path,
+                                                   codec::JsonLimits const& limits = codec::description_limits);
 
 }  // namespace crossrank::checkpoint
