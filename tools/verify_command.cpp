@@ -8,6 +8,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
+#include "lib/core/terminal_text.hpp"
 #include "tools/checkpoint_options.hpp"
 #include "tools/session.hpp"
 #include "tools/size_text.hpp"
@@ -18,9 +19,11 @@ namespace {
 constexpr char const* footer =
     R"(Looks at shards or at a whole checkpoint and names everything that is wrong in one run: files that are damaged or cut
 short, an index that contradicts its files, missing ranks, parts, layers and experts, shards that do not fit together,
-scales that do not fit their weights, copies and scales that differ between ranks, and data that does not match its
-checksums: those of crossrank's own files, and those of torch archives unless --crc says ignore. With --numbers
-all data is read, and NaN and infinities are found.
+scales that do not fit their weights, are missing or are not above zero, matrices that their partners miss, embeddings
+with fewer rows than the config has tokens, copies and scales that differ between ranks, and data that does not match
+its checksums: those of crossrank's own files, and those of torch archives and distributed checkpoints unless --crc says
+ignore. Scale tensors of more than 64 KiB are read with --numbers only; then all data is read, and NaN and infinities
+are found.
 
 Examples:
   crossrank verify model/
@@ -55,13 +58,14 @@ Answer answer_of(checkpoint::VerifyReport const& report, std::filesystem::path c
   for (auto const& defect : report.defects) {
     std::string const kind = checkpoint::to_string(defect.kind);
     ++kinds[kind];
-    answer.text += kind + ": " + defect.resource + ": " + defect.text + "\n";
-    if (!defect.remedy.empty()) answer.text += "  " + defect.remedy + "\n";
+    answer.text += kind + ": " + terminal_text(defect.resource) + ": " + terminal_text(defect.text) + "\n";
+    if (!defect.remedy.empty()) answer.text += "  " + terminal_text(defect.remedy) + "\n";
     defects.push_back(
         {{"kind", kind}, {"resource", defect.resource}, {"text", defect.text}, {"remedy", defect.remedy}});
   }
-  answer.text += path.string() + ": " + std::to_string(report.files) + (report.files == 1 ? " file, " : " files, ") +
-                 std::to_string(report.tensors) + " tensors, " + size_text(report.bytes) + ": ";
+  answer.text += terminal_text(path.string()) + ": " + std::to_string(report.files) +
+                 (report.files == 1 ? " file, " : " files, ") + std::to_string(report.tensors) + " tensors, " +
+                 size_text(report.bytes) + ": ";
   if (report.ok()) {
     answer.text += "no defect found";
   } else {

@@ -97,6 +97,14 @@ ChunkedSource::ChunkedSource(std::string name, std::vector<ChunkedTensor> tensor
   }
 }
 
+std::vector<std::string> ChunkedSource::files_of(std::size_t tensor) const {
+  std::vector<std::string> files;
+  for (auto const& data : pieces_[tensor].data) {
+    if (std::find(files.begin(), files.end(), data->file()) == files.end()) files.push_back(data->file());
+  }
+  return files;
+}
+
 ChunkedSource::Pieces ChunkedSource::pieces_of(ChunkedTensor tensor, std::string const& name) {
   auto const group = group_of(tensor.tensor.dtype);
   auto const& shape = tensor.tensor.shape;

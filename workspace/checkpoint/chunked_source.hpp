@@ -16,6 +16,13 @@ class ChunkData {
   virtual ~ChunkData() = default;
   /// A source of them, good for the reads of one call. `IoError`, `FormatError`.
   [[nodiscard]] virtual std::shared_ptr<codec::ByteSource const> open() const = 0;
+  /// The file that holds them.
+  [[nodiscard]] virtual std::string const& file() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t bytes() const noexcept = 0;
+  /// Whether a checksum came with them.
+  [[nodiscard]] virtual bool has_checksum() const noexcept { return false; }
+  /// Reads all and compares the checksum, where there is one. `FormatError`, `IoError`.
+  virtual void verify() const {}
 };
 
 /// A tensor in pieces that tile it exactly.
@@ -33,6 +40,11 @@ class ChunkedSource final : public DescribedSource {
   ChunkedSource(std::string name, std::vector<ChunkedTensor> tensors, Json attributes, std::uint64_t bytes_on_disk);
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+  [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override;
+  /// The pieces of a tensor.
+  [[nodiscard]] std::span<std::shared_ptr<ChunkData const> const> data_of(std::size_t tensor) const {
+    return pieces_[tensor].data;
+  }
 
  private:
   /// Lengths in units of whole bytes: elements, or groups of those that share bytes.

@@ -70,7 +70,8 @@ std::vector<TwinFinding> find_doubled_ranks(MergeModel const& model) {
       findings.push_back(
           {.tensor = tensors.front()->name,
            .text = model.set.sources[at->second]->name() + " and " + model.set.sources[source]->name() +
-                   " hold the same bytes of every tensor that is cut: one is a copy of the other's file"});
+                   " hold the same bytes of every tensor that is cut: one is a copy of the other's file",
+           .kind = TwinKind::doubled});
     }
   }
   return findings;

@@ -16,6 +16,10 @@ class JoinedSource final : public DescribedSource {
                Json attributes = Json::object());
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+  [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override {
+    auto const [part, number] = places_[tensor];
+    return parts_[part]->files_of(number);
+  }
 
  private:
   std::vector<std::shared_ptr<ShardSource const>> parts_;

@@ -33,6 +33,8 @@ class ShardSource {
   /// What is not a tensor: config, plain values. An empty object where there is nothing.
   [[nodiscard]] virtual Json const& attributes() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes_on_disk() const noexcept = 0;
+  /// Files that hold the data of `tensors()[tensor]`, for messages.
+  [[nodiscard]] virtual std::vector<std::string> files_of(std::size_t) const { return {name()}; }
   /// Copies bytes `[offset, offset + out.size())` of the contiguous row-major form of `tensors()[tensor]`. `IoError`,
   /// `FormatError`.
   virtual void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const = 0;

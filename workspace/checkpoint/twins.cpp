@@ -56,7 +56,7 @@ class TwinWork final : public TeamWork {
         compare(pair, room.get());
       } catch (Error const& error) {
         if (unreadable_ == Unreadable::fail) throw;
-        note(pair, {.text = error.what(), .unreadable = true});
+        note(pair, {.text = error.what(), .kind = TwinKind::unreadable});
       }
     }
     return true;
@@ -87,7 +87,8 @@ class TwinWork final : public TeamWork {
     }
     if (pair.twin.must_differ) {
       note(pair, {.text = "should be pieces of one tensor, but " + kept.name() + " and " + other.name() +
-                          " hold the same bytes: give a rule that says which it is"});
+                          " hold the same bytes",
+                  .kind = TwinKind::same});
     }
     done_.fetch_add(pair.bytes, std::memory_order_relaxed);
   }
@@ -139,24 +140,50 @@ std::vector<TwinFinding> compare_twins(Collective const& world, MergeModel const
     for (auto const& finding : doubles(model, unreadable)) {
       auto const found = std::find_if(model.tensors.begin(), model.tensors.end(),
                                       [&](auto const& tensor) { return tensor.name == finding.tensor; });
-      mine.push_back({found - model.tensors.begin(), finding.text, false});
+      mine.push_back({found - model.tensors.begin(), finding.text, static_cast<int>(finding.kind)});
     }
   }
-  for (auto const& [tensor, finding] : work.findings()) mine.push_back({tensor, finding.text, finding.unreadable});
+  for (auto const& [tensor, finding] : work.findings())
+    mine.push_back({tensor, finding.text, static_cast<int>(finding.kind)});
   auto const text = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::map<std::size_t, TwinFinding> all;
   for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) {
     auto const parsed = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
     for (auto const& finding : parsed) {
       auto const tensor = finding[0].get<std::size_t>();
-      all.emplace(tensor,
-                  TwinFinding{model.tensors[tensor].name, finding[1].get<std::string>(), finding[2].get<bool>()});
+      all.emplace(tensor, TwinFinding{model.tensors[tensor].name, finding[1].get<std::string>(),
+                                      static_cast<TwinKind>(finding[2].get<int>())});
     }
   }
   std::vector<TwinFinding> findings;
   for (auto& [tensor, finding] : all) findings.push_back(std::move(finding));
   return findings;
 }
+
+char const* remedy_for(TwinKind kind) noexcept {
+  switch (kind) {
+    case TwinKind::differ: return "calibrate or save again, or say what is to become of it by `policy` or a rule";
+    case TwinKind::same: return "give a rule that says whether each rank holds all of it or a piece";
+    case TwinKind::doubled: return "copy the file of the rank that lost its own there";
+    case TwinKind::unreadable: break;
+  }
+  return "copy the file again";
+}
+
+namespace {
+
+/// One sentence for all findings of one kind.
+std::string summary_of(std::vector<TwinFinding> const& findings, TwinKind kind) {
+  auto const count = std::count_if(findings.begin(), findings.end(), [&](auto const& one) { return one.kind == kind; });
+  auto const first = std::find_if(findings.begin(), findings.end(), [&](auto const& one) { return one.kind == kind; });
+  if (kind == TwinKind::doubled) return "one rank's file is a copy of another's: " + first->text;
+  auto const tensors = std::to_string(count) + (count == 1 ? " tensor" : " tensors");
+  auto const example = (count == 1 ? ": " : ", first ") + first->tensor + ": " + first->text;
+  if (kind == TwinKind::same) return "ranks hold the same bytes of " + tensors + " that should be in pieces" + example;
+  return "ranks hold different values of " + tensors + " that must agree" + example;
+}
+
+}  // namespace
 
 void require_equal_twins(Collective const& world, MergeModel const& model, TeamOptions const& options) {
   auto const findings = compare_twins(world, model, options, Unreadable::fail);
@@ -165,15 +192,16 @@ void require_equal_twins(Collective const& world, MergeModel const& model, TeamO
   for (auto const& finding : findings) {
     if (details.size() < most_listed) details.push_back(finding.tensor + ": " + finding.text);
   }
-  throw FormatError(
-      {.operation = options.operation,
-       .message = "ranks hold different values of " + std::to_string(findings.size()) +
-                  (findings.size() == 1 ? " tensor that must agree: " : " tensors that must agree, first ") +
-                  details.front(),
-       .resource = findings.front().tensor,
-       .remedy = "calibrate or save again, or say what is to become of it by `policy` or a rule",
-       .details = details,
-       .section = "data"});
+  // A file in the place of another makes all else that differs.
+  auto const rank = [](TwinKind kind) { return kind == TwinKind::doubled ? 0 : kind == TwinKind::differ ? 1 : 2; };
+  auto const worst = std::min_element(findings.begin(), findings.end(),
+                                      [&](auto const& a, auto const& b) { return rank(a.kind) < rank(b.kind); });
+  throw FormatError({.operation = options.operation,
+                     .message = summary_of(findings, worst->kind),
+                     .resource = worst->tensor,
+                     .remedy = remedy_for(worst->kind),
+                     .details = details,
+                     .section = worst->kind == TwinKind::doubled ? "files" : "data"});
 }
 
 }  // namespace crossrank::checkpoint

@@ -11,12 +11,22 @@
 
 namespace crossrank::checkpoint {
 
-/// One pair of copies that should be equal and are not.
+/// What is wrong with a pair of copies.
+enum class TwinKind : std::uint8_t {
+  differ,      ///< they should be equal and are not
+  same,        ///< they should be pieces of one tensor and are equal
+  doubled,     ///< a whole file is a copy of another rank's
+  unreadable,  ///< one of them cannot be read
+};
+
 struct TwinFinding {
   std::string tensor{};
-  std::string text{};       ///< which files, where, and both values
-  bool unreadable = false;  ///< the text says why one of them cannot be read
+  std::string text{};  ///< which files, where, and both values; or why one of them cannot be read
+  TwinKind kind = TwinKind::differ;
 };
+
+/// What to do about a finding.
+[[nodiscard]] char const* remedy_for(TwinKind kind) noexcept;
 
 /// What becomes of copies that cannot be read.
 enum class Unreadable : std::uint8_t {

@@ -1,23 +1,30 @@
 #include <crossrank/checkpoint.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
-#include <mutex>
+#include <array>
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/check_model.hpp"
+#include "workspace/checkpoint/check_parts.hpp"
+#include "workspace/checkpoint/checksum_work.hpp"
 #include "workspace/checkpoint/inventory.hpp"
 #include "workspace/checkpoint/merge_model.hpp"
 #include "workspace/checkpoint/missing_ranks.hpp"
+#include "workspace/checkpoint/missing_scales.hpp"
+#include "workspace/checkpoint/model_key.hpp"
 #include "workspace/checkpoint/model_names.hpp"
 #include "workspace/checkpoint/rule_book.hpp"
 #include "workspace/checkpoint/safetensors_source.hpp"
 #include "workspace/checkpoint/scan_numbers.hpp"
+#include "workspace/checkpoint/scan_scales.hpp"
 #include "workspace/checkpoint/team.hpp"
 #include "workspace/checkpoint/torch_source.hpp"
 #include "workspace/checkpoint/twins.hpp"
@@ -28,12 +35,19 @@ namespace {
 
 constexpr char const* operation = "verify";
 
+/// Sections of errors that say that a file is damaged come from its reader, whatever the format; these are of the sets
+/// that files make.
 DefectKind kind_of(Error const& error) {
   if (error.code() == ErrorCode::io) return DefectKind::file;
   auto const& section = error.info().section;
+  if (section == "index") return DefectKind::index;
   if (section == "coverage" || section == "files" || section == missing_ranks_section) return DefectKind::coverage;
   if (section == "scales") return DefectKind::scales;
-  return section == "header" || section == "length" || section == "json" ? DefectKind::file : DefectKind::shape;
+  constexpr std::array<std::string_view, 10> of_sets{"",       "shape",   "shards", "rules", "config",
+                                                     "chunks", "pattern", "name",   "dtype", "group ids"};
+  bool const of_set = section == lengths_section || section == keys_section ||
+                      std::find(of_sets.begin(), of_sets.end(), section) != of_sets.end();
+  return of_set ? DefectKind::shape : DefectKind::file;
 }
 
 Defect defect_of(Error const& error, std::string resource) {
@@ -44,74 +58,6 @@ Defect defect_of(Error const& error, std::string resource) {
   if (resource.empty()) resource = info.resource;
   return {kind_of(error), std::move(resource), std::move(text), info.remedy};
 }
-
-/// Compares the data of files that carry checksums: each tensor of ours, each storage of torch archives.
-class ChecksumWork final : public TeamWork {
- public:
-  ChecksumWork(Collective const& world, std::vector<Inventory::File> const& files) {
-    for (auto const& file : files) {
-      if (auto const source = std::dynamic_pointer_cast<SafetensorsSource const>(file.source)) add_images(*source);
-      if (auto const source = std::dynamic_pointer_cast<TorchSource const>(file.source)) add_archive(*source);
-    }
-    // Each rank takes its share; what a file holds lies side by side.
-    auto const ranks = static_cast<std::size_t>(world.world_size());
-    auto const rank = static_cast<std::size_t>(world.rank());
-    std::size_t kept = 0;
-    for (std::size_t i = rank; i < parts_.size(); i += ranks) std::swap(parts_[kept++], parts_[i]);
-    parts_.resize(kept);
-    for (auto const& part : parts_) total_ += part.bytes;
-  }
-
-  bool step() override {
-    auto const number = next_.fetch_add(1, std::memory_order_relaxed);
-    if (number >= parts_.size()) return false;
-    auto const& part = parts_[number];
-    try {
-      part.verify();
-    } catch (Error const& error) {
-      std::lock_guard const lock(mutex_);
-      defects_.push_back({DefectKind::checksum, part.file, part.name + error.info().message, error.info().remedy});
-    }
-    done_.fetch_add(part.bytes, std::memory_order_relaxed);
-    return true;
-  }
-  [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return total_; }
-  [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return done_.load(std::memory_order_relaxed); }
-  [[nodiscard]] std::vector<Defect> const& defects() const noexcept { return defects_; }
-
- private:
-  struct Part {
-    std::string file{};
-    std::string name{};  ///< what the error does not say
-    std::uint64_t bytes = 0;
-    std::function<void()> verify{};
-  };
-
-  // The sources stay in the inventory for as long as this works.
-  void add_images(SafetensorsSource const& source) {
-    auto const& image = source.images().front();
-    if (!image.checked()) return;
-    for (auto const& entry : image.entries()) {
-      auto const verify = [&image, &entry] { image.verify(entry.name); };
-      parts_.push_back({source.name(), "\"" + entry.name + "\": ", entry.nbytes(), verify});
-    }
-  }
-
-  void add_archive(TorchSource const& source) {
-    auto const& archive = source.archive();
-    for (std::uint32_t i = 0; archive.reads_checksums() && i < archive.storages().size(); ++i) {
-      auto const verify = [&archive, i] { archive.verify(i); };
-      parts_.push_back({source.name(), {}, archive.storages()[i].bytes, verify});
-    }
-  }
-
-  std::vector<Part> parts_{};
-  std::uint64_t total_ = 0;
-  std::atomic<std::uint64_t> done_{0};  ///< for progress only: orders nothing
-  std::atomic<std::size_t> next_{0};    ///< hands each part to one thread; the parts themselves do not change
-  std::mutex mutex_{};
-  std::vector<Defect> defects_{};
-};
 
 /// All checks of one path, one after another.
 class Verification {
@@ -124,6 +70,7 @@ class Verification {
     agree(world_, operation, [&] { read_headers(); });
     if (model_) compare_copies();
     if (options_.checksums) compare_checksums();
+    append(scan_scales(world_, sources(), options_.numbers ? ScaleReach::all : ScaleReach::small, team()));
     if (options_.numbers) look_at_numbers();
     // The same finding may come from a file by itself and from the set that it is a part of.
     auto& defects = report_.defects;
@@ -143,7 +90,6 @@ class Verification {
     auto const told = plan_.crc == ArchiveCrc::ignore ? crc : codec::CrcPolicy::require;
     inventory_ =
         take_inventory(path_, {.crc = told, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
-    report_.files = inventory_.files.size();
     report_.defects = inventory_.defects;
     try {
       set_ = open_shard_set(path_, {.tp = plan_.tp,
@@ -160,32 +106,61 @@ class Verification {
     } catch (UsageError const& error) {
       add_unless_known(error);
     }
+    report_.files = count_files();
     std::vector<std::string> names;
     if (set_) {
       plan_model(names);
-      for (auto const& source : set_->sources) append(check_scales(*source, set_->config, set_->quantization));
+      for (auto const& source : set_->sources) {
+        append(check_scales(*source, set_->config, set_->quantization));
+        append(check_missing_scales(*source, set_->config, set_->quantization));
+      }
       if (set_->sources.size() == 1) {
         QuantizationHints const hints(set_->config, set_->quantization);
         append(check_unpacked_shapes(set_->sources.front(), hints));
       }
       append(check_coverage(names, set_->config, path_.string()));
-      append(check_fellows(names));
+      append(check_lacks(names));
       append(check_stacked_layers(names));
-      if (model_) append(ModelNames(set_->config).check(names, path_.string()));
+      if (model_) {
+        append(check_vocabulary(model_->tensors, ModelSizes(set_->config)));
+        append(ModelNames(set_->config).check(names, path_.string()));
+      }
     } else {
-      count_files();
+      count_tensors();
     }
+  }
+
+  /// The files that were found by themselves, and those that the set consists of, wherever they are.
+  std::size_t count_files() const {
+    std::set<std::string> files;
+    for (auto const& file : inventory_.files) files.insert(file.path.string());
+    if (set_) {
+      for (auto const& path : beside_inventory()) files.insert(path);
+    }
+    return files.size();
+  }
+
+  /// Files of the set that hold data and are not in the inventory.
+  std::vector<std::string> beside_inventory() const {
+    std::set<std::string> known;
+    for (auto const& file : inventory_.files) known.insert(file.path.string());
+    std::vector<std::string> others;
+    for (auto const& file : set_->files) {
+      bool const hidden = std::filesystem::path(file.path).filename().string().starts_with('.');
+      if (!hidden && known.insert(file.path).second) others.push_back(file.path);
+    }
+    return others;
   }
 
   void append(std::vector<Defect> defects) {
     report_.defects.insert(report_.defects.end(), defects.begin(), defects.end());
   }
 
-  /// A file that does not open has been told of already.
+  /// A file that does not open and an index that contradicts its files have been told of already.
   void add_unless_known(Error const& error) {
-    auto const& resource = error.info().resource;
+    bool const of_index = kind_of(error) == DefectKind::index;
     bool const known = std::any_of(report_.defects.begin(), report_.defects.end(), [&](auto const& defect) {
-      return defect.resource == resource || error.info().message.find("index") != std::string::npos;
+      return defect.resource == error.info().resource || (of_index && defect.kind == DefectKind::index);
     });
     if (!known) report_.defects.push_back(defect_of(error, {}));
   }
@@ -210,7 +185,7 @@ class Verification {
       if (auto const error = check_lone_shard(*set_)) report_.defects.push_back(defect_of(*error, {}));
     } catch (FormatError const& error) {
       report_.defects.push_back(defect_of(error, {}));
-      return count_files();
+      return count_tensors();
     }
     for (auto const& tensor : model_->tensors) names.push_back(tensor.name);
     report_.tensors = model_->tensors.size();
@@ -232,7 +207,7 @@ class Verification {
     }
   }
 
-  void count_files() {
+  void count_tensors() {
     for (auto const& file : inventory_.files) {
       if (!file.source) continue;
       report_.tensors += file.source->tensors().size();
@@ -242,31 +217,62 @@ class Verification {
 
   void compare_copies() {
     for (auto const& finding : compare_twins(world_, *model_, team(), Unreadable::tell)) {
-      if (finding.unreadable) {
-        report_.defects.push_back({DefectKind::file, finding.tensor, finding.text, {}});
-        continue;
-      }
-      bool const scale = finding.tensor.find("scale") != std::string::npos;
-      report_.defects.push_back({scale ? DefectKind::scales : DefectKind::copies, finding.tensor, finding.text,
-                                 "calibrate or save again, or merge with `policy` or a rule"});
+      bool const scale = finding.tensor.find("scale") != std::string::npos && finding.kind == TwinKind::differ;
+      auto const kind = finding.kind == TwinKind::unreadable ? DefectKind::file
+                        : scale                              ? DefectKind::scales
+                                                             : DefectKind::copies;
+      report_.defects.push_back({kind, finding.tensor, finding.text, remedy_for(finding.kind)});
     }
   }
 
   void compare_checksums() {
-    ChecksumWork work(world_, inventory_.files);
+    ChecksumWork work;
+    for (auto const& file : inventory_.files) {
+      if (file.source) work.add(*file.source);
+    }
+    if (set_) add_beside_inventory(work);
+    work.take_share(world_.rank(), world_.world_size());
     auto staged = team();
     staged.stage = "comparing checksums";
     run_team(world_, work, staged);
     append(gather_defects(world_, work.defects()));
   }
 
-  void look_at_numbers() {
-    std::vector<std::shared_ptr<ShardSource const>> sources;
-    if (set_) sources = set_->sources;
-    for (auto const& file : inventory_.files) {
-      if (!set_ && file.source) sources.push_back(file.source);
+  /// What only the set knows: pieces of a distributed checkpoint, files of a training, files in folders of ranks.
+  void add_beside_inventory(ChecksumWork& work) {
+    for (auto const& source : set_->sources) {
+      if (std::dynamic_pointer_cast<ChunkedSource const>(source)) work.add(*source);
     }
-    auto result = scan_numbers(world_, sources, team());
+    auto const crc = plan_.crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+    auto const pool = std::make_shared<FilePool>();
+    for (auto const& path : beside_inventory()) {
+      try {
+        if (path.ends_with(".distcp") || path.ends_with(".json")) continue;
+        if (is_torch_archive(path)) {
+          work.add(codec::TorchArchive::open(
+              pool->open(path),
+              {.crc = crc, .dialect = codec::training_dialect(), .extra_globals = plan_.extra_globals}));
+        } else {
+          apart_.push_back(std::make_shared<SafetensorsSource>(path, std::vector<std::filesystem::path>{path}, pool));
+          work.add(*apart_.back());
+        }
+      } catch (Error const& error) {
+        report_.defects.push_back(defect_of(error, path));
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<std::shared_ptr<ShardSource const>> sources() const {
+    if (set_) return set_->sources;
+    std::vector<std::shared_ptr<ShardSource const>> opened;
+    for (auto const& file : inventory_.files) {
+      if (file.source) opened.push_back(file.source);
+    }
+    return opened;
+  }
+
+  void look_at_numbers() {
+    auto result = scan_numbers(world_, sources(), team());
     report_.bytes_read += result.bytes_read;
     append(std::move(result.defects));
   }
@@ -286,6 +292,7 @@ class Verification {
   Inventory inventory_{};
   std::optional<ShardSet> set_{};
   std::optional<MergeModel> model_{};
+  std::vector<std::shared_ptr<ShardSource const>> apart_{};  ///< opened for their checksums
 };
 
 }  // namespace
