@@ -1,5 +1,6 @@
 #include "lib/platform/io_error.hpp"
 
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -21,7 +22,28 @@ void throw_io(std::string operation, std::string resource, int error, std::strin
            error);
 }
 
+namespace {
+
+/// What most often helps, where the caller knows nothing better.
+char const* usual_remedy(int error) noexcept {
+  switch (error) {
+    case EACCES:
+    case EPERM: return "check who may read and write it and pass the folders above it, or run as another user";
+    case EROFS: return "the file system is mounted read-only: give another directory";
+    case ENOSPC:
+    case EDQUOT: return "free space there, or give a directory on another file system";
+    case EMFILE:
+    case ENFILE: return "allow more open files (ulimit -n)";
+    case ELOOP: return "a symbolic link leads to itself or is not followed here: give the path that it stands for";
+    case ENAMETOOLONG: return "give a shorter path";
+    default: return "";
+  }
+}
+
+}  // namespace
+
 void throw_io(ErrorInfo info, int error) {
+  if (info.remedy.empty()) info.remedy = usual_remedy(error);
   info.system = errno_text(error);
   info.system_errno = error;
   throw IoError(std::move(info));

@@ -36,12 +36,26 @@ std::optional<ZeroName> parse(std::string_view name, std::string_view ending) {
 
 using ByData = std::map<int, std::filesystem::path>;
 
+/// The name of another rank's file beside one that is there.
+std::string name_of_rank(std::string name, int there, int rank) {
+  auto const mark = "pp_rank_" + std::to_string(there) + "_";
+  auto const at = name.find(mark);
+  return at == std::string::npos ? std::string()
+                                 : name.replace(at, mark.size(), "pp_rank_" + std::to_string(rank) + "_");
+}
+
 std::vector<std::filesystem::path> all_of(ByData const& files, DirectoryListing const& listing) {
   std::vector<std::filesystem::path> out;
   for (auto const& [rank, path] : files) {
-    if (rank != static_cast<int>(out.size())) {
-      refuse(listing, "the states of data-parallel rank " + std::to_string(out.size()) + " are missing",
-             path.filename().string(), "copy all files of the save into one directory");
+    auto const wanted = static_cast<int>(out.size());
+    if (rank != wanted) {
+      auto const name = name_of_rank(path.filename().string(), rank, wanted);
+      refuse(listing,
+             "the states of data-parallel rank " + std::to_string(wanted) + " are missing" +
+                 (name.empty() ? "" : ": " + name),
+             std::to_string(files.size()) + (files.size() == 1 ? " rank's, " : " ranks', ") + "the next is rank " +
+                 std::to_string(rank) + "'s",
+             "copy all files of the save into one directory");
     }
     out.push_back(path);
   }

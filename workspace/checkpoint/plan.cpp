@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -10,9 +11,12 @@
 #include "lib/codec/checksum.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/nearest_name.hpp"
+#include "lib/core/terminal_text.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
 #include "workspace/checkpoint/check_model.hpp"
+#include "workspace/checkpoint/check_parts.hpp"
+#include "workspace/checkpoint/list_text.hpp"
 #include "workspace/checkpoint/missing_ranks.hpp"
 #include "workspace/checkpoint/model_names.hpp"
 #include "workspace/checkpoint/plan_state.hpp"
@@ -20,6 +24,7 @@
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/shard_names.hpp"
 #include "workspace/checkpoint/team.hpp"
+#include "workspace/checkpoint/unused_rules.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -134,18 +139,20 @@ std::vector<std::string> names_of(MergeModel const& model) {
 
 /// A model may be made so, or was saved with a part left out: only its user knows.
 void warn_of_lacks(MergePlan::State const& state) {
-  auto const names = names_of(*state.model);
-  for (auto const& lack : check_fellows(names)) log_event(LogLevel::warning, lack.text, {{"tensor", lack.resource}});
+  auto const& model = *state.model;
+  auto const names = names_of(model);
+  auto findings = check_lacks(names);
+  auto const add = [&](std::vector<Defect> more) {
+    findings.insert(findings.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  };
+  auto const config = state.rules.find("config");
+  add(check_vocabulary(model.tensors, ModelSizes(config != state.rules.end() ? *config : model.set.config)));
   // What a serving program saved may be fused by it alone.
-  bool const served = base_name(state.model->set.sources.front()->name()).starts_with("model-rank-");
-  if (served) {
-    for (auto const& finding : check_fused_layers(names, state.model->set.config))
-      log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
-  }
-  for (auto const& finding : check_stacked_layers(names))
-    log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
-  for (auto const& finding : ModelNames(state.model->set.config).check(names, state.shards.string()))
-    log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
+  bool const served = base_name(model.set.sources.front()->name()).starts_with("model-rank-");
+  if (served) add(check_fused_layers(names, model.set.config));
+  add(check_stacked_layers(names));
+  add(ModelNames(model.set.config).check(names, state.shards.string()));
+  for (auto const& finding : findings) log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
 }
 
 /// What was taken for granted and would give another model if it were not so.
@@ -157,6 +164,14 @@ void warn_of_assumptions(MergeModel const& model) {
             "fused layers were taken as cut part by part (`fused_layout` per_rank); nothing says so, and transformers' "
             "own tensor parallelism cuts them as one block: `fused_layout` plain merges such shards",
             {{"tensor", found->name}});
+}
+
+/// A rule that does nothing is one that was meant for something else.
+void warn_of_unused_rules(MergePlan::State const& state) {
+  if (state.options.rules.empty()) return;
+  auto const& set = state.model->set;
+  for (auto const& text : unused_rules(RuleFile::read(state.options.rules), set, ModelSizes(set.config).model_type()))
+    log_event(LogLevel::warning, text, {{"file", state.options.rules.string()}});
 }
 
 /// A stage or expert rank that is missing as a whole leaves a hole in the numbers of layers or experts.
@@ -257,7 +272,8 @@ std::string piece_text(MergeModel const& model, Piece const& piece) {
                 static_cast<unsigned long long>(piece.rows), static_cast<unsigned long long>(piece.run),
                 static_cast<unsigned long long>(piece.from_at), static_cast<unsigned long long>(piece.from_stride),
                 static_cast<unsigned long long>(piece.to_at), static_cast<unsigned long long>(piece.to_stride));
-  return text + source.name() + " : " + source.tensors()[piece.from.tensor].name + "\n";
+  auto const files = list_text(source.files_of(piece.from.tensor), 4);
+  return text + terminal_text(files + " : " + source.tensors()[piece.from.tensor].name) + "\n";
 }
 
 }  // namespace
@@ -269,6 +285,7 @@ MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& 
   if (world.rank() == 0) {
     warn_of_lacks(*state);
     warn_of_assumptions(*state->model);
+    warn_of_unused_rules(*state);
   }
   return MergePlan(std::move(state));
 }
@@ -276,7 +293,7 @@ MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& 
 MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& file) {
   Json saved;
   agree(world, operation, [&] {
-    auto const found = read_json_object(file);
+    auto const found = read_json_object(file, codec::listing_limits);
     if (!found || found->value("format", std::string()) != format_name || !found->contains("inputs")) {
       throw FormatError({.operation = operation,
                          .message = found ? "this is no merge plan" : "there is no such file",
@@ -333,18 +350,21 @@ std::vector<std::string> MergePlan::tensors() const {
 std::string MergePlan::explain(std::string_view name) const {
   auto const& model = *require(state_).model;
   for (auto const& dropped : model.dropped) {
-    if (dropped.name == name) return dropped.name + ": left out: " + dropped.reason + "\n";
+    if (dropped.name == name) return terminal_text(dropped.name + ": left out: " + dropped.reason) + "\n";
   }
   auto const& tensor = find_tensor(model, name);
-  auto text = tensor.name + ": " + std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) + ", " +
-              std::to_string(tensor.bytes) + " bytes\n" + "rule: " + rule_json(tensor).dump() + "\n";
+  auto text = terminal_text(tensor.name) + ": " + std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) +
+              ", " + std::to_string(tensor.bytes) + " bytes\n" +
+              "rule: " + terminal_text(rule_json(tensor).dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n";
   for (auto const& piece : tensor.pieces) text += piece_text(model, piece);
   for (auto const& change : tensor.changes) text += "  requantized: " + change->bound() + "\n";
   if (tensor.rule.kind == MergeKind::reduce) {
-    for (auto const& input : tensor.inputs) text += "  one value of " + model.set.sources[input.source]->name() + "\n";
+    for (auto const& input : tensor.inputs)
+      text += "  one value of " + terminal_text(model.set.sources[input.source]->name()) + "\n";
   }
   for (auto const& twin : tensor.twins) {
-    if (!twin.must_differ) text += "  compared with " + model.set.sources[twin.other.source]->name() + "\n";
+    if (!twin.must_differ)
+      text += "  compared with " + terminal_text(model.set.sources[twin.other.source]->name()) + "\n";
   }
   return text;
 }
