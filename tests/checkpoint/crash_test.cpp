@@ -85,6 +85,68 @@ TEST_P(Killed, leaves_the_old_checkpoint_or_none_or_the_new_one_and_can_be_resum
   }
 }
 
+TEST_P(Killed, ends_with_success_when_it_is_resumed_without_force) {
+  std::string const point(GetParam());
+  for (std::string const format : {"safetensors", "torch"}) {
+    if (format == "safetensors" && point == "checkpoint.file.sealed") continue;
+    if (point == "checkpoint.publish.moved_old") return;  // there is nothing to move
+    fs::remove_all(out());
+    kill_at(point, 1, format);
+    auto options = options_for(format);
+    options.force = false;
+    options.resume = true;
+
+    auto const summary = checkpoint::consolidate(world_, plan(), out(), options);
+
+    EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+    EXPECT_GE(summary.files, 2);
+    if (format == "safetensors") {
+      EXPECT_EQ(state(), "new");
+    }
+    // And once more: it is whole by now.
+    EXPECT_EQ(checkpoint::consolidate(world_, plan(), out(), options).resumed_files, summary.files);
+  }
+}
+
+TEST_F(Interrupted, publishes_the_folders_of_modules_whole) {
+  fs::create_directories(in() / "1_Pooling");
+  std::ofstream(in() / "1_Pooling" / "config.json") << "{}";
+  std::ofstream(in() / "modules.json") << R"([{"path": "1_Pooling"}])";
+  for (int visit = 1; visit <= 8; ++visit) {
+    put_old();
+    kill_at("checkpoint.publish.named", visit);
+    auto options = options_for("safetensors");
+    options.resume = true;
+
+    (void)checkpoint::consolidate(world_, plan(), out(), options);
+
+    EXPECT_EQ(state(), "new");
+    EXPECT_EQ(test::text_of_file(out() / "1_Pooling" / "config.json"), "{}") << visit;
+  }
+}
+
+TEST_F(Interrupted, takes_no_other_checkpoint_for_its_result) {
+  auto options = options_for("safetensors");
+  fs::remove_all(out());
+  (void)checkpoint::consolidate(world_, plan(), out(), options);
+  options.force = false;
+  EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), options), UsageError) << "without --resume";
+  options.resume = true;
+  for (auto const& name : names_in(out())) {
+    auto const text = test::text_of_file(out() / name);
+    auto changed = text;
+    changed.back() = static_cast<char>(changed.back() ^ 1);
+    std::ofstream(out() / name, std::ios::binary) << changed;
+    EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), options), UsageError) << name;
+    std::ofstream(out() / name, std::ios::binary) << text + "x";
+    EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), options), UsageError) << name;
+    std::ofstream(out() / name, std::ios::binary) << text;
+  }
+  EXPECT_NO_THROW((void)checkpoint::consolidate(world_, plan(), out(), options));
+  std::ofstream(out() / "stray.safetensors") << "x";
+  EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), options), UsageError);
+}
+
 std::vector<std::string_view> checkpoint_points() {
   std::vector<std::string_view> points;
   for (auto const point : test::crash_points) {

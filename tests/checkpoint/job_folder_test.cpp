@@ -133,9 +133,10 @@ TEST_F(TakenUp, refuses_a_plan_that_is_damaged_or_leads_elsewhere) {
   auto const note = left_folder() / ".publishing";
   auto const whole = text_of_file(note);
   std::ofstream(folder_.path() / "elsewhere") << "kept";
-  for (std::string const text :
-       {"", "{", "[]", "{}", R"({"old": [], "new": 1})", R"({"old": [1], "new": []})",
-        R"({"old": ["../elsewhere"], "new": []})", R"({"old": [], "new": [".."]})", R"({"old": [""], "new": []})"}) {
+  for (std::string const text : {"", "{", "[]", "{}", R"({"old": [], "new": 1})", R"({"old": [1], "new": []})",
+                                 R"({"old": ["../elsewhere"], "new": []})", R"({"old": [], "new": [".."]})",
+                                 R"({"old": ["a/../../elsewhere"], "new": []})",
+                                 R"({"old": [], "new": ["/elsewhere"]})", R"({"old": [""], "new": []})"}) {
     std::ofstream(note) << text;
     for (auto const& wanted :
          {options_for("safetensors"), checkpoint::ConsolidateOptions{.max_shard_bytes = 2200, .force = true}}) {

@@ -7,18 +7,36 @@
 
 #include <sys/file.h>
 
+#include "lib/codec/json_document.hpp"
 #include "lib/platform/atomic_file.hpp"
+#include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/retry.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
 
 namespace crossrank::checkpoint {
 
+std::string staged_name(std::string const& name) {
+  if (name.find('/') == std::string::npos) return name;
+  std::string flat = ".below.";
+  for (char const c : name) {
+    if (c == '/') {
+      flat += "%2F";
+    } else if (c == '%') {
+      flat += "%25";
+    } else {
+      flat += c;
+    }
+  }
+  return flat;
+}
+
 Entry entry_at(platform::Directory const& directory, std::string const& name) {
   struct stat status {};
   if (platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
     return S_ISDIR(status.st_mode) ? Entry::folder : Entry::file;
-  if (errno != ENOENT) platform::throw_io(std::string(write_operation) + ": fstatat", directory.path_of(name), errno);
+  if (errno != ENOENT && errno != ENOTDIR)
+    platform::throw_io(std::string(write_operation) + ": fstatat", directory.path_of(name), errno);
   return Entry::nothing;
 }
 
@@ -65,11 +83,15 @@ FormatError unreadable_note(std::string const& file, std::string got, std::strin
 Json load_json(platform::Directory const& work, std::string const& name, char const* remedy) {
   auto const path = work.path() / name;
   auto const file = std::make_shared<FilePool>()->open(path);
+  if (file->size() > codec::listing_limits.bytes)
+    throw unreadable_note(path.string(), std::to_string(file->size()) + " bytes", remedy);
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
-  auto value = Json::parse(text, nullptr, false);
-  if (value.is_discarded()) throw unreadable_note(path.string(), "no JSON", remedy);
-  return value;
+  try {
+    return codec::parse_json(text, {.limits = codec::listing_limits});
+  } catch (FormatError const& error) {
+    throw unreadable_note(path.string(), error.info().message, remedy);
+  }
 }
 
 void save_json(platform::Directory const& work, std::string const& name, Json const& value) {
@@ -88,6 +110,7 @@ void clear_job(platform::Directory const& work) {
 
 void remove_job(platform::Directory const& out, platform::Directory const& work) {
   clear_job(work);
+  CROSSRANK_CRASH_POINT("checkpoint.publish.folder_cleared");
   (void)work.remove(lock_name, write_operation);
   auto const folder = work.path().filename();
   // A server may keep a removed file that somebody has open: the folder then stays, empty but for it.

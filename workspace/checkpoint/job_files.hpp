@@ -18,8 +18,10 @@ inline constexpr char const* write_operation = "checkpoint write";
 // What a job keeps in its folder beside the files of the result, whose names never start with a dot.
 inline constexpr char const* lock_name = ".lock";
 inline constexpr char const* plan_name = ".publishing";
+/// The name of a file of the result while it is in the job's folder, which has no folders inside.
+[[nodiscard]] std::string staged_name(std::string const& name);
 /// Where a file that made way for one of the result waits.
-[[nodiscard]] inline std::string old_name(std::string const& name) { return ".old." + name; }
+[[nodiscard]] inline std::string old_name(std::string const& name) { return ".old." + staged_name(name); }
 /// The note that a file is finished.
 [[nodiscard]] inline std::string mark_name(std::string const& name) { return ".finished." + name; }
 

@@ -208,6 +208,7 @@ void JobFolder::remove() noexcept {
 void JobFolder::remove_after_success() noexcept {
   made_out_ = false;
   remove();
+  CROSSRANK_CRASH_POINT("checkpoint.publish.folder_removed");
 }
 
 }  // namespace crossrank::checkpoint

@@ -16,6 +16,7 @@
 #include "workspace/checkpoint/expert_groups.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
 #include "workspace/checkpoint/flat_parameters.hpp"
+#include "workspace/checkpoint/module_folders.hpp"
 #include "workspace/checkpoint/one_model.hpp"
 #include "workspace/checkpoint/parts_or_ranks.hpp"
 #include "workspace/checkpoint/refine_grid.hpp"
@@ -36,15 +37,16 @@ constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 // They are of the directory that is read, not of the model.
 constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py"};
 
-std::vector<fs::path> companions_of(DirectoryListing const& listing) {
-  std::vector<fs::path> found;
+std::vector<Companion> companions_of(DirectoryListing const& listing) {
+  std::vector<Companion> found;
   for (auto const& name : listing.files) {
     std::error_code error;
     if (name.starts_with('.') || is_weights(name)) continue;
     if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
     if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;
-    found.push_back(listing.path / name);
+    found.push_back({listing.path / name, name});
   }
+  for (auto& companion : module_companions(listing, largest_companion)) found.push_back(std::move(companion));
   return found;
 }
 
@@ -68,7 +70,7 @@ void take_description(ShardSet& set, DirectoryListing const& listing) {
   if (set.quantization.empty() && inside != set.config.end() && inside->is_object()) set.quantization = *inside;
   auto companions = companions_of(listing);
   for (auto& known : set.companions) {
-    auto const same = [&](auto const& path) { return path.filename() == known.filename(); };
+    auto const same = [&](auto const& companion) { return companion.name == known.name; };
     if (std::none_of(companions.begin(), companions.end(), same)) companions.push_back(std::move(known));
   }
   set.companions = std::move(companions);
@@ -76,7 +78,7 @@ void take_description(ShardSet& set, DirectoryListing const& listing) {
 
 bool has_config_file(ShardSet const& set) {
   return std::any_of(set.companions.begin(), set.companions.end(),
-                     [](auto const& path) { return path.filename() == "config.json"; });
+                     [](auto const& companion) { return companion.name == "config.json"; });
 }
 
 AnnouncedGrid sizes_from(ShardSetOptions const& options, Json const& config) {

@@ -9,6 +9,7 @@
 
 #include "lib/codec/torch_archive.hpp"
 #include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/companion.hpp"
 #include "workspace/checkpoint/shard_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -33,9 +34,9 @@ struct ShardSet {
   FusedLayout fused = FusedLayout::automatic;  ///< of fused layers, where something says it
   Json config = Json::object();                ///< config.json; empty where there is none
   Json quantization = Json::object();          ///< hf_quant_config.json or what stands in its place; empty for none
-  std::vector<std::filesystem::path> companions{};  ///< files to carry over: tokenizer, generation config, ...
-  std::vector<std::string> absent{};                ///< tensors that an index lists and no file has
-  std::vector<FileStamp> files{};                   ///< all that the sources read, as they were when they were opened
+  std::vector<Companion> companions{};         ///< files to carry over: tokenizer, generation config, ...
+  std::vector<std::string> absent{};           ///< tensors that an index lists and no file has
+  std::vector<FileStamp> files{};              ///< all that the sources read, as they were when they were opened
 };
 
 struct ShardSetOptions {

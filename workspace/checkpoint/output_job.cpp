@@ -15,6 +15,7 @@
 #include "lib/codec/crc32.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/job_files.hpp"
+#include "workspace/checkpoint/written_result.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -84,24 +85,36 @@ struct OutputJob::File {
   }
 };
 
+OutputJob::File& OutputJob::add_file(OutputFile const& layout) {
+  files_.push_back(std::make_unique<File>());
+  auto& file = *files_.back();
+  file.layout = &layout;
+  file.digests.resize(static_cast<std::size_t>((layout.bytes + slice_bytes - 1) / slice_bytes));
+  if (layout.takes_crcs) file.crcs.resize(file.digests.size());
+  bytes_total_ += layout.bytes;
+  ++open_files_;
+  return file;
+}
+
 OutputJob::OutputJob(std::span<OutputFile const> files, int rank, JobFolder const& folder, Options options)
-    : folder_(folder), options_(options) {
+    : folder_(&folder), options_(options) {
   for (auto const& layout : files) {
     if (layout.owner != rank) continue;
-    auto file = std::make_unique<File>();
-    file->layout = &layout;
-    file->digests.resize(static_cast<std::size_t>((layout.bytes + slice_bytes - 1) / slice_bytes));
-    if (layout.takes_crcs) file->crcs.resize(file->digests.size());
-    bytes_total_ += layout.bytes;
-    ++open_files_;
+    auto& file = add_file(layout);
     auto const facts = options.resume ? folder.finished(layout.name) : std::nullopt;
     if (facts) {
       ++resumed_files_;
-      file->take_up(*facts);
-      file->staged.emplace(StagedFile::reopen(folder.directory(), layout.name, layout.bytes));
+      file.take_up(*facts);
+      file.staged.emplace(StagedFile::reopen(folder.directory(), layout.name, layout.bytes));
     }
-    add_slices(*file, file->resumed);
-    files_.push_back(std::move(file));
+    add_slices(file, file.resumed);
+  }
+}
+
+OutputJob::OutputJob(std::span<OutputFile const> files, int rank, platform::Directory written)
+    : written_(std::move(written)) {
+  for (auto const& layout : files) {
+    if (layout.owner == rank) add_slices(add_file(layout), false);
   }
 }
 
@@ -143,13 +156,22 @@ bool OutputJob::step() {
   return true;
 }
 
-void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
+void OutputJob::open_file(File& file) {
   auto const& layout = *file.layout;
+  if (compares()) {
+    file.staged.emplace(StagedFile::reopen(written_, layout.name, layout.bytes));
+    return;
+  }
   // A seal without them reads the whole file again.
   auto const caching = layout.seal && !layout.takes_crcs ? Caching::page_cache : Caching::none;
+  file.staged.emplace(folder_->directory(), layout.name, layout.bytes, caching);
+}
+
+void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {
+  auto const& layout = *file.layout;
   std::call_once(file.opened, [&]() noexcept {
     try {
-      file.staged.emplace(folder_.directory(), layout.name, layout.bytes, caching);
+      open_file(file);
     } catch (...) {
       file.refusal = std::current_exception();
     }
@@ -172,8 +194,10 @@ void OutputJob::write_slice(File& file, std::size_t slice, std::span<std::byte> 
     if (layout.takes_crcs) file.crcs[slice].push_back(codec::crc32(0, part));
   }
   file.digests[slice] = codec::checksum(buffer);
-  file.staged->write_at(begin, buffer);
-  CROSSRANK_CRASH_POINT("checkpoint.slice.written");
+  if (!compares()) {
+    file.staged->write_at(begin, buffer);
+    CROSSRANK_CRASH_POINT("checkpoint.slice.written");
+  }
   bytes_done_.fetch_add(buffer.size(), std::memory_order_relaxed);
 }
 
@@ -187,12 +211,13 @@ void OutputJob::verify_slice(File& file, std::size_t slice, std::span<std::byte>
   auto const digest = codec::checksum(buffer);
   if (file.resumed) bytes_done_.fetch_add(buffer.size(), std::memory_order_relaxed);
   if (sealed && digest == file.digests[slice]) return;
+  if (compares()) throw other_checkpoint(written_.path(), file.layout->name);
   throw IoError({.operation = operation,
                  .message = "the file system gives back other bytes than were written",
                  .expected = codec::to_hex(file.digests[slice]),
                  .got = codec::to_hex(digest) + " for " + std::to_string(buffer.size()) + " bytes from " +
                         std::to_string(file.slice_begin(slice)),
-                 .resource = folder_.directory().path_of(file.layout->name),
+                 .resource = folder_->directory().path_of(file.layout->name),
                  .remedy = file.resumed ? "start again without `resume`" : "check the disk and write again"});
 }
 
@@ -235,14 +260,17 @@ void OutputJob::seal(File& file) {
   auto const crcs = tensor_crcs(file);
   file.seals = file.layout->seal(
       {.read = [&](std::uint64_t offset, std::span<std::byte> out) { staged.read_at(offset, out); }, .crcs = crcs});
+  if (compares()) return;
   for (auto const& text : file.seals) staged.write_at(text.begin, std::as_bytes(std::span(text.text)));
   CROSSRANK_CRASH_POINT("checkpoint.file.sealed");
 }
 
 void OutputJob::end_writing(File& file) {
   if (file.layout->seal) seal(file);
-  file.staged->sync();
-  if (options_.read_back == ReadBack::none) return end_file(file);
+  if (!compares()) {
+    file.staged->sync();
+    if (options_.read_back == ReadBack::none) return end_file(file);
+  }
   std::lock_guard const lock(mutex_);
   add_slices(file, true);
   changed_.notify_all();
@@ -250,12 +278,12 @@ void OutputJob::end_writing(File& file) {
 
 void OutputJob::end_file(File& file) {
   file.staged->close();
-  if (!file.resumed) {
+  if (!file.resumed && !compares()) {
     Json digests = Json::array();
     for (auto const digest : file.digests) digests.push_back(codec::to_hex(digest));
     Json seals = Json::array();
     for (auto const& text : file.seals) seals.push_back(as_json(text));
-    folder_.mark_finished(
+    folder_->mark_finished(
         file.layout->name,
         {{"bytes", file.layout->bytes}, {"digests", std::move(digests)}, {"seals", std::move(seals)}});
   }

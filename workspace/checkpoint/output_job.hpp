@@ -32,6 +32,9 @@ class OutputJob final : public TeamWork {
   };
   /// Takes the files of `files` that belong to `rank`. Both arguments must outlive the job.
   OutputJob(std::span<OutputFile const> files, int rank, JobFolder const& folder, Options options);
+  /// Writes nothing: compares the files that are in `written` with what would be written. `UsageError` where one
+  /// differs.
+  OutputJob(std::span<OutputFile const> files, int rank, platform::Directory written);
   ~OutputJob() override;
   OutputJob(OutputJob const&) = delete;
   OutputJob& operator=(OutputJob const&) = delete;
@@ -64,8 +67,13 @@ class OutputJob final : public TeamWork {
   [[nodiscard]] Buffer take_buffer();
   void give_buffer(Buffer buffer);
 
-  JobFolder const& folder_;
-  Options options_;
+  [[nodiscard]] bool compares() const noexcept { return folder_ == nullptr; }
+  [[nodiscard]] File& add_file(OutputFile const& layout);
+  void open_file(File& file);
+
+  JobFolder const* folder_ = nullptr;  ///< null where written files are compared
+  platform::Directory written_{};      ///< where they are
+  Options options_{};
   std::vector<std::unique_ptr<File>> files_{};
   std::uint64_t bytes_total_ = 0;
   std::atomic<std::uint64_t> bytes_done_{0};  ///< for progress only: orders nothing

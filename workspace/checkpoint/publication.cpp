@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <set>
+#include <string_view>
 #include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
 
 #include <crossrank/error.hpp>
 #include <crossrank/log.hpp>
@@ -21,6 +25,28 @@ namespace {
 int removal_rank(std::string const& name) {
   if (name == "config.json") return 0;
   return name.ends_with(".index.json") ? 1 : 2;
+}
+
+/// Whether a name in a plan leads to a place inside the output.
+bool stays_inside(std::string const& name) {
+  for (std::size_t begin = 0; begin <= name.size();) {
+    auto const end = std::min(name.find('/', begin), name.size());
+    auto const part = std::string_view(name).substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+/// The folders that a name passes, and its last part.
+std::pair<std::vector<std::string>, std::string> take_apart(std::string const& name) {
+  std::vector<std::string> folders;
+  std::size_t begin = 0;
+  for (auto at = name.find('/'); at != std::string::npos; at = name.find('/', begin)) {
+    folders.push_back(name.substr(begin, at - begin));
+    begin = at + 1;
+  }
+  return {std::move(folders), name.substr(begin)};
 }
 
 }  // namespace
@@ -48,6 +74,9 @@ std::vector<std::string> files_in_the_way(platform::Directory const& out, std::v
     }
     if (entry == Entry::file) found.push_back(name);
   }
+  for (auto const& name : wanted) {
+    if (name.find('/') != std::string::npos && entry_at(out, name) == Entry::file) found.push_back(name);
+  }
   return found;
 }
 
@@ -68,7 +97,7 @@ std::optional<PublicationPlan> load_plan(platform::Directory const& work) {
   // A name that leads elsewhere was never written by a job.
   for (auto const* names : {&plan.from_out, &plan.to_out}) {
     for (auto const& name : *names) {
-      if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) throw refuse(name);
+      if (!stays_inside(name)) throw refuse(name);
     }
   }
   return plan;
@@ -89,12 +118,49 @@ void Publication::run(PublicationPlan const& plan) {
   moves_.clear();
 }
 
+/// The folder inside the output that holds `name`, made where it is missing; invalid for the output itself. Links are
+/// not followed: they may lead to where somebody else wants files to go.
+platform::Fd Publication::open_parent(std::string const& name) {
+  constexpr mode_t mode = S_IRWXU | S_IRWXG | S_IRWXO;  // less what the user's mask takes
+  platform::Fd at;
+  std::string way;
+  for (auto const& folder : take_apart(name).first) {
+    auto& os = platform::system();
+    int const from = at ? at.get() : out_.fd();
+    way += (way.empty() ? "" : "/") + folder;
+    if (os.mkdirat(from, folder.c_str(), mode) != 0 && errno != EEXIST)
+      platform::throw_io(std::string(write_operation) + ": mkdir", out_.path_of(way), errno);
+    platform::Fd next(os.openat(from, folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+    if (!next) platform::throw_io(std::string(write_operation) + ": open directory", out_.path_of(way), errno);
+    at = std::move(next);
+    parents_.insert(way);
+  }
+  return at;
+}
+
+/// Makes changes of names durable in the output and in its folders that were changed.
+void Publication::sync_out() const {
+  for (auto const& way : parents_) {
+    platform::Fd const folder(
+        platform::system().openat(out_.fd(), way.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+    if (!folder || platform::system().fsync(folder.get()) != 0)
+      platform::throw_io(std::string(write_operation) + ": fsync", out_.path_of(way), errno);
+  }
+  out_.sync(write_operation);
+}
+
 /// False when there is no such file.
 bool Publication::move(Move const& wanted, char const* what) {
   auto const& from = wanted.to_out ? work_ : out_;
   auto const& to = wanted.to_out ? out_ : work_;
   if (entry_at(from, wanted.from) != Entry::file) return false;
-  if (platform::system().renameat(from.fd(), wanted.from.c_str(), to.fd(), wanted.to.c_str()) != 0) {
+  auto const& outside = wanted.to_out ? wanted.to : wanted.from;
+  auto const parent = open_parent(outside);
+  auto const last = take_apart(outside).second;
+  int const out_fd = parent ? parent.get() : out_.fd();
+  int const moved = wanted.to_out ? platform::system().renameat(work_.fd(), wanted.from.c_str(), out_fd, last.c_str())
+                                  : platform::system().renameat(out_fd, last.c_str(), work_.fd(), wanted.to.c_str());
+  if (moved != 0) {
     int const error = errno;
     // NFS may send a request twice: done first, refused then.
     if (error != ENOENT || entry_at(to, wanted.to) != Entry::file)
@@ -105,13 +171,13 @@ bool Publication::move(Move const& wanted, char const* what) {
 }
 
 void Publication::take_old(PublicationPlan const& plan) {
+  std::set<std::string_view> const result(plan.to_out.begin(), plan.to_out.end());
   auto names = plan.from_out;
   std::stable_sort(names.begin(), names.end(),
                    [](auto const& a, auto const& b) { return removal_rank(a) < removal_rank(b); });
   for (auto const& name : names) {
     // A name of the result that is no longer in the job's folder is published already: a killed job went that far.
-    bool const is_new = std::find(plan.to_out.begin(), plan.to_out.end(), name) != plan.to_out.end();
-    if (is_new && entry_at(work_, name) != Entry::file) continue;
+    if (result.contains(name) && entry_at(work_, staged_name(name)) != Entry::file) continue;
     if (move({.to_out = false, .from = name, .to = old_name(name)}, "move the old checkpoint aside"))
       CROSSRANK_CRASH_POINT("checkpoint.publish.moved_old");
   }
@@ -121,19 +187,19 @@ void Publication::take_old(PublicationPlan const& plan) {
 void Publication::give_new(PublicationPlan const& plan) {
   for (auto const& name : plan.to_out) {
     // The last name makes it a checkpoint: whatever it speaks of is there for good by then.
-    if (&name == &plan.to_out.back()) out_.sync(write_operation);
-    if (move({.to_out = true, .from = name, .to = name}, "publish")) {
+    if (&name == &plan.to_out.back()) sync_out();
+    if (move({.to_out = true, .from = staged_name(name), .to = name}, "publish")) {
       CROSSRANK_CRASH_POINT("checkpoint.publish.named");
     } else if (entry_at(out_, name) != Entry::file) {
       throw FormatError({.operation = write_operation,
                          .message = "a file that a killed job had finished is gone",
-                         .resource = work_.path_of(name),
+                         .resource = work_.path_of(staged_name(name)),
                          .remedy = "put it back, or remove its folder: what starts with .old. there is the checkpoint "
                                    "before",
                          .section = "files"});
     }
   }
-  out_.sync(write_operation);
+  sync_out();
 }
 
 void Publication::undo() noexcept {
@@ -146,6 +212,9 @@ void Publication::undo() noexcept {
     halfway_ = halfway_ || !done;
   }
   moves_.clear();
+  // Only those that hold nothing go; the deepest first.
+  for (auto at = parents_.rbegin(); at != parents_.rend(); ++at)
+    static_cast<void>(platform::system().unlinkat(out_.fd(), at->c_str(), AT_REMOVEDIR));
   if (halfway_)
     log_event(LogLevel::error, "the old checkpoint could not be put back", {{"folder", work_.path().string()}});
 }

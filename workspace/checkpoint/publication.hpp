@@ -1,9 +1,11 @@
 #pragma once
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "lib/platform/directory.hpp"
+#include "lib/platform/fd.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -47,6 +49,8 @@ class Publication {
   };
 
   [[nodiscard]] bool move(Move const& wanted, char const* what);
+  [[nodiscard]] platform::Fd open_parent(std::string const& name);
+  void sync_out() const;
   void take_old(PublicationPlan const& plan);
   void give_new(PublicationPlan const& plan);
   void undo() noexcept;
@@ -54,6 +58,7 @@ class Publication {
   platform::Directory const& out_;
   platform::Directory const& work_;
   std::vector<Move> moves_{};
+  std::set<std::string> parents_{};  ///< folders inside `out` that files were moved to or from
   bool halfway_ = false;
 };
 

@@ -5,15 +5,18 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/file_pool.hpp"
+#include "workspace/checkpoint/job_files.hpp"
 #include "workspace/checkpoint/output_job.hpp"
 #include "workspace/checkpoint/shard_listing.hpp"
 #include "workspace/checkpoint/team.hpp"
+#include "workspace/checkpoint/written_result.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -21,21 +24,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t copy_block = std::size_t{1} << 20;
 
-std::uint64_t size_of(ExtraFile const& extra) {
-  if (extra.copy_of.empty()) return extra.text.size();
-  return std::make_shared<FilePool>()->open(extra.copy_of)->size();
-}
-
 void stage(ExtraFile const& extra, platform::Directory const& work) {
-  (void)work.remove(extra.name, "checkpoint write");  // of a job that is resumed
+  auto const name = staged_name(extra.name);
+  (void)work.remove(name, "checkpoint write");  // of a job that is resumed
   if (extra.copy_of.empty()) {
-    StagedFile file(work, extra.name, extra.text.size(), Caching::page_cache);
+    StagedFile file(work, name, extra.text.size(), Caching::page_cache);
     file.write_at(0, std::as_bytes(std::span(extra.text)));
     file.sync();
     return file.close();
   }
   auto const from = std::make_shared<FilePool>()->open(extra.copy_of);
-  StagedFile file(work, extra.name, from->size(), Caching::page_cache);
+  StagedFile file(work, name, from->size(), Caching::page_cache);
   std::vector<std::byte> block(static_cast<std::size_t>(std::min<std::uint64_t>(copy_block, from->size())));
   for (std::uint64_t at = 0; at < from->size(); at += block.size()) {
     auto const part =
@@ -72,36 +71,91 @@ class Writing {
     auto const started = Clock::now();
     Summary summary{.files = static_cast<int>(request_.files.size())};
     for (auto const& file : request_.files) summary.bytes += file.bytes;
-    try {
-      bool const publishing = prepare();
-      if (!publishing) summary.resumed_files = write();
-      agree(world_, request_.operation, [&] {
-        if (world_.rank() == 0) publish();
-      });
-    } catch (CancelledError const&) {
-      if (world_.rank() == 0 && folder_) folder_->remove();
-      throw;
-    } catch (...) {
-      // With --resume what is finished stays for the next attempt.
-      if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
-      throw;
+    if (is_written()) {
+      summary.resumed_files = compare();
+    } else {
+      summary.resumed_files = make_and_publish();
     }
     summary.elapsed = Clock::now() - started;
     return summary;
   }
 
  private:
+  /// Whether what this job would write seems to be there. Collective.
+  bool is_written() {
+    agree(world_, request_.operation, [&] {
+      if (world_.rank() == 0) written_ = WrittenResult::find(request_);
+    });
+    return any(written_.has_value());
+  }
+
+  /// Compares all that is there with what this job would write; the number of files. Collective.
+  int compare() {
+    std::optional<OutputJob> job;
+    agree(world_, request_.operation, [&] {
+      job.emplace(request_.files, world_.rank(), platform::Directory::open(request_.out, request_.operation));
+    });
+    run_team(world_, *job, team("comparing"));
+    agree(world_, request_.operation, [&] {
+      if (world_.rank() != 0) return;
+      written_->compare_extras(request_);
+      require_unchanged(request_);
+      written_->remove_folder();
+    });
+    return static_cast<int>(request_.files.size());
+  }
+
+  /// The number of files that an earlier attempt had finished. Collective.
+  int make_and_publish() {
+    int resumed = 0;
+    try {
+      bool const publishing = prepare();
+      if (!publishing) resumed = write();
+      agree(world_, request_.operation, [&] {
+        if (world_.rank() == 0) publish();
+      });
+    } catch (CancelledError const&) {
+      if (world_.rank() == 0 && folder_) folder_->remove();
+      throw;
+    } catch (Error const& error) {
+      // A lost rank is no reason to lose what the others have finished; with --resume all stays for the next attempt.
+      bool const lost = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout;
+      if (lost) {
+        auto info = error.info();
+        info.remedy = "start again with --resume: the files that are finished are kept";
+        throw_error(error.code(), std::move(info));
+      }
+      if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
+      throw;
+    }
+    return resumed;
+  }
+
+  /// Whether `mine` holds on any rank. Collective.
+  bool any(bool mine) {
+    std::array<std::uint64_t, 1> all{mine ? 1U : 0U};
+    if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(all), ReduceOp::max);
+    return all[0] != 0;
+  }
+
+  [[nodiscard]] TeamOptions team(std::string_view stage) const {
+    return {.operation = request_.operation,
+            .threads = request_.threads,
+            .on_progress = request_.on_progress,
+            .stop = request_.stop,
+            .stage = stage};
+  }
+
   /// Makes the folder; whether a killed job had begun to publish, so that only that is left to do.
   bool prepare() {
     agree(world_, request_.operation, [&] {
       if (world_.rank() == 0) folder_.emplace(JobFolder::make(job_request(request_)));
     });
-    std::array<std::uint64_t, 1> publishing{world_.rank() == 0 && folder_->was_publishing() ? 1U : 0U};
-    if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(publishing), ReduceOp::max);
+    bool const publishing = any(world_.rank() == 0 && folder_->was_publishing());
     agree(world_, request_.operation, [&] {
       if (world_.rank() != 0) folder_.emplace(JobFolder::open({.out = request_.out, .id = request_.id}));
     });
-    return publishing[0] != 0;
+    return publishing;
   }
 
   int write() {
@@ -110,12 +164,7 @@ class Writing {
       job.emplace(request_.files, world_.rank(), *folder_,
                   OutputJob::Options{.read_back = request_.read_back, .resume = request_.resume});
     });
-    run_team(world_, *job,
-             {.operation = request_.operation,
-              .threads = request_.threads,
-              .on_progress = request_.on_progress,
-              .stop = request_.stop,
-              .stage = "writing"});
+    run_team(world_, *job, team("writing"));
     std::array<std::uint64_t, 1> resumed{static_cast<std::uint64_t>(job->resumed_files())};
     if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(resumed), ReduceOp::sum);
     return static_cast<int>(resumed[0]);
@@ -134,6 +183,7 @@ class Writing {
   Collective const& world_;
   WriteRequest const& request_;
   std::optional<JobFolder> folder_{};
+  std::optional<WrittenResult> written_{};
 };
 
 /// Puts `value` under the first of the keys that is there.
@@ -159,6 +209,11 @@ bool is_mapping_of_split(Json const& config) {
 }
 
 }  // namespace
+
+std::uint64_t size_of(ExtraFile const& extra) {
+  if (extra.copy_of.empty()) return extra.text.size();
+  return std::make_shared<FilePool>()->open(extra.copy_of)->size();
+}
 
 JobRequest job_request(WriteRequest const& request) {
   JobRequest job{.out = request.out, .id = request.id, .force = request.force, .resume = request.resume};
@@ -201,8 +256,8 @@ Json corrected_config(Json config, OutputGrid grid) {
 std::vector<ExtraFile> extra_files(ShardSet const& set, OutputGrid grid, ExtraFile const& index) {
   std::vector<ExtraFile> extras;
   std::optional<ExtraFile> config;
-  for (auto const& path : set.companions) {
-    ExtraFile extra{.name = path.filename().string(), .copy_of = path};
+  for (auto const& companion : set.companions) {
+    ExtraFile extra{.name = companion.name, .copy_of = companion.path};
     if (extra.name != "config.json") {
       extras.push_back(std::move(extra));
       continue;

@@ -13,7 +13,7 @@ namespace crossrank::checkpoint {
 
 /// A file beside the weights: text, or a copy.
 struct ExtraFile {
-  std::string name{};
+  std::string name{};  ///< in the output; one in a folder of the model has that before a '/'
   std::string text{};
   std::filesystem::path copy_of{};  ///< in place of the text
 };
@@ -32,6 +32,9 @@ struct WriteRequest {
   std::function<void(Progress const&)> on_progress{};
   std::stop_token stop{};
 };
+
+/// Length of the file as it will be. `IoError` when what it copies cannot be read.
+[[nodiscard]] std::uint64_t size_of(ExtraFile const& extra);
 
 /// The request as the job's folder wants it. `IoError` for an extra that cannot be read.
 [[nodiscard]] JobRequest job_request(WriteRequest const& request);
