@@ -4,6 +4,7 @@
 #include <map>
 
 #include "lib/codec/checksum.hpp"
+#include "lib/core/terminal_text.hpp"
 #include "tools/size_text.hpp"
 #include "workspace/checkpoint/output_plan.hpp"
 #include "workspace/checkpoint/plan_state.hpp"
@@ -31,9 +32,10 @@ std::string notes(MergePlan const& plan) {
   std::map<std::string, std::size_t> bounds;
   for (auto const& changed : plan.requantized()) ++bounds[changed.bound];
   std::string text;
-  for (auto const& [bound, count] : bounds) text += "requantized " + count_text(count, "tensor") + ": " + bound + "\n";
+  for (auto const& [bound, count] : bounds)
+    text += "requantized " + count_text(count, "tensor") + ": " + terminal_text(bound) + "\n";
   for (auto const& dropped : plan.state().model->dropped)
-    text += "left out " + dropped.name + ": " + dropped.reason + "\n";
+    text += "left out " + terminal_text(dropped.name) + ": " + terminal_text(dropped.reason) + "\n";
   return text;
 }
 
@@ -103,7 +105,7 @@ Answer describe_request(MergePlan const& plan, checkpoint::WriteRequest const& r
   std::uint64_t bytes = 0;
   for (auto const& file : request.files) bytes += file.bytes;
   answer.text = "read  " + grid_text(set) + ", " + count_text(plan.tensors().size(), "tensor") + ", " +
-                size_text(plan.bytes()) + "\n" + "write " + request.out.string() + ", " +
+                size_text(plan.bytes()) + "\n" + "write " + terminal_text(request.out.string()) + ", " +
                 count_text(request.files.size(), "file") + ", " + size_text(bytes) + "\n";
   for (auto const& file : request.files) {
     answer.text +=
@@ -113,7 +115,7 @@ Answer describe_request(MergePlan const& plan, checkpoint::WriteRequest const& r
   }
   for (auto const& extra : request.extras) {
     bool const copied = !extra.copy_of.empty();
-    answer.text += "  " + extra.name + (copied ? "  copied\n" : "  written\n");
+    answer.text += "  " + terminal_text(extra.name) + (copied ? "  copied\n" : "  written\n");
     files.push_back({{"name", extra.name}, {"copied", copied}});
   }
   answer.text += notes(plan) + "nothing was written: this is a dry run\n";
@@ -126,7 +128,7 @@ Answer describe_summary(MergePlan const& plan, checkpoint::Summary const& summar
   Answer answer;
   auto const seconds = summary.elapsed.count();
   auto const rate = static_cast<double>(summary.bytes) / std::max(seconds, 1e-6);
-  answer.text = notes(plan) + output.out.string() + ": " + size_text(summary.bytes) + " in " +
+  answer.text = notes(plan) + terminal_text(output.out.string()) + ": " + size_text(summary.bytes) + " in " +
                 count_text(static_cast<std::size_t>(summary.files), "file") + " from " +
                 grid_text(plan.state().model->set) + ", in " + seconds_text(seconds) + " (" +
                 size_text(static_cast<std::uint64_t>(rate)) + "/s)" +

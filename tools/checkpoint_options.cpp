@@ -92,7 +92,8 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
 void add_output_options(CLI::App& command, OutputOptions& options) {
   command.add_option("out", options.out, "Directory for the result; made when it is not there")->required();
   command.add_flag("--force", options.force, "Replace a checkpoint that is there");
-  command.add_flag("--resume", options.resume, "Go on from the files that a killed job had finished");
+  command.add_flag("--resume", options.resume,
+                   "Go on from the files that a killed job had finished; what it had published is compared and taken");
   command.add_flag("--dry-run", options.dry_run, "Check everything that can be checked and say what would be written");
   command
       .add_option("--explain", options.explain,

@@ -17,6 +17,7 @@ and distributed checkpoints (DCP). No process holds more than 256 MiB, whatever 
 
 Everything is written to a hidden folder in the output, read back and compared, and gets its names at the end, the
 config last: killed at any time, the output holds the old checkpoint or none, and --resume goes on from there.
+A rank that is lost ends the job, and what is finished stays for --resume.
 
 Examples:
   crossrank consolidate shards/ model/                  all that the files and their config say is used

@@ -10,6 +10,7 @@
 
 #include "tools/inspect_job.hpp"
 #include "tools/inspect_path.hpp"
+#include "tools/session.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -21,11 +22,12 @@ file that opens is shown. Exit code: 0, 1 when a file is damaged, 2 for wrong us
 
 Without one: what the ranks of this user's running jobs are doing. Their shared memory is read, however stuck they are,
 and nothing is changed there. A job that ran with CROSSRANK_FLIGHT_DIR=DIR in its environment can be read after its end
-too, unless all its ranks left in order. Exit code: 0, or 1 when there is no such job.
+too, unless all its ranks left in order. Exit code: 0, 1 when there is no such job, 3 when the system refused.
 
 With --json one object is written to standard output. With a path: command, ok, exit_code, path, sources: [{name, bytes,
 attributes, tp, pp, ep}], tensors: [{name, dtype, shape, bytes, source}], defects: [{resource, text}], and where they are
-known grid, config, quantization, or problem; or error.
+known grid, config, quantization, or problem; or error. Without one: command, ok, exit_code and jobs: [{job, host, where,
+running, ranks_here, look_first_at, ranks, groups, queues}]; or error.
 
 Examples:
   crossrank inspect model/
@@ -57,8 +59,9 @@ int inspect(InspectArguments& arguments) {
     if (!arguments.directory.empty()) arguments.job.directory = arguments.directory;
     return inspect_jobs(arguments.job);
   } catch (Error const& error) {
-    std::fprintf(stderr, "crossrank inspect: %s\n", error.what());
-    return 1;
+    int const exit_code = exit_code_of(error.code());
+    print_error("inspect", arguments.json, error, exit_code);
+    return exit_code;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
+#include "lib/core/terminal_text.hpp"
 #include "lib/node/job_search.hpp"
 #include "lib/node/job_view.hpp"
 #include "lib/node/rank_list.hpp"
@@ -76,15 +77,8 @@ std::string named(std::vector<int> const& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + node::compress(ranks);
 }
 
-/// What comes from the shared memory of a process goes to a terminal: no control characters.
-std::string printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return text;
-}
-
 std::string group_name(std::string const& name, std::uint32_t block) {
-  return name.empty() ? "#" + std::to_string(block) : "\"" + printable(name) + "\"";
+  return name.empty() ? "#" + std::to_string(block) : "\"" + terminal_text(name) + "\"";
 }
 
 char const* ago(JobView const& job) { return job.running ? " ago" : " before the end"; }
@@ -105,7 +99,7 @@ void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
               ago(job));
   if (rank.in_user_code) std::printf(", in the caller's code");
   if (!rank.waits_for.empty()) std::printf(", waits for %s", named(rank.waits_for).c_str());
-  if (!rank.last_words.empty()) std::printf(": %s", printable(rank.last_words).c_str());
+  if (!rank.last_words.empty()) std::printf(": %s", terminal_text(rank.last_words).c_str());
   std::printf("\n");
   auto const count = std::min(rank.operations.size(), last);
   for (auto i = rank.operations.size() - count; i < rank.operations.size(); ++i) {
@@ -123,7 +117,8 @@ void print_group(GroupView const& group) {
   std::printf("  group %s (%s): ", group_name(group.name, group.block).c_str(), named(group.ranks).c_str());
   if (group.failure) {
     std::printf("failed in round %" PRIu64 " (%s): %s; decided by rank %d\n", group.round,
-                to_string(group.failure->verdict), printable(group.failure->text).c_str(), group.failure->decided_by);
+                to_string(group.failure->verdict), terminal_text(group.failure->text).c_str(),
+                group.failure->decided_by);
     return;
   }
   std::printf("%s round %" PRIu64 ": %s arrived", spi::to_string(group.verb), group.round,
@@ -161,8 +156,9 @@ std::vector<int> holders(JobView const& job) {
 
 void print_job(Shown const& shown, std::size_t last) {
   auto const& job = shown.view;
-  std::printf("job %s on %s: %d ranks here, %s (%s)\n", job.job.empty() ? "(no id)" : printable(job.job).c_str(),
-              printable(job.host).c_str(), job.ranks_here, job.running ? "running" : "ended", shown.where.c_str());
+  std::printf("job %s on %s: %d ranks here, %s (%s)\n", job.job.empty() ? "(no id)" : terminal_text(job.job).c_str(),
+              terminal_text(job.host).c_str(), job.ranks_here, job.running ? "running" : "ended",
+              terminal_text(shown.where).c_str());
   if (auto const first = holders(job); !first.empty())
     std::printf("  look first at %s: waited for, and waiting for nobody\n", named(first).c_str());
   for (auto const& rank : job.ranks) print_rank(job, rank, last);
@@ -252,9 +248,19 @@ void collect(std::vector<node::FoundJob> const& found, InspectJobRequest const& 
       if (known || (request.job && view.job != *request.job)) continue;
       jobs.push_back({std::move(view), job.where});
     } catch (FormatError const& e) {
-      std::fprintf(stderr, "crossrank inspect: %s: %s\n", job.where.c_str(), e.what());
+      std::fprintf(stderr, "crossrank inspect: %s: %s\n", terminal_text(job.where).c_str(), e.what());
     }
   }
+}
+
+/// One object, also where there is no job.
+void print_report(std::vector<Shown> const& jobs, std::vector<node::LobbyView> const& lobbies, std::size_t last) {
+  bool const found = !jobs.empty() || !lobbies.empty();
+  Json out{{"command", "inspect"}, {"ok", found}, {"exit_code", found ? 0 : 1}, {"jobs", Json::array()}};
+  for (auto const& job : jobs) out["jobs"].push_back(to_json(job, last));
+  for (auto const& lobby : lobbies) out["jobs"].push_back(tools::to_json(lobby));
+  // Bytes of shared memory that are no text must not end the report.
+  std::printf("%s\n", out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
 }  // namespace
@@ -266,11 +272,7 @@ int inspect_jobs(InspectJobRequest const& request) {
   auto lobbies = node::find_lobbies(request.pid);
   if (request.job) std::erase_if(lobbies, [&](auto const& lobby) { return lobby.job != *request.job; });
   if (request.json) {
-    auto out = Json::array();
-    for (auto const& job : jobs) out.push_back(to_json(job, request.last));
-    for (auto const& lobby : lobbies) out.push_back(to_json(lobby));
-    // A terminal's or a parser's: bytes of shared memory that are no text must not end the report.
-    std::printf("%s\n", out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    print_report(jobs, lobbies, request.last);
   } else {
     for (auto const& job : jobs) print_job(job, request.last);
     for (auto const& lobby : lobbies) print_lobby(lobby);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "lib/core/terminal_text.hpp"
 #include "lib/node/rank_list.hpp"
 
 namespace crossrank::tools {
@@ -26,8 +27,8 @@ char const* life_of(LobbyView::Arrived const& rank) {
 
 void print_lobby(LobbyView const& lobby) {
   std::printf("job %s on %s: %d ranks here, waits in connect() for %zu of them (%s)\n",
-              lobby.job.empty() ? "(no id)" : lobby.job.c_str(), lobby.host.c_str(), lobby.ranks, lobby.missing.size(),
-              lobby.where.c_str());
+              lobby.job.empty() ? "(no id)" : terminal_text(lobby.job).c_str(), terminal_text(lobby.host).c_str(),
+              lobby.ranks, lobby.missing.size(), terminal_text(lobby.where).c_str());
   if (!lobby.missing.empty()) {
     std::printf("  missing: %s; waited for %.1f s of %.1f s\n", node::compress(lobby.missing).c_str(), lobby.waiting,
                 lobby.timeout);

@@ -11,7 +11,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
-#include "tools/option_flags.hpp"
+#include "lib/core/terminal_text.hpp"
 #include "tools/session.hpp"
 #include "tools/size_text.hpp"
 #include "workspace/checkpoint/inventory.hpp"
@@ -81,8 +81,9 @@ std::string quantization_text(Json const& quantization) {
 
 std::string value_text(Json const& value) {
   auto text = value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > longest_value) text = text.substr(0, longest_value) + "... (" + size_text(text.size()) + ")";
-  return text;
+  auto const bytes = text.size();
+  text = terminal_text(std::string_view(text).substr(0, longest_value));
+  return bytes > longest_value ? text + "... (" + size_text(bytes) + ")" : text;
 }
 
 struct Total {
@@ -109,7 +110,7 @@ void print_head(View const& view, std::filesystem::path const& path) {
     bytes += source->bytes_on_disk();
     tensors += source->tensors().size();
   }
-  std::printf("%s: %zu source%s, %zu tensors, %s on disk\n", path.c_str(), view.sources.size(),
+  std::printf("%s: %zu source%s, %zu tensors, %s on disk\n", terminal_text(path.string()).c_str(), view.sources.size(),
               view.sources.size() == 1 ? "" : "s", tensors, size_text(bytes).c_str());
   for (auto const& [dtype, total] : by_dtype(view))
     std::printf("  %-8s %6zu tensors, %s\n", dtype.c_str(), total.tensors, size_text(total.bytes).c_str());
@@ -120,7 +121,7 @@ void print_head(View const& view, std::filesystem::path const& path) {
   if (auto const model = set.config.find("architectures"); model != set.config.end())
     std::printf("model: %s\n", value_text(*model).c_str());
   if (auto const text = quantization_text(set.quantization); !text.empty())
-    std::printf("quantization: %s\n", text.c_str());
+    std::printf("quantization: %s\n", terminal_text(text).c_str());
 }
 
 void print_tensors(View const& view, InspectPathOptions const& options) {
@@ -129,9 +130,9 @@ void print_tensors(View const& view, InspectPathOptions const& options) {
   for (auto const& source : view.sources) {
     bool const several = view.sources.size() > 1;
     if (several && (options.all || listed < most_listed))
-      std::printf("%s, %s\n", source->name().c_str(), size_text(source->bytes_on_disk()).c_str());
+      std::printf("%s, %s\n", terminal_text(source->name()).c_str(), size_text(source->bytes_on_disk()).c_str());
     for (auto const& [key, value] : source->attributes().items())
-      std::printf("  %s: %s\n", key.c_str(), value_text(value).c_str());
+      std::printf("  %s: %s\n", terminal_text(key).c_str(), value_text(value).c_str());
     for (auto const& tensor : source->tensors()) {
       if (!options.match.empty() && !fits_pattern(tensor.name, options.match)) continue;
       if (!options.all && listed >= most_listed) {
@@ -139,7 +140,7 @@ void print_tensors(View const& view, InspectPathOptions const& options) {
         continue;
       }
       ++listed;
-      std::printf("  %s  %s %s, %s\n", tensor.name.c_str(), std::string(name_of(tensor.dtype)).c_str(),
+      std::printf("  %s  %s %s, %s\n", terminal_text(tensor.name).c_str(), std::string(name_of(tensor.dtype)).c_str(),
                   to_string(tensor.shape).c_str(), size_text(dense_bytes(tensor.shape, tensor.dtype)).c_str());
     }
   }
@@ -211,20 +212,15 @@ int inspect_path(InspectPathOptions const& options) {
       print_tensors(view, options);
     }
     for (auto const& defect : view.defects)
-      std::fprintf(stderr, "crossrank inspect: %s (%s)\n", defect.text.c_str(), defect.resource.c_str());
+      std::fprintf(stderr, "crossrank inspect: %s (%s)\n", terminal_text(defect.text).c_str(),
+                   terminal_text(defect.resource).c_str());
     // Files that do not open have said it already.
     if (!view.problem.empty() && view.defects.empty())
       std::fprintf(stderr, "crossrank inspect: %s\n", view.problem.c_str());
     return view.problem.empty() ? 0 : 1;
   } catch (Error const& error) {
     int const exit_code = exit_code_of(error.code());
-    if (options.json) {
-      Json const answer{
-          {"command", "inspect"}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
-      std::printf("%s\n", answer.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-    } else {
-      std::fprintf(stderr, "crossrank inspect: %s\n", sentence_of(error).c_str());
-    }
+    print_error("inspect", options.json, error, exit_code);
     return exit_code;
   }
 }

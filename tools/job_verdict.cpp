@@ -44,6 +44,8 @@ void JobVerdict::add(RankEnd const& end) {
 
 bool JobVerdict::by_exit_code() const noexcept { return cause_ && WIFEXITED(cause_->status); }
 
+bool JobVerdict::by_foreign_signal() const noexcept { return cause_ && WIFSIGNALED(cause_->status) && !cause_->asked; }
+
 int JobVerdict::exit_code() const noexcept {
   if (!cause_) return 0;
   return WIFEXITED(cause_->status) ? WEXITSTATUS(cause_->status) : 128 + WTERMSIG(cause_->status);

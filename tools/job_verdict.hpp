@@ -28,6 +28,8 @@ class JobVerdict {
   [[nodiscard]] bool failed() const noexcept { return cause_.has_value(); }
   /// Whether the first failure was an exit code, which the rank itself has explained.
   [[nodiscard]] bool by_exit_code() const noexcept;
+  /// Whether a signal that the launcher neither sent nor passed on ended the rank that failed first.
+  [[nodiscard]] bool by_foreign_signal() const noexcept;
   /// 0, the exit code of the rank that failed first, or 128 + the signal that ended it.
   [[nodiscard]] int exit_code() const noexcept;
   /// Which rank failed how and when, and how many others did; empty when none failed.

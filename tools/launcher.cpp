@@ -33,6 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr int unwritten = 3;  // what a command returns by itself when its answer cannot be written
 // How often what is left is looked at once it is to be killed: orphans appear as their parents die.
 constexpr milliseconds sweep_interval{20};
 
@@ -64,6 +65,7 @@ class Launch {
   [[nodiscard]] bool finished() const;
   void step();
   [[nodiscard]] int timeout() const;
+  [[nodiscard]] int exit_code() const;
   void take_signals();
   void pass_on(int number);
   void stop_with_ranks();
@@ -86,6 +88,7 @@ class Launch {
   std::vector<Rank> ranks_;
   std::vector<Stream> streams_;
   JobVerdict verdict_;
+  bool answered_ = false;  // a rank has written to standard output
   int refused_ = 0;        // exit code when not all ranks could be started
   std::vector<int> sent_;  // signals that ranks may have ended by because of us
   std::optional<Clock::time_point> term_at_{};
@@ -105,9 +108,19 @@ int Launch::run() {
     int const failure = queue.get().failure();
     if (failure != 0 && failure != EPIPE) say(std::string("the output cannot be written: ") + std::strerror(failure));
   }
+  int const code = exit_code();
+  if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, verdict_.sentence());
   while (!err_.empty() || !out_.empty()) step();
+  if (code == 0 && (out_.broken() || err_.broken())) {
+    bool const reader_left = out_.failure() == EPIPE || err_.failure() == EPIPE;
+    return options_.raw && !reader_left ? unwritten : 128 + SIGPIPE;
+  }
+  return code;
+}
+
+int Launch::exit_code() const {
   if (refused_ != 0) return refused_;
-  if (!verdict_.failed() && (out_.broken() || err_.broken())) return 128 + SIGPIPE;
+  if (options_.lost_code != 0 && verdict_.by_foreign_signal()) return options_.lost_code;
   return verdict_.exit_code();
 }
 
@@ -262,6 +275,7 @@ void Launch::take_output(Stream& stream) {
   auto const got = ::read(stream.fd.get(), buffer.data(), buffer.size());
   if (got > 0) {
     std::string_view const bytes(buffer.data(), static_cast<std::size_t>(got));
+    answered_ = answered_ || stream.to == &out_;
     if (options_.raw) {
       stream.to->waiting() += bytes;
     } else {

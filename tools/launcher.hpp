@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,10 @@ struct LaunchOptions {
   std::chrono::milliseconds grace{5000};  ///< time that the others have to end after the first failure or a signal
   bool prefix = true;                     ///< "[r] " before each line
   bool raw = false;  ///< pass all bytes on as they come, and leave it to the ranks to tell how they ended by exit codes
+  int lost_code = 0;  ///< returned when a signal that is not ours ended a rank; 0: 128 + that signal
+  /// What to write to standard output when the job fails and no rank has written there, from the exit code and the
+  /// sentence about the failure; empty: nothing.
+  std::function<std::string(int exit_code, std::string const& sentence)> if_silent{};
 };
 
 /// Runs one program as N ranks on this machine and waits for all of it to end.

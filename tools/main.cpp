@@ -11,28 +11,33 @@
 #include <CLI/CLI.hpp>
 
 #include <crossrank/error.hpp>
-#include <crossrank/json.hpp>
 
+#include "lib/core/terminal_text.hpp"
 #include "tools/clean_command.hpp"
 #include "tools/consolidate_command.hpp"
 #include "tools/convert_command.hpp"
 #include "tools/inspect.hpp"
 #include "tools/run_command.hpp"
+#include "tools/session.hpp"
 #include "tools/split_command.hpp"
 #include "tools/suggestion.hpp"
 #include "tools/verify_command.hpp"
 
 namespace {
 
-/// Arguments that no command took, told as `--json` asks.
-void print_refusal(std::vector<std::string> const& arguments, std::string const& why, std::string const& near) {
-  crossrank::UsageError const refusal({.operation = "options", .message = why, .remedy = near});
-  auto const command = arguments.empty() || arguments.front().starts_with('-') ? std::string() : arguments.front();
-  crossrank::Json const answer{{"command", command}, {"ok", false}, {"exit_code", 2}, {"error", refusal.to_json()}};
-  std::printf("%s\n", answer.dump(-1, ' ', false, crossrank::Json::error_handler_t::replace).c_str());
+/// Whether an answer in JSON was asked for. Another program's arguments follow "--".
+bool wants_json(std::vector<std::string> const& arguments) {
+  auto const end = std::find(arguments.begin(), arguments.end(), "--");
+  return std::find(arguments.begin(), end, "--json") != end;
 }
 
-/// What could not be said is no success.
+/// Reports an error that no command has reported, as JSON.
+void print_json(std::vector<std::string> const& arguments, crossrank::Error const& error, int exit_code) {
+  auto const command = arguments.empty() || arguments.front().starts_with('-') ? std::string() : arguments.front();
+  crossrank::tools::print_error(command, true, error, exit_code);
+}
+
+/// A failed write to standard output is an error.
 int said(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   std::fprintf(stderr, "crossrank: the answer could not be written to standard output: %s\n", std::strerror(errno));
@@ -59,20 +64,24 @@ int main(int argc, char** argv) {
   } catch (CLI::ParseError const& error) {
     auto const unknown = error.get_exit_code() == 0 ? "" : crossrank::tools::unknown_subcommand(app, arguments);
     if (!unknown.empty()) {
-      std::fprintf(stderr, "crossrank: %s\n", unknown.c_str());
+      std::fprintf(stderr, "crossrank: %s\n", crossrank::terminal_text(unknown).c_str());
     } else if (app.exit(error) == 0) {
       return said(0);
     }
     auto const near = crossrank::tools::suggestion(app, arguments);
-    // Behind "--" stand another program's arguments.
-    auto const end = std::find(arguments.begin(), arguments.end(), "--");
-    if (std::find(arguments.begin(), end, "--json") != end)
-      print_refusal(arguments, unknown.empty() ? error.what() : unknown, near);
+    if (wants_json(arguments))
+      print_json(arguments,
+                 crossrank::UsageError({.operation = "options",
+                                        .message = unknown.empty() ? error.what() : unknown,
+                                        .remedy = near}),
+                 2);
     if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
-    return 2;
+    return said(2);
   } catch (std::exception const& error) {
-    std::fprintf(stderr, "crossrank: %s\n", error.what());
-    return 1;
+    std::fprintf(stderr, "crossrank: %s\n", crossrank::terminal_text(error.what()).c_str());
+    if (wants_json(arguments))
+      print_json(arguments, crossrank::BackendError({.operation = "crossrank", .message = error.what()}), 1);
+    return said(1);
   }
   return said(exit_code);
 }

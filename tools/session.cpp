@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/environment.hpp"
+#include "lib/core/terminal_text.hpp"
 #include "tools/interrupt_watch.hpp"
 #include "tools/launcher.hpp"
 #include "tools/option_flags.hpp"
@@ -20,8 +21,15 @@ namespace crossrank::tools {
 namespace {
 
 constexpr std::size_t most_details = 20;
+constexpr int rank_lost = 4;
 // A rank that was asked to stop ends its slice and removes what it has written first.
 constexpr std::chrono::seconds grace{30};
+
+/// One line of JSON.
+std::string error_object(std::string const& command, Error const& error, int exit_code) {
+  Json const answer{{"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
+  return answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 /// This process's arguments, with the program by its own path.
 std::vector<std::string> own_arguments() {
@@ -45,27 +53,19 @@ ProgressStyle settled(SessionOptions const& options) {
   return ::isatty(STDERR_FILENO) == 1 ? ProgressStyle::bar : ProgressStyle::lines;
 }
 
-int run_processes(SessionOptions const& options) {
-  LaunchOptions launch_options{.ranks = options.processes, .grace = grace, .prefix = false, .raw = true};
+int run_processes(std::string const& command, SessionOptions const& options) {
+  LaunchOptions launch_options{
+      .ranks = options.processes, .grace = grace, .prefix = false, .raw = true, .lost_code = rank_lost};
+  if (options.json) {
+    launch_options.if_silent = [&](int exit_code, std::string const& sentence) {
+      auto const text = sentence.empty() ? std::string("the ranks could not be started") : sentence;
+      PeerLostError const error({.operation = command, .message = text, .group_usable = false});
+      return error_object(command, error, exit_code);
+    };
+  }
   launch_options.program = own_arguments();
   launch_options.program.insert(launch_options.program.end(), {"--progress", name_of(settled(options))});
   return launch(launch_options);
-}
-
-void print_error(std::string const& command, SessionOptions const& options, Error const& error, int exit_code) {
-  if (options.json) {
-    Json const answer{
-        {"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
-    std::printf("%s\n", answer.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-    return;
-  }
-  std::fprintf(stderr, "crossrank %s: %s\n", command.c_str(), sentence_of(error).c_str());
-  auto const& details = error.info().details;
-  if (details.size() < 2 || error.code() == ErrorCode::usage) return;
-  for (std::size_t i = 0; i < details.size() && i < most_details; ++i)
-    std::fprintf(stderr, "  %s\n", with_flags(details[i]).c_str());
-  if (details.size() > most_details)
-    std::fprintf(stderr, "  and %zu more; --json lists all\n", details.size() - most_details);
 }
 
 void print_answer(std::string const& command, SessionOptions const& options, Answer const& answer) {
@@ -99,7 +99,7 @@ int run_rank(std::string const& command, SessionOptions const& options,
     bool const stopped = error.code() == ErrorCode::cancelled;
     int const number = interrupts.signal();
     int const code = stopped ? 128 + (number != 0 ? number : SIGINT) : exit_code_of(error.code());
-    if (speaks) print_error(command, options, error, code);
+    if (speaks) print_error(command, options.json, error, code);
     return code;
   }
 }
@@ -124,8 +124,23 @@ std::string sentence_of(Error const& error) {
   if (info.expected.empty() && !info.got.empty()) text += ": " + info.got;
   if (!info.resource.empty()) text += " (" + info.resource + ")";
   if (!info.system.empty()) text += ": " + info.system;
-  if (!info.remedy.empty()) text += "\n  " + info.remedy;
+  text = terminal_text(text);
+  if (!info.remedy.empty()) text += "\n  " + terminal_text(info.remedy);
   return with_flags(text);
+}
+
+void print_error(std::string const& command, bool json, Error const& error, int exit_code) {
+  if (json) {
+    std::fputs(error_object(command, error, exit_code).c_str(), stdout);
+    return;
+  }
+  std::fprintf(stderr, "crossrank %s: %s\n", command.c_str(), sentence_of(error).c_str());
+  auto const& details = error.info().details;
+  if (details.size() < 2 || error.code() == ErrorCode::usage) return;
+  for (std::size_t i = 0; i < details.size() && i < most_details; ++i)
+    std::fprintf(stderr, "  %s\n", with_flags(terminal_text(details[i])).c_str());
+  if (details.size() > most_details)
+    std::fprintf(stderr, "  and %zu more; --json lists all\n", details.size() - most_details);
 }
 
 int run_session(std::string const& command, SessionOptions const& options,
@@ -139,14 +154,14 @@ int run_session(std::string const& command, SessionOptions const& options,
                         .got = "-n " + std::to_string(options.processes),
                         .remedy = "leave -n out"});
     }
-    if (options.processes > 1 && !launched.announces_several()) return run_processes(options);
+    if (options.processes > 1 && !launched.announces_several()) return run_processes(command, options);
     return run_rank(command, options, work);
   } catch (Error const& error) {
     int const code = exit_code_of(error.code());
-    print_error(command, options, error, code);
+    print_error(command, options.json, error, code);
     return code;
   } catch (std::exception const& error) {
-    print_error(command, options, BackendError({.operation = command, .message = error.what()}), 4);
+    print_error(command, options.json, BackendError({.operation = command, .message = error.what()}), 4);
     return 4;
   }
 }

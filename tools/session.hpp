@@ -32,6 +32,9 @@ struct Answer {
 /// What a person at a terminal needs: the finding, where, and on a line of its own what to do.
 [[nodiscard]] std::string sentence_of(Error const& error);
 
+/// Reports an error: as one JSON object on standard output, or for people on standard error.
+void print_error(std::string const& command, bool json, Error const& error, int exit_code);
+
 /// Runs the work of a command as one process, as `processes` of this host, or as one rank of the job that a launcher
 /// has started, and says on rank 0 what came out. Returns the exit code; errors become one sentence and theirs.
 ///

@@ -119,6 +119,41 @@ TEST_F(CheckpointWords, says_when_its_answer_could_not_be_said) {
   };
   EXPECT_EQ(WEXITSTATUS(full("inspect " + shards().string())), 3);
   EXPECT_EQ(WEXITSTATUS(full("inspect " + (folder_.path() / "nowhere").string() + " --json")), 3);
+  auto const in = shards().string();
+  for (std::string const& how :
+       {std::string("--version"), std::string("--help"), std::string("verify --help"), "verify " + in,
+        "verify " + in + " --json", "verify " + in + " -n 2", "verify " + in + " --json -n 2", "clean " + in,
+        "consolidate " + in + " " + out().string() + " --dry-run -n 2", std::string("inspect --json --job none"),
+        std::string("frobnicate --json")})
+    EXPECT_NE(WEXITSTATUS(full(how)), 0) << how;
+}
+
+TEST_F(CheckpointWords, shows_names_from_files_without_obeying_them) {
+  std::string const evil = "layer.\x1b[2J\x1b]0;title\x07\u202eweight";
+  fs::remove_all(shards());
+  fs::create_directories(shards());
+  for (int rank = 0; rank < 2; ++rank) {
+    auto const value = Tensor::scalar(static_cast<float>(rank));
+    save_safetensors(shards() / ("rank" + std::to_string(rank) + ".safetensors"), {{evil, value}},
+                     {.metadata = {{"key\x1b[31m", "value\x1b[0m\nsecond line"}}});
+  }
+  std::ofstream(shards() / "rules.json") << R"({"otherwise": "replicate", "rules": []})";
+  auto const rules = (shards() / "rules.json").string();
+  std::vector<std::vector<std::string>> const runs{
+      {"inspect", shards().string()},
+      {"inspect", (shards() / "rank0.safetensors").string()},
+      {"verify", shards().string()},
+      {"verify", shards().string(), "--rules", rules},
+      {"consolidate", shards().string(), out().string()},
+      {"consolidate", shards().string(), out().string(), "--rules", rules},
+      {"consolidate", shards().string(), out().string(), "--rules", rules, "--explain", evil},
+      {"consolidate", (shards() / "no\x1b[2Jfile").string(), out().string()}};
+  for (auto const& run : runs) {
+    auto const end = run_command(run);
+    EXPECT_EQ((end.out + end.err).find_first_of("\x1b\x07"), std::string::npos) << run[0] << ": " << end.out << end.err;
+    EXPECT_EQ((end.out + end.err).find("\u202e"), std::string::npos) << run[0];
+  }
+  EXPECT_THAT(run_command({"inspect", shards().string()}).out, HasSubstr("layer.\\x1b[2J"));
 }
 
 TEST_F(CheckpointWords, wants_a_directory_for_its_result) {
@@ -153,6 +188,7 @@ TEST_F(CheckpointWords, answers_for_machines_whatever_it_is_asked) {
       {{"verify", nowhere}, 3},
       {{"inspect", in}, 0},
       {{"inspect", nowhere}, 3},
+      {{"inspect", "--job", "none"}, 1},
       {{"clean", to("a")}, 0},
       {{"clean", nowhere}, 1},
       {{"verify", in, "--forec"}, 2},

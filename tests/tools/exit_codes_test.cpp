@@ -1,9 +1,13 @@
 // Each exit code that the help of the commands for checkpoints promises.
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -11,6 +15,7 @@
 
 #include <unistd.h>
 
+#include <crossrank/json.hpp>
 #include <crossrank/safetensors.hpp>
 
 #include "tests/tools/checkpoint_command.hpp"
@@ -20,6 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::CheckpointCommand;
+using test::CommandEnd;
 using test::CommandRun;
 using test::run_command;
 using testing::HasSubstr;
@@ -86,6 +92,60 @@ TEST_F(ExitCodes, are_4_where_a_rank_was_lost) {
     fs::remove_all(out());
   }
   EXPECT_EQ(code, 4);
+}
+
+/// The process that is a rank of a command; -1 when there is none.
+pid_t rank_process(pid_t command, int rank) {
+  auto const task = "/proc/" + std::to_string(command) + "/task/" + std::to_string(command) + "/children";
+  std::ifstream children(task);
+  for (pid_t child = 0; children >> child;) {
+    std::ifstream in("/proc/" + std::to_string(child) + "/environ", std::ios::binary);
+    for (std::string variable; std::getline(in, variable, '\0');) {
+      if (variable == "RANK=" + std::to_string(rank)) return child;
+    }
+  }
+  return -1;
+}
+
+bool has_finished_file(fs::path const& out) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(out, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename().string().starts_with(".finished.")) return true;
+  }
+  return false;
+}
+
+TEST_F(ExitCodes, are_4_where_one_of_several_processes_is_killed_and_what_is_finished_stays) {
+  test::make_large_shards(large());
+  std::vector<std::string> const command{"consolidate", large().string(), out().string(),     "-n",  "3", "--json",
+                                         "--progress",  "lines",          "--max-shard-size", "20MB"};
+  CommandEnd end;
+  // All may be published before the signal comes; then it is tried again.
+  for (int i = 0; i < most_tries && end.exit_code != 4; ++i) {
+    fs::remove_all(out());
+    CommandRun run(command);
+    auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+    while (!has_finished_file(out()) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // polls the file system, which tells nobody
+    auto const rank = rank_process(run.pid(), i % 2 == 0 ? 2 : 0);
+    if (rank > 0) ::kill(rank, SIGKILL);
+    end = run.finish(std::chrono::seconds(150));
+    ASSERT_TRUE(end.exit_code == 4 || end.exit_code == 0) << end.exit_code << end.err;
+  }
+  ASSERT_EQ(end.exit_code, 4);
+  auto const answer = Json::parse(end.out);
+  EXPECT_EQ(answer.at("exit_code"), 4);
+  EXPECT_EQ(answer.at("ok"), false);
+  EXPECT_TRUE(answer.contains("error")) << end.out;
+  EXPECT_TRUE(has_finished_file(out())) << end.err;
+
+  auto resumed = command;
+  resumed.emplace_back("--resume");
+  auto const second = run_command(resumed);
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_GE(Json::parse(second.out).at("resumed_files").get<int>(), 1);
+  // A script that tries again until it succeeds must come to its end.
+  EXPECT_EQ(run_command(resumed).exit_code, 0);
 }
 
 TEST_F(ExitCodes, are_128_and_the_signal_that_ended_it) {

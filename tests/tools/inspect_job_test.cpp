@@ -77,7 +77,11 @@ Json inspect(std::string const& job, std::vector<std::string> more = {}) {
   std::vector<std::string> arguments{"inspect", "--json", "--job", job};
   arguments.insert(arguments.end(), more.begin(), more.end());
   auto const end = test::run_command(arguments);
-  auto const jobs = Json::parse(end.out);
+  auto const report = Json::parse(end.out);
+  EXPECT_EQ(report.at("command"), "inspect");
+  EXPECT_EQ(report.at("exit_code"), end.exit_code);
+  EXPECT_EQ(report.at("ok"), end.exit_code == 0);
+  auto const& jobs = report.at("jobs");
   EXPECT_EQ(end.exit_code, jobs.empty() ? 1 : 0) << end.err;
   EXPECT_LE(jobs.size(), 1U);
   return jobs.empty() ? Json() : jobs.at(0);
