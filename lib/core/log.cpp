@@ -12,6 +12,7 @@
 
 #include "lib/core/immortal.hpp"
 #include "lib/core/settings.hpp"
+#include "lib/core/terminal_text.hpp"
 
 namespace crossrank {
 namespace {
@@ -90,10 +91,7 @@ std::string text_of(LogEvent const& event) {
     separator = ", ";
   }
   if (!event.fields.empty()) text += ')';
-  for (auto& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
+  return terminal_text(text);
 }
 
 void log_event(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) noexcept {

@@ -142,6 +142,8 @@ class Bytes final : public ChunkData, public codec::ByteSource, public std::enab
  public:
   explicit Bytes(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
   [[nodiscard]] std::shared_ptr<codec::ByteSource const> open() const override { return shared_from_this(); }
+  [[nodiscard]] std::string const& file() const noexcept override { return name_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept override { return bytes_.size(); }
   [[nodiscard]] std::string const& name() const noexcept override { return name_; }
   [[nodiscard]] std::uint64_t size() const noexcept override { return bytes_.size(); }
   void read_at(std::uint64_t offset, std::span<std::byte> to) const override {

@@ -227,7 +227,7 @@ TEST_F(DeepSpeedSet, follows_the_latest_step_and_keeps_the_config_beside_it) {
 
   expect_all(*set.sources[0], training);
   EXPECT_EQ(set.config.at("hidden_size"), 4);
-  EXPECT_THAT(set.companions, ElementsAre(root_.path() / "config.json"));
+  EXPECT_THAT(set.companions, ElementsAre(testing::Field(&Companion::path, root_.path() / "config.json")));
   fs::remove_all(root_.path() / "global_step20");
   EXPECT_THAT(refusal(), HasSubstr("global_step20"));
 }

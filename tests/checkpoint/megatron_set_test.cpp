@@ -203,7 +203,7 @@ TEST_F(MegatronSet, follows_the_latest_iteration) {
   auto const set = open();
 
   EXPECT_THAT(firsts(set), ElementsAre(10));
-  EXPECT_THAT(set.companions, ElementsAre(root_.path() / "tokenizer.json"));
+  EXPECT_THAT(set.companions, ElementsAre(testing::Field(&Companion::path, root_.path() / "tokenizer.json")));
 }
 
 TEST_F(MegatronSet, tells_an_iteration_that_is_not_there) {

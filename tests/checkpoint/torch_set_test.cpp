@@ -59,7 +59,7 @@ TEST_F(TorchSet, takes_consolidated_files_for_tensor_parallel_ranks) {
   EXPECT_EQ(set.tp, 2);
   EXPECT_EQ(set.pp * set.ep, 1);
   EXPECT_THAT(firsts(set), ElementsAre(0, 1));
-  EXPECT_THAT(set.companions, ElementsAre(at("params.json")));
+  EXPECT_THAT(set.companions, ElementsAre(testing::Field(&Companion::path, at("params.json"))));
 }
 
 TEST_F(TorchSet, names_the_consolidated_file_that_is_missing) {

@@ -62,7 +62,7 @@ TEST_F(LogSinkTest, prints_warnings_where_there_is_no_sink) {
     log_event(LogLevel::error, "and fails");
   });
   EXPECT_EQ(text,
-            "crossrank: rank 3: warning: a wait is long (group world, rank 1?[2J?)\n"
+            "crossrank: rank 3: warning: a wait is long (group world, rank 1\\x1b[2J\\n)\n"
             "crossrank: rank 3: error: and fails\n");
 }
 
