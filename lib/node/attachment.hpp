@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/error.hpp>
+
 #include "lib/node/layout.hpp"
 #include "lib/node/names.hpp"
 #include "lib/node/segment.hpp"
@@ -24,6 +26,9 @@ struct NodeOptions {
   std::optional<std::uint64_t> cap_bytes{};    ///< most memory for all arenas together; half of what there is
   bool threads = false;                        ///< the ranks are threads of this process
   std::string group_name{"node"};              ///< of the group of them all, for people
+  std::string
+      launcher{};  ///< job id of the `crossrank run` whose ranks these are, by the same numbers; empty: another's
+  std::string host_id{};  ///< CROSSRANK_HOST_ID, which the ranks of a node must agree about
 };
 
 /// The memory of a node, mapped into this process.
@@ -43,6 +48,8 @@ class Rendezvous {
   [[nodiscard]] virtual Attachment attach() = 0;
   /// Blocks until every rank has called this: from here on each rank's death shows in the control segment.
   virtual void ready() = 0;
+  /// In place of `ready`, for a rank that cannot go on: throws `error` on all ranks, or what had failed before.
+  [[noreturn]] virtual void refuse(Error const& error) = 0;
 };
 
 /// Through an abstract socket: nothing ever has a name. Null where the kernel or a filter refuses sockets.

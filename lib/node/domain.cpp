@@ -21,6 +21,7 @@
 #include "lib/node/flight_file.hpp"
 #include "lib/node/process_exit.hpp"
 #include "lib/node/process_state.hpp"
+#include "lib/node/start_error.hpp"
 #include "lib/node/steps.hpp"
 #include "lib/node/watcher.hpp"
 #include "lib/platform/cgroup.hpp"
@@ -105,7 +106,12 @@ std::shared_ptr<NodeDomain> NodeDomain::join(NodeOptions const& options) {
   auto rendezvous = options.threads ? thread_rendezvous(options) : socket_rendezvous(options);
   if (!rendezvous) rendezvous = named_rendezvous(options);
   std::shared_ptr<NodeDomain> domain(new NodeDomain(options));
-  domain->attach(rendezvous->attach());
+  auto attachment = rendezvous->attach();
+  try {
+    domain->attach(std::move(attachment));
+  } catch (...) {
+    rendezvous->refuse(current_start_error(options));
+  }
   CROSSRANK_CRASH_POINT("node.domain.attached");
   rendezvous->ready();
   if (domain->watcher_) domain->watcher_->all_attached();

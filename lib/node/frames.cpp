@@ -81,32 +81,48 @@ bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::c
   return true;
 }
 
-Received receive_frame(int socket, Frame& frame, std::vector<Fd>& fds, std::chrono::nanoseconds until) {
-  std::size_t got = 0;
-  while (got < sizeof frame) {
-    if (!wait_for(socket, POLLIN, until)) return Received::timed_out;
+Received receive_part(int socket, PartialFrame& part, std::vector<Fd>& fds) {
+  auto& frame = part.frame;
+  while (part.got < sizeof frame) {
     ControlBuffer control;
-    iovec part{reinterpret_cast<char*>(&frame) + got, sizeof frame - got};
+    iovec rest{reinterpret_cast<char*>(&frame) + part.got, sizeof frame - part.got};
     msghdr message{};
-    message.msg_iov = &part;
+    message.msg_iov = &rest;
     message.msg_iovlen = 1;
     message.msg_control = control.bytes.data();
     message.msg_controllen = control.bytes.size();
     auto const bytes = system().recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (bytes == 0) return Received::closed;
     if (bytes < 0) {
-      if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK) continue;
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return Received::partial;
       if (errno == ECONNRESET) return Received::closed;
       platform::throw_io("rendezvous", "recvmsg", errno);
     }
     take_fds(message, fds);
     if ((message.msg_flags & MSG_CTRUNC) != 0)
-      platform::throw_io("rendezvous", "SCM_RIGHTS", EMFILE, "raise ulimit -n");
-    got += static_cast<std::size_t>(bytes);
+      platform::throw_io("rendezvous", "SCM_RIGHTS", EMFILE, "raise the limit of open files (ulimit -n)");
+    part.got += static_cast<std::size_t>(bytes);
   }
   frame.text.back() = '\0';
   frame.key.back() = '\0';
   return frame.magic == Frame{}.magic ? Received::frame : Received::closed;
+}
+
+Received receive_frame(int socket, Frame& frame, std::vector<Fd>& fds, std::chrono::nanoseconds until) {
+  PartialFrame part;
+  for (;;) {
+    if (!wait_for(socket, POLLIN, until)) return Received::timed_out;
+    auto const received = receive_part(socket, part, fds);
+    if (received == Received::partial) continue;
+    frame = part.frame;
+    return received;
+  }
+}
+
+void wait_for_events(std::span<pollfd> set, std::chrono::nanoseconds until) {
+  if (system().poll(set.data(), set.size(), milliseconds_until(until)) < 0 && errno != EINTR)
+    platform::throw_io("rendezvous", "poll", errno);
 }
 
 int wait_readable(std::span<int const> sockets, std::chrono::nanoseconds until) {

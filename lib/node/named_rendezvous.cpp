@@ -10,6 +10,7 @@
 
 #include "lib/node/attachment.hpp"
 #include "lib/node/damage.hpp"
+#include "lib/node/start_error.hpp"
 #include "lib/node/watcher.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
@@ -25,8 +26,7 @@ using platform::Fd;
 using platform::system;
 
 constexpr auto look_again = std::chrono::milliseconds(5);
-/// How long the name of a start that has failed stays for those who come late, so that they learn why.
-constexpr auto farewell = std::chrono::seconds(2);
+constexpr auto died = "died before all ranks had attached";
 
 std::string control_name(NodeOptions const& options) {
   return "/" + segment_prefix() + options.key.digest() + ".control";
@@ -64,6 +64,11 @@ class NamedRendezvous final : public Rendezvous {
 
   Attachment attach() override {
     return or_tell_others([this] { return attach_all(); });
+  }
+
+  void refuse(Error const& error) override {
+    or_tell_others([&] { throw_as_own(error, options_); });
+    throw_as_own(error, options_);
   }
 
   void ready() override {
@@ -111,7 +116,7 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   /// Does `step`, or says in the control segment why not. The first failure is everybody's, also of who comes late: the
-  /// rank that made the segment keeps its name until all have read it, or for a moment.
+  /// rank that made the segment keeps its name until all have read it, or until the deadline.
   template <class Step>
   auto or_tell_others(Step step) -> decltype(step()) {
     try {
@@ -135,9 +140,10 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   void linger(ControlHeader const& header, StartFailure const& failure) const {
-    auto const expected = std::min(header.ranks, static_cast<std::uint32_t>(failure.ranks));
-    auto const until = std::min(until_, system().now() + farewell);
-    while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until)
+    // A rank that has died reads nothing.
+    auto const dead = failure.code == ErrorCode::peer_lost ? 1U : 0U;
+    auto const expected = std::min(header.ranks, static_cast<std::uint32_t>(failure.ranks)) - dead;
+    while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until_)
       system().sleep(look_again);
   }
 
@@ -258,7 +264,7 @@ class NamedRendezvous final : public Rendezvous {
       auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
       if (state == RankState::left) continue;
       auto const life = records[rank].life.load(std::memory_order_acquire);
-      if ((life & owner_died_bit) != 0) fail(ErrorCode::peer_lost, "died before all ranks had attached", rank);
+      if ((life & owner_died_bit) != 0) fail(ErrorCode::peer_lost, died, rank);
     }
   }
 
@@ -280,6 +286,7 @@ class NamedRendezvous final : public Rendezvous {
 
   /// As another rank failed.
   [[noreturn]] void fail_as(StartFailure const& failure) const {
+    if (failure.code == ErrorCode::peer_lost) fail(failure.code, died, failure.rank);
     if (failure.code != ErrorCode::mismatch)
       fail(failure.code, "kept the others from attaching: " + std::string(to_string(failure.code)), failure.rank);
     // What did not agree are the segment and the rank that refused it, whichever of them this rank sides with.

@@ -1,11 +1,13 @@
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
+#include "lib/node/rendezvous_errors.hpp"
 #include "lib/node/rendezvous_sides.hpp"
+#include "lib/node/start_error.hpp"
 #include "lib/platform/crash_point.hpp"
+#include "lib/platform/system.hpp"
 
 namespace crossrank::node {
 namespace {
@@ -13,128 +15,146 @@ namespace {
 using platform::Fd;
 using Kind = Frame::Kind;
 
-class GuestSide final : public Rendezvous {
- public:
-  GuestSide(NodeOptions options, Fd socket, std::int64_t host_pid, std::chrono::nanoseconds until)
-      : options_(std::move(options)), socket_(std::move(socket)), host_pid_(host_pid), until_(until) {}
-
-  Attachment attach() override {
-    auto hello = make_frame(options_, Kind::hello);
-    hello.value = address_space_left(options_.ranks);
-    put_text(hello.key, options_.key.digest());
-    say(hello, {});
-    CROSSRANK_CRASH_POINT("node.rendezvous.guest_said_hello");
-    auto [welcome, control] = hear(Kind::welcome);
-    if (control.size() != 1) lost("sent no control segment");
-    auto own = make_arena(welcome.value);
-    auto const shared = reopen_read_only(own);
-    say(make_frame(options_, Kind::arena), std::vector<int>{shared.get()});
-    std::vector<Fd> arenas;
-    while (arenas.size() < static_cast<std::size_t>(options_.ranks)) {
-      auto [memory, fds] = hear(Kind::memory);
-      if (fds.empty() || memory.value != arenas.size()) lost("sent a batch of memory out of order");
-      for (auto& fd : fds) arenas.push_back(std::move(fd));
-      say(make_frame(options_, Kind::ack), {});
-    }
-    CROSSRANK_CRASH_POINT("node.rendezvous.guest_has_memory");
-    check_shared_memory(control.front(), ControlGeometry(options_.ranks).total_bytes(), "control segment");
-    auto memory = map_memory(options_, std::move(control.front()), std::move(own), std::move(arenas), welcome.value);
-    header_ = header_of(memory);
-    return memory;
-  }
-
-  void ready() override {
-    say(make_frame(options_, Kind::ready), {});
-    CROSSRANK_CRASH_POINT("node.rendezvous.guest_ready");
-    try {
-      static_cast<void>(hear(Kind::go));
-    } catch (PeerLostError const&) {
-      // The host may die while it says go. Whom it has not reached joins all the same, and finds the death as the
-      // others do.
-      if (header_->attached.load(std::memory_order_acquire) != static_cast<std::uint32_t>(options_.ranks)) throw;
-    }
-    socket_ = Fd();
-  }
-
- private:
-  Fd make_arena(std::uint64_t bytes) {
-    try {
-      return make_shared_memory("arena of rank " + std::to_string(options_.rank), bytes);
-    } catch (Error const& e) {
-      auto frame = make_frame(options_, Kind::refuse);
-      frame.error_code = static_cast<std::uint32_t>(e.code());
-      put_text(frame.text, e.what());
-      static_cast<void>(send_frame(socket_.get(), frame, {}, until_));
-      throw;
-    }
-  }
-
-  void say(Frame const& frame, std::vector<int> const& fds) {
-    // A host that refused us may have closed its end already: its reason is then still to be read.
-    if (!send_frame(socket_.get(), frame, fds, until_)) static_cast<void>(hear(Kind::go));
-  }
-
-  std::pair<Frame, std::vector<Fd>> hear(Kind kind) {
-    Frame frame;
-    std::vector<Fd> fds;
-    switch (receive_frame(socket_.get(), frame, fds, until_)) {
-      case Received::frame: break;
-      case Received::closed: lost("ended before all ranks had come");
-      case Received::timed_out: unanswered();
-    }
-    if (frame.kind == Kind::refuse) refused(frame);
-    if (frame.kind != kind) lost("does not follow the rendezvous");
-    return {frame, std::move(fds)};
-  }
-
-  [[noreturn]] void refused(Frame const& frame) const {
-    std::string_view text = frame.text.data();
-    constexpr std::string_view operation = "connect: ";
-    if (text.starts_with(operation)) text.remove_prefix(operation.size());  // said once is enough
-    ErrorInfo info{
-        .operation = "connect", .message = std::string(text), .rank = options_.rank, .world_size = options_.ranks};
-    if (frame.value < static_cast<std::uint64_t>(options_.ranks)) info.culprits = {static_cast<int>(frame.value)};
-    info.group_usable = false;
-    throw_error(static_cast<ErrorCode>(frame.error_code), std::move(info));
-  }
-
-  [[noreturn]] void lost(std::string const& what) const {
-    throw PeerLostError({.operation = "connect",
-                         .message = "pid " + std::to_string(host_pid_) + ", where the ranks of this node meet, " + what,
-                         .resource = options_.key.text(),
-                         .remedy = "look at the output of that rank",
-                         .rank = options_.rank,
-                         .world_size = options_.ranks,
-                         .group_usable = false});
-  }
-
-  [[noreturn]] void unanswered() const {
-    auto const waited = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
-    throw TimeoutError(
-        {.operation = "connect",
-         .message = "pid " + std::to_string(host_pid_) +
-                    ", where the ranks of this node meet, was still waiting after " + std::to_string(waited) + " ms",
-         .resource = options_.key.text(),
-         .remedy =
-             "check that all ranks start, with one job id, MASTER_ADDR and MASTER_PORT; raise the connect timeout "
-             "if they start far apart",
-         .rank = options_.rank,
-         .world_size = options_.ranks,
-         .group_usable = false});
-  }
-
-  NodeOptions options_;
-  std::shared_ptr<ControlHeader> header_;  ///< in the control segment
-  Fd socket_;
-  std::int64_t host_pid_;
-  std::chrono::nanoseconds until_;
+/// The verdict of the server, or that it does not give one: nobody is to be told any more.
+struct Told {
+  Error error;
 };
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> guest_side(NodeOptions options, Fd socket, std::int64_t host_pid,
-                                       std::chrono::nanoseconds until) {
-  return std::make_unique<GuestSide>(std::move(options), std::move(socket), host_pid, until);
+ClientSide::Greeting ClientSide::greet() {
+  Frame frame;
+  std::vector<Fd> fds;
+  switch (receive_frame(socket_.get(), frame, fds, until_)) {
+    case Received::frame: break;
+    case Received::closed: return Greeting::closed;
+    default:
+      throw TimeoutError({.operation = "connect",
+                          .message = "pid " + std::to_string(server_pid_) +
+                                     ", which holds the name where the ranks of this node meet, does not answer",
+                          .resource = options_.key.text(),
+                          .remedy = "look at what that process is doing; another job may use this id: give each job "
+                                    "its own CROSSRANK_JOB_ID",
+                          .rank = options_.rank,
+                          .world_size = options_.ranks,
+                          .group_usable = false});
+  }
+  if (frame.kind == Kind::over) return Greeting::over;
+  if (frame.kind != Kind::greeting || frame.rank < 0 || frame.rank >= max_ranks) return Greeting::closed;
+  server_rank_ = frame.rank;
+  return Greeting::come;
 }
+
+Attachment ClientSide::attach(std::int64_t lost_server) {
+  try {
+    return attach_to_server(lost_server);
+  } catch (ServerLost const&) {
+    throw;
+  } catch (StartOver const&) {
+    throw;
+  } catch (Told const& told) {
+    throw_as_own(told.error, options_);
+  } catch (...) {
+    report(current_start_error(options_));
+  }
+}
+
+Attachment ClientSide::attach_to_server(std::int64_t lost_server) {
+  auto hello = make_frame(options_, Kind::hello);
+  hello.value = address_space_left(options_.ranks);
+  hello.extra = static_cast<std::uint64_t>(lost_server);
+  put_text(hello.key, options_.key.digest());
+  put_text(hello.text, options_.host_id);
+  say(hello, {});
+  CROSSRANK_CRASH_POINT("node.rendezvous.guest_said_hello");
+  auto [welcome, control] = hear(Kind::welcome);
+  auto const misled = [&](std::string expected, std::string got) {
+    return broke_protocol(options_, server_rank_, std::move(expected), std::move(got));
+  };
+  if (control.size() != 1) throw misled("one control segment", std::to_string(control.size()));
+  auto own = make_shared_memory("arena of rank " + std::to_string(options_.rank), welcome.value);
+  auto const shared = reopen_read_only(own);
+  say(make_frame(options_, Kind::arena), std::vector<int>{shared.get()});
+  std::vector<Fd> arenas;
+  while (arenas.size() < static_cast<std::size_t>(options_.ranks)) {
+    auto [memory, fds] = hear(Kind::memory);
+    if (fds.empty() || memory.value != arenas.size())
+      throw misled("arenas from rank " + std::to_string(arenas.size()) + " on",
+                   std::to_string(fds.size()) + " from rank " + std::to_string(memory.value) + " on");
+    for (auto& fd : fds) arenas.push_back(std::move(fd));
+    say(make_frame(options_, Kind::ack), {});
+  }
+  CROSSRANK_CRASH_POINT("node.rendezvous.guest_has_memory");
+  check_shared_memory(control.front(), ControlGeometry(options_.ranks).total_bytes(), "control segment");
+  auto memory = map_memory(options_, std::move(control.front()), std::move(own), std::move(arenas), welcome.value);
+  header_ = header_of(memory);
+  return memory;
+}
+
+void ClientSide::ready() {
+  try {
+    say(make_frame(options_, Kind::ready), {});
+    CROSSRANK_CRASH_POINT("node.rendezvous.guest_ready");
+    static_cast<void>(hear(Kind::go));
+  } catch (Told const& told) {
+    throw_as_own(told.error, options_);
+  } catch (ServerLost const&) {
+    // The server may die while it says go. A rank that it has not reached joins all the same, and finds the death as
+    // the others do.
+    if (header_->attached.load(std::memory_order_acquire) != static_cast<std::uint32_t>(options_.ranks)) throw;
+  } catch (Error const&) {
+    report(current_start_error(options_));
+  }
+  socket_ = Fd();
+}
+
+void ClientSide::report(Error const& error) {
+  auto frame = make_frame(options_, Kind::failure);
+  put_text(frame.key, options_.key.digest());
+  put_error(frame, error);
+  try {
+    say(frame, {});
+    for (;;) hear_the_verdict();
+  } catch (Told const& told) {
+    throw_as_own(told.error, options_);
+  } catch (ServerLost const&) {
+    throw ServerLost{error};
+  } catch (StartOver const&) {
+    throw ServerLost{error};
+  }
+}
+
+/// Passes over what was under way to this rank, also memory for which it has no descriptor left.
+void ClientSide::hear_the_verdict() {
+  try {
+    static_cast<void>(hear(Kind::failure));
+  } catch (IoError const&) {
+    if (platform::system().now() >= until_) throw;
+  }
+}
+
+void ClientSide::say(Frame const& frame, std::vector<int> const& fds) {
+  if (send_frame(socket_.get(), frame, fds, until_)) return;
+  // A server that gave its verdict may have closed its end already: the verdict is then still to be read.
+  for (;;) hear_the_verdict();
+}
+
+/// The next frame, which is of `kind`; of any kind when only the verdict is waited for.
+std::pair<Frame, std::vector<Fd>> ClientSide::hear(Kind kind) {
+  Frame frame;
+  std::vector<Fd> fds;
+  switch (receive_frame(socket_.get(), frame, fds, until_)) {
+    case Received::frame: break;
+    case Received::closed: lost();
+    default: throw Told{did_not_answer(options_, {server_rank_}, server_pid_)};
+  }
+  if (frame.kind == Kind::failure) throw Told{error_in(frame, options_)};
+  if (frame.kind == Kind::over) throw StartOver{};
+  if (frame.kind == kind || kind == Kind::failure) return {frame, std::move(fds)};
+  throw broke_protocol(options_, server_rank_, "frame " + std::to_string(static_cast<int>(kind)),
+                       std::to_string(static_cast<int>(frame.kind)));
+}
+
+void ClientSide::lost() const { throw ServerLost{ended_while_connecting(options_, {server_rank_}, server_pid_)}; }
 
 }  // namespace crossrank::node

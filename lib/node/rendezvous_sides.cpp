@@ -1,22 +1,11 @@
 #include "lib/node/rendezvous_sides.hpp"
 
-#include <cerrno>
 #include <string>
 #include <utility>
 
 #include <unistd.h>
 
-#include "lib/platform/io_error.hpp"
-
 namespace crossrank::node {
-
-ucred peer_of(int socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  if (platform::system().getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0)
-    platform::throw_io("rendezvous", "SO_PEERCRED", errno);
-  return peer;
-}
 
 Attachment map_memory(NodeOptions const& options, platform::Fd control_fd, platform::Fd own_arena,
                       std::vector<platform::Fd> arenas, std::uint64_t arena_bytes) {

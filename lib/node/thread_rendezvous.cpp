@@ -109,6 +109,11 @@ class ThreadRendezvous final : public Rendezvous {
     return out;
   }
 
+  void refuse(Error const& error) override {
+    std::unique_lock const lock(meeting_->mutex);
+    fail(error);
+  }
+
   void ready() override {
     std::unique_lock lock(meeting_->mutex);
     if (++meeting_->ready == options_.ranks) forget(options_.key.digest());
