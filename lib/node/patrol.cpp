@@ -130,7 +130,7 @@ void Group::fail_lost(Condition& condition) noexcept {
 std::string Group::fate_of(int member) const {
   auto const state = domain_->describe(node_rank(member));
   switch (static_cast<HandleFate>(blocks_[member].gone.load(std::memory_order_acquire))) {
-    case HandleFate::dropped: return "it dropped its handle of the group without close(); " + state;
+    case HandleFate::dropped: return "it dropped its handle without closing the group; " + state;
     case HandleFate::dropped_by_exception: return "an exception took its handle of the group; " + state;
     case HandleFate::kept: break;
   }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -155,6 +156,36 @@ TEST(FaultsEnding, exception_in_consume_reaches_the_others_with_its_text) {
   auto const job = run_ranks(3, "throw_in_consume");
   expect_lost(job, "no room on the disk");
   EXPECT_EQ(test::verdict_of(job.ranks.at(leaver)).text, "no room on the disk") << job.text();
+}
+
+/// Arguments: a folder. One rank gives its handle up and lives on until the others have heard of it.
+CROSSRANK_RANK_SCENARIO(drop_the_handle) {
+  std::filesystem::path const folder = self.arguments.at(0);
+  auto const heard = [&](int rank) { return folder / std::to_string(rank); };
+  return test::end_with_verdict(self, [&] {
+    auto world = connect(test::fault_options());
+    test::gather_everything(world, 0, 1);
+    if (self.rank == leaver) {
+      world = Collective();
+      auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (!(std::filesystem::exists(heard(0)) && std::filesystem::exists(heard(2))) &&
+             std::chrono::steady_clock::now() < until)
+        std::this_thread::yield();
+      return;
+    }
+    try {
+      world.barrier();
+    } catch (...) {
+      std::ofstream(heard(self.rank)) << "x";
+      throw;
+    }
+  });
+}
+TEST(FaultsEnding, a_dropped_handle_is_told_as_such_though_its_rank_is_alive) {
+  test::TemporaryDirectory const temporary;
+  auto const job = run_ranks(3, "drop_the_handle", {.arguments = {temporary.path()}});
+  auto const verdict = expect_lost(job, "dropped its handle without closing the group");
+  EXPECT_THAT(verdict.text, testing::Not(HasSubstr("did not arrive: alive")));
 }
 
 /// A child uses what it has inherited, drops it, and exits with all its handlers; the parent goes on.
