@@ -3,7 +3,9 @@
 #include <mutex>
 
 #include <crossrank/error.hpp>
+#include <crossrank/spi/wire.hpp>
 
+#include "collectives/registry.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/core/immortal.hpp"
 
@@ -28,12 +30,23 @@ bool same(MeshOptions const& a, MeshOptions const& b) {
 
 }  // namespace
 
+namespace {
+
+/// The job that `connect` finds. Its size may be known only once it is open: where only PMIx speaks, MPI knows it.
+JobCollective make_job(BestCollectiveOptions const& options) {
+  auto const job = describe_job(spi::settled(options.connect, "build_best_collective"), environment());
+  if (job.world_size == 1 && !job.unknown_size) return JobCollective(FakeCollective(options.mesh.device));
+  auto const world = connect(options.connect);
+  if (world.world_size() == 1) return JobCollective(FakeCollective(options.mesh.device));
+  return JobCollective(MeshCollective(world, options.mesh));
+}
+
+}  // namespace
+
 JobCollective build_best_collective(BestCollectiveOptions const& options) {
   std::lock_guard const lock(built().mutex);
   if (!built().job) {
-    int const ranks = options.connect.world_size.value_or(environment().world_size);
-    built().job = ranks > 1 ? JobCollective(MeshCollective(connect(options.connect), options.mesh))
-                            : JobCollective(FakeCollective(options.mesh.device));
+    built().job = make_job(options);
     built().mesh = options.mesh;
   } else if (!same(built().mesh, options.mesh)) {
     throw UsageError({.operation = "build_best_collective",

@@ -1,10 +1,13 @@
 #include <crossrank/collective.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +20,7 @@
 #include "lib/core/immortal.hpp"
 #include "lib/core/settings.hpp"
 #include "lib/platform/deadline.hpp"
+#include "lib/platform/io_error.hpp"
 
 namespace crossrank {
 namespace {
@@ -53,22 +57,52 @@ ConnectOptions spi::settled(ConnectOptions options, char const* operation) {
   auto const& environment = crossrank::environment();
   if (!options.arena_cap) options.arena_cap = environment.arena_cap;
   if (environment.check) options.check = check_level(*environment.check);
+  options.connect_timeout = connect_timeout_of(options, environment);
   if (environment.timeout) options.timeout = *environment.timeout;
-  if (environment.connect_timeout) options.connect_timeout = *environment.connect_timeout;
   if (environment.user_limit) options.user_limit = *environment.user_limit;
   if (options.backend.empty()) options.backend = environment.backend;
   // One rank of each node is enough: the others have the same variables.
   if (environment.local_rank.value_or(options.rank.value_or(environment.rank)) == 0) warn_of_unknown_settings();
-  if (std::min(options.timeout, options.connect_timeout) <= std::chrono::milliseconds::zero()) {
-    throw UsageError(
-        {.operation = operation, .message = "a timeout must be longer than nothing", .expected = "at least 1 ms"});
+  if (std::min(options.timeout, *options.connect_timeout) <= std::chrono::milliseconds::zero()) {
+    throw UsageError({.operation = operation,
+                      .message = "a timeout must be longer than nothing",
+                      .expected = "at least 1 ms",
+                      .group_usable = false});
   }
-  for (auto* const time : {&options.timeout, &options.connect_timeout, &options.user_limit})
+  for (auto* const time : {&options.timeout, &*options.connect_timeout, &options.user_limit})
     *time = std::min(*time, platform::longest_wait);
   return options;
 }
 
-Collective connect(ConnectOptions options) {
+namespace {
+
+/// What a failed `connect` throws: always an `Error`, and never of a group that could go on, as there is none.
+[[noreturn]] void rethrow_as_failed_start() {
+  ErrorInfo info{.operation = "connect", .group_usable = false};
+  try {
+    throw;
+  } catch (Error const& e) {
+    if (!e.group_usable()) throw;
+    info = e.info();
+    info.group_usable = false;
+    throw_error(e.code(), std::move(info));
+  } catch (std::bad_alloc const&) {
+    info.message = "no memory is left";
+    info.remedy = "raise the memory limit of this process (ulimit -v, or that of the container)";
+    platform::throw_io(std::move(info), ENOMEM);
+  } catch (std::system_error const& e) {
+    info.message = e.what();
+    info.remedy = "raise the limits of processes and memory (ulimit -u, ulimit -v)";
+    platform::throw_io(std::move(info), e.code().value());
+  } catch (std::exception const& e) {
+    info.message = e.what();
+    throw BackendError(std::move(info));
+  }
+}
+
+}  // namespace
+
+Collective connect(ConnectOptions options) try {
   options = spi::settled(std::move(options), "connect");
   auto const job = describe_job(options, environment());
   spi::Patience const patience{.timeout = options.timeout, .user_limit = options.user_limit};
@@ -95,6 +129,8 @@ Collective connect(ConnectOptions options) {
   known.transport = transport;
   known.state = world.state_;
   return world;
+} catch (...) {
+  rethrow_as_failed_start();
 }
 
 }  // namespace crossrank

@@ -1,8 +1,11 @@
 #include "collectives/registry.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
+
+#include <unistd.h>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/wire.hpp>
@@ -15,6 +18,8 @@
 
 namespace crossrank {
 namespace {
+
+constexpr std::chrono::milliseconds default_connect_timeout{120'000};
 
 [[noreturn]] void refuse(JobDescription const& job, std::string why, std::string remedy) {
   throw UnavailableError({.operation = "connect",
@@ -35,9 +40,11 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
                             .rank = job.rank,
                             .ranks = job.world_size,
                             .global_rank = job.rank,
-                            .timeout = options.connect_timeout,
+                            .timeout = options.connect_timeout.value_or(default_connect_timeout),
                             .cap_bytes = options.arena_cap,
-                            .threads = options.ranks_are == RanksAre::threads};
+                            .threads = options.ranks_are == RanksAre::threads,
+                            .launcher = job.launcher,
+                            .host_id = job.host_id};
   // A rank that is alone has nobody to meet, and may not meet one of another job that has no id either.
   if (on_node.ranks == 1) on_node.key.step += "/" + std::to_string(node::random_nonce()[0]);
   std::vector<int> global(static_cast<std::size_t>(job.world_size));
@@ -51,15 +58,36 @@ std::shared_ptr<spi::Transport> open_mpi(ConnectOptions const& options, JobDescr
                                   .rank = job.rank,
                                   .world_size = job.unknown_size ? 0 : job.world_size,
                                   .patience = patience,
-                                  .connect_timeout = options.connect_timeout});
+                                  .connect_timeout = options.connect_timeout.value_or(default_connect_timeout)});
 }
 
 /// Shared memory on each node, MPI between them.
 std::shared_ptr<spi::Transport> open_composite(ConnectOptions const& options, JobDescription const& job,
                                                spi::Patience const& patience) {
-  return spi::add_node_memory(
-      open_mpi(options, job, patience),
-      {.patience = patience, .connect_timeout = options.connect_timeout, .arena_cap = options.arena_cap});
+  return spi::add_node_memory(open_mpi(options, job, patience),
+                              {.patience = patience,
+                               .connect_timeout = options.connect_timeout.value_or(default_connect_timeout),
+                               .arena_cap = options.arena_cap});
+}
+
+/// Ranks of one machine that name their hosts themselves: MPI tells each whether all named the same. Null where they
+/// did, or where there is no MPI to ask: then shared memory alone serves them, or refuses those that differ.
+std::shared_ptr<spi::Transport> open_declared_hosts(ConnectOptions const& options, JobDescription const& job,
+                                                    spi::Patience const& patience) {
+  std::shared_ptr<spi::Transport> across;
+  try {
+    across = open_mpi(options, job, patience);
+  } catch (UnavailableError const&) {
+    return nullptr;
+  }
+  if (across->node_ranks().size() == static_cast<std::size_t>(across->world_size())) {
+    across->close(patience);
+    return nullptr;
+  }
+  return spi::add_node_memory(std::move(across),
+                              {.patience = patience,
+                               .connect_timeout = options.connect_timeout.value_or(default_connect_timeout),
+                               .arena_cap = options.arena_cap});
 }
 
 /// What the ranks of several nodes get when nothing was asked for by name.
@@ -89,6 +117,12 @@ std::shared_ptr<spi::Transport> open_across_nodes(ConnectOptions const& options,
 
 }  // namespace
 
+std::chrono::milliseconds connect_timeout_of(ConnectOptions const& options, Environment const& environment) {
+  if (environment.connect_timeout) return *environment.connect_timeout;
+  if (options.connect_timeout) return *options.connect_timeout;
+  return std::min(default_connect_timeout, environment.timeout.value_or(default_connect_timeout));
+}
+
 JobDescription describe_job(ConnectOptions const& options, Environment const& environment) {
   JobDescription job;
   job.rank = options.rank.value_or(environment.rank);
@@ -97,7 +131,8 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
     throw UsageError({.operation = "connect",
                       .message = "there is no such rank",
                       .expected = "0 to " + std::to_string(job.world_size - 1),
-                      .got = std::to_string(job.rank)});
+                      .got = std::to_string(job.rank),
+                      .group_usable = false});
   }
   // Ranks given by the caller say nothing of nodes: then all are on this one.
   bool const given = options.world_size.has_value();
@@ -111,6 +146,12 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   job.job_id = options.job_id.empty() ? environment.job_id : options.job_id;
   if (!environment.master_addr.empty()) job.master = environment.master_addr;
   if (environment.master_port) job.master += ":" + std::to_string(*environment.master_port);
+  bool const threads = options.ranks_are == RanksAre::threads;
+  // They look for each other in this process alone.
+  if (threads && job.job_id.empty()) job.job_id = "threads-of-pid-" + std::to_string(::getpid());
+  if (environment.started_by_run && !given && !options.rank && !threads) job.launcher = environment.job_id;
+  if (!threads) job.host_id = environment.host_id;
+  job.declares_hosts = environment.launcher == Launcher::open_mpi && !given && !threads && !job.host_id.empty();
   job.step = environment.step_id + "/" + std::to_string(environment.restart.value_or(0));
   bool const by_mpi = options.backend == "mpi" || options.backend == "composite" || job.several_nodes;
   if (job.world_size > 1 && job.job_id.empty() && !environment.master_port && !by_mpi) {
@@ -121,7 +162,8 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
                       .remedy = "start with `crossrank run -n " + std::to_string(job.world_size) +
                                 " -- program`, or set CROSSRANK_JOB_ID",
                       .rank = job.rank,
-                      .world_size = job.world_size});
+                      .world_size = job.world_size,
+                      .group_usable = false});
   }
   return job;
 }
@@ -142,6 +184,9 @@ std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, Jo
     if (job.world_size == 1) return std::make_shared<fake::FakeTransport>("world");
     refuse(job, "backend \"fake\" serves one rank, but " + std::to_string(job.world_size) + " were announced",
            "leave the backend to the environment");
+  }
+  if (backend.empty() && job.declares_hosts && job.world_size > 1) {
+    if (auto several = open_declared_hosts(options, job, patience)) return several;
   }
   if (job.several_nodes) {
     refuse(job,

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <memory>
 
 #include <crossrank/collective.hpp>
@@ -19,7 +20,15 @@ struct JobDescription {
   std::string job_id{};
   std::string master{};
   std::string step{};
+  std::string launcher{};       ///< job id of the `crossrank run` that started exactly these ranks; else empty
+  std::string host_id{};        ///< CROSSRANK_HOST_ID
+  bool declares_hosts = false;  ///< ranks of one machine may say that they are on several nodes, which MPI can serve
 };
+
+/// Time for all ranks to come: CROSSRANK_CONNECT_TIMEOUT, else the option, else 120 s or CROSSRANK_TIMEOUT where that
+/// is shorter.
+[[nodiscard]] std::chrono::milliseconds connect_timeout_of(ConnectOptions const& options,
+                                                           Environment const& environment);
 
 /// The rank, size and key of the job. `UsageError` for what cannot be, and where several ranks are announced without
 /// anything that tells their job from others.

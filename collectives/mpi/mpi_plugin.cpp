@@ -46,12 +46,12 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
   }
   spi::Patience const patience{.timeout = options.timeout, .user_limit = options.user_limit};
   auto world =
-      spi::open_world(process.open(communicator, options.connect_timeout),
-                      {.job = "communicator", .patience = patience, .connect_timeout = options.connect_timeout});
+      spi::open_world(process.open(communicator, *options.connect_timeout),
+                      {.job = "communicator", .patience = patience, .connect_timeout = *options.connect_timeout});
   if (options.backend != "mpi") {
     world = spi::add_node_memory(
         std::move(world),
-        {.patience = patience, .connect_timeout = options.connect_timeout, .arena_cap = options.arena_cap});
+        {.patience = patience, .connect_timeout = *options.connect_timeout, .arena_cap = options.arena_cap});
   }
   return make_collective(std::move(world), patience, options.check.value_or(Check::local));
 }

@@ -72,14 +72,15 @@ enum class Check : std::uint8_t {
 enum class RanksAre : std::uint8_t { processes, threads };
 
 struct ConnectOptions {
-  std::string backend{};                               ///< "shm", "mpi", "composite", "fake", or empty: what
-                                                       ///< CROSSRANK_BACKEND says, else what serves the ranks
-  std::chrono::milliseconds timeout{300'000};          ///< longest time without progress of a rank that is waited for;
-                                                       ///< CROSSRANK_TIMEOUT goes before it
-  std::chrono::milliseconds connect_timeout{120'000};  ///< for all ranks to come; CROSSRANK_CONNECT_TIMEOUT goes
-                                                       ///< before it
-  std::chrono::milliseconds user_limit{21'600'000};  ///< the same while that rank runs the caller's code in a range or
-                                                     ///< guard; CROSSRANK_USER_LIMIT goes before it
+  std::string backend{};                       ///< "shm", "mpi", "composite", "fake", or empty: what
+                                               ///< CROSSRANK_BACKEND says, else what serves the ranks
+  std::chrono::milliseconds timeout{300'000};  ///< longest time without progress of a rank that is waited for;
+                                               ///< CROSSRANK_TIMEOUT goes before it
+  std::optional<std::chrono::milliseconds> connect_timeout{};  ///< for all ranks to come; CROSSRANK_CONNECT_TIMEOUT
+                                                               ///< goes before it. Else 120 s, or CROSSRANK_TIMEOUT
+                                                               ///< where that is shorter
+  std::chrono::milliseconds user_limit{21'600'000};  ///< the same as `timeout` while that rank runs the caller's code
+                                                     ///< in a range or guard; CROSSRANK_USER_LIMIT goes before it
   std::optional<int> rank{};                 ///< in place of the launcher's
   std::optional<int> world_size{};           ///< in place of the launcher's
   std::string job_id{};                      ///< in place of the launcher's
@@ -294,9 +295,12 @@ class CROSSRANK_EXPORT Collective {
 ///
 /// Collective over the job. Reads RANK, WORLD_SIZE and a job id, as `crossrank run`, torchrun, Slurm and Open MPI give
 /// them; without a launcher the job is this process alone, on the backend "fake". When more than one rank was announced
-/// and no backend can serve them, `UnavailableError` says what was tried: it never falls back to "fake". Ranks that do
-/// not come within `connect_timeout` are named by a `TimeoutError`, one that comes twice by a `UsageError`. A second
-/// call returns the same job.
+/// and no backend can serve them, `UnavailableError` says what was tried: it never falls back to "fake".
+///
+/// All ranks of a node get the same error when one of them cannot join. Ranks that do not come within `connect_timeout`
+/// are named by a `TimeoutError`, one that ends meanwhile by a `PeerLostError`; under `crossrank run` one that ended
+/// before it called this too, at once. A rank that comes twice gets a `UsageError`. A second call returns the same job.
+/// Ranks that are threads need no job id: they find each other in their process.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank

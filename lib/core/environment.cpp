@@ -1,6 +1,10 @@
 #include "lib/core/environment.hpp"
 
+#include <array>
 #include <limits>
+#include <string>
+
+#include <crossrank/error.hpp>
 
 #include "lib/core/settings.hpp"
 
@@ -44,7 +48,33 @@ void refuse_half(Reader const& reader, char const* one, char const* other) {
   if (value && !reader.text(other)) Reader::refuse(one, *value, std::string("the variable ") + other + " beside it");
 }
 
+/// `crossrank run` takes the variables of other launchers away: those that are there come from one that it has started.
+void refuse_nesting(Reader const& reader) {
+  if (!reader.text("CROSSRANK_LAUNCHER") || !reader.text("RANK")) return;
+  struct Inner {
+    char const* name;
+    char const* mark;
+  };
+  constexpr std::array inner{Inner{"mpirun", "OMPI_COMM_WORLD_RANK"}, Inner{"torchrun", "TORCHELASTIC_RUN_ID"},
+                             Inner{"srun", "SLURM_STEP_ID"}};
+  for (auto const& other : inner) {
+    if (!reader.text(other.mark)) continue;
+    throw UsageError({.operation = "environment",
+                      .message = std::string(other.name) + " was started inside `crossrank run`: both announce a rank",
+                      .expected = "one launcher",
+                      .got = "RANK=" + reader.text("RANK").value_or("") + " beside " + other.mark + "=" +
+                             reader.text(other.mark).value_or(""),
+                      .resource = "CROSSRANK_LAUNCHER",
+                      .remedy = std::string("start the program by ") + other.name +
+                                " alone or by `crossrank run` alone; to let the inner one count, run it under `env -u "
+                                "CROSSRANK_LAUNCHER -u CROSSRANK_JOB_ID -u RANK -u WORLD_SIZE -u LOCAL_RANK -u "
+                                "LOCAL_WORLD_SIZE`",
+                      .group_usable = false});
+  }
+}
+
 void read_identity(Reader const& reader, Environment& out) {
+  refuse_nesting(reader);
   auto const rank_launcher = reader.text("CROSSRANK_JOB_ID")      ? Launcher::crossrank
                              : reader.text("TORCHELASTIC_RUN_ID") ? Launcher::torchrun
                                                                   : Launcher::plain;

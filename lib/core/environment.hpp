@@ -46,6 +46,7 @@ struct Environment {
   std::optional<std::chrono::milliseconds> connect_timeout{};  ///< CROSSRANK_CONNECT_TIMEOUT
   std::optional<std::chrono::milliseconds> user_limit{};       ///< CROSSRANK_USER_LIMIT
 
+  bool started_by_run = false;        ///< CROSSRANK_LAUNCHER: `crossrank run` started this process, and listens
   std::string flight_dir{};           ///< CROSSRANK_FLIGHT_DIR: where what the ranks did last is kept when a job dies
   std::string backend{};              ///< CROSSRANK_BACKEND: shm, mpi, composite or fake
   std::optional<LogThreshold> log{};  ///< CROSSRANK_LOG
@@ -55,7 +56,8 @@ struct Environment {
 };
 
 /// Reads the variables through `lookup`. `UsageError` naming variable and value for one that is malformed or
-/// contradicts another. An empty variable counts as not set.
+/// contradicts another, and where a launcher was started inside `crossrank run`, so that both announce a rank. An empty
+/// variable counts as not set.
 [[nodiscard]] Environment parse_environment(EnvironmentLookup const& lookup);
 
 /// This process's environment, read at the first call. Throws as `parse_environment`, again at each call.

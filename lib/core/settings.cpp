@@ -25,7 +25,8 @@ constexpr std::array<std::string_view, 5> not_ours{"CROSSRANK_TEST_", "CROSSRANK
 constexpr std::array table{
     Setting{"CROSSRANK_TIMEOUT", "time without progress before a wait gives up: seconds, or with `ms`, `s`, `m`, `h`",
             "300 s", [](Reader const& reader, char const* name, Environment& out) { out.timeout = reader.time(name); }},
-    Setting{"CROSSRANK_CONNECT_TIMEOUT", "time for all ranks to come to `connect()`, written the same way", "120 s",
+    Setting{"CROSSRANK_CONNECT_TIMEOUT", "time for all ranks to come to `connect()`, written the same way",
+            "the program's, else 120 s, or `CROSSRANK_TIMEOUT` where that is shorter",
             [](Reader const& reader, char const* name, Environment& out) { out.connect_timeout = reader.time(name); }},
     Setting{"CROSSRANK_USER_LIMIT",
             "the time without progress that is allowed to a rank while it runs the caller's code in a range or guard, "
@@ -78,8 +79,16 @@ constexpr std::array table{
             [](Reader const& reader, char const* name, Environment& out) {
               out.restart = reader.number(name, std::numeric_limits<std::uint64_t>::max());
             }},
-    Setting{"CROSSRANK_HOST_ID", "ranks that give the same one share a node, whatever the kernel says", "the kernel's",
+    Setting{"CROSSRANK_HOST_ID",
+            "ranks that give the same one share a node, whatever the kernel says; different ones on one machine need "
+            "`mpirun`",
+            "the kernel's",
             [](Reader const& reader, char const* name, Environment& out) { out.host_id = reader.first_text({name}); }},
+    Setting{"CROSSRANK_LAUNCHER", "set by `crossrank run`, from which its ranks hear at once which of them have ended",
+            "no rank is heard of before the deadline",
+            [](Reader const& reader, char const* name, Environment& out) {
+              out.started_by_run = reader.text(name).has_value();
+            }},
 };
 
 bool looks_like_ours(std::string_view name) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -43,8 +44,8 @@ CROSSRANK_RANK_SCENARIO(connect_in_threads) {
 
 CROSSRANK_RANK_SCENARIO(say_settled_options) {
   auto const options = spi::settled({}, "connect");
-  self.say(std::to_string(options.timeout.count()) + " " + std::to_string(options.connect_timeout.count()) + " " +
-           std::to_string(options.user_limit.count()) + " " + options.backend);
+  self.say(std::to_string(options.timeout.count()) + " " + std::to_string(options.connect_timeout.value().count()) +
+           " " + std::to_string(options.user_limit.count()) + " " + options.backend);
   return 0;
 }
 
@@ -140,10 +141,97 @@ TEST(Connect, refuses_more_ranks_than_a_node_has) {
 TEST(Connect, waits_for_as_long_as_can_be_counted) {
   auto const forever = std::chrono::milliseconds::max();
   auto const options = spi::settled({.timeout = forever, .connect_timeout = forever, .user_limit = forever}, "connect");
-  for (auto const time : {options.timeout, options.connect_timeout, options.user_limit}) {
+  for (auto const time : {options.timeout, options.connect_timeout.value(), options.user_limit}) {
     EXPECT_GE(time, std::chrono::hours(24 * 365));
     EXPECT_GT(std::chrono::steady_clock::now() + std::chrono::nanoseconds(time), std::chrono::steady_clock::now());
   }
+}
+
+TEST(Connect, waits_for_the_ranks_as_variable_then_program_then_timeout_say) {
+  using std::chrono::seconds;
+  Environment nothing;
+  Environment timeout;
+  timeout.timeout = seconds(3);
+  Environment long_timeout;
+  long_timeout.timeout = seconds(3000);
+  Environment both = timeout;
+  both.connect_timeout = seconds(7);
+  ConnectOptions const asked{.connect_timeout = seconds(50)};
+  EXPECT_EQ(connect_timeout_of({}, nothing), seconds(120));
+  EXPECT_EQ(connect_timeout_of({}, timeout), seconds(3));
+  EXPECT_EQ(connect_timeout_of({}, long_timeout), seconds(120));
+  EXPECT_EQ(connect_timeout_of(asked, nothing), seconds(50));
+  EXPECT_EQ(connect_timeout_of(asked, timeout), seconds(50));
+  EXPECT_EQ(connect_timeout_of(asked, both), seconds(7));
+}
+
+CROSSRANK_RANK_SCENARIO(wait_for_nobody) {
+  auto const started = std::chrono::steady_clock::now();
+  try {
+    static_cast<void>(connect());
+    self.say("connected");
+  } catch (TimeoutError const& e) {
+    EXPECT_FALSE(e.group_usable());
+    EXPECT_THAT(std::vector<int>(e.culprits().begin(), e.culprits().end()), testing::ElementsAre(1));
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(100));
+    self.say("timeout");
+  }
+  return 0;
+}
+
+TEST(Connect, is_bounded_by_either_variable) {
+  for (auto const* const variable : {"CROSSRANK_TIMEOUT", "CROSSRANK_CONNECT_TIMEOUT"}) {
+    auto const job = run_ranks(1, "wait_for_nobody", {.environment = {{"WORLD_SIZE", "2"}, {variable, "300ms"}}});
+    EXPECT_EQ(job.ranks.at(0).out, "timeout\n") << variable << job.text();
+  }
+}
+
+/// They find each other in their process: nothing has to tell them from other jobs of the host.
+TEST(Connect, needs_no_job_id_for_ranks_that_are_threads) {
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::function<void()>> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([rank] {
+        auto world = connect(
+            {.rank = rank, .world_size = 3, .ranks_are = RanksAre::threads, .arena_cap = std::uint64_t{64} << 20});
+        world.barrier();
+        world.close();
+      });
+    }
+    for (auto const& error : run_threads(ranks)) EXPECT_EQ(text_of(error), "");
+  }
+}
+
+/// There is no group that could be used again.
+TEST(Connect, fails_without_a_group_that_could_go_on) {
+  auto const failures = std::vector<ConnectOptions>{{.rank = 2, .world_size = 2, .job_id = "x"},
+                                                    {.timeout = std::chrono::milliseconds(0)},
+                                                    {.rank = 0, .world_size = 2},
+                                                    {.backend = "smoke", .rank = 0, .world_size = 2, .job_id = "x"}};
+  for (auto const& options : failures) {
+    try {
+      static_cast<void>(connect(options));
+      ADD_FAILURE() << "connected";
+    } catch (Error const& e) {
+      EXPECT_FALSE(e.group_usable()) << e.what();
+      EXPECT_THAT(e.report(), testing::Not(HasSubstr("used again")));
+    }
+  }
+}
+
+TEST(Connect, asks_mpi_where_ranks_under_mpirun_declare_their_hosts) {
+  Environment environment;
+  environment.launcher = Launcher::open_mpi;
+  environment.rank = 1;
+  environment.world_size = 4;
+  environment.local_world_size = 4;
+  environment.job_id = "x";
+  EXPECT_FALSE(describe_job({}, environment).declares_hosts);
+  environment.host_id = "a";
+  EXPECT_TRUE(describe_job({}, environment).declares_hosts);
+  environment.launcher = Launcher::crossrank;
+  EXPECT_FALSE(describe_job({}, environment).declares_hosts);
+  EXPECT_EQ(describe_job({}, environment).host_id, "a");
 }
 
 TEST(Connect, lets_two_that_are_alone_be_alone) {

@@ -38,6 +38,13 @@ TEST(MpiConnect, picks_what_serves_the_job) {
   world.close();
 }
 
+TEST(MpiConnect, builds_the_job_that_connect_finds) {
+  auto const job = build_best_collective({.mesh = {.tp_size = 2}});
+  ASSERT_NE(job.mesh(), nullptr) << "every rank became a job of its own";
+  EXPECT_EQ(job.world().world_size(), 4);
+  job.world().barrier();
+}
+
 /// A job of several ranks that nothing can serve is refused: it does not become several jobs of one.
 TEST(MpiConnect, refuses_what_nothing_can_serve) {
   try {

@@ -64,6 +64,13 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=composite)
   crossrank_add_mpi_test(NAME mpi_connect PROGRAM mpi_job RANKS 4 FILTER MpiConnect.picks*
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm)
+  # Ranks of one host that say that they are on two; and all on one, which need nothing between hosts.
+  crossrank_add_mpi_test(NAME mpi_connect_declared PROGRAM mpi_job RANKS 4 OPTIONS --nodes declared FILTER MpiConnect.picks*
+                         ENVIRONMENT CROSSRANK_TEST_EXPECTED=composite)
+  crossrank_add_mpi_test(NAME mpi_connect_declared_one PROGRAM mpi_job RANKS 4 FILTER MpiConnect.picks*
+                         ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm CROSSRANK_HOST_ID=all)
+  # PMIx alone tells that there are several ranks: each must not become a job of its own.
+  crossrank_add_mpi_test(NAME mpi_best_collective_pmix PROGRAM mpi_job RANKS 4 OPTIONS --as pmix FILTER MpiConnect.builds*)
   crossrank_add_mpi_test(NAME mpi_connect_slurm PROGRAM mpi_job RANKS 4 OPTIONS --as slurm FILTER MpiConnect.picks*
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm)
   add_test(NAME mpi_connect_without_mpirun COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)

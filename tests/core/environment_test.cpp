@@ -44,6 +44,34 @@ TEST(Environment, understands_crossrank_run) {
   EXPECT_EQ(environment.restart, 3U);
 }
 
+TEST(Environment, knows_that_crossrank_run_listens) {
+  EXPECT_FALSE(parse({}).started_by_run);
+  EXPECT_TRUE(parse({{"CROSSRANK_LAUNCHER", "4711"}}).started_by_run);
+}
+
+TEST(Environment, refuses_a_launcher_that_was_started_inside_crossrank_run) {
+  Variables const outer{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"CROSSRANK_JOB_ID", "j"}, {"CROSSRANK_LAUNCHER", "4711"}};
+  EXPECT_EQ(parse(outer).launcher, Launcher::crossrank);
+  std::map<std::string, Variables> const inner{
+      {"mpirun", {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}},
+      {"torchrun", {{"TORCHELASTIC_RUN_ID", "r"}}},
+      {"srun", {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}}};
+  for (auto const& [launcher, variables] : inner) {
+    auto both = outer;
+    both.insert(variables.begin(), variables.end());
+    try {
+      static_cast<void>(parse(both));
+      ADD_FAILURE() << launcher << " was accepted";
+    } catch (UsageError const& e) {
+      EXPECT_NE(e.info().message.find(launcher + " was started inside `crossrank run`"), std::string::npos);
+      EXPECT_FALSE(e.group_usable());
+    }
+    // A program that has set both for itself, without `crossrank run`, means one job.
+    both.erase("CROSSRANK_LAUNCHER");
+    EXPECT_EQ(parse(both).launcher, Launcher::crossrank);
+  }
+}
+
 TEST(Environment, says_where_flight_records_are_kept) {
   EXPECT_EQ(parse({}).flight_dir, "");
   EXPECT_EQ(parse({{"CROSSRANK_FLIGHT_DIR", "/var/tmp"}}).flight_dir, "/var/tmp");
