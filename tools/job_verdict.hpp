@@ -1,7 +1,9 @@
 #pragma once
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sys/types.h>
 
@@ -14,31 +16,42 @@ struct RankEnd {
   int status = 0;                      ///< as `waitpid` gives it
   std::chrono::milliseconds after{0};  ///< since the start of the job
   bool asked = false;                  ///< ended by a signal that the launcher itself had sent or passed on
+  bool before_connect = false;         ///< other ranks waited for it in `connect()`, to which it never came
+  std::optional<int> blames{};         ///< the rank whose failure it followed, as it said itself
 };
 
-/// Finds the rank that failed first among those that failed with it.
+/// Finds the rank that failed first among all ranks that ended.
 ///
 /// Order of arrival alone would mislead: a rank that is killed is seen late when much memory has to be given back,
 /// after its peers have noticed and left with an error. So a signal from elsewhere goes before an exit code; but not
 /// SIGABRT, which is how a program ends that does not catch the error about its peer. Signals of the launcher come
-/// last.
+/// last. What the ranks know goes before all that: a rank that others waited for in vain in `connect()` is the cause,
+/// also when it returned 0, and one that says whose failure it followed is not.
 class JobVerdict {
  public:
+  /// In order of time.
   void add(RankEnd const& end);
-  [[nodiscard]] bool failed() const noexcept { return cause_.has_value(); }
+  /// Lets `note` add to each end what was learnt later.
+  void annotate(std::function<void(RankEnd&)> const& note);
+
+  [[nodiscard]] bool failed() const noexcept;
   /// Whether the first failure was an exit code, which the rank itself has explained.
   [[nodiscard]] bool by_exit_code() const noexcept;
   /// Whether a signal that the launcher neither sent nor passed on ended the rank that failed first.
   [[nodiscard]] bool by_foreign_signal() const noexcept;
   /// 0, the exit code of the rank that failed first, or 128 + the signal that ended it.
   [[nodiscard]] int exit_code() const noexcept;
-  /// Which rank failed how and when, and how many others did; empty when none failed.
-  [[nodiscard]] std::string sentence() const;
+  /// All ranks that ended, in order of time, and which of them is the first cause; empty when none failed.
+  [[nodiscard]] std::string summary() const;
 
  private:
-  std::optional<RankEnd> cause_{};
-  int failures_ = 0;
-  int asked_ = 0;
+  [[nodiscard]] RankEnd const* first_failure() const noexcept;
+  [[nodiscard]] RankEnd const* cause() const noexcept;
+  [[nodiscard]] RankEnd const* end_of(int rank) const noexcept;
+  /// The failure whose code the job returns.
+  [[nodiscard]] RankEnd const* deciding() const noexcept;
+
+  std::vector<RankEnd> ends_{};
 };
 
 }  // namespace crossrank::tools

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tools/connect_watch.hpp"
 #include "tools/job_processes.hpp"
 #include "tools/job_verdict.hpp"
 #include "tools/line_prefixer.hpp"
@@ -70,6 +71,8 @@ class Launch {
   void pass_on(int number);
   void stop_with_ranks();
   void take_exits();
+  void tell_ends();
+  void explain_ends();
   void take_output(Stream& stream);
   void end_soon();
   void escalate();
@@ -88,9 +91,11 @@ class Launch {
   std::vector<Rank> ranks_;
   std::vector<Stream> streams_;
   JobVerdict verdict_;
-  bool answered_ = false;  // a rank has written to standard output
-  int refused_ = 0;        // exit code when not all ranks could be started
-  std::vector<int> sent_;  // signals that ranks may have ended by because of us
+  ConnectWatch connecting_{job_.job_id, options_.ranks};
+  std::vector<RankEnd> untold_;  // ends that the ranks that connect do not know of yet
+  bool answered_ = false;        // a rank has written to standard output
+  int refused_ = 0;              // exit code when not all ranks could be started
+  std::vector<int> sent_;        // signals that ranks may have ended by because of us
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
   Clock::time_point swept_{};
@@ -103,7 +108,8 @@ Launch::Launch(LaunchOptions const& options)
 int Launch::run() {
   start_all();
   while (!finished()) step();
-  if (verdict_.failed() && refused_ == 0 && !(options_.raw && verdict_.by_exit_code())) say(verdict_.sentence());
+  explain_ends();
+  if (verdict_.failed() && refused_ == 0 && !(options_.raw && verdict_.by_exit_code())) say(verdict_.summary());
   for (auto const& queue : {std::cref(out_), std::cref(err_)}) {
     int const failure = queue.get().failure();
     if (failure != 0 && failure != EPIPE) say(std::string("the output cannot be written: ") + std::strerror(failure));
@@ -191,9 +197,11 @@ void Launch::step() {
   if (typing) watch(STDIN_FILENO, POLLIN);
   std::size_t const terminal_at = fds.size() - 1;
   if (terminal_ && terminal_->blocked_on() >= 0) watch(terminal_->blocked_on(), POLLOUT);
+  connecting_.add_to(fds);
   ::poll(fds.data(), fds.size(), timeout());
   take_signals();
   take_exits();
+  connecting_.serve();
   for (auto& stream : streams_) {
     if (stream.fd.valid() && !stream.to->full()) take_output(stream);
   }
@@ -254,20 +262,41 @@ void Launch::take_exits() {
     if (rank == ranks_.end()) continue;
     bool const asked =
         WIFSIGNALED(reaped.status) && std::find(sent_.begin(), sent_.end(), WTERMSIG(reaped.status)) != sent_.end();
-    verdict_.add({.rank = rank->number,
-                  .pid = reaped.pid,
-                  .status = reaped.status,
-                  .after = std::chrono::duration_cast<milliseconds>(Clock::now() - started_),
-                  .asked = asked});
+    RankEnd const end{.rank = rank->number,
+                      .pid = reaped.pid,
+                      .status = reaped.status,
+                      .after = std::chrono::duration_cast<milliseconds>(Clock::now() - started_),
+                      .asked = asked};
+    verdict_.add(end);
+    untold_.push_back(end);
     ranks_.erase(rank);  // its number may come back as another process
     if (::kill(-reaped.pid, 0) != 0 && errno == ESRCH) guard_.forget(reaped.pid);
     if (verdict_.failed()) end_soon();
   }
+  tell_ends();
   // All ranks have ended: what they left running has no work any more.
   if (ranks_.empty() && !processes_.gone() && !kill_at_) {
     processes_.signal_all(SIGTERM);
     kill_at_ = Clock::now() + options_.grace;
   }
+}
+
+// A rank that returned 0 may have left a process behind that connects in its place: it has ended with its whole group.
+void Launch::tell_ends() {
+  std::erase_if(untold_, [this](RankEnd const& end) {
+    if (end.status == 0 && ::kill(-end.pid, 0) == 0) return false;
+    connecting_.tell_ended(end.rank, end.pid, end.status, end.after);
+    return true;
+  });
+}
+
+void Launch::explain_ends() {
+  if (!verdict_.failed()) return;
+  connecting_.serve();
+  verdict_.annotate([this](RankEnd& end) {
+    end.before_connect = connecting_.ended_before_connect(end.rank);
+    end.blames = connecting_.blamed_by(end.rank);
+  });
 }
 
 void Launch::take_output(Stream& stream) {

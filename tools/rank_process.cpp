@@ -21,6 +21,7 @@ namespace {
 // What `connect()` would read of another launcher's job, or of a job this command runs in.
 constexpr std::array foreign_names{
     "CROSSRANK_JOB_ID",
+    "CROSSRANK_LAUNCHER",
     "CROSSRANK_STEP",
     "CROSSRANK_RESTART",
     "RANK",
@@ -56,6 +57,7 @@ std::vector<std::string> environment_of(int rank, JobEnvironment const& job) {
   auto const number = std::to_string(rank);
   auto const size = std::to_string(job.world_size);
   entries.push_back("CROSSRANK_JOB_ID=" + job.job_id);
+  entries.push_back("CROSSRANK_LAUNCHER=" + std::to_string(::getpid()));
   entries.push_back("RANK=" + number);
   entries.push_back("WORLD_SIZE=" + size);
   entries.push_back("LOCAL_RANK=" + number);

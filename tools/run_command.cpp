@@ -20,7 +20,9 @@ constexpr char const* footer =
 Standard input goes to rank 0. Lines of output begin with the rank; one longer than 64 KiB is cut into pieces.
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT and SIGWINCH are passed on; the second signal
 that asks for the end kills. After the first failure the other ranks may end by themselves; SIGTERM goes out after half
-of the grace time and SIGKILL after all of it.
+of the grace time and SIGKILL after all of it. Ranks that wait in connect() hear at once of a rank that ended before it
+came there. When the job has failed, all ranks are listed in the order in which they ended, and the first cause is
+marked.
 
 Exit code: that of the rank that failed first, 128 + signal when a signal ended it, 127 when the program is not found,
 126 when it cannot be run, 0 when all ranks returned 0.)";

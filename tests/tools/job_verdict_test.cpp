@@ -18,7 +18,7 @@ TEST(JobVerdict, is_good_when_all_returned_0) {
   verdict.add({.rank = 0, .status = exited(0)});
   EXPECT_FALSE(verdict.failed());
   EXPECT_EQ(verdict.exit_code(), 0);
-  EXPECT_EQ(verdict.sentence(), "");
+  EXPECT_EQ(verdict.summary(), "");
 }
 
 TEST(JobVerdict, takes_the_first_of_several_exit_codes) {
@@ -26,9 +26,9 @@ TEST(JobVerdict, takes_the_first_of_several_exit_codes) {
   verdict.add({.rank = 2, .pid = 42, .status = exited(9), .after = milliseconds(1250)});
   verdict.add({.rank = 0, .status = exited(1)});
   EXPECT_EQ(verdict.exit_code(), 9);
-  EXPECT_THAT(verdict.sentence(), HasSubstr("rank 2 (pid 42)"));
-  EXPECT_THAT(verdict.sentence(), HasSubstr("exit code 9"));
-  EXPECT_THAT(verdict.sentence(), HasSubstr("1.25 s"));
+  EXPECT_THAT(verdict.summary(), HasSubstr("rank 2 (pid 42)"));
+  EXPECT_THAT(verdict.summary(), HasSubstr("exit code 9"));
+  EXPECT_THAT(verdict.summary(), HasSubstr("1.25 s"));
 }
 
 TEST(JobVerdict, blames_a_killed_rank_that_is_seen_after_its_peers_have_left) {
@@ -37,7 +37,7 @@ TEST(JobVerdict, blames_a_killed_rank_that_is_seen_after_its_peers_have_left) {
   verdict.add({.rank = 1, .status = SIGABRT});
   verdict.add({.rank = 2, .status = SIGKILL});
   EXPECT_EQ(verdict.exit_code(), 128 + SIGKILL);
-  EXPECT_THAT(verdict.sentence(), HasSubstr("rank 2"));
+  EXPECT_THAT(verdict.summary(), HasSubstr("rank 2"));
 }
 
 TEST(JobVerdict, does_not_blame_an_abort_that_came_after_an_exit) {
@@ -52,6 +52,59 @@ TEST(JobVerdict, does_not_blame_a_rank_that_the_launcher_ended) {
   verdict.add({.rank = 0, .status = SIGTERM, .asked = true});
   verdict.add({.rank = 1, .status = exited(5)});
   EXPECT_EQ(verdict.exit_code(), 5);
+}
+
+TEST(JobVerdict, lists_all_ranks_in_order_of_time_and_marks_the_first_cause) {
+  JobVerdict verdict;
+  verdict.add({.rank = 3, .pid = 13, .status = exited(0), .after = milliseconds(10)});
+  verdict.add({.rank = 1, .pid = 11, .status = exited(7), .after = milliseconds(20)});
+  verdict.add({.rank = 0, .pid = 10, .status = SIGTERM, .after = milliseconds(2500), .asked = true});
+  EXPECT_EQ(verdict.summary(),
+            "the job failed; its ranks in the order in which they ended:\n"
+            "  rank 3 (pid 13): exit code 0 after 0.01 s\n"
+            "  rank 1 (pid 11): exit code 7 after 0.02 s  <- first cause\n"
+            "  rank 0 (pid 10): signal 15 (SIGTERM), sent by this command, after 2.50 s");
+  EXPECT_EQ(verdict.exit_code(), 7);
+}
+
+TEST(JobVerdict, blames_a_rank_that_returned_0_while_the_others_waited_for_it_in_connect) {
+  JobVerdict verdict;
+  verdict.add({.rank = 1, .status = exited(0)});
+  verdict.add({.rank = 0, .status = exited(4)});
+  verdict.annotate([](auto& end) { end.before_connect = end.rank == 1; });
+  EXPECT_THAT(verdict.summary(), testing::ContainsRegex("rank 1 .*exit code 0.*ended before connect  <- first cause"));
+  EXPECT_EQ(verdict.exit_code(), 4);
+}
+
+TEST(JobVerdict, blames_the_rank_whose_failure_the_first_one_followed) {
+  JobVerdict verdict;
+  verdict.add({.rank = 0, .status = exited(1)});
+  verdict.add({.rank = 2, .status = exited(1)});
+  verdict.add({.rank = 1, .status = exited(5)});
+  verdict.annotate([](auto& end) {
+    if (end.rank != 1) end.blames = end.rank == 0 ? 2 : 1;
+  });
+  EXPECT_THAT(verdict.summary(), testing::ContainsRegex("rank 1 .*exit code 5.*<- first cause"));
+  EXPECT_THAT(verdict.summary(), testing::ContainsRegex("rank 0 .*because of rank 2"));
+  EXPECT_EQ(verdict.exit_code(), 5);
+}
+
+TEST(JobVerdict, ends_where_ranks_blame_each_other_in_a_circle) {
+  JobVerdict verdict;
+  verdict.add({.rank = 0, .status = exited(1)});
+  verdict.add({.rank = 1, .status = exited(2)});
+  verdict.annotate([](auto& end) { end.blames = 1 - end.rank; });
+  EXPECT_THAT(verdict.summary(), HasSubstr("first cause"));
+}
+
+TEST(JobVerdict, keeps_the_list_of_a_large_job_short) {
+  JobVerdict verdict;
+  for (int rank = 0; rank < 1000; ++rank) verdict.add({.rank = rank, .status = exited(rank == 500 ? 0 : 1)});
+  verdict.annotate([](auto& end) { end.before_connect = end.rank == 500; });
+  auto const text = verdict.summary();
+  EXPECT_LT(text.size(), 4000U);
+  EXPECT_THAT(text, HasSubstr("rank 500 (pid"));
+  EXPECT_THAT(text, HasSubstr("then also: 32-499, 501-999"));
 }
 
 }  // namespace
