@@ -3,11 +3,15 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include <crossrank/device.hpp>
 #include <crossrank/dtype.hpp>
+#include <crossrank/element_range.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/shape.hpp>
@@ -28,10 +32,21 @@ class CROSSRANK_EXPORT Tensor {
   [[nodiscard]] static Tensor empty(Shape const& shape, Dtype dtype);
   /// The same, filled with zero bytes.
   [[nodiscard]] static Tensor zeros(Shape const& shape, Dtype dtype);
-  /// A copy of `values`. `UsageError` when their number is not the shape's.
+  /// A copy of `values`, which are any contiguous range of elements: `of(vector, {2, 3})`. `UsageError` when their
+  /// number is not the shape's.
+  template <ElementRange R>
+  [[nodiscard]] static Tensor of(R&& values, Shape const& shape) {
+    return of(std::span<std::remove_cv_t<detail::ElementOf<R>> const>(values), shape);
+  }
+  /// The same for elements of a type that is named: `of<float>(vector, {2, 3})`.
   template <Element T>
   [[nodiscard]] static Tensor of(std::span<T const> values, Shape const& shape) {
     return copy_of(std::as_bytes(values), values.size(), shape, dtype_of<T>);
+  }
+  /// The same for values that are written down: `of<float>({1, 2}, {2})`, `of({1.0F, 2.0F}, {2})`.
+  template <Element T>
+  [[nodiscard]] static Tensor of(std::initializer_list<T> values, Shape const& shape) {
+    return of(std::span<T const>(std::data(values), values.size()), shape);
   }
   /// A copy of one value, with shape `{}`.
   template <Element T>

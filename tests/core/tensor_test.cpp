@@ -1,7 +1,9 @@
 #include <crossrank/tensor.hpp>
 
+#include <array>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,6 +63,33 @@ TEST(Tensor, holds_a_copy_of_the_values) {
   EXPECT_EQ(tensor.nbytes(), 24U);
   EXPECT_EQ(to_string(tensor), "F32 [2, 3]");
   EXPECT_THROW((void)Tensor::of<float>(values, {7}), UsageError);
+}
+
+TEST(Tensor, takes_any_contiguous_range_of_elements) {
+  std::vector<std::int32_t> vector{0, 1, 2, 3};
+  std::vector<std::int32_t> const constant = vector;
+  std::array<std::int32_t, 4> const array{0, 1, 2, 3};
+  std::int32_t const plain[] = {0, 1, 2, 3};
+  std::vector const tensors{Tensor::of(vector, {2, 2}),
+                            Tensor::of(constant, {2, 2}),
+                            Tensor::of(array, {2, 2}),
+                            Tensor::of(plain, {2, 2}),
+                            Tensor::of(std::span(vector), {2, 2}),
+                            Tensor::of(std::span<std::int32_t const>(vector), {2, 2}),
+                            Tensor::of(std::vector<std::int32_t>{0, 1, 2, 3}, {2, 2}),
+                            Tensor::of<std::int32_t>(vector, {2, 2}),
+                            Tensor::of<std::int32_t>({0, 1, 2, 3}, {2, 2}),
+                            Tensor::of({0, 1, 2, 3}, {2, 2})};
+  for (auto const& tensor : tensors) {
+    EXPECT_EQ(to_string(tensor), "I32 [2, 2]");
+    EXPECT_EQ(values_of(tensor), vector);
+    EXPECT_NE(static_cast<void const*>(tensor.data()), vector.data());
+  }
+  EXPECT_EQ(Tensor::of<float>({1, 2}, {2}).as<float>()[1], 2.F);
+  EXPECT_EQ(Tensor::of<float>({}, {0, 3}).numel(), 0);
+  EXPECT_EQ(Tensor::of({true, false}, {2}).dtype(), Dtype::boolean);
+  EXPECT_THROW((void)Tensor::of({1.0, 2.0}, {3}), UsageError);
+  static_assert(!ElementRange<std::vector<bool>&> && !ElementRange<std::string&> && !ElementRange<Tensor&>);
 }
 
 TEST(Tensor, is_aligned_for_vector_instructions) {

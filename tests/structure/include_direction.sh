@@ -25,13 +25,13 @@ declare -A may=(
 )
 # The room whose promise a public header is.
 declare -A header_room=(
-  [concat]=core [device]=core [dtype]=core [error]=core [export]=core [json]=core [log]=core [rank_span]=core [reduce_op]=core
+  [concat]=core [device]=core [dtype]=core [element_range]=core [error]=core [export]=core [json]=core [log]=core [process_group]=core [rank_span]=core [reduce_op]=core
   [shape]=core
   [spi/storage]=core [state]=core [tensor]=core [tensor_dict]=core [version]=core
   [safetensors]=codec [serialize]=codec
   [statistics]=node
   [spi/transport]=spi [spi/wire]=collectives [spi/plugin]=spi [mpi]=mpi
-  [collective]=collectives [group]=collectives [helpers]=collectives [mesh]=collectives [message_queue]=collectives
+  [collective]=collectives [collective_elements]=collectives [group]=collectives [helpers]=collectives [mesh]=collectives [message_queue]=collectives
   [objects]=collectives
   [checkpoint]=workspace [nfs_workspace]=workspace [parallel]=workspace [shared_memory_workspace]=workspace [workspace]=workspace
   [workspace_options]=workspace [collective_range]=workspace [range_options]=workspace
