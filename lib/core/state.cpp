@@ -1,5 +1,6 @@
 #include <crossrank/state.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/core/name_hash.hpp"
@@ -7,6 +8,8 @@
 namespace crossrank {
 
 struct StateDict::Slot {
+  Slot(std::string&& name, Tensor&& tensor) : entry(std::move(name), std::move(tensor)) {}
+
   value_type entry;
   bool live = true;
 };
@@ -17,27 +20,45 @@ constexpr std::size_t least_index = 16;
 
 }  // namespace
 
-StateDict::iterator::iterator(Slot const* at, Slot const* end) noexcept : at_(at), end_(end) {
+StateDict::const_iterator::const_iterator(Slot const* at, Slot const* end) noexcept : at_(at), end_(end) {
   while (at_ != end_ && !at_->live) ++at_;
 }
 
-StateDict::iterator::reference StateDict::iterator::operator*() const noexcept { return at_->entry; }
+StateDict::const_iterator::reference StateDict::const_iterator::operator*() const noexcept { return at_->entry; }
+
+StateDict::const_iterator& StateDict::const_iterator::operator++() noexcept {
+  *this = const_iterator(at_ + 1, end_);
+  return *this;
+}
+
+StateDict::const_iterator StateDict::const_iterator::operator++(int) noexcept {
+  auto const before = *this;
+  ++*this;
+  return before;
+}
+
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): made from a dictionary that is not const
+StateDict::iterator::reference StateDict::iterator::operator*() const noexcept { return const_cast<reference>(*at_); }
 
 StateDict::iterator& StateDict::iterator::operator++() noexcept {
-  *this = iterator(at_ + 1, end_);
+  ++at_;
   return *this;
 }
 
 StateDict::iterator StateDict::iterator::operator++(int) noexcept {
   auto const before = *this;
-  ++*this;
+  ++at_;
   return before;
 }
 
 StateDict::StateDict() noexcept = default;
 StateDict::~StateDict() = default;
 StateDict::StateDict(StateDict const&) = default;
-StateDict& StateDict::operator=(StateDict const&) = default;
+
+StateDict& StateDict::operator=(StateDict const& other) {
+  if (this != &other) *this = StateDict(other);
+  return *this;
+}
 
 StateDict::StateDict(StateDict&& other) noexcept
     : slots_(std::move(other.slots_)), index_(std::move(other.index_)), size_(std::exchange(other.size_, 0)) {
@@ -77,17 +98,19 @@ void StateDict::index_all(std::size_t room) {
     index_[probe(slots_[i].entry.first)] = static_cast<std::uint32_t>(i + 1);
 }
 
-void StateDict::drop_holes() {
-  std::erase_if(slots_, [](Slot const& slot) { return !slot.live; });
-  index_all(slots_.size());
+void StateDict::rebuild(std::size_t count) {
+  count = std::max(count, size_);
+  std::vector<Slot> live;
+  live.reserve(count);
+  for (auto const& slot : slots_) {
+    if (slot.live) live.push_back(slot);
+  }
+  slots_ = std::move(live);
+  index_all(count);
 }
 
 void StateDict::reserve(std::size_t count) {
-  slots_.reserve(count);
-  if (index_.size() < 2 * count) {
-    std::erase_if(slots_, [](Slot const& slot) { return !slot.live; });
-    index_all(count);
-  }
+  if (index_.size() < 2 * count || slots_.capacity() < count) rebuild(count);
 }
 
 Tensor const* StateDict::find(std::string_view name) const noexcept {
@@ -104,22 +127,35 @@ Tensor const& StateDict::at(std::string_view name) const {
                     .resource = std::string(name)});
 }
 
-// NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): this object is not const
+// NOLINTBEGIN(cppcoreguidelines-pro-type-const-cast): this object is not const
 Tensor& StateDict::at(std::string_view name) { return const_cast<Tensor&>(std::as_const(*this).at(name)); }
+Tensor* StateDict::find(std::string_view name) noexcept { return const_cast<Tensor*>(std::as_const(*this).find(name)); }
+// NOLINTEND(cppcoreguidelines-pro-type-const-cast)
 
-void StateDict::insert_or_assign(std::string name, Tensor tensor) {
-  if (index_.size() < 2 * (slots_.size() + 1)) {
-    std::erase_if(slots_, [](Slot const& slot) { return !slot.live; });
-    index_all(2 * (slots_.size() + 1));
-  }
+std::pair<StateDict::Slot*, bool> StateDict::try_emplace(std::string&& name, Tensor& tensor) {
+  if (index_.size() < 2 * (slots_.size() + 1)) rebuild(2 * (slots_.size() + 1));
   auto const cell = probe(name);
-  if (index_[cell] != 0) {
-    slots_[index_[cell] - 1].entry.second = std::move(tensor);
-    return;
-  }
-  slots_.push_back({{std::move(name), std::move(tensor)}, true});
+  if (index_[cell] != 0) return {&slots_[index_[cell] - 1], false};
+  slots_.emplace_back(std::move(name), std::move(tensor));
   index_[cell] = static_cast<std::uint32_t>(slots_.size());
   ++size_;
+  return {&slots_.back(), true};
+}
+
+Tensor& StateDict::operator[](std::string_view name) {
+  if (auto* const found = find(name)) return *found;
+  Tensor none;
+  return try_emplace(std::string(name), none).first->entry.second;
+}
+
+std::pair<StateDict::iterator, bool> StateDict::insert(std::string name, Tensor tensor) {
+  auto const [slot, added] = try_emplace(std::move(name), tensor);
+  return {iterator(const_iterator(slot, slots_.data() + slots_.size())), added};
+}
+
+void StateDict::insert_or_assign(std::string name, Tensor tensor) {
+  auto const [slot, added] = try_emplace(std::move(name), tensor);
+  if (!added) slot->entry.second = std::move(tensor);
 }
 
 bool StateDict::erase(std::string_view name) {
@@ -131,7 +167,7 @@ bool StateDict::erase(std::string_view name) {
   slot.live = false;
   slot.entry.second = Tensor{};
   --size_;
-  if (slots_.size() >= least_index && size_ < slots_.size() / 2) drop_holes();
+  if (slots_.size() >= least_index && size_ < slots_.size() / 2) rebuild(size_);
   return true;
 }
 
@@ -147,9 +183,11 @@ std::size_t StateDict::nbytes() const noexcept {
   return total;
 }
 
-StateDict::iterator StateDict::begin() const noexcept { return {slots_.data(), slots_.data() + slots_.size()}; }
-StateDict::iterator StateDict::end() const noexcept {
+StateDict::const_iterator StateDict::begin() const noexcept { return {slots_.data(), slots_.data() + slots_.size()}; }
+StateDict::const_iterator StateDict::end() const noexcept {
   return {slots_.data() + slots_.size(), slots_.data() + slots_.size()};
 }
+StateDict::iterator StateDict::begin() noexcept { return iterator(std::as_const(*this).begin()); }
+StateDict::iterator StateDict::end() noexcept { return iterator(std::as_const(*this).end()); }
 
 }  // namespace crossrank

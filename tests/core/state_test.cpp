@@ -1,6 +1,8 @@
 #include <crossrank/state.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -60,7 +62,7 @@ TEST(StateDict, is_empty_and_usable_after_it_was_moved_from) {
   StateDict from{{"a", Tensor::scalar(1)}};
   auto to = std::move(from);
   EXPECT_EQ(to.size(), 1U);
-  EXPECT_TRUE(from.empty());  // NOLINT(bugprone-use-after-move): that it is empty is the promise tested
+  EXPECT_TRUE(from.empty());           // NOLINT(bugprone-use-after-move): that it is empty is the promise tested
   EXPECT_EQ(from.find("a"), nullptr);  // NOLINT(clang-analyzer-cplusplus.Move): the same
   from.insert_or_assign("b", Tensor::scalar(2));
   from = std::move(to);
@@ -73,6 +75,75 @@ TEST(StateDict, copies_share_tensors_but_not_entries) {
   second.insert_or_assign("b", Tensor{});
   EXPECT_EQ(first.size(), 1U);
   EXPECT_EQ(first.at("a").data(), second.at("a").data());
+}
+
+TEST(StateDict, adds_a_name_that_is_asked_for_in_brackets) {
+  StateDict state{{"a", Tensor::scalar(1)}};
+  EXPECT_EQ(state["a"].item<int>(), 1);
+  state["b"] = Tensor::scalar(2);
+  EXPECT_FALSE(state["c"].defined());
+  state["a"] = Tensor::scalar(3);
+  EXPECT_EQ(names_of(state), (std::vector<std::string>{"a", "b", "c"}));
+  auto const& constant = state;
+  EXPECT_EQ(constant["a"].item<int>(), 3);
+  EXPECT_THROW((void)constant["d"], UsageError);
+  EXPECT_EQ(state.size(), 3U);
+}
+
+TEST(StateDict, inserts_unless_the_name_is_there) {
+  StateDict state;
+  auto const [first, added] = state.insert("a", Tensor::scalar(1));
+  EXPECT_TRUE(added);
+  EXPECT_EQ(first->first, "a");
+  auto const [again, replaced] = state.insert({"a", Tensor::scalar(2)});
+  EXPECT_FALSE(replaced);
+  EXPECT_EQ(again->second.item<int>(), 1);
+  again->second = Tensor::scalar(5);
+  EXPECT_EQ(state.at("a").item<int>(), 5);
+  EXPECT_TRUE(state.insert("b", Tensor{}).second);
+  EXPECT_EQ(names_of(state), (std::vector<std::string>{"a", "b"}));
+}
+
+/// What a name stands for changes in this dictionary alone, and no byte is copied or written on the way.
+TEST(StateDict, lets_its_tensors_be_replaced_while_they_are_walked) {
+  StateDict const original{{"a", Tensor::scalar(1)}, {"hole", Tensor{}}, {"b", Tensor::scalar(2)}};
+  auto state = original;
+  state.erase("hole");
+  for (auto& [name, tensor] : state) {
+    EXPECT_EQ(tensor.data(), original.at(name).data());
+    tensor = Tensor::scalar(10 * tensor.item<int>());
+  }
+  EXPECT_EQ(state.at("a").item<int>(), 10);
+  EXPECT_EQ(state.at("b").item<int>(), 20);
+  EXPECT_EQ(original.at("a").item<int>(), 1);
+  if (auto* const found = state.find("b")) *found = Tensor{};
+  EXPECT_FALSE(state.at("b").defined());
+  EXPECT_EQ(state.find("c"), nullptr);
+  auto const at = std::find_if(state.begin(), state.end(), [](auto const& entry) { return entry.first == "b"; });
+  EXPECT_NE(at, state.end());
+  StateDict::const_iterator const same = at;
+  EXPECT_EQ(same->first, "b");
+}
+
+/// Bytes that others hold.
+class FrozenStorage final : public spi::Storage {
+ public:
+  [[nodiscard]] std::byte* data() noexcept override { return bytes_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return sizeof bytes_; }
+  [[nodiscard]] std::string frozen_by() const override { return "rank 1 reads it"; }
+
+ private:
+  alignas(4) std::byte bytes_[4] = {};
+};
+
+TEST(StateDict, gives_no_way_to_write_what_others_hold) {
+  StateDict state{{"w", spi::tensor_over(std::make_shared<FrozenStorage>(), 0, {}, Dtype::i32)}};
+  for (auto& [name, tensor] : state) EXPECT_THROW((void)tensor.as_mutable<std::int32_t>(), UsageError);
+  EXPECT_THROW((void)state["w"].as_mutable<std::int32_t>(), UsageError);
+  EXPECT_THROW((void)state.find("w")->mutable_bytes(), UsageError);
+  state["w"] = state["w"].clone();
+  state["w"].as_mutable<std::int32_t>()[0] = 7;
+  EXPECT_EQ(state.at("w").item<int>(), 7);
 }
 
 /// Does to a list of pairs, slowly, what the dictionary does.
@@ -119,7 +190,14 @@ TEST(StateDict, behaves_like_a_list_of_pairs_under_any_changes) {
   for (int step = 0; step < 3000; ++step) {
     auto const name = "n" + std::to_string(random() % 90);
     if (random() % 100 < (step / 500 % 2 == 0 ? 70U : 30U)) {
-      state.insert_or_assign(name, Tensor::scalar(step));
+      if (step % 3 == 0) {
+        state[name] = Tensor::scalar(step);
+      } else if (step % 3 == 1) {
+        auto const [entry, added] = state.insert(name, Tensor::scalar(step));
+        if (!added) entry->second = Tensor::scalar(step);
+      } else {
+        state.insert_or_assign(name, Tensor::scalar(step));
+      }
       model.insert_or_assign(name, step);
     } else {
       EXPECT_EQ(state.erase(name), model.erase(name));
