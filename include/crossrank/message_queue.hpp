@@ -137,7 +137,7 @@ void MessageQueue::enqueue(T const& value, QueueWait const& wait) const {
   } else if constexpr (std::convertible_to<T const&, std::string_view> && !std::same_as<T, std::string>) {
     enqueue_bytes(encode_object(std::string(std::string_view(value))), wait);
   } else {
-    static_assert(Object<T>, "crossrank: a message is an object that cereal serializes, a Tensor or a TensorDict");
+    detail::require_object<T>();
     enqueue_bytes(encode_object(value), wait);
   }
 }
@@ -149,7 +149,7 @@ std::optional<T> MessageQueue::dequeue(QueueWait const& wait) const {
   } else if constexpr (std::same_as<T, TensorDict>) {
     return dequeue_dict(wait);
   } else {
-    static_assert(Object<T>, "crossrank: a message is an object that cereal serializes, a Tensor or a TensorDict");
+    detail::require_object<T>();
     std::optional<T> value;
     read_bytes([&](std::span<std::byte const> bytes) { value = decode_object<T>(bytes); }, wait);
     return value;

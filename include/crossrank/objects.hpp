@@ -61,7 +61,7 @@ template <class T>
 /// Reference: `broadcast_object` of vLLM's coordinator.
 template <class T>
 T Collective::broadcast_object(T value, Root root) const {
-  static_assert(Object<T>);
+  detail::require_object<T>();
   auto const bytes =
       detail::broadcast_bytes(*this, "broadcast_object", root.root, [&] { return encode_object(value); });
   return rank() == root.root ? std::move(value) : detail::decode_in<T>(*this, "broadcast_object", bytes);
@@ -71,7 +71,7 @@ T Collective::broadcast_object(T value, Root root) const {
 /// there are not. Reference: `broadcast_object_list`.
 template <class T>
 void Collective::broadcast_objects(std::vector<T>& values, Root root) const {
-  static_assert(Object<T>);
+  detail::require_object<T>();
   auto const bytes =
       detail::broadcast_bytes(*this, "broadcast_objects", root.root, [&] { return encode_object(values); });
   if (rank() == root.root) return;
@@ -83,7 +83,7 @@ void Collective::broadcast_objects(std::vector<T>& values, Root root) const {
 /// The objects of all ranks, in rank order, on each. Collective; one meeting up to 48 bytes each, else three.
 template <class T>
 std::vector<T> Collective::all_gather_objects(T const& mine) const {
-  static_assert(Object<T>);
+  detail::require_object<T>();
   std::vector<T> out;
   for (auto const& bytes : detail::all_gather_bytes(*this, "all_gather_objects", [&] { return encode_object(mine); })) {
     out.push_back(detail::decode_in<T>(*this, "all_gather_objects", bytes));
@@ -101,7 +101,7 @@ std::vector<T> Collective::all_gather_object(T const& mine) const {
 /// each rank whose object takes more than 48 bytes.
 template <class T>
 std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
-  static_assert(Object<T>);
+  detail::require_object<T>();
   std::vector<T> out;
   for (auto const& bytes :
        detail::gather_bytes(*this, "gather_objects", root.root, [&] { return encode_object(mine); })) {
@@ -115,7 +115,7 @@ std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
 /// of another length.
 template <class T>
 T Collective::scatter_objects(std::vector<T> const& all, Root root) const {
-  static_assert(Object<T>);
+  detail::require_object<T>();
   auto const bytes = detail::scatter_bytes(*this, "scatter_objects", root.root, [&] {
     std::vector<detail::Bytes> parts;
     for (T const& one : all) parts.push_back(encode_object(one));
@@ -127,14 +127,14 @@ T Collective::scatter_objects(std::vector<T> const& all, Root root) const {
 /// Sends one object: a message with its size, then its bytes. Ordered with other objects between the two ranks.
 template <class T>
 void Collective::send_object(T const& value, int dst) const {
-  static_assert(Object<T>);
+  detail::require_object<T>();
   detail::send_bytes(*this, "send_object", dst, [&] { return encode_object(value); });
 }
 
 /// Receives the next object of `src`. `RemoteError` when the sender could not write it.
 template <class T>
 T Collective::recv_object(int src) const {
-  static_assert(Object<T>);
+  detail::require_object<T>();
   return detail::decode_in<T>(*this, "recv_object", detail::recv_bytes(*this, "recv_object", src));
 }
 

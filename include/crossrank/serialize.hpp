@@ -41,6 +41,10 @@
 
 namespace crossrank {
 
+class Tensor;
+class StateDict;
+class TensorDict;
+
 /// What an object says of its type, so that nobody reads it as another one.
 struct TypeTag {
   std::string_view name{};    ///< empty: derived from the type
@@ -67,6 +71,7 @@ inline constexpr bool is_pointer_like<std::weak_ptr<T>> = true;
 template <class T, class D>
 inline constexpr bool is_pointer_like<std::unique_ptr<T, D>> = true;
 
+/// Fails to compile, and says why, for a type that is not sent whatever serializes it.
 template <class T>
 constexpr void require_plain() {
   static_assert(!is_pointer_like<T>, "crossrank: a pointer means nothing on another rank; send what it points to");
@@ -353,12 +358,46 @@ concept Object =
     cereal::traits::is_output_serializable<T, ObjectWriter>::value &&
     cereal::traits::is_input_serializable<T, ObjectReader>::value;
 
+namespace detail {
+
+/// How many ways cereal finds to serialize a type, its own for the standard library's types among them.
+template <class T>
+inline constexpr int ways_to_write = cereal::traits::detail::count_output_serializers<T, ObjectWriter>::value;
+template <class T>
+inline constexpr int ways_to_read = cereal::traits::detail::count_input_serializers<T, ObjectReader>::value;
+
+/// Fails to compile for a type that is no `Object`, and says what it lacks.
+template <class T>
+constexpr void require_object() {
+  require_plain<T>();
+  if constexpr (!is_pointer_like<T> && !std::is_polymorphic_v<T> && !std::is_same_v<T, long double>) {
+    static_assert(!std::is_same_v<T, Tensor> && !std::is_same_v<T, StateDict> && !std::is_same_v<T, TensorDict>,
+                  "crossrank: tensors are no objects; send them by broadcast(), send(), a TensorDict or a queue");
+    static_assert(std::is_same_v<T, std::remove_cvref_t<T>>,
+                  "crossrank: an object is sent by value; leave out const and &");
+    static_assert(std::default_initializable<T>,
+                  "crossrank: a received object is made first and filled then; give the type a default constructor");
+    static_assert(
+        ways_to_write<T> > 0 && ways_to_read<T> > 0,
+        "crossrank: nothing serializes this type; give it `template <class A> void serialize(A& a) { "
+        "a(member, ...); }` or save and load, include cereal's header for it if it is the standard library's, "
+        "and name it by type_tag<T> where programs differ");
+    static_assert(ways_to_write<T> <= 1 && ways_to_read<T> <= 1,
+                  "crossrank: there are several ways to serialize this type; keep serialize, or save and load");
+    static_assert(Object<T>, "crossrank: cereal cannot serialize this type");
+  }
+}
+
+}  // namespace detail
+
 /// The bytes of an object, with the tag and version of its type.
 ///
 /// Local; copies the object once. `UsageError` for what no reader would accept: JSON beyond the limits of a config,
-/// more than `max_object_depth` levels, elements without bytes.
-template <Object T>
+/// more than `max_object_depth` levels, elements without bytes. A type that is no `Object` does not compile, and the
+/// assertion says what it lacks.
+template <class T>
 [[nodiscard]] std::vector<std::byte> encode_object(T const& value) {
+  detail::require_object<T>();
   ObjectWriter writer;
   detail::write_envelope(writer, detail::tag_name<T>(), type_tag<T>.version);
   writer(value);
@@ -367,8 +406,9 @@ template <Object T>
 
 /// The inverse, for bytes of anybody: `FormatError` unless they are exactly one object of this type and version. No
 /// more memory is taken than a small multiple of the bytes there are.
-template <Object T>
+template <class T>
 [[nodiscard]] T decode_object(std::span<std::byte const> bytes) {
+  detail::require_object<T>();
   ObjectReader reader(bytes);
   detail::check_envelope(reader, detail::tag_name<T>(), type_tag<T>.version);
   T value{};

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Checks that each program of this folder is refused by the compiler, for the reason in its first line.
-# Usage: check.sh SOURCE_TREE COMPILER
+# Checks that each program of a folder is refused by the compiler, for the reason in its first line.
+# Usage: check.sh SOURCE_TREE COMPILER FOLDER
 set -euo pipefail
 cd "$1"
-for program in tests/codec/refused/*.cpp; do
+for program in "$3"/*.cpp; do
   reason=$(sed -n '1s,^// refused: ,,p' "$program")
   if said=$("$2" -std=c++20 -fsyntax-only -Iinclude "$program" 2>&1); then
     echo "$program was accepted"

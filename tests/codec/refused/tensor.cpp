@@ -1,0 +1,4 @@
+// refused: tensors are no objects
+#include <crossrank/objects.hpp>
+
+int main() { static_cast<void>(crossrank::Collective().broadcast_object(crossrank::Tensor())); }
