@@ -107,7 +107,7 @@ class [[nodiscard]] CollectiveRange {
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// `UsageError` when there is no such item.
   [[nodiscard]] Item const& operator[](std::size_t index) & { return items_->at(index); }
-  Item const& operator[](std::size_t) && = delete;
+  Item const& operator[](std::size_t) && = delete;  // name the range first: its items go with it
 
   /// Calls `body(*this)`, then closes. What it throws reaches every other rank with its text, and the caller unchanged.
   template <class Body>
@@ -134,6 +134,7 @@ class [[nodiscard]] CollectiveRange {
 
   /// Receives all items, closes, and gives them away; empty but on the receiver.
   [[nodiscard]] std::vector<Item> take() && { return items_ ? items_->take() : std::vector<Item>(); }
+  std::vector<Item> take() const& = delete;  // take() ends the range: write std::move(range).take()
 
   /// Meets the group for the second time. Idempotent.
   void close() {
