@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <crossrank/dtype.hpp>
+#include <crossrank/element_range.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/rank_span.hpp>
 #include <crossrank/reduce_op.hpp>
@@ -93,7 +94,11 @@ struct ConnectOptions {
 /// A call under way: what the non-blocking forms return. Holds the tensors of the call.
 ///
 /// Local. What has been started goes on whenever the thread that did waits for anything of its peers, in whatever group
-/// or queue, and when it is tested or waited for. Dropping a request that has not ended cancels it.
+/// or queue, and when it is tested or waited for.
+///
+/// Keep a request until `wait()` returns or `test()` is true. Dropping the request of a collective that has not ended
+/// kills the group: every rank gets a `PeerLostError` that names this rank and the call whose request was dropped.
+/// Dropping that of a message gives the message up and leaves the group alive.
 class CROSSRANK_EXPORT Request {
  public:
   /// No call: it has ended.
@@ -117,6 +122,8 @@ class CROSSRANK_EXPORT Request {
  private:
   friend class Collective;
   Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::Flight> flight) noexcept;
+  void drop() noexcept;
+  void give_up(bool dropped) noexcept;
 
   std::shared_ptr<detail::GroupState> group_{};
   std::shared_ptr<detail::Flight> flight_{};
@@ -133,6 +140,11 @@ class CROSSRANK_EXPORT Request {
 /// Every collective has a form that returns at once, its name behind an i; ranks start those in the same order as all
 /// others, and leave the tensors alone until they have ended. `gather`, `scatter` and their kin take `Tensor{}` where a
 /// rank neither gives nor gets.
+///
+/// In place of tensors every call takes elements of the caller's: a vector, an array or a span of numbers, which counts
+/// as a tensor of one dimension and is checked as such. Those with numbers of rows count elements. Ranks may give a
+/// tensor here and elements there as long as dtypes and shapes agree. An empty span stands where a rank neither gives
+/// nor gets.
 class CROSSRANK_EXPORT Collective {
  public:
   /// No group. Every member but `connected()` is a `UsageError`.
@@ -144,12 +156,18 @@ class CROSSRANK_EXPORT Collective {
   [[nodiscard]] int global_rank() const;
   /// Ranks of the job that form the group, in the order of their ranks here.
   [[nodiscard]] RankSpan ranks() const;
-  /// Place among the ranks of the group on this node, and how many those are.
+  /// Place of this rank among the ranks of the job on its node, and how many those are. The same in every group of the
+  /// job, so that it can select a device: rank 2 of the group {0, 2} on one node has local rank 2.
   [[nodiscard]] int local_rank() const;
   [[nodiscard]] int local_world_size() const;
+  /// Place of this rank among the ranks of the group on its node, and how many those are.
+  [[nodiscard]] int local_rank_in_group() const;
+  [[nodiscard]] int local_size_in_group() const;
+  /// First rank of the group.
   [[nodiscard]] bool is_master() const;
+  /// First rank of the group on its node: every group has one on each of its nodes.
   [[nodiscard]] bool is_local_master() const;
-  /// "shm", "fake".
+  /// "fake", "shm", "mpi" or "composite".
   [[nodiscard]] std::string_view backend() const;
   [[nodiscard]] std::string const& name() const;
 
@@ -160,62 +178,123 @@ class CROSSRANK_EXPORT Collective {
   /// ones in pieces, one meeting each.
   void broadcast(Tensor& tensor, Root root = {}) const;
   [[nodiscard]] Request ibroadcast(Tensor& tensor, Root root = {}) const;
+  template <MutableElementRange R>
+  void broadcast(R&& values, Root root = {}) const;
+  template <MutableElementRange R>
+  [[nodiscard]] Request ibroadcast(R&& values, Root root = {}) const;
 
   /// Combines the values of all ranks into the same result on each. Collective; see `ReduceOp` for dtypes and ops,
   /// `UsageError` for those that make no sense. Short values: one meeting; long ones: each rank reduces a slice.
   void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Request iall_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  template <MutableElementRange R>
+  void all_reduce(R&& values, ReduceOp op = ReduceOp::sum) const;
+  template <MutableElementRange R>
+  [[nodiscard]] Request iall_reduce(R&& values, ReduceOp op = ReduceOp::sum) const;
+  /// The same for one value: takes this rank's and returns the result. Meets an `all_reduce` of one element.
   template <Element T>
-  void all_reduce(std::span<T> values, ReduceOp op = ReduceOp::sum) const {
-    all_reduce_bytes(std::as_writable_bytes(values), dtype_of<T>, op);
-  }
+  [[nodiscard]] T all_reduce_value(T value, ReduceOp op = ReduceOp::sum) const;
   /// The same into the root's tensor alone; the others' stay as they are.
   void reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
   [[nodiscard]] Request ireduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  template <MutableElementRange R>
+  void reduce(R&& values, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  template <MutableElementRange R>
+  [[nodiscard]] Request ireduce(R&& values, ReduceOp op = ReduceOp::sum, Root root = {}) const;
   /// Combines the values of all ranks and gives each its part: `in` is `[world_size, *out.shape]`, or any shape with as
   /// many elements.
   void reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Request ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void reduce_scatter(Out&& out, In&& in, ReduceOp op = ReduceOp::sum) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request ireduce_scatter(Out&& out, In&& in, ReduceOp op = ReduceOp::sum) const;
   /// The same with parts of `rows.rows` rows of `in`.
   void reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Request ireduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void reduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request ireduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
 
   /// Joins the tensors of all ranks along a new first dimension: `out` is `[world_size, *in.shape]`, or any shape with
   /// as many elements. Collective; one meeting, at most two copies of each byte; long ones in pieces. `in` may be this
   /// rank's part of `out`, here and in all gathers, but stand nowhere else in it; scatters the other way round.
   void all_gather(Tensor& out, Tensor const& in) const;
   [[nodiscard]] Request iall_gather(Tensor& out, Tensor const& in) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void all_gather(Out&& out, In&& in) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request iall_gather(Out&& out, In&& in) const;
   /// Joins tensors of `rows.rows` rows along their first dimension.
   void all_gatherv(Tensor& out, Tensor const& in, Rows rows) const;
   [[nodiscard]] Request iall_gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void all_gatherv(Out&& out, In&& in, Rows rows) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request iall_gatherv(Out&& out, In&& in, Rows rows) const;
   /// The bytes of all ranks, one after the other in rank order; sizes may differ. Collective; two meetings.
   [[nodiscard]] std::vector<std::vector<std::byte>> all_gatherv(std::span<std::byte const> mine) const;
   /// As all_gather and all_gatherv, into the root's `out` alone.
   void gather(Tensor& out, Tensor const& in, Root root = {}) const;
   [[nodiscard]] Request igather(Tensor& out, Tensor const& in, Root root = {}) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void gather(Out&& out, In&& in, Root root = {}) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request igather(Out&& out, In&& in, Root root = {}) const;
   void gatherv(Tensor& out, Tensor const& in, Rows rows) const;
   [[nodiscard]] Request igatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void gatherv(Out&& out, In&& in, Rows rows) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request igatherv(Out&& out, In&& in, Rows rows) const;
   /// The inverse: each rank gets its part of the root's `in`, equal ones or those of `rows.rows` rows.
   void scatter(Tensor& out, Tensor const& in, Root root = {}) const;
   [[nodiscard]] Request iscatter(Tensor& out, Tensor const& in, Root root = {}) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void scatter(Out&& out, In&& in, Root root = {}) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request iscatter(Out&& out, In&& in, Root root = {}) const;
   void scatterv(Tensor& out, Tensor const& in, Rows rows) const;
   [[nodiscard]] Request iscatterv(Tensor& out, Tensor const& in, Rows rows) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void scatterv(Out&& out, In&& in, Rows rows) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request iscatterv(Out&& out, In&& in, Rows rows) const;
   /// Part r of `in` goes to rank r, whose part of `out` comes from there; parts are equal, or of the rows given, which
   /// both sides must give alike: `MismatchError`. The tensors must not overlap.
   void all_to_all(Tensor& out, Tensor const& in) const;
   [[nodiscard]] Request iall_to_all(Tensor& out, Tensor const& in) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void all_to_all(Out&& out, In&& in) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request iall_to_all(Out&& out, In&& in) const;
   void all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
   [[nodiscard]] Request iall_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
+  template <MutableElementRange Out, ElementRangeLike<Out> In>
+  void all_to_allv(Out&& out, In&& in, ExchangedRows rows) const;
+  template <MutableElementRange Out, LastingElementRangeLike<Out> In>
+  [[nodiscard]] Request iall_to_allv(Out&& out, In&& in, ExchangedRows rows) const;
 
   /// Sends a tensor's bytes. Returns when they may be reused, which needs the receiver once eight messages wait for it.
   void send(Tensor const& tensor, int dst, Tag tag = {}) const;
   [[nodiscard]] Request isend(Tensor const& tensor, int dst, Tag tag = {}) const;
+  template <ElementRange R>
+  void send(R&& values, int dst, Tag tag = {}) const;
+  template <LastingElementRange R>
+  [[nodiscard]] Request isend(R&& values, int dst, Tag tag = {}) const;
   /// Receives into `tensor` the next message of `src`. When its size or tag is another, it is gone and this rank alone
   /// gets a `MismatchError`, and the group lives on.
   void recv(Tensor& tensor, int src, Tag tag = {}) const;
   [[nodiscard]] Request irecv(Tensor& tensor, int src, Tag tag = {}) const;
+  template <MutableElementRange R>
+  void recv(R&& values, int src, Tag tag = {}) const;
+  template <MutableElementRange R>
+  [[nodiscard]] Request irecv(R&& values, int src, Tag tag = {}) const;
   /// Both at once, so that ranks may exchange in a circle. The tensors must not overlap.
   void sendrecv(Tensor& in, Tensor const& out, Partners partners) const;
+  template <MutableElementRange In, ElementRange Out>
+  void sendrecv(In&& in, Out&& out, Partners partners) const;
 
   // Objects: scalars, strings, `Json`, and whatever cereal serializes. Defined and described in
   // <crossrank/objects.hpp>.
@@ -304,3 +383,5 @@ class CROSSRANK_EXPORT Collective {
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank
+
+#include <crossrank/collective_elements.hpp>

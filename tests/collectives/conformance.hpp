@@ -27,6 +27,7 @@ struct ConformanceCase {
 [[nodiscard]] std::span<ConformanceCase const> data_cases();
 [[nodiscard]] std::span<ConformanceCase const> verb_cases();
 [[nodiscard]] std::span<ConformanceCase const> reduction_cases();
+[[nodiscard]] std::span<ConformanceCase const> element_cases();
 [[nodiscard]] std::span<ConformanceCase const> request_cases();
 [[nodiscard]] std::span<ConformanceCase const> message_cases();
 [[nodiscard]] std::span<ConformanceCase const> disagreement_cases();

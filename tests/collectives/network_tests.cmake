@@ -2,6 +2,7 @@ set(conformance_suite
   conformance.cpp
   conformance_data.cpp
   conformance_disagreement.cpp
+  conformance_elements.cpp
   conformance_groups.cpp
   conformance_lifetime.cpp
   conformance_messages.cpp
