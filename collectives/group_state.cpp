@@ -264,13 +264,18 @@ void GroupState::wait_for_message(Flight& flight) {
   while (!flight.ended) step(flight, its_patience);
 }
 
-void GroupState::cancel(std::shared_ptr<Flight> const& flight) noexcept {
+void GroupState::give_up(std::shared_ptr<Flight> const& flight, GivenUp how) noexcept {
   if (flight->ended) return;
   flight->ended = true;
+  auto const who = "rank " + std::to_string(transport->rank());
+  auto const called = "i" + std::string(flight->call.name());
+  auto const why = how == GivenUp::cancelled
+                       ? who + " cancelled its " + called
+                       : who + " dropped the Request of its " + called + " before it had ended; keep it until wait()";
   if (flight->ticket) {
-    transport->cancel(*std::exchange(flight->ticket, std::nullopt));
+    transport->cancel(*std::exchange(flight->ticket, std::nullopt), why);
   } else {
-    transport->abort("rank " + std::to_string(transport->rank()) + " cancelled its " + flight->call.name());
+    transport->abort(why);
   }
   std::erase(flights, flight);
   std::erase(messages, flight);

@@ -41,6 +41,8 @@ struct GroupState {
   Occupancy occupancy{};
   std::atomic<bool> closed{false};
   std::atomic<char const*> refusing{nullptr};  ///< why no collective call can be made now
+  int local_rank = 0;  ///< among the ranks of the job on this node, and how many those are: as in the group split
+  int local_world_size = 1;
   int splits = 0;
   std::deque<std::shared_ptr<Flight>> flights{};   ///< collectives under way, the first is being carried out
   std::deque<std::shared_ptr<Flight>> messages{};  ///< messages under way
@@ -65,7 +67,9 @@ struct GroupState {
   /// Advances `flight`; whether it has ended.
   [[nodiscard]] bool test(Flight& flight);
   void wait(Flight& flight);
-  void cancel(std::shared_ptr<Flight> const& flight) noexcept;
+  /// Why a call that has not ended is given up.
+  enum class GivenUp : std::uint8_t { cancelled, dropped };
+  void give_up(std::shared_ptr<Flight> const& flight, GivenUp how) noexcept;
   /// Collective, at the level that asks for it and where the backend does not: whether all ranks make this call.
   void compare(algorithms::Call const& call);
 

@@ -20,14 +20,14 @@ Request::Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<deta
 
 Request& Request::operator=(Request&& other) noexcept {
   if (this != &other) {
-    cancel();
+    drop();
     group_ = std::move(other.group_);
     flight_ = std::move(other.flight_);
   }
   return *this;
 }
 
-Request::~Request() { cancel(); }
+Request::~Request() { drop(); }
 
 bool Request::test() {
   if (!flight_) return true;
@@ -64,11 +64,15 @@ bool Request::wait_for(std::chrono::milliseconds limit) {
   return true;
 }
 
-void Request::cancel() noexcept {
+void Request::cancel() noexcept { give_up(false); }
+void Request::drop() noexcept { give_up(true); }
+
+void Request::give_up(bool dropped) noexcept {
+  using detail::GroupState;
   if (flight_) {
-    // Beside a call of another thread it is cancelled all the same: this cannot throw.
+    // Beside a call of another thread it is given up all the same: this cannot throw.
     bool const entered = group_->occupancy.enter();
-    group_->cancel(flight_);
+    group_->give_up(flight_, dropped ? GroupState::GivenUp::dropped : GroupState::GivenUp::cancelled);
     if (entered) group_->occupancy.leave();
   }
   flight_.reset();

@@ -160,12 +160,12 @@ void Collective::sendrecv(Tensor& in, Tensor const& out, Partners partners) cons
       try {
         state_->wait(*sent);
       } catch (...) {
-        state_->cancel(sent);
+        state_->give_up(sent, detail::GroupState::GivenUp::cancelled);
         throw;
       }
       state_->wait(*received);
     } catch (...) {
-      state_->cancel(received);
+      state_->give_up(received, detail::GroupState::GivenUp::cancelled);
       throw;
     }
   });

@@ -140,12 +140,13 @@ void CompositeTransport::wait(Ticket ticket, spi::Patience const& patience) {
   operations_.erase(ticket);
 }
 
-void CompositeTransport::cancel(Ticket ticket) noexcept {
+void CompositeTransport::cancel(Ticket ticket, std::string_view why) noexcept {
   auto const found = operations_.find(ticket);
   if (found == operations_.end()) return;
   auto& op = found->second;
   if (!op.settled) {
-    if (!op.message) abort("rank " + std::to_string(rank()) + " cancelled its " + spi::to_string(op.verb));
+    auto const said = "rank " + std::to_string(rank()) + " cancelled its " + spi::to_string(op.verb);
+    if (!op.message) abort(why.empty() ? said : why);
     op.steps.front().on->cancel(op.ticket);
   }
   operations_.erase(found);

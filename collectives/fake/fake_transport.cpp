@@ -127,7 +127,9 @@ void FakeTransport::wait(spi::Ticket ticket, spi::Patience const&) {
 }
 
 // Everything but a receive ended when it was posted.
-void FakeTransport::cancel(spi::Ticket ticket) noexcept { receives_.erase(static_cast<std::uint64_t>(ticket)); }
+void FakeTransport::cancel(spi::Ticket ticket, std::string_view) noexcept {
+  receives_.erase(static_cast<std::uint64_t>(ticket));
+}
 
 std::shared_ptr<spi::Transport> FakeTransport::split(spi::Signature, std::span<int const> members, std::string name,
                                                      spi::Patience const&) {

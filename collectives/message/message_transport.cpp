@@ -128,7 +128,7 @@ void MessageTransport::wait(Ticket ticket, spi::Patience const& patience) {
   finished();
 }
 
-void MessageTransport::cancel(Ticket ticket) noexcept {
+void MessageTransport::cancel(Ticket ticket, std::string_view why) noexcept {
   if (!network_->is_own_process()) return;
   auto const guard = network_->lock();
   auto const found = operations_.find(ticket);
@@ -136,9 +136,10 @@ void MessageTransport::cancel(Ticket ticket) noexcept {
   auto& op = found->second;
   // Whether the round has passed meanwhile or not: the others cannot count on this rank's part.
   if (!op.is_message()) {
+    auto const said = "rank " + std::to_string(rank()) + " cancelled its " + op.name();
     fail({.code = ErrorCode::peer_lost,
           .culprits = {rank()},
-          .text = "rank " + std::to_string(rank()) + " cancelled its " + op.name(),
+          .text = why.empty() ? said : std::string(why),
           .decider = rank(),
           .round = op.round});
   }

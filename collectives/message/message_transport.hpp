@@ -74,7 +74,8 @@ class MessageTransport final : public spi::Transport, private Port {
   [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
   [[nodiscard]] bool test(spi::Ticket) override;
   void wait(spi::Ticket, spi::Patience const& patience) override;
-  void cancel(spi::Ticket) noexcept override;
+  using spi::Transport::cancel;
+  void cancel(spi::Ticket, std::string_view why) noexcept override;
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
                                                       spi::Patience const& patience) override;
   void abort(std::string_view why) noexcept override;

@@ -176,10 +176,13 @@ void ShmTransport::settle_collectives() {
   }
 }
 
-void ShmTransport::cancel(Ticket ticket) noexcept {
+void ShmTransport::cancel(Ticket ticket, std::string_view why) noexcept {
   auto const& op = operation(ticket);
   // A message that has not gone or come leaves no trace; an arrival cannot be taken back without the others.
-  if (!is_message(op) && !op.settled) group_->abort("rank " + std::to_string(rank()) + " cancelled its " + name_of(op));
+  if (!is_message(op) && !op.settled) {
+    auto const said = "rank " + std::to_string(rank()) + " cancelled its " + name_of(op);
+    group_->abort(why.empty() ? said : why);
+  }
   drop(ticket);
 }
 

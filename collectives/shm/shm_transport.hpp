@@ -64,7 +64,8 @@ class ShmTransport final : public spi::Transport {
                                                             std::span<std::size_t const> recv_counts) override;
   [[nodiscard]] bool test(spi::Ticket) override;
   void wait(spi::Ticket, spi::Patience const& patience) override;
-  void cancel(spi::Ticket) noexcept override;
+  using spi::Transport::cancel;
+  void cancel(spi::Ticket, std::string_view why) noexcept override;
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
                                                       spi::Patience const& patience) override;
   void abort(std::string_view why) noexcept override;

@@ -284,14 +284,52 @@ void a_collective_request_that_is_dropped_kills_the_group(ConformanceRank& self)
   if (world.rank() == 0) {
     { auto request = world.iall_reduce(values); }
     auto const info = error_of<PeerLostError>([&] { world.barrier(); });
-    EXPECT_THAT(info.message, HasSubstr("cancelled its all_reduce"));
+    EXPECT_THAT(info.message, HasSubstr("dropped the Request of its iall_reduce"));
   } else {
     auto const info = error_of<PeerLostError>([&] {
       world.all_reduce(values);
       world.barrier();
     });
     EXPECT_THAT(info.culprits, testing::ElementsAre(0));
+    EXPECT_THAT(info.message, HasSubstr("rank 0 dropped the Request of its iall_reduce"));
   }
+}
+
+/// The request that gives way to another one is dropped, and so is one behind others that has not begun.
+void a_request_that_is_replaced_is_dropped(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto values = filled(400'000, 1);
+  auto others = filled(400'000, 1);
+  if (world.rank() != 0) other.barrier();  // none of it can have ended when rank 0 gives it up
+  auto const reduce_twice = [&] {
+    auto first = world.iall_reduce(values);
+    auto second = world.ireduce(others);
+    if (world.rank() == 0) {
+      second = Request();
+      other.barrier();
+    }
+    first.wait();
+    second.wait();
+  };
+  EXPECT_THAT(error_of<PeerLostError>(reduce_twice).message, HasSubstr("rank 0 dropped the Request of its ireduce"));
+}
+
+void a_request_that_is_cancelled_says_so(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto values = filled(400'000, 1);
+  if (world.rank() != 0) other.barrier();
+  auto const reduce = [&] {
+    auto request = world.iall_reduce(values);
+    if (world.rank() == 0) {
+      request.cancel();
+      other.barrier();
+      world.barrier();
+    }
+    request.wait();
+  };
+  EXPECT_THAT(error_of<PeerLostError>(reduce).message, HasSubstr("rank 0 cancelled its iall_reduce"));
 }
 
 constexpr ConformanceCase cases[] = {
@@ -310,6 +348,8 @@ constexpr ConformanceCase cases[] = {
     {"a_message_under_way_ends_with_its_group", a_message_under_way_ends_with_its_group, 2},
     {"a_collective_request_that_is_dropped_kills_the_group", a_collective_request_that_is_dropped_kills_the_group, 2,
      true},
+    {"a_request_that_is_replaced_is_dropped", a_request_that_is_replaced_is_dropped, 2, true},
+    {"a_request_that_is_cancelled_says_so", a_request_that_is_cancelled_says_so, 2, true},
 };
 
 }  // namespace

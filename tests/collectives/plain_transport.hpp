@@ -40,7 +40,8 @@ class PlainTransport final : public spi::Transport {
   }
   [[nodiscard]] bool test(spi::Ticket ticket) override { return below_->test(ticket); }
   void wait(spi::Ticket ticket, spi::Patience const& patience) override { below_->wait(ticket, patience); }
-  void cancel(spi::Ticket ticket) noexcept override { below_->cancel(ticket); }
+  using spi::Transport::cancel;
+  void cancel(spi::Ticket ticket, std::string_view why) noexcept override { below_->cancel(ticket, why); }
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
                                                       spi::Patience const& patience) override {
     auto part = below_->split(blank(), members, std::move(name), patience);

@@ -32,7 +32,7 @@ class OneOfFour final : public spi::Transport {
   spi::Ticket post_recv(spi::Sink, int, std::uint32_t) override { return {}; }
   bool test(spi::Ticket) override { return true; }
   void wait(spi::Ticket, spi::Patience const&) override {}
-  void cancel(spi::Ticket) noexcept override {}
+  void cancel(spi::Ticket, std::string_view) noexcept override {}
   std::shared_ptr<Transport> split(spi::Signature, std::span<int const>, std::string, spi::Patience const&) override {
     return nullptr;
   }

@@ -76,14 +76,18 @@ class WatchedTransport final : public spi::Transport {
 
   [[nodiscard]] bool test(spi::Ticket ticket) override { return below_->test(ticket); }
   void wait(spi::Ticket ticket, spi::Patience const& patience) override { below_->wait(ticket, patience); }
-  void cancel(spi::Ticket ticket) noexcept override { below_->cancel(ticket); }
+  using spi::Transport::cancel;
+  void cancel(spi::Ticket ticket, std::string_view why) noexcept override { below_->cancel(ticket, why); }
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature signature, std::span<int const> members,
                                                       std::string name, spi::Patience const& patience) override {
     return below_->split(signature, members, std::move(name), patience);
   }
   void abort(std::string_view why) noexcept override { below_->abort(why); }
   void keep_alive() noexcept override { below_->keep_alive(); }
-  void enter_user_code(int change) noexcept override { below_->enter_user_code(change); }
+  void enter_user_code(int change) noexcept override {
+    in_user_code_ += change;
+    below_->enter_user_code(change);
+  }
   void close(spi::Patience const& patience) override { below_->close(patience); }
   [[nodiscard]] bool is_closed() const noexcept override { return below_->is_closed(); }
 

@@ -153,9 +153,11 @@ class CROSSRANK_EXPORT Transport {
   [[nodiscard]] virtual bool test(Ticket) = 0;
   /// Waits for the operation to end, asleep where the backend can; throws when `patience` runs out.
   virtual void wait(Ticket, Patience const& patience) = 0;
-  /// Gives the operation up. On return its buffers are the caller's again; a collective given up kills the group, a
-  /// message that had not gone or come leaves no trace.
-  virtual void cancel(Ticket) noexcept = 0;
+  /// Gives the operation up. On return its buffers are the caller's again. A collective given up before it has ended
+  /// kills the group, and all ranks are told `why`, or that this rank cancelled it; a message that had not gone or come
+  /// leaves no trace.
+  virtual void cancel(Ticket, std::string_view why) noexcept = 0;
+  void cancel(Ticket ticket) noexcept { cancel(ticket, {}); }
 
   /// Collective over this group: makes the group whose members are `members` (ranks of this group, in the order of
   /// their new ranks), the same list on each of its members; null where the list is empty. Blocks. The digest covers
