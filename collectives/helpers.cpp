@@ -1,5 +1,7 @@
 #include <crossrank/helpers.hpp>
 
+#include "collectives/user_code.hpp"
+
 namespace crossrank {
 
 bool is_distributed(Collective const& world) { return world.connected() && world.world_size() > 1; }
@@ -14,6 +16,11 @@ namespace detail {
 
 bool goes_first(Collective const& world, First first) {
   return first.of == First::Of::job ? world.rank() == 0 : world.is_local_master();
+}
+
+void run_user_code(Collective const& world, std::function<void()> const& body) {
+  UserCode const running(world);
+  body();
 }
 
 }  // namespace detail

@@ -11,10 +11,10 @@
 #include <crossrank/export.hpp>
 #include <crossrank/objects.hpp>
 
-/// What scripts do around a job, after axolotl's `utils.distributed`. All but the questions are collective. What a
-/// callable throws on one rank reaches its own caller unchanged and every other rank as a `RemoteError` with its type
-/// and text; the group goes on. While a callable runs, the others wait for it up to the group's `user_limit`. Results
-/// travel with their exact bytes, whatever their type.
+/// What scripts do around a job, after axolotl's `utils.distributed`. All but the questions, `zero_only` and
+/// `abort_on_throw` are collective. What a callable of those throws on one rank reaches its own caller unchanged and
+/// every other rank as a `RemoteError` with its type and text; the group goes on. While a callable runs, the others
+/// wait for it up to the group's `user_limit`. Results travel with their exact bytes, whatever their type.
 namespace crossrank {
 
 /// Who goes first.
@@ -57,6 +57,9 @@ struct Kept<void> {
 
 /// Whether this rank is one of those that go first.
 [[nodiscard]] CROSSRANK_EXPORT bool goes_first(Collective const& world, First first);
+
+/// Runs `body` here, as the caller's code: whoever waits for this rank meanwhile waits up to the user limit.
+CROSSRANK_EXPORT void run_user_code(Collective const& world, std::function<void()> const& body);
 
 template <class R, class F>
 [[nodiscard]] std::vector<R> gather_results(Collective const& world, char const* operation, F& fn, Root root) {
@@ -101,21 +104,28 @@ auto zero_first(Collective const& world, F&& body, First first = {}) -> detail::
   return kept.take();
 }
 
-/// Runs `body` on rank 0 only and returns when it has ended: its result there and none elsewhere; for a `body` without
-/// one, whether it ran here. One meeting.
+/// Runs `body` on rank 0 only: its result there and none elsewhere; for a `body` without one, whether it ran here.
+///
+/// Local: no rank waits for another, and it may be reached on rank 0 alone. What `body` throws reaches its own caller
+/// and nobody else. `zero_only_and_broadcast` brings the result, or the failure, to all ranks.
+/// Reference: `zero_only` of axolotl, which does not synchronise either.
 template <class F>
 auto zero_only(Collective const& world, F&& body) {
   using R = detail::ResultOf<F>;
   detail::Kept<R> kept;
-  static_cast<void>(detail::broadcast_bytes(world, "zero_only", 0, [&] {
-    kept.run(body);
-    return detail::Bytes();
-  }));
+  bool const here = world.rank() == 0;
+  if (here) detail::run_user_code(world, [&] { kept.run(body); });
   if constexpr (std::is_void_v<R>) {
-    return world.rank() == 0;
+    return here;
   } else {
     return std::move(kept.value);
   }
+}
+
+/// Runs `body` on rank 0 only and returns on all ranks when it has ended, with its result. One broadcast.
+template <class F>
+auto zero_only_and_broadcast(Collective const& world, F&& body) -> detail::ResultOf<F> {
+  return detail::broadcast_result<detail::ResultOf<F>>(world, "zero_only_and_broadcast", body, {});
 }
 
 /// Runs `fn` on the root and gives every rank its result. One broadcast.

@@ -99,9 +99,9 @@ std::vector<Disagreement> disagreements() {
       {"order", in_turn(broadcast({4}, 1), all_reduce(ReduceOp::sum)),
        in_turn(all_reduce(ReduceOp::sum), broadcast({4}, 1)), "broadcast root 1 I32 [4]", "all_reduce I32 sum [4]"},
       {"root_of_objects", gather_objects(0), gather_objects(1), "gather_objects root 0", "gather_objects root 1"},
-      {"object_verb", [](Collective const& group) { zero_only(group, [] {}); },
+      {"object_verb", [](Collective const& group) { zero_only_and_broadcast(group, [] {}); },
        [](Collective const& group) { static_cast<void>(compute_and_broadcast(group, [] { return 1; })); },
-       "zero_only root 0", "compute_and_broadcast root 0"},
+       "zero_only_and_broadcast root 0", "compute_and_broadcast root 0"},
       {"lists", split({{0, 1, 2}}), split({{0, 1}, {2}}), "split [0, 1, 2]", "split [0, 1] [2]"},
       {"non_blocking",
        [](Collective const& group) {

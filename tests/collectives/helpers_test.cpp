@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 
 #include <gmock/gmock.h>
@@ -10,6 +11,8 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/fake/fake_transport.hpp"
+#include "tests/collectives/watched_transport.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -30,6 +33,8 @@ void all_helpers_give_their_results(Collective const& world) {
   auto const only = zero_only(world, [] { return 7; });
   EXPECT_EQ(only.has_value(), me == 0);
   EXPECT_EQ(zero_only(world, [] {}), me == 0);
+  EXPECT_EQ(zero_only_and_broadcast(world, [&] { return me + 7; }), 7);
+  zero_only_and_broadcast(world, [&] { EXPECT_EQ(me, 0); });
   // The reference sends float32, which has no room for these.
   EXPECT_EQ(compute_and_broadcast(world, [] { return 16'777'217; }), 16'777'217);
   EXPECT_EQ(compute_and_broadcast(world, [] { return 0.1; }), 0.1);
@@ -121,8 +126,10 @@ INSTANTIATE_TEST_SUITE_P(
                              [](Collective const& world, std::function<int()> const& fn) {
                                zero_first(world, fn, {First::Of::node});
                              }},
-                    Throwing{"zero_only",
-                             [](Collective const& world, std::function<int()> const& fn) { zero_only(world, fn); },
+                    Throwing{"zero_only_and_broadcast",
+                             [](Collective const& world, std::function<int()> const& fn) {
+                               zero_only_and_broadcast(world, fn);
+                             },
                              true},
                     Throwing{"compute_and_broadcast",
                              [](Collective const& world, std::function<int()> const& fn) {
@@ -190,6 +197,31 @@ TEST(ZeroFirst, names_all_that_threw_and_tells_what_is_no_exception_of_the_libra
     }
     world.close();
   });
+}
+
+/// Reached on rank 0 alone it waits for nobody, and what it throws is nobody else's.
+TEST(ZeroOnly, does_not_meet_the_other_ranks) {
+  run_thread_ranks(3, [](Collective const& world) {
+    if (world.rank() == 0) {
+      EXPECT_EQ(zero_only(world, [] { return 5; }), std::optional(5));
+      EXPECT_THROW(zero_only(world, []() -> int { throw std::domain_error("no room"); }), std::domain_error);
+    }
+    world.barrier();
+    if (world.rank() != 0) {
+      EXPECT_EQ(zero_only(world, []() -> int { throw std::domain_error("not here"); }), std::nullopt);
+    }
+    world.barrier();
+  });
+}
+
+/// Those that wait for rank 0 elsewhere meanwhile wait up to the user limit.
+TEST(ZeroOnly, is_the_callers_code_to_the_other_ranks) {
+  auto const watched = std::make_shared<WatchedTransport>(std::make_shared<fake::FakeTransport>("world"));
+  auto const world = make_collective(watched, {});
+  EXPECT_EQ(zero_only(world, [&] { return watched->in_user_code(); }), std::optional(1));
+  EXPECT_EQ(watched->in_user_code(), 0);
+  EXPECT_THROW(zero_only(world, [] { throw std::domain_error("no room"); }), std::domain_error);
+  EXPECT_EQ(watched->in_user_code(), 0);
 }
 
 TEST(AbortOnThrow, tells_the_others_why) {

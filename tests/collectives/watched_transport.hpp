@@ -18,6 +18,8 @@ class WatchedTransport final : public spi::Transport {
 
   [[nodiscard]] std::set<std::string> const& left_to_others() const noexcept { return left_; }
   void forget() { left_.clear(); }
+  /// How many pieces of the caller's code run now, as far as this rank has told.
+  [[nodiscard]] int in_user_code() const noexcept { return in_user_code_; }
 
   [[nodiscard]] std::string_view backend() const noexcept override { return below_->backend(); }
   [[nodiscard]] std::string const& name() const noexcept override { return below_->name(); }
@@ -99,6 +101,7 @@ class WatchedTransport final : public spi::Transport {
 
   std::shared_ptr<spi::Transport> below_;
   std::set<std::string> left_{};
+  int in_user_code_ = 0;
 };
 
 }  // namespace crossrank::test
