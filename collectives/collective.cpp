@@ -28,8 +28,20 @@ Collective::Turn::Turn(Collective const& collective, char const* operation) : st
 
 Collective::Turn::~Turn() { state_->occupancy.leave(); }
 
+namespace {
+
+/// Place of this rank among those of the group on its node.
+int place_on_node(spi::Transport const& transport) {
+  auto const on_node = transport.node_ranks();
+  return static_cast<int>(std::lower_bound(on_node.begin(), on_node.end(), transport.rank()) - on_node.begin());
+}
+
+}  // namespace
+
 Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience, Check check) {
   auto state = std::make_shared<GroupState>();
+  state->local_rank = place_on_node(*transport);
+  state->local_world_size = static_cast<int>(transport->node_ranks().size());
   state->transport = std::move(transport);
   state->patience = patience;
   state->check = check;
@@ -51,16 +63,14 @@ int Collective::global_rank() const {
   return transport.global_ranks()[static_cast<std::size_t>(transport.rank())];
 }
 RankSpan Collective::ranks() const { return state("ranks").transport->global_ranks(); }
-int Collective::local_rank() const {
-  auto const& transport = *state("local_rank").transport;
-  auto const on_node = transport.node_ranks();
-  return static_cast<int>(std::lower_bound(on_node.begin(), on_node.end(), transport.rank()) - on_node.begin());
-}
-int Collective::local_world_size() const {
-  return static_cast<int>(state("local_world_size").transport->node_ranks().size());
+int Collective::local_rank() const { return state("local_rank").local_rank; }
+int Collective::local_world_size() const { return state("local_world_size").local_world_size; }
+int Collective::local_rank_in_group() const { return place_on_node(*state("local_rank_in_group").transport); }
+int Collective::local_size_in_group() const {
+  return static_cast<int>(state("local_size_in_group").transport->node_ranks().size());
 }
 bool Collective::is_master() const { return rank() == 0; }
-bool Collective::is_local_master() const { return local_rank() == 0; }
+bool Collective::is_local_master() const { return local_rank_in_group() == 0; }
 std::string_view Collective::backend() const { return state("backend").transport->backend(); }
 std::string const& Collective::name() const { return state("name").transport->name(); }
 std::shared_ptr<spi::Transport> const& Collective::transport() const { return state("transport").transport; }
@@ -108,7 +118,11 @@ Collective Collective::split(std::vector<std::vector<int>> const& groups, std::s
   if (name.empty()) name = transport.name() + "/" + std::to_string(state_->splits);
   ++state_->splits;
   auto made = transport.split(call.noted(), mine, std::move(name), state_->patience);
-  return made ? make_collective(std::move(made), state_->patience, state_->check) : Collective();
+  if (!made) return {};
+  auto group = make_collective(std::move(made), state_->patience, state_->check);
+  group.state_->local_rank = state_->local_rank;
+  group.state_->local_world_size = state_->local_world_size;
+  return group;
 }
 
 Collective Collective::split_by(int color, int key) const {

@@ -1,6 +1,7 @@
 #include <crossrank/mesh.hpp>
 
 #include <cstring>
+#include <utility>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
@@ -11,28 +12,20 @@
 
 namespace crossrank {
 
+JobCollective::JobCollective(std::shared_ptr<State> state) : Collective(state->world), state_(std::move(state)) {}
+JobCollective JobCollective::of(std::shared_ptr<State> state) { return JobCollective(std::move(state)); }
+
 Collective const& JobCollective::world() const noexcept { return state_->world; }
 Mesh const* JobCollective::mesh() const noexcept { return state_->mesh ? &*state_->mesh : nullptr; }
-int JobCollective::rank() const { return state_->world.rank(); }
-int JobCollective::world_size() const { return state_->world.world_size(); }
-int JobCollective::local_rank() const noexcept { return state_->local_rank; }
-int JobCollective::local_world_size() const noexcept { return state_->local_world_size; }
-bool JobCollective::is_master() const { return rank() == 0; }
-bool JobCollective::is_local_master() const noexcept { return state_->local_rank == 0; }
 int JobCollective::dp_rank() const { return state_->dp.rank(); }
 int JobCollective::dp_world_size() const { return state_->dp.world_size(); }
-int JobCollective::tp_rank() const { return state_->tp.rank(); }
-int JobCollective::tp_world_size() const { return state_->tp.world_size(); }
-Collective const& JobCollective::local() const noexcept { return state_->local; }
-Collective const& JobCollective::tp_world() const noexcept { return state_->tp; }
+int JobCollective::tp_rank() const { return tp_world().rank(); }
+int JobCollective::tp_world_size() const { return tp_world().world_size(); }
+JobCollective const& JobCollective::local() const noexcept { return state_->local ? *state_->local : *this; }
+JobCollective const& JobCollective::tp_world() const noexcept { return state_->tp ? *state_->tp : *this; }
 Collective const& JobCollective::dp_world() const noexcept { return state_->dp; }
 Device JobCollective::default_device() const noexcept { return state_->device; }
-std::shared_ptr<void> JobCollective::process_group() const { return state_->world.transport()->native_group(); }
-
-void JobCollective::barrier() const { state_->world.barrier(); }
-void JobCollective::all_reduce(Tensor& tensor, ReduceOp op) const { state_->world.all_reduce(tensor, op); }
-void JobCollective::all_gather(Tensor& out, Tensor const& in) const { state_->world.all_gather(out, in); }
-void JobCollective::broadcast(Tensor& tensor, Root root) const { state_->world.broadcast(tensor, root); }
+std::optional<ProcessGroup> JobCollective::process_group() const { return transport()->native_group(); }
 
 void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in) const {
   auto const refuse = [&](std::string message, std::string expected, std::string got) {
@@ -40,7 +33,7 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
                       .message = std::move(message),
                       .expected = std::move(expected),
                       .got = std::move(got),
-                      .group = state_->world.name(),
+                      .group = name(),
                       .rank = rank(),
                       .world_size = world_size()});
   };
@@ -51,7 +44,7 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
       refuse("a result does not fit", to_string(in), to_string(out));
   }
   auto joined = Tensor::empty({world_size(), in.numel()}, in.dtype());
-  state_->world.all_gather(joined, in);
+  all_gather(joined, in);
   for (std::size_t i = 0; i < outs.size(); ++i) {
     auto const part = joined.narrow(0, static_cast<std::int64_t>(i), 1).bytes();
     if (!part.empty()) copy_memory(outs[i].mutable_bytes().data(), part.data(), part.size());
@@ -60,10 +53,14 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
 
 void JobCollective::close() const { state_->world.close(); }
 
-FakeCollective::FakeCollective(Device device) : JobCollective(std::make_shared<State>()) {
-  state_->world = make_collective(std::make_shared<fake::FakeTransport>("world"), {});
-  state_->local = state_->tp = state_->dp = state_->world;
-  state_->device = device;
-}
+FakeCollective::FakeCollective(Device device)
+    : JobCollective([device] {
+        auto const world = make_collective(std::make_shared<fake::FakeTransport>("world"), {});
+        auto const alone = [&] { return State{.world = world, .dp = world, .device = device}; };
+        auto job = std::make_shared<State>(alone());
+        job->local = JobCollective::of(std::make_shared<State>(alone()));
+        job->tp = job->local;
+        return job;
+      }()) {}
 
 }  // namespace crossrank

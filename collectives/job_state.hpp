@@ -7,12 +7,10 @@ namespace crossrank {
 
 struct JobCollective::State {
   Collective world;
-  Collective local;
-  Collective tp;
   Collective dp;
   Device device{};
-  int local_rank = 0;
-  int local_world_size = 1;
+  std::optional<JobCollective> local{};  ///< nothing: the job itself
+  std::optional<JobCollective> tp{};     ///< nothing: the job itself
   std::optional<Mesh> mesh{};
   std::optional<Mesh> nodes{};
   std::optional<Mesh> dp_mesh{};

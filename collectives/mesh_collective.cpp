@@ -63,38 +63,71 @@ std::vector<std::vector<int>> columns(int ranks, int tp_size) {
   return out;
 }
 
+/// Sizes of a mesh, each checked against the others.
+struct Sizes {
+  int ranks = 1;
+  int local = 1;  ///< ranks of a node
+  int tp = 1;
+  int sharding = 1;
+
+  [[nodiscard]] int replicas() const noexcept { return ranks / (sharding * tp); }
+};
+
+Sizes sizes_of(Collective const& group, MeshOptions const& options) {
+  Sizes sizes{.ranks = group.world_size(), .tp = options.tp_size};
+  auto const firsts = options.local_world_size ? std::vector<int>() : first_on_nodes(group);
+  sizes.local = options.local_world_size ? *options.local_world_size
+                                         : static_cast<int>(std::count(firsts.begin(), firsts.end(), firsts.front()));
+  require_divides("the number of ranks", sizes.ranks, "tp_size", sizes.tp);
+  require_divides("the number of ranks", sizes.ranks, "the ranks of a node", sizes.local);
+  require_divides("the ranks of a node", sizes.local, "tp_size", sizes.tp);
+  sizes.sharding = options.sharding_world_size.value_or(sizes.local / sizes.tp);
+  require_divides("the number of ranks", sizes.ranks, "sharding_world_size x tp_size",
+                  sizes.sharding < 1 ? 0 : std::int64_t{sizes.sharding} * sizes.tp);
+  if (!options.local_world_size) require_rows(group, firsts, sizes.local);
+  return sizes;
+}
+
+/// The group of this rank alone: an axis of the meshes that has one rank, or made for it. All ranks choose alike.
+Collective alone_in(Collective const& group, Mesh const& mesh, Mesh const& nodes) {
+  for (auto const* axis : {"dp_replicate", "dp_shard", "tp"}) {
+    if (mesh[axis].world_size() == 1) return mesh[axis];
+  }
+  for (auto const* axis : {"nodes", "local_ranks"}) {
+    if (nodes[axis].world_size() == 1) return nodes[axis];
+  }
+  return group.split(columns(group.world_size(), group.world_size()), "alone");
+}
+
 }  // namespace
 
-MeshCollective::MeshCollective(Collective const& world, MeshOptions const& options)
-    : JobCollective(std::make_shared<State>()) {
-  state_->world = group_for(world, options.ranks);
-  auto const& group = state_->world;
-  int const ranks = group.world_size();
-  int const tp = options.tp_size;
-  auto const firsts = options.local_world_size ? std::vector<int>() : first_on_nodes(group);
-  int const local = options.local_world_size
-                        ? *options.local_world_size
-                        : static_cast<int>(std::count(firsts.begin(), firsts.end(), firsts.front()));
-  require_divides("the number of ranks", ranks, "tp_size", tp);
-  require_divides("the number of ranks", ranks, "the ranks of a node", local);
-  require_divides("the ranks of a node", local, "tp_size", tp);
-  int const sharding = options.sharding_world_size.value_or(local / tp);
-  require_divides("the number of ranks", ranks, "sharding_world_size x tp_size",
-                  sharding < 1 ? 0 : std::int64_t{sharding} * tp);
-  if (!options.local_world_size) require_rows(group, firsts, local);
-  state_->device = options.device;
-  state_->local_world_size = local;
-  state_->mesh.emplace(
-      group, std::vector<Axis>{{"dp_replicate", ranks / (sharding * tp)}, {"dp_shard", sharding}, {"tp", tp}});
-  state_->nodes.emplace(group, std::vector<Axis>{{"nodes", ranks / local}, {"local_ranks", local}});
-  state_->tp = (*state_->mesh)["tp"];
-  state_->local = (*state_->nodes)["local_ranks"];
-  state_->local_rank = state_->nodes->coordinate("local_ranks");
-  state_->dp = group.split(columns(ranks, tp), "dp");
-  state_->dp_mesh.emplace(state_->dp,
-                          std::vector<Axis>{{"dp_replicate", ranks / (sharding * tp)}, {"dp_shard", sharding}});
-  state_->tp_mesh.emplace(state_->tp, std::vector<Axis>{{"tp", tp}});
+std::shared_ptr<JobCollective::State> MeshCollective::make(Collective const& world, MeshOptions const& options) {
+  auto const group = group_for(world, options.ranks);
+  auto const sizes = sizes_of(group, options);
+  Mesh const mesh(
+      group, std::vector<Axis>{{"dp_replicate", sizes.replicas()}, {"dp_shard", sizes.sharding}, {"tp", sizes.tp}});
+  Mesh const nodes(group, std::vector<Axis>{{"nodes", sizes.ranks / sizes.local}, {"local_ranks", sizes.local}});
+  auto const& local = nodes["local_ranks"];
+  auto const dp = group.split(columns(sizes.ranks, sizes.tp), "dp");
+  auto const local_dp = sizes.local == sizes.ranks ? dp : local.split(columns(sizes.local, sizes.tp), "dp");
+  auto const tp_job = JobCollective::of(std::make_shared<State>(
+      State{.world = mesh["tp"], .dp = alone_in(group, mesh, nodes), .device = options.device}));
+  auto const local_job = JobCollective::of(
+      std::make_shared<State>(State{.world = local, .dp = local_dp, .device = options.device, .tp = tp_job}));
+  return std::make_shared<State>(
+      State{.world = group,
+            .dp = dp,
+            .device = options.device,
+            .local = local_job,
+            .tp = tp_job,
+            .mesh = mesh,
+            .nodes = nodes,
+            .dp_mesh = Mesh(dp, std::vector<Axis>{{"dp_replicate", sizes.replicas()}, {"dp_shard", sizes.sharding}}),
+            .tp_mesh = Mesh(mesh["tp"], std::vector<Axis>{{"tp", sizes.tp}})});
 }
+
+MeshCollective::MeshCollective(Collective const& world, MeshOptions const& options)
+    : JobCollective(make(world, options)) {}
 
 Mesh const& MeshCollective::dp_mesh() const noexcept { return *state_->dp_mesh; }
 Mesh const& MeshCollective::tp_mesh() const noexcept { return *state_->tp_mesh; }

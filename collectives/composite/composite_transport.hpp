@@ -54,7 +54,7 @@ class CompositeTransport final : public spi::Transport {
     return parts_.map.members_of(parts_.map.own);
   }
   [[nodiscard]] std::shared_ptr<node::Group> node_group() const noexcept override { return parts_.local->node_group(); }
-  [[nodiscard]] std::shared_ptr<void> native_group() const noexcept override { return across().native_group(); }
+  [[nodiscard]] std::optional<ProcessGroup> native_group() const noexcept override { return across().native_group(); }
   [[nodiscard]] bool compares_signatures() const noexcept override { return across().compares_signatures(); }
 
   [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;

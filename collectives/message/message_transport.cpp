@@ -25,11 +25,13 @@ MessageTransport::MessageTransport(std::shared_ptr<Network> network, Identity id
 }
 
 /// The wire's group is that of all its ranks; a vendor's group of some of them cannot be made without waiting for them.
-std::shared_ptr<void> MessageTransport::native_group() const noexcept {
+std::optional<ProcessGroup> MessageTransport::native_group() const noexcept {
   auto const guard = network_->lock();
   auto& wire = network_->wire();
   bool const whole = world_size() == wire.world_size() && std::ranges::is_sorted(identity_.members);
-  return whole ? std::shared_ptr<void>(network_, wire.native_group()) : nullptr;
+  auto* const handle = whole ? wire.native_group() : nullptr;
+  if (handle == nullptr) return {};
+  return ProcessGroup{.vendor = wire.backend(), .handle = std::shared_ptr<void>(network_, handle)};
 }
 
 MessageTransport::~MessageTransport() {

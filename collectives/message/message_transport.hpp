@@ -53,7 +53,7 @@ class MessageTransport final : public spi::Transport, private Port {
   [[nodiscard]] int world_size() const noexcept override { return static_cast<int>(identity_.members.size()); }
   [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return identity_.members; }
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return node_ranks_; }
-  [[nodiscard]] std::shared_ptr<void> native_group() const noexcept override;
+  [[nodiscard]] std::optional<ProcessGroup> native_group() const noexcept override;
   [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
 
   [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;

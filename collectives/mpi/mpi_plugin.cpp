@@ -56,6 +56,14 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
   return make_collective(std::move(world), patience, options.check.value_or(Check::local));
 }
 
+MPI_Comm communicator_of(ProcessGroup const& group) {
+  if (group.vendor == "mpi" && group.handle) return *static_cast<MPI_Comm const*>(group.handle.get());
+  throw UsageError({.operation = "mpi::communicator_of",
+                    .message = "this is no group of MPI's",
+                    .expected = "mpi",
+                    .got = std::string(group.vendor)});
+}
+
 }  // namespace crossrank::mpi
 
 extern "C" CROSSRANK_EXPORT crossrank::spi::Plugin const* crossrank_plugin() noexcept {

@@ -11,6 +11,7 @@
 #include <crossrank/device.hpp>
 #include <crossrank/export.hpp>
 #include <crossrank/objects.hpp>
+#include <crossrank/process_group.hpp>
 
 namespace crossrank {
 
@@ -41,59 +42,44 @@ class CROSSRANK_EXPORT Mesh {
   std::shared_ptr<State const> state_;
 };
 
-/// A job as its programs see it, distributed or alone: the world, and this rank's place on its node and in its mesh.
+/// A job as its programs see it, distributed or alone: a `Collective` of all its ranks that knows its mesh.
 ///
-/// A handle, cheap to copy; all copies name the same job. The calls are those of `Collective`, to which it converts.
-/// Reference: the `Collective` of optimus_dl.
-class CROSSRANK_EXPORT JobCollective {
+/// A handle, cheap to copy; all copies name the same job. Reference: the `Collective` of optimus_dl.
+class CROSSRANK_EXPORT JobCollective : public Collective {
  public:
+  /// The same group, without the mesh.
   [[nodiscard]] Collective const& world() const noexcept;
-  // NOLINTNEXTLINE(google-explicit-constructor): goes wherever a group does
-  operator Collective const&() const noexcept { return world(); }
-  /// The axes (dp_replicate, dp_shard, tp); null when the job is alone.
+  /// The axes (dp_replicate, dp_shard, tp); null when the job is alone, and for `local()` and `tp_world()`.
   [[nodiscard]] Mesh const* mesh() const noexcept;
-  [[nodiscard]] int rank() const;
-  [[nodiscard]] int world_size() const;
-  [[nodiscard]] int local_rank() const noexcept;
-  [[nodiscard]] int local_world_size() const noexcept;
-  [[nodiscard]] bool is_master() const;
-  [[nodiscard]] bool is_local_master() const noexcept;
   [[nodiscard]] int dp_rank() const;
   [[nodiscard]] int dp_world_size() const;
   [[nodiscard]] int tp_rank() const;
   [[nodiscard]] int tp_world_size() const;
-  /// The ranks of this node, of this tensor-parallel group, and those with this rank's tensor-parallel rank.
-  [[nodiscard]] Collective const& local() const noexcept;
-  [[nodiscard]] Collective const& tp_world() const noexcept;
+  /// The ranks of this node as a job of their own, as far as they are in this one: with the same tensor-parallel
+  /// groups, and those of its ranks that share a tensor-parallel rank as `dp_world()`.
+  [[nodiscard]] JobCollective const& local() const noexcept;
+  /// The ranks of this tensor-parallel group as a job of their own, each alone in its `dp_world()`.
+  [[nodiscard]] JobCollective const& tp_world() const noexcept;
+  /// The ranks with this rank's tensor-parallel rank.
   [[nodiscard]] Collective const& dp_world() const noexcept;
   [[nodiscard]] Device default_device() const noexcept;
-  /// The vendor's group of the same ranks, for calls to the vendor beside those here: on "mpi" and "composite" it
-  /// points to an `MPI_Comm` of its own, valid until MPI is finalised, not to be freed. Null where there is none: on
-  /// "fake" and "shm", and for a part of the ranks that MPI started (make theirs from the whole). `UsageError` once
+  /// The vendor's group of the same ranks, for calls to the vendor beside those here: on "mpi" and "composite" an
+  /// `MPI_Comm` of its own, valid until MPI is finalised. Nothing where the vendor has none: on "fake" and "shm", and
+  /// for a part of the ranks that MPI started (make theirs from that of the whole, by a call to MPI). `UsageError` once
   /// closed.
-  [[nodiscard]] std::shared_ptr<void> process_group() const;
+  [[nodiscard]] std::optional<ProcessGroup> process_group() const;
 
-  void barrier() const;
-  void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
-  /// `out` is `[world_size, *in.shape]`, or any shape with as many elements.
-  void all_gather(Tensor& out, Tensor const& in) const;
-  /// One tensor for each rank, of the shape of `in`; `UsageError` for another number or shape.
+  /// One tensor for each rank, of the shape of `in`; `UsageError` for another number or shape. Collective; one
+  /// `all_gather` and a copy.
   void all_gather_to_list(std::span<Tensor> outs, Tensor const& in) const;
-  void broadcast(Tensor& tensor, Root root = {}) const;
-  template <class T>
-  [[nodiscard]] std::vector<T> all_gather_objects(T const& mine) const {
-    return world().all_gather_objects(mine);
-  }
-  template <class T>
-  void broadcast_objects(std::vector<T>& values, Root root = {}) const {
-    world().broadcast_objects(values, root);
-  }
   /// Meets the job once more and leaves it; an error, not a hang, when a rank is lost. Idempotent.
   void close() const;
 
  protected:
   struct State;
-  explicit JobCollective(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+  explicit JobCollective(std::shared_ptr<State> state);
+  /// For the jobs inside a job.
+  [[nodiscard]] static JobCollective of(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };
 
@@ -107,14 +93,15 @@ struct MeshOptions {
   int tp_size = 1;  ///< ranks of a tensor-parallel group; the fastest axis
   std::optional<int>
       sharding_world_size{};              ///< ranks that share one copy of the parameters; empty: a node's, / tp_size
-  std::optional<int> local_world_size{};  ///< ranks of a node; empty: as the transport knows, which must then be rows
+  std::optional<int> local_world_size{};  ///< ranks of a node in this mesh; empty: as the transport knows, which must
+                                          ///< then be rows. `local_rank()` is the transport's in any case
   std::vector<int> ranks{};               ///< only these, of the world, which all construct it; empty: all
   Device device{};
 };
 
 /// A job laid out as (dp_replicate, dp_shard, tp) and as (nodes, local_ranks), each with its last axis fastest.
 ///
-/// Made by all ranks of `world`; some ten meetings. `UsageError` with the numbers when the sizes do not divide: the
+/// Made by all ranks of `world`; some twelve meetings. `UsageError` with the numbers when the sizes do not divide: the
 /// world by tp_size, by a node, and by sharding_world_size x tp_size, and a node by tp_size; on all ranks when those of
 /// a node do not follow one another, in equal numbers; on a rank that is not in `ranks`, after the others have gone on.
 class CROSSRANK_EXPORT MeshCollective : public JobCollective {
@@ -127,6 +114,9 @@ class CROSSRANK_EXPORT MeshCollective : public JobCollective {
   [[nodiscard]] Mesh const& tp_mesh() const noexcept;
   /// (nodes, local_ranks) over the world.
   [[nodiscard]] Mesh const& node_mesh() const noexcept;
+
+ private:
+  [[nodiscard]] static std::shared_ptr<State> make(Collective const& world, MeshOptions const& options);
 };
 
 /// Some ranks of a cluster that work together.

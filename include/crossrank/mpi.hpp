@@ -6,6 +6,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/export.hpp>
+#include <crossrank/process_group.hpp>
 
 namespace crossrank::mpi {
 
@@ -20,5 +21,9 @@ namespace crossrank::mpi {
 /// refuses; `TimeoutError` when not all ranks of the communicator come within the connect timeout; then MPI cannot be
 /// finalised either.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(MPI_Comm communicator, ConnectOptions const& options = {});
+
+/// The communicator of a job's `process_group()`, for calls to MPI; it stays the job's. `UsageError` for the group of
+/// another vendor.
+[[nodiscard]] CROSSRANK_EXPORT MPI_Comm communicator_of(ProcessGroup const& group);
 
 }  // namespace crossrank::mpi

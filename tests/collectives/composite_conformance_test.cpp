@@ -47,7 +47,8 @@ TEST(CompositeTransport, makes_plain_shared_memory_groups_inside_a_node) {
     EXPECT_EQ(node.world_size(), 2);
     auto const pair = world.split({{3, 0}, {1, 2}});
     EXPECT_EQ(pair.backend(), "composite");
-    EXPECT_EQ(pair.local_world_size(), 1);
+    EXPECT_EQ(pair.local_size_in_group(), 1);
+    EXPECT_EQ(pair.local_world_size(), 2);
     auto token = Tensor::scalar<std::int32_t>(world.rank());
     pair.broadcast(token);
     EXPECT_EQ(token.item<std::int32_t>(), world.rank() == 3 || world.rank() == 0 ? 3 : 1);

@@ -60,6 +60,26 @@ void split_orders_ranks_as_listed(ConformanceRank& self) {
   group.close();
 }
 
+/// The device of a rank does not depend on the group that it is asked in.
+void a_group_keeps_the_local_ranks_of_the_job(ConformanceRank& self) {
+  auto const& world = self.world;
+  auto const backwards = world.split_by(0, -world.rank());
+  auto const part = world.split(evens_and_odds(world.world_size()));
+  for (auto const& group : {backwards, part, part.split_by(0), world.split_by(world.rank())}) {
+    EXPECT_EQ(group.local_rank(), world.local_rank());
+    EXPECT_EQ(group.local_world_size(), world.local_world_size());
+    EXPECT_LE(group.local_size_in_group(), std::min(group.world_size(), world.local_world_size()));
+    EXPECT_LT(group.local_rank_in_group(), group.local_size_in_group());
+    EXPECT_EQ(group.is_local_master(), group.local_rank_in_group() == 0);
+    // Each group has one master on each of its nodes.
+    auto const masters = group.all_reduce_value(group.is_local_master() ? 1 : 0);
+    auto const shares = group.all_reduce_value(1.0 / group.local_size_in_group());
+    EXPECT_NEAR(masters, shares, 1e-9);
+  }
+  EXPECT_EQ(world.local_rank_in_group(), world.local_rank());
+  EXPECT_EQ(world.local_size_in_group(), world.local_world_size());
+}
+
 void who_is_in_no_list_gets_no_group(ConformanceRank& self) {
   auto const& world = self.world;
   int const last = world.world_size() - 1;
@@ -166,6 +186,7 @@ void an_abort_stays_in_its_group(ConformanceRank& self) {
 constexpr ConformanceCase cases[] = {
     {"the_world_knows_its_ranks", the_world_knows_its_ranks},
     {"split_orders_ranks_as_listed", split_orders_ranks_as_listed, 2},
+    {"a_group_keeps_the_local_ranks_of_the_job", a_group_keeps_the_local_ranks_of_the_job},
     {"who_is_in_no_list_gets_no_group", who_is_in_no_list_gets_no_group},
     {"split_by_colour_orders_by_key_then_rank", split_by_colour_orders_by_key_then_rank},
     {"splits_nest", splits_nest},

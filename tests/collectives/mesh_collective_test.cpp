@@ -1,4 +1,6 @@
+#include <array>
 #include <cstdlib>
+#include <span>
 
 #include <crossrank/mesh.hpp>
 
@@ -10,7 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-void is_the_whole_job(JobCollective const& job) {
+/// All that a job offers: the whole one, and those inside it.
+void is_a_job(JobCollective const& job) {
   int const n = job.world_size();
   auto const mine = counting({2, 2}, 1.F, static_cast<float>(job.rank()));
   std::vector<Tensor> outs;
@@ -37,12 +40,41 @@ void is_the_whole_job(JobCollective const& job) {
   job.broadcast_objects(list);
   EXPECT_EQ(list.front(), "0");
   EXPECT_EQ(job.is_master(), job.rank() == 0);
-  EXPECT_EQ(job.process_group(), nullptr);
+  EXPECT_FALSE(job.process_group().has_value());
+  EXPECT_EQ(job.default_device(), Device{});
   EXPECT_THROW(job.all_gather_to_list(std::span(outs).first(outs.size() - 1), mine), UsageError);
   EXPECT_THROW(job.broadcast(sum, {n}), UsageError);
   auto short_one = Tensor::zeros({n, 3}, Dtype::f32);
   EXPECT_THROW(job.all_gather(short_one, mine), UsageError);
+  std::vector<int> ranks(static_cast<std::size_t>(n));
+  job.all_gather(ranks, std::span<int const>(std::array{job.rank()}));
+  EXPECT_EQ(ranks.back(), n - 1);
+  EXPECT_EQ(job.tp_rank(), job.tp_world().rank());
+  EXPECT_EQ(job.tp_world_size(), job.tp_world().world_size());
+  EXPECT_EQ(job.dp_rank(), job.dp_world().rank());
   job.barrier();
+}
+
+/// The job, and the jobs of its node and of its tensor-parallel group, which have all that a job has.
+void is_the_whole_job(JobCollective const& job) {
+  is_a_job(job);
+  auto const& local = job.local();
+  is_a_job(local);
+  EXPECT_EQ(local.local().world_size(), local.world_size());
+  EXPECT_EQ(local.tp_rank(), job.tp_rank());
+  EXPECT_EQ(local.tp_world_size(), job.tp_world_size());
+  EXPECT_EQ(local.dp_world_size(), local.world_size() / job.tp_world_size());
+  EXPECT_EQ(local.mesh(), nullptr);
+  auto const& tp = job.tp_world();
+  is_a_job(tp);
+  EXPECT_EQ(tp.tp_rank(), job.tp_rank());
+  EXPECT_EQ(tp.tp_world_size(), tp.world_size());
+  EXPECT_EQ(tp.dp_world_size(), 1);
+  EXPECT_EQ(tp.dp_world().global_rank(), job.global_rank());
+  for (auto const* inside : {&local, &tp}) {
+    EXPECT_EQ(inside->local_rank(), job.local_rank());
+    EXPECT_EQ(inside->global_rank(), job.global_rank());
+  }
 }
 
 TEST(FakeCollective, is_a_job_of_one) {
@@ -81,8 +113,10 @@ TEST(MeshCollective, puts_tensor_parallelism_fastest) {
 TEST(MeshCollective, knows_nodes_and_replicas) {
   run_thread_ranks(4, [](Collective const& world) {
     MeshCollective const job(world, {.sharding_world_size = 2, .local_world_size = 2});
-    EXPECT_EQ(job.local_rank(), world.rank() % 2);
-    EXPECT_EQ(job.is_local_master(), world.rank() % 2 == 0);
+    is_the_whole_job(job);
+    EXPECT_EQ(job.local_rank(), world.local_rank()) << "on the node that the ranks do share";
+    EXPECT_EQ(job.local().rank(), world.rank() % 2);
+    EXPECT_EQ(job.local().is_master(), world.rank() % 2 == 0);
     EXPECT_EQ(job.local().world_size(), 2);
     EXPECT_EQ(job.node_mesh().coordinate("nodes"), world.rank() / 2);
     EXPECT_EQ(job.dp_mesh().coordinate("dp_replicate"), world.rank() / 2);
@@ -162,6 +196,23 @@ TEST(MeshGroupCoordinator, builds_the_job_of_this_ranks_partition_or_none) {
       EXPECT_EQ(cluster.collective()->rank(), world.rank() == 1 ? 1 : 0);
       is_the_whole_job(*cluster.collective());
     }
+    world.barrier();
+  });
+}
+
+/// Rank 2 of a pipeline of ranks 0 and 2 uses the third device of its node.
+TEST(MeshCollective, gives_partitions_the_local_ranks_of_their_node) {
+  run_thread_ranks(4, [](Collective const& world) {
+    MeshGroupCoordinator const cluster(world, {{.name = "even", .ranks = {0, 2}}, {.name = "odd", .ranks = {3, 1}}});
+    auto const& job = *cluster.collective();
+    EXPECT_EQ(job.local_rank(), world.rank());
+    EXPECT_EQ(job.local_world_size(), 4);
+    EXPECT_EQ(job.rank(), world.rank() == 0 || world.rank() == 3 ? 0 : 1);
+    EXPECT_EQ(job.local_rank_in_group(), job.rank());
+    EXPECT_EQ(job.is_local_master(), job.rank() == 0);
+    auto const pipeline = GroupCoordinator::create(world, {{0, 2}, {1, 3}}, {.name = "pp"});
+    EXPECT_EQ(pipeline.local_rank(), world.rank());
+    EXPECT_EQ(pipeline.rank_in_group(), world.rank() / 2);
     world.barrier();
   });
 }

@@ -42,7 +42,7 @@ TEST(MessageTransport, knows_who_is_on_its_node) {
     EXPECT_EQ(world.local_world_size(), world.rank() % 2 == 0 ? 3 : 2);
     EXPECT_EQ(world.local_rank(), world.rank() / 2);
     auto const odd = world.split({{3, 1}, {0, 2, 4}});
-    EXPECT_EQ(odd.local_world_size(), odd.world_size());
+    EXPECT_EQ(odd.local_size_in_group(), odd.world_size());
   });
 }
 

@@ -52,7 +52,8 @@ TEST(MpiJob, knows_its_nodes) {
   EXPECT_EQ(node.world_size(), ranks / 2);
   auto const across = world.split_by(world.rank() % (ranks / 2));
   EXPECT_EQ(across.world_size(), 2);
-  EXPECT_EQ(across.local_world_size(), 1);
+  EXPECT_EQ(across.local_size_in_group(), 1);
+  EXPECT_EQ(across.local_world_size(), ranks / 2);
   EXPECT_EQ(across.backend(), "composite");
   world.close();
 }
@@ -61,19 +62,20 @@ TEST(MpiJob, knows_its_nodes) {
 void use_native_group(Collective const& world, MPI_Comm expected) {
   MeshCollective const job(world);
   auto const group = job.process_group();
-  ASSERT_NE(group, nullptr);
-  auto* const native = static_cast<MPI_Comm*>(group.get());
+  ASSERT_TRUE(group.has_value());
+  EXPECT_EQ(group->vendor, "mpi");
+  MPI_Comm const native = mpi::communicator_of(*group);
   int same = MPI_UNEQUAL;
-  ASSERT_EQ(MPI_Comm_compare(*native, expected, &same), MPI_SUCCESS);
+  ASSERT_EQ(MPI_Comm_compare(native, expected, &same), MPI_SUCCESS);
   EXPECT_EQ(same, MPI_CONGRUENT) << "the same ranks in the same order, and no communicator of somebody else";
   int const next = (job.rank() + 1) % job.world_size();
   int const previous = (job.rank() + job.world_size() - 1) % job.world_size();
   int theirs = -1;
   int mine = job.rank();
   MPI_Request sending = MPI_REQUEST_NULL;
-  MPI_Isend(&mine, 1, MPI_INT, next, 0, *native, &sending);
+  MPI_Isend(&mine, 1, MPI_INT, next, 0, native, &sending);
   job.barrier();
-  MPI_Recv(&theirs, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, *native, MPI_STATUS_IGNORE);
+  MPI_Recv(&theirs, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, native, MPI_STATUS_IGNORE);
   MPI_Wait(&sending, MPI_STATUS_IGNORE);
   EXPECT_EQ(theirs, previous);
 }
@@ -82,7 +84,9 @@ TEST(MpiJob, has_the_communicator_of_all_its_ranks) {
   auto world = connect(composite("native"));
   use_native_group(world, MPI_COMM_WORLD);
   MeshCollective const half(world.split_by(world.rank() % 2));
-  EXPECT_EQ(half.process_group(), nullptr);
+  EXPECT_FALSE(half.process_group().has_value());
+  EXPECT_FALSE(half.local().process_group().has_value());
+  error_of<UsageError>([] { static_cast<void>(mpi::communicator_of({.vendor = "nccl"})); });
   world.close();
 }
 

@@ -12,6 +12,7 @@
 
 #include <crossrank/dtype.hpp>
 #include <crossrank/export.hpp>
+#include <crossrank/process_group.hpp>
 #include <crossrank/reduce_op.hpp>
 
 namespace crossrank::node {
@@ -104,9 +105,9 @@ class CROSSRANK_EXPORT Transport {
   [[nodiscard]] virtual std::span<int const> node_ranks() const noexcept = 0;
   /// The group's part of this node's shared memory, or null where there is none.
   [[nodiscard]] virtual std::shared_ptr<node::Group> node_group() const noexcept { return nullptr; }
-  /// The vendor's own group of these ranks in this order, for the caller's calls to the vendor; null where there is
-  /// none. Points to the handle (an `MPI_Comm`).
-  [[nodiscard]] virtual std::shared_ptr<void> native_group() const noexcept { return nullptr; }
+  /// The vendor's own group of these ranks in this order, for the caller's calls to the vendor; nothing where there is
+  /// none.
+  [[nodiscard]] virtual std::optional<ProcessGroup> native_group() const noexcept { return {}; }
 
   [[nodiscard]] virtual Ticket post_barrier(Signature) = 0;
   /// `buffer` is read on `root` and written elsewhere; its size is the same on all ranks.
