@@ -40,14 +40,10 @@ std::vector<std::int64_t> exchange_rows(Collective const& group, std::vector<Ten
 Dispatched GroupCoordinator::dispatch(Tensor const& hidden_states, Tensor const& router_logits,
                                       DispatchOptions options) const {
   auto const& held = state("dispatch");
-  if (!options.is_sequence_parallel && !held.data_parallel && held.cpu.world_size() > 1) {
-    auto info = usage_in(held.cpu, "dispatch", "this group knows no data-parallel group");
-    info.remedy = "create it with .data_parallel, or dispatch with .is_sequence_parallel";
-    throw UsageError(std::move(info));
-  }
-  auto const& group = options.is_sequence_parallel || !held.data_parallel ? held.device : *held.data_parallel;
+  bool const stays = !options.is_sequence_parallel && !held.data_parallel;
+  auto const& group = options.is_sequence_parallel || stays ? held.device : *held.data_parallel;
   Dispatched out;
-  if (group.world_size() == 1) {
+  if (stays || group.world_size() == 1) {
     out.hidden_states = hidden_states;
     out.router_logits = router_logits;
     out.extra_tensors = std::move(options.extra_tensors);

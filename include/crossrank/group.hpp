@@ -34,7 +34,7 @@ struct GroupOptions {
   std::string backend{};             ///< empty: that of the world; another one than that is an `UnavailableError`
   bool device_communicator = false;  ///< dense data gets a group of its own, apart from objects and metadata
   bool broadcaster = false;          ///< `broadcast_object` from rank 0 goes through a message queue
-  std::optional<Collective> data_parallel{};  ///< the group for `dispatch` without sequence parallelism
+  std::optional<Collective> data_parallel{};  ///< for `dispatch` without sequence parallelism; none: tokens stay here
 };
 
 /// Where `gather` ends and along which dimension it joins.
@@ -55,7 +55,7 @@ struct RecvDictOptions {
 };
 
 struct DispatchOptions {
-  bool is_sequence_parallel = false;    ///< over this group; else over its `data_parallel` group
+  bool is_sequence_parallel = false;    ///< over this group; else over its `data_parallel` group, if there is one
   std::vector<std::int64_t> sizes{};    ///< rows of each rank there; empty: they are exchanged
   std::vector<Tensor> extra_tensors{};  ///< travel along; as many rows as the rest
 };
@@ -174,9 +174,13 @@ class CROSSRANK_EXPORT GroupCoordinator {
   operator Collective const&() const { return cpu_group(); }
   /// The group that dense data takes: the CPU group unless there is a device communicator.
   [[nodiscard]] Collective const& device_group() const;
+  /// Place in the group; `rank_in_group()` is the reference's name for it.
   [[nodiscard]] int rank() const;
+  [[nodiscard]] int rank_in_group() const { return rank(); }
   [[nodiscard]] int world_size() const;
+  /// Place of this rank among the ranks of the job on its node, whatever the group: it selects the device.
   [[nodiscard]] int local_rank() const;
+  /// Where dense data of this rank lies: on the CPU, as no backend for devices is here.
   [[nodiscard]] Device device() const;
   /// "tp:0": the name and how many of it this process made before.
   [[nodiscard]] std::string const& unique_name() const;
@@ -186,7 +190,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] GlobalRank last_rank() const;
   [[nodiscard]] GlobalRank next_rank() const;  ///< after the last one comes the first
   [[nodiscard]] GlobalRank prev_rank() const;
-  /// `UsageError` when it is not in the group.
+  /// Place in the group of a rank of the job. `UsageError` when it is not in the group.
   [[nodiscard]] int rank_in_group(GlobalRank rank) const;
   [[nodiscard]] bool is_first_rank() const;
   [[nodiscard]] bool is_last_rank() const;
@@ -256,6 +260,8 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] TensorDictReceive irecv_tensor_dict(RecvDictOptions options = {}) const;
 
   /// Brings the tokens of all ranks to each: hidden states, logits and extras joined along their first dimension.
+  /// Without sequence parallelism and without a data-parallel group everything stays where it is: the same tensors come
+  /// back, and `combine` gives back what it is given. So it does in a group of one rank.
   [[nodiscard]] Dispatched dispatch(Tensor const& hidden_states, Tensor const& router_logits,
                                     DispatchOptions options = {}) const;
   /// Adds what all ranks made of the dispatched tokens and gives each rank its own rows.

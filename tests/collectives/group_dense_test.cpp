@@ -3,68 +3,6 @@
 namespace crossrank::test {
 namespace {
 
-using Sizes = std::vector<std::int64_t>;
-
-/// What rank r gives, for the serial reference.
-Tensor given(Shape const& shape, int rank) { return counting(shape, static_cast<float>(rank + 1)); }
-
-Tensor summed(Shape const& shape, int ranks) { return counting(shape, static_cast<float>(ranks * (ranks + 1) / 2)); }
-
-void dense_verbs_match_the_serial_reference(Collective const& world) {
-  auto const group = whole(world);
-  int const n = world.world_size();
-  int const me = world.rank();
-  auto const mine = [&](Shape const& shape) { return given(shape, me); };
-
-  auto const reduced = group.all_reduce(mine({8}));
-  EXPECT_TRUE(same(reduced, summed({8}, n)));
-  std::vector<Shape> const shapes{{2 * n}, {3, 2 * n}, {2 * n, 4 * n, 6 * n}, {n, 2 * n, 3 * n, 4 * n}};
-  for (auto const& shape : shapes) {
-    auto const dims = static_cast<std::int64_t>(shape.size());
-    for (std::int64_t dim = -dims; dim < dims; ++dim) {
-      SCOPED_TRACE(to_string(shape) + " dim " + std::to_string(dim));
-      std::vector<Tensor> all;
-      for (int rank = 0; rank < n; ++rank) all.push_back(given(shape, rank));
-      auto const joined = concat(all, {dim});
-      auto const at = static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
-      EXPECT_TRUE(same(group.all_gather(mine(shape), {dim}), joined));
-      int const dst = static_cast<int>(at) % n;
-      auto const gathered = group.gather(mine(shape), {.dst = dst, .dim = dim});
-      EXPECT_TRUE(same(gathered, me == dst ? joined : Tensor{}));
-      if (shape[at] % n != 0) continue;
-      auto const part = shape[at] / n;
-      EXPECT_TRUE(same(group.reduce_scatter(mine(shape), {dim}), slice(summed(shape, n), {dim}, me * part, part)));
-    }
-  }
-}
-
-void uneven_verbs_match_the_serial_reference(Collective const& world) {
-  auto const group = whole(world);
-  int const n = world.world_size();
-  int const me = world.rank();
-  for (bool const with_empty : {false, true}) {
-    Sizes sizes;
-    for (int rank = 0; rank < n; ++rank) sizes.push_back(with_empty && rank % 2 == 0 ? 0 : 2 + 3 * rank);
-    std::vector<Tensor> all;
-    for (int rank = 0; rank < n; ++rank) all.push_back(given({sizes[static_cast<std::size_t>(rank)], 4}, rank));
-    auto const mine = all[static_cast<std::size_t>(me)];
-    EXPECT_TRUE(same(group.all_gatherv(mine, sizes), concat(all)));
-    EXPECT_TRUE(same(group.all_gatherv(mine), concat(all)));
-    auto const list =
-        group.all_gatherv(std::vector{mine, counting<std::int8_t>({sizes[static_cast<std::size_t>(me)]})}, sizes);
-    ASSERT_EQ(list.size(), 2U);
-    EXPECT_TRUE(same(list[0], concat(all)));
-    EXPECT_EQ(list[1].dtype(), Dtype::i8);
-    auto const total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-    auto const begin = std::accumulate(sizes.begin(), sizes.begin() + me, std::int64_t{0});
-    for (std::int64_t const dim : {0, 1, 2}) {
-      Shape const shape = Shape{2, 3, 2}.with(static_cast<std::size_t>(dim), total);
-      EXPECT_TRUE(same(group.reduce_scatterv(given(shape, me), {dim}, sizes),
-                       slice(summed(shape, n), {dim}, begin, sizes[static_cast<std::size_t>(me)])));
-    }
-  }
-}
-
 class GroupDense : public testing::TestWithParam<int> {};
 
 TEST_P(GroupDense, matches_the_serial_reference) {

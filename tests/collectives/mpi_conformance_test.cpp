@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/collectives/conformance.hpp"
+#include "tests/collectives/group_suite.hpp"
 #include "tests/collectives/verb_table.hpp"
 
 /// Run by mpirun: every rank goes through the same cases. CROSSRANK_TEST_BACKEND says on which backend.
@@ -41,6 +42,18 @@ TEST_P(MpiConformance, holds) {
   run_conformance_case(GetParam().test, {world, options});
 }
 
+class MpiGroup : public testing::TestWithParam<GroupParameter> {};
+
+TEST_P(MpiGroup, holds) {
+  auto world = connect({.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
+                        .timeout = std::chrono::seconds(20),
+                        .connect_timeout = std::chrono::seconds(30),
+                        .job_id = "group_" + std::string(GetParam().test.name),
+                        .arena_cap = std::uint64_t{256} << 20});
+  GetParam().test.body(world);
+  world.close();
+}
+
 TEST(MpiVerbTable, is_right_about_this_backend) {
   ConnectOptions const options{.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
                                .timeout = std::chrono::minutes(5),
@@ -51,6 +64,8 @@ TEST(MpiVerbTable, is_right_about_this_backend) {
 
 INSTANTIATE_TEST_SUITE_P(Case, MpiConformance, testing::ValuesIn(cases()),
                          [](auto const& one) { return parameter_name(one.param); });
+INSTANTIATE_TEST_SUITE_P(Case, MpiGroup, testing::ValuesIn(group_parameters({launched_ranks()})),
+                         [](auto const& one) { return group_parameter_name(one.param); });
 
 }  // namespace
 }  // namespace crossrank::test

@@ -20,10 +20,10 @@ crossrank_add_rank_test(collectives_message_test
   verb_table_test.cpp)
 set_source_files_properties(verb_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_README="${PROJECT_SOURCE_DIR}/README.md")
 
-# What is made of collectives, once more with the ranks on two hosts; but for handles of queues, which one node attaches
-# to, and the mesh that follows from how many ranks a node has.
-set(of_one_node GroupQueue.is_made_by_the_coordinator_in_both_directions GroupQueue.takes_a_writer_from_outside_the_group
-                MeshCollective.puts_tensor_parallelism_fastest)
+# What is made of collectives, once more with the ranks on two hosts; but for the mesh that follows from how many ranks a
+# node has, and for what names its backends itself.
+set(of_one_node MeshCollective.puts_tensor_parallelism_fastest MeshCollective.gives_partitions_the_local_ranks_of_their_node
+                *GroupOn*)
 list(JOIN of_one_node ":" of_one_node)
 foreach(program collectives_objects_test collectives_group_test)
   gtest_discover_tests(${program} NO_PRETTY_VALUES TEST_PREFIX on_two_hosts. TEST_FILTER "-*processes*:${of_one_node}" DISCOVERY_TIMEOUT 600
@@ -35,6 +35,7 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_conformance RANKS 1 2 4 8 SOURCES
     ${conformance_suite}
     ${PROJECT_SOURCE_DIR}/lib/core/small_float.cpp  # inside the shared library nobody else sees it
+    group_suite.cpp
     mpi_conformance_test.cpp
     verb_table.cpp)
   crossrank_add_mpi_test(NAME composite_conformance PROGRAM mpi_conformance RANKS 2 4 8 OPTIONS --nodes declared
