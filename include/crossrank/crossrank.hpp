@@ -1,10 +1,12 @@
 #pragma once
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/collective.hpp>
+#include <crossrank/collective_elements.hpp>
 #include <crossrank/collective_range.hpp>
 #include <crossrank/concat.hpp>
 #include <crossrank/device.hpp>
 #include <crossrank/dtype.hpp>
+#include <crossrank/element_range.hpp>
 #include <crossrank/error.hpp>
 #include <crossrank/group.hpp>
 #include <crossrank/helpers.hpp>
@@ -14,6 +16,7 @@
 #include <crossrank/message_queue.hpp>
 #include <crossrank/objects.hpp>
 #include <crossrank/parallel.hpp>
+#include <crossrank/process_group.hpp>
 #include <crossrank/safetensors.hpp>
 #include <crossrank/serialize.hpp>
 #include <crossrank/shape.hpp>
@@ -24,4 +27,7 @@
 #include <crossrank/version.hpp>
 #include <crossrank/workspace.hpp>
 
+// A program that has another `xr` defines CROSSRANK_NO_XR before it includes this.
+#ifndef CROSSRANK_NO_XR
 namespace xr = crossrank;
+#endif

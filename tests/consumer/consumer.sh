@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the build into a folder of its own and builds a program against that copy, as its users do.
-# Usage: consumer.sh install|cmake|mpi|pkg-config|moved|readme
+# Usage: consumer.sh install|documents|cmake|mpi|pkg-config|moved|readme|examples
 # with SOURCE, BUILD, PROJECT, PREFIX, COMPILER, FLAGS and WITH_MPI (of the build: yes or no) in the environment
 set -euo pipefail
 
@@ -48,6 +48,32 @@ readme() {
   [[ $four == "[0] 96 bytes" && $one == "24 bytes" ]] || { echo "four ranks said: $four; one said: $one"; exit 1; }
 }
 
+# Every document that the README names, every library whose code is inside, and the examples.
+documents() {
+  local folder=$PREFIX/share/doc/crossrank name missing=0
+  [[ -e $folder/README.md ]] || { echo "no README.md in $folder"; exit 1; }
+  while read -r name; do
+    [[ -e $folder/${name##*/} ]] || { echo "the README names $name, which is not installed"; missing=1; }
+  done < <(grep -oE '[A-Za-z0-9_/.-]+\.md' "$folder/README.md" | sort -u; printf '%s\n' LICENSE THIRD_PARTY_LICENSES)
+  for name in CLI11 nlohmann/json xxHash cereal; do
+    grep -q "^$name" "$folder/THIRD_PARTY_LICENSES" || { echo "no licence of $name"; missing=1; }
+  done
+  while read -r name; do
+    [[ -e $folder/$name ]] || { echo "$name was not installed"; missing=1; }
+  done < <(cd "$SOURCE" && find examples -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
+  exit "$missing"
+}
+
+# The installed examples, built against the installed library.
+examples() {
+  local said
+  cmake -S "$PREFIX/share/doc/crossrank/examples" -B "$PREFIX-examples" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" \
+    -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS"
+  cmake --build "$PREFIX-examples" --target hello
+  said=$("$PREFIX/bin/crossrank" run -n 2 -- "$PREFIX-examples/hello")
+  [[ $said == "[0] 48 bytes" ]] || { echo "it said: $said"; exit 1; }
+}
+
 case $1 in
   install)
     rm -rf "$PREFIX" "$PREFIX"-*
@@ -80,5 +106,7 @@ case $1 in
     rm -rf "$PREFIX-moved"
     ;;
   readme) readme ;;
+  documents) documents ;;
+  examples) examples ;;
   *) echo "unknown step $1"; exit 2 ;;
 esac
