@@ -23,6 +23,12 @@ def parts_of(model):
     return parts
 
 
+def options_for(model):
+    """Returns what the command has to be told: no bytes say that a fused layer was cut as one block."""
+    plain = any(layer.endswith(("gate_up_proj", "qkv_proj")) and style.startswith("colwise") for layer, style in model.tp_plan.items())
+    return ("--fused-layout", "plain") if plain else ()
+
+
 def save_ranks(rank, world, work, architectures):
     for model_type, class_name in architectures.items():
         folder = f"{work}/{model_type}"
@@ -38,7 +44,7 @@ def save_ranks(rank, world, work, architectures):
 
 def make(work, world=2, wanted=None):
     """Returns the cases, and the architectures that transformers itself could not make in small, with the reason."""
-    cases, failed, made = [], {}, {}
+    cases, failed, made, options = [], {}, {}, {}
     for model_type, class_name in small_models.planned_architectures().items():
         if wanted and model_type not in wanted:
             continue
@@ -55,6 +61,7 @@ def make(work, world=2, wanted=None):
                 raise ValueError("transformers does not load what it saved")
             save_file(memory, f"{folder}/memory.safetensors")
             made[model_type] = class_name
+            options[model_type] = options_for(model)
         except Exception as error:
             failed[model_type] = f"{type(error).__name__}: {error}"
     types = list(made)
@@ -75,5 +82,5 @@ def make(work, world=2, wanted=None):
             truths = [f"{folder}/memory.safetensors"]
             if os.path.exists(f"{folder}/whole/model.safetensors"):
                 truths.append(f"{folder}/whole/model.safetensors")
-            cases.append(Case("transformers", model_type, f"{folder}/shards", truths))
+            cases.append(Case("transformers", model_type, f"{folder}/shards", truths, options[model_type]))
     return cases, failed
