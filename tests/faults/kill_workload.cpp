@@ -1,22 +1,26 @@
 #include "tests/faults/kill_workload.hpp"
 
+#include <chrono>
 #include <exception>
+#include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 #include <crossrank/nfs_workspace.hpp>
+#include <crossrank/shared_memory_workspace.hpp>
 
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
-#include "tests/support/patience.hpp"
 
 namespace crossrank::test {
 namespace {
 
 constexpr int messages = 12;
+constexpr auto long_wait = std::chrono::minutes(5);
 
 /// Some of the messages are longer than a chunk.
 std::int64_t length_of(int message) { return message % 5 == 2 ? 5000 : 100; }
@@ -43,7 +47,7 @@ void stream(Collective const& group, int writer, bool waits, Fuse& fuse) {
   if (!queue.is_writer() && queue.dequeue_tensor()) throw std::runtime_error("wrong data: more than was written");
   if (!queue.is_writer()) return;
   queue.close();
-  if (waits && !queue.wait_for(patient)) throw std::runtime_error("wrong data: not all was read");
+  if (waits && !queue.wait_for(long_wait)) throw std::runtime_error("wrong data: not all was read");
 }
 
 /// One reader reads to the end, the others close their ends earlier.
@@ -87,7 +91,8 @@ RankState state_of(int rank, int seed) {
   return state;
 }
 
-void read_all(NFSWorkspace const& workspace, Collective const& world, int seed, Fuse& fuse) {
+template <class Workspace>
+void read_all(Workspace const& workspace, Collective const& world, int seed, Fuse& fuse) {
   for (int rank = 0; rank < world.world_size(); ++rank) {
     fuse.step();
     auto const state = workspace.read_configs_and_weights_from_rank(rank);
@@ -98,7 +103,8 @@ void read_all(NFSWorkspace const& workspace, Collective const& world, int seed, 
   }
 }
 
-void write(NFSWorkspace& workspace, Collective const& world, int seed) {
+template <class Workspace>
+void write(Workspace& workspace, Collective const& world, int seed) {
   auto const mine = state_of(world.rank(), seed);
   workspace.write_configs_and_weights(mine.config, mine.weights);
 }
@@ -148,6 +154,32 @@ void write_files_for_ever(Collective const& world, Fuse& fuse, std::filesystem::
     read_all(workspace, world, round, fuse);
     world.barrier();
   }
+}
+
+void leave_in_order(Collective world, Fuse& fuse, unsigned seed) {
+  std::mt19937 random(seed + static_cast<unsigned>(world.rank()));
+  auto const at_random = [&](int most) { return std::uniform_int_distribution(0, most)(random); };
+  int const writer = static_cast<int>(seed % static_cast<unsigned>(world.world_size()));
+  SharedMemoryWorkspace workspace(world);
+  fuse.step();
+  write(workspace, world, 7);
+  auto queue = MessageQueue::create(world, {.writer_rank = writer, .chunk_bytes = 1024, .chunks = messages});
+  for (int message = 0; queue.is_writer() && message < messages; ++message) pass(queue, writer, message);
+  fuse.step();
+  if (queue.is_writer()) queue.close();
+  world.barrier();
+  fuse.step();
+  if (at_random(1) == 0) std::this_thread::sleep_for(std::chrono::microseconds(at_random(3000)));
+  if (queue.is_writer()) queue = {};
+  if (at_random(1) == 0) read_all(workspace, world, 7, fuse);
+  fuse.step();
+  if (at_random(1) == 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(at_random(3000)));
+    read_all(workspace, world, 7, fuse);
+  }
+  for (int message = 0; queue.connected() && message < messages; ++message) pass(queue, writer, message);
+  if (queue.connected() && at_random(1) == 0) queue.close();
+  fuse.step();
 }
 
 }  // namespace crossrank::test

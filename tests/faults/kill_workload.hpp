@@ -28,5 +28,8 @@ void gather_for_ever(Collective const& world, Fuse& fuse);
 void queue_for_ever(Collective const& world, Fuse& fuse);
 /// Gathers and states through files in `directory`.
 void write_files_for_ever(Collective const& world, Fuse& fuse, std::filesystem::path const& directory);
+/// Publishes, agrees that all have, and leaves in order: with and without close, early and late, in an order that
+/// `seed` says. Nothing that was published may be missing then.
+void leave_in_order(Collective world, Fuse& fuse, unsigned seed);
 
 }  // namespace crossrank::test

@@ -1,11 +1,13 @@
 // A rank is killed at a random instant of a job that does one thing over and over, a thousand times in all.
 //   CROSSRANK_KILL_SEED=N  the seed that a failed test has printed: draws the same victims and instants again
 //   CROSSRANK_KILLS=N      how often each of these tests kills (default 100)
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -15,6 +17,7 @@
 
 #include <crossrank/parallel.hpp>
 
+#include "lib/platform/system.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 #include "tests/faults/kill_workload.hpp"
@@ -28,26 +31,86 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int ranks = 4;
+constexpr auto all_meet_within = std::chrono::seconds(30);
 
 unsigned number_from_environment(char const* name, unsigned otherwise) {
   auto const* const text = std::getenv(name);
   return text == nullptr ? otherwise : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
 }
 
+/// Kills this process before a system call of its way into the job. Counts from the moment when the others can know of
+/// it: before that nothing tells a rank that died from one that was never started.
+class MortalSystem final : public platform::System {
+ public:
+  explicit MortalSystem(int calls) : left_(calls) {}
+
+  ssize_t sendmsg(int fd, msghdr const* message, int flags) override {
+    auto const result = System::sendmsg(fd, message, flags);
+    if (result >= 0) known_ = true;
+    step();
+    return result;
+  }
+  int listen(int fd, int backlog) override {
+    int const result = System::listen(fd, backlog);
+    if (result == 0) known_ = true;
+    step();
+    return result;
+  }
+  ssize_t recvmsg(int fd, msghdr* message, int flags) override {
+    step();
+    return System::recvmsg(fd, message, flags);
+  }
+  int poll(pollfd* fds, nfds_t count, int timeout_ms) override {
+    step();
+    return System::poll(fds, count, timeout_ms);
+  }
+  int accept(int fd) override {
+    step();
+    return System::accept(fd);
+  }
+  int memfd_create(char const* name, unsigned flags) override {
+    step();
+    return System::memfd_create(name, flags);
+  }
+  int fallocate(int fd, int mode, off_t at, off_t bytes) override {
+    step();
+    return System::fallocate(fd, mode, at, bytes);
+  }
+
+ private:
+  void step() {
+    if (known_ && left_-- <= 0) ::kill(::getpid(), SIGKILL);
+  }
+
+  std::atomic<bool> known_{false};
+  std::atomic<int> left_;
+};
+
 struct Plan {
   int victim = 0;
   int operations = -1;  ///< -1: by time
   int microseconds = 0;
+  unsigned seed = 0;
 };
 
-/// Arguments: what to do, victim, operations, microseconds, directory.
+/// Arguments: what to do, victim, operations, microseconds, seed, directory.
 CROSSRANK_RANK_SCENARIO(die_at_random) {
   auto const& what = self.arguments.at(0);
   bool const is_victim = std::stoi(self.arguments.at(1)) == self.rank;
   int const operations = std::stoi(self.arguments.at(2));
   std::chrono::microseconds const delay(std::stol(self.arguments.at(3)));
   return test::end_with_verdict(self, [&] {
-    auto const world = connect(test::fault_options());
+    auto options = test::fault_options();
+    options.connect_timeout = all_meet_within;
+    MortalSystem mortal(operations);
+    if (what == "connect") {
+      std::optional<platform::ScopedSystem> installed;
+      if (is_victim) installed.emplace(mortal);
+      auto const world = connect(options);
+      if (is_victim) ::kill(::getpid(), SIGKILL);
+      while (true) world.barrier();
+    }
+    auto const world = connect(options);
     if (is_victim && operations < 0) {
       std::thread([delay] {
         std::this_thread::sleep_for(delay);
@@ -57,7 +120,8 @@ CROSSRANK_RANK_SCENARIO(die_at_random) {
     test::Fuse fuse(is_victim && operations >= 0, operations);
     if (what == "groups") test::gather_for_ever(world, fuse);
     if (what == "queues") test::queue_for_ever(world, fuse);
-    if (what == "files") test::write_files_for_ever(world, fuse, self.arguments.at(4));
+    if (what == "files") test::write_files_for_ever(world, fuse, self.arguments.at(5));
+    if (what == "exits") test::leave_in_order(world, fuse, static_cast<unsigned>(std::stoul(self.arguments.at(4))));
   });
 }
 
@@ -66,24 +130,23 @@ struct Case {
   unsigned number = 0;
 };
 
-/// For the names of tests in the listing.
-void PrintTo(Case const& c, std::ostream* out) { *out << c.what << " " << c.number; }
-
 class RandomKill : public testing::TestWithParam<Case> {
  protected:
   static test::JobOutcome run(Plan const& plan, fs::path const& directory) {
     return test::run_ranks(ranks, "die_at_random",
                            {.deadline = test::patient_for_a_job,
                             .arguments = {GetParam().what, std::to_string(plan.victim), std::to_string(plan.operations),
-                                          std::to_string(plan.microseconds), directory}});
+                                          std::to_string(plan.microseconds), std::to_string(plan.seed), directory}});
   }
 
   static Plan draw(std::mt19937& random) {
     auto const up_to = [&random](int most) { return std::uniform_int_distribution(0, most)(random); };
+    bool const is_connect = std::string_view(GetParam().what) == "connect";
     Plan plan{.victim = up_to(ranks - 1)};
-    bool const is_counted = up_to(1) == 1;
-    plan.operations = is_counted ? up_to(25) : -1;
-    plan.microseconds = up_to(20'000);
+    bool const counted = up_to(1) == 1 || is_connect;
+    plan.operations = counted ? up_to(is_connect ? 40 : 25) : -1;
+    plan.microseconds = up_to(std::string_view(GetParam().what) == "exits" ? 5'000 : 20'000);
+    plan.seed = static_cast<unsigned>(random());
     return plan;
   }
 
@@ -91,6 +154,19 @@ class RandomKill : public testing::TestWithParam<Case> {
     auto const verdict = test::expect_one_verdict(job, {victim});
     EXPECT_EQ(verdict.code, "peer_lost") << job.text();
     EXPECT_TRUE(verdict.blames_only(victim)) << job.text();
+  }
+
+  /// A rank that had done all that it owed when the victim died ends well.
+  static void expect_order_or_victim(test::JobOutcome const& job, int victim) {
+    EXPECT_FALSE(job.timed_out) << job.text();
+    EXPECT_TRUE(job.leaks.empty()) << job.text();
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank == victim) continue;
+      auto const verdict = test::verdict_of(job.ranks.at(static_cast<std::size_t>(rank)));
+      EXPECT_TRUE(verdict.code == "ok" || (verdict.code == "peer_lost" && verdict.blames_only(victim)))
+          << "rank " << rank << "\n"
+          << job.text();
+    }
   }
 };
 
@@ -106,7 +182,11 @@ TEST_P(RandomKill, ends_all_ranks_with_one_verdict) {
                  std::to_string(plan.victim) + ", operation " + std::to_string(plan.operations) + ", or after " +
                  std::to_string(plan.microseconds) + " us");
     auto const job = run(plan, temporary.path());
-    expect_victim_is_named(job, plan.victim);
+    if (std::string_view(GetParam().what) == "exits") {
+      expect_order_or_victim(job, plan.victim);
+    } else {
+      expect_victim_is_named(job, plan.victim);
+    }
     for (auto const* const name : {"kept", "gathered"}) {
       if (!fs::exists(temporary.path() / name)) continue;
       static_cast<void>(workspace::clean_workspace(temporary.path() / name));
@@ -117,8 +197,8 @@ TEST_P(RandomKill, ends_all_ranks_with_one_verdict) {
 
 INSTANTIATE_TEST_SUITE_P(Faults, RandomKill,
                          testing::Values(Case{"groups", 0}, Case{"groups", 1}, Case{"queues", 0}, Case{"queues", 1},
-                                         Case{"queues", 2}, Case{"queues", 3}, Case{"queues", 4}, Case{"files", 0},
-                                         Case{"files", 1}, Case{"files", 2}),
+                                         Case{"queues", 2}, Case{"files", 0}, Case{"files", 1}, Case{"connect", 0},
+                                         Case{"connect", 1}, Case{"exits", 0}),
                          [](auto const& one) {
                            return std::string(one.param.what) + "_" + std::to_string(one.param.number);
                          });
