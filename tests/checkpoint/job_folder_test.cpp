@@ -5,6 +5,8 @@
 #include <fstream>
 #include <string>
 
+#include <unistd.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -317,6 +319,23 @@ TEST_F(TakenUp, is_left_alone_by_cleaning) {
   EXPECT_THAT(names_in(out()), Contains(StartsWith(".crossrank-")));
   bring_to_its_end();
   EXPECT_EQ(state(), "new");
+}
+
+TEST_F(TakenUp, does_not_follow_a_strangers_link_as_root) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make files of another user";
+  constexpr uid_t stranger = 4711;
+  auto const theirs = folder_.path() / "theirs";
+  auto const ours = folder_.path() / "ours";
+  fs::create_directories(theirs);
+  fs::create_directories(ours);
+  fs::create_directory_symlink(ours, theirs / "link");
+  ASSERT_EQ(::lchown(theirs.c_str(), stranger, stranger), 0);
+  ASSERT_EQ(::lchown((theirs / "link").c_str(), stranger, stranger), 0);
+
+  for (auto const& to : {theirs / "link", theirs / "link" / "model", theirs / "link" / "a" / "b"})
+    EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), to, options_for("safetensors")), Error) << to;
+
+  EXPECT_THAT(names_in(ours), testing::IsEmpty());
 }
 
 }  // namespace
