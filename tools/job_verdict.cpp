@@ -87,7 +87,10 @@ bool JobVerdict::by_exit_code() const noexcept {
   return first != nullptr && WIFEXITED(first->status);
 }
 
-bool JobVerdict::by_foreign_signal() const noexcept { return cause_ && WIFSIGNALED(cause_->status) && !cause_->asked; }
+bool JobVerdict::by_foreign_signal() const noexcept {
+  auto const* const first = deciding();
+  return first != nullptr && WIFSIGNALED(first->status) && !first->asked;
+}
 
 int JobVerdict::exit_code() const noexcept {
   auto const* const first = deciding();

@@ -115,7 +115,7 @@ int Launch::run() {
     if (failure != 0 && failure != EPIPE) say(std::string("the output cannot be written: ") + std::strerror(failure));
   }
   int const code = exit_code();
-  if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, verdict_.sentence());
+  if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, verdict_.summary());
   while (!err_.empty() || !out_.empty()) step();
   if (code == 0 && (out_.broken() || err_.broken())) {
     bool const reader_left = out_.failure() == EPIPE || err_.failure() == EPIPE;
