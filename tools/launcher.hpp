@@ -17,7 +17,7 @@ struct LaunchOptions {
   int lost_code = 0;  ///< returned when a signal that is not ours ended a rank; 0: 128 + that signal
   /// What to write to standard output when the job fails and no rank has written there, from the exit code and the
   /// sentence about the failure; empty: nothing.
-  std::function<std::string(int exit_code, std::string const& sentence)> if_silent{};
+  std::function<std::string(int exit_code, std::string const& summary)> if_silent{};
 };
 
 /// Runs one program as N ranks on this machine and waits for all of it to end.
