@@ -14,6 +14,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/json.hpp>
 
+#include "lib/core/terminal_text.hpp"
 #include "lib/node/flight_file.hpp"
 #include "lib/node/names.hpp"
 #include "lib/platform/directory.hpp"
@@ -37,15 +38,16 @@ class CleanReport {
   explicit CleanReport(CleanRequest const& request) : dry_run_(request.options.dry_run), json_(request.json) {}
 
   void kept(std::string const& path, std::string const& why) {
-    if (json_) return list_.push_back({{"path", path}, {"removed", false}, {"why", why}});
-    std::printf("kept %s: %s\n", path.c_str(), why.c_str());
+    auto const reason = with_flags(why);
+    if (json_) return list_.push_back({{"path", path}, {"removed", false}, {"why", reason}});
+    std::printf("kept %s: %s\n", terminal_text(path).c_str(), terminal_text(reason).c_str());
   }
   void removed(std::string const& path, std::uint64_t bytes, std::string const& kind) {
     ++files_;
     bytes_ += bytes;
     if (json_) return list_.push_back({{"path", path}, {"removed", !dry_run_}, {"bytes", bytes}, {"kind", kind}});
-    std::printf("%s %s, %s, %" PRIu64 " bytes\n", dry_run_ ? "would remove" : "removed", path.c_str(), kind.c_str(),
-                bytes);
+    std::printf("%s %s, %s, %" PRIu64 " bytes\n", dry_run_ ? "would remove" : "removed", terminal_text(path).c_str(),
+                kind.c_str(), bytes);
   }
   void failed(std::string const& directory, Error const& error) {
     code_ = 1;

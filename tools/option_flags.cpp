@@ -24,6 +24,7 @@ constexpr std::array flags{
     OptionFlag{"rules", "--rules"},
     OptionFlag{"policy", "--policy"},
     OptionFlag{"force", "--force"},
+    OptionFlag{"all", "--all"},
     OptionFlag{"resume", "--resume"},
 };
 

@@ -18,7 +18,7 @@ std::string reason_to_keep(Writer writer, CleanOptions options) {
     case Writer::dead: return {};
     case Writer::alive: return "its writer is alive";
     case Writer::finished:
-      return options.all ? "" : "its writer ended in order and left it on purpose (--all removes it)";
+      return options.all ? "" : "its writer ended in order and left it on purpose (`all` removes it)";
     case Writer::unknown: break;
   }
   return options.force ? "" : "nobody can tell whether its writer is alive: no lock could be asked for";

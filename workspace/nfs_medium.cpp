@@ -142,7 +142,7 @@ bool NfsMedium::may_remove(Directory const& directory, std::string const& name, 
   if (writer == Writer::unknown && existing_ != Existing::force) {
     log_event(LogLevel::warning,
               "an earlier file of this rank stays: no lock tells whether its writer is alive. When it is not, use "
-              "Existing::force or crossrank clean --force",
+              "Existing::force, or `crossrank clean` with `force`",
               {{"file", directory.path_of(name)}});
     return false;
   }

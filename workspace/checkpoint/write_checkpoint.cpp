@@ -122,7 +122,7 @@ class Writing {
       bool const lost = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout;
       if (lost) {
         auto info = error.info();
-        info.remedy = "start again with --resume: the files that are finished are kept";
+        info.remedy = "start again with `resume`: the files that are finished are kept";
         throw_error(error.code(), std::move(info));
       }
       if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();

@@ -95,7 +95,7 @@ UsageError other_checkpoint(std::filesystem::path const& out, std::string const&
                      .message = "there is a checkpoint already, and it is not the result of this job",
                      .got = file + " differs from what this job writes",
                      .resource = out.string(),
-                     .remedy = "give another directory, or --force to replace it"});
+                     .remedy = "give another directory, or `force` to replace it"});
 }
 
 }  // namespace crossrank::checkpoint
