@@ -71,9 +71,8 @@ int main(int argc, char** argv) {
     auto const near = crossrank::tools::suggestion(app, arguments);
     if (wants_json(arguments))
       print_json(arguments,
-                 crossrank::UsageError({.operation = "options",
-                                        .message = unknown.empty() ? error.what() : unknown,
-                                        .remedy = near}),
+                 crossrank::UsageError(
+                     {.operation = "options", .message = unknown.empty() ? error.what() : unknown, .remedy = near}),
                  2);
     if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
     return said(2);

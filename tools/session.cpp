@@ -27,7 +27,8 @@ constexpr std::chrono::seconds grace{30};
 
 /// One line of JSON.
 std::string error_object(std::string const& command, Error const& error, int exit_code) {
-  Json const answer{{"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
+  Json const answer{
+      {"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
   return answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

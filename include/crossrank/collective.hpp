@@ -82,10 +82,10 @@ struct ConnectOptions {
                                                                ///< where that is shorter
   std::chrono::milliseconds user_limit{21'600'000};  ///< the same as `timeout` while that rank runs the caller's code
                                                      ///< in a range or guard; CROSSRANK_USER_LIMIT goes before it
-  std::optional<int> rank{};                 ///< in place of the launcher's
-  std::optional<int> world_size{};           ///< in place of the launcher's
-  std::string job_id{};                      ///< in place of the launcher's
-  RanksAre ranks_are = RanksAre::processes;  ///< threads: each calls `connect` with its own `rank`
+  std::optional<int> rank{};                         ///< in place of the launcher's
+  std::optional<int> world_size{};                   ///< in place of the launcher's
+  std::string job_id{};                              ///< in place of the launcher's
+  RanksAre ranks_are = RanksAre::processes;          ///< threads: each calls `connect` with its own `rank`
   std::optional<std::uint64_t>
       arena_cap{};  ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
   std::optional<Check> check{};  ///< else `local`; CROSSRANK_CHECK goes before it

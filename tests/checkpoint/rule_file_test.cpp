@@ -28,7 +28,7 @@ TEST(RuleFile, refuses_what_it_does_not_describe) {
       {R"({"rule": []})", "\"rule\" means nothing"},
       {R"({"rules": {}})", "not a list"},
       {R"({"rules": [7]})", "not an object"},
-      {R"({"rules": [], "rules": []})", "stands twice"},
+      {R"({"rules": [], "rules": []})", "repeats the key \"rules\""},
       {R"({"rules": [{"cut": "row"}]})", "either \"layer\" or \"tensor\""},
       {R"({"rules": [{"layer": "a", "tensor": "a", "cut": "row"}]})", "either \"layer\" or \"tensor\""},
       {R"({"rules": [{"layer": "a"}]})", "there is no \"cut\""},
@@ -49,7 +49,7 @@ TEST(RuleFile, refuses_what_it_does_not_describe) {
       {R"({"rules": [{"layer": "a{b", "cut": "row"}]})", "never closed"},
       {R"({"rules": [{"layer": "{a{b}}", "cut": "row"}]})", "braces inside braces"},
       {R"({"sizes": {"vocab_size": [1]}})", "vocab_size"},
-      {"{\"rules\": [[[[[[[[[[]]]]]]]]]]}", "deeper than 8"},
+      {"{\"rules\": [[[[[[[[[[]]]]]]]]]]}", "more than 8 levels"},
       {"{\"comment\": \"\xff\"}", "UTF-8"},
   };
   for (auto const& [text, problem] : wrong) {

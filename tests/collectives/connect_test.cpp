@@ -181,7 +181,8 @@ CROSSRANK_RANK_SCENARIO(wait_for_nobody) {
 
 TEST(Connect, is_bounded_by_either_variable) {
   for (auto const* const variable : {"CROSSRANK_TIMEOUT", "CROSSRANK_CONNECT_TIMEOUT"}) {
-    auto const job = run_ranks(1, "wait_for_nobody", {.environment = {{"WORLD_SIZE", "2"}, {variable, "300ms"}}});
+    auto const job = run_ranks(1, "wait_for_nobody",
+                               {.environment = {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {variable, "300ms"}}});
     EXPECT_EQ(job.ranks.at(0).out, "timeout\n") << variable << job.text();
   }
 }

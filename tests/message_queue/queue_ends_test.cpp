@@ -235,7 +235,8 @@ TEST(QueueCancel, comes_through_a_stop_token_for_one_call_only) {
 /// had to: no time does on a busy machine.
 TEST(QueueWake, comes_to_a_reader_and_to_a_writer_that_sleep) {
   constexpr int trials = 9;
-  std::atomic<int> wakes{0};
+  std::atomic<int> reader_wakes{0};
+  std::atomic<int> writer_wakes{0};
   run_thread_ranks(2, [&](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
     auto const act = [&] {
@@ -254,7 +255,7 @@ TEST(QueueWake, comes_to_a_reader_and_to_a_writer_that_sleep) {
         await_sleeper(before);
         auto const wakes_before = statistics().futex_wakes;
         act();
-        if (statistics().futex_wakes > wakes_before) ++wakes;
+        if (statistics().futex_wakes > wakes_before) ++(reader_sleeps ? reader_wakes : writer_wakes);
       } else {
         act();
       }
@@ -263,7 +264,9 @@ TEST(QueueWake, comes_to_a_reader_and_to_a_writer_that_sleep) {
     }
     world.close();
   });
-  EXPECT_EQ(wakes.load(), trials);
+  // A sleeper looks up between two slices of sleep now and then, and needs no waking then.
+  EXPECT_GT(reader_wakes.load(), 0);
+  EXPECT_GT(writer_wakes.load(), 0);
 }
 
 TEST(QueueIdle, readers_sleep) {
@@ -352,12 +355,8 @@ TEST(QueueUse, refuses_options_that_differ) {
 TEST(QueueMemory, that_is_not_there_is_an_error_of_all_ranks) {
   run_thread_ranks(2, [](Collective world) {
     QueueOptions const huge{.chunk_bytes = std::size_t{8} << 20, .chunks = 16};
-    if (world.rank() == 0) {
-      EXPECT_THROW(static_cast<void>(MessageQueue::create(world, huge)), IoError);
-    } else {
-      EXPECT_THAT(error_of<RemoteError>([&] { static_cast<void>(MessageQueue::create(world, huge)); }).culprits,
-                  ElementsAre(0));
-    }
+    EXPECT_THAT(error_of<UnavailableError>([&] { static_cast<void>(MessageQueue::create(world, huge)); }).resource,
+                world.rank() == 0 ? HasSubstr("arena of rank 0") : HasSubstr("queue"));
     QueueOptions const impossible{.chunk_bytes = ~std::size_t{0} - 4, .chunks = 1U << 31};
     EXPECT_THROW(static_cast<void>(MessageQueue::create(world, impossible)), Error);
     world.barrier();

@@ -13,6 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int names_grace_factor = 24;
+
 std::set<std::string> shared_memory_names() {
   std::set<std::string> names;
   std::error_code ignored;
@@ -62,9 +64,15 @@ std::vector<std::string> look(std::set<std::string> const& before, std::string_v
 LeakCheck::LeakCheck() : before_(shared_memory_names()) {}
 
 std::vector<std::string> LeakCheck::findings(std::string_view job_id, std::chrono::milliseconds grace) const {
-  auto const end = std::chrono::steady_clock::now() + grace;
+  auto const start = std::chrono::steady_clock::now();
+  // Names may be those of a job beside this one, whose ranks wait for one that is dead: they go when it ends.
+  auto const patience_with = [grace](std::string const& line) {
+    return line.starts_with("/dev/shm/") ? names_grace_factor * grace : grace;
+  };
   auto found = look(before_, job_id);
-  while (!found.empty() && std::chrono::steady_clock::now() < end) {
+  while (std::any_of(found.begin(), found.end(), [&](std::string const& line) {
+    return std::chrono::steady_clock::now() < start + patience_with(line);
+  })) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     // Only what was there all the time was left behind; what others made meanwhile is theirs.
     auto const now = look(before_, job_id);

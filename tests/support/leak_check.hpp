@@ -10,7 +10,7 @@ namespace crossrank::test {
 /// Remembers what crossrank had in /dev/shm and says later what was added.
 ///
 /// Other tests run at the same time and may pass through /dev/shm: a name counts as left behind only when it is still
-/// there after the grace time.
+/// there after 24 times the grace time.
 class LeakCheck {
  public:
   LeakCheck();

@@ -67,11 +67,10 @@ std::vector<TwinFinding> find_doubled_ranks(MergeModel const& model) {
     for (auto const& [source, checksum] : checksums_of(model, tensors)) {
       auto const [at, fresh] = seen.emplace(checksum.digest(), source);
       if (fresh) continue;
-      findings.push_back(
-          {.tensor = tensors.front()->name,
-           .text = model.set.sources[at->second]->name() + " and " + model.set.sources[source]->name() +
-                   " hold the same bytes of every tensor that is cut: one is a copy of the other's file",
-           .kind = TwinKind::doubled});
+      findings.push_back({.tensor = tensors.front()->name,
+                          .text = model.set.sources[at->second]->name() + " and " + model.set.sources[source]->name() +
+                                  " hold the same bytes of every tensor that is cut: one is a copy of the other's file",
+                          .kind = TwinKind::doubled});
     }
   }
   return findings;
