@@ -320,9 +320,10 @@ void Group::fail_mismatch(std::uint64_t round) noexcept {
 void Group::fail(Failure const& failure, Condition* condition) noexcept {
   std::vector<int> others;
   for (int member = 0; member < size_; ++member) others.push_back(member);
+  auto const& awaited = failure.awaited.empty() ? failure.blamed : failure.awaited;
   auto const still_waits = [&] {
-    return condition == nullptr || std::any_of(failure.blamed.begin(), failure.blamed.end(),
-                                               [&](int member) { return condition->waits_for(member); });
+    return condition == nullptr ||
+           std::any_of(awaited.begin(), awaited.end(), [&](int member) { return condition->waits_for(member); });
   };
   for (int attempt = 1;; ++attempt) {
     advance();
@@ -330,7 +331,7 @@ void Group::fail(Failure const& failure, Condition* condition) noexcept {
     fill_failure(failure.blamed, failure.text, failure.fate);
     Decision const next{passed_ + 1, rank_, failure.verdict};
     // Whoever waits for a message may blame somebody who has come to the round: then another is kept from it.
-    if (withhold(next, failure.blamed) || (still_waits() && withhold(next, others))) break;
+    if (withhold(next, awaited) || (still_waits() && withhold(next, others))) break;
     // Each attempt that finds nobody to keep from the round has passed one, and no member is far ahead of this one: if
     // it goes on, the lines say what no member has written.
     constexpr int most_attempts = 64;

@@ -178,8 +178,9 @@ class Group : public std::enable_shared_from_this<Group> {
     std::vector<int> blamed{};
     std::string text{};
     std::string fate{};
+    std::vector<int> awaited{};  ///< members that did not arrive, where others are to blame; empty: those blamed
   };
-  /// Ends the group, unless somebody else has. With a condition: only while that hangs on one of those blamed.
+  /// Ends the group, unless somebody else has. With a condition: only while that waits for one of those awaited.
   void fail(Failure const& failure, Condition* condition) noexcept;
   /// Keeps one of `members` from arriving at the round that the decision is about; false when all of them are there.
   [[nodiscard]] bool withhold(Decision decision, std::vector<int> const& members) noexcept;
@@ -194,6 +195,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void fail_lost(Condition& condition) noexcept;
   /// What became of a member that is lost: dead, gone from the node, or alive without its handle of this group.
   [[nodiscard]] std::string fate_of(int member) const;
+  [[nodiscard]] bool is_dead(int member) const noexcept;
+  [[nodiscard]] std::vector<int> dead_members() const;
   void ring_all() noexcept;
   [[nodiscard]] std::string describe_mismatch(std::uint64_t round, std::vector<int>& blamed) const;
   [[noreturn]] void throw_decision(Decision decision, std::string_view operation) const;

@@ -107,14 +107,24 @@ std::vector<int> Group::lost_members(Condition& condition) const {
   return lost;
 }
 
+bool Group::is_dead(int member) const noexcept {
+  return domain_->record(node_rank(member)).state.load(std::memory_order_acquire) ==
+         static_cast<std::uint32_t>(RankState::dead);
+}
+
+std::vector<int> Group::dead_members() const {
+  std::vector<int> dead;
+  for (int member = 0; member < size_; ++member) {
+    if (member != rank_ && is_dead(member)) dead.push_back(member);
+  }
+  return dead;
+}
+
 void Group::fail_lost(Condition& condition) noexcept {
   // Who has left may have done so because of a death. That death came first, so a second look finds it: the dead alone
   // are the cause then, and all ranks name the same.
   auto lost = lost_members(condition);
-  auto const alive = std::stable_partition(lost.begin(), lost.end(), [this](int member) {
-    return domain_->record(node_rank(member)).state.load(std::memory_order_acquire) ==
-           static_cast<std::uint32_t>(RankState::dead);
-  });
+  auto const alive = std::stable_partition(lost.begin(), lost.end(), [this](int member) { return is_dead(member); });
   if (alive != lost.begin()) lost.erase(alive, lost.end());
   // Nor is one of several the cause that ended because of what had failed elsewhere.
   auto const followers = std::stable_partition(lost.begin(), lost.end(), [this](int member) {
@@ -123,8 +133,16 @@ void Group::fail_lost(Condition& condition) noexcept {
   if (followers != lost.begin()) lost.erase(followers, lost.end());
   if (lost.empty() || condition.done()) return;
   auto const fate = fate_of(lost.front());
-  fail({.verdict = Verdict::lost, .blamed = lost, .text = named(lost) + " did not arrive: " + fate, .fate = fate},
-       &condition);
+  Failure failure{
+      .verdict = Verdict::lost, .blamed = lost, .text = named(lost) + " did not arrive: " + fate, .fate = fate};
+  // A member that is dead may have arrived before: whoever leaves after its death does so because of it.
+  if (auto const dead = dead_members(); !dead.empty() && !is_dead(lost.front())) {
+    failure.awaited = lost;
+    failure.blamed = dead;
+    failure.fate = fate_of(dead.front());
+    failure.text = named(dead) + " was lost: " + failure.fate + "; " + failure.text;
+  }
+  fail(failure, &condition);
 }
 
 std::string Group::fate_of(int member) const {

@@ -180,6 +180,10 @@ RingFailure RingFate::cause_of(std::vector<int> const& lost) const {
       followed = std::move(reason);
     }
   }
+  // A rank that died holding no end may be why one that held an end has left.
+  for (int rank = 0; blames_any_ && dead.ranks.empty() && !left.ranks.empty() && rank < domain_->ranks(); ++rank) {
+    if (is_dead(*domain_, rank)) dead.ranks.push_back(static_cast<int>(domain_->record(rank).global_rank));
+  }
   auto& found = !dead.ranks.empty() ? dead : !left.ranks.empty() || !followed ? left : *followed;
   std::sort(found.ranks.begin(), found.ranks.end());
   found.ranks.erase(std::unique(found.ranks.begin(), found.ranks.end()), found.ranks.end());
