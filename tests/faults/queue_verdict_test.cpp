@@ -151,9 +151,9 @@ CROSSRANK_RANK_SCENARIO(pass_on_for_ever) {
 TEST(QueueVerdicts, follow_a_chain_of_queues_to_the_rank_that_was_stopped) {
   // Rank 1 is more patient, so that it still waits when rank 0 judges.
   auto const limit = [](int factor) { return std::to_string((factor * test::short_timeout).count()) + "ms"; };
-  ProcessRanks job(3, "pass_on_for_ever",
-                   {.environment = {{"CROSSRANK_TIMEOUT", limit(1)}},
-                    .rank_environment = {{1, {{"CROSSRANK_TIMEOUT", limit(2)}}}}});
+  ProcessRanks job(
+      3, "pass_on_for_ever",
+      {.environment = {{"CROSSRANK_TIMEOUT", limit(1)}}, .rank_environment = {{1, {{"CROSSRANK_TIMEOUT", limit(2)}}}}});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
   job.signal(2, SIGSTOP);
   for (int const rank : {0, 1}) ASSERT_TRUE(job.wait_for_exit(rank, patient));
