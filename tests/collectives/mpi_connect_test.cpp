@@ -87,8 +87,11 @@ std::vector<std::byte> results_on(Collective& world) {
 }
 
 TEST(MpiConnect, gives_the_same_bits_on_every_backend) {
+  // Ranks that declare several hosts share no memory.
+  std::vector<std::string> backends{"mpi", "composite"};
+  if (std::getenv("CROSSRANK_HOST_ID") == nullptr) backends.emplace_back("shm");
   std::vector<std::vector<std::byte>> results;
-  for (auto const* const backend : {"shm", "mpi", "composite"}) {
+  for (auto const& backend : backends) {
     auto world = connect({.backend = backend,
                           .timeout = std::chrono::minutes(5),
                           .job_id = std::string("bits on ") + backend,
@@ -98,8 +101,7 @@ TEST(MpiConnect, gives_the_same_bits_on_every_backend) {
     world.close();
   }
   EXPECT_FALSE(results[0].empty());
-  EXPECT_TRUE(results[0] == results[1]) << "mpi differs from shm";
-  EXPECT_TRUE(results[0] == results[2]) << "composite differs from shm";
+  for (std::size_t i = 1; i < results.size(); ++i) EXPECT_TRUE(results[i] == results[0]) << backends[i] << " differs";
 }
 
 }  // namespace
