@@ -32,91 +32,100 @@ struct Flight;
 class NamedCalls;
 }  // namespace detail
 
-/// The rank, in the group, that a collective goes out from or ends at.
+/// Names the root of a collective: the rank that sends to all others or receives from them.
 struct Root {
-  int root = 0;
+  int root = 0;  ///< counts inside the group
 };
 
-/// Names a message between two ranks; both sides give the same.
+/// Names a message between two ranks. Sender and receiver give the same tag.
 struct Tag {
-  std::uint32_t tag = 0;
+  std::uint32_t tag = 0;  ///< any number
 };
 
-/// The ranks at both ends of an exchange of messages.
+/// Names the two partners of `Collective::sendrecv`.
 struct Partners {
-  int dst = 0;            ///< receives what this rank sends
-  int src = 0;            ///< sends what this rank receives
+  int dst = 0;            ///< the rank that receives this rank's message
+  int src = 0;            ///< the rank that sends to this rank
   std::uint32_t tag = 0;  ///< of both messages
 };
 
-/// How a first dimension is divided among the ranks: entry r is how many rows are rank r's. The same on all ranks.
+/// Says how a first dimension is divided among the ranks. All ranks give the same.
 struct Rows {
-  std::span<std::int64_t const> rows{};
-  int root = 0;  ///< of gatherv and scatterv
+  std::span<std::int64_t const> rows{};  ///< entry r counts the rows of rank r; one entry per rank
+  int root = 0;                          ///< the root of `gatherv` and `scatterv`
 };
 
-/// How the first dimensions of an exchange are divided: entry r is how many rows go to rank r, and come from it.
+/// Says how the two first dimensions of `Collective::all_to_allv` are divided.
 struct ExchangedRows {
-  std::span<std::int64_t const> send{};
-  std::span<std::int64_t const> receive{};
+  std::span<std::int64_t const> send{};     ///< entry r counts the rows of `in` that go to rank r
+  std::span<std::int64_t const> receive{};  ///< entry r counts the rows of `out` that come from rank r
 };
 
-/// How much ranks check that they agree about a call. The same on all ranks of a job.
+/// Says how much the ranks check that they agree about a call. The same on all ranks of a job.
 enum class Check : std::uint8_t {
-  off,         ///< own arguments only, as far as memory safety needs
-  local,       ///< own arguments; backends that can compare calls at no cost do
-  collective,  ///< before each call ranks compare verb, root, shapes, dtype and op: another is a `MismatchError` on
-               ///< all; of a message the receiver compares shape and dtype
+  off,         ///< a rank's own arguments, as far as memory safety needs it
+  local,       ///< a rank's own arguments; backends that can compare calls at no cost do so
+  collective,  ///< before each call the ranks compare operation, root, shapes, dtype and op, and a difference is a
+               ///< `MismatchError` on all of them; the receiver of a message compares shape and dtype
 };
 
-/// What the ranks of a job are.
-enum class RanksAre : std::uint8_t { processes, threads };
+/// Says what the ranks of a job are.
+enum class RanksAre : std::uint8_t {
+  processes,  ///< each rank is a process
+  threads,    ///< all ranks are threads of this process; each calls `connect` with its own `rank`
+};
 
+/// Says how `connect` joins the job, and how long the group's calls may wait.
 struct ConnectOptions {
-  std::string backend{};                       ///< "shm", "mpi", "composite", "fake", or empty: what
-                                               ///< CROSSRANK_BACKEND says, else what serves the ranks
-  std::chrono::milliseconds timeout{300'000};  ///< longest time without progress of a rank that is waited for;
-                                               ///< CROSSRANK_TIMEOUT goes before it
-  std::optional<std::chrono::milliseconds> connect_timeout{};  ///< for all ranks to come; CROSSRANK_CONNECT_TIMEOUT
-                                                               ///< goes before it. Else 120 s, or CROSSRANK_TIMEOUT
-                                                               ///< where that is shorter
-  std::chrono::milliseconds user_limit{21'600'000};  ///< the same as `timeout` while that rank runs the caller's code
-                                                     ///< in a range or guard; CROSSRANK_USER_LIMIT goes before it
-  std::optional<int> rank{};                         ///< in place of the launcher's
-  std::optional<int> world_size{};                   ///< in place of the launcher's
-  std::string job_id{};                              ///< in place of the launcher's
-  RanksAre ranks_are = RanksAre::processes;          ///< threads: each calls `connect` with its own `rank`
-  std::optional<std::uint64_t>
-      arena_cap{};  ///< bytes that all arenas of a node may hold; CROSSRANK_ARENA_CAP, else half the memory
-  std::optional<Check> check{};  ///< else `local`; CROSSRANK_CHECK goes before it
+  /// "shm", "mpi", "composite" or "fake". Empty: `CROSSRANK_BACKEND`, else the backend that serves the ranks.
+  std::string backend{};
+  /// Longest wait for a rank that makes no progress. `CROSSRANK_TIMEOUT` overrides it.
+  std::chrono::milliseconds timeout{300'000};
+  /// Longest wait for all ranks to call `connect`. `CROSSRANK_CONNECT_TIMEOUT` overrides it. Empty: 120 s, or
+  /// `CROSSRANK_TIMEOUT` where that is shorter.
+  std::optional<std::chrono::milliseconds> connect_timeout{};
+  /// Replaces `timeout` while the other rank runs the caller's code in a range or guard. `CROSSRANK_USER_LIMIT`
+  /// overrides it.
+  std::chrono::milliseconds user_limit{21'600'000};
+  std::optional<int> rank{};                 ///< replaces the launcher's rank
+  std::optional<int> world_size{};           ///< replaces the launcher's number of ranks
+  std::string job_id{};                      ///< replaces the launcher's job id
+  RanksAre ranks_are = RanksAre::processes;  ///< processes, or threads of one process
+  /// Bytes of shared memory that all ranks of a node may hold together. Empty: `CROSSRANK_ARENA_CAP`, else half of the
+  /// memory.
+  std::optional<std::uint64_t> arena_cap{};
+  std::optional<Check> check{};  ///< empty: `Check::local`. `CROSSRANK_CHECK` overrides it
 };
 
-/// A call under way: what the non-blocking forms return. Holds the tensors of the call.
+/// A non-blocking call that has been started. Holds the tensors of the call.
 ///
-/// Local. What has been started goes on whenever the thread that did waits for anything of its peers, in whatever group
-/// or queue, and when it is tested or waited for.
+/// Local. The call advances whenever the thread that started it waits for a peer, in any group or queue, and when the
+/// request is tested or waited for.
 ///
-/// Keep a request until `wait()` returns or `test()` is true. Dropping the request of a collective that has not ended
-/// kills the group: every rank gets a `PeerLostError` that names this rank and the call whose request was dropped.
-/// Dropping that of a message gives the message up and leaves the group alive.
+/// Keep a request until `wait()` returns or `test()` returns true. Dropping the request of an unfinished collective
+/// kills the group: every rank gets a `PeerLostError` that names this rank and the call. Dropping the request of an
+/// unfinished message cancels the message and leaves the group alive.
 class CROSSRANK_EXPORT Request {
  public:
-  /// No call: it has ended.
+  /// Makes a request that names no call and counts as finished.
   Request() noexcept;
+  /// Drops the request.
   ~Request();
+  /// Takes over the call of `other`, which then names none.
   Request(Request&& other) noexcept;
+  /// Drops this request and takes over the call of `other`.
   Request& operator=(Request&& other) noexcept;
   Request(Request const&) = delete;
   Request& operator=(Request const&) = delete;
 
-  /// Advances the call; true once it has ended. Never blocks. Throws what it failed with, once.
+  /// Advances the call and returns true once it has finished. Never blocks. Throws the call's error, once.
   [[nodiscard]] bool test();
-  /// Waits for the call to end, for as long as the group's calls may wait. Throws what it failed with, once.
+  /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, once.
   void wait();
-  /// Waits at most `limit`; false when the call is still under way then, which does the group no harm.
+  /// Blocks for at most `limit`. Returns false when the call is still running then; the group is not harmed.
   [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
-  /// Gives the call up: its tensors are the caller's again. A collective given up kills the group; a message that had
-  /// not gone or come leaves no trace.
+  /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. A message that
+  /// has not been sent or received yet leaves no trace.
   void cancel() noexcept;
 
  private:
@@ -129,170 +138,288 @@ class CROSSRANK_EXPORT Request {
   std::shared_ptr<detail::Flight> flight_{};
 };
 
-/// A group of ranks and what they do together: a handle, cheap to copy, all copies name the same group.
+/// A handle to a group of ranks. Cheap to copy; all copies name the same group.
 ///
-/// Ranks (`rank()`, `root`, `src`, `dst`) count inside the group; `global_rank()` and `ranks()` are those of the job.
-/// All ranks of the group call the same members in the same order, from one thread at a time. Every wait has a
-/// deadline, and a rank that dies, stops or disagrees ends it on all ranks with the same error: `PeerLostError`,
-/// `TimeoutError` or `MismatchError`, after which the group is dead. Tensors are on the CPU; others are a `UsageError`.
+/// `rank()`, `root`, `src` and `dst` count inside the group; `global_rank()` and `ranks()` count in the job.
 ///
-/// Reductions combine in rank order, ((r0 op r1) op r2) ..., on every backend: results are the same bit for bit.
-/// Every collective has a form that returns at once, its name behind an i; ranks start those in the same order as all
-/// others, and leave the tensors alone until they have ended. `gather`, `scatter` and their kin take `Tensor{}` where a
-/// rank neither gives nor gets.
+/// All ranks of the group make the same calls in the same order, from one thread at a time. Every wait has a deadline.
+/// When a rank dies, stops or makes a different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or
+/// `MismatchError`. The group is dead after that. Wrong arguments are a `UsageError` before anything is sent, and the
+/// group lives on.
 ///
-/// In place of tensors every call takes elements of the caller's: a vector, an array or a span of numbers, which counts
-/// as a tensor of one dimension and is checked as such. Those with numbers of rows count elements. Ranks may give a
-/// tensor here and elements there as long as dtypes and shapes agree. An empty span stands where a rank neither gives
-/// nor gets.
+/// Tensors are on the CPU; another device is a `UsageError`. Reductions combine in rank order, ((r0 op r1) op r2) and
+/// so on, so that results are the same bit for bit on every backend. `gather`, `scatter` and their variants take
+/// `Tensor{}` on a rank that neither gives nor receives.
+///
+/// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
+///
+/// **Non-blocking variants** begin with `i` (`ibroadcast`) and return a `Request`. Ranks start them in the same order
+/// as all other calls. The tensors belong to the call until the request has finished.
+///
+/// **Variants for elements** take a vector, array or span of numbers in place of a tensor. It counts as a tensor of one
+/// dimension, so that row counts are element counts. One rank may give a tensor where another gives elements, as long
+/// as dtypes and shapes agree. A rank that neither gives nor receives passes an empty span.
 class CROSSRANK_EXPORT Collective {
  public:
-  /// No group. Every member but `connected()` is a `UsageError`.
+  /// Makes a handle to no group. Every member except `connected()` then throws a `UsageError`.
   Collective() noexcept = default;
 
+  /// Returns whether the handle names a group. Local.
   [[nodiscard]] bool connected() const noexcept { return state_ != nullptr; }
+  /// Returns this rank's number in the group. Local.
   [[nodiscard]] int rank() const;
+  /// Returns the number of ranks in the group. Local.
   [[nodiscard]] int world_size() const;
+  /// Returns this rank's number in the job. Local.
   [[nodiscard]] int global_rank() const;
-  /// Ranks of the job that form the group, in the order of their ranks here.
+  /// Returns the job ranks of the members, in group order. Local.
   [[nodiscard]] RankSpan ranks() const;
-  /// Place of this rank among the ranks of the job on its node, and how many those are. The same in every group of the
-  /// job, so that it can select a device: rank 2 of the group {0, 2} on one node has local rank 2.
+  /// Returns this rank's place among the job's ranks on its node. Local.
+  ///
+  /// It is the same in every group of the job, so that it can select a device: on a node with ranks 0 to 3, rank 2 of
+  /// the job has local rank 2 in every group.
   [[nodiscard]] int local_rank() const;
+  /// Returns the number of the job's ranks on this node. Local.
   [[nodiscard]] int local_world_size() const;
-  /// Place of this rank among the ranks of the group on its node, and how many those are.
+  /// Returns this rank's place among the group's ranks on its node. Local.
   [[nodiscard]] int local_rank_in_group() const;
+  /// Returns the number of the group's ranks on this node. Local.
   [[nodiscard]] int local_size_in_group() const;
-  /// First rank of the group.
+  /// Returns whether this is the first rank of the group. Local.
   [[nodiscard]] bool is_master() const;
-  /// First rank of the group on its node: every group has one on each of its nodes.
+  /// Returns whether this is the first rank of the group on its node. Local.
   [[nodiscard]] bool is_local_master() const;
-  /// "fake", "shm", "mpi" or "composite".
+  /// Returns the backend's name: "fake", "shm", "mpi" or "composite". Local.
   [[nodiscard]] std::string_view backend() const;
+  /// Returns the group's name, which errors and `crossrank inspect` show. Local.
   [[nodiscard]] std::string const& name() const;
 
-  /// Returns once all ranks have called it. Collective; one meeting, no copy.
+  /// Blocks until all ranks have called it. Collective; one barrier round, no copy. Follows `MPI_Barrier`.
   void barrier() const;
+  /// Starts a `barrier` and returns at once.
   [[nodiscard]] Request ibarrier() const;
-  /// Gives every rank the root's bytes. Collective; shapes and dtypes must agree. One meeting, at most two copies; long
-  /// ones in pieces, one meeting each.
+
+  /// Copies the root's bytes into `tensor` on every other rank.
+  ///
+  /// Collective; one barrier round and at most two copies of each byte, long tensors in pieces with one round each.
+  /// Shapes and dtypes are the same on all ranks. Follows `MPI_Bcast`.
   void broadcast(Tensor& tensor, Root root = {}) const;
+  /// Starts a `broadcast` and returns at once.
   [[nodiscard]] Request ibroadcast(Tensor& tensor, Root root = {}) const;
+  /// Broadcasts the caller's elements.
   template <MutableElementRange R>
   void broadcast(R&& values, Root root = {}) const;
+  /// Starts a `broadcast` of the caller's elements and returns at once.
   template <MutableElementRange R>
   [[nodiscard]] Request ibroadcast(R&& values, Root root = {}) const;
 
-  /// Combines the values of all ranks into the same result on each. Collective; see `ReduceOp` for dtypes and ops,
-  /// `UsageError` for those that make no sense. Short values: one meeting; long ones: each rank reduces a slice.
+  /// Replaces `tensor` on every rank by the combination of all ranks' tensors.
+  ///
+  /// Collective; one barrier round for a short tensor. Of a long one each rank reduces a slice. Shapes and dtypes are
+  /// the same on all ranks. `ReduceOp` lists the dtypes of each op; others are a `UsageError`. Follows `MPI_Allreduce`.
   void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  /// Starts an `all_reduce` and returns at once.
   [[nodiscard]] Request iall_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  /// Combines the caller's elements on every rank.
   template <MutableElementRange R>
   void all_reduce(R&& values, ReduceOp op = ReduceOp::sum) const;
+  /// Starts an `all_reduce` of the caller's elements and returns at once.
   template <MutableElementRange R>
   [[nodiscard]] Request iall_reduce(R&& values, ReduceOp op = ReduceOp::sum) const;
-  /// The same for one value: takes this rank's and returns the result. Meets an `all_reduce` of one element.
+  /// Returns the combination of all ranks' values. Matches an `all_reduce` of one element on other ranks.
   template <Element T>
   [[nodiscard]] T all_reduce_value(T value, ReduceOp op = ReduceOp::sum) const;
-  /// The same into the root's tensor alone; the others' stay as they are.
+
+  /// Replaces the root's tensor by the combination of all ranks' tensors; the others keep theirs.
+  ///
+  /// Collective; dtypes, shapes and errors as for `all_reduce`. Follows `MPI_Reduce`.
   void reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  /// Starts a `reduce` and returns at once.
   [[nodiscard]] Request ireduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  /// Combines the caller's elements on the root.
   template <MutableElementRange R>
   void reduce(R&& values, ReduceOp op = ReduceOp::sum, Root root = {}) const;
+  /// Starts a `reduce` of the caller's elements and returns at once.
   template <MutableElementRange R>
   [[nodiscard]] Request ireduce(R&& values, ReduceOp op = ReduceOp::sum, Root root = {}) const;
-  /// Combines the values of all ranks and gives each its part: `in` is `[world_size, *out.shape]`, or any shape with as
-  /// many elements.
+
+  /// Combines `in` over all ranks and gives rank r the r-th of `world_size` equal parts in `out`.
+  ///
+  /// Collective; dtypes and errors as for `all_reduce`. `in` has the shape `[world_size, *out.shape]`, or any shape
+  /// with as many elements. Follows `MPI_Reduce_scatter_block`.
   void reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
+  /// Starts a `reduce_scatter` and returns at once.
   [[nodiscard]] Request ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
+  /// Combines the caller's elements and scatters equal parts of the result.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void reduce_scatter(Out&& out, In&& in, ReduceOp op = ReduceOp::sum) const;
+  /// Starts a `reduce_scatter` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request ireduce_scatter(Out&& out, In&& in, ReduceOp op = ReduceOp::sum) const;
-  /// The same with parts of `rows.rows` rows of `in`.
+
+  /// Combines `in` over all ranks and gives rank r the next `rows.rows[r]` rows of the result in `out`.
+  ///
+  /// Collective; dtypes and errors as for `all_reduce`. Follows `MPI_Reduce_scatter`.
   void reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+  /// Starts a `reduce_scatterv` and returns at once.
   [[nodiscard]] Request ireduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+  /// Combines the caller's elements and scatters parts of `rows.rows` elements.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void reduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
+  /// Starts a `reduce_scatterv` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request ireduce_scatterv(Out&& out, In&& in, Rows rows, ReduceOp op = ReduceOp::sum) const;
 
-  /// Joins the tensors of all ranks along a new first dimension: `out` is `[world_size, *in.shape]`, or any shape with
-  /// as many elements. Collective; one meeting, at most two copies of each byte; long ones in pieces. `in` may be this
-  /// rank's part of `out`, here and in all gathers, but stand nowhere else in it; scatters the other way round.
+  /// Joins the tensors of all ranks in `out` on every rank, along a new first dimension.
+  ///
+  /// Collective; one barrier round and at most two copies of each byte, long tensors in pieces with one round each.
+  /// `out` has the shape `[world_size, *in.shape]`, or any shape with as many elements. `in` may be this rank's own
+  /// part of `out`, and must not overlap another part of it. Follows `MPI_Allgather`.
   void all_gather(Tensor& out, Tensor const& in) const;
+  /// Starts an `all_gather` and returns at once.
   [[nodiscard]] Request iall_gather(Tensor& out, Tensor const& in) const;
+  /// Joins the caller's elements on every rank.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_gather(Out&& out, In&& in) const;
+  /// Starts an `all_gather` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request iall_gather(Out&& out, In&& in) const;
-  /// Joins tensors of `rows.rows` rows along their first dimension.
+
+  /// Joins tensors of different lengths on every rank, along their first dimension.
+  ///
+  /// Collective; costs and overlap as for `all_gather`. `in` has `rows.rows[rank()]` rows, `out` the sum of all rows;
+  /// the other dimensions are the same everywhere. Follows `MPI_Allgatherv`.
   void all_gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// Starts an `all_gatherv` and returns at once.
   [[nodiscard]] Request iall_gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// Joins `rows.rows` of the caller's elements on every rank.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_gatherv(Out&& out, In&& in, Rows rows) const;
+  /// Starts an `all_gatherv` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request iall_gatherv(Out&& out, In&& in, Rows rows) const;
-  /// The bytes of all ranks, one after the other in rank order; sizes may differ. Collective; two meetings.
+  /// Returns the bytes of every rank, in rank order, on every rank. Sizes may differ and need not be known.
+  /// Collective; two barrier rounds.
   [[nodiscard]] std::vector<std::vector<std::byte>> all_gatherv(std::span<std::byte const> mine) const;
-  /// As all_gather and all_gatherv, into the root's `out` alone.
+
+  /// Joins the tensors of all ranks in the root's `out`, along a new first dimension.
+  ///
+  /// Collective; costs, shapes and overlap as for `all_gather`. The other ranks may pass `Tensor{}` as `out`. Follows
+  /// `MPI_Gather`.
   void gather(Tensor& out, Tensor const& in, Root root = {}) const;
+  /// Starts a `gather` and returns at once.
   [[nodiscard]] Request igather(Tensor& out, Tensor const& in, Root root = {}) const;
+  /// Joins the caller's elements on the root.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void gather(Out&& out, In&& in, Root root = {}) const;
+  /// Starts a `gather` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request igather(Out&& out, In&& in, Root root = {}) const;
+
+  /// Joins tensors of different lengths in the root's `out`, along their first dimension.
+  ///
+  /// Collective; costs, shapes and overlap as for `all_gatherv`. `rows.root` receives; the other ranks may pass
+  /// `Tensor{}` as `out`. Follows `MPI_Gatherv`.
   void gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// Starts a `gatherv` and returns at once.
   [[nodiscard]] Request igatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// Joins `rows.rows` of the caller's elements on the root.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void gatherv(Out&& out, In&& in, Rows rows) const;
+  /// Starts a `gatherv` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request igatherv(Out&& out, In&& in, Rows rows) const;
-  /// The inverse: each rank gets its part of the root's `in`, equal ones or those of `rows.rows` rows.
+
+  /// Gives rank r the r-th of `world_size` equal parts of the root's `in`.
+  ///
+  /// Collective; the inverse of `gather`. `in` has the shape `[world_size, *out.shape]`, or any shape with as many
+  /// elements; ranks other than the root may pass `Tensor{}`. On the root `out` may be its own part of `in`, and must
+  /// not overlap another part of it. Follows `MPI_Scatter`.
   void scatter(Tensor& out, Tensor const& in, Root root = {}) const;
+  /// Starts a `scatter` and returns at once.
   [[nodiscard]] Request iscatter(Tensor& out, Tensor const& in, Root root = {}) const;
+  /// Gives each rank an equal part of the root's elements.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void scatter(Out&& out, In&& in, Root root = {}) const;
+  /// Starts a `scatter` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request iscatter(Out&& out, In&& in, Root root = {}) const;
+
+  /// Gives rank r the next `rows.rows[r]` rows of the root's `in`.
+  ///
+  /// Collective; the inverse of `gatherv`. `rows.root` sends; the other ranks may pass `Tensor{}` as `in`. Overlap as
+  /// for `scatter`. Follows `MPI_Scatterv`.
   void scatterv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// Starts a `scatterv` and returns at once.
   [[nodiscard]] Request iscatterv(Tensor& out, Tensor const& in, Rows rows) const;
+  /// Gives each rank `rows.rows` of the root's elements.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void scatterv(Out&& out, In&& in, Rows rows) const;
+  /// Starts a `scatterv` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request iscatterv(Out&& out, In&& in, Rows rows) const;
-  /// Part r of `in` goes to rank r, whose part of `out` comes from there; parts are equal, or of the rows given, which
-  /// both sides must give alike: `MismatchError`. The tensors must not overlap.
+
+  /// Sends the r-th of `world_size` equal parts of `in` to rank r, and receives rank r's part into the r-th of `out`.
+  ///
+  /// Collective. `in` and `out` have as many elements, the same on all ranks, and must not overlap. Follows
+  /// `MPI_Alltoall`.
   void all_to_all(Tensor& out, Tensor const& in) const;
+  /// Starts an `all_to_all` and returns at once.
   [[nodiscard]] Request iall_to_all(Tensor& out, Tensor const& in) const;
+  /// Exchanges equal parts of the caller's elements.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_to_all(Out&& out, In&& in) const;
+  /// Starts an `all_to_all` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request iall_to_all(Out&& out, In&& in) const;
+
+  /// Sends `rows.send[r]` rows of `in` to rank r and receives `rows.receive[r]` rows of `out` from it.
+  ///
+  /// Collective. What one rank sends and what the other expects must agree, else `MismatchError`. The tensors must not
+  /// overlap. Follows `MPI_Alltoallv`.
   void all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
+  /// Starts an `all_to_allv` and returns at once.
   [[nodiscard]] Request iall_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
+  /// Exchanges parts of the caller's elements, with the sizes in `rows`.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_to_allv(Out&& out, In&& in, ExchangedRows rows) const;
+  /// Starts an `all_to_allv` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request iall_to_allv(Out&& out, In&& in, ExchangedRows rows) const;
 
-  /// Sends a tensor's bytes. Returns when they may be reused, which needs the receiver once eight messages wait for it.
+  /// Sends a tensor's bytes to rank `dst`. Returns when the tensor may be changed.
+  ///
+  /// Involves the two ranks alone. Blocks for the receiver only when eight messages already wait for it. Follows
+  /// `MPI_Send`.
   void send(Tensor const& tensor, int dst, Tag tag = {}) const;
+  /// Starts a `send` and returns at once.
   [[nodiscard]] Request isend(Tensor const& tensor, int dst, Tag tag = {}) const;
+  /// Sends the caller's elements.
   template <ElementRange R>
   void send(R&& values, int dst, Tag tag = {}) const;
+  /// Starts a `send` of the caller's elements and returns at once.
   template <LastingElementRange R>
   [[nodiscard]] Request isend(R&& values, int dst, Tag tag = {}) const;
-  /// Receives into `tensor` the next message of `src`. When its size or tag is another, it is gone and this rank alone
-  /// gets a `MismatchError`, and the group lives on.
+
+  /// Receives the next message of rank `src` into `tensor`.
+  ///
+  /// Involves the two ranks alone. A message with another size or tag is dropped; this rank gets a `MismatchError`, and
+  /// the group lives on. Follows `MPI_Recv`.
   void recv(Tensor& tensor, int src, Tag tag = {}) const;
+  /// Starts a `recv` and returns at once.
   [[nodiscard]] Request irecv(Tensor& tensor, int src, Tag tag = {}) const;
+  /// Receives into the caller's elements.
   template <MutableElementRange R>
   void recv(R&& values, int src, Tag tag = {}) const;
+  /// Starts a `recv` into the caller's elements and returns at once.
   template <MutableElementRange R>
   [[nodiscard]] Request irecv(R&& values, int src, Tag tag = {}) const;
-  /// Both at once, so that ranks may exchange in a circle. The tensors must not overlap.
+
+  /// Sends `out` to one rank and receives `in` from another at the same time, so that ranks may exchange in a circle.
+  ///
+  /// Involves these ranks alone. The tensors must not overlap. Errors as for `recv`. Follows `MPI_Sendrecv`.
   void sendrecv(Tensor& in, Tensor const& out, Partners partners) const;
+  /// Sends and receives the caller's elements at the same time.
   template <MutableElementRange In, ElementRange Out>
   void sendrecv(In&& in, Out&& out, Partners partners) const;
 
@@ -315,34 +442,45 @@ class CROSSRANK_EXPORT Collective {
   template <class T>
   [[nodiscard]] T recv_object(int src) const;
 
-  /// Makes the groups whose ranks (of this group) are listed, and returns the one that holds this rank, with ranks in
-  /// the order of its list. Collective over this group; all ranks give the same lists. A rank in no list gets an empty
-  /// handle. `UsageError` for a rank that is unknown or listed twice; `UnavailableError` on all ranks when their node
-  /// has as many groups and queues as it has room for: 1,024 for up to some hundred ranks, 256 for many. A group whose
-  /// handles have gone on all its ranks makes room.
+  /// Makes the listed groups and returns the one that holds this rank.
+  ///
+  /// Collective over this group. The lists hold ranks of this group and are the same on all ranks; their order is the
+  /// order in the new group. A rank in no list gets a handle to no group. `UsageError` for an unknown or repeated rank;
+  /// `UnavailableError` on all ranks when their node has no room for another group: 1,024 groups and queues with up to
+  /// some hundred ranks, 256 with many. Dropping all handles of a group makes room. Follows `dist.new_group` of
+  /// PyTorch.
   [[nodiscard]] Collective split(std::vector<std::vector<int>> const& groups, std::string name = {}) const;
+  /// Makes the groups of a braced list, without a name: `world.split({{0, 1}, {2, 3}})`.
   [[nodiscard]] Collective split(std::initializer_list<std::initializer_list<int>> groups) const;
-  /// The same by colour: ranks with the same one form a group, ordered by `key`, then by rank; a negative colour is
-  /// none.
+  /// Makes one group of all ranks with the same `color`, ordered by `key`, then by rank.
+  ///
+  /// Collective over this group; errors as for `split`. A rank with a negative colour gets a handle to no group.
+  /// Follows `MPI_Comm_split`.
   [[nodiscard]] Collective split_by(int color, int key = 0) const;
 
-  /// Kills the group: every rank's present and later calls throw `PeerLostError` with `why`. Local; never throws.
+  /// Kills the group: present and later calls of every rank throw a `PeerLostError` with `why`. Local; never throws.
   void abort(std::string_view why) const noexcept;
-  /// Tells whoever waits for this rank that it is alive and at work. Local; one store.
+  /// Tells the waiting ranks that this rank is alive and making progress. Local; one store.
   void keep_alive() const noexcept;
-  /// Meets the group once more and leaves it. Collective; idempotent. Later calls are a `UsageError`. A handle that is
-  /// dropped without it leaves too, and whoever still waits for this rank is told.
+  /// Runs a last barrier round with the group and leaves it.
+  ///
+  /// Collective; idempotent. Later calls are a `UsageError`. Dropping the last handle without `close()` leaves the
+  /// group too, and the ranks that still wait for this rank are told.
   void close();
 
-  /// For backends and workspaces.
+  /// Returns the group's transport. For backends and workspaces.
   [[nodiscard]] std::shared_ptr<spi::Transport> const& transport() const;
+  /// Returns how long the group's calls may wait. For backends and workspaces.
   [[nodiscard]] spi::Patience const& patience() const;
-  /// Until it is called again with null, every collective call on the group is a `UsageError` that says `why`.
+  /// Makes every collective call on the group a `UsageError` that says `why`, until it is called again with null. For
+  /// workspaces.
   void refuse_calls(char const* why) const noexcept;
-  /// Holds the group for one call: a second one at the same time is a `UsageError`.
+  /// Holds the group for one call: a second call at the same time is a `UsageError`. For workspaces.
   class CROSSRANK_EXPORT Turn {
    public:
+    /// Begins the call that errors name `operation`.
     Turn(Collective const& collective, char const* operation);
+    /// Ends the call.
     ~Turn();
     Turn(Turn const&) = delete;
     Turn& operator=(Turn const&) = delete;
@@ -366,20 +504,21 @@ class CROSSRANK_EXPORT Collective {
   std::shared_ptr<detail::GroupState> state_{};
 };
 
-/// Wraps a transport; for backends and tests.
+/// Makes a handle to the group of a transport. Local. For backends and tests.
 [[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport,
                                                           spi::Patience const& patience, Check check = Check::local);
 
-/// Joins the job that the launcher announced: a group of all its ranks.
+/// Joins the job that the launcher announced, and returns the group of all its ranks.
 ///
-/// Collective over the job. Reads RANK, WORLD_SIZE and a job id, as `crossrank run`, torchrun, Slurm and Open MPI give
-/// them; without a launcher the job is this process alone, on the backend "fake". When more than one rank was announced
-/// and no backend can serve them, `UnavailableError` says what was tried: it never falls back to "fake".
+/// Collective over the job. Reads `RANK`, `WORLD_SIZE` and a job id as `crossrank run`, torchrun, Slurm and Open MPI
+/// set them. Without a launcher the job is this process alone, on the backend "fake". Threads of one process need no
+/// job id. A second call returns the same job.
 ///
-/// All ranks of a node get the same error when one of them cannot join. Ranks that do not come within `connect_timeout`
-/// are named by a `TimeoutError`, one that ends meanwhile by a `PeerLostError`; under `crossrank run` one that ended
-/// before it called this too, at once. A rank that comes twice gets a `UsageError`. A second call returns the same job.
-/// Ranks that are threads need no job id: they find each other in their process.
+/// Errors: `UnavailableError` says what was tried when several ranks were announced and no backend can serve them; it
+/// never falls back to "fake". `TimeoutError` names the ranks that did not come within `connect_timeout`.
+/// `PeerLostError` names a rank that ended meanwhile; `crossrank run` reports at once one that ended before it called
+/// `connect`. `UsageError` for a rank number that is taken. All ranks of a node get the same error. Follows
+/// `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank
