@@ -50,8 +50,7 @@ void add_files(std::filesystem::path const& folder, std::vector<std::string>& te
 }  // namespace
 
 /// Runs a fuzz target over each file of the folders, cut to every length up to 600 bytes and whole, then over so many
-/// inputs near to them; for compilers without libFuzzer: `FOLDER... [--mutations N] [--seed S]`. A folder under
-/// "golden/" is one of the data beside the source tree, and is left out where there is none.
+/// inputs near to them; for compilers without libFuzzer: `FOLDER... [--mutations N] [--seed S]`.
 int main(int argc, char** argv) {
   std::vector<std::string> texts;
   std::uint64_t mutations = 0;
@@ -60,12 +59,8 @@ int main(int argc, char** argv) {
     std::string_view const argument = argv[i];
     if ((argument == "--mutations" || argument == "--seed") && i + 1 < argc) {
       (argument == "--seed" ? seed : mutations) = std::strtoull(argv[++i], nullptr, 10);
-    } else if (!argument.starts_with("golden/")) {
-      add_files(argument, texts);
-    } else if (auto const folder = std::filesystem::path(CROSSRANK_TEST_DATA) / argument; exists(folder)) {
-      add_files(folder, texts);
     } else {
-      std::printf("left out, as it is not there: %s\n", folder.c_str());
+      add_files(argument, texts);
     }
   }
   if (texts.empty()) return 1;

@@ -56,5 +56,6 @@ broken "advice about no setting" lib/node/a.cpp 'auto x = "raise CROSSRANK_ARENA
 broken "advice of a flag" workspace/a.cpp 'auto x = "give --tp";' "$checks/options.sh" "$tree"
 broken "advice that begins with a flag" workspace/a.cpp 'auto x = "--force replaces it";' "$checks/options.sh" "$tree"
 broken "a private folder" lib/node/a.cpp "// see /ho""me/somebody" "$checks/words.sh" "$tree"
+broken "a path out of the tree" lib/node/a.cpp "// .""./shared/data" "$checks/words.sh" "$tree"
 broken "something for later" lib/node/a.cpp "// TO""DO" "$checks/words.sh" "$tree"
 broken "a header that needs another" include/crossrank/error.hpp 'std::string text();' "$checks/headers_alone.sh" "$tree" "$compiler"

@@ -1,10 +1,9 @@
 #!/bin/bash
 # The command under mpirun merges, resumes nothing, splits and merges again to the same bytes as one process does.
-# Usage: mpi_command.sh RANKS COMMAND FOLDER_OF_GOLDEN_DATA
+# Usage: mpi_command.sh RANKS COMMAND TEST_DATA
 set -euo pipefail
-ranks=$1 command=$2 data=$3/golden/quantized
+ranks=$1 command=$2 data=$3/quantized
 command -v mpirun >/dev/null || { echo "SKIPPED: there is no mpirun"; exit 77; }
-[[ -d $data ]] || { echo "SKIPPED: no golden data at $data"; exit 77; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_base_warn_component_unused=0
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
