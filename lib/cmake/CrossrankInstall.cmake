@@ -28,9 +28,10 @@ install(FILES ${PROJECT_BINARY_DIR}/crossrank-config.cmake ${PROJECT_BINARY_DIR}
 file(RELATIVE_PATH crossrank_pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(lib/cmake/crossrank.pc.in ${PROJECT_BINARY_DIR}/crossrank.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/crossrank.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-# What the README names, so that it is true of an installed copy: the contracts, the examples, whose code is inside.
+# Every document that the README names, so that its links hold in an installed copy, and the examples.
 install(FILES LICENSE README.md THIRD_PARTY_LICENSES lib/codec/FORMAT.md workspace/checkpoint/RULES.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
         FILES_MATCHING PATTERN "*.cpp" PATTERN "*.hpp" PATTERN CMakeLists.txt)
 if(CROSSRANK_BUILD_TOOLS)

@@ -23,19 +23,19 @@ constexpr std::array<std::string_view, 5> not_ours{"CROSSRANK_TEST_", "CROSSRANK
                                                    "CROSSRANK_SANITIZE", "CROSSRANK_WERROR"};
 
 constexpr std::array table{
-    Setting{"CROSSRANK_TIMEOUT", "time without progress before a wait gives up: seconds, or with `ms`, `s`, `m`, `h`",
+    Setting{"CROSSRANK_TIMEOUT", "longest wait for a rank that makes no progress: seconds, or with `ms`, `s`, `m`, `h`",
             "300 s", [](Reader const& reader, char const* name, Environment& out) { out.timeout = reader.time(name); }},
-    Setting{"CROSSRANK_CONNECT_TIMEOUT", "time for all ranks to come to `connect()`, written the same way",
-            "the program's, else 120 s, or `CROSSRANK_TIMEOUT` where that is shorter",
+    Setting{"CROSSRANK_CONNECT_TIMEOUT", "longest wait for all ranks to call `connect()`, in the same units",
+            "the program's value, else 120 s, or `CROSSRANK_TIMEOUT` if that is shorter",
             [](Reader const& reader, char const* name, Environment& out) { out.connect_timeout = reader.time(name); }},
     Setting{"CROSSRANK_USER_LIMIT",
-            "the time without progress that is allowed to a rank while it runs the caller's code in a range or guard, "
-            "written the same way",
+            "replaces `CROSSRANK_TIMEOUT` while the other rank runs the caller's code in a range or guard, in the same "
+            "units",
             "6 h",
             [](Reader const& reader, char const* name, Environment& out) { out.user_limit = reader.time(name); }},
     Setting{"CROSSRANK_CHECK",
-            "`off`, `local`: each rank's arguments, `collective`: also that all ranks call the same, before any data "
-            "moves, and dtype and shape of messages",
+            "`off`; `local`: each rank checks its own arguments; `collective`: the ranks also compare each call before "
+            "any data moves, and the receiver of a message compares dtype and shape",
             "`local`",
             [](Reader const& reader, char const* name, Environment& out) {
               out.check = reader.word<CheckLevel>(
@@ -43,8 +43,8 @@ constexpr std::array table{
                   {{"off", CheckLevel::off}, {"local", CheckLevel::local}, {"collective", CheckLevel::collective}});
             }},
     Setting{log_variable,
-            "which events go to standard error as long as the program sets no log sink: `off`, `error`, `warning`, "
-            "`info`, `debug`",
+            "which events go to standard error while the program sets no log sink: `off`, `error`, `warning`, `info`, "
+            "`debug`",
             "`warning`",
             [](Reader const& reader, char const* name, Environment& out) {
               out.log = reader.word<LogThreshold>(name, {{"off", LogThreshold::off},
@@ -55,7 +55,7 @@ constexpr std::array table{
             }},
     Setting{"CROSSRANK_BACKEND",
             "`shm`, `mpi`, `composite` or `fake`, for programs that leave `ConnectOptions::backend` empty",
-            "what serves the ranks that the launcher announced",
+            "the backend that serves the launcher's ranks",
             [](Reader const& reader, char const* name, Environment& out) {
               out.backend =
                   reader
@@ -63,29 +63,34 @@ constexpr std::array table{
                           name, {{"shm", "shm"}, {"mpi", "mpi"}, {"composite", "composite"}, {"fake", "fake"}})
                       .value_or("");
             }},
-    Setting{"CROSSRANK_ARENA_CAP",
-            "bytes of shared memory that all ranks of a node may hold, with `K`, `M`, `G`, `T` or `KiB` to `TiB`",
-            "half of the memory",
-            [](Reader const& reader, char const* name, Environment& out) { out.arena_cap = reader.bytes(name); }},
     Setting{
-        "CROSSRANK_FLIGHT_DIR", "a folder in which what the ranks did last stays readable when all have died",
-        "no such record",
+        "CROSSRANK_ARENA_CAP",
+        "bytes of shared memory that all ranks of a node may hold together, with `K`, `M`, `G`, `T` or `KiB` to `TiB`",
+        "half of the memory",
+        [](Reader const& reader, char const* name, Environment& out) { out.arena_cap = reader.bytes(name); }},
+    Setting{
+        "CROSSRANK_FLIGHT_DIR",
+        "directory for flight records: the last operations of each rank, readable after all ranks have died",
+        "no flight records",
         [](Reader const& reader, char const* name, Environment& out) { out.flight_dir = reader.first_text({name}); }},
-    Setting{"CROSSRANK_JOB_ID", "one job's name, the same on all its ranks", "the launcher's own",
+    Setting{"CROSSRANK_JOB_ID", "name of the job, the same on all its ranks", "the launcher's",
             [](Reader const& reader, char const* name, Environment& out) { out.job_id = reader.first_text({name}); }},
-    Setting{"CROSSRANK_STEP", "which run within the job: ranks of another one are strangers", "the launcher's own",
+    Setting{"CROSSRANK_STEP", "step within the job; ranks of different steps do not connect", "the launcher's",
             [](Reader const& reader, char const* name, Environment& out) { out.step_id = reader.first_text({name}); }},
-    Setting{"CROSSRANK_RESTART", "which start of the job: ranks of another one are strangers", "the launcher's own",
+    Setting{"CROSSRANK_RESTART", "restart number of the job; ranks of different restarts do not connect",
+            "the launcher's",
             [](Reader const& reader, char const* name, Environment& out) {
               out.restart = reader.number(name, std::numeric_limits<std::uint64_t>::max());
             }},
-    Setting{"CROSSRANK_HOST_ID",
-            "ranks that give the same one share a node, whatever the kernel says; different ones on one machine need "
-            "`mpirun`",
-            "the kernel's",
-            [](Reader const& reader, char const* name, Environment& out) { out.host_id = reader.first_text({name}); }},
-    Setting{"CROSSRANK_LAUNCHER", "set by `crossrank run`, from which its ranks hear at once which of them have ended",
-            "no rank is heard of before the deadline",
+    Setting{
+        "CROSSRANK_HOST_ID",
+        "ranks with the same id share a node, whatever the kernel says; ranks with different ids on one machine need "
+        "`mpirun`",
+        "the kernel's",
+        [](Reader const& reader, char const* name, Environment& out) { out.host_id = reader.first_text({name}); }},
+    Setting{"CROSSRANK_LAUNCHER",
+            "set by `crossrank run`: a rank that waits in `connect()` then learns at once that another rank has ended",
+            "it learns that at the deadline",
             [](Reader const& reader, char const* name, Environment& out) {
               out.started_by_run = reader.text(name).has_value();
             }},
@@ -145,9 +150,9 @@ void warn_of_unknown_settings() {
   static constinit std::atomic<bool> told{false};
   if (told.exchange(true, std::memory_order_relaxed)) return;  // pairs with nothing: only who was first matters
   for (auto const& [name, nearest] : unknown_settings(names_of_environment())) {
-    log_event(
-        LogLevel::warning, "a variable of the environment is ignored: crossrank has no such setting",
-        {{"variable", name}, {"hint", nearest.empty() ? "see the README's table" : "did you mean " + nearest + "?"}});
+    log_event(LogLevel::warning, "a variable of the environment is ignored: crossrank has no such setting",
+              {{"variable", name},
+               {"hint", nearest.empty() ? "docs/SETTINGS.md lists all settings" : "did you mean " + nearest + "?"}});
   }
 }
 

@@ -11,11 +11,11 @@
 namespace crossrank {
 
 /// A variable of the environment that belongs to crossrank: one row of the table that the parser, the warning about
-/// unknown names and the README's table share.
+/// unknown names and the table in docs/SETTINGS.md share.
 struct Setting {
   char const* name = "";
-  std::string_view meaning{};    ///< in the README; empty for what only `crossrank run` sets for its ranks
-  std::string_view otherwise{};  ///< in the README: what holds without it
+  std::string_view meaning{};    ///< in docs/SETTINGS.md; empty for what only `crossrank run` sets for its ranks
+  std::string_view otherwise{};  ///< in docs/SETTINGS.md: the value without the variable
   void (*read)(VariableReader const& reader, char const* name, Environment& out) = nullptr;
 };
 

@@ -59,7 +59,7 @@ TEST(MpiVerbTable, is_right_about_this_backend) {
                                .timeout = std::chrono::minutes(5),
                                .connect_timeout = std::chrono::minutes(5),
                                .job_id = "verb_table"};
-  EXPECT_EQ(ways_of_verbs(connect(options)), ways_in_readme(options.backend));
+  EXPECT_EQ(ways_of_verbs(connect(options)), documented_ways(options.backend));
 }
 
 INSTANTIATE_TEST_SUITE_P(Case, MpiConformance, testing::ValuesIn(cases()),

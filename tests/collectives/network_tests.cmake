@@ -18,7 +18,7 @@ crossrank_add_rank_test(collectives_message_test
   message_conformance_test.cpp
   verb_table.cpp
   verb_table_test.cpp)
-set_source_files_properties(verb_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_README="${PROJECT_SOURCE_DIR}/README.md")
+set_source_files_properties(verb_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_BACKENDS_DOCUMENT="${PROJECT_SOURCE_DIR}/docs/BACKENDS.md")
 
 # What is made of collectives, once more with the ranks on two hosts; but for the mesh that follows from how many ranks a
 # node has, and for what names its backends itself.

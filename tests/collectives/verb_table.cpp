@@ -190,23 +190,23 @@ VerbWays ways_of_verbs(Collective const& world) {
   return ways;
 }
 
-VerbWays ways_in_readme(std::string const& backend) {
-  std::ifstream readme(CROSSRANK_README);
-  EXPECT_TRUE(readme.is_open()) << CROSSRANK_README;
+VerbWays documented_ways(std::string const& backend) {
+  std::ifstream document(CROSSRANK_BACKENDS_DOCUMENT);
+  EXPECT_TRUE(document.is_open()) << CROSSRANK_BACKENDS_DOCUMENT;
   std::size_t column = 0;
   VerbWays ways;
-  for (std::string line; std::getline(readme, line);) {
+  for (std::string line; std::getline(document, line);) {
     auto const cells = parts_of(line, '|');
     if (column == 0) {
-      if (cells.size() < 2 || cells[1] != "verbs") continue;
+      if (cells.size() < 2 || cells[1] != "operations") continue;
       column = static_cast<std::size_t>(std::find(cells.begin(), cells.end(), backend) - cells.begin());
       if (column == cells.size()) break;
-      std::getline(readme, line);  // the rule below the head
+      std::getline(document, line);  // the rule below the head
       continue;
     }
     if (cells.size() <= column) break;
     for (auto const& verb : parts_of(cells[1], ',')) {
-      EXPECT_TRUE(ways.emplace(verb, cells[column]).second) << verb << " stands twice in the README's table";
+      EXPECT_TRUE(ways.emplace(verb, cells[column]).second) << verb << " appears twice in docs/BACKENDS.md";
     }
   }
   return ways;

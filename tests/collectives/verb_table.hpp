@@ -13,7 +13,7 @@ using VerbWays = std::map<std::string, std::string>;
 /// closes the world.
 [[nodiscard]] VerbWays ways_of_verbs(Collective const& world);
 
-/// What the README says of a backend: a column of its table of verbs. Empty where the table has no such column.
-[[nodiscard]] VerbWays ways_in_readme(std::string const& backend);
+/// Returns one backend's column of the table of operations in docs/BACKENDS.md. Empty when there is no such column.
+[[nodiscard]] VerbWays documented_ways(std::string const& backend);
 
 }  // namespace crossrank::test

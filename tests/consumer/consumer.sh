@@ -53,7 +53,7 @@ documents() {
   local folder=$PREFIX/share/doc/crossrank name missing=0
   [[ -e $folder/README.md ]] || { echo "no README.md in $folder"; exit 1; }
   while read -r name; do
-    [[ -e $folder/${name##*/} ]] || { echo "the README names $name, which is not installed"; missing=1; }
+    [[ -e $folder/$name || -e $folder/${name##*/} ]] || { echo "the README names $name, which is not installed"; missing=1; }
   done < <(grep -oE '[A-Za-z0-9_/.-]+\.md' "$folder/README.md" | sort -u; printf '%s\n' LICENSE THIRD_PARTY_LICENSES)
   for name in CLI11 nlohmann/json xxHash cereal; do
     grep -q "^$name" "$folder/THIRD_PARTY_LICENSES" || { echo "no licence of $name"; missing=1; }

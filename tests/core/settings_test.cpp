@@ -25,17 +25,17 @@ std::vector<std::string> rows_of_code() {
   return rows;
 }
 
-std::vector<std::string> rows_of_readme() {
-  std::ifstream readme(CROSSRANK_README);
-  EXPECT_TRUE(readme.is_open()) << CROSSRANK_README;
+std::vector<std::string> rows_of_document() {
+  std::ifstream document(CROSSRANK_SETTINGS_DOCUMENT);
+  EXPECT_TRUE(document.is_open()) << CROSSRANK_SETTINGS_DOCUMENT;
   std::vector<std::string> rows;
-  for (std::string line; std::getline(readme, line);) {
+  for (std::string line; std::getline(document, line);) {
     if (line.starts_with("| `CROSSRANK_")) rows.push_back(line);
   }
   return rows;
 }
 
-TEST(Settings, stand_in_the_readme_as_in_the_code) { EXPECT_EQ(rows_of_readme(), rows_of_code()); }
+TEST(Settings, are_documented_as_in_the_code) { EXPECT_EQ(rows_of_document(), rows_of_code()); }
 
 /// A row without a parser, or with another one's, would leave its variable without effect.
 TEST(Settings, are_all_read) {
