@@ -12,7 +12,7 @@
 #include <crossrank/spi/storage.hpp>
 #include <crossrank/tensor.hpp>
 
-/// The calls of `Collective` on elements of the caller's: each is the call on a tensor of one dimension over them.
+// The calls of `Collective` on the caller's elements: each is the call on a tensor of one dimension over them.
 namespace crossrank {
 
 namespace detail {

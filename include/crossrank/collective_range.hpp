@@ -35,28 +35,31 @@ class RangeItems : public RangeBase {
 
 }  // namespace detail
 
-/// What the ranks of a group handed over, on the rank that receives it; empty on the others.
+/// The items that the ranks of a group handed over. Empty except on the receiver.
 ///
-/// A range is open between two meetings of the group. On the receiver it has one item for each rank that was asked for,
-/// in that order; each is received when it is first used. The other ranks return from `close()` once the receiver has
-/// closed its range (`Release::lazy`: at once). For a scope, not for containers: move-only, one thread.
+/// A range is open between two barrier rounds of the group. On the receiver it has one item for each rank that was
+/// asked for, in that order; an item is received at its first use. The other ranks return from `close()` once the
+/// receiver has closed its range, or at once with `Release::lazy`. A range is for a scope and one thread: it can be
+/// moved, not copied.
 ///
-/// `close()` is the second meeting, where errors surface. The destructor closes too, and throws them, when the scope is
-/// left normally; left by an exception it aborts the group, so that nobody waits. A closed range is empty; copies of
-/// its items stay valid.
+/// `close()` is the second round, and reports errors. The destructor closes too and throws them when the scope is left
+/// normally. When the scope is left by an exception, the destructor aborts the group, so that no rank waits. A closed
+/// range is empty; copies of its items stay valid.
 ///
-/// Put a loop that may throw inside `consume`: the other ranks then get the text of the exception. A plain `for` over
-/// the range cannot give it to them, as a destructor has no access to the exception that is passing; they are told only
-/// that there was one. `take()` needs no `consume`: the items outlive the range.
+/// Put a loop that may throw inside `consume`, so that the other ranks get the text of the exception. A destructor has
+/// no access to the exception that is passing; after a plain `for` the others are told only that there was one.
+/// `take()` needs no `consume`, as the items outlive the range.
 ///
 ///     range.consume([&](auto& items) {
-///       for (auto const& item : items) merge(item);  // what this throws reaches every rank with its text
+///       for (auto const& item : items) merge(item);  // an exception here reaches every rank with its text
 ///     });
 template <class Item>
 class [[nodiscard]] CollectiveRange {
  public:
+  /// Visits the items in order and receives each at its first use.
   class iterator {
    public:
+    /// @cond the members that the standard library asks of an iterator
     using value_type = Item;
     using reference = Item const&;
     using pointer = Item const*;
@@ -76,6 +79,7 @@ class [[nodiscard]] CollectiveRange {
       return before;
     }
     bool operator==(iterator const& other) const noexcept { return index_ == other.index_; }
+    /// @endcond
 
    private:
     friend class CollectiveRange;
@@ -84,13 +88,15 @@ class [[nodiscard]] CollectiveRange {
     std::size_t index_ = 0;
   };
 
-  /// For the gathers.
+  /// Makes a range of `items`. For the gathers.
   explicit CollectiveRange(std::unique_ptr<detail::RangeItems<Item>> items) noexcept : items_(std::move(items)) {}
+  /// Takes over an open range.
   CollectiveRange(CollectiveRange&& other) noexcept
       : items_(std::move(other.items_)), exceptions_(std::uncaught_exceptions()) {}
   CollectiveRange& operator=(CollectiveRange&&) = delete;
   CollectiveRange(CollectiveRange const&) = delete;
   CollectiveRange& operator=(CollectiveRange const&) = delete;
+  /// Closes the range, or aborts the group when an exception is passing.
   ~CollectiveRange() noexcept(false) {
     if (!items_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -100,16 +106,22 @@ class [[nodiscard]] CollectiveRange {
     }
   }
 
+  /// Returns an iterator to the first item.
   [[nodiscard]] iterator begin() { return {items_.get(), 0}; }
+  /// Returns an iterator behind the last item.
   [[nodiscard]] iterator end() { return {items_.get(), size()}; }
+  /// Returns whether this rank receives the items.
   [[nodiscard]] bool is_receiver() const noexcept { return items_ && items_->is_receiver(); }
+  /// Returns the number of items; 0 except on the receiver.
   [[nodiscard]] std::size_t size() const noexcept { return items_ ? items_->size() : 0; }
+  /// Returns whether there are no items.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
-  /// `UsageError` when there is no such item.
+  /// Returns the item of the index-th rank. `UsageError` when there is none.
   [[nodiscard]] Item const& operator[](std::size_t index) & { return items_->at(index); }
   Item const& operator[](std::size_t) && = delete;  // name the range first: its items go with it
 
-  /// Calls `body(*this)`, then closes. What it throws reaches every other rank with its text, and the caller unchanged.
+  /// Calls `body(*this)`, then closes. An exception of `body` reaches the caller unchanged and every other rank with
+  /// its text.
   template <class Body>
   decltype(auto) consume(Body&& body) {
     // NOLINTNEXTLINE(cppcoreguidelines-special-member-functions): an aggregate that stays where it is made
@@ -132,11 +144,11 @@ class [[nodiscard]] CollectiveRange {
     }
   }
 
-  /// Receives all items, closes, and gives them away; empty but on the receiver.
+  /// Receives all items, closes the range and returns them; an empty list except on the receiver.
   [[nodiscard]] std::vector<Item> take() && { return items_ ? items_->take() : std::vector<Item>(); }
   std::vector<Item> take() const& = delete;  // take() ends the range: write std::move(range).take()
 
-  /// Meets the group for the second time. Idempotent.
+  /// Runs the second barrier round. Idempotent.
   void close() {
     if (items_) items_->close();
   }

@@ -10,19 +10,19 @@
 
 namespace crossrank {
 
-/// A copy of `length` entries of dimension `dim` from `begin` on.
+/// Copies `length` entries of dimension `dim`, from `begin` on.
 ///
-/// Local; copies what is cut out, once. `UsageError` when there is no such dimension or range, or when the cut falls
-/// inside a byte (dtypes narrower than a byte).
+/// Local; copies the result's bytes once. `UsageError` for an unknown dimension or range, or when the cut falls inside
+/// a byte (dtypes narrower than a byte).
 [[nodiscard]] CROSSRANK_EXPORT Tensor slice(Tensor const& tensor, Dim dim, std::int64_t begin, std::int64_t length);
 
-/// Joins tensors along a dimension, as `torch.cat`; their lengths may differ there.
+/// Joins tensors along a dimension, in which their lengths may differ.
 ///
-/// Local; copies each byte once. `UsageError` when there are none, one is absent, dtypes or the other dimensions
-/// differ, or a seam falls inside a byte; it names the number of the part and both shapes.
+/// Local; copies each byte once. `UsageError` when there are no parts, one is undefined, dtypes or other dimensions
+/// differ, or a joint falls inside a byte; it names the part's number and both shapes. Follows `torch.cat`.
 [[nodiscard]] CROSSRANK_EXPORT Tensor concat(std::span<Tensor const> parts, Dim dim = {});
 
-/// The same for any range of tensors.
+/// Joins any range of tensors along a dimension; costs and errors as for a span.
 template <std::ranges::input_range R>
 requires(std::same_as<std::ranges::range_value_t<R>, Tensor> && !std::convertible_to<R, std::span<Tensor const>>)
     [[nodiscard]] Tensor concat(R&& parts, Dim dim = {}) {

@@ -27,6 +27,9 @@
 #include <crossrank/version.hpp>
 #include <crossrank/workspace.hpp>
 
+/// Moves configs and weights between the ranks of one job.
+namespace crossrank {}
+
 // A program that has another `xr` defines CROSSRANK_NO_XR before it includes this.
 #ifndef CROSSRANK_NO_XR
 namespace xr = crossrank;

@@ -6,15 +6,17 @@
 
 namespace crossrank {
 
-/// Where the bytes of a tensor stand.
+/// The place of a tensor's bytes.
 struct Device {
+  /// The kinds of memory.
   enum class Kind : std::uint8_t { cpu, cuda };
-  Kind kind = Kind::cpu;
-  int index = 0;  ///< number of the device among those of its kind
+  Kind kind = Kind::cpu;  ///< CPU or GPU
+  int index = 0;          ///< number of the device among those of its kind
+  /// Returns whether both are the same device.
   bool operator==(Device const&) const = default;
 };
 
-/// "cpu", "cuda:0". Local, free.
+/// Returns "cpu" or "cuda:0". Local, free.
 [[nodiscard]] CROSSRANK_EXPORT std::string to_string(Device device);
 
 }  // namespace crossrank

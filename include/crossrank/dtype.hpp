@@ -11,7 +11,7 @@
 
 namespace crossrank {
 
-/// Element types, those of the safetensors format, in its order of growing alignment.
+/// The element types of the safetensors format, in its order of growing alignment.
 enum class Dtype : std::uint8_t {
   boolean,      ///< BOOL, one byte
   f4,           ///< F4, two elements in a byte
@@ -37,16 +37,16 @@ enum class Dtype : std::uint8_t {
   u64,          ///< U64
 };
 
-/// How many element types there are; their numbers are 0 to this minus one.
+/// The number of element types; their values are 0 to this minus one.
 inline constexpr std::size_t dtype_count = 22;
 
-/// Size of one element in bits. Local, free. `UsageError` for a number that is no dtype.
+/// Returns the size of one element in bits. Local, free. `UsageError` for a value that is no dtype.
 [[nodiscard]] CROSSRANK_EXPORT std::size_t bits_of(Dtype dtype);
 
-/// Name in the safetensors format ("F8_E4M3"). Local, free. `UsageError` for a number that is no dtype.
+/// Returns the name in the safetensors format ("F8_E4M3"). Local, free. `UsageError` for a value that is no dtype.
 [[nodiscard]] CROSSRANK_EXPORT std::string_view name_of(Dtype dtype);
 
-/// The dtype that the format calls `name`, or nothing. Local, free.
+/// Returns the dtype that the format calls `name`, or nothing. Local, free.
 [[nodiscard]] CROSSRANK_EXPORT std::optional<Dtype> parse_dtype(std::string_view name) noexcept;
 
 namespace detail {

@@ -23,19 +23,19 @@ inline constexpr bool is_span<std::span<T, Extent>> = true;
 
 }  // namespace detail
 
-/// Contiguous elements of a tensor's type: a vector, an array, a C array or a span. (`std::vector<bool>` is none.)
+/// Contiguous elements of a tensor's type: a vector, an array, a C array or a span, but not `std::vector<bool>`.
 template <class R>
 concept ElementRange = requires(std::remove_reference_t<R>& range) {
   { std::size(range) } -> std::convertible_to<std::size_t>;
   requires Element<std::remove_cv_t<detail::ElementOf<R>>>;
 };
 
-/// Elements that outlive the expression that names them: a variable, or a span of any kind.
+/// Elements that outlive the expression that names them: a variable, or any span.
 template <class R>
 concept LastingElementRange = ElementRange<R> &&
     (std::is_lvalue_reference_v<R> || detail::is_span<std::remove_cvref_t<R>>);
 
-/// The same, and they can be written.
+/// Elements that outlive the expression that names them and can be written.
 template <class R>
 concept MutableElementRange = LastingElementRange<R> && !std::is_const_v<detail::ElementOf<R>>;
 
@@ -44,7 +44,7 @@ template <class R, class Other>
 concept ElementRangeLike =
     ElementRange<R> && std::same_as<std::remove_cv_t<detail::ElementOf<R>>, std::remove_cv_t<detail::ElementOf<Other>>>;
 
-/// The same, and they outlive the expression that names them.
+/// Elements of the same type as those of `Other` that outlive the expression that names them.
 template <class R, class Other>
 concept LastingElementRangeLike = LastingElementRange<R> && ElementRangeLike<R, Other>;
 

@@ -11,7 +11,7 @@
 
 namespace crossrank {
 
-/// The kinds of failure that callers tell apart; one subclass of `Error` each.
+/// The kinds of failure that callers tell apart. Each has a subclass of `Error`.
 enum class ErrorCode : std::uint8_t {
   usage,        ///< a precondition was broken; nothing was sent, the group goes on
   mismatch,     ///< the ranks disagree about the call; all of them get this error
@@ -25,10 +25,10 @@ enum class ErrorCode : std::uint8_t {
   unavailable,  ///< nothing here can do what was asked
 };
 
-/// The lower-case name of `code`, as it appears in reports ("peer_lost").
+/// Returns the lower-case name of `code` as reports show it ("peer_lost"). Local.
 [[nodiscard]] CROSSRANK_EXPORT char const* to_string(ErrorCode code) noexcept;
 
-/// Everything an error knows. Empty fields are left out of the texts; ranks count in the group of `group`.
+/// What an error knows. Texts leave out empty fields. Rank numbers count inside `group`.
 struct ErrorInfo {
   std::string operation{};             ///< what was being done ("barrier", "NFSWorkspace.write")
   std::string message{};               ///< one clause: what went wrong
@@ -50,29 +50,32 @@ struct ErrorInfo {
   std::uint64_t offset = 0;            ///< byte in the source where it went wrong (`FormatError`)
 };
 
-/// Base of all that crossrank throws.
+/// The base class of everything that crossrank throws.
 ///
 /// `what()` is one line: operation, finding, expected against got, rank r of n in the group, resource, system text,
-/// remedy. `report()` is the long form, with one line for each rank concerned. Copies share their state and do not
-/// throw.
+/// hint. `report()` adds one line for each rank concerned. Copies share their state and do not throw.
 class CROSSRANK_EXPORT Error : public std::runtime_error {
  public:
+  /// Makes an error of kind `code`. Prefer the subclasses.
   Error(ErrorCode code, ErrorInfo info);
 
+  /// Returns the kind of the failure.
   [[nodiscard]] ErrorCode code() const noexcept;
+  /// Returns what was being done: "barrier", "NFSWorkspace.write".
   [[nodiscard]] std::string const& operation() const noexcept;
-  /// Rank that threw, in the group; -1 when no group is involved.
+  /// Returns the rank that threw, counted in the group; -1 when no group is involved.
   [[nodiscard]] int rank() const noexcept;
-  /// Call site, "file:line", or empty.
+  /// Returns the call site, "file:line", or an empty text.
   [[nodiscard]] std::string const& where() const noexcept;
   /// Ranks that it blames, in the group; empty when nobody.
   [[nodiscard]] std::span<int const> culprits() const noexcept;
-  /// Whether the group may go on.
+  /// Returns whether the group may be used again.
   [[nodiscard]] bool group_usable() const noexcept;
+  /// Returns all fields.
   [[nodiscard]] ErrorInfo const& info() const noexcept;
-  /// Several lines for people: the finding, each rank concerned, what to do next.
+  /// Returns several lines for people: the finding, each rank concerned, what to do next.
   [[nodiscard]] std::string report() const;
-  /// The same for programs.
+  /// Returns the fields for programs.
   [[nodiscard]] Json to_json() const;
 
  private:
@@ -80,52 +83,72 @@ class CROSSRANK_EXPORT Error : public std::runtime_error {
   std::shared_ptr<ErrorInfo const> info_;
 };
 
+/// A broken precondition. Nothing was sent, and the group lives on.
 class CROSSRANK_EXPORT UsageError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::usage`.
   explicit UsageError(ErrorInfo info);
 };
+/// The ranks disagree about a call. All of them get this error.
 class CROSSRANK_EXPORT MismatchError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::mismatch`.
   explicit MismatchError(ErrorInfo info);
 };
+/// A living rank made no progress for the whole deadline. The group is dead.
 class CROSSRANK_EXPORT TimeoutError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::timeout`.
   explicit TimeoutError(ErrorInfo info);
 };
+/// A rank died, left or aborted the group. The group is dead.
 class CROSSRANK_EXPORT PeerLostError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::peer_lost`.
   explicit PeerLostError(ErrorInfo info);
 };
+/// A callable threw on another, living rank. The group lives on.
 class CROSSRANK_EXPORT RemoteError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::remote`.
   explicit RemoteError(ErrorInfo info);
-  /// Type of the exception that the peer's callable threw.
+  /// Returns the type of the exception that the other rank's callable threw.
   [[nodiscard]] std::string const& remote_type() const noexcept;
 };
+/// The caller cancelled the operation.
 class CROSSRANK_EXPORT CancelledError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::cancelled`.
   explicit CancelledError(ErrorInfo info);
 };
+/// The operating system refused a request.
 class CROSSRANK_EXPORT IoError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::io`.
   explicit IoError(ErrorInfo info);
-  /// errno of the call that failed; 0 when the system gave none.
+  /// Returns errno of the call that failed; 0 when the system gave none.
   [[nodiscard]] int system_errno() const noexcept;
 };
+/// Bytes of a file or message are not what they must be.
 class CROSSRANK_EXPORT FormatError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::format`.
   explicit FormatError(ErrorInfo info);
-  /// Part of the source that is wrong ("length", "header", "data").
+  /// Returns the part of the source that is wrong: "length", "header", "data".
   [[nodiscard]] std::string const& section() const noexcept;
-  /// Byte in the source where it went wrong.
+  /// Returns the byte of the source at which it went wrong.
   [[nodiscard]] std::uint64_t offset() const noexcept;
 };
+/// A vendor library failed, such as MPI.
 class CROSSRANK_EXPORT BackendError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::backend`.
   explicit BackendError(ErrorInfo info);
 };
+/// Nothing here can do what was asked: no backend, no memory, no support.
 class CROSSRANK_EXPORT UnavailableError : public Error {
  public:
+  /// Makes the error with kind `ErrorCode::unavailable`.
   explicit UnavailableError(ErrorInfo info);
 };
 

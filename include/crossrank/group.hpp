@@ -21,50 +21,56 @@
 
 namespace crossrank {
 
-/// A rank of the job. It does not convert to a rank in the group: taking one for the other reaches the wrong rank.
+/// A rank of the job. It does not convert to a rank in the group, so that one is not taken for the other.
 enum class GlobalRank : int {};
 
-/// The rank of the group that a broadcast goes out from.
+/// Names the rank of the group that a broadcast comes from.
 struct Source {
-  int src = 0;
+  int src = 0;  ///< counts inside the group
 };
 
+/// Options of `GroupCoordinator::create`.
 struct GroupOptions {
-  std::string name = "anonymous";
-  std::string backend{};             ///< empty: that of the world; another one than that is an `UnavailableError`
+  std::string name = "anonymous";    ///< first part of the group's unique name
+  std::string backend{};             ///< empty: that of the world; another one is an `UnavailableError`
   bool device_communicator = false;  ///< dense data gets a group of its own, apart from objects and metadata
   bool broadcaster = false;          ///< `broadcast_object` from rank 0 goes through a message queue
-  std::optional<Collective> data_parallel{};  ///< for `dispatch` without sequence parallelism; none: tokens stay here
+  std::optional<Collective>
+      data_parallel{};  ///< for `dispatch` without sequence parallelism; empty: tokens stay where they are
 };
 
-/// Where `gather` ends and along which dimension it joins.
+/// Says where `gather` joins, and along which dimension.
 struct GatherTo {
-  int dst = 0;
-  std::int64_t dim = -1;
+  int dst = 0;            ///< the rank of the group that receives
+  std::int64_t dim = -1;  ///< counts from the last dimension when negative
 };
 
+/// Options of `send_tensor_dict`.
 struct SendDictOptions {
   std::optional<int> dst{};                      ///< empty: the next rank
   std::optional<Collective> all_gather_group{};  ///< holds the same tensors on each rank: each sends its part of them
   std::map<std::string, bool> all_gather_tensors{};  ///< by key (nested: dotted): whether it is sent in parts
 };
 
+/// Options of `recv_tensor_dict`.
 struct RecvDictOptions {
   std::optional<int> src{};                      ///< empty: the previous rank
   std::optional<Collective> all_gather_group{};  ///< joins the parts; as many ranks as the sender's group
 };
 
+/// Options of `dispatch`.
 struct DispatchOptions {
   bool is_sequence_parallel = false;    ///< over this group; else over its `data_parallel` group, if there is one
   std::vector<std::int64_t> sizes{};    ///< rows of each rank there; empty: they are exchanged
   std::vector<Tensor> extra_tensors{};  ///< travel along; as many rows as the rest
 };
 
-/// The way that `combine` takes back.
+/// The way back of dispatched tokens, as `combine` takes it.
 class CROSSRANK_EXPORT ExpertRoute {
  public:
+  /// Makes the route of tokens that stayed where they were.
   ExpertRoute() = default;
-  /// Rows of each rank, in rank order; empty when nothing travelled.
+  /// Returns the rows of each rank, in rank order; empty when nothing travelled.
   [[nodiscard]] std::vector<std::int64_t> const& sizes() const noexcept { return sizes_; }
 
  private:
@@ -73,55 +79,64 @@ class CROSSRANK_EXPORT ExpertRoute {
   std::optional<Collective> group_{};
 };
 
+/// What `dispatch` returns: the tokens of all ranks, joined along their first dimension.
 struct Dispatched {
-  Tensor hidden_states{};
-  Tensor router_logits{};
-  std::vector<Tensor> extra_tensors{};
-  ExpertRoute route{};
+  Tensor hidden_states{};               ///< one row per token
+  Tensor router_logits{};               ///< as many rows
+  std::vector<Tensor> extra_tensors{};  ///< as many rows each
+  ExpertRoute route{};                  ///< for `combine`
 };
 
-/// A queue from every rank to one reader.
+/// Queues from every rank to one reader.
 struct SingleReaderQueues {
   MessageQueue own{};                ///< this rank writes it
-  std::vector<MessageQueue> from{};  ///< on the reader: what it reads of each rank, its own included; else empty
+  std::vector<MessageQueue> from{};  ///< on the reader: one queue for each rank, its own included; empty elsewhere
 };
 
-/// Memory that a model wants to have at hand.
+/// Describes memory that a model wants reserved.
 struct BufferDescription {
-  std::string name{};
-  Shape shape{};
-  Dtype dtype = Dtype::f32;
+  std::string name{};        ///< names the buffer
+  Shape shape{};             ///< its dimensions
+  Dtype dtype = Dtype::f32;  ///< its element type
 };
 
-/// What a capture runs in; `stream` belongs to a device's backend.
+/// What a capture runs in.
 struct GraphContext {
-  std::shared_ptr<void> stream{};
+  std::shared_ptr<void> stream{};  ///< belongs to a device's backend
 };
 
 /// A scope in which a device's work is captured. Without a device it holds its context and captures nothing.
 class CROSSRANK_EXPORT GraphCapture {
  public:
+  /// Begins the scope.
   explicit GraphCapture(GraphContext context) noexcept : context_(std::move(context)) {}
+  /// Ends the scope.
   ~GraphCapture() = default;
   GraphCapture(GraphCapture const&) = delete;
   GraphCapture& operator=(GraphCapture const&) = delete;
+  /// Returns what the capture runs in.
   [[nodiscard]] GraphContext const& context() const noexcept { return context_; }
 
  private:
   GraphContext context_;
 };
 
-/// A dictionary on its way to another rank. Holds tensors and metadata until they have gone.
+/// A dictionary that is being sent to another rank. Holds tensors and metadata until they have been sent.
 class CROSSRANK_EXPORT TensorDictSend {
  public:
-  TensorDictSend() noexcept;  ///< nothing under way
+  /// Makes a finished send.
+  TensorDictSend() noexcept;
+  /// Takes over a send.
   TensorDictSend(TensorDictSend&&) noexcept;
+  /// Drops this send and takes over another.
   TensorDictSend& operator=(TensorDictSend&&) noexcept;
   TensorDictSend(TensorDictSend const&) = delete;
   TensorDictSend& operator=(TensorDictSend const&) = delete;
+  /// Drops the send.
   ~TensorDictSend();
-  /// Whether all has gone. Never blocks.
+  /// Returns whether everything has been sent. Never blocks.
   [[nodiscard]] bool test();
+  /// Blocks until everything has been sent.
   void wait();
 
  private:
@@ -130,21 +145,27 @@ class CROSSRANK_EXPORT TensorDictSend {
   std::unique_ptr<State> state_;
 };
 
-/// A dictionary on its way from another rank. It goes on while it, or anything behind it, is tested or waited for: two
-/// ranks that send each other large ones wait for what comes before they wait for what goes. Dropped before it has
-/// come, it leaves the two ranks out of step.
+/// A dictionary that is being received from another rank.
+///
+/// It advances while it, or a receive behind it, is tested or waited for. Two ranks that send each other large
+/// dictionaries wait for the receive first, then for the send. Dropping an unfinished receive leaves the two ranks out
+/// of step.
 class CROSSRANK_EXPORT TensorDictReceive {
  public:
-  TensorDictReceive() noexcept;  ///< an empty dictionary, here
+  /// Makes a finished receive of an empty dictionary.
+  TensorDictReceive() noexcept;
+  /// Takes over a receive.
   TensorDictReceive(TensorDictReceive&&) noexcept;
+  /// Drops this receive and takes over another.
   TensorDictReceive& operator=(TensorDictReceive&&) noexcept;
   TensorDictReceive(TensorDictReceive const&) = delete;
   TensorDictReceive& operator=(TensorDictReceive const&) = delete;
+  /// Drops the receive.
   ~TensorDictReceive();
-  /// Whether all messages have come. Never blocks.
+  /// Returns whether all messages have arrived. Never blocks.
   [[nodiscard]] bool test();
-  /// The dictionary: waits at the first call, and joins parts with the all-gather group; later calls return at once, or
-  /// throw what the first one threw.
+  /// Returns the dictionary. The first call blocks, and joins parts with the all-gather group; later calls return at
+  /// once, or throw what the first one threw.
   TensorDict const& wait();
 
  private:
@@ -153,134 +174,174 @@ class CROSSRANK_EXPORT TensorDictReceive {
   std::unique_ptr<State> state_;
 };
 
-/// A group of ranks for one kind of parallelism, after vLLM's coordinator: a handle, all copies name the same group.
+/// A group of ranks for one kind of parallelism. Follows vLLM's `GroupCoordinator`.
 ///
-/// Ranks given as `src` and `dst` count inside the group; `GlobalRank`s are those of the job. `Dim` counts from the end
-/// when negative. Results are new tensors; with one rank, all_reduce, all_gather, reduce_scatter, gather and broadcast
-/// give back what they were given, the same memory. Tensors are on the CPU. After `destroy()` each call is a
-/// `UsageError`. The collective calls fail as those of `Collective` do.
+/// A handle, cheap to copy; all copies name the same group. `src` and `dst` count inside the group, `GlobalRank`s in
+/// the job. `Dim` counts from the end when negative. Tensors are on the CPU.
+///
+/// Results are new tensors. With one rank, all_reduce, all_gather, reduce_scatter, gather and broadcast return the
+/// tensor that they were given, in the same memory. After `destroy()` every call is a `UsageError`. Collective calls
+/// fail as those of `Collective` do.
 class CROSSRANK_EXPORT GroupCoordinator {
  public:
-  /// Makes the groups whose ranks (of `world`) are listed, in the order of the lists, and returns the one of this rank.
-  /// Collective over `world`; one meeting, two with a device communicator. `UsageError` on all ranks for one that is
-  /// listed twice, nowhere, or is none.
+  /// Makes the listed groups and returns the one that holds this rank.
+  ///
+  /// Collective over `world`; one barrier round, two with a device communicator. The lists hold ranks of `world`; their
+  /// order is the order in the group. `UsageError` on all ranks for a rank that is unknown, listed twice, or in no
+  /// list.
   [[nodiscard]] static GroupCoordinator create(Collective const& world, std::vector<std::vector<int>> const& groups,
                                                GroupOptions options = {});
-  /// The group of that unique name in this process. `UsageError` for one that is unknown or gone.
+  /// Returns the group of that unique name in this process. Local. `UsageError` for one that is unknown or destroyed.
   [[nodiscard]] static GroupCoordinator by_name(std::string_view unique_name);
 
+  /// Returns the group that objects and metadata use.
   [[nodiscard]] Collective const& cpu_group() const;
+  /// Returns the CPU group, for calls that take a `Collective`.
   // NOLINTNEXTLINE(google-explicit-constructor): goes wherever a group does
   operator Collective const&() const { return cpu_group(); }
-  /// The group that dense data takes: the CPU group unless there is a device communicator.
+  /// Returns the group that dense data uses: the CPU group unless there is a device communicator.
   [[nodiscard]] Collective const& device_group() const;
-  /// Place in the group; `rank_in_group()` is the reference's name for it.
+  /// Returns this rank's number in the group.
   [[nodiscard]] int rank() const;
+  /// Returns this rank's number in the group, under vLLM's name.
   [[nodiscard]] int rank_in_group() const { return rank(); }
+  /// Returns the number of ranks in the group.
   [[nodiscard]] int world_size() const;
-  /// Place of this rank among the ranks of the job on its node, whatever the group: it selects the device.
+  /// Returns this rank's place among the job's ranks on its node, in every group. It selects the device.
   [[nodiscard]] int local_rank() const;
-  /// Where dense data of this rank lies: on the CPU, as no backend for devices is here.
+  /// Returns where this rank's dense data is: on the CPU, as there is no backend for devices.
   [[nodiscard]] Device device() const;
-  /// "tp:0": the name and how many of it this process made before.
+  /// Returns a name such as "tp:0": the given name, and how many of it this process had made before.
   [[nodiscard]] std::string const& unique_name() const;
+  /// Returns this rank's number in the job.
   [[nodiscard]] GlobalRank global_rank() const;
+  /// Returns the members, in group order.
   [[nodiscard]] std::vector<GlobalRank> ranks() const;
+  /// Returns the group's first rank.
   [[nodiscard]] GlobalRank first_rank() const;
+  /// Returns the group's last rank.
   [[nodiscard]] GlobalRank last_rank() const;
-  [[nodiscard]] GlobalRank next_rank() const;  ///< after the last one comes the first
+  /// Returns the rank behind this one. The first rank follows the last one.
+  [[nodiscard]] GlobalRank next_rank() const;
+  /// Returns the rank before this one. The last rank precedes the first one.
   [[nodiscard]] GlobalRank prev_rank() const;
-  /// Place in the group of a rank of the job. `UsageError` when it is not in the group.
+  /// Returns the group's number of a rank of the job. `UsageError` when it is not in the group.
   [[nodiscard]] int rank_in_group(GlobalRank rank) const;
+  /// Returns whether this is the group's first rank.
   [[nodiscard]] bool is_first_rank() const;
+  /// Returns whether this is the group's last rank.
   [[nodiscard]] bool is_last_rank() const;
 
-  /// One meeting of the CPU group; no device is touched.
+  /// Blocks until all ranks have called it. Collective; one barrier round of the CPU group. No device is touched.
   void barrier() const;
+  /// Returns the combination of all ranks' tensors. Collective.
   [[nodiscard]] Tensor all_reduce(Tensor const& tensor, ReduceOp op = ReduceOp::sum) const;
-  /// The same without the short cut for one rank.
+  /// Returns the combination of all ranks' tensors, in new memory also with one rank. Collective.
   [[nodiscard]] Tensor all_reduce_out_place(Tensor const& tensor, ReduceOp op = ReduceOp::sum) const;
+  /// Replaces `tensor` by the combination of all ranks' tensors. Collective.
   void all_reduce_in_place(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
-  /// Joins equal tensors along `dim`. One copy more where `dim` is not the first.
+  /// Returns the equal tensors of all ranks, joined along `dim`. Collective; one copy more when `dim` is not the first.
   [[nodiscard]] Tensor all_gather(Tensor const& tensor, Dim dim = {-1}) const;
+  /// Returns the equal tensors of all ranks, joined along `dim`, in new memory also with one rank. Collective.
   [[nodiscard]] Tensor all_gather_out_place(Tensor const& tensor, Dim dim = {-1}) const;
-  /// Joins tensors of `sizes` rows along their first dimension; sizes are exchanged when empty. A list gives a list.
+  /// Returns tensors of `sizes` rows, joined along their first dimension. Collective. Empty sizes are exchanged first.
   [[nodiscard]] Tensor all_gatherv(Tensor const& tensor, std::vector<std::int64_t> const& sizes = {}) const;
+  /// Joins each tensor of a list as `all_gatherv` joins one. Collective.
   [[nodiscard]] std::vector<Tensor> all_gatherv(std::vector<Tensor> const& tensors,
                                                 std::vector<std::int64_t> const& sizes = {}) const;
-  /// Adds the tensors of all ranks and keeps the r-th of equal parts along `dim` on rank r. Right for every dimension,
-  /// where the reference is not from dimension 2 on.
+  /// Adds the tensors of all ranks and returns the r-th of equal parts along `dim` on rank r.
+  ///
+  /// Collective. Works for every dimension, where vLLM's does not from dimension 2 on.
   [[nodiscard]] Tensor reduce_scatter(Tensor const& tensor, Dim dim = {-1}) const;
+  /// Does the same as `reduce_scatter`, in new memory also with one rank. Collective.
   [[nodiscard]] Tensor reduce_scatter_out_place(Tensor const& tensor, Dim dim = {-1}) const;
-  /// The same with parts of `sizes`; equal ones when empty.
+  /// Adds the tensors of all ranks and returns `sizes[r]` entries along `dim` on rank r; equal parts when `sizes` is
+  /// empty. Collective.
   [[nodiscard]] Tensor reduce_scatterv(Tensor const& tensor, Dim dim = {-1},
                                        std::vector<std::int64_t> const& sizes = {}) const;
-  /// Joins equal tensors on `dst`; none elsewhere.
+  /// Returns the equal tensors of all ranks, joined, on `to.dst`, and an undefined tensor elsewhere. Collective.
   [[nodiscard]] Tensor gather(Tensor const& tensor, GatherTo to = {}) const;
-  /// Fills `tensor` with the source's, in place, and returns it.
+  /// Fills `tensor` with the source's bytes, in place, and returns it. Collective.
   Tensor broadcast(Tensor tensor, Source source = {}) const;
-  /// `dst` empty: the next rank; `src` empty: the previous one. A rank sends to itself only where it is alone.
+  /// Sends a tensor to rank `dst`; empty: the next rank. A rank sends to itself only when it is alone.
   void send(Tensor const& tensor, std::optional<int> dst = {}) const;
+  /// Returns the next tensor of rank `src`; empty: the previous rank. Shape and dtype are those that the sender gave.
   [[nodiscard]] Tensor recv(Shape const& shape, Dtype dtype, std::optional<int> src = {}) const;
 
-  /// Through the queue where there is one and the source is its writer, rank 0, which may then be some messages ahead.
+  /// Returns the source's object on every rank.
+  ///
+  /// Collective. It goes through the queue when there is one and the source is its writer, rank 0. The writer may then
+  /// be some messages ahead.
   template <class T>
   [[nodiscard]] T broadcast_object(T value, Source source = {}) const {
     if (!has_queue_from(source)) return cpu_group().broadcast_object(std::move(value), {source.src});
     auto const bytes = broadcast_by_queue([&] { return encode_object(value); });
     return rank() == source.src ? std::move(value) : detail::decode_in<T>(cpu_group(), "broadcast_object", bytes);
   }
-  /// In place, and returned; as many entries on each rank.
+  /// Replaces `values` by the source's, in place, and returns them. Collective. All ranks give as many entries.
   template <class T>
   std::vector<T>& broadcast_object_list(std::vector<T>& values, Source source = {}) const {
     cpu_group().broadcast_objects(values, {source.src});
     return values;
   }
+  /// Sends one object to rank `dst` of the group.
   template <class T>
   void send_object(T const& value, int dst) const {
     cpu_group().send_object(value, dst);
   }
+  /// Returns the next object of rank `src` of the group.
   template <class T>
   [[nodiscard]] T recv_object(int src) const {
     return behind_dicts(src, "recv_object").template recv_object<T>(src);
   }
 
-  /// The source's dictionary, nested values and all: the same there, a new one elsewhere. Metadata and small tensors
-  /// travel as one object, then each other tensor that is not empty.
+  /// Returns the source's dictionary, nested values included; a new one on the other ranks.
+  ///
+  /// Collective. Metadata and small tensors travel as one object, then each other tensor that is not empty.
   TensorDict broadcast_tensor_dict(TensorDict dict, Source source = {}) const;
-  /// Sends a dictionary to one rank. With an all-gather group, tensors that divide by its size travel in parts, of
-  /// which each rank sends one: all of them send, to ranks that receive with such a group. With one rank: nothing, and
-  /// `recv_tensor_dict` gives an empty one.
+  /// Sends a dictionary to one rank.
+  ///
+  /// With an all-gather group, tensors that divide by its size travel in parts, of which each of its ranks sends one:
+  /// all of them send, to ranks that receive with such a group. In a group of one rank nothing is sent, and
+  /// `recv_tensor_dict` returns an empty dictionary.
   void send_tensor_dict(TensorDict const& dict, SendDictOptions options = {}) const;
-  /// Whatever is received from a rank while dictionaries of it are under way comes behind them, and waits until what
-  /// they consist of is on its way; through `cpu_group()` it would not: a `MismatchError`.
+  /// Returns the next dictionary of one rank.
+  ///
+  /// Messages of this coordinator from a rank whose dictionaries are still being received come behind them. The same
+  /// messages through `cpu_group()` do not wait for them: a `MismatchError`.
   [[nodiscard]] TensorDict recv_tensor_dict(RecvDictOptions options = {}) const;
+  /// Starts a `send_tensor_dict` and returns at once.
   [[nodiscard]] TensorDictSend isend_tensor_dict(TensorDict const& dict, SendDictOptions options = {}) const;
-  /// Any number may be under way: each gets the dictionary that was sent in its turn, whichever is waited for first.
+  /// Starts a `recv_tensor_dict` and returns at once. Any number may be running: each gets the dictionary that was sent
+  /// in its turn, whichever is waited for first.
   [[nodiscard]] TensorDictReceive irecv_tensor_dict(RecvDictOptions options = {}) const;
 
-  /// Brings the tokens of all ranks to each: hidden states, logits and extras joined along their first dimension.
-  /// Without sequence parallelism and without a data-parallel group everything stays where it is: the same tensors come
-  /// back, and `combine` gives back what it is given. So it does in a group of one rank.
+  /// Brings the tokens of all ranks to each rank: hidden states, logits and extras, joined along their first dimension.
+  ///
+  /// Collective. In a group of one rank, or without sequence parallelism and without a data-parallel group, it returns
+  /// the same tensors, and `combine` returns what it is given.
   [[nodiscard]] Dispatched dispatch(Tensor const& hidden_states, Tensor const& router_logits,
                                     DispatchOptions options = {}) const;
-  /// Adds what all ranks made of the dispatched tokens and gives each rank its own rows.
+  /// Adds what all ranks made of the dispatched tokens and returns each rank's own rows. Collective.
   [[nodiscard]] Tensor combine(Tensor const& hidden_states, ExpertRoute const& route) const;
 
-  /// A queue from one rank to all others. Collective; returns this rank's end.
+  /// Makes a queue from one rank to all others and returns this rank's end. Collective.
   [[nodiscard]] MessageQueue create_mq_broadcaster(QueueOptions const& options = {}) const;
-  /// The same with a writer outside the group, who has made its queue with `MessageQueue::create_writer` for as many
-  /// readers as there are ranks: rank `relay` has the handle, the others' is not looked at. Every rank reads.
+  /// Attaches all ranks to the queue of a writer outside the group.
+  ///
+  /// Collective. The writer has made it with `MessageQueue::create_writer` for as many readers as the group has ranks.
+  /// Rank `relay.src` has its handle; the argument of the others is not looked at.
   [[nodiscard]] MessageQueue attach_mq_broadcaster(std::vector<std::byte> const& writer_handle,
                                                    Source relay = {}) const;
-  /// A queue from each rank to `reader`, ready for use. Collective. All ranks are on one node.
+  /// Makes a queue from each rank to `reader`. Collective. All ranks must be on one node.
   [[nodiscard]] SingleReaderQueues create_single_reader_mq_broadcasters(int reader = 0,
                                                                         QueueOptions options = {}) const;
 
-  /// Captures nothing, as there is no device: holds the given or an empty context.
+  /// Begins a capture. Without a device it holds the given or an empty context and captures nothing.
   [[nodiscard]] GraphCapture graph_capture(GraphContext context = {}) const;
-  /// Reserves zeroed memory under names. Local. A name that is there already with another shape is a `UsageError`.
+  /// Reserves zeroed memory under names. Local. `UsageError` for a known name with another shape.
   void prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const;
+  /// Returns the reserved memory of that name. Local.
   [[nodiscard]] Tensor communication_buffer(std::string_view name) const;
 
   /// Leaves the group: ends the queue, drops the device group, then the CPU group. Idempotent.
@@ -299,36 +360,36 @@ class CROSSRANK_EXPORT GroupCoordinator {
   std::shared_ptr<State> state_;
 };
 
-/// Sizes of the standard axes; the last one is fastest.
+/// Sizes of the standard axes, the last one fastest.
 struct ParallelSizes {
-  int external_data_parallel = 1;
-  int data_parallel = 1;
-  int pipeline_parallel = 1;
-  int prefill_context_parallel = 1;
-  int tensor_parallel = 1;
+  int external_data_parallel = 1;    ///< replicas that know nothing of each other
+  int data_parallel = 1;             ///< replicas that share expert layers
+  int pipeline_parallel = 1;         ///< pipeline stages
+  int prefill_context_parallel = 1;  ///< ranks that share a prompt
+  int tensor_parallel = 1;           ///< ranks that share a layer
 };
 
 /// The groups along each axis, each list as `GroupCoordinator::create` takes it.
 struct ParallelLayout {
-  std::vector<std::vector<int>> data_parallel{};
-  std::vector<std::vector<int>> pipeline_parallel{};
-  std::vector<std::vector<int>> prefill_context_parallel{};
-  std::vector<std::vector<int>> tensor_parallel{};
-  std::vector<std::vector<int>> expert_parallel{};  ///< data x prefill context x tensor parallel, merged
+  std::vector<std::vector<int>> data_parallel{};             ///< along the data-parallel axis
+  std::vector<std::vector<int>> pipeline_parallel{};         ///< along the pipeline axis
+  std::vector<std::vector<int>> prefill_context_parallel{};  ///< along the prefill-context axis
+  std::vector<std::vector<int>> tensor_parallel{};           ///< along the tensor-parallel axis
+  std::vector<std::vector<int>> expert_parallel{};           ///< data x prefill context x tensor parallel, merged
 };
 
 /// Lays ranks out as [external DP, DP, PP, PCP, TP]. Local. `UsageError` for a size below 1 or more than 2^30 ranks.
 [[nodiscard]] CROSSRANK_EXPORT ParallelLayout parallel_layout(ParallelSizes const& sizes);
 
-/// Which tokens of a step.
+/// Names the tokens of one step.
 struct ExpertChunk {
   int sequence_parallel = 1;           ///< ranks that share the tokens of one data-parallel rank
   std::int64_t index = 0;              ///< number of the chunk
   std::optional<std::int64_t> most{};  ///< rows of a chunk; empty: all at once
 };
 
-/// Rows of each rank for `dispatch`, from the tokens of each data-parallel rank. A rank that has no rows left in a
-/// chunk takes part with one, so that all stay in step. Local.
+/// Returns the rows of each rank for `dispatch`, from the tokens of each data-parallel rank. Local. A rank without rows
+/// left in a chunk takes part with one, so that all stay in step.
 [[nodiscard]] CROSSRANK_EXPORT std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens,
                                                                       ExpertChunk const& chunk = {});
 

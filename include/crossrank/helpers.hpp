@@ -11,24 +11,30 @@
 #include <crossrank/export.hpp>
 #include <crossrank/objects.hpp>
 
-/// What scripts do around a job, after axolotl's `utils.distributed`. All but the questions, `zero_only` and
-/// `abort_on_throw` are collective. What a callable of those throws on one rank reaches its own caller unchanged and
-/// every other rank as a `RemoteError` with its type and text; the group goes on. While a callable runs, the others
-/// wait for it up to the group's `user_limit`. Results travel with their exact bytes, whatever their type.
+/// @file
+/// Helpers for scripts that run as a job, after axolotl's `utils.distributed`.
+///
+/// All are collective except the questions, `zero_only` and `abort_on_throw`. When a callable throws on one rank, its
+/// caller gets the exception unchanged, every other rank gets a `RemoteError` with its type and text, and the group
+/// lives on. While a callable runs, the other ranks wait for it up to the group's `user_limit`. Results keep their
+/// exact bytes.
+
 namespace crossrank {
 
-/// Who goes first.
+/// Says which ranks `zero_first` runs first.
 struct First {
-  enum class Of : std::uint8_t { job, node } of = Of::job;
+  /// One first rank in the whole job, or one on each node.
+  enum class Of : std::uint8_t { job, node };
+  Of of = Of::job;  ///< who goes first
 };
 
-/// More than one rank? Local. No group counts as alone.
+/// Returns whether the job has more than one rank. Local. A handle to no group counts as alone.
 [[nodiscard]] CROSSRANK_EXPORT bool is_distributed(Collective const& world);
-/// Rank 0 of the job, or alone? Local.
+/// Returns whether this is rank 0 of the job, or alone. Local.
 [[nodiscard]] CROSSRANK_EXPORT bool is_main_process(Collective const& world);
-/// First rank of the group on this node, or alone? Local.
+/// Returns whether this is the first rank of the group on its node, or alone. Local.
 [[nodiscard]] CROSSRANK_EXPORT bool is_local_main_process(Collective const& world);
-/// A barrier; nothing when alone.
+/// Runs a barrier; does nothing when alone. Collective; one barrier round.
 CROSSRANK_EXPORT void barrier(Collective const& world);
 
 namespace detail {
@@ -89,8 +95,9 @@ R broadcast_result(Collective const& world, char const* operation, F&& fn, Root 
 
 }  // namespace detail
 
-/// Runs `body` on the first rank (of the job, or of each node), then on all others, and returns when all have ended:
-/// each rank its own result. Two meetings. When the first one throws, the others do not run it.
+/// Runs `body` on the first rank (of the job, or of each node), then on all others. Returns each rank's own result.
+///
+/// Collective; two barrier rounds. When `body` throws on the first rank, the others do not run it.
 template <class F>
 auto zero_first(Collective const& world, F&& body, First first = {}) -> detail::ResultOf<F> {
   detail::Kept<detail::ResultOf<F>> kept;
@@ -104,11 +111,11 @@ auto zero_first(Collective const& world, F&& body, First first = {}) -> detail::
   return kept.take();
 }
 
-/// Runs `body` on rank 0 only: its result there and none elsewhere; for a `body` without one, whether it ran here.
+/// Runs `body` on rank 0 alone. Returns its result there and nothing elsewhere; for a `body` without a result, returns
+/// whether it ran here.
 ///
-/// Local: no rank waits for another, and it may be reached on rank 0 alone. What `body` throws reaches its own caller
-/// and nobody else. `zero_only_and_broadcast` brings the result, or the failure, to all ranks.
-/// Reference: `zero_only` of axolotl, which does not synchronise either.
+/// Local: no rank waits for another, and rank 0 may call it alone. An exception reaches its own caller and nobody else.
+/// `zero_only_and_broadcast` brings the result or the failure to all ranks. Follows `zero_only` of axolotl.
 template <class F>
 auto zero_only(Collective const& world, F&& body) {
   using R = detail::ResultOf<F>;
@@ -122,33 +129,34 @@ auto zero_only(Collective const& world, F&& body) {
   }
 }
 
-/// Runs `body` on rank 0 only and returns on all ranks when it has ended, with its result. One broadcast.
+/// Runs `body` on rank 0 alone. Returns its result on all ranks once it has ended. Collective; one broadcast.
 template <class F>
 auto zero_only_and_broadcast(Collective const& world, F&& body) -> detail::ResultOf<F> {
   return detail::broadcast_result<detail::ResultOf<F>>(world, "zero_only_and_broadcast", body, {});
 }
 
-/// Runs `fn` on the root and gives every rank its result. One broadcast.
+/// Runs `fn` on the root. Returns its result on all ranks. Collective; one broadcast.
 template <class F>
 auto compute_and_broadcast(Collective const& world, F&& fn, Root root = {}) -> detail::ResultOf<F> {
   return detail::broadcast_result<detail::ResultOf<F>>(world, "compute_and_broadcast", fn, root);
 }
 
-/// Runs `fn` everywhere: all results in rank order on the root, none elsewhere. One gather.
+/// Runs `fn` on every rank. Returns all results in rank order on the root, none elsewhere. Collective; one gather.
 template <class F>
 [[nodiscard]] auto gather_from_all_ranks(Collective const& world, F&& fn, Root root = {}) {
   return detail::gather_results<detail::ResultOf<F>>(world, "gather_from_all_ranks", fn, root);
 }
 
-/// The same for numbers.
+/// Runs `fn`, which returns a number, on every rank. Returns all numbers in rank order on the root, none elsewhere.
+/// Collective; one gather.
 template <class F>
 requires std::is_arithmetic_v<detail::ResultOf<F>>
 [[nodiscard]] auto gather_scalar_from_all_ranks(Collective const& world, F&& fn, Root root = {}) {
   return detail::gather_results<detail::ResultOf<F>>(world, "gather_scalar_from_all_ranks", fn, root);
 }
 
-/// Runs `fn` everywhere and `reduce` on the results, in rank order, on the root; gives every rank what that returned.
-/// One gather, one broadcast.
+/// Runs `fn` on every rank, then `reduce` on the root, with the results in rank order. Returns what `reduce` returned
+/// on all ranks. Collective; one gather, one broadcast.
 template <class F, class Reduce>
 auto reduce_and_broadcast(Collective const& world, F&& fn, Reduce&& reduce, Root root = {}) {
   using Each = detail::ResultOf<F>;
@@ -158,14 +166,15 @@ auto reduce_and_broadcast(Collective const& world, F&& fn, Reduce&& reduce, Root
       world, "reduce_and_broadcast", [&] { return reduce(values); }, root);
 }
 
-/// Gives every rank the root's dictionary: `Json`, or any map or struct that is an object.
+/// Returns the root's dictionary on all ranks: `Json`, or any map or struct that is an object. Collective; one
+/// broadcast.
 template <class T>
 [[nodiscard]] T broadcast_dict(Collective const& world, T dict, Root root = {}) {
   return world.broadcast_object(std::move(dict), root);
 }
 
-/// Runs `body` on this rank; what it throws kills the group first, so that nobody waits for this rank: the others get
-/// `PeerLostError` with the text. Local.
+/// Runs `body` on this rank. When it throws, kills the group before the exception goes on, so that no rank waits for
+/// this one: the others get a `PeerLostError` with the text. Local.
 template <class F>
 decltype(auto) abort_on_throw(Collective const& group, F&& body) {
   try {

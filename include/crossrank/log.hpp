@@ -8,31 +8,35 @@
 
 namespace crossrank {
 
+/// How serious an event is.
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 
-/// "debug", "info", "warning", "error". Local, free.
+/// Returns "debug", "info", "warning" or "error". Local, free.
 [[nodiscard]] CROSSRANK_EXPORT char const* to_string(LogLevel level) noexcept;
 
+/// A named value of an event.
 struct LogField {
-  std::string_view key{};
-  std::string_view value{};
+  std::string_view key{};    ///< name of the value
+  std::string_view value{};  ///< the value as text
 };
 
-/// One thing that happened; the views hold during the call of the sink only.
+/// One event. The views are valid during the call of the sink only.
 struct LogEvent {
-  LogLevel level = LogLevel::info;
-  std::string_view message{};
-  std::span<LogField const> fields{};
+  LogLevel level = LogLevel::info;     ///< how serious it is
+  std::string_view message{};          ///< one sentence
+  std::span<LogField const> fields{};  ///< what it is about
 };
 
+/// Receives the events of this process.
 using LogSink = std::function<void(LogEvent const&)>;
 
-/// Sets where the events of this process go. An empty function restores the default.
+/// Sets the receiver of this process's events. An empty function restores the default.
 ///
-/// By default warnings and errors go to standard error, a line each. `CROSSRANK_LOG` sets another level, or `off`;
-/// once a sink is set, it gets every event and the library prints nothing.
-/// Local. The sink is called from any thread, library threads and destructors included; what it throws is dropped.
-/// After this returns, calls of the former sink that had begun may still be under way.
+/// By default warnings and errors go to standard error, one line each. `CROSSRANK_LOG` sets another level, or `off`. A
+/// sink gets every event, and the library then prints nothing.
+///
+/// Local. The sink is called from any thread, including library threads and destructors; what it throws is dropped.
+/// After this function returns, calls of the previous sink that have begun may still be running.
 CROSSRANK_EXPORT void set_log_sink(LogSink sink);
 
 }  // namespace crossrank

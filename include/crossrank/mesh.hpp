@@ -15,25 +15,30 @@
 
 namespace crossrank {
 
+/// One axis of a mesh.
 struct Axis {
-  std::string_view name;
-  int size;
+  std::string_view name;  ///< how the axis is called
+  int size;               ///< ranks along it
 };
 
-/// The ranks of a group as a grid with named axes, the last one fastest, as torch's `init_device_mesh`.
+/// The ranks of a group as a grid with named axes, the last one fastest.
 ///
-/// Made by all ranks of `world`, one meeting for each axis. `UsageError` when the sizes do not multiply to the number
-/// of ranks, or a name comes twice. Copies are cheap and share the groups.
+/// Made by all ranks of `world`. Copies are cheap and share the groups. Follows `init_device_mesh` of PyTorch.
 class CROSSRANK_EXPORT Mesh {
  public:
+  /// Lays out the ranks along `axes`.
+  ///
+  /// Collective; one barrier round for each axis. `UsageError` when the sizes do not multiply to the number of ranks,
+  /// or a name comes twice.
   Mesh(Collective const& world, std::initializer_list<Axis> axes);
+  /// Lays out the ranks along `axes`; costs and errors as for a braced list.
   Mesh(Collective const& world, std::vector<Axis> const& axes);
 
-  /// The group along that axis that holds this rank. `UsageError` for an unknown name, naming those there are.
+  /// Returns the group along `axis` that holds this rank. Local. `UsageError` for an unknown name, with the known ones.
   [[nodiscard]] Collective const& operator[](std::string_view axis) const;
-  /// All groups along that axis, as ranks of the world: what `GroupCoordinator` and `split` take.
+  /// Returns all groups along `axis` as ranks of the world, as `GroupCoordinator` and `split` take them. Local.
   [[nodiscard]] std::vector<std::vector<int>> groups(std::string_view axis) const;
-  /// This rank's place along that axis.
+  /// Returns this rank's place along `axis`. Local.
   [[nodiscard]] int coordinate(std::string_view axis) const;
 
  private:
@@ -42,77 +47,89 @@ class CROSSRANK_EXPORT Mesh {
   std::shared_ptr<State const> state_;
 };
 
-/// A job as its programs see it, distributed or alone: a `Collective` of all its ranks that knows its mesh.
+/// A `Collective` of all ranks of a job, distributed or alone, that knows its mesh.
 ///
-/// A handle, cheap to copy; all copies name the same job. Reference: the `Collective` of optimus_dl.
+/// A handle, cheap to copy; all copies name the same job. Follows the `Collective` of optimus_dl.
 class CROSSRANK_EXPORT JobCollective : public Collective {
  public:
-  /// The same group, without the mesh.
+  /// Returns the same group, without the mesh.
   [[nodiscard]] Collective const& world() const noexcept;
-  /// The axes (dp_replicate, dp_shard, tp); null when the job is alone, and for `local()` and `tp_world()`.
+  /// Returns the mesh with the axes dp_replicate, dp_shard and tp; null when the job is alone, and for `local()` and
+  /// `tp_world()`.
   [[nodiscard]] Mesh const* mesh() const noexcept;
+  /// Returns this rank's place in `dp_world()`.
   [[nodiscard]] int dp_rank() const;
+  /// Returns the number of ranks in `dp_world()`.
   [[nodiscard]] int dp_world_size() const;
+  /// Returns this rank's place in its tensor-parallel group.
   [[nodiscard]] int tp_rank() const;
+  /// Returns the number of ranks in its tensor-parallel group.
   [[nodiscard]] int tp_world_size() const;
-  /// The ranks of this node as a job of their own, as far as they are in this one: with the same tensor-parallel
-  /// groups, and those of its ranks that share a tensor-parallel rank as `dp_world()`.
+  /// Returns the job's ranks on this node as a job of their own, with the same tensor-parallel groups. Its `dp_world()`
+  /// holds the ranks of this node with the same tensor-parallel rank.
   [[nodiscard]] JobCollective const& local() const noexcept;
-  /// The ranks of this tensor-parallel group as a job of their own, each alone in its `dp_world()`.
+  /// Returns this rank's tensor-parallel group as a job of its own, in which each rank is alone in its `dp_world()`.
   [[nodiscard]] JobCollective const& tp_world() const noexcept;
-  /// The ranks with this rank's tensor-parallel rank.
+  /// Returns the group of the ranks with this rank's tensor-parallel rank.
   [[nodiscard]] Collective const& dp_world() const noexcept;
+  /// Returns the device that the job was made with.
   [[nodiscard]] Device default_device() const noexcept;
-  /// The vendor's group of the same ranks, for calls to the vendor beside those here: on "mpi" and "composite" an
-  /// `MPI_Comm` of its own, valid until MPI is finalised. Nothing where the vendor has none: on "fake" and "shm", and
-  /// for a part of the ranks that MPI started (make theirs from that of the whole, by a call to MPI). `UsageError` once
-  /// closed.
+  /// Returns the vendor's group of the same ranks, for calls to the vendor.
+  ///
+  /// On "mpi" and "composite" it is an `MPI_Comm` of its own, valid until MPI is finalised. Nothing on "fake" and
+  /// "shm", and for a part of the ranks that MPI started: make theirs from that of the whole, by a call to MPI.
+  /// `UsageError` once closed.
   [[nodiscard]] std::optional<ProcessGroup> process_group() const;
 
-  /// One tensor for each rank, of the shape of `in`; `UsageError` for another number or shape. Collective; one
-  /// `all_gather` and a copy.
+  /// Gathers one tensor of the shape of `in` from each rank into `outs`. Collective; one `all_gather` and a copy.
+  /// `UsageError` for another number or shape of tensors.
   void all_gather_to_list(std::span<Tensor> outs, Tensor const& in) const;
-  /// Meets the job once more and leaves it; an error, not a hang, when a rank is lost. Idempotent.
+  /// Runs a last barrier round with the job and leaves it. Idempotent. A lost rank is an error, not a hang.
   void close() const;
 
  protected:
   struct State;
+  /// Makes a handle. For the classes that derive from it.
   explicit JobCollective(std::shared_ptr<State> state);
-  /// For the jobs inside a job.
+  /// Makes the handle of a job inside a job.
   [[nodiscard]] static JobCollective of(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;
+  std::shared_ptr<State> state_;  ///< shared by all copies of the handle
 };
 
-/// One rank, alone; every check of the real thing still runs.
+/// A job of one rank. All checks of a real job run.
 class CROSSRANK_EXPORT FakeCollective : public JobCollective {
  public:
+  /// Makes the job with a default device. Local.
   explicit FakeCollective(Device device = {});
 };
 
+/// Says how `MeshCollective` lays out the ranks.
 struct MeshOptions {
-  int tp_size = 1;  ///< ranks of a tensor-parallel group; the fastest axis
+  int tp_size = 1;  ///< ranks of a tensor-parallel group, the fastest axis
   std::optional<int>
       sharding_world_size{};              ///< ranks that share one copy of the parameters; empty: a node's, / tp_size
   std::optional<int> local_world_size{};  ///< ranks of a node in this mesh; empty: as the transport knows, which must
                                           ///< then be rows. `local_rank()` is the transport's in any case
   std::vector<int> ranks{};               ///< only these, of the world, which all construct it; empty: all
-  Device device{};
+  Device device{};                        ///< default device of the job
 };
 
-/// A job laid out as (dp_replicate, dp_shard, tp) and as (nodes, local_ranks), each with its last axis fastest.
-///
-/// Made by all ranks of `world`; some twelve meetings. `UsageError` with the numbers when the sizes do not divide: the
-/// world by tp_size, by a node, and by sharding_world_size x tp_size, and a node by tp_size; on all ranks when those of
-/// a node do not follow one another, in equal numbers; on a rank that is not in `ranks`, after the others have gone on.
+/// A job laid out as (dp_replicate, dp_shard, tp) and as (nodes, local_ranks), each with the last axis fastest.
 class CROSSRANK_EXPORT MeshCollective : public JobCollective {
  public:
+  /// Lays out the ranks of `world`.
+  ///
+  /// Collective; some twelve barrier rounds. `UsageError` with the numbers when a size does not divide: the world by
+  /// tp_size, by a node's ranks, and by sharding_world_size x tp_size; a node's ranks by tp_size. `UsageError` on all
+  /// ranks when those of a node do not follow one another in equal numbers. `UsageError` on a rank that is not in
+  /// `ranks`, after the others have gone on.
   explicit MeshCollective(Collective const& world, MeshOptions const& options = {});
 
-  /// (dp_replicate, dp_shard) over `dp_world()`.
+  /// Returns the mesh (dp_replicate, dp_shard) over `dp_world()`.
   [[nodiscard]] Mesh const& dp_mesh() const noexcept;
-  /// (tp) over `tp_world()`.
+  /// Returns the mesh (tp) over `tp_world()`.
   [[nodiscard]] Mesh const& tp_mesh() const noexcept;
-  /// (nodes, local_ranks) over the world.
+  /// Returns the mesh (nodes, local_ranks) over the world.
   [[nodiscard]] Mesh const& node_mesh() const noexcept;
 
  private:
@@ -121,24 +138,25 @@ class CROSSRANK_EXPORT MeshCollective : public JobCollective {
 
 /// Some ranks of a cluster that work together.
 struct MeshPartition {
-  std::string name{};
-  std::vector<int> ranks{};  ///< of the world, in the order of their ranks in the partition
-  int tp_size = 1;
-  std::optional<int> sharding_world_size{};
-  std::optional<int> local_world_size{};
+  std::string name{};                        ///< names the partition
+  std::vector<int> ranks{};                  ///< of the world, in the order of their ranks in the partition
+  int tp_size = 1;                           ///< as in `MeshOptions`
+  std::optional<int> sharding_world_size{};  ///< as in `MeshOptions`
+  std::optional<int> local_world_size{};     ///< as in `MeshOptions`
 };
 
 /// A cluster cut into partitions, each a job of its own. A rank is in one of them or in none.
 class CROSSRANK_EXPORT MeshGroupCoordinator {
  public:
-  /// Collective over `world`. `UsageError` on all ranks for partitions that overlap, are empty, share a name, or name a
-  /// rank that is none.
+  /// Makes the partitions. Collective over `world`. `UsageError` on all ranks for partitions that overlap, are empty,
+  /// share a name, or name an unknown rank.
   MeshGroupCoordinator(Collective const& world, std::vector<MeshPartition> partitions, Device device = {});
 
-  /// The job of this rank's partition; null when it is in none.
+  /// Returns the job of this rank's partition; null when it is in none.
   [[nodiscard]] MeshCollective const* collective() const noexcept { return own_ ? &*own_ : nullptr; }
-  /// The partition of this rank; null when it is in none.
+  /// Returns the partition of this rank; null when it is in none.
   [[nodiscard]] MeshPartition const* partition() const noexcept;
+  /// Returns all partitions.
   [[nodiscard]] std::vector<MeshPartition> const& partitions() const noexcept { return partitions_; }
 
  private:
@@ -147,13 +165,16 @@ class CROSSRANK_EXPORT MeshGroupCoordinator {
   std::optional<MeshCollective> own_{};
 };
 
+/// Options of `build_best_collective`.
 struct BestCollectiveOptions {
-  MeshOptions mesh{};
-  ConnectOptions connect{};
+  MeshOptions mesh{};        ///< layout of a distributed job
+  ConnectOptions connect{};  ///< how the job is joined
 };
 
-/// The job of this process, made at the first call: a mesh when a launcher announced several ranks, else alone; it
-/// never takes several for one. Later calls return the same; `UsageError` when they ask for another mesh.
+/// Returns the job of this process: a mesh when a launcher announced several ranks, else a job of one.
+///
+/// Collective at the first call; later calls return the same job. It never takes several ranks for one. `UsageError`
+/// when a later call asks for another mesh.
 [[nodiscard]] CROSSRANK_EXPORT JobCollective build_best_collective(BestCollectiveOptions const& options = {});
 
 }  // namespace crossrank

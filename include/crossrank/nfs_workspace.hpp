@@ -16,55 +16,62 @@ namespace crossrank {
 
 /// Hands configs and weights from rank to rank through files in a shared directory, on NFS or any other file system.
 ///
-/// Local: it knows a directory and a rank and communicates with nobody. Each write makes a new file, a valid
-/// safetensors file, that appears whole and durable or not at all; the two newest of a rank stay. Copies of a handle
-/// are the same workspace, which must not be used by several threads at once. The files outlive the process; `clean()`
-/// removes them. `crossrank clean` keeps those of a workspace that ended in order, unless it is told `--all`.
+/// Local: it knows a directory and a rank and communicates with nobody. Each write makes a new file in safetensors
+/// format, which appears whole and durable or not at all. A rank's two newest files stay. The files outlive the
+/// process; `clean()` removes them. `crossrank clean` keeps those of a process that ended in order, unless it is told
+/// `--all`.
 ///
-/// To read what is there, use `NFSWorkspace::open(path)`: the constructors are for ranks that write.
+/// To read only, use `NFSWorkspace::open(path)`: the constructors are for ranks that write. Copies of a handle are the
+/// same workspace, which must not be used by several threads at once. Follows ModelOpt's `NFSWorkspace`.
 class CROSSRANK_EXPORT NFSWorkspace {
  public:
-  /// No workspace; every call but `is_initialized` is a `UsageError`.
+  /// Makes a handle to no workspace. Every member except `is_initialized()` then throws a `UsageError`.
   NFSWorkspace() noexcept;
-  /// Makes the directory and its parents, by as many ranks at once as there are, and **deletes the states that earlier
-  /// processes of this rank left there**, as the reference does. `Existing::keep` spares them. To read them, use
-  /// `NFSWorkspace::open(path)`, which deletes nothing.
+  /// Creates the directory and its parents and **deletes the states that earlier processes of this rank left there**.
   ///
-  /// The first deletion of a state whose writer ended in order is logged as a warning, once for each call. Files that
-  /// only have a name of ours stay, with a warning. So do files of which nobody can tell whether their writer is alive,
-  /// where the file system has no locks; `Existing::force` removes these. `IoError` where the system refuses, also for
-  /// a path that leads through another user's symbolic link into a directory that is not that user's. `UsageError` for
-  /// a negative rank, or one beyond the given world size.
+  /// Local; any number of ranks may do so at the same time. `Existing::keep` keeps the states; to read them, use
+  /// `NFSWorkspace::open(path)`. The first deletion of a state whose writer ended in order is logged as a warning, once
+  /// for each call. Files that only have a name like ours stay, with a warning. So do files on a file system without
+  /// locks, where nobody can tell whether their writer is alive; `Existing::force` removes these.
+  ///
+  /// `IoError` when the system refuses, also for a path through another user's symbolic link into a directory that is
+  /// not that user's. `UsageError` for a negative rank, or one beyond the given world size.
   explicit NFSWorkspace(std::filesystem::path const& path, WorkspaceOptions options = {});
-  /// Opens a directory that is there, for reading only; removes nothing. It may be another job's: any rank that is not
-  /// negative may be asked for.
+  /// Opens an existing directory for reading; deletes nothing. It may be another job's: any rank that is not negative
+  /// may be read.
   [[nodiscard]] static NFSWorkspace open(std::filesystem::path const& path);
 
+  /// Returns whether the handle names a workspace.
   [[nodiscard]] bool is_initialized() const noexcept { return medium_ != nullptr; }
+  /// Returns the directory.
   [[nodiscard]] std::filesystem::path const& path() const;
-  /// This process's rank. `UsageError` for one opened with `open`.
+  /// Returns this process's rank. `UsageError` for a workspace made by `open`.
   [[nodiscard]] int rank() const;
 
-  /// Publishes this rank's state: one copy into a new file, made durable, given its name. `IoError` with the bytes
-  /// written and the room left when that fails; then nothing is visible and nothing is left. With `StateFormat::torch`
-  /// the file that stood there before stays whole until the new one has its name; `UsageError` for a dtype that torch
-  /// has not and for an absent tensor. The ranges want a workspace that writes safetensors.
-  void write_configs_and_weights(Json const& config, StateDict const& weights);
-  /// The newest state of `rank`, this process's own rank allowed; nothing when that rank never wrote.
+  /// Publishes this rank's state.
   ///
-  /// One copy into memory that the tensors share and that, as with the other workspace, cannot be written (`clone()`).
-  /// `UsageError` for a negative rank, and for one that the job does not have, where the number of ranks is known.
-  /// `FormatError` naming the file when the newest one is damaged (`Damaged::take_older` asks for the state before it),
-  /// when two writers left files for the rank, or a torch archive stands beside ours; `IoError` for links, files of
-  /// other users, and files that others can write. Where only ModelOpt's `rank_<rank>_state.pth` is there, that is
-  /// read: nothing in it is ever called, and its CRCs are compared. On NFS, what a peer has just written may not be
-  /// seen yet: the collective ranges wait for it, this call does not.
+  /// Local; one copy into a new file, which is made durable and then gets its name. On an `IoError`, which gives the
+  /// bytes written and the free space, nothing is visible and nothing is left. With `StateFormat::torch` the earlier
+  /// file stays whole until the new one has its name; `UsageError` for a dtype that torch lacks and for an undefined
+  /// tensor. The collective gathers need a workspace that writes safetensors.
+  void write_configs_and_weights(Json const& config, StateDict const& weights);
+  /// Returns the newest state of `rank`, also of this process's own rank; nothing when that rank never wrote.
+  ///
+  /// Local; one copy into memory that the tensors share and that cannot be written (`clone()`). Where only ModelOpt's
+  /// `rank_<rank>_state.pth` is there, that is read: nothing in it is ever called, and its CRCs are compared. On NFS a
+  /// state that another rank has just written may not be visible yet; the collective gathers wait for it, this call
+  /// does not.
+  ///
+  /// `UsageError` for a negative rank, or one beyond the number of ranks where that is known. `FormatError` names the
+  /// file when the newest one is damaged (`Damaged::take_older` asks for the state before it), when two writers left
+  /// files for the rank, or when a torch archive is there besides ours. `IoError` for links, files of other users, and
+  /// files that others can write.
   [[nodiscard]] std::optional<RankState> read_configs_and_weights_from_rank(int rank,
                                                                             StateReadOptions const& options = {}) const;
-  /// Removes all files of this rank, but not those of another process, or another workspace of this one, that is alive.
+  /// Removes all files of this rank. Files of another process or workspace that is alive stay.
   void clean();
 
-  /// For the collective ranges. Null when not initialized.
+  /// Returns the part that the collective gathers use; null when not initialized.
   [[nodiscard]] std::shared_ptr<workspace::NfsMedium> const& medium() const noexcept { return medium_; }
 
  private:

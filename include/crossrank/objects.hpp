@@ -53,12 +53,11 @@ template <class T>
 
 }  // namespace detail
 
-/// Gives every rank the root's object. The others' `value` is not looked at.
+/// Returns the root's object on every rank. `value` counts on the root alone.
 ///
-/// Collective; one meeting up to 48 bytes, then one more for each 16 MiB. `FormatError` on a rank that expects another
-/// type or version; `UsageError` on the root and `RemoteError` elsewhere where it cannot be written: JSON of more than
-/// 32 levels, or whose text is not UTF-8.
-/// Reference: `broadcast_object` of vLLM's coordinator.
+/// Collective; one barrier round up to 48 bytes, then one more for each 16 MiB. `FormatError` on a rank that expects
+/// another type or version. Where the root cannot write the object (JSON of more than 32 levels, text that is not
+/// UTF-8), `UsageError` on the root and `RemoteError` elsewhere. Follows `broadcast_object` of vLLM's coordinator.
 template <class T>
 T Collective::broadcast_object(T value, Root root) const {
   detail::require_object<T>();
@@ -67,8 +66,10 @@ T Collective::broadcast_object(T value, Root root) const {
   return rank() == root.root ? std::move(value) : detail::decode_in<T>(*this, "broadcast_object", bytes);
 }
 
-/// Fills `values` with those of the root, in place; there must be as many on every rank, else `MismatchError` where
-/// there are not. Reference: `broadcast_object_list`.
+/// Replaces `values` by the root's, in place.
+///
+/// Collective; costs and errors as for `broadcast_object`. All ranks give as many values, else `MismatchError` on those
+/// that differ. Follows `broadcast_object_list` of PyTorch.
 template <class T>
 void Collective::broadcast_objects(std::vector<T>& values, Root root) const {
   detail::require_object<T>();
@@ -80,7 +81,9 @@ void Collective::broadcast_objects(std::vector<T>& values, Root root) const {
   values = std::move(got);
 }
 
-/// The objects of all ranks, in rank order, on each. Collective; one meeting up to 48 bytes each, else three.
+/// Returns the objects of all ranks, in rank order, on every rank.
+///
+/// Collective; one barrier round up to 48 bytes each, else three. Errors as for `broadcast_object`.
 template <class T>
 std::vector<T> Collective::all_gather_objects(T const& mine) const {
   detail::require_object<T>();
@@ -91,14 +94,16 @@ std::vector<T> Collective::all_gather_objects(T const& mine) const {
   return out;
 }
 
-/// The same under the name of torch's single-object form.
+/// Returns the objects of all ranks on every rank, under PyTorch's name for it. Same as `all_gather_objects`.
 template <class T>
 std::vector<T> Collective::all_gather_object(T const& mine) const {
   return all_gather_objects(mine);
 }
 
-/// The objects of all ranks, in rank order, on the root; none elsewhere. Collective; one meeting, and a message from
-/// each rank whose object takes more than 48 bytes.
+/// Returns the objects of all ranks, in rank order, on the root, and an empty list elsewhere.
+///
+/// Collective; one barrier round, and a message from each rank whose object takes more than 48 bytes. Errors as for
+/// `broadcast_object`.
 template <class T>
 std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
   detail::require_object<T>();
@@ -110,9 +115,10 @@ std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
   return out;
 }
 
-/// Gives each rank its object of the root's list, which must have one for each; the others' is not looked at.
-/// Collective; one meeting and a message to each rank. `UsageError` on the root and `RemoteError` elsewhere for a list
-/// of another length.
+/// Returns entry r of the root's list on rank r. `all` counts on the root alone.
+///
+/// Collective; one barrier round and a message to each rank. `UsageError` on the root and `RemoteError` elsewhere when
+/// the list does not have one entry for each rank.
 template <class T>
 T Collective::scatter_objects(std::vector<T> const& all, Root root) const {
   detail::require_object<T>();
@@ -124,14 +130,15 @@ T Collective::scatter_objects(std::vector<T> const& all, Root root) const {
   return detail::decode_in<T>(*this, "scatter_objects", bytes);
 }
 
-/// Sends one object: a message with its size, then its bytes. Ordered with other objects between the two ranks.
+/// Sends one object to rank `dst`, as a message with its size and one with its bytes. Objects between two ranks keep
+/// their order.
 template <class T>
 void Collective::send_object(T const& value, int dst) const {
   detail::require_object<T>();
   detail::send_bytes(*this, "send_object", dst, [&] { return encode_object(value); });
 }
 
-/// Receives the next object of `src`. `RemoteError` when the sender could not write it.
+/// Returns the next object of rank `src`. `RemoteError` when the sender could not write it.
 template <class T>
 T Collective::recv_object(int src) const {
   detail::require_object<T>();

@@ -4,7 +4,7 @@
 
 namespace crossrank {
 
-/// A vendor's own group of the ranks of a job, for calls to that vendor beside those of this library.
+/// A vendor's own group of the ranks of a job, for calls to that vendor.
 struct ProcessGroup {
   std::string_view vendor{};       ///< "mpi": `handle` points to an `MPI_Comm`
   std::shared_ptr<void> handle{};  ///< never null where there is a group; not to be freed

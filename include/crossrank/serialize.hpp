@@ -45,17 +45,18 @@ class Tensor;
 class StateDict;
 class TensorDict;
 
-/// What an object says of its type, so that nobody reads it as another one.
+/// Names the type of an object in its bytes, so that no rank reads it as another type.
 struct TypeTag {
   std::string_view name{};    ///< empty: derived from the type
   std::uint32_t version = 0;  ///< changes with the meaning of the bytes
 };
 
-/// Specialise it for a type of your own: `template <> inline constexpr TypeTag type_tag<Batch>{"batch", 2};`
+/// The tag of `T`. Specialise it for a type of your own: `template <> inline constexpr TypeTag type_tag<Batch>{"batch",
+/// 2};`
 template <class T>
 inline constexpr TypeTag type_tag{};
 
-/// Deepest nesting of classes in one object.
+/// The deepest nesting of classes in one object.
 inline constexpr int max_object_depth = 256;
 
 namespace detail {
@@ -90,17 +91,24 @@ inline constexpr bool is_raw_element = (std::is_arithmetic_v<T> && !std::is_same
 /// The archive that cereal writes objects with. `UsageError` for what no reader would accept.
 class CROSSRANK_EXPORT ObjectWriter : public cereal::OutputArchive<ObjectWriter> {
  public:
+  /// Makes an empty archive.
   ObjectWriter();
+  /// Drops what was written.
   ~ObjectWriter() override;
   ObjectWriter(ObjectWriter const&) = delete;
   ObjectWriter& operator=(ObjectWriter const&) = delete;
 
+  /// Appends bytes.
   void write(void const* data, std::size_t bytes);
+  /// Appends a number of elements.
   void write_count(std::uint64_t count);
+  /// Appends a JSON value. `UsageError` for more than 32 levels or text that is not UTF-8.
   void write_json(Json const& value);
+  /// Counts one more level of nesting. `UsageError` beyond `max_object_depth`.
   void enter();
+  /// Counts one level less.
   void leave() noexcept { --depth_; }
-  /// What was written; the writer is empty then.
+  /// Returns what was written and empties the archive.
   [[nodiscard]] std::vector<std::byte> take();
 
  private:
@@ -113,26 +121,36 @@ class CROSSRANK_EXPORT ObjectWriter : public cereal::OutputArchive<ObjectWriter>
   int depth_ = 0;
 };
 
-/// The archive that cereal reads them with: every count is held against the bytes that are left before anything is
-/// allocated. `FormatError` with the byte where it went wrong.
+/// The archive that cereal reads objects with. Holds every count against the bytes that are left before it allocates.
+/// `FormatError` with the byte at which it went wrong.
 class CROSSRANK_EXPORT ObjectReader : public cereal::InputArchive<ObjectReader> {
  public:
+  /// Reads from `bytes`, which must outlive the archive.
   explicit ObjectReader(std::span<std::byte const> bytes);
+  /// Ends the archive, whatever is left.
   ~ObjectReader() override;
   ObjectReader(ObjectReader const&) = delete;
   ObjectReader& operator=(ObjectReader const&) = delete;
 
+  /// Reads `bytes` bytes. `FormatError` when fewer are left.
   void read(void* data, std::size_t bytes);
+  /// Reads a truth value. `FormatError` for a byte other than 0 and 1.
   [[nodiscard]] bool read_bool();
-  /// A number of elements of at least `least_bytes` each.
+  /// Reads a number of elements of at least `least_bytes` each. `FormatError` when fewer bytes are left.
   [[nodiscard]] std::uint64_t read_count(std::size_t least_bytes = 1);
+  /// Reads a JSON value. `FormatError` when it is malformed.
   [[nodiscard]] Json read_json();
+  /// Counts one more level of nesting. `FormatError` beyond `max_object_depth`.
   void enter();
+  /// Counts one level less.
   void leave() noexcept { --depth_; }
+  /// Returns the number of bytes that are left.
   [[nodiscard]] std::size_t remaining() const noexcept { return bytes_.size() - at_; }
+  /// Returns the number of bytes that have been read.
   [[nodiscard]] std::size_t offset() const noexcept { return at_; }
-  /// `FormatError` when bytes are left.
+  /// Throws a `FormatError` when bytes are left.
   void finish() const;
+  /// Throws a `FormatError` at the present byte.
   [[noreturn]] void refuse(char const* section, std::string message, std::string expected = {},
                            std::string got = {}) const;
 
@@ -143,6 +161,7 @@ class CROSSRANK_EXPORT ObjectReader : public cereal::InputArchive<ObjectReader> 
 };
 
 // What cereal finds for these archives in place of its own: each is more specialised than cereal's.
+/// @cond the hooks of cereal
 
 template <class T>
 void prologue(ObjectWriter& writer, T const&) {
@@ -258,7 +277,7 @@ template <class T, class A>
 void load(ObjectReader& reader, std::list<T, A>& values) {
   detail::load_sequence(reader, values);
 }
-/// cereal's own puts entries of one key in reverse.
+// cereal's own puts entries of one key in reverse.
 template <class K, class V, class C, class A>
 void load(ObjectReader& reader, std::multimap<K, V, C, A>& values) {
   auto const count = reader.read_count();
@@ -269,6 +288,7 @@ void load(ObjectReader& reader, std::multimap<K, V, C, A>& values) {
     values.insert(values.end(), std::move(entry));
   }
 }
+/// @endcond
 
 namespace detail {
 
@@ -350,7 +370,8 @@ CEREAL_SETUP_ARCHIVE_TRAITS(crossrank::ObjectReader, crossrank::ObjectWriter)
 
 namespace crossrank {
 
-/// What can be sent as an object: scalars, strings, `Json`, containers of such, and any type that cereal can serialize.
+/// A type that can be sent as an object: scalars, strings, `Json`, containers of such, and any type that cereal can
+/// serialize.
 template <class T>
 concept Object =
     std::same_as<T, std::remove_cvref_t<T>> && std::default_initializable<T> && !detail::is_pointer_like<T> &&
@@ -390,7 +411,7 @@ constexpr void require_object() {
 
 }  // namespace detail
 
-/// The bytes of an object, with the tag and version of its type.
+/// Returns the bytes of an object, with the tag and version of its type.
 ///
 /// Local; copies the object once. `UsageError` for what no reader would accept: JSON beyond the limits of a config,
 /// more than `max_object_depth` levels, elements without bytes. A type that is no `Object` does not compile, and the
@@ -404,8 +425,10 @@ template <class T>
   return writer.take();
 }
 
-/// The inverse, for bytes of anybody: `FormatError` unless they are exactly one object of this type and version. No
-/// more memory is taken than a small multiple of the bytes there are.
+/// Returns the object in `bytes`, which may come from anybody.
+///
+/// Local. Takes no more memory than a small multiple of the bytes. `FormatError` unless the bytes are exactly one
+/// object of this type and version.
 template <class T>
 [[nodiscard]] T decode_object(std::span<std::byte const> bytes) {
   detail::require_object<T>();

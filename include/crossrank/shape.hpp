@@ -12,33 +12,41 @@
 
 namespace crossrank {
 
-/// Lengths of a tensor's dimensions, the slowest first; `{}` is a scalar. Held in place: copies allocate nothing.
+/// The lengths of a tensor's dimensions, the slowest first. `{}` is a scalar. Held in place: copies allocate nothing.
 class CROSSRANK_EXPORT Shape {
  public:
-  /// Most dimensions that a tensor may have.
+  /// The largest number of dimensions that a tensor may have.
   static constexpr std::size_t max_rank = 16;
 
+  /// Makes the shape of a scalar.
   Shape() noexcept = default;
-  /// `UsageError` for a negative length or more than `max_rank` of them.
+  /// Makes a shape. `UsageError` for a negative length or more than `max_rank` of them.
   Shape(std::initializer_list<std::int64_t> lengths);
   // NOLINTBEGIN(google-explicit-constructor): the same value in another type
+  /// Makes a shape from a vector; errors as for a braced list.
   Shape(std::vector<std::int64_t> const& lengths);
+  /// Makes a shape from a span; errors as for a braced list.
   Shape(std::span<std::int64_t const> lengths);
   // NOLINTEND(google-explicit-constructor)
 
-  /// Number of dimensions.
+  /// Returns the number of dimensions.
   [[nodiscard]] std::size_t size() const noexcept { return rank_; }
+  /// Returns whether this is the shape of a scalar.
   [[nodiscard]] bool empty() const noexcept { return rank_ == 0; }
+  /// Returns a pointer to the first length.
   [[nodiscard]] std::int64_t const* data() const noexcept { return lengths_.data(); }
+  /// Returns an iterator to the first length.
   [[nodiscard]] std::int64_t const* begin() const noexcept { return data(); }
+  /// Returns an iterator behind the last length.
   [[nodiscard]] std::int64_t const* end() const noexcept { return data() + rank_; }
-  /// `dim` is below `size()`.
+  /// Returns the length of dimension `dim`, which is below `size()`.
   [[nodiscard]] std::int64_t operator[](std::size_t dim) const noexcept { return lengths_[dim]; }
-  /// The same shape with `length` in dimension `dim`. `UsageError` when there is no such dimension.
+  /// Returns the same shape with `length` in dimension `dim`. `UsageError` when there is no such dimension.
   [[nodiscard]] Shape with(std::size_t dim, std::int64_t length) const;
-  /// Number of elements. `UsageError` when it does not fit 63 bits.
+  /// Returns the number of elements. `UsageError` when it does not fit 63 bits.
   [[nodiscard]] std::int64_t numel() const;
 
+  /// Returns whether both have the same lengths.
   [[nodiscard]] bool operator==(Shape const& other) const noexcept;
 
  private:
@@ -46,15 +54,16 @@ class CROSSRANK_EXPORT Shape {
   std::array<std::int64_t, max_rank> lengths_{};
 };
 
-/// "[2, 3]". Local.
+/// Returns the text "[2, 3]". Local.
 [[nodiscard]] CROSSRANK_EXPORT std::string to_string(Shape const& shape);
 
-/// Bytes of a dense tensor. `UsageError` when that overflows or elements narrower than a byte do not fill the last one.
+/// Returns the bytes of a dense tensor. Local. `UsageError` when that overflows, or when elements narrower than a byte
+/// do not fill the last byte.
 [[nodiscard]] CROSSRANK_EXPORT std::size_t dense_bytes(Shape const& shape, Dtype dtype);
 
-/// Names a dimension: `concat(parts, {.dim = 1})`. Negative numbers count from the last one.
+/// Names a dimension: `concat(parts, {.dim = 1})`.
 struct Dim {
-  std::int64_t dim = 0;
+  std::int64_t dim = 0;  ///< negative numbers count from the last dimension
 };
 
 }  // namespace crossrank

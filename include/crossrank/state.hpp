@@ -14,23 +14,24 @@
 
 namespace crossrank {
 
-/// Tensors by name, in the order in which the names came.
+/// Tensors by name, in the order in which the names were added.
 ///
-/// Local. Finding, adding and erasing cost the same however many there are. References and iterators hold until the
-/// next change of names. Copying copies views, not bytes.
+/// Local. Finding, adding and erasing cost the same for any number of entries. References and iterators are valid until
+/// the next name is added or erased. Copying copies views, not bytes.
 ///
-/// A tensor in it may be replaced in place, by name or while the entries are walked: that changes what the name stands
-/// for in this dictionary alone. Its bytes are written through `Tensor::as_mutable()`, which refuses those that others
-/// hold.
+/// A tensor may be replaced in place, by name or through an iterator; that changes this dictionary alone. To write a
+/// tensor's bytes use `Tensor::as_mutable()`, which refuses bytes that others hold. Follows PyTorch's state dict.
 class CROSSRANK_EXPORT StateDict {
   struct Slot;
 
  public:
+  /// A name and its tensor.
   using value_type = std::pair<std::string const, Tensor>;
 
-  /// Walks the entries in order; each is a name and a tensor.
+  /// Visits the entries in order.
   class CROSSRANK_EXPORT const_iterator {
    public:
+    /// @cond the members that the standard library asks of an iterator
     using value_type = StateDict::value_type;
     using reference = value_type const&;
     using pointer = value_type const*;
@@ -43,6 +44,7 @@ class CROSSRANK_EXPORT StateDict {
     const_iterator& operator++() noexcept;
     const_iterator operator++(int) noexcept;
     bool operator==(const_iterator const&) const noexcept = default;
+    /// @endcond
 
    private:
     friend class StateDict;
@@ -51,9 +53,10 @@ class CROSSRANK_EXPORT StateDict {
     Slot const* end_ = nullptr;
   };
 
-  /// The same for a dictionary that may be changed: the tensors of its entries may be replaced.
+  /// Visits the entries in order; their tensors may be replaced.
   class CROSSRANK_EXPORT iterator {
    public:
+    /// @cond the members that the standard library asks of an iterator
     using value_type = StateDict::value_type;
     using reference = value_type&;
     using pointer = value_type*;
@@ -68,6 +71,7 @@ class CROSSRANK_EXPORT StateDict {
     iterator& operator++() noexcept;
     iterator operator++(int) noexcept;
     bool operator==(iterator const&) const noexcept = default;
+    /// @endcond
 
    private:
     friend class StateDict;
@@ -75,42 +79,61 @@ class CROSSRANK_EXPORT StateDict {
     const_iterator at_{};
   };
 
+  /// Makes an empty dictionary.
   StateDict() noexcept;
+  /// Makes a dictionary of the listed entries; the last of several with one name counts.
   StateDict(std::initializer_list<value_type> entries);
+  /// Copies names and views.
   StateDict(StateDict const&);
+  /// Takes over the entries of another dictionary.
   StateDict(StateDict&&) noexcept;
+  /// Replaces the entries by copies of names and views.
   StateDict& operator=(StateDict const&);
+  /// Replaces the entries by those of another dictionary.
   StateDict& operator=(StateDict&&) noexcept;
+  /// Drops the views.
   ~StateDict();
 
-  /// The tensor called `name`; `UsageError` when there is none.
+  /// Returns the tensor called `name`. `UsageError` when there is none.
   [[nodiscard]] Tensor const& at(std::string_view name) const;
+  /// Returns the tensor called `name`, to be replaced. `UsageError` when there is none.
   [[nodiscard]] Tensor& at(std::string_view name);
-  /// The same, or null.
+  /// Returns the tensor called `name`, or null.
   [[nodiscard]] Tensor const* find(std::string_view name) const noexcept;
+  /// Returns the tensor called `name`, to be replaced, or null.
   [[nodiscard]] Tensor* find(std::string_view name) noexcept;
-  /// The tensor called `name`; a name that is not there is added at the end with `Tensor{}`, as in `std::map`. In a
-  /// dictionary that cannot be changed it is `at(name)`.
+  /// Returns the tensor called `name`, to be replaced. Adds an unknown name at the end with an undefined tensor, as
+  /// `std::map` does.
   [[nodiscard]] Tensor& operator[](std::string_view name);
+  /// Returns the tensor called `name`. `UsageError` when there is none.
   [[nodiscard]] Tensor const& operator[](std::string_view name) const { return at(name); }
+  /// Returns whether there is a tensor called `name`.
   [[nodiscard]] bool contains(std::string_view name) const noexcept { return find(name) != nullptr; }
-  /// Adds a tensor at the end unless there is one of that name: where the name stands now, and whether it was added.
+  /// Adds a tensor at the end unless the name exists. Returns the entry of that name, and whether it was added.
   std::pair<iterator, bool> insert(std::string name, Tensor tensor);
+  /// Adds an entry at the end unless its name exists. Returns the entry of that name, and whether it was added.
   std::pair<iterator, bool> insert(value_type entry) { return insert(entry.first, std::move(entry.second)); }
-  /// Adds a tensor at the end, or replaces the one of that name where it stands.
+  /// Adds a tensor at the end, or replaces the one of that name in its place.
   void insert_or_assign(std::string name, Tensor tensor);
-  /// Whether there was one.
+  /// Erases the entry called `name`. Returns whether there was one.
   bool erase(std::string_view name);
+  /// Erases all entries.
   void clear() noexcept;
-  /// Makes room for `count` entries in all.
+  /// Reserves memory for `count` entries in all.
   void reserve(std::size_t count);
+  /// Returns the number of entries.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Returns whether there is no entry.
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-  /// Bytes of all tensors together, shared ones counted each time.
+  /// Returns the bytes of all tensors together. Bytes that several tensors share count each time.
   [[nodiscard]] std::size_t nbytes() const noexcept;
+  /// Returns an iterator to the first entry.
   [[nodiscard]] const_iterator begin() const noexcept;
+  /// Returns an iterator behind the last entry.
   [[nodiscard]] const_iterator end() const noexcept;
+  /// Returns an iterator to the first entry, to replace its tensor.
   [[nodiscard]] iterator begin() noexcept;
+  /// Returns an iterator behind the last entry.
   [[nodiscard]] iterator end() noexcept;
 
  private:
@@ -126,10 +149,10 @@ class CROSSRANK_EXPORT StateDict {
   std::size_t size_ = 0;
 };
 
-/// What one rank hands over: values for people and programs, and weights.
+/// The config and weights that one rank contributes.
 struct RankState {
-  Json config{};        ///< any JSON value of UTF-8 text and at most 32 levels, else a `UsageError`; null is a value
-  StateDict weights{};  ///< by name, in order
+  Json config{};        ///< any JSON value of UTF-8 text with at most 32 levels, else a `UsageError`; null is a value
+  StateDict weights{};  ///< tensors by name, in order
 };
 
 }  // namespace crossrank

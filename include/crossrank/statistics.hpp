@@ -5,7 +5,7 @@
 
 namespace crossrank {
 
-/// What this process has done since it started; the counters behind every claim of speed.
+/// Counters of what this process has done since it started.
 struct Statistics {
   std::uint64_t bytes_copied = 0;   ///< by the library, from the caller's memory into an arena or out of one
   std::uint64_t futex_waits = 0;    ///< times a rank went to sleep
@@ -14,7 +14,7 @@ struct Statistics {
   std::uint64_t arena_growths = 0;  ///< times an arena took fresh pages
 };
 
-/// The counters now. Local; costs a few loads.
+/// Returns the counters now. Local; costs a few loads.
 [[nodiscard]] CROSSRANK_EXPORT Statistics statistics() noexcept;
 
 }  // namespace crossrank

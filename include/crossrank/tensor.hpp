@@ -19,68 +19,74 @@
 
 namespace crossrank {
 
-/// A dense row-major view of shared memory, with its shape and element type.
+/// A dense row-major view of shared memory, with a shape and an element type.
 ///
-/// Local. Copying a `Tensor` copies the view: both share the bytes, which live until the last view is gone. A default
-/// constructed one is none: `defined()` is false, it has no elements, and access is a `UsageError`.
+/// Local. Copying a `Tensor` copies the view: both share the bytes, which live until the last view is gone. A
+/// default-constructed tensor is *undefined*: `defined()` is false, it has no elements, and access is a `UsageError`.
 class CROSSRANK_EXPORT Tensor {
  public:
+  /// Makes an undefined tensor.
   Tensor() noexcept = default;
 
-  /// New memory, aligned to 64 bytes, contents undetermined. `UsageError` for sizes that overflow, `UnavailableError`
-  /// when there is not that much memory.
+  /// Allocates memory aligned to 64 bytes; its contents are undetermined. `UsageError` for sizes that overflow,
+  /// `UnavailableError` when there is not enough memory.
   [[nodiscard]] static Tensor empty(Shape const& shape, Dtype dtype);
-  /// The same, filled with zero bytes.
+  /// Allocates memory filled with zero bytes; errors as for `empty`.
   [[nodiscard]] static Tensor zeros(Shape const& shape, Dtype dtype);
-  /// A copy of `values`, which are any contiguous range of elements: `of(vector, {2, 3})`. `UsageError` when their
-  /// number is not the shape's.
+  /// Copies any contiguous range of elements: `of(vector, {2, 3})`. `UsageError` when their number does not fit the
+  /// shape.
   template <ElementRange R>
   [[nodiscard]] static Tensor of(R&& values, Shape const& shape) {
     return of(std::span<std::remove_cv_t<detail::ElementOf<R>> const>(values), shape);
   }
-  /// The same for elements of a type that is named: `of<float>(vector, {2, 3})`.
+  /// Copies elements of a type that the caller names: `of<float>(vector, {2, 3})`. Errors as above.
   template <Element T>
   [[nodiscard]] static Tensor of(std::span<T const> values, Shape const& shape) {
     return copy_of(std::as_bytes(values), values.size(), shape, dtype_of<T>);
   }
-  /// The same for values that are written down: `of<float>({1, 2}, {2})`, `of({1.0F, 2.0F}, {2})`.
+  /// Copies a braced list: `of<float>({1, 2}, {2})`, `of({1.0F, 2.0F}, {2})`. Errors as above.
   template <Element T>
   [[nodiscard]] static Tensor of(std::initializer_list<T> values, Shape const& shape) {
     return of(std::span<T const>(std::data(values), values.size()), shape);
   }
-  /// A copy of one value, with shape `{}`.
+  /// Copies one value into a tensor with shape `{}`.
   template <Element T>
   [[nodiscard]] static Tensor scalar(T value) {
     return of(std::span<T const>(&value, 1), Shape{});
   }
-  /// Views memory of the caller, dense and row-major; `deleter(data)` runs when the last view is gone. Copies nothing.
-  /// Without a deleter the memory must outlive all views.
+  /// Views memory of the caller, dense and row-major. Copies nothing. `deleter(data)` runs when the last view is gone;
+  /// without a deleter the memory must outlive all views.
   [[nodiscard]] static Tensor from_blob(void* data, Shape const& shape, Dtype dtype,
                                         std::function<void(void*)> deleter = {});
 
+  /// Returns whether this is a tensor at all.
   [[nodiscard]] bool defined() const noexcept { return storage_ != nullptr; }
+  /// Returns the lengths of the dimensions.
   [[nodiscard]] Shape const& shape() const noexcept { return shape_; }
+  /// Returns the element type.
   [[nodiscard]] Dtype dtype() const noexcept { return dtype_; }
+  /// Returns where the bytes are.
   [[nodiscard]] Device device() const noexcept;
-  /// Number of elements; 0 when there is no tensor.
+  /// Returns the number of elements; 0 for an undefined tensor.
   [[nodiscard]] std::int64_t numel() const noexcept;
+  /// Returns the number of bytes.
   [[nodiscard]] std::size_t nbytes() const noexcept { return nbytes_; }
 
-  /// The elements. `UsageError` when `T` is not the dtype, the tensor is none or not on the CPU, or the bytes are not
-  /// aligned for `T` (then `clone()` first).
+  /// Returns the elements. `UsageError` when `T` is not the dtype, when the tensor is undefined or not on the CPU, or
+  /// when the bytes are not aligned for `T` (`clone()` first).
   template <Element T>
   [[nodiscard]] std::span<T const> as() const {
     require_typed(dtype_of<T>, alignof(T), "Tensor.as");
     return {reinterpret_cast<T const*>(data_), nbytes_ / sizeof(T)};
   }
-  /// The elements, to be written. As `as`; `UsageError` also while others hold the bytes: the text says who.
+  /// Returns the elements for writing. Errors as for `as`; `UsageError` also while others hold the bytes, naming them.
   template <Element T>
   [[nodiscard]] std::span<T> as_mutable() {
     require_typed(dtype_of<T>, alignof(T), "Tensor.as_mutable");
     require_writable("Tensor.as_mutable");
     return {reinterpret_cast<T*>(data_), nbytes_ / sizeof(T)};
   }
-  /// The only element. `UsageError` when there is not exactly one, or as for `as`.
+  /// Returns the only element. `UsageError` when there is not exactly one, or as for `as`.
   template <Element T>
   [[nodiscard]] T item() const {
     require_single();
@@ -89,23 +95,27 @@ class CROSSRANK_EXPORT Tensor {
     std::memcpy(&value, data_, sizeof(T));
     return value;
   }
-  /// The bytes, whatever the dtype. `UsageError` when the tensor is none or not on the CPU.
+  /// Returns the bytes, whatever the dtype. `UsageError` when the tensor is undefined or not on the CPU.
   [[nodiscard]] std::span<std::byte const> bytes() const;
-  /// The bytes, to be written; refused as `as_mutable`.
+  /// Returns the bytes for writing; errors as for `as_mutable`.
   [[nodiscard]] std::span<std::byte> mutable_bytes();
 
-  /// A view of `length` entries of dimension `dim` from `begin` on. Copies nothing, so that only what stays dense can
-  /// be asked for: dimension 0, or one behind dimensions of length 1. `UsageError` otherwise, naming `slice`, which
-  /// copies.
+  /// Returns a view of `length` entries of dimension `dim`, from `begin` on. Copies nothing.
+  ///
+  /// The result must be dense: dimension 0, or a dimension behind dimensions of length 1. `UsageError` otherwise;
+  /// `slice` copies instead.
   [[nodiscard]] Tensor narrow(std::int64_t dim, std::int64_t begin, std::int64_t length) const;
-  /// A view of the same bytes in another shape with as many elements; `UsageError` otherwise.
+  /// Returns a view of the same bytes in another shape with as many elements; `UsageError` otherwise.
   [[nodiscard]] Tensor reshape(Shape const& shape) const;
-  /// A copy in memory of its own, writable. `UsageError` when the tensor is not on the CPU. None stays none.
+  /// Copies the tensor into writable memory of its own. `UsageError` when it is not on the CPU. An undefined tensor
+  /// stays undefined.
   [[nodiscard]] Tensor clone() const;
 
-  /// For backends: first byte (may be device memory), the memory behind it, and where in that it begins.
+  /// Returns the first byte, which may be device memory. For backends.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  /// Returns the memory behind the view. For backends.
   [[nodiscard]] std::shared_ptr<spi::Storage> const& storage() const noexcept { return storage_; }
+  /// Returns where the view begins in its storage, in bytes. For backends.
   [[nodiscard]] std::size_t byte_offset() const noexcept { return offset_; }
 
  private:
@@ -126,7 +136,7 @@ class CROSSRANK_EXPORT Tensor {
   Dtype dtype_ = Dtype::u8;
 };
 
-/// Dtype, shape and device in one line: "F32 [2, 3]"; "none". Local.
+/// Returns dtype, shape and device in one line: "F32 [2, 3]"; "none" for an undefined tensor. Local.
 [[nodiscard]] CROSSRANK_EXPORT std::string to_string(Tensor const& tensor);
 
 }  // namespace crossrank

@@ -17,33 +17,48 @@
 
 namespace crossrank {
 
-/// A tree of tensors and JSON values: each value is a tensor, JSON, another such dictionary, or a list of values.
+/// A tree of tensors and JSON values. Each value is a tensor, JSON, another dictionary, or a list of values.
 ///
 /// Local. Keys keep their order. Copying copies views of tensors, not their bytes.
 class CROSSRANK_EXPORT TensorDict {
  public:
+  /// One value.
   class Value;
+  /// A list of values.
   using List = std::vector<Value>;
+  /// A key and its value.
   using value_type = std::pair<std::string, Value>;
 
+  /// Makes an empty dictionary.
   TensorDict() noexcept;
+  /// Makes a dictionary of the listed entries.
   TensorDict(std::initializer_list<value_type> entries);
+  /// Copies keys and views.
   TensorDict(TensorDict const&);
+  /// Takes over the entries of another dictionary.
   TensorDict(TensorDict&&) noexcept;
+  /// Replaces the entries by copies of keys and views.
   TensorDict& operator=(TensorDict const&);
+  /// Replaces the entries by those of another dictionary.
   TensorDict& operator=(TensorDict&&) noexcept;
+  /// Drops the views.
   ~TensorDict();
 
-  /// The value of `key`; `UsageError` when there is none.
+  /// Returns the value of `key`. `UsageError` when there is none.
   [[nodiscard]] Value const& at(std::string_view key) const;
+  /// Returns the value of `key`, or null.
   [[nodiscard]] Value const* find(std::string_view key) const noexcept;
+  /// Returns whether there is a value of `key`.
   [[nodiscard]] bool contains(std::string_view key) const noexcept { return find(key) != nullptr; }
-  /// The tensor, dictionary, list or JSON value of `key`; `UsageError` when there is none or it is something else.
+  /// Returns the tensor of `key`. `UsageError` when there is none, or the value is something else.
   [[nodiscard]] Tensor const& tensor(std::string_view key) const;
+  /// Returns the dictionary of `key`; errors as for `tensor`.
   [[nodiscard]] TensorDict const& dict(std::string_view key) const;
+  /// Returns the list of `key`; errors as for `tensor`.
   [[nodiscard]] List const& list(std::string_view key) const;
+  /// Returns the JSON value of `key`; errors as for `tensor`.
   [[nodiscard]] Json const& json(std::string_view key) const;
-  /// The JSON value of `key` as a `T`; `UsageError` also when it does not convert.
+  /// Returns the JSON value of `key` as a `T`. Errors as for `tensor`; `UsageError` also when it does not convert.
   template <class T>
   [[nodiscard]] T get(std::string_view key) const {
     auto const& value = json(key);
@@ -53,12 +68,17 @@ class CROSSRANK_EXPORT TensorDict {
       refuse_conversion(key, value, e.what());
     }
   }
-  /// Adds a value at the end, or replaces that of `key` where it stands.
+  /// Adds a value at the end, or replaces the value of `key` in its place.
   void set(std::string key, Value value);
+  /// Erases the entry of `key`. Returns whether there was one.
   bool erase(std::string_view key);
+  /// Returns the number of entries.
   [[nodiscard]] std::size_t size() const noexcept;
+  /// Returns whether there is no entry.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  /// Returns an iterator to the first entry.
   [[nodiscard]] value_type const* begin() const noexcept;
+  /// Returns an iterator behind the last entry.
   [[nodiscard]] value_type const* end() const noexcept;
 
  private:
@@ -72,9 +92,13 @@ class CROSSRANK_EXPORT TensorDict::Value {
   Value() = default;  ///< JSON null
   // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload): a variant, made from what it
   // holds; its own type and those that it holds are not among what the last one takes
+  /// Holds a tensor.
   Value(Tensor tensor) : held_(std::move(tensor)) {}
+  /// Holds a dictionary.
   Value(TensorDict dict) : held_(std::move(dict)) {}
+  /// Holds a list.
   Value(List list) : held_(std::move(list)) {}
+  /// Holds a JSON value, from anything that converts to one.
   template <class T>
   requires(!std::same_as<std::remove_cvref_t<T>, Tensor> && !std::same_as<std::remove_cvref_t<T>, Value> &&
            !std::same_as<std::remove_cvref_t<T>, TensorDict> && !std::same_as<std::remove_cvref_t<T>, List> &&
@@ -82,27 +106,33 @@ class CROSSRANK_EXPORT TensorDict::Value {
       : held_(Json(std::forward<T>(value))) {}
   // NOLINTEND(google-explicit-constructor,bugprone-forwarding-reference-overload)
 
-  /// Null when the value is something else.
+  /// Returns the tensor, or null when the value is something else.
   [[nodiscard]] Tensor const* tensor() const noexcept { return std::get_if<Tensor>(&held_); }
+  /// Returns the dictionary, or null.
   [[nodiscard]] TensorDict const* dict() const noexcept { return std::get_if<TensorDict>(&held_); }
+  /// Returns the list, or null.
   [[nodiscard]] List const* list() const noexcept { return std::get_if<List>(&held_); }
+  /// Returns the JSON value, or null.
   [[nodiscard]] Json const* json() const noexcept { return std::get_if<Json>(&held_); }
 
  private:
   std::variant<Json, Tensor, TensorDict, List> held_{};
 };
 
-/// Takes the tensors out of a tree: they go to `weights` under the dotted path of where they stood ("layers.0.weight";
-/// list positions are path elements), and `{"$tensor": name}` stands in their place in `config`; none is `{"$tensor":
-/// null}`.
+/// Separates the tensors of a tree from its JSON values.
 ///
-/// Local; copies no tensor bytes. A value of the user's that looks like such a mark gains a `$`, so that nothing a user
-/// writes is taken for one. `UsageError` when two tensors have the same dotted path. Follows ModelOpt's function of
-/// that name without its model-specific renaming.
+/// Local; copies no tensor bytes. Each tensor goes to `weights` under the dotted path of its place ("layers.0.weight";
+/// list positions are path elements). In `config` a mark `{"$tensor": name}` replaces it; the mark of an undefined
+/// tensor is `{"$tensor": null}`. A user's value that looks like a mark gains a `$`, so that it is never taken for one.
+/// `UsageError` when two tensors have the same path. Follows ModelOpt's function of that name, without its
+/// model-specific renaming.
 [[nodiscard]] CROSSRANK_EXPORT RankState split_config_and_weights(TensorDict const& tree);
 
-/// The inverse. Mappings and lists without a tensor come back as JSON; weights that no mark names are added under their
-/// names. `UsageError` when a mark names no weight, or such an addition is there already, or `config` is not an object.
+/// Joins config and weights into the tree that they were separated from.
+///
+/// Local; copies no tensor bytes. Mappings and lists without a tensor become JSON. Weights that no mark names are added
+/// under their names. `UsageError` when a mark names no weight, when an added name exists, or when `config` is not an
+/// object.
 [[nodiscard]] CROSSRANK_EXPORT TensorDict join_config_and_weights(RankState const& state);
 
 }  // namespace crossrank

@@ -7,16 +7,19 @@
 
 namespace crossrank {
 
-/// Either workspace: what a gather may be given to travel through.
+/// One of the two workspaces, as `GatherOptions::workspace` takes it.
 class Workspace {
  public:
   // NOLINTBEGIN(google-explicit-constructor): either is one
+  /// Holds a workspace of files.
   Workspace(NFSWorkspace workspace) : held_(std::move(workspace)) {}
+  /// Holds a workspace in shared memory.
   Workspace(SharedMemoryWorkspace workspace) : held_(std::move(workspace)) {}
   // NOLINTEND(google-explicit-constructor)
 
-  /// The workspace if it is of that kind, else null.
+  /// Returns the workspace of files, or null.
   [[nodiscard]] NFSWorkspace const* nfs() const noexcept { return std::get_if<NFSWorkspace>(&held_); }
+  /// Returns the workspace in shared memory, or null.
   [[nodiscard]] SharedMemoryWorkspace const* shared_memory() const noexcept {
     return std::get_if<SharedMemoryWorkspace>(&held_);
   }

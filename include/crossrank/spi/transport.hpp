@@ -21,7 +21,7 @@ class Group;
 
 namespace crossrank::spi {
 
-/// What a rank is doing in its group; the same on every rank of a meeting.
+/// What a rank does in its group; the same on every rank of a barrier round.
 enum class Verb : std::uint8_t {
   none,
   barrier,
@@ -44,12 +44,12 @@ enum class Verb : std::uint8_t {
   dequeue,
 };
 
-/// The name of `verb` as users call it ("all_gatherv").
+/// Returns the name of `verb` as users call it ("all_gatherv").
 [[nodiscard]] CROSSRANK_EXPORT char const* to_string(Verb verb) noexcept;
 
-/// What a rank says of the call it posts: ranks that differ get `MismatchError` before any data moves.
+/// What a rank says of the call that it posts. Ranks that differ get a `MismatchError` before any data moves.
 struct Signature {
-  Verb verb = Verb::none;
+  Verb verb = Verb::none;    ///< the call
   std::uint64_t digest = 0;  ///< of the arguments that all ranks must agree on; 0 when there are none
   /// The same arguments for people, at most 119 bytes in a form that only the library reads: what the error of ranks
   /// that differ says of each. Valid until the operation has ended. May be empty.
@@ -65,69 +65,78 @@ struct Patience {
 
 /// Bytes that an operation reads. The transport may read them until the operation has ended or `cancel` has returned.
 struct Source {
-  std::span<std::byte const> bytes{};
+  std::span<std::byte const> bytes{};   ///< the bytes
   std::shared_ptr<void const> owner{};  ///< keeps them alive; null when the caller's frame does
 };
 
-/// Bytes that an operation writes, under the same rule.
+/// Bytes that an operation writes. The transport may write them until the operation has ended or `cancel` has returned.
 struct Sink {
-  std::span<std::byte> bytes{};
-  std::shared_ptr<void> owner{};
+  std::span<std::byte> bytes{};   ///< the bytes
+  std::shared_ptr<void> owner{};  ///< keeps them alive; null when the caller's frame does
 };
 
-/// How the elements of the ranks become one: ((r0 op r1) op r2) ..., in rank order, element by element; see `ReduceOp`.
+/// How the elements of the ranks are combined: ((r0 op r1) op r2) and so on, in rank order, element by element.
 struct Reduction {
-  Dtype dtype = Dtype::f32;
-  ReduceOp op = ReduceOp::sum;
+  Dtype dtype = Dtype::f32;     ///< type of the elements
+  ReduceOp op = ReduceOp::sum;  ///< see `ReduceOp` for the dtypes of each
 };
 
-/// Names an operation under way on one transport.
+/// Names a posted operation of one transport.
 enum class Ticket : std::uint64_t {};
 
-/// What a backend implements: byte-level collectives for one group, each posted, then tested until it has ended.
+/// The interface that a backend implements: byte-level collectives for one group, posted first, then tested or waited
+/// for.
 ///
-/// Calls come from one thread at a time. All ranks of the group post the same verbs in the same order (send and recv
-/// apart, which are ordered by pair and direction); a post may wait for the collective before it, and whoever waits for
-/// a message drives all that are under way. Every ticket is waited for, tested until it has ended, or cancelled; a post
-/// after `close` is a `UsageError`. A failure surfaces from `test` or `wait` as a typed error, the same first cause on
-/// every rank; after one that leaves the group dead, every later call throws the same.
+/// Calls come from one thread at a time. All ranks of the group post the same operations in the same order. Only send
+/// and recv are ordered by pair and direction. A post may wait for the collective before it; a rank that waits for a
+/// message advances all posted operations. Every operation is waited for, tested until it has ended, or cancelled. A
+/// post after `close` is a `UsageError`.
+///
+/// A failure surfaces from `test` or `wait` as a typed error, with the same first cause on every rank. After an error
+/// that leaves the group dead, every later call throws the same error.
 class CROSSRANK_EXPORT Transport {
  public:
+  /// Leaves the group, if `close` has not.
   virtual ~Transport() = default;
 
+  /// Returns "fake", "shm", "mpi" or "composite".
   [[nodiscard]] virtual std::string_view backend() const noexcept = 0;
+  /// Returns the group's name.
   [[nodiscard]] virtual std::string const& name() const noexcept = 0;
+  /// Returns this rank's number in the group.
   [[nodiscard]] virtual int rank() const noexcept = 0;
+  /// Returns the number of ranks in the group.
   [[nodiscard]] virtual int world_size() const noexcept = 0;
-  /// Rank of the job for each rank of this group.
+  /// Returns the rank of the job for each rank of this group.
   [[nodiscard]] virtual std::span<int const> global_ranks() const noexcept = 0;
-  /// Ranks of this group that stand on this node, ascending, this one included.
+  /// Returns the ranks of this group that are on this node, ascending, this one included.
   [[nodiscard]] virtual std::span<int const> node_ranks() const noexcept = 0;
   /// The group's part of this node's shared memory, or null where there is none.
   [[nodiscard]] virtual std::shared_ptr<node::Group> node_group() const noexcept { return nullptr; }
-  /// The vendor's own group of these ranks in this order, for the caller's calls to the vendor; nothing where there is
-  /// none.
+  /// Returns the vendor's own group of these ranks in this order, for the caller's calls to the vendor; nothing when
+  /// there is none.
   [[nodiscard]] virtual std::optional<ProcessGroup> native_group() const noexcept { return {}; }
 
+  /// Posts a barrier.
   [[nodiscard]] virtual Ticket post_barrier(Signature) = 0;
-  /// `buffer` is read on `root` and written elsewhere; its size is the same on all ranks.
+  /// Posts a broadcast. `buffer` is read on `root` and written elsewhere; its size is the same on all ranks.
   [[nodiscard]] virtual Ticket post_broadcast(Signature, Sink buffer, int root) = 0;
-  /// `mine` is `counts[rank()]` bytes; `out` receives all, one after the other in rank order.
+  /// Posts an all-gather. `mine` has `counts[rank()]` bytes; `out` receives all, one after the other in rank order.
   [[nodiscard]] virtual Ticket post_all_gatherv(Signature, Source mine, std::span<std::size_t const> counts,
                                                 Sink out) = 0;
-  /// Ends when `bytes` may be reused, which may need the receiver.
+  /// Posts a send. It ends when `bytes` may be reused, which may need the receiver.
   [[nodiscard]] virtual Ticket post_send(Source bytes, int dst, std::uint32_t tag) = 0;
-  /// Ends when the next message of `src` has arrived; another size or tag than announced here is a `MismatchError`.
+  /// Posts a receive. It ends when the next message of `src` has arrived; another size or tag is a `MismatchError`.
   [[nodiscard]] virtual Ticket post_recv(Sink bytes, int src, std::uint32_t tag) = 0;
 
-  /// Whether ranks that post different signatures get `MismatchError` before any data moves. Where not, the collective
-  /// compares them first itself, at the level that asks for it.
+  /// Returns whether ranks that post different signatures get a `MismatchError` before any data moves. Otherwise the
+  /// collective compares them itself, at the check level that asks for it.
   [[nodiscard]] virtual bool compares_signatures() const noexcept { return false; }
 
   // Optional verbs. Nothing: the generic algorithm over the verbs above runs in its place. Whether a backend answers
   // must depend only on what all ranks know alike. Counts are in bytes, whole elements where there is a reduction.
 
-  /// Combines `in` of all ranks into `out` of all; both are as long, and `out` may be `in`.
+  /// Combines `in` of all ranks into `out` of all; both have the same size, and `out` may be `in`.
   [[nodiscard]] virtual std::optional<Ticket> post_all_reduce(Signature, Source const& in, Sink const& out, Reduction);
   /// Combines `in` of all ranks into `out` of the root, which is empty elsewhere.
   [[nodiscard]] virtual std::optional<Ticket> post_reduce(Signature, Source const& in, Sink const& out, int root,
@@ -150,34 +159,37 @@ class CROSSRANK_EXPORT Transport {
                                                                Sink const& out,
                                                                std::span<std::size_t const> recv_counts);
 
-  /// Advances the operation; true when it has ended, after which the ticket is void. Never blocks.
+  /// Advances the operation. Returns true once it has ended; it must not be named after that. Never blocks.
   [[nodiscard]] virtual bool test(Ticket) = 0;
-  /// Waits for the operation to end, asleep where the backend can; throws when `patience` runs out.
+  /// Blocks until the operation has ended, asleep where the backend can. Throws when the time is over.
   virtual void wait(Ticket, Patience const& patience) = 0;
-  /// Gives the operation up. On return its buffers are the caller's again. A collective given up before it has ended
-  /// kills the group, and all ranks are told `why`, or that this rank cancelled it; a message that had not gone or come
-  /// leaves no trace.
+  /// Cancels the operation; on return its buffers belong to the caller again.
+  ///
+  /// Cancelling a collective kills the group, and all ranks are told `why`, or that this rank cancelled it. A message
+  /// that has not been sent or received yet leaves no trace.
   virtual void cancel(Ticket, std::string_view why) noexcept = 0;
+  /// Cancels the operation without a reason.
   void cancel(Ticket ticket) noexcept { cancel(ticket, {}); }
 
-  /// Collective over this group: makes the group whose members are `members` (ranks of this group, in the order of
-  /// their new ranks), the same list on each of its members; null where the list is empty. Blocks. The digest covers
-  /// the lists of all ranks.
+  /// Makes the group whose members are `members`, in the order of their new ranks; null where the list is empty.
+  ///
+  /// Collective over this group; blocks. `members` are ranks of this group, the same list on each of them. The digest
+  /// covers the lists of all ranks.
   [[nodiscard]] virtual std::shared_ptr<Transport> split(Signature, std::span<int const> members, std::string name,
                                                          Patience const& patience) = 0;
-  /// Kills the group: every rank's present and later calls throw `PeerLostError` with `why`.
+  /// Kills the group: every rank's present and later calls throw a `PeerLostError` with `why`.
   virtual void abort(std::string_view why) noexcept = 0;
-  /// Kills the group because others of it are dead or gone, as somebody saw who is nearer to them.
+  /// Kills the group because `members` are dead or gone, as a rank that is nearer to them has seen.
   virtual void report_lost(std::span<int const> members, std::string_view why) noexcept;
-  /// Counts as progress of this rank for whoever waits for it.
+  /// Counts as progress of this rank for the ranks that wait for it.
   virtual void keep_alive() noexcept;
-  /// This rank begins (1) or ends (-1) to run the caller's code in a range or guard: `user_limit` holds for it.
+  /// Begins (1) or ends (-1) a time in which this rank runs the caller's code, and `user_limit` applies to it.
   virtual void enter_user_code(int change) noexcept;
   /// Calls `look` now and then, in the thread that waits, as long as somebody waits in this group.
   virtual void set_lookout(std::function<void()> look);
-  /// Collective: meets the group once more and leaves it in order. Blocks; idempotent.
+  /// Runs a last barrier round with the group and leaves it. Collective; blocks; idempotent.
   virtual void close(Patience const& patience) = 0;
-  /// Whether `close` has been called.
+  /// Returns whether `close` has been called.
   [[nodiscard]] virtual bool is_closed() const noexcept = 0;
 };
 

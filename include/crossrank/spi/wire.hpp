@@ -19,69 +19,75 @@ class Network;
 
 namespace crossrank::spi {
 
-/// What a network backend implements: packets between the ranks of a job, in order for each pair.
+/// The interface that a network backend implements: packets between the ranks of a job, in order for each pair.
 ///
-/// Rounds, verdicts, messages, deadlines and groups are made from packets in one place for all such backends. No member
-/// blocks; calls come one at a time, from any thread that `may_use_threads` allows. What the network refuses is a
+/// Rounds, messages, deadlines and groups are made from packets in one place for all such backends. No member blocks.
+/// Calls come one at a time, from any thread that `may_use_threads` allows. What the network refuses is a
 /// `BackendError` with the vendor's code and text.
 class CROSSRANK_EXPORT Wire {
  public:
+  /// Releases what the network holds.
   virtual ~Wire() = default;
 
+  /// Returns the backend's name.
   [[nodiscard]] virtual std::string_view backend() const noexcept = 0;
+  /// Returns this rank's number in the job.
   [[nodiscard]] virtual int rank() const noexcept = 0;
+  /// Returns the number of ranks in the job.
   [[nodiscard]] virtual int world_size() const noexcept = 0;
-  /// Whether a thread of the library may call beside the caller's own: then a rank answers for itself while it
+  /// Returns whether a thread of the library may call besides the caller's own. A rank then answers for itself while it
   /// computes.
   [[nodiscard]] virtual bool may_use_threads() const noexcept = 0;
   /// Takes a packet over; `dst` is another rank.
   virtual void send(int dst, std::vector<std::byte> packet) = 0;
-  /// Packets to `dst` that were taken over and are not on their way.
+  /// Returns the number of packets to `dst` that have been taken over and are not on their way.
   [[nodiscard]] virtual std::size_t unsent(int dst) const noexcept = 0;
-  /// The next packet that has come, from any rank; false when there is none.
+  /// Takes the next packet that has arrived, from any rank. Returns false when there is none.
   [[nodiscard]] virtual bool receive(int& src, std::vector<std::byte>& packet) = 0;
-  /// The vendor's group of all ranks, for the caller's own use: nothing of the library travels by it. Null where there
-  /// is none; lives as long as the wire.
+  /// Returns the vendor's group of all ranks, for the caller's own use, or null. Nothing of the library travels by it.
   [[nodiscard]] virtual void* native_group() noexcept { return nullptr; }
-  /// A rank is lost or does not answer: nothing may wait for all ranks from here on.
+  /// Says that a rank is lost or does not answer: nothing may wait for all ranks from here on.
   virtual void lost() noexcept {}
 };
 
-/// The packets of one wire, shared by all groups on it.
+/// Makes the network of one job, which all its groups share.
 [[nodiscard]] CROSSRANK_EXPORT std::shared_ptr<message::Network> make_network(std::unique_ptr<Wire> wire);
-/// Ends its part in the job: waits at most `limit` for what is still to be sent, then touches the wire no more. Later
-/// calls on its groups are a `UsageError`.
+/// Ends this rank's part in the job. Blocks at most for `limit` until everything has been sent. Later calls on its
+/// groups are a `UsageError`.
 CROSSRANK_EXPORT void stop_network(message::Network& network, std::chrono::milliseconds limit) noexcept;
 
-/// Calls `done` until it is true, with longer and longer pauses; false when that took `limit`. For what a backend can
-/// only ask about.
+/// Calls `done` until it returns true, with longer and longer pauses. Returns false when that took `limit`.
 [[nodiscard]] CROSSRANK_EXPORT bool poll_until(std::function<bool()> const& done, std::chrono::milliseconds limit);
 
-/// Options of `connect` as the environment has them (CROSSRANK_TIMEOUT, CROSSRANK_CHECK, CROSSRANK_ARENA_CAP), with
-/// times that can be counted. `UsageError` for a timeout that is no time.
+/// Returns `options` with what the environment says (`CROSSRANK_TIMEOUT`, `CROSSRANK_CHECK`, `CROSSRANK_ARENA_CAP`).
+/// `UsageError` for a timeout that is no time.
 [[nodiscard]] CROSSRANK_EXPORT ConnectOptions settled(ConnectOptions options, char const* operation);
 
+/// Options of `open_world`.
 struct WorldOptions {
-  std::string job{};  ///< the same on all ranks; tells the group from others on this wire
-  Patience patience{};
+  std::string job{};    ///< the same on all ranks; tells the group from others on this wire
+  Patience patience{};  ///< how long calls may wait
   std::chrono::milliseconds connect_timeout{120'000};  ///< for all ranks to come
   std::string host_id{};    ///< ranks with the same one are on one node; empty: what the system says
   std::string host_name{};  ///< for people; empty: what the system says
 };
 
-/// Collective over all ranks of the wire: the group of all of them. `TimeoutError` names the ranks that did not come.
+/// Makes the group of all ranks of a network. Collective. `TimeoutError` names the ranks that did not come.
 [[nodiscard]] CROSSRANK_EXPORT std::shared_ptr<Transport> open_world(std::shared_ptr<message::Network> const& network,
                                                                      WorldOptions const& options);
 
+/// Options of `add_node_memory`.
 struct NodeMemoryOptions {
-  Patience patience{};
+  Patience patience{};                                 ///< how long calls may wait
   std::chrono::milliseconds connect_timeout{120'000};  ///< for the ranks of each node to come
   std::optional<std::uint64_t> arena_cap{};            ///< bytes that all arenas of a node may hold
   bool threads = false;                                ///< the ranks of a node are threads of one process
 };
 
-/// Collective over `across`: the same ranks, with shared memory inside each node. Agreement, messages and what goes
-/// between nodes travel by `across`; large payloads cross to each node once.
+/// Makes a group of the same ranks, with shared memory inside each node.
+///
+/// Collective over `across`, by which agreement, messages and the data between nodes travel. Large payloads cross to
+/// each node once.
 [[nodiscard]] CROSSRANK_EXPORT std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across,
                                                                           NodeMemoryOptions const& options);
 
