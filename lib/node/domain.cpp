@@ -286,6 +286,10 @@ bool NodeDomain::has_departed_slow(int rank) const noexcept {
   return true;
 }
 
+bool NodeDomain::is_dead(int rank) const noexcept {
+  return records()[rank].state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::dead);
+}
+
 std::string NodeDomain::last_words(int rank) const {
   auto const& record = records()[rank];
   auto const bytes = std::min<std::size_t>(record.words_bytes.load(std::memory_order_acquire), sizeof record.words);

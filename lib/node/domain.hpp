@@ -66,6 +66,8 @@ class NodeDomain : public std::enable_shared_from_this<NodeDomain> {
   /// The same for a rank that somebody waits for, with what only the file system tells: a core dump under way. Reads a
   /// file when the rank's watcher has missed a heartbeat.
   [[nodiscard]] bool has_departed_slow(int rank) const noexcept;
+  /// Returns whether a rank is recorded as dead, not as having left. Does not look for a new death. Costs one load.
+  [[nodiscard]] bool is_dead(int rank) const noexcept;
   /// "dead since 1.2 s (pid 4711), last in barrier round 17" and the like, for error texts.
   [[nodiscard]] std::string describe(int rank) const;
   /// The last words of a rank that ended by an exception; empty when it left none.

@@ -107,10 +107,7 @@ std::vector<int> Group::lost_members(Condition& condition) const {
   return lost;
 }
 
-bool Group::is_dead(int member) const noexcept {
-  return domain_->record(node_rank(member)).state.load(std::memory_order_acquire) ==
-         static_cast<std::uint32_t>(RankState::dead);
-}
+bool Group::is_dead(int member) const noexcept { return domain_->is_dead(node_rank(member)); }
 
 std::vector<int> Group::dead_members() const {
   std::vector<int> dead;

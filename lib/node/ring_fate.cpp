@@ -131,18 +131,13 @@ std::vector<int> RingFate::lost_ends() const {
   return lost;
 }
 
-namespace {
-
-bool is_dead(NodeDomain const& domain, int rank) noexcept {
-  return rank >= 0 &&
-         domain.record(rank).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::dead);
+bool RingFate::has_dead_holder(int index) const noexcept {
+  int const rank = holder(index);
+  return rank >= 0 && domain_->is_dead(rank);
 }
 
-}  // namespace
-
 bool RingFate::has_dead_reader(std::vector<int> const& lost) const noexcept {
-  return std::any_of(lost.begin(), lost.end(),
-                     [&](int index) { return index != 0 && is_dead(*domain_, holder(index)); });
+  return std::any_of(lost.begin(), lost.end(), [&](int index) { return index != 0 && has_dead_holder(index); });
 }
 
 bool RingFate::somebody_ended() const noexcept {
@@ -155,7 +150,7 @@ bool RingFate::somebody_ended() const noexcept {
 std::optional<RingFailure> RingFate::reason_of(int index) const {
   int const rank = holder(index);
   // A signal has killed it if it left no words: what it had noted before is not why.
-  bool const killed = is_dead(*domain_, rank) && domain_->last_words(rank).empty();
+  bool const killed = has_dead_holder(index) && domain_->last_words(rank).empty();
   if (killed || rank < 0) return std::nullopt;
   auto const& note = end(index).note;
   if (kind_of(note) == QueueNote::timed_out) return RingFailure{.timed_out = true, .ranks = ranks_in(note)};
@@ -175,14 +170,14 @@ RingFailure RingFate::cause_of(std::vector<int> const& lost) const {
   for (int const index : lost) {
     auto reason = reason_of(index);
     if (!reason) {
-      (is_dead(*domain_, holder(index)) ? dead : left).ranks.push_back(job_rank(index));
+      (has_dead_holder(index) ? dead : left).ranks.push_back(job_rank(index));
     } else if (!followed || (reason->timed_out && !followed->timed_out)) {
       followed = std::move(reason);
     }
   }
   // A rank that died holding no end may be why one that held an end has left.
   for (int rank = 0; blames_any_ && dead.ranks.empty() && !left.ranks.empty() && rank < domain_->ranks(); ++rank) {
-    if (is_dead(*domain_, rank)) dead.ranks.push_back(static_cast<int>(domain_->record(rank).global_rank));
+    if (domain_->is_dead(rank)) dead.ranks.push_back(static_cast<int>(domain_->record(rank).global_rank));
   }
   auto& found = !dead.ranks.empty() ? dead : !left.ranks.empty() || !followed ? left : *followed;
   std::sort(found.ranks.begin(), found.ranks.end());

@@ -76,6 +76,8 @@ class RingFate {
   [[nodiscard]] QueueEnd& end(int index) const noexcept { return ends_[index]; }
   /// Rank on the node, -1 when nobody holds the end.
   [[nodiscard]] int holder(int end) const noexcept;
+  /// Returns whether the rank that holds an end is recorded as dead; false when nobody holds it.
+  [[nodiscard]] bool has_dead_holder(int end) const noexcept;
   [[nodiscard]] bool is_lost(int end) const noexcept;
   /// What an end that is lost has left as its reason, if it left because of others.
   [[nodiscard]] std::optional<RingFailure> reason_of(int end) const;

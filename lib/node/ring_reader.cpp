@@ -55,9 +55,7 @@ std::string fate_of(NodeDomain const& domain, EndState state, std::uint32_t rank
 std::optional<int> lost_by(NodeDomain const& domain, int writer) {
   if (writer < 0 || writer >= domain.ranks()) return std::nullopt;
   auto const& record = domain.record(writer);
-  bool const is_dead = domain.has_departed(writer) &&
-                       record.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::dead);
-  if (is_dead) return static_cast<int>(record.global_rank);
+  if (domain.has_departed(writer) && domain.is_dead(writer)) return static_cast<int>(record.global_rank);
   auto const cause = read_cause(record.cause);
   return cause ? std::optional(cause->global_rank) : std::nullopt;
 }
