@@ -51,9 +51,22 @@ class WaitWarning : public testing::Test {
     return all;
   }
 
+  /// Of two ranks, rank 1 stays away from the second barrier until rank 0 has given up.
+  void let_rank_0_wait_in_vain(Collective const& world) {
+    world.barrier();
+    if (world.rank() == 1) {
+      while (!over_) std::this_thread::yield();
+      return;
+    }
+    clock_.start();
+    EXPECT_THROW(world.barrier(), TimeoutError);
+    over_ = true;
+  }
+
   TimeLapse clock_{};
 
  private:
+  std::atomic<bool> over_{false};
   std::mutex mutex_{};
   std::vector<Fields> heard_{};
 };
@@ -94,35 +107,15 @@ TEST_F(WaitWarning, comes_after_a_minute_and_then_every_ten) {
 /// Where the limit is short, half of it counts: the warning comes before the error.
 TEST_F(WaitWarning, comes_before_the_error) {
   platform::ScopedSystem const installed(clock_);
-  std::atomic<bool> over{false};
-  auto const work = [&](Collective const& world) {
-    world.barrier();
-    if (world.rank() == 1) {
-      while (!over) std::this_thread::yield();
-      return;
-    }
-    clock_.start();
-    EXPECT_THROW(world.barrier(), TimeoutError);
-    over = true;
-  };
-  run_thread_ranks(2, work, {.timeout = std::chrono::seconds(80)});
+  run_thread_ranks(2, [this](Collective const& world) { let_rank_0_wait_in_vain(world); },
+                   {.timeout = std::chrono::seconds(80)});
   EXPECT_THAT(times(), ElementsAre("40 s"));
 }
 
 TEST_F(WaitWarning, comes_across_nodes_too) {
   platform::ScopedSystem const installed(clock_);
-  std::atomic<bool> over{false};
-  auto const work = [&](Collective const& world, MemoryHub&) {
-    world.barrier();
-    if (world.rank() == 1) {
-      while (!over) std::this_thread::yield();
-      return;
-    }
-    clock_.start();
-    EXPECT_THROW(world.barrier(), TimeoutError);
-    over = true;
-  };
-  run_message_ranks(2, work, {.timeout = minutes(15)});
+  run_message_ranks(2, [this](Collective const& world, MemoryHub&) { let_rank_0_wait_in_vain(world); },
+                    {.timeout = minutes(15)});
   // The first answer of the other rank, which takes its time, may count as progress: then the minutes start anew.
   auto const all = times();
   EXPECT_EQ(all.front(), "60 s");
