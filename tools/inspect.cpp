@@ -1,13 +1,13 @@
 #include "tools/inspect.hpp"
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include <CLI/CLI.hpp>
 #include <crossrank/error.hpp>
 
+#include "lib/core/settings.hpp"
 #include "tools/inspect_job.hpp"
 #include "tools/inspect_path.hpp"
 #include "tools/session.hpp"
@@ -54,8 +54,7 @@ int inspect(InspectArguments& arguments) {
     arguments.job.json = arguments.json;
     if (!arguments.job_id.empty()) arguments.job.job = arguments.job_id;
     if (arguments.pid != 0) arguments.job.pid = arguments.pid;
-    auto const* const usual = std::getenv("CROSSRANK_FLIGHT_DIR");
-    if (arguments.directory.empty() && usual != nullptr) arguments.directory = usual;
+    if (arguments.directory.empty()) arguments.directory = flight_dir_of_environment();
     if (!arguments.directory.empty()) arguments.job.directory = arguments.directory;
     return inspect_jobs(arguments.job);
   } catch (Error const& error) {

@@ -110,6 +110,16 @@ std::vector<std::string> names_of_environment() {
   return names;
 }
 
+/// Reads one variable of this process and leaves the others at their defaults.
+Environment read_alone(std::string_view name) {
+  EnvironmentLookup const lookup = variable_of_process;
+  Environment out;
+  for (auto const& setting : table) {
+    if (setting.name == name) setting.read(Reader(lookup), setting.name, out);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::span<Setting const> settings() noexcept { return table; }
@@ -121,16 +131,13 @@ std::optional<std::string> variable_of_process(char const* name) {
 
 LogThreshold threshold_of_environment() noexcept {
   try {
-    EnvironmentLookup const lookup = variable_of_process;
-    Environment out;
-    for (auto const& setting : table) {
-      if (setting.name == log_variable) setting.read(Reader(lookup), setting.name, out);
-    }
-    return out.log.value_or(default_threshold);
+    return read_alone(log_variable).log.value_or(default_threshold);
   } catch (...) {  // malformed: `environment()` refuses it
     return default_threshold;
   }
 }
+
+std::string flight_dir_of_environment() { return read_alone("CROSSRANK_FLIGHT_DIR").flight_dir; }
 
 std::vector<UnknownSetting> unknown_settings(std::vector<std::string> const& names) {
   std::vector<std::string> endings;

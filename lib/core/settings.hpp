@@ -28,6 +28,10 @@ struct Setting {
 /// Reads `CROSSRANK_LOG` alone, for events that come before `environment()`. A malformed one counts as the default.
 [[nodiscard]] LogThreshold threshold_of_environment() noexcept;
 
+/// Reads `CROSSRANK_FLIGHT_DIR` alone, for a command that works whatever the other variables say. Returns an empty text
+/// when it is not set.
+[[nodiscard]] std::string flight_dir_of_environment();
+
 /// A variable that begins like one of crossrank's and is none.
 struct UnknownSetting {
   std::string name{};

@@ -1,6 +1,7 @@
 #include "lib/core/settings.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
@@ -64,6 +65,15 @@ TEST(Settings, that_nobody_knows_are_found_with_the_nearest_known) {
   EXPECT_EQ(unknown[0].nearest, "CROSSRANK_TIMEOUT");
   EXPECT_EQ(unknown[1].nearest, "CROSSRANK_CHECK");
   EXPECT_EQ(unknown[2].nearest, "");
+}
+
+TEST(Settings, give_the_flight_folder_alone) {
+  ::setenv("CROSSRANK_FLIGHT_DIR", "/var/tmp", 1);
+  ::setenv("CROSSRANK_TIMEOUT", "nonsense", 1);
+  EXPECT_EQ(flight_dir_of_environment(), "/var/tmp");
+  ::unsetenv("CROSSRANK_TIMEOUT");
+  ::unsetenv("CROSSRANK_FLIGHT_DIR");
+  EXPECT_EQ(flight_dir_of_environment(), "");
 }
 
 TEST(Settings, leave_the_variables_of_builds_and_tests_alone) {
