@@ -15,6 +15,8 @@ constexpr std::size_t line = 64;
 constexpr std::size_t block = 2 * line;
 static_assert(string_moves_from >= 2 * block);
 
+// One loop stands here twice. A template over the block would be compiled without AVX2, and neither GCC nor Clang
+// inlines loads and stores that need it there.
 struct BlockAvx2 {
   __m256i parts[4];
 };
