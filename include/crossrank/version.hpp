@@ -1,6 +1,13 @@
 #pragma once
 
+// The one place that says the version: CMake reads the three numbers, and so does whatever CMake fills in.
 #define CROSSRANK_VERSION_MAJOR 0
 #define CROSSRANK_VERSION_MINOR 1
 #define CROSSRANK_VERSION_PATCH 0
-#define CROSSRANK_VERSION "0.1.0"
+
+#define CROSSRANK_VERSION_TEXT_OF(number) #number
+#define CROSSRANK_VERSION_TEXT(number) CROSSRANK_VERSION_TEXT_OF(number)
+/// The version as text: "1.2.3".
+#define CROSSRANK_VERSION                         \
+  CROSSRANK_VERSION_TEXT(CROSSRANK_VERSION_MAJOR) \
+  "." CROSSRANK_VERSION_TEXT(CROSSRANK_VERSION_MINOR) "." CROSSRANK_VERSION_TEXT(CROSSRANK_VERSION_PATCH)

@@ -34,6 +34,10 @@ install(FILES LICENSE README.md THIRD_PARTY_LICENSES lib/codec/FORMAT.md workspa
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
         FILES_MATCHING PATTERN "*.cpp" PATTERN "*.hpp" PATTERN CMakeLists.txt)
+install(FILES CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(CROSSRANK_BUILD_TOOLS)
   install(TARGETS crossrank_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES ${crossrank_man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES tools/completion/crossrank.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME crossrank)
+  install(FILES tools/completion/_crossrank DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 endif()

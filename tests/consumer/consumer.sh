@@ -79,7 +79,8 @@ case $1 in
     rm -rf "$PREFIX" "$PREFIX"-*
     cmake --install "$BUILD" --prefix "$PREFIX"
     "$PREFIX/bin/crossrank" --version
-    for part in include/crossrank/error.hpp bin/crossrank; do
+    for part in include/crossrank/error.hpp bin/crossrank share/man/man1/crossrank-run.1 \
+      share/bash-completion/completions/crossrank share/zsh/site-functions/_crossrank; do
       [[ -e $PREFIX/$part ]] || { echo "$part was not installed"; exit 1; }
     done
     # Where there is no MPI, nobody may think there is.
