@@ -12,6 +12,9 @@ fresh() {
   printf '#pragma once\n#include <string>\n' >"$tree/include/crossrank/error.hpp"
   echo '#include <crossrank/error.hpp>' >"$tree/lib/core/error.cpp"
   echo 'Setting{"CROSSRANK_TIMEOUT"}' >"$tree/lib/core/settings.cpp"
+  mkdir -p "$tree"/{docs,tests}
+  printf '# A library\nSee [its parts](docs/PARTS.md#the-first-part).\n' >"$tree/README.md"
+  printf '# Parts\n\n## The first part\n' >"$tree/docs/PARTS.md"
 }
 # expect VERDICT DESCRIPTION COMMAND...: runs the command on the tree, which must pass or fail as told.
 expect() {
@@ -39,6 +42,7 @@ expect pass "a clean tree" "${direction[@]}"
 expect pass "a clean tree" "$checks/waiting.sh" "$tree"
 expect pass "a clean tree" "$checks/words.sh" "$tree"
 expect pass "a clean tree" "$checks/settings.sh" "$tree"
+expect pass "a clean tree" "$checks/documents.sh" "$tree"
 expect pass "a clean tree" "$checks/options.sh" "$tree"
 expect pass "a clean tree" "$checks/headers_alone.sh" "$tree" "$compiler"
 broken "core knows node" lib/core/a.cpp '#include "lib/node/group.hpp"' "${direction[@]}"
@@ -55,6 +59,10 @@ broken "a variable outside the table" lib/node/a.cpp 'auto x = std::getenv("CROS
 broken "advice about no setting" lib/node/a.cpp 'auto x = "raise CROSSRANK_ARENA";' "$checks/settings.sh" "$tree"
 broken "advice of a flag" workspace/a.cpp 'auto x = "give --tp";' "$checks/options.sh" "$tree"
 broken "advice that begins with a flag" workspace/a.cpp 'auto x = "--force replaces it";' "$checks/options.sh" "$tree"
+broken "a link to no file" README.md 'See [its parts](docs/NOTHING.md).' "$checks/documents.sh" "$tree"
+broken "a link to no heading" README.md 'See [its parts](docs/PARTS.md#the-second-part).' "$checks/documents.sh" "$tree"
+broken "a README that is too long" README.md "$(seq 121)" "$checks/documents.sh" "$tree"
+broken "a test that does not exist" docs/RELIABILITY.md 'Tested by `Nothing.is_tested`.' "$checks/documents.sh" "$tree"
 broken "a private folder" lib/node/a.cpp "// see /ho""me/somebody" "$checks/words.sh" "$tree"
 broken "a path out of the tree" lib/node/a.cpp "// .""./shared/data" "$checks/words.sh" "$tree"
 broken "something for later" lib/node/a.cpp "// TO""DO" "$checks/words.sh" "$tree"
