@@ -140,23 +140,19 @@ def calls_chart(results):
 
 def consolidate_chart(results):
     groups = []
-    for variant in dict.fromkeys(row["variant"] for row in results.of("consolidate")):
-        for processes in results.rank_counts("consolidate"):
-            rows = results.of("consolidate", variant=variant, ranks=processes)
-            if not rows:
-                continue
-            bars = []
-            for reads, name in ((True, "crossrank, result read back"), (False, "crossrank, not read back")):
-                ours = [row for row in rows if row["reads"] == reads]
-                if ours:
-                    bars.append((name, ours[0]["ours_us"], spread(ours[0], "ours_range_us")))
-            for peer in dict.fromkeys(row["peer"] for row in rows):
-                row = next(row for row in rows if row["peer"] == peer)
-                bars.append((peer_name(row), row.get("peer_us"), spread(row, "peer_range_us")))
-            size = svg.size_text(rows[0]["bytes"])
-            kind, _, cache = variant.partition(", ")
-            place = {"warm": "shards in the page cache", "cold": "shards on the disk"}.get(cache, cache)
-            groups.append((f"{size} of {kind}, {place}, {processes} process{'es' if processes > 1 else ''}", bars))
+    for variant, ranks, size in dict.fromkeys((row["variant"], row["ranks"], row["bytes"]) for row in results.of("consolidate")):
+        rows = results.of("consolidate", variant=variant, ranks=ranks, bytes=size)
+        bars = []
+        for reads, name in ((True, "crossrank, result read back"), (False, "crossrank, not read back")):
+            ours = [row for row in rows if row["reads"] == reads]
+            if ours:
+                bars.append((name, ours[0]["ours_us"], spread(ours[0], "ours_range_us")))
+        for peer in dict.fromkeys(row["peer"] for row in rows):
+            row = next(row for row in rows if row["peer"] == peer)
+            bars.append((peer_name(row), row.get("peer_us"), spread(row, "peer_range_us")))
+        kind, _, cache = variant.partition(", ")
+        place = {"warm": "shards in the page cache", "cold": "shards on the disk"}.get(cache, cache)
+        groups.append((f"{svg.size_text(size)} of {kind}, {place}, {ranks} process{'es' if ranks > 1 else ''}", bars))
     if not groups:
         return None
     return svg.bar_chart("Merge of 4 tensor-parallel shards into one checkpoint", results.where(), groups, logarithmic=False)
