@@ -1,5 +1,5 @@
-// Merges the shards of a checkpoint into one, whatever wrote them: `consolidate SHARDS OUT`, alone, or with more hands
-// by `crossrank run -n 4 -- consolidate SHARDS OUT`.
+// Merges the shards of a checkpoint, whichever program wrote them. Run `consolidate SHARDS OUT` alone, or with several
+// processes: `crossrank run -n 4 -- consolidate SHARDS OUT`.
 #include <crossrank/checkpoint.hpp>
 
 #include <crossrank/crossrank.hpp>

@@ -1,4 +1,4 @@
-// Brings every token to the experts of all ranks and their answers back. Run it with `crossrank run -n 4 -- experts`.
+// Sends every token to the experts of all ranks and adds up their answers. Run it with `crossrank run -n 4 -- experts`.
 #include <crossrank/crossrank.hpp>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace {
 
-/// This rank's expert: multiplies by its number, from 1.
+/// Runs this rank's expert, which multiplies by its number, counted from 1.
 xr::Tensor run_local_experts(xr::Tensor const& hidden, int rank) {
   auto out = hidden.clone();
   for (auto& value : out.as_mutable<float>()) value *= static_cast<float>(rank + 1);
@@ -28,7 +28,7 @@ int main() {
   std::vector<int> all(static_cast<std::size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
   auto const ep = xr::GroupCoordinator::create(world, {all}, {.name = "ep"});
-  // Each rank has another number of tokens, the first one none.
+  // Rank r has r tokens, so rank 0 has none.
   std::vector<float> const ones(static_cast<std::size_t>(8 * world.rank()), 1.F);
   auto const hidden = xr::Tensor::of<float>(ones, {world.rank(), 8});
   auto const answer = moe(hidden, hidden, ep);

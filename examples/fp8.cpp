@@ -1,5 +1,5 @@
-// Joins FP8 weights whose ranks chose different scales: all agree on the largest, each requantises its part, rank 0
-// joins them. Run it alone, or with `crossrank run -n 4 -- fp8`.
+// Joins FP8 weights whose ranks chose different scales: all ranks agree on the largest scale, each requantises its
+// part, and rank 0 joins them. Run it alone, or with `crossrank run -n 4 -- fp8`.
 #include <crossrank/crossrank.hpp>
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 
 #include "examples/fp8_codec.hpp"
 
-/// The numbers of `weight`, counted in units of `from`, in units of `to`.
+/// Returns `weight`, whose values count in units of `from`, with the same values in units of `to`.
 xr::Tensor requantise(xr::Tensor const& weight, float from, float to) {
   if (from == to) return weight;
   auto out = xr::Tensor::empty(weight.shape(), weight.dtype());
   std::ranges::transform(weight.bytes(), out.mutable_bytes().begin(), [&](std::byte bits) {
-    // Exact but for the division, which double rounds far below what E4M3 can tell apart.
+    // Exact except for the division, whose rounding is far below the precision of E4M3.
     auto const value =
         fp8::decode_e4m3(std::to_integer<std::uint8_t>(bits)) * static_cast<double>(from) / static_cast<double>(to);
     return std::byte{fp8::encode_e4m3(value)};
@@ -33,7 +33,7 @@ void merge_fp8(xr::StateDict& sd, std::span<std::string const> linears, xr::Coll
   for (std::size_t i = 0; i < linears.size(); ++i) {
     mine.insert_or_assign(linears[i], requantise(sd.at(linears[i] + ".weight"), amax[i], merged[i]));
   }
-  auto const shards = xr::get_tensors_parallel(mine, tp).take();  // two meetings for the whole layer
+  auto const shards = xr::get_tensors_parallel(mine, tp).take();  // two barrier rounds for all layers
   for (std::size_t i = 0; i < linears.size() && !shards.empty(); ++i) {
     std::vector<xr::Tensor> parts;
     for (auto const& shard : shards) parts.push_back(shard.at(linears[i]));
@@ -42,8 +42,8 @@ void merge_fp8(xr::StateDict& sd, std::span<std::string const> linears, xr::Coll
   }
 }
 
-/// Two linear layers of which each rank has 2 rows; all numbers stand for 1, in units of 1, 1/2, 1/4 ... on rank 0, 1,
-/// 2 ...
+/// Makes two rows of each linear layer. All values are 1, in units of 1, 1/2, 1/4 and so on, on ranks 0, 1, 2 and so
+/// on.
 xr::StateDict make_part(std::span<std::string const> linears, int rank) {
   auto const scale = std::ldexp(1.0F, -(rank % 8));
   xr::StateDict sd;

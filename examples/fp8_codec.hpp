@@ -4,13 +4,12 @@
 #include <cstdint>
 #include <limits>
 
-/// Numbers of the format E4M3: a sign, 4 bits of exponent with bias 7, 3 bits of mantissa, no infinities; NaN is 0x7f
-/// and 0xff.
+/// The format E4M3: a sign, 4 bits of exponent with bias 7, 3 bits of mantissa, no infinities. NaN is 0x7f and 0xff.
 namespace fp8 {
 
 inline constexpr double largest = 448;
 
-/// Exact.
+/// Returns the value of an E4M3 number, exactly.
 inline double decode_e4m3(std::uint8_t bits) {
   int const exponent = (bits >> 3) & 15;
   int const mantissa = bits & 7;
@@ -25,15 +24,15 @@ inline double decode_e4m3(std::uint8_t bits) {
   return std::copysign(magnitude, (bits & 0x80) != 0 ? -1.0 : 1.0);
 }
 
-/// The nearest number, the even one of two; what is beyond the largest becomes the largest.
+/// Rounds to the nearest E4M3 number, ties to even. Values beyond the largest become the largest.
 inline std::uint8_t encode_e4m3(double value) {
   auto const sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
   if (std::isnan(value)) return sign | 0x7f;
   auto const magnitude = std::min(std::abs(value), largest);
-  // Below 2^-6 the distance between neighbours no longer shrinks.
+  // Below 2^-6 neighbours are equally far apart.
   int const exponent = magnitude == 0 ? -6 : std::max(std::ilogb(magnitude), -6);
   auto const steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));
-  // Rounding up to 16 steps carries into the exponent by itself, and fewer than 8 are a number with exponent bits 0.
+  // Rounding up to 16 steps carries into the exponent. Fewer than 8 steps are a number with exponent bits 0.
   return static_cast<std::uint8_t>(sign | (((exponent + 7) << 3) + steps - 8));
 }
 

@@ -1,5 +1,5 @@
-// Fills a cache on one rank before the others look for it, then counts on one rank for all. A rank whose work throws
-// costs the job nothing but that step. Run it alone, or with `crossrank run -n 4 -- helpers [RANK_THAT_FAILS]`.
+// Fills a cache on one rank before the others look for it, then counts on one rank for all. When a rank throws, the job
+// loses that step alone. Run it alone, or with `crossrank run -n 4 -- helpers [RANK_THAT_FAILS]`.
 #include <crossrank/crossrank.hpp>
 
 #include <cstdio>
@@ -14,7 +14,7 @@ std::string find_cache(xr::Collective const& world, bool fails) {
   return world.is_master() ? "filled" : "found";
 }
 
-/// One step; -1 where it failed.
+/// Runs one step and returns the number of tokens, or -1 when it failed.
 long step(xr::Collective const& world, bool fails) {
   try {
     auto const cache = xr::zero_first(world, [&] { return find_cache(world, fails); });
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   auto world = xr::connect();
   int const failing = argc > 1 ? std::atoi(argv[1]) : -1;
   if (failing >= 0 && step(world, world.rank() == failing) != -1) return 1;
-  auto const tokens = step(world, false);  // the group goes on
+  auto const tokens = step(world, false);  // the group lives on
   auto const counts = world.all_gather_objects(tokens);
   world.close();
   for (auto const count : counts) {

@@ -1,5 +1,5 @@
-// Passes batches down a pipeline of two stages, each of two tensor-parallel ranks: a tensor that both ranks hold
-// crosses in halves and is joined on the other side. Run it with `crossrank run -n 4 -- pipeline`.
+// Passes batches through a pipeline of two stages of two tensor-parallel ranks. Each rank of a stage sends half of a
+// tensor that both hold, and the next stage joins the halves. Run it with `crossrank run -n 4 -- pipeline`.
 #include <crossrank/crossrank.hpp>
 
 #include <cstdio>
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int steps = 10;
 
-/// One stage: adds one to every hidden state.
+/// Runs one stage: adds one to every hidden state.
 xr::TensorDict forward(xr::TensorDict in) {
   auto hidden = in.tensor("hidden_states").clone();
   for (auto& value : hidden.as_mutable<float>()) value += 1;

@@ -1,5 +1,5 @@
-// Collects the layers of all pipeline stages on the first one, in the order of the model, through a shared directory.
-// Run it with `crossrank run -n 4 -- pp_merge`: two stages, two tensor-parallel ranks in each.
+// Collects the layers of all pipeline stages on the first stage, in model order, through a shared directory. Run it
+// with `crossrank run -n 4 -- pp_merge`: two stages of two tensor-parallel ranks.
 #include <crossrank/crossrank.hpp>
 
 #include <cstdio>
@@ -14,7 +14,7 @@ std::vector<xr::RankState> merge_stages(std::span<xr::RankState const> mine, xr:
                                         xr::NFSWorkspace const& ws) {
   auto const& pp = mesh["pp"];
   std::vector<std::vector<xr::RankState>> by_stage(static_cast<std::size_t>(pp.world_size()));
-  for (auto const& layer : mine) {  // a stage with fewer layers passes {}
+  for (auto const& layer : mine) {  // a stage with fewer layers passes {} as padding
     std::size_t stage = 0;
     for (auto& entry : xr::get_configs_parallel(layer, pp, {.workspace = ws}).take()) {
       by_stage[stage++].push_back(std::move(entry.state));
@@ -23,14 +23,13 @@ std::vector<xr::RankState> merge_stages(std::span<xr::RankState const> mine, xr:
   std::vector<xr::RankState> all;
   for (auto& stage : by_stage) {
     for (auto& layer : stage) {
-      if (!layer.config.is_null()) all.push_back(std::move(layer));  // what fills up a shorter stage is no layer
+      if (!layer.config.is_null()) all.push_back(std::move(layer));  // drop the padding of shorter stages
     }
   }
   return all;
 }
 
-/// The layers of a stage: numbers 0 and 1 of the model on the first, 2 on the second, and one {} to make their counts
-/// equal.
+/// Returns the layers of a stage: layers 0 and 1 on the first stage, layer 2 and a padding {} on the second.
 std::vector<xr::RankState> layers_of(int stage) {
   std::vector<xr::RankState> layers;
   for (int number = 2 * stage; number < 2 * stage + 2; ++number) {
@@ -58,5 +57,5 @@ int main() {
                 static_cast<double>(layer.weights.at("weight").as<float>()[0]));
   }
   workspace.clean();
-  world.barrier();  // the folder goes when all are through with it
+  world.barrier();  // all ranks are done before the folder is removed
 }

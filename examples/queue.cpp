@@ -1,5 +1,5 @@
-// Rank 0 hands out requests, every other rank answers its share of them and reads the tensors that belong to them in
-// rank 0's memory. Run it alone, or with `crossrank run -n 4 -- queue`.
+// Rank 0 sends requests to all other ranks. Each of them answers its share, and reads a large tensor directly from rank
+// 0's memory. Run it alone, or with `crossrank run -n 4 -- queue`.
 #include <crossrank/crossrank.hpp>
 
 #include <cstdio>
@@ -19,14 +19,14 @@ struct Request {
 constexpr int requests = 100;
 
 void serve(xr::MessageQueue const& queue) {
-  auto const cache = xr::Tensor::zeros({2'000'000}, xr::Dtype::f32);  // longer than a chunk: read where it stands
+  auto const cache = xr::Tensor::zeros({2'000'000}, xr::Dtype::f32);  // longer than a chunk: read in place
   queue.enqueue(xr::TensorDict{{"cache", cache}, {"step", 7}});
   for (int id = 0; id < requests; ++id) queue.enqueue(Request{id, "tell me about " + std::to_string(id)});
   queue.close();
-  while (!queue.wait_for(std::chrono::milliseconds(100))) std::printf("the readers are still at work\n");
+  while (!queue.wait_for(std::chrono::milliseconds(100))) std::printf("the readers are still working\n");
 }
 
-/// How many requests were this rank's.
+/// Returns the number of requests that this rank answered; -1 when a message is wrong.
 int answer(xr::MessageQueue const& queue, xr::Collective const& world) {
   auto const batch = queue.dequeue<xr::TensorDict>();
   if (!batch || batch->get<int>("step") != 7 || batch->tensor("cache").numel() != 2'000'000) return -1;

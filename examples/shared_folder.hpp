@@ -8,14 +8,14 @@
 
 #include <crossrank/crossrank.hpp>
 
-/// Text of rank 0, on every rank. Collective.
+/// Returns rank 0's text on every rank. Collective.
 inline std::string from_rank_0(xr::Collective const& world, std::string const& text) {
   auto const bytes = world.all_gatherv(std::as_bytes(std::span(text.data(), world.is_master() ? text.size() : 0)))[0];
   return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
 }
 
-/// A folder that all ranks know: the one that is asked for, made where it is missing, or a temporary one that goes with
-/// rank 0's object.
+/// A folder that all ranks know: the wanted one, which is created if needed, or a temporary one, which rank 0's object
+/// removes at its end.
 class SharedFolder {
  public:
   /// Collective.

@@ -1,0 +1,173 @@
+// The programs of docs/guide that are not in programs_test.cpp, with the output and the errors that the guide shows.
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <string>
+
+#include <sys/types.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/json.hpp>
+
+#include "tests/examples/run_example.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Configs, joins_the_parts_of_a_layer) {
+  for (int const ranks : {1, 2, 4}) {
+    auto const end = run_example(ranks, "configs");
+
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    auto const rows = std::to_string(2 * ranks);
+    EXPECT_EQ(end.out, R"([0] {"layer":"mlp.up_proj","rows":)" + rows + R"(,"dropout":0.1}: F32 [)" + rows + ", 4]\n");
+  }
+}
+
+TEST(Configs, leaves_nothing_in_the_directory_that_it_is_given) {
+  TemporaryDirectory const directory;
+  auto const end = run_example(4, "configs", {directory.path()});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("F32 [8, 4]"));
+  EXPECT_THAT(names_in(directory.path()), testing::IsEmpty());
+}
+
+TEST(MeshExample, reduces_along_each_axis) {
+  auto const end = run_example(4, "mesh");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  for (std::string const line :
+       {"[0] rank 0 is dp 0, tp 0: activation 2 1, gradient 1\n",
+        "[1] rank 1 is dp 0, tp 1: activation 2 1, gradient 2\n",
+        "[2] rank 2 is dp 1, tp 0: activation 2 5, gradient 1\n",
+        "[3] rank 3 is dp 1, tp 1: activation 2 5, gradient 2\n", "[0] the ends of the job are 2 ranks\n"}) {
+    EXPECT_THAT(end.out, HasSubstr(line));
+  }
+}
+
+TEST(Errors, leave_the_group_alive_where_nothing_was_sent) {
+  auto const end = run_example(4, "errors", {"usage"});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": usage, failed ranks none: "));
+  EXPECT_THAT(end.out, HasSubstr("[0] the group lives on\n"));
+}
+
+TEST(Errors, bring_an_exception_to_every_rank) {
+  auto const end = run_example(4, "errors", {"remote"});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": remote, failed ranks 3: "));
+  EXPECT_THAT(end.out, HasSubstr("[3] rank 3: the disk is full\n"));
+  EXPECT_THAT(end.out, HasSubstr("[0] the group lives on\n"));
+}
+
+TEST(Errors, name_the_rank_that_differs) {
+  auto const end = run_example(4, "errors", {"mismatch"});
+
+  EXPECT_EQ(end.exit_code, 1) << end.err;
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": mismatch, failed ranks 3: "));
+  EXPECT_THAT(end.out, Not(HasSubstr("lives on")));
+}
+
+TEST(Errors, name_the_rank_that_is_late) {
+  auto const end = run_example(4, "errors", {"timeout"});
+
+  EXPECT_EQ(end.exit_code, 1) << end.err;
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": timeout, failed ranks 3: "));
+}
+
+TEST(Errors, name_the_rank_that_died) {
+  auto const end = run_example(4, "errors", {"lost"});
+
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL) << end.err;
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": peer_lost, failed ranks 3: "));
+}
+
+TEST(Embedding, needs_no_launcher) {
+  auto const end = run_example(1, "embedding", {"3"});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out, "[0] 3 threads, ranks sum up to 3\n");
+}
+
+TEST(TwoHosts, runs_on_one_host_too) {
+  auto const end = run_example(2, "two_hosts");
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out, "[0] backend shm, 1 hosts, local ranks 0/2 1/2\n[0] joined F32 [4, 3]\n");
+}
+
+/// Returns the parent of a process as /proc says; 0 when there is none.
+pid_t parent_of(pid_t pid) {
+  auto const stat = contents("/proc/" + std::to_string(pid) + "/stat");
+  auto const name_end = stat.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return 0;
+  return static_cast<pid_t>(std::stol(stat.substr(name_end + 4)));
+}
+
+bool is_descendant(pid_t pid, pid_t ancestor) {
+  while (pid > 1 && pid != ancestor) pid = parent_of(pid);
+  return pid == ancestor;
+}
+
+/// Whether every rank of a job that `inspect` shows waits for another one.
+bool is_stuck(Json const& job) {
+  for (auto const& rank : job.at("ranks")) {
+    if (!rank.contains("waits_for") || rank.at("waits_for").empty()) return false;
+  }
+  return true;
+}
+
+/// Whether a process that `run` has started is a rank of the job.
+bool is_started_by(Json const& job, pid_t run) {
+  for (auto const& rank : job.at("ranks")) {
+    if (rank.at("pid").is_number() && is_descendant(rank.at("pid").get<pid_t>(), run)) return true;
+  }
+  return false;
+}
+
+/// Looks until all ranks of the job wait; null when that does not come.
+Json inspect_until_stuck(pid_t run) {
+  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (std::chrono::steady_clock::now() < end) {
+    for (auto const& job : Json::parse(run_command({"inspect", "--json"}).out).at("jobs")) {
+      if (is_started_by(job, run) && is_stuck(job)) return job;
+    }
+  }
+  return {};
+}
+
+TEST(Hang, shows_its_circle) {
+  CommandRun job({"run", "-n", "3", "--", std::string(CROSSRANK_EXAMPLES) + "/hang"});
+  auto const seen = inspect_until_stuck(job.pid());
+
+  ASSERT_FALSE(seen.is_null());
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(seen.at("ranks").at(static_cast<std::size_t>(rank)).at("waits_for"), Json{(rank + 2) % 3});
+  job.signal(SIGTERM);
+  EXPECT_NE(job.finish().exit_code, 0);
+}
+
+TEST(Hang, ends_when_it_is_fixed) {
+  auto const end = run_example(3, "hang", {"fixed"});
+
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("[0] rank 0 has the message of rank 2\n"));
+  EXPECT_THAT(end.out, HasSubstr("[2] rank 2 has the message of rank 1\n"));
+}
+
+}  // namespace
+}  // namespace crossrank::test
