@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   try {
     step(argv[1], world);
   } catch (xr::Error const& e) {
-    std::printf("rank %d: %s, failed ranks %s: %s\n", world.rank(), to_string(e.code()), list(e.culprits()).c_str(),
+    std::printf("rank %d: %s, failed ranks %s: %s\n", world.rank(), to_string(e.code()), list(e.failed_ranks()).c_str(),
                 e.what());
     if (!e.group_usable()) return 1;
   } catch (std::exception const& e) {

@@ -22,7 +22,7 @@ long step(xr::Collective const& world, bool fails) {
     std::printf("rank %d %s the cache, counts %ld tokens\n", world.rank(), cache.c_str(), tokens);
     return tokens;
   } catch (xr::RemoteError const& e) {
-    std::printf("rank %d: rank %d threw %s\n", world.rank(), e.culprits()[0], e.remote_type().c_str());
+    std::printf("rank %d: rank %d threw %s\n", world.rank(), e.failed_ranks()[0], e.remote_type().c_str());
   } catch (std::runtime_error const& e) {
     std::printf("rank %d: %s\n", world.rank(), e.what());
   }

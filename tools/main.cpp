@@ -13,15 +13,15 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/terminal_text.hpp"
-#include "tools/clean_command.hpp"
-#include "tools/consolidate_command.hpp"
-#include "tools/convert_command.hpp"
-#include "tools/inspect.hpp"
-#include "tools/run_command.hpp"
-#include "tools/session.hpp"
-#include "tools/split_command.hpp"
-#include "tools/suggestion.hpp"
-#include "tools/verify_command.hpp"
+#include "tools/inspect/clean_command.hpp"
+#include "tools/checkpoint/consolidate_command.hpp"
+#include "tools/checkpoint/convert_command.hpp"
+#include "tools/inspect/inspect_command.hpp"
+#include "tools/launch/run_command.hpp"
+#include "tools/cli/session.hpp"
+#include "tools/checkpoint/split_command.hpp"
+#include "tools/cli/suggestion.hpp"
+#include "tools/checkpoint/verify_command.hpp"
 
 namespace {
 
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     if (wants_json(arguments))
       print_json(arguments,
                  crossrank::UsageError(
-                     {.operation = "options", .message = unknown.empty() ? error.what() : unknown, .remedy = near}),
+                     {.operation = "options", .message = unknown.empty() ? error.what() : unknown, .hint = near}),
                  2);
     if (!near.empty()) std::fprintf(stderr, "%s\n", near.c_str());
     return said(2);

@@ -8,7 +8,7 @@
 #include <boost/interprocess/ipc/message_queue.hpp>
 
 #include "bench/peers/forked_ranks.hpp"
-#include "bench/queue_workload.hpp"
+#include "bench/harness/queue_workload.hpp"
 
 namespace bench = crossrank::bench;
 namespace ipc = boost::interprocess;
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
                                                     buffer.data(), buffer.size(), got, priority);
                                                 consume(std::span(buffer).first(got));
                                               },
-                                          .meet = [&] { job.meet(); }},
+                                          .barrier = [&] { job.barrier(); }},
                                          sizes, arguments.quick);
   bench::append(arguments.out, rows);
   job.finish();

@@ -27,8 +27,8 @@ def placement(name, tensor):
     return Shard(1) if name.endswith(ROW_PARALLEL) else Shard(0)
 
 
-def write_rank(rank, paths, out, meeting):
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=len(paths))
+def write_rank(rank, paths, out, rendezvous_file):
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=len(paths))
     mesh = init_device_mesh("cpu", (len(paths),))
     state = {
         name: DTensor.from_local(tensor, mesh, [placement(name, tensor)], run_check=False)
@@ -41,7 +41,7 @@ def write_rank(rank, paths, out, meeting):
 def write(shards, out):
     paths = sorted(str(path) for path in Path(shards).glob("rank*.safetensors"))
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(write_rank, (paths, out, os.path.join(folder, "meeting")), nprocs=len(paths))
+        mp.spawn(write_rank, (paths, out, os.path.join(folder, "rendezvous_file")), nprocs=len(paths))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bench/harness.hpp"
+#include "bench/harness/harness.hpp"
 
 namespace crossrank::bench {
 
@@ -15,9 +15,9 @@ namespace crossrank::bench {
 class ForkedRanks {
  public:
   explicit ForkedRanks(int ranks) : ranks_(ranks) {
-    void* const at = ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    require(at != MAP_FAILED, "no memory to meet in");
-    meeting_ = std::construct_at(static_cast<Meeting*>(at));
+    void* const at = ::mmap(nullptr, sizeof(BarrierState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    require(at != MAP_FAILED, "no shared memory for the barrier");
+    barrier_ = std::construct_at(static_cast<BarrierState*>(at));
     for (int rank = 1; rank < ranks && rank_ == 0; ++rank) {
       auto const child = ::fork();
       require(child >= 0, "cannot fork");
@@ -26,14 +26,14 @@ class ForkedRanks {
   }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
-  void meet() {
-    auto const round = meeting_->round.load();
-    if (meeting_->arrived.fetch_add(1) + 1 == ranks_) {
-      meeting_->arrived.store(0);
-      meeting_->round.fetch_add(1);
+  void barrier() {
+    auto const round = barrier_->round.load();
+    if (barrier_->arrived.fetch_add(1) + 1 == ranks_) {
+      barrier_->arrived.store(0);
+      barrier_->round.fetch_add(1);
       return;
     }
-    while (meeting_->round.load() == round) std::this_thread::yield();
+    while (barrier_->round.load() == round) std::this_thread::yield();
   }
 
   /// Rank 0 waits for all others; they end here.
@@ -46,13 +46,13 @@ class ForkedRanks {
   }
 
  private:
-  struct Meeting {
+  struct BarrierState {
     std::atomic<int> arrived{0};
     std::atomic<int> round{0};
   };
   int ranks_;
   int rank_ = 0;
-  Meeting* meeting_ = nullptr;
+  BarrierState* barrier_ = nullptr;
 };
 
 }  // namespace crossrank::bench

@@ -11,7 +11,7 @@
 #include <iceoryx_posh/runtime/posh_runtime.hpp>
 
 #include "bench/peers/forked_ranks.hpp"
-#include "bench/queue_workload.hpp"
+#include "bench/harness/queue_workload.hpp"
 
 namespace bench = crossrank::bench;
 
@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
                             .ranks = ranks,
                             .send = [&](std::span<std::byte const> bytes) { send(publisher, bytes); },
                             .receive = [&](bench::Consume const& consume) { receive(subscriber, crowded, consume); },
-                            .meet = [&] { job.meet(); }},
+                            .barrier = [&] { job.barrier(); }},
                            sizes, arguments.quick);
   bench::append(arguments.out, rows);
   job.finish();

@@ -1,7 +1,7 @@
 """ModelOpt's get_tensors_parallel and get_configs_parallel, its own gloo group of N processes on this machine.
 
 Usage: modelopt_gather.py gather|configs|barrier OUT QUICK(0|1) RANKS [SIZES...]
-The rows are those of bench/harness.hpp. With 400 tensors its shared memory is too small: the row says so, and the same
+The rows are those of bench/harness/harness.hpp. With 400 tensors its shared memory is too small: the row says so, and the same
 configs then go through its files.
 """
 

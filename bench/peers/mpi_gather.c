@@ -4,13 +4,13 @@
  * place; the root reads every byte afterwards, or only each part's first word. */
 #include "peer.h"
 
-enum verb { gather, gather_in_place, gatherv };
+enum operation { gather, gather_in_place, gatherv };
 static char const* const names[] = {"mpi_gather", "mpi_gather_in_place", "mpi_gatherv"};
 
 static int rank, ranks;
 
 struct job {
-  enum verb verb;
+  enum operation operation;
   int reads;
   size_t bytes;
   unsigned char* mine;
@@ -31,8 +31,8 @@ static void check(struct job const* job, uint64_t call) {
 static void call_once(struct job const* job, uint64_t call) {
   bench_stamp(job->mine, job->bytes, call);
   int const count = (int)job->bytes;
-  void const* const from = rank == 0 && job->verb != gather ? MPI_IN_PLACE : job->mine;
-  if (job->verb == gatherv) {
+  void const* const from = rank == 0 && job->operation != gather ? MPI_IN_PLACE : job->mine;
+  if (job->operation == gatherv) {
     MPI_Gatherv(from, count, MPI_BYTE, job->all, job->counts, job->offsets, MPI_BYTE, 0, MPI_COMM_WORLD);
   } else {
     MPI_Gather(from, count, MPI_BYTE, job->all, count, MPI_BYTE, 0, MPI_COMM_WORLD);
@@ -53,7 +53,7 @@ static void run(struct job const* job, char const* out, int quick) {
     for (size_t i = 0; i < batch; ++i) call_once(job, call++);
     samples[s] = (peer_now_us() - start) / (double)batch;
   }
-  struct peer_row const row = {"gather", names[job->verb], "warm", job->bytes, job->reads};
+  struct peer_row const row = {"gather", names[job->operation], "warm", job->bytes, job->reads};
   peer_append(out, &row, samples, count, count * batch, before, peer_costs_now());
   free(samples);
 }
@@ -76,8 +76,8 @@ static void run_size(size_t bytes, char const* out, int quick) {
     job.offsets[r] = (int)(bytes * (size_t)r);
   }
   for (job.reads = 0; job.reads <= 1; ++job.reads) {
-    for (int verb = gather; verb <= gatherv; ++verb) {
-      job.verb = (enum verb)verb;
+    for (int operation = gather; operation <= gatherv; ++operation) {
+      job.operation = (enum operation)operation;
       run(&job, out, quick);
     }
   }

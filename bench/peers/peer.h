@@ -1,4 +1,4 @@
-/* Timing, checking and output of the MPI programs; the rows are those of bench/harness.hpp. */
+/* Timing, checking and output of the MPI programs; the rows are those of bench/harness/harness.hpp. */
 #pragma once
 #define _GNU_SOURCE 1
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "../consume.h"
+#include "../harness/consume.h"
 
 static inline double peer_now_us(void) {
   struct timespec t;

@@ -2,7 +2,7 @@
 each reader behind them, waits that yield, and a lock taken and given back in place of a fence.
 
 Usage: vllm_ring.py OUT QUICK(0|1) RANKS SIZES...
-Rank 0 writes to all others, rank 1 back to rank 0. The rows are those of bench/harness.hpp.
+Rank 0 writes to all others, rank 1 back to rank 0. The rows are those of bench/harness/harness.hpp.
 """
 
 import json
@@ -106,7 +106,7 @@ def measure(row, size, quick, factor, call):
     row.update(calls=count * batch, min_us=samples[0], median_us=percentile(samples, 0.5), p99_us=percentile(samples, 0.99))
 
 
-def run(rank, ranks, out, quick, sizes, rings, meeting):
+def run(rank, ranks, out, quick, sizes, rings, barrier):
     there, back = rings
     rows = []
     for size in sizes:
@@ -136,11 +136,11 @@ def run(rank, ranks, out, quick, sizes, rings, meeting):
 
         row = {"path": "queue", "who": "vllm_ring", "rank": rank, "ranks": ranks, "bytes": size, "reads": False}
         if ranks == 2:
-            meeting.wait()
+            barrier.wait()
             measured = dict(row, variant="latency")
             measure(measured, size, quick, 0.5, ping)
             rows.append(measured)
-        meeting.wait()
+        barrier.wait()
         measured = dict(row, variant="stream")
         measure(measured, size, quick, 1.0, send if rank == 0 else receive)
         rows.append(measured)
@@ -152,17 +152,17 @@ def main():
     out, quick, ranks = sys.argv[1], sys.argv[2] == "1", int(sys.argv[3])
     sizes = [int(size) for size in sys.argv[4:]]
     context = multiprocessing.get_context("fork")
-    meeting = context.Barrier(ranks)
+    barrier = context.Barrier(ranks)
     rings = [Ring(readers, max(sizes) + 4096) for readers in (ranks - 1, 1)]
 
     def rest(rank):
-        run(rank, ranks, out, quick, sizes, rings, meeting)
+        run(rank, ranks, out, quick, sizes, rings, barrier)
         os._exit(0)  # views of the memory still live: it cannot be closed
 
     others = [context.Process(target=rest, args=(rank,)) for rank in range(1, ranks)]
     for other in others:
         other.start()
-    run(0, ranks, out, quick, sizes, rings, meeting)
+    run(0, ranks, out, quick, sizes, rings, barrier)
     for other in others:
         other.join()
     os._exit(max(other.exitcode for other in others))

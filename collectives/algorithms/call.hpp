@@ -5,11 +5,11 @@
 
 #include <crossrank/spi/transport.hpp>
 
-#include "lib/core/call_notes.hpp"
+#include "lib/node/memory/call_arguments.hpp"
 
 namespace crossrank::algorithms {
 
-/// One call of one verb, validated, in bytes: what an `Execution` carries out on any transport.
+/// One call of one operation, validated, in bytes: what an `Execution` carries out on any transport.
 struct Call {
   spi::Signature signature{};
   spi::Source in{};                           ///< none where this rank gives nothing
@@ -19,13 +19,15 @@ struct Call {
   int root = 0;                               ///< or the other side of a message
   std::uint32_t tag = 0;
   spi::Reduction reduction{};
-  CallNotes notes{};             ///< the arguments for people, in case that ranks disagree
-  char const* called = nullptr;  ///< how the user called it, where that is not the verb's own name
+  CallArguments arguments{};     ///< the arguments for people, in case that ranks disagree
+  char const* called = nullptr;  ///< how the user called it, where that is not the operation's own name
 
   /// What the operations of this call are posted with; valid as long as the call stays where it is.
-  [[nodiscard]] spi::Signature noted() const noexcept { return {signature.verb, signature.digest, notes.bytes()}; }
+  [[nodiscard]] spi::Signature noted() const noexcept {
+    return {signature.op_kind, signature.digest, arguments.bytes()};
+  }
   [[nodiscard]] char const* name() const noexcept {
-    return called != nullptr ? called : spi::to_string(signature.verb);
+    return called != nullptr ? called : spi::to_string(signature.op_kind);
   }
 };
 

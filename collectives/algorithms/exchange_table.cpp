@@ -23,7 +23,7 @@ void ExchangeTable::require_agreement(char const* operation, std::string const& 
                            .group = group,
                            .rank = rank,
                            .world_size = static_cast<int>(ranks_),
-                           .culprits = {static_cast<int>(from), static_cast<int>(to)}});
+                           .failed_ranks = {static_cast<int>(from), static_cast<int>(to)}});
     }
   }
 }

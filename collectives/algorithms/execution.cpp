@@ -1,37 +1,37 @@
 #include "collectives/algorithms/execution.hpp"
 
-#include "collectives/algorithms/generic.hpp"
+#include "collectives/algorithms/generic_algorithms.hpp"
 
 namespace crossrank::algorithms {
 
-using spi::Verb;
+using spi::OpKind;
 
 /// The one operation that a call is, where the transport has it.
-std::optional<spi::Ticket> Execution::post_own(spi::Transport& transport) const {
+std::optional<spi::RequestId> Execution::post_own(spi::Transport& transport) const {
   auto const& c = call_;
-  switch (c.signature.verb) {
-    case Verb::barrier: return transport.post_barrier(c.noted());
-    case Verb::broadcast: return transport.post_broadcast(c.noted(), c.out, c.root);
-    case Verb::all_gatherv: return transport.post_all_gatherv(c.noted(), c.in, c.counts, c.out);
-    case Verb::send: return transport.post_send(c.in, c.root, c.tag);
-    case Verb::recv: return transport.post_recv(c.out, c.root, c.tag);
-    case Verb::all_reduce: return transport.post_all_reduce(c.noted(), c.in, c.out, c.reduction);
-    case Verb::reduce: return transport.post_reduce(c.noted(), c.in, c.out, c.root, c.reduction);
-    case Verb::reduce_scatterv: return transport.post_reduce_scatterv(c.noted(), c.in, c.counts, c.out, c.reduction);
-    case Verb::gatherv: return transport.post_gatherv(c.noted(), c.in, c.counts, c.out, c.root);
-    case Verb::scatterv: return transport.post_scatterv(c.noted(), c.in, c.counts, c.out, c.root);
-    case Verb::all_to_allv: return transport.post_all_to_allv(c.noted(), c.in, c.counts, c.out, c.receive_counts);
+  switch (c.signature.op_kind) {
+    case OpKind::barrier: return transport.post_barrier(c.noted());
+    case OpKind::broadcast: return transport.post_broadcast(c.noted(), c.out, c.root);
+    case OpKind::all_gatherv: return transport.post_all_gatherv(c.noted(), c.in, c.counts, c.out);
+    case OpKind::send: return transport.post_send(c.in, c.root, c.tag);
+    case OpKind::recv: return transport.post_recv(c.out, c.root, c.tag);
+    case OpKind::all_reduce: return transport.post_all_reduce(c.noted(), c.in, c.out, c.reduction);
+    case OpKind::reduce: return transport.post_reduce(c.noted(), c.in, c.out, c.root, c.reduction);
+    case OpKind::reduce_scatterv: return transport.post_reduce_scatterv(c.noted(), c.in, c.counts, c.out, c.reduction);
+    case OpKind::gatherv: return transport.post_gatherv(c.noted(), c.in, c.counts, c.out, c.root);
+    case OpKind::scatterv: return transport.post_scatterv(c.noted(), c.in, c.counts, c.out, c.root);
+    case OpKind::all_to_allv: return transport.post_all_to_allv(c.noted(), c.in, c.counts, c.out, c.receive_counts);
     default: return {};
   }
 }
 
-std::optional<spi::Ticket> Execution::next(spi::Transport& transport) {
+std::optional<spi::RequestId> Execution::next(spi::Transport& transport) {
   if (!begun_) {
     begun_ = true;
-    if (auto const ticket = post_own(transport)) return ticket;
-    plan_ = generic_plan(call_, transport);
+    if (auto const request_id = post_own(transport)) return request_id;
+    algorithm_ = generic_algorithm(call_, transport);
   }
-  return plan_ ? plan_->next(transport) : std::nullopt;
+  return algorithm_ ? algorithm_->next(transport) : std::nullopt;
 }
 
 }  // namespace crossrank::algorithms

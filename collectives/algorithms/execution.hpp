@@ -8,15 +8,15 @@
 namespace crossrank::algorithms {
 
 /// A call that takes several operations of the transport, one after the other.
-class Plan {
+class Algorithm {
  public:
-  virtual ~Plan() = default;
+  virtual ~Algorithm() = default;
   /// Posts the next operation, which the one before has ended for; nothing when the call is done.
-  [[nodiscard]] virtual std::optional<spi::Ticket> next(spi::Transport& transport) = 0;
+  [[nodiscard]] virtual std::optional<spi::RequestId> next(spi::Transport& transport) = 0;
 };
 
-/// Carries out one call, which outlives it: by the transport's own verb where it has one, else by a generic algorithm
-/// over those that every transport has. All ranks decide alike.
+/// Carries out one call, which outlives it: by the transport's own operation where it has one, else by a generic
+/// algorithm over those that every transport has. All ranks decide alike.
 class Execution {
  public:
   explicit Execution(Call const& call) : call_(call) {}
@@ -26,13 +26,13 @@ class Execution {
   Execution& operator=(Execution const&) = delete;
 
   /// Posts the next operation once the one before has ended; nothing when the call is done.
-  [[nodiscard]] std::optional<spi::Ticket> next(spi::Transport& transport);
+  [[nodiscard]] std::optional<spi::RequestId> next(spi::Transport& transport);
 
  private:
-  [[nodiscard]] std::optional<spi::Ticket> post_own(spi::Transport& transport) const;
+  [[nodiscard]] std::optional<spi::RequestId> post_own(spi::Transport& transport) const;
 
   Call const& call_;
-  std::unique_ptr<Plan> plan_{};
+  std::unique_ptr<Algorithm> algorithm_{};
   bool begun_ = false;
 };
 

@@ -9,16 +9,16 @@ namespace crossrank::algorithms {
 
 /// A long reduction over the transport's own all_to_allv: ranks exchange slices, each reduces its own in rank order,
 /// and all_reduce and reduce then bring the results where they belong.
-class SlicedReduction final : public Plan {
+class SlicedReduction final : public Algorithm {
  public:
   /// Null where the transport has no all_to_allv, or the values are too short for it to pay.
-  [[nodiscard]] static std::unique_ptr<Plan> make(Call const& call, spi::Transport& transport);
-  [[nodiscard]] std::optional<spi::Ticket> next(spi::Transport& transport) override;
+  [[nodiscard]] static std::unique_ptr<Algorithm> make(Call const& call, spi::Transport& transport);
+  [[nodiscard]] std::optional<spi::RequestId> next(spi::Transport& transport) override;
 
  private:
   SlicedReduction(Call const& call, spi::Transport const& transport);
   void reduce_slice();
-  [[nodiscard]] std::optional<spi::Ticket> post_results(spi::Transport& transport);
+  [[nodiscard]] std::optional<spi::RequestId> post_results(spi::Transport& transport);
 
   Call const& call_;
   Reducer reduce_;
@@ -27,7 +27,7 @@ class SlicedReduction final : public Plan {
   std::vector<std::size_t> received_;  ///< what each rank gives this one: its own slice's size, ranks times
   std::vector<std::byte> exchanged_;
   std::vector<std::byte> result_;  ///< of a `reduce`, where it has no place in the caller's tensor
-  std::optional<spi::Ticket> first_;
+  std::optional<spi::RequestId> first_;
   enum class Step { exchange, results, done } step_ = Step::exchange;
 };
 

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "collectives/algorithms/combine.hpp"
-#include "lib/core/small_float.hpp"
+#include "lib/tensor/small_float.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-#include <crossrank/spi/wire.hpp>
+#include <crossrank/spi/packet_transport.hpp>
 
 #include <numeric>
 #include <string>
@@ -6,20 +6,20 @@
 #include <vector>
 
 #include "collectives/composite/composite_transport.hpp"
-#include "collectives/node_transport.hpp"
-#include "lib/node/names.hpp"
+#include "collectives/shm/node_transport.hpp"
+#include "lib/node/memory/segment_names.hpp"
 
 namespace crossrank::spi {
 
 std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, NodeMemoryOptions const& options) {
-  auto patience = options.patience;
-  patience.timeout = options.connect_timeout;
+  auto timeout_policy = options.timeout_policy;
+  timeout_policy.timeout = options.connect_timeout;
   // A number that only this job has: nodes of other jobs, and other starts of this one, are not met.
   auto nonce = across->rank() == 0 ? node::random_nonce() : std::array<std::uint64_t, 2>{};
   across->wait(
-      across->post_broadcast({.verb = Verb::broadcast}, {.bytes = std::as_writable_bytes(std::span(nonce))}, 0),
-      patience);
-  auto map = composite::NodeMap::meet(*across, patience);
+      across->post_broadcast({.op_kind = OpKind::broadcast}, {.bytes = std::as_writable_bytes(std::span(nonce))}, 0),
+      timeout_policy);
+  auto map = composite::NodeMap::meet(*across, timeout_policy);
   auto const& here = map.members_of(map.own);
   auto const global = across->global_ranks();
   std::vector<int> global_here;
@@ -32,14 +32,14 @@ std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, No
       .timeout = options.connect_timeout,
       .cap_bytes = options.arena_cap,
       .threads = options.threads};
-  auto local = node_transport(on_node, across->name(), std::move(global_here), options.patience);
+  auto local = node_transport(on_node, across->name(), std::move(global_here), options.timeout_policy);
   std::vector<int> all(global.size());
   std::iota(all.begin(), all.end(), 0);
-  auto bulk = across->split({.verb = Verb::split}, all, across->name() + "/bulk", patience);
+  auto bulk = across->split({.op_kind = OpKind::split}, all, across->name() + "/bulk", timeout_policy);
   return std::make_shared<composite::CompositeTransport>(
       composite::CompositeTransport::Parts{
           .across = std::move(across), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)},
-      options.patience);
+      options.timeout_policy);
 }
 
 }  // namespace crossrank::spi

@@ -6,34 +6,34 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/digest.hpp"
-#include "lib/core/copy_memory.hpp"
+#include "collectives/spi/argument_digest.hpp"
+#include "lib/tensor/copy_memory.hpp"
 
 /// The steps that each collective is made of.
 namespace crossrank::composite {
 namespace {
 
-using spi::Ticket;
-using spi::Verb;
+using spi::OpKind;
+using spi::RequestId;
 
 constexpr std::size_t small_bytes = std::size_t{1} << 16;  // travels with the round itself
 constexpr std::size_t piece_bytes = std::size_t{4} << 20;  // in flight between nodes and inside one at the same time
 
 /// A way through the steps that members choose alike must be agreed like the arguments are.
 spi::Signature with_way(spi::Signature signature, std::uint64_t way) {
-  return {signature.verb, ArgumentDigest().add(signature.digest).add(way).value(), signature.notes};
+  return {signature.op_kind, ArgumentDigest().add(signature.digest).add(way).value(), signature.arguments};
 }
 
 }  // namespace
 
-Ticket CompositeTransport::post_barrier(spi::Signature signature) {
-  Operation op{.verb = signature.verb};
+RequestId CompositeTransport::post_barrier(spi::Signature signature) {
+  CompositeOp op{.op_kind = signature.op_kind};
   op.steps.push_back({&across(), [this, signature] { return across().post_barrier(signature); }});
   return post_steps(std::move(op));
 }
 
-Ticket CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
-  Operation op{.verb = signature.verb, .sink = buffer};
+RequestId CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
+  CompositeOp op{.op_kind = signature.op_kind, .sink = buffer};
   if (buffer.bytes.size() <= small_bytes) {
     op.steps.push_back({&across(), [this, signature, buffer, root] {
                           return across().post_broadcast(with_way(signature, 1), buffer, root);
@@ -46,22 +46,22 @@ Ticket CompositeTransport::post_broadcast(spi::Signature signature, spi::Sink bu
   return post_steps(std::move(op));
 }
 
-Ticket CompositeTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
-                                            std::span<std::size_t const> counts, spi::Sink out) {
+RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
+                                               std::span<std::size_t const> counts, spi::Sink out) {
   if (std::accumulate(counts.begin(), counts.end(), std::size_t{0}) <= small_bytes) {
-    Operation op{.verb = signature.verb};
+    CompositeOp op{.op_kind = signature.op_kind};
     op.steps.push_back({&across(), [this, signature, mine, out, all = std::vector(counts.begin(), counts.end())] {
                           return across().post_all_gatherv(with_way(signature, 1), mine, all, out);
                         }});
     return post_steps(std::move(op));
   }
-  settle_collectives();
-  auto const ticket = keep({.verb = signature.verb,
-                            .source = std::move(mine),
-                            .sink = std::move(out),
-                            .counts = {counts.begin(), counts.end()},
-                            .sizes = std::vector<std::uint64_t>(counts.size())});
-  auto& op = operation(ticket);
+  complete_collectives();
+  auto const request_id = keep({.op_kind = signature.op_kind,
+                                .source = std::move(mine),
+                                .sink = std::move(out),
+                                .counts = {counts.begin(), counts.end()},
+                                .sizes = std::vector<std::uint64_t>(counts.size())});
+  auto& op = operation(request_id);
   // First the sizes, which say what follows: what a member gives decides, not what others expect.
   auto const own = std::make_shared<std::uint64_t>(op.source.bytes.size());
   op.steps.push_back({&across(), [this, signature, own, &op] {
@@ -72,25 +72,25 @@ Ticket CompositeTransport::post_all_gatherv(spi::Signature signature, spi::Sourc
                       }});
   op.steps.push_back({parts_.local.get(), [this, &op] {
                         gather_blocks(op);
-                        return parts_.local->post_barrier({.verb = Verb::all_gatherv});
+                        return parts_.local->post_barrier({.op_kind = OpKind::all_gatherv});
                       }});
-  return begin_kept(ticket);
+  return begin_kept(request_id);
 }
 
 /// The sizes are known: one spread for each member's block.
-void CompositeTransport::gather_blocks(Operation& op) {
+void CompositeTransport::gather_blocks(CompositeOp& op) {
   auto buffer = op.sink.bytes;
   for (std::size_t member = 0; member < op.sizes.size() && !op.failure; ++member) {
     if (op.sizes[member] == op.counts[member]) continue;
     op.failure = std::make_exception_ptr(
-        MismatchError({.operation = spi::to_string(op.verb),
+        MismatchError({.operation = spi::to_string(op.op_kind),
                        .message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed",
                        .expected = std::to_string(op.counts[member]),
                        .got = std::to_string(op.sizes[member]),
                        .group = name(),
                        .rank = rank(),
                        .world_size = world_size(),
-                       .culprits = {static_cast<int>(member)}}));
+                       .failed_ranks = {static_cast<int>(member)}}));
     op.scratch.resize(std::accumulate(op.sizes.begin(), op.sizes.end(), std::size_t{0}));
     buffer = op.scratch;
   }
@@ -133,48 +133,48 @@ void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::by
   if (local->world_size() == 1) return;
   auto const from = map.place_of(speaker(map.own));
   steps.push_back({local, [local, piece, from] {
-                     return local->post_broadcast({.verb = Verb::broadcast}, {.bytes = piece}, from);
+                     return local->post_broadcast({.op_kind = OpKind::broadcast}, {.bytes = piece}, from);
                    }});
 }
 
 // What is another for each rank gains nothing from going through its node.
 
 template <class Post>
-std::optional<Ticket> CompositeTransport::post_across(Verb verb, Post post) {
-  settle_collectives();
+std::optional<RequestId> CompositeTransport::post_across(OpKind op_kind, Post post) {
+  complete_collectives();
   try {
-    auto const ticket = post(across());
-    if (!ticket) return {};
-    Operation op{.verb = verb, .posted = true, .ticket = *ticket};
+    auto const request_id = post(across());
+    if (!request_id) return {};
+    CompositeOp op{.op_kind = op_kind, .posted = true, .request_id = *request_id};
     op.steps.push_back({&across(), {}});
     return keep(std::move(op));
   } catch (Error const& e) {
     if (e.group_usable()) throw;
-    end_with(&across(), spi::to_string(verb));
+    end_with(&across(), spi::to_string(op_kind));
   }
 }
 
-std::optional<Ticket> CompositeTransport::post_gatherv(spi::Signature signature, spi::Source const& mine,
-                                                       std::span<std::size_t const> counts, spi::Sink const& out,
-                                                       int root) {
-  return post_across(signature.verb, [&](spi::Transport& transport) {
+std::optional<RequestId> CompositeTransport::post_gatherv(spi::Signature signature, spi::Source const& mine,
+                                                          std::span<std::size_t const> counts, spi::Sink const& out,
+                                                          int root) {
+  return post_across(signature.op_kind, [&](spi::Transport& transport) {
     return transport.post_gatherv(signature, mine, counts, out, root);
   });
 }
 
-std::optional<Ticket> CompositeTransport::post_scatterv(spi::Signature signature, spi::Source const& all,
-                                                        std::span<std::size_t const> counts, spi::Sink const& mine,
-                                                        int root) {
-  return post_across(signature.verb, [&](spi::Transport& transport) {
+std::optional<RequestId> CompositeTransport::post_scatterv(spi::Signature signature, spi::Source const& all,
+                                                           std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                           int root) {
+  return post_across(signature.op_kind, [&](spi::Transport& transport) {
     return transport.post_scatterv(signature, all, counts, mine, root);
   });
 }
 
-std::optional<Ticket> CompositeTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
-                                                           std::span<std::size_t const> send_counts,
-                                                           spi::Sink const& out,
-                                                           std::span<std::size_t const> recv_counts) {
-  return post_across(signature.verb, [&](spi::Transport& transport) {
+std::optional<RequestId> CompositeTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
+                                                              std::span<std::size_t const> send_counts,
+                                                              spi::Sink const& out,
+                                                              std::span<std::size_t const> recv_counts) {
+  return post_across(signature.op_kind, [&](spi::Transport& transport) {
     return transport.post_all_to_allv(signature, in, send_counts, out, recv_counts);
   });
 }

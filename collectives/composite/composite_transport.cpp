@@ -6,65 +6,65 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/group.hpp"
-#include "lib/node/rank_list.hpp"
+#include "lib/node/group/group.hpp"
+#include "lib/core/rank_list.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::composite {
 namespace {
 
-using spi::Ticket;
-using spi::Verb;
+using spi::OpKind;
+using spi::RequestId;
 
 constexpr auto look_interval = std::chrono::milliseconds(50);
 constexpr auto departed_for = std::chrono::milliseconds(200);  // whoever has closed the group may be gone sooner
 
 }  // namespace
 
-CompositeTransport::CompositeTransport(Parts parts, spi::Patience const& patience)
-    : parts_(std::move(parts)), patience_(patience) {
-  parts_.across->set_lookout([this] { look_out(); });
-  parts_.bulk->set_lookout([this] { look_out(); });
+CompositeTransport::CompositeTransport(Parts parts, spi::TimeoutPolicy const& timeout_policy)
+    : parts_(std::move(parts)), timeout_policy_(timeout_policy) {
+  parts_.across->set_poll_hook([this] { propagate_local_failure(); });
+  parts_.bulk->set_poll_hook([this] { propagate_local_failure(); });
 }
 
 CompositeTransport::~CompositeTransport() {
-  parts_.across->set_lookout({});
-  parts_.bulk->set_lookout({});
+  parts_.across->set_poll_hook({});
+  parts_.bulk->set_poll_hook({});
 }
 
 // ---------------------------------------------------------------- operations
 
-Ticket CompositeTransport::keep(Operation operation) {
-  auto const ticket = static_cast<Ticket>(next_ticket_++);
-  operation.number = static_cast<std::uint64_t>(ticket);
-  operations_.emplace(ticket, std::move(operation));
-  return ticket;
+RequestId CompositeTransport::keep(CompositeOp operation) {
+  auto const request_id = static_cast<RequestId>(next_request_id_++);
+  operation.number = static_cast<std::uint64_t>(request_id);
+  operations_.emplace(request_id, std::move(operation));
+  return request_id;
 }
 
-void CompositeTransport::begin(Operation& op) {
+void CompositeTransport::begin(CompositeOp& op) {
   if (op.steps.empty()) {
-    op.settled = true;
+    op.completed = true;
     return;
   }
   auto const& step = op.steps.front();
   try {
-    op.ticket = step.post();
+    op.request_id = step.post();
   } catch (Error const& e) {
     // Refused before anything was sent, unless bytes are already on their way.
     if (step.on == &across() && e.group_usable()) throw;
-    end_with(step.on, spi::to_string(op.verb));
+    end_with(step.on, spi::to_string(op.op_kind));
   }
   op.posted = true;
 }
 
-bool CompositeTransport::advance(Operation& op) {
-  while (!op.settled) {
+bool CompositeTransport::advance(CompositeOp& op) {
+  while (!op.completed) {
     auto* const on = op.steps.front().on;
     try {
-      if (!on->test(op.ticket)) return false;
+      if (!on->test(op.request_id)) return false;
     } catch (Error const& e) {
       if (on == &across() && e.group_usable()) throw;
-      end_with(on, spi::to_string(op.verb));
+      end_with(on, spi::to_string(op.op_kind));
     }
     op.steps.pop_front();
     begin(op);
@@ -72,14 +72,14 @@ bool CompositeTransport::advance(Operation& op) {
   return true;
 }
 
-void CompositeTransport::complete(Operation& op, spi::Patience const& patience) {
-  while (!op.settled) {
+void CompositeTransport::complete(CompositeOp& op, spi::TimeoutPolicy const& timeout_policy) {
+  while (!op.completed) {
     auto* const on = op.steps.front().on;
     try {
-      on->wait(op.ticket, patience);
+      on->wait(op.request_id, timeout_policy);
     } catch (Error const& e) {
       if (on == &across() && e.group_usable()) throw;
-      end_with(on, spi::to_string(op.verb));
+      end_with(on, spi::to_string(op.op_kind));
     }
     // The step that has ended may add others behind itself.
     op.steps.pop_front();
@@ -87,88 +87,88 @@ void CompositeTransport::complete(Operation& op, spi::Patience const& patience) 
   }
 }
 
-Ticket CompositeTransport::post_steps(Operation operation) {
-  if (!operation.message) settle_collectives();
+RequestId CompositeTransport::post_steps(CompositeOp operation) {
+  if (!operation.message) complete_collectives();
   return begin_kept(keep(std::move(operation)));
 }
 
-Ticket CompositeTransport::begin_kept(Ticket ticket) {
+RequestId CompositeTransport::begin_kept(RequestId request_id) {
   try {
-    begin(operation(ticket));
+    begin(operation(request_id));
   } catch (...) {
-    operations_.erase(ticket);
+    operations_.erase(request_id);
     throw;
   }
-  return ticket;
+  return request_id;
 }
 
 /// One collective at a time: its steps must come in the same order on all members.
-void CompositeTransport::settle_collectives() {
-  for (auto& [ticket, op] : operations_) {
-    if (op.message || op.settled) continue;
+void CompositeTransport::complete_collectives() {
+  for (auto& [request_id, op] : operations_) {
+    if (op.message || op.completed) continue;
     try {
-      complete(op, patience_);
+      complete(op, timeout_policy_);
     } catch (...) {
       op.failure = std::current_exception();  // thrown where that operation is tested or waited for
-      op.settled = true;
+      op.completed = true;
     }
   }
 }
 
-bool CompositeTransport::test(Ticket ticket) {
-  auto& op = operation(ticket);
+bool CompositeTransport::test(RequestId request_id) {
+  auto& op = operation(request_id);
   try {
     if (!advance(op)) return false;
     if (op.failure) std::rethrow_exception(op.failure);
   } catch (...) {
-    operations_.erase(ticket);
+    operations_.erase(request_id);
     throw;
   }
-  operations_.erase(ticket);
+  operations_.erase(request_id);
   return true;
 }
 
-void CompositeTransport::wait(Ticket ticket, spi::Patience const& patience) {
-  auto& op = operation(ticket);
+void CompositeTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_policy) {
+  auto& op = operation(request_id);
   try {
-    complete(op, patience);
+    complete(op, timeout_policy);
     if (op.failure) std::rethrow_exception(op.failure);
   } catch (...) {
-    operations_.erase(ticket);
+    operations_.erase(request_id);
     throw;
   }
-  operations_.erase(ticket);
+  operations_.erase(request_id);
 }
 
-void CompositeTransport::cancel(Ticket ticket, std::string_view why) noexcept {
-  auto const found = operations_.find(ticket);
+void CompositeTransport::cancel(RequestId request_id, std::string_view why) noexcept {
+  auto const found = operations_.find(request_id);
   if (found == operations_.end()) return;
   auto& op = found->second;
-  if (!op.settled) {
-    auto const said = "rank " + std::to_string(rank()) + " cancelled its " + spi::to_string(op.verb);
+  if (!op.completed) {
+    auto const said = "rank " + std::to_string(rank()) + " cancelled its " + spi::to_string(op.op_kind);
     if (!op.message) abort(why.empty() ? said : why);
-    op.steps.front().on->cancel(op.ticket);
+    op.steps.front().on->cancel(op.request_id);
   }
   operations_.erase(found);
 }
 
 // ---------------------------------------------------------------- messages
 
-Ticket CompositeTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  Operation op{.verb = Verb::send, .message = true};
+RequestId CompositeTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
+  CompositeOp op{.op_kind = OpKind::send, .message = true};
   op.steps.push_back({&across(), [this, bytes, dst, tag] { return across().post_send(bytes, dst, tag); }});
   return post_steps(std::move(op));
 }
 
-Ticket CompositeTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  Operation op{.verb = Verb::recv, .message = true};
+RequestId CompositeTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
+  CompositeOp op{.op_kind = OpKind::recv, .message = true};
   op.steps.push_back({&across(), [this, bytes, src, tag] { return across().post_recv(bytes, src, tag); }});
   return post_steps(std::move(op));
 }
 
 // ---------------------------------------------------------------- failure
 
-void CompositeTransport::look_out() {
+void CompositeTransport::propagate_local_failure() {
   auto const group = node_group();
   auto const now = platform::system().now();
   if (!group || now - last_look_ < look_interval) return;
@@ -176,7 +176,7 @@ void CompositeTransport::look_out() {
   std::vector<int> lost;
   auto const& members = parts_.map.members_of(parts_.map.own);
   for (int place = 0; place < group->size(); ++place) {
-    if (place != group->rank() && group->domain().has_departed_slow(group->node_rank(place)))
+    if (place != group->rank() && group->comm().has_departed_slow(group->node_rank(place)))
       lost.push_back(members[static_cast<std::size_t>(place)]);
   }
   if (lost.empty()) {
@@ -185,8 +185,8 @@ void CompositeTransport::look_out() {
   }
   if (departed_since_.count() < 0) departed_since_ = now;
   if (now - departed_since_ < departed_for) return;
-  auto const what = (lost.size() == 1 ? "rank " : "ranks ") + node::compress(lost) +
-                    " did not arrive: " + group->domain().describe(group->node_rank(parts_.map.place_of(lost.front())));
+  auto const what = (lost.size() == 1 ? "rank " : "ranks ") + node::format_ranks(lost) +
+                    " did not arrive: " + group->comm().describe(group->node_rank(parts_.map.place_of(lost.front())));
   report_lost(lost, what);
 }
 
@@ -195,27 +195,27 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
     throw;
   } catch (Error const& e) {
     auto const& info = e.info();
-    std::vector<int> culprits;
-    for (int const member : info.culprits) {
+    std::vector<int> failed_ranks;
+    for (int const member : info.failed_ranks) {
       bool const inside = on == parts_.local.get();
       auto const& members = parts_.map.members_of(parts_.map.own);
-      if (!inside) culprits.push_back(member);
+      if (!inside) failed_ranks.push_back(member);
       if (inside && member < static_cast<int>(members.size()))
-        culprits.push_back(members[static_cast<std::size_t>(member)]);
+        failed_ranks.push_back(members[static_cast<std::size_t>(member)]);
     }
     if (on != &across()) {
       // The part of a node speaks of its own ranks: say which those are here.
       auto const text =
-          info.message + " (on the node of ranks " + node::compress(parts_.map.members_of(parts_.map.own)) + ")";
-      if (culprits.empty()) culprits.push_back(rank());
-      across().report_lost(culprits, text);
+          info.message + " (on the node of ranks " + node::format_ranks(parts_.map.members_of(parts_.map.own)) + ")";
+      if (failed_ranks.empty()) failed_ranks.push_back(rank());
+      across().report_lost(failed_ranks, text);
     }
     parts_.local->abort(info.message);
     parts_.bulk->abort(info.message);
   }
   // What `across` was told first is what all members throw.
   try {
-    static_cast<void>(across().post_barrier({.verb = Verb::barrier}));
+    static_cast<void>(across().post_barrier({.op_kind = OpKind::barrier}));
   } catch (Error const& e) {
     auto info = e.info();
     info.operation = operation;
@@ -253,10 +253,10 @@ void CompositeTransport::enter_user_code(int change) noexcept {
 // ---------------------------------------------------------------- groups
 
 std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signature, std::span<int const> members,
-                                                          std::string name, spi::Patience const& patience) {
-  settle_collectives();
+                                                          std::string name, spi::TimeoutPolicy const& timeout_policy) {
+  complete_collectives();
   try {
-    auto group = across().split(signature, members, name, patience);
+    auto group = across().split(signature, members, name, timeout_policy);
     std::vector<int> here;
     for (int const member : members) {
       if (parts_.map.node_of[static_cast<std::size_t>(member)] == parts_.map.own)
@@ -265,31 +265,31 @@ std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signatu
     bool const one_node = here.size() == members.size();
     if (one_node && !members.empty()) {
       // Nobody waits for `across` in this group: it ends here, in order.
-      group->close(patience);
-      return parts_.local->split(signature, here, std::move(name), patience);
+      group->close(timeout_policy);
+      return parts_.local->split(signature, here, std::move(name), timeout_policy);
     }
-    auto local = parts_.local->split(signature, here, name, patience);
+    auto local = parts_.local->split(signature, here, name, timeout_policy);
     if (!group) return nullptr;
-    auto map = NodeMap::meet(*group, patience);
+    auto map = NodeMap::meet(*group, timeout_policy);
     std::vector<int> all(members.size());
     std::iota(all.begin(), all.end(), 0);
-    auto bulk = group->split({.verb = Verb::split}, all, name + "/bulk", patience);
+    auto bulk = group->split({.op_kind = OpKind::split}, all, name + "/bulk", timeout_policy);
     return std::make_shared<CompositeTransport>(
         Parts{.across = std::move(group), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)},
-        patience_);
+        timeout_policy_);
   } catch (Error const& e) {
     if (e.group_usable()) throw;
     end_with(&across(), "split");
   }
 }
 
-void CompositeTransport::close(spi::Patience const& patience) {
+void CompositeTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (is_closed()) return;
-  settle_collectives();
+  complete_collectives();
   try {
-    across().close(patience);
-    parts_.bulk->close(patience);
-    parts_.local->close(patience);
+    across().close(timeout_policy);
+    parts_.bulk->close(timeout_policy);
+    parts_.local->close(timeout_policy);
   } catch (Error const& e) {
     parts_.bulk->abort(e.what());
     parts_.local->abort(e.what());

@@ -23,14 +23,14 @@ struct NodeMap {
   /// Place of a member among those of its node.
   [[nodiscard]] int place_of(int member) const;
   /// Each member's own view, put together; collective over `across`.
-  [[nodiscard]] static NodeMap meet(spi::Transport& across, spi::Patience const& patience);
+  [[nodiscard]] static NodeMap meet(spi::Transport& across, spi::TimeoutPolicy const& timeout_policy);
 };
 
 /// A group that spans nodes, from a transport over all its members and one over the members of each node.
 ///
 /// Every collective begins with a round of all members on `across`, so all get the same verdict; small payloads travel
 /// with it. Large ones go in pieces from node to node by a second group of the same members, and inside each node
-/// through its shared memory. Messages, and parts that differ for each rank, go by `across`. Deaths that the watchers
+/// through its shared memory. Messages, and parts that differ for each rank, go by `across`. Deaths that the watchdogs
 /// of a node see are told to all.
 class CompositeTransport final : public spi::Transport {
  public:
@@ -40,7 +40,7 @@ class CompositeTransport final : public spi::Transport {
     std::shared_ptr<spi::Transport> local{};
     NodeMap map{};
   };
-  CompositeTransport(Parts parts, spi::Patience const& patience);
+  CompositeTransport(Parts parts, spi::TimeoutPolicy const& timeout_policy);
   ~CompositeTransport() override;
   CompositeTransport(CompositeTransport const&) = delete;
   CompositeTransport& operator=(CompositeTransport const&) = delete;
@@ -57,82 +57,82 @@ class CompositeTransport final : public spi::Transport {
   [[nodiscard]] std::optional<ProcessGroup> native_group() const noexcept override { return across().native_group(); }
   [[nodiscard]] bool compares_signatures() const noexcept override { return across().compares_signatures(); }
 
-  [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
-  [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
-  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
-                                             spi::Sink out) override;
-  [[nodiscard]] std::optional<spi::Ticket> post_gatherv(spi::Signature, spi::Source const& mine,
-                                                        std::span<std::size_t const> counts, spi::Sink const& out,
-                                                        int root) override;
-  [[nodiscard]] std::optional<spi::Ticket> post_scatterv(spi::Signature, spi::Source const& all,
-                                                         std::span<std::size_t const> counts, spi::Sink const& mine,
-                                                         int root) override;
-  [[nodiscard]] std::optional<spi::Ticket> post_all_to_allv(spi::Signature, spi::Source const& in,
-                                                            std::span<std::size_t const> send_counts,
-                                                            spi::Sink const& out,
-                                                            std::span<std::size_t const> recv_counts) override;
-  [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
-  [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
-  [[nodiscard]] bool test(spi::Ticket) override;
-  void wait(spi::Ticket, spi::Patience const& patience) override;
+  [[nodiscard]] spi::RequestId post_barrier(spi::Signature) override;
+  [[nodiscard]] spi::RequestId post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
+  [[nodiscard]] spi::RequestId post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
+                                                spi::Sink out) override;
+  [[nodiscard]] std::optional<spi::RequestId> post_gatherv(spi::Signature, spi::Source const& mine,
+                                                           std::span<std::size_t const> counts, spi::Sink const& out,
+                                                           int root) override;
+  [[nodiscard]] std::optional<spi::RequestId> post_scatterv(spi::Signature, spi::Source const& all,
+                                                            std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                            int root) override;
+  [[nodiscard]] std::optional<spi::RequestId> post_all_to_allv(spi::Signature, spi::Source const& in,
+                                                               std::span<std::size_t const> send_counts,
+                                                               spi::Sink const& out,
+                                                               std::span<std::size_t const> recv_counts) override;
+  [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
+  [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] bool test(spi::RequestId) override;
+  void wait(spi::RequestId, spi::TimeoutPolicy const& timeout_policy) override;
   using spi::Transport::cancel;
-  void cancel(spi::Ticket, std::string_view why) noexcept override;
+  void cancel(spi::RequestId, std::string_view why) noexcept override;
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
-                                                      spi::Patience const& patience) override;
+                                                      spi::TimeoutPolicy const& timeout_policy) override;
   void abort(std::string_view why) noexcept override;
   void report_lost(std::span<int const> members, std::string_view why) noexcept override;
   void keep_alive() noexcept override;
   void enter_user_code(int change) noexcept override;
-  void close(spi::Patience const& patience) override;
+  void close(spi::TimeoutPolicy const& timeout_policy) override;
   [[nodiscard]] bool is_closed() const noexcept override { return across().is_closed(); }
 
  private:
   /// One call on one of the parts; the next begins when it has ended.
   struct Step {
     spi::Transport* on = nullptr;
-    std::function<spi::Ticket()> post{};
+    std::function<spi::RequestId()> post{};
   };
-  struct Operation {
-    spi::Verb verb = spi::Verb::none;
+  struct CompositeOp {
+    spi::OpKind op_kind = spi::OpKind::none;
     bool message = false;
     std::uint64_t number = 0;
     std::deque<Step> steps{};
     bool posted = false;  ///< the first of them
-    spi::Ticket ticket{};
+    spi::RequestId request_id{};
     spi::Source source{};
     spi::Sink sink{};
     std::vector<std::size_t> counts{};
     std::vector<std::uint64_t> sizes{};  ///< what each member says that it gives
     std::vector<std::byte> scratch{};    ///< takes the place of a sink that does not fit
-    bool settled = false;
+    bool completed = false;
     std::exception_ptr failure{};
   };
 
   [[nodiscard]] spi::Transport& across() const noexcept { return *parts_.across; }
-  [[nodiscard]] spi::Ticket keep(Operation operation);
-  [[nodiscard]] Operation& operation(spi::Ticket ticket) { return operations_.at(ticket); }
-  [[nodiscard]] spi::Ticket post_steps(Operation operation);
+  [[nodiscard]] spi::RequestId keep(CompositeOp operation);
+  [[nodiscard]] CompositeOp& operation(spi::RequestId request_id) { return operations_.at(request_id); }
+  [[nodiscard]] spi::RequestId post_steps(CompositeOp operation);
   /// A collective that `across` does alone, where it does it at all.
   template <class Post>
-  [[nodiscard]] std::optional<spi::Ticket> post_across(spi::Verb verb, Post post);
-  void begin(Operation& operation);
+  [[nodiscard]] std::optional<spi::RequestId> post_across(spi::OpKind op_kind, Post post);
+  void begin(CompositeOp& operation);
   /// The same for one that is kept; drops it when that fails.
-  [[nodiscard]] spi::Ticket begin_kept(spi::Ticket ticket);
-  void settle_collectives();
-  [[nodiscard]] bool advance(Operation& operation);
-  void complete(Operation& operation, spi::Patience const& patience);
+  [[nodiscard]] spi::RequestId begin_kept(spi::RequestId request_id);
+  void complete_collectives();
+  [[nodiscard]] bool advance(CompositeOp& operation);
+  void complete(CompositeOp& operation, spi::TimeoutPolicy const& timeout_policy);
   /// Steps that bring `bytes`, which lie at `root`, to all members.
   void spread(std::deque<Step>& steps, std::span<std::byte> bytes, int root);
   void spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root);
-  void gather_blocks(Operation& operation);
-  void look_out();
+  void gather_blocks(CompositeOp& operation);
+  void propagate_local_failure();
   /// Ends the group on all nodes for what one of the parts has thrown, and throws what all members are told.
   [[noreturn]] void end_with(spi::Transport const* on, char const* operation);
 
   Parts parts_;
-  spi::Patience patience_;
-  std::map<spi::Ticket, Operation> operations_{};
-  std::uint64_t next_ticket_ = 1;
+  spi::TimeoutPolicy timeout_policy_;
+  std::map<spi::RequestId, CompositeOp> operations_{};
+  std::uint64_t next_request_id_ = 1;
   std::chrono::nanoseconds last_look_{0};
   std::chrono::nanoseconds departed_since_{-1};
 };

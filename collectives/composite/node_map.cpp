@@ -9,14 +9,15 @@ int NodeMap::place_of(int member) const {
   return static_cast<int>(std::lower_bound(members.begin(), members.end(), member) - members.begin());
 }
 
-NodeMap NodeMap::meet(spi::Transport& across, spi::Patience const& patience) {
+NodeMap NodeMap::meet(spi::Transport& across, spi::TimeoutPolicy const& timeout_policy) {
   auto const ranks = static_cast<std::size_t>(across.world_size());
   std::int32_t const first = across.node_ranks().front();
   std::vector<std::int32_t> firsts(ranks);
   std::vector<std::size_t> const counts(ranks, sizeof first);
-  across.wait(across.post_all_gatherv({.verb = spi::Verb::all_gatherv}, {.bytes = std::as_bytes(std::span(&first, 1))},
-                                      counts, {.bytes = std::as_writable_bytes(std::span(firsts))}),
-              patience);
+  across.wait(
+      across.post_all_gatherv({.op_kind = spi::OpKind::all_gatherv}, {.bytes = std::as_bytes(std::span(&first, 1))},
+                              counts, {.bytes = std::as_writable_bytes(std::span(firsts))}),
+      timeout_policy);
   NodeMap map;
   for (std::size_t member = 0; member < ranks; ++member) {
     auto const found = std::find_if(map.nodes.begin(), map.nodes.end(),

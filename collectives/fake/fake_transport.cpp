@@ -5,14 +5,14 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/message_mismatch.hpp"
-#include "lib/core/copy_memory.hpp"
+#include "collectives/spi/message_mismatch.hpp"
+#include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::fake {
 namespace {
 
 constexpr std::size_t most_messages = 8;  // as deep as a channel of the shm backend
-constexpr spi::Ticket done_at_once{0};
+constexpr spi::RequestId done_at_once{0};
 
 }  // namespace
 
@@ -32,35 +32,35 @@ void FakeTransport::throw_if_aborted(char const* operation) const {
                        .group = name_,
                        .rank = 0,
                        .world_size = 1,
-                       .culprits = {0},
+                       .failed_ranks = {0},
                        .group_usable = false});
 }
 
-spi::Ticket FakeTransport::post_barrier(spi::Signature) {
+spi::RequestId FakeTransport::post_barrier(spi::Signature) {
   require_usable("barrier");
   return done_at_once;
 }
 
-spi::Ticket FakeTransport::post_broadcast(spi::Signature, spi::Sink, int) {
+spi::RequestId FakeTransport::post_broadcast(spi::Signature, spi::Sink, int) {
   require_usable("broadcast");
   return done_at_once;
 }
 
-spi::Ticket FakeTransport::post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const>,
-                                            spi::Sink out) {
+spi::RequestId FakeTransport::post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const>,
+                                               spi::Sink out) {
   require_usable("all_gatherv");
   if (!mine.bytes.empty() && mine.bytes.data() != out.bytes.data())
     copy_memory(out.bytes.data(), mine.bytes.data(), mine.bytes.size());
   return done_at_once;
 }
 
-spi::Ticket FakeTransport::post_send(spi::Source bytes, int, std::uint32_t tag) {
+spi::RequestId FakeTransport::post_send(spi::Source bytes, int, std::uint32_t tag) {
   require_usable("send");
   if (messages_.size() == most_messages) {
     throw UsageError({.operation = "send",
                       .message = "a message to oneself would wait for ever",
                       .expected = "at most " + std::to_string(most_messages) + " messages not yet received",
-                      .remedy = "receive before sending more",
+                      .hint = "receive before sending more",
                       .group = name_,
                       .rank = 0,
                       .world_size = 1});
@@ -70,11 +70,11 @@ spi::Ticket FakeTransport::post_send(spi::Source bytes, int, std::uint32_t tag) 
   return done_at_once;
 }
 
-spi::Ticket FakeTransport::post_recv(spi::Sink bytes, int, std::uint32_t tag) {
+spi::RequestId FakeTransport::post_recv(spi::Sink bytes, int, std::uint32_t tag) {
   require_usable("recv");
-  auto const ticket = next_ticket_++;
-  receives_.emplace(ticket, Receive{.sink = std::move(bytes), .tag = tag});
-  return static_cast<spi::Ticket>(ticket);
+  auto const request_id = next_request_id_++;
+  receives_.emplace(request_id, Receive{.sink = std::move(bytes), .tag = tag});
+  return static_cast<spi::RequestId>(request_id);
 }
 
 void FakeTransport::take(Receive& receive) {
@@ -89,23 +89,23 @@ void FakeTransport::take(Receive& receive) {
 }
 
 void FakeTransport::deliver() {
-  for (auto& [ticket, receive] : receives_) {
-    if (receive.settled) continue;
+  for (auto& [request_id, receive] : receives_) {
+    if (receive.completed) continue;
     if (messages_.empty()) return;
     try {
       take(receive);
     } catch (...) {
       receive.failure = std::current_exception();  // thrown where that receive is tested or waited for
     }
-    receive.settled = true;
+    receive.completed = true;
   }
 }
 
-bool FakeTransport::test(spi::Ticket ticket) {
-  auto const found = receives_.find(static_cast<std::uint64_t>(ticket));
+bool FakeTransport::test(spi::RequestId request_id) {
+  auto const found = receives_.find(static_cast<std::uint64_t>(request_id));
   if (found == receives_.end()) return true;
   deliver();
-  if (!found->second.settled) {
+  if (!found->second.completed) {
     require_usable("recv");
     return false;
   }
@@ -115,9 +115,9 @@ bool FakeTransport::test(spi::Ticket ticket) {
   return true;
 }
 
-void FakeTransport::wait(spi::Ticket ticket, spi::Patience const&) {
-  if (test(ticket)) return;
-  receives_.erase(static_cast<std::uint64_t>(ticket));
+void FakeTransport::wait(spi::RequestId request_id, spi::TimeoutPolicy const&) {
+  if (test(request_id)) return;
+  receives_.erase(static_cast<std::uint64_t>(request_id));
   throw UsageError({.operation = "recv",
                     .message = "a group of one waits for a message that nobody can send any more",
                     .expected = "a send to oneself before",
@@ -127,12 +127,12 @@ void FakeTransport::wait(spi::Ticket ticket, spi::Patience const&) {
 }
 
 // Everything but a receive ended when it was posted.
-void FakeTransport::cancel(spi::Ticket ticket, std::string_view) noexcept {
-  receives_.erase(static_cast<std::uint64_t>(ticket));
+void FakeTransport::cancel(spi::RequestId request_id, std::string_view) noexcept {
+  receives_.erase(static_cast<std::uint64_t>(request_id));
 }
 
 std::shared_ptr<spi::Transport> FakeTransport::split(spi::Signature, std::span<int const> members, std::string name,
-                                                     spi::Patience const&) {
+                                                     spi::TimeoutPolicy const&) {
   require_usable("split");
   if (members.empty()) return nullptr;
   return std::make_shared<FakeTransport>(std::move(name));
@@ -142,7 +142,7 @@ void FakeTransport::abort(std::string_view why) noexcept {
   if (aborted_.empty()) aborted_ = why.empty() ? "the group was aborted" : std::string(why);
 }
 
-void FakeTransport::close(spi::Patience const&) {
+void FakeTransport::close(spi::TimeoutPolicy const&) {
   if (closed_) return;
   closed_ = true;
   throw_if_aborted("close");

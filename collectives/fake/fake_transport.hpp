@@ -25,20 +25,20 @@ class FakeTransport final : public spi::Transport {
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return only_rank_; }
   [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
 
-  [[nodiscard]] spi::Ticket post_barrier(spi::Signature) override;
-  [[nodiscard]] spi::Ticket post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
-  [[nodiscard]] spi::Ticket post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
-                                             spi::Sink out) override;
-  [[nodiscard]] spi::Ticket post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
-  [[nodiscard]] spi::Ticket post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
-  [[nodiscard]] bool test(spi::Ticket) override;
-  void wait(spi::Ticket, spi::Patience const& patience) override;
+  [[nodiscard]] spi::RequestId post_barrier(spi::Signature) override;
+  [[nodiscard]] spi::RequestId post_broadcast(spi::Signature, spi::Sink buffer, int root) override;
+  [[nodiscard]] spi::RequestId post_all_gatherv(spi::Signature, spi::Source mine, std::span<std::size_t const> counts,
+                                                spi::Sink out) override;
+  [[nodiscard]] spi::RequestId post_send(spi::Source bytes, int dst, std::uint32_t tag) override;
+  [[nodiscard]] spi::RequestId post_recv(spi::Sink bytes, int src, std::uint32_t tag) override;
+  [[nodiscard]] bool test(spi::RequestId) override;
+  void wait(spi::RequestId, spi::TimeoutPolicy const& timeout_policy) override;
   using spi::Transport::cancel;
-  void cancel(spi::Ticket, std::string_view why) noexcept override;
+  void cancel(spi::RequestId, std::string_view why) noexcept override;
   [[nodiscard]] std::shared_ptr<spi::Transport> split(spi::Signature, std::span<int const> members, std::string name,
-                                                      spi::Patience const& patience) override;
+                                                      spi::TimeoutPolicy const& timeout_policy) override;
   void abort(std::string_view why) noexcept override;
-  void close(spi::Patience const& patience) override;
+  void close(spi::TimeoutPolicy const& timeout_policy) override;
   [[nodiscard]] bool is_closed() const noexcept override { return closed_; }
   /// Holds something that is to live as long as the group does.
   void keep(std::shared_ptr<void> what) noexcept { kept_ = std::move(what); }
@@ -51,7 +51,7 @@ class FakeTransport final : public spi::Transport {
   struct Receive {
     spi::Sink sink;
     std::uint32_t tag;
-    bool settled = false;
+    bool completed = false;
     std::exception_ptr failure{};
   };
   /// Gives the messages that have come to the receives that were posted, in order.
@@ -66,8 +66,8 @@ class FakeTransport final : public spi::Transport {
   std::shared_ptr<void> kept_{};
   std::string aborted_;  ///< why, once it is
   std::deque<Message> messages_;
-  std::map<std::uint64_t, Receive> receives_;  ///< posted, not yet asked for; by ticket
-  std::uint64_t next_ticket_ = 1;
+  std::map<std::uint64_t, Receive> receives_;  ///< posted, not yet asked for; by request_id
+  std::uint64_t next_request_id_ = 1;
   bool closed_ = false;
 };
 

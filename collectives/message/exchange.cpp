@@ -6,19 +6,19 @@
 #include <utility>
 
 #include "collectives/algorithms/exchange_table.hpp"
-#include "lib/core/copy_memory.hpp"
+#include "lib/tensor/copy_memory.hpp"
 
 /// Parts that differ for each member: one round in which all say what they send and expect, then straight there.
 namespace crossrank::message {
 
 using algorithms::ExchangeTable;
-using spi::Ticket;
+using spi::RequestId;
 
 namespace {
 
 /// Parts that follow one another.
-std::vector<Exchange::Part> parts_of(std::span<std::size_t const> counts) {
-  std::vector<Exchange::Part> parts;
+std::vector<Exchange::Transfer> parts_of(std::span<std::size_t const> counts) {
+  std::vector<Exchange::Transfer> parts;
   for (std::size_t offset = 0; auto const bytes : counts) {
     parts.push_back({.offset = offset, .bytes = bytes});
     offset += bytes;
@@ -38,9 +38,10 @@ bool MessageTransport::can_exchange() const noexcept {
   return ranks * ExchangeTable::row_bytes(ranks) <= chunk_bytes;
 }
 
-std::optional<Ticket> MessageTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
-                                                         std::span<std::size_t const> send_counts, spi::Sink const& out,
-                                                         std::span<std::size_t const> recv_counts) {
+std::optional<RequestId> MessageTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
+                                                            std::span<std::size_t const> send_counts,
+                                                            spi::Sink const& out,
+                                                            std::span<std::size_t const> recv_counts) {
   if (!can_exchange()) return {};
   auto const row = ExchangeTable::row(send_counts, recv_counts);
   return post_round(signature,
@@ -51,9 +52,9 @@ std::optional<Ticket> MessageTransport::post_all_to_allv(spi::Signature signatur
                     std::as_bytes(std::span(row)), flag_data);
 }
 
-std::optional<Ticket> MessageTransport::post_gatherv(spi::Signature signature, spi::Source const& mine,
-                                                     std::span<std::size_t const> counts, spi::Sink const& out,
-                                                     int root) {
+std::optional<RequestId> MessageTransport::post_gatherv(spi::Signature signature, spi::Source const& mine,
+                                                        std::span<std::size_t const> counts, spi::Sink const& out,
+                                                        int root) {
   if (is_small(counts)) return {};  // the round alone carries them
   std::vector<std::size_t> const none(counts.size());
   auto sends = none;
@@ -61,9 +62,9 @@ std::optional<Ticket> MessageTransport::post_gatherv(spi::Signature signature, s
   return post_all_to_allv(signature, mine, sends, out, rank() == root ? counts : std::span(none));
 }
 
-std::optional<Ticket> MessageTransport::post_scatterv(spi::Signature signature, spi::Source const& all,
-                                                      std::span<std::size_t const> counts, spi::Sink const& mine,
-                                                      int root) {
+std::optional<RequestId> MessageTransport::post_scatterv(spi::Signature signature, spi::Source const& all,
+                                                         std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                         int root) {
   if (is_small(counts)) return {};
   std::vector<std::size_t> const none(counts.size());
   auto expects = none;
@@ -71,7 +72,7 @@ std::optional<Ticket> MessageTransport::post_scatterv(spi::Signature signature, 
   return post_all_to_allv(signature, all, rank() == root ? counts : std::span(none), mine, expects);
 }
 
-void MessageTransport::start_exchange(Operation& op, Bytes rows) {
+void MessageTransport::start_exchange(PacketOp& op, Bytes rows) {
   ExchangeTable table(static_cast<std::size_t>(world_size()));
   auto const bytes = table.bytes();
   std::memcpy(bytes.data(), rows.data(), std::min(bytes.size(), rows.size()));
@@ -79,7 +80,7 @@ void MessageTransport::start_exchange(Operation& op, Bytes rows) {
     table.require_agreement(op.name(), name(), rank());
   } catch (Error const&) {  // the same on all: nothing moves
     op.failure = std::current_exception();
-    op.settled = true;
+    op.completed = true;
     return;
   }
   auto const own = static_cast<std::size_t>(rank());
@@ -93,7 +94,7 @@ void MessageTransport::start_exchange(Operation& op, Bytes rows) {
   start_flow(op);
 }
 
-void MessageTransport::take_part(Operation& op, int member, Bytes body) {
+void MessageTransport::take_part(PacketOp& op, int member, Bytes body) {
   auto& part = op.exchange.in[static_cast<std::size_t>(member)];
   if (body.size() > part.bytes - part.moved) {
     op.failure = wrong_size(op, member, part.bytes, part.moved + body.size());
@@ -104,12 +105,12 @@ void MessageTransport::take_part(Operation& op, int member, Bytes body) {
 }
 
 /// Each begins with its next neighbour, so that not all send to the same one.
-bool MessageTransport::advance_exchange(Operation& op) {
+bool MessageTransport::advance_exchange(PacketOp& op) {
   bool moved = false;
   for (int step = 1; step < world_size(); ++step) {
     auto const dst = (rank() + step) % world_size();
     auto& part = op.exchange.out[static_cast<std::size_t>(dst)];
-    while (!part.complete() && network_->has_room(job_rank(dst))) {
+    while (!part.complete() && network_->has_space(job_rank(dst))) {
       auto const piece =
           op.source.bytes.subspan(part.offset + part.moved, std::min(chunk_bytes, part.bytes - part.moved));
       network_->send(job_rank(dst),
@@ -119,7 +120,7 @@ bool MessageTransport::advance_exchange(Operation& op) {
       moved = true;
     }
   }
-  if (op.exchange.open().empty()) op.settled = true;
+  if (op.exchange.open().empty()) op.completed = true;
   return moved;
 }
 

@@ -5,12 +5,12 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/core/call_notes.hpp"
+#include "lib/node/memory/call_arguments.hpp"
 #include "lib/core/log.hpp"
-#include "lib/node/rank_list.hpp"
+#include "lib/core/rank_list.hpp"
 #include "lib/platform/cgroup.hpp"
 #include "lib/platform/deadline.hpp"
-#include "lib/platform/idle_work.hpp"
+#include "lib/platform/progress_hook.hpp"
 #include "lib/platform/system.hpp"
 #include "lib/platform/warning_schedule.hpp"
 
@@ -89,72 +89,72 @@ std::string MessageTransport::describe(int member) const {
   return text + ", last heard of " + std::to_string(silent.count()) + " ms ago";
 }
 
-void MessageTransport::fail(Failure failure) noexcept {
+void MessageTransport::fail(GroupFailure failure) noexcept {
   if (failure_) return;
-  if (held_) {
-    apply_held();
+  if (deferred_failure_) {
+    apply_deferred_failure();
     return;
   }
   try {
-    if (failure.code == ErrorCode::timeout) network_->wire().lost();
+    if (failure.code == ErrorCode::timeout) network_->packet_transport().lost();
     failure_ = std::move(failure);
     auto const body = encode(*failure_);
     for (int member = 0; member < world_size(); ++member) {
       if (member == rank()) continue;
       network_->send(job_rank(member),
                      {.kind = PacketKind::failure,
-                      .verb = static_cast<std::uint32_t>(failure_->code),
+                      .op_kind = static_cast<std::uint32_t>(failure_->code),
                       .group = identity_.number,
                       .round = failure_->round,
-                      .bytes = failure_->culprits.size(),
+                      .bytes = failure_->failed_ranks.size(),
                       .root = failure_->decider,
                       .flags = failure_->dead ? flag_dead : 0U},
                      body);
     }
-    bury_culprits();
+    mark_failed_ranks_dead();
     log_event(LogLevel::info, "a group has failed", {{"group", name()}, {"why", failure_->text}});
   } catch (std::exception const& e) {  // the others run into their deadlines
     log_event(LogLevel::warning, "a failure could not be told to all", {{"group", name()}, {"why", e.what()}});
   }
 }
 
-std::vector<std::byte> MessageTransport::encode(Failure const& failure) {
-  auto const culprits = std::as_bytes(std::span(failure.culprits));
+std::vector<std::byte> MessageTransport::encode(GroupFailure const& failure) {
+  auto const failed_ranks = std::as_bytes(std::span(failure.failed_ranks));
   auto const text = std::as_bytes(std::span(failure.text));
-  std::vector<std::byte> body(culprits.begin(), culprits.end());
+  std::vector<std::byte> body(failed_ranks.begin(), failed_ranks.end());
   body.insert(body.end(), text.begin(), text.end());
   return body;
 }
 
-void MessageTransport::take_failure(Head const& head, Bytes body) {
-  if (failure_ || held_) return;
-  Failure failure{.code = static_cast<ErrorCode>(head.verb),
-                  .decider = head.root,
-                  .round = head.round,
-                  .dead = (head.flags & flag_dead) != 0};
-  auto const culprits = std::min<std::size_t>(head.bytes, body.size() / sizeof(int));
-  failure.culprits.resize(culprits);
-  if (culprits != 0) std::memcpy(failure.culprits.data(), body.data(), culprits * sizeof(int));
-  body = body.subspan(culprits * sizeof(int));
+void MessageTransport::take_failure(PacketHeader const& head, Bytes body) {
+  if (failure_ || deferred_failure_) return;
+  GroupFailure failure{.code = static_cast<ErrorCode>(head.op_kind),
+                       .decider = head.root,
+                       .round = head.round,
+                       .dead = (head.flags & flag_dead) != 0};
+  auto const failed_ranks = std::min<std::size_t>(head.bytes, body.size() / sizeof(int));
+  failure.failed_ranks.resize(failed_ranks);
+  if (failed_ranks != 0) std::memcpy(failure.failed_ranks.data(), body.data(), failed_ranks * sizeof(int));
+  body = body.subspan(failed_ranks * sizeof(int));
   failure.text.assign(reinterpret_cast<char const*>(body.data()), body.size());
-  held_ = std::move(failure);
-  held_since_ = system().now();
-  if (held_->round <= decided_ + 1) apply_held();
+  deferred_failure_ = std::move(failure);
+  deferred_since_ = system().now();
+  if (deferred_failure_->round <= decided_ + 1) apply_deferred_failure();
 }
 
-void MessageTransport::apply_held() noexcept {
-  failure_ = std::exchange(held_, std::nullopt);
-  if (failure_->code == ErrorCode::timeout) network_->wire().lost();
-  bury_culprits();
+void MessageTransport::apply_deferred_failure() noexcept {
+  failure_ = std::exchange(deferred_failure_, std::nullopt);
+  if (failure_->code == ErrorCode::timeout) network_->packet_transport().lost();
+  mark_failed_ranks_dead();
 }
 
-void MessageTransport::bury_culprits() noexcept {
+void MessageTransport::mark_failed_ranks_dead() noexcept {
   if (!failure_->dead) return;
   // A copy: the groups that end now include this one's like.
   auto const text = failure_->text;
-  auto const culprits = failure_->culprits;
-  for (int const member : culprits) {
-    if (member >= 0 && member < world_size() && member != rank()) network_->bury(job_rank(member), text);
+  auto const failed_ranks = failure_->failed_ranks;
+  for (int const member : failed_ranks) {
+    if (member >= 0 && member < world_size() && member != rank()) network_->mark_dead(job_rank(member), text);
   }
 }
 
@@ -162,7 +162,7 @@ void MessageTransport::rank_died(int rank, std::string const& text) {
   auto const member = member_of(rank);
   if (member < 0 || failure_) return;
   fail({.code = ErrorCode::peer_lost,
-        .culprits = {member},
+        .failed_ranks = {member},
         .text = text,
         .decider = this->rank(),
         .round = decided_ + 1,
@@ -172,9 +172,9 @@ void MessageTransport::rank_died(int rank, std::string const& text) {
 void MessageTransport::throw_failure(char const* operation) const {
   auto error = info(operation);
   error.message = failure_->text;
-  error.culprits = failure_->culprits;
+  error.failed_ranks = failure_->failed_ranks;
   error.group_usable = false;
-  for (int const member : failure_->culprits) {
+  for (int const member : failure_->failed_ranks) {
     if (member >= 0 && member < world_size())
       error.details.push_back("rank " + std::to_string(member) + ": " + describe(member));
   }
@@ -182,12 +182,12 @@ void MessageTransport::throw_failure(char const* operation) const {
                           std::to_string(failure_->decider) + "; all ranks of the group are told this");
   switch (failure_->code) {
     case ErrorCode::timeout:
-      error.remedy = "look at what the named ranks are doing, or raise the timeout";
+      error.hint = "look at what the named ranks are doing, or raise the timeout";
       throw TimeoutError(std::move(error));
-    case ErrorCode::mismatch: error.remedy = mismatch_hint; throw MismatchError(std::move(error));
+    case ErrorCode::mismatch: error.hint = mismatch_hint; throw MismatchError(std::move(error));
     case ErrorCode::backend: throw BackendError(std::move(error));
     default:
-      error.remedy = "restart the job; the output of the named ranks says why they ended";
+      error.hint = "restart the job; the output of the named ranks says why they ended";
       throw PeerLostError(std::move(error));
   }
 }
@@ -197,7 +197,7 @@ bool MessageTransport::pump() {
     return network_->pump();
   } catch (BackendError const& e) {
     fail({.code = ErrorCode::backend,
-          .culprits = {rank()},
+          .failed_ranks = {rank()},
           .text = "rank " + std::to_string(rank()) + ": " + e.what(),
           .decider = rank(),
           .round = decided_ + 1});
@@ -205,7 +205,7 @@ bool MessageTransport::pump() {
   }
 }
 
-std::vector<int> MessageTransport::waits_for(Operation const& op) const {
+std::vector<int> MessageTransport::waits_for(PacketOp const& op) const {
   if (op.is_message()) return {op.peer};
   if (op.flowing && op.kind == Kind::exchange) return op.exchange.open();
   if (!op.flowing) return rank() == 0 ? missing() : std::vector<int>{0};
@@ -220,41 +220,41 @@ void MessageTransport::fail_if_gone(std::vector<int> const& awaited) noexcept {
   }
   if (lost.empty()) return;
   fail({.code = ErrorCode::peer_lost,
-        .culprits = lost,
-        .text = (lost.size() == 1 ? "rank " : "ranks ") + node::compress(lost) +
+        .failed_ranks = lost,
+        .text = (lost.size() == 1 ? "rank " : "ranks ") + node::format_ranks(lost) +
                 " left the group without closing it: " + describe(lost.front()),
         .decider = rank(),
         .round = decided_ + 1});
 }
 
-bool MessageTransport::has_ended(Operation& op) {
-  if (op.settled) return true;
-  if (held_ && system().now() - held_since_ >= grace) apply_held();
+bool MessageTransport::has_ended(PacketOp& op) {
+  if (op.completed) return true;
+  if (deferred_failure_ && system().now() - deferred_since_ >= grace) apply_deferred_failure();
   if (!failure_) fail_if_gone(waits_for(op));
   if (failure_) throw_failure(op.name());
   return false;
 }
 
-void MessageTransport::await(Operation& op, spi::Patience const& patience) {
+void MessageTransport::await(PacketOp& op, spi::TimeoutPolicy const& timeout_policy) {
   WaitingMark const mark(*network_);
-  Watch watch(patience.timeout);
+  Watch watch(timeout_policy.timeout);
   for (Backoff backoff(node_ranks_.size());;) {
     {
       auto const guard = network_->lock();
       if (pump()) backoff.moved();
       if (has_ended(op)) break;
-      look(op, watch, patience);
+      look(op, watch, timeout_policy);
       if (has_ended(op)) break;
     }
-    if (lookout_) lookout_();
-    static_cast<void>(platform::IdleWork::go_on(longest_sleep));
+    if (poll_hook_) poll_hook_();
+    static_cast<void>(platform::ProgressHook::make_progress(longest_sleep));
     backoff.pause();
   }
   network_->count_progress();
 }
 
 /// Asks those who are waited for whether they live and move on, and ends the wait when they do not.
-void MessageTransport::look(Operation const& op, Watch& watch, spi::Patience const& patience) {
+void MessageTransport::look(PacketOp const& op, Watch& watch, spi::TimeoutPolicy const& timeout_policy) {
   auto const awaited = waits_for(op);
   auto const now = system().now();
   bool moved = std::exchange(watch.activity, activity_) != activity_;
@@ -278,7 +278,7 @@ void MessageTransport::look(Operation const& op, Watch& watch, spi::Patience con
       network_->send(job_rank(member), {.kind = PacketKind::ping, .group = identity_.number, .round = op.round});
     }
   }
-  watch.limit = user_code ? patience.user_limit : patience.timeout;
+  watch.limit = user_code ? timeout_policy.user_limit : timeout_policy.timeout;
   if (watch.warnings.is_due(watch.deadline.idle(), watch.limit)) warn(op, watch, awaited);
   if (watch.deadline.idle() >= watch.limit) {
     expire(op, watch, awaited);
@@ -289,7 +289,7 @@ void MessageTransport::look(Operation const& op, Watch& watch, spi::Patience con
 
 /// Tells people of a wait that is long. Only the first member knows whom a round waits for: the others, who wait for
 /// its verdict, tell sinks that ask for more, and so does who waits for somebody that only waits itself.
-void MessageTransport::warn(Operation const& op, Watch const& watch, std::vector<int> const& awaited) const {
+void MessageTransport::warn(PacketOp const& op, Watch const& watch, std::vector<int> const& awaited) const {
   bool const by_bytes = op.is_message() || op.flowing;
   std::vector<int> late;
   for (int const member : awaited) {
@@ -301,15 +301,15 @@ void MessageTransport::warn(Operation const& op, Watch const& watch, std::vector
   log_event(late.empty() ? LogLevel::info : LogLevel::warning, "a wait is long",
             {{"operation", op.name()},
              {"group", name()},
-             {"waits for rank", node::compress(named)},
-             {"without progress for", platform::time_in_words(watch.deadline.idle())},
-             {"gives up after", platform::time_in_words(watch.limit)},
+             {"waits for rank", node::format_ranks(named)},
+             {"without progress for", platform::format_duration(watch.deadline.idle())},
+             {"gives up after", platform::format_duration(watch.limit)},
              {"state", describe(named.front())}});
 }
 
 /// The time is over. Who knows best says whom to blame: the first member for a round; whoever waits for somebody that
 /// does not answer or does not wait itself, for bytes. Others give them a moment.
-void MessageTransport::expire(Operation const& op, Watch& watch, std::vector<int> const& awaited) {
+void MessageTransport::expire(PacketOp const& op, Watch& watch, std::vector<int> const& awaited) {
   auto const now = system().now();
   auto const milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(watch.limit).count();
   bool const knows = rank() == 0 && !op.is_message() && !op.flowing;
@@ -332,8 +332,8 @@ void MessageTransport::expire(Operation const& op, Watch& watch, std::vector<int
   if (!sure && now - watch.overdue_since < grace) return;
   if (blamed.empty()) blamed = awaited;
   fail({.code = ErrorCode::timeout,
-        .culprits = blamed,
-        .text = (blamed.size() == 1 ? "rank " : "ranks ") + node::compress(blamed) + " made no progress for " +
+        .failed_ranks = blamed,
+        .text = (blamed.size() == 1 ? "rank " : "ranks ") + node::format_ranks(blamed) + " made no progress for " +
                 std::to_string(milliseconds) + " ms: " + describe(blamed.front()),
         .decider = rank(),
         .round = decided_ + (op.flowing ? 0U : 1U)});

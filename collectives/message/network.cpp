@@ -21,8 +21,10 @@ constexpr auto drain_interval = std::chrono::milliseconds(1);
 
 }  // namespace
 
-Network::Network(std::unique_ptr<spi::Wire> wire)
-    : wire_(std::move(wire)), peers_(static_cast<std::size_t>(wire_->world_size())), pid_(::getpid()) {}
+Network::Network(std::unique_ptr<spi::PacketTransport> packet_transport)
+    : packet_transport_(std::move(packet_transport)),
+      peers_(static_cast<std::size_t>(packet_transport_->world_size())),
+      pid_(::getpid()) {}
 
 Network::~Network() {
   if (!is_own_process()) {
@@ -33,13 +35,13 @@ Network::~Network() {
 }
 
 void Network::start() {
-  if (!wire_->may_use_threads()) return;
+  if (!packet_transport_->may_use_threads()) return;
   // Signals are for the threads of the program.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { pulse(); });
+  thread_ = std::thread([this] { run_progress_thread(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -52,7 +54,8 @@ void Network::stop(std::chrono::milliseconds limit) noexcept {
       auto const guard = lock();
       pump();
       bool left = false;
-      for (int rank = 0; rank < wire_->world_size(); ++rank) left = left || wire_->unsent(rank) != 0;
+      for (int rank = 0; rank < packet_transport_->world_size(); ++rank)
+        left = left || packet_transport_->unsent(rank) != 0;
       if (!left || system().now() >= until) break;
       system().sleep(drain_interval);
     }
@@ -62,7 +65,7 @@ void Network::stop(std::chrono::milliseconds limit) noexcept {
   stopped_.store(true);
 }
 
-void Network::pulse() noexcept {
+void Network::run_progress_thread() noexcept {
   while (!stopping_.load()) {
     {
       auto const guard = lock();
@@ -88,12 +91,12 @@ void Network::require_usable(char const* operation) const {
   if (stopped_.load()) {
     throw UsageError({.operation = operation,
                       .message = "the network was shut down",
-                      .remedy = "close all groups before MPI_Finalize and before main returns"});
+                      .hint = "close all groups before MPI_Finalize and before main returns"});
   }
 }
 
-void Network::attach(std::uint64_t group, Port* port) {
-  ports_[group] = port;
+void Network::attach(std::uint64_t group, PacketHandler* packet_handler) {
+  packet_handlers_[group] = packet_handler;
   auto const found = early_.find(group);
   if (found == early_.end()) return;
   auto const packets = std::move(found->second);
@@ -102,48 +105,50 @@ void Network::attach(std::uint64_t group, Port* port) {
 }
 
 void Network::detach(std::uint64_t group) noexcept {
-  ports_.erase(group);
+  packet_handlers_.erase(group);
   retired_.insert(group);
 }
 
-void Network::send(int dst, Head const& head, Bytes body, Bytes more) {
+void Network::send(int dst, PacketHeader const& head, Bytes body, Bytes more) {
   if (stopped_.load()) return;  // a group that goes after MPI_Finalize has nobody to take leave of
   auto packet = make_packet(head, body, more);
-  if (dst == wire_->rank()) {
-    to_self_.push_back({dst, std::move(packet)});
+  if (dst == packet_transport_->rank()) {
+    loopback_.push_back({dst, std::move(packet)});
   } else {
-    wire_->send(dst, std::move(packet));
+    packet_transport_->send(dst, std::move(packet));
   }
 }
 
-bool Network::has_room(int dst) const noexcept { return dst == wire_->rank() || wire_->unsent(dst) < chunks_ahead; }
+bool Network::has_space(int dst) const noexcept {
+  return dst == packet_transport_->rank() || packet_transport_->unsent(dst) < chunks_ahead;
+}
 
 bool Network::pump() {
   if (stopped_.load()) return false;
   if (broken_) std::rethrow_exception(broken_);
   bool moved = false;
-  while (!to_self_.empty()) {
-    for (auto& loose : std::exchange(to_self_, {})) dispatch(loose.src, std::move(loose.packet));
+  while (!loopback_.empty()) {
+    for (auto& loose : std::exchange(loopback_, {})) dispatch(loose.src, std::move(loose.packet));
     moved = true;
   }
   int src = 0;
   std::vector<std::byte> packet;
-  while (wire_->receive(src, packet)) {
+  while (packet_transport_->receive(src, packet)) {
     dispatch(src, std::exchange(packet, {}));
     moved = true;
   }
-  for (auto const& [group, port] : ports_) moved = port->advance() || moved;
+  for (auto const& [group, packet_handler] : packet_handlers_) moved = packet_handler->advance() || moved;
   return moved;
 }
 
-void Network::bury(int rank, std::string const& text) {
+void Network::mark_dead(int rank, std::string const& text) {
   if (std::exchange(peer(rank).dead, true)) return;
-  wire_->lost();
-  for (auto const& [group, port] : ports_) port->rank_died(rank, text);
+  packet_transport_->lost();
+  for (auto const& [group, packet_handler] : packet_handlers_) packet_handler->rank_died(rank, text);
 }
 
 void Network::dispatch(int src, std::vector<std::byte> packet) {
-  Head head;
+  PacketHeader head;
   if (packet.size() < sizeof head) {
     throw FormatError({.operation = "receive",
                        .message = "a packet shorter than its head",
@@ -154,14 +159,14 @@ void Network::dispatch(int src, std::vector<std::byte> packet) {
   std::memcpy(&head, packet.data(), sizeof head);
   auto& from = peer(src);
   from.heard = system().now();
-  auto const found = ports_.find(head.group);
+  auto const found = packet_handlers_.find(head.group);
   if (head.kind == PacketKind::ping) {
-    auto const status = found == ports_.end() ? own_status() : found->second->status(head.round);
+    auto const status = found == packet_handlers_.end() ? own_status() : found->second->status(head.round);
     std::uint32_t const flags = (status.user_code ? flag_user_code : 0U) | (status.waiting ? flag_waiting : 0U);
     send(src, {.kind = PacketKind::pong, .group = head.group, .digest = status.progress, .flags = flags});
   } else if (head.kind == PacketKind::pong) {
     from.status = {head.digest, (head.flags & flag_user_code) != 0, (head.flags & flag_waiting) != 0};
-  } else if (found != ports_.end()) {
+  } else if (found != packet_handlers_.end()) {
     found->second->handle(src, head, Bytes(packet).subspan(sizeof head));
   } else if (!retired_.contains(head.group)) {
     early_[head.group].push_back({src, std::move(packet)});

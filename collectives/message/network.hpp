@@ -14,7 +14,7 @@
 
 #include <sys/types.h>
 
-#include <crossrank/spi/wire.hpp>
+#include <crossrank/spi/packet_transport.hpp>
 
 #include "collectives/message/packet.hpp"
 
@@ -28,12 +28,12 @@ struct Status {
 };
 
 /// A group's side of the network: called with the network locked.
-class Port {
+class PacketHandler {
  public:
-  virtual ~Port() = default;
+  virtual ~PacketHandler() = default;
   /// A packet of this group; `src` is a rank of the job.
-  virtual void handle(int src, Head const& head, Bytes body) = 0;
-  /// Hands further chunks to the wire; true when there were any.
+  virtual void handle(int src, PacketHeader const& head, Bytes body) = 0;
+  /// Hands further chunks to the packet transport; true when there were any.
   virtual bool advance() = 0;
   /// What an answer to a ping says: this rank's own status, with that of those whom the round hangs on.
   [[nodiscard]] virtual Status status(std::uint64_t round) = 0;
@@ -51,17 +51,18 @@ struct Peer {
   std::chrono::nanoseconds heard{0};  ///< when a packet of it last came
 };
 
-/// The packets of one wire, sorted to the groups that they belong to.
+/// The packets of one packet transport, sorted to the groups that they belong to.
 ///
-/// One lock guards the wire and the state of every group on it. Whoever waits drives all groups; where the wire allows
-/// it, a thread of the network does so fifty times a second as well, so that a rank that computes still answers.
+/// One lock guards the packet transport and the state of every group on it. Whoever waits drives all groups; where the
+/// packet transport allows it, a thread of the network does so fifty times a second as well, so that a rank that
+/// computes still answers.
 class Network : public std::enable_shared_from_this<Network> {
  public:
-  explicit Network(std::unique_ptr<spi::Wire> wire);
+  explicit Network(std::unique_ptr<spi::PacketTransport> packet_transport);
   ~Network();
   Network(Network const&) = delete;
   Network& operator=(Network const&) = delete;
-  /// Starts the network's own thread where the wire allows one.
+  /// Starts the network's own thread where the packet transport allows one.
   void start();
   void stop(std::chrono::milliseconds limit) noexcept;
 
@@ -70,19 +71,19 @@ class Network : public std::enable_shared_from_this<Network> {
   void require_usable(char const* operation) const;
 
   // All that follows: with the lock held.
-  [[nodiscard]] spi::Wire& wire() noexcept { return *wire_; }
+  [[nodiscard]] spi::PacketTransport& packet_transport() noexcept { return *packet_transport_; }
   [[nodiscard]] Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
   /// Gives a group its packets, those that came before it did first.
-  void attach(std::uint64_t group, Port* port);
+  void attach(std::uint64_t group, PacketHandler* packet_handler);
   /// Its packets are of no use any more.
   void detach(std::uint64_t group) noexcept;
-  void send(int dst, Head const& head, Bytes body = {}, Bytes more = {});
-  /// Whether another chunk may be handed to the wire.
-  [[nodiscard]] bool has_room(int dst) const noexcept;
-  /// Takes what has come and sends what can go; true when anything moved. What the wire refuses is thrown.
+  void send(int dst, PacketHeader const& head, Bytes body = {}, Bytes more = {});
+  /// Whether another chunk may be handed to the packet transport.
+  [[nodiscard]] bool has_space(int dst) const noexcept;
+  /// Takes what has come and sends what can go; true when anything moved. What the packet transport refuses is thrown.
   bool pump();
   /// A rank of the job is dead: every group that it is in ends.
-  void bury(int rank, std::string const& text);
+  void mark_dead(int rank, std::string const& text);
   /// How often `open_world` was called for this job before.
   [[nodiscard]] std::uint64_t count_world(std::string const& job) { return worlds_[job]++; }
 
@@ -93,22 +94,22 @@ class Network : public std::enable_shared_from_this<Network> {
   [[nodiscard]] Status own_status() const noexcept;
 
  private:
-  struct Loose {
+  struct UnroutedPacket {
     int src;
     std::vector<std::byte> packet;
   };
   void dispatch(int src, std::vector<std::byte> packet);
-  void pulse() noexcept;
+  void run_progress_thread() noexcept;
 
-  std::unique_ptr<spi::Wire> wire_;
+  std::unique_ptr<spi::PacketTransport> packet_transport_;
   std::mutex mutex_;
   std::vector<Peer> peers_;
-  std::unordered_map<std::uint64_t, Port*> ports_;
-  std::unordered_map<std::uint64_t, std::vector<Loose>> early_;  ///< of groups that this rank has not made yet
+  std::unordered_map<std::uint64_t, PacketHandler*> packet_handlers_;
+  std::unordered_map<std::uint64_t, std::vector<UnroutedPacket>> early_;  ///< of groups that this rank has not made yet
   std::unordered_set<std::uint64_t> retired_;
   std::map<std::string, std::uint64_t> worlds_;
-  std::vector<Loose> to_self_;
-  std::exception_ptr broken_{};  ///< what the wire refused while nobody called
+  std::vector<UnroutedPacket> loopback_;
+  std::exception_ptr broken_{};  ///< what the packet transport refused while nobody called
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<int> user_code_{0};
   std::atomic<int> waiting_{0};

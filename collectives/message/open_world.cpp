@@ -1,4 +1,4 @@
-#include <crossrank/spi/wire.hpp>
+#include <crossrank/spi/packet_transport.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -10,9 +10,9 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/digest.hpp"
+#include "collectives/spi/argument_digest.hpp"
 #include "collectives/message/message_transport.hpp"
-#include "lib/codec/checksum.hpp"
+#include "lib/codec/checksum/checksum.hpp"
 #include "lib/core/environment.hpp"
 #include "lib/platform/host.hpp"
 #include "lib/platform/system.hpp"
@@ -45,8 +45,8 @@ Greeting greeting_of(WorldOptions const& options) {
 
 }  // namespace
 
-std::shared_ptr<message::Network> make_network(std::unique_ptr<Wire> wire) {
-  auto network = std::make_shared<message::Network>(std::move(wire));
+std::shared_ptr<message::Network> make_network(std::unique_ptr<PacketTransport> packet_transport) {
+  auto network = std::make_shared<message::Network>(std::move(packet_transport));
   network->start();
   return network;
 }
@@ -69,23 +69,23 @@ std::shared_ptr<Transport> open_world(std::shared_ptr<message::Network> const& n
   message::MessageTransport::Identity identity{.name = "world"};
   {
     auto const guard = network->lock();
-    identity.rank = network->wire().rank();
-    identity.members.resize(static_cast<std::size_t>(network->wire().world_size()));
+    identity.rank = network->packet_transport().rank();
+    identity.members.resize(static_cast<std::size_t>(network->packet_transport().world_size()));
     identity.number = ArgumentDigest()
                           .add(codec::checksum(std::as_bytes(std::span(options.job))))
                           .add(network->count_world(options.job))
                           .value();
   }
   std::iota(identity.members.begin(), identity.members.end(), 0);
-  auto world = std::make_shared<message::MessageTransport>(network, identity, options.patience);
-  auto patience = options.patience;
-  patience.timeout = options.connect_timeout;
+  auto world = std::make_shared<message::MessageTransport>(network, identity, options.timeout_policy);
+  auto timeout_policy = options.timeout_policy;
+  timeout_policy.timeout = options.connect_timeout;
   auto const mine = greeting_of(options);
   std::vector<Greeting> all(identity.members.size());
   std::vector<std::size_t> const counts(all.size(), sizeof mine);
-  world->wait(world->post_all_gatherv({.verb = Verb::all_gatherv}, {.bytes = std::as_bytes(std::span(&mine, 1))},
+  world->wait(world->post_all_gatherv({.op_kind = OpKind::all_gatherv}, {.bytes = std::as_bytes(std::span(&mine, 1))},
                                       counts, {.bytes = std::as_writable_bytes(std::span(all))}),
-              patience);
+              timeout_policy);
   {
     auto const guard = network->lock();
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -95,7 +95,7 @@ std::shared_ptr<Transport> open_world(std::shared_ptr<message::Network> const& n
       peer.host_name = all[rank].host_name;
     }
   }
-  world->learn_nodes();
+  world->find_node_ranks();
   return world;
 }
 

@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "lib/core/call_notes.hpp"
-#include "lib/core/copy_memory.hpp"
+#include "lib/node/memory/call_arguments.hpp"
+#include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::message {
 
@@ -25,17 +25,17 @@ enum class PacketKind : std::uint32_t {
 };
 
 /// What every packet begins with. The ranks of a job are of one build, so it travels as it lies in memory.
-struct Head {
+struct PacketHeader {
   PacketKind kind{};
-  std::uint32_t verb = 0;    ///< `spi::Verb`; tag of a message; `ErrorCode` of a failure
-  std::uint64_t group = 0;   ///< number of the group
-  std::uint64_t round = 0;   ///< of the group; number of a message between two members
-  std::uint64_t digest = 0;  ///< of the arguments; progress count in a pong
-  std::uint64_t bytes = 0;   ///< of the whole payload, not of this packet
-  std::int32_t root = 0;     ///< member that a broadcast goes out from
-  std::uint32_t flags = 0;   ///< `PacketFlag`
+  std::uint32_t op_kind = 0;  ///< `spi::OpKind`; tag of a message; `ErrorCode` of a failure
+  std::uint64_t group = 0;    ///< number of the group
+  std::uint64_t round = 0;    ///< of the group; number of a message between two members
+  std::uint64_t digest = 0;   ///< of the arguments; progress count in a pong
+  std::uint64_t bytes = 0;    ///< of the whole payload, not of this packet
+  std::int32_t root = 0;      ///< member that a broadcast goes out from
+  std::uint32_t flags = 0;    ///< `PacketFlag`
 };
-static_assert(std::is_trivially_copyable_v<Head> && sizeof(Head) == 48);
+static_assert(std::is_trivially_copyable_v<PacketHeader> && sizeof(PacketHeader) == 48);
 
 enum PacketFlag : std::uint32_t {
   flag_whole = 1,      ///< arrival, verdict: the payload is in this packet
@@ -49,15 +49,15 @@ enum PacketFlag : std::uint32_t {
 /// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.
 inline constexpr std::size_t small_payload = std::size_t{1} << 14;
 /// Most that a rank says of a call.
-inline constexpr std::size_t longest_notes = CallNotes::most_bytes;
+inline constexpr std::size_t max_argument_bytes = CallArguments::most_bytes;
 /// Most that one packet carries of a larger payload: far below what counts of `int` can say.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
-/// Chunks to one rank that are handed to the wire before it has sent them.
+/// Chunks to one rank that are handed to the packet transport before it has sent them.
 inline constexpr std::size_t chunks_ahead = 4;
 
 using Bytes = std::span<std::byte const>;
 
-[[nodiscard]] inline std::vector<std::byte> make_packet(Head const& head, Bytes body, Bytes more = {}) {
+[[nodiscard]] inline std::vector<std::byte> make_packet(PacketHeader const& head, Bytes body, Bytes more = {}) {
   std::vector<std::byte> packet(sizeof head + body.size() + more.size());
   std::memcpy(packet.data(), &head, sizeof head);
   if (!body.empty()) copy_memory(packet.data() + sizeof head, body.data(), body.size());

@@ -5,10 +5,10 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/core/call_notes.hpp"
-#include "lib/core/copy_memory.hpp"
-#include "lib/node/call_sides.hpp"
-#include "lib/node/rank_list.hpp"
+#include "lib/node/memory/call_arguments.hpp"
+#include "lib/tensor/copy_memory.hpp"
+#include "lib/node/group/call_variants.hpp"
+#include "lib/core/rank_list.hpp"
 
 /// Arrivals, verdicts, and the payloads that follow them.
 namespace crossrank::message {
@@ -18,7 +18,7 @@ int MessageTransport::member_of(int job_rank) const noexcept {
   return found == identity_.members.end() ? -1 : static_cast<int>(found - identity_.members.begin());
 }
 
-void MessageTransport::handle(int src, Head const& head, Bytes body) {
+void MessageTransport::handle(int src, PacketHeader const& head, Bytes body) {
   auto const member = member_of(src);
   if (member < 0) return;
   ++activity_;
@@ -28,20 +28,20 @@ void MessageTransport::handle(int src, Head const& head, Bytes body) {
       auto const payload = body.first(carried);
       auto const said = body.subspan(carried);
       arrive(member, head.round,
-             {head.verb,
+             {head.op_kind,
               head.digest,
               head.bytes,
               head.flags,
               head.root,
               {payload.begin(), payload.end()},
-              {reinterpret_cast<char const*>(said.data()), std::min(said.size(), longest_notes)}});
+              {reinterpret_cast<char const*>(said.data()), std::min(said.size(), max_argument_bytes)}});
       break;
     }
     case PacketKind::verdict: pass(head.round, (head.flags & flag_whole) != 0, body); break;
     case PacketKind::flow: take_flow(member, head.round, body); break;
     case PacketKind::message: take_message(member, head, body); break;
     case PacketKind::taken:
-      ++boxes_[static_cast<std::size_t>(member)].taken;
+      ++peer_queues_[static_cast<std::size_t>(member)].taken;
       advance_sends(member);
       break;
     case PacketKind::failure: take_failure(head, body); break;
@@ -51,8 +51,8 @@ void MessageTransport::handle(int src, Head const& head, Bytes body) {
         // This rank waits for bytes of somebody, and will say of whom.
         if (late.front() == 0 && network_->own_status().waiting) break;
         fail({.code = ErrorCode::timeout,
-              .culprits = late,
-              .text = (late.size() == 1 ? "rank " : "ranks ") + node::compress(late) + " made no progress for " +
+              .failed_ranks = late,
+              .text = (late.size() == 1 ? "rank " : "ranks ") + node::format_ranks(late) + " made no progress for " +
                       std::to_string(head.bytes) + " ms: " + describe(late.front()),
               .decider = rank(),
               .round = head.round});
@@ -99,14 +99,14 @@ bool MessageTransport::fail_on_mismatch() {
   if (kinds.size() == 1) return false;
   std::stable_sort(kinds.begin(), kinds.end(),
                    [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
-  std::vector<node::CallSide> sides;
+  std::vector<node::CallVariant> sides;
   for (auto const& [call, members] : kinds) {
-    auto const& notes = arrivals_[static_cast<std::size_t>(members.front())]->notes;
-    sides.push_back({members, words_of(spi::to_string(static_cast<spi::Verb>(call.first)), notes)});
+    auto const& arguments = arrivals_[static_cast<std::size_t>(members.front())]->arguments;
+    sides.push_back({members, describe_call(spi::to_string(static_cast<spi::OpKind>(call.first)), arguments)});
   }
   fail({.code = ErrorCode::mismatch,
-        .culprits = kinds.front().second,
-        .text = node::describe_sides(sides),
+        .failed_ranks = kinds.front().second,
+        .text = node::describe_call_variants(sides),
         .decider = rank(),
         .round = decided_ + 1});
   return true;
@@ -132,7 +132,7 @@ void MessageTransport::decide() {
   whole = whole && payload.size() <= chunk_bytes;
   if (!whole) payload.clear();
   auto const round = decided_ + 1;
-  Head const head{
+  PacketHeader const head{
       .kind = PacketKind::verdict, .group = identity_.number, .round = round, .flags = whole ? flag_whole : 0U};
   auto const table = std::as_bytes(std::span(sizes));
   for (int member = 1; member < world_size(); ++member) network_->send(job_rank(member), head, table, payload);
@@ -145,14 +145,14 @@ void MessageTransport::decide() {
 void MessageTransport::pass(std::uint64_t round, bool whole, Bytes body) {
   decided_ = round;
   auto const found = std::find_if(operations_.begin(), operations_.end(), [&](auto const& entry) {
-    return !entry.second.is_message() && !entry.second.settled && entry.second.round == round;
+    return !entry.second.is_message() && !entry.second.completed && entry.second.round == round;
   });
   if (found != operations_.end()) conclude(found->second, whole, body);
-  if (held_ && held_->round <= decided_ + 1) apply_held();
+  if (deferred_failure_ && deferred_failure_->round <= decided_ + 1) apply_deferred_failure();
 }
 
-void MessageTransport::conclude(Operation& op, bool whole, Bytes body) {
-  std::size_t const entries = op.kind == Kind::meeting     ? 0
+void MessageTransport::conclude(PacketOp& op, bool whole, Bytes body) {
+  std::size_t const entries = op.kind == Kind::barrier     ? 0
                               : op.kind == Kind::broadcast ? 1
                                                            : static_cast<std::size_t>(world_size());
   std::vector<std::uint64_t> sizes(entries);
@@ -161,17 +161,17 @@ void MessageTransport::conclude(Operation& op, bool whole, Bytes body) {
   finish(op, whole, sizes, body.subspan(table));
 }
 
-std::exception_ptr MessageTransport::wrong_size(Operation const& operation, int member, std::size_t expected,
+std::exception_ptr MessageTransport::wrong_size(PacketOp const& operation, int member, std::size_t expected,
                                                 std::size_t got) const {
   auto error = info(operation.name());
   error.message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed";
   error.expected = std::to_string(expected);
   error.got = std::to_string(got);
-  error.culprits = {member};
+  error.failed_ranks = {member};
   return std::make_exception_ptr(MismatchError(std::move(error)));
 }
 
-void MessageTransport::finish(Operation& op, bool whole, std::span<std::uint64_t const> sizes, Bytes payload) {
+void MessageTransport::finish(PacketOp& op, bool whole, std::span<std::uint64_t const> sizes, Bytes payload) {
   if (op.kind == Kind::exchange) {
     start_exchange(op, payload);
     return;
@@ -194,10 +194,10 @@ void MessageTransport::finish(Operation& op, bool whole, std::span<std::uint64_t
   bool const receives = op.kind == Kind::all_gatherv || (op.kind == Kind::broadcast && op.peer != rank());
   if (receives && !op.failure && !payload.empty() && payload.size() <= op.sink.bytes.size())
     move_memory(op.sink.bytes.data(), payload.data(), payload.size());
-  op.settled = true;
+  op.completed = true;
 }
 
-void MessageTransport::flow_broadcast(Operation& op, std::size_t bytes) {
+void MessageTransport::flow_broadcast(PacketOp& op, std::size_t bytes) {
   auto const ranks = world_size();
   auto const place = (rank() - op.peer + ranks) % ranks;
   auto& flow = op.flow;
@@ -220,7 +220,7 @@ void MessageTransport::flow_broadcast(Operation& op, std::size_t bytes) {
   }
 }
 
-void MessageTransport::flow_all_gather(Operation& op, std::vector<std::size_t> const& sizes) {
+void MessageTransport::flow_all_gather(PacketOp& op, std::vector<std::size_t> const& sizes) {
   auto const ranks = world_size();
   auto const total = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
   auto& flow = op.flow;
@@ -247,7 +247,7 @@ void MessageTransport::flow_all_gather(Operation& op, std::vector<std::size_t> c
   for (int step = 0; step < ranks - 1; ++step) flow.out.emplace_back(block(rank() - step));
 }
 
-void MessageTransport::start_flow(Operation& op) {
+void MessageTransport::start_flow(PacketOp& op) {
   op.flowing = true;
   auto const round = op.round;
   if (auto const found = early_flow_.find(round); found != early_flow_.end()) {
@@ -260,7 +260,7 @@ void MessageTransport::start_flow(Operation& op) {
 
 void MessageTransport::take_flow(int member, std::uint64_t round, Bytes body) {
   if (failure_ || round < decided_) return;
-  for (auto& [ticket, op] : operations_) {
+  for (auto& [request_id, op] : operations_) {
     if (op.is_message() || op.round != round || !op.flowing) continue;
     take_bytes(op, member, body);
     advance_flow(op);
@@ -269,7 +269,7 @@ void MessageTransport::take_flow(int member, std::uint64_t round, Bytes body) {
   if (round > decided_) early_flow_[round].push_back({member, {body.begin(), body.end()}});
 }
 
-void MessageTransport::take_bytes(Operation& op, int member, Bytes body) {
+void MessageTransport::take_bytes(PacketOp& op, int member, Bytes body) {
   if (op.kind == Kind::exchange) {
     take_part(op, member, body);
   } else if (!op.flow.take(body)) {
@@ -277,11 +277,11 @@ void MessageTransport::take_bytes(Operation& op, int member, Bytes body) {
   }
 }
 
-bool MessageTransport::advance_flow(Operation& op) {
-  if (!op.flowing || op.settled || failure_) return false;
+bool MessageTransport::advance_flow(PacketOp& op) {
+  if (!op.flowing || op.completed || failure_) return false;
   if (op.kind == Kind::exchange) return advance_exchange(op);
   bool moved = false;
-  while (op.flow.to >= 0 && network_->has_room(job_rank(op.flow.to))) {
+  while (op.flow.to >= 0 && network_->has_space(job_rank(op.flow.to))) {
     auto const piece = op.flow.next(chunk_bytes);
     if (piece.empty()) break;
     network_->send(job_rank(op.flow.to),
@@ -290,13 +290,13 @@ bool MessageTransport::advance_flow(Operation& op) {
     op.flow.sent += piece.size();
     moved = true;
   }
-  if (op.flow.complete()) op.settled = true;
+  if (op.flow.complete()) op.completed = true;
   return moved;
 }
 
 bool MessageTransport::advance() {
   bool moved = false;
-  for (auto& [ticket, op] : operations_) moved = advance_flow(op) || moved;
+  for (auto& [request_id, op] : operations_) moved = advance_flow(op) || moved;
   for (int member = 0; member < world_size(); ++member) moved = advance_sends(member) || moved;
   return moved;
 }

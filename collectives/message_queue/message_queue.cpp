@@ -39,9 +39,9 @@ std::string const& MessageQueue::name() const { return state("name").name; }
 
 std::uint64_t MessageQueue::messages() const {
   auto& its = state("messages");
-  State::Turn const turn(its, "messages");
+  State::EndLock const end_lock(its, "messages");
   if (its.writing) return its.written;
-  return its.in ? its.in->messages() : its.far_in->messages();
+  return its.in ? its.in->messages() : its.remote_reader->messages();
 }
 
 std::vector<std::byte> MessageQueue::handle() const {
@@ -53,36 +53,36 @@ std::vector<std::byte> MessageQueue::handle() const {
 
 void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait) const {
   auto& its = state("enqueue");
-  State::Turn const turn(its, "enqueue");
+  State::EndLock const end_lock(its, "enqueue");
   its.require_writer("enqueue");
-  its.await_room("enqueue", wait);
+  its.await_space("enqueue", wait);
   its.put(std::span(&message, 1));
 }
 
 void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) const {
   auto& its = state("enqueue_tensor");
-  State::Turn const turn(its, "enqueue_tensor");
+  State::EndLock const end_lock(its, "enqueue_tensor");
   its.require_writer("enqueue_tensor");
   if (!tensor.defined()) throw UsageError(its.error("enqueue_tensor", "the tensor is none"));
   auto const head = queue::head_of(tensor);
-  its.await_room("enqueue_tensor", wait);
+  its.await_space("enqueue_tensor", wait);
   std::array<std::span<std::byte const>, 2> const parts{std::as_bytes(std::span(&head, 1)), tensor.bytes()};
   its.put(parts);
 }
 
 void MessageQueue::enqueue_dict(TensorDict const& dict, QueueWait const& wait) const {
   auto& its = state("enqueue_dict");
-  State::Turn const turn(its, "enqueue_dict");
+  State::EndLock const end_lock(its, "enqueue_dict");
   its.require_writer("enqueue_dict");
   queue::DictMessage const message(dict);
-  its.await_room("enqueue_dict", wait);
+  its.await_space("enqueue_dict", wait);
   its.put(message.parts());
 }
 
 bool MessageQueue::read_bytes(std::function<void(std::span<std::byte const>)> const& body,
                               QueueWait const& wait) const {
   auto& its = state("dequeue");
-  State::Turn const turn(its, "dequeue");
+  State::EndLock const end_lock(its, "dequeue");
   its.require_reader("dequeue");
   if (!its.await_message("dequeue", wait)) return false;
   Taking const taking(its);
@@ -98,7 +98,7 @@ std::optional<std::vector<std::byte>> MessageQueue::dequeue_bytes(QueueWait cons
 
 std::optional<Tensor> MessageQueue::dequeue_tensor(QueueWait const& wait) const {
   auto& its = state("dequeue_tensor");
-  State::Turn const turn(its, "dequeue_tensor");
+  State::EndLock const end_lock(its, "dequeue_tensor");
   its.require_reader("dequeue_tensor");
   if (!its.await_message("dequeue_tensor", wait)) return std::nullopt;
   Taking const taking(its);
@@ -107,7 +107,7 @@ std::optional<Tensor> MessageQueue::dequeue_tensor(QueueWait const& wait) const 
 
 std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) const {
   auto& its = state("dequeue_dict");
-  State::Turn const turn(its, "dequeue_dict");
+  State::EndLock const end_lock(its, "dequeue_dict");
   its.require_reader("dequeue_dict");
   if (!its.await_message("dequeue_dict", wait)) return std::nullopt;
   Taking const taking(its);
@@ -116,8 +116,8 @@ std::optional<TensorDict> MessageQueue::dequeue_dict(QueueWait const& wait) cons
 
 bool MessageQueue::wait_for(std::chrono::nanoseconds timeout) const {
   auto& its = state("wait_for");
-  State::Turn const turn(its, "wait_for");
-  return its.await_quietly(timeout);
+  State::EndLock const end_lock(its, "wait_for");
+  return its.wait_without_throwing(timeout);
 }
 
 void MessageQueue::cancel() const noexcept {
@@ -129,7 +129,7 @@ void MessageQueue::cancel() const noexcept {
 
 void MessageQueue::close() const {
   auto& its = state("close");
-  State::Turn const turn(its, "close");
+  State::EndLock const end_lock(its, "close");
   its.close();
 }
 

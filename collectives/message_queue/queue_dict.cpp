@@ -9,8 +9,8 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/message_queue/message_storage.hpp"
-#include "collectives/tensor_dict_wire.hpp"
-#include "lib/core/copy_memory.hpp"
+#include "collectives/tensor_dict/dict_codec.hpp"
+#include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::queue {
 namespace {
@@ -33,7 +33,7 @@ std::size_t padding_of(std::size_t bytes) noexcept { return (line_bytes - bytes 
                      .message = "the message is no tensor dictionary",
                      .expected = std::move(expected),
                      .got = std::move(got),
-                     .remedy = "read it as what was written",
+                     .hint = "read it as what was written",
                      .section = "message"});
 }
 
@@ -51,7 +51,7 @@ class Following {
     if (bytes > left) refuse(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(left));
     auto const from = at_;
     skip(bytes);
-    if (storage_) return spi::tensor_over(storage_, from, shape, dtype);
+    if (storage_) return spi::tensor_from_storage(storage_, from, shape, dtype);
     auto tensor = Tensor::empty(shape, dtype);
     if (bytes > 0) copy_memory(tensor.mutable_bytes().data(), message_.data() + from, bytes);
     return tensor;

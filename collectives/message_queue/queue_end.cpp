@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "collectives/message_queue/poll.hpp"
+#include "collectives/message_queue/backoff.hpp"
 #include "lib/core/log.hpp"
-#include "lib/node/first_cause.hpp"
+#include "lib/node/liveness/root_cause.hpp"
 #include "lib/platform/deadline.hpp"
-#include "lib/platform/idle_work.hpp"
+#include "lib/platform/progress_hook.hpp"
 
 /// How one end of a queue waits, and how it finds out that this is in vain.
 namespace crossrank {
 namespace {
 
-using node::WaitEnd;
+using node::WaitResult;
 
 std::string milliseconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
@@ -26,7 +26,7 @@ std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective co
   auto state = std::make_shared<State>();
   state->name = options.name;
   state->writing = group.rank() == options.writer_rank;
-  state->timeout = group.patience().timeout;
+  state->timeout = group.timeout_policy().timeout;
   state->warn_every = options.warn_every;
   state->group = group.name();
   state->rank = group.rank();
@@ -37,19 +37,19 @@ std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective co
   return state;
 }
 
-MessageQueue::State::Turn::Turn(State& state, char const* operation) : busy_(state.busy) {
+MessageQueue::State::EndLock::EndLock(State& state, char const* operation) : busy_(state.busy) {
   if (busy_.test_and_set(std::memory_order_acquire))
     throw UsageError(state.error(operation, "another call on this end is under way in another thread"));
   try {
-    if (state.out) state.out->domain().require_own_process(operation);
-    if (state.in) state.in->domain().require_own_process(operation);
+    if (state.out) state.out->comm().require_own_process(operation);
+    if (state.in) state.in->comm().require_own_process(operation);
   } catch (...) {
     busy_.clear(std::memory_order_release);
     throw;
   }
 }
 
-MessageQueue::State::Turn::~Turn() { busy_.clear(std::memory_order_release); }
+MessageQueue::State::EndLock::~EndLock() { busy_.clear(std::memory_order_release); }
 
 void MessageQueue::State::require_writer(char const* operation) const {
   if (writing && !closed) return;
@@ -61,46 +61,46 @@ void MessageQueue::State::require_reader(char const* operation) const {
   throw UsageError(error(operation, writing ? "the writer does not read" : "this end is closed"));
 }
 
-node::RingWait MessageQueue::State::limits(QueueWait const& wait) const {
+node::RingWaitLimits MessageQueue::State::limits(QueueWait const& wait) const {
   auto const limit = wait.timeout.value_or(timeout);
   bool const quiet = limit == QueueWait::forever || warn_every <= std::chrono::nanoseconds(0);
-  return {.timeout = limit, .warn_every = quiet ? node::RingWait::forever : warn_every, .stop = wait.stop};
+  return {.timeout = limit, .warn_every = quiet ? node::RingWaitLimits::forever : warn_every, .stop = wait.stop};
 }
 
 // ---------------------------------------------------------------- writing
 
-bool MessageQueue::State::has_room() {
-  bool has_room = !out || out->has_room();
-  for (auto const& far : far_out) {
+bool MessageQueue::State::has_space() {
+  bool has_space = !out || out->has_space();
+  for (auto const& far : remote_writers) {
     far->advance();
-    has_room = has_room && (far->closed() || written - far->taken() < chunks);
+    has_space = has_space && (far->closed() || written - far->taken() < chunks);
   }
-  return has_room;
+  return has_space;
 }
 
 bool MessageQueue::State::drained() {
-  if (out && (out->fate().has_failed() || !out->drained())) return false;
-  for (auto const& far : far_out) {
+  if (out && (out->status().has_failed() || !out->drained())) return false;
+  for (auto const& far : remote_writers) {
     far->advance();
     if (!far->closed() && far->taken() < written) return false;
   }
   return true;
 }
 
-bool MessageQueue::State::deserted() const {
-  return (!out || out->deserted()) &&
-         std::all_of(far_out.begin(), far_out.end(), [](auto& far) { return far->closed(); });
+bool MessageQueue::State::has_no_readers() const {
+  return (!out || out->has_no_readers()) &&
+         std::all_of(remote_writers.begin(), remote_writers.end(), [](auto& far) { return far->closed(); });
 }
 
-std::optional<node::RingFailure> MessageQueue::State::find_far_loss() const {
+std::optional<node::RingFailure> MessageQueue::State::find_remote_loss() const {
   node::RingFailure lost;
   std::optional<node::RingFailure> reason;
-  for (auto const& far : far_out) {
+  for (auto const& far : remote_writers) {
     if (!far->lost()) continue;
     if (far->reason()) {
       reason = far->reason();
     } else {
-      lost.ranks.push_back(far->reader_in_job());
+      lost.ranks.push_back(far->reader_global_rank());
     }
   }
   if (!lost.ranks.empty()) return lost;
@@ -111,133 +111,133 @@ std::optional<node::RingFailure> MessageQueue::State::find_far_loss() const {
 bool MessageQueue::State::find_failure() {
   if (failure) return writing || !has_message();
   if (in) failure = in->find_failure();
-  if (far_in) failure = far_in->failure();
+  if (remote_reader) failure = remote_reader->failure();
   if (out) failure = out->find_failure();
-  if (!failure && !far_out.empty()) {
-    failure = find_far_loss();
-    if (failure && out) failure = out->fate().declare(*failure);
+  if (!failure && !remote_writers.empty()) {
+    failure = find_remote_loss();
+    if (failure && out) failure = out->status().declare(*failure);
   }
-  if (failure) tell_far_readers();
+  if (failure) notify_remote_readers();
   return failure.has_value();
 }
 
-void MessageQueue::State::tell_far_readers() noexcept {
-  for (auto const& far : far_out) far->fail(*failure);
+void MessageQueue::State::notify_remote_readers() noexcept {
+  for (auto const& far : remote_writers) far->fail(*failure);
 }
 
-void MessageQueue::State::go_on() noexcept {
+void MessageQueue::State::make_progress() noexcept {
   if (!timed_out) return;
   timed_out.reset();
-  if (auto* const shared = fate()) {
+  if (auto* const shared = status()) {
     shared->withdraw();
-    node::clear_cause(domain()->own_record().cause);
+    node::clear_cause(comm()->own_record().cause);
   }
-  if (far_in) far_in->note_timeout({});
+  if (remote_reader) remote_reader->note_timeout({});
 }
 
 void MessageQueue::State::require_readers(char const* operation) {
-  bool looks = failure || !far_out.empty();
-  if (out && out->somebody_departed()) looks = true;
+  bool looks = failure || !remote_writers.empty();
+  if (out && out->has_new_departure()) looks = true;
   if (looks && find_failure()) throw_failure(operation);
-  if (deserted()) throw PeerLostError(error(operation, "every reader has closed its end"));
+  if (has_no_readers()) throw PeerLostError(error(operation, "every reader has closed its end"));
 }
 
-void MessageQueue::State::await_room(char const* operation, QueueWait const& wait) {
+void MessageQueue::State::await_space(char const* operation, QueueWait const& wait) {
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
-  if (!out && far_out.empty()) return;
-  go_on();
+  if (!out && remote_writers.empty()) return;
+  make_progress();
   require_readers(operation);
-  if (has_room()) return;
+  if (has_space()) return;
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
     log_event(LogLevel::warning, "a queue waits for readers", {{"queue", name}, {"why", lag_of_readers(waited)}});
   };
-  auto const ended = this->wait([&] { return has_room(); }, limit);
-  if (ended == WaitEnd::lost) throw_failure(operation);
-  if (ended == WaitEnd::cancelled) throw_cancelled(operation);
-  if (ended == WaitEnd::timeout) throw_slow_readers(operation, limit.timeout);
-  if (deserted()) throw PeerLostError(error(operation, "every reader has closed its end"));
+  auto const ended = this->wait([&] { return has_space(); }, limit);
+  if (ended == WaitResult::lost) throw_failure(operation);
+  if (ended == WaitResult::cancelled) throw_cancelled(operation);
+  if (ended == WaitResult::timeout) throw_slow_readers(operation, limit.timeout);
+  if (has_no_readers()) throw PeerLostError(error(operation, "every reader has closed its end"));
 }
 
 void MessageQueue::State::put(node::MessageParts parts) {
   if (out) out->put(parts);
   ++written;
-  if (far_out.empty()) return;
+  if (remote_writers.empty()) return;
   auto const message = std::make_shared<std::vector<std::byte>>();
   for (auto const part : parts) message->insert(message->end(), part.begin(), part.end());
-  for (auto const& far : far_out) far->put(written, message);
+  for (auto const& far : remote_writers) far->put(written, message);
 }
 
 void MessageQueue::State::close() noexcept {
   closed = true;
-  go_on();
+  make_progress();
   if (out) out->close();
   if (in) in->close();
-  if (far_in) far_in->close();
-  for (auto const& far : far_out) far->end(written);
+  if (remote_reader) remote_reader->close();
+  for (auto const& far : remote_writers) far->end(written);
 }
 
 /// A writer that goes without closing because of others says so to readers that cannot see it.
 MessageQueue::State::~State() {
   if (!writing || closed) return;
   if (!failure) failure = timed_out;
-  if (failure) tell_far_readers();
+  if (failure) notify_remote_readers();
 }
 
 template <class Done>
-WaitEnd MessageQueue::State::wait(Done done, node::RingWait const& limits) {
-  if (!far_out.empty() || far_in) return poll(done, limits);
+WaitResult MessageQueue::State::wait(Done done, node::RingWaitLimits const& limits) {
+  if (!remote_writers.empty() || remote_reader) return poll(done, limits);
   auto const has_failed = [&] { return find_failure(); };
   return out ? out->wait(done, has_failed, limits) : in->wait(done, has_failed, limits);
 }
 
-/// What comes from another node rings no bell here.
-WaitEnd MessageQueue::State::poll(std::function<bool()> const& done, node::RingWait const& limits) {
+/// What comes from another node rings no doorbell here.
+WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::RingWaitLimits const& limits) {
   constexpr std::chrono::nanoseconds stalled_after = std::chrono::milliseconds(100);
   platform::Deadline deadline(limits.timeout);
   auto next_warning = limits.warn_every;
   auto next_word = std::min(stalled_after, limits.timeout / 8);
   std::vector<int> told;
-  if (out) out->fate().wait_begins();
-  auto ended = WaitEnd::timeout;
-  for (queue::Poll poll;; poll.pause()) {
+  if (out) out->status().wait_begins();
+  auto ended = WaitResult::timeout;
+  for (queue::Backoff poll;; poll.pause()) {
     if (done()) {
-      ended = WaitEnd::ready;
+      ended = WaitResult::ready;
     } else if (cancelled.load(std::memory_order_acquire) || limits.stop.stop_requested()) {
-      ended = WaitEnd::cancelled;
+      ended = WaitResult::cancelled;
     } else if (find_failure()) {
-      ended = done() ? WaitEnd::ready : WaitEnd::lost;
+      ended = done() ? WaitResult::ready : WaitResult::lost;
     }
-    if (ended != WaitEnd::timeout || deadline.expired()) break;
-    static_cast<void>(platform::IdleWork::go_on(limits.look_every));
+    if (ended != WaitResult::timeout || deadline.expired()) break;
+    static_cast<void>(platform::ProgressHook::make_progress(limits.look_every));
     deadline.tick();
     if (deadline.idle() >= next_word) {
       next_word = deadline.idle() + stalled_after;
-      say_waiting(told);
+      report_waiting(told);
     }
     if (deadline.idle() < next_warning) continue;
     next_warning = deadline.idle() + limits.warn_every;
     limits.warn(deadline.idle());
   }
-  if (out && ended != WaitEnd::timeout) out->fate().withdraw();
+  if (out && ended != WaitResult::timeout) out->status().withdraw();
   return ended;
 }
 
 /// Readers that wait for this writer learn for whom it waits itself. `told`: what they know.
-void MessageQueue::State::say_waiting(std::vector<int>& told) {
-  if (far_out.empty() || closed) return;
+void MessageQueue::State::report_waiting(std::vector<int>& told) {
+  if (remote_writers.empty() || closed) return;
   auto const number = written + 1 - chunks;
-  if (out) out->fate().wait_begins(far_readers_before(number));
+  if (out) out->status().wait_begins(remote_readers_behind(number));
   auto const now = readers_waited_for(number);
   if (now.empty() || std::exchange(told, now) == now) return;
-  for (auto const& far : far_out) far->say_waiting(now);
+  for (auto const& far : remote_writers) far->report_waiting(now);
 }
 
 // ---------------------------------------------------------------- reading
 
 bool MessageQueue::State::await_message(char const* operation, QueueWait const& wait) {
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
-  go_on();
+  make_progress();
   if (has_message()) return true;
   auto limit = limits(wait);
   limit.warn = [&](std::chrono::nanoseconds waited) {
@@ -245,27 +245,27 @@ bool MessageQueue::State::await_message(char const* operation, QueueWait const& 
               {{"queue", name}, {"writer", std::to_string(writer_rank)}, {"waited", milliseconds(waited)}});
   };
   auto const ended = this->wait([&] { return has_message_or_end(); }, limit);
-  if (ended == WaitEnd::cancelled) throw_cancelled(operation);
-  if (ended == WaitEnd::lost) throw_failure(operation);
-  if (ended == WaitEnd::timeout) throw_no_message(operation, limit.timeout);
+  if (ended == WaitResult::cancelled) throw_cancelled(operation);
+  if (ended == WaitResult::lost) throw_failure(operation);
+  if (ended == WaitResult::timeout) throw_no_message(operation, limit.timeout);
   return has_message();
 }
 
-bool MessageQueue::State::await_quietly(std::chrono::nanoseconds limit) {
+bool MessageQueue::State::wait_without_throwing(std::chrono::nanoseconds limit) {
   char const* const operation = "wait_for";
   if (cancelled.load(std::memory_order_acquire)) throw_cancelled(operation);
-  go_on();
-  node::RingWait const limits{.timeout = limit};
-  auto ended = WaitEnd::ready;
+  make_progress();
+  node::RingWaitLimits const limits{.timeout = limit};
+  auto ended = WaitResult::ready;
   if (!writing && !closed) {
     ended = wait([&] { return has_message_or_end(); }, limits);
-  } else if (out || !far_out.empty()) {
-    ended = wait([&] { return closed ? drained() : has_room(); }, limits);
+  } else if (out || !remote_writers.empty()) {
+    ended = wait([&] { return closed ? drained() : has_space(); }, limits);
   }
-  if (ended == WaitEnd::lost) throw_failure(operation);
-  if (ended == WaitEnd::cancelled) throw_cancelled(operation);
-  if (auto* const shared = fate(); shared != nullptr && ended == WaitEnd::timeout) shared->withdraw();
-  return ended == WaitEnd::ready;
+  if (ended == WaitResult::lost) throw_failure(operation);
+  if (ended == WaitResult::cancelled) throw_cancelled(operation);
+  if (auto* const shared = status(); shared != nullptr && ended == WaitResult::timeout) shared->withdraw();
+  return ended == WaitResult::ready;
 }
 
 }  // namespace crossrank

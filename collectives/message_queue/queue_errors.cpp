@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "collectives/message_queue/queue_state.hpp"
-#include "lib/node/first_cause.hpp"
-#include "lib/node/rank_list.hpp"
+#include "lib/node/liveness/root_cause.hpp"
+#include "lib/core/rank_list.hpp"
 
 /// What one end of a queue says when it cannot go on: the same ranks as all other ends.
 namespace crossrank {
@@ -15,7 +15,7 @@ std::string milliseconds(std::chrono::nanoseconds time) {
 
 std::string named(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  return (ranks.size() == 1 ? "rank " : "ranks ") + node::compress(ranks);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + node::format_ranks(ranks);
 }
 
 }  // namespace
@@ -31,18 +31,18 @@ ErrorInfo MessageQueue::State::error(char const* operation, std::string message)
 
 // ---------------------------------------------------------------- ranks
 
-node::RingFate* MessageQueue::State::fate() const noexcept {
-  if (out) return &out->fate();
-  return in ? &in->fate() : nullptr;
+node::RingStatus* MessageQueue::State::status() const noexcept {
+  if (out) return &out->status();
+  return in ? &in->status() : nullptr;
 }
 
-node::NodeDomain* MessageQueue::State::domain() const noexcept {
-  if (out) return &out->domain();
-  return in ? &in->domain() : nullptr;
+node::NodeComm* MessageQueue::State::comm() const noexcept {
+  if (out) return &out->comm();
+  return in ? &in->comm() : nullptr;
 }
 
 /// Ranks of the job as this end's errors number them. One outside the group has no number there.
-std::vector<int> MessageQueue::State::in_own_numbers(std::vector<int> const& ranks) const {
+std::vector<int> MessageQueue::State::in_group_ranks(std::vector<int> const& ranks) const {
   if (job_ranks.empty()) return ranks;
   std::vector<int> own;
   for (int const each : ranks) {
@@ -53,20 +53,20 @@ std::vector<int> MessageQueue::State::in_own_numbers(std::vector<int> const& ran
   return own;
 }
 
-int MessageQueue::State::writer_in_job() const {
+int MessageQueue::State::writer_global_rank() const {
   return job_ranks.empty() ? writer_rank : job_ranks[static_cast<std::size_t>(writer_rank)];
 }
 
 /// What is known of a rank, in words.
-std::string MessageQueue::State::fate_of(int job_rank) const {
-  auto const* const shared = fate();
+std::string MessageQueue::State::status_of(int job_rank) const {
+  auto const* const shared = status();
   for (int end = 0; shared != nullptr && end <= (out ? out->readers() : in->readers()); ++end) {
     if (shared->job_rank(end) == job_rank) return shared->describe(end);
   }
-  for (auto const& far : far_out) {
-    if (far->reader_in_job() == job_rank) return "on another node" + (far->lost() ? ": " + far->why() : "");
+  for (auto const& far : remote_writers) {
+    if (far->reader_global_rank() == job_rank) return "on another node" + (far->lost() ? ": " + far->why() : "");
   }
-  return "on another node" + (far_in && !far_in->why().empty() ? ": " + far_in->why() : "");
+  return "on another node" + (remote_reader && !remote_reader->why().empty() ? ": " + remote_reader->why() : "");
 }
 
 /// Who they are, how far they have come, how they are.
@@ -74,80 +74,81 @@ void MessageQueue::State::describe_readers(
     ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const {
   auto const add = [&](std::uint64_t taken, int job_rank) {
     if (!is_meant(taken, job_rank)) return;
-    info.details.push_back(named(in_own_numbers({job_rank})) + ": has taken " + std::to_string(taken) + " of " +
-                           std::to_string(written) + " messages, " + fate_of(job_rank));
+    info.details.push_back(named(in_group_ranks({job_rank})) + ": has taken " + std::to_string(taken) + " of " +
+                           std::to_string(written) + " messages, " + status_of(job_rank));
   };
   for (int place = 0; out && place < out->readers(); ++place) {
-    if (int const each = out->fate().job_rank(place + 1); each >= 0) add(out->taken_by(place), each);
+    if (int const each = out->status().job_rank(place + 1); each >= 0) add(out->taken_by(place), each);
   }
-  for (auto const& far : far_out) {
-    if (!far->closed()) add(far->taken(), far->reader_in_job());
+  for (auto const& far : remote_writers) {
+    if (!far->closed()) add(far->taken(), far->reader_global_rank());
   }
 }
 
 /// Ranks of the job that keep the writer waiting until message `number` is taken.
 std::vector<int> MessageQueue::State::readers_waited_for(std::uint64_t number) const {
   auto ranks = out ? out->waited_for(number) : std::vector<int>{};
-  auto const far = far_readers_before(number);
+  auto const far = remote_readers_behind(number);
   ranks.insert(ranks.end(), far.begin(), far.end());
   std::sort(ranks.begin(), ranks.end());
   return ranks;
 }
 
-std::vector<int> MessageQueue::State::far_readers_before(std::uint64_t number) const {
+std::vector<int> MessageQueue::State::remote_readers_behind(std::uint64_t number) const {
   std::vector<int> ranks;
-  for (auto const& far : far_out) {
-    if (!far->closed() && far->taken() < number) ranks.push_back(far->reader_in_job());
+  for (auto const& far : remote_writers) {
+    if (!far->closed() && far->taken() < number) ranks.push_back(far->reader_global_rank());
   }
   return ranks;
 }
 
 // ---------------------------------------------------------------- errors
 
-void MessageQueue::State::note_cause(int job_rank, std::string const& fate) const noexcept {
-  if (auto* const shared = domain()) node::set_cause(shared->own_record().cause, {job_rank, fate});
+void MessageQueue::State::note_cause(int job_rank, std::string const& status) const noexcept {
+  if (auto* const shared = comm()) node::set_cause(shared->own_record().cause, {job_rank, status});
 }
 
-void MessageQueue::State::note_timeout(std::vector<int> ranks, std::string const& fate) {
+void MessageQueue::State::note_timeout(std::vector<int> ranks, std::string const& status) {
   if (ranks.empty()) return;
-  note_cause(ranks.front(), fate);
-  if (auto* const shared = this->fate()) shared->note_timeout(ranks);
-  if (far_in) far_in->note_timeout(ranks);
+  note_cause(ranks.front(), status);
+  if (auto* const shared = this->status()) shared->note_timeout(ranks);
+  if (remote_reader) remote_reader->note_timeout(ranks);
   timed_out = node::RingFailure{.timed_out = true, .ranks = std::move(ranks)};
 }
 
 void MessageQueue::State::throw_failure(char const* operation) const {
-  auto const culprits = in_own_numbers(failure->ranks);
-  bool const is_writer = failure->ranks == std::vector<int>{writer_in_job()};
-  auto const who = is_writer ? "the writer, " + named(culprits) + "," : named(culprits);
+  auto const failed_ranks = in_group_ranks(failure->ranks);
+  bool const is_writer = failure->ranks == std::vector<int>{writer_global_rank()};
+  auto const who = is_writer ? "the writer, " + named(failed_ranks) + "," : named(failed_ranks);
   auto info = error(operation, who + " died or went without closing the queue");
   if (failure->timed_out) {
     info.message = is_writer ? who + " sent no message in time, and a reader left the queue for that"
                              : who + " took no message in time, and another rank left the queue for that";
   }
-  info.culprits = culprits;
+  info.failed_ranks = failed_ranks;
   auto const& blamed = failure->ranks;
   auto const is_blamed = [&](int each) { return std::find(blamed.begin(), blamed.end(), each) != blamed.end(); };
   if (writing) {
     describe_readers(info, [&](std::uint64_t, int each) { return is_blamed(each); });
   } else {
     for (int const each : blamed)
-      info.details.push_back(named(in_own_numbers({each})) + (is_writer ? ", the writer: " : ": ") + fate_of(each));
-    info.details.push_back("read so far: " + std::to_string(in ? in->messages() : far_in->messages()) + " messages");
+      info.details.push_back(named(in_group_ranks({each})) + (is_writer ? ", the writer: " : ": ") + status_of(each));
+    info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
+                           " messages");
   }
-  if (!blamed.empty()) note_cause(blamed.front(), fate_of(blamed.front()));
+  if (!blamed.empty()) note_cause(blamed.front(), status_of(blamed.front()));
   // Every group that an ended rank is in has ended with it.
-  auto const* const shared = fate();
-  info.group_usable = shared == nullptr || !shared->somebody_ended();
+  auto const* const shared = status();
+  info.group_usable = shared == nullptr || !shared->any_holder_ended();
   if (!info.group_usable) {
-    info.remedy = failure->timed_out ? "restart the job; look at what the named ranks were doing, or raise the timeout"
-                                     : "restart the job; the output of the named ranks says why they ended";
+    info.hint = failure->timed_out ? "restart the job; look at what the named ranks were doing, or raise the timeout"
+                                   : "restart the job; the output of the named ranks says why they ended";
   } else if (failure->timed_out) {
-    info.remedy = "look at what the named ranks are doing, or raise the timeout";
+    info.hint = "look at what the named ranks are doing, or raise the timeout";
   } else {
-    info.remedy = shared == nullptr || !far_out.empty()
-                      ? "the output of the named ranks says why they went; if they still run, make a new queue"
-                      : "the group goes on; make a new queue among those who are left";
+    info.hint = shared == nullptr || !remote_writers.empty()
+                    ? "the output of the named ranks says why they went; if they still run, make a new queue"
+                    : "the group goes on; make a new queue among those who are left";
   }
   if (failure->timed_out) throw TimeoutError(std::move(info));
   throw PeerLostError(std::move(info));
@@ -158,15 +159,15 @@ std::string MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited)
   std::vector<int> behind;
   std::vector<int> nobody;
   for (int const place : out ? out->readers_before(number) : std::vector<int>{}) {
-    int const each = out->fate().job_rank(place + 1);
+    int const each = out->status().job_rank(place + 1);
     (each < 0 ? nobody : behind).push_back(each < 0 ? place : each);
   }
-  auto const far = far_readers_before(number);
+  auto const far = remote_readers_behind(number);
   behind.insert(behind.end(), far.begin(), far.end());
   std::string text;
-  if (!behind.empty()) text = named(in_own_numbers(behind)) + " took no message for " + milliseconds(waited);
+  if (!behind.empty()) text = named(in_group_ranks(behind)) + " took no message for " + milliseconds(waited);
   if (!nobody.empty())
-    text += (text.empty() ? "" : "; ") + std::string("nobody has attached as reader ") + node::compress(nobody);
+    text += (text.empty() ? "" : "; ") + std::string("nobody has attached as reader ") + node::format_ranks(nobody);
   return text;
 }
 
@@ -174,30 +175,31 @@ void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono:
   auto const number = written + 1 - chunks;
   auto info = error(operation, lag_of_readers(waited));
   auto const ranks = readers_waited_for(number);
-  info.culprits = in_own_numbers(ranks);
+  info.failed_ranks = in_group_ranks(ranks);
   describe_readers(info, [&](std::uint64_t taken, int each) {
     return taken < number || std::find(ranks.begin(), ranks.end(), each) != ranks.end();
   });
-  if (!ranks.empty() && info.message.find(named(info.culprits)) == std::string::npos)
-    info.message += ", waiting for " + named(info.culprits);
+  if (!ranks.empty() && info.message.find(named(info.failed_ranks)) == std::string::npos)
+    info.message += ", waiting for " + named(info.failed_ranks);
   info.expected = "message " + std::to_string(number) + " taken";
-  info.remedy = "look at what the named ranks are doing, or give more time or chunks; the queue can go on";
+  info.hint = "look at what the named ranks are doing, or give more time or chunks; the queue can go on";
   note_timeout(ranks, "took no message for " + milliseconds(waited));
   throw TimeoutError(std::move(info));
 }
 
 void MessageQueue::State::throw_no_message(char const* operation, std::chrono::nanoseconds waited) {
-  auto const ranks = in ? in->waited_for() : far_in->waited_for();
+  auto const ranks = in ? in->waited_for() : remote_reader->waited_for();
   auto info = error(operation, "no message came for " + milliseconds(waited));
-  info.culprits = in_own_numbers(ranks);
-  bool const is_writer = ranks == std::vector<int>{writer_in_job()};
+  info.failed_ranks = in_group_ranks(ranks);
+  bool const is_writer = ranks == std::vector<int>{writer_global_rank()};
   if (!is_writer)
-    info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + named(info.culprits);
-  info.details.push_back("rank " + std::to_string(writer_rank) + ", the writer: " + fate_of(writer_in_job()));
+    info.message += ": the writer, rank " + std::to_string(writer_rank) + ", waits for " + named(info.failed_ranks);
+  info.details.push_back("rank " + std::to_string(writer_rank) + ", the writer: " + status_of(writer_global_rank()));
   for (int const each : is_writer ? std::vector<int>{} : ranks)
-    info.details.push_back(named(in_own_numbers({each})) + ": " + fate_of(each));
-  info.details.push_back("read so far: " + std::to_string(in ? in->messages() : far_in->messages()) + " messages");
-  info.remedy = "wait longer, or for ever with QueueWait::forever; the queue can go on";
+    info.details.push_back(named(in_group_ranks({each})) + ": " + status_of(each));
+  info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
+                         " messages");
+  info.hint = "wait longer, or for ever with QueueWait::forever; the queue can go on";
   note_timeout(ranks, (is_writer ? "sent no message for " : "took no message for ") + milliseconds(waited));
   throw TimeoutError(std::move(info));
 }

@@ -5,7 +5,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/codec/checksum.hpp"
+#include "lib/codec/checksum/checksum.hpp"
 
 namespace crossrank::queue {
 namespace {
@@ -28,7 +28,7 @@ std::uint64_t checksum_of(Handle const& handle) {
 
 }  // namespace
 
-std::vector<std::byte> write_handle(node::RingName const& name) {
+std::vector<std::byte> write_handle(node::RingId const& name) {
   Handle handle{.magic = magic,
                 .nonce = {name.nonce[0], name.nonce[1]},
                 .life = name.life,
@@ -40,13 +40,13 @@ std::vector<std::byte> write_handle(node::RingName const& name) {
   return {bytes.begin(), bytes.end()};
 }
 
-node::RingName read_handle(std::span<std::byte const> bytes) {
+node::RingId read_handle(std::span<std::byte const> bytes) {
   auto const refuse = [](std::string section, std::string expected, std::string got) {
     throw FormatError({.operation = "attach to a queue",
                        .message = "these bytes are no queue handle",
                        .expected = std::move(expected),
                        .got = std::move(got),
-                       .remedy = "pass on what MessageQueue::handle() returned, whole",
+                       .hint = "pass on what MessageQueue::handle() returned, whole",
                        .section = std::move(section)});
   };
   Handle handle{};

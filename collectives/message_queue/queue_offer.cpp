@@ -48,7 +48,7 @@ std::string text_of(std::span<std::byte const> bytes) {
                  .group = group.name(),
                  .rank = group.rank(),
                  .world_size = group.world_size(),
-                 .culprits = {rank}};
+                 .failed_ranks = {rank}};
   if (unavailable) throw UnavailableError(std::move(info));
   throw RemoteError(std::move(info));
 }
@@ -68,18 +68,18 @@ void check_agreement(Collective const& group, QueueOptions const& options,
                          .expected = say(first),
                          .got = say(its),
                          .resource = "queue \"" + options.name + "\"",
-                         .remedy = "give every rank the same options",
+                         .hint = "give every rank the same options",
                          .group = group.name(),
                          .rank = group.rank(),
                          .world_size = group.world_size(),
-                         .culprits = {rank}});
+                         .failed_ranks = {rank}});
   }
 }
 
 }  // namespace
 
-std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptions const& options, Part const& part,
-                                             std::span<std::byte const> mine) {
+std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptions const& options,
+                                             LocalStep const& part, std::span<std::byte const> mine) {
   Offer const offer{.writer = options.writer_rank,
                     .chunk_bytes = options.chunk_bytes,
                     .chunks = options.chunks,

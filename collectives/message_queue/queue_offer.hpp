@@ -13,7 +13,7 @@
 namespace crossrank::queue {
 
 /// Runs this rank's part of a step that all do; what it threw is thrown again once the others know.
-class Part {
+class LocalStep {
  public:
   template <class Body>
   void run(Body&& body) {
@@ -52,6 +52,6 @@ struct RingOffer {
 /// Collective: what each rank has to give for the queue, in rank order. Throws again what this rank's part has thrown;
 /// `RemoteError` where another rank's has, `MismatchError` where the options differ.
 [[nodiscard]] std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptions const& options,
-                                                           Part const& part, std::span<std::byte const> mine);
+                                                           LocalStep const& part, std::span<std::byte const> mine);
 
 }  // namespace crossrank::queue

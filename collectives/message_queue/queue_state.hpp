@@ -13,8 +13,8 @@
 
 #include "collectives/message_queue/remote_reader.hpp"
 #include "collectives/message_queue/remote_writer.hpp"
-#include "lib/node/ring_reader.hpp"
-#include "lib/node/ring_writer.hpp"
+#include "lib/node/queue/ring_reader.hpp"
+#include "lib/node/queue/ring_writer.hpp"
 
 namespace crossrank {
 
@@ -22,12 +22,12 @@ namespace crossrank {
 /// without readers has neither; everything it writes is read by all of none.
 struct MessageQueue::State {
   /// Holds an end for one call: a second one at the same time is a `UsageError`.
-  class Turn {
+  class EndLock {
    public:
-    Turn(State& state, char const* operation);
-    ~Turn();
-    Turn(Turn const&) = delete;
-    Turn& operator=(Turn const&) = delete;
+    EndLock(State& state, char const* operation);
+    ~EndLock();
+    EndLock(EndLock const&) = delete;
+    EndLock& operator=(EndLock const&) = delete;
 
    private:
     std::atomic_flag& busy_;
@@ -45,8 +45,8 @@ struct MessageQueue::State {
   std::vector<int> job_ranks{};  ///< of the group's members; empty: errors speak in the job's numbers
   std::unique_ptr<node::RingWriter> out{};
   std::unique_ptr<node::RingReader> in{};
-  std::vector<std::unique_ptr<queue::RemoteWriter>> far_out{};
-  std::unique_ptr<queue::RemoteReader> far_in{};
+  std::vector<std::unique_ptr<queue::RemoteWriter>> remote_writers{};
+  std::unique_ptr<queue::RemoteReader> remote_reader{};
   std::uint64_t chunks = 0;
 
   std::atomic_flag busy{};
@@ -66,41 +66,41 @@ struct MessageQueue::State {
 
   /// Collective: connects the writer with readers on other nodes, those not in `local`.
   void link_remote_readers(Collective const& all, QueueOptions const& options, std::vector<int> const& local);
-  /// Waits for room for one message and throws what keeps it from coming.
-  void await_room(char const* operation, QueueWait const& wait);
+  /// Waits for space for one message and throws what keeps it from coming.
+  void await_space(char const* operation, QueueWait const& wait);
   /// Waits for a message: false when there will be none.
   [[nodiscard]] bool await_message(char const* operation, QueueWait const& wait);
-  [[nodiscard]] bool await_quietly(std::chrono::nanoseconds limit);
+  [[nodiscard]] bool wait_without_throwing(std::chrono::nanoseconds limit);
   void put(node::MessageParts parts);
   /// The next message, in place; `await_message` has said yes.
-  [[nodiscard]] std::span<std::byte const> peek() const { return in ? in->peek() : far_in->peek(); }
+  [[nodiscard]] std::span<std::byte const> peek() const { return in ? in->peek() : remote_reader->peek(); }
   /// Keeps it beyond `take` where that needs no copy, else null.
-  [[nodiscard]] std::shared_ptr<void const> keep() const { return in ? in->keep() : far_in->keep(); }
-  void take() noexcept { in ? in->take() : far_in->take(); }
+  [[nodiscard]] std::shared_ptr<void const> keep() const { return in ? in->keep() : remote_reader->keep(); }
+  void take() noexcept { in ? in->take() : remote_reader->take(); }
   void close() noexcept;
   void require_writer(char const* operation) const;
   void require_reader(char const* operation) const;
   [[nodiscard]] ErrorInfo error(char const* operation, std::string message) const;
 
  private:
-  [[nodiscard]] bool has_room();
+  [[nodiscard]] bool has_space();
   [[nodiscard]] bool drained();
-  [[nodiscard]] bool deserted() const;
-  [[nodiscard]] bool has_message() { return in ? in->has_message() : far_in->has_message(); }
-  [[nodiscard]] bool has_message_or_end() { return has_message() || (in ? in->at_end() : far_in->at_end()); }
+  [[nodiscard]] bool has_no_readers() const;
+  [[nodiscard]] bool has_message() { return in ? in->has_message() : remote_reader->has_message(); }
+  [[nodiscard]] bool has_message_or_end() { return has_message() || (in ? in->at_end() : remote_reader->at_end()); }
   template <class Done>
-  [[nodiscard]] node::WaitEnd wait(Done done, node::RingWait const& limits);
-  [[nodiscard]] node::WaitEnd poll(std::function<bool()> const& done, node::RingWait const& limits);
-  [[nodiscard]] node::RingWait limits(QueueWait const& wait) const;
+  [[nodiscard]] node::WaitResult wait(Done done, node::RingWaitLimits const& limits);
+  [[nodiscard]] node::WaitResult poll(std::function<bool()> const& done, node::RingWaitLimits const& limits);
+  [[nodiscard]] node::RingWaitLimits limits(QueueWait const& wait) const;
   void require_readers(char const* operation);
   /// This end goes on after a timeout: nobody is blamed for that any more.
-  void go_on() noexcept;
+  void make_progress() noexcept;
 
   // Why the queue cannot go on.
   [[nodiscard]] bool find_failure();
-  [[nodiscard]] std::optional<node::RingFailure> find_far_loss() const;
-  void tell_far_readers() noexcept;
-  void say_waiting(std::vector<int>& told);
+  [[nodiscard]] std::optional<node::RingFailure> find_remote_loss() const;
+  void notify_remote_readers() noexcept;
+  void report_waiting(std::vector<int>& told);
 
   // What is said then.
   [[noreturn]] void throw_cancelled(char const* operation) const;
@@ -108,18 +108,18 @@ struct MessageQueue::State {
   [[noreturn]] void throw_slow_readers(char const* operation, std::chrono::nanoseconds waited);
   [[noreturn]] void throw_no_message(char const* operation, std::chrono::nanoseconds waited);
   /// Notes whom a timeout is blamed on, for the other ends if this one goes away now, and for this rank's groups.
-  void note_timeout(std::vector<int> ranks, std::string const& fate);
-  void note_cause(int job_rank, std::string const& fate) const noexcept;
+  void note_timeout(std::vector<int> ranks, std::string const& status);
+  void note_cause(int job_rank, std::string const& status) const noexcept;
   [[nodiscard]] std::string lag_of_readers(std::chrono::nanoseconds waited) const;
   [[nodiscard]] std::vector<int> readers_waited_for(std::uint64_t number) const;
-  [[nodiscard]] std::vector<int> far_readers_before(std::uint64_t number) const;
+  [[nodiscard]] std::vector<int> remote_readers_behind(std::uint64_t number) const;
   /// Adds what is known of readers that have not taken message `number`.
   void describe_readers(ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const;
-  [[nodiscard]] std::string fate_of(int job_rank) const;
-  [[nodiscard]] std::vector<int> in_own_numbers(std::vector<int> const& ranks) const;
-  [[nodiscard]] int writer_in_job() const;
-  [[nodiscard]] node::RingFate* fate() const noexcept;
-  [[nodiscard]] node::NodeDomain* domain() const noexcept;
+  [[nodiscard]] std::string status_of(int job_rank) const;
+  [[nodiscard]] std::vector<int> in_group_ranks(std::vector<int> const& ranks) const;
+  [[nodiscard]] int writer_global_rank() const;
+  [[nodiscard]] node::RingStatus* status() const noexcept;
+  [[nodiscard]] node::NodeComm* comm() const noexcept;
 };
 
 }  // namespace crossrank

@@ -8,7 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/message_queue/message_storage.hpp"
-#include "lib/core/copy_memory.hpp"
+#include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::queue {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::uint64_t magic = 0x31303054455352;  // "RSET001"
                      .message = "the message is no tensor",
                      .expected = std::move(expected),
                      .got = std::move(got),
-                     .remedy = "read it as what was written",
+                     .hint = "read it as what was written",
                      .section = "message"});
 }
 
@@ -56,7 +56,7 @@ Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void cons
   }
   if (bytes != data.size())
     refuse(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));
-  if (owner) return spi::tensor_over(std::make_shared<MessageStorage>(data, std::move(owner)), 0, shape, dtype);
+  if (owner) return spi::tensor_from_storage(std::make_shared<MessageStorage>(data, std::move(owner)), 0, shape, dtype);
   auto tensor = Tensor::empty(shape, dtype);
   if (!data.empty()) copy_memory(tensor.mutable_bytes().data(), data.data(), data.size());
   return tensor;

@@ -7,14 +7,14 @@ namespace crossrank::queue {
 
 RemoteBlame RemoteBlame::of(node::RingFailure const& failure) noexcept {
   RemoteBlame blame{.kind = failure.timed_out ? Kind::timed_out : Kind::lost,
-                    .count = static_cast<std::uint32_t>(std::min(failure.ranks.size(), most_ranks))};
+                    .count = static_cast<std::uint32_t>(std::min(failure.ranks.size(), max_ranks))};
   std::transform(failure.ranks.begin(), failure.ranks.begin() + blame.count, blame.ranks.begin(),
                  [](int rank) { return static_cast<std::uint32_t>(rank); });
   return blame;
 }
 
 node::RingFailure RemoteBlame::failure() const {
-  auto const known = std::min<std::size_t>(count, most_ranks);  // another host wrote the count
+  auto const known = std::min<std::size_t>(count, max_ranks);  // another host wrote the count
   return {.timed_out = kind == Kind::timed_out, .ranks = {ranks.begin(), ranks.begin() + known}};
 }
 
@@ -62,7 +62,7 @@ void RemoteLink::drop() noexcept {
   dropped_ = true;
   if (!pair_.connected()) return;
   try {
-    for (auto const ticket : sends_) transport().cancel(ticket);
+    for (auto const request_id : sends_) transport().cancel(request_id);
     if (receiving_) transport().cancel(*receiving_);
   } catch (std::exception const& e) {
     lose(e.what());

@@ -13,14 +13,14 @@
 #include <crossrank/collective.hpp>
 #include <crossrank/spi/transport.hpp>
 
-#include "lib/node/ring_fate.hpp"
+#include "lib/node/queue/ring_status.hpp"
 
 /// How a queue's messages travel to a reader on another node: by a group of the two, writer first.
 namespace crossrank::queue {
 
 /// Ahead of each message; holds all of a small one.
-struct RemoteHead {
-  static constexpr std::size_t most_inlined = 40;
+struct RemoteHeader {
+  static constexpr std::size_t max_inlined = 40;
   enum class Kind : std::uint64_t {
     message = 1,
     end = 2,
@@ -31,22 +31,22 @@ struct RemoteHead {
   std::uint64_t number = 0;  ///< of a message, from 1; the end has one too
   std::uint64_t bytes = 0;
   Kind kind = Kind::message;
-  std::array<std::byte, most_inlined> inlined{};
+  std::array<std::byte, max_inlined> inlined{};
 };
-static_assert(sizeof(RemoteHead) == 64 && std::is_trivially_copyable_v<RemoteHead>);
+static_assert(sizeof(RemoteHeader) == 64 && std::is_trivially_copyable_v<RemoteHeader>);
 
 /// Whom one side blames, as it tells the other.
 struct RemoteBlame {
-  static constexpr std::size_t most_ranks = 8;
+  static constexpr std::size_t max_ranks = 8;
   enum class Kind : std::uint32_t { nobody = 0, lost = 1, timed_out = 2 };
   Kind kind = Kind::nobody;
   std::uint32_t count = 0;
-  std::array<std::uint32_t, most_ranks> ranks{};  ///< of the job
+  std::array<std::uint32_t, max_ranks> ranks{};  ///< of the job
 
   [[nodiscard]] static RemoteBlame of(node::RingFailure const& failure) noexcept;
   [[nodiscard]] node::RingFailure failure() const;
 };
-static_assert(sizeof(RemoteBlame) == RemoteHead::most_inlined);
+static_assert(sizeof(RemoteBlame) == RemoteHeader::max_inlined);
 
 /// What the reader answers: it has taken everything up to `taken`, and may want no more, or leave because of others.
 struct RemoteAck {
@@ -56,7 +56,7 @@ struct RemoteAck {
 };
 static_assert(sizeof(RemoteAck) == 56 && std::is_trivially_copyable_v<RemoteAck>);
 
-inline constexpr std::uint32_t remote_head_tag = 0x7175'0001;
+inline constexpr std::uint32_t remote_header_tag = 0x7175'0001;
 inline constexpr std::uint32_t remote_body_tag = 0x7175'0002;
 inline constexpr std::uint32_t remote_ack_tag = 0x7175'0003;
 
@@ -67,8 +67,8 @@ class RemoteLink {
   RemoteLink(Collective pair, int peer)
       : pair_(std::move(pair)),
         peer_(peer),
-        peer_in_job_(pair_.ranks()[static_cast<std::size_t>(peer)]),
-        own_in_job_(pair_.global_rank()) {}
+        peer_global_rank_(pair_.ranks()[static_cast<std::size_t>(peer)]),
+        own_global_rank_(pair_.global_rank()) {}
   ~RemoteLink() { drop(); }
   RemoteLink(RemoteLink const&) = delete;
   RemoteLink& operator=(RemoteLink const&) = delete;
@@ -83,8 +83,8 @@ class RemoteLink {
   [[nodiscard]] bool lost() const noexcept { return lost_; }
   [[nodiscard]] std::string const& why() const noexcept { return why_; }
   /// The job's rank of the other side.
-  [[nodiscard]] int peer_in_job() const noexcept { return peer_in_job_; }
-  [[nodiscard]] int own_in_job() const noexcept { return own_in_job_; }
+  [[nodiscard]] int peer_global_rank() const noexcept { return peer_global_rank_; }
+  [[nodiscard]] int own_global_rank() const noexcept { return own_global_rank_; }
   /// Gives the other side up: it cannot be gone on with.
   void lose(char const* why) noexcept;
   /// Gives up what is under way and leaves the group.
@@ -95,10 +95,10 @@ class RemoteLink {
 
   Collective pair_;
   int peer_;
-  int peer_in_job_;
-  int own_in_job_;
-  std::vector<spi::Ticket> sends_{};
-  std::optional<spi::Ticket> receiving_{};
+  int peer_global_rank_;
+  int own_global_rank_;
+  std::vector<spi::RequestId> sends_{};
+  std::optional<spi::RequestId> receiving_{};
   bool lost_ = false;
   bool dropped_ = false;
   std::string why_{};

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <exception>
 
-#include "collectives/message_queue/poll.hpp"
-#include "collectives/object_wire.hpp"
+#include "collectives/message_queue/backoff.hpp"
+#include "collectives/objects/block_header.hpp"
 #include "lib/platform/deadline.hpp"
 
 namespace crossrank::queue {
@@ -22,9 +22,9 @@ RemoteReader::~RemoteReader() {
   if (closed_ || gives_up) finish_sending(std::chrono::seconds(1));
 }
 
-void RemoteReader::finish_sending(std::chrono::nanoseconds patience) noexcept {
-  platform::Deadline deadline(patience);
-  for (Poll poll; !link_.idle() && !link_.lost() && !deadline.expired(); deadline.tick()) {
+void RemoteReader::finish_sending(std::chrono::nanoseconds drain_timeout) noexcept {
+  platform::Deadline deadline(drain_timeout);
+  for (Backoff poll; !link_.idle() && !link_.lost() && !deadline.expired(); deadline.tick()) {
     static_cast<void>(link_.advance());
     poll.pause();
   }
@@ -32,7 +32,7 @@ void RemoteReader::finish_sending(std::chrono::nanoseconds patience) noexcept {
 
 void RemoteReader::next_head() noexcept {
   stage_ = Stage::head;
-  link_.receive(std::as_writable_bytes(std::span(&head_, 1)), remote_head_tag);
+  link_.receive(std::as_writable_bytes(std::span(&head_, 1)), remote_header_tag);
 }
 
 void RemoteReader::next_piece() {
@@ -42,15 +42,15 @@ void RemoteReader::next_piece() {
   link_.receive(std::span(*message_).subspan(have), remote_body_tag);
 }
 
-void RemoteReader::hear_blame() {
+void RemoteReader::receive_blame() {
   RemoteBlame blame;
   std::memcpy(&blame, head_.inlined.data(), sizeof blame);
-  if (head_.kind == RemoteHead::Kind::failed) {
+  if (head_.kind == RemoteHeader::Kind::failed) {
     failure_ = blame.failure();
     stage_ = Stage::failed;
   } else {
     writer_waits_for_ = blame.failure().ranks;
-    std::erase(writer_waits_for_, link_.own_in_job());  // it has read all since
+    std::erase(writer_waits_for_, link_.own_global_rank());  // it has read all since
     next_head();
   }
 }
@@ -58,15 +58,15 @@ void RemoteReader::hear_blame() {
 /// What was asked for is there: a head, or a piece of the message.
 void RemoteReader::came() {
   if (stage_ == Stage::head) {
-    if (head_.kind == RemoteHead::Kind::waits || head_.kind == RemoteHead::Kind::failed) return hear_blame();
+    if (head_.kind == RemoteHeader::Kind::waits || head_.kind == RemoteHeader::Kind::failed) return receive_blame();
     writer_waits_for_.clear();
-    if (head_.kind == RemoteHead::Kind::end) {
+    if (head_.kind == RemoteHeader::Kind::end) {
       stage_ = Stage::ended;
       acknowledge({.taken = taken_ + 1});
       return;
     }
     message_ = std::make_shared<std::vector<std::byte>>();
-    if (head_.bytes <= RemoteHead::most_inlined) {
+    if (head_.bytes <= RemoteHeader::max_inlined) {
       message_->assign(head_.inlined.begin(), head_.inlined.begin() + static_cast<std::ptrdiff_t>(head_.bytes));
       stage_ = Stage::ready;
       return;
@@ -94,11 +94,11 @@ bool RemoteReader::has_message() noexcept {
 std::optional<node::RingFailure> RemoteReader::failure() const {
   if (stage_ == Stage::failed) return failure_;
   if (stage_ == Stage::ready || at_end() || !link_.lost()) return std::nullopt;
-  return node::RingFailure{.timed_out = false, .ranks = {link_.peer_in_job()}};
+  return node::RingFailure{.timed_out = false, .ranks = {link_.peer_global_rank()}};
 }
 
 std::vector<int> RemoteReader::waited_for() const {
-  return writer_waits_for_.empty() ? std::vector<int>{link_.peer_in_job()} : writer_waits_for_;
+  return writer_waits_for_.empty() ? std::vector<int>{link_.peer_global_rank()} : writer_waits_for_;
 }
 
 std::shared_ptr<void const> RemoteReader::keep() const noexcept {

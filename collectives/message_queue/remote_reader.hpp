@@ -49,14 +49,14 @@ class RemoteReader {
   void next_head() noexcept;
   void next_piece();
   void came();
-  void hear_blame();
+  void receive_blame();
   void acknowledge(RemoteAck const& ack) noexcept;
-  void finish_sending(std::chrono::nanoseconds patience) noexcept;
+  void finish_sending(std::chrono::nanoseconds drain_timeout) noexcept;
 
   RemoteLink link_;
   std::size_t chunk_bytes_;
   Stage stage_ = Stage::head;
-  RemoteHead head_{};
+  RemoteHeader head_{};
   std::shared_ptr<std::vector<std::byte>> message_{};
   node::RingFailure failure_{};  ///< at stage `failed`
   std::vector<int> writer_waits_for_{};

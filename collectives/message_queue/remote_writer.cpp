@@ -4,36 +4,36 @@
 #include <cstring>
 #include <utility>
 
-#include "collectives/message_queue/poll.hpp"
-#include "collectives/object_wire.hpp"
+#include "collectives/message_queue/backoff.hpp"
+#include "collectives/objects/block_header.hpp"
 #include "lib/platform/deadline.hpp"
 
 namespace crossrank::queue {
 namespace {
 
-void send_head(RemoteLink& link, RemoteHead const& head) {
-  auto const kept = std::make_shared<RemoteHead const>(head);
-  link.send(std::as_bytes(std::span(kept.get(), 1)), kept, remote_head_tag);
+void send_head(RemoteLink& link, RemoteHeader const& head) {
+  auto const kept = std::make_shared<RemoteHeader const>(head);
+  link.send(std::as_bytes(std::span(kept.get(), 1)), kept, remote_header_tag);
 }
 
 }  // namespace
 
-RemoteWriter::RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds patience)
-    : link_(std::move(pair), 1), reader_(reader), patience_(patience) {
+RemoteWriter::RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds drain_timeout)
+    : link_(std::move(pair), 1), reader_(reader), drain_timeout_(drain_timeout) {
   link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
 }
 
 /// What was written before the end is the reader's: it waits for the answer to the end, as nobody else keeps the bytes.
 RemoteWriter::~RemoteWriter() {
-  platform::Deadline deadline(patience_);
-  Poll poll;
+  platform::Deadline deadline(drain_timeout_);
+  Backoff poll;
   while (end_ != 0 && !failed_ && !has_all() && !closed_ && !link_.lost() && !deadline.expired()) {
     advance();
     poll.pause();
     deadline.tick();
   }
   // Why the queue has failed is told to a reader that listens; one that does not finds this end gone.
-  deadline = platform::Deadline(std::min<std::chrono::nanoseconds>(patience_, std::chrono::seconds(1)));
+  deadline = platform::Deadline(std::min<std::chrono::nanoseconds>(drain_timeout_, std::chrono::seconds(1)));
   while (failed_ && !link_.idle() && !closed_ && !link_.lost() && !deadline.expired()) {
     advance();
     poll.pause();
@@ -43,8 +43,8 @@ RemoteWriter::~RemoteWriter() {
 
 void RemoteWriter::put(std::uint64_t number, RemoteMessage const& message) noexcept {
   if (closed_) return;
-  RemoteHead head{.number = number, .bytes = message->size()};
-  bool const inlined = message->size() <= RemoteHead::most_inlined;
+  RemoteHeader head{.number = number, .bytes = message->size()};
+  bool const inlined = message->size() <= RemoteHeader::max_inlined;
   if (inlined) std::copy(message->begin(), message->end(), head.inlined.begin());
   send_head(link_, head);
   if (inlined) return;
@@ -56,20 +56,20 @@ void RemoteWriter::put(std::uint64_t number, RemoteMessage const& message) noexc
 void RemoteWriter::end(std::uint64_t messages) noexcept {
   if (closed_ || end_ != 0) return;
   end_ = messages + 1;
-  send_head(link_, {.number = end_, .kind = RemoteHead::Kind::end});
+  send_head(link_, {.number = end_, .kind = RemoteHeader::Kind::end});
 }
 
-void RemoteWriter::say_waiting(std::vector<int> const& ranks) noexcept {
-  send_blame(RemoteHead::Kind::waits, {.timed_out = false, .ranks = ranks});
+void RemoteWriter::report_waiting(std::vector<int> const& ranks) noexcept {
+  send_blame(RemoteHeader::Kind::waits, {.timed_out = false, .ranks = ranks});
 }
 
 void RemoteWriter::fail(node::RingFailure const& failure) noexcept {
-  if (!std::exchange(failed_, true)) send_blame(RemoteHead::Kind::failed, failure);
+  if (!std::exchange(failed_, true)) send_blame(RemoteHeader::Kind::failed, failure);
 }
 
-void RemoteWriter::send_blame(RemoteHead::Kind kind, node::RingFailure const& failure) noexcept {
+void RemoteWriter::send_blame(RemoteHeader::Kind kind, node::RingFailure const& failure) noexcept {
   if (closed_ || end_ != 0) return;
-  RemoteHead head{.kind = kind};
+  RemoteHeader head{.kind = kind};
   auto const blame = RemoteBlame::of(failure);
   std::memcpy(head.inlined.data(), &blame, sizeof blame);
   send_head(link_, head);

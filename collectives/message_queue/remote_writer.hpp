@@ -16,8 +16,8 @@ using RemoteMessage = std::shared_ptr<std::vector<std::byte> const>;
 /// The writer's side of one reader on another node.
 class RemoteWriter {
  public:
-  /// `reader`: its rank in the queue's group. `patience`: how long the end waits for it when the writer goes.
-  RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds patience);
+  /// `reader`: its rank in the queue's group. `drain_timeout`: how long the end waits for it when the writer goes.
+  RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds drain_timeout);
   ~RemoteWriter();
   RemoteWriter(RemoteWriter const&) = delete;
   RemoteWriter& operator=(RemoteWriter const&) = delete;
@@ -27,7 +27,7 @@ class RemoteWriter {
   /// No message follows `messages`.
   void end(std::uint64_t messages) noexcept;
   /// Tells the reader for which ranks of the job the writer waits, until the next message.
-  void say_waiting(std::vector<int> const& ranks) noexcept;
+  void report_waiting(std::vector<int> const& ranks) noexcept;
   /// Tells the reader why the queue has failed: no message follows. Idempotent.
   void fail(node::RingFailure const& failure) noexcept;
   /// Takes in what the reader has answered.
@@ -39,17 +39,17 @@ class RemoteWriter {
   [[nodiscard]] bool lost() const noexcept { return !closed_ && !has_all() && (link_.lost() || reason_); }
   /// Because of whom it has left, where it has said so.
   [[nodiscard]] std::optional<node::RingFailure> const& reason() const noexcept { return reason_; }
-  [[nodiscard]] int reader_in_job() const noexcept { return link_.peer_in_job(); }
+  [[nodiscard]] int reader_global_rank() const noexcept { return link_.peer_global_rank(); }
   [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }
 
  private:
-  void send_blame(RemoteHead::Kind kind, node::RingFailure const& failure) noexcept;
+  void send_blame(RemoteHeader::Kind kind, node::RingFailure const& failure) noexcept;
   /// It knows that there is nothing more.
   [[nodiscard]] bool has_all() const noexcept { return end_ != 0 && taken_ >= end_; }
 
   RemoteLink link_;
   int reader_;
-  std::chrono::nanoseconds patience_;
+  std::chrono::nanoseconds drain_timeout_;
   RemoteAck ack_{};
   std::uint64_t taken_ = 0;
   std::uint64_t end_ = 0;  ///< the number of the end, once it has been sent

@@ -4,7 +4,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/mpi.hpp>
 #include <crossrank/spi/plugin.hpp>
-#include <crossrank/spi/wire.hpp>
+#include <crossrank/spi/packet_transport.hpp>
 
 #include "collectives/mpi/mpi_process.hpp"
 
@@ -24,18 +24,18 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
                             .expected = "rank " + std::to_string(request.rank) +
                                         (request.world_size == 0 ? "" : " of " + std::to_string(request.world_size)),
                             .got = "rank " + std::to_string(rank) + " of " + std::to_string(ranks),
-                            .remedy = "start with mpirun, or with srun --mpi=pmix",
+                            .hint = "start with mpirun, or with srun --mpi=pmix",
                             .group_usable = false});
   }
   return spi::open_world(
       process.world(request.connect_timeout),
-      {.job = request.job, .patience = request.patience, .connect_timeout = request.connect_timeout});
+      {.job = request.job, .timeout_policy = request.timeout_policy, .connect_timeout = request.connect_timeout});
 }
 
 }  // namespace
 
 Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
-  auto const options = spi::settled(wanted, "mpi::connect");
+  auto const options = spi::resolve_options(wanted, "mpi::connect");
   auto& process = Process::instance();
   process.require_mpi("mpi::connect");
   if (!options.backend.empty() && options.backend != "mpi" && options.backend != "composite") {
@@ -44,16 +44,16 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
                       .expected = "\"mpi\", \"composite\" or nothing",
                       .got = options.backend});
   }
-  spi::Patience const patience{.timeout = options.timeout, .user_limit = options.user_limit};
-  auto world =
-      spi::open_world(process.open(communicator, *options.connect_timeout),
-                      {.job = "communicator", .patience = patience, .connect_timeout = *options.connect_timeout});
+  spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout, .user_limit = options.user_limit};
+  auto world = spi::open_world(
+      process.open(communicator, *options.connect_timeout),
+      {.job = "communicator", .timeout_policy = timeout_policy, .connect_timeout = *options.connect_timeout});
   if (options.backend != "mpi") {
-    world = spi::add_node_memory(
-        std::move(world),
-        {.patience = patience, .connect_timeout = *options.connect_timeout, .arena_cap = options.arena_cap});
+    world = spi::add_node_memory(std::move(world), {.timeout_policy = timeout_policy,
+                                                    .connect_timeout = *options.connect_timeout,
+                                                    .arena_cap = options.arena_cap});
   }
-  return make_collective(std::move(world), patience, options.check.value_or(Check::local));
+  return make_collective(std::move(world), timeout_policy, options.check.value_or(Check::local));
 }
 
 MPI_Comm communicator_of(ProcessGroup const& group) {

@@ -11,7 +11,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/immortal.hpp"
+#include "lib/core/no_destructor.hpp"
 
 namespace crossrank::mpi {
 namespace {
@@ -22,7 +22,7 @@ constexpr auto time_to_send_the_rest = std::chrono::seconds(1);
   throw TimeoutError(
       {.operation = operation,
        .message = std::string("not all ranks came to ") + where + " within " + std::to_string(limit.count()) + " ms",
-       .remedy = "look for ranks that do not call it or are late, or raise the connect timeout",
+       .hint = "look for ranks that do not call it or are late, or raise the connect timeout",
        .group_usable = false});
 }
 
@@ -71,7 +71,7 @@ void Process::start(std::chrono::milliseconds limit) {
   throw UnavailableError({.operation = "connect",
                           .message = "this MPI serves one thread only",
                           .expected = "MPI_THREAD_MULTIPLE or MPI_THREAD_SERIALIZED",
-                          .remedy = "call MPI_Init in the program, and crossrank::mpi::connect in the same thread",
+                          .hint = "call MPI_Init in the program, and crossrank::mpi::connect in the same thread",
                           .group_usable = false});
 }
 
@@ -97,12 +97,12 @@ void Process::require_group(MPI_Comm communicator) {
       {.operation = "mpi::connect",
        .message = none ? "MPI_COMM_NULL has no ranks" : "an intercommunicator is no group",
        .expected = "a communicator of one group, this rank among them",
-       .remedy = none ? "call it on the ranks of the communicator only" : "merge it with MPI_Intercomm_merge first"});
+       .hint = none ? "call it on the ranks of the communicator only" : "merge it with MPI_Intercomm_merge first"});
 }
 
 MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds limit) {
   // Where MPI writes when the others come at last.
-  static Immortal<std::deque<MPI_Comm>> late;  // MPI may end after statics are gone
+  static NoDestructor<std::deque<MPI_Comm>> late;  // MPI may end after statics are gone
   auto& own = late.value.emplace_back(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(communicator, &own, &request), "MPI_Comm_idup");
@@ -128,10 +128,10 @@ std::shared_ptr<message::Network> Process::open(MPI_Comm communicator, std::chro
   check(MPI_Query_thread(&provided), "MPI_Query_thread");
   // A program that made MPI calls of its own beside ours would need MPI_THREAD_MULTIPLE.
   auto const threads = provided == MPI_THREAD_MULTIPLE || (initialised_here_ && provided == MPI_THREAD_SERIALIZED)
-                           ? MpiWire::Threads::any
-                       : provided == MPI_THREAD_SERIALIZED ? MpiWire::Threads::callers
-                                                           : MpiWire::Threads::main_only;
-  auto network = spi::make_network(std::make_unique<MpiWire>(own, callers, threads));
+                           ? MpiPacketTransport::Threads::any
+                       : provided == MPI_THREAD_SERIALIZED ? MpiPacketTransport::Threads::callers
+                                                           : MpiPacketTransport::Threads::main_only;
+  auto network = spi::make_network(std::make_unique<MpiPacketTransport>(own, callers, threads));
   networks_.push_back(network);
   hook();
   return network;

@@ -8,9 +8,9 @@
 #include <sys/types.h>
 
 #include <crossrank/mpi.hpp>
-#include <crossrank/spi/wire.hpp>
+#include <crossrank/spi/packet_transport.hpp>
 
-#include "collectives/mpi/mpi_wire.hpp"
+#include "collectives/mpi/mpi_packet_transport.hpp"
 
 namespace crossrank::mpi {
 

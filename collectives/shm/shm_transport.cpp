@@ -7,33 +7,33 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/peer_copy.hpp"
+#include "lib/node/group/copy_batch.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::shm {
 namespace {
 
-using spi::Ticket;
-using spi::Verb;
+using spi::OpKind;
+using spi::RequestId;
 
 constexpr std::size_t short_copy = std::size_t{8} << 10;
 
 }  // namespace
 
 ShmTransport::ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks,
-                           spi::Patience const& patience)
+                           spi::TimeoutPolicy const& timeout_policy)
     : group_(std::move(group)),
       global_ranks_(std::move(global_ranks)),
       node_ranks_(static_cast<std::size_t>(group_->size())),
-      ring_(group_->domain().arena()),
+      ring_(group_->comm().arena()),
       sent_(static_cast<std::size_t>(group_->size())),
-      patience_(patience) {
+      timeout_policy_(timeout_policy) {
   std::iota(node_ranks_.begin(), node_ranks_.end(), 0);
 }
 
 ShmTransport::~ShmTransport() {
-  if (!group_->domain().is_own_process()) return;
-  auto& arena = group_->domain().arena();
+  if (!group_->comm().is_own_process()) return;
+  auto& arena = group_->comm().arena();
   for (auto const& slot : ring_.slots()) {
     // Who closes has met all others after their last read. Who just drops the handle may be ahead of them.
     if (closed_) {
@@ -52,13 +52,13 @@ ShmTransport::~ShmTransport() {
 
 // ---------------------------------------------------------------- operations under way
 
-ShmTransport::Operation& ShmTransport::operation(Ticket ticket) {
-  return operations_[static_cast<std::size_t>(ticket)];
+ShmTransport::ShmOp& ShmTransport::operation(RequestId request_id) {
+  return operations_[static_cast<std::size_t>(request_id)];
 }
 
-void ShmTransport::Operation::clear() noexcept {
+void ShmTransport::ShmOp::clear() noexcept {
   kind = Kind::unused;
-  settled = false;
+  completed = false;
   step = 0;
   counts.clear();
   if (source.owner) source.owner.reset();
@@ -67,7 +67,7 @@ void ShmTransport::Operation::clear() noexcept {
   if (failure) failure = nullptr;
 }
 
-Ticket ShmTransport::begin(Kind kind, Posted const& posted) {
+RequestId ShmTransport::begin(Kind kind, Posted const& posted) {
   if (free_operations_.empty()) {
     free_operations_.push_back(static_cast<std::uint32_t>(operations_.size()));
     operations_.emplace_back();
@@ -76,14 +76,14 @@ Ticket ShmTransport::begin(Kind kind, Posted const& posted) {
   free_operations_.pop_back();
   operations_[index].kind = kind;
   operations_[index].posted = posted;
-  return static_cast<Ticket>(index);
+  return static_cast<RequestId>(index);
 }
 
-void ShmTransport::drop(Ticket ticket) noexcept {
-  auto& op = operation(ticket);
+void ShmTransport::drop(RequestId request_id) noexcept {
+  auto& op = operation(request_id);
   if (op.kind == Kind::staged) --staged_under_way_;
   op.clear();
-  free_operations_.push_back(static_cast<std::uint32_t>(ticket));
+  free_operations_.push_back(static_cast<std::uint32_t>(request_id));
 }
 
 /// A message that could not go yet, or has not come.
@@ -92,25 +92,25 @@ struct ShmTransport::ChannelCondition final : node::Group::Condition {
     owner.drive_collectives();
     // All of them: the peer may itself wait for a message that this rank has posted and not sent yet.
     for (auto const& op : owner.operations_) {
-      if (is_message(op) && !op.settled) owner.advance_messages(op.kind, op.peer);
+      if (is_message(op) && !op.completed) owner.advance_messages(op.kind, op.peer);
     }
-    return operation.settled;
+    return operation.completed;
   }
   bool waits_for(int member) override { return member == operation.peer; }
   ShmTransport& owner;
-  Operation& operation;
+  ShmOp& operation;
 
-  ChannelCondition(ShmTransport& its_owner, Operation& its_operation) : owner(its_owner), operation(its_operation) {}
+  ChannelCondition(ShmTransport& its_owner, ShmOp& its_operation) : owner(its_owner), operation(its_operation) {}
 };
 
-char const* ShmTransport::name_of(Operation const& op) noexcept {
+char const* ShmTransport::name_of(ShmOp const& op) noexcept {
   static constexpr char const* names[] = {"", "barrier", "broadcast", "all_gatherv", "", "", "send", "recv"};
   bool const known = op.kind != Kind::reduce && op.kind != Kind::staged;
-  return known ? names[static_cast<std::size_t>(op.kind)] : spi::to_string(op.signature.verb);
+  return known ? names[static_cast<std::size_t>(op.kind)] : spi::to_string(op.signature.op_kind);
 }
 
-bool ShmTransport::has_ended(Operation& op) {
-  if (op.settled) return true;
+bool ShmTransport::has_ended(ShmOp& op) {
+  if (op.completed) return true;
   if (is_message(op)) {
     ChannelCondition condition(*this, op);
     if (condition.done()) return true;
@@ -121,41 +121,41 @@ bool ShmTransport::has_ended(Operation& op) {
   return op.kind == Kind::staged ? staged_has_ended(op) : group_->test(op.posted.round, name_of(op));
 }
 
-bool ShmTransport::test(Ticket ticket) {
-  auto& op = operation(ticket);
+bool ShmTransport::test(RequestId request_id) {
+  auto& op = operation(request_id);
   try {
-    group_->domain().require_own_process(name_of(op));
+    group_->comm().require_own_process(name_of(op));
     if (!has_ended(op)) return false;
-    complete(op, patience_);
+    complete(op, timeout_policy_);
   } catch (...) {
-    drop(ticket);
+    drop(request_id);
     throw;
   }
-  drop(ticket);
+  drop(request_id);
   return true;
 }
 
-void ShmTransport::wait(Ticket ticket, spi::Patience const& patience) {
+void ShmTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_policy) {
   try {
-    auto& op = operation(ticket);
-    group_->domain().require_own_process(name_of(op));
-    complete(op, patience);
+    auto& op = operation(request_id);
+    group_->comm().require_own_process(name_of(op));
+    complete(op, timeout_policy);
   } catch (...) {
-    drop(ticket);
+    drop(request_id);
     throw;
   }
-  drop(ticket);
+  drop(request_id);
 }
 
-void ShmTransport::complete(Operation& op, spi::Patience const& patience) {
-  if (!op.settled && is_message(op)) {
+void ShmTransport::complete(ShmOp& op, spi::TimeoutPolicy const& timeout_policy) {
+  if (!op.completed && is_message(op)) {
     ChannelCondition condition(*this, op);
-    if (!condition.done()) group_->wait_for(condition, patience, name_of(op));
-  } else if (!op.settled && op.kind == Kind::staged) {
-    complete_staged(op, patience);
-  } else if (!op.settled) {
-    op.settled = true;
-    if (group_->wait(op.posted.round, patience, name_of(op)) == node::Outcome::passed_failed) {
+    if (!condition.done()) group_->wait_for(condition, timeout_policy, name_of(op));
+  } else if (!op.completed && op.kind == Kind::staged) {
+    complete_staged(op, timeout_policy);
+  } else if (!op.completed) {
+    op.completed = true;
+    if (group_->wait(op.posted.round, timeout_policy, name_of(op)) == node::Outcome::passed_failed) {
       throw group_->remote_error(op.posted.round, name_of(op));
     }
     finish(op);
@@ -164,30 +164,30 @@ void ShmTransport::complete(Operation& op, spi::Patience const& patience) {
 }
 
 /// Ends the collectives under way before the next one begins: after that, peers write their lines and payloads anew.
-void ShmTransport::settle_collectives() {
+void ShmTransport::complete_collectives() {
   if (operations_.size() == free_operations_.size()) return;
   for (auto& op : operations_) {
-    if (op.kind == Kind::unused || is_message(op) || op.settled) continue;
+    if (op.kind == Kind::unused || is_message(op) || op.completed) continue;
     try {
-      complete(op, patience_);
+      complete(op, timeout_policy_);
     } catch (...) {
       op.failure = std::current_exception();  // thrown where that operation is tested or waited for
     }
   }
 }
 
-void ShmTransport::cancel(Ticket ticket, std::string_view why) noexcept {
-  auto const& op = operation(ticket);
+void ShmTransport::cancel(RequestId request_id, std::string_view why) noexcept {
+  auto const& op = operation(request_id);
   // A message that has not gone or come leaves no trace; an arrival cannot be taken back without the others.
-  if (!is_message(op) && !op.settled) {
+  if (!is_message(op) && !op.completed) {
     auto const said = "rank " + std::to_string(rank()) + " cancelled its " + name_of(op);
     group_->abort(why.empty() ? said : why);
   }
-  drop(ticket);
+  drop(request_id);
 }
 
 void ShmTransport::require_open(char const* operation) const {
-  group_->domain().require_own_process(operation);
+  group_->comm().require_own_process(operation);
   if (closed_)
     throw UsageError({.operation = operation,
                       .message = "the group is closed",
@@ -199,12 +199,13 @@ void ShmTransport::require_open(char const* operation) const {
 // ---------------------------------------------------------------- collectives
 
 ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
-                                              std::byte* also_to, platform::Stores results) {
-  require_open(spi::to_string(signature.verb));
-  settle_collectives();
-  node::Post post{.verb = signature.verb, .digest = signature.digest, .root = root, .notes = signature.notes};
+                                              std::byte* also_to, platform::StoreMode results) {
+  require_open(spi::to_string(signature.op_kind));
+  complete_collectives();
+  node::Post post{
+      .op_kind = signature.op_kind, .digest = signature.digest, .root = root, .arguments = signature.arguments};
   Stored stored;
-  node::StepCopies copies(group_->domain());
+  node::CopyBatch copies(group_->comm());
   if (bytes.size() <= node::Arrival::inline_bytes) {
     post.inlined = bytes;
   } else {
@@ -222,49 +223,49 @@ ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::spa
   return {.round = round, .stored = stored};
 }
 
-/// Room for `bytes` that the post will announce; where there is none, this rank arrives without, so that the others do
+/// Space for `bytes` that the post will announce; where there is none, this rank arrives without, so that the others do
 /// not wait for it.
 Area ShmTransport::take_area(node::Post& post, std::size_t bytes, Stored& stored) {
-  if (bytes >= node::StoringSpeed::least_bytes)
-    stored = {.step = storing_speed_.next(), .bytes = bytes, .began = platform::system().now()};
+  if (bytes >= node::StoreAutotuner::least_bytes)
+    stored = {.step = store_autotuner_.next(), .bytes = bytes, .began = platform::system().now()};
   try {
     auto const region = ring_.take(bytes);
     post.slot = region.slot;
     post.offset = region.offset;
     post.bytes = bytes;
-    return {.at = group_->domain().arena().at(region.slot) + (region.offset - region.slot.offset),
+    return {.at = group_->comm().arena().at(region.slot) + (region.offset - region.slot.offset),
             .stores = stored.step.stores};
   } catch (Error const& e) {
-    auto const round = group_->post_error(post, {.type = to_string(e.code()), .text = e.what()}, patience_);
-    static_cast<void>(group_->wait(round, patience_, spi::to_string(post.verb)));
+    auto const round = group_->post_error(post, {.type = to_string(e.code()), .text = e.what()}, timeout_policy_);
+    static_cast<void>(group_->wait(round, timeout_policy_, spi::to_string(post.op_kind)));
     throw;
   }
 }
 
 void ShmTransport::note_speed(Stored const& stored) noexcept {
-  if (stored.step.counts) storing_speed_.note(stored.step, stored.bytes, platform::system().now() - stored.began);
+  if (stored.step.counts) store_autotuner_.note(stored.step, stored.bytes, platform::system().now() - stored.began);
 }
 
 /// A post returns when all earlier rounds are decided; what was read in round r was read by all once r + 1 was.
 std::uint64_t ShmTransport::arrive(node::Post const& post) {
-  auto const round = group_->post(post, patience_);
+  auto const round = group_->post(post, timeout_policy_);
   ring_.read_in(round);
   ring_.free_before(round - 1);
   return round;
 }
 
-Ticket ShmTransport::post_barrier(spi::Signature signature) {
+RequestId ShmTransport::post_barrier(spi::Signature signature) {
   return begin(Kind::barrier, post_round(signature, {}, 0));
 }
 
-void ShmTransport::finish(Operation& op) {
+void ShmTransport::finish(ShmOp& op) {
   if (op.kind == Kind::broadcast && op.peer != rank()) read_payload(op, op.peer, op.sink.bytes);
   if (op.kind == Kind::all_gatherv) finish_all_gatherv(op);
   if (op.kind == Kind::reduce) finish_reduce(op);
   note_speed(op.posted.stored);
 }
 
-void ShmTransport::finish_all_gatherv(Operation& op) {
+void ShmTransport::finish_all_gatherv(ShmOp& op) {
   std::size_t offset = 0;
   for (int member = 0; member < world_size(); ++member) {
     auto const bytes = op.counts[static_cast<std::size_t>(member)];
@@ -284,13 +285,13 @@ void ShmTransport::require_size(int member, std::size_t got, std::size_t expecte
                        .group = name(),
                        .rank = rank(),
                        .world_size = world_size(),
-                       .culprits = {member}});
+                       .failed_ranks = {member}});
 }
 
-void ShmTransport::read_payload(Operation const& op, int member, std::span<std::byte> to) {
+void ShmTransport::read_payload(ShmOp const& op, int member, std::span<std::byte> to) {
   auto const payload = group_->payload(member, group_->arrival(member, op.posted.round));
   require_size(member, payload.size(), to.size());
-  node::StepCopies copies(group_->domain());
+  node::CopyBatch copies(group_->comm());
   copies.add(to.data(), payload.data(), payload.size(), op.results);
   copies.run();
 }
@@ -298,25 +299,26 @@ void ShmTransport::read_payload(Operation const& op, int member, std::span<std::
 /// Measured where two cores share 32 MiB: what is touched there by all ranks of a node in one call stays from call to
 /// call up to about 20 MiB, all_to_all of 2 MiB between four ranks took 0.47 ms past the caches and 0.84 through them,
 /// and all_gather of 4 MiB between two 0.32 and 0.21.
-platform::Stores ShmTransport::stores_of_results(std::span<std::byte const> in, std::span<std::byte const> out) const {
+platform::StoreMode ShmTransport::stores_of_results(std::span<std::byte const> in,
+                                                    std::span<std::byte const> out) const {
   bool const in_place = in.data() == out.data();
   auto const touched = out.size() + (in_place ? 0 : in.size()) + std::min(in.size(), StagingRing::most_by_use);
-  return touched > platform::streaming_threshold(group_->domain().ranks()) ? platform::Stores::streaming
-                                                                           : platform::Stores::normal;
+  return touched > platform::streaming_threshold(group_->comm().ranks()) ? platform::StoreMode::streaming
+                                                                         : platform::StoreMode::normal;
 }
 
 // ---------------------------------------------------------------- groups
 
 std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, std::span<int const> members,
-                                                    std::string name, spi::Patience const& patience) {
+                                                    std::string name, spi::TimeoutPolicy const& timeout_policy) {
   require_open("split");
-  settle_collectives();
+  complete_collectives();
   std::vector<int> const list(members.begin(), members.end());
-  auto group = group_->split(list, std::move(name), signature, patience);
+  auto group = group_->split(list, std::move(name), signature, timeout_policy);
   if (!group) return nullptr;
   std::vector<int> global;
   for (int const member : list) global.push_back(global_ranks_[static_cast<std::size_t>(member)]);
-  return std::make_shared<ShmTransport>(std::move(group), std::move(global), patience_);
+  return std::make_shared<ShmTransport>(std::move(group), std::move(global), timeout_policy_);
 }
 
 void ShmTransport::abort(std::string_view why) noexcept { group_->abort(why); }
@@ -324,17 +326,17 @@ void ShmTransport::abort(std::string_view why) noexcept { group_->abort(why); }
 void ShmTransport::keep_alive() noexcept { group_->progress(); }
 
 void ShmTransport::enter_user_code(int change) noexcept {
-  if (group_->domain().is_own_process())
-    group_->domain().own_record().in_user_code.fetch_add(static_cast<std::uint32_t>(change), std::memory_order_relaxed);
+  if (group_->comm().is_own_process())
+    group_->comm().own_record().in_user_code.fetch_add(static_cast<std::uint32_t>(change), std::memory_order_relaxed);
 }
 
-void ShmTransport::close(spi::Patience const& patience) {
+void ShmTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (closed_) return;
-  group_->domain().require_own_process("close");
-  settle_collectives();
+  group_->comm().require_own_process("close");
+  complete_collectives();
   closed_ = true;
-  auto const round = group_->post({.verb = Verb::close}, patience);
-  static_cast<void>(group_->wait(round, patience, "close"));
+  auto const round = group_->post({.op_kind = OpKind::close}, timeout_policy);
+  static_cast<void>(group_->wait(round, timeout_policy, "close"));
   group_->closed();
 }
 

@@ -21,16 +21,16 @@ std::size_t piece_at(std::size_t length, std::size_t number, std::size_t piece) 
 
 }  // namespace
 
-StagedMove::StagedMove(node::NodeDomain& domain, int rank, Plan plan)
-    : domain_(domain),
+StagedMove::StagedMove(node::NodeComm& comm, int rank, Arguments arguments)
+    : comm_(comm),
       rank_(static_cast<std::size_t>(rank)),
-      plan_(std::move(plan)),
-      longest_(std::max<std::size_t>(plan_.longest, 1)),  // who moves nothing meets the others all the same
-      piece_(piece_of(plan_.streams == Streams::shared ? 1 : plan_.incoming.size(), longest_)) {}
+      arguments_(std::move(arguments)),
+      longest_(std::max<std::size_t>(arguments_.longest, 1)),  // who moves nothing meets the others all the same
+      piece_(piece_of(arguments_.streams == Streams::shared ? 1 : arguments_.incoming.size(), longest_)) {}
 
-bool StagedMove::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
+bool StagedMove::step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) {
   bool const more = number * piece_ < longest_;
-  node::StepCopies copies(domain_);
+  node::CopyBatch copies(comm_);
   if (number > 0) take(number - 1, peers, copies);
   if (more) put(number, own, copies);
   copies.run();
@@ -38,52 +38,55 @@ bool StagedMove::step(std::size_t number, OwnArea& own, PeerAreas const& peers) 
 }
 
 /// Peers have read a piece when all have met once more. After the last piece they do not meet: that one is copied.
-bool StagedMove::lend(std::size_t number, OwnArea& own) const {
-  if (plan_.streams != Streams::shared || plan_.outgoing.empty() || (number + 1) * piece_ >= longest_) return false;
-  auto const bytes = plan_.outgoing.front();
+bool StagedMove::expose(std::size_t number, AreaAllocator& own) const {
+  if (arguments_.streams != Streams::shared || arguments_.outgoing.empty() || (number + 1) * piece_ >= longest_)
+    return false;
+  auto const bytes = arguments_.outgoing.front();
   auto const now = piece_at(bytes.size(), number, piece_);
-  return now != 0 && own.lend(bytes.subspan(number * piece_, now));
+  return now != 0 && own.expose(bytes.subspan(number * piece_, now));
 }
 
-void StagedMove::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
-  bool const lent = lend(number, own);
-  auto const area = plan_.outgoing.empty() || lent ? Area{} : own.take(plan_.outgoing.size() * piece_);
+void StagedMove::put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const {
+  bool const exposed = expose(number, own);
+  auto const area = arguments_.outgoing.empty() || exposed ? Area{} : own.take(arguments_.outgoing.size() * piece_);
   auto const at = number * piece_;
-  bool const shared = plan_.streams == Streams::shared;
-  for (std::size_t stream = 0; stream < plan_.outgoing.size(); ++stream) {
-    auto const bytes = plan_.outgoing[stream];
+  bool const shared = arguments_.streams == Streams::shared;
+  for (std::size_t stream = 0; stream < arguments_.outgoing.size(); ++stream) {
+    auto const bytes = arguments_.outgoing[stream];
     auto const now = piece_at(bytes.size(), number, piece_);
     if (now == 0) continue;
-    if (!lent && (shared || stream != rank_))
+    if (!exposed && (shared || stream != rank_))
       copies.add(area.at + stream * piece_, bytes.data() + at, now, area.stores);
     // Of its own stream a rank takes its part here, where it reads it anyway.
-    auto const to = shared || stream == rank_ ? plan_.incoming[rank_] : Room{};
-    if (!to.empty() && to.data() != bytes.data()) copies.add(to.data() + at, bytes.data() + at, now, plan_.results);
+    auto const to = shared || stream == rank_ ? arguments_.incoming[rank_] : MutableBytes{};
+    if (!to.empty() && to.data() != bytes.data())
+      copies.add(to.data() + at, bytes.data() + at, now, arguments_.results);
   }
 }
 
-void StagedMove::take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const {
-  auto const offset = plan_.streams == Streams::shared ? 0 : rank_ * piece_;
-  for (std::size_t from = 0; from < plan_.incoming.size(); ++from) {
-    auto const to = plan_.incoming[from];
+void StagedMove::take(std::size_t number, PeerAreas const& peers, node::CopyBatch& copies) const {
+  auto const offset = arguments_.streams == Streams::shared ? 0 : rank_ * piece_;
+  for (std::size_t from = 0; from < arguments_.incoming.size(); ++from) {
+    auto const to = arguments_.incoming[from];
     auto const now = piece_at(to.size(), number, piece_);
     if (from != rank_ && now != 0)
-      copies.add(to.data() + number * piece_, peers.at(from, offset, now), now, plan_.results);
+      copies.add(to.data() + number * piece_, peers.at(from, offset, now), now, arguments_.results);
   }
 }
 
 // ---------------------------------------------------------------- all_to_allv
 
-StagedExchange::StagedExchange(node::NodeDomain& domain, std::string const& group, int rank, Plan plan)
-    : domain_(domain),
+StagedExchange::StagedExchange(node::NodeComm& comm, std::string const& group, int rank, Arguments arguments)
+    : comm_(comm),
       group_(group),
       rank_(static_cast<std::size_t>(rank)),
-      ranks_(plan.send.size()),
-      plan_(std::move(plan)),
+      ranks_(arguments.send.size()),
+      arguments_(std::move(arguments)),
       piece_(piece_of(ranks_, step_bytes)),
       header_bytes_(whole_lines(2 * ranks_ * sizeof(std::uint64_t))),
       table_(2 * ranks_ * ranks_) {
-  std::copy(plan_.send.begin(), plan_.send.end(), table_.begin() + static_cast<std::ptrdiff_t>(rank_ * ranks_));
+  std::copy(arguments_.send.begin(), arguments_.send.end(),
+            table_.begin() + static_cast<std::ptrdiff_t>(rank_ * ranks_));
 }
 
 /// The parts stand close together, so that a short exchange touches few lines.
@@ -102,7 +105,7 @@ void StagedExchange::read_headers(PeerAreas const& peers) {
   for (std::size_t member = 0; member < ranks_; ++member) {
     auto* const its = &expects[member * ranks_];
     if (member == rank_) {
-      std::copy(plan_.receive.begin(), plan_.receive.end(), its);
+      std::copy(arguments_.receive.begin(), arguments_.receive.end(), its);
     } else {
       auto const* const header = peers.at(member, 0, 2 * row_bytes);
       std::memcpy(&sends(member, 0), header, row_bytes);
@@ -127,45 +130,47 @@ void StagedExchange::disagree(std::size_t from, std::size_t to, std::uint64_t se
                        .got = std::to_string(sent),
                        .group = group_,
                        .rank = static_cast<int>(rank_),
-                       .world_size = static_cast<int>(plan_.send.size()),
-                       .culprits = {static_cast<int>(from), static_cast<int>(to)}});
+                       .world_size = static_cast<int>(arguments_.send.size()),
+                       .failed_ranks = {static_cast<int>(from), static_cast<int>(to)}});
 }
 
-void StagedExchange::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
+void StagedExchange::put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const {
   auto const area = own.take(place(rank_, ranks_, number));
   if (number == 0) {
     auto* const counts = reinterpret_cast<std::uint64_t*>(area.at);
-    std::copy(plan_.receive.begin(), plan_.receive.end(), std::copy(plan_.send.begin(), plan_.send.end(), counts));
+    std::copy(arguments_.receive.begin(), arguments_.receive.end(),
+              std::copy(arguments_.send.begin(), arguments_.send.end(), counts));
   }
   std::size_t part = 0;
   std::size_t received = 0;
   for (std::size_t to = 0; to < ranks_; ++to) {
-    auto const now = piece_at(plan_.send[to], number, piece_);
-    auto const* const bytes = plan_.in.bytes.data() + part + number * piece_;
+    auto const now = piece_at(arguments_.send[to], number, piece_);
+    auto const* const bytes = arguments_.in.bytes.data() + part + number * piece_;
     if (to != rank_) {
       if (now != 0) copies.add(area.at + place(rank_, to, number), bytes, now, area.stores);
-    } else if (plan_.receive[to] == plan_.send[to]) {  // else all will find that out
-      copies.add(plan_.out.bytes.data() + received + number * piece_, bytes, now, plan_.results);
+    } else if (arguments_.receive[to] == arguments_.send[to]) {  // else all will find that out
+      copies.add(arguments_.out.bytes.data() + received + number * piece_, bytes, now, arguments_.results);
     }
-    part += plan_.send[to];
-    received += plan_.receive[to];
+    part += arguments_.send[to];
+    received += arguments_.receive[to];
   }
 }
 
-void StagedExchange::take(std::size_t number, PeerAreas const& peers, node::StepCopies& copies) const {
+void StagedExchange::take(std::size_t number, PeerAreas const& peers, node::CopyBatch& copies) const {
   std::size_t part = 0;
   for (std::size_t from = 0; from < ranks_; ++from) {
-    auto* const to = plan_.out.bytes.data() + part + number * piece_;
-    auto const now = piece_at(plan_.receive[from], number, piece_);
-    if (from != rank_ && now != 0) copies.add(to, peers.at(from, place(from, rank_, number), now), now, plan_.results);
-    part += plan_.receive[from];
+    auto* const to = arguments_.out.bytes.data() + part + number * piece_;
+    auto const now = piece_at(arguments_.receive[from], number, piece_);
+    if (from != rank_ && now != 0)
+      copies.add(to, peers.at(from, place(from, rank_, number), now), now, arguments_.results);
+    part += arguments_.receive[from];
   }
 }
 
-bool StagedExchange::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
+bool StagedExchange::step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) {
   if (number == 1) read_headers(peers);
   bool const more = number == 0 || number * piece_ < longest_;
-  node::StepCopies copies(domain_);
+  node::CopyBatch copies(comm_);
   if (number > 0) take(number - 1, peers, copies);
   if (more) put(number, own, copies);
   copies.run();

@@ -4,12 +4,12 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/node/peer_copy.hpp"
+#include "lib/node/group/copy_batch.hpp"
 
 namespace crossrank::shm {
-StagedAllReduce::StagedAllReduce(node::NodeDomain& domain, int rank, int ranks, spi::Source in, spi::Sink out,
-                                 platform::Stores results, algorithms::Reducer reduce)
-    : domain_(domain),
+StagedAllReduce::StagedAllReduce(node::NodeComm& comm, int rank, int ranks, spi::Source in, spi::Sink out,
+                                 platform::StoreMode results, algorithms::Reducer reduce)
+    : comm_(comm),
       rank_(static_cast<std::size_t>(rank)),
       ranks_(static_cast<std::size_t>(ranks)),
       in_(std::move(in)),
@@ -32,7 +32,7 @@ StagedAllReduce::Range StagedAllReduce::slice_of(std::size_t member, std::size_t
   return {begin, std::min(slice, all - begin)};
 }
 
-void StagedAllReduce::put_values(std::size_t piece, Area area, node::StepCopies& copies) const {
+void StagedAllReduce::put_values(std::size_t piece, Area area, node::CopyBatch& copies) const {
   auto const* const values = in_.bytes.data() + piece * piece_;
   auto const own = slice_of(rank_, piece);
   auto const behind = own.begin + own.bytes;
@@ -51,9 +51,9 @@ void StagedAllReduce::reduce_slice(std::size_t piece, Area area, PeerAreas const
   auto* const for_peers = area.at + piece_;
   if (out_.bytes.empty()) return reduce_(for_peers, inputs_, own.bytes);
   auto* const own_result = out_.bytes.data() + at;
-  node::StepCopies copies(domain_);
+  node::CopyBatch copies(comm_);
   // A reducer stores in the ordinary way, and so to where that is fast.
-  if (area.stores == platform::Stores::streaming) {
+  if (area.stores == platform::StoreMode::streaming) {
     reduce_(own_result, inputs_, own.bytes);
     copies.add(for_peers, own_result, own.bytes, area.stores);
   } else {
@@ -63,7 +63,7 @@ void StagedAllReduce::reduce_slice(std::size_t piece, Area area, PeerAreas const
   copies.run();
 }
 
-void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers, node::StepCopies& copies) const {
+void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers, node::CopyBatch& copies) const {
   if (out_.bytes.empty()) return;
   for (std::size_t member = 0; member < ranks_; ++member) {
     auto const its = slice_of(member, piece);
@@ -73,10 +73,10 @@ void StagedAllReduce::take_results(std::size_t piece, PeerAreas const& peers, no
   }
 }
 
-bool StagedAllReduce::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
+bool StagedAllReduce::step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) {
   bool const more = number < pieces_ + 1;
   auto const area = more ? own.take(piece_ + slice_) : Area{};
-  node::StepCopies copies(domain_);
+  node::CopyBatch copies(comm_);
   if (number >= 2) take_results(number - 2, peers, copies);
   if (number < pieces_) put_values(number, area, copies);
   copies.run();
@@ -86,9 +86,9 @@ bool StagedAllReduce::step(std::size_t number, OwnArea& own, PeerAreas const& pe
 
 // ---------------------------------------------------------------- reduce_scatterv
 
-StagedReduceScatter::StagedReduceScatter(node::NodeDomain& domain, int rank, std::vector<std::size_t> counts,
+StagedReduceScatter::StagedReduceScatter(node::NodeComm& comm, int rank, std::vector<std::size_t> counts,
                                          spi::Source in, spi::Sink out, algorithms::Reducer reduce)
-    : domain_(domain),
+    : comm_(comm),
       rank_(static_cast<std::size_t>(rank)),
       counts_(std::move(counts)),
       in_(std::move(in)),
@@ -97,16 +97,16 @@ StagedReduceScatter::StagedReduceScatter(node::NodeDomain& domain, int rank, std
       longest_(std::max<std::size_t>(*std::max_element(counts_.begin(), counts_.end()), 1)),
       piece_(std::min(whole_lines(step_bytes / counts_.size()), whole_lines(longest_))) {}
 
-bool StagedReduceScatter::step(std::size_t number, OwnArea& own, PeerAreas const& peers) {
+bool StagedReduceScatter::step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) {
   bool const more = number * piece_ < longest_;
-  node::StepCopies copies(domain_);
+  node::CopyBatch copies(comm_);
   if (more) put(number, own, copies);
   copies.run();
   if (number > 0) reduce(number - 1, peers);
   return more;
 }
 
-void StagedReduceScatter::put(std::size_t number, OwnArea& own, node::StepCopies& copies) const {
+void StagedReduceScatter::put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const {
   auto const area = own.take(counts_.size() * piece_);
   auto const begin = number * piece_;
   std::size_t part = 0;

@@ -4,20 +4,20 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/algorithms/reduce.hpp"
-#include "collectives/shm/staged.hpp"
-#include "lib/node/domain.hpp"
-#include "lib/node/peer_copy.hpp"
+#include "collectives/shm/staged_collective.hpp"
+#include "lib/node/group/node_comm.hpp"
+#include "lib/node/group/copy_batch.hpp"
 
 namespace crossrank::shm {
 
 /// all_reduce and reduce: in each step a rank puts a piece of its values into its area, reduces its slice of the piece
 /// before, and takes the other ranks' slices of the piece before that.
-class StagedAllReduce final : public Staged {
+class StagedAllReduce final : public StagedCollective {
  public:
   /// `out` is empty on a rank that takes no result; `results` says how to store there.
-  StagedAllReduce(node::NodeDomain& domain, int rank, int ranks, spi::Source in, spi::Sink out,
-                  platform::Stores results, algorithms::Reducer reduce);
-  [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
+  StagedAllReduce(node::NodeComm& comm, int rank, int ranks, spi::Source in, spi::Sink out, platform::StoreMode results,
+                  algorithms::Reducer reduce);
+  [[nodiscard]] bool step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) override;
 
  private:
   struct Range {
@@ -27,16 +27,16 @@ class StagedAllReduce final : public Staged {
   [[nodiscard]] std::size_t piece_size(std::size_t piece) const;
   /// What rank `member` reduces of a piece.
   [[nodiscard]] Range slice_of(std::size_t member, std::size_t piece) const;
-  void put_values(std::size_t piece, Area area, node::StepCopies& copies) const;
+  void put_values(std::size_t piece, Area area, node::CopyBatch& copies) const;
   void reduce_slice(std::size_t piece, Area area, PeerAreas const& peers);
-  void take_results(std::size_t piece, PeerAreas const& peers, node::StepCopies& copies) const;
+  void take_results(std::size_t piece, PeerAreas const& peers, node::CopyBatch& copies) const;
 
-  node::NodeDomain& domain_;
+  node::NodeComm& comm_;
   std::size_t rank_;
   std::size_t ranks_;
   spi::Source in_;
   spi::Sink out_;
-  platform::Stores results_;
+  platform::StoreMode results_;
   algorithms::Reducer reduce_;
   std::size_t slice_;  ///< most bytes of a slice
   std::size_t piece_;  ///< bytes of all slices together
@@ -46,17 +46,17 @@ class StagedAllReduce final : public Staged {
 
 /// reduce_scatterv: in each step a rank puts a piece of every other rank's part into its area, and reduces the piece
 /// before of its own.
-class StagedReduceScatter final : public Staged {
+class StagedReduceScatter final : public StagedCollective {
  public:
-  StagedReduceScatter(node::NodeDomain& domain, int rank, std::vector<std::size_t> counts, spi::Source in,
-                      spi::Sink out, algorithms::Reducer reduce);
-  [[nodiscard]] bool step(std::size_t number, OwnArea& own, PeerAreas const& peers) override;
+  StagedReduceScatter(node::NodeComm& comm, int rank, std::vector<std::size_t> counts, spi::Source in, spi::Sink out,
+                      algorithms::Reducer reduce);
+  [[nodiscard]] bool step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) override;
 
  private:
-  void put(std::size_t number, OwnArea& own, node::StepCopies& copies) const;
+  void put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const;
   void reduce(std::size_t number, PeerAreas const& peers);
 
-  node::NodeDomain& domain_;
+  node::NodeComm& comm_;
   std::size_t rank_;
   std::vector<std::size_t> counts_;
   spi::Source in_;

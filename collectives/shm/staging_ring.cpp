@@ -44,8 +44,8 @@ void StagingRing::grow_by_use() noexcept {
   }
 }
 
-void StagingRing::make_room_for(std::size_t bytes) {
-  auto const needed = std::max(least_capacity, std::bit_ceil(bytes * regions));
+void StagingRing::make_space_for(std::size_t bytes) {
+  auto const needed = std::max(min_capacity, std::bit_ceil(bytes * regions));
   if (may_grow_ && bytes >= long_region && needed < most_by_use) {
     try {
       return replace(most_by_use);
@@ -58,7 +58,7 @@ void StagingRing::make_room_for(std::size_t bytes) {
 
 StagingRing::Region StagingRing::take(std::size_t bytes) {
   auto const wanted = whole_lines(std::max<std::size_t>(bytes, 1));
-  if (wanted > capacity_ / regions) make_room_for(wanted);
+  if (wanted > capacity_ / regions) make_space_for(wanted);
   if (next_ + wanted > capacity_) {
     next_ = 0;
     grow_by_use();

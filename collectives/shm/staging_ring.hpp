@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/node/arena.hpp"
+#include "lib/node/memory/arena.hpp"
 
 namespace crossrank::shm {
 
@@ -19,17 +19,17 @@ class StagingRing {
     std::size_t offset = 0;  ///< in the arena
     std::size_t bytes = 0;
   };
-  static constexpr std::size_t least_capacity = std::size_t{64} << 10;
+  static constexpr std::size_t min_capacity = std::size_t{64} << 10;
   static constexpr std::size_t most_by_use = std::size_t{2} << 20;   ///< beyond which only long regions make it grow
   static constexpr std::size_t long_region = std::size_t{16} << 10;  ///< from which on it is that long at once
-  static constexpr std::size_t regions = 4;                          ///< of the longest kind that always have room
+  static constexpr std::size_t regions = 4;                          ///< of the longest kind that always have space
 
   explicit StagingRing(node::Arena& arena) : arena_(arena) {}
   ~StagingRing() = default;
   StagingRing(StagingRing const&) = delete;
   StagingRing& operator=(StagingRing const&) = delete;
 
-  /// Room for `bytes`, on a line of its own. `UnavailableError` when the arena has none; what was taken before stays.
+  /// Space for `bytes`, on a line of its own. `UnavailableError` when the arena has none; what was taken before stays.
   [[nodiscard]] Region take(std::size_t bytes);
   /// The regions taken since the last round are read in this one.
   void read_in(std::uint64_t round) noexcept;
@@ -52,7 +52,7 @@ class StagingRing {
 
   [[nodiscard]] bool is_free(std::size_t begin, std::size_t bytes) const noexcept;
   void replace(std::size_t capacity);
-  void make_room_for(std::size_t bytes);
+  void make_space_for(std::size_t bytes);
   void grow_by_use() noexcept;
 
   node::Arena& arena_;

@@ -30,12 +30,12 @@ std::set<fs::path> write_checkpoint(fs::path const& directory, xr::StateDict con
   return written;
 }
 
-std::string compare(xr::StateDict const& weights, SourceModel const& source, LlamaPlan const& plan,
+std::string compare(xr::StateDict const& weights, SourceModel const& source, LlamaSharding const& plan,
                     xr::Collective const& world) {
   std::size_t expected = 0;
   for (auto const& entry : source.entries()) {
     world.keep_alive();
-    bool const is_dropped = plan.spread_of(entry.name) == Spread::dropped;
+    bool const is_dropped = plan.placement_of(entry.name) == Placement::dropped;
     auto const* const merged = weights.find(is_dropped ? "model.embed_tokens.weight" : entry.name);
     if (merged == nullptr) return entry.name + " is missing";
     if (!is_same(*merged, source.read(entry.name))) return entry.name + " differs from the source";

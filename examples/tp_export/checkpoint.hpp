@@ -5,7 +5,7 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/tp_export/llama_plan.hpp"
+#include "examples/tp_export/llama_sharding.hpp"
 #include "examples/tp_export/source_model.hpp"
 
 namespace tp_export {
@@ -18,7 +18,7 @@ std::set<std::filesystem::path> write_checkpoint(std::filesystem::path const& di
 /// Where weights differ from their source, or nothing when dtype, shape and every bit of every tensor are the same. A
 /// tied output layer is compared with the embedding that stands for it. Tells `world` in between that this rank is at
 /// work.
-[[nodiscard]] std::string compare(xr::StateDict const& weights, SourceModel const& source, LlamaPlan const& plan,
+[[nodiscard]] std::string compare(xr::StateDict const& weights, SourceModel const& source, LlamaSharding const& plan,
                                   xr::Collective const& world);
 
 }  // namespace tp_export

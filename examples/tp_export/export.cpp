@@ -17,14 +17,14 @@ class Export {
  public:
   Export(xr::Collective const& world, Job const& job) : world_(world), job_(job) {}
 
-  xr::StateDict merge(std::string const& medium, xr::GatherOptions const& options) {
+  xr::StateDict merge(std::string const& exchange, xr::GatherOptions const& options) {
     Merged merged;
-    Progress progress(world_, medium, job_.units.size());
-    outcome.rows.push_back(measure(world_, medium, [&]() -> Step {
+    Progress progress(world_, exchange, job_.units.size());
+    outcome.rows.push_back(measure(world_, exchange, [&]() -> Step {
       merged = merge_shards(job_.units, job_.plan, world_, options, [&](std::size_t done) { progress(done); });
       return {merged.weights.nbytes(), merged.joined};
     }));
-    check(merged.weights, medium);
+    check(merged.weights, exchange);
     return std::move(merged.weights);
   }
 

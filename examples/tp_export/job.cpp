@@ -27,7 +27,7 @@ std::unique_ptr<Job const> open_job(xr::Collective const& world, fs::path const&
   } catch (std::exception const& e) {
     problem = e.what();
   }
-  // Without this meeting the ranks that could would wait for those that could not.
+  // Without this round the ranks that could would wait for those that could not.
   for (auto const& text : world.all_gatherv(std::as_bytes(std::span(problem)))) {
     if (!text.empty()) throw JobRefused(std::string(reinterpret_cast<char const*>(text.data()), text.size()));
   }

@@ -6,7 +6,7 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/tp_export/llama_plan.hpp"
+#include "examples/tp_export/llama_sharding.hpp"
 #include "examples/tp_export/shards.hpp"
 #include "examples/tp_export/source_model.hpp"
 
@@ -16,7 +16,7 @@ namespace tp_export {
 struct Job {
   Job(std::filesystem::path const& model, int rank, int ranks);
   SourceModel source;
-  LlamaPlan plan;
+  LlamaSharding plan;
   std::vector<Unit> units;
 };
 

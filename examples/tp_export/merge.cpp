@@ -28,22 +28,22 @@ xr::Tensor joined(Shards& shards, std::string const& name, xr::Dim dim) {
 }
 
 /// What goes into the checkpoint: views, without the second names of tensors.
-xr::StateDict without_dropped(xr::StateDict const& weights, LlamaPlan const& plan) {
+xr::StateDict without_dropped(xr::StateDict const& weights, LlamaSharding const& plan) {
   xr::StateDict exported;
   for (auto const& [name, tensor] : weights) {
-    if (plan.spread_of(name) != Spread::dropped) exported.insert_or_assign(name, tensor);
+    if (plan.placement_of(name) != Placement::dropped) exported.insert_or_assign(name, tensor);
   }
   return exported;
 }
 
-void merge_unit(xr::StateDict const& mine, LlamaPlan const& plan, Shards& shards, Merged& out) {
+void merge_unit(xr::StateDict const& mine, LlamaSharding const& plan, Shards& shards, Merged& out) {
   for (auto const& [name, part] : mine) {
-    auto const spread = plan.spread_of(name);
-    if (spread == Spread::replicated) {
+    auto const placement = plan.placement_of(name);
+    if (placement == Placement::replicated) {
       out.weights.insert_or_assign(name, only_copy(shards, name));
       continue;
     }
-    auto whole = joined(shards, name, {spread == Spread::row ? 1 : 0});
+    auto whole = joined(shards, name, {placement == Placement::row ? 1 : 0});
     out.joined += whole.nbytes();
     out.weights.insert_or_assign(name, std::move(whole));
   }
@@ -51,14 +51,14 @@ void merge_unit(xr::StateDict const& mine, LlamaPlan const& plan, Shards& shards
 
 }  // namespace
 
-Merged merge_shards(std::vector<Unit> const& units, LlamaPlan const& plan, xr::Collective const& world,
+Merged merge_shards(std::vector<Unit> const& units, LlamaSharding const& plan, xr::Collective const& world,
                     xr::GatherOptions const& options, std::function<void(std::size_t done)> const& on_unit) {
   Merged merged;
   std::size_t done = 0;
   for (auto const& unit : units) {
     auto const mine = without_dropped(unit.weights, plan);
-    auto shards = xr::get_tensors_parallel(mine, world, options);  // publish, then meet the other ranks
-    // `consume` ends with the second meeting; what is thrown inside reaches the other ranks with its text.
+    auto shards = xr::get_tensors_parallel(mine, world, options);  // publish, then the ranks exchange them in one round
+    // `consume` ends with the second round; what is thrown inside reaches the other ranks with its text.
     shards.consume([&](Shards& received) {
       if (!received.empty()) merge_unit(mine, plan, received, merged);
     });

@@ -56,7 +56,7 @@ void Progress::operator()(std::size_t done) {
   auto const quarter = 4 * done / total_;
   if (!speaks_ || quarter == said_) return;
   said_ = quarter;
-  std::printf("%s: %zu of %zu meetings\n", what_.c_str(), done, total_);
+  std::printf("%s: %zu of %zu rounds\n", what_.c_str(), done, total_);
 }
 
 std::string bytes_text(std::uint64_t bytes) {

@@ -5,10 +5,11 @@
 namespace tp_export {
 namespace {
 
-xr::Tensor read_part(SourceModel const& source, LlamaPlan const& plan, xr::SafetensorsEntry const& entry, int rank) {
-  auto const spread = plan.spread_of(entry.name);
-  if (spread == Spread::replicated) return source.read(entry.name);
-  std::size_t const dim = spread == Spread::row ? 1 : 0;
+xr::Tensor read_part(SourceModel const& source, LlamaSharding const& plan, xr::SafetensorsEntry const& entry,
+                     int rank) {
+  auto const placement = plan.placement_of(entry.name);
+  if (placement == Placement::replicated) return source.read(entry.name);
+  std::size_t const dim = placement == Placement::row ? 1 : 0;
   if (entry.shape.size() <= dim)
     throw std::runtime_error(entry.name + " is " + to_string(entry.shape) + ": it cannot be cut");
   auto const part = plan.part_of(entry.shape[dim], rank);
@@ -17,11 +18,11 @@ xr::Tensor read_part(SourceModel const& source, LlamaPlan const& plan, xr::Safet
 
 }  // namespace
 
-std::vector<Unit> read_shard(SourceModel const& source, LlamaPlan const& plan, int rank) {
+std::vector<Unit> read_shard(SourceModel const& source, LlamaSharding const& plan, int rank) {
   std::vector<Unit> units;
   std::map<std::string, std::size_t> number_of;
   for (auto const& entry : source.entries()) {
-    if (plan.spread_of(entry.name) == Spread::dropped) continue;
+    if (plan.placement_of(entry.name) == Placement::dropped) continue;
     auto const name = plan.unit_of(entry.name);
     auto const [number, is_new] = number_of.emplace(name, units.size());
     if (is_new) units.push_back({name, {}});

@@ -4,12 +4,12 @@
 
 #include <crossrank/crossrank.hpp>
 
-#include "examples/tp_export/llama_plan.hpp"
+#include "examples/tp_export/llama_sharding.hpp"
 #include "examples/tp_export/source_model.hpp"
 
 namespace tp_export {
 
-/// The tensors that meet together: a layer, or what stands outside of the layers.
+/// The tensors that travel in one round: a layer, or what stands outside of the layers.
 struct Unit {
   std::string name{};
   xr::StateDict weights{};
@@ -17,6 +17,6 @@ struct Unit {
 
 /// Reads what `rank` of a tensor-parallel job holds of the model, and no more. All ranks get the same units in the same
 /// order.
-[[nodiscard]] std::vector<Unit> read_shard(SourceModel const& source, LlamaPlan const& plan, int rank);
+[[nodiscard]] std::vector<Unit> read_shard(SourceModel const& source, LlamaSharding const& plan, int rank);
 
 }  // namespace tp_export

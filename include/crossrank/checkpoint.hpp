@@ -228,7 +228,7 @@ struct Defect {
   DefectKind kind = DefectKind::file;  ///< what sort of defect
   std::string resource{};              ///< file or tensor
   std::string text{};                  ///< what is wrong, in one sentence
-  std::string remedy{};                ///< may be empty
+  std::string hint{};                  ///< may be empty
 };
 
 /// Options of `verify`.

@@ -21,14 +21,14 @@ namespace crossrank {
 
 namespace spi {
 class Transport;
-struct Patience;
+struct TimeoutPolicy;
 }  // namespace spi
 namespace algorithms {
 struct Call;
 }
 namespace detail {
 struct GroupState;
-struct Flight;
+struct PendingOp;
 class NamedCalls;
 }  // namespace detail
 
@@ -130,12 +130,12 @@ class CROSSRANK_EXPORT Request {
 
  private:
   friend class Collective;
-  Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::Flight> flight) noexcept;
+  Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::PendingOp> pending_op) noexcept;
   void drop() noexcept;
   void give_up(bool dropped) noexcept;
 
   std::shared_ptr<detail::GroupState> group_{};
-  std::shared_ptr<detail::Flight> flight_{};
+  std::shared_ptr<detail::PendingOp> pending_op_{};
 };
 
 /// A handle to a group of ranks. Cheap to copy; all copies name the same group.
@@ -446,8 +446,8 @@ class CROSSRANK_EXPORT Collective {
   ///
   /// Collective over this group. The lists hold ranks of this group and are the same on all ranks; their order is the
   /// order in the new group. A rank in no list gets a handle to no group. `UsageError` for an unknown or repeated rank;
-  /// `UnavailableError` on all ranks when their node has no room for another group: 1,024 groups and queues with up to
-  /// some hundred ranks, 256 with many. Dropping all handles of a group makes room. Follows `dist.new_group` of
+  /// `UnavailableError` on all ranks when their node has no space for another group: 1,024 groups and queues with up to
+  /// some hundred ranks, 256 with many. Dropping all handles of a group makes space. Follows `dist.new_group` of
   /// PyTorch.
   [[nodiscard]] Collective split(std::vector<std::vector<int>> const& groups, std::string name = {}) const;
   /// Makes the groups of a braced list, without a name: `world.split({{0, 1}, {2, 3}})`.
@@ -471,19 +471,19 @@ class CROSSRANK_EXPORT Collective {
   /// Returns the group's transport. For backends and workspaces.
   [[nodiscard]] std::shared_ptr<spi::Transport> const& transport() const;
   /// Returns how long the group's calls may wait. For backends and workspaces.
-  [[nodiscard]] spi::Patience const& patience() const;
+  [[nodiscard]] spi::TimeoutPolicy const& timeout_policy() const;
   /// Makes every collective call on the group a `UsageError` that says `why`, until it is called again with null. For
   /// workspaces.
   void refuse_calls(char const* why) const noexcept;
   /// Holds the group for one call: a second call at the same time is a `UsageError`. For workspaces.
-  class CROSSRANK_EXPORT Turn {
+  class CROSSRANK_EXPORT CallLock {
    public:
     /// Begins the call that errors name `operation`.
-    Turn(Collective const& collective, char const* operation);
+    CallLock(Collective const& collective, char const* operation);
     /// Ends the call.
-    ~Turn();
-    Turn(Turn const&) = delete;
-    Turn& operator=(Turn const&) = delete;
+    ~CallLock();
+    CallLock(CallLock const&) = delete;
+    CallLock& operator=(CallLock const&) = delete;
 
    private:
     detail::GroupState* state_;
@@ -493,7 +493,7 @@ class CROSSRANK_EXPORT Collective {
   explicit Collective(std::shared_ptr<detail::GroupState> state) noexcept : state_(std::move(state)) {}
   friend class detail::NamedCalls;
   friend Collective connect(ConnectOptions options);
-  friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Patience const& patience,
+  friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::TimeoutPolicy const& timeout_policy,
                                     Check check);
 
   [[nodiscard]] detail::GroupState& state(char const* operation) const;
@@ -506,7 +506,8 @@ class CROSSRANK_EXPORT Collective {
 
 /// Makes a handle to the group of a transport. Local. For backends and tests.
 [[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport,
-                                                          spi::Patience const& patience, Check check = Check::local);
+                                                          spi::TimeoutPolicy const& timeout_policy,
+                                                          Check check = Check::local);
 
 /// Joins the job that the launcher announced, and returns the group of all its ranks.
 ///

@@ -12,8 +12,8 @@ namespace crossrank {
 
 /// Copies `length` entries of dimension `dim`, from `begin` on.
 ///
-/// Local; copies the result's bytes once. `UsageError` for an unknown dimension or range, or when the cut falls inside
-/// a byte (dtypes narrower than a byte).
+/// Local; copies the result's bytes once. `UsageError` for an unknown dimension or range, or when the slice falls
+/// inside a byte (dtypes narrower than a byte).
 [[nodiscard]] CROSSRANK_EXPORT Tensor slice(Tensor const& tensor, Dim dim, std::int64_t begin, std::int64_t length);
 
 /// Joins tensors along a dimension, in which their lengths may differ.

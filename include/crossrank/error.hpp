@@ -36,12 +36,12 @@ struct ErrorInfo {
   std::string got{};                   ///< what was there
   std::string resource{};              ///< path, segment, tensor name or option
   std::string system{};                ///< text of the operating system or the vendor library
-  std::string remedy{};                ///< what the reader can do about it
+  std::string hint{};                  ///< what the reader can do about it
   std::string group{};                 ///< name of the group
   std::string where{};                 ///< call site, "file:line"
   int rank = -1;                       ///< where it was thrown; -1 when no group is involved
   int world_size = 0;                  ///< size of that group
-  std::vector<int> culprits{};         ///< whom it blames; empty when nobody
+  std::vector<int> failed_ranks{};     ///< whom it blames; empty when nobody
   bool group_usable = true;            ///< whether the group may be used again
   std::vector<std::string> details{};  ///< further lines of `report()`, one per rank or finding
   std::string remote_type{};           ///< type of a peer's exception (`RemoteError`)
@@ -68,7 +68,7 @@ class CROSSRANK_EXPORT Error : public std::runtime_error {
   /// Returns the call site, "file:line", or an empty text.
   [[nodiscard]] std::string const& where() const noexcept;
   /// Ranks that it blames, in the group; empty when nobody.
-  [[nodiscard]] std::span<int const> culprits() const noexcept;
+  [[nodiscard]] std::span<int const> failed_ranks() const noexcept;
   /// Returns whether the group may be used again.
   [[nodiscard]] bool group_usable() const noexcept;
   /// Returns all fields.

@@ -63,7 +63,7 @@ class CROSSRANK_EXPORT MessageQueue {
   ///
   /// Collective; two barrier rounds, and one for each reader on another node than the writer. `chunks * chunk_bytes`
   /// are reserved at once: `UnavailableError` on all ranks when there is not enough memory, or when the writer's node
-  /// has no room for another queue. `UsageError` for no chunks or 2^32 and more. `MismatchError` when the options
+  /// has no space for another queue. `UsageError` for no chunks or 2^32 and more. `MismatchError` when the options
   /// differ.
   [[nodiscard]] static MessageQueue create(Collective const& group, QueueOptions const& options = {});
   /// Makes the writing end of a queue for `readers` readers on this node, who attach by its handle, now or later.

@@ -9,7 +9,7 @@
 #include <crossrank/workspace_options.hpp>
 
 namespace crossrank::workspace {
-class NfsMedium;
+class FileStateStore;
 }
 
 namespace crossrank {
@@ -18,7 +18,7 @@ namespace crossrank {
 ///
 /// Local: it knows a directory and a rank and communicates with nobody. Each write makes a new file in safetensors
 /// format, which appears whole and durable or not at all. A rank's two newest files stay. The files outlive the
-/// process; `clean()` removes them. `crossrank clean` keeps those of a process that ended in order, unless it is told
+/// process; `clean()` removes them. `crossrank clean` keeps those of a process that exited cleanly, unless it is told
 /// `--all`.
 ///
 /// To read only, use `NFSWorkspace::open(path)`: the constructors are for ranks that write. Copies of a handle are the
@@ -30,7 +30,7 @@ class CROSSRANK_EXPORT NFSWorkspace {
   /// Creates the directory and its parents and **deletes the states that earlier processes of this rank left there**.
   ///
   /// Local; any number of ranks may do so at the same time. `Existing::keep` keeps the states; to read them, use
-  /// `NFSWorkspace::open(path)`. The first deletion of a state whose writer ended in order is logged as a warning, once
+  /// `NFSWorkspace::open(path)`. The first deletion of a state whose writer exited cleanly is logged as a warning, once
   /// for each call. Files that only have a name like ours stay, with a warning. So do files on a file system without
   /// locks, where nobody can tell whether their writer is alive; `Existing::force` removes these.
   ///
@@ -42,7 +42,7 @@ class CROSSRANK_EXPORT NFSWorkspace {
   [[nodiscard]] static NFSWorkspace open(std::filesystem::path const& path);
 
   /// Returns whether the handle names a workspace.
-  [[nodiscard]] bool is_initialized() const noexcept { return medium_ != nullptr; }
+  [[nodiscard]] bool is_initialized() const noexcept { return store_ != nullptr; }
   /// Returns the directory.
   [[nodiscard]] std::filesystem::path const& path() const;
   /// Returns this process's rank. `UsageError` for a workspace made by `open`.
@@ -72,13 +72,13 @@ class CROSSRANK_EXPORT NFSWorkspace {
   void clean();
 
   /// Returns the part that the collective gathers use; null when not initialized.
-  [[nodiscard]] std::shared_ptr<workspace::NfsMedium> const& medium() const noexcept { return medium_; }
+  [[nodiscard]] std::shared_ptr<workspace::FileStateStore> const& store() const noexcept { return store_; }
 
  private:
-  explicit NFSWorkspace(std::shared_ptr<workspace::NfsMedium> medium) noexcept;
-  [[nodiscard]] workspace::NfsMedium& initialized(char const* operation) const;
+  explicit NFSWorkspace(std::shared_ptr<workspace::FileStateStore> store) noexcept;
+  [[nodiscard]] workspace::FileStateStore& initialized(char const* operation) const;
 
-  std::shared_ptr<workspace::NfsMedium> medium_{};
+  std::shared_ptr<workspace::FileStateStore> store_{};
 };
 
 }  // namespace crossrank

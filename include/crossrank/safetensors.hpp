@@ -47,7 +47,7 @@ class CROSSRANK_EXPORT SafetensorsFile {
   /// Reads `length` entries of dimension `dim`, from `begin` on.
   ///
   /// Takes memory for the slice alone. Along dimension 0 nothing else is read; along others whole rows are, a block at
-  /// a time. Not verified. `UsageError` for an unknown name, dimension or range, or when a cut falls inside a byte.
+  /// a time. Not verified. `UsageError` for an unknown name, dimension or range, or when the slice splits a byte.
   [[nodiscard]] Tensor read_slice(std::string_view name, Dim dim, std::int64_t begin, std::int64_t length) const;
 
  private:

@@ -9,7 +9,7 @@
 #include <crossrank/state.hpp>
 
 namespace crossrank::workspace {
-class SharedMedium;
+class ArenaStateStore;
 }
 
 namespace crossrank {
@@ -34,7 +34,7 @@ class CROSSRANK_EXPORT SharedMemoryWorkspace {
   explicit SharedMemoryWorkspace(Collective const& collective);
 
   /// Returns whether the handle names a workspace.
-  [[nodiscard]] bool is_initialized() const noexcept { return medium_ != nullptr; }
+  [[nodiscard]] bool is_initialized() const noexcept { return store_ != nullptr; }
 
   /// Allocates a tensor in this rank's arena, which other ranks receive without a copy. Its contents are undetermined.
   ///
@@ -63,11 +63,11 @@ class CROSSRANK_EXPORT SharedMemoryWorkspace {
   std::size_t trim() const;
 
   /// Returns the part that the collective gathers use; null when not initialized.
-  [[nodiscard]] std::shared_ptr<workspace::SharedMedium> const& medium() const noexcept { return medium_; }
+  [[nodiscard]] std::shared_ptr<workspace::ArenaStateStore> const& store() const noexcept { return store_; }
 
  private:
-  [[nodiscard]] workspace::SharedMedium& initialized(char const* operation) const;
-  std::shared_ptr<workspace::SharedMedium> medium_{};
+  [[nodiscard]] workspace::ArenaStateStore& initialized(char const* operation) const;
+  std::shared_ptr<workspace::ArenaStateStore> store_{};
 };
 
 }  // namespace crossrank

@@ -140,8 +140,8 @@ class CROSSRANK_EXPORT StateDict {
   /// The slot of `name`, and whether it was made now, with `tensor` in it; `tensor` is not touched otherwise.
   std::pair<Slot*, bool> try_emplace(std::string&& name, Tensor& tensor);
   [[nodiscard]] std::size_t probe(std::string_view name) const noexcept;
-  void index_all(std::size_t room);
-  /// Leaves the holes out and makes room for `count` entries.
+  void index_all(std::size_t space);
+  /// Leaves the holes out and makes space for `count` entries.
   void rebuild(std::size_t count);
 
   std::vector<Slot> slots_;             ///< entries in order; erased ones stay as holes until there are many

@@ -119,7 +119,7 @@ class CROSSRANK_EXPORT Tensor {
   [[nodiscard]] std::size_t byte_offset() const noexcept { return offset_; }
 
  private:
-  friend Tensor spi::tensor_over(std::shared_ptr<spi::Storage>, std::size_t, Shape const&, Dtype);
+  friend Tensor spi::tensor_from_storage(std::shared_ptr<spi::Storage>, std::size_t, Shape const&, Dtype);
 
   [[nodiscard]] static Tensor copy_of(std::span<std::byte const> bytes, std::size_t count, Shape const& shape,
                                       Dtype dtype);

@@ -130,9 +130,9 @@ class CROSSRANK_EXPORT TensorDict::Value {
 
 /// Joins config and weights into the tree that they were separated from.
 ///
-/// Local; copies no tensor bytes. Mappings and lists without a tensor become JSON. Weights that no mark names are added
-/// under their names. `UsageError` when a mark names no weight, when an added name exists, or when `config` is not an
-/// object.
+/// Local; copies no tensor bytes. Mappings and lists without a tensor become JSON. Weights that no placeholder names
+/// are added under their names. `UsageError` when a placeholder names no weight, when an added name exists, or when
+/// `config` is not an object.
 [[nodiscard]] CROSSRANK_EXPORT TensorDict join_config_and_weights(RankState const& state);
 
 }  // namespace crossrank

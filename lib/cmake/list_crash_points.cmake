@@ -1,8 +1,8 @@
 # Writes the names given to CROSSRANK_CRASH_POINT under lib, collectives and workspace into a header.
 # Usage: cmake -DSOURCE_DIR=... -DOUTPUT=... -P list_crash_points.cmake
 set(names)
-foreach(room lib collectives workspace)
-  file(GLOB_RECURSE sources ${SOURCE_DIR}/${room}/*.cpp ${SOURCE_DIR}/${room}/*.hpp)
+foreach(folder lib collectives workspace)
+  file(GLOB_RECURSE sources ${SOURCE_DIR}/${folder}/*.cpp ${SOURCE_DIR}/${folder}/*.hpp)
   foreach(source IN LISTS sources)
     file(STRINGS ${source} lines REGEX "CROSSRANK_CRASH_POINT *\\(")
     foreach(line IN LISTS lines)

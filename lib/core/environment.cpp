@@ -65,10 +65,10 @@ void refuse_nesting(Reader const& reader) {
                       .got = "RANK=" + reader.text("RANK").value_or("") + " beside " + other.mark + "=" +
                              reader.text(other.mark).value_or(""),
                       .resource = "CROSSRANK_LAUNCHER",
-                      .remedy = std::string("start the program by ") + other.name +
-                                " alone or by `crossrank run` alone; to let the inner one count, run it under `env -u "
-                                "CROSSRANK_LAUNCHER -u CROSSRANK_JOB_ID -u RANK -u WORLD_SIZE -u LOCAL_RANK -u "
-                                "LOCAL_WORLD_SIZE`",
+                      .hint = std::string("start the program by ") + other.name +
+                              " alone or by `crossrank run` alone; to let the inner one count, run it under `env -u "
+                              "CROSSRANK_LAUNCHER -u CROSSRANK_JOB_ID -u RANK -u WORLD_SIZE -u LOCAL_RANK -u "
+                              "LOCAL_WORLD_SIZE`",
                       .group_usable = false});
   }
 }
@@ -130,7 +130,7 @@ Environment const& environment() {
   static auto const* const instance = [] {
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, as what outlives `main` may still ask
     auto const* const read = new Environment(parse_environment(variable_of_process));
-    note_process(
+    set_log_process(
         {.threshold = read->log.value_or(default_threshold), .rank = read->announces_several() ? read->rank : -1});
     return read;
   }();

@@ -27,7 +27,7 @@ std::string one_line(ErrorInfo const& info) {
   }
   append_clause(line, "; resource ", info.resource);
   append_clause(line, "; system says ", info.system);
-  append_clause(line, "; remedy: ", info.remedy);
+  append_clause(line, "; hint: ", info.hint);
   for (auto& c : line) {
     if (c == '\n' || c == '\r') c = ' ';
   }
@@ -59,7 +59,7 @@ ErrorCode Error::code() const noexcept { return code_; }
 std::string const& Error::operation() const noexcept { return info_->operation; }
 int Error::rank() const noexcept { return info_->rank; }
 std::string const& Error::where() const noexcept { return info_->where; }
-std::span<int const> Error::culprits() const noexcept { return info_->culprits; }
+std::span<int const> Error::failed_ranks() const noexcept { return info_->failed_ranks; }
 bool Error::group_usable() const noexcept { return info_->group_usable; }
 ErrorInfo const& Error::info() const noexcept { return *info_; }
 
@@ -73,7 +73,7 @@ std::string Error::report() const {
   // A wrong argument says nothing of the group, which may have been closed or lost before.
   if (!info_->group.empty() && !(info_->group_usable && code_ == ErrorCode::usage))
     out << "  the group " << (info_->group_usable ? "can be used again" : "is dead") << '\n';
-  if (!info_->remedy.empty()) out << "  next: " << terminal_text(info_->remedy) << '\n';
+  if (!info_->hint.empty()) out << "  next: " << terminal_text(info_->hint) << '\n';
   return out.str();
 }
 
@@ -90,7 +90,7 @@ Json Error::to_json() const {
   put("got", info_->got);
   put("resource", info_->resource);
   put("system", info_->system);
-  put("remedy", info_->remedy);
+  put("hint", info_->hint);
   put("group", info_->group);
   put("where", info_->where);
   put("remote_type", info_->remote_type);
@@ -101,7 +101,7 @@ Json Error::to_json() const {
     out["rank"] = info_->rank;
     out["world_size"] = info_->world_size;
   }
-  out["culprits"] = info_->culprits;
+  out["failed_ranks"] = info_->failed_ranks;
   if (!info_->group.empty()) out["group_usable"] = info_->group_usable;
   out["details"] = info_->details;
   // A file name or a peer's words may be no UTF-8: nothing that holds them could be written as JSON.

@@ -10,7 +10,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "lib/core/immortal.hpp"
+#include "lib/core/no_destructor.hpp"
 #include "lib/core/settings.hpp"
 #include "lib/core/terminal_text.hpp"
 
@@ -23,7 +23,7 @@ struct SinkHolder {
   std::shared_ptr<LogSink const> sink;
 };
 
-constinit Immortal<SinkHolder> holder;
+constinit NoDestructor<SinkHolder> holder;
 // Pair with nothing: a stale value costs one lock, or misses or prints an event that raced with the change.
 constinit std::atomic<bool> has_sink{false};
 constexpr int unread = -1;
@@ -78,7 +78,7 @@ void set_log_sink(LogSink sink) {
   }
 }
 
-void note_process(LogProcess process) noexcept {
+void set_log_process(LogProcess process) noexcept {
   threshold.store(static_cast<int>(process.threshold), std::memory_order_relaxed);
   own_rank.store(process.rank, std::memory_order_relaxed);
 }

@@ -24,7 +24,7 @@ struct LogProcess {
 };
 
 /// Sets what the environment says, once it has been read. Until then each event reads `CROSSRANK_LOG` itself.
-void note_process(LogProcess process) noexcept;
+void set_log_process(LogProcess process) noexcept;
 
 /// The event in one line: "message (key value, key value)". Control characters are escaped.
 [[nodiscard]] std::string text_of(LogEvent const& event);

@@ -14,8 +14,8 @@ namespace crossrank {
 /// unknown names and the table in docs/SETTINGS.md share.
 struct Setting {
   char const* name = "";
-  std::string_view meaning{};    ///< in docs/SETTINGS.md; empty for what only `crossrank run` sets for its ranks
-  std::string_view otherwise{};  ///< in docs/SETTINGS.md: the value without the variable
+  std::string_view description{};   ///< in docs/SETTINGS.md; empty for what only `crossrank run` sets for its ranks
+  std::string_view default_text{};  ///< in docs/SETTINGS.md: the value without the variable
   void (*read)(VariableReader const& reader, char const* name, Environment& out) = nullptr;
 };
 

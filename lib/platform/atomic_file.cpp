@@ -36,11 +36,11 @@ bool links_unsupported(int error) {
   return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK;
 }
 
-std::string room_text(int directory) {
-  struct statvfs room {};  // only for the text of an error: no decision depends on it
-  if (::fstatvfs(directory, &room) != 0) return "unknown";
-  return std::to_string(static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize) + " of " +
-         std::to_string(static_cast<std::uint64_t>(room.f_blocks) * room.f_frsize) + " bytes";
+std::string free_space_text(int directory) {
+  struct statvfs space {};  // only for the text of an error: no decision depends on it
+  if (::fstatvfs(directory, &space) != 0) return "unknown";
+  return std::to_string(static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize) + " of " +
+         std::to_string(static_cast<std::uint64_t>(space.f_blocks) * space.f_frsize) + " bytes";
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ bool AtomicFile::try_create() {
   if (!fd_) fail("create", errno);
   temporary_exists_ = true;
   // tells those who clean up that the writer lives; where locks do not work they are told nothing, and leave it.
-  // Shared, which NFS grants on files open for reading only, so that the caller can hold the file beyond publish()
+  // Shared, which NFS grants on files open for reading only, so that the caller can hold the file beyond commit()
   bool const locked = system().flock(fd_.get(), LOCK_SH | LOCK_NB) == 0;
   if (!locked && errno != EWOULDBLOCK) return true;
   // Somebody who cleans up may have found the new file before its lock, and has removed it or is about to.
@@ -90,7 +90,7 @@ void AtomicFile::reserve() {
   auto const bytes = static_cast<off_t>(expected_);
   // mode 0, which sets the length too: NFS 4.2 knows no other
   if (retry_interrupted([&] { return system().fallocate(fd_.get(), 0, 0, bytes); }) == 0) return;
-  // NFS before 4.2 and some others cannot reserve: there, lack of room shows in write, fsync or close
+  // NFS before 4.2 and some others cannot reserve: there, lack of space shows in write, fsync or close
   if (errno != EOPNOTSUPP && errno != ENOSYS) fail("fallocate", errno);
 }
 
@@ -107,20 +107,20 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes
   }
 }
 
-void AtomicFile::publish(Taken taken) {
+void AtomicFile::commit(IfExists taken) {
   CROSSRANK_CRASH_POINT("platform.atomic_file.written");
-  settle();
-  if (taken == Taken::replace) {
+  sync_and_check();
+  if (taken == IfExists::replace) {
     replace();
   } else {
     make_visible();
   }
   if (system().fsync(directory_.fd()) != 0 && errno != EINVAL && errno != ENOTSUP) fail("fsync directory", errno);
-  CROSSRANK_CRASH_POINT("platform.atomic_file.published");
+  CROSSRANK_CRASH_POINT("platform.atomic_file.committed");
   name_exists_ = false;  // from here on it is not ours to take back
 }
 
-void AtomicFile::settle() {
+void AtomicFile::sync_and_check() {
   auto const length = static_cast<off_t>(written_);
   if (written_ < expected_ && retry_interrupted([&] { return system().ftruncate(fd_.get(), length); }) != 0) {
     fail("ftruncate", errno);
@@ -188,15 +188,15 @@ void AtomicFile::discard() noexcept {
 }
 
 void AtomicFile::fail(char const* call, int error) {
-  auto const room = room_text(directory_.fd());
+  auto const space = free_space_text(directory_.fd());
   discard();
   bool const full = error == ENOSPC || error == EDQUOT;
   throw_io(ErrorInfo{.operation = operation_ + ": " + call,
                      .message = "nothing was published; " + std::to_string(written_) +
-                                " bytes were written, free there: " + room,
+                                " bytes were written, free there: " + space,
                      .expected = expected_ != 0 ? std::to_string(expected_) + " bytes" : std::string(),
                      .resource = directory_.path_of(name_),
-                     .remedy = full ? "free space or raise the quota there, or give another directory" : ""},
+                     .hint = full ? "free space or raise the quota there, or give another directory" : ""},
            error);
 }
 

@@ -9,17 +9,17 @@
 namespace crossrank::platform {
 
 /// What to do with a file that has the name already.
-enum class Taken : std::uint8_t { refuse, replace };
+enum class IfExists : std::uint8_t { refuse, replace };
 
 /// A file that appears under its name whole and durable, or not at all.
 ///
-/// Bytes go to a hidden sibling that is locked (`flock`) while this process writes it; `publish()` makes them durable
+/// Bytes go to a hidden sibling that is locked (`flock`) while this process writes it; `commit()` makes them durable
 /// and gives them the name, which must be new unless an older file is to be replaced. Every failure is an `IoError`
-/// with the bytes written and the room left, and removes what was made; so does the destructor of a file that was not
+/// with the bytes written and the space left, and removes what was made; so does the destructor of a file that was not
 /// published. The directory must outlive it.
 class AtomicFile {
  public:
-  /// Reserves room for `expected_bytes`, where the file system can.
+  /// Reserves space for `expected_bytes`, where the file system can.
   AtomicFile(Directory const& directory, std::string name, std::uint64_t expected_bytes, std::string operation);
   ~AtomicFile();
   AtomicFile(AtomicFile const&) = delete;
@@ -34,14 +34,14 @@ class AtomicFile {
   /// The hidden sibling's name.
   [[nodiscard]] std::string const& temporary_name() const noexcept { return temporary_; }
   /// Durable and visible on return. Once. A replaced file is there whole until the new one is.
-  void publish(Taken taken = Taken::refuse);
+  void commit(IfExists taken = IfExists::refuse);
 
  private:
   void create();
   /// False when who cleans up was faster than the lock.
   [[nodiscard]] bool try_create();
   void reserve();
-  void settle();
+  void sync_and_check();
   void make_visible();
   void replace();
   [[nodiscard]] bool is_ours(std::string const& name) const noexcept;

@@ -5,7 +5,7 @@
 namespace crossrank::platform {
 
 /// Whoever wants to wait for longer waits for this: sums of such times and the clock stay in range.
-inline constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 36'500);
+inline constexpr std::chrono::milliseconds max_wait = std::chrono::hours(24 * 36'500);
 
 /// A limit on time without progress, counted in slices that the waiter itself was awake for.
 ///

@@ -39,13 +39,13 @@ int make_directories(std::filesystem::path const& path) {
 }
 
 [[noreturn]] void refuse(std::string const& operation, std::string resource, std::string expected, std::string got,
-                         std::string remedy) {
+                         std::string hint) {
   throw IoError(ErrorInfo{.operation = operation,
                           .message = "not safe to use",
                           .expected = std::move(expected),
                           .got = std::move(got),
                           .resource = std::move(resource),
-                          .remedy = std::move(remedy)});
+                          .hint = std::move(hint)});
 }
 
 std::string mode_text(mode_t mode) {
@@ -64,10 +64,10 @@ char const* kind_text(mode_t mode) {
   return "a device";
 }
 
-Fd open_or_make(std::filesystem::path const& path, std::string const& operation, Missing missing) {
+Fd open_or_make(std::filesystem::path const& path, std::string const& operation, IfMissing missing) {
   Fd fd = open_directory(path);
   int error = fd ? 0 : errno;
-  if (error == ENOENT && missing == Missing::create) {
+  if (error == ENOENT && missing == IfMissing::create) {
     check_links_above(path, operation);
     int const make_error = make_directories(path);
     fd = open_directory(path);
@@ -110,7 +110,7 @@ void check_file(struct stat const& status, uid_t directory_owner, std::string co
 Directory::Directory(Fd fd, std::filesystem::path path, uid_t owner) noexcept
     : fd_(std::move(fd)), path_(std::move(path)), owner_(owner) {}
 
-Directory Directory::open(std::filesystem::path path, std::string const& operation, Missing missing) {
+Directory Directory::open(std::filesystem::path path, std::string const& operation, IfMissing missing) {
   if (path.empty()) throw UsageError(ErrorInfo{.operation = operation, .message = "the path is empty"});
   if (path.native().find('\0') != std::string::npos)  // which the system would take for its end
     throw UsageError(

@@ -10,7 +10,7 @@
 namespace crossrank::platform {
 
 /// What to do with directories that are missing.
-enum class Missing : std::uint8_t { refuse, create };
+enum class IfMissing : std::uint8_t { refuse, create };
 
 /// An open directory; files are opened, listed and removed relative to it, by one plain name each.
 ///
@@ -20,9 +20,10 @@ enum class Missing : std::uint8_t { refuse, create };
 class Directory {
  public:
   Directory() noexcept = default;
-  /// Opens `path`, freshly: on NFS this is what revalidates its entries. With `Missing::create` makes it and its
+  /// Opens `path`, freshly: on NFS this is what revalidates its entries. With `IfMissing::create` makes it and its
   /// parents first; any number of processes may do so at once. `IoError`, which names `operation`.
-  static Directory open(std::filesystem::path path, std::string const& operation, Missing missing = Missing::refuse);
+  static Directory open(std::filesystem::path path, std::string const& operation,
+                        IfMissing missing = IfMissing::refuse);
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }

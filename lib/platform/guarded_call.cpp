@@ -14,7 +14,7 @@ constinit std::atomic<std::size_t> left_behind{0};
 
 }  // namespace
 
-std::size_t calls_left_behind() noexcept { return left_behind.load(std::memory_order_acquire); }
+std::size_t abandoned_calls() noexcept { return left_behind.load(std::memory_order_acquire); }
 
 bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<void()> work, CallGuard const& guard) {
   try {
@@ -45,11 +45,11 @@ bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<vo
     try {
       if (guard.between) guard.between();
     } catch (...) {
-      call->leave_behind(guard);
+      call->abandon(guard);
       throw;
     }
     if (deadline.expired()) {
-      call->leave_behind(guard);
+      call->abandon(guard);
       return false;
     }
     lock.lock();
@@ -58,9 +58,9 @@ bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<vo
   return true;
 }
 
-bool GuardedCall::was_left() noexcept {
+bool GuardedCall::was_abandoned() noexcept {
   std::lock_guard const lock(mutex_);
-  return left_behind_;
+  return abandoned_;
 }
 
 void GuardedCall::finish(std::exception_ptr error) noexcept {
@@ -69,21 +69,21 @@ void GuardedCall::finish(std::exception_ptr error) noexcept {
     std::lock_guard const lock(mutex_);
     error_ = std::move(error);
     done_ = true;
-    late = left_behind_;
+    late = abandoned_;
   }
   ended_.notify_one();
   if (late) left_behind.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void GuardedCall::leave_behind(CallGuard const& guard) noexcept {
+void GuardedCall::abandon(CallGuard const& guard) noexcept {
   {
     std::lock_guard const lock(mutex_);
     if (done_) return;
-    left_behind_ = true;
+    abandoned_ = true;
     left_behind.fetch_add(1, std::memory_order_acq_rel);
   }
   log_event(LogLevel::error, "a call of the file system does not end; its thread is left behind",
-            {{"call", guard.what}, {"left behind in all", std::to_string(calls_left_behind())}});
+            {{"call", guard.what}, {"left behind in all", std::to_string(abandoned_calls())}});
 }
 
 }  // namespace crossrank::platform

@@ -28,7 +28,7 @@ class GuardedCall {
   void step() noexcept { steps_.fetch_add(1, std::memory_order_relaxed); }
 
   /// Whether nobody waits for the call any more: what it has made, nobody will use.
-  [[nodiscard]] bool was_left() noexcept;
+  [[nodiscard]] bool was_abandoned() noexcept;
 
   /// Runs `work` in a thread of its own and waits. False when it stood still for the whole limit: it is left behind.
   [[nodiscard]] static bool run(std::shared_ptr<GuardedCall> const& call, std::function<void()> work,
@@ -36,18 +36,18 @@ class GuardedCall {
 
  private:
   void finish(std::exception_ptr error) noexcept;
-  void leave_behind(CallGuard const& guard) noexcept;
+  void abandon(CallGuard const& guard) noexcept;
 
   std::atomic<std::uint64_t> steps_{0};
   std::mutex mutex_{};
   std::condition_variable ended_{};
   bool done_ = false;
-  bool left_behind_ = false;
+  bool abandoned_ = false;
   std::exception_ptr error_{};
 };
 
 /// Calls that were given up and have not ended yet.
-[[nodiscard]] std::size_t calls_left_behind() noexcept;
+[[nodiscard]] std::size_t abandoned_calls() noexcept;
 
 /// `body(call)`, or nothing when it stood still for `guard.limit`.
 ///

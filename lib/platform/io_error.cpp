@@ -14,18 +14,18 @@ std::string errno_text(int error) {
   return text;
 }
 
-void throw_io(std::string operation, std::string resource, int error, std::string remedy) {
+void throw_io(std::string operation, std::string resource, int error, std::string hint) {
   throw_io(ErrorInfo{.operation = std::move(operation),
                      .message = "the operating system refused",
                      .resource = std::move(resource),
-                     .remedy = std::move(remedy)},
+                     .hint = std::move(hint)},
            error);
 }
 
 namespace {
 
 /// What most often helps, where the caller knows nothing better.
-char const* usual_remedy(int error) noexcept {
+char const* default_hint(int error) noexcept {
   switch (error) {
     case EACCES:
     case EPERM: return "check who may read and write it and pass the folders above it, or run as another user";
@@ -43,7 +43,7 @@ char const* usual_remedy(int error) noexcept {
 }  // namespace
 
 void throw_io(ErrorInfo info, int error) {
-  if (info.remedy.empty()) info.remedy = usual_remedy(error);
+  if (info.hint.empty()) info.hint = default_hint(error);
   info.system = errno_text(error);
   info.system_errno = error;
   throw IoError(std::move(info));

@@ -9,7 +9,7 @@ namespace crossrank::platform {
 [[nodiscard]] std::string errno_text(int error);
 
 /// Throws an `IoError` that says which call failed on what, and with which errno.
-[[noreturn]] void throw_io(std::string operation, std::string resource, int error, std::string remedy = {});
+[[noreturn]] void throw_io(std::string operation, std::string resource, int error, std::string hint = {});
 
 /// The same with everything else that is known; `system` and `system_errno` are filled from `error`.
 [[noreturn]] void throw_io(ErrorInfo info, int error);

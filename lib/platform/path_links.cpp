@@ -88,7 +88,7 @@ class Walk {
                                         ", or of the directory's owner, user " + std::to_string(target_owner),
                             .got = "a link of user " + std::to_string(owner),
                             .resource = path_.string(),
-                            .remedy = "give the path of the directory itself, without the link"});
+                            .hint = "give the path of the directory itself, without the link"});
   }
 
   /// Links of procfs are no text: the kernel follows them.

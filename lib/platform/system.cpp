@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "lib/core/immortal.hpp"
+#include "lib/core/no_destructor.hpp"
 
 namespace crossrank::platform {
 namespace {
@@ -28,7 +28,7 @@ timespec to_timespec(std::chrono::nanoseconds duration) {
 }
 
 /// A seam that outlives every static destructor: handles closed at exit still need it.
-constinit Immortal<System> real;
+constinit NoDestructor<System> real;
 constinit std::atomic<System*> installed{nullptr};
 
 /// Kernels before 3.17 and strict seccomp filters lack getrandom.

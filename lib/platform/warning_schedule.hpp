@@ -28,7 +28,7 @@ class WarningSchedule {
 };
 
 /// "250 ms", "60 s".
-[[nodiscard]] inline std::string time_in_words(std::chrono::nanoseconds time) {
+[[nodiscard]] inline std::string format_duration(std::chrono::nanoseconds time) {
   auto const milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
   if (milliseconds < 10'000) return std::to_string(milliseconds) + " ms";
   return std::to_string(milliseconds / 1000) + " s";

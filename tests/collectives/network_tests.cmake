@@ -1,24 +1,24 @@
 set(conformance_suite
-  conformance.cpp
-  conformance_data.cpp
-  conformance_disagreement.cpp
-  conformance_elements.cpp
-  conformance_groups.cpp
-  conformance_lifetime.cpp
-  conformance_messages.cpp
-  conformance_reductions.cpp
-  conformance_requests.cpp
-  conformance_verbs.cpp)
+  conformance/conformance.cpp
+  conformance/data_cases.cpp
+  conformance/disagreement_cases.cpp
+  conformance/elements_cases.cpp
+  conformance/groups_cases.cpp
+  conformance/lifetime_cases.cpp
+  conformance/messages_cases.cpp
+  conformance/reductions_cases.cpp
+  conformance/requests_cases.cpp
+  conformance/operation_cases.cpp)
 
 # The protocol that backends over a network share, over packets between threads.
 crossrank_add_rank_test(collectives_message_test
   ../support/thread_ranks.cpp
   ${conformance_suite}
-  composite_conformance_test.cpp
-  message_conformance_test.cpp
-  verb_table.cpp
-  verb_table_test.cpp)
-set_source_files_properties(verb_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_BACKENDS_DOCUMENT="${PROJECT_SOURCE_DIR}/docs/BACKENDS.md")
+  conformance/composite_conformance_test.cpp
+  conformance/message_conformance_test.cpp
+  conformance/operation_table.cpp
+  conformance/operation_table_test.cpp)
+set_source_files_properties(conformance/operation_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_BACKENDS_DOCUMENT="${PROJECT_SOURCE_DIR}/docs/BACKENDS.md")
 
 # What is made of collectives, once more with the ranks on two hosts; but for the mesh that follows from how many ranks a
 # node has, and for what names its backends itself.
@@ -34,22 +34,22 @@ endforeach()
 if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_conformance RANKS 1 2 4 8 SOURCES
     ${conformance_suite}
-    ${PROJECT_SOURCE_DIR}/lib/core/small_float.cpp  # inside the shared library nobody else sees it
-    group_suite.cpp
-    mpi_conformance_test.cpp
-    verb_table.cpp)
+    ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp  # inside the shared library nobody else sees it
+    coordinator/group_suite.cpp
+    mpi/mpi_conformance_test.cpp
+    conformance/operation_table.cpp)
   crossrank_add_mpi_test(NAME composite_conformance PROGRAM mpi_conformance RANKS 2 4 8 OPTIONS --nodes declared
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
   crossrank_add_mpi_test(NAME composite_hosts_conformance PROGRAM mpi_conformance RANKS 4 OPTIONS --nodes real
                          ENVIRONMENT CROSSRANK_TEST_BACKEND=composite)
   crossrank_add_mpi_test(NAME mpi_job RANKS 4 OPTIONS --nodes declared FILTER MpiJob.* SOURCES
-    ${PROJECT_SOURCE_DIR}/lib/core/small_float.cpp
-    long_tensors.cpp
-    mpi_connect_test.cpp
-    mpi_death_test.cpp
-    mpi_job_test.cpp
-    mpi_long_tensors_test.cpp
-    mpi_start_test.cpp)
+    ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp
+    stress/long_tensors.cpp
+    mpi/mpi_connect_test.cpp
+    mpi/mpi_death_test.cpp
+    mpi/mpi_job_test.cpp
+    mpi/mpi_long_tensors_test.cpp
+    mpi/mpi_start_test.cpp)
   crossrank_add_mpi_test(NAME mpi_hosts PROGRAM mpi_job RANKS 4 OPTIONS --nodes real FILTER MpiJob.*)
   crossrank_add_mpi_test(NAME mpi_owner PROGRAM mpi_job RANKS 1 3 FILTER MpiOwner.*)
   crossrank_add_mpi_test(NAME mpi_same_bits PROGRAM mpi_job RANKS 2 4 FILTER MpiConnect.gives_the_same_bits_on_every_backend)

@@ -47,11 +47,11 @@ TEST_F(LogSinkTest, drops_events_without_a_sink_and_what_a_sink_throws) {
 
 /// What goes to standard error while `work` runs, with the threshold of a process.
 std::string printed_at(LogThreshold threshold, std::function<void()> const& work) {
-  note_process({.threshold = threshold, .rank = 3});
+  set_log_process({.threshold = threshold, .rank = 3});
   testing::internal::CaptureStderr();
   work();
   auto text = testing::internal::GetCapturedStderr();
-  note_process({});
+  set_log_process({});
   return text;
 }
 

@@ -19,9 +19,9 @@ using testing::IsEmpty;
 std::vector<std::string> rows_of_code() {
   std::vector<std::string> rows;
   for (auto const& setting : settings()) {
-    if (setting.meaning.empty()) continue;
-    rows.push_back("| `" + std::string(setting.name) + "` | " + std::string(setting.meaning) + " | " +
-                   std::string(setting.otherwise) + " |");
+    if (setting.description.empty()) continue;
+    rows.push_back("| `" + std::string(setting.name) + "` | " + std::string(setting.description) + " | " +
+                   std::string(setting.default_text) + " |");
   }
   return rows;
 }

@@ -16,7 +16,7 @@
 
 #include "examples/tp_export/checkpoint.hpp"
 #include "examples/tp_export/leftovers.hpp"
-#include "examples/tp_export/llama_plan.hpp"
+#include "examples/tp_export/llama_sharding.hpp"
 #include "examples/tp_export/make_model.hpp"
 #include "examples/tp_export/merge.hpp"
 #include "examples/tp_export/shards.hpp"
@@ -28,32 +28,32 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-LlamaPlan plan_for(int ranks, bool tied = true) {
+LlamaSharding plan_for(int ranks, bool tied = true) {
   return {{.layers = 2, .hidden = 64, .heads = 8, .kv_heads = 4, .tied = tied}, ranks};
 }
 
-TEST(LlamaPlan, knows_how_each_tensor_is_spread) {
+TEST(LlamaSharding, knows_the_placement_of_each_tensor) {
   auto const plan = plan_for(2);
-  EXPECT_EQ(plan.spread_of("model.layers.1.self_attn.k_proj.weight"), Spread::column);
-  EXPECT_EQ(plan.spread_of("model.layers.0.self_attn.o_proj.weight"), Spread::row);
-  EXPECT_EQ(plan.spread_of("model.layers.0.mlp.down_proj.weight"), Spread::row);
-  EXPECT_EQ(plan.spread_of("model.layers.0.mlp.down_proj.bias"), Spread::replicated);
-  EXPECT_EQ(plan.spread_of("model.norm.weight"), Spread::replicated);
-  EXPECT_EQ(plan.spread_of("model.embed_tokens.weight"), Spread::column);
-  EXPECT_EQ(plan.spread_of("lm_head.weight"), Spread::dropped);
-  EXPECT_EQ(plan_for(2, false).spread_of("lm_head.weight"), Spread::column);
+  EXPECT_EQ(plan.placement_of("model.layers.1.self_attn.k_proj.weight"), Placement::column);
+  EXPECT_EQ(plan.placement_of("model.layers.0.self_attn.o_proj.weight"), Placement::row);
+  EXPECT_EQ(plan.placement_of("model.layers.0.mlp.down_proj.weight"), Placement::row);
+  EXPECT_EQ(plan.placement_of("model.layers.0.mlp.down_proj.bias"), Placement::replicated);
+  EXPECT_EQ(plan.placement_of("model.norm.weight"), Placement::replicated);
+  EXPECT_EQ(plan.placement_of("model.embed_tokens.weight"), Placement::column);
+  EXPECT_EQ(plan.placement_of("lm_head.weight"), Placement::dropped);
+  EXPECT_EQ(plan_for(2, false).placement_of("lm_head.weight"), Placement::column);
 }
 
-TEST(LlamaPlan, refuses_names_that_no_llama_has) {
+TEST(LlamaSharding, refuses_names_that_no_llama_has) {
   auto const plan = plan_for(2);
   for (char const* name :
        {"model.layers.2.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight", "model.layers.0",
         "model.layers.0x.mlp.up_proj.weight", "model.layers.0.mlp.experts.0.up_proj.weight", "norm.weight", ""}) {
-    EXPECT_THROW((void)plan.spread_of(name), std::runtime_error) << name;
+    EXPECT_THROW((void)plan.placement_of(name), std::runtime_error) << name;
   }
 }
 
-TEST(LlamaPlan, parts_cover_a_dimension) {
+TEST(LlamaSharding, parts_cover_a_dimension) {
   for (int const ranks : {1, 2, 4}) {
     auto const plan = plan_for(ranks);
     for (std::int64_t const length : {0, 1, 3, 64, 321}) {
@@ -68,7 +68,7 @@ TEST(LlamaPlan, parts_cover_a_dimension) {
   }
 }
 
-TEST(LlamaPlan, refuses_ranks_that_do_not_divide_the_heads) {
+TEST(LlamaSharding, refuses_ranks_that_do_not_divide_the_heads) {
   EXPECT_THROW((void)plan_for(3), std::runtime_error);
   EXPECT_THROW((void)plan_for(8), std::runtime_error) << "4 key/value heads";
 }

@@ -47,7 +47,7 @@ TEST(FaultsArenaCap, is_an_error_with_its_sizes_after_which_the_group_goes_on) {
   auto const own = test::verdict_of(job.ranks.at(1), "large");
   EXPECT_EQ(own.code, "unavailable") << job.text();
   EXPECT_THAT(own.text, HasSubstr(std::to_string(cap)));
-  EXPECT_THAT(own.text, HasSubstr("no room for 1"));  // 12 MiB, and what goes with them
+  EXPECT_THAT(own.text, HasSubstr("no space for 1"));  // 12 MiB, and what goes with them
   EXPECT_THAT(own.text, HasSubstr("CROSSRANK_ARENA_CAP"));
   for (std::size_t const rank : {0U, 2U}) {
     auto const verdict = test::verdict_of(job.ranks.at(rank), "large");
@@ -68,7 +68,7 @@ CROSSRANK_RANK_SCENARIO(hold_everything) {
         if (self.rank == 0) held.push_back(items.at(1));
       });
     }
-    // What is held is whole, however little room there is.
+    // What is held is whole, however little space there is.
     for (std::size_t round = 0; round < held.size(); ++round)
       test::require_sample(held[round], 1, static_cast<int>(round), a_third);
     held.clear();

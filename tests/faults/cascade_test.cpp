@@ -38,7 +38,7 @@ CROSSRANK_RANK_SCENARIO(wait_in_a_chain) {
 
 class Cascade : public testing::TestWithParam<char const*> {};
 
-TEST_P(Cascade, carries_the_first_cause_to_ranks_that_never_met_the_dead) {
+TEST_P(Cascade, carries_the_root_cause_to_ranks_without_a_common_group) {
   auto const job = test::run_ranks(4, "wait_in_a_chain", {.arguments = {GetParam()}});
   EXPECT_FALSE(job.timed_out) << job.text();
   EXPECT_TRUE(job.leaks.empty()) << job.text();
@@ -48,7 +48,7 @@ TEST_P(Cascade, carries_the_first_cause_to_ranks_that_never_met_the_dead) {
     EXPECT_TRUE(verdict.blames_only(0)) << "the first of the pair\n" << job.text();
     EXPECT_THAT(verdict.text, HasSubstr("died")) << job.text();
     if (rank == 1) continue;
-    EXPECT_THAT(verdict.text, HasSubstr("first cause: rank 0 of the job died")) << job.text();
+    EXPECT_THAT(verdict.text, HasSubstr("root cause: rank 0 of the job died")) << job.text();
   }
 }
 

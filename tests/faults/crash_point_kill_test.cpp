@@ -1,4 +1,4 @@
-// A rank is killed at each named crash point, as the one where the ranks meet and as a guest, as receiver and as
+// A rank is killed at each named crash point, as the one where the ranks meet and as a client, as receiver and as
 // writer.
 #include <algorithm>
 #include <chrono>
@@ -12,14 +12,14 @@
 #include <gtest/gtest.h>
 
 #include "crash_points.generated.hpp"
-#include "lib/node/names.hpp"
+#include "lib/node/memory/segment_names.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 #include "tests/faults/limited_system.hpp"
 #include "tests/support/leak_check.hpp"
 #include "tests/support/temporary_directory.hpp"
-#include "workspace/clean_workspace.hpp"
+#include "workspace/nfs/clean_workspace.hpp"
 
 namespace crossrank {
 namespace {
@@ -45,19 +45,19 @@ bool starts_with_any(std::string_view name, std::vector<std::string_view> const&
 
 /// Before all ranks have met.
 bool while_connecting(std::string_view point) {
-  return starts_with_any(point, {"node.rendezvous.", "node.segment.", "node.named.", "node.domain."});
+  return starts_with_any(point, {"node.rendezvous.", "node.segment.", "node.named.", "node.comm."});
 }
 bool needs_names(std::string_view point) { return point.starts_with("node.named."); }
 bool needs_no_memfd(std::string_view point) { return point == "node.segment.named"; }
 /// Whether the victim must be the one whom the others find.
 bool needs_first(std::string_view point) {
-  return starts_with_any(point, {"node.rendezvous.host", "node.rendezvous.bound", "node.named."});
+  return starts_with_any(point, {"node.rendezvous.server", "node.rendezvous.bound", "node.named."});
 }
 
 /// The others wait as long for a victim that they cannot know of. In all other cases this only ends a hang.
 std::chrono::milliseconds connect_timeout_of(std::string_view point) {
   bool const is_waited_for = needs_names(point) || point == "node.rendezvous.bound";
-  return is_waited_for ? std::chrono::seconds(20) : test::patient;
+  return is_waited_for ? std::chrono::seconds(20) : test::step_timeout;
 }
 
 /// Only who ends a group comes there.
@@ -68,7 +68,7 @@ int first_of(Case const& c) { return needs_first(c.point) || c.victim == 2 ? c.v
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (auto const point : test::crash_points) {
-    if (point.starts_with("checkpoint.")) continue;  // tests/checkpoint/crash_test.cpp walks those
+    if (point.starts_with("checkpoint.")) continue;  // tests/checkpoint/write/crash_test.cpp walks those
     if (while_failing(point)) continue;
     if (point == "node.queue.failing") continue;  // queue_verdict_test.cpp comes there
     for (int const victim : {0, 1}) {
@@ -98,7 +98,7 @@ CROSSRANK_RANK_SCENARIO(die_at_crash_point) {
   if (std::stoi(self.arguments.at(2)) == self.rank)
     platform::arm_crash_point(self.arguments.at(1), std::stoi(self.arguments.at(3)));
   return test::end_with_verdict(self, [&] {
-    auto const until = std::chrono::steady_clock::now() + test::patient;
+    auto const until = std::chrono::steady_clock::now() + test::step_timeout;
     while (!is_first && !fs::exists(directory / "first_is_there") && std::chrono::steady_clock::now() < until)
       std::this_thread::yield();
     auto options = test::fault_options();

@@ -36,7 +36,7 @@ CROSSRANK_RANK_SCENARIO(be_one_of_many) {
   if (!become_ordinary()) return 77;
   return test::end_with_verdict(self, [&] {
     auto options = test::fault_options(std::chrono::seconds(120));
-    options.connect_timeout = test::patient;
+    options.connect_timeout = test::step_timeout;
     auto world = connect(options);
     world.barrier();
     world.close();

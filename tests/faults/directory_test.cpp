@@ -20,7 +20,7 @@
 #include "tests/faults/fault_workload.hpp"
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
-#include "workspace/liveness.hpp"
+#include "workspace/nfs/writer_lock.hpp"
 
 namespace crossrank {
 namespace {
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, FailingFiles,
                            return std::string(test::call_names.at(static_cast<std::size_t>(named.param.first)));
                          });
 
-/// Arguments: directory, and what happens to it between the two meetings.
+/// Arguments: directory, and what happens to it between the two barrier rounds.
 CROSSRANK_RANK_SCENARIO(lose_the_directory) {
   fs::path const directory = self.arguments.at(0);
   test::FaultySystem system;
@@ -143,7 +143,7 @@ TEST(FaultsDirectory, holds_a_file_while_it_gets_its_name) {
   system.on_name = [&](Call call, std::string const&) {
     if (call != Call::linkat && call != Call::unlinkat) return;
     for (auto const& name : directory.names("test")) {
-      EXPECT_EQ(workspace::probe_writer(directory, name).writer, workspace::Writer::alive) << name;
+      EXPECT_EQ(workspace::probe_writer(directory, name).writer, workspace::WriterState::alive) << name;
       ++looked;
     }
   };
@@ -167,11 +167,11 @@ CROSSRANK_RANK_SCENARIO(disagree) {
     if (differs && what == "order") ranks = {0, 2, 1};
     if (differs && what == "receiver") ranks = {1, 0, 2};
     if (differs && what == "fewer") ranks = {0, 2};
-    if (differs && what == "medium") options.workspace_path = directory;
+    if (differs && what == "exchange") options.workspace_path = directory;
     if (differs && what == "release") options.release = Release::lazy;
     if (differs && what == "kind") {
       get_configs_parallel({.config = 1}, ranks, world).close();
-    } else if (differs && what == "verb") {
+    } else if (differs && what == "operation") {
       world.barrier();
     } else {
       get_tensors_parallel(mine, ranks, world, options).close();
@@ -193,7 +193,7 @@ TEST_P(Disagreement, is_a_mismatch_on_all_ranks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, Disagreement,
-                         testing::Values("order", "receiver", "fewer", "medium", "release", "kind", "verb"),
+                         testing::Values("order", "receiver", "fewer", "exchange", "release", "kind", "operation"),
                          [](testing::TestParamInfo<char const*> const& named) { return std::string(named.param); });
 
 }  // namespace

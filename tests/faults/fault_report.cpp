@@ -33,8 +33,9 @@ bool say_verdict(RankSelf const& self, std::string_view label, std::function<voi
   try {
     body();
   } catch (Error const& e) {
-    verdict = {
-        .code = to_string(e.code()), .blames = {e.culprits().begin(), e.culprits().end()}, .text = one_line(e.what())};
+    verdict = {.code = to_string(e.code()),
+               .blames = {e.failed_ranks().begin(), e.failed_ranks().end()},
+               .text = one_line(e.what())};
   } catch (std::exception const& e) {
     verdict = {.code = "foreign", .text = one_line(e.what())};
   }
@@ -94,7 +95,7 @@ Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victim
 }
 
 ConnectOptions fault_options(std::chrono::milliseconds timeout) {
-  return {.timeout = timeout, .connect_timeout = patient, .arena_cap = std::uint64_t{64} << 20};
+  return {.timeout = timeout, .connect_timeout = step_timeout, .arena_cap = std::uint64_t{64} << 20};
 }
 
 }  // namespace crossrank::test

@@ -7,7 +7,7 @@
 
 #include <crossrank/collective.hpp>
 
-#include "tests/support/patience.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/support/process_ranks.hpp"
 
 namespace crossrank::test {
@@ -16,7 +16,7 @@ namespace crossrank::test {
 struct Verdict {
   std::string
       code{};  ///< "ok", the name of an `ErrorCode`, "foreign" for another exception, empty when none was printed
-  std::vector<int> blames{};   ///< the error's culprits
+  std::vector<int> blames{};   ///< the error's failed ranks
   long milliseconds = 0;       ///< how long the step took
   long last_milliseconds = 0;  ///< how long its last part took: since `note_progress`
   std::string text{};          ///< `what()`
@@ -40,7 +40,7 @@ void note_progress() noexcept;
 inline constexpr std::chrono::milliseconds allowance = std::chrono::minutes(1);
 
 /// The timeout of these tests when they name none.
-inline constexpr std::chrono::milliseconds long_timeout = patient;
+inline constexpr std::chrono::milliseconds long_timeout = step_timeout;
 
 /// The timeout of tests that wait for it. A rank that is well makes progress within this time under any load.
 inline constexpr std::chrono::milliseconds short_timeout = std::chrono::seconds(6);

@@ -77,7 +77,7 @@ void pass_through_queue(Collective const& world, int writer) {
     }
   }
   queue.close();
-  require(queue.wait_for(patient), "readers take everything");
+  require(queue.wait_for(step_timeout), "readers take everything");
   world.barrier();
 }
 
@@ -125,7 +125,7 @@ void in_group(Collective const& group, std::function<void()> const& body) {
     body();
   } catch (Error const& e) {
     auto info = e.info();
-    for (auto& rank : info.culprits) rank = ranks.at(static_cast<std::size_t>(rank));
+    for (auto& rank : info.failed_ranks) rank = ranks.at(static_cast<std::size_t>(rank));
     throw_error(e.code(), std::move(info));
   }
 }

@@ -21,7 +21,7 @@
 #include <crossrank/shared_memory_workspace.hpp>
 #include <crossrank/spi/transport.hpp>
 
-#include "lib/node/group.hpp"
+#include "lib/node/group/group.hpp"
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 
@@ -36,11 +36,8 @@ constexpr int words_each = 100;
 /// blocks and in the lines of members.
 class Overwriter {
  public:
-  Overwriter(node::NodeDomain& domain, unsigned seed)
-      : domain_(domain),
-        geometry_(domain.ranks()),
-        base_(reinterpret_cast<std::byte*>(&domain.header())),
-        random_(seed) {}
+  Overwriter(node::NodeComm& comm, unsigned seed)
+      : comm_(comm), geometry_(comm.ranks()), base_(reinterpret_cast<std::byte*>(&comm.header())), random_(seed) {}
 
   /// Unseen by the thread sanitizer: a race is what is tested.
   __attribute__((no_sanitize("thread"))) void write_one() {
@@ -53,7 +50,7 @@ class Overwriter {
 
   /// Of a word, in the segment: only memory that has pages.
   std::size_t place() {
-    auto const made = std::max<std::uint32_t>(1, domain_.blocks().made());
+    auto const made = std::max<std::uint32_t>(1, comm_.blocks().made());
     auto const block = geometry_.groups_offset() + below(made) * geometry_.group_stride();
     switch (below(8)) {
       case 0: return below(node::page_bytes / 8) * 8;
@@ -82,7 +79,7 @@ class Overwriter {
     }
   }
 
-  node::NodeDomain& domain_;
+  node::NodeComm& comm_;
   node::ControlGeometry geometry_;
   std::byte* base_;
   std::mt19937_64 random_;
@@ -173,8 +170,8 @@ CROSSRANK_RANK_SCENARIO(work_while_words_are_overwritten) {
     auto const world = connect(test::fault_options(std::chrono::milliseconds(1500)));
     world.barrier();
     if (self.rank == 0) {
-      writer = std::thread([seed, &written, domain = world.transport()->node_group()->shared_domain()] {
-        Overwriter overwriter(*domain, seed);
+      writer = std::thread([seed, &written, comm = world.transport()->node_group()->shared_comm()] {
+        Overwriter overwriter(*comm, seed);
         for (int word = 0; word < words_each; ++word) {
           overwriter.write_one();
           std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that the ranks come upon some of them

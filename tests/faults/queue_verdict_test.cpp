@@ -22,7 +22,7 @@ using test::ProcessRanks;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto patient = test::patient;
+constexpr auto step_timeout = test::step_timeout;
 
 /// Says how `body` ended, then goes the way that a program without a handler goes.
 int end_uncaught(test::RankSelf const& self, std::function<void()> const& body) {
@@ -94,7 +94,7 @@ class QueueVerdict : public testing::TestWithParam<Case> {
  protected:
   static constexpr int ranks = 4;
   static void start(ProcessRanks& job) {
-    for (int rank = 0; rank < ranks; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
+    for (int rank = 0; rank < ranks; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   }
 };
 
@@ -113,7 +113,7 @@ TEST_P(QueueVerdict, names_the_rank_that_was_stopped) {
   ProcessRanks job(ranks, "stream_for_ever", options_of(c, std::to_string(test::short_timeout.count()) + "ms"));
   start(job);
   job.signal(c.victim, SIGSTOP);
-  for (int const rank : others) ASSERT_TRUE(job.wait_for_exit(rank, patient));
+  for (int const rank : others) ASSERT_TRUE(job.wait_for_exit(rank, step_timeout));
   job.signal(c.victim, SIGCONT);
   auto const outcome = job.wait();
   expect_verdicts(outcome, others, "timeout", c.victim);
@@ -149,14 +149,14 @@ CROSSRANK_RANK_SCENARIO(pass_on_for_ever) {
 }
 
 TEST(QueueVerdicts, follow_a_chain_of_queues_to_the_rank_that_was_stopped) {
-  // Rank 1 is more patient, so that it still waits when rank 0 judges.
+  // Rank 1 has a longer timeout, so that it still waits when rank 0 judges.
   auto const limit = [](int factor) { return std::to_string((factor * test::short_timeout).count()) + "ms"; };
   ProcessRanks job(
       3, "pass_on_for_ever",
       {.environment = {{"CROSSRANK_TIMEOUT", limit(1)}}, .rank_environment = {{1, {{"CROSSRANK_TIMEOUT", limit(2)}}}}});
-  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   job.signal(2, SIGSTOP);
-  for (int const rank : {0, 1}) ASSERT_TRUE(job.wait_for_exit(rank, patient));
+  for (int const rank : {0, 1}) ASSERT_TRUE(job.wait_for_exit(rank, step_timeout));
   job.signal(2, SIGCONT);
   auto const outcome = job.wait();
   for (std::size_t const rank : {0U, 1U})
@@ -198,7 +198,7 @@ CROSSRANK_RANK_SCENARIO(die_while_judging) {
   });
 }
 
-TEST(QueueVerdicts, survive_the_death_of_the_rank_that_judges) {
+TEST(QueueVerdicts, survive_the_death_of_the_deciding_rank) {
   auto const outcome = test::run_ranks(3, "die_while_judging");
   EXPECT_EQ(outcome.ranks.at(0).signal, SIGKILL) << outcome.text();
   expect_verdicts(outcome, {1, 2}, "peer_lost", 0);

@@ -21,9 +21,9 @@
 #include "tests/faults/fault_report.hpp"
 #include "tests/faults/fault_workload.hpp"
 #include "tests/faults/kill_workload.hpp"
-#include "tests/support/patience.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/support/temporary_directory.hpp"
-#include "workspace/clean_workspace.hpp"
+#include "workspace/nfs/clean_workspace.hpp"
 
 namespace crossrank {
 namespace {
@@ -134,7 +134,7 @@ class RandomKill : public testing::TestWithParam<Case> {
  protected:
   static test::JobOutcome run(Plan const& plan, fs::path const& directory) {
     return test::run_ranks(ranks, "die_at_random",
-                           {.deadline = test::patient_for_a_job,
+                           {.deadline = test::job_timeout,
                             .arguments = {GetParam().what, std::to_string(plan.victim), std::to_string(plan.operations),
                                           std::to_string(plan.microseconds), std::to_string(plan.seed), directory}});
   }

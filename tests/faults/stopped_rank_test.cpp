@@ -18,21 +18,21 @@ using test::ProcessRanks;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto patient = test::patient;
+constexpr auto step_timeout = test::step_timeout;
 
-/// Meets over and over until something fails. Arguments: timeout in milliseconds, meetings (0: no end), who stays away
+/// Meets over and over until something fails. Arguments: timeout in milliseconds, rounds (0: no end), who stays away
 /// from the second one (-1: nobody).
 CROSSRANK_RANK_SCENARIO(meet_for_ever) {
   std::chrono::milliseconds const timeout(std::stol(self.arguments.at(0)));
-  int const meetings = std::stoi(self.arguments.at(1));
+  int const rounds = std::stoi(self.arguments.at(1));
   bool const stays_away = std::stoi(self.arguments.at(2)) == self.rank;
   return test::end_with_verdict(self, [&] {
     auto world = connect(test::fault_options(timeout));
-    for (int meeting = 0; meetings == 0 || meeting < meetings; ++meeting) {
-      test::gather_everything(world, meeting % world.world_size(), meeting);
-      if (meeting == 0) self.say("working");
+    for (int round = 0; rounds == 0 || round < rounds; ++round) {
+      test::gather_everything(world, round % world.world_size(), round);
+      if (round == 0) self.say("working");
       while (stays_away) ::pause();
-      if (meetings != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lasts as long as the test needs
+      if (rounds != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lasts as long as the test needs
     }
     world.close();
   });
@@ -40,9 +40,9 @@ CROSSRANK_RANK_SCENARIO(meet_for_ever) {
 
 TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
   ProcessRanks job(4, "meet_for_ever", {.arguments = {std::to_string(test::short_timeout.count()), "0", "-1"}});
-  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
+  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   job.signal(2, SIGSTOP);
-  for (int rank : {0, 1, 3}) ASSERT_TRUE(job.wait_for_exit(rank, patient));
+  for (int rank : {0, 1, 3}) ASSERT_TRUE(job.wait_for_exit(rank, step_timeout));
   EXPECT_TRUE(job.running(2));
   job.signal(2, SIGCONT);
   auto const outcome = job.wait();
@@ -59,14 +59,14 @@ TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
   EXPECT_THAT(verdict.text, Not(HasSubstr("died")));
 }
 
-/// Both are waited for. (One that arrives and then dies has done its part of that meeting: the next one finds its
+/// Both are waited for. (One that arrives and then dies has done its part of that round: the next one finds its
 /// death.)
 TEST(FaultsStoppedRank, does_not_hide_one_that_is_killed) {
   ProcessRanks job(4, "meet_for_ever", {.arguments = {std::to_string(test::long_timeout.count()), "0", "3"}});
-  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
+  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   job.signal(1, SIGSTOP);
   job.signal(3, SIGKILL);
-  for (int rank : {0, 2}) ASSERT_TRUE(job.wait_for_exit(rank, patient));
+  for (int rank : {0, 2}) ASSERT_TRUE(job.wait_for_exit(rank, step_timeout));
   job.signal(1, SIGCONT);
   auto const outcome = job.wait();
 
@@ -75,13 +75,13 @@ TEST(FaultsStoppedRank, does_not_hide_one_that_is_killed) {
   EXPECT_TRUE(verdict.blames_only(3)) << outcome.text();
 }
 
-/// All watchers are stopped with their ranks: a death among them must still be found when they wake.
+/// All watchdogs are stopped with their ranks: a death among them must still be found when they wake.
 TEST(FaultsStoppedRank, finds_a_death_that_happened_while_all_were_stopped) {
   ProcessRanks job(3, "meet_for_ever", {.arguments = {std::to_string(test::long_timeout.count()), "0", "-1"}});
-  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
   job.signal(0, SIGKILL);
-  ASSERT_TRUE(job.wait_for_exit(0, patient));
+  ASSERT_TRUE(job.wait_for_exit(0, step_timeout));
   for (int rank : {1, 2}) job.signal(rank, SIGCONT);
   auto const outcome = job.wait();
 
@@ -93,8 +93,8 @@ TEST(FaultsStoppedRank, finds_a_death_that_happened_while_all_were_stopped) {
 TEST(FaultsSuspendedJob, has_not_timed_out_when_it_goes_on) {
   constexpr auto timeout = test::short_timeout;
   ProcessRanks job(3, "meet_for_ever",
-                   {.deadline = 2 * patient, .arguments = {std::to_string(timeout.count()), "60", "-1"}});
-  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", patient));
+                   {.deadline = 2 * step_timeout, .arguments = {std::to_string(timeout.count()), "60", "-1"}});
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
   std::this_thread::sleep_for(2 * timeout);  // what is tested is that this time does not count
   for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(job.running(rank));

@@ -5,7 +5,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/codec/dcp_metadata.hpp"
+#include "lib/codec/torch/dcp_metadata.hpp"
 
 /// Any bytes as the metadata of a distributed checkpoint: refused with a `FormatError`, or every tensor is tiled by its
 /// pieces and every piece has a file with a plain name.
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     auto const metadata = read_dcp_metadata({bytes.begin(), bytes.end()}, "fuzz");
     for (auto const& tensor : metadata.tensors) {
       if (tensor.items.size() != tensor.boxes.size()) __builtin_trap();
-      if (find_tiling_error({tensor.shape.data(), tensor.shape.size()}, tensor.boxes)) __builtin_trap();
+      if (find_coverage_error({tensor.shape.data(), tensor.shape.size()}, tensor.boxes)) __builtin_trap();
       for (auto const& item : tensor.items) {
         if (item.file.empty() || item.file.find('/') != std::string::npos || item.file == "..") __builtin_trap();
         if (item.length > UINT64_MAX - item.offset) __builtin_trap();

@@ -4,8 +4,8 @@
 
 #include <crossrank/error.hpp>
 
-#include "collectives/tensor_dict_wire.hpp"
-#include "lib/codec/checked_size.hpp"
+#include "collectives/tensor_dict/dict_codec.hpp"
+#include "lib/codec/io/checked_size.hpp"
 
 namespace {
 

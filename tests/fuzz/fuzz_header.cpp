@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "tests/codec/image_fixture.hpp"
+#include "tests/codec/safetensors/image_fixture.hpp"
 
 /// Any bytes as a file: a reader refuses them with a `FormatError`, or hands out tensors that lie inside them.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {

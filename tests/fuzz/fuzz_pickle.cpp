@@ -5,7 +5,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/codec/pickle_reader.hpp"
+#include "lib/codec/torch/pickle/pickle_reader.hpp"
 
 namespace {
 
@@ -21,12 +21,13 @@ std::uint64_t count(PickleValue value, std::size_t depth, PickleLimits const& li
 
 }  // namespace
 
-/// Any bytes as a pickle of each dialect: refused with a `FormatError` that names the byte, or a tree within the
+/// Any bytes as a pickle of each allowlist: refused with a `FormatError` that names the byte, or a tree within the
 /// limits.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   auto const bytes = std::as_bytes(std::span(data, size));
-  for (auto const& dialect : {torch_dialect(), training_dialect(), dcp_dialect()}) {
-    PickleOptions const options{.dialect = dialect, .limits = {.nodes = 50'000, .expanded = 100'000}, .source = "fuzz"};
+  for (auto const& allowlist : {torch_allowlist(), training_allowlist(), dcp_allowlist()}) {
+    PickleOptions const options{
+        .allowlist = allowlist, .limits = {.nodes = 50'000, .expanded = 100'000}, .source = "fuzz"};
     try {
       auto const tree = read_pickle({bytes.begin(), bytes.end()}, options);
       if (tree->nodes.size() > options.limits.nodes) __builtin_trap();

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tests/codec/image_fixture.hpp"
+#include "tests/codec/safetensors/image_fixture.hpp"
 
 namespace {
 

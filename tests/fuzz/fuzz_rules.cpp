@@ -4,7 +4,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/rule_file.hpp"
+#include "workspace/checkpoint/rules/rule_file.hpp"
 
 /// Any bytes as a rule file: refused with a `FormatError`, or its patterns answer for any name, the file's own text
 /// among them.

@@ -4,7 +4,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/codec/tensor_table.hpp"
+#include "lib/codec/message/tensor_table.hpp"
 
 /// Any bytes as the table of a peer: refused, or every tensor lies inside the payload and the table encodes to the same
 /// bytes.

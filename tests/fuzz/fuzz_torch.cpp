@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/codec/torch_fixture.hpp"
+#include "tests/codec/torch/torch_fixture.hpp"
 
 namespace {
 
@@ -22,11 +22,11 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   using namespace crossrank;
   using namespace crossrank::codec;
   Bytes const bytes = to_bytes({reinterpret_cast<char const*>(data), size});
-  for (auto const& dialect : {torch_dialect(), training_dialect()}) {
+  for (auto const& allowlist : {torch_allowlist(), training_allowlist()}) {
     for (auto const crc : {CrcPolicy::require, CrcPolicy::ignore}) {
       try {
-        auto const archive = open_torch(bytes, {.crc = crc, .dialect = dialect});
-        auto const contents = take_apart(*archive, archive->root());
+        auto const archive = open_torch(bytes, {.crc = crc, .allowlist = allowlist});
+        auto const contents = split_contents(*archive, archive->root());
         for (std::size_t i = 0; i < std::min<std::size_t>(contents.tensors.size(), 64); ++i)
           read_ends(*archive, *contents.tensors[i].tensor);
         (void)contents.values.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -194,7 +194,7 @@ proctype Reader(byte me) {
 }
 
 /* The first reader lives, the other dies at any time or not at all. */
-proctype Fate() {
+proctype Faults() {
   if
   :: dead[1] = true
   :: true
@@ -203,7 +203,7 @@ proctype Fate() {
 
 init {
   atomic {
-    run Fate();
+    run Faults();
     run Writer();
     run Reader(0);
     run Reader(1)

@@ -1,4 +1,4 @@
-#include "lib/node/arena.hpp"
+#include "lib/node/memory/arena.hpp"
 
 #include <cstring>
 
@@ -7,7 +7,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/counters.hpp"
+#include "lib/node/memory/counters.hpp"
 #include "tests/node/node_memory.hpp"
 #include "tests/support/faulty_system.hpp"
 
@@ -41,7 +41,7 @@ TEST_F(ArenaTest, uses_a_warm_slot_again_without_growing) {
   EXPECT_EQ(counters().arena_growths.load(), growths);
 }
 
-TEST_F(ArenaTest, gives_what_was_asked_for_and_little_more) {
+TEST_F(ArenaTest, allocates_little_more_than_requested) {
   for (std::size_t const bytes : {std::size_t{1}, page, page + 1, std::size_t{777'777}}) {
     auto const slot = arena->allocate(bytes);
     EXPECT_GE(slot.bytes, bytes);
@@ -58,13 +58,13 @@ TEST_F(ArenaTest, says_wanted_used_cap_and_holders_when_full) {
   arena->release(lent);
   try {
     static_cast<void>(arena->allocate(3 * mebi));
-    FAIL() << "there is no room";
+    FAIL() << "there is no space";
   } catch (UnavailableError const& e) {
     EXPECT_THAT(e.what(), HasSubstr(std::to_string(3 * mebi)));
     EXPECT_THAT(e.what(), HasSubstr(std::to_string(6 * mebi) + " of at most " + std::to_string(8 * mebi)));
     EXPECT_THAT(e.what(), HasSubstr("own tensors " + std::to_string(2 * mebi)));
     EXPECT_THAT(e.what(), HasSubstr("rank 2 " + std::to_string(4 * mebi)));
-    EXPECT_THAT(e.info().remedy, HasSubstr("CROSSRANK_ARENA_CAP"));
+    EXPECT_THAT(e.info().hint, HasSubstr("CROSSRANK_ARENA_CAP"));
   }
   memory.leases().drop(0, lent.id, lent.generation, 2);
   EXPECT_EQ(arena->at(arena->allocate(4 * mebi)), arena->at(lent));
@@ -143,7 +143,7 @@ TEST_F(ArenaTest, ignores_a_stale_release) {
   EXPECT_NE(arena->allocate(mebi).offset, now.offset);
 }
 
-TEST_F(ArenaTest, releases_later_what_must_wait) {
+TEST_F(ArenaTest, defers_a_release_until_it_is_ready) {
   auto const slot = arena->allocate(mebi);
   bool ready = false;
   arena->release_when([&] { return ready; }, slot);
@@ -188,19 +188,19 @@ TEST_F(ArenaTest, leaves_the_cap_as_it_was_when_pages_are_refused) {
   static_cast<void>(arena->allocate(8 * mebi));
 }
 
-TEST_F(ArenaTest, refuses_what_no_arena_can_hold) {
+TEST_F(ArenaTest, refuses_sizes_beyond_the_arena) {
   EXPECT_THROW(static_cast<void>(arena->allocate(17 * mebi)), UnavailableError);
   EXPECT_THROW(static_cast<void>(arena->allocate(~std::size_t{0} - 5)), UnavailableError);
   EXPECT_EQ(reserved(), 0U);
 }
 
-TEST_F(ArenaTest, ends_its_reservation_with_itself) {
+TEST_F(ArenaTest, returns_its_reservation_when_destroyed) {
   static_cast<void>(arena->allocate(3 * mebi));
   arena.reset();
   EXPECT_EQ(reserved(), 0U);
 }
 
-TEST_F(ArenaTest, leaves_reserved_what_others_may_still_read) {
+TEST_F(ArenaTest, keeps_leased_slots_reserved_when_destroyed) {
   static_cast<void>(arena->allocate(3 * mebi));
   auto const offered = arena->allocate(mebi);
   arena->offer(offered, 2);

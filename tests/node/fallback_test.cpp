@@ -112,14 +112,14 @@ TEST(Fallback, without_memfd_uses_segments_that_lose_their_name_at_once) {
   }
 }
 
-TEST(Fallback, without_sockets_meets_at_a_named_segment) {
+TEST(Fallback, without_sockets_uses_a_named_segment) {
   Refusing system;
   system.socket_error = EPERM;
   run_over(system);
   EXPECT_GE(system.named, 4);
 }
 
-TEST(Fallback, without_sockets_and_memfd_meets_at_a_named_segment) {
+TEST(Fallback, without_sockets_and_memfd_uses_a_named_segment) {
   Refusing system;
   system.socket_error = EACCES;
   system.memfd_error = EPERM;
@@ -163,7 +163,7 @@ struct NamedRendezvous : testing::Test {
 
 TEST_F(NamedRendezvous, names_a_rank_that_does_not_come) {
   for (auto const& error : join_all({options(0, 3, 300), options(1, 3, 300)})) {
-    EXPECT_THAT(expect_error<TimeoutError>(error).culprits, testing::ElementsAre(2));
+    EXPECT_THAT(expect_error<TimeoutError>(error).failed_ranks, testing::ElementsAre(2));
   }
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
@@ -179,21 +179,21 @@ TEST_F(NamedRendezvous, refuses_a_rank_that_comes_twice) {
 TEST_F(NamedRendezvous, tells_all_when_they_expect_different_numbers) {
   std::set<std::vector<int>> blamed;
   for (auto const& error : join_all({options(0, 3), options(1, 3), options(2, 4)})) {
-    blamed.insert(expect_error<MismatchError>(error).culprits);
+    blamed.insert(expect_error<MismatchError>(error).failed_ranks);
     EXPECT_THAT(text_of(error), testing::AllOf(HasSubstr("3 ranks"), HasSubstr("4 ranks")));
   }
   EXPECT_EQ(blamed.size(), 1U);  // whoever did not fit what the first had made
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
-TEST_F(NamedRendezvous, tells_who_comes_after_the_failure) {
+TEST_F(NamedRendezvous, tells_late_ranks_about_the_failure) {
   auto const started = std::chrono::steady_clock::now();
   std::exception_ptr late;
   // The first two fail as soon as they have met; the third comes only then.
   std::atomic<int> failed{0};
   auto const join_counted = [&](node::NodeOptions const& its) {
     try {
-      static_cast<void>(node::NodeDomain::join(its));
+      static_cast<void>(node::NodeComm::join(its));
     } catch (MismatchError const&) {
       ++failed;
     }
@@ -206,7 +206,7 @@ TEST_F(NamedRendezvous, tells_who_comes_after_the_failure) {
   for (auto const& error : errors) EXPECT_EQ(text_of(error), "");
   expect_error<MismatchError>(late);
   EXPECT_EQ(failed, 2);
-  EXPECT_LT(std::chrono::steady_clock::now() - started, patient / 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, step_timeout / 2);
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
@@ -233,7 +233,7 @@ void refuse_memfd_and_sockets() {
 
 CROSSRANK_RANK_SCENARIO(gather_under_a_filter) {
   refuse_memfd_and_sockets();
-  meet_and_gather(connect({.backend = "shm", .connect_timeout = patient, .arena_cap = std::uint64_t{64} << 20}));
+  meet_and_gather(connect({.backend = "shm", .connect_timeout = step_timeout, .arena_cap = std::uint64_t{64} << 20}));
   return 0;
 }
 

@@ -1,4 +1,4 @@
-#include "lib/node/frames.hpp"
+#include "lib/node/rendezvous/frames.hpp"
 
 #include <array>
 #include <thread>
@@ -89,7 +89,7 @@ TEST_F(Frames, end_their_texts_whatever_was_sent) {
   EXPECT_EQ(std::string(frame.key.data()).size(), frame.key.size() - 1);
 }
 
-TEST_F(Frames, cannot_be_sent_to_who_has_gone) {
+TEST_F(Frames, cannot_be_sent_to_a_closed_peer) {
   here = Fd();
   EXPECT_FALSE(send_frame(there.get(), {}, {}, soon()));
 }

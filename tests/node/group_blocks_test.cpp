@@ -1,4 +1,4 @@
-#include "lib/node/group_blocks.hpp"
+#include "lib/node/memory/group_blocks.hpp"
 
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST_F(Blocks, are_free_once_the_living_have_left) {
   EXPECT_EQ(of(0).make({0}, "third", split), 1U);
 }
 
-TEST_F(Blocks, of_a_maker_who_died_before_it_announced_them_are_garbage) {
+TEST_F(Blocks, of_a_maker_that_died_before_announcing_them_are_garbage) {
   ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
   die(2);
   EXPECT_EQ(of(0).make({0}, "too early", split), 2U);  // the split may still pass, for all that is known
@@ -51,7 +51,7 @@ TEST_F(Blocks, of_a_maker_who_died_before_it_announced_them_are_garbage) {
   EXPECT_EQ(of(0).make({0}, "in its place", {}), 1U);
 }
 
-TEST_F(Blocks, of_a_maker_who_died_half_way_are_garbage) {
+TEST_F(Blocks, of_a_maker_that_died_half_way_are_garbage) {
   of(1).header(1).life = BlockLife{.use = 4, .maker = 1, .state = BlockState::being_made}.pack();
   EXPECT_EQ(of(0).make({0}, "beside it", split), 2U);
   die(1);
@@ -59,7 +59,7 @@ TEST_F(Blocks, of_a_maker_who_died_half_way_are_garbage) {
   EXPECT_EQ(BlockLife::unpack(of(0).header(1).life).use, 5U);
 }
 
-TEST_F(Blocks, that_were_announced_wait_for_members_who_are_about_to_join) {
+TEST_F(Blocks, that_were_announced_wait_for_members_about_to_join) {
   ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
   decide(7, Verdict::pass);
   die(2);
@@ -68,7 +68,7 @@ TEST_F(Blocks, that_were_announced_wait_for_members_who_are_about_to_join) {
   EXPECT_EQ(of(1).make({1}, "another", split), 3U);
 }
 
-TEST_F(Blocks, end_with_their_parent_for_members_who_never_joined) {
+TEST_F(Blocks, end_with_their_parent_for_members_that_never_joined) {
   ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
   decide(7, Verdict::pass_failed);
   die(2);
@@ -90,11 +90,11 @@ TEST_F(Blocks, may_hold_anything) {
   for (std::uint32_t const word : {3U, 4096U, 1U << 20, ~0U}) {
     blocks.header(0).size = word;
     blocks.header(1).parent = word;
-    for (int member = 0; member < 2; ++member) blocks.members(1)[member].domain_rank = word;
+    for (int member = 0; member < 2; ++member) blocks.members(1)[member].node_rank = word;
     EXPECT_LE(blocks.member_count(0), 3);
-    EXPECT_LE(
-        sizeof(GroupHeader) + sizeof(QueueHeader) + static_cast<std::size_t>(blocks.end_count(0)) * sizeof(QueueEnd),
-        ControlGeometry(3).group_stride());
+    EXPECT_LE(sizeof(GroupHeader) + sizeof(QueueHeader) +
+                  static_cast<std::size_t>(blocks.end_count(0)) * sizeof(QueueEndpoint),
+              ControlGeometry(3).group_stride());
     auto const index = of(1).make({1}, "other", {});
     EXPECT_LT(index, ControlGeometry(3).group_capacity());
     of(1).discard(index);

@@ -1,4 +1,4 @@
-#include "lib/node/job_view.hpp"
+#include "lib/node/inspect/job_view.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/flight.hpp"
+#include "lib/node/inspect/flight_recorder.hpp"
 
 namespace crossrank::node {
 namespace {
@@ -51,11 +51,11 @@ TEST(JobView, shows_ranks_that_have_not_come) {
   EXPECT_EQ(view.job, "a job");
   EXPECT_FALSE(view.running);
   ASSERT_EQ(view.ranks.size(), 3U);
-  EXPECT_EQ(view.ranks[2].life, RankLife::absent);
+  EXPECT_EQ(view.ranks[2].life, RankStatus::absent);
   EXPECT_EQ(view.ranks[2].rank, 2);
 }
 
-TEST(JobView, refuses_what_is_no_control_segment) {
+TEST(JobView, refuses_memory_that_is_not_a_control_segment) {
   Segment segment(2);
   std::vector<std::byte> const little(100);
   EXPECT_THROW((void)view_job(little), FormatError);
@@ -127,13 +127,13 @@ TEST(JobView, reads_the_number_of_ranks_once) {
   RecordProperty("seen", seen);
 }
 
-TEST(FlightRing, gives_back_what_was_noted_with_the_peer) {
+TEST(FlightRing, returns_recorded_operations_with_their_peer) {
   Segment segment(1);
   auto& ring = *reinterpret_cast<FlightRing*>(segment.bytes() + segment.geometry().flights_offset());
-  write_flight(ring, {.verb = spi::Verb::recv, .block = 255, .round = 7, .bytes = 1000, .peer = 4095}, 12345);
+  write_flight(ring, {.op_kind = spi::OpKind::recv, .block = 255, .round = 7, .bytes = 1000, .peer = 4095}, 12345);
   auto const records = read_flight(ring);
   ASSERT_EQ(records.size(), 1U);
-  EXPECT_EQ(records[0].note.verb, spi::Verb::recv);
+  EXPECT_EQ(records[0].note.op_kind, spi::OpKind::recv);
   EXPECT_EQ(records[0].note.block, 255U);
   EXPECT_EQ(records[0].note.round, 7U);
   EXPECT_EQ(records[0].note.bytes, 1000U);

@@ -1,4 +1,4 @@
-#include "lib/node/leases.hpp"
+#include "lib/node/memory/leases.hpp"
 
 #include <gtest/gtest.h>
 

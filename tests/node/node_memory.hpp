@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/node/arena.hpp"
-#include "lib/node/attachment.hpp"
+#include "lib/node/memory/arena.hpp"
+#include "lib/node/rendezvous/rendezvous.hpp"
 
 namespace crossrank::test {
 

@@ -9,15 +9,15 @@
 
 #include <crossrank/error.hpp>
 
-#include "lib/node/domain.hpp"
-#include "tests/support/patience.hpp"
+#include "lib/node/group/node_comm.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/support/spawn_rank.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace crossrank::test {
 
 inline node::NodeOptions node_options(std::string const& job_id, int rank, int ranks,
-                                      std::chrono::milliseconds timeout = patient) {
+                                      std::chrono::milliseconds timeout = step_timeout) {
   node::NodeOptions options;
   options.key.job_id = job_id;
   options.rank = rank;
@@ -30,8 +30,7 @@ inline node::NodeOptions node_options(std::string const& job_id, int rank, int r
 /// Joins in a thread for each of `all`, as processes would: what each has thrown.
 inline std::vector<std::exception_ptr> join_all(std::vector<node::NodeOptions> const& all) {
   std::vector<std::function<void()>> actions;
-  for (auto const& options : all)
-    actions.emplace_back([options] { static_cast<void>(node::NodeDomain::join(options)); });
+  for (auto const& options : all) actions.emplace_back([options] { static_cast<void>(node::NodeComm::join(options)); });
   return run_threads(actions);
 }
 
@@ -49,9 +48,9 @@ ErrorInfo expect_error(std::exception_ptr const& thrown) {
   return {};
 }
 
-/// The abstract address at which the ranks of a job meet.
-struct MeetingPlace {
-  explicit MeetingPlace(std::string const& job_id) {
+/// The abstract address of the rendezvous of a job.
+struct RendezvousAddress {
+  explicit RendezvousAddress(std::string const& job_id) {
     node::JobKey key;
     key.job_id = job_id;
     auto const text = "crossrank-" + std::to_string(::geteuid()) + "-" + key.digest();
@@ -59,7 +58,7 @@ struct MeetingPlace {
     text.copy(name.sun_path + 1, text.size());
     bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
-  /// Takes it, with room for `backlog` connections. A socket that listens, or -1.
+  /// Takes it, with space for `backlog` connections. A socket that listens, or -1.
   [[nodiscard]] int squat(int backlog) const {
     int const fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (::bind(fd, reinterpret_cast<sockaddr const*>(&name), bytes) == 0 && ::listen(fd, backlog) == 0) return fd;

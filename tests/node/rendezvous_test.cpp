@@ -6,9 +6,9 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include "lib/node/attachment.hpp"
+#include "lib/node/rendezvous/rendezvous.hpp"
 #include "tests/node/rendezvous_support.hpp"
-#include "tests/support/kernel_folders.hpp"
+#include "tests/support/fake_procfs.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -23,7 +23,7 @@ enum class Place { socket, threads };
 
 class Rendezvous : public testing::TestWithParam<Place> {
  protected:
-  [[nodiscard]] node::NodeOptions options(int rank, int ranks, milliseconds timeout = patient) const {
+  [[nodiscard]] node::NodeOptions options(int rank, int ranks, milliseconds timeout = step_timeout) const {
     auto out = node_options(job, rank, ranks, timeout);
     out.threads = GetParam() == Place::threads;
     return out;
@@ -39,7 +39,7 @@ TEST_P(Rendezvous, names_a_rank_that_does_not_come) {
   auto const errors = join_all({options(0, 3, milliseconds(300)), options(2, 3, milliseconds(300))});
   for (auto const& error : errors) {
     auto const info = expect_error<TimeoutError>(error);
-    EXPECT_THAT(info.culprits, ElementsAre(1));
+    EXPECT_THAT(info.failed_ranks, ElementsAre(1));
     EXPECT_THAT(info.message, HasSubstr("did not come within 300 ms: 1"));
     EXPECT_THAT(info.resource.empty() ? info.message : info.resource, HasSubstr(job));
   }
@@ -68,13 +68,13 @@ TEST_P(Rendezvous, tells_all_when_they_expect_different_numbers) {
     EXPECT_THAT(text_of(error), HasSubstr("3"));
     EXPECT_THAT(text_of(error), HasSubstr("4"));
   }
-  EXPECT_LT(steady_clock::now() - started, patient / 2);
+  EXPECT_LT(steady_clock::now() - started, step_timeout / 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(At, Rendezvous, testing::Values(Place::socket, Place::threads),
                          [](auto const& one) { return one.param == Place::socket ? "a_socket" : "threads"; });
 
-TEST(ThreadRendezvous, tells_who_comes_late_of_the_failure_and_begins_anew_for_who_has_heard_of_it) {
+TEST(ThreadRendezvous, tells_late_ranks_about_the_failure_and_lets_told_ranks_retry) {
   auto const job = random_job_id();
   auto const join = [&](int rank, milliseconds timeout) {
     auto options = node_options(job, rank, 2, timeout);
@@ -92,7 +92,7 @@ TEST(ThreadRendezvous, tells_who_comes_late_of_the_failure_and_begins_anew_for_w
 
 TEST(SocketRendezvous, gives_up_on_a_squatter_of_this_user_and_names_it) {
   auto const job = random_job_id();
-  int const squatter = MeetingPlace(job).squat(16);
+  int const squatter = RendezvousAddress(job).squat(16);
   ASSERT_GE(squatter, 0);
   auto const info = expect_error<TimeoutError>(join_all({node_options(job, 0, 2, milliseconds(300))})[0]);
   EXPECT_THAT(info.message, HasSubstr("pid " + std::to_string(::getpid())));
@@ -101,7 +101,7 @@ TEST(SocketRendezvous, gives_up_on_a_squatter_of_this_user_and_names_it) {
 
 TEST(SocketRendezvous, gives_up_on_a_squatter_whose_backlog_is_full) {
   auto const job = random_job_id();
-  MeetingPlace const place(job);
+  RendezvousAddress const place(job);
   int const squatter = place.squat(0);
   std::vector<int> visitors;
   for (int visitor = place.visit(); visitor >= 0; visitor = place.visit()) visitors.push_back(visitor);
@@ -111,22 +111,22 @@ TEST(SocketRendezvous, gives_up_on_a_squatter_whose_backlog_is_full) {
   ::close(squatter);
 }
 
-TEST(SocketRendezvous, is_not_held_up_by_a_visitor_who_says_nothing) {
+TEST(SocketRendezvous, is_not_held_up_by_a_silent_connection) {
   auto const job = random_job_id();
   std::vector<std::exception_ptr> errors;
   int visitor = -1;
-  errors = run_threads({[&] { static_cast<void>(node::NodeDomain::join(node_options(job, 0, 2))); },
+  errors = run_threads({[&] { static_cast<void>(node::NodeComm::join(node_options(job, 0, 2))); },
                         [&] {
-                          while ((visitor = MeetingPlace(job).visit()) < 0) std::this_thread::yield();
+                          while ((visitor = RendezvousAddress(job).visit()) < 0) std::this_thread::yield();
                           ::close(visitor);
-                          static_cast<void>(node::NodeDomain::join(node_options(job, 1, 2)));
+                          static_cast<void>(node::NodeComm::join(node_options(job, 1, 2)));
                         }});
   for (auto const& error : errors) EXPECT_EQ(text_of(error), "");
 }
 
-/// Another user at the meeting place: a child that gives its rights up, listens, and says so.
+/// Another user at the rendezvous address: a child that gives its rights up, listens, and says so.
 pid_t squat_as_nobody(std::string const& job, int ready) {
-  MeetingPlace const place(job);
+  RendezvousAddress const place(job);
   pid_t const child = ::fork();
   if (child != 0) return child;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -154,7 +154,7 @@ TEST(SocketRendezvous, refuses_a_squatter_of_another_user) {
 
 /// A batch system limits the group of the job, not the root of the tree.
 TEST(Arenas, hold_half_of_what_the_control_group_allows) {
-  KernelFolders kernel;
+  FakeProcFs kernel;
   kernel.own_groups("0::/system.slice/job.scope");
   kernel.mounts("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw");
   kernel.put("/sys/fs/cgroup/system.slice/job.scope/memory.max", "157286400");

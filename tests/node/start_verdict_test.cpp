@@ -18,7 +18,7 @@
 
 #include <crossrank/collective.hpp>
 
-#include "lib/node/lobby.hpp"
+#include "lib/node/rendezvous/pending_rendezvous.hpp"
 #include "tests/node/rendezvous_support.hpp"
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
@@ -33,7 +33,7 @@ using std::chrono::steady_clock;
 using testing::HasSubstr;
 
 /// What every wait of these tests is bounded by; verdicts come long before.
-constexpr auto patience = seconds(60);
+constexpr auto step_limit = seconds(60);
 
 std::string list(std::vector<int> const& ranks) {
   std::string text;
@@ -44,23 +44,23 @@ std::string list(std::vector<int> const& ranks) {
 /// Joins, and says how that ended: "code {failed ranks} message".
 int say_how_it_ends(RankSelf const& self, node::NodeOptions const& options) {
   try {
-    static_cast<void>(node::NodeDomain::join(options));
+    static_cast<void>(node::NodeComm::join(options));
     self.say("verdict ok");
   } catch (Error const& e) {
     EXPECT_FALSE(e.group_usable());
-    self.say("verdict " + std::string(to_string(e.code())) + " {" + list(e.info().culprits) + "} " + e.info().message +
-             "; " + e.info().system);
+    self.say("verdict " + std::string(to_string(e.code())) + " {" + list(e.info().failed_ranks) + "} " +
+             e.info().message + "; " + e.info().system);
   }
   return testing::Test::HasFailure() ? 1 : 0;
 }
 
 void wait_for(fs::path const& file) {
-  auto const until = steady_clock::now() + patience;
+  auto const until = steady_clock::now() + step_limit;
   while (!fs::exists(file) && steady_clock::now() < until) std::this_thread::sleep_for(milliseconds(2));
 }
 
 node::NodeOptions start_options(RankSelf const& self) {
-  return node_options(std::getenv("CROSSRANK_JOB_ID"), self.rank, self.world_size, patience);
+  return node_options(std::getenv("CROSSRANK_JOB_ID"), self.rank, self.world_size, step_limit);
 }
 
 std::string verdict_in(RankOutcome const& outcome) {
@@ -91,11 +91,11 @@ CROSSRANK_RANK_SCENARIO(join_in_turn) {
 struct LateRank : testing::Test {
   /// Waits until `count` ranks wait in the rendezvous; returns the process that serves it.
   static pid_t server_of(ProcessRanks& job, int count) {
-    auto const until = steady_clock::now() + patience;
+    auto const until = steady_clock::now() + step_limit;
     while (steady_clock::now() < until) {
-      for (auto const& lobby : node::find_lobbies(std::nullopt)) {
-        if (lobby.job == job.job_id() && static_cast<int>(lobby.arrived.size()) == count)
-          return std::stoi(lobby.where.substr(4));
+      for (auto const& pending : node::find_pending_rendezvous(std::nullopt)) {
+        if (pending.job == job.job_id() && static_cast<int>(pending.arrived.size()) == count)
+          return std::stoi(pending.where.substr(4));
       }
       static_cast<void>(job.wait_for_line(0, "nothing", milliseconds(1)));
     }
@@ -106,13 +106,13 @@ struct LateRank : testing::Test {
 };
 
 TEST_F(LateRank, hears_that_the_server_died) {
-  ProcessRanks job(4, "join_in_turn", {.deadline = 2 * patience, .arguments = {folder.path()}});
+  ProcessRanks job(4, "join_in_turn", {.deadline = 2 * step_limit, .arguments = {folder.path()}});
   pid_t const server = server_of(job, 3);
   ASSERT_GT(server, 0);
   int victim = 0;
   while (job.pid(victim) != server) ++victim;
   job.signal(victim, SIGKILL);
-  ASSERT_TRUE(job.wait_for_exit(victim, patience));
+  ASSERT_TRUE(job.wait_for_exit(victim, step_limit));
   release();
   auto const verdict = one_verdict(job.wait(), {victim});
   EXPECT_THAT(verdict, HasSubstr("peer_lost {" + std::to_string(victim) + "} rank " + std::to_string(victim) +
@@ -120,14 +120,14 @@ TEST_F(LateRank, hears_that_the_server_died) {
 }
 
 TEST_F(LateRank, hears_that_a_client_died_long_before) {
-  ProcessRanks job(4, "join_in_turn", {.deadline = 2 * patience, .arguments = {folder.path()}});
+  ProcessRanks job(4, "join_in_turn", {.deadline = 2 * step_limit, .arguments = {folder.path()}});
   pid_t const server = server_of(job, 3);
   ASSERT_GT(server, 0);
   int const victim = job.pid(1) == server ? 2 : 1;
   job.signal(victim, SIGKILL);
   for (int rank = 0; rank < 3; ++rank) {
     if (job.pid(rank) != server) {
-      ASSERT_TRUE(job.wait_for_exit(rank, patience));
+      ASSERT_TRUE(job.wait_for_exit(rank, step_limit));
     }
   }
   EXPECT_FALSE(job.wait_for_exit(3, milliseconds(1500)));  // so late does it come
@@ -141,15 +141,15 @@ CROSSRANK_RANK_SCENARIO(serve_without_a_word) {
     wait_for(fs::path(self.arguments.at(0)) / "late");
     return say_how_it_ends(self, start_options(self));
   }
-  int const listener = MeetingPlace(std::getenv("CROSSRANK_JOB_ID")).squat(16);
+  int const listener = RendezvousAddress(std::getenv("CROSSRANK_JOB_ID")).squat(16);
   std::ofstream(fs::path(self.arguments.at(0)) / "late") << "x";
   for (int came = 1; came < self.world_size; ++came) EXPECT_GE(::accept(listener, nullptr, nullptr), 0);
   ::kill(::getpid(), SIGKILL);
   return 1;
 }
 
-TEST_F(LateRank, concludes_which_rank_served_before_and_died_without_a_word) {
-  auto const job = run_ranks(4, "serve_without_a_word", {.deadline = 2 * patience, .arguments = {folder.path()}});
+TEST_F(LateRank, infers_which_rank_was_the_dead_server) {
+  auto const job = run_ranks(4, "serve_without_a_word", {.deadline = 2 * step_limit, .arguments = {folder.path()}});
   EXPECT_THAT(one_verdict(job, {0}), HasSubstr("peer_lost {0} rank 0 (pid "));
 }
 
@@ -167,10 +167,10 @@ TEST(StartVerdict, is_one_however_few_files_may_be_open) {
     SCOPED_TRACE("ulimit -n " + std::to_string(limit));
     auto const started = steady_clock::now();
     auto const job =
-        run_ranks(6, "join_with_few_files", {.deadline = 2 * patience, .arguments = {std::to_string(limit)}});
+        run_ranks(6, "join_with_few_files", {.deadline = 2 * step_limit, .arguments = {std::to_string(limit)}});
     auto const verdict = one_verdict(job, {});
     codes.insert(verdict.substr(8, verdict.find(' ', 8) - 8));
-    EXPECT_LT(steady_clock::now() - started, patience) << job.text();
+    EXPECT_LT(steady_clock::now() - started, step_limit) << job.text();
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_THAT(codes, testing::ElementsAre("io", "ok"));
@@ -189,25 +189,25 @@ CROSSRANK_RANK_SCENARIO(join_without_a_thread) {
 
 TEST(StartVerdict, is_typed_where_the_librarys_thread_cannot_be_made) {
   for (auto const* const rank : {"0", "1", "2"}) {
-    auto const job = run_ranks(3, "join_without_a_thread", {.deadline = 2 * patience, .arguments = {rank}});
+    auto const job = run_ranks(3, "join_without_a_thread", {.deadline = 2 * step_limit, .arguments = {rank}});
     EXPECT_THAT(one_verdict(job, {}),
                 HasSubstr(std::string("unavailable {") + rank + "} rank " + rank + " could not attach"));
   }
 }
 
 /// Connections that say nothing cost the ranks no time, however many there are.
-TEST(StartVerdict, is_not_held_up_by_a_crowd_that_stays_silent) {
+TEST(StartVerdict, is_not_held_up_by_many_silent_connections) {
   auto const job = random_job_id();
   std::vector<int> crowd;
   auto const started = steady_clock::now();
   auto const errors =
-      run_threads({[&] { static_cast<void>(node::NodeDomain::join(node_options(job, 0, 2, patience))); },
+      run_threads({[&] { static_cast<void>(node::NodeComm::join(node_options(job, 0, 2, step_limit))); },
                    [&] {
-                     MeetingPlace const place(job);
-                     while (crowd.size() < 20 && steady_clock::now() < started + patience) {
+                     RendezvousAddress const place(job);
+                     while (crowd.size() < 20 && steady_clock::now() < started + step_limit) {
                        if (int const visitor = place.visit(); visitor >= 0) crowd.push_back(visitor);
                      }
-                     static_cast<void>(node::NodeDomain::join(node_options(job, 1, 2, patience)));
+                     static_cast<void>(node::NodeComm::join(node_options(job, 1, 2, step_limit)));
                    }});
   for (auto const& error : errors) EXPECT_EQ(text_of(error), "");
   EXPECT_LT(steady_clock::now() - started, seconds(40));  // 5 s for each of them would be 100
@@ -230,7 +230,7 @@ TEST(StartVerdict, names_all_failed_ranks_in_text_and_list_alike) {
   for (int const rank : {1, 4}) few.push_back(node_options(job, rank, 6, milliseconds(300)));
   for (auto const& error : join_all(few)) {
     auto const info = expect_error<TimeoutError>(error);
-    EXPECT_THAT(info.culprits, testing::ElementsAre(0, 2, 3, 5));
+    EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0, 2, 3, 5));
     EXPECT_THAT(info.message, HasSubstr("0, 2-3, 5"));
   }
 }

@@ -40,7 +40,7 @@ def same_bits(a, b):
 
 
 def difference(made, truth):
-    """Returns what tells `made` from `truth`, or nothing. A tied tensor may be left out: its twin has the bits."""
+    """Returns what tells `made` from `truth`, or nothing. A tied tensor may be left out: the tensor it is tied to has the same bits."""
     for name in sorted(made.keys() - truth.keys()):
         return f"{name} is in no model of this kind"
     for name, tensor in truth.items():

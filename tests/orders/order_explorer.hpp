@@ -21,7 +21,7 @@ enum class Weaken { nothing, to_acquire_release, to_relaxed };
 
 class Execution;
 
-/// An atomic word of the program; `std::atomic` as far as the steps of meetings and queues use it.
+/// An atomic word of the program; `std::atomic` as far as the steps of barrier rounds and queues use it.
 class Word {
  public:
   explicit Word(std::uint64_t initial = 0, Weaken weaken = Weaken::nothing);

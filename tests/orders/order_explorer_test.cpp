@@ -66,7 +66,7 @@ Findings message_passing(std::memory_order store, std::memory_order load) {
   });
 }
 
-TEST(OrderExplorer, sees_data_that_nothing_publishes) {
+TEST(OrderExplorer, sees_unpublished_data) {
   EXPECT_EQ(message_passing(std::memory_order_release, std::memory_order_acquire).failure, "");
   EXPECT_NE(message_passing(std::memory_order_relaxed, std::memory_order_acquire).failure, "");
   EXPECT_NE(message_passing(std::memory_order_release, std::memory_order_relaxed).failure, "");

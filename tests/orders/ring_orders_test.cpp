@@ -61,7 +61,7 @@ Broken const weaker_orders[] = {
     {"number_relaxed", {.number = relaxed}, "a race"},
     {"cursor_acquire_release", {.closes = false, .cursor = acquire_release}, forever},
     {"cursor_relaxed", {.closes = false, .cursor = relaxed}, "a race"},
-    {"bell_acquire_release", {.bell = acquire_release}, forever},
+    {"doorbell_acquire_release", {.doorbell = acquire_release}, forever},
     {"state_acquire_release", {.messages = 1, .state = acquire_release}, forever},
     {"state_relaxed", {.messages = 1, .state = relaxed}, ""},
     {"cancelled_relaxed", {.writes = false, .cancels = true, .cancelled = relaxed}, forever},

@@ -5,7 +5,7 @@
 namespace crossrank::test::orders {
 namespace {
 
-namespace steps = node::steps;
+namespace atomic_ops = node::atomic_ops;
 constexpr std::uint64_t closed = 2;
 
 }  // namespace
@@ -15,34 +15,34 @@ RingProgram::RingProgram(RingPlan const& plan) : plan_(plan), cancelled_(0, plan
   for (std::size_t i = 0; i <= plan.readers; ++i) ends_.push_back(std::make_unique<End>(plan));
 }
 
-void RingProgram::ring(Word& bell) {
-  if (steps::claim_ring(bell)) bell.wake();
+void RingProgram::ring(Word& doorbell) {
+  if (atomic_ops::claim_ring(doorbell)) doorbell.wake();
 }
 
 void RingProgram::deliver(Word& word, std::uint64_t number, std::function<void()> const& ring_all) {
   if (plan_.rings_before_it_publishes) {
     ring_all();
-    steps::publish(word, number);
+    atomic_ops::publish(word, number);
   } else {
-    steps::deliver(word, number, ring_all);
+    atomic_ops::deliver(word, number, ring_all);
   }
 }
 
-void RingProgram::wait(Word& bell, std::function<bool()> const& done) {
+void RingProgram::wait(Word& doorbell, std::function<bool()> const& done) {
   if (done()) return;
   if (plan_.looks_before_it_announces) {
-    while (!done()) bell.sleep(steps::announce_sleep(bell));
-    steps::announce_awake(bell);
+    while (!done()) doorbell.sleep(atomic_ops::announce_sleep(doorbell));
+    atomic_ops::announce_awake(doorbell);
     return;
   }
-  steps::sleep_on(bell, done, [&](std::uint32_t seen) { bell.sleep(seen); });
+  atomic_ops::sleep_on(doorbell, done, [&](std::uint32_t seen) { doorbell.sleep(seen); });
 }
 
 std::uint64_t RingProgram::slowest(std::uint64_t published) {
   auto least = published;
   for (std::size_t reader = 1; reader < ends_.size(); ++reader) {
-    auto const taken = steps::published(ends_[reader]->cursor);
-    if (taken < least && steps::published(ends_[reader]->state) != closed) least = taken;
+    auto const taken = atomic_ops::published(ends_[reader]->cursor);
+    if (taken < least && atomic_ops::published(ends_[reader]->state) != closed) least = taken;
   }
   return least;
 }
@@ -50,23 +50,23 @@ std::uint64_t RingProgram::slowest(std::uint64_t published) {
 void RingProgram::write() {
   std::uint64_t floor = 0;
   for (std::uint64_t next = 1; next <= plan_.messages; ++next) {
-    auto const has_room = [&] {
+    auto const has_space = [&] {
       if (next - 1 - floor < chunks_.size()) return true;
       floor = slowest(next - 1);
       return next - 1 - floor < chunks_.size();
     };
-    wait(ends_[0]->bell, has_room);
+    wait(ends_[0]->doorbell, has_space);
     auto& chunk = *chunks_[(next - 1) % chunks_.size()];
     chunk.message.write(100 + next);
     deliver(chunk.number, next, [&] {
-      for (std::size_t reader = 1; reader < ends_.size(); ++reader) ring(ends_[reader]->bell);
+      for (std::size_t reader = 1; reader < ends_.size(); ++reader) ring(ends_[reader]->doorbell);
     });
   }
   if (!plan_.closes) return;
   deliver(ends_[0]->state, closed, [&] {
-    for (std::size_t reader = 1; reader < ends_.size(); ++reader) ring(ends_[reader]->bell);
+    for (std::size_t reader = 1; reader < ends_.size(); ++reader) ring(ends_[reader]->doorbell);
   });
-  wait(ends_[0]->bell, [&] { return slowest(plan_.messages) == plan_.messages; });
+  wait(ends_[0]->doorbell, [&] { return slowest(plan_.messages) == plan_.messages; });
 }
 
 void RingProgram::read(std::size_t reader) {
@@ -76,29 +76,29 @@ void RingProgram::read(std::size_t reader) {
   bool is_cancelled = false;
   for (; plan_.closes || next <= plan_.messages; ++next) {
     auto& chunk = *chunks_[(next - 1) % chunks_.size()];
-    auto const has_message = [&] { return steps::published(chunk.number) >= next; };
-    auto const at_end = [&] { return steps::published(ends_[0]->state) == closed && !has_message(); };
-    wait(own.bell, [&] {
+    auto const has_message = [&] { return atomic_ops::published(chunk.number) >= next; };
+    auto const at_end = [&] { return atomic_ops::published(ends_[0]->state) == closed && !has_message(); };
+    wait(own.doorbell, [&] {
       if (has_message() || (plan_.closes && at_end())) return true;
       is_cancelled = may_be_cancelled && cancelled_.load(std::memory_order_seq_cst) != 0;
       return is_cancelled;
     });
     if (is_cancelled || !has_message()) break;
-    if (plan_.takes_before_it_reads) deliver(own.cursor, next, [&] { ring(ends_[0]->bell); });
+    if (plan_.takes_before_it_reads) deliver(own.cursor, next, [&] { ring(ends_[0]->doorbell); });
     check(chunk.message.read() == 100 + next, "another message than the next one");
     if (plan_.takes_before_it_reads) continue;
     deliver(own.cursor, next, [&] {
-      if (!plan_.reader_rings_nobody) ring(ends_[0]->bell);
+      if (!plan_.reader_rings_nobody) ring(ends_[0]->doorbell);
     });
   }
   if (!plan_.closes) return;
   check(is_cancelled || next == plan_.messages + 1, "the end came before the last message");
-  deliver(own.state, closed, [&] { ring(ends_[0]->bell); });
+  deliver(own.state, closed, [&] { ring(ends_[0]->doorbell); });
 }
 
 void RingProgram::cancel() {
   cancelled_.exchange(1, std::memory_order_seq_cst);
-  ring(ends_[1]->bell);
+  ring(ends_[1]->doorbell);
 }
 
 std::vector<Body> threads_of(RingPlan const& plan) {

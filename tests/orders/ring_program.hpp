@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "lib/node/steps.hpp"
+#include "lib/node/group/atomic_ops.hpp"
 #include "tests/orders/order_explorer.hpp"
 
 /// The ring of a message queue as the threads of an exploration: what `RingWriter` and `RingReader` do, in their order,
@@ -23,7 +23,7 @@ struct RingPlan {
   // Which words have weaker orders than the code says.
   Weaken number = Weaken::nothing;
   Weaken cursor = Weaken::nothing;
-  Weaken bell = Weaken::nothing;
+  Weaken doorbell = Weaken::nothing;
   Weaken state = Weaken::nothing;
   Weaken cancelled = Weaken::nothing;
   // Steps in the wrong order, or left out.
@@ -49,14 +49,14 @@ class RingProgram {
     Plain message{};
   };
   struct End {
-    explicit End(RingPlan const& plan) : cursor(0, plan.cursor), bell(0, plan.bell), state(0, plan.state) {}
+    explicit End(RingPlan const& plan) : cursor(0, plan.cursor), doorbell(0, plan.doorbell), state(0, plan.state) {}
     Word cursor;
-    Word bell;
+    Word doorbell;
     Word state;
   };
 
-  void ring(Word& bell);
-  void wait(Word& bell, std::function<bool()> const& done);
+  void ring(Word& doorbell);
+  void wait(Word& doorbell, std::function<bool()> const& done);
   void deliver(Word& word, std::uint64_t number, std::function<void()> const& ring_all);
   [[nodiscard]] std::uint64_t slowest(std::uint64_t published);
 

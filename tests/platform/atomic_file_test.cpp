@@ -35,10 +35,10 @@ class AtomicFileTest : public ::testing::Test {
  protected:
   AtomicFileTest() : directory_(Directory::open(root_.path(), "test")) {}
 
-  void publish(std::string const& name = "file") const {
+  void commit(std::string const& name = "file") const {
     AtomicFile file(directory_, name, content.size(), "test");
     file.write(bytes_of(content));
-    file.publish();
+    file.commit();
   }
   [[nodiscard]] std::string read(std::string const& name) const {
     std::ifstream in(root_.path() / name, std::ios::binary);
@@ -51,12 +51,12 @@ class AtomicFileTest : public ::testing::Test {
 };
 
 TEST_F(AtomicFileTest, appears_with_all_its_bytes_and_nothing_beside_it) {
-  publish();
+  commit();
   EXPECT_EQ(read("file"), content);
   EXPECT_THAT(names(), ::testing::ElementsAre("file"));
 }
 
-TEST_F(AtomicFileTest, is_hidden_and_locked_until_published) {
+TEST_F(AtomicFileTest, is_hidden_and_locked_until_committed) {
   AtomicFile file(directory_, "file", content.size(), "test");
   file.write(bytes_of(content));
   EXPECT_THAT(names(), ::testing::ElementsAre(file.temporary_name()));
@@ -82,21 +82,21 @@ struct CleanerInBetween final : System {
 TEST_F(AtomicFileTest, is_made_again_when_it_was_cleaned_up_before_its_lock) {
   CleanerInBetween cleaner(directory_);
   ScopedSystem const scope(cleaner);
-  publish();
+  commit();
   EXPECT_TRUE(cleaner.done);
   EXPECT_EQ(read("file"), content);
   EXPECT_THAT(names(), ::testing::ElementsAre("file"));
 }
 
 TEST_F(AtomicFileTest, is_readable_by_its_owner_only) {
-  publish();
+  commit();
   struct stat status {};
   ASSERT_EQ(system().fstatat(directory_.fd(), "file", &status, 0), 0);
   EXPECT_EQ(status.st_mode & 07777U, 0600U);
   EXPECT_EQ(status.st_nlink, 1U);
 }
 
-TEST_F(AtomicFileTest, leaves_nothing_when_not_published) {
+TEST_F(AtomicFileTest, leaves_nothing_when_not_committed) {
   {
     AtomicFile file(directory_, "file", 10, "test");
     file.write(bytes_of(content));
@@ -108,7 +108,7 @@ TEST_F(AtomicFileTest, patches_bytes_written_before) {
   AtomicFile file(directory_, "file", content.size(), "test");
   file.write(bytes_of(content));
   file.write_at(4, bytes_of("QUICK"));
-  file.publish();
+  file.commit();
   EXPECT_EQ(read("file"), "the QUICK brown fox jumps over the lazy dog");
 }
 
@@ -118,7 +118,7 @@ TEST_F(AtomicFileTest, takes_its_bytes_in_any_order) {
   EXPECT_EQ(file.size(), content.size());
   file.write_at(0, bytes_of(content).first(10));
   EXPECT_EQ(file.size(), content.size());
-  file.publish();
+  file.commit();
   EXPECT_EQ(read("file"), content);
 }
 
@@ -127,14 +127,14 @@ TEST_F(AtomicFileTest, is_as_long_as_what_was_written_whatever_was_expected) {
     auto const name = "file" + std::to_string(expected);
     AtomicFile file(directory_, name, expected, "test");
     file.write(bytes_of(content));
-    file.publish();
+    file.commit();
     EXPECT_EQ(read(name), content);
   }
 }
 
 TEST_F(AtomicFileTest, refuses_a_name_that_is_taken) {
-  publish();
-  EXPECT_THROW(publish(), IoError);
+  commit();
+  EXPECT_THROW(commit(), IoError);
   EXPECT_EQ(read("file"), content);
   EXPECT_THAT(names(), ::testing::ElementsAre("file"));
 }
@@ -144,7 +144,7 @@ TEST_F(AtomicFileTest, survives_short_writes_and_interruptions) {
   ScopedSystem const scope(os);
   os.limit_transfers(5);
   os.fail(Call::pwrite, 3, EINTR, 4);
-  publish();
+  commit();
   EXPECT_EQ(read("file"), content);
 }
 
@@ -155,7 +155,7 @@ TEST_F(AtomicFileTest, tolerates_what_file_systems_do_not_know) {
   os.fail(Call::fsync, 2, EINVAL);  // the directory's
   os.fail(Call::flock, 1, ENOLCK);
   os.fail(Call::close, 1, EINTR);
-  publish();
+  commit();
   EXPECT_EQ(read("file"), content);
 }
 
@@ -165,10 +165,10 @@ TEST_F(AtomicFileTest, renames_where_links_are_unknown) {
     ScopedSystem const scope(os);
     os.fail(Call::linkat, 1, error);
     auto const name = "file" + std::to_string(error);
-    publish(name);
+    commit(name);
     EXPECT_EQ(read(name), content);
     EXPECT_EQ(os.uses(Call::renameat), 1);
-    EXPECT_THROW(publish(name), IoError) << "a rename must not replace a file";
+    EXPECT_THROW(commit(name), IoError) << "a rename must not replace a file";
   }
   EXPECT_EQ(names().size(), 4U);
 }
@@ -186,7 +186,7 @@ class LyingLink final : public test::FaultySystem {
 TEST_F(AtomicFileTest, recognises_its_own_link_behind_a_reported_failure) {
   LyingLink os;
   ScopedSystem const scope(os);
-  publish();
+  commit();
   EXPECT_EQ(read("file"), content);
   EXPECT_THAT(names(), ::testing::ElementsAre("file"));
 }
@@ -196,7 +196,7 @@ TEST_F(AtomicFileTest, fails_when_the_file_system_lost_bytes) {
   ScopedSystem const scope(os);
   os.on_fstat = [](struct stat& status) { status.st_size -= 1; };
   try {
-    publish();
+    commit();
     FAIL() << "published a short file";
   } catch (IoError const& error) {
     EXPECT_EQ(error.info().expected, std::to_string(content.size()) + " bytes");
@@ -208,25 +208,25 @@ TEST_F(AtomicFileTest, fails_when_the_file_system_lost_bytes) {
 TEST_F(AtomicFileTest, makes_its_bytes_durable_before_its_name_and_that_before_success) {
   test::FaultySystem os;
   ScopedSystem const scope(os);
-  publish();
+  commit();
   EXPECT_THAT(os.history(), ::testing::ElementsAre(Call::random, Call::openat, Call::flock, Call::fstat,
                                                    Call::fallocate, Call::pwrite, Call::fsync, Call::fstat, Call::close,
                                                    Call::linkat, Call::unlinkat, Call::fsync));
 }
 
-TEST_F(AtomicFileTest, says_how_far_it_came_and_how_much_room_is_left) {
+TEST_F(AtomicFileTest, reports_the_bytes_written_and_the_space_left) {
   test::FaultySystem os;
   ScopedSystem const scope(os);
   os.limit_transfers(10);
   os.fail(Call::pwrite, 3, ENOSPC);
   try {
-    publish();
-    FAIL() << "published without room";
+    commit();
+    FAIL() << "published without space";
   } catch (IoError const& error) {
     EXPECT_EQ(error.system_errno(), ENOSPC);
     EXPECT_THAT(error.info().message, ::testing::HasSubstr("20 bytes were written"));
     EXPECT_THAT(error.info().message, ::testing::ContainsRegex("free there: [0-9]+ of [0-9]+ bytes"));
-    EXPECT_FALSE(error.info().remedy.empty());
+    EXPECT_FALSE(error.info().hint.empty());
   }
 }
 
@@ -241,7 +241,7 @@ TEST_F(AtomicFileTest, never_reports_success_without_the_file_whatever_call_fail
     test::FaultySystem os;
     ScopedSystem const scope(os);
     os.limit_transfers(20);
-    publish("counted");
+    commit("counted");
     for (std::size_t i = 0; i < uses.size(); ++i) uses[i] = os.uses(static_cast<Call>(i));
   }
   int failures = 0;
@@ -262,7 +262,7 @@ TEST_F(AtomicFileTest, never_reports_success_without_the_file_whatever_call_fail
         {
           ScopedSystem const scope(os);
           try {
-            publish(name);
+            commit(name);
             published = true;
           } catch (IoError const& failed) {
             EXPECT_EQ(failed.system_errno(), error) << what;
@@ -292,7 +292,7 @@ TEST_F(AtomicFileTest, leaves_a_whole_file_or_a_temporary_wherever_it_is_killed)
       Case{"platform.atomic_file.created", true, false},  Case{"platform.atomic_file.reserved", true, false},
       Case{"platform.atomic_file.written", true, false},  Case{"platform.atomic_file.synced", true, false},
       Case{"platform.atomic_file.closed", true, false},   Case{"platform.atomic_file.linked", true, true},
-      Case{"platform.atomic_file.unlinked", false, true}, Case{"platform.atomic_file.published", false, true}};
+      Case{"platform.atomic_file.unlinked", false, true}, Case{"platform.atomic_file.committed", false, true}};
   for (auto const& expected : cases) {
     test::TemporaryDirectory const root;
     pid_t const child = ::fork();
@@ -301,7 +301,7 @@ TEST_F(AtomicFileTest, leaves_a_whole_file_or_a_temporary_wherever_it_is_killed)
       auto const directory = Directory::open(root.path(), "test");
       AtomicFile file(directory, "file", content.size(), "test");
       file.write(bytes_of(content));
-      file.publish();
+      file.commit();
       ::_exit(0);
     }
     int status = 0;

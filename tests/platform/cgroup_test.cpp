@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/kernel_folders.hpp"
+#include "tests/support/fake_procfs.hpp"
 
 namespace crossrank::platform {
 namespace {
 
-using test::KernelFolders;
+using test::FakeProcFs;
 
 constexpr auto unified = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
 constexpr auto legacy =
@@ -19,7 +19,7 @@ constexpr auto legacy =
     "33 31 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
 
 TEST(CgroupLimits, are_those_of_the_own_group_not_of_the_root) {
-  KernelFolders kernel;
+  FakeProcFs kernel;
   kernel.own_groups("0::/system.slice/job.scope");
   kernel.mounts(unified);
   kernel.put("/sys/fs/cgroup/system.slice/memory.max", "max");
@@ -32,7 +32,7 @@ TEST(CgroupLimits, are_those_of_the_own_group_not_of_the_root) {
 }
 
 TEST(CgroupLimits, are_the_smallest_up_to_the_root) {
-  KernelFolders kernel;
+  FakeProcFs kernel;
   kernel.own_groups("0::/slurm/job_7/step_0");
   kernel.mounts(unified);
   kernel.put("/sys/fs/cgroup/slurm/job_7/step_0/memory.max", "4000000");
@@ -46,7 +46,7 @@ TEST(CgroupLimits, are_the_smallest_up_to_the_root) {
 }
 
 TEST(CgroupLimits, are_read_of_version_1) {
-  KernelFolders kernel;
+  FakeProcFs kernel;
   kernel.own_groups("9:cpu,cpuacct:/slurm/uid_0/job_7\n4:memory:/slurm/uid_0/job_7\n1:name=systemd:/elsewhere");
   kernel.mounts(legacy);
   kernel.put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
@@ -62,7 +62,7 @@ TEST(CgroupLimits, are_read_of_version_1) {
 
 /// Both versions side by side: one has the memory, the other the processors.
 TEST(CgroupLimits, are_read_of_both_versions_at_once) {
-  KernelFolders kernel;
+  FakeProcFs kernel;
   kernel.own_groups("4:memory:/job\n0::/user.slice/job");
   kernel.mounts(std::string(legacy) + "\n40 31 0:33 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw");
   kernel.put("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1000000");
@@ -74,7 +74,7 @@ TEST(CgroupLimits, are_read_of_both_versions_at_once) {
 
 /// In a namespace of its own the process sees its group as the root, which has limits then.
 TEST(CgroupLimits, are_read_inside_a_namespace) {
-  KernelFolders kernel;
+  FakeProcFs kernel;
   kernel.own_groups("0::/");
   kernel.mounts(unified);
   kernel.put("/sys/fs/cgroup/memory.max", "2000000");
@@ -86,7 +86,7 @@ TEST(CgroupLimits, are_read_inside_a_namespace) {
 
 /// A container without a namespace: its part of the tree is mounted, the names are the host's.
 TEST(CgroupLimits, are_read_where_a_part_of_the_tree_is_mounted) {
-  KernelFolders kernel;
+  FakeProcFs kernel;
   kernel.own_groups("4:memory:/docker/0a1b/worker");
   kernel.mounts("33 31 0:29 /docker/0a1b /sys/fs/cgroup\\040tree/memory rw - cgroup cgroup rw,memory");
   kernel.put("/sys/fs/cgroup tree/memory/memory.limit_in_bytes", "2000000");
@@ -98,7 +98,7 @@ TEST(CgroupLimits, are_read_where_a_part_of_the_tree_is_mounted) {
 /// A group outside the namespace has no folder here; nor has one of another part of the tree. What is above counts.
 TEST(CgroupLimits, fall_back_to_the_top_of_what_is_mounted) {
   for (auto const& [group, root] : {std::pair("/../sibling", "/"), std::pair("/docker/0a1bc", "/docker/0a1b")}) {
-    KernelFolders kernel;
+    FakeProcFs kernel;
     kernel.own_groups("0::" + std::string(group));
     kernel.mounts("30 24 0:26 " + std::string(root) + " /sys/fs/cgroup rw - cgroup2 cgroup2 rw");
     kernel.put("/sys/fs/cgroup/memory.max", "2000000");
@@ -110,7 +110,7 @@ TEST(CgroupLimits, fall_back_to_the_top_of_what_is_mounted) {
 }
 
 TEST(CgroupLimits, are_none_where_nothing_can_be_read) {
-  KernelFolders kernel;
+  FakeProcFs kernel;
   ScopedSystem const installed(kernel);
   EXPECT_FALSE(cgroup_limits().memory_bytes);
   kernel.own_groups("nonsense\n0:\n0::");

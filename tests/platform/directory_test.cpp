@@ -48,7 +48,7 @@ IoError io_error_of(Call call) {
 
 TEST_F(DirectoryTest, is_made_with_its_parents_for_its_owner_only) {
   auto const path = root() / "a" / "b" / "c";
-  auto const directory = Directory::open(path, "test", Missing::create);
+  auto const directory = Directory::open(path, "test", IfMissing::create);
   struct stat status {};
   ASSERT_EQ(::stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777U, 0700U);
@@ -56,7 +56,7 @@ TEST_F(DirectoryTest, is_made_with_its_parents_for_its_owner_only) {
 }
 
 TEST_F(DirectoryTest, accepts_a_trailing_slash) {
-  auto const directory = Directory::open((root() / "a" / "").string(), "test", Missing::create);
+  auto const directory = Directory::open((root() / "a" / "").string(), "test", IfMissing::create);
   EXPECT_TRUE(fs::is_directory(root() / "a"));
   EXPECT_EQ(directory.path(), root() / "a");
 }
@@ -66,7 +66,7 @@ TEST_F(DirectoryTest, is_made_by_many_at_once_without_a_race) {
   std::vector<std::thread> threads;
   std::atomic<int> opened{0};
   for (int i = 0; i < 16; ++i) {
-    threads.emplace_back([&] { opened += Directory::open(path, "test", Missing::create).fd() >= 0 ? 1 : 0; });
+    threads.emplace_back([&] { opened += Directory::open(path, "test", IfMissing::create).fd() >= 0 ? 1 : 0; });
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(opened, 16);
@@ -98,7 +98,7 @@ class ForeignLink : public DirectoryTest {
     fs::create_symlink(to, root() / from);
     ASSERT_EQ(::lchown((root() / from).c_str(), owner, owner), 0);
   }
-  [[nodiscard]] std::string refusal(fs::path const& path, Missing missing = Missing::refuse) const {
+  [[nodiscard]] std::string refusal(fs::path const& path, IfMissing missing = IfMissing::refuse) const {
     return io_error_of([&] { (void)Directory::open(path, "test", missing); }).what();
   }
 };
@@ -113,7 +113,7 @@ TEST_F(ForeignLink, into_the_directory_of_another_user_is_not_followed) {
 
 TEST_F(ForeignLink, is_not_followed_to_make_a_directory) {
   link("alice/link", root() / "bob", alice);
-  EXPECT_THAT(refusal(root() / "alice/link/new/below", Missing::create), ::testing::HasSubstr("link of user 54321"));
+  EXPECT_THAT(refusal(root() / "alice/link/new/below", IfMissing::create), ::testing::HasSubstr("link of user 54321"));
   EXPECT_FALSE(fs::exists(root() / "bob/new"));
 }
 
@@ -135,7 +135,7 @@ TEST_F(DirectoryTest, may_be_named_through_a_descriptor) {
 TEST_F(DirectoryTest, refuses_a_circle_of_links) {
   fs::create_symlink("b", root() / "a");
   fs::create_symlink("a", root() / "b");
-  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "c", "test", Missing::create); }).system_errno(),
+  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "c", "test", IfMissing::create); }).system_errno(),
             ELOOP);
 }
 
@@ -149,7 +149,7 @@ TEST_F(DirectoryTest, names_path_and_errno_when_it_cannot_be_opened) {
 
 TEST_F(DirectoryTest, says_why_it_could_not_be_made) {
   os_.fail_always(test::Call::mkdirat, EROFS);
-  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "b", "test", Missing::create); }).system_errno(),
+  EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "b", "test", IfMissing::create); }).system_errno(),
             EROFS);
 }
 

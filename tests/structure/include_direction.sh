@@ -5,7 +5,7 @@ cd "$1"
 problems=0
 problem() { echo "$1"; problems=$((problems + 1)); }
 
-# Which rooms a room may include besides itself. A backend never includes another one.
+# Which layers a layer may include besides itself. A backend never includes another one.
 declare -A may=(
   [core]=""
   [platform]="core"
@@ -23,8 +23,8 @@ declare -A may=(
   [examples]="public"
   [bench]="core platform codec spi node collectives workspace examples all"
 )
-# The room whose promise a public header is.
-declare -A header_room=(
+# The layer whose promise a public header is.
+declare -A header_layer=(
   [concat]=core [device]=core [dtype]=core [element_range]=core [error]=core [export]=core [json]=core [log]=core [process_group]=core [rank_span]=core [reduce_op]=core
   [shape]=core
   [spi/storage]=core [state]=core [tensor]=core [tensor_dict]=core [version]=core
@@ -38,13 +38,13 @@ declare -A header_room=(
   [crossrank]=all
 )
 
-room_of() {
+layer_of() {
   case $1 in
     lib/*/*) local rest=${1#lib/}; echo "${rest%%/*}" ;;
     collectives/fake/* | collectives/shm/* | collectives/message/* | collectives/composite/* | collectives/mpi/*) local rest=${1#collectives/}; echo "${rest%%/*}" ;;
     include/crossrank/*)
       local header=${1#include/crossrank/}
-      echo "${header_room[${header%.hpp}]:-unknown}"
+      echo "${header_layer[${header%.hpp}]:-unknown}"
       ;;
     *) echo "${1%%/*}" ;;
   esac
@@ -52,10 +52,10 @@ room_of() {
 
 check() { # FILE INCLUDED_PATH
   local from to
-  from=$(room_of "$1")
-  to=$(room_of "$2")
+  from=$(layer_of "$1")
+  to=$(layer_of "$2")
   if [[ $from == unknown || $to == unknown ]]; then
-    problem "$1 includes $2: tests/structure/include_direction.sh does not know the room of one of them"
+    problem "$1 includes $2: tests/structure/include_direction.sh does not know the layer of one of them"
     return
   fi
   [[ $from != "$to" && $from != all ]] || return 0

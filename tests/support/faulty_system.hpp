@@ -37,7 +37,8 @@ inline constexpr std::array<char const*, call_count> call_names{
     "openat",    "close",     "pread",  "write",    "pwrite",   "fsync",   "fstat", "fstatat",
     "fallocate", "ftruncate", "linkat", "renameat", "unlinkat", "mkdirat", "flock", "random"};
 
-/// The operating system with faults: the nth use of one call fails, transfers are cut short, time passes when asked to.
+/// The operating system with faults: the nth use of one call fails, transfers are truncate_transfer short, time passes
+/// when asked to.
 ///
 /// What is not told to fail goes to the real system. `close` releases the descriptor even when it reports a failure, as
 /// Linux does.
@@ -78,13 +79,13 @@ class FaultySystem : public platform::System {
     return failing ? -1 : result;
   }
   ssize_t pread(int fd, void* to, std::size_t bytes, off_t at) override {
-    return fails(Call::pread) ? -1 : System::pread(fd, to, cut(bytes), at);
+    return fails(Call::pread) ? -1 : System::pread(fd, to, truncate_transfer(bytes), at);
   }
   ssize_t write(int fd, void const* from, std::size_t bytes) override {
-    return fails(Call::write) ? -1 : System::write(fd, from, cut(bytes));
+    return fails(Call::write) ? -1 : System::write(fd, from, truncate_transfer(bytes));
   }
   ssize_t pwrite(int fd, void const* from, std::size_t bytes, off_t at) override {
-    return fails(Call::pwrite) ? -1 : System::pwrite(fd, from, cut(bytes), at);
+    return fails(Call::pwrite) ? -1 : System::pwrite(fd, from, truncate_transfer(bytes), at);
   }
   int fsync(int fd) override { return fails(Call::fsync) ? -1 : System::fsync(fd); }
   int fstat(int fd, struct stat* out) override {
@@ -134,7 +135,7 @@ class FaultySystem : public platform::System {
   static constexpr int always = 1'000'000'000;
   static std::size_t index(Call call) { return static_cast<std::size_t>(call); }
 
-  [[nodiscard]] std::size_t cut(std::size_t bytes) const {
+  [[nodiscard]] std::size_t truncate_transfer(std::size_t bytes) const {
     return transfer_limit_ == 0 || bytes < transfer_limit_ ? bytes : transfer_limit_;
   }
   bool fails(Call call, char const* name = nullptr) {

@@ -10,17 +10,17 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/collective.hpp>
-#include <crossrank/spi/wire.hpp>
+#include <crossrank/spi/packet_transport.hpp>
 
-#include "tests/support/memory_wire.hpp"
-#include "tests/support/patience.hpp"
+#include "tests/support/memory_packet_transport.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace crossrank::test {
 
 struct MessageRankOptions {
-  std::chrono::milliseconds timeout = patient;  ///< of every wait of the ranks
-  bool node_memory = false;                     ///< shared memory inside each host
+  std::chrono::milliseconds timeout = step_timeout;  ///< of every wait of the ranks
+  bool node_memory = false;                          ///< shared memory inside each host
   std::uint64_t arena_cap = std::uint64_t{64} << 20;
 };
 
@@ -29,16 +29,18 @@ using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>
 /// The group of all ranks, as this rank of them sees it. Even ranks are on host0, odd ones on host1.
 [[nodiscard]] inline Collective join_by_messages(std::shared_ptr<MemoryHub> const& hub, int rank,
                                                  MessageRankOptions const& options) {
-  auto const network = spi::make_network(std::make_unique<MemoryWire>(hub, rank));
-  spi::Patience const patience{.timeout = options.timeout};
+  auto const network = spi::make_network(std::make_unique<MemoryPacketTransport>(hub, rank));
+  spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout};
   auto const host = "host" + std::to_string(rank % 2);
-  auto transport = spi::open_world(network, {.job = "test", .patience = patience, .host_id = host, .host_name = host});
+  auto transport =
+      spi::open_world(network, {.job = "test", .timeout_policy = timeout_policy, .host_id = host, .host_name = host});
   if (options.node_memory) {
-    transport = spi::add_node_memory(
-        std::move(transport),
-        {.patience = patience, .connect_timeout = patient, .arena_cap = options.arena_cap, .threads = true});
+    transport = spi::add_node_memory(std::move(transport), {.timeout_policy = timeout_policy,
+                                                            .connect_timeout = step_timeout,
+                                                            .arena_cap = options.arena_cap,
+                                                            .threads = true});
   }
-  return make_collective(std::move(transport), patience);
+  return make_collective(std::move(transport), timeout_policy);
 }
 
 /// Runs `body` on ranks that are threads, with packets between them.

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "tests/support/leak_check.hpp"
-#include "tests/support/patience.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/support/spawn_rank.hpp"
 
 namespace crossrank::test {
@@ -152,7 +152,7 @@ void ProcessRanks::signal(int rank, int number) {
 }
 
 bool ProcessRanks::wait_for_line(int rank, std::string_view marker, milliseconds limit) {
-  auto const end = Clock::now() + stretched(limit);
+  auto const end = Clock::now() + scaled_timeout(limit);
   auto& target = *ranks_.at(static_cast<std::size_t>(rank));
   while (!has_line(target.outcome.out, marker)) {
     if (!target.running || Clock::now() >= end) return false;
@@ -162,14 +162,14 @@ bool ProcessRanks::wait_for_line(int rank, std::string_view marker, milliseconds
 }
 
 bool ProcessRanks::wait_for_exit(int rank, milliseconds limit) {
-  auto const end = Clock::now() + stretched(limit);
+  auto const end = Clock::now() + scaled_timeout(limit);
   while (running(rank) && Clock::now() < end) pump(milliseconds(20));
   return !running(rank);
 }
 
 JobOutcome ProcessRanks::wait() {
   JobOutcome job{.job_id = options_.job_id};
-  auto const end = started_ + stretched(options_.deadline);
+  auto const end = started_ + scaled_timeout(options_.deadline);
   auto const any_running = [this] {
     return std::any_of(ranks_.begin(), ranks_.end(), [](auto const& r) { return r->running; });
   };

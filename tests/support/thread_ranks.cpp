@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/message_ranks.hpp"
-#include "tests/support/patience.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/support/spawn_rank.hpp"
 
 namespace crossrank::test {
@@ -69,7 +69,7 @@ namespace {
 
 /// A timeout that a test has not chosen only ends a hang.
 std::chrono::milliseconds timeout_of(ThreadRankOptions const& options) {
-  return options.timeout == ThreadRankOptions{}.timeout ? patient : options.timeout;
+  return options.timeout == ThreadRankOptions{}.timeout ? step_timeout : options.timeout;
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ std::chrono::milliseconds timeout_of(ThreadRankOptions const& options) {
 ConnectOptions thread_options(int rank, int world_size, ThreadRankOptions const& options) {
   return {.backend = "shm",
           .timeout = timeout_of(options),
-          .connect_timeout = patient,
+          .connect_timeout = step_timeout,
           .rank = rank,
           .world_size = world_size,
           .job_id = options.job_id,
@@ -100,7 +100,7 @@ std::vector<std::exception_ptr> run_threads(std::vector<std::function<void()>> c
       watch.ended(i);
     });
   }
-  watch.wait(stretched(deadline));
+  watch.wait(scaled_timeout(deadline));
   for (auto& thread : threads) thread.join();
   return errors;
 }

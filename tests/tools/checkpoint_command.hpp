@@ -11,7 +11,7 @@
 #include <crossrank/json.hpp>
 #include <crossrank/safetensors.hpp>
 
-#include "tests/checkpoint/checkpoint_files.hpp"
+#include "tests/checkpoint/support/checkpoint_files.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/tools/command_run.hpp"
 
@@ -49,7 +49,7 @@ class CheckpointCommand : public testing::Test {
   TemporaryDirectory folder_;
 };
 
-/// A shard set of one gigabyte that takes no room on the disk.
+/// A shard set of one gigabyte that takes no space on the disk.
 inline void make_large_shards(std::filesystem::path const& directory) {
   constexpr std::uint64_t rows = 4096;
   constexpr std::uint64_t columns = 16384;

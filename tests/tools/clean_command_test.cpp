@@ -1,4 +1,4 @@
-#include "tools/clean_command.hpp"
+#include "tools/inspect/clean_command.hpp"
 
 #include <filesystem>
 #include <fstream>
@@ -13,23 +13,23 @@
 #include <crossrank/nfs_workspace.hpp>
 #include <crossrank/safetensors.hpp>
 
-#include "lib/node/names.hpp"
+#include "lib/node/memory/segment_names.hpp"
 #include "lib/platform/fd.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/tools/command_run.hpp"
 #include "tests/workspace/state_samples.hpp"
-#include "workspace/nfs_files.hpp"
+#include "workspace/nfs/state_file_names.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using crossrank::test::run_command;
 using crossrank::test::TemporaryDirectory;
-using crossrank::workspace::StateFile;
+using crossrank::workspace::StateFileName;
 using testing::HasSubstr;
 
 fs::path state_file(fs::path const& folder, std::uint32_t counter) {
-  StateFile const file{.rank = 3, .writer = 0x1234, .counter = counter};
+  StateFileName const file{.rank = 3, .writer = 0x1234, .counter = counter};
   crossrank::test::leave_state(folder, file);
   return folder / file.name();
 }
@@ -61,7 +61,7 @@ TEST(Clean, removes_what_dead_jobs_left_and_nothing_else) {
   EXPECT_THAT(end.out, HasSubstr("kept " + alive.string()));
 }
 
-TEST(Clean, keeps_what_ended_in_order_unless_all_is_given) {
+TEST(Clean, keeps_states_of_a_clean_exit_unless_all_is_given) {
   TemporaryDirectory const folder;
   {
     crossrank::NFSWorkspace workspace(folder.path(), {.rank = 3});
@@ -80,8 +80,9 @@ TEST(Clean, keeps_what_ended_in_order_unless_all_is_given) {
 TEST(Clean, keeps_foreign_files_that_are_named_like_ours) {
   TemporaryDirectory const folder;
   auto const nonce = std::string(32, 'a');
-  for (auto const& name : {StateFile{.rank = 3, .writer = 1, .counter = 1}.name(), "crossrank.job." + nonce + ".flight",
-                           std::string("crossrank.notes.flight"), std::string(".notes.0123456789abcdef.tmp")}) {
+  for (auto const& name :
+       {StateFileName{.rank = 3, .writer = 1, .counter = 1}.name(), "crossrank.job." + nonce + ".flight",
+        std::string("crossrank.notes.flight"), std::string(".notes.0123456789abcdef.tmp")}) {
     std::ofstream(folder.path() / name) << "somebody's own data";
   }
   fs::create_directory(folder.path() / ".crossrank-notes");

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/patience.hpp"
+#include "tests/support/timeouts.hpp"
 
 namespace crossrank::test {
 namespace {
@@ -111,7 +111,7 @@ void CommandRun::close_input() {
 void CommandRun::signal(int number) const { ::kill(pid_, number); }
 
 bool CommandRun::wait_for(std::string_view text, milliseconds limit) {
-  auto const deadline = Clock::now() + stretched(limit);
+  auto const deadline = Clock::now() + scaled_timeout(limit);
   auto const seen = [&] {
     return end_.out.find(text) != std::string::npos || end_.err.find(text) != std::string::npos;
   };
@@ -121,7 +121,7 @@ bool CommandRun::wait_for(std::string_view text, milliseconds limit) {
 }
 
 bool CommandRun::wait_for_state(char state) const {
-  auto const deadline = Clock::now() + patient;
+  auto const deadline = Clock::now() + step_timeout;
   while (process_state(pid_) != state) {
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(milliseconds(2));
@@ -131,7 +131,7 @@ bool CommandRun::wait_for_state(char state) const {
 
 CommandEnd CommandRun::finish(milliseconds limit) {
   close_input();
-  auto const deadline = Clock::now() + stretched(limit);
+  auto const deadline = Clock::now() + scaled_timeout(limit);
   while (Clock::now() < deadline && pump(milliseconds(20))) {
   }
   return end_;

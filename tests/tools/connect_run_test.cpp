@@ -67,7 +67,7 @@ CROSSRANK_RANK_SCENARIO(rank_of_run) {
     if (how == "throw") {
       auto shards = get_tensors_parallel(Tensor::scalar(self.rank), {victim, 0, 2}, world);
       for (auto const& shard : shards) {
-        if (shard.defined()) throw std::runtime_error("no room on the disk");
+        if (shard.defined()) throw std::runtime_error("no space on the disk");
       }
       shards.close();
     }
@@ -76,7 +76,7 @@ CROSSRANK_RANK_SCENARIO(rank_of_run) {
     return 0;
   } catch (Error const& e) {
     std::string blamed;
-    for (int const rank : e.culprits()) blamed += " " + std::to_string(rank);
+    for (int const rank : e.failed_ranks()) blamed += " " + std::to_string(rank);
     self.say("told " + std::string(to_string(e.code())) + blamed + ": " + e.what());
     std::ofstream(folder / std::to_string(self.rank)) << "x";
     return 4;
@@ -86,7 +86,7 @@ CROSSRANK_RANK_SCENARIO(rank_of_run) {
   }
 }
 
-/// Arguments: victim, microseconds after which it is killed. The others meet until they hear of it.
+/// Arguments: victim, microseconds after which it is killed. The others call barriers until they learn of it.
 CROSSRANK_RANK_SCENARIO(rank_killed_under_run) {
   if (self.rank == std::stoi(self.arguments.at(0))) {
     std::thread([delay = std::chrono::microseconds(std::stol(self.arguments.at(1)))] {
@@ -99,7 +99,7 @@ CROSSRANK_RANK_SCENARIO(rank_killed_under_run) {
     for (;;) world.barrier();
   } catch (Error const& e) {
     std::string blamed;
-    for (int const rank : e.culprits()) blamed += " " + std::to_string(rank);
+    for (int const rank : e.failed_ranks()) blamed += " " + std::to_string(rank);
     self.say("told " + std::string(to_string(e.code())) + blamed);
     return 0;
   }
@@ -141,7 +141,7 @@ TEST_P(EndBeforeConnect, is_told_at_once_to_the_ranks_that_wait) {
   }
   EXPECT_THAT(job.out, HasSubstr(end.said));
   EXPECT_THAT(job.err,
-              ContainsRegex("rank 1 \\(pid [0-9]+\\): .* after [0-9.]+ s, ended before connect  <- first cause"))
+              ContainsRegex("rank 1 \\(pid [0-9]+\\): .* after [0-9.]+ s, ended before connect  <- root cause"))
       << job.out;
   EXPECT_THAT(job.err, AllOf(HasSubstr(end.said), ContainsRegex("rank 0 .*: exit code 4"),
                              ContainsRegex("rank 2 .*: exit code 4"), Not(HasSubstr("other ranks"))));
@@ -165,7 +165,7 @@ TEST_F(ConnectUnderRun, hears_of_a_rank_that_ended_before_the_others_began) {
                            " ] || kill -0 $(cat " + file + ") 2>/dev/null; do sleep 0.05; done;",
                        "none");
   EXPECT_THAT(job.out, AllOf(HasSubstr("[0] told peer_lost 1"), HasSubstr("[2] told peer_lost 1"))) << job.err;
-  EXPECT_THAT(job.err, ContainsRegex("rank 1 .*exit code 0 .*ended before connect  <- first cause"));
+  EXPECT_THAT(job.err, ContainsRegex("rank 1 .*exit code 0 .*ended before connect  <- root cause"));
 }
 
 /// What returned 0 was a shell; the rank is the process that it has left behind.
@@ -180,7 +180,7 @@ TEST_F(ConnectUnderRun, waits_for_a_rank_whose_first_process_has_ended) {
 TEST_F(ConnectUnderRun, names_the_rank_that_returned_0_while_the_others_needed_it) {
   auto const job = run(3, "", "leave");
   EXPECT_THAT(job.out, AllOf(HasSubstr("[0] told peer_lost 1"), HasSubstr("[2] told peer_lost 1"))) << job.err;
-  EXPECT_THAT(job.err, ContainsRegex("rank 1 \\(pid [0-9]+\\): exit code 0 after [0-9.]+ s  <- first cause"));
+  EXPECT_THAT(job.err, ContainsRegex("rank 1 \\(pid [0-9]+\\): exit code 0 after [0-9.]+ s  <- root cause"));
   EXPECT_THAT(job.err, ContainsRegex("rank 0 .*: exit code 4 .*because of rank 1"));
   EXPECT_THAT(job.err, Not(HasSubstr("before connect")));
   EXPECT_EQ(job.exit_code, 4);
@@ -189,8 +189,7 @@ TEST_F(ConnectUnderRun, names_the_rank_that_returned_0_while_the_others_needed_i
 /// The rank that threw ends last, with a code of its own.
 TEST_F(ConnectUnderRun, names_the_rank_that_threw_inside_a_range_though_it_ends_last) {
   auto const job = run(3, "", "throw");
-  EXPECT_THAT(job.err, ContainsRegex("rank 1 \\(pid [0-9]+\\): exit code 5 after [0-9.]+ s  <- first cause"))
-      << job.out;
+  EXPECT_THAT(job.err, ContainsRegex("rank 1 \\(pid [0-9]+\\): exit code 5 after [0-9.]+ s  <- root cause")) << job.out;
   EXPECT_EQ(job.exit_code, 5) << job.err;
 }
 
@@ -210,7 +209,7 @@ TEST_F(ConnectUnderRun, gives_all_survivors_one_verdict_whenever_a_rank_is_kille
       EXPECT_THAT(job.out, HasSubstr("[" + std::to_string(rank) + "] told peer_lost " + std::to_string(killed) + "\n"))
           << job.err;
     }
-    EXPECT_THAT(job.err, ContainsRegex("rank " + std::to_string(killed) + " .*signal 9 .*<- first cause"));
+    EXPECT_THAT(job.err, ContainsRegex("rank " + std::to_string(killed) + " .*signal 9 .*<- root cause"));
     EXPECT_EQ(job.exit_code, 137);
     if (HasFailure()) break;
   }
@@ -218,7 +217,7 @@ TEST_F(ConnectUnderRun, gives_all_survivors_one_verdict_whenever_a_rank_is_kille
 
 TEST_F(ConnectUnderRun, says_nothing_of_connect_where_no_rank_calls_it) {
   auto const job = run(2, "exit $RANK");
-  EXPECT_THAT(job.err, AllOf(Not(HasSubstr("connect")), HasSubstr("exit code 1"), HasSubstr("first cause")));
+  EXPECT_THAT(job.err, AllOf(Not(HasSubstr("connect")), HasSubstr("exit code 1"), HasSubstr("root cause")));
 }
 
 TEST_F(ConnectUnderRun, tells_of_a_launcher_that_was_started_inside) {

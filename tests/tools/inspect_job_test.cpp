@@ -1,5 +1,5 @@
 // What `crossrank inspect` says of jobs that hang, that have failed, and that are dead.
-#include "tools/inspect_job.hpp"
+#include "tools/inspect/inspect_job.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -49,7 +49,7 @@ void hang_in_queue(test::RankSelf const& self, Collective const& world) {
   stay();
 }
 
-/// Meets twice, then does what the argument says and stays.
+/// Calls two barriers, then does what the argument says and stays.
 CROSSRANK_RANK_SCENARIO(get_stuck) {
   auto const& how = self.arguments.at(0);
   auto world = connect({.timeout = std::chrono::minutes(5), .arena_cap = std::uint64_t{64} << 20});
@@ -128,7 +128,7 @@ TEST(InspectJob, names_the_rank_that_a_hung_job_waits_for) {
   }
   auto const& group = seen.at("groups").at(0);
   EXPECT_EQ(group.at("name"), "world");
-  EXPECT_EQ(group.at("verb"), "barrier");
+  EXPECT_EQ(group.at("op_kind"), "barrier");
   EXPECT_EQ(group.at("arrived"), Json({0, 2}));
   EXPECT_EQ(group.at("missing"), Json{1});
   EXPECT_EQ(group.at("round"), seen.at("ranks").at(0).at("operations").back().at("round"));

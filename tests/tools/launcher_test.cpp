@@ -1,4 +1,4 @@
-#include "tools/launcher.hpp"
+#include "tools/launch/launcher.hpp"
 
 #include <chrono>
 #include <csignal>
@@ -18,18 +18,18 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/leak_check.hpp"
-#include "tests/support/patience.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/tools/command_run.hpp"
 
 namespace {
 
 using crossrank::test::CommandRun;
-using crossrank::test::patient;
 using crossrank::test::process_state;
 using crossrank::test::run_command;
+using crossrank::test::scaled_timeout;
+using crossrank::test::step_timeout;
 using crossrank::test::Streams;
-using crossrank::test::stretched;
 using crossrank::test::TemporaryDirectory;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -57,7 +57,7 @@ std::multiset<std::string> line_set(std::string const& text) {
 }
 
 bool gone_within(pid_t pid, milliseconds limit) {
-  auto const deadline = Clock::now() + stretched(limit);
+  auto const deadline = Clock::now() + scaled_timeout(limit);
   while (process_state(pid) != '-' && process_state(pid) != 'Z') {
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(milliseconds(2));
@@ -67,7 +67,7 @@ bool gone_within(pid_t pid, milliseconds limit) {
 
 // The pid that a script wrote into a file.
 pid_t pid_in(std::filesystem::path const& file) {
-  auto const deadline = Clock::now() + patient;
+  auto const deadline = Clock::now() + step_timeout;
   while (Clock::now() < deadline) {
     std::ifstream in(file);
     std::string line;
@@ -163,11 +163,11 @@ TEST(Run, returns_128_and_the_signal_that_ended_a_rank) {
 
 TEST(Run, lets_the_others_say_what_they_saw_before_it_ends_them) {
   auto const script =
-      "if [ $RANK = 0 ]; then exit 3; fi; trap 'echo asked; exit 5' TERM; sleep 0.2; echo last words; while :; do "
+      "if [ $RANK = 0 ]; then exit 3; fi; trap 'echo asked; exit 5' TERM; sleep 0.2; echo last line; while :; do "
       "sleep 0.05; done";
   auto const end = run_command(shell(2, script, {"--grace", "1600ms"}));
   EXPECT_EQ(end.exit_code, 3);
-  EXPECT_EQ(end.out, "[1] last words\n[1] asked\n");
+  EXPECT_EQ(end.out, "[1] last line\n[1] asked\n");
 }
 
 TEST(Run, kills_what_ignores_the_request_within_the_grace_time) {
@@ -175,7 +175,7 @@ TEST(Run, kills_what_ignores_the_request_within_the_grace_time) {
   auto const end = run_command(shell(
       2, "trap '' TERM INT HUP; if [ $RANK = 0 ]; then exit 4; fi; while :; do sleep 1; done", {"--grace", "300ms"}));
   EXPECT_EQ(end.exit_code, 4);
-  EXPECT_LT(Clock::now() - start, patient);
+  EXPECT_LT(Clock::now() - start, step_timeout);
 }
 
 TEST(Run, leaves_no_grandchild_behind) {
@@ -264,7 +264,7 @@ TEST(Run, stops_and_goes_on_with_its_ranks) {
   ASSERT_GT(rank, 0);
   run.signal(SIGTSTP);
   ASSERT_TRUE(run.wait_for_state('T'));
-  auto const deadline = Clock::now() + patient;
+  auto const deadline = Clock::now() + step_timeout;
   while (process_state(rank) != 'T' && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(2));
   EXPECT_EQ(process_state(rank), 'T');
   run.signal(SIGCONT);
@@ -283,7 +283,7 @@ TEST(Run, obeys_signals_while_nobody_reads_its_output) {
   std::this_thread::sleep_for(milliseconds(200));
   auto const start = Clock::now();
   run.signal(SIGTERM);
-  while (process_state(run.pid()) != 'Z' && Clock::now() - start < patient)
+  while (process_state(run.pid()) != 'Z' && Clock::now() - start < step_timeout)
     std::this_thread::sleep_for(milliseconds(5));
   EXPECT_EQ(process_state(run.pid()), 'Z');
   EXPECT_EQ(run.finish().exit_code, 128 + SIGTERM);

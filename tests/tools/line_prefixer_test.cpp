@@ -1,4 +1,4 @@
-#include "tools/line_prefixer.hpp"
+#include "tools/launch/line_prefixer.hpp"
 
 #include <algorithm>
 #include <random>

@@ -1,4 +1,4 @@
-#include "tools/option_flags.hpp"
+#include "tools/cli/option_flags.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ TEST(OptionFlags, leave_other_words_and_stray_marks_alone) {
 }
 
 TEST(OptionFlags, stand_in_all_texts_of_a_json_value) {
-  Json const told{{"remedy", "set `force`"}, {"details", {"`ep` 2", 7}}, {"`tp`", nullptr}};
-  EXPECT_EQ(json_with_flags(told), (Json{{"remedy", "set --force"}, {"details", {"--ep 2", 7}}, {"`tp`", nullptr}}));
+  Json const told{{"hint", "set `force`"}, {"details", {"`ep` 2", 7}}, {"`tp`", nullptr}};
+  EXPECT_EQ(json_with_flags(told), (Json{{"hint", "set --force"}, {"details", {"--ep 2", 7}}, {"`tp`", nullptr}}));
 }
 
 }  // namespace

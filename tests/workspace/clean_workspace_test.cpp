@@ -1,4 +1,4 @@
-#include "workspace/clean_workspace.hpp"
+#include "workspace/nfs/clean_workspace.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -17,7 +17,7 @@
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
-#include "workspace/nfs_files.hpp"
+#include "workspace/nfs/state_file_names.hpp"
 
 namespace crossrank::workspace {
 namespace {
@@ -40,7 +40,7 @@ class CleanWorkspace : public ::testing::Test {
   }
 
   test::TemporaryDirectory root_{};
-  StateFile const file_{.rank = 2, .writer = 9, .counter = 1};
+  StateFileName const file_{.rank = 2, .writer = 9, .counter = 1};
   std::string const state_ = file_.name();
   std::string const temporary_ = ".model-00001.safetensors.0123456789abcdef.crossrank.tmp";
 };
@@ -78,7 +78,7 @@ TEST_F(CleanWorkspace, spares_the_files_of_live_writers) {
   EXPECT_THAT(report[0].why, HasSubstr("alive"));
 }
 
-TEST_F(CleanWorkspace, keeps_what_ended_in_order_unless_all_is_asked_for) {
+TEST_F(CleanWorkspace, keeps_states_of_a_clean_exit_unless_all_is_given) {
   std::string name;
   {
     NFSWorkspace workspace(root_.path(), {.rank = 0});
@@ -88,14 +88,14 @@ TEST_F(CleanWorkspace, keeps_what_ended_in_order_unless_all_is_asked_for) {
   auto const report = clean({.force = true});
   ASSERT_EQ(report.size(), 1U);
   EXPECT_FALSE(report[0].removed);
-  EXPECT_THAT(report[0].why, HasSubstr("ended in order"));
+  EXPECT_THAT(report[0].why, HasSubstr("exited cleanly"));
   EXPECT_TRUE(there(name));
   EXPECT_TRUE(NFSWorkspace::open(root_.path()).read_configs_and_weights_from_rank(0).has_value());
   EXPECT_TRUE(clean({.all = true}).at(0).removed);
   EXPECT_FALSE(there(name));
 }
 
-TEST_F(CleanWorkspace, keeps_what_ended_in_order_where_there_are_no_locks) {
+TEST_F(CleanWorkspace, keeps_states_of_a_clean_exit_without_file_locks) {
   test::FaultySystem os;
   os.fail_always(test::Call::flock, ENOLCK);
   platform::ScopedSystem const scope(os);
@@ -121,9 +121,9 @@ TEST_F(CleanWorkspace, takes_what_unwinding_leaves_for_a_killed_writers) {
 TEST_F(CleanWorkspace, never_removes_a_foreign_file_that_is_named_like_ours) {
   put(state_);
   put(".notes.0123456789abcdef.tmp");
-  auto const renamed = StateFile{.rank = 2, .writer = 9, .counter = 2};
+  auto const renamed = StateFileName{.rank = 2, .writer = 9, .counter = 2};
   test::leave_state(root_.path(), {.rank = 2, .writer = 9, .counter = 3});
-  fs::rename(root_.path() / StateFile{.rank = 2, .writer = 9, .counter = 3}.name(), root_.path() / renamed.name());
+  fs::rename(root_.path() / StateFileName{.rank = 2, .writer = 9, .counter = 3}.name(), root_.path() / renamed.name());
   auto const report = clean({.force = true, .all = true});
   ASSERT_EQ(report.size(), 2U);
   EXPECT_FALSE(report[0].removed);

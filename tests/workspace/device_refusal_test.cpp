@@ -1,4 +1,4 @@
-// Tensors of a device, where nothing here can move them: each verb refuses them before it touches a byte or sends
+// Tensors of a device, where nothing here can move them: each operation refuses them before it touches a byte or sends
 // anything, and the group goes on.
 #include <filesystem>
 #include <functional>
@@ -14,10 +14,10 @@
 #include <crossrank/crossrank.hpp>
 #include <crossrank/spi/storage.hpp>
 
-#include "tests/collectives/group_fixture.hpp"
+#include "tests/collectives/coordinator/group_fixture.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
-#include "workspace/flat_publication.hpp"
+#include "workspace/gather/packed_contribution.hpp"
 
 namespace crossrank {
 namespace {
@@ -43,7 +43,7 @@ class DeviceMemory final : public spi::Storage {
 };
 
 Tensor on_device(Shape const& shape = {8}) {
-  return spi::tensor_over(std::make_shared<DeviceMemory>(), 0, shape, Dtype::f32);
+  return spi::tensor_from_storage(std::make_shared<DeviceMemory>(), 0, shape, Dtype::f32);
 }
 
 Tensor on_host(std::int64_t elements = 8) { return Tensor::zeros({elements}, Dtype::f32); }
@@ -59,12 +59,12 @@ void expect_refused(std::function<void()> const& call, std::string const& name) 
 }
 
 /// Rows of each rank, one for each.
-struct Verb {
+struct OperationCase {
   char const* name;
   std::function<void(Collective const&, Tensor&)> call;
 };
 
-std::vector<Verb> verbs() {
+std::vector<OperationCase> operations() {
   return {
       {"broadcast", [](auto const& world, Tensor& t) { world.broadcast(t); }},
       {"all_reduce", [](auto const& world, Tensor& t) { world.all_reduce(t); }},
@@ -107,10 +107,10 @@ std::vector<Verb> verbs() {
   };
 }
 
-TEST(DeviceTensors, are_refused_by_every_verb_before_anything_is_sent) {
+TEST(DeviceTensors, are_refused_by_every_operation_before_anything_is_sent) {
   run_thread_ranks(2, [](Collective const& world) {
     auto tensor = on_device();
-    for (auto const& [name, call] : verbs()) expect_refused([&] { call(world, tensor); }, name);
+    for (auto const& [name, call] : operations()) expect_refused([&] { call(world, tensor); }, name);
     auto ours = Tensor::scalar(1);
     world.all_reduce(ours);
     EXPECT_EQ(ours.item<int>(), 2);
@@ -200,10 +200,10 @@ TEST(DeviceTensors, are_refused_by_workspaces_which_keep_the_state_before) {
 }
 
 /// What travels between nodes.
-TEST(DeviceTensors, are_refused_by_a_flat_publication) {
+TEST(DeviceTensors, are_refused_when_a_contribution_is_packed) {
   auto const tensor = on_device();
   workspace::NamedTensor const named{"layer.w", &tensor};
-  expect_refused([&] { static_cast<void>(workspace::flatten({.tensors = {&named, 1}})); }, "flatten");
+  expect_refused([&] { static_cast<void>(workspace::pack({.tensors = {&named, 1}})); }, "pack");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// Both gathers over both media, with ranks as threads: what arrives, in which order, and what never changes.
+/// Both gathers over both exchanges, with ranks as threads: what arrives, in which order, and what never changes.
 namespace crossrank {
 namespace {
 
@@ -22,8 +22,8 @@ using test::run_thread_ranks;
 enum class Through { memory, files, named_files, named_memory };
 
 std::string name_of(testing::TestParamInfo<std::tuple<int, Through>> const& info) {
-  static constexpr char const* media[] = {"memory", "files", "named_files", "named_memory"};
-  return std::string(media[static_cast<std::size_t>(std::get<1>(info.param))]) + "_" +
+  static constexpr char const* exchanges[] = {"memory", "files", "named_files", "named_memory"};
+  return std::string(exchanges[static_cast<std::size_t>(std::get<1>(info.param))]) + "_" +
          std::to_string(std::get<0>(info.param)) + "_ranks";
 }
 
@@ -55,7 +55,7 @@ class Gather : public testing::TestWithParam<std::tuple<int, Through>> {
  protected:
   [[nodiscard]] static int ranks() { return std::get<0>(GetParam()); }
 
-  /// Options for the medium of this case; workspaces that stay are made once for each rank.
+  /// Options for the exchange of this case; workspaces that stay are made once for each rank.
   [[nodiscard]] GatherOptions options(Collective const& world) const {
     switch (std::get<1>(GetParam())) {
       case Through::memory: return {};
@@ -188,7 +188,7 @@ TEST_P(Gather, configs_keep_every_value) {
   });
 }
 
-TEST_P(Gather, ten_thousand_tensors_travel_in_one_meeting) {
+TEST_P(Gather, ten_thousand_tensors_travel_in_one_round) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     RankState mine;
     for (int i = 0; i < 10'000; ++i)
@@ -244,7 +244,7 @@ TEST_P(Gather, an_exception_in_the_consumers_loop_reaches_every_rank_with_its_te
       ASSERT_TRUE(errors[rank]);
       std::rethrow_exception(errors[rank]);
     } catch (PeerLostError const& e) {
-      EXPECT_THAT(std::vector<int>(e.culprits().begin(), e.culprits().end()), testing::ElementsAre(0));
+      EXPECT_THAT(std::vector<int>(e.failed_ranks().begin(), e.failed_ranks().end()), testing::ElementsAre(0));
     }
   }
 }
@@ -299,7 +299,7 @@ TEST(GatherCheck, says_what_each_side_asked_for_across_nodes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Media, Gather,
+INSTANTIATE_TEST_SUITE_P(Exchanges, Gather,
                          testing::Combine(testing::Values(1, 2, 3, 4),
                                           testing::Values(Through::memory, Through::files, Through::named_files,
                                                           Through::named_memory)),
@@ -375,7 +375,7 @@ TEST(GatherFiles, in_another_directory_are_waited_for_no_longer_than_the_timeout
     std::rethrow_exception(errors[0]);
   } catch (IoError const& error) {
     EXPECT_THAT(std::string(error.what()), testing::HasSubstr("did not become visible here in 0.3"));
-    EXPECT_THAT(error.info().remedy, testing::HasSubstr("the same directory"));
+    EXPECT_THAT(error.info().hint, testing::HasSubstr("the same directory"));
   }
   ASSERT_TRUE(errors[1]);
   EXPECT_THROW(std::rethrow_exception(errors[1]), PeerLostError);
@@ -405,7 +405,7 @@ TEST(GatherFiles, that_a_larger_group_could_not_use_are_refused_alone_too) {
   EXPECT_THROW(static_cast<void>(get_tensors_parallel(tensor_of(0, 1), alone, {.workspace = torch})), UsageError);
 }
 
-TEST(GatherMedia, that_differ_between_ranks_are_a_mismatch_on_all) {
+TEST(GatherExchange, that_differ_between_ranks_are_a_mismatch_on_all) {
   test::TemporaryDirectory const directory;
   auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
     GatherOptions through;

@@ -1,4 +1,4 @@
-#include "workspace/modelopt_file.hpp"
+#include "workspace/nfs/modelopt_file.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
-#include "workspace/nfs_medium.hpp"
+#include "workspace/nfs/file_state_store.hpp"
 
 namespace crossrank {
 namespace {
@@ -125,7 +125,7 @@ TEST_F(ModelOptFile, is_the_old_one_or_the_new_one_wherever_its_writer_is_killed
   auto workspace = torch_workspace(1);
   for (auto const* point :
        {"platform.atomic_file.created", "platform.atomic_file.written", "platform.atomic_file.closed",
-        "platform.atomic_file.unlinked", "platform.atomic_file.published"}) {
+        "platform.atomic_file.unlinked", "platform.atomic_file.committed"}) {
     workspace.write_configs_and_weights(old_state.config, old_state.weights);
     pid_t const child = ::fork();
     if (child == 0) {
@@ -143,7 +143,7 @@ TEST_F(ModelOptFile, is_the_old_one_or_the_new_one_wherever_its_writer_is_killed
 }
 
 TEST_F(ModelOptFile, cannot_be_announced_by_a_range) {
-  EXPECT_THROW((void)torch_workspace(0).medium()->write_announced({}, {}), UsageError);
+  EXPECT_THROW((void)torch_workspace(0).store()->write_for_range({}, {}), UsageError);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "workspace/mount_text.hpp"
+#include "workspace/nfs/mount_text.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
-#include "workspace/nfs_files.hpp"
+#include "workspace/nfs/state_file_names.hpp"
 
 namespace crossrank {
 namespace {

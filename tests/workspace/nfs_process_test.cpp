@@ -22,9 +22,9 @@
 #include "tests/support/process_ranks.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
-#include "workspace/clean_workspace.hpp"
-#include "workspace/nfs_files.hpp"
-#include "workspace/nfs_medium.hpp"
+#include "workspace/nfs/clean_workspace.hpp"
+#include "workspace/nfs/state_file_names.hpp"
+#include "workspace/nfs/file_state_store.hpp"
 
 extern char** environ;
 
@@ -41,7 +41,7 @@ using ::testing::HasSubstr;
 constexpr std::array points{"platform.atomic_file.created",  "platform.atomic_file.reserved",
                             "platform.atomic_file.written",  "platform.atomic_file.synced",
                             "platform.atomic_file.closed",   "platform.atomic_file.linked",
-                            "platform.atomic_file.unlinked", "platform.atomic_file.published"};
+                            "platform.atomic_file.unlinked", "platform.atomic_file.committed"};
 
 void write(NFSWorkspace& workspace, int seed) {
   auto const state = sample_state(seed);
@@ -182,14 +182,14 @@ TEST(NFSWorkspaceStaleness, of_a_second_node_never_shows_old_or_missing_data) {
   expected.counter += 1;
   EXPECT_FALSE(fs::exists(root.path() / "node" / expected.name()));
   auto const probed = state_of(0);
-  auto const announced = writer.medium()->write_announced(probed.config, probed.weights);
-  ASSERT_EQ(announced.file, expected);
-  expect_same(reader.medium()->read_announced(announced), probed);
+  auto const published = writer.store()->write_for_range(probed.config, probed.weights);
+  ASSERT_EQ(published.file, expected);
+  expect_same(reader.store()->read_published(published), probed);
   for (int seed = 1; seed <= 100; ++seed) {
     auto const state = state_of(seed);
-    auto const now = writer.medium()->write_announced(state.config, state.weights);
-    expect_same(reader.medium()->read_announced(now), state);
-    writer.medium()->retire(now);
+    auto const now = writer.store()->write_for_range(state.config, state.weights);
+    expect_same(reader.store()->read_published(now), state);
+    writer.store()->retire(now);
   }
 }
 

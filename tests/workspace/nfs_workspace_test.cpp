@@ -18,8 +18,8 @@
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/workspace/state_samples.hpp"
-#include "workspace/nfs_files.hpp"
-#include "workspace/nfs_medium.hpp"
+#include "workspace/nfs/state_file_names.hpp"
+#include "workspace/nfs/file_state_store.hpp"
 
 namespace crossrank {
 namespace {
@@ -50,7 +50,7 @@ class NFSWorkspaceTest : public ::testing::Test {
   }
   /// Puts a file of another process in the place of the only file.
   fs::path make_foreign(std::uint64_t writer, int seed = 9) const {
-    auto file = *workspace::parse_state_file(only_file().filename().string());
+    auto file = *workspace::parse_state_file_name(only_file().filename().string());
     fs::remove(root() / file.name());
     file.writer = writer;
     test::leave_state(root(), file, seed);
@@ -164,7 +164,7 @@ TEST_F(NFSWorkspaceTest, removes_what_a_dead_process_left_for_its_rank_only) {
   auto const stale = make_foreign(77);
   auto const temporary = '.' + stale.filename().string() + ".0123456789abcdef.crossrank.tmp";
   put(temporary, "");
-  auto const of_rank_1 = workspace::StateFile{.rank = 1, .writer = 77, .counter = 5}.name();
+  auto const of_rank_1 = workspace::StateFileName{.rank = 1, .writer = 77, .counter = 5}.name();
   test::leave_state(root(), {.rank = 1, .writer = 77, .counter = 5});
   put("notes.txt");
   auto const workspace = open(0);
@@ -235,7 +235,7 @@ TEST_F(NFSWorkspaceTest, names_a_damaged_newest_file_and_takes_the_older_one_whe
   fs::resize_file(newest, fs::file_size(newest) - 1);
   auto const error = error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); });
   EXPECT_EQ(error.resource, newest.string());
-  EXPECT_THAT(error.remedy, HasSubstr("take_older"));
+  EXPECT_THAT(error.hint, HasSubstr("take_older"));
   expect_same(workspace.read_configs_and_weights_from_rank(0, {.damaged = Damaged::take_older}).value(),
               sample_state(1));
 }
@@ -253,7 +253,7 @@ TEST_F(NFSWorkspaceTest, refuses_a_rank_that_the_job_does_not_have) {
 TEST_F(NFSWorkspaceTest, refuses_a_file_whose_name_says_another_writer) {
   auto workspace = open(0);
   write(workspace, 1);
-  auto other = *workspace::parse_state_file(only_file().filename().string());
+  auto other = *workspace::parse_state_file_name(only_file().filename().string());
   auto const own = other.name();
   other.writer ^= 1U;
   fs::rename(root() / own, root() / other.name());
@@ -263,7 +263,7 @@ TEST_F(NFSWorkspaceTest, refuses_a_file_whose_name_says_another_writer) {
 }
 
 TEST_F(NFSWorkspaceTest, leaves_a_foreign_file_that_is_named_like_a_state_of_its_rank) {
-  auto const name = workspace::StateFile{.rank = 0, .writer = 77, .counter = 5}.name();
+  auto const name = workspace::StateFileName{.rank = 0, .writer = 77, .counter = 5}.name();
   put(name, "somebody's own data");
   (void)open(0);
   EXPECT_THAT(names(), ::testing::ElementsAre(name));
@@ -280,9 +280,9 @@ TEST_F(NFSWorkspaceTest, leaves_what_no_lock_speaks_for_unless_forced) {
   EXPECT_TRUE(names().empty());
 }
 
-TEST_F(NFSWorkspaceTest, warns_once_when_it_deletes_a_state_that_ended_in_order) {
+TEST_F(NFSWorkspaceTest, warns_once_when_it_deletes_a_state_of_a_clean_exit) {
   auto const finished = [&](std::uint64_t writer) {
-    workspace::StateFile const file{.rank = 0, .writer = writer, .counter = 1};
+    workspace::StateFileName const file{.rank = 0, .writer = writer, .counter = 1};
     test::leave_state(root(), file);
     ASSERT_EQ(::chmod((root() / file.name()).c_str(), 0400), 0);
   };
@@ -303,7 +303,7 @@ TEST_F(NFSWorkspaceTest, refuses_a_plain_safetensors_file) {
   std::string const header = R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
   std::string file(8, '\0');
   file[0] = static_cast<char>(header.size());
-  put(workspace::StateFile{.rank = 0, .writer = 7, .counter = 0}.name(), file + header + "x");
+  put(workspace::StateFileName{.rank = 0, .writer = 7, .counter = 0}.name(), file + header + "x");
   auto const error = error_of<FormatError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); });
   EXPECT_EQ(error.section, "header");
 }
@@ -311,7 +311,7 @@ TEST_F(NFSWorkspaceTest, refuses_a_plain_safetensors_file) {
 TEST_F(NFSWorkspaceTest, refuses_a_file_under_the_name_of_another) {
   auto workspace = open(0);
   write(workspace, 1);
-  auto const file = *workspace::parse_state_file(only_file().filename().string());
+  auto const file = *workspace::parse_state_file_name(only_file().filename().string());
   auto renamed = file;
   renamed.rank = 5;
   fs::rename(root() / file.name(), root() / renamed.name());
@@ -371,7 +371,7 @@ TEST_F(NFSWorkspaceTest, says_so_when_the_directory_is_read_only_or_full) {
   os.fail(test::Call::fallocate, 1, ENOSPC);
   auto const full = error_of<IoError>([&] { write(workspace, 1); });
   EXPECT_EQ(full.system_errno, ENOSPC);
-  EXPECT_FALSE(full.remedy.empty());
+  EXPECT_FALSE(full.hint.empty());
   EXPECT_TRUE(names().empty());
 }
 
@@ -387,14 +387,14 @@ TEST_F(NFSWorkspaceTest, keeps_a_relative_path_when_the_process_moves) {
 
 TEST_F(NFSWorkspaceTest, keeps_announced_files_until_their_range_is_closed) {
   auto workspace = open(0);
-  auto const& medium = *workspace.medium();
-  auto& writer = *workspace.medium();
+  auto const& store = *workspace.store();
+  auto& writer = *workspace.store();
   auto const state = sample_state(1);
-  auto const outer = writer.write_announced(state.config, state.weights);
-  auto const inner = writer.write_announced(state.config, state.weights);
+  auto const outer = writer.write_for_range(state.config, state.weights);
+  auto const inner = writer.write_for_range(state.config, state.weights);
   for (int seed = 0; seed < 3; ++seed) write(workspace, seed);
-  expect_same(medium.read_announced(outer), state);
-  expect_same(medium.read_announced(inner), state);
+  expect_same(store.read_published(outer), state);
+  expect_same(store.read_published(inner), state);
   EXPECT_EQ(names().size(), 4U);
   writer.retire(inner);
   EXPECT_TRUE(fs::exists(root() / outer.file.name())) << "the outer range is open still";
@@ -408,12 +408,12 @@ TEST_F(NFSWorkspaceTest, retires_what_is_older_than_the_range) {
   auto workspace = open(0);
   write(workspace, 1);
   auto const state = sample_state(2);
-  auto const announced = workspace.medium()->write_announced(state.config, state.weights);
+  auto const published = workspace.store()->write_for_range(state.config, state.weights);
   EXPECT_EQ(names().size(), 2U);
-  workspace.medium()->retire(announced);
-  EXPECT_EQ(only_file(), root() / announced.file.name());
-  auto const failed = workspace.medium()->write_announced(state.config, state.weights);
-  workspace.medium()->abandon(failed);
+  workspace.store()->retire(published);
+  EXPECT_EQ(only_file(), root() / published.file.name());
+  auto const failed = workspace.store()->write_for_range(state.config, state.weights);
+  workspace.store()->abandon(failed);
   EXPECT_EQ(names().size(), 2U);
 }
 

@@ -12,7 +12,7 @@
 #include <crossrank/crossrank.hpp>
 
 #include "tests/support/thread_ranks.hpp"
-#include "workspace/shared_medium.hpp"
+#include "workspace/shared_memory/arena_state_store.hpp"
 
 /// What only shared memory can promise: no copies, leases that outlive the range, memory that is not written under a
 /// reader.
@@ -101,7 +101,7 @@ TEST(SharedMemory, gathers_in_a_loop_take_no_fresh_memory) {
   });
 }
 
-TEST(SharedMemory, a_writer_without_room_says_so_and_the_group_goes_on) {
+TEST(SharedMemory, a_writer_without_space_reports_it_and_the_group_stays_usable) {
   auto const errors = test::try_thread_ranks(
       3,
       [](Collective const& world) {
@@ -116,7 +116,7 @@ TEST(SharedMemory, a_writer_without_room_says_so_and_the_group_goes_on) {
         } catch (RemoteError const& e) {
           EXPECT_NE(world.rank(), 2);
           EXPECT_TRUE(e.group_usable());
-          EXPECT_THAT(std::vector<int>(e.culprits().begin(), e.culprits().end()), testing::ElementsAre(2));
+          EXPECT_THAT(std::vector<int>(e.failed_ranks().begin(), e.failed_ranks().end()), testing::ElementsAre(2));
         }
         EXPECT_EQ(get_tensors_parallel(Tensor::scalar<int>(world.rank()), world).take().size(),
                   world.rank() == 0 ? 3U : 0U);
@@ -176,7 +176,7 @@ TEST(SharedMemory, the_receiver_of_a_lazy_range_closes_it_before_it_calls_anythi
       EXPECT_THROW(static_cast<void>(world.ibarrier()), UsageError);
       EXPECT_THROW(world.close(), UsageError);
       auto message = Tensor::scalar(0);
-      world.recv(message, 1);  // messages meet nobody
+      world.recv(message, 1);  // point-to-point messages stay allowed
       EXPECT_EQ(message.item<int>(), 7);
       EXPECT_EQ(range[2].item<int>(), 2);
     }
@@ -189,10 +189,10 @@ TEST(SharedMemory, the_receiver_of_a_lazy_range_closes_it_before_it_calls_anythi
 
 TEST(SharedMemory, a_timeout_that_is_longer_than_can_be_counted_waits) {
   run_thread_ranks(2, [](Collective const& world) {
-    GatherOptions const patient{.timeout = std::chrono::milliseconds::max()};
+    GatherOptions const step_timeout{.timeout = std::chrono::milliseconds::max()};
     // In some of them one has to wait for the other.
     for (int i = 0; i < 200; ++i) {
-      auto const got = get_tensors_parallel(Tensor::scalar<int>(i), world, patient).take();
+      auto const got = get_tensors_parallel(Tensor::scalar<int>(i), world, step_timeout).take();
       EXPECT_EQ(got.size(), world.rank() == 0 ? 2U : 0U);
     }
   });
@@ -222,7 +222,7 @@ TEST(SharedMemory, a_lazy_writer_learns_what_is_known_when_it_closes) {
                              },
                              {.arena_cap = 8 * mebi});
   EXPECT_THAT(test::text_of(errors[1]), testing::HasSubstr("rank 2 could not do its part"));
-  EXPECT_THAT(test::text_of(errors[2]), testing::HasSubstr("no room"));
+  EXPECT_THAT(test::text_of(errors[2]), testing::HasSubstr("no space"));
 }
 
 TEST(SharedMemory, two_groups_of_one_rank_do_not_disturb_each_other) {
@@ -243,7 +243,7 @@ TEST(SharedMemory, two_groups_of_one_rank_do_not_disturb_each_other) {
   });
 }
 
-TEST(SharedMemoryWorkspace, hands_states_over_without_a_meeting) {
+TEST(SharedMemoryWorkspace, hands_states_over_without_a_barrier) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace workspace(world);
     auto const peer = 1 - world.rank();
@@ -407,7 +407,7 @@ TEST(SharedMemoryWorkspace, refuses_a_record_that_points_nowhere) {
     publish(workspace, 5);
     world.barrier();
     if (world.rank() == 0) {
-      auto& record = workspace.medium()->domain()->record(1);
+      auto& record = workspace.store()->comm()->record(1);
       for (auto const bytes : {std::uint64_t{0}, ~std::uint64_t{0}}) {
         record.state_bytes.store(bytes);
         EXPECT_THROW(static_cast<void>(workspace.read_configs_and_weights_from_rank(1)), FormatError) << bytes;

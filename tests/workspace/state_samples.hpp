@@ -10,7 +10,7 @@
 #include <crossrank/tensor.hpp>
 
 #include "lib/platform/directory.hpp"
-#include "workspace/state_file.hpp"
+#include "workspace/nfs/state_file.hpp"
 
 namespace crossrank::test {
 
@@ -29,7 +29,7 @@ inline RankState sample_state(int seed) {
 }
 
 /// Writes a state file as a process that was killed later left it: published, held by nobody.
-inline void leave_state(std::filesystem::path const& folder, workspace::StateFile const& file, int seed = 0) {
+inline void leave_state(std::filesystem::path const& folder, workspace::StateFileName const& file, int seed = 0) {
   auto const state = sample_state(seed);
   static_cast<void>(
       workspace::write_state_file(platform::Directory::open(folder, "test"), file, state.config, state.weights));

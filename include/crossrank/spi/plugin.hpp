@@ -13,7 +13,7 @@ struct PluginRequest {
   std::string job{};                                   ///< the job's id
   int rank = 0;                                        ///< this rank's number
   int world_size = 0;                                  ///< as the launcher announced it; 0: whatever the backend finds
-  Patience patience{};                                 ///< how long calls may wait
+  TimeoutPolicy timeout_policy{};                      ///< how long calls may wait
   std::chrono::milliseconds connect_timeout{120'000};  ///< how long to wait for all ranks to come
 };
 

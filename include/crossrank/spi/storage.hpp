@@ -39,7 +39,7 @@ class CROSSRANK_EXPORT Storage {
 
 /// Makes a tensor that views `storage` from `byte_offset` on, dense and row-major. Copies nothing. `UsageError` when it
 /// does not lie inside the storage.
-[[nodiscard]] CROSSRANK_EXPORT Tensor tensor_over(std::shared_ptr<Storage> storage, std::size_t byte_offset,
-                                                  Shape const& shape, Dtype dtype);
+[[nodiscard]] CROSSRANK_EXPORT Tensor tensor_from_storage(std::shared_ptr<Storage> storage, std::size_t byte_offset,
+                                                          Shape const& shape, Dtype dtype);
 
 }  // namespace crossrank::spi

@@ -22,7 +22,7 @@ class Group;
 namespace crossrank::spi {
 
 /// What a rank does in its group; the same on every rank of a barrier round.
-enum class Verb : std::uint8_t {
+enum class OpKind : std::uint8_t {
   none,
   barrier,
   broadcast,
@@ -44,20 +44,20 @@ enum class Verb : std::uint8_t {
   dequeue,
 };
 
-/// Returns the name of `verb` as users call it ("all_gatherv").
-[[nodiscard]] CROSSRANK_EXPORT char const* to_string(Verb verb) noexcept;
+/// Returns the name of `op_kind` as users call it ("all_gatherv").
+[[nodiscard]] CROSSRANK_EXPORT char const* to_string(OpKind op_kind) noexcept;
 
 /// What a rank says of the call that it posts. Ranks that differ get a `MismatchError` before any data moves.
 struct Signature {
-  Verb verb = Verb::none;    ///< the call
-  std::uint64_t digest = 0;  ///< of the arguments that all ranks must agree on; 0 when there are none
+  OpKind op_kind = OpKind::none;  ///< the call
+  std::uint64_t digest = 0;       ///< of the arguments that all ranks must agree on; 0 when there are none
   /// The same arguments for people, at most 119 bytes in a form that only the library reads: what the error of ranks
   /// that differ says of each. Valid until the operation has ended. May be empty.
-  std::string_view notes{};
+  std::string_view arguments{};
 };
 
 /// How long a call may wait.
-struct Patience {
+struct TimeoutPolicy {
   std::chrono::milliseconds timeout{300'000};  ///< time without progress of the rank waited for
   std::chrono::milliseconds user_limit{
       21'600'000};  ///< the same while that rank runs the user's code in a range or guard
@@ -82,7 +82,7 @@ struct Reduction {
 };
 
 /// Names a posted operation of one transport.
-enum class Ticket : std::uint64_t {};
+enum class RequestId : std::uint64_t {};
 
 /// The interface that a backend implements: byte-level collectives for one group, posted first, then tested or waited
 /// for.
@@ -92,7 +92,7 @@ enum class Ticket : std::uint64_t {};
 /// message advances all posted operations. Every operation is waited for, tested until it has ended, or cancelled. A
 /// post after `close` is a `UsageError`.
 ///
-/// A failure surfaces from `test` or `wait` as a typed error, with the same first cause on every rank. After an error
+/// A failure surfaces from `test` or `wait` as a typed error, with the same root cause on every rank. After an error
 /// that leaves the group dead, every later call throws the same error.
 class CROSSRANK_EXPORT Transport {
  public:
@@ -118,65 +118,67 @@ class CROSSRANK_EXPORT Transport {
   [[nodiscard]] virtual std::optional<ProcessGroup> native_group() const noexcept { return {}; }
 
   /// Posts a barrier.
-  [[nodiscard]] virtual Ticket post_barrier(Signature) = 0;
+  [[nodiscard]] virtual RequestId post_barrier(Signature) = 0;
   /// Posts a broadcast. `buffer` is read on `root` and written elsewhere; its size is the same on all ranks.
-  [[nodiscard]] virtual Ticket post_broadcast(Signature, Sink buffer, int root) = 0;
+  [[nodiscard]] virtual RequestId post_broadcast(Signature, Sink buffer, int root) = 0;
   /// Posts an all-gather. `mine` has `counts[rank()]` bytes; `out` receives all, one after the other in rank order.
-  [[nodiscard]] virtual Ticket post_all_gatherv(Signature, Source mine, std::span<std::size_t const> counts,
-                                                Sink out) = 0;
+  [[nodiscard]] virtual RequestId post_all_gatherv(Signature, Source mine, std::span<std::size_t const> counts,
+                                                   Sink out) = 0;
   /// Posts a send. It ends when `bytes` may be reused, which may need the receiver.
-  [[nodiscard]] virtual Ticket post_send(Source bytes, int dst, std::uint32_t tag) = 0;
+  [[nodiscard]] virtual RequestId post_send(Source bytes, int dst, std::uint32_t tag) = 0;
   /// Posts a receive. It ends when the next message of `src` has arrived; another size or tag is a `MismatchError`.
-  [[nodiscard]] virtual Ticket post_recv(Sink bytes, int src, std::uint32_t tag) = 0;
+  [[nodiscard]] virtual RequestId post_recv(Sink bytes, int src, std::uint32_t tag) = 0;
 
   /// Returns whether ranks that post different signatures get a `MismatchError` before any data moves. Otherwise the
   /// collective compares them itself, at the check level that asks for it.
   [[nodiscard]] virtual bool compares_signatures() const noexcept { return false; }
 
-  // Optional verbs. Nothing: the generic algorithm over the verbs above runs in its place. Whether a backend answers
-  // must depend only on what all ranks know alike. Counts are in bytes, whole elements where there is a reduction.
+  // Optional operations. Nothing: the generic algorithm over the operations above runs in its place. Whether a backend
+  // answers must depend only on what all ranks know alike. Counts are in bytes, whole elements where there is a
+  // reduction.
 
   /// Combines `in` of all ranks into `out` of all; both have the same size, and `out` may be `in`.
-  [[nodiscard]] virtual std::optional<Ticket> post_all_reduce(Signature, Source const& in, Sink const& out, Reduction);
+  [[nodiscard]] virtual std::optional<RequestId> post_all_reduce(Signature, Source const& in, Sink const& out,
+                                                                 Reduction);
   /// Combines `in` of all ranks into `out` of the root, which is empty elsewhere.
-  [[nodiscard]] virtual std::optional<Ticket> post_reduce(Signature, Source const& in, Sink const& out, int root,
-                                                          Reduction);
+  [[nodiscard]] virtual std::optional<RequestId> post_reduce(Signature, Source const& in, Sink const& out, int root,
+                                                             Reduction);
   /// Combines `in` of all ranks; part r of `counts[r]` bytes goes to rank r.
-  [[nodiscard]] virtual std::optional<Ticket> post_reduce_scatterv(Signature, Source const& in,
-                                                                   std::span<std::size_t const> counts, Sink const& out,
-                                                                   Reduction);
+  [[nodiscard]] virtual std::optional<RequestId> post_reduce_scatterv(Signature, Source const& in,
+                                                                      std::span<std::size_t const> counts,
+                                                                      Sink const& out, Reduction);
   /// Joins `counts[r]` bytes of each rank r on `root`; `out` is empty elsewhere.
-  [[nodiscard]] virtual std::optional<Ticket> post_gatherv(Signature, Source const& mine,
-                                                           std::span<std::size_t const> counts, Sink const& out,
-                                                           int root);
+  [[nodiscard]] virtual std::optional<RequestId> post_gatherv(Signature, Source const& mine,
+                                                              std::span<std::size_t const> counts, Sink const& out,
+                                                              int root);
   /// Gives each rank r its `counts[r]` bytes of the root's `all`, which is empty elsewhere.
-  [[nodiscard]] virtual std::optional<Ticket> post_scatterv(Signature, Source const& all,
-                                                            std::span<std::size_t const> counts, Sink const& mine,
-                                                            int root);
+  [[nodiscard]] virtual std::optional<RequestId> post_scatterv(Signature, Source const& all,
+                                                               std::span<std::size_t const> counts, Sink const& mine,
+                                                               int root);
   /// Sends `send_counts[r]` bytes of `in` to each rank r and receives `recv_counts[r]` from it, all in rank order.
-  [[nodiscard]] virtual std::optional<Ticket> post_all_to_allv(Signature, Source const& in,
-                                                               std::span<std::size_t const> send_counts,
-                                                               Sink const& out,
-                                                               std::span<std::size_t const> recv_counts);
+  [[nodiscard]] virtual std::optional<RequestId> post_all_to_allv(Signature, Source const& in,
+                                                                  std::span<std::size_t const> send_counts,
+                                                                  Sink const& out,
+                                                                  std::span<std::size_t const> recv_counts);
 
   /// Advances the operation. Returns true once it has ended; it must not be named after that. Never blocks.
-  [[nodiscard]] virtual bool test(Ticket) = 0;
+  [[nodiscard]] virtual bool test(RequestId) = 0;
   /// Blocks until the operation has ended, asleep where the backend can. Throws when the time is over.
-  virtual void wait(Ticket, Patience const& patience) = 0;
+  virtual void wait(RequestId, TimeoutPolicy const& timeout_policy) = 0;
   /// Cancels the operation; on return its buffers belong to the caller again.
   ///
   /// Cancelling a collective kills the group, and all ranks are told `why`, or that this rank cancelled it. A message
   /// that has not been sent or received yet leaves no trace.
-  virtual void cancel(Ticket, std::string_view why) noexcept = 0;
+  virtual void cancel(RequestId, std::string_view why) noexcept = 0;
   /// Cancels the operation without a reason.
-  void cancel(Ticket ticket) noexcept { cancel(ticket, {}); }
+  void cancel(RequestId request_id) noexcept { cancel(request_id, {}); }
 
   /// Makes the group whose members are `members`, in the order of their new ranks; null where the list is empty.
   ///
   /// Collective over this group; blocks. `members` are ranks of this group, the same list on each of them. The digest
   /// covers the lists of all ranks.
   [[nodiscard]] virtual std::shared_ptr<Transport> split(Signature, std::span<int const> members, std::string name,
-                                                         Patience const& patience) = 0;
+                                                         TimeoutPolicy const& timeout_policy) = 0;
   /// Kills the group: every rank's present and later calls throw a `PeerLostError` with `why`.
   virtual void abort(std::string_view why) noexcept = 0;
   /// Kills the group because `members` are dead or gone, as a rank that is nearer to them has seen.
@@ -186,9 +188,9 @@ class CROSSRANK_EXPORT Transport {
   /// Begins (1) or ends (-1) a time in which this rank runs the caller's code, and `user_limit` applies to it.
   virtual void enter_user_code(int change) noexcept;
   /// Calls `look` now and then, in the thread that waits, as long as somebody waits in this group.
-  virtual void set_lookout(std::function<void()> look);
+  virtual void set_poll_hook(std::function<void()> look);
   /// Runs a last barrier round with the group and leaves it. Collective; blocks; idempotent.
-  virtual void close(Patience const& patience) = 0;
+  virtual void close(TimeoutPolicy const& timeout_policy) = 0;
   /// Returns whether `close` has been called.
   [[nodiscard]] virtual bool is_closed() const noexcept = 0;
 };

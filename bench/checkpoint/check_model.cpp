@@ -1,0 +1,56 @@
+// Compares every tensor of a checkpoint, in whatever files, with what the maker of its shards noted.
+// Usage: bench_check_model CHECKPOINT EXPECTED_JSON
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "workspace/checkpoint/discovery/shard_set.hpp"
+
+namespace codec = crossrank::codec;
+namespace checkpoint = crossrank::checkpoint;
+using crossrank::Json;
+
+namespace {
+
+int check(std::string const& path, std::string const& expected_file) {
+  Json expected;
+  std::ifstream(expected_file) >> expected;
+  auto const& tensors = expected.at("tensors");
+  // What torch writes carries checksums of its own, which are none of this check's business.
+  auto const set = checkpoint::open_shard_set(path, {.crc = codec::CrcPolicy::ignore});
+  if (set.sources.size() != 1) throw std::runtime_error(path + " is no single checkpoint");
+  auto const& source = *set.sources.front();
+  if (source.tensors().size() != tensors.size())
+    throw std::runtime_error(std::to_string(source.tensors().size()) + " tensors in place of " +
+                             std::to_string(tensors.size()));
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+    auto const& tensor = source.tensors()[i];
+    bytes.resize(static_cast<std::size_t>(dense_bytes(tensor.shape, tensor.dtype)));
+    source.read(i, 0, bytes);
+    auto const found = tensors.find(tensor.name);
+    if (found == tensors.end()) throw std::runtime_error("a tensor too many: " + tensor.name);
+    if (*found != codec::to_hex(codec::checksum(bytes)))
+      throw std::runtime_error(tensor.name + " is not the merge of its shards");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: %s CHECKPOINT EXPECTED_JSON\n", argv[0]);
+    return 2;
+  }
+  try {
+    return check(argv[1], argv[2]);
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "%s: %s: %s\n", argv[0], argv[1], error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,136 @@
+#include <crossrank/collective.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+#include <crossrank/spi/packet_transport.hpp>
+
+#include "collectives/core/group_state.hpp"
+#include "collectives/connect/open_transport.hpp"
+#include "lib/core/no_destructor.hpp"
+#include "lib/core/settings.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank {
+namespace {
+
+/// The jobs of this process, so that a second `connect` finds the first one's. Threads as ranks are a job each.
+struct Jobs {
+  using Key = std::tuple<std::string, std::string, std::string, int>;
+  std::mutex mutex;
+  struct Job {
+    std::weak_ptr<spi::Transport> transport;
+    std::weak_ptr<void> state;  ///< of the handles: copies of one, however often it is asked for
+    std::shared_ptr<std::mutex> opening = std::make_shared<std::mutex>();  ///< held by who makes it
+  };
+  std::map<Key, Job> jobs;
+};
+
+Jobs& jobs() {
+  static NoDestructor<Jobs> all;  // handles may outlive statics
+  return all.value;
+}
+
+Check check_level(CheckLevel level) {
+  switch (level) {
+    case CheckLevel::off: return Check::off;
+    case CheckLevel::collective: return Check::collective;
+    case CheckLevel::local: break;
+  }
+  return Check::local;
+}
+
+}  // namespace
+
+ConnectOptions spi::resolve_options(ConnectOptions options, char const* operation) {
+  auto const& environment = crossrank::environment();
+  if (!options.arena_cap) options.arena_cap = environment.arena_cap;
+  if (environment.check) options.check = check_level(*environment.check);
+  options.connect_timeout = connect_timeout_of(options, environment);
+  if (environment.timeout) options.timeout = *environment.timeout;
+  if (environment.user_limit) options.user_limit = *environment.user_limit;
+  if (options.backend.empty()) options.backend = environment.backend;
+  // One rank of each node is enough: the others have the same variables.
+  if (environment.local_rank.value_or(options.rank.value_or(environment.rank)) == 0) warn_of_unknown_settings();
+  if (std::min(options.timeout, *options.connect_timeout) <= std::chrono::milliseconds::zero()) {
+    throw UsageError({.operation = operation,
+                      .message = "a timeout must be longer than nothing",
+                      .expected = "at least 1 ms",
+                      .group_usable = false});
+  }
+  for (auto* const time : {&options.timeout, &*options.connect_timeout, &options.user_limit})
+    *time = std::min(*time, platform::max_wait);
+  return options;
+}
+
+namespace {
+
+/// What a failed `connect` throws: always an `Error`, and never of a group that could go on, as there is none.
+[[noreturn]] void rethrow_as_failed_start() {
+  ErrorInfo info{.operation = "connect", .group_usable = false};
+  try {
+    throw;
+  } catch (Error const& e) {
+    if (!e.group_usable()) throw;
+    info = e.info();
+    info.group_usable = false;
+    throw_error(e.code(), std::move(info));
+  } catch (std::bad_alloc const&) {
+    info.message = "no memory is left";
+    info.hint = "raise the memory limit of this process (ulimit -v, or that of the container)";
+    platform::throw_io(std::move(info), ENOMEM);
+  } catch (std::system_error const& e) {
+    info.message = e.what();
+    info.hint = "raise the limits of processes and memory (ulimit -u, ulimit -v)";
+    platform::throw_io(std::move(info), e.code().value());
+  } catch (std::exception const& e) {
+    info.message = e.what();
+    throw BackendError(std::move(info));
+  }
+}
+
+}  // namespace
+
+Collective connect(ConnectOptions options) try {
+  options = spi::resolve_options(std::move(options), "connect");
+  auto const job = describe_job(options, environment());
+  spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout, .user_limit = options.user_limit};
+  Jobs::Key const key{job.job_id, job.master, job.step, job.rank};
+  std::shared_ptr<std::mutex> opening;
+  {
+    std::lock_guard const lock(jobs().mutex);
+    opening = jobs().jobs[key].opening;
+  }
+  // Threads that connect at the same time get one job, unless they are ranks themselves: then one has come twice.
+  std::unique_lock one_at_a_time(*opening, std::defer_lock);
+  if (options.ranks_are == RanksAre::processes) one_at_a_time.lock();
+  {
+    std::lock_guard const lock(jobs().mutex);
+    auto const& known = jobs().jobs[key];
+    auto const transport = known.transport.lock();
+    auto state = std::static_pointer_cast<detail::GroupState>(known.state.lock());
+    if (transport && state && !transport->is_closed()) return Collective(std::move(state));
+  }
+  auto transport = open_transport(options, job, timeout_policy);
+  auto world = make_collective(transport, timeout_policy, options.check.value_or(Check::local));
+  std::lock_guard const lock(jobs().mutex);
+  auto& known = jobs().jobs[key];
+  known.transport = transport;
+  known.state = world.state_;
+  return world;
+} catch (...) {
+  rethrow_as_failed_start();
+}
+
+}  // namespace crossrank

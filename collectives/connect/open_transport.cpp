@@ -1,0 +1,200 @@
+#include "collectives/connect/open_transport.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/packet_transport.hpp>
+
+#include "collectives/fake/fake_transport.hpp"
+#include "collectives/shm/node_transport.hpp"
+#include "collectives/connect/plugin_loader.hpp"
+#include "lib/node/memory/control_layout.hpp"
+#include "lib/node/memory/segment_names.hpp"
+
+namespace crossrank {
+namespace {
+
+constexpr std::chrono::milliseconds default_connect_timeout{120'000};
+
+[[noreturn]] void refuse(JobDescription const& job, std::string why, std::string hint) {
+  throw UnavailableError({.operation = "connect",
+                          .message = std::move(why),
+                          .hint = std::move(hint),
+                          .rank = job.rank,
+                          .world_size = job.world_size,
+                          .group_usable = false});
+}
+
+std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescription const& job,
+                                         spi::TimeoutPolicy const& timeout_policy) {
+  if (job.world_size > node::max_ranks) {
+    refuse(job, "there are more ranks than a node can have: " + std::to_string(job.world_size),
+           "start at most " + std::to_string(node::max_ranks) + " ranks on each node");
+  }
+  node::NodeOptions on_node{.key = {.job_id = job.job_id, .master = job.master, .step = job.step},
+                            .rank = job.rank,
+                            .ranks = job.world_size,
+                            .global_rank = job.rank,
+                            .timeout = options.connect_timeout.value_or(default_connect_timeout),
+                            .cap_bytes = options.arena_cap,
+                            .threads = options.ranks_are == RanksAre::threads,
+                            .launcher = job.launcher,
+                            .host_id = job.host_id};
+  // A rank that is alone has nobody to meet, and may not meet one of another job that has no id either.
+  if (on_node.ranks == 1) on_node.key.step += "/" + std::to_string(node::random_nonce()[0]);
+  std::vector<int> global(static_cast<std::size_t>(job.world_size));
+  std::iota(global.begin(), global.end(), 0);
+  return node_transport(on_node, "world", std::move(global), timeout_policy);
+}
+
+std::shared_ptr<spi::Transport> open_mpi(ConnectOptions const& options, JobDescription const& job,
+                                         spi::TimeoutPolicy const& timeout_policy) {
+  return load_plugin("mpi").open({.job = job.job_id,
+                                  .rank = job.rank,
+                                  .world_size = job.unknown_size ? 0 : job.world_size,
+                                  .timeout_policy = timeout_policy,
+                                  .connect_timeout = options.connect_timeout.value_or(default_connect_timeout)});
+}
+
+/// Shared memory on each node, MPI between them.
+std::shared_ptr<spi::Transport> open_composite(ConnectOptions const& options, JobDescription const& job,
+                                               spi::TimeoutPolicy const& timeout_policy) {
+  return spi::add_node_memory(open_mpi(options, job, timeout_policy),
+                              {.timeout_policy = timeout_policy,
+                               .connect_timeout = options.connect_timeout.value_or(default_connect_timeout),
+                               .arena_cap = options.arena_cap});
+}
+
+/// Ranks of one machine that name their hosts themselves: MPI tells each whether all named the same. Null where they
+/// did, or where there is no MPI to ask: then shared memory alone serves them, or refuses those that differ.
+std::shared_ptr<spi::Transport> open_declared_hosts(ConnectOptions const& options, JobDescription const& job,
+                                                    spi::TimeoutPolicy const& timeout_policy) {
+  std::shared_ptr<spi::Transport> across;
+  try {
+    across = open_mpi(options, job, timeout_policy);
+  } catch (UnavailableError const&) {
+    return nullptr;
+  }
+  if (across->node_ranks().size() == static_cast<std::size_t>(across->world_size())) {
+    across->close(timeout_policy);
+    return nullptr;
+  }
+  return spi::add_node_memory(std::move(across),
+                              {.timeout_policy = timeout_policy,
+                               .connect_timeout = options.connect_timeout.value_or(default_connect_timeout),
+                               .arena_cap = options.arena_cap});
+}
+
+/// What the ranks of several nodes get when nothing was asked for by name.
+std::shared_ptr<spi::Transport> open_across_nodes(ConnectOptions const& options, JobDescription const& job,
+                                                  spi::TimeoutPolicy const& timeout_policy) {
+  try {
+    return open_composite(options, job, timeout_policy);
+  } catch (UnavailableError const& e) {
+    auto const where = job.unknown_size ? "PMIx started this process as rank " + std::to_string(job.rank) +
+                                              ", without saying of how many"
+                                        : std::to_string(job.local_world_size) + " of " +
+                                              std::to_string(job.world_size) + " ranks are on this node";
+    throw UnavailableError(
+        {.operation = "connect",
+         .message = "no backend can serve this job: " + where,
+         .expected = "shared memory and MPI together (\"composite\")",
+         .resource = e.info().resource,
+         .system = e.info().system,
+         .hint = e.info().hint,
+         .rank = job.rank,
+         .world_size = job.world_size,
+         .group_usable = false,
+         .details = {"tried \"shm\": it serves the ranks of one node", "tried \"composite\": " + std::string(e.what()),
+                     "\"fake\" serves one rank and is never a way out"}});
+  }
+}
+
+}  // namespace
+
+std::chrono::milliseconds connect_timeout_of(ConnectOptions const& options, Environment const& environment) {
+  if (environment.connect_timeout) return *environment.connect_timeout;
+  if (options.connect_timeout) return *options.connect_timeout;
+  return std::min(default_connect_timeout, environment.timeout.value_or(default_connect_timeout));
+}
+
+JobDescription describe_job(ConnectOptions const& options, Environment const& environment) {
+  JobDescription job;
+  job.rank = options.rank.value_or(environment.rank);
+  job.world_size = options.world_size.value_or(environment.world_size);
+  if (job.world_size < 1 || job.rank < 0 || job.rank >= job.world_size) {
+    throw UsageError({.operation = "connect",
+                      .message = "there is no such rank",
+                      .expected = "0 to " + std::to_string(job.world_size - 1),
+                      .got = std::to_string(job.rank),
+                      .group_usable = false});
+  }
+  // Ranks given by the caller say nothing of nodes: then all are on this one.
+  bool const given = options.world_size.has_value();
+  job.local_world_size = given ? job.world_size : environment.local_world_size.value_or(job.world_size);
+  job.local_rank = given ? job.rank : environment.local_rank.value_or(job.rank);
+  bool const by_nodes = !given && !environment.local_world_size && environment.nodes.value_or(1) > 1;
+  job.several_nodes = job.local_world_size < job.world_size || (by_nodes && job.world_size > 1);
+  if (by_nodes) job.local_world_size = 1;  // at least this one
+  job.unknown_size = !given && environment.launcher == Launcher::none && environment.pmix_rank.has_value();
+  if (job.unknown_size) job.rank = options.rank.value_or(*environment.pmix_rank);
+  job.job_id = options.job_id.empty() ? environment.job_id : options.job_id;
+  if (!environment.master_addr.empty()) job.master = environment.master_addr;
+  if (environment.master_port) job.master += ":" + std::to_string(*environment.master_port);
+  bool const threads = options.ranks_are == RanksAre::threads;
+  // They look for each other in this process alone.
+  if (threads && job.job_id.empty()) job.job_id = "threads-of-pid-" + std::to_string(::getpid());
+  if (environment.started_by_run && !given && !options.rank && !threads) job.launcher = environment.job_id;
+  if (!threads) job.host_id = environment.host_id;
+  job.declares_hosts = environment.launcher == Launcher::open_mpi && !given && !threads && !job.host_id.empty();
+  job.step = environment.step_id + "/" + std::to_string(environment.restart.value_or(0));
+  bool const by_mpi = options.backend == "mpi" || options.backend == "composite" || job.several_nodes;
+  if (job.world_size > 1 && job.job_id.empty() && !environment.master_port && !by_mpi) {
+    throw UsageError({.operation = "connect",
+                      .message = std::to_string(job.world_size) +
+                                 " ranks were announced, but nothing tells this job from others on this host",
+                      .expected = "CROSSRANK_JOB_ID, or MASTER_ADDR and MASTER_PORT",
+                      .hint = "start with `crossrank run -n " + std::to_string(job.world_size) +
+                              " -- program`, or set CROSSRANK_JOB_ID",
+                      .rank = job.rank,
+                      .world_size = job.world_size,
+                      .group_usable = false});
+  }
+  return job;
+}
+
+std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, JobDescription const& job,
+                                               spi::TimeoutPolicy const& timeout_policy) {
+  auto const& backend = options.backend;
+  if (!backend.empty() && backend != "shm" && backend != "fake" && backend != "mpi" && backend != "composite") {
+    refuse(job, "there is no backend \"" + backend + "\"",
+           "ask for \"shm\", \"mpi\", \"composite\" or \"fake\", or leave it to the environment");
+  }
+  if (backend == "mpi") return open_mpi(options, job, timeout_policy);
+  if (backend == "composite") return open_composite(options, job, timeout_policy);
+  bool const alone = job.world_size == 1 && options.ranks_are == RanksAre::processes;
+  if (backend.empty() && (job.several_nodes || (alone && job.unknown_size)))
+    return open_across_nodes(options, job, timeout_policy);
+  if (backend == "fake" || (backend.empty() && alone)) {
+    if (job.world_size == 1) return std::make_shared<fake::FakeTransport>("world");
+    refuse(job, "backend \"fake\" serves one rank, but " + std::to_string(job.world_size) + " were announced",
+           "leave the backend to the environment");
+  }
+  if (backend.empty() && job.declares_hosts && job.world_size > 1) {
+    if (auto several = open_declared_hosts(options, job, timeout_policy)) return several;
+  }
+  if (job.several_nodes) {
+    refuse(job,
+           "backend \"shm\" serves the ranks of one node, but " + std::to_string(job.local_world_size) + " of " +
+               std::to_string(job.world_size) + " ranks are on this one",
+           "leave the backend to the environment, or start all ranks on one node");
+  }
+  return open_shm(options, job, timeout_policy);
+}
+
+}  // namespace crossrank

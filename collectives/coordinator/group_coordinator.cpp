@@ -1,0 +1,183 @@
+#include <crossrank/group.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/coordinator/coordinator_state.hpp"
+#include "lib/core/no_destructor.hpp"
+
+namespace crossrank {
+
+ErrorInfo usage_in(Collective const& group, char const* operation, std::string message, std::string expected,
+                   std::string got) {
+  return {.operation = operation,
+          .message = std::move(message),
+          .expected = std::move(expected),
+          .got = std::move(got),
+          .group = group.name(),
+          .rank = group.rank(),
+          .world_size = group.world_size()};
+}
+
+int checked_rank(Collective const& group, int rank, char const* operation, char const* what) {
+  if (rank >= 0 && rank < group.world_size()) return rank;
+  throw UsageError(usage_in(group, operation, std::string(what) + " is not a rank of the group",
+                            "0 to " + std::to_string(group.world_size() - 1), std::to_string(rank)));
+}
+
+namespace {
+
+constexpr char const* creating = "GroupCoordinator.create";
+
+/// Refuses lists in which a rank of the world stands twice, nowhere, or is none.
+void require_partition(Collective const& world, std::vector<std::vector<int>> const& groups) {
+  std::vector<int> listed(static_cast<std::size_t>(world.world_size()));
+  for (auto const& group : groups) {
+    for (int const rank : group)
+      ++listed[static_cast<std::size_t>(checked_rank(world, rank, creating, "a listed rank"))];
+  }
+  for (std::size_t rank = 0; rank < listed.size(); ++rank) {
+    if (listed[rank] == 1) continue;
+    throw UsageError(
+        usage_in(world, creating,
+                 "rank " + std::to_string(rank) + (listed[rank] == 0 ? " is in no list" : " is listed more than once"),
+                 "each rank in one list", std::to_string(listed[rank]) + " times"));
+  }
+}
+
+/// The groups of this process that have a name.
+struct Registry {
+  std::mutex mutex{};
+  std::map<std::string, int, std::less<>> made{};
+  std::map<std::string, std::weak_ptr<void>, std::less<>> groups{};
+};
+
+Registry& registry() {
+  static NoDestructor<Registry> all;  // groups may outlive statics
+  return all.value;
+}
+
+}  // namespace
+
+GroupCoordinator GroupCoordinator::create(Collective const& world, std::vector<std::vector<int>> const& groups,
+                                          GroupOptions options) {
+  require_partition(world, groups);
+  if (!options.backend.empty() && options.backend != world.backend()) {
+    throw UnavailableError({.operation = creating,
+                            .message = "a group has the backend of its world",
+                            .expected = std::string(world.backend()),
+                            .got = options.backend,
+                            .hint = "connect with that backend"});
+  }
+  auto state = std::make_shared<State>();
+  state->cpu = world.split(groups, options.name);
+  // Asked of the world, as the alone take part too.
+  state->device = options.device_communicator ? world.split(groups, options.name + "/device") : state->cpu;
+  state->data_parallel = std::move(options.data_parallel);
+  if (options.broadcaster && state->cpu.world_size() > 1)
+    state->queue = MessageQueue::create(state->cpu, {.name = options.name + "/objects"});
+  for (int const rank : state->cpu.ranks()) state->ranks.push_back(GlobalRank{rank});
+  std::lock_guard const lock(registry().mutex);
+  state->unique_name = options.name + ":" + std::to_string(registry().made[options.name]++);
+  registry().groups[state->unique_name] = state;
+  return GroupCoordinator(std::move(state));
+}
+
+GroupCoordinator GroupCoordinator::by_name(std::string_view unique_name) {
+  std::lock_guard const lock(registry().mutex);
+  auto const found = registry().groups.find(unique_name);
+  auto state = found == registry().groups.end() ? nullptr : std::static_pointer_cast<State>(found->second.lock());
+  if (state && !state->destroyed) return GroupCoordinator(std::move(state));
+  throw UsageError({.operation = "GroupCoordinator.by_name",
+                    .message = found == registry().groups.end() ? "there was never a group of that name here"
+                                                                : "the group of that name is gone",
+                    .resource = std::string(unique_name)});
+}
+
+GroupCoordinator::State& GroupCoordinator::state(char const* operation) const {
+  if (!state_->destroyed.load(std::memory_order_relaxed)) return *state_;
+  throw UsageError({.operation = operation,
+                    .message = "the group is destroyed",
+                    .resource = state_->unique_name,
+                    .hint = "make another with GroupCoordinator::create"});
+}
+
+Collective const& GroupCoordinator::cpu_group() const { return state("cpu_group").cpu; }
+Collective const& GroupCoordinator::device_group() const { return state("device_group").device; }
+Collective const& GroupCoordinator::dense(char const* operation) const { return state(operation).device; }
+int GroupCoordinator::rank() const { return state("rank").cpu.rank(); }
+int GroupCoordinator::world_size() const { return state("world_size").cpu.world_size(); }
+int GroupCoordinator::local_rank() const { return state("local_rank").cpu.local_rank(); }
+Device GroupCoordinator::device() const { return static_cast<void>(state("device")), Device{}; }
+std::string const& GroupCoordinator::unique_name() const { return state("unique_name").unique_name; }
+GlobalRank GroupCoordinator::global_rank() const { return GlobalRank{state("global_rank").cpu.global_rank()}; }
+std::vector<GlobalRank> GroupCoordinator::ranks() const { return state("ranks").ranks; }
+GlobalRank GroupCoordinator::first_rank() const { return state("first_rank").ranks.front(); }
+GlobalRank GroupCoordinator::last_rank() const { return state("last_rank").ranks.back(); }
+
+GlobalRank GroupCoordinator::next_rank() const {
+  auto const& held = state("next_rank");
+  return held.ranks[static_cast<std::size_t>((held.cpu.rank() + 1) % held.cpu.world_size())];
+}
+
+GlobalRank GroupCoordinator::prev_rank() const {
+  auto const& held = state("prev_rank");
+  int const size = held.cpu.world_size();
+  return held.ranks[static_cast<std::size_t>((held.cpu.rank() + size - 1) % size)];
+}
+
+int GroupCoordinator::rank_in_group(GlobalRank rank) const {
+  auto const& held = state("rank_in_group");
+  auto const found = std::find(held.ranks.begin(), held.ranks.end(), rank);
+  if (found != held.ranks.end()) return static_cast<int>(found - held.ranks.begin());
+  throw UsageError(usage_in(held.cpu, "rank_in_group", "that rank of the job is not in the group", {},
+                            std::to_string(static_cast<int>(rank))));
+}
+
+bool GroupCoordinator::is_first_rank() const { return global_rank() == first_rank(); }
+bool GroupCoordinator::is_last_rank() const { return global_rank() == last_rank(); }
+
+void GroupCoordinator::barrier() const { state("barrier").cpu.barrier(); }
+
+GraphCapture GroupCoordinator::graph_capture(GraphContext context) const {
+  static_cast<void>(state("graph_capture"));
+  return GraphCapture(std::move(context));
+}
+
+void GroupCoordinator::prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const {
+  constexpr char const* operation = "prepare_communication_buffer_for_model";
+  auto& held = state(operation);
+  std::lock_guard const lock(held.buffers_mutex);
+  for (auto const& [name, shape, dtype] : buffers) {
+    auto const found = held.buffers.find(name);
+    if (found == held.buffers.end()) {
+      held.buffers.emplace(name, Tensor::zeros(shape, dtype));
+    } else if (found->second.shape() != shape || found->second.dtype() != dtype) {
+      auto info = usage_in(held.cpu, operation, "the buffer is there already, and another one",
+                           to_string(found->second), std::string(name_of(dtype)) + " " + to_string(shape));
+      info.resource = name;
+      throw UsageError(std::move(info));
+    }
+  }
+}
+
+Tensor GroupCoordinator::communication_buffer(std::string_view name) const {
+  auto& held = state("communication_buffer");
+  std::lock_guard const lock(held.buffers_mutex);
+  if (auto const found = held.buffers.find(name); found != held.buffers.end()) return found->second;
+  auto info = usage_in(held.cpu, "communication_buffer", "no buffer of that name was prepared");
+  info.resource = name;
+  throw UsageError(std::move(info));
+}
+
+void GroupCoordinator::destroy() const {
+  if (state_->destroyed.exchange(true, std::memory_order_relaxed)) return;
+  if (state_->queue.connected()) state_->queue.close();
+  state_->queue = MessageQueue();
+  state_->device = Collective();
+  state_->cpu = Collective();
+}
+
+}  // namespace crossrank

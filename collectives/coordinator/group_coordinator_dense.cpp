@@ -1,0 +1,197 @@
+#include <crossrank/group.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/concat.hpp>
+#include <crossrank/error.hpp>
+
+#include "collectives/coordinator/dense_operations.hpp"
+#include "collectives/coordinator/coordinator_state.hpp"
+#include "lib/tensor/strided_runs.hpp"
+
+namespace crossrank {
+namespace {
+
+void require_tensor(Collective const& group, Tensor const& tensor, char const* operation) {
+  if (!tensor.defined()) throw UsageError(usage_in(group, operation, "the tensor is none"));
+}
+
+void require_first_dim(Collective const& group, Tensor const& tensor, char const* operation) {
+  require_tensor(group, tensor, operation);
+  if (tensor.shape().empty())
+    throw UsageError(usage_in(group, operation, "the tensor has no rows", "a first dimension", to_string(tensor)));
+}
+
+/// Refuses sizes that do not fit the group, or whose entry for this rank is not `mine`.
+void require_sizes(Collective const& group, std::vector<std::int64_t> const& sizes, char const* operation) {
+  if (sizes.size() != static_cast<std::size_t>(group.world_size())) {
+    throw UsageError(usage_in(group, operation, "there is not one size for each rank",
+                              std::to_string(group.world_size()), std::to_string(sizes.size())));
+  }
+  for (auto const size : sizes) {
+    if (size < 0) throw UsageError(usage_in(group, operation, "a size is negative", {}, std::to_string(size)));
+  }
+}
+
+std::vector<std::int64_t> equal_parts(Collective const& group, std::int64_t length, char const* operation) {
+  if (length % group.world_size() != 0) {
+    throw UsageError(usage_in(group, operation, "the dimension does not divide by the number of ranks",
+                              "a multiple of " + std::to_string(group.world_size()), std::to_string(length)));
+  }
+  return std::vector<std::int64_t>(static_cast<std::size_t>(group.world_size()), length / group.world_size());
+}
+
+Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::int64_t dim,
+                            std::vector<std::int64_t> sizes, char const* operation) {
+  require_tensor(group, tensor, operation);
+  auto const at = resolve_dim(tensor.shape(), dim, operation);
+  auto const length = tensor.shape()[at];
+  if (sizes.empty()) sizes = equal_parts(group, length, operation);
+  require_sizes(group, sizes, operation);
+  if (std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}) != length) {
+    throw UsageError(usage_in(group, operation, "the sizes do not add up to the dimension", std::to_string(length),
+                              std::to_string(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}))));
+  }
+  auto const mine = sizes[static_cast<std::size_t>(group.rank())];
+  auto const shape = tensor.shape().with(at, mine);
+  if (tensor.numel() == 0) return Tensor::zeros(shape, tensor.dtype());
+  auto const per_entry = tensor.numel() / length;
+  // The parts of the ranks one after the other: where the dimension is the first, they are that already.
+  auto packed = tensor;
+  if (at != 0) {
+    std::vector<Tensor> parts;
+    std::int64_t begin = 0;
+    for (auto const size : sizes) {
+      parts.push_back(slice(tensor, {static_cast<std::int64_t>(at)}, begin, size).reshape({size * per_entry}));
+      begin += size;
+    }
+    packed = concat(parts);
+  }
+  for (auto& size : sizes) size *= per_entry;
+  return reduce_parts(group, packed.reshape({tensor.numel()}), sizes).reshape(shape);
+}
+
+Tensor all_gather_along(Collective const& group, Tensor const& tensor, std::int64_t dim, char const* operation) {
+  require_tensor(group, tensor, operation);
+  auto const at = resolve_dim(tensor.shape(), dim, operation);
+  std::int64_t const ranks = group.world_size();
+  auto joined = Tensor::empty({ranks, tensor.numel()}, tensor.dtype());
+  group.all_gather(joined, tensor);
+  return along(joined, tensor.shape(), at);
+}
+
+}  // namespace
+
+Tensor along(Tensor const& joined, Shape const& shape, std::size_t dim) {
+  auto const ranks = joined.shape()[0];
+  if (dim == 0) return joined.reshape(shape.with(0, shape[0] * ranks));
+  std::vector<Tensor> parts;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) parts.push_back(joined.narrow(0, rank, 1).reshape(shape));
+  return concat(parts, {static_cast<std::int64_t>(dim)});
+}
+
+Tensor GroupCoordinator::all_reduce(Tensor const& tensor, ReduceOp op) const {
+  if (world_size() == 1) return tensor;
+  return all_reduce_out_place(tensor, op);
+}
+
+Tensor GroupCoordinator::all_reduce_out_place(Tensor const& tensor, ReduceOp op) const {
+  auto const& group = dense("all_reduce");
+  require_tensor(group, tensor, "all_reduce");
+  auto out = tensor.clone();
+  group.all_reduce(out, op);
+  return out;
+}
+
+void GroupCoordinator::all_reduce_in_place(Tensor& tensor, ReduceOp op) const {
+  dense("all_reduce").all_reduce(tensor, op);
+}
+
+Tensor GroupCoordinator::all_gather(Tensor const& tensor, Dim dim) const {
+  if (world_size() == 1) return tensor;
+  return all_gather_out_place(tensor, dim);
+}
+
+Tensor GroupCoordinator::all_gather_out_place(Tensor const& tensor, Dim dim) const {
+  return all_gather_along(dense("all_gather"), tensor, dim.dim, "all_gather");
+}
+
+Tensor GroupCoordinator::all_gatherv(Tensor const& tensor, std::vector<std::int64_t> const& sizes) const {
+  return all_gatherv(std::vector<Tensor>{tensor}, sizes).front();
+}
+
+std::vector<Tensor> GroupCoordinator::all_gatherv(std::vector<Tensor> const& tensors,
+                                                  std::vector<std::int64_t> const& sizes) const {
+  constexpr char const* operation = "all_gatherv";
+  auto const& group = dense(operation);
+  return join_rows(group, tensors, sizes, operation);
+}
+
+std::vector<Tensor> join_rows(Collective const& group, std::vector<Tensor> const& tensors,
+                              std::vector<std::int64_t> sizes, char const* operation) {
+  if (tensors.empty()) return {};
+  for (auto const& tensor : tensors) require_first_dim(group, tensor, operation);
+  auto const rows = tensors.front().shape()[0];
+  if (sizes.empty()) sizes = group.all_gather_objects(rows);
+  require_sizes(group, sizes, operation);
+  for (auto const& tensor : tensors) {
+    if (tensor.shape()[0] == sizes[static_cast<std::size_t>(group.rank())]) continue;
+    throw UsageError(usage_in(group, operation, "this rank has another number of rows than its size says",
+                              std::to_string(sizes[static_cast<std::size_t>(group.rank())]), to_string(tensor)));
+  }
+  if (group.world_size() == 1) return tensors;
+  bool const equal = std::adjacent_find(sizes.begin(), sizes.end(), std::not_equal_to<>()) == sizes.end();
+  std::vector<Tensor> out;
+  for (auto const& tensor : tensors) {
+    out.push_back(equal ? all_gather_along(group, tensor, 0, operation) : gather_rows(group, tensor, sizes));
+  }
+  return out;
+}
+
+Tensor GroupCoordinator::reduce_scatter(Tensor const& tensor, Dim dim) const {
+  if (world_size() == 1) return tensor;
+  return reduce_scatter_out_place(tensor, dim);
+}
+
+Tensor GroupCoordinator::reduce_scatter_out_place(Tensor const& tensor, Dim dim) const {
+  return reduce_scatter_along(dense("reduce_scatter"), tensor, dim.dim, {}, "reduce_scatter");
+}
+
+Tensor GroupCoordinator::reduce_scatterv(Tensor const& tensor, Dim dim, std::vector<std::int64_t> const& sizes) const {
+  return reduce_scatter_along(dense("reduce_scatterv"), tensor, dim.dim, sizes, "reduce_scatterv");
+}
+
+Tensor GroupCoordinator::gather(Tensor const& tensor, GatherTo to) const {
+  auto const& group = dense("gather");
+  if (group.world_size() == 1) return tensor;
+  checked_rank(group, to.dst, "gather", "the destination");
+  require_tensor(group, tensor, "gather");
+  auto const at = resolve_dim(tensor.shape(), to.dim, "gather");
+  auto const joined = gather_equal(group, tensor, to.dst);
+  return joined.defined() ? along(joined, tensor.shape(), at) : Tensor{};
+}
+
+Tensor GroupCoordinator::broadcast(Tensor tensor, Source source) const {
+  auto const& group = dense("broadcast");
+  checked_rank(group, source.src, "broadcast", "the source");
+  if (group.world_size() > 1) group.broadcast(tensor, {source.src});
+  return tensor;
+}
+
+void GroupCoordinator::send(Tensor const& tensor, std::optional<int> dst) const {
+  auto const& group = dense("send");
+  group.send(tensor, dst.value_or((group.rank() + 1) % group.world_size()));
+}
+
+Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int> src) const {
+  auto const& group = dense("recv");
+  auto out = Tensor::empty(shape, dtype);
+  int const from = src.value_or((group.rank() + group.world_size() - 1) % group.world_size());
+  if (group.transport() == cpu_group().transport()) static_cast<void>(behind_dicts(from, "recv"));
+  group.recv(out, from);
+  return out;
+}
+
+}  // namespace crossrank

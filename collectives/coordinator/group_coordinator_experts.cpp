@@ -1,0 +1,106 @@
+#include <crossrank/group.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/coordinator/dense_operations.hpp"
+#include "collectives/coordinator/coordinator_state.hpp"
+
+namespace crossrank {
+namespace {
+
+/// Rows of each rank. One whose tensors do not fit together says so at this barrier round: nobody goes on to wait for
+/// it.
+std::vector<std::int64_t> exchange_rows(Collective const& group, std::vector<Tensor> const& tensors) {
+  constexpr std::int64_t unfit = -1;
+  auto const rows_of = [](Tensor const& tensor) {
+    return tensor.defined() && !tensor.shape().empty() ? tensor.shape()[0] : unfit;
+  };
+  auto const rows = rows_of(tensors.front());
+  auto const other = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](Tensor const& tensor) { return rows == unfit || rows_of(tensor) != rows; });
+  auto sizes = group.all_gather_objects(other == tensors.end() ? rows : unfit);
+  if (other != tensors.end()) {
+    throw UsageError(usage_in(group, "dispatch", "the tensors do not have the same number of rows",
+                              "as many as " + to_string(tensors.front()), to_string(*other)));
+  }
+  auto const failed_rank = std::find(sizes.begin(), sizes.end(), unfit) - sizes.begin();
+  if (failed_rank == std::ssize(sizes)) return sizes;
+  auto info =
+      usage_in(group, "dispatch",
+               "rank " + std::to_string(failed_rank) + " gave tensors that do not have the same number of rows");
+  info.failed_ranks = {static_cast<int>(failed_rank)};
+  info.remote_type = "crossrank::UsageError";
+  throw RemoteError(std::move(info));
+}
+
+}  // namespace
+
+Dispatched GroupCoordinator::dispatch(Tensor const& hidden_states, Tensor const& router_logits,
+                                      DispatchOptions options) const {
+  auto const& held = state("dispatch");
+  bool const stays = !options.is_sequence_parallel && !held.data_parallel;
+  auto const& group = options.is_sequence_parallel || stays ? held.device : *held.data_parallel;
+  Dispatched out;
+  if (stays || group.world_size() == 1) {
+    out.hidden_states = hidden_states;
+    out.router_logits = router_logits;
+    out.extra_tensors = std::move(options.extra_tensors);
+    return out;
+  }
+  std::vector<Tensor> tensors{hidden_states, router_logits};
+  tensors.insert(tensors.end(), options.extra_tensors.begin(), options.extra_tensors.end());
+  if (options.sizes.empty()) options.sizes = exchange_rows(group, tensors);
+  auto joined = join_rows(group, tensors, options.sizes, "dispatch");
+  out.hidden_states = std::move(joined[0]);
+  out.router_logits = std::move(joined[1]);
+  out.extra_tensors.assign(joined.begin() + 2, joined.end());
+  out.route.sizes_ = std::move(options.sizes);
+  out.route.group_ = group;
+  return out;
+}
+
+Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const& route) const {
+  auto const& held = state("combine");
+  if (!route.group_) return hidden_states;
+  auto const& sizes = route.sizes_;
+  auto const total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  if (!hidden_states.defined() || hidden_states.shape().empty() || hidden_states.shape()[0] != total) {
+    throw UsageError(usage_in(held.cpu, "combine", "there are not as many rows as were dispatched",
+                              std::to_string(total), to_string(hidden_states)));
+  }
+  auto const mine = sizes[static_cast<std::size_t>(route.group_->rank())];
+  auto const shape = hidden_states.shape().with(0, mine);
+  if (total == 0 || hidden_states.numel() == 0) return Tensor::zeros(shape, hidden_states.dtype());
+  auto elements = sizes;
+  for (auto& size : elements) size *= hidden_states.numel() / total;
+  return reduce_parts(*route.group_, hidden_states.reshape({hidden_states.numel()}), elements).reshape(shape);
+}
+
+std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens, ExpertChunk const& chunk) {
+  if (chunk.sequence_parallel < 1 || chunk.index < 0 || (chunk.most && *chunk.most < 1)) {
+    throw UsageError({.operation = "expert_sizes",
+                      .message = "the chunk cannot be",
+                      .expected = "sequence_parallel and most of at least 1, index of at least 0"});
+  }
+  std::vector<std::int64_t> out;
+  for (auto const count : tokens) {
+    if (count < 0) {
+      throw UsageError(
+          {.operation = "expert_sizes", .message = "a number of tokens is negative", .got = std::to_string(count)});
+    }
+    auto rows = count / chunk.sequence_parallel + (count % chunk.sequence_parallel != 0 ? 1 : 0);
+    if (chunk.most) {
+      // Divided first: the product of two large numbers could overflow.
+      auto const left = chunk.index > rows / *chunk.most ? 0 : rows - chunk.index * *chunk.most;
+      rows = std::max<std::int64_t>(1, std::min(*chunk.most, left));
+    }
+    out.insert(out.end(), static_cast<std::size_t>(chunk.sequence_parallel), rows);
+  }
+  return out;
+}
+
+}  // namespace crossrank

@@ -1,0 +1,374 @@
+#include "collectives/core/call_builder.hpp"
+
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/algorithms/reduce.hpp"
+#include "collectives/spi/argument_digest.hpp"
+#include "collectives/core/group_state.hpp"
+#include "lib/node/memory/call_arguments.hpp"
+
+namespace crossrank {
+
+using algorithms::Call;
+using spi::OpKind;
+
+namespace {
+
+spi::Source source(Tensor const& tensor) { return {.bytes = tensor.bytes(), .owner = tensor.storage()}; }
+spi::Sink sink(Tensor& tensor) { return {.bytes = tensor.mutable_bytes(), .owner = tensor.storage()}; }
+/// For a transport that reads here, though a broadcast has one buffer for both directions.
+spi::Sink read_only_sink(Tensor const& tensor) {
+  auto const bytes = tensor.bytes();
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): of a source the bytes are only read
+  return {.bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()}, .owner = tensor.storage()};
+}
+
+bool have_common_bytes(Tensor const& a, Tensor const& b) {
+  if (a.nbytes() == 0 || b.nbytes() == 0) return false;
+  std::less<std::byte const*> const before;
+  return before(a.data(), b.data() + b.nbytes()) && before(b.data(), a.data() + a.nbytes());
+}
+
+}  // namespace
+
+/// What all ranks must give alike: for the digest that they compare, and noted for people.
+class CallBuilder::Arguments {
+ public:
+  explicit Arguments(Check check) : checked_(check != Check::off) {}
+
+  Arguments& dtype(Dtype value) {
+    if (checked_) arguments_.dtype(value);
+    return add(static_cast<std::uint64_t>(value));
+  }
+  Arguments& shape(Shape const& value) {
+    if (!checked_) return *this;
+    arguments_.shape(std::span(value.begin(), value.size()));
+    digest_.add(std::span(value.begin(), value.size()));
+    return *this;
+  }
+  /// Everything behind the first dimension.
+  Arguments& row(Shape const& value) {
+    if (!checked_) return *this;
+    arguments_.rows_of(std::span(value.begin(), value.size()));
+    if (!value.empty()) digest_.add(std::span(value.begin() + 1, value.size() - 1));
+    return *this;
+  }
+  Arguments& rows(std::span<std::int64_t const> value) {
+    if (!checked_) return *this;
+    arguments_.parts(value);
+    digest_.add(value);
+    return *this;
+  }
+  Arguments& root(int value) {
+    if (checked_) arguments_.root(value);
+    return add(static_cast<std::uint64_t>(value));
+  }
+  Arguments& tag(Tag value) {
+    if (checked_) arguments_.tag(value.tag);
+    return add(value.tag);
+  }
+  Arguments& op(ReduceOp value) {
+    if (checked_) arguments_.op(value);
+    return add(static_cast<std::uint64_t>(value));
+  }
+  void into(Call& call, OpKind op_kind, char const* called = nullptr) {
+    call.signature = {op_kind, checked_ ? digest_.value() : 0};
+    call.called = called;
+    if (checked_ && called != nullptr) arguments_.name(called);
+    call.arguments = arguments_;
+  }
+
+ private:
+  Arguments& add(std::uint64_t value) {
+    if (checked_) digest_.add(value);
+    return *this;
+  }
+
+  bool checked_;
+  ArgumentDigest digest_;
+  CallArguments arguments_{};
+};
+
+// ---------------------------------------------------------------- what cannot be
+
+void CallBuilder::refuse(char const* operation, std::string message, std::string expected, std::string got) const {
+  auto info = detail::usage_in(transport_, operation, std::move(message));
+  info.expected = std::move(expected);
+  info.got = std::move(got);
+  throw UsageError(std::move(info));
+}
+
+void CallBuilder::require_rank(int rank, char const* operation, char const* what) const {
+  if (rank >= 0 && rank < transport_.world_size()) return;
+  refuse(operation, std::string(what) + " is not a rank of the group",
+         "0 to " + std::to_string(transport_.world_size() - 1), std::to_string(rank));
+}
+
+void CallBuilder::require_tensor(Tensor const& tensor, char const* operation) const {
+  if (!tensor.defined()) refuse(operation, "the tensor is none");
+  if (tensor.device().kind != Device::Kind::cpu)
+    refuse(operation, "the tensor is not on the CPU", "cpu", to_string(tensor.device()));
+}
+
+void CallBuilder::require_whole(Tensor const& whole, Tensor const& part, char const* operation) const {
+  require_tensor(whole, operation);
+  require_tensor(part, operation);
+  auto const n = static_cast<std::int64_t>(ranks());
+  bool const fits = whole.dtype() == part.dtype() && whole.numel() % n == 0 && whole.numel() / n == part.numel();
+  if (!fits) {
+    refuse(operation, "the tensors do not fit together", std::to_string(n) + " x " + to_string(part), to_string(whole));
+  }
+}
+
+void CallBuilder::require_rows(Tensor const& tensor, std::int64_t rows, char const* operation) const {
+  require_tensor(tensor, operation);
+  if (tensor.shape().empty() || tensor.shape()[0] != rows)
+    refuse(operation, "a tensor of another number of rows", std::to_string(rows) + " rows", to_string(tensor));
+}
+
+void CallBuilder::require_same_rows(Tensor const& a, Tensor const& b, char const* operation) const {
+  bool const same = a.dtype() == b.dtype() && a.shape().with(0, 0) == b.shape().with(0, 0);
+  if (!same) refuse(operation, "the tensors do not fit together", "rows as of " + to_string(a), to_string(b));
+}
+
+void CallBuilder::require_apart(Tensor const& out, Tensor const& in, char const* operation) const {
+  if (have_common_bytes(out, in)) refuse(operation, "the tensors overlap", "memory of its own for the result");
+}
+
+void CallBuilder::require_own_part(Tensor const& whole, Tensor const& part, std::size_t offset,
+                                   char const* operation) const {
+  if (have_common_bytes(whole, part) && part.data() != whole.data() + offset)
+    refuse(operation, "the tensors overlap", "this rank's own part of the whole, or memory of its own");
+}
+
+std::size_t CallBuilder::before(std::span<std::size_t const> counts) const {
+  return std::accumulate(counts.begin(), counts.begin() + transport_.rank(), std::size_t{0});
+}
+
+std::vector<std::size_t> CallBuilder::equal_counts(std::size_t bytes) const {
+  return std::vector<std::size_t>(ranks(), bytes);
+}
+
+/// Rows of `like`, divided among the ranks. What one rank alone is told by `rows` may be any size: nothing is taken at
+/// its word.
+CallBuilder::Division CallBuilder::divide(std::span<std::int64_t const> rows, Tensor const& like,
+                                          char const* operation) const {
+  if (rows.size() != ranks()) {
+    refuse(operation, "the rows of each rank are to be given", std::to_string(ranks()) + " numbers",
+           std::to_string(rows.size()));
+  }
+  require_tensor(like, operation);
+  if (like.shape().empty()) refuse(operation, "a scalar has no rows", "at least one dimension", to_string(like));
+  Division division;
+  for (auto const count : rows) {
+    if (count < 0) refuse(operation, "rows are counted from 0 on", "0 or more", std::to_string(count));
+    if (count > std::numeric_limits<std::int64_t>::max() - division.rows)
+      refuse(operation, "more rows than can be", "less than 2^63 in all");
+    division.rows += count;
+    division.counts.push_back(dense_bytes(like.shape().with(0, count), like.dtype()));
+  }
+  static_cast<void>(dense_bytes(like.shape().with(0, division.rows), like.dtype()));  // refuses a sum that overflows
+  return division;
+}
+
+// ---------------------------------------------------------------- operations
+
+Call CallBuilder::barrier() const { return {.signature = {.op_kind = OpKind::barrier}}; }
+
+Call CallBuilder::broadcast(Tensor& tensor, Root root) const {
+  require_tensor(tensor, "broadcast");
+  require_rank(root.root, "broadcast", "the root");
+  Call call{.root = root.root};
+  call.out = root.root == transport_.rank() ? read_only_sink(tensor) : sink(tensor);
+  Arguments(check_).root(root.root).dtype(tensor.dtype()).shape(tensor.shape()).into(call, OpKind::broadcast);
+  return call;
+}
+
+Call CallBuilder::all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp op) const {
+  static_cast<void>(algorithms::reducer({dtype, op}, "all_reduce"));  // refuses what makes no sense
+  Call call{.in = {.bytes = values}, .out = {.bytes = values}, .reduction = {dtype, op}};
+  auto const count = static_cast<std::int64_t>(values.size() * 8 / bits_of(dtype));
+  Arguments(check_).dtype(dtype).op(op).shape({count}).into(call, OpKind::all_reduce);
+  return call;
+}
+
+Call CallBuilder::all_reduce(Tensor& tensor, ReduceOp op) const {
+  require_tensor(tensor, "all_reduce");
+  auto call = all_reduce(tensor.mutable_bytes(), tensor.dtype(), op);
+  call.in.owner = tensor.storage();
+  call.out.owner = tensor.storage();
+  Arguments(check_).dtype(tensor.dtype()).op(op).shape(tensor.shape()).into(call, OpKind::all_reduce);
+  return call;
+}
+
+Call CallBuilder::reduce(Tensor& tensor, ReduceOp op, Root root) const {
+  require_tensor(tensor, "reduce");
+  require_rank(root.root, "reduce", "the root");
+  static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "reduce"));
+  Call call{.in = source(tensor), .root = root.root, .reduction = {tensor.dtype(), op}};
+  if (root.root == transport_.rank()) call.out = sink(tensor);
+  Arguments(check_).root(root.root).dtype(tensor.dtype()).op(op).shape(tensor.shape()).into(call, OpKind::reduce);
+  return call;
+}
+
+Call CallBuilder::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) const {
+  require_whole(in, out, "reduce_scatter");
+  require_apart(out, in, "reduce_scatter");
+  static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatter"));
+  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(out.nbytes()), .reduction = {in.dtype(), op}};
+  Arguments(check_).dtype(in.dtype()).op(op).shape(out.shape()).into(call, OpKind::reduce_scatterv, "reduce_scatter");
+  return call;
+}
+
+Call CallBuilder::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op) const {
+  auto division = divide(rows.rows, in, "reduce_scatterv");
+  require_rows(in, division.rows, "reduce_scatterv");
+  require_rows(out, rows.rows[rank()], "reduce_scatterv");
+  require_same_rows(in, out, "reduce_scatterv");
+  require_apart(out, in, "reduce_scatterv");
+  static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatterv"));
+  Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts), .reduction = {in.dtype(), op}};
+  Arguments(check_).dtype(in.dtype()).op(op).row(in.shape()).rows(rows.rows).into(call, OpKind::reduce_scatterv);
+  return call;
+}
+
+Call CallBuilder::all_gather(Tensor& out, Tensor const& in) const {
+  require_whole(out, in, "all_gather");
+  require_own_part(out, in, rank() * in.nbytes(), "all_gather");
+  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(in.nbytes())};
+  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, OpKind::all_gatherv, "all_gather");
+  return call;
+}
+
+Call CallBuilder::all_gatherv(Tensor& out, Tensor const& in, Rows rows) const {
+  auto division = divide(rows.rows, in, "all_gatherv");
+  require_rows(in, rows.rows[rank()], "all_gatherv");
+  require_rows(out, division.rows, "all_gatherv");
+  require_same_rows(in, out, "all_gatherv");
+  require_own_part(out, in, before(division.counts), "all_gatherv");
+  Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts)};
+  Arguments(check_).dtype(in.dtype()).row(in.shape()).rows(rows.rows).into(call, OpKind::all_gatherv);
+  return call;
+}
+
+Call CallBuilder::gather(Tensor& out, Tensor const& in, Root root) const {
+  require_rank(root.root, "gather", "the root");
+  require_tensor(in, "gather");
+  Call call{.in = source(in), .counts = equal_counts(in.nbytes()), .root = root.root};
+  if (root.root == transport_.rank()) {
+    require_whole(out, in, "gather");
+    require_own_part(out, in, rank() * in.nbytes(), "gather");
+    call.out = sink(out);
+  }
+  Arguments(check_).root(root.root).dtype(in.dtype()).shape(in.shape()).into(call, OpKind::gatherv, "gather");
+  return call;
+}
+
+Call CallBuilder::gatherv(Tensor& out, Tensor const& in, Rows rows) const {
+  require_rank(rows.root, "gatherv", "the root");
+  auto division = divide(rows.rows, in, "gatherv");
+  require_rows(in, rows.rows[rank()], "gatherv");
+  Call call{.in = source(in), .counts = std::move(division.counts), .root = rows.root};
+  if (rows.root == transport_.rank()) {
+    require_rows(out, division.rows, "gatherv");
+    require_same_rows(in, out, "gatherv");
+    require_own_part(out, in, before(call.counts), "gatherv");
+    call.out = sink(out);
+  }
+  Arguments(check_).root(rows.root).dtype(in.dtype()).row(in.shape()).rows(rows.rows).into(call, OpKind::gatherv);
+  return call;
+}
+
+Call CallBuilder::scatter(Tensor& out, Tensor const& in, Root root) const {
+  require_rank(root.root, "scatter", "the root");
+  require_tensor(out, "scatter");
+  Call call{.out = sink(out), .counts = equal_counts(out.nbytes()), .root = root.root};
+  if (root.root == transport_.rank()) {
+    require_whole(in, out, "scatter");
+    require_own_part(in, out, rank() * out.nbytes(), "scatter");
+    call.in = source(in);
+  }
+  Arguments(check_).root(root.root).dtype(out.dtype()).shape(out.shape()).into(call, OpKind::scatterv, "scatter");
+  return call;
+}
+
+Call CallBuilder::scatterv(Tensor& out, Tensor const& in, Rows rows) const {
+  require_rank(rows.root, "scatterv", "the root");
+  auto division = divide(rows.rows, out, "scatterv");
+  require_rows(out, rows.rows[rank()], "scatterv");
+  Call call{.out = sink(out), .counts = std::move(division.counts), .root = rows.root};
+  if (rows.root == transport_.rank()) {
+    require_rows(in, division.rows, "scatterv");
+    require_same_rows(out, in, "scatterv");
+    require_own_part(in, out, before(call.counts), "scatterv");
+    call.in = source(in);
+  }
+  Arguments(check_).root(rows.root).dtype(out.dtype()).row(out.shape()).rows(rows.rows).into(call, OpKind::scatterv);
+  return call;
+}
+
+Call CallBuilder::all_to_all(Tensor& out, Tensor const& in) const {
+  require_tensor(in, "all_to_all");
+  require_tensor(out, "all_to_all");
+  bool const fits = in.dtype() == out.dtype() && in.nbytes() == out.nbytes() &&
+                    in.numel() % static_cast<std::int64_t>(ranks()) == 0 && in.nbytes() % ranks() == 0;
+  if (!fits) {
+    refuse("all_to_all", "the tensors do not fit together", "two of a multiple of " + std::to_string(ranks()),
+           to_string(in) + " and " + to_string(out));
+  }
+  require_apart(out, in, "all_to_all");
+  auto const part = in.nbytes() / ranks();
+  Call call{.in = source(in), .out = sink(out), .counts = equal_counts(part), .receive_counts = equal_counts(part)};
+  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, OpKind::all_to_allv, "all_to_all");
+  return call;
+}
+
+Call CallBuilder::all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const {
+  auto sent = divide(rows.send, in, "all_to_allv");
+  auto received = divide(rows.receive, out, "all_to_allv");
+  require_rows(in, sent.rows, "all_to_allv");
+  require_rows(out, received.rows, "all_to_allv");
+  require_same_rows(in, out, "all_to_allv");
+  require_apart(out, in, "all_to_allv");
+  Call call{.in = source(in),
+            .out = sink(out),
+            .counts = std::move(sent.counts),
+            .receive_counts = std::move(received.counts)};
+  Arguments(check_).dtype(in.dtype()).row(in.shape()).into(call, OpKind::all_to_allv);
+  return call;
+}
+
+/// Where calls are compared, a message's tag stands for its dtype and shape too: every backend compares tags.
+Call CallBuilder::message(OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const {
+  Call call{.signature = {.op_kind = op_kind}, .root = peer, .tag = tag.tag};
+  if (check_ != Check::collective) return call;
+  Arguments(check_).dtype(tensor.dtype()).shape(tensor.shape()).tag(tag).into(call, op_kind);
+  call.tag = static_cast<std::uint32_t>(call.signature.digest);
+  return call;
+}
+
+Call CallBuilder::send(Tensor const& tensor, int dst, Tag tag) const {
+  require_tensor(tensor, "send");
+  require_rank(dst, "send", "the destination");
+  if (dst == transport_.rank() && ranks() > 1) refuse("send", "a message to oneself");
+  auto call = message(OpKind::send, tensor, dst, tag);
+  call.in = source(tensor);
+  return call;
+}
+
+Call CallBuilder::recv(Tensor& tensor, int src, Tag tag) const {
+  require_tensor(tensor, "recv");
+  require_rank(src, "recv", "the source");
+  if (src == transport_.rank() && ranks() > 1) refuse("recv", "a message from oneself");
+  auto call = message(OpKind::recv, tensor, src, tag);
+  call.out = sink(tensor);
+  return call;
+}
+
+}  // namespace crossrank

@@ -1,0 +1,66 @@
+#pragma once
+#include <span>
+
+#include <crossrank/collective.hpp>
+
+#include "collectives/algorithms/call.hpp"
+
+namespace crossrank {
+
+/// Turns the arguments of the public operations into calls in bytes. Throws `UsageError` for what cannot be; sends
+/// nothing.
+class CallBuilder {
+ public:
+  CallBuilder(spi::Transport const& transport, Check check) : transport_(transport), check_(check) {}
+
+  using Call = algorithms::Call;
+  [[nodiscard]] Call barrier() const;
+  [[nodiscard]] Call broadcast(Tensor& tensor, Root root) const;
+  [[nodiscard]] Call all_reduce(Tensor& tensor, ReduceOp op) const;
+  [[nodiscard]] Call all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp op) const;
+  [[nodiscard]] Call reduce(Tensor& tensor, ReduceOp op, Root root) const;
+  [[nodiscard]] Call reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) const;
+  [[nodiscard]] Call reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op) const;
+  [[nodiscard]] Call all_gather(Tensor& out, Tensor const& in) const;
+  [[nodiscard]] Call all_gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  [[nodiscard]] Call gather(Tensor& out, Tensor const& in, Root root) const;
+  [[nodiscard]] Call gatherv(Tensor& out, Tensor const& in, Rows rows) const;
+  [[nodiscard]] Call scatter(Tensor& out, Tensor const& in, Root root) const;
+  [[nodiscard]] Call scatterv(Tensor& out, Tensor const& in, Rows rows) const;
+  [[nodiscard]] Call all_to_all(Tensor& out, Tensor const& in) const;
+  [[nodiscard]] Call all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
+  [[nodiscard]] Call send(Tensor const& tensor, int dst, Tag tag) const;
+  [[nodiscard]] Call recv(Tensor& tensor, int src, Tag tag) const;
+  /// Refuses what would be overwritten while it is read.
+  void require_apart(Tensor const& out, Tensor const& in, char const* operation) const;
+
+ private:
+  class Arguments;
+  struct Division {
+    std::vector<std::size_t> counts;  ///< bytes of each rank
+    std::int64_t rows = 0;            ///< of all
+  };
+
+  [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(transport_.rank()); }
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(transport_.world_size()); }
+  [[noreturn]] void refuse(char const* operation, std::string message, std::string expected = {},
+                           std::string got = {}) const;
+  [[nodiscard]] Call message(spi::OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const;
+  void require_rank(int rank, char const* operation, char const* what) const;
+  void require_tensor(Tensor const& tensor, char const* operation) const;
+  /// `whole` holds `ranks` times as many elements as `part`, of the same dtype.
+  void require_whole(Tensor const& whole, Tensor const& part, char const* operation) const;
+  void require_rows(Tensor const& tensor, std::int64_t rows, char const* operation) const;
+  void require_same_rows(Tensor const& a, Tensor const& b, char const* operation) const;
+  /// `part` is this rank's part of `whole`, `offset` bytes into it, or memory of its own.
+  void require_own_part(Tensor const& whole, Tensor const& part, std::size_t offset, char const* operation) const;
+  /// Bytes of the ranks before this one.
+  [[nodiscard]] std::size_t before(std::span<std::size_t const> counts) const;
+  [[nodiscard]] Division divide(std::span<std::int64_t const> rows, Tensor const& like, char const* operation) const;
+  [[nodiscard]] std::vector<std::size_t> equal_counts(std::size_t bytes) const;
+
+  spi::Transport const& transport_;
+  Check check_;
+};
+
+}  // namespace crossrank

@@ -1,0 +1,27 @@
+#include <crossrank/collective_elements.hpp>
+
+namespace crossrank::detail {
+namespace {
+
+/// A tensor over elements that a call only reads is only read as well: the calls take it as a constant.
+void* pointer(void const* data) {
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): as above
+  return const_cast<void*>(data);
+}
+
+}  // namespace
+
+ElementsOfCall::ElementsOfCall(void const* data, std::size_t count, Dtype dtype)
+    : data_(static_cast<std::byte*>(pointer(data))), bytes_(count * bits_of(dtype) / 8) {
+  // No owner: what holds the storage during the call does so in vain, and needs no counter.
+  std::shared_ptr<spi::Storage> const unowned(std::shared_ptr<void>(), this);
+  tensor_ = spi::tensor_from_storage(unowned, 0, {static_cast<std::int64_t>(count)}, dtype);
+}
+
+ElementsOfCall::~ElementsOfCall() = default;
+
+Tensor ElementsOfRequest::over(void const* data, std::size_t count, Dtype dtype) {
+  return Tensor::from_blob(pointer(data), {static_cast<std::int64_t>(count)}, dtype);
+}
+
+}  // namespace crossrank::detail

@@ -1,0 +1,46 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#include "lib/platform/system.hpp"
+
+namespace crossrank::detail {
+
+/// Who is in a group: one call of the user at a time; between calls, for a moment, a thread of this rank that waits
+/// elsewhere and carries on what was started here.
+class GroupLock {
+ public:
+  /// For a call; false while there is another.
+  [[nodiscard]] bool enter() noexcept {
+    for (;;) {
+      auto found = Use::none;
+      if (use_.compare_exchange_weak(found, Use::call, std::memory_order_acquire)) break;  // partner: `leave`
+      if (found == Use::call) return false;
+      if (found == Use::visit) platform::system().yield();
+    }
+    holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    return true;
+  }
+  void leave() noexcept {
+    holder_.store({}, std::memory_order_relaxed);  // before the next one's, as that comes after its `enter`
+    use_.store(Use::none, std::memory_order_release);
+  }
+  /// For a moment; false while there is anybody.
+  [[nodiscard]] bool visit() noexcept {
+    auto found = Use::none;
+    return use_.compare_exchange_strong(found, Use::visit, std::memory_order_acquire);
+  }
+  void end_visit() noexcept { use_.store(Use::none, std::memory_order_release); }
+  /// Whether the calling thread is in a call.
+  [[nodiscard]] bool is_held_by_this_thread() const noexcept {
+    return holder_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+
+ private:
+  enum class Use : std::uint8_t { none, call, visit };
+  std::atomic<Use> use_{Use::none};
+  std::atomic<std::thread::id> holder_{};
+};
+
+}  // namespace crossrank::detail

@@ -1,0 +1,286 @@
+#include "collectives/core/group_state.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/core/compare_calls.hpp"
+#include "collectives/core/with_operation_name.hpp"
+#include "collectives/spi/message_mismatch.hpp"
+#include "lib/node/memory/call_arguments.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/progress_hook.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::detail {
+namespace {
+
+bool is_message(algorithms::Call const& call) {
+  return call.signature.op_kind == spi::OpKind::send || call.signature.op_kind == spi::OpKind::recv;
+}
+bool is_message(PendingOp const& pending_op) { return is_message(pending_op.call); }
+
+/// Runs what receives a message. Where its tag stands for dtype and shape, an error says so in place of that number.
+template <class Body>
+void with_readable_mismatch(algorithms::Call const& call, Body&& body) {
+  try {
+    std::forward<Body>(body)();
+  } catch (MessageMismatch const& e) {
+    if (call.arguments.empty()) throw;
+    auto info = e.info();
+    info.expected = describe_call(call.name(), call.arguments.bytes());
+    info.got = std::to_string(e.got().bytes) + " bytes of another dtype, shape or tag";
+    throw MismatchError(std::move(info));
+  }
+}
+
+/// What the call failed with, once.
+void throw_failure(PendingOp& pending_op) {
+  auto const failure = std::exchange(pending_op.failure, nullptr);
+  if (!failure) return;
+  auto const* const called = pending_op.call.called;
+  auto const rethrow = [&] { with_readable_mismatch(pending_op.call, [&] { std::rethrow_exception(failure); }); };
+  if (called == nullptr) return rethrow();
+  with_operation_name(called, rethrow);
+}
+
+}  // namespace
+
+ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message) {
+  return {.operation = operation,
+          .message = std::move(message),
+          .group = transport.name(),
+          .rank = transport.rank(),
+          .world_size = transport.world_size()};
+}
+
+void GroupState::enter(char const* operation) {
+  if (group_lock.enter()) return;
+  throw UsageError(
+      usage_in(*transport, operation, "another call on this group is under way in another thread or open range"));
+}
+
+void GroupState::require_allowed(char const* operation) const {
+  if (auto const* const why = refusing.load(std::memory_order_relaxed))
+    throw UsageError(usage_in(*transport, operation, why));
+}
+
+void GroupState::compare(algorithms::Call const& call) {
+  if (disagreement) std::rethrow_exception(disagreement);
+  if (check != Check::collective) return;
+  if (transport->compares_signatures()) return;
+  try {
+    compare_calls(*transport, call, timeout_policy);
+  } catch (MismatchError const&) {
+    disagreement = std::current_exception();
+    throw;
+  }
+}
+
+void GroupState::run(algorithms::Call&& call) {
+  bool const message = is_message(call);
+  if (message && !pending_collectives.empty()) {
+    auto const pending_op = start(std::move(call));
+    return wait(*pending_op);
+  }
+  if (!message) require_allowed(call.name());
+  if (!pending_collectives.empty()) complete_collectives();
+  if (!message) compare(call);
+  algorithms::Execution execution(call);
+  with_readable_mismatch(call, [&] {
+    while (auto const request_id = execution.next(*transport)) transport->wait(*request_id, timeout_policy);
+  });
+}
+
+std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
+  auto pending_op = std::make_shared<PendingOp>(std::move(call));
+  if (is_message(*pending_op)) {
+    pending_op->request_id = pending_op->execution.next(*transport);
+    messages.push_back(pending_op);
+    return pending_op;
+  }
+  require_allowed(pending_op->call.name());
+  if (check == Check::collective) {
+    if (!transport->compares_signatures()) complete_collectives();
+    if (pending_collectives.empty()) compare(pending_op->call);
+  }
+  pending_collectives.push_back(pending_op);
+  if (pending_collectives.size() > 1) {
+    advance();
+    return pending_op;
+  }
+  try {
+    pending_op->request_id = pending_op->execution.next(*transport);
+  } catch (...) {
+    pending_collectives.pop_back();
+    throw;
+  }
+  if (!pending_op->request_id) {
+    pending_op->ended = true;
+    pending_collectives.pop_back();
+  }
+  return pending_op;
+}
+
+void GroupState::post_next(PendingOp& pending_op) noexcept {
+  try {
+    pending_op.request_id = pending_op.execution.next(*transport);
+    pending_op.ended = !pending_op.request_id;
+  } catch (...) {
+    pending_op.request_id.reset();
+    pending_op.failure = std::current_exception();
+    pending_op.ended = true;
+  }
+}
+
+void GroupState::step(PendingOp& pending_op, spi::TimeoutPolicy const& policy) noexcept {
+  if (pending_op.request_id) {
+    try {
+      transport->wait(*std::exchange(pending_op.request_id, std::nullopt), policy);
+    } catch (...) {
+      pending_op.failure = std::current_exception();
+      pending_op.ended = true;
+      return;
+    }
+  }
+  post_next(pending_op);
+}
+
+bool GroupState::try_step(PendingOp& pending_op) noexcept {
+  if (pending_op.request_id) {
+    try {
+      if (!transport->test(*pending_op.request_id)) return false;
+    } catch (...) {
+      pending_op.request_id.reset();
+      pending_op.failure = std::current_exception();
+      pending_op.ended = true;
+      return true;
+    }
+  }
+  post_next(pending_op);
+  return true;
+}
+
+bool GroupState::advance() noexcept {
+  bool moved = false;
+  while (!pending_collectives.empty()) {
+    auto& first = *pending_collectives.front();
+    if (!try_step(first)) return moved;
+    moved = true;
+    if (first.ended) pending_collectives.pop_front();
+  }
+  return moved;
+}
+
+/// A call of this thread that is in the group has seen to its collectives, and waits for the last of them itself: then
+/// only messages are left. A pending operation without a request is being waited for.
+GroupState::RemainingWork GroupState::make_progress() noexcept {
+  bool const held_by_this_thread = group_lock.is_held_by_this_thread();
+  if (!held_by_this_thread && !group_lock.visit()) return RemainingWork::elsewhere;
+  if (!held_by_this_thread) advance();
+  for (auto const& pending_op : messages) {
+    if (!pending_op->ended && pending_op->request_id) try_step(*pending_op);
+  }
+  std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended; });
+  auto left = messages.empty() && pending_collectives.empty() ? RemainingWork::nothing : RemainingWork::elsewhere;
+  if (held_by_this_thread && messages.empty() && !pending_collectives.empty()) left = RemainingWork::here;
+  if (!held_by_this_thread) group_lock.end_visit();
+  return left;
+}
+
+void GroupState::complete_collectives() noexcept {
+  while (!pending_collectives.empty()) {
+    step(*pending_collectives.front(), timeout_policy);
+    if (pending_collectives.front()->ended) pending_collectives.pop_front();
+  }
+}
+
+void GroupState::forget_ended_messages() noexcept {
+  while (!messages.empty() && messages.front()->ended) messages.pop_front();
+  if (messages.size() < sweep_at_) return;
+  std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended; });
+  sweep_at_ = 2 * messages.size() + 16;
+}
+
+/// Once the group is closed no message comes or goes any more, and nobody is to wait for one.
+void GroupState::end_if_closed(PendingOp& pending_op) {
+  if (pending_op.ended || !is_message(pending_op) || !closed.load(std::memory_order_relaxed) || try_step(pending_op))
+    return;
+  transport->cancel(*std::exchange(pending_op.request_id, std::nullopt));
+  pending_op.ended = true;
+  forget_ended_messages();
+  throw UsageError(
+      usage_in(*transport, pending_op.call.name(), "the group was closed while the message was under way"));
+}
+
+bool GroupState::test(PendingOp& pending_op) {
+  end_if_closed(pending_op);
+  if (!pending_op.ended) advance();
+  if (!pending_op.ended && is_message(pending_op)) try_step(pending_op);
+  if (!pending_op.ended) return false;
+  forget_ended_messages();
+  throw_failure(pending_op);
+  return true;
+}
+
+void GroupState::wait(PendingOp& pending_op) {
+  if (is_message(pending_op)) {
+    end_if_closed(pending_op);
+    wait_for_message(pending_op);
+  } else {
+    while (!pending_op.ended) {
+      step(*pending_collectives.front(), timeout_policy);
+      if (pending_collectives.front()->ended) pending_collectives.pop_front();
+    }
+  }
+  forget_ended_messages();
+  throw_failure(pending_op);
+}
+
+/// The other side may wait for a collective that this rank has started: both are carried on.
+void GroupState::wait_for_message(PendingOp& pending_op) {
+  platform::Deadline deadline(timeout_policy.timeout);
+  auto nap = std::chrono::nanoseconds(0);
+  constexpr auto longest_nap = std::chrono::microseconds(200);
+  while (!pending_op.ended && !pending_collectives.empty() && !deadline.expired()) {
+    bool const moved = advance();
+    if (try_step(pending_op)) continue;
+    nap = platform::ProgressHook::make_progress(nap);
+    if (moved) {
+      deadline.progress();
+      nap = {};
+    } else if (nap == std::chrono::nanoseconds::zero()) {
+      platform::system().yield();
+      nap = std::chrono::microseconds(1);
+    } else {
+      platform::system().sleep(nap);
+      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
+      deadline.tick();
+    }
+  }
+  if (pending_op.ended) return;
+  auto policy = timeout_policy;
+  if (deadline.expired()) policy.timeout = std::chrono::milliseconds(1);
+  while (!pending_op.ended) step(pending_op, policy);
+}
+
+void GroupState::give_up(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept {
+  if (pending_op->ended) return;
+  pending_op->ended = true;
+  auto const who = "rank " + std::to_string(transport->rank());
+  auto const called = "i" + std::string(pending_op->call.name());
+  auto const why = how == AbandonReason::cancelled
+                       ? who + " cancelled its " + called
+                       : who + " dropped the Request of its " + called + " before it had ended; keep it until wait()";
+  if (pending_op->request_id) {
+    transport->cancel(*std::exchange(pending_op->request_id, std::nullopt), why);
+  } else {
+    transport->abort(why);
+  }
+  std::erase(pending_collectives, pending_op);
+  std::erase(messages, pending_op);
+}
+
+}  // namespace crossrank::detail

@@ -1,0 +1,40 @@
+#include "collectives/core/named_calls.hpp"
+
+#include <string_view>
+#include <utility>
+
+#include "collectives/spi/argument_digest.hpp"
+#include "collectives/core/group_state.hpp"
+#include "collectives/core/call_builder.hpp"
+
+namespace crossrank::detail {
+
+void NamedCalls::run(algorithms::Call call) const {
+  auto const check = group_.state(name_).check;
+  if (check != Check::off) {
+    auto const name = codec::checksum(std::as_bytes(std::span(std::string_view(name_))));
+    auto const root = root_ ? static_cast<std::uint64_t>(*root_) + 1 : 0;
+    call.signature.digest = ArgumentDigest().add(call.signature.digest).add(name).add(root).value();
+  }
+  call.arguments = CallArguments().name(name_);
+  if (root_) call.arguments.root(*root_);
+  call.called = name_;
+  group_.run(std::move(call));
+}
+
+void NamedCalls::broadcast(Tensor& tensor, int root) const {
+  auto const& state = group_.state(name_);
+  run(CallBuilder(*state.transport, state.check).broadcast(tensor, {root}));
+}
+
+void NamedCalls::all_gather(Tensor& out, Tensor const& in) const {
+  auto const& state = group_.state(name_);
+  run(CallBuilder(*state.transport, state.check).all_gather(out, in));
+}
+
+void NamedCalls::agree() const {
+  if (auto const& state = group_.state(name_); state.check == Check::collective)
+    run(CallBuilder(*state.transport, state.check).barrier());
+}
+
+}  // namespace crossrank::detail

@@ -1,0 +1,81 @@
+#include <crossrank/collective.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/core/group_state.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/progress_hook.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank {
+
+using detail::GroupLockGuard;
+
+Request::Request() noexcept = default;
+Request::Request(Request&& other) noexcept = default;
+
+Request::Request(std::shared_ptr<detail::GroupState> group, std::shared_ptr<detail::PendingOp> pending_op) noexcept
+    : group_(std::move(group)), pending_op_(std::move(pending_op)) {}
+
+Request& Request::operator=(Request&& other) noexcept {
+  if (this != &other) {
+    drop();
+    group_ = std::move(other.group_);
+    pending_op_ = std::move(other.pending_op_);
+  }
+  return *this;
+}
+
+Request::~Request() { drop(); }
+
+bool Request::test() {
+  if (!pending_op_) return true;
+  GroupLockGuard const guard(*group_, pending_op_->call.name());
+  bool const ended = group_->test(*pending_op_);
+  if (ended) pending_op_.reset();
+  return ended;
+}
+
+void Request::wait() {
+  if (!pending_op_) return;
+  GroupLockGuard const guard(*group_, pending_op_->call.name());
+  group_->wait(*pending_op_);
+  pending_op_.reset();
+}
+
+bool Request::wait_for(std::chrono::milliseconds limit) {
+  constexpr auto longest_nap = std::chrono::microseconds(200);
+  auto& system = platform::system();
+  auto const until =
+      system.now() + std::chrono::nanoseconds(std::clamp(limit, std::chrono::milliseconds::zero(), platform::max_wait));
+  for (auto nap = std::chrono::nanoseconds(0); !test();) {
+    auto const left = until - system.now();
+    if (left <= std::chrono::nanoseconds::zero()) return false;
+    nap = platform::ProgressHook::make_progress(nap);
+    if (nap == std::chrono::nanoseconds::zero()) {
+      system.yield();
+      nap = std::chrono::microseconds(1);
+    } else {
+      system.sleep(std::min<std::chrono::nanoseconds>(nap, left));
+      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
+    }
+  }
+  return true;
+}
+
+void Request::cancel() noexcept { give_up(false); }
+void Request::drop() noexcept { give_up(true); }
+
+void Request::give_up(bool dropped) noexcept {
+  using detail::GroupState;
+  if (pending_op_) {
+    // Beside a call of another thread it is given up all the same: this cannot throw.
+    bool const entered = group_->group_lock.enter();
+    group_->give_up(pending_op_, dropped ? GroupState::AbandonReason::dropped : GroupState::AbandonReason::cancelled);
+    if (entered) group_->group_lock.leave();
+  }
+  pending_op_.reset();
+}
+
+}  // namespace crossrank

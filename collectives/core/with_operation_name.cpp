@@ -1,0 +1,11 @@
+#include "collectives/core/with_operation_name.hpp"
+
+namespace crossrank {
+
+void rethrow_with_operation_name(Error const& error, char const* operation) {
+  auto info = error.info();
+  info.operation = operation;
+  throw_error(error.code(), std::move(info));
+}
+
+}  // namespace crossrank

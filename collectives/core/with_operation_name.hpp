@@ -1,0 +1,21 @@
+#pragma once
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank {
+
+/// Throws `error` again, under the name of the call that the user made.
+[[noreturn]] void rethrow_with_operation_name(Error const& error, char const* operation);
+
+/// Runs what a call is made of: its errors name the call that the user made, not the operation beneath.
+template <class Body>
+decltype(auto) with_operation_name(char const* operation, Body&& body) {
+  try {
+    return std::forward<Body>(body)();
+  } catch (Error const& e) {
+    rethrow_with_operation_name(e, operation);
+  }
+}
+
+}  // namespace crossrank

@@ -1,0 +1,66 @@
+#include <crossrank/mesh.hpp>
+
+#include <cstring>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/fake/fake_transport.hpp"
+#include "collectives/mesh/job_collective_state.hpp"
+#include "lib/tensor/copy_memory.hpp"
+
+namespace crossrank {
+
+JobCollective::JobCollective(std::shared_ptr<State> state) : Collective(state->world), state_(std::move(state)) {}
+JobCollective JobCollective::of(std::shared_ptr<State> state) { return JobCollective(std::move(state)); }
+
+Collective const& JobCollective::world() const noexcept { return state_->world; }
+Mesh const* JobCollective::mesh() const noexcept { return state_->mesh ? &*state_->mesh : nullptr; }
+int JobCollective::dp_rank() const { return state_->dp.rank(); }
+int JobCollective::dp_world_size() const { return state_->dp.world_size(); }
+int JobCollective::tp_rank() const { return tp_world().rank(); }
+int JobCollective::tp_world_size() const { return tp_world().world_size(); }
+JobCollective const& JobCollective::local() const noexcept { return state_->local ? *state_->local : *this; }
+JobCollective const& JobCollective::tp_world() const noexcept { return state_->tp ? *state_->tp : *this; }
+Collective const& JobCollective::dp_world() const noexcept { return state_->dp; }
+Device JobCollective::default_device() const noexcept { return state_->device; }
+std::optional<ProcessGroup> JobCollective::process_group() const { return transport()->native_group(); }
+
+void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in) const {
+  auto const refuse = [&](std::string message, std::string expected, std::string got) {
+    throw UsageError({.operation = "all_gather_to_list",
+                      .message = std::move(message),
+                      .expected = std::move(expected),
+                      .got = std::move(got),
+                      .group = name(),
+                      .rank = rank(),
+                      .world_size = world_size()});
+  };
+  if (outs.size() != static_cast<std::size_t>(world_size()))
+    refuse("there is not one tensor for each rank", std::to_string(world_size()), std::to_string(outs.size()));
+  for (auto const& out : outs) {
+    if (!out.defined() || out.dtype() != in.dtype() || out.shape() != in.shape())
+      refuse("a result does not fit", to_string(in), to_string(out));
+  }
+  auto joined = Tensor::empty({world_size(), in.numel()}, in.dtype());
+  all_gather(joined, in);
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    auto const part = joined.narrow(0, static_cast<std::int64_t>(i), 1).bytes();
+    if (!part.empty()) copy_memory(outs[i].mutable_bytes().data(), part.data(), part.size());
+  }
+}
+
+void JobCollective::close() const { state_->world.close(); }
+
+FakeCollective::FakeCollective(Device device)
+    : JobCollective([device] {
+        auto const world = make_collective(std::make_shared<fake::FakeTransport>("world"), {});
+        auto const alone = [&] { return State{.world = world, .dp = world, .device = device}; };
+        auto job = std::make_shared<State>(alone());
+        job->local = JobCollective::of(std::make_shared<State>(alone()));
+        job->tp = job->local;
+        return job;
+      }()) {}
+
+}  // namespace crossrank

@@ -1,0 +1,176 @@
+#include <crossrank/mesh.hpp>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/mesh/job_collective_state.hpp"
+
+namespace crossrank {
+namespace {
+
+void require_divides(char const* what, int whole, std::string const& by_what, std::int64_t by) {
+  if (by >= 1 && whole % by == 0) return;
+  throw UsageError({.operation = "MeshCollective",
+                    .message = std::string(what) + " does not divide by " + by_what,
+                    .expected = "a divisor of " + std::to_string(whole),
+                    .got = std::to_string(by)});
+}
+
+Collective group_for(Collective const& world, std::vector<int> const& ranks) {
+  if (ranks.empty()) return world;
+  auto group = world.split({ranks}, "mesh");
+  if (group.connected()) return group;
+  throw UsageError({.operation = "MeshCollective",
+                    .message = "this rank is not among those listed",
+                    .group = world.name(),
+                    .rank = world.rank(),
+                    .world_size = world.world_size()});
+}
+
+/// The first rank on the node of each rank, as the transport knows.
+std::vector<int> first_on_nodes(Collective const& group) {
+  return group.all_gather_objects(group.transport()->node_ranks().front());
+}
+
+/// Nodes are rows of the mesh: their ranks must follow one another, or `local()` would reach across nodes.
+void require_rows(Collective const& group, std::vector<int> const& firsts, int local) {
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    int const first = firsts[static_cast<std::size_t>(rank)];
+    if (first == rank / local * local) continue;
+    throw UsageError(
+        {.operation = "MeshCollective",
+         .message = "the ranks of a node do not follow one another in equal numbers",
+         .expected = "rank " + std::to_string(rank) + " on the node of rank " + std::to_string(rank / local * local),
+         .got = "on that of rank " + std::to_string(first),
+         .hint = "place as many ranks on each node, one node after the other (mpirun --map-by slot, srun "
+                 "--distribution=block), or give local_world_size",
+         .group = group.name(),
+         .rank = group.rank(),
+         .world_size = group.world_size()});
+  }
+}
+
+/// The ranks that have one tensor-parallel rank, for each of those.
+std::vector<std::vector<int>> columns(int ranks, int tp_size) {
+  std::vector<std::vector<int>> out(static_cast<std::size_t>(tp_size));
+  for (int rank = 0; rank < ranks; ++rank) out[static_cast<std::size_t>(rank % tp_size)].push_back(rank);
+  return out;
+}
+
+/// Sizes of a mesh, each checked against the others.
+struct Sizes {
+  int ranks = 1;
+  int local = 1;  ///< ranks of a node
+  int tp = 1;
+  int sharding = 1;
+
+  [[nodiscard]] int replicas() const noexcept { return ranks / (sharding * tp); }
+};
+
+Sizes sizes_of(Collective const& group, MeshOptions const& options) {
+  Sizes sizes{.ranks = group.world_size(), .tp = options.tp_size};
+  auto const firsts = options.local_world_size ? std::vector<int>() : first_on_nodes(group);
+  sizes.local = options.local_world_size ? *options.local_world_size
+                                         : static_cast<int>(std::count(firsts.begin(), firsts.end(), firsts.front()));
+  require_divides("the number of ranks", sizes.ranks, "tp_size", sizes.tp);
+  require_divides("the number of ranks", sizes.ranks, "the ranks of a node", sizes.local);
+  require_divides("the ranks of a node", sizes.local, "tp_size", sizes.tp);
+  sizes.sharding = options.sharding_world_size.value_or(sizes.local / sizes.tp);
+  require_divides("the number of ranks", sizes.ranks, "sharding_world_size x tp_size",
+                  sizes.sharding < 1 ? 0 : std::int64_t{sizes.sharding} * sizes.tp);
+  if (!options.local_world_size) require_rows(group, firsts, sizes.local);
+  return sizes;
+}
+
+/// The group of this rank alone: an axis of the meshes that has one rank, or made for it. All ranks choose alike.
+Collective alone_in(Collective const& group, Mesh const& mesh, Mesh const& nodes) {
+  for (auto const* axis : {"dp_replicate", "dp_shard", "tp"}) {
+    if (mesh[axis].world_size() == 1) return mesh[axis];
+  }
+  for (auto const* axis : {"nodes", "local_ranks"}) {
+    if (nodes[axis].world_size() == 1) return nodes[axis];
+  }
+  return group.split(columns(group.world_size(), group.world_size()), "alone");
+}
+
+}  // namespace
+
+std::shared_ptr<JobCollective::State> MeshCollective::make(Collective const& world, MeshOptions const& options) {
+  auto const group = group_for(world, options.ranks);
+  auto const sizes = sizes_of(group, options);
+  Mesh const mesh(
+      group, std::vector<Axis>{{"dp_replicate", sizes.replicas()}, {"dp_shard", sizes.sharding}, {"tp", sizes.tp}});
+  Mesh const nodes(group, std::vector<Axis>{{"nodes", sizes.ranks / sizes.local}, {"local_ranks", sizes.local}});
+  auto const& local = nodes["local_ranks"];
+  auto const dp = group.split(columns(sizes.ranks, sizes.tp), "dp");
+  auto const local_dp = sizes.local == sizes.ranks ? dp : local.split(columns(sizes.local, sizes.tp), "dp");
+  auto const tp_job = JobCollective::of(std::make_shared<State>(
+      State{.world = mesh["tp"], .dp = alone_in(group, mesh, nodes), .device = options.device}));
+  auto const local_job = JobCollective::of(
+      std::make_shared<State>(State{.world = local, .dp = local_dp, .device = options.device, .tp = tp_job}));
+  return std::make_shared<State>(
+      State{.world = group,
+            .dp = dp,
+            .device = options.device,
+            .local = local_job,
+            .tp = tp_job,
+            .mesh = mesh,
+            .nodes = nodes,
+            .dp_mesh = Mesh(dp, std::vector<Axis>{{"dp_replicate", sizes.replicas()}, {"dp_shard", sizes.sharding}}),
+            .tp_mesh = Mesh(mesh["tp"], std::vector<Axis>{{"tp", sizes.tp}})});
+}
+
+MeshCollective::MeshCollective(Collective const& world, MeshOptions const& options)
+    : JobCollective(make(world, options)) {}
+
+Mesh const& MeshCollective::dp_mesh() const noexcept { return *state_->dp_mesh; }
+Mesh const& MeshCollective::tp_mesh() const noexcept { return *state_->tp_mesh; }
+Mesh const& MeshCollective::node_mesh() const noexcept { return *state_->nodes; }
+
+MeshGroupCoordinator::MeshGroupCoordinator(Collective const& world, std::vector<MeshPartition> partitions,
+                                           Device device)
+    : partitions_(std::move(partitions)) {
+  auto const refuse = [&](std::string message, std::string const& name) {
+    throw UsageError({.operation = "MeshGroupCoordinator",
+                      .message = std::move(message),
+                      .resource = name,
+                      .group = world.name(),
+                      .rank = world.rank(),
+                      .world_size = world.world_size()});
+  };
+  std::set<std::string> names;
+  std::set<int> listed;
+  std::vector<std::vector<int>> lists;
+  for (std::size_t i = 0; i < partitions_.size(); ++i) {
+    auto const& [name, ranks, tp_size, sharding, local] = partitions_[i];
+    if (!names.insert(name).second) refuse("two partitions have this name", name);
+    if (ranks.empty()) refuse("the partition has no ranks", name);
+    for (int const rank : ranks) {
+      if (rank < 0 || rank >= world.world_size())
+        refuse("rank " + std::to_string(rank) + " of the partition is no rank of the group", name);
+      if (!listed.insert(rank).second)
+        refuse("rank " + std::to_string(rank) + " of the partition is in a partition already", name);
+      if (rank == world.rank()) index_ = i;
+    }
+    lists.push_back(ranks);
+  }
+  auto const group = world.split(lists, "partition");
+  if (!index_) return;
+  auto const& own = partitions_[*index_];
+  own_.emplace(group, MeshOptions{.tp_size = own.tp_size,
+                                  .sharding_world_size = own.sharding_world_size,
+                                  .local_world_size = own.local_world_size,
+                                  .device = device});
+}
+
+MeshPartition const* MeshGroupCoordinator::partition() const noexcept {
+  return index_ ? &partitions_[*index_] : nullptr;
+}
+
+}  // namespace crossrank

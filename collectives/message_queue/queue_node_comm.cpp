@@ -1,0 +1,44 @@
+#include "collectives/message_queue/queue_node_comm.hpp"
+
+#include <mutex>
+#include <string>
+
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/fake/fake_transport.hpp"
+#include "lib/core/no_destructor.hpp"
+#include "lib/node/group/group.hpp"
+#include "lib/node/memory/segment_names.hpp"
+
+namespace crossrank::queue {
+namespace {
+
+struct Lone {
+  std::mutex mutex;
+  std::weak_ptr<node::NodeComm> comm;
+};
+
+std::shared_ptr<node::NodeComm> lone_node_comm() {
+  static NoDestructor<Lone> held;  // queues may outlive statics
+  auto& lone = held.value;
+  std::lock_guard const lock(lone.mutex);
+  if (auto comm = lone.comm.lock(); comm && comm->is_own_process()) return comm;
+  auto comm = node::NodeComm::join({.key = {.job_id = "alone", .step = std::to_string(node::random_nonce()[0])},
+                                    .threads = true,
+                                    .group_name = "alone"});
+  lone.comm = comm;
+  return comm;
+}
+
+}  // namespace
+
+std::shared_ptr<node::NodeComm> queue_node_comm(Collective const& group) {
+  if (auto const node = group.transport()->node_group()) return node->shared_comm();
+  if (group.world_size() != 1) return nullptr;
+  auto comm = lone_node_comm();
+  // What a process that is alone has published there stays as long as its group does.
+  if (auto const alone = std::dynamic_pointer_cast<fake::FakeTransport>(group.transport())) alone->keep(comm);
+  return comm;
+}
+
+}  // namespace crossrank::queue

@@ -1,0 +1,134 @@
+#include "collectives/mpi/mpi_packet_transport.hpp"
+
+#include <array>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/mpi/mpi_process.hpp"
+#include "lib/core/no_destructor.hpp"
+
+namespace crossrank::mpi {
+namespace {
+
+constexpr int packet_tag = 0;
+constexpr std::size_t receives_at_once = 64;
+
+}  // namespace
+
+void check(int code, char const* function) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  throw BackendError({.operation = function,
+                      .message = "MPI refused it",
+                      .got = "code " + std::to_string(code),
+                      .system = std::string(text.data(), static_cast<std::size_t>(length)),
+                      .group_usable = false});
+}
+
+MpiPacketTransport::MpiPacketTransport(MPI_Comm communicator, MPI_Comm callers, Threads threads)
+    : communicator_(communicator), callers_(callers), threads_(threads) {
+  int ranks = 0;
+  check(MPI_Comm_rank(communicator_, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(communicator_, &ranks), "MPI_Comm_size");
+  sends_.resize(static_cast<std::size_t>(ranks));
+}
+
+/// What MPI still reads or writes outlives the packet transport: there is no way to take it back that does not wait for
+/// the peer.
+MpiPacketTransport::~MpiPacketTransport() {
+  if (sending_ == 0 && receives_.empty()) return;
+  static NoDestructor<std::vector<std::deque<Transfer>>> kept;  // MPI may end after statics are gone
+  for (auto& sends : sends_) {
+    if (!sends.empty()) kept.value.push_back(std::move(sends));
+  }
+  kept.value.push_back(std::move(receives_));
+}
+
+void MpiPacketTransport::require_thread() const {
+  if (threads_ != Threads::main_only) return;
+  int here = 0;
+  check(MPI_Is_thread_main(&here), "MPI_Is_thread_main");
+  if (here != 0) return;
+  throw UsageError({.operation = "call",
+                    .message = "MPI was initialised for calls from one thread only, and this is another",
+                    .expected = "the thread that called MPI_Init",
+                    .hint = "initialise with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE"});
+}
+
+void MpiPacketTransport::send(int dst, std::vector<std::byte> packet) {
+  require_thread();
+  if (packet.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+    throw BackendError({.operation = "MPI_Isend",
+                        .message = "a packet longer than a count of MPI",
+                        .got = std::to_string(packet.size()),
+                        .group_usable = false});
+  }
+  auto& sends = sends_[static_cast<std::size_t>(dst)];
+  auto& transfer = sends.emplace_back(Transfer{.packet = std::move(packet), .peer = dst});
+  ++sending_;
+  // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): `reap` tests it until it has ended
+  check(MPI_Isend(transfer.packet.data(), static_cast<int>(transfer.packet.size()), MPI_BYTE, dst, packet_tag,
+                  communicator_, &transfer.request),
+        "MPI_Isend");
+  reap();
+}
+
+void MpiPacketTransport::reap() {
+  if (sending_ == 0) return;
+  for (auto& sends : sends_) {
+    while (!sends.empty()) {
+      int done = 0;
+      check(MPI_Test(&sends.front().request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (done == 0) break;
+      sends.pop_front();
+      --sending_;
+    }
+  }
+}
+
+void MpiPacketTransport::accept() {
+  while (receives_.size() < receives_at_once) {
+    int found = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    check(MPI_Improbe(MPI_ANY_SOURCE, packet_tag, communicator_, &found, &message, &status), "MPI_Improbe");
+    if (found == 0) return;
+    int bytes = 0;
+    check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    auto& transfer = receives_.emplace_back(
+        Transfer{.packet = std::vector<std::byte>(static_cast<std::size_t>(bytes)), .peer = status.MPI_SOURCE});
+    check(MPI_Imrecv(transfer.packet.data(), bytes, MPI_BYTE, &message, &transfer.request), "MPI_Imrecv");
+  }
+}
+
+bool MpiPacketTransport::receive(int& src, std::vector<std::byte>& packet) {
+  require_thread();
+  reap();
+  accept();
+  for (auto at = receives_.begin(); at != receives_.end(); ++at) {
+    if (!at->done) {
+      int done = 0;
+      check(MPI_Test(&at->request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      at->done = done != 0;
+    }
+    if (!at->done) continue;
+    // In order for each pair: an earlier one of the same sender goes first.
+    bool first = true;
+    for (auto earlier = receives_.begin(); earlier != at; ++earlier) first = first && earlier->peer != at->peer;
+    if (!first) continue;
+    src = at->peer;
+    packet = std::move(at->packet);
+    receives_.erase(at);
+    return true;
+  }
+  return false;
+}
+
+void MpiPacketTransport::lost() noexcept { Process::instance().lose(); }
+
+}  // namespace crossrank::mpi

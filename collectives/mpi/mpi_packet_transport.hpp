@@ -1,0 +1,56 @@
+#pragma once
+#include <deque>
+#include <vector>
+
+#include <crossrank/mpi.hpp>
+#include <crossrank/spi/packet_transport.hpp>
+
+namespace crossrank::mpi {
+
+/// Throws the `BackendError` for what an MPI function returned, unless it is `MPI_SUCCESS`.
+void check(int code, char const* function);
+
+/// Packets by non-blocking point-to-point calls on a communicator of its own.
+class MpiPacketTransport final : public spi::PacketTransport {
+ public:
+  enum class Threads { any, callers, main_only };
+
+  /// Takes over `communicator`, on which errors are returned. `callers` has the same ranks and is for the program.
+  MpiPacketTransport(MPI_Comm communicator, MPI_Comm callers, Threads threads);
+  ~MpiPacketTransport() override;
+  MpiPacketTransport(MpiPacketTransport const&) = delete;
+  MpiPacketTransport& operator=(MpiPacketTransport const&) = delete;
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return "mpi"; }
+  [[nodiscard]] int rank() const noexcept override { return rank_; }
+  [[nodiscard]] int world_size() const noexcept override { return static_cast<int>(sends_.size()); }
+  [[nodiscard]] bool may_use_threads() const noexcept override { return threads_ == Threads::any; }
+  void send(int dst, std::vector<std::byte> packet) override;
+  [[nodiscard]] std::size_t unsent(int dst) const noexcept override {
+    return sends_[static_cast<std::size_t>(dst)].size();
+  }
+  [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override;
+  [[nodiscard]] void* native_group() noexcept override { return &callers_; }
+  void lost() noexcept override;
+
+ private:
+  struct Transfer {
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::vector<std::byte> packet{};
+    int peer = 0;
+    bool done = false;
+  };
+  void require_thread() const;
+  void reap();
+  void accept();
+
+  MPI_Comm communicator_;
+  MPI_Comm callers_;
+  Threads threads_;
+  int rank_ = 0;
+  std::vector<std::deque<Transfer>> sends_;  ///< by receiver, in order: MPI reads these buffers
+  std::size_t sending_ = 0;
+  std::deque<Transfer> receives_{};  ///< in the order of arrival
+};
+
+}  // namespace crossrank::mpi

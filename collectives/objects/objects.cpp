@@ -1,0 +1,246 @@
+#include <crossrank/objects.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/core/with_operation_name.hpp"
+#include "collectives/objects/serialized_exception.hpp"
+#include "collectives/core/named_calls.hpp"
+#include "collectives/objects/block_header.hpp"
+#include "collectives/objects/user_code_scope.hpp"
+
+namespace crossrank::detail {
+namespace {
+
+/// This rank's part: what `produce` gave, or what it threw.
+struct ProducedObject {
+  Bytes bytes{};
+  std::exception_ptr error{};
+};
+
+ProducedObject make(Collective const& group, Produce const& produce) {
+  ProducedObject part;
+  try {
+    UserCodeScope const running(group);
+    part.bytes = produce();
+  } catch (...) {
+    part.error = std::current_exception();
+    part.bytes = encode_object(serialize_exception(part.error));
+  }
+  return part;
+}
+
+/// Runs the part of a call that others take part in; a failure there is not told where this rank has one of its own.
+template <class Call>
+void share(char const* operation, ProducedObject const& part, Call&& call) {
+  try {
+    with_operation_name(operation, std::forward<Call>(call));
+  } catch (...) {
+    if (!part.error) throw;
+  }
+  if (part.error) std::rethrow_exception(part.error);
+}
+
+[[noreturn]] void throw_remote(Collective const& group, char const* operation, std::vector<int> failed_ranks,
+                               Bytes const& bytes) {
+  throw remote_error(group, operation, std::move(failed_ranks), decode_object<SerializedException>(bytes));
+}
+
+/// A handle that is closed or names no group says so under the name of this call.
+void require_open(Collective const& group, char const* operation) {
+  with_operation_name(operation, [&] { static_cast<void>(group.rank()); });
+}
+
+void require_rank(Collective const& group, char const* operation, char const* what, int rank) {
+  require_open(group, operation);
+  if (rank >= 0 && rank < group.world_size()) return;
+  throw UsageError({.operation = operation,
+                    .message = std::string(what) + " is not a rank of the group",
+                    .expected = "0 to " + std::to_string(group.world_size() - 1),
+                    .got = std::to_string(rank),
+                    .group = group.name(),
+                    .rank = group.rank(),
+                    .world_size = group.world_size()});
+}
+
+Tensor over(void* data, std::size_t bytes) {
+  return Tensor::from_blob(data, {static_cast<std::int64_t>(bytes)}, Dtype::u8);
+}
+
+/// The rest of a block behind its head. A receiver's memory grows with what arrives.
+template <class Move>
+void move_rest(Bytes& bytes, std::uint64_t size, Move const& move) {
+  for (std::uint64_t at = 0; at < size;) {
+    auto const piece = static_cast<std::size_t>(std::min<std::uint64_t>(size - at, largest_piece));
+    if (bytes.size() < at + piece) bytes.resize(static_cast<std::size_t>(at) + piece);
+    auto tensor = over(bytes.data() + at, piece);
+    move(tensor);
+    at += piece;
+  }
+}
+
+void broadcast_block(Collective const& group, char const* operation, int root, Bytes& bytes, bool& failed) {
+  BlockHeader head;
+  if (group.rank() == root) head = BlockHeader::of(bytes, failed);
+  auto tensor = over(&head, sizeof head);
+  NamedCalls(group, operation, root).broadcast(tensor, root);
+  if (group.rank() != root) {
+    failed = head.failed != 0;
+    bytes = head.inlined_bytes();
+  }
+  if (!head.is_inlined()) move_rest(bytes, head.size, [&](Tensor& piece) { group.broadcast(piece, {root}); });
+}
+
+/// `root`: where the blocks go, if not everywhere.
+std::vector<BlockHeader> all_gather_heads(Collective const& group, char const* operation, std::optional<int> root,
+                                          BlockHeader mine) {
+  std::vector<BlockHeader> heads(static_cast<std::size_t>(group.world_size()));
+  auto out = over(heads.data(), heads.size() * sizeof(BlockHeader));
+  NamedCalls(group, operation, root).all_gather(out, over(&mine, sizeof mine));
+  return heads;
+}
+
+/// When a rank's part failed, tells everybody the first one's failure and throws it.
+void throw_failures(Collective const& group, char const* operation, std::vector<BlockHeader> const& heads,
+                    ProducedObject& part) {
+  std::vector<int> failed_ranks;
+  for (std::size_t rank = 0; rank < heads.size(); ++rank) {
+    if (heads[rank].failed != 0) failed_ranks.push_back(static_cast<int>(rank));
+  }
+  if (failed_ranks.empty()) return;
+  bool failed = true;
+  auto bytes = part.bytes;
+  broadcast_block(group, operation, failed_ranks.front(), bytes, failed);
+  if (!part.error) throw_remote(group, operation, std::move(failed_ranks), bytes);
+}
+
+}  // namespace
+
+Bytes broadcast_bytes(Collective const& group, char const* operation, int root, Produce const& produce) {
+  require_rank(group, operation, "the root", root);
+  bool const mine = group.rank() == root;
+  auto part = mine ? make(group, produce) : ProducedObject{};
+  bool failed = part.error != nullptr;
+  share(operation, part, [&] { broadcast_block(group, operation, root, part.bytes, failed); });
+  if (mine) return {};
+  if (failed) throw_remote(group, operation, {root}, part.bytes);
+  return std::move(part.bytes);
+}
+
+std::vector<Bytes> all_gather_bytes(Collective const& group, char const* operation, Produce const& produce) {
+  require_open(group, operation);
+  auto part = make(group, produce);
+  std::vector<Bytes> out;
+  share(operation, part, [&] {
+    auto const heads = all_gather_heads(group, operation, {}, BlockHeader::of(part.bytes, part.error != nullptr));
+    throw_failures(group, operation, heads, part);
+    if (part.error) return;
+    if (std::all_of(heads.begin(), heads.end(), [](BlockHeader const& head) { return head.is_inlined(); })) {
+      for (auto const& head : heads) out.push_back(head.inlined_bytes());
+    } else {
+      out = group.all_gatherv(part.bytes);
+    }
+  });
+  return out;
+}
+
+std::vector<Bytes> gather_bytes(Collective const& group, char const* operation, int root, Produce const& produce) {
+  require_rank(group, operation, "the root", root);
+  auto part = make(group, produce);
+  std::vector<Bytes> out;
+  share(operation, part, [&] {
+    auto const heads = all_gather_heads(group, operation, root, BlockHeader::of(part.bytes, part.error != nullptr));
+    throw_failures(group, operation, heads, part);
+    if (part.error) return;
+    if (group.rank() != root) {
+      if (!BlockHeader::fits(part.bytes.size()))
+        move_rest(part.bytes, part.bytes.size(), [&](Tensor& piece) { group.send(piece, root, body_tag); });
+      return;
+    }
+    for (std::size_t rank = 0; rank < heads.size(); ++rank) {
+      auto& bytes = out.emplace_back(heads[rank].inlined_bytes());
+      if (static_cast<int>(rank) == root || heads[rank].is_inlined()) continue;
+      move_rest(bytes, heads[rank].size, [&](Tensor& piece) { group.recv(piece, static_cast<int>(rank), body_tag); });
+    }
+    out[static_cast<std::size_t>(root)] = std::move(part.bytes);
+  });
+  return out;
+}
+
+Bytes scatter_bytes(Collective const& group, char const* operation, int root,
+                    std::function<std::vector<Bytes>()> const& produce) {
+  require_rank(group, operation, "the root", root);
+  std::vector<Bytes> parts;
+  auto const ranks = static_cast<std::size_t>(group.world_size());
+  // Whether there is anything to scatter is told first, so that a root that failed leaves nobody waiting.
+  static_cast<void>(broadcast_bytes(group, operation, root, [&] {
+    parts = produce();
+    if (parts.size() == ranks) return Bytes();
+    throw UsageError({.operation = operation,
+                      .message = "there is not one object for each rank",
+                      .expected = std::to_string(ranks),
+                      .got = std::to_string(parts.size()),
+                      .group = group.name(),
+                      .rank = group.rank(),
+                      .world_size = group.world_size()});
+  }));
+  if (group.rank() != root) return recv_bytes(group, operation, root);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (static_cast<int>(rank) != root)
+      send_bytes(group, operation, static_cast<int>(rank), [&] { return std::move(parts[rank]); });
+  }
+  return std::move(parts[static_cast<std::size_t>(root)]);
+}
+
+void send_bytes(Collective const& group, char const* operation, int dst, Produce const& produce) {
+  require_rank(group, operation, "the destination", dst);
+  auto part = make(group, produce);
+  share(operation, part, [&] {
+    auto head = BlockHeader::of(part.bytes, part.error != nullptr);
+    group.send(over(&head, sizeof head), dst, header_tag);
+    if (!head.is_inlined())
+      move_rest(part.bytes, part.bytes.size(), [&](Tensor& piece) { group.send(piece, dst, body_tag); });
+  });
+}
+
+Bytes recv_bytes(Collective const& group, char const* operation, int src) {
+  require_rank(group, operation, "the source", src);
+  BlockHeader head;
+  Bytes bytes;
+  with_operation_name(operation, [&] {
+    auto tensor = over(&head, sizeof head);
+    group.recv(tensor, src, header_tag);
+    bytes = head.inlined_bytes();
+    if (!head.is_inlined()) move_rest(bytes, head.size, [&](Tensor& piece) { group.recv(piece, src, body_tag); });
+  });
+  if (head.failed != 0) throw_remote(group, operation, {src}, bytes);
+  return bytes;
+}
+
+void refuse_object_in(Collective const& group, char const* operation, FormatError const& error) {
+  auto info = error.info();
+  info.operation = operation;
+  info.group = group.name();
+  info.rank = group.rank();
+  info.world_size = group.world_size();
+  throw FormatError(std::move(info));
+}
+
+void refuse_list(Collective const& group, char const* operation, std::size_t expected, std::size_t got) {
+  throw MismatchError({.operation = operation,
+                       .message = "the root's list has another length than this rank's",
+                       .expected = std::to_string(expected),
+                       .got = std::to_string(got),
+                       .group = group.name(),
+                       .rank = group.rank(),
+                       .world_size = group.world_size()});
+}
+
+}  // namespace crossrank::detail

@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/shm/shm_transport.hpp"
+#include "collectives/shm/staged_move.hpp"
+#include "collectives/shm/staged_reduce.hpp"
+#include "lib/node/group/bulk_copy.hpp"
+
+/// Which way each operation goes on shared memory, and how the long ones advance.
+namespace crossrank::shm {
+namespace {
+
+using spi::RequestId;
+
+/// Up to here all ranks read everything after one barrier round; for reductions, which then each does whole, it ends
+/// sooner.
+constexpr std::size_t one_meeting_move = step_bytes;
+constexpr std::size_t one_meeting_reduction = std::size_t{16} << 10;
+
+std::span<std::byte const> as_const(spi::Sink const& sink) { return {sink.bytes.data(), sink.bytes.size()}; }
+
+std::size_t longest_of(std::span<std::size_t const> counts) { return *std::max_element(counts.begin(), counts.end()); }
+
+/// The parts of a buffer, one after the other.
+template <class Span>
+std::vector<Span> parts_of(Span all, std::span<std::size_t const> counts) {
+  std::vector<Span> parts;
+  std::size_t at = 0;
+  for (auto const bytes : counts) {
+    parts.push_back(all.empty() ? Span{} : all.subspan(at, bytes));
+    at += bytes;
+  }
+  return parts;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- operations
+
+RequestId ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
+  auto const results = stores_of_results({}, buffer.bytes);
+  if (buffer.bytes.size() > one_meeting_move) {
+    StagedMove::Arguments arguments{
+        .incoming = std::vector<StagedMove::MutableBytes>(static_cast<std::size_t>(world_size())),
+        .longest = buffer.bytes.size(),
+        .results = results};
+    if (root == rank()) {
+      arguments.outgoing = {as_const(buffer)};
+    } else {
+      arguments.incoming[static_cast<std::size_t>(root)] = buffer.bytes;
+    }
+    arguments.sink = std::move(buffer);
+    return post_staged(signature, std::make_unique<StagedMove>(group_->comm(), rank(), std::move(arguments)));
+  }
+  auto const payload = root == rank() ? as_const(buffer) : std::span<std::byte const>{};
+  auto const request_id = begin(Kind::broadcast, post_round(signature, payload, root));
+  auto& op = operation(request_id);
+  op.sink = std::move(buffer);
+  op.peer = root;
+  op.results = results;
+  return request_id;
+}
+
+RequestId ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
+                                         std::span<std::size_t const> counts, spi::Sink out) {
+  auto const results = stores_of_results(mine.bytes, out.bytes);
+  if (auto const longest = longest_of(counts); longest > one_meeting_move) {
+    StagedMove::Arguments arguments{
+        .outgoing = {mine.bytes}, .incoming = parts_of(out.bytes, counts), .longest = longest, .results = results};
+    arguments.source = std::move(mine);
+    arguments.sink = std::move(out);
+    return post_staged(signature, std::make_unique<StagedMove>(group_->comm(), rank(), std::move(arguments)));
+  }
+  auto const before = std::accumulate(counts.begin(), counts.begin() + rank(), std::size_t{0});
+  auto const posted = post_round(signature, mine.bytes, 0, out.bytes.data() + before, results);
+  auto const request_id = begin(Kind::all_gatherv, posted);
+  auto& op = operation(request_id);
+  op.source = std::move(mine);
+  op.sink = std::move(out);
+  op.counts.assign(counts.begin(), counts.end());
+  op.results = results;
+  return request_id;
+}
+
+std::optional<RequestId> ShmTransport::post_all_reduce(spi::Signature signature, spi::Source const& in,
+                                                       spi::Sink const& out, spi::Reduction reduction) {
+  return post_reduce(signature, in, out, 0, reduction);
+}
+
+std::optional<RequestId> ShmTransport::post_reduce(spi::Signature signature, spi::Source const& in,
+                                                   spi::Sink const& out, int root, spi::Reduction reduction) {
+  auto const reducer = algorithms::reducer(reduction, spi::to_string(signature.op_kind));
+  if (in.bytes.size() > one_meeting_reduction) {
+    return post_staged(signature, std::make_unique<StagedAllReduce>(group_->comm(), rank(), world_size(), in, out,
+                                                                    stores_of_results(in.bytes, out.bytes), reducer));
+  }
+  auto const request_id = begin(Kind::reduce, post_round(signature, in.bytes, root));
+  auto& op = operation(request_id);
+  op.source = in;
+  op.sink = out;
+  op.reducer = reducer;
+  op.signature = signature;
+  return request_id;
+}
+
+std::optional<RequestId> ShmTransport::post_reduce_scatterv(spi::Signature signature, spi::Source const& in,
+                                                            std::span<std::size_t const> counts, spi::Sink const& out,
+                                                            spi::Reduction reduction) {
+  auto const reducer = algorithms::reducer(reduction, spi::to_string(signature.op_kind));
+  return post_staged(
+      signature, std::make_unique<StagedReduceScatter>(
+                     group_->comm(), rank(), std::vector<std::size_t>(counts.begin(), counts.end()), in, out, reducer));
+}
+
+std::optional<RequestId> ShmTransport::post_gatherv(spi::Signature signature, spi::Source const& mine,
+                                                    std::span<std::size_t const> counts, spi::Sink const& out,
+                                                    int root) {
+  StagedMove::Arguments arguments{.incoming = parts_of(root == rank() ? out.bytes : StagedMove::MutableBytes{}, counts),
+                                  .longest = longest_of(counts),
+                                  .results = stores_of_results(mine.bytes, out.bytes),
+                                  .source = mine,
+                                  .sink = out};
+  // The root's own bytes go straight to their place.
+  if (root != rank() || world_size() == 1) arguments.outgoing = {mine.bytes};
+  if (root == rank() && world_size() > 1) {
+    auto const to = arguments.incoming[static_cast<std::size_t>(rank())];
+    if (to.data() != mine.bytes.data()) node::bulk_copy(group_->comm(), to.data(), mine.bytes.data(), to.size());
+  }
+  return post_staged(signature, std::make_unique<StagedMove>(group_->comm(), rank(), std::move(arguments)));
+}
+
+std::optional<RequestId> ShmTransport::post_scatterv(spi::Signature signature, spi::Source const& all,
+                                                     std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                     int root) {
+  StagedMove::Arguments arguments{.streams = StagedMove::Streams::per_destination,
+                                  .incoming = std::vector<StagedMove::MutableBytes>(counts.size()),
+                                  .longest = longest_of(counts),
+                                  .results = stores_of_results(all.bytes, mine.bytes),
+                                  .source = all,
+                                  .sink = mine};
+  arguments.incoming[static_cast<std::size_t>(root)] = mine.bytes;
+  if (root == rank()) arguments.outgoing = parts_of(all.bytes, counts);
+  return post_staged(signature, std::make_unique<StagedMove>(group_->comm(), rank(), std::move(arguments)));
+}
+
+std::optional<RequestId> ShmTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
+                                                        std::span<std::size_t const> send_counts, spi::Sink const& out,
+                                                        std::span<std::size_t const> recv_counts) {
+  StagedExchange::Arguments arguments{.send = {send_counts.begin(), send_counts.end()},
+                                      .receive = {recv_counts.begin(), recv_counts.end()},
+                                      .in = in,
+                                      .out = out,
+                                      .results = stores_of_results(in.bytes, out.bytes)};
+  return post_staged(signature, std::make_unique<StagedExchange>(group_->comm(), name(), rank(), std::move(arguments)));
+}
+
+void ShmTransport::finish_reduce(ShmOp& op) {
+  if (op.sink.bytes.empty()) return;
+  std::vector<std::byte const*> inputs;
+  for (int member = 0; member < world_size(); ++member) {
+    auto const values =
+        member == rank() ? op.source.bytes : group_->payload(member, group_->arrival(member, op.posted.round));
+    require_size(member, values.size(), op.source.bytes.size());
+    inputs.push_back(values.data());
+  }
+  op.reducer(op.sink.bytes.data(), inputs, op.source.bytes.size());
+}
+
+// ---------------------------------------------------------------- staged collectives
+
+RequestId ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<StagedCollective> staged) {
+  require_open(spi::to_string(signature.op_kind));
+  complete_collectives();
+  auto const request_id = begin(Kind::staged, {});
+  ++staged_under_way_;
+  auto& op = operation(request_id);
+  op.signature = signature;
+  op.staged = std::move(staged);
+  try {
+    static_cast<void>(post_step(op, PeerAreas({})));
+  } catch (...) {
+    drop(request_id);
+    throw;
+  }
+  return request_id;
+}
+
+/// The area that a step asks for, as the post of its barrier round announces it.
+struct ShmTransport::StepArea final : AreaAllocator {
+  StepArea(ShmTransport& its_owner, node::Post& its_post) : owner(its_owner), post(its_post) {}
+  Area take(std::size_t bytes) override { return owner.take_area(post, bytes, stored); }
+  bool expose(std::span<std::byte const> bytes) override {
+    auto const& comm = owner.group_->comm();
+    auto const arena = reinterpret_cast<std::uintptr_t>(comm.arena_of(comm.rank()));
+    auto const at = reinterpret_cast<std::uintptr_t>(bytes.data());
+    if (at < arena || at - arena > comm.arena_bytes() || bytes.size() > comm.arena_bytes() - (at - arena)) return false;
+    post.offset = at - arena;
+    post.bytes = bytes.size();
+    return true;
+  }
+  ShmTransport& owner;
+  node::Post& post;
+  Stored stored{};
+};
+
+bool ShmTransport::post_step(ShmOp& op, PeerAreas const& peers) {
+  node::Post post{.op_kind = op.signature.op_kind, .digest = op.signature.digest, .arguments = op.signature.arguments};
+  StepArea area(*this, post);
+  bool const more = op.staged->step(op.step++, area, peers);
+  note_speed(op.posted.stored);
+  if (more) op.posted = {.round = arrive(post), .stored = area.stored};
+  return more;
+}
+
+bool ShmTransport::take_step(ShmOp& op) {
+  areas_.resize(static_cast<std::size_t>(world_size()));
+  for (int member = 0; member < world_size(); ++member) {
+    if (member == rank()) continue;
+    areas_[static_cast<std::size_t>(member)] = group_->payload(member, group_->arrival(member, op.posted.round));
+  }
+  return post_step(op, PeerAreas(areas_));
+}
+
+bool ShmTransport::staged_has_ended(ShmOp& op) {
+  while (group_->test(op.posted.round, name_of(op))) {
+    if (group_->wait(op.posted.round, timeout_policy_, name_of(op)) == node::Outcome::passed_failed) return true;
+    if (take_step(op)) continue;
+    op.completed = true;
+    return true;
+  }
+  return false;
+}
+
+void ShmTransport::complete_staged(ShmOp& op, spi::TimeoutPolicy const& timeout_policy) {
+  op.completed = true;  // however it ends
+  do {
+    if (group_->wait(op.posted.round, timeout_policy, name_of(op)) == node::Outcome::passed_failed)
+      throw group_->remote_error(op.posted.round, name_of(op));
+  } while (take_step(op));
+}
+
+void ShmTransport::drive_collectives() noexcept {
+  if (staged_under_way_ == 0) return;
+  for (auto& op : operations_) {
+    if (op.kind != Kind::staged || op.completed) continue;
+    try {
+      if (staged_has_ended(op) && !op.completed) complete_staged(op, timeout_policy_);
+    } catch (...) {
+      op.failure = std::current_exception();
+      op.completed = true;
+    }
+  }
+}
+
+}  // namespace crossrank::shm

@@ -1,0 +1,72 @@
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include <crossrank/error.hpp>
+
+#include "lib/tensor/streaming_copy.hpp"
+
+namespace crossrank::shm {
+
+/// Bytes that a rank puts into its arena in one step: enough for the barrier round not to count, few enough to stay in
+/// cache until the peers have read them.
+inline constexpr std::size_t step_bytes = std::size_t{512} << 10;
+
+/// What the peers put into their areas in the step before; empty for a rank that put nothing there, and for oneself.
+class PeerAreas {
+ public:
+  explicit PeerAreas(std::span<std::span<std::byte const> const> areas) : areas_(areas) {}
+
+  /// Part of a peer's area. `FormatError` when it has none such: the peer is out of step, or its memory is damaged.
+  [[nodiscard]] std::byte const* at(std::size_t member, std::size_t offset, std::size_t bytes) const {
+    auto const area = areas_[member];
+    if (offset <= area.size() && bytes <= area.size() - offset) return area.data() + offset;
+    throw FormatError({.operation = "read an area",
+                       .message = "rank " + std::to_string(member) + " put less there than was agreed",
+                       .expected = std::to_string(offset + bytes) + " bytes",
+                       .got = std::to_string(area.size()) + " bytes",
+                       .failed_ranks = {static_cast<int>(member)},
+                       .section = "area"});
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return areas_.size(); }
+
+ private:
+  std::span<std::span<std::byte const> const> areas_;
+};
+
+/// Where a rank puts what its peers read in the next step, and how it is to store there.
+struct Area {
+  std::byte* at = nullptr;
+  platform::StoreMode stores = platform::StoreMode::normal;
+};
+
+/// Gives a rank its area.
+class AreaAllocator {
+ public:
+  virtual ~AreaAllocator() = default;
+  /// An area of so many bytes, asked for at most once in a step. When there is no memory for it the peers are told.
+  [[nodiscard]] virtual Area take(std::size_t bytes) = 0;
+  /// Gives bytes of this rank's arena as the area instead, where they stand; false when they are not there.
+  [[nodiscard]] virtual bool expose(std::span<std::byte const> bytes) = 0;
+};
+
+/// A collective that goes through the arenas in pieces.
+///
+/// In each step a rank reads what its peers put into their areas in the step before, fills an area of its own, and
+/// meets them. An area is used anew only after all have met once more. So a piece is on its way while the next one is
+/// written, and the memory that a call needs does not grow with its size.
+class StagedCollective {
+ public:
+  virtual ~StagedCollective() = default;
+  /// Step `number` from 0 on, when `peers` are empty. False after the last: no barrier round follows.
+  [[nodiscard]] virtual bool step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) = 0;
+};
+
+inline constexpr std::size_t line_bytes = 64;  // whole elements of every dtype
+
+[[nodiscard]] constexpr std::size_t whole_lines(std::size_t bytes) noexcept {
+  return (bytes + line_bytes - 1) / line_bytes * line_bytes;
+}
+
+}  // namespace crossrank::shm

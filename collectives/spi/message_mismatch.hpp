@@ -1,0 +1,45 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank {
+
+/// What a message is known by, besides its sender.
+struct MessageKind {
+  std::size_t bytes = 0;
+  std::uint32_t tag = 0;
+  bool operator==(MessageKind const&) const = default;
+};
+
+/// A message came that is another than its receiver announced. For callers a `MismatchError`; inside the library the
+/// sizes and tags can be had as numbers.
+class MessageMismatch : public MismatchError {
+ public:
+  /// `info` says who received in which group; `src` is the sender in it.
+  MessageMismatch(ErrorInfo info, int src, MessageKind expected, MessageKind got)
+      : MismatchError(complete(std::move(info), src, expected, got)), got_(got) {}
+
+  [[nodiscard]] MessageKind got() const noexcept { return got_; }
+
+ private:
+  static std::string describe_call(MessageKind kind) {
+    return std::to_string(kind.bytes) + " bytes with tag " + std::to_string(kind.tag);
+  }
+  static ErrorInfo complete(ErrorInfo info, int src, MessageKind expected, MessageKind got) {
+    info.operation = "recv";
+    info.message = "the message from rank " + std::to_string(src) + " is another than was expected";
+    info.expected = describe_call(expected);
+    info.got = describe_call(got);
+    info.hint = "make both ranks agree on size, tag and order";
+    info.failed_ranks = {src};
+    return info;
+  }
+
+  MessageKind got_;
+};
+
+}  // namespace crossrank

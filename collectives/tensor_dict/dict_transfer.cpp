@@ -1,0 +1,233 @@
+#include "collectives/tensor_dict/dict_transfer.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
+
+#include "collectives/core/with_operation_name.hpp"
+#include "collectives/objects/serialized_exception.hpp"
+
+namespace crossrank {
+namespace {
+
+constexpr char const* receiving = "recv_tensor_dict";
+
+/// Tags of the messages that a dictionary consists of, apart from those of objects and of users; behind the first one
+/// they have its number.
+constexpr Tag dict_head_tag{0xfff1'0000};
+Tag dict_body_tag(BlockHeader const& head) { return {0xfff2'0000 | (head.number & 0xffff)}; }
+Tag dict_tensor_tag(BlockHeader const& head) { return {0xfff3'0000 | (head.number & 0xffff)}; }
+
+/// A tensor's bytes from `offset` on, as such.
+Tensor bytes_of(Tensor const& tensor, std::size_t offset, std::size_t bytes) {
+  return spi::tensor_from_storage(tensor.storage(), tensor.byte_offset() + offset, {static_cast<std::int64_t>(bytes)},
+                                  Dtype::u8);
+}
+
+/// Calls `use` with each piece of `tensor`, in order.
+template <class Use>
+void for_each_piece(Tensor const& tensor, Use const& use) {
+  for (std::size_t at = 0; at < tensor.nbytes(); at += largest_piece)
+    use(bytes_of(tensor, at, std::min(largest_piece, tensor.nbytes() - at)));
+}
+
+Tensor part_of(DictTensor const& travelling, int part) {
+  auto const bytes = travelling.tensor.nbytes() / static_cast<std::size_t>(travelling.parts);
+  return bytes_of(travelling.tensor, static_cast<std::size_t>(part) * bytes, bytes);
+}
+
+/// Bytes as a tensor that keeps them.
+Tensor kept(std::vector<std::byte> bytes) {
+  auto const held = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  return Tensor::from_blob(held->data(), {static_cast<std::int64_t>(held->size())}, Dtype::u8, [held](void*) {});
+}
+
+}  // namespace
+
+TensorDict broadcast_dict_from(Collective const& group, TensorDict dict, int root) {
+  DictMetadata metadata;
+  bool const mine = group.rank() == root;
+  auto const bytes = detail::broadcast_bytes(group, "broadcast_tensor_dict", root, [&] {
+    metadata = encode_dict(dict, [](std::string const&, Tensor const&) { return 1; });
+    return std::move(metadata.bytes);
+  });
+  DecodedDict decoded;
+  if (!mine) decoded = decode_dict(bytes);
+  for (auto& [tensor, travel, parts] : mine ? metadata.tensors : decoded.tensors) {
+    auto view = bytes_of(tensor, 0, tensor.nbytes());
+    group.broadcast(view, {root});
+  }
+  return mine ? std::move(dict) : std::move(decoded.dict);
+}
+
+DictSend::DictSend(Collective const& group, TensorDict const& dict, PartsOf const& parts_of, DictRoute const& route) {
+  DictMetadata metadata;
+  std::exception_ptr error;
+  try {
+    metadata = encode_dict(dict, parts_of);
+  } catch (...) {
+    error = std::current_exception();
+    metadata.bytes = encode_object(serialize_exception(error));
+  }
+  auto head = BlockHeader::of(metadata.bytes, error != nullptr);
+  head.number = route.number;
+  auto const post = [&](Tensor const& tensor, Tag tag) { messages_.push_back(group.isend(tensor, route.dst, tag)); };
+  auto const* const from = reinterpret_cast<std::byte const*>(&head);
+  post(kept({from, from + sizeof head}), dict_head_tag);
+  if (!head.is_inlined())
+    for_each_piece(kept(std::move(metadata.bytes)), [&](Tensor const& piece) { post(piece, dict_body_tag(head)); });
+  if (error) {
+    wait();  // the receiver is told before this rank throws
+    std::rethrow_exception(error);
+  }
+  for (auto const& travelling : metadata.tensors) {
+    auto const own = travelling.travel == TransferMode::in_parts
+                         ? part_of(travelling, route.part)
+                         : bytes_of(travelling.tensor, 0, travelling.tensor.nbytes());
+    for_each_piece(own, [&](Tensor const& piece) { post(piece, dict_tensor_tag(head)); });
+  }
+}
+
+bool DictSend::test() {
+  while (!messages_.empty() && messages_.front().test()) messages_.pop_front();
+  return messages_.empty();
+}
+
+void DictSend::wait() {
+  for (; !messages_.empty(); messages_.pop_front()) messages_.front().wait();
+}
+
+DictReceive::DictReceive(Collective const& group, int src, std::shared_ptr<DictReceiveQueue> line,
+                         std::optional<Collective> all_gather_group)
+    : group_(group),
+      src_(src),
+      receive_queue_(std::move(line)),
+      all_gather_group_(std::move(all_gather_group)),
+      head_tensor_(Tensor::empty({static_cast<std::int64_t>(sizeof(BlockHeader))}, Dtype::u8)) {
+  receive_queue_->join(*this);
+}
+
+DictReceive::~DictReceive() { receive_queue_->leave(*this); }
+
+bool DictReceive::have_come(bool may_wait) {
+  return with_operation_name(receiving, [&] {
+    for (; !messages_.empty(); messages_.pop_front()) {
+      if (may_wait) {
+        messages_.front().wait();
+      } else if (!messages_.front().test()) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+bool DictReceive::ask(bool may_wait) noexcept {
+  try {
+    while (stage_ < Stage::tensors) {
+      if (!have_come(may_wait)) return false;
+      next_stage();
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+    messages_.clear();
+  }
+  return true;
+}
+
+bool DictReceive::advance(bool may_wait) {
+  if (!failure_ && stage_ < Stage::joining) {
+    if (!receive_queue_->carry_on(*this, may_wait)) return false;
+    try {
+      if (!failure_ && !have_come(may_wait)) return false;
+      stage_ = Stage::joining;
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  return true;
+}
+
+void DictReceive::next_stage() {
+  if (stage_ == Stage::queued) {
+    messages_.push_back(group_.irecv(head_tensor_, src_, dict_head_tag));
+    stage_ = Stage::head;
+    return;
+  }
+  if (stage_ == Stage::head) {
+    std::memcpy(&head_, head_tensor_.bytes().data(), sizeof head_);
+    body_ = head_.inlined_bytes();
+    stage_ = Stage::body;
+  } else {
+    auto const came = piece_.bytes();
+    body_.insert(body_.end(), came.begin(), came.end());
+  }
+  receive_body();
+}
+
+void DictReceive::receive_body() {
+  if (body_.size() < head_.size) {
+    auto const left = std::min<std::uint64_t>(head_.size - body_.size(), largest_piece);
+    piece_ = Tensor::empty({static_cast<std::int64_t>(left)}, Dtype::u8);
+    messages_.push_back(group_.irecv(piece_, src_, dict_body_tag(head_)));
+    return;
+  }
+  if (head_.failed != 0) throw remote_error(group_, receiving, {src_}, decode_object<SerializedException>(body_));
+  decoded_ = decode_dict(body_);
+  receive_tensors();
+  stage_ = Stage::tensors;
+}
+
+void DictReceive::receive_tensors() {
+  for (auto const& travelling : decoded_.tensors) {
+    auto const nbytes = travelling.tensor.nbytes();
+    // A part gets memory of its own, as the joining reads parts while it writes the whole.
+    auto const& to =
+        parts_.emplace_back(travelling.travel == TransferMode::whole
+                                ? bytes_of(travelling.tensor, 0, nbytes)
+                                : Tensor::empty({static_cast<std::int64_t>(nbytes) / travelling.parts}, Dtype::u8));
+    for_each_piece(to, [&](Tensor piece) { messages_.push_back(group_.irecv(piece, src_, dict_tensor_tag(head_))); });
+  }
+}
+
+void DictReceive::join() {
+  for (std::size_t i = 0; i < decoded_.tensors.size(); ++i) {
+    auto const& [tensor, travel, parts] = decoded_.tensors[i];
+    if (travel != TransferMode::in_parts) continue;
+    int const here = all_gather_group_ ? all_gather_group_->world_size() : 0;
+    if (here != parts) {
+      throw UsageError({.operation = receiving,
+                        .message = "the sender's tensors come in parts, which this rank has not the group to join",
+                        .expected = "an all_gather_group of " + std::to_string(parts),
+                        .got = here == 0 ? "none" : std::to_string(here),
+                        .group = group_.name(),
+                        .rank = group_.rank(),
+                        .world_size = group_.world_size(),
+                        .failed_ranks = {src_}});
+    }
+    auto whole = bytes_of(tensor, 0, tensor.nbytes());
+    all_gather_group_->all_gather(whole, parts_[i]);
+  }
+}
+
+TensorDict const& DictReceive::wait() {
+  static_cast<void>(advance(true));
+  if (stage_ == Stage::done) return decoded_.dict;
+  try {
+    with_operation_name(receiving, [&] { join(); });
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
+  parts_.clear();
+  stage_ = Stage::done;
+  return decoded_.dict;
+}
+
+}  // namespace crossrank

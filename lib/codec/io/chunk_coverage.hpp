@@ -1,0 +1,21 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace crossrank::codec {
+
+/// A box of a tensor: in each dimension `size` entries from `begin` on.
+struct ChunkBox {
+  std::vector<std::int64_t> begin{};
+  std::vector<std::int64_t> size{};
+};
+
+/// Whether the boxes cover the whole tensor and no element twice; otherwise what is wrong, in words. Boxes without
+/// elements are allowed anywhere inside.
+[[nodiscard]] std::optional<std::string> find_coverage_error(std::span<std::int64_t const> lengths,
+                                                             std::span<ChunkBox const> boxes);
+
+}  // namespace crossrank::codec

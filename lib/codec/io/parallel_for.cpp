@@ -1,0 +1,69 @@
+#include "lib/codec/io/parallel_for.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "lib/platform/cgroup.hpp"
+
+namespace crossrank::codec {
+namespace {
+
+// One thread copies as fast as one core can; a second pays for itself from here on.
+constexpr std::uint64_t parallel_bytes = std::uint64_t{32} << 20;
+constexpr std::size_t most_threads = 4;
+
+class ParallelRun {
+ public:
+  ParallelRun(std::size_t count, std::function<void(std::size_t)> const& work) : count_(count), work_(work) {}
+
+  void run(std::size_t helpers) {
+    {
+      std::vector<std::jthread> threads;
+      threads.reserve(helpers);
+      try {
+        while (threads.size() < helpers) threads.emplace_back([this] { take_all(); });
+      } catch (std::system_error const&) {
+        // As many as the system gives: the calling thread does the rest.
+      }
+      take_all();
+    }
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void take_all() noexcept {
+    for (;;) {
+      // Hands out numbers; what the units write meets at the threads' joining.
+      auto const index = next_.fetch_add(1, std::memory_order_relaxed);
+      if (index >= count_) return;
+      try {
+        work_(index);
+      } catch (...) {
+        next_.store(count_, std::memory_order_relaxed);
+        std::lock_guard const lock(mutex_);
+        if (!failure_) failure_ = std::current_exception();
+      }
+    }
+  }
+
+  std::size_t count_;
+  std::function<void(std::size_t)> const& work_;
+  std::atomic<std::size_t> next_{0};
+  std::mutex mutex_{};
+  std::exception_ptr failure_{};
+};
+
+}  // namespace
+
+void parallel_for(std::size_t count, std::uint64_t bytes, std::function<void(std::size_t)> const& work) {
+  auto const processors = static_cast<std::size_t>(platform::usable_cpus());
+  auto const threads = bytes < parallel_bytes ? 1 : std::min({most_threads, processors, count});
+  ParallelRun(count, work).run(threads > 0 ? threads - 1 : 0);
+}
+
+}  // namespace crossrank::codec

@@ -1,0 +1,27 @@
+#pragma once
+#include <string_view>
+
+#include <crossrank/error.hpp>
+#include <crossrank/json.hpp>
+
+#include "lib/codec/json/json_builder.hpp"
+#include "lib/codec/io/limits.hpp"
+
+namespace crossrank::codec {
+
+/// Limits of a document that describes a model or a job: config.json and its like.
+inline constexpr JsonLimits description_limits{.bytes = max_config_bytes, .values = max_config_nodes, .depth = 128};
+/// Limits of a document that has an entry for each tensor or file: an index, a note of a job.
+inline constexpr JsonLimits listing_limits{.bytes = std::size_t{128} << 20, .values = 8 * max_tensors, .depth = 32};
+
+struct JsonDocumentOptions {
+  JsonLimits limits = description_limits;
+  RepeatedKey repeated_key = RepeatedKey::last_counts;
+  ErrorInfo about{};  ///< operation, resource, hint and section of an error
+};
+
+/// Parses a whole JSON document, in time linear in its length. `FormatError` with the byte for text that is no JSON or
+/// passes a limit.
+[[nodiscard]] Json parse_json(std::string_view text, JsonDocumentOptions const& options);
+
+}  // namespace crossrank::codec

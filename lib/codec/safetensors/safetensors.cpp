@@ -1,0 +1,239 @@
+#include <crossrank/safetensors.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/io/byte_source.hpp"
+#include "lib/codec/safetensors/header_writer.hpp"
+#include "lib/codec/json/json_text.hpp"
+#include "lib/codec/io/limits.hpp"
+#include "lib/codec/safetensors/state_image.hpp"
+#include "lib/tensor/copy_memory.hpp"
+#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/directory.hpp"
+#include "lib/platform/fd.hpp"
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank {
+namespace {
+
+constexpr char const* read_operation = "safetensors read";
+constexpr char const* write_operation = "safetensors write";
+// Rows are copied out of blocks of this size: large enough to make system calls rare.
+constexpr std::size_t block_bytes = std::size_t{1} << 20;
+// As the reference pads its header.
+constexpr std::size_t header_alignment = 8;
+
+platform::Fd open_for_reading(std::filesystem::path const& path) {
+  // O_NONBLOCK: a pipe in the file's place is refused by its type later, and must not block the open.
+  int const fd = platform::system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+  if (fd < 0) platform::throw_io(read_operation, path.string(), errno);
+  return platform::Fd(fd);
+}
+
+}  // namespace
+
+struct SafetensorsFile::State {
+  explicit State(std::filesystem::path where)
+      : path(std::move(where)),
+        fd(open_for_reading(path)),
+        source(std::make_shared<codec::FileSource>(path.string(), fd.get())),
+        image(codec::StateImage::open(source, {.kind = codec::ImageKind::plain})) {
+    entries.reserve(image.entries().size());
+    for (auto const& entry : image.entries()) {
+      by_name.push_back(static_cast<std::uint32_t>(entries.size()));
+      entries.push_back({entry.name, entry.dtype, entry.shape});
+    }
+    std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return entries[a].name < entries[b].name; });
+  }
+
+  /// Null when there is none.
+  [[nodiscard]] codec::HeaderEntry const* find(std::string_view name) const noexcept {
+    auto const at = std::lower_bound(by_name.begin(), by_name.end(), name,
+                                     [&](auto i, auto wanted) { return entries[i].name < wanted; });
+    return at != by_name.end() && entries[*at].name == name ? &image.entries()[*at] : nullptr;
+  }
+
+  std::filesystem::path path;
+  platform::Fd fd;
+  std::shared_ptr<codec::FileSource const> source;
+  codec::StateImage image;
+  std::vector<SafetensorsEntry> entries{};
+  std::vector<std::uint32_t> by_name{};  ///< numbers of `entries`, sorted by name
+};
+
+namespace {
+
+/// A slice of a dense tensor: of each of `rows` rows the bytes from `skip` on.
+struct RowSlice {
+  std::uint64_t rows = 1;
+  std::uint64_t row_bytes = 0;
+  std::uint64_t skip = 0;
+  std::uint64_t take = 0;
+};
+
+[[noreturn]] void refuse_slice(codec::HeaderEntry const& entry, std::string const& path, std::string message,
+                               std::string got) {
+  throw UsageError({.operation = read_operation,
+                    .message = std::move(message) + " of \"" + entry.name + "\"",
+                    .expected = std::string(name_of(entry.dtype)) + " " + to_string(entry.shape),
+                    .got = std::move(got),
+                    .resource = path});
+}
+
+RowSlice row_slice_of(codec::HeaderEntry const& entry, std::size_t axis, std::int64_t begin, std::int64_t length,
+                      std::string const& path) {
+  RowSlice slice;
+  for (std::size_t i = 0; i < axis; ++i) slice.rows *= static_cast<std::uint64_t>(entry.shape[i]);
+  std::uint64_t inner_bits = bits_of(entry.dtype);
+  // The header was checked: all products up to the size of the tensor fit, unless a length of 0 hides the others.
+  for (std::size_t i = axis + 1; i < entry.shape.size(); ++i) inner_bits *= static_cast<std::uint64_t>(entry.shape[i]);
+  auto const bytes = [&](std::int64_t count) {
+    auto const bits = static_cast<std::uint64_t>(count) * inner_bits;
+    if (bits % 8 != 0)
+      refuse_slice(entry, path, "the slice splits a byte", std::to_string(begin) + " + " + std::to_string(length));
+    return bits / 8;
+  };
+  slice.row_bytes = bytes(entry.shape[axis]);
+  slice.skip = bytes(begin);
+  slice.take = bytes(length);
+  return slice;
+}
+
+/// Reads the slice, a block of whole rows at a time unless the slice is one piece.
+void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice const& slice,
+                    std::span<std::byte> out) {
+  if (slice.rows == 1 || slice.take == slice.row_bytes) return source.read_at(at + slice.skip, out);
+  auto const rows_per_block = std::max<std::uint64_t>(1, block_bytes / slice.row_bytes);
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min(rows_per_block, slice.rows) * slice.row_bytes));
+  for (std::uint64_t row = 0; row < slice.rows; row += rows_per_block) {
+    auto const rows = std::min(rows_per_block, slice.rows - row);
+    source.read_at(at + row * slice.row_bytes,
+                   std::span(block).first(static_cast<std::size_t>(rows * slice.row_bytes)));
+    for (std::uint64_t i = 0; i < rows; ++i) {
+      copy_memory(out.data() + (row + i) * slice.take, block.data() + i * slice.row_bytes + slice.skip,
+                  static_cast<std::size_t>(slice.take));
+    }
+  }
+}
+
+[[noreturn]] void refuse_write(std::filesystem::path const& path, std::string message, std::string_view name) {
+  throw UsageError({.operation = write_operation,
+                    .message = "\"" + codec::printable(name.substr(0, 80)) + "\": " + std::move(message),
+                    .resource = path.string()});
+}
+
+void check_entry(std::filesystem::path const& path, std::string_view name, Tensor const& tensor) {
+  if (!tensor.defined()) refuse_write(path, "the tensor is absent", name);
+  if (codec::find_bad_utf8(name) != std::string_view::npos) refuse_write(path, "the name is not UTF-8", name);
+  if (name.find('\0') != std::string_view::npos) refuse_write(path, "the name contains NUL", name);
+  if (name.size() > codec::max_name_bytes) refuse_write(path, "the name is longer than 1,024 bytes", name);
+  if (name == "__metadata__") refuse_write(path, "this name is taken by the format", name);
+  (void)tensor.bytes();  // refuses what is not on the CPU before anything is written
+}
+
+using Piece = StateDict::value_type const*;
+
+/// Widest elements first, so that each tensor stands on a multiple of its element, then by name, as the reference
+/// writes.
+std::vector<Piece> arrange(std::filesystem::path const& path, StateDict const& weights) {
+  std::vector<Piece> pieces;
+  pieces.reserve(weights.size());
+  for (auto const& entry : weights) {
+    check_entry(path, entry.first, entry.second);
+    pieces.push_back(&entry);
+  }
+  std::sort(pieces.begin(), pieces.end(), [](Piece a, Piece b) {
+    return std::make_tuple(b->second.dtype(), std::string_view(a->first)) <
+           std::make_tuple(a->second.dtype(), std::string_view(b->first));
+  });
+  return pieces;
+}
+
+std::string compose_header(std::filesystem::path const& path, std::span<Piece const> pieces,
+                           SafetensorsOptions const& options) {
+  codec::HeaderWriter writer;
+  std::set<std::string_view> keys;
+  for (auto const& [key, value] : options.metadata) {
+    if (codec::find_bad_utf8(key) != std::string_view::npos) refuse_write(path, "the metadata key is not UTF-8", key);
+    if (codec::find_bad_utf8(value) != std::string_view::npos) refuse_write(path, "the metadata is not UTF-8", key);
+    if (!keys.insert(key).second) refuse_write(path, "the metadata key comes twice", key);
+    writer.add_metadata(key, value);
+  }
+  std::uint64_t cursor = 0;
+  for (auto const* piece : pieces) {
+    auto const& [name, tensor] = *piece;
+    writer.add_tensor(name, tensor.dtype(), tensor.shape(), cursor, cursor + tensor.nbytes());
+    cursor += tensor.nbytes();
+  }
+  return std::move(writer).finish(header_alignment);
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(std::filesystem::path path) : state_(std::make_shared<State const>(std::move(path))) {}
+
+std::filesystem::path const& SafetensorsFile::path() const noexcept { return state_->path; }
+
+std::span<SafetensorsEntry const> SafetensorsFile::entries() const noexcept { return state_->entries; }
+
+SafetensorsEntry const* SafetensorsFile::find(std::string_view name) const noexcept {
+  auto const* const entry = state_->find(name);
+  return entry == nullptr ? nullptr
+                          : &state_->entries[static_cast<std::size_t>(entry - state_->image.entries().data())];
+}
+
+std::vector<std::pair<std::string, std::string>> const& SafetensorsFile::metadata() const noexcept {
+  return state_->image.header().metadata;
+}
+
+Tensor SafetensorsFile::read(std::string_view name) const { return state_->image.read(name); }
+
+Tensor SafetensorsFile::read_slice(std::string_view name, Dim dim, std::int64_t begin, std::int64_t length) const {
+  auto const path = state_->path.string();
+  auto const* const entry = state_->find(name);
+  if (entry == nullptr) {
+    throw UsageError(
+        {.operation = read_operation, .message = "there is no tensor \"" + std::string(name) + "\"", .resource = path});
+  }
+  auto const dims = static_cast<std::int64_t>(entry->shape.size());
+  auto const axis = dim.dim < 0 ? dim.dim + dims : dim.dim;
+  if (axis < 0 || axis >= dims) refuse_slice(*entry, path, "there is no such dimension", std::to_string(dim.dim));
+  auto const at = static_cast<std::size_t>(axis);
+  auto const full = entry->shape[at];
+  if (begin < 0 || length < 0 || begin > full || length > full - begin) {
+    refuse_slice(*entry, path, "there is no such range in dimension " + std::to_string(axis),
+                 std::to_string(length) + " from " + std::to_string(begin));
+  }
+  auto out = Tensor::empty(entry->shape.with(at, length), entry->dtype);
+  if (out.nbytes() == 0) return out;
+  read_row_slice(*state_->source, state_->image.header().data_start + entry->begin,
+                 row_slice_of(*entry, at, begin, length, path), out.mutable_bytes());
+  return out;
+}
+
+StateDict load_safetensors(std::filesystem::path const& path) {
+  SafetensorsFile const file(path);
+  StateDict weights;
+  weights.reserve(file.entries().size());
+  for (auto const& entry : file.entries()) weights.insert_or_assign(entry.name, file.read(entry.name));
+  return weights;
+}
+
+void save_safetensors(std::filesystem::path const& path, StateDict const& weights, SafetensorsOptions const& options) {
+  auto const pieces = arrange(path, weights);
+  auto const header = compose_header(path, pieces, options);
+  auto const directory = platform::Directory::open(path.has_parent_path() ? path.parent_path() : ".", write_operation);
+  platform::AtomicFile file(directory, path.filename().string(), header.size() + weights.nbytes(), write_operation);
+  file.write(std::as_bytes(std::span(header)));
+  for (auto const* piece : pieces) file.write(piece->second.bytes());
+  file.commit();
+}
+
+}  // namespace crossrank

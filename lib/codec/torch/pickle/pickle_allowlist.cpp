@@ -1,0 +1,128 @@
+#include "lib/codec/torch/pickle/pickle_allowlist.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "lib/codec/torch/pickle/torch_dtype.hpp"
+
+namespace crossrank::codec {
+namespace {
+
+constexpr std::array<std::string_view, 18> torch_globals{
+    "collections.OrderedDict",
+    "collections.Counter",
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor_v3",
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_parameter_with_state",
+    "torch._utils._rebuild_meta_tensor_no_storage",
+    "torch._tensor._rebuild_from_type_v2",
+    "torch.nn.parameter.Parameter",
+    "torch.Tensor",
+    "torch.Size",
+    "torch.device",
+    "torch.serialization._get_layout",
+    "_codecs.encode",
+    "builtins.set",
+    "builtins.bytearray",
+    "builtins.complex",
+};
+
+constexpr std::array<std::string_view, 10> training_modules{
+    "argparse", "numpy",    "megatron",  "deepspeed", "transformer_engine",
+    "nemo",     "modelopt", "omegaconf", "pathlib",   "enum",
+};
+
+constexpr std::array<std::string_view, 24> training_globals{
+    "collections.OrderedDict",
+    "collections.Counter",
+    "collections.defaultdict",
+    "builtins.dict",
+    "builtins.getattr",
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor_v3",
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_parameter_with_state",
+    "torch._utils._rebuild_meta_tensor_no_storage",
+    "torch._tensor._rebuild_from_type_v2",
+    "torch.nn.parameter.Parameter",
+    "torch.Tensor",
+    "torch.Size",
+    "torch.device",
+    "torch.serialization._get_layout",
+    "torch.nn.functional.gelu",
+    "torch._C._nn.gelu",
+    "_codecs.encode",
+    "_io.BytesIO",
+    "builtins.set",
+    "builtins.bytearray",
+    "builtins.complex",
+};
+
+constexpr std::array<std::string_view, 24> dcp_globals{
+    "collections.OrderedDict",
+    "torch.Size",
+    "torch.device",
+    "torch.serialization._get_layout",
+    "torch.distributed.checkpoint.metadata.Metadata",
+    "torch.distributed.checkpoint.metadata.MetadataIndex",
+    "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
+    "torch.distributed.checkpoint.metadata.BytesStorageMetadata",
+    "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
+    "torch.distributed.checkpoint.metadata.TensorProperties",
+    "torch.distributed.checkpoint.metadata.StorageMeta",
+    "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+    "torch.distributed.checkpoint.filesystem._StorageInfo",
+    "torch.distributed.checkpoint.filesystem._StoragePrefix",
+    "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
+    "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+    "torch.distributed._shard.sharded_tensor.metadata.ShardedTensorMetadata",
+    "torch.distributed._shard.metadata.ShardMetadata",
+    "torch.memory_format",
+    "pathlib.PosixPath",
+    "pathlib.PurePosixPath",
+    "pathlib._local.PosixPath",
+    "builtins.getattr",
+    "builtins.set",
+};
+
+constexpr std::array<std::array<std::string_view, 2>, 3> renamed_modules{{
+    {"__builtin__", "builtins"},
+    {"copy_reg", "copyreg"},
+    {"torch.tensor", "torch._tensor"},
+}};
+
+bool is_inside(std::string_view global, std::string_view module) noexcept {
+  return global.size() > module.size() && global.starts_with(module) && global[module.size()] == '.';
+}
+
+}  // namespace
+
+PickleAllowlist torch_allowlist() noexcept { return {.globals = torch_globals}; }
+
+PickleAllowlist training_allowlist() noexcept {
+  return {.opcodes = PickleOpcodes::protocol_5, .globals = training_globals, .modules = training_modules};
+}
+
+PickleAllowlist dcp_allowlist() noexcept {
+  return {.opcodes = PickleOpcodes::protocol_5, .globals = dcp_globals, .persistent = false};
+}
+
+std::string global_name(std::string_view module, std::string_view name) {
+  for (auto const& [old_name, new_name] : renamed_modules) {
+    if (module == old_name) module = new_name;
+  }
+  return std::string(module).append(".").append(name);
+}
+
+bool allows(PickleAllowlist const& allowlist, std::span<std::string const> extra, std::string_view global) noexcept {
+  if (std::find(allowlist.globals.begin(), allowlist.globals.end(), global) != allowlist.globals.end()) return true;
+  if (std::find(extra.begin(), extra.end(), global) != extra.end()) return true;
+  if (is_torch_dtype(global) || (allowlist.persistent && is_torch_storage(global))) return true;
+  return std::any_of(allowlist.modules.begin(), allowlist.modules.end(),
+                     [&](std::string_view module) { return is_inside(global, module); });
+}
+
+}  // namespace crossrank::codec

@@ -1,0 +1,54 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "lib/codec/torch/pickle/pickle_reader.hpp"
+
+namespace crossrank::codec {
+
+/// Takes the parts of a pickle off its front. Refusals name the opcode at hand.
+class PickleCursor {
+ public:
+  PickleCursor(std::span<std::byte const> pickle, PickleOptions const& options)
+      : text_(reinterpret_cast<char const*>(pickle.data()), pickle.size()), options_(options) {}
+
+  /// The next opcode; from here on refusals name this place.
+  std::uint8_t take_opcode() {
+    opcode_at_ = at_;
+    return take<std::uint8_t>();
+  }
+  template <class Number>
+  Number take() {
+    Number value = 0;
+    std::memcpy(&value, take_bytes(sizeof(Number)).data(), sizeof(Number));
+    return value;
+  }
+  std::string_view take_bytes(std::uint64_t count) {
+    if (count > left()) refuse_pickle(options_, opcode_at_, "the pickle ends early");
+    auto const taken = text_.substr(at_, static_cast<std::size_t>(count));
+    at_ += taken.size();
+    return taken;
+  }
+  /// Up to the next line feed, which goes too.
+  std::string_view take_line(std::size_t most) {
+    auto const end = text_.find('\n', at_);
+    if (end == std::string_view::npos || end - at_ > most) refuse_pickle(options_, opcode_at_, "a name does not end");
+    auto const line = text_.substr(at_, end - at_);
+    at_ = end + 1;
+    return line;
+  }
+  [[nodiscard]] std::uint64_t opcode_at() const noexcept { return opcode_at_; }
+  [[nodiscard]] std::size_t left() const noexcept { return text_.size() - at_; }
+  [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
+
+ private:
+  std::string_view text_;
+  PickleOptions const& options_;
+  std::size_t at_ = 0;
+  std::uint64_t opcode_at_ = 0;
+};
+
+}  // namespace crossrank::codec

@@ -1,0 +1,37 @@
+#include "lib/codec/torch/pickle/unsupported_globals.hpp"
+
+#include <array>
+#include <utility>
+
+namespace crossrank::codec {
+namespace {
+
+constexpr UnsupportedGlobal d_tensors{
+    "the archive holds DTensors: one rank's pieces of tensors and where they belong, which are not read from archives",
+    "save tensor.full_tensor() of each on rank 0, or save by torch.distributed.checkpoint, which is read"};
+constexpr UnsupportedGlobal sharded_tensors{
+    "the archive holds ShardedTensors: one rank's pieces of tensors, which are not read from archives",
+    "save a full state dict (StateDictType.FULL_STATE_DICT), or save by torch.distributed.checkpoint, which is read"};
+constexpr UnsupportedGlobal save_plans{
+    "the metadata hold the plans of the save, as Megatron-core's torch_dist format keeps them, which are not read",
+    "save it by Megatron's --ckpt-format torch, or convert it with the program that wrote it"};
+
+constexpr std::array<std::pair<std::string_view, UnsupportedGlobal>, 6> foreign{{
+    {"torch.distributed.tensor.", d_tensors},
+    {"torch.distributed._tensor.", d_tensors},
+    {"torch.distributed.device_mesh.", d_tensors},
+    {"torch.distributed._shard.sharded_tensor.api.", sharded_tensors},
+    {"torch.distributed.checkpoint.planner.", save_plans},
+    {"megatron.core.dist_checkpointing.", save_plans},
+}};
+
+}  // namespace
+
+std::optional<UnsupportedGlobal> explain_unsupported_global(std::string_view global) noexcept {
+  for (auto const& [module, what] : foreign) {
+    if (global.starts_with(module)) return what;
+  }
+  return std::nullopt;
+}
+
+}  // namespace crossrank::codec

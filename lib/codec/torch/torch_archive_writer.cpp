@@ -1,0 +1,114 @@
+#include "lib/codec/torch/torch_archive_writer.hpp"
+
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/json/json_text.hpp"
+#include "lib/codec/torch/pickle/pickle_writer.hpp"
+#include "lib/codec/torch/pickle/torch_dtype.hpp"
+
+namespace crossrank::codec {
+namespace {
+
+constexpr std::string_view folder = "archive/";
+constexpr std::string_view byte_order = "little";
+// Of the format, as torch.save has written it since it writes zip archives.
+constexpr std::string_view format_version = "3\n";
+
+[[noreturn]] void refuse(std::string_view name, std::string message) {
+  throw UsageError({.operation = "torch archive write",
+                    .message = "\"" + printable(name.substr(0, 200)) + "\": " + std::move(message)});
+}
+
+TorchDtype const& dtype_for(TorchOutput const& tensor) {
+  auto const* const dtype = torch_dtype_of(tensor.dtype);
+  if (dtype == nullptr) refuse(tensor.name, "torch has no dtype like " + std::string(name_of(tensor.dtype)));
+  if (dtype->pairs && (tensor.shape.empty() || tensor.shape[tensor.shape.size() - 1] % 2 != 0))
+    refuse(tensor.name, "torch keeps elements in pairs, and the last dimension is not even");
+  return *dtype;
+}
+
+std::vector<std::int64_t> lengths_for(TorchOutput const& tensor, TorchDtype const& dtype) {
+  std::vector<std::int64_t> lengths(tensor.shape.begin(), tensor.shape.end());
+  if (dtype.pairs) lengths.back() /= 2;
+  return lengths;
+}
+
+void check_output(std::span<TorchOutput const> tensors, std::size_t i) {
+  auto const& tensor = tensors[i];
+  if (find_bad_utf8(tensor.name) != std::string_view::npos) refuse(tensor.name, "the name is not UTF-8");
+  if (tensor.same_as == TorchOutput::own) return;
+  if (tensor.same_as >= i || tensors[tensor.same_as].same_as != TorchOutput::own ||
+      tensors[tensor.same_as].dtype != tensor.dtype || tensors[tensor.same_as].shape.numel() != tensor.shape.numel())
+    refuse(tensor.name, "it is said to be the same as a tensor that it cannot be the same as");
+}
+
+}  // namespace
+
+TorchArchivePlan::TorchArchivePlan(std::span<TorchOutput const> tensors, TorchRoot root, Json const& config) {
+  PickleWriter pickle;
+  pickle.begin_dict();
+  if (root == TorchRoot::modelopt) {
+    pickle.text("config");
+    pickle.value(config);
+    pickle.text("weight");
+    pickle.begin_dict();
+  }
+  std::vector<std::string> keys(tensors.size());
+  std::vector<ZipEntry> data;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    check_output(tensors, i);
+    auto const& tensor = tensors[i];
+    auto const& dtype = dtype_for(tensor);
+    auto const own = tensor.same_as == TorchOutput::own;
+    keys[i] = own ? std::to_string(data.size()) : keys[tensor.same_as];
+    if (own) data.push_back({std::string(folder) + "data/" + keys[i], dense_bytes(tensor.shape, tensor.dtype)});
+    pickle.text(tensor.name);
+    pickle.tensor(dtype, keys[i], lengths_for(tensor, dtype));
+  }
+  if (root == TorchRoot::modelopt) pickle.end_dict();
+  pickle.end_dict();
+  pickle_ = std::move(pickle).finish();
+  entries_.push_back({std::string(folder) + "data.pkl", pickle_.size()});
+  entries_.push_back({std::string(folder) + "byteorder", byte_order.size()});
+  entries_.push_back({std::string(folder) + "version", format_version.size()});
+  entries_.insert(entries_.end(), data.begin(), data.end());
+}
+
+std::array<std::string_view, 3> TorchArchivePlan::constants() const noexcept {
+  return {pickle_, byte_order, format_version};
+}
+
+TorchArchiveWriter::TorchArchiveWriter(TorchArchivePlan const& plan, ByteSink& sink) : zip_(plan.entries(), sink) {
+  for (auto const part : plan.constants()) zip_.write(std::as_bytes(std::span(part)));
+}
+
+void TorchArchiveWriter::finish() { zip_.finish(); }
+
+std::vector<TorchOutput> torch_outputs(StateDict const& weights) {
+  std::vector<TorchOutput> outputs;
+  std::map<std::tuple<std::byte const*, std::size_t, Dtype>, std::size_t> known;
+  for (auto const& [name, tensor] : weights) {
+    if (!tensor.defined()) refuse(name, "the tensor is absent");
+    auto const bytes = tensor.bytes();
+    TorchOutput output{name, tensor.dtype(), tensor.shape()};
+    auto const [before, is_new] = known.try_emplace({bytes.data(), bytes.size(), tensor.dtype()}, outputs.size());
+    if (!is_new && !bytes.empty()) output.same_as = before->second;
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+void write_torch_archive(TorchArchivePlan const& plan, std::span<TorchOutput const> outputs, StateDict const& weights,
+                         ByteSink& sink) {
+  TorchArchiveWriter writer(plan, sink);
+  for (auto const& output : outputs) {
+    if (output.same_as == TorchOutput::own) writer.write(weights.at(output.name).bytes());
+  }
+  writer.finish();
+}
+
+}  // namespace crossrank::codec

@@ -1,0 +1,79 @@
+#include "lib/codec/torch/torch_load.hpp"
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/storage.hpp>
+
+#include "lib/codec/io/parallel_for.hpp"
+#include "lib/tensor/heap_storage.hpp"
+
+namespace crossrank::codec {
+namespace {
+
+// A view may repeat its elements: this is how much larger than the file the tensors may become.
+constexpr std::uint64_t most_growth = 16;
+constexpr std::uint64_t growth_floor = std::uint64_t{64} << 20;
+
+void check_growth(TorchArchive const& archive, std::span<NamedTorchTensor const> tensors) {
+  std::uint64_t total = 0;
+  auto const most = archive.bytes_on_disk() * most_growth + growth_floor;
+  for (auto const& [name, tensor] : tensors) {
+    // Dense tensors view their storage and take nothing of their own.
+    if (!tensor->view.is_dense() && __builtin_add_overflow(total, tensor->nbytes, &total)) total = ~std::uint64_t{0};
+    if (total <= most) continue;
+    throw FormatError({.operation = "torch archive read",
+                       .message = "the tensors repeat their elements too often",
+                       .expected = "at most " + std::to_string(most) + " bytes",
+                       .got = std::to_string(total) + " with \"" + name + "\"",
+                       .resource = archive.name(),
+                       .hint = "save tensor.contiguous(), or read this tensor by parts",
+                       .section = "data.pkl"});
+  }
+}
+
+/// Storages by number; only those that are wanted.
+using Storages = std::map<std::uint32_t, std::shared_ptr<HeapStorage>>;
+
+}  // namespace
+
+StateDict load_tensors(TorchArchive const& archive, std::span<NamedTorchTensor const> tensors) {
+  check_growth(archive, tensors);
+  Storages storages;
+  std::uint64_t bytes = 0;
+  for (auto const& [name, tensor] : tensors) {
+    auto& storage = storages[tensor->storage];
+    if (storage) continue;
+    auto const size = archive.storages()[tensor->storage].bytes;
+    storage = std::make_shared<HeapStorage>(static_cast<std::size_t>(size));
+    bytes += size;
+  }
+  std::vector<Storages::value_type const*> units;
+  for (auto const& storage : storages) units.push_back(&storage);
+  parallel_for(units.size(), bytes, [&](std::size_t i) {
+    auto const& [number, storage] = *units[i];
+    archive.read_storage(number, {storage->data(), storage->size_bytes()});
+  });
+
+  StateDict weights;
+  weights.reserve(tensors.size());
+  for (auto const& [name, tensor] : tensors) {
+    auto const& storage = storages.at(tensor->storage);
+    if (tensor->view.is_dense()) {
+      weights.insert_or_assign(name, spi::tensor_from_storage(storage, static_cast<std::size_t>(tensor->view.first),
+                                                              tensor->shape, tensor->dtype));
+      continue;
+    }
+    auto copy = Tensor::empty(tensor->shape, tensor->dtype);
+    MemorySource const source("", storage);
+    ReadWindow window(source, 0, storage->size_bytes());
+    read_strided(window, tensor->view, 0, copy.mutable_bytes());
+    weights.insert_or_assign(name, std::move(copy));
+  }
+  return weights;
+}
+
+}  // namespace crossrank::codec

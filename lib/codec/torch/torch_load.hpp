@@ -1,0 +1,14 @@
+#pragma once
+#include <span>
+
+#include <crossrank/state.hpp>
+
+#include "lib/codec/torch/torch_tree.hpp"
+
+namespace crossrank::codec {
+
+/// Reads tensors into memory; those that share a storage in the archive share it here. `FormatError` also when they
+/// would be many times as large as the file.
+[[nodiscard]] StateDict load_tensors(TorchArchive const& archive, std::span<NamedTorchTensor const> tensors);
+
+}  // namespace crossrank::codec

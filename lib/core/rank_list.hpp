@@ -1,0 +1,20 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace crossrank::node {
+
+/// Ascending ranks as ranges, for error texts: "0-3, 7".
+[[nodiscard]] inline std::string format_ranks(std::vector<int> const& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    auto last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,38 @@
+#include "lib/node/group/bulk_copy.hpp"
+
+#include <algorithm>
+
+#include "lib/node/memory/counters.hpp"
+#include "lib/tensor/streaming_copy.hpp"
+
+namespace crossrank::node {
+namespace {
+
+/// From here on past the caches, though the bytes would fit: who receives them reads them, and on cores without a
+/// common cache lines that the writer still holds dirty come at a tenth of the speed of memory.
+constexpr std::size_t streaming_from = std::size_t{32} << 10;
+/// A smaller part of many goes the ordinary way: the pieces of lines at its ends cost more than the rest saves.
+constexpr std::size_t least_streamed = std::size_t{1} << 10;
+constexpr std::size_t piece = std::size_t{32} << 20;
+
+void copy(NodeComm& comm, std::byte* to, std::byte const* from, std::size_t bytes, bool streams) {
+  if (bytes == 0) return;
+  platform::CopyHint const hint{.stores = streams ? platform::StoreMode::streaming : platform::StoreMode::normal};
+  for (std::size_t done = 0; done < bytes; done += piece) {
+    platform::copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
+    comm.own_record().progress.fetch_add(1, std::memory_order_relaxed);
+  }
+  count(counters().bytes_copied, bytes);
+}
+
+}  // namespace
+
+void bulk_copy(NodeComm& comm, std::byte* to, std::byte const* from, std::size_t bytes) {
+  bulk_copy(comm, to, from, bytes, bytes);
+}
+
+void bulk_copy(NodeComm& comm, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole) {
+  copy(comm, to, from, bytes, whole >= streaming_from && bytes >= least_streamed);
+}
+
+}  // namespace crossrank::node

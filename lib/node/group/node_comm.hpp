@@ -1,0 +1,115 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "lib/node/memory/arena.hpp"
+#include "lib/node/rendezvous/rendezvous.hpp"
+#include "lib/node/inspect/flight_recorder.hpp"
+#include "lib/node/memory/group_blocks.hpp"
+#include "lib/node/memory/control_layout.hpp"
+#include "lib/node/memory/leases.hpp"
+
+namespace crossrank::node {
+
+class WatchdogThread;
+
+/// The ranks of one job on one node, and the memory that they share.
+///
+/// Made by `join`, which all of them call; held by every group, workspace, tensor and lease that needs it; left with
+/// the last of these, or when the process exits. A rank that ends in any other way is dead, and the others learn it
+/// within a tenth of a second.
+class NodeComm : public std::enable_shared_from_this<NodeComm> {
+ public:
+  /// Collective over the ranks of the node: blocks until all have come.
+  [[nodiscard]] static std::shared_ptr<NodeComm> join(NodeOptions const& options);
+  ~NodeComm();
+  NodeComm(NodeComm const&) = delete;
+  NodeComm& operator=(NodeComm const&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return options_.rank; }
+  [[nodiscard]] int ranks() const noexcept { return options_.ranks; }
+  [[nodiscard]] ControlHeader& header() const noexcept { return *reinterpret_cast<ControlHeader*>(control()); }
+  [[nodiscard]] RankRecord& record(int rank) const noexcept { return records()[rank]; }
+  [[nodiscard]] RankRecord& own_record() const noexcept { return records()[options_.rank]; }
+  [[nodiscard]] FlightRing& flight(int rank) const noexcept;
+  /// Notes an operation that this rank begins: what error texts and `crossrank inspect` say of it. Some stores.
+  void note(FlightOperation const& note) const noexcept;
+  [[nodiscard]] Arena& arena() const noexcept { return *arena_; }
+  [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
+  /// First byte of a rank's arena as this process sees it; not writable but for one's own.
+  [[nodiscard]] std::byte const* arena_of(int rank) const noexcept;
+  [[nodiscard]] std::size_t arena_bytes() const noexcept { return attachment_.arenas.front()->size(); }
+  /// Lease slots of each arena: a slot that a peer names is below this.
+  [[nodiscard]] std::uint32_t slot_capacity() const noexcept { return geometry_.slot_capacity(); }
+
+  /// True the first time that this process asks for a slot of a rank: then its pages are worth mapping at once.
+  [[nodiscard]] bool first_read(int owner, std::uint32_t slot);
+
+  /// Whether every rank of the node can have a CPU for itself: only then does waiting begin with spinning.
+  [[nodiscard]] bool may_spin() const noexcept { return may_spin_; }
+  [[nodiscard]] bool threads() const noexcept { return options_.threads; }
+
+  /// False in a forked child: it is not a rank, and must not touch what its parent shares.
+  [[nodiscard]] bool is_own_process() const noexcept;
+  /// Throws `UsageError` in a forked child.
+  void require_own_process(char const* operation) const;
+
+  /// Whether a rank has died or left; records a death that nobody has seen yet. Costs two loads.
+  [[nodiscard]] bool has_departed(int rank) const noexcept;
+  /// The same for a rank that somebody waits for, with what only the file system tells: a core dump under way. Reads a
+  /// file when the rank's watchdog has missed a heartbeat.
+  [[nodiscard]] bool has_departed_slow(int rank) const noexcept;
+  /// Returns whether a rank is recorded as dead, not as having left. Does not look for a new death. Costs one load.
+  [[nodiscard]] bool is_dead(int rank) const noexcept;
+  /// "dead since 1.2 s (pid 4711), last in barrier round 17" and the like, for error texts.
+  [[nodiscard]] std::string describe(int rank) const;
+  /// The exit reason of a rank that ended by an exception; empty when it left none.
+  [[nodiscard]] std::string exit_reason(int rank) const;
+
+  [[nodiscard]] GroupBlocks& blocks() const noexcept { return *blocks_; }
+
+  /// Publishes why this process is about to end, and fails every group that it is in. Async-signal-unsafe, never
+  /// throws.
+  void set_exit_reason(std::string_view exit_text) noexcept;
+  /// Records that this rank leaves in order. Idempotent; called by the destructor and when the process exits.
+  void leave() noexcept;
+
+ private:
+  struct ForkGuard;
+
+  explicit NodeComm(NodeOptions options);
+  void attach(Attachment attachment);
+  void record_departure(int rank, RankState how) const noexcept;
+  void ring_groups_of(int rank) const noexcept;
+  void ring_queue_of(int rank, std::uint32_t index) const noexcept;
+  void decide_spinning() noexcept;
+  [[nodiscard]] std::byte* control() const noexcept { return attachment_.control->data(); }
+  [[nodiscard]] RankRecord* records() const noexcept {
+    return reinterpret_cast<RankRecord*>(control() + geometry_.records_offset());
+  }
+
+  NodeOptions options_;
+  ControlGeometry geometry_;
+  Attachment attachment_;
+  std::unique_ptr<ForkGuard> owner_;
+  std::unique_ptr<LeaseTable> leases_;
+  std::unique_ptr<GroupBlocks> blocks_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<WatchdogThread> watchdog_;
+  bool may_spin_ = false;
+  std::mutex read_mutex_;
+  std::unordered_set<std::uint64_t> read_before_;
+};
+
+/// Rings a doorbell: wakes its owner if it sleeps. The caller has changed what it waits for by a sequentially
+/// consistent read-modify-write before.
+void ring(std::atomic<std::uint32_t>& doorbell) noexcept;
+
+}  // namespace crossrank::node

@@ -1,0 +1,332 @@
+#include "lib/node/inspect/job_view.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/memory/corruption.hpp"
+#include "lib/node/liveness/failure_record.hpp"
+#include "lib/node/inspect/flight_recorder.hpp"
+#include "lib/node/memory/group_blocks.hpp"
+#include "lib/node/liveness/watchdog_thread.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::node {
+namespace {
+
+/// The number of ranks. Read once: whoever writes there may do so at any time.
+int check(std::span<std::byte const> control) {
+  auto const refuse = [](std::string expected, std::string got) {
+    throw FormatError({.operation = "inspect",
+                       .message = "this is no control segment that can be read here",
+                       .expected = std::move(expected),
+                       .got = std::move(got),
+                       .section = "control header"});
+  };
+  if (control.size() < sizeof(ControlHeader)) refuse("a whole header", std::to_string(control.size()) + " bytes");
+  auto const& header = *reinterpret_cast<ControlHeader const*>(control.data());
+  if (header.magic != control_magic) refuse("a control segment", "other bytes");
+  if (header.version != layout_version) {
+    refuse("layout " + std::to_string(layout_version) + ", that of this command",
+           "layout " + std::to_string(header.version));
+  }
+  auto const ranks = load_once(header.ranks);
+  if (ranks == 0 || ranks > static_cast<std::uint32_t>(max_ranks))
+    refuse("1 to " + std::to_string(max_ranks) + " ranks", std::to_string(ranks));
+  auto const whole = ControlGeometry(static_cast<int>(ranks)).total_bytes();
+  if (control.size() != whole) refuse(std::to_string(whole) + " bytes", std::to_string(control.size()));
+  return static_cast<int>(ranks);
+}
+
+template <std::size_t N>
+std::string text_in(char const (&text)[N]) {
+  return {text, ::strnlen(text, N)};
+}
+
+double seconds_between(std::uint64_t from, std::uint64_t to) {
+  return to > from ? static_cast<double>(to - from) * 1e-9 : 0.0;
+}
+
+/// One group block as it stands, with the members that may be believed.
+struct Block {
+  GroupHeader const* header = nullptr;
+  MemberBlock const* members = nullptr;
+  int size = 0;
+
+  [[nodiscard]] Decision decision() const noexcept {
+    return Decision::unpack(header->decision.load(std::memory_order_acquire));
+  }
+  [[nodiscard]] int node_rank(int member) const noexcept {
+    return static_cast<int>(members[member].node_rank.load(std::memory_order_relaxed));
+  }
+  [[nodiscard]] int member_of(int node_rank_wanted) const noexcept {
+    for (int member = 0; member < size; ++member) {
+      if (node_rank(member) == node_rank_wanted) return member;
+    }
+    return -1;
+  }
+  /// The last round that the member has arrived at.
+  [[nodiscard]] std::uint64_t last_round(int member) const noexcept {
+    std::uint64_t last = 0;
+    for (auto const& line : members[member].arrivals) {
+      ArrivalWord const word{line.round.load(std::memory_order_acquire)};
+      bool const two = line.also.load(std::memory_order_relaxed) != 0;
+      if (!word.vetoed() && word.word != 0) last = std::max(last, word.word + (two ? 1 : 0));
+    }
+    return last;
+  }
+  [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept { return last_round(member) >= round; }
+  /// The last round that all members have arrived at.
+  [[nodiscard]] std::uint64_t last_of_all() const noexcept {
+    auto last = size == 0 ? 0 : last_round(0);
+    for (int member = 1; member < size; ++member) last = std::min(last, last_round(member));
+    return last;
+  }
+  [[nodiscard]] spi::OpKind op_kind(int member, std::uint64_t round) const noexcept {
+    auto const& line = line_of(members[member], round);
+    return line.round.load(std::memory_order_relaxed) == round ? static_cast<spi::OpKind>(line.op_kind)
+                                                               : spi::OpKind::range_close;
+  }
+};
+
+class Reader {
+ public:
+  Reader(std::span<std::byte const> control, int ranks)
+      : header_(*reinterpret_cast<ControlHeader const*>(control.data())),
+        ranks_(ranks),
+        geometry_(ranks_),
+        records_(reinterpret_cast<RankRecord const*>(control.data() + geometry_.records_offset())),
+        flights_(reinterpret_cast<FlightRing const*>(control.data() + geometry_.flights_offset())),
+        // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): only asked where things stand, never to write there
+        blocks_(const_cast<std::byte*>(control.data()), ranks_, 0, nullptr) {}
+
+  [[nodiscard]] JobView read() {
+    JobView view{.job = text_in(header_.job), .host = text_in(header_.host), .ranks_here = ranks_};
+    std::array<char, 33> nonce{};
+    std::snprintf(nonce.data(), nonce.size(), "%016llx%016llx", static_cast<unsigned long long>(header_.nonce[0]),
+                  static_cast<unsigned long long>(header_.nonce[1]));
+    view.nonce = nonce.data();
+    for (int rank = 0; rank < ranks_; ++rank) lives_.push_back(life_of(records_[rank]));
+    view.running = std::any_of(lives_.begin(), lives_.end(),
+                               [](RankStatus life) { return life != RankStatus::absent && !over(life); });
+    now_ = view.running ? static_cast<std::uint64_t>(platform::system().now().count()) : last_sign_of_life();
+    for (int rank = 0; rank < ranks_; ++rank) view.ranks.push_back(view_rank(rank));
+    auto const made = blocks_.made();
+    for (std::uint32_t index = 0; index < made; ++index) {
+      auto const state = BlockLife::unpack(blocks_.header(index).life.load(std::memory_order_acquire)).state;
+      if (state == BlockState::ready) view.groups.push_back(view_group(index, view));
+      if (state == BlockState::queue) view.queues.push_back(view_queue(index, view));
+    }
+    for (auto& rank : view.ranks) {
+      std::sort(rank.waits_for.begin(), rank.waits_for.end());
+      rank.waits_for.erase(std::unique(rank.waits_for.begin(), rank.waits_for.end()), rank.waits_for.end());
+    }
+    return view;
+  }
+
+ private:
+  static bool over(RankStatus life) noexcept { return life == RankStatus::dead || life == RankStatus::left; }
+
+  static RankStatus life_of(RankRecord const& record) {
+    auto const state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
+    if (state == RankState::left) return RankStatus::left;
+    if (state == RankState::absent) return RankStatus::absent;
+    if (state == RankState::dead || (record.liveness.load(std::memory_order_acquire) & owner_died_bit) != 0)
+      return RankStatus::dead;
+    switch (process_state(record.pid, record.pid_namespace)) {
+      case ProcessState::gone: return RankStatus::dead;
+      case ProcessState::stopped: return RankStatus::stopped;
+      case ProcessState::blocked: return RankStatus::blocked;
+      case ProcessState::running:
+      case ProcessState::unknown: break;
+    }
+    return RankStatus::alive;
+  }
+
+  [[nodiscard]] static std::uint64_t sign_of_life(RankRecord const& record) {
+    return std::max(record.attached_at, record.heartbeat_at.load(std::memory_order_relaxed));
+  }
+
+  [[nodiscard]] std::uint64_t last_sign_of_life() const {
+    std::uint64_t last = 0;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      last = std::max({last, sign_of_life(records_[rank]), records_[rank].departed_at.load(std::memory_order_relaxed)});
+    }
+    return last;
+  }
+
+  /// Rank of the job; -1 for a number that is no rank of the node.
+  [[nodiscard]] int global(int node_rank) const noexcept {
+    if (node_rank < 0 || node_rank >= ranks_) return -1;
+    return static_cast<int>(records_[node_rank].global_rank);
+  }
+
+  [[nodiscard]] RankView view_rank(int rank) const {
+    auto const& record = records_[rank];
+    auto const life = lives_[static_cast<std::size_t>(rank)];
+    RankView view{.rank = global(rank), .pid = record.pid, .life = life};
+    if (life == RankStatus::absent) {
+      view.rank = ranks_ == 1 ? 0 : rank;  // it has not said which one it is
+      return view;
+    }
+    auto since = record.progress_at.load(std::memory_order_relaxed);
+    if (over(life)) {
+      since = record.departed_at.load(std::memory_order_relaxed);
+      if (since == 0) since = sign_of_life(record);  // nobody was left to see it
+    }
+    view.since = seconds_between(since, now_);
+    view.in_user_code = record.in_user_code.load(std::memory_order_relaxed) != 0;
+    auto const exit_text =
+        std::min<std::size_t>(record.exit_text_bytes.load(std::memory_order_acquire), sizeof record.exit_text);
+    view.exit_reason.assign(record.exit_text, exit_text);
+    for (auto const& flight : read_flight(flights_[rank])) {
+      view.operations.push_back(view_operation(rank, flight));
+      auto const& operation = view.operations.back();
+      if (operation.state == OperationState::waiting && operation.peer) view.waits_for.push_back(*operation.peer);
+    }
+    return view;
+  }
+
+  [[nodiscard]] OperationView view_operation(int rank, FlightRecord const& flight) const {
+    auto const& note = flight.note;
+    OperationView view{.op_kind = note.op_kind, .block = note.block, .round = note.round, .bytes = note.bytes};
+    auto const began = records_[rank].attached_at + std::uint64_t{flight.at} * 100'000'000;
+    view.age = seconds_between(began, now_);
+    if (note.block >= blocks_.made()) return view;
+    auto const state = BlockLife::unpack(blocks_.header(note.block).life.load(std::memory_order_acquire)).state;
+    if (state != BlockState::ready && state != BlockState::queue) return view;
+    view.group = text_in(blocks_.header(note.block).name);
+    if (state == BlockState::queue) {
+      view.state = OperationState::done;  // noted when it is
+      return view;
+    }
+    auto const block = block_at(note.block);
+    auto const member = block.member_of(rank);
+    if (member < 0) {  // the block is another group's by now
+      view.group.clear();
+      return view;
+    }
+    bool const message = note.op_kind == spi::OpKind::send || note.op_kind == spi::OpKind::recv;
+    if (message && note.peer < static_cast<std::uint32_t>(block.size)) {
+      view.peer = global(block.node_rank(static_cast<int>(note.peer)));
+      view.state = message_state(block, member, note);
+    } else {
+      view.state = round_state(block, member, note.round);
+    }
+    return view;
+  }
+
+  [[nodiscard]] OperationState message_state(Block const& block, int member, FlightOperation const& note) const {
+    bool const sends = note.op_kind == spi::OpKind::send;
+    auto const peer = static_cast<int>(note.peer);
+    auto const* const channels = reinterpret_cast<Channel const*>(block.members + block.size);
+    auto const& channel = sends ? channels[member * block.size + peer] : channels[peer * block.size + member];
+    auto const moved = (sends ? channel.sent : channel.received).load(std::memory_order_acquire);
+    if (moved >= note.round) return OperationState::done;
+    return block.decision().failed() ? OperationState::failed : OperationState::waiting;
+  }
+
+  [[nodiscard]] static OperationState round_state(Block const& block, int member, std::uint64_t round) {
+    auto const decided = block.decision();
+    if (decided.failed() && decided.round <= round) return OperationState::failed;
+    if (block.last_of_all() >= round) return OperationState::done;
+    return block.posted(member, round) ? OperationState::waiting : OperationState::unknown;
+  }
+
+  [[nodiscard]] Block block_at(std::uint32_t index) const {
+    auto const& header = blocks_.header(index);
+    return {&header, blocks_.members(index), blocks_.member_count(index)};
+  }
+
+  [[nodiscard]] GroupView view_group(std::uint32_t index, JobView& job) const {
+    auto const block = block_at(index);
+    auto const decided = block.decision();
+    GroupView view{.name = text_in(block.header->name), .block = index};
+    for (int member = 0; member < block.size; ++member) view.ranks.push_back(global(block.node_rank(member)));
+    auto const round = decided.failed() ? decided.round : block.last_of_all() + 1;
+    for (int member = 0; member < block.size; ++member) {
+      bool const there = block.posted(member, round);
+      if (there && view.arrived.empty()) view.op_kind = block.op_kind(member, round);
+      (there ? view.arrived : view.missing).push_back(view.ranks[static_cast<std::size_t>(member)]);
+    }
+    if (decided.failed()) {
+      view.round = round;
+      view.failure = view_failure(block, decided, view.ranks);
+    } else if (!view.arrived.empty()) {
+      view.round = round;
+      for (int const rank : view.arrived) add_waits(job, rank, view.missing);
+    } else {
+      view.missing.clear();
+    }
+    return view;
+  }
+
+  [[nodiscard]] static FailureView view_failure(Block const& block, Decision decided, std::vector<int> const& ranks) {
+    FailureView failure{.verdict = decided.verdict};
+    if (decided.decider >= block.size) return failure;
+    failure.decided_by = ranks[static_cast<std::size_t>(decided.decider)];
+    auto const& detail = block.members[decided.decider].failure;
+    failure.text = text_of(detail);
+    for (int const member : blamed_in(detail)) {
+      if (member < block.size) failure.blamed.push_back(ranks[static_cast<std::size_t>(member)]);
+    }
+    return failure;
+  }
+
+  [[nodiscard]] QueueView view_queue(std::uint32_t index, JobView& job) const {
+    QueueView view{.name = text_in(blocks_.header(index).name), .block = index};
+    int const ends = blocks_.end_count(index);
+    for (int i = 0; i < ends; ++i) {
+      auto const& end = blocks_.ends(index)[i];
+      auto const holder = end.node_rank.load(std::memory_order_relaxed);
+      if (EndpointWord::unpack(end.state.load(std::memory_order_acquire)).state != EndpointState::taken ||
+          holder >= static_cast<std::uint32_t>(ranks_))
+        continue;
+      QueueView::End const seen{global(static_cast<int>(holder)), end.cursor.load(std::memory_order_acquire),
+                                (end.doorbell.load(std::memory_order_relaxed) & 1) != 0};
+      if (i == 0) {
+        view.writer = seen;
+      } else {
+        view.readers.push_back(seen);
+      }
+    }
+    if (!view.writer) return view;
+    auto const slowest = std::min_element(view.readers.begin(), view.readers.end(),
+                                          [](auto const& a, auto const& b) { return a.messages < b.messages; });
+    for (auto const& reader : view.readers) {
+      if (reader.asleep && reader.messages >= view.writer->messages) add_waits(job, reader.rank, {view.writer->rank});
+      if (view.writer->asleep && reader.messages == slowest->messages) add_waits(job, view.writer->rank, {reader.rank});
+    }
+    return view;
+  }
+
+  static void add_waits(JobView& job, int rank, std::vector<int> const& others) {
+    for (auto& view : job.ranks) {
+      if (view.rank == rank && !over(view.life))
+        view.waits_for.insert(view.waits_for.end(), others.begin(), others.end());
+    }
+  }
+
+  ControlHeader const& header_;
+  int ranks_;
+  ControlGeometry geometry_;
+  RankRecord const* records_;
+  FlightRing const* flights_;
+  GroupBlocks blocks_;
+  std::vector<RankStatus> lives_{};
+  std::uint64_t now_ = 0;
+};
+
+}  // namespace
+
+JobView view_job(std::span<std::byte const> control) {
+  int const ranks = check(control);
+  return Reader(control, ranks).read();
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,42 @@
+#include "lib/node/liveness/process_state.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <fcntl.h>
+
+#include "lib/node/liveness/watchdog_thread.hpp"
+#include "lib/platform/fd.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::node {
+
+using platform::system;
+
+ProcessState process_state(std::int32_t pid, std::uint64_t its_namespace) {
+  auto const own_namespace = pid_namespace();
+  if (own_namespace == 0 || its_namespace != own_namespace || pid <= 0) return ProcessState::unknown;
+  auto const path = "/proc/" + std::to_string(pid) + "/stat";
+  platform::Fd const fd(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
+  if (!fd) return errno == ENOENT ? ProcessState::gone : ProcessState::unknown;
+  std::array<char, 512> buffer{};
+  auto const bytes = system().read(fd.get(), buffer.data(), buffer.size());
+  if (bytes <= 0) return ProcessState::gone;
+  std::string_view const text(buffer.data(), static_cast<std::size_t>(bytes));
+  // The program's name stands in parentheses before the state, and may hold parentheses and spaces itself.
+  auto const name_end = text.rfind(')');
+  if (name_end == std::string_view::npos || name_end + 2 >= text.size()) return ProcessState::unknown;
+  switch (text[name_end + 2]) {
+    case 'T':
+    case 't': return ProcessState::stopped;
+    case 'D': return ProcessState::blocked;
+    case 'Z':
+    case 'X': return ProcessState::gone;
+    default: return ProcessState::running;
+  }
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,312 @@
+#include "lib/node/memory/arena.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/memory/counters.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::node {
+namespace {
+
+constexpr std::size_t least_slot = page_bytes;
+constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; where it is refused the pages come one by one
+
+/// Rounds up so that sizes near each other share slots: at most an eighth is wasted.
+std::size_t capacity_for(std::size_t bytes) {
+  auto const step = std::max(least_slot, std::bit_floor(std::max(bytes, least_slot)) / 8);
+  return (std::max(bytes, least_slot) + step - 1) / step * step;
+}
+
+}  // namespace
+
+Arena::Arena(Parts parts)
+    : parts_(std::move(parts)),
+      leases_(parts_.control->data(), parts_.ranks),
+      header_(*reinterpret_cast<ControlHeader*>(parts_.control->data())),
+      cap_bytes_(header_.cap_bytes),
+      records_(reinterpret_cast<RankRecord*>(parts_.control->data() + ControlGeometry(parts_.ranks).records_offset())) {
+}
+
+Arena::~Arena() {
+  // What peers hold offers or leases on they may still read: it stays reserved, as its pages stay until the last
+  // mapping goes. An arena that was abandoned has nothing to give back.
+  std::size_t lent = 0;
+  for (auto const& entry : entries_) {
+    bool const in_use = entry.state == State::held || entry.state == State::released;
+    if (in_use && leased(entry.slot)) lent += entry.slot.bytes;
+  }
+  unreserve(reserved_ - std::min(reserved_, lent));
+}
+
+Slot Arena::allocate(std::size_t bytes) {
+  std::lock_guard const lock(mutex_);
+  if (bytes > parts_.memory->size()) fail_full(bytes);
+  auto const capacity = capacity_for(bytes);
+  auto slot = take_free(capacity);
+  if (!slot) {
+    collect();
+    slot = take_free(capacity);
+  }
+  if (!slot) slot = grow(capacity);
+  auto& entry = entries_[slot->id];
+  entry.state = State::held;
+  ++entry.slot.generation;
+  return entry.slot;
+}
+
+std::optional<Slot> Arena::take_free(std::size_t capacity) {
+  auto const found = free_.lower_bound(capacity);
+  if (found == free_.end() || found->first > capacity * 2) return std::nullopt;
+  auto const id = found->second;
+  free_.erase(found);
+  return entries_[id].slot;
+}
+
+bool Arena::leased(Slot const& slot) {
+  bool held = false;
+  for (int reader = 0; reader < parts_.ranks; ++reader) {
+    if (leases_.look(parts_.rank, slot.id, reader).free()) continue;
+    auto const state = static_cast<RankState>(records_[reader].state.load(std::memory_order_acquire));
+    if (state == RankState::dead || state == RankState::left) {
+      leases_.clear(parts_.rank, slot.id, reader);
+    } else {
+      held = true;
+    }
+  }
+  return held;
+}
+
+void Arena::collect() {
+  std::erase_if(deferred_, [this](Deferred const& deferred) {
+    if (!deferred.ready()) return false;
+    release_locked(deferred.slot);
+    return true;
+  });
+  std::erase_if(released_, [this](std::uint32_t id) {
+    auto& entry = entries_[id];
+    if (leased(entry.slot)) return false;
+    entry.state = State::free;
+    free_.emplace(entry.slot.bytes, id);
+    return true;
+  });
+}
+
+bool Arena::reserve(std::size_t bytes) noexcept {
+  auto used = header_.reserved_bytes.load(std::memory_order_relaxed);
+  do {
+    if (bytes > cap_bytes_ || used > cap_bytes_ - bytes) return false;
+  } while (!header_.reserved_bytes.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  reserved_ += bytes;
+  return true;
+}
+
+void Arena::unreserve(std::size_t bytes) noexcept {
+  header_.reserved_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  reserved_ -= bytes;
+}
+
+std::optional<std::size_t> Arena::place(std::size_t capacity) {
+  for (auto it = cold_.begin(); it != cold_.end(); ++it) {
+    auto const [offset, bytes] = *it;
+    if (bytes < capacity) continue;
+    cold_.erase(it);
+    if (bytes > capacity) cold_.emplace(offset + capacity, bytes - capacity);
+    return offset;
+  }
+  if (capacity > parts_.memory->size() - end_) return std::nullopt;
+  return std::exchange(end_, end_ + capacity);
+}
+
+std::uint32_t Arena::new_id() {
+  if (!unused_ids_.empty()) {
+    auto const id = unused_ids_.back();
+    unused_ids_.pop_back();
+    return id;
+  }
+  auto const id = static_cast<std::uint32_t>(entries_.size());
+  auto const most = ControlGeometry(parts_.ranks).slot_capacity();
+  if (id >= most) {
+    throw UnavailableError({.operation = "arena",
+                            .message = "too many tensors live in the arena of rank " + std::to_string(parts_.rank),
+                            .expected = "at most " + std::to_string(most),
+                            .hint = "drop tensors that are no longer needed, or put small ones into one"});
+  }
+  auto const row = leases_.row_offset(parts_.rank, id);
+  if (int const error = reserve_pages(*parts_.control_fd, row, leases_.row_bytes()); error != 0)
+    fail_refused(leases_.row_bytes(), error);
+  entries_.push_back({.slot = {.id = id}});
+  return id;
+}
+
+Slot Arena::grow(std::size_t capacity) {
+  auto const id = new_id();
+  try {
+    take_pages(id, capacity);
+  } catch (Error const&) {
+    unused_ids_.push_back(id);
+    throw;
+  }
+  count(counters().arena_growths);
+  by_offset_[entries_[id].slot.offset] = id;
+  return entries_[id].slot;
+}
+
+void Arena::take_pages(std::uint32_t id, std::size_t capacity) {
+  if (!reserve(capacity)) {
+    trim_locked();
+    if (!reserve(capacity)) fail_full(capacity);
+  }
+  auto const offset = place(capacity);
+  if (!offset) {
+    unreserve(capacity);
+    fail_full(capacity);
+  }
+  CROSSRANK_CRASH_POINT("node.arena.growing");
+  if (int const error = reserve_pages(*parts_.fd, *offset, capacity); error != 0) {
+    release_pages(*parts_.fd, *offset, capacity);
+    cold_.emplace(*offset, capacity);
+    unreserve(capacity);
+    fail_refused(capacity, error);
+  }
+  platform::system().madvise(parts_.memory->data() + *offset, capacity, populate_write);
+  entries_[id].slot.offset = *offset;
+  entries_[id].slot.bytes = capacity;
+}
+
+void Arena::release(Slot const& slot) noexcept {
+  std::lock_guard const lock(mutex_);
+  release_locked(slot);
+}
+
+void Arena::release_when(std::function<bool()> ready, Slot const& slot) {
+  std::lock_guard const lock(mutex_);
+  deferred_.push_back({std::move(ready), slot});
+}
+
+void Arena::release_locked(Slot const& slot) noexcept {
+  auto& entry = entries_[slot.id];
+  if (entry.state != State::held || entry.slot.generation != slot.generation) return;
+  if (leased(entry.slot)) {
+    entry.state = State::released;
+    released_.push_back(slot.id);
+  } else {
+    entry.state = State::free;
+    free_.emplace(entry.slot.bytes, slot.id);
+  }
+}
+
+void Arena::offer(Slot const& slot, int reader) {
+  if (leases_.offer(parts_.rank, slot.id, slot.generation, reader)) return;
+  throw UsageError({.operation = "publish",
+                    .message = "rank " + std::to_string(reader) + " of this node already holds this tensor " +
+                               std::to_string(LeaseWord::count_limit) + " times",
+                    .hint = "drop what was received before"});
+}
+
+bool Arena::revoke(Slot const& slot, int reader) noexcept {
+  return leases_.revoke(parts_.rank, slot.id, slot.generation, reader);
+}
+
+std::optional<Slot> Arena::find(std::byte const* data, std::size_t bytes) const {
+  auto const* const base = parts_.memory->data();
+  if (data < base || data >= base + parts_.memory->size()) return std::nullopt;
+  auto const offset = static_cast<std::size_t>(data - base);
+  std::lock_guard const lock(mutex_);
+  auto found = by_offset_.upper_bound(offset);
+  if (found == by_offset_.begin()) return std::nullopt;
+  auto const& entry = entries_[std::prev(found)->second];
+  if (entry.state != State::held || offset + bytes > entry.slot.offset + entry.slot.bytes) return std::nullopt;
+  return entry.slot;
+}
+
+std::vector<int> Arena::holders(Slot const& slot) const {
+  std::vector<int> ranks;
+  for (int reader = 0; reader < parts_.ranks; ++reader) {
+    auto const word = leases_.look(parts_.rank, slot.id, reader);
+    auto const state = static_cast<RankState>(records_[reader].state.load(std::memory_order_acquire));
+    if (!word.free() && state == RankState::attached) ranks.push_back(reader);
+  }
+  return ranks;
+}
+
+std::size_t Arena::trim() {
+  std::lock_guard const lock(mutex_);
+  collect();
+  return trim_locked();
+}
+
+std::size_t Arena::trim_locked() {
+  std::size_t given_back = 0;
+  for (auto const& [capacity, id] : free_) {
+    auto& entry = entries_[id];
+    release_pages(*parts_.fd, entry.slot.offset, capacity);
+    by_offset_.erase(entry.slot.offset);
+    auto [range, inserted] = cold_.emplace(entry.slot.offset, capacity);
+    if (auto const next = std::next(range); next != cold_.end() && range->first + range->second == next->first) {
+      range->second += next->second;
+      cold_.erase(next);
+    }
+    if (range != cold_.begin()) {
+      if (auto const before = std::prev(range); before->first + before->second == range->first) {
+        before->second += range->second;
+        cold_.erase(range);
+      }
+    }
+    entry.state = State::unused;
+    unused_ids_.push_back(id);
+    given_back += capacity;
+  }
+  free_.clear();
+  unreserve(given_back);
+  return given_back;
+}
+
+Arena::Usage Arena::usage() {
+  std::lock_guard const lock(mutex_);
+  collect();
+  std::size_t free = 0;
+  for (auto const& [capacity, id] : free_) free += capacity;
+  return {reserved_, reserved_ - free};
+}
+
+std::string Arena::who_holds() {
+  std::vector<std::size_t> held(static_cast<std::size_t>(parts_.ranks));
+  std::size_t own = 0;
+  for (auto const& entry : entries_) {
+    if (entry.state == State::held) own += entry.slot.bytes;
+    if (entry.state != State::held && entry.state != State::released) continue;
+    for (int const reader : holders(entry.slot)) held[static_cast<std::size_t>(reader)] += entry.slot.bytes;
+  }
+  std::string text = "this rank's own tensors " + std::to_string(own) + " bytes";
+  for (int reader = 0; reader < parts_.ranks; ++reader) {
+    if (auto const bytes = held[static_cast<std::size_t>(reader)]; bytes != 0) {
+      text += ", leased by rank " + std::to_string(reader) + " " + std::to_string(bytes) + " bytes";
+    }
+  }
+  return text;
+}
+
+ErrorInfo Arena::no_space_error(std::size_t wanted) {
+  auto const used = header_.reserved_bytes.load(std::memory_order_relaxed);
+  return {.operation = "arena",
+          .message = "no space for " + std::to_string(wanted) + " bytes: all arenas of this node hold " +
+                     std::to_string(used) + " of at most " + std::to_string(cap_bytes_) + "; of this one, " +
+                     who_holds(),
+          .expected = std::to_string(wanted) + " bytes",
+          .got = std::to_string(cap_bytes_ > used ? cap_bytes_ - used : 0) + " bytes",
+          .resource = "arena of rank " + std::to_string(parts_.rank),
+          .hint = "drop received tensors, or raise CROSSRANK_ARENA_CAP"};
+}
+
+void Arena::fail_full(std::size_t wanted) { throw UnavailableError(no_space_error(wanted)); }
+
+void Arena::fail_refused(std::size_t wanted, int error) { platform::throw_io(no_space_error(wanted), error); }
+
+}  // namespace crossrank::node

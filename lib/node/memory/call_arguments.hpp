@@ -1,0 +1,117 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <crossrank/dtype.hpp>
+#include <crossrank/reduce_op.hpp>
+
+namespace crossrank {
+
+/// What ranks that disagree about a call are advised to do.
+inline constexpr char const* mismatch_hint = "make every rank of the group call the same thing in the same order";
+
+/// The arguments of a call that all ranks must agree on, noted in a few bytes.
+///
+/// Every call records them and posts them with its arrival, which costs some nanoseconds. They become words only when
+/// ranks disagree. What does not fit is left out and shown as "...".
+class CallArguments {
+ public:
+  static constexpr std::size_t most_bytes = 119;  ///< with a length they fill two cache lines but for a round number
+
+  CallArguments() noexcept = default;
+  CallArguments(CallArguments const& other) noexcept { *this = other; }
+  CallArguments& operator=(CallArguments const& other) noexcept {
+    size_ = other.size_;
+    std::memcpy(bytes_.data(), other.bytes_.data(), size_);
+    return *this;
+  }
+  ~CallArguments() = default;
+
+  /// The name of the call, where that is not the operation's.
+  CallArguments& name(std::string_view value) noexcept { return put(Kind::name, value); }
+  CallArguments& text(std::string_view value) noexcept { return put(Kind::text, value); }
+  CallArguments& dtype(Dtype value) noexcept { return put(Kind::dtype, static_cast<std::uint64_t>(value)); }
+  CallArguments& op(ReduceOp value) noexcept { return put(Kind::op, static_cast<std::uint64_t>(value)); }
+  CallArguments& root(int value) noexcept { return put(Kind::root, static_cast<std::uint64_t>(value)); }
+  CallArguments& tag(std::uint32_t value) noexcept { return put(Kind::tag, value); }
+  CallArguments& shape(std::span<std::int64_t const> value) noexcept { return put_list(Kind::shape, value); }
+  /// The shape of tensors that may differ in their first dimension.
+  CallArguments& rows_of(std::span<std::int64_t const> value) noexcept { return put_list(Kind::rows_of, value); }
+  /// How a first dimension is divided among the ranks.
+  CallArguments& parts(std::span<std::int64_t const> value) noexcept;
+  template <class Ranks>
+  CallArguments& ranks(Ranks const& value) noexcept {
+    return put_list(Kind::ranks, value);
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  [[nodiscard]] std::string_view bytes() const noexcept {
+    return {reinterpret_cast<char const*>(bytes_.data()), size_};
+  }
+
+ private:
+  friend std::string describe_call(std::string_view operation, std::string_view arguments);
+  enum class Kind : std::uint8_t {
+    name = 1,
+    text,
+    dtype,
+    op,
+    root,
+    tag,
+    shape,
+    rows_of,
+    parts,
+    many_parts,
+    ranks,
+    truncate
+  };
+  static constexpr std::size_t longest_number = 10;
+  static constexpr std::size_t reserved_bytes = 1;  ///< for `truncate`
+
+  void byte(std::uint8_t value) noexcept { bytes_[size_++] = value; }
+  /// Seven bits in each byte, the lowest first.
+  void number(std::uint64_t value) noexcept {
+    for (; value >= 0x80; value >>= 7) byte(static_cast<std::uint8_t>(value | 0x80));
+    byte(static_cast<std::uint8_t>(value));
+  }
+  [[nodiscard]] bool has_space(std::size_t bytes) const noexcept {
+    return size_ + bytes + reserved_bytes <= most_bytes;
+  }
+  CallArguments& truncate() noexcept;
+  CallArguments& put(Kind kind, std::uint64_t value) noexcept {
+    if (!has_space(1 + longest_number)) return truncate();
+    byte(static_cast<std::uint8_t>(kind));
+    number(value);
+    return *this;
+  }
+  CallArguments& put(Kind kind, std::string_view value) noexcept;
+  template <class Numbers>
+  CallArguments& put_list(Kind kind, Numbers const& values) noexcept {
+    auto const begun = size_;
+    if (!has_space(1 + longest_number)) return truncate();
+    byte(static_cast<std::uint8_t>(kind));
+    number(static_cast<std::uint64_t>(values.size()));
+    for (auto const value : values) {
+      if (!has_space(longest_number)) {
+        size_ = begun;
+        return truncate();
+      }
+      number(static_cast<std::uint64_t>(value));
+    }
+    return *this;
+  }
+
+  std::size_t size_ = 0;
+  std::array<std::uint8_t, most_bytes> bytes_;  ///< of which `size_` are set
+};
+
+/// Returns the call in words: `operation`, or the name that the arguments give, and the noted arguments. `arguments`
+/// may be any bytes: another process wrote them.
+[[nodiscard]] std::string describe_call(std::string_view operation, std::string_view arguments);
+
+}  // namespace crossrank

@@ -1,0 +1,435 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/memory/call_arguments.hpp"
+#include "lib/node/memory/decision.hpp"
+
+/// What stands in the control segment of a node: fixed-width, standard-layout structs, one writer for each line.
+///
+/// The segment is: `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, then `group_capacity` group blocks, then
+/// the lease table. Offsets are computed by `ControlGeometry` from the number of ranks alone, so every rank agrees on
+/// them.
+namespace crossrank::node {
+
+inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
+/// Bumped with every change of this file: ranks built from different layouts refuse each other.
+inline constexpr std::uint32_t layout_version = 9;
+inline constexpr std::size_t page_bytes = 4096;
+inline constexpr int max_ranks = 4096;  ///< what 12 bits of a `Decision` can name
+
+enum class RankState : std::uint32_t { absent = 0, attached = 1, left = 2, dead = 3 };
+
+/// First page of the segment. Written by the rendezvous server before anybody else maps it, but for the counters.
+struct alignas(page_bytes) ControlHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t ranks;
+  std::uint64_t nonce[2];     ///< identifies this start of the job
+  std::uint64_t arena_bytes;  ///< virtual size of each arena
+  std::uint64_t cap_bytes;    ///< most memory that all arenas together may hold
+  std::uint32_t group_capacity;
+  std::uint32_t slot_capacity;  ///< lease slots for each arena
+  char job[128];                ///< its id, for people
+  char host[64];                ///< name of this machine
+  char flight_file[1024];       ///< path of this segment where it has one, else empty
+
+  /// Memory taken by all arenas; fetch_add before fallocate, given back by trim.
+  alignas(64) std::atomic<std::uint64_t> reserved_bytes;
+  /// Counts recorded deaths and departures: waiters look at the records only when it has moved.
+  alignas(64) std::atomic<std::uint32_t> departures;
+  /// Group blocks from this index on were never used, nor are their pages reserved.
+  std::atomic<std::uint32_t> groups_made;
+  /// Ranks attached so far, for the start through named segments.
+  alignas(64) std::atomic<std::uint32_t> attached;
+  /// Ranks that know of `start_failure`.
+  std::atomic<std::uint32_t> failures_read;
+  /// The first failure of such a start (`StartFailure`), 0 for none; set by compare-and-swap.
+  std::atomic<std::uint64_t> start_failure;
+  /// Deaths and failed groups so far: while there are none, a flight file tells nothing worth keeping.
+  std::atomic<std::uint32_t> failures;
+};
+static_assert(std::is_standard_layout_v<ControlHeader> && sizeof(ControlHeader) == page_bytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// Why a start through named segments failed.
+struct StartFailure {
+  ErrorCode code{};
+  int rank = 0;   ///< whom it blames
+  int ranks = 0;  ///< how many the rank that failed expects
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(code) << 48 | static_cast<std::uint64_t>(rank) << 16 |
+           static_cast<std::uint64_t>(ranks);
+  }
+  [[nodiscard]] static StartFailure unpack(std::uint64_t word) noexcept {
+    return {static_cast<ErrorCode>(word >> 48 & 0xff), static_cast<int>(word >> 16 & 0xffff),
+            static_cast<int>(word & 0xffff)};
+  }
+};
+
+/// What failed first, as it travels from group to group with the ranks that give up because of it.
+struct alignas(64) RootCauseRecord {
+  static constexpr std::uint32_t unset = 0;
+  static constexpr std::uint32_t set = 1;
+  static constexpr std::uint32_t being_set = 2;
+  std::atomic<std::uint32_t> state;  ///< stored last (release)
+  std::uint32_t global_rank;         ///< of the job
+  std::uint32_t text_bytes;
+  char text[180];
+};
+static_assert(std::is_standard_layout_v<RootCauseRecord> && sizeof(RootCauseRecord) == 192);
+
+/// One rank's own page: liveness word, progress, and its exit reason.
+struct alignas(1024) RankRecord {
+  /// Thread id of the rank's library thread, on that thread's robust list: the kernel sets FUTEX_OWNER_DIED when the
+  /// thread ends, however it ends. Nobody acquires it; watchdogs sleep on it.
+  alignas(64) std::atomic<std::uint32_t> liveness;
+  std::atomic<std::uint32_t> state;  ///< RankState; `attached` becomes `left` or `dead` once, by compare-and-swap
+  std::int32_t pid;
+  std::uint32_t global_rank;
+  std::uint64_t pid_namespace;
+  std::atomic<std::uint64_t> departed_at;  ///< monotonic nanoseconds
+  std::uint64_t attached_at;
+
+  /// Written by the rank: moves whenever it does something that a waiter should count as progress.
+  alignas(64) std::atomic<std::uint64_t> progress;
+  std::atomic<std::uint32_t> in_user_code;  ///< open ranges and guards
+  std::atomic<std::uint32_t> last_op_kind;
+  std::atomic<std::uint64_t> last_round;
+
+  alignas(64) std::atomic<std::uint64_t> heartbeat;  ///< counted by its watchdog, ten times a second
+  std::atomic<std::uint64_t> progress_at;            ///< when its watchdog last saw `progress` move
+  std::atomic<std::uint64_t> heartbeat_at;           ///< time of the last heartbeat, monotonic nanoseconds
+  std::atomic<std::uint32_t> tenths;                 ///< of a second from `attached_at` to `heartbeat_at`
+
+  alignas(64) std::uint64_t cpu_mask[16];  ///< CPUs that it may run on
+
+  /// The state that `SharedMemoryWorkspace` published last. `version` is odd while the rank writes the other fields.
+  alignas(64) std::atomic<std::uint64_t> state_version;
+  std::atomic<std::uint64_t> state_offset;
+  std::atomic<std::uint64_t> state_bytes;
+  std::atomic<std::uint64_t> state_generation;
+  std::atomic<std::uint32_t> state_slot;
+
+  alignas(64) std::atomic<std::uint32_t> exit_text_bytes;  ///< length of `exit_text`, stored last (release)
+  char exit_text[508];                                     ///< why it left: text of the exception that ended it
+
+  RootCauseRecord
+      cause;  ///< the failure that it has obeyed since it last arrived anywhere: what it does next may follow from it
+
+  /// One word for each publication that travels in an arrival line and refers to tensors of the arena
+  /// (`offer_claim.hpp`).
+  alignas(64) std::atomic<std::uint64_t> claims[32];
+};
+static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 2048);
+
+/// Whether a rank runs the caller's code. A number of open ranges and guards that no rank can have is none: whoever
+/// waits would otherwise wait by the longer limit.
+[[nodiscard]] inline bool is_in_user_code(RankRecord const& record) noexcept {
+  constexpr std::uint32_t most = 1 << 16;
+  return record.in_user_code.load(std::memory_order_relaxed) - 1 < most;
+}
+
+/// What a rank did last, for a reader that comes while it hangs or after its death. One writer; a reader that sees
+/// another `number` after the other fields than before them has seen a torn entry.
+struct FlightEntry {
+  std::atomic<std::uint64_t> number;  ///< from 1; 0 while the entry is written
+  std::atomic<std::uint64_t> round;   ///< of the group, or number of the message
+  std::atomic<std::uint64_t> bytes;   ///< of this rank's part
+  std::atomic<std::uint64_t> what;    ///< FlightTag
+};
+static_assert(sizeof(FlightEntry) == 32);
+
+/// OpKind, block and time of an entry in one word.
+struct FlightTag {
+  std::uint32_t at = 0;     ///< tenths of a second since the rank attached
+  std::uint16_t peer = 0;   ///< of a message, as a rank of its group; 12 bits
+  std::uint16_t block = 0;  ///< of the group or queue; 12 bits
+  std::uint8_t op_kind = 0;
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return static_cast<std::uint64_t>(at) << 32 | static_cast<std::uint64_t>(peer & 0xfff) << 20 |
+           static_cast<std::uint64_t>(block & 0xfff) << 8 | op_kind;
+  }
+  [[nodiscard]] static FlightTag unpack(std::uint64_t word) noexcept {
+    return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint16_t>(word >> 20 & 0xfff),
+            static_cast<std::uint16_t>(word >> 8 & 0xfff), static_cast<std::uint8_t>(word)};
+  }
+};
+
+struct alignas(64) FlightRing {
+  static constexpr std::size_t entries = 254;
+  std::atomic<std::uint64_t> position;  ///< number of the last entry
+  FlightEntry ring[entries];
+};
+static_assert(sizeof(FlightRing) == 2 * page_bytes);
+
+/// What a member announces for one round. Four of them take turns: who has arrived at a round, and at the end of the
+/// range that it opens too, can still evaluate both while others are two rounds ahead.
+struct alignas(128) Arrival {
+  static constexpr std::size_t inline_bytes = 200;
+  static constexpr std::size_t lines = 4;
+  std::atomic<std::uint64_t> round;  ///< ArrivalWord; changed last, by a sequentially consistent compare-and-swap
+  std::uint64_t digest;              ///< of the arguments that all must agree on
+  std::uint64_t offset;              ///< of the payload in the member's arena
+  std::uint64_t bytes;               ///< of the payload
+  std::uint64_t generation;          ///< of the slot that holds it
+  std::uint32_t slot;
+  std::uint8_t op_kind;
+  std::uint8_t flags;  ///< ArrivalFlag
+  std::uint16_t root;
+  std::atomic<std::uint64_t>
+      also;  ///< number of the range whose end the member has reached too, without waiting for its start
+  std::uint8_t inlined[inline_bytes];  ///< the payload itself when it is this small
+};
+static_assert(std::is_standard_layout_v<Arrival> && sizeof(Arrival) == 256 && offsetof(Arrival, inlined) == 56);
+
+enum ArrivalFlag : std::uint8_t {
+  arrival_failed = 2,  ///< the member could not do its part; its `FailureRecord` says why
+  arrival_inline = 4,  ///< the payload is `inlined`
+};
+
+/// Why a round failed, in the line of the rank that decided it (or that could not do its part); written before the
+/// arrival or the decision that points to it.
+struct alignas(64) FailureRecord {
+  std::atomic<std::uint64_t> round;  ///< that a member's own error is about; stored last
+  std::uint32_t blamed_count;        ///< how many of `blamed` are set
+  std::uint16_t blamed[60];
+  std::uint32_t type_bytes;
+  std::uint32_t text_bytes;
+  char type[92];
+  char text[404];
+};
+static_assert(std::is_standard_layout_v<FailureRecord> && sizeof(FailureRecord) == 640);
+
+/// The arguments of a member's call of one round, for members that disagree; written before the arrival. A call without
+/// arguments leaves what an earlier round has written.
+struct NotedCall {
+  std::atomic<std::uint64_t> round;  ///< that it is about; 0 while it is written
+  std::uint8_t bytes;                ///< of `arguments`
+  char arguments[CallArguments::most_bytes];
+};
+static_assert(sizeof(NotedCall) == 128);
+
+/// What became of a member's handle.
+enum class HandleStatus : std::uint32_t { kept = 0, dropped = 1, dropped_by_exception = 2 };
+
+/// Whether a member uses its block.
+enum Presence : std::uint32_t { not_yet_joined = 0, joined = 1, has_left = 2 };
+
+struct alignas(1024) MemberBlock {
+  Arrival arrivals[Arrival::lines];  ///< line `round % lines`
+  /// The doorbell: bit 0 says that the member sleeps or is about to; a ring adds 2 and clears it.
+  alignas(64) std::atomic<std::uint32_t> doorbell;
+  std::atomic<std::uint32_t>
+      gone;  ///< HandleStatus, not 0 once the member has dropped its handle without closing the group
+  std::atomic<std::uint32_t> node_rank;
+  std::atomic<std::uint32_t> presence;  ///< Presence
+  alignas(64) FailureRecord failure;    ///< of a round that this member decided
+  RootCauseRecord root_cause;           ///< of the same
+  FailureRecord own_error[2];  ///< with `arrival_failed`, by parity of the round, as others may still read the last one
+  NotedCall noted[2];          ///< by parity of the round
+};
+static_assert(sizeof(MemberBlock) == 4096);
+
+/// The line of a member for a round.
+[[nodiscard]] inline Arrival& line_of(MemberBlock& member, std::uint64_t round) noexcept {
+  return member.arrivals[round % Arrival::lines];
+}
+[[nodiscard]] inline Arrival const& line_of(MemberBlock const& member, std::uint64_t round) noexcept {
+  return member.arrivals[round % Arrival::lines];
+}
+
+/// Messages of one ordered pair of members.
+struct alignas(64) Channel {
+  static constexpr std::size_t depth = 8;
+  struct Message {
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    std::uint32_t slot;
+    std::uint32_t tag;
+    std::uint64_t generation;
+  };
+  std::atomic<std::uint64_t> sent;                  ///< messages posted; written by the sender
+  alignas(64) std::atomic<std::uint64_t> received;  ///< messages taken; written by the receiver
+  alignas(64) Message ring[depth];
+};
+static_assert(sizeof(Channel) == 384);
+
+enum class BlockState : std::uint32_t {
+  free = 0,
+  ready = 1,  ///< a group
+  being_made = 2,
+  queue = 3,
+};
+
+/// Which of its uses a group block is in, and how far: one word, so that who judges a block and who takes it agree.
+struct BlockLife {
+  std::uint64_t use = 0;  ///< counted from 1
+  int maker = 0;          ///< rank of the node
+  BlockState state = BlockState::free;
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return use << 16 | static_cast<std::uint64_t>(maker) << 4 | static_cast<std::uint64_t>(state);
+  }
+  [[nodiscard]] static BlockLife unpack(std::uint64_t word) noexcept {
+    return {word >> 16, static_cast<int>(word >> 4 & 0xfff), static_cast<BlockState>(word & 0xf)};
+  }
+};
+
+/// Who looks for a block to take reads the words of one that another rank may just be taking: these are atomic, and
+/// what was concluded from them holds only if `life` has not changed.
+struct alignas(page_bytes) GroupHeader {
+  std::atomic<std::uint64_t> life;  ///< BlockLife; changed by compare-and-swap
+  std::atomic<std::uint32_t> size;
+  std::atomic<std::uint32_t> parent;       ///< block of the group that this one was split from ...
+  std::atomic<std::uint64_t> parent_life;  ///< ... as it was then ...
+  std::atomic<std::uint64_t> split_round;  ///< ... and the round that tells its members; 0 for the group of all ranks
+  char name[128];
+  /// The group's decision word: a `Decision` once it has failed, 0 before that; set once, by compare-and-swap. Of a
+  /// queue it is a `QueueStatus`.
+  alignas(64) std::atomic<std::uint64_t> decision;
+};
+static_assert(sizeof(GroupHeader) == page_bytes);
+
+enum class EndpointState : std::uint32_t {
+  free = 0,
+  taken = 1,
+  closed = 2,   ///< in order: a writer has said all, a reader wants no more
+  dropped = 3,  ///< its handle went without `close`
+  gone = 4,     ///< a writer that had closed, and whose handle has gone: nobody may attach any more
+};
+
+/// The state of an end, with the use of its block: who comes late to a queue that is over takes no place of another.
+struct EndpointWord {
+  std::uint64_t use = 0;
+  EndpointState state = EndpointState::free;
+
+  [[nodiscard]] std::uint64_t pack() const noexcept { return use << 8 | static_cast<std::uint64_t>(state); }
+  [[nodiscard]] static EndpointWord unpack(std::uint64_t word) noexcept {
+    return {word >> 8, static_cast<EndpointState>(word & 0xff)};
+  }
+};
+
+/// What an end has to say while its queue does not move, or why the queue has failed; written by the end's owner.
+struct QueueNote {
+  static constexpr std::size_t most_ranks = 10;
+  enum Kind : std::uint32_t {
+    none = 0,
+    waits = 1,      ///< the owner waits for the other side
+    timed_out = 2,  ///< the owner's last call ended with a timeout, for which it blames `ranks`
+    lost = 3,       ///< `ranks` died, or left without closing their ends
+  };
+  std::atomic<std::uint32_t> kind;  ///< stored last (release)
+  std::uint32_t count;              ///< how many of `ranks` are set
+  std::uint32_t ranks[most_ranks];  ///< of the job
+};
+
+/// How a queue has ended, in the `decision` of its block: one word, set once by compare-and-swap by the end that
+/// decides first. All other ends obey it. 0 while the queue goes on.
+struct QueueStatus {
+  enum class How : std::uint8_t {
+    goes_on = 0,
+    closed = 1,  ///< by the writer, in order
+    failed = 2,  ///< the `QueueNote` of end `decider` says why
+  };
+  How how = How::goes_on;
+  std::uint32_t decider = 0;  ///< among the ends
+
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return static_cast<std::uint64_t>(decider) << 8 | static_cast<std::uint64_t>(how);
+  }
+  [[nodiscard]] static QueueStatus unpack(std::uint64_t word) noexcept {
+    return {static_cast<How>(word & 0xff), static_cast<std::uint32_t>(word >> 8)};
+  }
+};
+
+/// One end of a message queue. The first end of a queue is the writer's, the readers' follow.
+struct QueueEndpoint {
+  /// Messages taken by a reader, published by the writer. The owner's exchange is what the other side waits for.
+  alignas(64) std::atomic<std::uint64_t> cursor;
+  alignas(
+      64) std::atomic<std::uint32_t> doorbell;  ///< as that of a `MemberBlock`; apart from what moves with each message
+  std::atomic<std::uint32_t> node_rank;         ///< who holds it, `nobody` before that
+  std::atomic<std::uint64_t> state;             ///< EndpointWord; a place is taken by compare-and-swap
+  QueueNote note;
+  static constexpr std::uint32_t nobody = 0xffffffff;
+};
+static_assert(std::is_standard_layout_v<QueueEndpoint> && sizeof(QueueEndpoint) == 128);
+
+/// A message queue, behind the `GroupHeader` of its block; written by its writer before the block is ready.
+struct alignas(64) QueueHeader {
+  std::uint64_t ring_offset;  ///< of the chunks, in the writer's arena
+  std::uint64_t chunk_bytes;  ///< longest message that travels in a chunk
+  std::uint32_t chunks;
+  std::uint32_t readers;
+};
+static_assert(std::is_standard_layout_v<QueueHeader> && sizeof(QueueHeader) == 64);
+
+/// A place of the ring; the message follows. Written by the queue's writer alone.
+struct QueueChunk {
+  std::atomic<std::uint64_t> number;  ///< of the message that stands here, from 1; stored last, by an exchange
+  std::uint64_t bytes;                ///< of the message; the highest bit says that a `QueueLarge` stands here instead
+  static constexpr std::uint64_t large = std::uint64_t{1} << 63;
+};
+static_assert(std::is_standard_layout_v<QueueChunk> && sizeof(QueueChunk) == 16);
+
+/// Where a message stands that is longer than a chunk: a slot of the writer's arena, kept until all have taken it.
+struct QueueLarge {
+  std::uint64_t offset;
+  std::uint64_t generation;
+  std::uint32_t slot;
+  std::uint32_t unused;
+};
+static_assert(std::is_standard_layout_v<QueueLarge> && sizeof(QueueLarge) == 24);
+
+/// A reader's hold on a slot: generation, offers not yet taken, leases taken; changed by compare-and-swap only.
+struct LeaseWord {
+  std::uint64_t generation = 0;  ///< low 40 bits of the slot's generation
+  std::uint32_t offered = 0;
+  std::uint32_t taken = 0;
+
+  static constexpr std::uint64_t generation_mask = (std::uint64_t{1} << 40) - 1;
+  static constexpr std::uint32_t count_limit = 4095;
+  [[nodiscard]] std::uint64_t pack() const noexcept {
+    return (generation & generation_mask) << 24 | static_cast<std::uint64_t>(offered) << 12 | taken;
+  }
+  [[nodiscard]] static LeaseWord unpack(std::uint64_t word) noexcept {
+    return {word >> 24, static_cast<std::uint32_t>(word >> 12 & 0xfff), static_cast<std::uint32_t>(word & 0xfff)};
+  }
+  [[nodiscard]] bool free() const noexcept { return offered == 0 && taken == 0; }
+};
+
+/// Where everything stands, for a given number of ranks.
+class ControlGeometry {
+ public:
+  explicit ControlGeometry(int ranks);
+  [[nodiscard]] int ranks() const noexcept { return ranks_; }
+  [[nodiscard]] std::size_t records_offset() const noexcept { return sizeof(ControlHeader); }
+  [[nodiscard]] std::size_t flights_offset() const noexcept;
+  [[nodiscard]] std::size_t groups_offset() const noexcept;
+  [[nodiscard]] std::size_t group_stride() const noexcept;
+  /// Bytes of a group block with `members` members.
+  [[nodiscard]] static std::size_t group_bytes(int members) noexcept;
+  /// Bytes of the block of a queue with `readers` readers; it must not be more than `group_stride`.
+  [[nodiscard]] static std::size_t queue_bytes(int readers) noexcept;
+  /// Groups and queues at a time. 12 bits of a `FlightTag` name one.
+  [[nodiscard]] std::uint32_t group_capacity() const noexcept;
+  [[nodiscard]] std::size_t leases_offset() const noexcept;
+  [[nodiscard]] std::uint32_t slot_capacity() const noexcept;
+  /// Bytes of the lease words of one slot: one for each reader, whole cache lines.
+  [[nodiscard]] std::size_t lease_row_bytes() const noexcept;
+  [[nodiscard]] std::size_t total_bytes() const noexcept;
+  /// What must be reserved before anybody attaches: header, records and flight rings.
+  [[nodiscard]] std::size_t base_bytes() const noexcept { return groups_offset(); }
+
+ private:
+  int ranks_;
+};
+
+}  // namespace crossrank::node

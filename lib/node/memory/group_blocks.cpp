@@ -1,0 +1,203 @@
+#include "lib/node/memory/group_blocks.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/memory/corruption.hpp"
+#include "lib/node/memory/segment.hpp"
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank::node {
+namespace {
+
+/// Word by word: others may be looking whether the block is theirs to take.
+void clear(std::byte* at, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t))
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(at + i)).store(0, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+GroupBlocks::GroupBlocks(std::byte* control, int ranks, int rank, std::shared_ptr<platform::Fd> control_fd)
+    : control_(control), geometry_(ranks), rank_(rank), control_fd_(std::move(control_fd)) {}
+
+GroupHeader& GroupBlocks::header(std::uint32_t index) const noexcept {
+  return *reinterpret_cast<GroupHeader*>(control_ + geometry_.groups_offset() + index * geometry_.group_stride());
+}
+
+MemberBlock* GroupBlocks::members(std::uint32_t index) const noexcept {
+  return reinterpret_cast<MemberBlock*>(reinterpret_cast<std::byte*>(&header(index)) + sizeof(GroupHeader));
+}
+
+Channel* GroupBlocks::channels(std::uint32_t index, int size) const noexcept {
+  return reinterpret_cast<Channel*>(members(index) + size);
+}
+
+std::uint32_t GroupBlocks::made() const noexcept {
+  return std::min(reinterpret_cast<ControlHeader*>(control_)->groups_made.load(std::memory_order_acquire),
+                  geometry_.group_capacity());
+}
+
+int GroupBlocks::member_count(std::uint32_t index) const noexcept {
+  auto const most = static_cast<std::uint32_t>(geometry_.ranks());
+  return static_cast<int>(std::min(header(index).size.load(std::memory_order_relaxed), most));
+}
+
+std::string GroupBlocks::name(std::uint32_t index) const {
+  auto const& text = header(index).name;
+  return {text, ::strnlen(text, sizeof text)};
+}
+
+void GroupBlocks::require_group(std::uint32_t index, std::vector<int> const& members, Origin origin,
+                                std::string const& operation) const {
+  auto const refuse = [&](std::string field, std::string expected, std::string got) {
+    throw_corrupt({.operation = operation,
+                   .place = block_text(index),
+                   .field = std::move(field),
+                   .expected = std::move(expected),
+                   .got = std::move(got)});
+  };
+  if (index >= made()) refuse("number", "below " + std::to_string(made()), std::to_string(index));
+  auto const& block = header(index);
+  auto const state = BlockLife::unpack(block.life.load(std::memory_order_acquire)).state;
+  if (state != BlockState::ready) refuse("life", "a group", "state " + std::to_string(static_cast<unsigned>(state)));
+  Origin const told{.parent = block.parent.load(std::memory_order_relaxed),
+                    .round = block.split_round.load(std::memory_order_relaxed)};
+  auto const text = [](Origin one) {
+    return "round " + std::to_string(one.round) + " of block " + std::to_string(one.parent);
+  };
+  if (told.parent != origin.parent || told.round != origin.round) refuse("origin", text(origin), text(told));
+  auto const size = block.size.load(std::memory_order_relaxed);
+  if (size != members.size()) refuse("size", std::to_string(members.size()), std::to_string(size));
+  for (std::size_t member = 0; member < members.size(); ++member) {
+    auto const rank = this->members(index)[member].node_rank.load(std::memory_order_relaxed);
+    if (rank != static_cast<std::uint32_t>(members[member]))
+      refuse("rank of member " + std::to_string(member), std::to_string(members[member]), std::to_string(rank));
+  }
+}
+
+bool GroupBlocks::departed(std::uint32_t rank) const noexcept {
+  if (rank >= static_cast<std::uint32_t>(geometry_.ranks())) return false;
+  auto const* const records = reinterpret_cast<RankRecord const*>(control_ + geometry_.records_offset());
+  auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
+  return state == RankState::dead || state == RankState::left;
+}
+
+/// Whether members of a block may still learn of it, or have.
+bool GroupBlocks::announced(GroupHeader const& group) const noexcept {
+  if (group.split_round == 0) return true;
+  auto const parent_block = group.parent.load(std::memory_order_relaxed);
+  if (parent_block >= geometry_.group_capacity()) return true;
+  auto const& parent = header(parent_block);
+  // A member that has passed the split and not joined yet is still inside a call of the parent.
+  if (parent.life.load(std::memory_order_acquire) != group.parent_life) return false;
+  auto const last = Decision::unpack(parent.decision.load(std::memory_order_acquire));
+  return !last.failed() || last.round > group.split_round;
+}
+
+bool GroupBlocks::all_left(std::uint32_t index) const noexcept {
+  auto const& group = header(index);
+  auto const* const all = members(index);
+  return std::all_of(all, all + member_count(index), [&](MemberBlock const& member) {
+    auto const presence = member.presence.load(std::memory_order_seq_cst);
+    return presence == has_left || departed(member.node_rank.load(std::memory_order_relaxed)) ||
+           (presence == not_yet_joined && !announced(group));
+  });
+}
+
+bool GroupBlocks::is_garbage(std::uint32_t index, BlockLife life) const noexcept {
+  switch (life.state) {
+    case BlockState::free: return true;
+    case BlockState::being_made: return departed(static_cast<std::uint32_t>(life.maker));
+    case BlockState::ready: return all_left(index);
+    case BlockState::queue: return queue_is_over(index);
+  }
+  return false;
+}
+
+std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
+  for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
+    // Nothing of a block that was never made may be touched before its pages are reserved; of others, which may have
+    // been shorter, the first page is there.
+    if (index < made() && !is_garbage(index, BlockLife::unpack(header(index).life.load(std::memory_order_seq_cst))))
+      continue;
+    auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
+    if (int const error = reserve_pages(*control_fd_, offset, bytes); error != 0) {
+      platform::throw_io("make group " + name, "control segment", error, "raise the memory limit of this container");
+    }
+    auto& word = header(index).life;
+    auto seen = word.load(std::memory_order_seq_cst);
+    auto life = BlockLife::unpack(seen);
+    if (!is_garbage(index, life)) continue;
+    life = {.use = life.use + 1, .maker = rank_, .state = BlockState::being_made};
+    // Fails when the block has begun another life since it was judged.
+    if (word.compare_exchange_strong(seen, life.pack(), std::memory_order_acq_rel)) return index;
+  }
+  throw UnavailableError({.operation = "make group " + name,
+                          .message = "too many groups and queues at once on this node",
+                          .expected = "at most " + std::to_string(geometry_.group_capacity()) + " in use by the " +
+                                      std::to_string(geometry_.ranks()) + " ranks here",
+                          .hint = "let the handles of groups and queues go that are no longer needed, on all their "
+                                  "ranks: each one then makes space"});
+}
+
+void GroupBlocks::open(std::uint32_t index, BlockState state) noexcept {
+  auto& groups_made = reinterpret_cast<ControlHeader*>(control_)->groups_made;
+  auto high = groups_made.load(std::memory_order_relaxed);
+  while (high <= index && !groups_made.compare_exchange_weak(high, index + 1, std::memory_order_acq_rel)) {
+  }
+  auto& word = header(index).life;
+  auto life = BlockLife::unpack(word.load(std::memory_order_relaxed));
+  life.state = state;
+  word.store(life.pack(), std::memory_order_release);
+}
+
+std::uint32_t GroupBlocks::make(std::vector<int> const& members, std::string const& name, Origin origin) {
+  auto const index = claim(ControlGeometry::group_bytes(static_cast<int>(members.size())), name);
+  fill(index, members, name, origin);
+  open(index, BlockState::ready);
+  return index;
+}
+
+void GroupBlocks::fill(std::uint32_t index, std::vector<int> const& members, std::string const& name,
+                       Origin origin) noexcept {
+  auto& group = header(index);
+  auto* const blocks = this->members(index);
+  clear(reinterpret_cast<std::byte*>(blocks),
+        ControlGeometry::group_bytes(static_cast<int>(members.size())) - sizeof(GroupHeader));
+  for (std::size_t i = 0; i < members.size(); ++i)
+    blocks[i].node_rank.store(static_cast<std::uint32_t>(members[i]), std::memory_order_relaxed);
+  group.size = static_cast<std::uint32_t>(members.size());
+  group.parent = origin.parent;
+  group.parent_life = header(origin.parent).life.load(std::memory_order_relaxed);
+  group.split_round = origin.round;
+  std::memset(group.name, 0, sizeof group.name);
+  name.copy(group.name, sizeof group.name - 1);
+  group.decision.store(0, std::memory_order_relaxed);
+}
+
+void GroupBlocks::free(std::uint32_t index, BlockLife from) noexcept {
+  auto expected = from.pack();
+  from.state = BlockState::free;
+  header(index).life.compare_exchange_strong(expected, from.pack(), std::memory_order_acq_rel);
+}
+
+void GroupBlocks::discard(std::uint32_t index) noexcept {
+  free(index, BlockLife::unpack(header(index).life.load(std::memory_order_acquire)));
+}
+
+void GroupBlocks::join(std::uint32_t index, int member) noexcept {
+  members(index)[member].presence.store(joined, std::memory_order_release);
+}
+
+void GroupBlocks::leave(std::uint32_t index, int member) noexcept {
+  auto const life = BlockLife::unpack(header(index).life.load(std::memory_order_acquire));
+  // Two that leave at once: the later one of these sees the other's.
+  members(index)[member].presence.exchange(has_left, std::memory_order_seq_cst);
+  if (all_left(index)) free(index, life);
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,104 @@
+#include "lib/node/memory/leases.hpp"
+
+#include "lib/platform/prefetch.hpp"
+
+namespace crossrank::node {
+namespace {
+
+bool same(LeaseWord const& w, std::uint64_t generation) {
+  return w.generation == (generation & LeaseWord::generation_mask);
+}
+
+}  // namespace
+
+std::size_t LeaseTable::row_offset(int owner, std::uint32_t slot) const noexcept {
+  auto const row = static_cast<std::size_t>(owner) * geometry_.slot_capacity() + slot;
+  return geometry_.leases_offset() + row * geometry_.lease_row_bytes();
+}
+
+std::atomic<std::uint64_t>& LeaseTable::word(int owner, std::uint32_t slot, int reader) const noexcept {
+  auto* const row = reinterpret_cast<std::atomic<std::uint64_t>*>(control_ + row_offset(owner, slot));
+  return row[reader];
+}
+
+template <class Change>
+bool LeaseTable::update(int owner, std::uint32_t slot, int reader, Change change) const noexcept {
+  auto& at = word(owner, slot, reader);
+  auto seen = at.load(std::memory_order_acquire);
+  for (;;) {
+    auto next = LeaseWord::unpack(seen);
+    if (!change(next)) return false;
+    // acq_rel: a drop releases the reader's last loads to the owner, who acquires them in `look` before it writes
+    // again.
+    if (at.compare_exchange_weak(seen, next.pack(), std::memory_order_acq_rel, std::memory_order_acquire)) return true;
+  }
+}
+
+bool LeaseTable::offer(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
+    if (w.offered == LeaseWord::count_limit || w.taken == LeaseWord::count_limit) return false;
+    w.generation = generation;  // a word with another generation is free, or the slot would not have been used again
+    ++w.offered;
+    return true;
+  });
+}
+
+bool LeaseTable::revoke(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
+    if (!same(w, generation) || w.offered == 0) return false;
+    --w.offered;
+    return true;
+  });
+}
+
+bool LeaseTable::take(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
+    if (!same(w, generation) || w.offered == 0 || w.taken == LeaseWord::count_limit) return false;
+    --w.offered;
+    ++w.taken;
+    return true;
+  });
+}
+
+bool LeaseTable::share(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
+    if (!same(w, generation) || w.offered == 0 || w.taken == LeaseWord::count_limit) return false;
+    ++w.taken;
+    return true;
+  });
+}
+
+bool LeaseTable::hold(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return update(owner, slot, reader, [&](LeaseWord& w) {
+    if ((!same(w, generation) && !w.free()) || w.taken == LeaseWord::count_limit) return false;
+    w.generation = generation;
+    ++w.taken;
+    return true;
+  });
+}
+
+bool LeaseTable::decline(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  return revoke(owner, slot, generation, reader);
+}
+
+void LeaseTable::drop(int owner, std::uint32_t slot, std::uint64_t generation, int reader) noexcept {
+  update(owner, slot, reader, [&](LeaseWord& w) {
+    if (!same(w, generation) || w.taken == 0) return false;
+    --w.taken;
+    return true;
+  });
+}
+
+void LeaseTable::prefetch(int owner, std::uint32_t slot, int reader) const noexcept {
+  platform::prefetch_for_write(&word(owner, slot, reader));
+}
+
+LeaseWord LeaseTable::look(int owner, std::uint32_t slot, int reader) const noexcept {
+  return LeaseWord::unpack(word(owner, slot, reader).load(std::memory_order_acquire));
+}
+
+void LeaseTable::clear(int owner, std::uint32_t slot, int reader) noexcept {
+  word(owner, slot, reader).store(0, std::memory_order_release);
+}
+
+}  // namespace crossrank::node

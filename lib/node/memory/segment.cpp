@@ -1,0 +1,133 @@
+#include "lib/node/memory/segment.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <boost/interprocess/exceptions.hpp>
+#include <boost/interprocess/mapped_region.hpp>
+
+#include "lib/node/memory/segment_names.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank::node {
+namespace {
+
+namespace ipc = boost::interprocess;
+using platform::Fd;
+using platform::system;
+
+/// What `mapped_region` needs of a descriptor that has no name.
+struct DescriptorMapping {
+  int fd;
+  ipc::mode_t mode;
+  [[nodiscard]] ipc::mapping_handle_t get_mapping_handle() const noexcept {
+    return ipc::ipcdetail::mapping_handle_from_file_handle(fd);
+  }
+  [[nodiscard]] ipc::mode_t get_mode() const noexcept { return mode; }
+};
+
+/// A named segment that stops having a name at once. A crash between the two calls leaves an empty file, which the next
+/// `sweep_names` removes.
+Fd make_named(std::string const& what) {
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    auto const name = unique_segment_name();
+    Fd fd(system().shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    if (!fd) {
+      if (errno == EEXIST) continue;
+      platform::throw_io("make_shared_memory", what + " (" + name + ")", errno,
+                         "allow memfd_create, or make /dev/shm writable");
+    }
+    CROSSRANK_CRASH_POINT("node.segment.named");
+    system().shm_unlink(name.c_str());
+    return fd;
+  }
+  platform::throw_io("make_shared_memory", what, EEXIST, "remove the foreign files named crossrank.* from /dev/shm");
+}
+
+}  // namespace
+
+struct Mapping::Region {
+  ipc::mapped_region region;
+};
+
+Mapping::Mapping(Fd const& fd, std::size_t bytes, Access access, std::string const& what) : bytes_(bytes) {
+  auto const mode = access == Access::read_only ? ipc::read_only : ipc::read_write;
+  try {
+    region_ = std::make_unique<Region>(Region{ipc::mapped_region(DescriptorMapping{fd.get(), mode}, mode, 0, bytes)});
+  } catch (ipc::interprocess_exception const& e) {
+    platform::throw_io({.operation = "map shared memory",
+                        .message = "no address space for " + std::to_string(bytes) + " bytes",
+                        .resource = what,
+                        .hint = "raise ulimit -v, or set CROSSRANK_ARENA_CAP to a smaller size"},
+                       e.get_native_error());
+  }
+  data_ = static_cast<std::byte*>(region_->region.get_address());
+  system().madvise(data_, bytes, MADV_DONTDUMP);
+}
+
+Mapping::~Mapping() = default;
+
+Fd make_shared_memory(std::string const& what, std::size_t bytes) {
+  Fd fd(system().memfd_create("crossrank", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  bool const sealable = fd.valid();
+  if (!fd) fd = make_named(what);
+  if (system().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    platform::throw_io({.operation = "make_shared_memory",
+                        .message = "cannot give it " + std::to_string(bytes) + " bytes of virtual size",
+                        .resource = what,
+                        .hint = "raise ulimit -f, or set CROSSRANK_ARENA_CAP to a smaller size"},
+                       errno);
+  }
+  // Named segments and old kernels cannot be sealed: then a peer of the same user could truncate, as it could kill us.
+  if (sealable) system().add_seals(fd.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  CROSSRANK_CRASH_POINT("node.segment.made");
+  return fd;
+}
+
+Fd reopen_read_only(Fd const& fd) {
+  auto const path = "/proc/self/fd/" + std::to_string(fd.get());
+  Fd read_only(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
+  if (read_only) return read_only;
+  Fd same(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!same) platform::throw_io("reopen_read_only", path, errno, "raise ulimit -n");
+  return same;
+}
+
+int reserve_pages(Fd const& fd, std::size_t offset, std::size_t bytes) {
+  for (;;) {
+    if (system().fallocate(fd.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) return 0;
+    if (errno != EINTR) return errno;
+  }
+}
+
+void release_pages(Fd const& fd, std::size_t offset, std::size_t bytes) noexcept {
+  constexpr int punch_hole = 0x02 | 0x01;  // FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+  system().fallocate(fd.get(), punch_hole, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+}
+
+void check_shared_memory(Fd const& fd, std::size_t bytes, std::string const& what) {
+  struct stat status {};
+  if (system().fstat(fd.get(), &status) != 0) platform::throw_io("attach shared memory", what, errno);
+  auto const refuse = [&](std::string expected, std::string got) {
+    throw FormatError({.operation = "attach shared memory",
+                       .message = "a peer passed memory that is not what it announced",
+                       .expected = std::move(expected),
+                       .got = std::move(got),
+                       .resource = what});
+  };
+  if (!S_ISREG(status.st_mode)) refuse("a memory file", "mode " + std::to_string(status.st_mode));
+  if (status.st_uid != ::geteuid())
+    refuse("uid " + std::to_string(::geteuid()), "uid " + std::to_string(status.st_uid));
+  if (static_cast<std::size_t>(status.st_size) != bytes) {
+    refuse(std::to_string(bytes) + " bytes", std::to_string(status.st_size) + " bytes");
+  }
+}
+
+}  // namespace crossrank::node

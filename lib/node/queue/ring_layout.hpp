@@ -1,0 +1,32 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "lib/node/memory/control_layout.hpp"
+
+/// Where the chunks of a ring lie, and what its ends say of themselves.
+namespace crossrank::node {
+
+inline constexpr std::uint64_t line_bytes = 64;
+
+[[nodiscard]] inline std::uint64_t stride_of(std::uint64_t chunk_bytes) noexcept {
+  return (sizeof(QueueChunk) + chunk_bytes + line_bytes - 1) / line_bytes * line_bytes;
+}
+
+[[nodiscard]] inline EndpointState state_of(QueueEndpoint const& end) noexcept {
+  return EndpointWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
+}
+
+[[nodiscard]] inline bool has_closed(EndpointState state) noexcept {
+  return state == EndpointState::closed || state == EndpointState::gone;
+}
+
+/// Bytes of the ring; 0 when they cannot be, whatever the two numbers are.
+[[nodiscard]] inline std::uint64_t ring_bytes(std::uint64_t chunk_bytes, std::uint32_t chunks,
+                                              std::uint64_t arena_bytes) noexcept {
+  if (chunks == 0 || chunk_bytes > arena_bytes) return 0;
+  auto const stride = stride_of(chunk_bytes);
+  return stride > arena_bytes / chunks ? 0 : stride * chunks;
+}
+
+}  // namespace crossrank::node

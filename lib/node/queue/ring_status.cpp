@@ -1,0 +1,218 @@
+#include "lib/node/queue/ring_status.hpp"
+
+#include <algorithm>
+
+#include "lib/node/liveness/root_cause.hpp"
+#include "lib/node/queue/ring_layout.hpp"
+#include "lib/node/group/atomic_ops.hpp"
+#include "lib/node/queue/wait_for_graph.hpp"
+#include "lib/platform/crash_point.hpp"
+
+namespace crossrank::node {
+namespace {
+
+/// A peer wrote the note: its length is not believed beyond the field.
+std::vector<int> ranks_in(QueueNote const& note) {
+  auto const count = std::min<std::size_t>(note.count, QueueNote::most_ranks);
+  return {note.ranks, note.ranks + count};
+}
+
+std::uint32_t kind_of(QueueNote const& note) noexcept { return note.kind.load(std::memory_order_acquire); }
+
+}  // namespace
+
+RingStatus::RingStatus(NodeComm& comm, std::uint32_t block, int own, int readers) noexcept
+    : comm_(&comm),
+      block_(block),
+      ends_(comm.blocks().ends(block)),
+      word_(&comm.blocks().header(block).decision),
+      own_(own),
+      readers_(readers) {}
+
+QueueStatus RingStatus::look() const noexcept { return QueueStatus::unpack(atomic_ops::published(*word_)); }
+
+std::optional<RingFailure> RingStatus::failure() const {
+  auto const status = look();
+  if (status.how != QueueStatus::How::failed || status.decider > static_cast<std::uint32_t>(readers_))
+    return std::nullopt;
+  auto const& note = end(static_cast<int>(status.decider)).note;
+  return RingFailure{.timed_out = kind_of(note) == QueueNote::timed_out, .ranks = ranks_in(note)};
+}
+
+bool RingStatus::close() noexcept {
+  std::uint64_t open = 0;
+  return atomic_ops::set_once(*word_, open, QueueStatus{.how = QueueStatus::How::closed}.pack()) ||
+         QueueStatus::unpack(open).how == QueueStatus::How::closed;
+}
+
+RingFailure RingStatus::declare(RingFailure const& failure) {
+  if (auto known = this->failure()) return *known;
+  write_note(failure.timed_out ? QueueNote::timed_out : QueueNote::lost, failure.ranks);
+  CROSSRANK_CRASH_POINT("node.queue.failing");
+  std::uint64_t open = 0;
+  if (atomic_ops::set_once(
+          *word_, open,
+          QueueStatus{.how = QueueStatus::How::failed, .decider = static_cast<std::uint32_t>(own_)}.pack())) {
+    // Who waits asleep, and the writer, who looks when this counter has moved.
+    comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
+    for (int other = 0; other <= readers_; ++other) {
+      if (other != own_) ring(end(other).doorbell);
+    }
+  }
+  return this->failure().value_or(failure);
+}
+
+void RingStatus::write_note(QueueNote::Kind kind, std::vector<int> const& ranks) noexcept {
+  auto& note = end(own_).note;
+  note.kind.store(QueueNote::none, std::memory_order_seq_cst);
+  note.count = static_cast<std::uint32_t>(std::min(ranks.size(), QueueNote::most_ranks));
+  std::transform(ranks.begin(), ranks.begin() + note.count, note.ranks,
+                 [](int rank) { return static_cast<std::uint32_t>(rank); });
+  note.kind.store(kind, std::memory_order_release);
+}
+
+void RingStatus::wait_begins(std::vector<int> const& others) noexcept {
+  if (!has_failed()) write_note(QueueNote::waits, others);
+}
+
+void RingStatus::withdraw() noexcept {
+  if (!has_failed()) end(own_).note.kind.store(QueueNote::none, std::memory_order_release);
+}
+
+void RingStatus::note_timeout(std::vector<int> const& ranks) noexcept {
+  if (!has_failed()) write_note(QueueNote::timed_out, ranks);
+}
+
+void RingStatus::leave() {
+  auto const& note = end(own_).note;
+  if (kind_of(note) == QueueNote::timed_out && !has_failed())
+    static_cast<void>(declare({.timed_out = true, .ranks = ranks_in(note)}));
+}
+
+// ---------------------------------------------------------------- losses
+
+int RingStatus::holder(int index) const noexcept {
+  auto const rank = end(index).node_rank.load(std::memory_order_acquire);
+  return rank < static_cast<std::uint32_t>(comm_->ranks()) ? static_cast<int>(rank) : -1;
+}
+
+int RingStatus::job_rank(int index) const noexcept {
+  int const rank = holder(index);
+  return rank < 0 ? -1 : static_cast<int>(comm_->record(rank).global_rank);
+}
+
+std::string RingStatus::describe(int index) const {
+  int const rank = holder(index);
+  if (rank < 0) return "not attached";
+  bool const dropped = state_of(end(index)) == EndpointState::dropped;
+  auto text = (dropped ? "let its last handle go without close(), " : "") + comm_->describe(rank);
+  auto const cause = read_cause(comm_->record(rank).cause);
+  if (cause && cause->global_rank != job_rank(index)) text += "; root cause: " + cause->sentence();
+  return text;
+}
+
+bool RingStatus::is_lost(int index) const noexcept {
+  auto const& its = end(index);
+  auto const state = state_of(its);
+  if (state != EndpointState::dropped) {
+    int const rank = holder(index);
+    if (state != EndpointState::taken || rank < 0 || !comm_->has_departed_slow(rank)) return false;
+    // It may have closed its end just before it left.
+    if (has_closed(state_of(its))) return false;
+  }
+  bool const has_all = index != 0 && has_closed(state_of(end(0))) &&
+                       atomic_ops::published(its.cursor) >= end(0).cursor.load(std::memory_order_acquire);
+  return !has_all;
+}
+
+std::vector<int> RingStatus::lost_ends() const {
+  std::vector<int> lost;
+  for (int index = 0; index <= readers_; ++index) {
+    if (index != own_ && is_lost(index)) lost.push_back(index);
+  }
+  return lost;
+}
+
+bool RingStatus::has_dead_holder(int index) const noexcept {
+  int const rank = holder(index);
+  return rank >= 0 && comm_->is_dead(rank);
+}
+
+bool RingStatus::has_dead_reader(std::vector<int> const& lost) const noexcept {
+  return std::any_of(lost.begin(), lost.end(), [&](int index) { return index != 0 && has_dead_holder(index); });
+}
+
+bool RingStatus::any_holder_ended() const noexcept {
+  for (int index = 0; index <= readers_; ++index) {
+    if (int const rank = holder(index); rank >= 0 && comm_->has_departed(rank)) return true;
+  }
+  return false;
+}
+
+std::optional<RingFailure> RingStatus::reason_of(int index) const {
+  int const rank = holder(index);
+  // A signal has killed it if it left no exit reason: what it had noted before is not why.
+  bool const killed = has_dead_holder(index) && comm_->exit_reason(rank).empty();
+  if (killed || rank < 0) return std::nullopt;
+  auto const& note = end(index).note;
+  if (kind_of(note) == QueueNote::timed_out) return RingFailure{.timed_out = true, .ranks = ranks_in(note)};
+  auto const cause = read_cause(comm_->record(rank).cause);
+  if (!cause || cause->global_rank == job_rank(index)) return std::nullopt;
+  bool known = blames_any_;
+  for (int other = 0; other <= readers_; ++other) known = known || job_rank(other) == cause->global_rank;
+  if (!known) return std::nullopt;
+  return RingFailure{.timed_out = false, .ranks = {cause->global_rank}};
+}
+
+RingFailure RingStatus::cause_of(std::vector<int> const& lost) const {
+  // A death comes before the departures that it leads to, so whoever has seen one of those finds the death as well.
+  RingFailure dead;
+  RingFailure left;
+  std::optional<RingFailure> followed;
+  for (int const index : lost) {
+    auto reason = reason_of(index);
+    if (!reason) {
+      (has_dead_holder(index) ? dead : left).ranks.push_back(job_rank(index));
+    } else if (!followed || (reason->timed_out && !followed->timed_out)) {
+      followed = std::move(reason);
+    }
+  }
+  // A rank that died holding no end may be why one that held an end has left.
+  for (int rank = 0; blames_any_ && dead.ranks.empty() && !left.ranks.empty() && rank < comm_->ranks(); ++rank) {
+    if (comm_->is_dead(rank)) dead.ranks.push_back(static_cast<int>(comm_->record(rank).global_rank));
+  }
+  auto& found = !dead.ranks.empty() ? dead : !left.ranks.empty() || !followed ? left : *followed;
+  std::sort(found.ranks.begin(), found.ranks.end());
+  found.ranks.erase(std::unique(found.ranks.begin(), found.ranks.end()), found.ranks.end());
+  return found;
+}
+
+bool RingStatus::waits(int index) const noexcept {
+  auto const kind = kind_of(end(index).note);
+  return kind == QueueNote::waits || kind == QueueNote::timed_out;
+}
+
+std::vector<int> RingStatus::remote_ranks_awaited() const {
+  if (!waits(0)) return {};
+  auto ranks = ranks_in(end(0).note);
+  std::erase_if(ranks, [&](int rank) {
+    for (int index = 0; index <= readers_; ++index) {
+      if (job_rank(index) == rank) return true;
+    }
+    return false;
+  });
+  return ranks;
+}
+
+std::vector<int> RingStatus::waited_for(std::vector<int> const& direct) const {
+  std::vector<int> start;
+  for (int const index : direct) {
+    if (int const rank = holder(index); rank >= 0) start.push_back(rank);
+  }
+  auto found = blocking_ranks(*comm_, start, holder(own_));
+  for (auto& rank : found) rank = static_cast<int>(comm_->record(rank).global_rank);
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace crossrank::node

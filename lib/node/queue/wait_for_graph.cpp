@@ -1,0 +1,102 @@
+#include "lib/node/queue/wait_for_graph.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "lib/node/queue/ring_layout.hpp"
+#include "lib/node/group/atomic_ops.hpp"
+
+namespace crossrank::node {
+namespace {
+
+/// The last round that a member has arrived at; 0 for none.
+std::uint64_t last_round(MemberBlock const& member) noexcept {
+  std::uint64_t last = 0;
+  for (auto const& line : member.arrivals) {
+    auto const word = line.round.load(std::memory_order_acquire);
+    if (ArrivalWord{word}.vetoed()) continue;
+    last = std::max(last, word + (line.also.load(std::memory_order_relaxed) != 0 ? 1 : 0));
+  }
+  return last;
+}
+
+/// Finds for whom a rank waits, in one block after the other.
+class Blockers {
+ public:
+  Blockers(NodeComm const& comm, int rank) : comm_(comm), rank_(static_cast<std::uint32_t>(rank)) {}
+
+  [[nodiscard]] std::vector<int> find() {
+    auto const& blocks = comm_.blocks();
+    for (std::uint32_t index = 0; index < blocks.made(); ++index) {
+      auto const state = BlockLife::unpack(blocks.header(index).life.load(std::memory_order_acquire)).state;
+      if (state == BlockState::ready)
+        in_group({blocks.members(index), static_cast<std::size_t>(blocks.member_count(index))});
+      auto const ends = state == BlockState::queue ? blocks.end_count(index) : 0;
+      if (ends > 1) in_queue({blocks.ends(index), static_cast<std::size_t>(ends)}, blocks.queue(index).chunks);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  void in_group(std::span<MemberBlock const> members) {
+    auto const own = std::find_if(members.begin(), members.end(), [&](MemberBlock const& member) {
+      return member.node_rank.load(std::memory_order_relaxed) == rank_ &&
+             (member.doorbell.load(std::memory_order_acquire) & atomic_ops::asleep_bit) != 0;
+    });
+    if (own == members.end()) return;
+    auto const round = last_round(*own);
+    for (auto const& member : members) {
+      if (last_round(member) < round) add(member.node_rank.load(std::memory_order_relaxed));
+    }
+  }
+
+  void in_queue(std::span<QueueEndpoint const> ends, std::uint32_t chunks) {
+    auto const own = std::find_if(ends.begin(), ends.end(), [&](QueueEndpoint const& end) {
+      auto const kind = end.note.kind.load(std::memory_order_acquire);
+      return end.node_rank.load(std::memory_order_relaxed) == rank_ &&
+             (kind == QueueNote::waits || kind == QueueNote::timed_out);
+    });
+    if (own == ends.end()) return;
+    auto const written = ends.front().cursor.load(std::memory_order_acquire);
+    if (own != ends.begin()) {
+      if (atomic_ops::published(own->cursor) >= written) add(ends.front().node_rank.load(std::memory_order_relaxed));
+      return;
+    }
+    for (auto const& reader : ends.subspan(1)) {
+      if (!has_closed(state_of(reader)) && atomic_ops::published(reader.cursor) + chunks <= written)
+        add(reader.node_rank.load(std::memory_order_relaxed));
+    }
+  }
+
+  void add(std::uint32_t rank) {
+    if (rank < static_cast<std::uint32_t>(comm_.ranks()) && rank != rank_) found_.push_back(static_cast<int>(rank));
+  }
+
+  NodeComm const& comm_;
+  std::uint32_t rank_;
+  std::vector<int> found_{};
+};
+
+}  // namespace
+
+std::vector<int> blocking_ranks(NodeComm const& comm, std::vector<int> const& direct, int waiter) {
+  std::vector<bool> seen(static_cast<std::size_t>(comm.ranks()), false);
+  if (waiter >= 0) seen[static_cast<std::size_t>(waiter)] = true;
+  std::vector<int> ends;
+  for (auto open = direct; !open.empty();) {
+    int const rank = open.back();
+    open.pop_back();
+    if (seen[static_cast<std::size_t>(rank)]) continue;
+    seen[static_cast<std::size_t>(rank)] = true;
+    auto const its = comm.has_departed(rank) ? std::vector<int>{} : Blockers(comm, rank).find();
+    if (its.empty()) ends.push_back(rank);
+    open.insert(open.end(), its.begin(), its.end());
+  }
+  if (ends.empty()) ends = direct;
+  std::sort(ends.begin(), ends.end());
+  return ends;
+}
+
+}  // namespace crossrank::node

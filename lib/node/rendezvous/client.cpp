@@ -1,0 +1,162 @@
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/rendezvous/start_errors.hpp"
+#include "lib/node/rendezvous/roles.hpp"
+#include "lib/node/rendezvous/error_frame.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::node {
+namespace {
+
+using platform::Fd;
+using Kind = Frame::Kind;
+
+/// The verdict of the server, or that it does not give one: nobody is to be told any more.
+struct Told {
+  Error error;
+};
+
+}  // namespace
+
+RendezvousClient::Greeting RendezvousClient::greet() {
+  Frame frame;
+  std::vector<Fd> fds;
+  switch (receive_frame(socket_.get(), frame, fds, until_)) {
+    case Received::frame: break;
+    case Received::closed: return Greeting::closed;
+    default:
+      throw TimeoutError({.operation = "connect",
+                          .message = "pid " + std::to_string(server_pid_) +
+                                     ", which holds the name where the ranks of this node meet, does not answer",
+                          .resource = options_.key.text(),
+                          .hint = "look at what that process is doing; another job may use this id: give each job "
+                                  "its own CROSSRANK_JOB_ID",
+                          .rank = options_.rank,
+                          .world_size = options_.ranks,
+                          .group_usable = false});
+  }
+  if (frame.kind == Kind::over) return Greeting::over;
+  if (frame.kind != Kind::greeting || frame.rank < 0 || frame.rank >= max_ranks) return Greeting::closed;
+  server_rank_ = frame.rank;
+  return Greeting::come;
+}
+
+Attachment RendezvousClient::attach(std::int64_t lost_server) {
+  try {
+    return attach_to_server(lost_server);
+  } catch (ServerLost const&) {
+    throw;
+  } catch (StartOver const&) {
+    throw;
+  } catch (Told const& told) {
+    throw_as_own(told.error, options_);
+  } catch (...) {
+    report(current_start_error(options_));
+  }
+}
+
+Attachment RendezvousClient::attach_to_server(std::int64_t lost_server) {
+  auto hello = make_frame(options_, Kind::hello);
+  hello.value = address_space_left(options_.ranks);
+  hello.extra = static_cast<std::uint64_t>(lost_server);
+  put_text(hello.key, options_.key.digest());
+  put_text(hello.text, options_.host_id);
+  say(hello, {});
+  CROSSRANK_CRASH_POINT("node.rendezvous.client_sent_hello");
+  auto [welcome, control] = hear(Kind::welcome);
+  auto const misled = [&](std::string expected, std::string got) {
+    return protocol_error(options_, server_rank_, std::move(expected), std::move(got));
+  };
+  if (control.size() != 1) throw misled("one control segment", std::to_string(control.size()));
+  auto own = make_shared_memory("arena of rank " + std::to_string(options_.rank), welcome.value);
+  auto const shared = reopen_read_only(own);
+  say(make_frame(options_, Kind::arena), std::vector<int>{shared.get()});
+  std::vector<Fd> arenas;
+  while (arenas.size() < static_cast<std::size_t>(options_.ranks)) {
+    auto [memory, fds] = hear(Kind::memory);
+    if (fds.empty() || memory.value != arenas.size())
+      throw misled("arenas from rank " + std::to_string(arenas.size()) + " on",
+                   std::to_string(fds.size()) + " from rank " + std::to_string(memory.value) + " on");
+    for (auto& fd : fds) arenas.push_back(std::move(fd));
+    say(make_frame(options_, Kind::ack), {});
+  }
+  CROSSRANK_CRASH_POINT("node.rendezvous.client_has_memory");
+  check_shared_memory(control.front(), ControlGeometry(options_.ranks).total_bytes(), "control segment");
+  auto memory = map_memory(options_, std::move(control.front()), std::move(own), std::move(arenas), welcome.value);
+  header_ = header_of(memory);
+  return memory;
+}
+
+void RendezvousClient::ready() {
+  try {
+    say(make_frame(options_, Kind::ready), {});
+    CROSSRANK_CRASH_POINT("node.rendezvous.client_ready");
+    static_cast<void>(hear(Kind::go));
+  } catch (Told const& told) {
+    throw_as_own(told.error, options_);
+  } catch (ServerLost const&) {
+    // The server may die while it says go. A rank that it has not reached joins all the same, and finds the death as
+    // the others do.
+    if (header_->attached.load(std::memory_order_acquire) != static_cast<std::uint32_t>(options_.ranks)) throw;
+  } catch (Error const&) {
+    report(current_start_error(options_));
+  }
+  socket_ = Fd();
+}
+
+void RendezvousClient::report(Error const& error) {
+  auto frame = make_frame(options_, Kind::failure);
+  put_text(frame.key, options_.key.digest());
+  put_error(frame, error);
+  try {
+    say(frame, {});
+    for (;;) receive_verdict();
+  } catch (Told const& told) {
+    throw_as_own(told.error, options_);
+  } catch (ServerLost const&) {
+    throw ServerLost{error};
+  } catch (StartOver const&) {
+    throw ServerLost{error};
+  }
+}
+
+/// Passes over what was under way to this rank, also memory for which it has no descriptor left.
+void RendezvousClient::receive_verdict() {
+  try {
+    static_cast<void>(hear(Kind::failure));
+  } catch (IoError const&) {
+    if (platform::system().now() >= until_) throw;
+  }
+}
+
+void RendezvousClient::say(Frame const& frame, std::vector<int> const& fds) {
+  if (send_frame(socket_.get(), frame, fds, until_)) return;
+  // A server that gave its verdict may have closed its end already: the verdict is then still to be read.
+  for (;;) receive_verdict();
+}
+
+/// The next frame, which is of `kind`; of any kind when only the verdict is waited for.
+std::pair<Frame, std::vector<Fd>> RendezvousClient::hear(Kind kind) {
+  Frame frame;
+  std::vector<Fd> fds;
+  switch (receive_frame(socket_.get(), frame, fds, until_)) {
+    case Received::frame: break;
+    case Received::closed: lost();
+    default: throw Told{unresponsive_ranks_error(options_, {server_rank_}, server_pid_)};
+  }
+  if (frame.kind == Kind::failure) throw Told{error_in(frame, options_)};
+  if (frame.kind == Kind::over) throw StartOver{};
+  if (frame.kind == kind || kind == Kind::failure) return {frame, std::move(fds)};
+  throw protocol_error(options_, server_rank_, "frame " + std::to_string(static_cast<int>(kind)),
+                       std::to_string(static_cast<int>(frame.kind)));
+}
+
+void RendezvousClient::lost() const {
+  throw ServerLost{lost_while_connecting_error(options_, {server_rank_}, server_pid_)};
+}
+
+}  // namespace crossrank::node

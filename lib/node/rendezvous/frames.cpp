@@ -1,0 +1,142 @@
+#include "lib/node/rendezvous/frames.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lib/platform/io_error.hpp"
+
+namespace crossrank::node {
+namespace {
+
+using platform::Fd;
+using platform::system;
+
+int milliseconds_until(std::chrono::nanoseconds until) {
+  auto const left = std::chrono::ceil<std::chrono::milliseconds>(until - system().now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000));
+}
+
+/// True when the socket is ready for `events` or has failed; false when the time has come.
+bool wait_for(int socket, short events, std::chrono::nanoseconds until) {
+  for (;;) {
+    pollfd entry{socket, events, 0};
+    int const ready = system().poll(&entry, 1, milliseconds_until(until));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) platform::throw_io("rendezvous", "poll", errno);
+    if (system().now() >= until) return false;
+  }
+}
+
+void take_fds(msghdr& message, std::vector<Fd>& fds) {
+  for (auto* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    auto const count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+}
+
+struct alignas(cmsghdr) ControlBuffer {
+  std::array<char, CMSG_SPACE(fds_per_frame * sizeof(int))> bytes{};
+};
+
+}  // namespace
+
+bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::chrono::nanoseconds until) {
+  ControlBuffer control;
+  std::size_t sent = 0;
+  while (sent < sizeof frame) {
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): an iovec of what is sent is only read
+    iovec part{const_cast<char*>(reinterpret_cast<char const*>(&frame)) + sent, sizeof frame - sent};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (sent == 0 && !fds.empty()) {
+      message.msg_control = control.bytes.data();
+      message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+      auto* const header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(fds.size_bytes());
+      std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+    }
+    auto const bytes = system().sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (bytes > 0) {
+      sent += static_cast<std::size_t>(bytes);
+    } else if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!wait_for(socket, POLLOUT, until)) return false;
+    } else if (bytes < 0 && errno == ETOOMANYREFS) {
+      // Too many descriptors of this user are under way: other ranks have yet to take theirs.
+      if (system().now() >= until) platform::throw_io("rendezvous", "sendmsg", errno, "raise ulimit -n");
+      system().sleep(std::chrono::milliseconds(1));
+    } else if (bytes < 0 && errno != EINTR) {
+      if (errno == EPIPE || errno == ECONNRESET) return false;
+      platform::throw_io("rendezvous", "sendmsg", errno);
+    }
+  }
+  return true;
+}
+
+Received receive_part(int socket, PartialFrame& part, std::vector<Fd>& fds) {
+  auto& frame = part.frame;
+  while (part.got < sizeof frame) {
+    ControlBuffer control;
+    iovec rest{reinterpret_cast<char*>(&frame) + part.got, sizeof frame - part.got};
+    msghdr message{};
+    message.msg_iov = &rest;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes.data();
+    message.msg_controllen = control.bytes.size();
+    auto const bytes = system().recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (bytes == 0) return Received::closed;
+    if (bytes < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return Received::partial;
+      if (errno == ECONNRESET) return Received::closed;
+      platform::throw_io("rendezvous", "recvmsg", errno);
+    }
+    take_fds(message, fds);
+    if ((message.msg_flags & MSG_CTRUNC) != 0)
+      platform::throw_io("rendezvous", "SCM_RIGHTS", EMFILE, "raise the limit of open files (ulimit -n)");
+    part.got += static_cast<std::size_t>(bytes);
+  }
+  frame.text.back() = '\0';
+  frame.key.back() = '\0';
+  return frame.magic == Frame{}.magic ? Received::frame : Received::closed;
+}
+
+Received receive_frame(int socket, Frame& frame, std::vector<Fd>& fds, std::chrono::nanoseconds until) {
+  PartialFrame part;
+  for (;;) {
+    if (!wait_for(socket, POLLIN, until)) return Received::timed_out;
+    auto const received = receive_part(socket, part, fds);
+    if (received == Received::partial) continue;
+    frame = part.frame;
+    return received;
+  }
+}
+
+void wait_for_events(std::span<pollfd> set, std::chrono::nanoseconds until) {
+  if (system().poll(set.data(), set.size(), milliseconds_until(until)) < 0 && errno != EINTR)
+    platform::throw_io("rendezvous", "poll", errno);
+}
+
+int wait_readable(std::span<int const> sockets, std::chrono::nanoseconds until) {
+  std::vector<pollfd> entries;
+  entries.reserve(sockets.size());
+  for (int const socket : sockets) entries.push_back({socket, POLLIN, 0});
+  for (;;) {
+    int const ready = system().poll(entries.data(), entries.size(), milliseconds_until(until));
+    if (ready < 0 && errno != EINTR) platform::throw_io("rendezvous", "poll", errno);
+    for (std::size_t i = 0; ready > 0 && i < entries.size(); ++i) {
+      if (entries[i].revents != 0) return static_cast<int>(i);
+    }
+    if (system().now() >= until) return -1;
+  }
+}
+
+}  // namespace crossrank::node

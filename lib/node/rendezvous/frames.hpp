@@ -1,0 +1,70 @@
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+
+#include "lib/platform/fd.hpp"
+
+namespace crossrank::node {
+
+/// What the ranks of a node say to each other on the rendezvous socket; one size, so that a read is whole or an error.
+struct Frame {
+  /// `greeting` is the server's first frame and tells its rank; `failure` carries an error (`error_frame.hpp`), from
+  /// the server as the verdict for all, to it as a client's own; `over` says that the start is over, and to begin anew.
+  enum class Kind : std::uint32_t { greeting = 1, hello, welcome, arena, memory, ack, ready, go, failure, over };
+  std::uint32_t magic = 0x43524652;  // "RFRC"
+  std::uint32_t layout = 0;
+  Kind kind = Kind::hello;
+  std::uint32_t error_code = 0;  ///< of `failure`: an ErrorCode
+  std::int32_t rank = -1;
+  std::int32_t ranks = 0;
+  std::int64_t pid = 0;
+  std::uint64_t value = 0;     ///< hello: address space; welcome: bytes of an arena; memory: first rank; failure: errno
+  std::uint64_t extra = 0;     ///< hello: a server that died before it greeted; memory: how many descriptors follow
+  std::array<char, 33> key{};  ///< digest of the job key
+  std::array<std::uint8_t, 512> blamed{};  ///< of `failure`: one bit for each failed rank
+  std::array<char, 3503> text{};           ///< of `failure`; of `hello`: CROSSRANK_HOST_ID of the rank
+};
+static_assert(sizeof(Frame) == 4096);
+
+/// A frame that has come in part.
+struct PartialFrame {
+  Frame frame{};
+  std::size_t got = 0;
+};
+
+/// Most descriptors in one message; the kernel takes 253, and counts those in flight against the user's limit.
+inline constexpr std::size_t fds_per_frame = 64;
+
+enum class Received { frame, closed, timed_out, partial };
+
+/// Sends one frame with descriptors. False when the peer has gone. `until` is a time of the seam's clock.
+[[nodiscard]] bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::chrono::nanoseconds until);
+
+/// Receives one frame, and the descriptors that came with it.
+[[nodiscard]] Received receive_frame(int socket, Frame& frame, std::vector<platform::Fd>& fds,
+                                     std::chrono::nanoseconds until);
+
+/// Takes what has come of a frame without waiting: `partial` while there is more to come.
+[[nodiscard]] Received receive_part(int socket, PartialFrame& part, std::vector<platform::Fd>& fds);
+
+/// Waits until one of `set` has an event, the time has come, or a second has passed.
+void wait_for_events(std::span<pollfd> set, std::chrono::nanoseconds until);
+
+/// Waits until one of `sockets` can be read: its index, or -1 when the time has come.
+[[nodiscard]] int wait_readable(std::span<int const> sockets, std::chrono::nanoseconds until);
+
+/// Copies `text` into a fixed array, cut where it does not fit, always ended.
+template <std::size_t N>
+void put_text(std::array<char, N>& to, std::string const& text) {
+  auto const bytes = text.size() < N - 1 ? text.size() : N - 1;
+  text.copy(to.data(), bytes);
+  to[bytes] = '\0';
+}
+
+}  // namespace crossrank::node

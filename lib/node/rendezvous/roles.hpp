@@ -1,0 +1,145 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+#include "lib/node/rendezvous/rendezvous.hpp"
+#include "lib/node/rendezvous/frames.hpp"
+#include "lib/node/rendezvous/launcher_link.hpp"
+#include "lib/node/rendezvous/pending_rendezvous.hpp"
+
+/// The two sides of a rendezvous through sockets: the server, which is the rank that took the name, and its clients.
+namespace crossrank::node {
+
+/// The side of the rank that listens. It alone decides why a start fails, and tells every rank before it throws itself:
+/// ranks that come later too, until all are accounted for or the deadline has passed.
+class RendezvousServer {
+ public:
+  /// `until` is a time of the seam's clock.
+  RendezvousServer(NodeOptions options, platform::Fd listener, std::chrono::nanoseconds until);
+
+  [[nodiscard]] Attachment attach();
+  void ready();
+  /// Makes `error` the verdict: tells all ranks, then throws it.
+  [[noreturn]] void fail(Error const& error);
+  /// A process that served this start before and ended before it said which rank it was.
+  void add_lost(std::int64_t pid) { lost_servers_.insert(pid); }
+
+ private:
+  struct Client {
+    platform::Fd socket;
+    std::int64_t pid = 0;
+    bool has_memory = false;
+    bool is_ready = false;
+  };
+  /// A connection that has not said yet who it is.
+  struct PendingConnection {
+    platform::Fd socket;
+    std::int64_t pid = 0;
+    std::chrono::nanoseconds since{};
+    std::unique_ptr<PartialFrame> hello{};
+  };
+  struct Heard {
+    int rank = 0;
+    std::vector<platform::Fd> fds{};
+  };
+
+  // server_accept.cpp: waiting for the ranks, and telling the verdict to those that come late.
+  void serve();
+  void accept_connections();
+  void read_hellos();
+  void answer_hellos();
+  void answer(PendingConnection const& connection, Frame const& hello);
+  void admit(PendingConnection connection, Frame const& hello);
+  void receive_from_launcher();
+  void receive_unexpected(int rank);
+  void fail_if_ended() const;
+  void reject_late_connections() noexcept;
+  void broadcast_verdict() noexcept;
+  [[nodiscard]] bool all_told() const;
+  [[nodiscard]] std::vector<int> missing() const;
+  void send_error(int socket, Error const& error) const;
+
+  // server_memory.cpp: handing out the memory.
+  Attachment attach_all();
+  [[nodiscard]] Heard await(Frame::Kind kind, int only_rank);
+  void tell(int rank, Frame const& frame, std::vector<int> const& fds);
+  void hand_out(int rank, std::vector<platform::Fd> const& arenas);
+
+  NodeOptions options_;
+  std::shared_ptr<ControlHeader> header_{};  ///< in the control segment; `attached` is all ranks once all are ready
+  std::shared_ptr<platform::Fd> control_fd_{};
+  platform::Fd listener_;
+  platform::Fd spare_;  ///< given up to let a rank in that is to hear why the start has failed
+  std::chrono::nanoseconds until_;
+  std::uint64_t space_;
+  std::map<int, Client> clients_{};
+  std::vector<PendingConnection> connections_{};
+  std::set<std::int64_t> lost_servers_{};
+  std::map<int, LauncherMessage> ended_{};  ///< ranks that the launcher saw end
+  std::optional<PendingRendezvous> pending_rendezvous_;
+  std::optional<LauncherLink> launcher_{};
+  std::optional<Error> verdict_{};
+  std::set<int> told_{};  ///< ranks that know the verdict, or will never ask
+  int expected_ = 0;      ///< the fewest ranks that any rank expects
+  bool over_ = false;     ///< a rank that knew the verdict came again: the next start begins
+};
+
+/// The connection to the server has ended, and `error` says so.
+struct ServerLost {
+  Error error;
+};
+
+/// The connection was one of an earlier start, which is over.
+struct StartOver {};
+
+/// The side of a rank that has connected to the server, whose process id it knows.
+class RendezvousClient {
+ public:
+  RendezvousClient(NodeOptions options, platform::Fd socket, std::int64_t server_pid, std::chrono::nanoseconds until)
+      : options_(std::move(options)), socket_(std::move(socket)), server_pid_(server_pid), until_(until) {}
+
+  enum class Greeting : std::uint8_t { come, closed, over };
+  /// Waits for the server to say which rank it is. `closed`: it ended before, or its process did.
+  [[nodiscard]] Greeting greet();
+  [[nodiscard]] std::int64_t server_pid() const noexcept { return server_pid_; }
+
+  /// Each throws `ServerLost` when the server ends. `lost_server`: a process that served before and ended unknown, or
+  /// 0.
+  [[nodiscard]] Attachment attach(std::int64_t lost_server);
+  void ready();
+  /// Tells the server why this rank gives up, and throws the verdict, which may be another.
+  [[noreturn]] void report(Error const& error);
+
+ private:
+  Attachment attach_to_server(std::int64_t lost_server);
+  void say(Frame const& frame, std::vector<int> const& fds);
+  void receive_verdict();
+  std::pair<Frame, std::vector<platform::Fd>> hear(Frame::Kind kind);
+  [[noreturn]] void lost() const;
+
+  NodeOptions options_;
+  std::shared_ptr<ControlHeader> header_{};  ///< in the control segment
+  platform::Fd socket_;
+  std::int64_t server_pid_;
+  int server_rank_ = -1;
+  std::chrono::nanoseconds until_;
+};
+
+// What both sides need.
+/// A frame with this rank's part filled in.
+[[nodiscard]] Frame make_frame(NodeOptions const& options, Frame::Kind kind);
+/// Maps the control segment and all arenas, after checking that each is what it must be.
+[[nodiscard]] Attachment map_memory(NodeOptions const& options, platform::Fd control_fd, platform::Fd own_arena,
+                                    std::vector<platform::Fd> arenas, std::uint64_t arena_bytes);
+/// The header of the control segment; keeps it mapped.
+[[nodiscard]] std::shared_ptr<ControlHeader> header_of(Attachment const& memory);
+
+}  // namespace crossrank::node

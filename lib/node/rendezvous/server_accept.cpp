@@ -1,0 +1,285 @@
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/liveness/process_state.hpp"
+#include "lib/node/rendezvous/start_errors.hpp"
+#include "lib/node/rendezvous/roles.hpp"
+#include "lib/node/rendezvous/error_frame.hpp"
+#include "lib/node/liveness/watchdog_thread.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+
+/// How the server of a rendezvous lets the ranks in, and how every rank learns why a start has failed.
+///
+/// Nobody is waited for by name: connections, first frames, the ends of connections and what the launcher sees are
+/// taken as they come. A failure is decided once, here, and is the error of every rank: those that have come are told
+/// at once, then the name stays taken for those that come later, until each rank has been told, is known to have ended,
+/// or the deadline has passed.
+namespace crossrank::node {
+namespace {
+
+using platform::Fd;
+using platform::system;
+using Kind = Frame::Kind;
+
+/// Ends that show by no event, such as that of a process that served before, are looked for this often.
+constexpr auto look_again = std::chrono::milliseconds(50);
+constexpr auto silence = std::chrono::seconds(5);
+/// The same once a start has failed: few descriptors may be left, and others wait for them.
+constexpr auto silence_after_failure = std::chrono::milliseconds(500);
+constexpr auto pause_without_descriptors = std::chrono::milliseconds(2);
+constexpr std::size_t max_pending_connections = 64;
+
+bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+
+}  // namespace
+
+/// Takes what has happened, after waiting for something to happen.
+void RendezvousServer::serve() {
+  std::vector<pollfd> set;
+  std::vector<int> ranks;
+  set.push_back({launcher_ ? launcher_->fd() : -1, POLLIN, 0});
+  for (auto const& [rank, client] : clients_) {
+    set.push_back({client.socket.get(), POLLIN, 0});
+    ranks.push_back(rank);
+  }
+  set.push_back({connections_.size() < max_pending_connections ? listener_.get() : -1, POLLIN, 0});
+  for (auto const& connection : connections_) set.push_back({connection.socket.get(), POLLIN, 0});
+  auto until = until_;
+  if (!lost_servers_.empty() || !connections_.empty()) until = std::min(until, system().now() + look_again);
+  wait_for_events(set, until);
+  if (set.front().revents != 0) receive_from_launcher();
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (set[i + 1].revents != 0) receive_unexpected(ranks[i]);
+  }
+  accept_connections();
+  read_hellos();
+  answer_hellos();
+}
+
+void RendezvousServer::accept_connections() {
+  while (connections_.size() < max_pending_connections) {
+    Fd socket(system().accept(listener_.get()));
+    if (!socket) {
+      int const error = errno;
+      if (error == EINTR || error == ECONNABORTED) continue;
+      if (!out_of_descriptors(error)) return;
+      if (!verdict_)
+        platform::throw_io({.operation = "connect",
+                            .message = "no descriptor is left for a rank that came",
+                            .expected = "about " + std::to_string(2 * options_.ranks + 16) + " for " +
+                                        std::to_string(options_.ranks) + " ranks",
+                            .resource = "rendezvous",
+                            .hint = "raise the limit of open files (ulimit -n)"},
+                           error);
+      system().sleep(pause_without_descriptors);
+      return;
+    }
+    auto const peer = peer_of(socket.get());
+    if (peer.uid != ::geteuid()) continue;  // not ours; its end sees a closed socket
+    if (!send_frame(socket.get(), make_frame(options_, Kind::greeting), {}, system().now())) continue;
+    connections_.push_back({.socket = std::move(socket),
+                            .pid = peer.pid,
+                            .since = system().now(),
+                            .hello = std::make_unique<PartialFrame>()});
+  }
+}
+
+/// Reads from the pending connections. Drops those that were closed or stay silent.
+void RendezvousServer::read_hellos() {
+  auto const now = system().now();
+  auto const silence_limit =
+      verdict_ ? std::chrono::nanoseconds(silence_after_failure) : std::chrono::nanoseconds(silence);
+  // Where a crowd keeps ranks out, those that have been silent for long make space first.
+  bool const crowd = connections_.size() >= max_pending_connections;
+  std::erase_if(connections_, [&](PendingConnection& connection) {
+    std::vector<Fd> none;
+    switch (receive_part(connection.socket.get(), *connection.hello, none)) {
+      case Received::frame: return false;
+      case Received::closed: return true;
+      default: return now - connection.since > (crowd ? silence_limit / 10 : silence_limit);
+    }
+  });
+}
+
+void RendezvousServer::answer_hellos() {
+  for (;;) {
+    auto const said = std::find_if(connections_.begin(), connections_.end(), [](PendingConnection const& connection) {
+      return connection.hello->got == sizeof(Frame);
+    });
+    if (said == connections_.end()) return;
+    auto connection = std::move(*said);
+    connections_.erase(said);
+    auto const& hello = connection.hello->frame;
+    bool const is_hello = hello.kind == Kind::hello || hello.kind == Kind::failure;
+    if (!is_hello || std::string(hello.key.data()) != options_.key.digest() || hello.rank < 0 ||
+        hello.rank >= max_ranks)
+      continue;
+    if (verdict_) {
+      answer(connection, hello);
+    } else {
+      auto const told = std::move(connection.hello);
+      admit(std::move(connection), told->frame);
+    }
+  }
+}
+
+/// A rank that comes after the start has failed is told why. One that has been told before makes another attempt.
+void RendezvousServer::answer(PendingConnection const& connection, Frame const& hello) {
+  if (hello.ranks > 0) expected_ = std::min(expected_, hello.ranks);
+  if (hello.kind == Kind::hello && told_.contains(hello.rank)) {
+    over_ = true;
+    static_cast<void>(send_frame(connection.socket.get(), make_frame(options_, Kind::over), {}, system().now()));
+    return;
+  }
+  send_error(connection.socket.get(), *verdict_);
+  told_.insert(hello.rank);
+}
+
+void RendezvousServer::admit(PendingConnection connection, Frame const& hello) {
+  int const rank = hello.rank;
+  if (hello.kind == Kind::failure) {
+    // It knew that the start has failed: it hears the verdict with the others.
+    clients_.insert_or_assign(rank, Client{.socket = std::move(connection.socket), .pid = connection.pid});
+    throw Error(error_in(hello, options_));
+  }
+  std::string const host_id(hello.text.data());
+  if (hello.ranks != options_.ranks || hello.layout != layout_version || host_id != options_.host_id) {
+    if (hello.ranks > 0) expected_ = std::min(expected_, hello.ranks);
+    auto const error = incompatible_rank_error(options_, hello, host_id);
+    send_error(connection.socket.get(), error);
+    told_.insert(rank);
+    throw error;
+  }
+  if (rank >= options_.ranks) return;
+  if (rank == options_.rank || clients_.contains(rank)) {
+    auto const known = rank == options_.rank ? std::int64_t{::getpid()} : clients_.at(rank).pid;
+    send_error(connection.socket.get(), duplicate_rank_error(options_, rank, known, connection.pid));
+    return;
+  }
+  if (hello.value != 0) space_ = space_ == 0 ? hello.value : std::min(space_, hello.value);
+  if (hello.extra != 0) lost_servers_.insert(static_cast<std::int64_t>(hello.extra));
+  clients_.emplace(rank, Client{.socket = std::move(connection.socket), .pid = connection.pid});
+  pending_rendezvous_->arrived(rank, connection.pid);
+  if (launcher_) launcher_->tell(LauncherMessage::Kind::came, rank);
+}
+
+void RendezvousServer::receive_from_launcher() {
+  launcher_->take([this](LauncherMessage const& message) {
+    if (message.rank < 0 || message.rank >= options_.ranks || message.rank == options_.rank) return;
+    ended_.insert_or_assign(message.rank, message);
+    if (verdict_) told_.insert(message.rank);
+  });
+}
+
+/// Fails where it is certain that ranks will not come.
+void RendezvousServer::fail_if_ended() const {
+  std::vector<LauncherMessage> before;
+  for (auto const& [rank, message] : ended_) {
+    if (auto const came = clients_.find(rank); came != clients_.end())
+      throw lost_while_connecting_error(options_, {rank}, came->second.pid, describe_status(message.status));
+    before.push_back(message);
+  }
+  if (!before.empty()) throw lost_before_connecting_error(options_, before);
+  // A process served this start before, and ended before it could say which rank it was: one of those that are missing.
+  auto const absent = missing();
+  auto const own_namespace = pid_namespace();
+  auto const has_ended = [&](std::int64_t pid) {
+    return process_state(static_cast<std::int32_t>(pid), own_namespace) == ProcessState::gone;
+  };
+  if (!absent.empty() && absent.size() == lost_servers_.size() &&
+      std::all_of(lost_servers_.begin(), lost_servers_.end(), has_ended))
+    throw lost_while_connecting_error(options_, absent, *lost_servers_.begin());
+}
+
+/// A rank speaks or leaves though nothing was asked of it.
+void RendezvousServer::receive_unexpected(int rank) {
+  auto& client = clients_.at(rank);
+  Frame frame;
+  std::vector<Fd> fds;
+  switch (receive_frame(client.socket.get(), frame, fds, until_)) {
+    case Received::frame: break;
+    case Received::closed: throw lost_while_connecting_error(options_, {rank}, client.pid);
+    default: throw unresponsive_ranks_error(options_, {rank}, client.pid);
+  }
+  if (frame.kind == Kind::failure) throw Error(error_in(frame, options_));
+  if (frame.kind != Kind::ready || !client.has_memory || client.is_ready)
+    throw protocol_error(options_, rank, "silence", "frame " + std::to_string(static_cast<int>(frame.kind)));
+  client.is_ready = true;
+}
+
+void RendezvousServer::fail(Error const& error) {
+  if (!verdict_) {
+    verdict_ = error;
+    broadcast_verdict();
+  }
+  throw_as_own(*verdict_, options_);
+}
+
+/// Tells the verdict to every rank, as far as there is time.
+void RendezvousServer::broadcast_verdict() noexcept {
+  try {
+    pending_rendezvous_.reset();
+    spare_ = Fd();
+    for (auto const& [rank, client] : clients_) {
+      send_error(client.socket.get(), *verdict_);
+      told_.insert(rank);
+    }
+    clients_.clear();
+    told_.insert(options_.rank);
+    for (auto const& [rank, message] : ended_) told_.insert(rank);
+    if (verdict_->code() == ErrorCode::peer_lost)
+      told_.insert(verdict_->failed_ranks().begin(), verdict_->failed_ranks().end());
+    answer_hellos();
+    while (!over_ && !all_told() && system().now() < until_) serve();
+  } catch (...) {  // nothing more can be done: the ranks that come yet find the next start, or nobody
+  }
+  reject_late_connections();
+}
+
+bool RendezvousServer::all_told() const {
+  return std::count_if(told_.begin(), told_.end(), [this](int rank) { return rank < expected_; }) >= expected_;
+}
+
+/// Gives the name back. Connections that nobody has answered are not left to guess why they end.
+void RendezvousServer::reject_late_connections() noexcept {
+  try {
+    ::shutdown(listener_.get(), SHUT_RD);  // refuses new ones; those that wait are still there
+    auto const over = make_frame(options_, Kind::over);
+    for (auto const& connection : connections_)
+      static_cast<void>(send_frame(connection.socket.get(), over, {}, system().now()));
+    connections_.clear();
+    for (;;) {
+      Fd const socket(system().accept(listener_.get()));
+      if (!socket) break;
+      if (peer_of(socket.get()).uid == ::geteuid())
+        static_cast<void>(send_frame(socket.get(), over, {}, system().now()));
+    }
+  } catch (Error const&) {  // their connections end all the same
+  }
+  listener_ = Fd();
+}
+
+std::vector<int> RendezvousServer::missing() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    if (rank != options_.rank && !clients_.contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void RendezvousServer::send_error(int socket, Error const& error) const {
+  auto frame = make_frame(options_, Kind::failure);
+  put_error(frame, error);
+  // A rank that cannot be told sees a closed socket: it does not wait either.
+  static_cast<void>(send_frame(socket, frame, {}, system().now() + silence_after_failure));
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/rendezvous/abstract_address.hpp"
+#include "lib/node/rendezvous/roles.hpp"
+#include "lib/node/rendezvous/error_frame.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+
+/// The ranks of a job on one node meet at an abstract socket. Whoever binds it first is the server: it waits until all
+/// have said hello, makes the control segment, collects one arena from each, hands everything to one rank at a time in
+/// acknowledged batches, and says go once all have their liveness words in place. Then every socket is closed.
+///
+/// The server alone decides why a start fails. When it dies itself, its clients know which rank it was: each tells
+/// whoever holds the name next, or takes the name and tells the others, so that all ranks get that verdict.
+namespace crossrank::node {
+namespace {
+
+using platform::Fd;
+using platform::system;
+
+constexpr auto retry_pause = std::chrono::milliseconds(2);
+
+/// The server's deadline comes first, as it knows who is missing: clients wait for its word a little longer.
+std::chrono::nanoseconds client_grace(std::chrono::nanoseconds timeout) {
+  return std::clamp<std::chrono::nanoseconds>(timeout / 10, std::chrono::milliseconds(200), std::chrono::seconds(5));
+}
+
+[[noreturn]] void fail_squatter(NodeOptions const& options, ucred const& peer) {
+  throw UnavailableError({.operation = "connect",
+                          .message = "another user holds the name where the ranks of this job meet",
+                          .expected = "uid " + std::to_string(::geteuid()),
+                          .got = "uid " + std::to_string(peer.uid) + ", pid " + std::to_string(peer.pid),
+                          .resource = options.key.text(),
+                          .hint = "start with a job id that nobody can guess, as `crossrank run` does",
+                          .rank = options.rank,
+                          .world_size = options.ranks,
+                          .group_usable = false});
+}
+
+/// Takes the name and listens, or none where somebody else has it.
+Fd try_serve(AbstractAddress const& address) {
+  auto socket = open_socket();
+  if (system().bind(socket.get(), address.address(), address.bytes) != 0) {
+    if (errno == EADDRINUSE) return Fd();
+    platform::throw_io("rendezvous", "bind", errno);
+  }
+  CROSSRANK_CRASH_POINT("node.rendezvous.bound");
+  if (system().listen(socket.get(), SOMAXCONN) != 0) platform::throw_io("rendezvous", "listen", errno);
+  CROSSRANK_CRASH_POINT("node.rendezvous.server_listens");
+  return socket;
+}
+
+/// A connection to the server, or none while there is none.
+Fd try_connect(AbstractAddress const& address) {
+  auto socket = open_socket();
+  if (system().connect(socket.get(), address.address(), address.bytes) == 0) return socket;
+  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR || errno == ECONNRESET) return Fd();
+  platform::throw_io("rendezvous", "connect", errno);
+}
+
+bool sockets_refused() {
+  Fd const probe(system().socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return !probe && (errno == EPERM || errno == EACCES || errno == EAFNOSUPPORT || errno == ENOSYS);
+}
+
+class SocketRendezvous final : public Rendezvous {
+ public:
+  explicit SocketRendezvous(NodeOptions const& options)
+      : options_(options), address_(abstract_address(options.key.digest())), until_(system().now() + options.timeout) {}
+
+  Attachment attach() override {
+    for (;;) {
+      take_side();
+      try {
+        return server_ ? server_->attach() : client_->attach(lost_server_);
+      } catch (ServerLost const& lost) {
+        tell_others(lost.error);
+      } catch (StartOver const&) {  // this rank's connection was of an earlier start
+        system().sleep(retry_pause);
+      }
+    }
+  }
+
+  void ready() override {
+    if (server_) return server_->ready();
+    try {
+      client_->ready();
+    } catch (ServerLost const& lost) {
+      tell_others(lost.error);
+    }
+  }
+
+  void refuse(Error const& error) override {
+    if (server_) server_->fail(error);
+    try {
+      client_->report(error);
+    } catch (ServerLost const& lost) {
+      tell_others(lost.error);
+    }
+  }
+
+ private:
+  /// Connects to the server, or becomes it.
+  void take_side() {
+    client_.reset();
+    while (!client_ && !server_) {
+      if (auto socket = try_connect(address_)) {
+        greet(std::move(socket));
+      } else if (auto listener = try_serve(address_)) {
+        server_.emplace(options_, std::move(listener), until_);
+        if (lost_server_ != 0) server_->add_lost(lost_server_);
+        return;
+      }
+      if (client_) return;
+      if (system().now() >= until_) fail_without_answer();
+      system().sleep(retry_pause);
+    }
+  }
+
+  void greet(Fd socket) {
+    auto const peer = peer_of(socket.get());
+    if (peer.uid != ::geteuid()) fail_squatter(options_, peer);
+    client_.emplace(options_, std::move(socket), peer.pid, until_ + client_grace(options_.timeout));
+    auto const greeting = client_->greet();
+    if (greeting == RendezvousClient::Greeting::come) return;
+    if (greeting == RendezvousClient::Greeting::closed) lost_server_ = peer.pid;
+    client_.reset();
+  }
+
+  /// The start has failed by `error`, as this rank knows: tells whoever serves the name now, or serves it.
+  [[noreturn]] void tell_others(Error const& error) {
+    for (;;) {
+      try {
+        take_side();
+      } catch (TimeoutError const&) {  // whoever holds the name does not answer
+        throw_as_own(error, options_);
+      }
+      if (server_) server_->fail(error);
+      try {
+        client_->report(error);
+      } catch (ServerLost const&) {  // one more: somebody else serves next
+      }
+      if (system().now() >= until_) throw_as_own(error, options_);
+      system().sleep(retry_pause);
+    }
+  }
+
+  [[noreturn]] void fail_without_answer() const {
+    throw TimeoutError({.operation = "connect",
+                        .message = "the name where the ranks of this job meet is taken, but nobody answers there",
+                        .resource = options_.key.text(),
+                        .hint = "another job may use this id: start with another one",
+                        .rank = options_.rank,
+                        .world_size = options_.ranks,
+                        .group_usable = false});
+  }
+
+  NodeOptions options_;
+  AbstractAddress address_;
+  std::chrono::nanoseconds until_;
+  std::int64_t lost_server_ = 0;  ///< a process that served and ended before it said which rank it was
+  std::optional<RendezvousServer> server_{};
+  std::optional<RendezvousClient> client_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> socket_rendezvous(NodeOptions const& options) {
+  if (sockets_refused()) return nullptr;
+  return std::make_unique<SocketRendezvous>(options);
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,29 @@
+#include "lib/platform/progress_hook.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+namespace crossrank::platform {
+namespace {
+
+constinit std::atomic<std::ptrdiff_t> started{0};
+constinit std::atomic<ProgressHook::MakeProgress> how{nullptr};
+constinit thread_local bool inside = false;  // what is carried on may itself wait for a moment
+
+}  // namespace
+
+void ProgressHook::set(MakeProgress make_progress) noexcept { how.store(make_progress, std::memory_order_release); }
+
+void ProgressHook::add(std::ptrdiff_t pieces) noexcept { started.fetch_add(pieces, std::memory_order_relaxed); }
+
+std::chrono::nanoseconds ProgressHook::make_progress(std::chrono::nanoseconds nap) noexcept {
+  if (started.load(std::memory_order_relaxed) == 0 || inside) return nap;
+  auto const work = how.load(std::memory_order_acquire);  // partner of the store in `set`
+  if (work == nullptr) return nap;
+  inside = true;
+  bool const left = work();
+  inside = false;
+  return left ? std::min(nap, longest_nap) : nap;
+}
+
+}  // namespace crossrank::platform

@@ -1,0 +1,193 @@
+#include <crossrank/state.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/core/name_hash.hpp"
+
+namespace crossrank {
+
+struct StateDict::Slot {
+  Slot(std::string&& name, Tensor&& tensor) : entry(std::move(name), std::move(tensor)) {}
+
+  value_type entry;
+  bool live = true;
+};
+
+namespace {
+
+constexpr std::size_t least_index = 16;
+
+}  // namespace
+
+StateDict::const_iterator::const_iterator(Slot const* at, Slot const* end) noexcept : at_(at), end_(end) {
+  while (at_ != end_ && !at_->live) ++at_;
+}
+
+StateDict::const_iterator::reference StateDict::const_iterator::operator*() const noexcept { return at_->entry; }
+
+StateDict::const_iterator& StateDict::const_iterator::operator++() noexcept {
+  *this = const_iterator(at_ + 1, end_);
+  return *this;
+}
+
+StateDict::const_iterator StateDict::const_iterator::operator++(int) noexcept {
+  auto const before = *this;
+  ++*this;
+  return before;
+}
+
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): made from a dictionary that is not const
+StateDict::iterator::reference StateDict::iterator::operator*() const noexcept { return const_cast<reference>(*at_); }
+
+StateDict::iterator& StateDict::iterator::operator++() noexcept {
+  ++at_;
+  return *this;
+}
+
+StateDict::iterator StateDict::iterator::operator++(int) noexcept {
+  auto const before = *this;
+  ++at_;
+  return before;
+}
+
+StateDict::StateDict() noexcept = default;
+StateDict::~StateDict() = default;
+StateDict::StateDict(StateDict const&) = default;
+
+StateDict& StateDict::operator=(StateDict const& other) {
+  if (this != &other) *this = StateDict(other);
+  return *this;
+}
+
+StateDict::StateDict(StateDict&& other) noexcept
+    : slots_(std::move(other.slots_)), index_(std::move(other.index_)), size_(std::exchange(other.size_, 0)) {
+  other.clear();
+}
+
+StateDict& StateDict::operator=(StateDict&& other) noexcept {
+  if (this == &other) return *this;
+  slots_ = std::move(other.slots_);
+  index_ = std::move(other.index_);
+  size_ = std::exchange(other.size_, 0);
+  other.clear();
+  return *this;
+}
+
+StateDict::StateDict(std::initializer_list<value_type> entries) {
+  reserve(entries.size());
+  for (auto const& [name, tensor] : entries) insert_or_assign(name, tensor);
+}
+
+/// Place in `index_` of the entry called `name`, or of the free cell where it would go. `index_` is not empty.
+std::size_t StateDict::probe(std::string_view name) const noexcept {
+  auto const mask = index_.size() - 1;
+  for (auto cell = hash_name(name) & mask;; cell = (cell + 1) & mask) {
+    if (index_[cell] == 0) return cell;
+    auto const& slot = slots_[index_[cell] - 1];
+    if (slot.live && slot.entry.first == name) return cell;
+  }
+}
+
+/// Builds the index anew, half empty or more once `capacity` entries are in it.
+void StateDict::index_all(std::size_t capacity) {
+  auto cells = least_index;
+  while (cells < 2 * capacity) cells *= 2;
+  index_.assign(cells, 0);
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    index_[probe(slots_[i].entry.first)] = static_cast<std::uint32_t>(i + 1);
+}
+
+void StateDict::rebuild(std::size_t count) {
+  count = std::max(count, size_);
+  std::vector<Slot> live;
+  live.reserve(count);
+  for (auto const& slot : slots_) {
+    if (slot.live) live.push_back(slot);
+  }
+  slots_ = std::move(live);
+  index_all(count);
+}
+
+void StateDict::reserve(std::size_t count) {
+  if (index_.size() < 2 * count || slots_.capacity() < count) rebuild(count);
+}
+
+Tensor const* StateDict::find(std::string_view name) const noexcept {
+  if (index_.empty()) return nullptr;
+  auto const position = index_[probe(name)];
+  return position == 0 ? nullptr : &slots_[position - 1].entry.second;
+}
+
+Tensor const& StateDict::at(std::string_view name) const {
+  if (auto const* found = find(name)) return *found;
+  throw UsageError({.operation = "StateDict.at",
+                    .message = "there is no tensor of that name",
+                    .got = std::to_string(size_) + " others",
+                    .resource = std::string(name)});
+}
+
+// NOLINTBEGIN(cppcoreguidelines-pro-type-const-cast): this object is not const
+Tensor& StateDict::at(std::string_view name) { return const_cast<Tensor&>(std::as_const(*this).at(name)); }
+Tensor* StateDict::find(std::string_view name) noexcept { return const_cast<Tensor*>(std::as_const(*this).find(name)); }
+// NOLINTEND(cppcoreguidelines-pro-type-const-cast)
+
+std::pair<StateDict::Slot*, bool> StateDict::try_emplace(std::string&& name, Tensor& tensor) {
+  if (index_.size() < 2 * (slots_.size() + 1)) rebuild(2 * (slots_.size() + 1));
+  auto const cell = probe(name);
+  if (index_[cell] != 0) return {&slots_[index_[cell] - 1], false};
+  slots_.emplace_back(std::move(name), std::move(tensor));
+  index_[cell] = static_cast<std::uint32_t>(slots_.size());
+  ++size_;
+  return {&slots_.back(), true};
+}
+
+Tensor& StateDict::operator[](std::string_view name) {
+  if (auto* const found = find(name)) return *found;
+  Tensor none;
+  return try_emplace(std::string(name), none).first->entry.second;
+}
+
+std::pair<StateDict::iterator, bool> StateDict::insert(std::string name, Tensor tensor) {
+  auto const [slot, added] = try_emplace(std::move(name), tensor);
+  return {iterator(const_iterator(slot, slots_.data() + slots_.size())), added};
+}
+
+void StateDict::insert_or_assign(std::string name, Tensor tensor) {
+  auto const [slot, added] = try_emplace(std::move(name), tensor);
+  if (!added) slot->entry.second = std::move(tensor);
+}
+
+bool StateDict::erase(std::string_view name) {
+  if (index_.empty()) return false;
+  auto const position = index_[probe(name)];
+  if (position == 0) return false;
+  auto& slot = slots_[position - 1];
+  // The cell goes on pointing at the hole, so that probes walk past it as past any other name.
+  slot.live = false;
+  slot.entry.second = Tensor{};
+  --size_;
+  if (slots_.size() >= least_index && size_ < slots_.size() / 2) rebuild(size_);
+  return true;
+}
+
+void StateDict::clear() noexcept {
+  slots_.clear();
+  index_.clear();
+  size_ = 0;
+}
+
+std::size_t StateDict::nbytes() const noexcept {
+  std::size_t total = 0;
+  for (auto const& [name, tensor] : *this) total += tensor.nbytes();
+  return total;
+}
+
+StateDict::const_iterator StateDict::begin() const noexcept { return {slots_.data(), slots_.data() + slots_.size()}; }
+StateDict::const_iterator StateDict::end() const noexcept {
+  return {slots_.data() + slots_.size(), slots_.data() + slots_.size()};
+}
+StateDict::iterator StateDict::begin() noexcept { return iterator(std::as_const(*this).begin()); }
+StateDict::iterator StateDict::end() noexcept { return iterator(std::as_const(*this).end()); }
+
+}  // namespace crossrank

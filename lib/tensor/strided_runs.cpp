@@ -1,0 +1,57 @@
+#include "lib/tensor/strided_runs.hpp"
+
+#include <string>
+
+namespace crossrank {
+
+std::size_t resolve_dim(Shape const& shape, std::int64_t dim, char const* operation) {
+  auto const rank = static_cast<std::int64_t>(shape.size());
+  auto const from_front = dim < 0 ? dim + rank : dim;
+  if (from_front < 0 || from_front >= rank) {
+    throw UsageError({.operation = operation,
+                      .message = "there is no such dimension",
+                      .expected = "a dimension of " + to_string(shape),
+                      .got = std::to_string(dim)});
+  }
+  return static_cast<std::size_t>(from_front);
+}
+
+StridedRuns slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begin, std::int64_t length,
+                       char const* operation) {
+  if (!tensor.defined()) throw UsageError({.operation = operation, .message = "there is no tensor"});
+  auto const& shape = tensor.shape();
+  auto const at = resolve_dim(shape, dim, operation);
+  if (begin < 0 || length < 0 || begin > shape[at] || length > shape[at] - begin) {
+    throw UsageError({.operation = operation,
+                      .message = "the range does not lie inside the dimension",
+                      .expected = "0 to " + std::to_string(shape[at]) + " of dimension " + std::to_string(at) + " of " +
+                                  to_string(shape),
+                      .got = std::to_string(length) + " from " + std::to_string(begin)});
+  }
+  StridedRuns slice;
+  slice.shape = shape.with(at, length);
+  if (tensor.nbytes() == 0 || length == 0) return slice;
+
+  // No length is zero from here on, and all products divide the checked number of elements.
+  std::size_t inner = 1;
+  for (std::size_t d = at + 1; d < shape.size(); ++d) inner *= static_cast<std::size_t>(shape[d]);
+  auto const row_bits = inner * bits_of(tensor.dtype());
+  auto const whole = static_cast<std::size_t>(shape[at]);
+  slice.count = static_cast<std::size_t>(tensor.numel()) / (inner * whole);
+  auto const first_bit = static_cast<std::size_t>(begin) * row_bits;
+  auto const run_bits = static_cast<std::size_t>(length) * row_bits;
+  auto const stride_bits = whole * row_bits;
+  if (first_bit % 8 != 0 || run_bits % 8 != 0 || (slice.count > 1 && stride_bits % 8 != 0)) {
+    throw UsageError(
+        {.operation = operation,
+         .message = "the slice splits a byte",
+         .expected = "ends on whole bytes of " + to_string(tensor),
+         .got = std::to_string(length) + " from " + std::to_string(begin) + " of dimension " + std::to_string(at)});
+  }
+  slice.first_byte = first_bit / 8;
+  slice.run_bytes = run_bits / 8;
+  slice.stride_bytes = stride_bits / 8;
+  return slice;
+}
+
+}  // namespace crossrank

@@ -1,0 +1,143 @@
+#include <crossrank/tensor.hpp>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "lib/tensor/copy_memory.hpp"
+#include "lib/tensor/strided_runs.hpp"
+#include "lib/tensor/heap_storage.hpp"
+
+namespace crossrank {
+
+Tensor Tensor::empty(Shape const& shape, Dtype dtype) {
+  return spi::tensor_from_storage(std::make_shared<HeapStorage>(dense_bytes(shape, dtype)), 0, shape, dtype);
+}
+
+Tensor Tensor::zeros(Shape const& shape, Dtype dtype) {
+  auto tensor = empty(shape, dtype);
+  if (tensor.nbytes_ > 0) std::memset(tensor.data_, 0, tensor.nbytes_);
+  return tensor;
+}
+
+Tensor Tensor::copy_of(std::span<std::byte const> bytes, std::size_t count, Shape const& shape, Dtype dtype) {
+  auto tensor = empty(shape, dtype);
+  if (tensor.nbytes_ != bytes.size()) {
+    throw UsageError({.operation = "Tensor.of",
+                      .message = "the number of values is not that of the shape",
+                      .expected = std::to_string(shape.numel()) + " for " + to_string(shape),
+                      .got = std::to_string(count)});
+  }
+  if (!bytes.empty()) copy_memory(tensor.data_, bytes.data(), bytes.size());
+  return tensor;
+}
+
+Tensor Tensor::from_blob(void* data, Shape const& shape, Dtype dtype, std::function<void(void*)> deleter) {
+  auto const bytes = dense_bytes(shape, dtype);
+  if (data == nullptr && bytes > 0) {
+    throw UsageError({.operation = "Tensor.from_blob",
+                      .message = "null was given for a tensor that has bytes",
+                      .got = to_string(shape)});
+  }
+  return spi::tensor_from_storage(std::make_shared<BorrowedStorage>(data, bytes, std::move(deleter)), 0, shape, dtype);
+}
+
+Device Tensor::device() const noexcept { return storage_ ? storage_->device() : Device{}; }
+
+std::int64_t Tensor::numel() const noexcept {
+  // Made tensors passed the overflow check of `dense_bytes`.
+  return storage_ ? shape_.numel() : 0;
+}
+
+std::span<std::byte const> Tensor::bytes() const {
+  require_cpu("Tensor.bytes");
+  return {data_, nbytes_};
+}
+
+std::span<std::byte> Tensor::mutable_bytes() {
+  require_cpu("Tensor.mutable_bytes");
+  require_writable("Tensor.mutable_bytes");
+  return {data_, nbytes_};
+}
+
+Tensor Tensor::narrow(std::int64_t dim, std::int64_t begin, std::int64_t length) const {
+  auto const runs = slice_runs(*this, dim, begin, length, "Tensor.narrow");
+  if (runs.count > 1 && runs.run_bytes > 0 && runs.run_bytes != runs.stride_bytes) {
+    throw UsageError({.operation = "Tensor.narrow",
+                      .message = "a view must stay dense, and this one would not",
+                      .got = "dimension " + std::to_string(dim) + " of " + to_string(*this),
+                      .hint = "use slice, which copies"});
+  }
+  return spi::tensor_from_storage(storage_, runs.run_bytes == 0 ? offset_ : offset_ + runs.first_byte, runs.shape,
+                                  dtype_);
+}
+
+Tensor Tensor::reshape(Shape const& shape) const {
+  if (!defined() || shape.numel() != shape_.numel()) {
+    throw UsageError({.operation = "Tensor.reshape",
+                      .message = "the number of elements would change",
+                      .expected = std::to_string(numel()) + " elements of " + to_string(*this),
+                      .got = to_string(shape)});
+  }
+  return spi::tensor_from_storage(storage_, offset_, shape, dtype_);
+}
+
+Tensor Tensor::clone() const {
+  if (!defined()) return {};
+  require_cpu("Tensor.clone");
+  auto copy = empty(shape_, dtype_);
+  if (nbytes_ > 0) copy_memory(copy.data_, data_, nbytes_);
+  return copy;
+}
+
+void Tensor::require_cpu(char const* operation) const {
+  if (!defined()) throw UsageError({.operation = operation, .message = "there is no tensor"});
+  if (device().kind != Device::Kind::cpu) {
+    throw UsageError({.operation = operation,
+                      .message = "the bytes are not in the processor's memory",
+                      .expected = "cpu",
+                      .got = to_string(device())});
+  }
+}
+
+void Tensor::require_typed(Dtype wanted, std::size_t alignment, char const* operation) const {
+  require_cpu(operation);
+  if (dtype_ != wanted) {
+    throw UsageError({.operation = operation,
+                      .message = "the element type differs",
+                      .expected = std::string(name_of(dtype_)),
+                      .got = std::string(name_of(wanted)),
+                      .hint = "bytes() gives the raw bytes of any dtype"});
+  }
+  if (reinterpret_cast<std::uintptr_t>(data_) % alignment != 0) {
+    throw UsageError({.operation = operation,
+                      .message = "the bytes are not aligned for the element type",
+                      .expected = "a multiple of " + std::to_string(alignment),
+                      .hint = "clone() gives an aligned copy"});
+  }
+}
+
+void Tensor::require_single() const {
+  if (numel() == 1) return;
+  throw UsageError(
+      {.operation = "Tensor.item", .message = "there is not exactly one element", .got = to_string(*this)});
+}
+
+void Tensor::require_writable(char const* operation) const {
+  auto holder = storage_->frozen_by();
+  if (holder.empty()) return;
+  throw UsageError({.operation = operation,
+                    .message = "others hold these bytes, so they cannot be written",
+                    .got = std::move(holder),
+                    .resource = to_string(*this),
+                    .hint = "clone() gives a writable copy"});
+}
+
+std::string to_string(Tensor const& tensor) {
+  if (!tensor.defined()) return "none";
+  auto text = std::string(name_of(tensor.dtype())) + " " + to_string(tensor.shape());
+  if (tensor.device().kind != Device::Kind::cpu) text += " on " + to_string(tensor.device());
+  return text;
+}
+
+}  // namespace crossrank

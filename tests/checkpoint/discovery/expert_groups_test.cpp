@@ -1,0 +1,187 @@
+// Experts that the tensor-parallel ranks hold in groups.
+#include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/concat.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string const layer = "model.layers.0.";
+
+Tensor numbered(Shape const& shape, int seed) {
+  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+  std::iota(values.begin(), values.end(), static_cast<float>(1000 * seed));
+  return Tensor::of<float>(values, shape);
+}
+
+/// Hidden 8, 4 heads, 4 experts of width 6.
+Json config() {
+  return {{"model_type", "qwen3_moe"}, {"hidden_size", 8},           {"num_attention_heads", 4}, {"num_experts", 4},
+          {"num_key_value_heads", 4},  {"moe_intermediate_size", 6}, {"intermediate_size", 12},  {"vocab_size", 16}};
+}
+
+std::string expert(int number, char const* name) {
+  return layer + "mlp.experts." + std::to_string(number) + "." + name + ".weight";
+}
+
+class ExpertParallel : public testing::Test {
+ protected:
+  ExpertParallel() {
+    model_.insert_or_assign(layer + "self_attn.q_proj.weight", numbered({8, 8}, 1));
+    model_.insert_or_assign(layer + "self_attn.o_proj.weight", numbered({8, 8}, 2));
+    model_.insert_or_assign(layer + "mlp.gate.weight", numbered({4, 8}, 3));
+  }
+  void add_experts() {
+    for (int e = 0; e < 4; ++e) {
+      model_.insert_or_assign(expert(e, "up_proj"), numbered({6, 8}, 10 + e));
+      model_.insert_or_assign(expert(e, "down_proj"), numbered({8, 6}, 20 + e));
+    }
+  }
+  /// What is cut over the tensor-parallel ranks of all layers but the experts.
+  [[nodiscard]] StateDict dense(int rank, int ranks) const {
+    StateDict shard;
+    auto const width = 8 / ranks;
+    shard.insert_or_assign(layer + "self_attn.q_proj.weight",
+                           slice(model_.at(layer + "self_attn.q_proj.weight"), {.dim = 0}, rank * width, width));
+    shard.insert_or_assign(layer + "self_attn.o_proj.weight",
+                           slice(model_.at(layer + "self_attn.o_proj.weight"), {.dim = 1}, rank * width, width));
+    shard.insert_or_assign(layer + "mlp.gate.weight", model_.at(layer + "mlp.gate.weight"));
+    return shard;
+  }
+  /// Expert `from` of the model as `to` of the shard, its piece `part` of `parts`.
+  void take_expert(StateDict& shard, int from, int to, int part = 0, int parts = 1) const {
+    auto const width = 6 / parts;
+    shard.insert_or_assign(expert(to, "up_proj"),
+                           slice(model_.at(expert(from, "up_proj")), {.dim = 0}, part * width, width));
+    shard.insert_or_assign(expert(to, "down_proj"),
+                           slice(model_.at(expert(from, "down_proj")), {.dim = 1}, part * width, width));
+  }
+  void save(std::string const& file, StateDict const& shard) {
+    auto const path = folder_.path() / "shards" / file;
+    fs::create_directories(path.parent_path());
+    save_safetensors(path, shard);
+    std::ofstream(folder_.path() / "shards" / "config.json") << config();
+  }
+  void expect_model(PlanOptions const& options = {}) {
+    auto const world = connect({.backend = "fake"});
+    (void)consolidate(world, MergePlan::make(world, folder_.path() / "shards", options), folder_.path() / "out");
+    auto const merged = load_safetensors(folder_.path() / "out" / "model.safetensors");
+    EXPECT_EQ(merged.size(), model_.size());
+    for (auto const& [name, tensor] : model_) {
+      EXPECT_EQ(merged.at(name).shape(), tensor.shape()) << name;
+      EXPECT_TRUE(std::ranges::equal(merged.at(name).bytes(), tensor.bytes())) << name;
+    }
+    fs::remove_all(folder_.path() / "out");
+  }
+
+  test::TemporaryDirectory folder_{};
+  StateDict model_{};
+};
+
+TEST_F(ExpertParallel, experts_on_one_rank_each_are_merged) {
+  add_experts();
+  for (bool const local : {false, true}) {
+    fs::remove_all(folder_.path() / "shards");
+    for (int rank = 0; rank < 2; ++rank) {
+      auto shard = dense(rank, 2);
+      for (int e = 0; e < 2; ++e) take_expert(shard, 2 * rank + e, local ? e : 2 * rank + e);
+      save("rank" + std::to_string(rank) + ".safetensors", shard);
+    }
+    expect_model();
+    expect_model({.tp = 2, .moe_ep = 2});
+  }
+}
+
+TEST_F(ExpertParallel, experts_sharded_over_some_ranks_are_merged) {
+  add_experts();
+  for (int rank = 0; rank < 4; ++rank) {
+    auto shard = dense(rank, 4);
+    for (int e = 0; e < 2; ++e) take_expert(shard, 2 * (rank % 2) + e, 2 * (rank % 2) + e, rank / 2, 2);
+    save("rank" + std::to_string(rank) + ".safetensors", shard);
+  }
+  expect_model();
+}
+
+TEST_F(ExpertParallel, stacks_of_some_experts_on_each_rank_are_concatenated) {
+  auto const up = layer + "mlp.experts.gate_up_proj";
+  auto const down = layer + "mlp.experts.down_proj";
+  model_.insert_or_assign(up, numbered({4, 12, 8}, 4));
+  model_.insert_or_assign(down, numbered({4, 8, 6}, 5));
+  for (int rank = 0; rank < 2; ++rank) {
+    auto shard = dense(rank, 2);
+    for (auto const& name : {up, down}) shard.insert_or_assign(name, slice(model_.at(name), {.dim = 0}, 2 * rank, 2));
+    save("rank" + std::to_string(rank) + ".safetensors", shard);
+  }
+  expect_model();
+  expect_model({.moe_ep = 2});
+}
+
+/// vLLM's names for stacks become those of the model.
+TEST_F(ExpertParallel, stacks_named_by_a_serving_program_get_the_names_of_the_model) {
+  auto const up = layer + "mlp.experts.gate_up_proj";
+  auto const down = layer + "mlp.experts.down_proj";
+  model_.insert_or_assign(up, numbered({4, 12, 8}, 4));
+  model_.insert_or_assign(down, numbered({4, 8, 6}, 5));
+  for (int const ranks : {1, 2}) {
+    fs::remove_all(folder_.path() / "shards");
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto shard = dense(rank, ranks);
+      shard.insert_or_assign(layer + "mlp.experts.w13_weight",
+                             slice(model_.at(up), {.dim = 0}, 4 / ranks * rank, 4 / ranks));
+      shard.insert_or_assign(layer + "mlp.experts.w2_weight",
+                             slice(model_.at(down), {.dim = 0}, 4 / ranks * rank, 4 / ranks));
+      save("model-rank-" + std::to_string(rank) + "-part-0.safetensors", shard);
+    }
+    expect_model();
+  }
+}
+
+/// Megatron's parallel folding: tensor-parallel number, expert-parallel number, and not every pair of them.
+TEST_F(ExpertParallel, experts_of_folded_ranks_are_merged) {
+  add_experts();
+  struct Folding {
+    int tp;
+    int ep;
+    std::vector<std::pair<int, int>> ranks;  ///< tensor-parallel, expert-parallel
+    int parts;                               ///< of an expert
+  };
+  for (auto const& folding :
+       {Folding{2, 2, {{0, 0}, {1, 1}}, 1}, Folding{2, 4, {{0, 0}, {1, 1}, {0, 2}, {1, 3}}, 1},
+        Folding{4, 2, {{0, 0}, {1, 1}, {2, 0}, {3, 1}}, 1}, Folding{4, 2, {{0, 0}, {1, 0}, {2, 1}, {3, 1}}, 2}}) {
+    fs::remove_all(folder_.path() / "shards");
+    for (auto const& [tp, ep] : folding.ranks) {
+      auto shard = dense(tp, folding.tp);
+      auto const own = 4 / folding.ep;
+      for (int e = 0; e < own; ++e) take_expert(shard, ep * own + e, e, folding.parts == 2 ? tp % 2 : 0, folding.parts);
+      save("mp_rank_0" + std::to_string(tp) + "_000_00" + std::to_string(ep) + "/model.safetensors", shard);
+    }
+    SCOPED_TRACE(std::to_string(folding.tp) + " x " + std::to_string(folding.ep));
+    expect_model();
+  }
+}
+
+TEST(FoldedExperts, are_not_seen_where_a_shard_is_missing) {
+  ShardGrid grid{.tp = 2, .ep = 2};
+  grid.places = {{.tp = 0, .ep = 0}, {.tp = 1, .ep = 0}, {.tp = 0, .ep = 1}};
+  EXPECT_FALSE(fold_experts(grid));
+  grid.places.push_back({.tp = 1, .ep = 1});
+  EXPECT_FALSE(fold_experts(grid));  // all are there
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,194 @@
+#include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/source/shard_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+/// Ranks of a model with 4 layers of 8 inputs, on `tp` ranks for each of `pp` stages.
+class MissingRanks : public testing::Test {
+ protected:
+  void write(std::string const& name, int rank, int tp, int pp = 1) const {
+    StateDict mine;
+    for (int layer = 0; layer < 4; ++layer) {
+      if (layer / (4 / pp) != rank / tp) continue;
+      auto const start = "model.layers." + std::to_string(layer) + ".";
+      mine.insert_or_assign(start + "mlp.down_proj.weight", Tensor::zeros({4, 8 / tp}, Dtype::f32));
+      mine.insert_or_assign(start + "input_layernorm.weight", Tensor::zeros({4}, Dtype::f32));
+    }
+    fs::create_directories((folder_.path() / name).parent_path());
+    save_safetensors(folder_.path() / name, mine);
+  }
+  void configure(int layers = 4) const {
+    std::ofstream(folder_.path() / "config.json")
+        << Json{{"hidden_size", 4}, {"intermediate_size", 8}, {"num_hidden_layers", layers}};
+  }
+  [[nodiscard]] VerifyReport verified() const { return verify(connect({.backend = "fake"}), folder_.path()); }
+  [[nodiscard]] std::string refusal() const {
+    try {
+      static_cast<void>(MergePlan::make(connect({.backend = "fake"}), folder_.path()));
+    } catch (Error const& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+  /// Both ways to look at it say it, and in one sentence.
+  void expect_finding(std::string const& text) const {
+    auto const report = verified();
+    ASSERT_EQ(report.defects.size(), 1U);
+    EXPECT_EQ(report.defects[0].kind, DefectKind::coverage);
+    EXPECT_THAT(report.defects[0].text, HasSubstr(text));
+    EXPECT_THAT(refusal(), HasSubstr(text));
+  }
+
+  test::TemporaryDirectory folder_{};
+};
+
+TEST_F(MissingRanks, at_the_end_are_named_once_with_their_file) {
+  configure();
+  for (int rank = 0; rank < 3; ++rank) write("mp_rank_0" + std::to_string(rank) + "/model.safetensors", rank, 4);
+  expect_finding("tensor-parallel rank 3 of 4 is missing: mp_rank_03/model.safetensors");
+}
+
+TEST_F(MissingRanks, are_all_others_if_only_one_file_exists) {
+  configure();
+  write("tp0.safetensors", 0, 4);
+  expect_finding("tensor-parallel ranks 1 to 3 of 4 are missing: tp1.safetensors, tp2.safetensors, tp3.safetensors");
+}
+
+TEST_F(MissingRanks, of_a_file_that_is_called_like_a_whole_model_are_told_by_all_its_lengths) {
+  configure(1);
+  auto const expect = [&](std::int64_t down, std::int64_t up, std::int64_t gate, std::string const& text) {
+    SCOPED_TRACE(std::to_string(down) + " " + std::to_string(up) + " " + std::to_string(gate));
+    fs::remove(folder_.path() / "model.safetensors");
+    auto const layer = std::string("model.layers.0.mlp.");
+    save_safetensors(folder_.path() / "model.safetensors",
+                     {{layer + "down_proj.weight", Tensor::zeros({4, down}, Dtype::f32)},
+                      {layer + "up_proj.weight", Tensor::zeros({up, 4}, Dtype::f32)},
+                      {layer + "gate_proj.weight", Tensor::zeros({gate, 4}, Dtype::f32)}});
+    if (!text.empty()) return expect_finding(text);
+    EXPECT_EQ(refusal(), "accepted");
+    EXPECT_TRUE(verified().ok());
+  };
+  expect(4, 4, 4, "tensor-parallel rank 1 of 2 is missing");
+  expect(2, 2, 2, "tensor-parallel ranks 1 to 3 of 4 are missing");
+  expect(8, 8, 8, "");
+  expect(4, 4, 8, "");
+  expect(4, 4, 5, "");
+}
+
+TEST_F(MissingRanks, are_none_where_one_kind_of_layers_is_of_another_length) {
+  configure();
+  write("model.safetensors", 0, 2);
+  EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(MissingRanks, of_the_last_stage_are_counted_by_the_first) {
+  configure();
+  for (int rank = 0; rank < 3; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2, 2);
+  expect_finding("rank 3 of 4 is missing: rank3.safetensors");
+}
+
+TEST_F(MissingRanks, that_are_a_whole_stage_leave_layers_out) {
+  configure();
+  for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2, 2);
+  expect_finding("model.layers.* lacks number 2, 3");
+}
+
+TEST_F(MissingRanks, are_counted_by_names_that_say_how_many_there_are) {
+  for (std::string const name : {"rank_0_of_2", "world_size_2_rank_0", "tp_rank_00_of_02"}) {
+    fs::remove_all(folder_.path());
+    write(name + ".safetensors", 0, 2);
+    expect_finding("a shard is missing: tensor-parallel rank 1 (");
+  }
+}
+
+TEST_F(MissingRanks, of_names_that_count_from_zero_are_told_by_their_name) {
+  for (std::string const name : {"shard_0_of_2", "m-0-of-2", "model.0of2"}) {
+    fs::remove_all(folder_.path());
+    write(name + ".safetensors", 0, 2);
+    auto const last = "1" + name.substr(name.find('0') + 1) + ".safetensors";
+    expect_finding("part 1 of 2 is missing, counted from 0: " + name.substr(0, name.find('0')) + last);
+  }
+}
+
+TEST_F(MissingRanks, are_none_where_parts_turn_out_to_be_ranks) {
+  configure();
+  for (int rank = 0; rank < 2; ++rank) write("shard_" + std::to_string(rank) + "_of_2.safetensors", rank, 2);
+  auto const plan = MergePlan::make(connect({.backend = "fake"}), folder_.path());
+  EXPECT_THAT(plan.explain("model.layers.0.mlp.down_proj.weight"), HasSubstr("F32 [4, 8]"));
+  EXPECT_TRUE(verified().ok());
+}
+
+TEST_F(MissingRanks, cannot_be_told_by_numbers_that_may_mean_anything) {
+  for (int rank = 0; rank < 2; ++rank) write("shard_" + std::to_string(rank) + ".safetensors", rank, 2);
+  EXPECT_THAT(refusal(), HasSubstr("`pattern` \"shard_{rank}.safetensors\""));
+}
+
+TEST_F(MissingRanks, may_be_what_the_config_is_wrong_about) {
+  configure(5);
+  for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2);
+  std::ofstream(folder_.path() / "rules") << R"({"sizes": {"num_hidden_layers": 4}, "rules": []})";
+  EXPECT_THAT(refusal(), HasSubstr("lacks number 4"));
+  auto const world = connect({.backend = "fake"});
+  EXPECT_EQ(MergePlan::make(world, folder_.path(), {.rules = folder_.path() / "rules"}).tensors().size(), 8U);
+}
+
+TEST(ShardNames, of_siblings_differ_in_the_digits_that_count) {
+  auto const sibling = [](std::string const& name, auto change) {
+    auto wanted = parse_shard_name(name);
+    change(wanted);
+    return sibling_name(name, wanted);
+  };
+  EXPECT_EQ(sibling("v2-rank_07.pt", [](auto& n) { n.rank = 11; }), "v2-rank_11.pt");
+  EXPECT_EQ(sibling("mp_rank_00_001", [](auto& n) { n.tp = 3, n.pp = 2; }), "mp_rank_03_002");
+  EXPECT_EQ(sibling("model.pt", [](auto& n) { n.rank = 1; }), "");
+}
+
+TEST(ShardNames, that_differ_in_one_number_have_a_pattern) {
+  EXPECT_EQ(common_pattern({"a1_x0.pt", "a1_x10.pt"}), "a1_x{rank}.pt");
+  EXPECT_EQ(common_pattern({"a1_x0.pt", "a2_x1.pt"}), "");
+}
+
+TEST_F(MissingRanks, are_told_where_the_file_of_one_is_given_by_its_path) {
+  for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2);
+  auto const world = connect({.backend = "fake"});
+  EXPECT_THROW(static_cast<void>(MergePlan::make(world, folder_.path() / "rank1.safetensors")), UsageError);
+  fs::create_directories(folder_.path() / "alone");
+  fs::copy_file(folder_.path() / "rank1.safetensors", folder_.path() / "alone" / "rank1.safetensors");
+  EXPECT_NO_THROW(static_cast<void>(MergePlan::make(world, folder_.path() / "alone" / "rank1.safetensors")));
+}
+
+TEST(RenamedTensors, that_get_one_name_are_an_error_that_names_both) {
+  test::TemporaryDirectory const folder;
+  for (auto const* const rank : {"rank0.safetensors", "rank1.safetensors"}) {
+    save_safetensors(folder.path() / rank, {{"q.1.weight", Tensor::zeros({4, 4}, Dtype::f32)},
+                                            {"p.1.weight", Tensor::zeros({4, 4}, Dtype::f32)}});
+  }
+  std::ofstream(folder.path() / "rules") << R"({"rules": [{"layer": "q.*", "cut": "replicate", "rename": "z.*"},
+                                                          {"layer": "p.*", "cut": "replicate", "rename": "z.*"}]})";
+  try {
+    static_cast<void>(MergePlan::make(connect({.backend = "fake"}), folder.path(), {.rules = folder.path() / "rules"}));
+    FAIL() << "accepted";
+  } catch (FormatError const& error) {
+    EXPECT_THAT(error.what(), HasSubstr("two tensors are given the name \"z.1.weight\""));
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

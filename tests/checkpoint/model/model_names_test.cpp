@@ -1,0 +1,164 @@
+// Names of a result beside those that its type of model has.
+#include "workspace/checkpoint/model/model_names.hpp"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "workspace/checkpoint/model/model_families.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::Field;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+Json config(char const* type = "llama") {
+  return {{"model_type", type},
+          {"architectures", {"LlamaForCausalLM"}},
+          {"num_hidden_layers", 3},
+          {"tie_word_embeddings", false}};
+}
+
+std::vector<std::string> llama(std::string const& prefix = "model.") {
+  std::vector<std::string> names{prefix + "embed_tokens.weight", prefix + "norm.weight", "lm_head.weight"};
+  for (int layer = 0; layer < 3; ++layer) {
+    for (auto const* name : {"input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj",
+                             "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
+      names.push_back(prefix + "layers." + std::to_string(layer) + "." + name + ".weight");
+  }
+  return names;
+}
+
+std::vector<std::string> without(std::vector<std::string> names, std::string_view part) {
+  std::erase_if(names, [&](auto const& name) { return name.find(part) != std::string::npos; });
+  return names;
+}
+
+auto finding(std::string const& resource, std::string const& text) {
+  return AllOf(Field("kind", &Defect::kind, DefectKind::coverage), Field("resource", &Defect::resource, resource),
+               Field("text", &Defect::text, HasSubstr(text)));
+}
+
+TEST(ModelNames, of_a_whole_model_are_all_there) {
+  EXPECT_THAT(ModelNames(config()).check(llama(), "model"), IsEmpty());
+  EXPECT_THAT(ModelNames(config()).check(llama(""), "model"), IsEmpty());  // saved without its head's class
+  auto names = llama();
+  for (auto const* more :
+       {"model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.1.self_attn.q_proj.bias",
+        "model.layers.1.self_attn.q_proj.weight_scale", "model.layers.1.self_attn.k_proj.k_scale",
+        "model.layers.1.self_attn.kv_scale", "model.layers.1.mlp.act.scales", "model.layers.3.eh_proj.weight"})
+    names.emplace_back(more);
+  EXPECT_THAT(ModelNames(config()).check(names, "model"), IsEmpty());
+}
+
+TEST(ModelNames, missing_from_one_layer_are_reported) {
+  EXPECT_THAT(ModelNames(config()).check(without(llama(), "layers.1.mlp.up_proj"), "model"),
+              ElementsAre(finding("model.layers.*.mlp.up_proj", "missing in 1 layer:")));
+}
+
+TEST(ModelNames, missing_from_all_layers_are_reported) {
+  EXPECT_THAT(ModelNames(config()).check(without(llama(), "q_proj"), "model"),
+              ElementsAre(finding("model.layers.*.self_attn.q_proj", "missing in 3 layers:")));
+}
+
+TEST(ModelNames, unknown_to_the_model_type_are_reported) {
+  auto names = llama();
+  names.emplace_back("model.layers.2.self_attn.qkv_proj.weight");
+  EXPECT_THAT(ModelNames(config()).check(names, "model"),
+              ElementsAre(finding("model.layers.*.self_attn.qkv_proj", "models of type llama have no such layer")));
+}
+
+TEST(ModelNames, outside_of_the_layers_are_reported) {
+  EXPECT_THAT(ModelNames(config()).check(without(llama(), "embed_tokens"), "model"),
+              ElementsAre(finding("model.embed_tokens", "missing")));
+  EXPECT_THAT(ModelNames(config()).check(without(llama(), "lm_head"), "model"),
+              ElementsAre(finding("lm_head", "missing")));
+}
+
+TEST(ModelNames, of_the_head_may_be_left_out) {
+  auto const names = without(llama(), "lm_head");
+  auto tied = config();
+  tied["tie_word_embeddings"] = true;
+  auto classifier = config();
+  classifier["architectures"] = {"LlamaForSequenceClassification"};
+  for (auto const& one : {tied, classifier}) EXPECT_THAT(ModelNames(one).check(names, "model"), IsEmpty());
+}
+
+TEST(ModelNames, of_mixtures_are_dense_per_expert_or_stacked) {
+  auto const moe = config("qwen2_moe");
+  auto names = without(llama(), "layers.1.mlp");
+  auto const layer = std::string("model.layers.1.mlp.");
+  for (auto const* one :
+       {"gate", "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj", "shared_expert_gate"})
+    names.push_back(layer + one + ".weight");
+  auto stacked = names;
+  for (auto const* one : {"experts.gate_up_proj", "experts.down_proj"}) stacked.push_back(layer + one);
+  EXPECT_THAT(ModelNames(moe).check(stacked, "model"), IsEmpty());
+  auto each = names;
+  for (auto const* one : {"gate_proj", "up_proj", "down_proj"}) each.push_back(layer + "experts.3." + one + ".weight");
+  EXPECT_THAT(ModelNames(moe).check(each, "model"), IsEmpty());
+  EXPECT_THAT(ModelNames(moe).check(without(each, "experts.3.up"), "model"),
+              ElementsAre(finding("model.layers.*.mlp.experts.*.up_proj", "missing in 1 layer")));
+}
+
+TEST(ModelNames, of_unknown_types_are_not_looked_at) {
+  for (Json const& unknown : {config("nobody_knows"), Json::object(), Json(nullptr)}) {
+    EXPECT_FALSE(ModelNames(unknown).known());
+    EXPECT_THAT(ModelNames(unknown).check(without(llama(), "q_proj"), "model"), IsEmpty());
+  }
+  auto parts = config();
+  parts["vision_config"] = Json::object();
+  EXPECT_THAT(ModelNames(parts).check(without(llama(), "q_proj"), "model"), IsEmpty());
+}
+
+TEST(ModelNames, describe_the_parts_of_fused_layers) {
+  ModelNames const names(config());
+  EXPECT_THAT(names.parts_of("model.layers.1.self_attn.qkv_proj"),
+              ElementsAre("model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.k_proj",
+                          "model.layers.1.self_attn.v_proj"));
+  EXPECT_THAT(names.parts_of("model.layers.1.mlp.gate_up_proj"), SizeIs(2));
+  EXPECT_THAT(names.parts_of("model.layers.1.mlp.down_proj"), IsEmpty());
+  EXPECT_THAT(ModelNames(config("glm4")).parts_of("model.layers.1.mlp.gate_up_proj"), IsEmpty());
+  EXPECT_THAT(ModelNames(config("qwen2_moe")).parts_of("model.layers.1.mlp.shared_expert.gate_up_proj"), SizeIs(2));
+}
+
+TEST(FusedLayers, of_unknown_models_are_reported) {
+  std::vector<std::string> const names{"model.layers.0.mlp.experts.gate_up_proj",
+                                       "model.layers.0.self_attn.qkv_proj.weight"};
+  EXPECT_THAT(check_fused_layers(names, config("nobody_knows")),
+              ElementsAre(finding("model.layers.0.self_attn.qkv_proj.weight", "models of type \"nobody_knows\"")));
+  EXPECT_THAT(check_fused_layers(names, config("phi3")), IsEmpty());
+}
+
+TEST(StackedLayers, are_told_by_names_without_numbers) {
+  std::vector<std::string> const stacked{"decoder.layers.self_attention.linear_qkv.weight",
+                                         "decoder.layers.mlp.linear_fc1.weight", "embedding.word_embeddings.weight"};
+  EXPECT_THAT(check_stacked_layers(stacked),
+              ElementsAre(finding("decoder.layers.self_attention.linear_qkv.weight", "stacked in 2 tensors")));
+  EXPECT_THAT(check_stacked_layers(llama()), IsEmpty());
+}
+
+/// A type in two families would have the names of the first.
+TEST(ModelFamilies, name_each_type_once) {
+  std::vector<std::string> types;
+  for (auto const& family : model_families()) {
+    std::string_view rest = family.types;
+    while (!rest.empty()) {
+      auto const end = std::min(rest.find(' '), rest.size());
+      types.emplace_back(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  std::sort(types.begin(), types.end());
+  EXPECT_EQ(std::adjacent_find(types.begin(), types.end()), types.end());
+  EXPECT_GT(types.size(), 40U);
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,137 @@
+// Shards in torch's archives, merged: bit for bit what the same shards give as safetensors, and what torch says.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "lib/codec/torch/torch_archive_writer.hpp"
+#include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using test::difference;
+using test::read_model;
+using test::TemporaryDirectory;
+
+void write_archive(fs::path const& path, StateDict const& weights, codec::TorchRoot root) {
+  auto const outputs = codec::torch_outputs(weights);
+  codec::TorchArchivePlan const plan(outputs, root, Json::object());
+  std::vector<std::byte> bytes(plan.file_bytes());
+  codec::MemorySink sink(bytes);
+  codec::write_torch_archive(plan, outputs, weights, sink);
+  fs::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<char const*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+}
+
+/// What the shards in a directory become.
+test::ModelBytes merged(fs::path const& shards, fs::path const& out) {
+  auto const world = connect({.backend = "fake"});
+  (void)checkpoint::consolidate(world, checkpoint::MergePlan::make(world, shards), out);
+  return read_model(out / "model.safetensors");
+}
+
+class GoldenTorchMerge : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenTorchMerge, gives_the_full_model_from_archives_of_ranks) {
+  auto const model = fs::path(CROSSRANK_TEST_DATA) / GetParam();
+  TemporaryDirectory const folder;
+  for (int const rank : {0, 1}) {
+    auto const number = std::to_string(rank);
+    auto const weights = load_safetensors(model / "tp2" / ("rank" + number + ".safetensors"));
+    write_archive(folder.path() / "plain" / ("consolidated.0" + number + ".pth"), weights,
+                  codec::TorchRoot::state_dict);
+    write_archive(folder.path() / "modelopt" / ("rank_" + number + "_state.pth"), weights, codec::TorchRoot::modelopt);
+    write_archive(folder.path() / "folders" / ("tp_rank_0" + number) / "weights.pt", weights,
+                  codec::TorchRoot::state_dict);
+  }
+  auto const expected = read_model(model / "full" / "model.safetensors");
+  for (auto const* const layout : {"plain", "modelopt", "folders"}) {
+    for (auto const& file : fs::directory_iterator(model / "tp2")) {
+      if (file.path().extension() == ".json") fs::copy(file, folder.path() / layout);
+    }
+    EXPECT_EQ(difference(expected, merged(folder.path() / layout, folder.path() / "out" / layout)), "") << layout;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTorchMerge,
+                         testing::Values("quantized/fp8", "quantized/nvfp4", "quantized/int4_awq",
+                                         "architectures/mixtral", "architectures/gpt_neox"),
+                         [](auto const& each) {
+                           auto name = each.param.substr(each.param.find('/') + 1);
+                           return name;
+                         });
+
+TEST(TorchMerge, reads_damaged_archives_only_on_request) {
+  TemporaryDirectory const folder;
+  StateDict weights;
+  weights.insert_or_assign("anything", Tensor::zeros({512}, Dtype::f32));
+  auto const file = folder.path() / "shards" / "model.pt";
+  write_archive(file, weights, codec::TorchRoot::state_dict);
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(1024).put('\x5a');
+  auto const world = connect({.backend = "fake"});
+  auto const merge = [&](checkpoint::ArchiveCrc crc) {
+    auto const plan = checkpoint::MergePlan::make(world, folder.path() / "shards", {.crc = crc});
+    (void)checkpoint::consolidate(world, plan, folder.path() / "out");
+  };
+  EXPECT_THROW(merge(checkpoint::ArchiveCrc::require), FormatError);
+  merge(checkpoint::ArchiveCrc::ignore);
+  EXPECT_TRUE(fs::exists(folder.path() / "out" / "model.safetensors"));
+}
+
+/// The script beside this file, run by a Python that has torch and safetensors.
+class TorchOracle : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string const python = CROSSRANK_TEST_PYTHON;
+    if (!fs::exists(python)) GTEST_SKIP() << "no Python with torch is known (CROSSRANK_TEST_PYTHON)";
+    auto const probe = python + " -c 'import torch, safetensors' 2>/dev/null";
+    if (std::system(probe.c_str()) != 0) GTEST_SKIP() << python << " has no torch or no safetensors";
+  }
+  [[nodiscard]] static bool run(std::string const& arguments) {
+    auto const command = std::string(CROSSRANK_TEST_PYTHON) + " " CROSSRANK_TEST_ORACLE " " + arguments;
+    return std::system(command.c_str()) == 0;
+  }
+  TemporaryDirectory folder_{};
+};
+
+TEST_F(TorchOracle, agrees_on_what_training_frameworks_save) {
+  ASSERT_TRUE(run("make " + folder_.path().string()));
+  for (std::string const name : {"megatron", "zero2", "zero3", "consolidated"}) {
+    auto const expected = read_model(folder_.path() / (name + ".safetensors"));
+    EXPECT_EQ(difference(expected, merged(folder_.path() / name, folder_.path() / "out" / name)), "") << name;
+  }
+}
+
+TEST_F(TorchOracle, opens_what_is_written_here) {
+  StateDict weights;
+  auto const values = std::vector<float>{1, -2, 3, 4, 5, 6};
+  weights.insert_or_assign("a.weight", Tensor::of<float>(values, {2, 3}));
+  weights.insert_or_assign("b", Tensor::scalar(2.5F));
+  weights.insert_or_assign("tied", weights.at("a.weight"));
+  weights.insert_or_assign("fp8", Tensor::zeros({3, 5}, Dtype::f8_e4m3));
+  weights.insert_or_assign("half", Tensor::zeros({0, 4}, Dtype::bf16));
+  auto const file = folder_.path() / "written.pt";
+  write_archive(file, weights, codec::TorchRoot::state_dict);
+  weights.insert_or_assign("tied", weights.at("a.weight").clone());
+  save_safetensors(folder_.path() / "expected.safetensors", weights);
+
+  ASSERT_TRUE(run("load " + file.string() + " " + (folder_.path() / "read.safetensors").string()));
+
+  EXPECT_EQ(
+      difference(read_model(folder_.path() / "expected.safetensors"), read_model(folder_.path() / "read.safetensors")),
+      "");
+}
+
+}  // namespace
+}  // namespace crossrank

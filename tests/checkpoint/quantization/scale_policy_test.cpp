@@ -1,0 +1,144 @@
+// Ranks whose scales differ: an error that lists them, or new values within the bound that is told.
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "lib/tensor/small_float.hpp"
+#include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::ScalePolicy;
+using test::TemporaryDirectory;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+constexpr std::int64_t rows = 8;
+constexpr std::int64_t columns = 48;  // of one rank
+std::string const weight = "model.layers.0.mlp.down_proj.weight";
+std::string const scale = weight + "_scale";
+
+/// Two FP8 shards of one layer, cut along the inputs, each with a scale of its own.
+class ScalesDiffer : public testing::Test {
+ protected:
+  ScalesDiffer() {
+    std::mt19937 random(11);
+    fs::create_directories(in());
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      auto codes = Tensor::empty({rows, columns}, Dtype::f8_e4m3);
+      for (auto& code : codes.mutable_bytes()) {
+        // 0x7f and 0xff are NaN.
+        code = static_cast<std::byte>((random() % 127) | (random() % 2 << 7U));
+      }
+      StateDict mine{{weight, codes}, {scale, Tensor::scalar(scales_[rank])}};
+      mine.insert_or_assign("model.layers.0.mlp.down_proj.input_scale", Tensor::scalar(scales_[rank]));
+      save_safetensors(in() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+      shards_.push_back(mine);
+    }
+    std::ofstream(in() / "config.json") << Json{
+        {"num_hidden_layers", 1}, {"hidden_size", rows}, {"intermediate_size", 2 * columns}};
+  }
+
+  [[nodiscard]] fs::path in() const { return folder_.path() / "in"; }
+  [[nodiscard]] checkpoint::MergePlan plan(ScalePolicy policy) const {
+    return checkpoint::MergePlan::make(world_, in(), {.policy = policy});
+  }
+  static float number(Tensor const& codes, std::int64_t at) {
+    return decode_small_float(Dtype::f8_e4m3,
+                              std::to_integer<std::uint16_t>(codes.bytes()[static_cast<std::size_t>(at)]));
+  }
+
+  TemporaryDirectory folder_{};
+  Collective world_ = connect({.backend = "fake"});
+  std::array<float, 2> scales_{0.75F, 0.5F};
+  std::vector<StateDict> shards_{};
+};
+
+TEST_F(ScalesDiffer, is_an_error_that_lists_tensors_and_values) {
+  try {
+    (void)checkpoint::consolidate(world_, plan(ScalePolicy::exact), folder_.path() / "out");
+    FAIL() << "the scales differ";
+  } catch (FormatError const& error) {
+    EXPECT_THAT(error.info().details, Contains(HasSubstr(scale)));
+    EXPECT_THAT(error.info().details, Contains(testing::AllOf(HasSubstr("0.75"), HasSubstr("0.5"))));
+    EXPECT_THAT(error.info().hint, HasSubstr("`policy`"));
+  }
+  EXPECT_FALSE(fs::exists(folder_.path() / "out"));
+}
+
+TEST_F(ScalesDiffer, is_resolved_by_the_larger_scale_within_the_bound) {
+  auto const merge = plan(ScalePolicy::rescale);
+  ASSERT_THAT(merge.requantized(), SizeIs(1));
+  EXPECT_EQ(merge.requantized().front().tensor, weight);
+  EXPECT_THAT(merge.requantized().front().bound, HasSubstr("1/16"));
+  EXPECT_THAT(merge.explain(weight), HasSubstr("requantized"));
+  EXPECT_NE(merge.hash(), plan(ScalePolicy::exact).hash());
+
+  (void)checkpoint::consolidate(world_, merge, folder_.path() / "out");
+
+  auto const merged = load_safetensors(folder_.path() / "out" / "model.safetensors");
+  EXPECT_EQ(merged.at(scale).item<float>(), 0.75F);
+  EXPECT_EQ(merged.at("model.layers.0.mlp.down_proj.input_scale").item<float>(), 0.75F);
+  auto const& codes = merged.at(weight);
+  ASSERT_EQ(codes.shape(), (Shape{rows, 2 * columns}));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < 2 * columns; ++column) {
+      auto const rank = static_cast<std::size_t>(column / columns);
+      auto const before = number(shards_[rank].at(weight), row * columns + column % columns) * scales_[rank];
+      auto const after = number(codes, row * 2 * columns + column) * 0.75F;
+      EXPECT_LE(std::abs(after - before), 1.0001F * std::max(std::abs(before) / 16.0F, 0.75F / 1024.0F))
+          << row << " " << column;
+      if (rank == 0) {
+        EXPECT_EQ(after, before);
+      }
+    }
+  }
+}
+
+TEST_F(ScalesDiffer, is_resolved_identically_for_any_slices_and_ranges) {
+  (void)checkpoint::consolidate(world_, plan(ScalePolicy::requantize), folder_.path() / "one");
+  // Cut for four ranks: every row of the merged tensor is read in parts.
+  (void)checkpoint::split(world_, plan(ScalePolicy::requantize), folder_.path() / "four", {.tp = 4});
+  (void)checkpoint::consolidate(world_, checkpoint::MergePlan::make(world_, folder_.path() / "four"),
+                                folder_.path() / "again");
+  EXPECT_EQ(test::difference(test::read_checkpoint(folder_.path() / "one", true),
+                             test::read_checkpoint(folder_.path() / "again", true)),
+            "");
+}
+
+// Stored values count from the zero points: a value that is scaled would mean another number.
+TEST(ScalesWithZeroPoints, are_never_resolved) {
+  TemporaryDirectory const folder;
+  std::string const layer = "model.layers.0.mlp.down_proj.";
+  for (int rank = 0; rank < 2; ++rank) {
+    StateDict mine{{layer + "weight", Tensor::zeros({8, 16}, Dtype::i8)},
+                   {layer + "weight_scale", Tensor::of<float>(std::vector<float>(8, rank == 0 ? 0.5F : 0.75F), {8, 1})},
+                   {layer + "weight_zero_point", Tensor::zeros({8, 1}, Dtype::i8)}};
+    mine.at(layer + "weight").mutable_bytes()[0] = static_cast<std::byte>(rank + 1);
+    save_safetensors(folder.path() / ("rank" + std::to_string(rank) + ".safetensors"), mine);
+  }
+  std::ofstream(folder.path() / "config.json")
+      << Json{{"num_hidden_layers", 1}, {"hidden_size", 8}, {"intermediate_size", 32}};
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, folder.path(), {.policy = ScalePolicy::rescale});
+
+  EXPECT_THROW((void)checkpoint::consolidate(world, plan, folder.path() / "out"), FormatError);
+}
+
+}  // namespace
+}  // namespace crossrank

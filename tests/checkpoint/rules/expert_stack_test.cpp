@@ -1,0 +1,190 @@
+#include "workspace/checkpoint/rules/expert_stack.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/concat.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/checkpoint/support/shard_samples.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char const* fused = "model.layers.0.mlp.experts.gate_up_proj";
+constexpr char const* down = "model.layers.0.mlp.experts.down_proj";
+
+Json config(int experts) {
+  return {{"model_type", "qwen3_moe"}, {"hidden_size", 6},           {"num_attention_heads", 2},
+          {"num_key_value_heads", 2},  {"moe_intermediate_size", 8}, {"num_experts", experts}};
+}
+
+MergeRule rule_of(SampleSet& samples, char const* name, int ep) {
+  return RuleSet::make(samples.set()).rule_for(name, samples.shards(name, 0, ep));
+}
+
+TEST(ExpertStack, follows_those_of_earlier_ranks) {
+  SampleSet samples(2, config(6), 1, 2);
+  samples.add(fused, Dtype::bf16, {2, 8, 6}, 0, 0).add(fused, Dtype::bf16, {4, 8, 6}, 0, 1);
+  for (int const ep : {0, 1}) {
+    auto const rule = rule_of(samples, fused, ep);
+    EXPECT_EQ(rule.ep_axis, 0);
+    EXPECT_EQ(rule.kind, MergeKind::concat);
+    EXPECT_EQ(rule.axis, 1);
+  }
+}
+
+TEST(ExpertStack, is_replicated_if_every_rank_holds_all_experts) {
+  SampleSet samples(2, config(4), 1, 2);
+  samples.add(down, Dtype::bf16, {4, 6, 4}, 0, 0).add(down, Dtype::bf16, {4, 6, 4}, 0, 1);
+  EXPECT_EQ(rule_of(samples, down, 1).ep_axis, -1);
+}
+
+TEST(ExpertStack, needs_a_config_that_counts_them) {
+  auto silent = config(4);
+  silent.erase("num_experts");
+  SampleSet samples(2, silent, 1, 2);
+  samples.add(down, Dtype::bf16, {2, 6, 4}, 0, 0).add(down, Dtype::bf16, {2, 6, 4}, 0, 1);
+  try {
+    (void)rule_of(samples, down, 0);
+    FAIL();
+  } catch (FormatError const& e) {
+    EXPECT_EQ(e.info().resource, down);
+    EXPECT_THAT(e.info().hint, HasSubstr("\"num_local_experts\": 4"));
+  }
+}
+
+TEST(ExpertStack, refuses_a_number_that_the_config_contradicts) {
+  SampleSet samples(1, config(5), 1, 2);
+  samples.add(down, Dtype::bf16, {2, 6, 8}, 0, 0).add(down, Dtype::bf16, {2, 6, 8}, 0, 1);
+  EXPECT_THROW((void)rule_of(samples, down, 0), FormatError);
+}
+
+/// A tensor whose numbers say where in the whole they were.
+Tensor numbered(Shape const& shape) {
+  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+  std::iota(values.begin(), values.end(), 0.0F);
+  return Tensor::of<float>(values, shape);
+}
+
+TEST(ExpertStack, of_two_by_two_ranks_gives_the_whole_model_back) {
+  test::TemporaryDirectory const folder;
+  auto const shards = folder.path() / "shards";
+  std::filesystem::create_directory(shards);
+  std::ofstream(shards / "config.json") << config(3);
+  auto const whole_fused = numbered({3, 16, 6});  // 8 gates, 8 ups
+  auto const whole_down = numbered({3, 6, 8});
+  for (int const tp : {0, 1}) {
+    for (int const ep : {0, 1}) {
+      auto const of_rank = [&](Tensor const& whole) {
+        return slice(whole, {.dim = 0}, ep == 0 ? 0 : 1, ep == 0 ? 1 : 2);
+      };
+      auto const mine = of_rank(whole_fused);
+      std::vector<Tensor> const halves{slice(mine, {.dim = 1}, tp * 4, 4), slice(mine, {.dim = 1}, 8 + tp * 4, 4)};
+      StateDict weights;
+      weights.insert_or_assign(fused, concat(halves, {.dim = 1}));
+      weights.insert_or_assign(down, slice(of_rank(whole_down), {.dim = 2}, tp * 4, 4));
+      weights.insert_or_assign("model.norm.weight", numbered({6}));
+      save_safetensors(shards / ("tp" + std::to_string(tp) + "_ep" + std::to_string(ep) + ".safetensors"), weights);
+    }
+  }
+  auto const world = connect({.backend = "fake"});
+
+  (void)consolidate(world, MergePlan::make(world, shards), folder.path() / "out");
+
+  auto const merged = load_safetensors(folder.path() / "out" / "model.safetensors");
+  EXPECT_EQ(merged.size(), 3U);
+  EXPECT_EQ(merged.at(fused).shape(), whole_fused.shape());
+  EXPECT_TRUE(std::ranges::equal(merged.at(fused).bytes(), whole_fused.bytes()));
+  EXPECT_TRUE(std::ranges::equal(merged.at(down).bytes(), whole_down.bytes()));
+}
+
+/// TensorRT-LLM spreads experts over tensor-parallel ranks, in groups that each are cut.
+TEST(ExpertGroups, among_tensor_parallel_ranks_are_split_and_merged) {
+  test::TemporaryDirectory const folder;
+  auto const model = folder.path() / "model";
+  std::filesystem::create_directory(model);
+  std::ofstream(model / "config.json") << Json{{"hidden_size", 6},
+                                               {"intermediate_size", 8},
+                                               {"moe", {{"num_experts", 4}}},
+                                               {"mapping", {{"world_size", 1}, {"tp_size", 1}, {"pp_size", 1}}}};
+  std::string const fc = "transformer.layers.0.mlp.fc.weight";
+  std::string const proj = "transformer.layers.0.mlp.proj.weight";
+  std::string const router = "transformer.layers.0.mlp.router.weight";
+  StateDict const weights{{fc, numbered({4, 16, 6})}, {proj, numbered({4, 6, 8})}, {router, numbered({4, 6})}};
+  save_safetensors(model / "model.safetensors", weights);
+  auto const world = connect({.backend = "fake"});
+
+  (void)split(world, MergePlan::make(world, model), folder.path() / "cut", {.tp = 4, .moe_ep = 2});
+  (void)consolidate(world, MergePlan::make(world, folder.path() / "cut"), folder.path() / "again");
+
+  for (int rank = 0; rank < 4; ++rank) {
+    auto const shard = load_safetensors(folder.path() / "cut" / ("rank" + std::to_string(rank) + ".safetensors"));
+    // Rank 1 has the second group's first half, rank 2 the first group's second.
+    auto const experts = slice(weights.at(proj), {.dim = 0}, rank % 2 * 2, 2);
+    auto const expected = slice(experts, {.dim = 2}, rank / 2 * 4, 4);
+    EXPECT_TRUE(std::ranges::equal(shard.at(proj).bytes(), expected.bytes())) << rank;
+    EXPECT_EQ(shard.at(fc).shape(), Shape({2, 8, 6}));
+    EXPECT_EQ(shard.at(router).shape(), Shape({4, 6}));
+  }
+  auto const merged = load_safetensors(folder.path() / "again" / "model.safetensors");
+  for (auto const& [name, tensor] : weights) {
+    EXPECT_EQ(merged.at(name).shape(), tensor.shape()) << name;
+    EXPECT_TRUE(std::ranges::equal(merged.at(name).bytes(), tensor.bytes())) << name;
+  }
+  std::ifstream in(folder.path() / "again" / "config.json");
+  EXPECT_EQ(Json::parse(in).at("mapping").at("moe_ep_size"), 1);
+  EXPECT_THROW((void)split(world, MergePlan::make(world, model), folder.path() / "odd", {.tp = 6, .moe_ep = 3}),
+               UsageError);
+}
+
+/// The mapping is for the shards alone: a config that had none has none again.
+TEST(ExpertGroups, leave_no_mapping_in_a_config_that_had_none) {
+  test::TemporaryDirectory const folder;
+  auto const model = folder.path() / "model";
+  std::filesystem::create_directory(model);
+  std::ofstream(model / "config.json") << config(4);
+  StateDict const weights{{fused, numbered({4, 16, 6})}, {down, numbered({4, 6, 8})}};
+  save_safetensors(model / "model.safetensors", weights);
+  auto const world = connect({.backend = "fake"});
+
+  (void)split(world, MergePlan::make(world, model), folder.path() / "cut", {.tp = 4, .moe_ep = 2});
+  (void)consolidate(world, MergePlan::make(world, folder.path() / "cut"), folder.path() / "again");
+
+  std::ifstream cut(folder.path() / "cut" / "config.json");
+  EXPECT_TRUE(Json::parse(cut).contains("mapping"));
+  std::ifstream again(folder.path() / "again" / "config.json");
+  EXPECT_EQ(Json::parse(again), config(4));
+}
+
+/// Both sides of a stack may be as wide as the model; the other stack of the experts then tells how they lie.
+TEST(ExpertStack, of_equal_sides_lies_as_the_other_stack_of_its_experts) {
+  auto square = config(4);
+  square["model_type"] = "aria_text";
+  square["moe_intermediate_size"] = 12;  // of two ranks: 6, the hidden width
+  for (bool const transposed : {true, false}) {
+    SampleSet samples(2, square);
+    samples.add(fused, Dtype::bf16, transposed ? Shape{4, 6, 12} : Shape{4, 12, 6});
+    samples.add(down, Dtype::bf16, {4, 6, 6});
+    EXPECT_EQ(rule_of(samples, down, 0).axis, transposed ? 1 : 2);
+    EXPECT_EQ(rule_of(samples, fused, 0).axis, transposed ? 2 : 1);
+  }
+  square["moe_intermediate_size"] = 6;  // gate and up of one rank: 6
+  SampleSet samples(2, square);
+  samples.add(fused, Dtype::bf16, {4, 6, 6}).add(down, Dtype::bf16, {4, 3, 6});
+  EXPECT_EQ(rule_of(samples, fused, 0).axis, 2);
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

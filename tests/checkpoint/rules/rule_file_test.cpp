@@ -1,0 +1,182 @@
+#include "workspace/checkpoint/rules/rule_file.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include <crossrank/error.hpp>
+
+#include "tests/checkpoint/support/shard_samples.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Wrong {
+  char const* text;
+  char const* problem;
+};
+
+TEST(RuleFile, refuses_what_it_does_not_describe) {
+  std::vector<Wrong> const wrong{
+      {"", "no JSON"},
+      {"[]", "not an object"},
+      {R"({"rule": []})", "\"rule\" means nothing"},
+      {R"({"rules": {}})", "not a list"},
+      {R"({"rules": [7]})", "not an object"},
+      {R"({"rules": [], "rules": []})", "repeats the key \"rules\""},
+      {R"({"rules": [{"cut": "row"}]})", "either \"layer\" or \"tensor\""},
+      {R"({"rules": [{"layer": "a", "tensor": "a", "cut": "row"}]})", "either \"layer\" or \"tensor\""},
+      {R"({"rules": [{"layer": "a"}]})", "there is no \"cut\""},
+      {R"({"rules": [{"layer": "a", "cut": "diagonal"}]})", "diagonal"},
+      {R"({"rules": [{"layer": "a", "cut": "row", "parts": [1]}]})", "\"parts\" means nothing"},
+      {R"({"rules": [{"layer": "a", "cut": "column", "parts": []}]})", "1 to 64"},
+      {R"({"rules": [{"layer": "a", "cut": "column", "parts": [0]}]})", "from 1 on"},
+      {R"({"rules": [{"layer": "a", "cut": "column", "parts": [1.5]}]})", "whole number"},
+      {R"({"rules": [{"layer": "a", "cut": "column", "parts": [1, "query"]}]})", "mixes"},
+      {R"({"rules": [{"layer": "a", "cut": "column", "parts": ["depth"]}]})", "no size is called"},
+      {R"({"rules": [{"layer": "a", "cut": "column", "replicas": 18446744073709551615}]})", "whole number"},
+      {R"({"rules": [{"layer": "a", "cut": "column", "layout": "woven"}]})", "layout"},
+      {R"({"rules": [{"layer": "a", "cut": "reduce", "op": "sum"}]})", "max, min, avg"},
+      {R"({"rules": [{"tensor": "a", "axis": -1}]})", "from 0 on"},
+      {R"({"rules": [{"tensor": "a", "axis": 0, "cut": "drop"}]})", "either \"axis\" or \"cut\""},
+      {R"({"rules": [{"tensor": "a", "cut": "column"}]})", "name its \"axis\""},
+      {R"({"rules": [{"layer": "a..b", "cut": "row"}]})", "empty element"},
+      {R"({"rules": [{"layer": "a{b", "cut": "row"}]})", "never closed"},
+      {R"({"rules": [{"layer": "{a{b}}", "cut": "row"}]})", "braces inside braces"},
+      {R"({"sizes": {"vocab_size": [1]}})", "vocab_size"},
+      {"{\"rules\": [[[[[[[[[[]]]]]]]]]]}", "more than 8 levels"},
+      {"{\"comment\": \"\xff\"}", "UTF-8"},
+  };
+  for (auto const& [text, problem] : wrong) {
+    try {
+      (void)RuleFile::parse(text, "rules.json");
+      ADD_FAILURE() << "accepted " << text;
+    } catch (FormatError const& error) {
+      EXPECT_THAT(error.what(), HasSubstr(problem)) << text;
+      EXPECT_EQ(error.info().resource, "rules.json");
+    }
+  }
+}
+
+MergeRule ask(char const* file, SampleSet& samples, std::string const& name) {
+  test::TemporaryDirectory const directory;
+  auto const path = directory.path() / "rules.json";
+  std::ofstream(path) << file;
+  return RuleSet::make(samples.set(), path).rule_for(name, samples.shards(name));
+}
+
+// nlohmann calls it no error of parsing, so that it left the reader as an exception of its own.
+TEST(RuleFile, refuses_a_number_that_no_double_holds) {
+  for (auto const* const text : {R"({"sizes": {"vocab_size": 3e2000}})", "1e999"})
+    EXPECT_THROW((void)RuleFile::parse(text, "rules.json"), FormatError) << text;
+}
+
+TEST(RuleFile, comes_before_the_built_in_rules) {
+  SampleSet samples(2, {{"hidden_size", 8}});
+  samples.add("model.layers.3.mlp.up_proj.weight", Dtype::bf16, {4, 8});
+  auto const rule = ask(R"({"rules": [{"layer": "model.layers.*.mlp.up_proj", "cut": "row"}]})", samples,
+                        "model.layers.3.mlp.up_proj.weight");
+  EXPECT_EQ(rule.kind, MergeKind::concat);
+  EXPECT_EQ(rule.axis, 1);
+  EXPECT_FALSE(rule.unproven);
+}
+
+TEST(RuleFile, handles_tensors_that_no_rule_covers) {
+  SampleSet samples(2, {{"hidden_size", 8}, {"intermediate_size", 8}});
+  samples.add("model.layers.3.flux.weight", Dtype::bf16, {4, 8});
+  samples.add("model.layers.3.mlp.up_proj.weight", Dtype::bf16, {4, 8});
+  auto const* const file = R"({"otherwise": "replicate"})";
+  EXPECT_EQ(ask(file, samples, "model.layers.3.flux.weight").kind, MergeKind::replicate);
+  EXPECT_EQ(ask(file, samples, "model.layers.3.mlp.up_proj.weight").kind, MergeKind::concat) << "a rule covers it";
+  EXPECT_THROW((void)RuleFile::parse(R"({"otherwise": "column"})", "rules.json"), FormatError);
+}
+
+TEST(RuleFile, concatenates_named_tensors_along_their_axis) {
+  SampleSet samples(4);
+  samples.add("blocks.2.table", Dtype::i32, {6, 5});
+  auto const rule = ask(R"({"rules": [{"tensor": "blocks.*.table", "axis": 0, "parts": [1, 2], "replicas": 2,
+                                       "true_size": 11, "add_per_rank": 3, "rename": "layers.*.t"}]})",
+                        samples, "blocks.2.table");
+  EXPECT_EQ(rule.kind, MergeKind::concat);
+  EXPECT_EQ(rule.parts, (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(rule.replicas, 2);
+  EXPECT_EQ(rule.true_size, 11);
+  EXPECT_EQ(rule.add_per_rank, 3);
+  EXPECT_EQ(rule.output_name, "layers.2.t");
+}
+
+TEST(RuleFile, drops_renames_and_reduces) {
+  SampleSet samples(2);
+  samples.add("a.extra", Dtype::u8, {4}).add("b.0.gain", Dtype::f32, {}).add("c.1.mix.weight", Dtype::bf16, {4, 4});
+  EXPECT_TRUE(ask(R"({"rules": [{"tensor": "**.extra", "cut": "drop"}]})", samples, "a.extra").drop);
+  EXPECT_FALSE(
+      ask(R"({"rules": [{"tensor": "**.extra", "cut": "drop", "tied_to": "none"}]})", samples, "a.extra").drop);
+  auto const reduced = ask(R"({"rules": [{"tensor": "b.*.gain", "cut": "reduce", "op": "avg"}]})", samples, "b.0.gain");
+  EXPECT_EQ(reduced.kind, MergeKind::reduce);
+  EXPECT_EQ(reduced.op, ReduceOp::avg);
+  auto const renamed =
+      ask(R"({"rules": [{"layer": "c.*.mix", "cut": "replicate", "rename": "d.*.mixer"}]})", samples, "c.1.mix.weight");
+  EXPECT_EQ(renamed.output_name, "d.1.mixer.weight");
+}
+
+TEST(RuleFile, refuses_a_rename_that_wants_more_numbers_than_there_are) {
+  SampleSet samples(2);
+  samples.add("q1.w", Dtype::bf16, {4, 4}).add("c.1.mix.weight", Dtype::bf16, {4, 4});
+  EXPECT_THROW(static_cast<void>(
+                   ask(R"({"rules": [{"tensor": "q*.w", "cut": "replicate", "rename": "z.*.k"}]})", samples, "q1.w")),
+               FormatError);
+  EXPECT_THROW(static_cast<void>(ask(R"({"rules": [{"layer": "c.*.mix", "cut": "replicate", "rename": "d.*.*"}]})",
+                                     samples, "c.1.mix.weight")),
+               FormatError);
+}
+
+TEST(RuleFile, provides_sizes_missing_from_the_config) {
+  SampleSet samples(2);
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {6, 8});
+  auto const rule = ask(R"({"sizes": {"vocab_size": 11, "hidden_size": 8}})", samples, "model.embed_tokens.weight");
+  EXPECT_EQ(rule.true_size, 11);
+}
+
+TEST(NamePattern, matches_elements) {
+  EXPECT_TRUE(NamePattern("**.q_proj").matches("q_proj"));
+  EXPECT_TRUE(NamePattern("**.q_proj").matches("a.b.q_proj"));
+  EXPECT_FALSE(NamePattern("*.q_proj").matches("a.b.q_proj"));
+  EXPECT_TRUE(NamePattern("a.**.{x,y*}_z").matches("a.b.c.yes_z"));
+  EXPECT_FALSE(NamePattern("a.**.{x,y*}_z").matches("a.b.c.no_z"));
+  EXPECT_TRUE(NamePattern("a.**").matches("a"));
+  EXPECT_TRUE(NamePattern("layers.*.w").matches("layers.11.w"));
+}
+
+TEST(GlobalNames, renumbers_layers_and_experts_that_count_from_zero) {
+  SampleSet samples(1, {{"num_hidden_layers", 4}, {"num_local_experts", 4}}, 2, 2);
+  std::string const name = "model.layers.1.mlp.experts.1.w1.weight";
+  for (int p = 0; p < 2; ++p) {
+    for (int e = 0; e < 2; ++e) {
+      for (int layer = 0; layer < 2; ++layer) {
+        for (int expert = 0; expert < 2; ++expert) {
+          auto const prefix = "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(expert);
+          samples.add(prefix + ".w1.weight", Dtype::bf16, {4, 4}, p, e);
+        }
+      }
+    }
+  }
+  auto const rule_set = RuleSet::make(samples.set());
+  EXPECT_EQ(rule_set.rule_for(name, samples.shards(name, 0, 0)).output_name, "");
+  EXPECT_EQ(rule_set.rule_for(name, samples.shards(name, 0, 1)).output_name, "model.layers.1.mlp.experts.3.w1.weight");
+  EXPECT_EQ(rule_set.rule_for(name, samples.shards(name, 1, 1)).output_name, "model.layers.3.mlp.experts.3.w1.weight");
+}
+
+TEST(GlobalNames, refuses_stages_that_overlap_in_part) {
+  SampleSet samples(1, Json::object(), 2);
+  for (int layer : {0, 1}) samples.add("model.layers." + std::to_string(layer) + ".w", Dtype::bf16, {4}, 0);
+  for (int layer : {1, 2}) samples.add("model.layers." + std::to_string(layer) + ".w", Dtype::bf16, {4}, 1);
+  EXPECT_THROW((void)RuleSet::make(samples.set()), FormatError);
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,280 @@
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/checkpoint/support/shard_samples.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Json llama(int kv_heads = 4) {
+  return {{"model_type", "llama"},           {"hidden_size", 64}, {"intermediate_size", 96}, {"num_attention_heads", 8},
+          {"num_key_value_heads", kv_heads}, {"vocab_size", 160}, {"num_hidden_layers", 2},  {"hidden_act", "silu"},
+          {"tie_word_embeddings", false}};
+}
+
+MergeRule ask(SampleSet& samples, std::string const& name, int p = 0, int e = 0) {
+  return RuleSet::make(samples.set()).rule_for(name, samples.shards(name, p, e));
+}
+
+template <class E = FormatError>
+ErrorInfo refused(SampleSet& samples, std::string const& name) {
+  try {
+    (void)ask(samples, name);
+  } catch (E const& error) {
+    return error.info();
+  }
+  ADD_FAILURE() << name << " has a rule";
+  return {};
+}
+
+void expect_concat(MergeRule const& rule, int axis) {
+  EXPECT_EQ(rule.kind, MergeKind::concat) << rule.reason;
+  EXPECT_EQ(rule.axis, axis) << rule.reason;
+  EXPECT_FALSE(rule.unproven) << rule.reason;
+}
+
+void expect_replicate(MergeRule const& rule) { EXPECT_EQ(rule.kind, MergeKind::replicate) << rule.reason; }
+
+TEST(RuleSet, splits_a_llama_by_names_and_sizes) {
+  SampleSet samples(2, llama());
+  std::string const layer = "model.layers.1.";
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {80, 64})
+      .add("lm_head.weight", Dtype::bf16, {160, 64})
+      .add(layer + "self_attn.q_proj.weight", Dtype::bf16, {32, 64})
+      .add(layer + "self_attn.q_proj.bias", Dtype::bf16, {32})
+      .add(layer + "self_attn.k_proj.weight", Dtype::bf16, {16, 64})
+      .add(layer + "self_attn.o_proj.weight", Dtype::bf16, {64, 32})
+      .add(layer + "self_attn.o_proj.bias", Dtype::bf16, {64})
+      .add(layer + "mlp.up_proj.weight", Dtype::bf16, {48, 64})
+      .add(layer + "mlp.down_proj.weight", Dtype::bf16, {64, 48})
+      .add(layer + "input_layernorm.weight", Dtype::bf16, {64})
+      .add("model.norm.weight", Dtype::bf16, {64});
+  expect_concat(ask(samples, "model.embed_tokens.weight"), 0);
+  expect_replicate(ask(samples, "lm_head.weight"));
+  expect_concat(ask(samples, layer + "self_attn.q_proj.weight"), 0);
+  expect_concat(ask(samples, layer + "self_attn.q_proj.bias"), 0);
+  expect_concat(ask(samples, layer + "self_attn.k_proj.weight"), 0);
+  expect_concat(ask(samples, layer + "self_attn.o_proj.weight"), 1);
+  expect_replicate(ask(samples, layer + "self_attn.o_proj.bias"));
+  expect_concat(ask(samples, layer + "mlp.up_proj.weight"), 0);
+  expect_concat(ask(samples, layer + "mlp.down_proj.weight"), 1);
+  expect_replicate(ask(samples, layer + "input_layernorm.weight"));
+  expect_replicate(ask(samples, "model.norm.weight"));
+}
+
+TEST(RuleSet, keeps_a_replicated_layer) {
+  SampleSet samples(2, llama());
+  samples.add("model.layers.0.self_attn.q_proj.weight", Dtype::f32, {64, 64})
+      .add("model.layers.0.self_attn.o_proj.weight", Dtype::f32, {64, 64});
+  expect_replicate(ask(samples, "model.layers.0.self_attn.q_proj.weight"));
+  expect_replicate(ask(samples, "model.layers.0.self_attn.o_proj.weight"));
+}
+
+TEST(RuleSet, keeps_one_of_the_copies_of_key_value_heads) {
+  SampleSet samples(4, llama(2));
+  samples.add("model.layers.0.self_attn.v_proj.weight", Dtype::bf16, {8, 64})
+      .add("model.layers.0.self_attn.v_proj.bias", Dtype::bf16, {8});
+  for (auto const* name : {"model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.v_proj.bias"}) {
+    auto const rule = ask(samples, name);
+    expect_concat(rule, 0);
+    EXPECT_EQ(rule.replicas, 2);
+  }
+}
+
+TEST(RuleSet, removes_the_padding_of_a_vocabulary) {
+  SampleSet samples(3, llama());
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {54, 64});
+  auto const rule = ask(samples, "model.embed_tokens.weight");
+  expect_concat(rule, 0);
+  EXPECT_EQ(rule.true_size, 160);
+}
+
+TEST(RuleSet, merges_an_embedding_sharded_along_its_width) {
+  SampleSet samples(2, llama());
+  samples.add("tok_embeddings.weight", Dtype::bf16, {160, 32});
+  expect_concat(ask(samples, "tok_embeddings.weight"), 1);
+}
+
+TEST(RuleSet, never_guesses_about_a_padded_vocabulary) {
+  SampleSet samples(2, llama());
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {192, 64});
+  EXPECT_THAT(refused(samples, "model.embed_tokens.weight").hint, HasSubstr("\"cut\":\"replicate\""));
+}
+
+TEST(RuleSet, drops_a_tied_head_by_name) {
+  auto config = llama();
+  config["tie_word_embeddings"] = true;
+  SampleSet samples(2, config);
+  samples.add("lm_head.weight", Dtype::bf16, {80, 64});
+  EXPECT_FALSE(ask(samples, "lm_head.weight").drop) << "nothing holds its values";
+  samples.add("model.embed_tokens.weight", Dtype::bf16, {80, 64});
+  EXPECT_TRUE(ask(samples, "lm_head.weight").drop);
+  EXPECT_FALSE(ask(samples, "model.embed_tokens.weight").drop);
+}
+
+TEST(RuleSet, keeps_a_head_that_is_called_tied_and_has_other_values) {
+  auto config = llama();
+  config["tie_word_embeddings"] = true;
+  SampleSet samples(2, config);
+  std::vector<std::byte> other(80 * 64 * 2);
+  other[5000] = std::byte{1};
+  for (int t = 0; t < 2; ++t) {
+    samples.at(t).add("model.embed_tokens.weight", Dtype::bf16, {80, 64});
+    samples.at(t).add("lm_head.weight", Dtype::bf16, {80, 64}, other);
+    samples.at(t).add("lm_head.bias", Dtype::bf16, {80});
+  }
+  EXPECT_FALSE(ask(samples, "lm_head.weight").drop);
+  EXPECT_FALSE(ask(samples, "lm_head.bias").drop);
+}
+
+TEST(RuleSet, keeps_the_head_of_a_whole_model) {
+  Json const config{{"tie_word_embeddings", false}, {"text_config", {{"tie_word_embeddings", true}}}};
+  SampleSet samples(2, config);
+  samples.add("lm_head.weight", Dtype::bf16, {80, 64});
+  samples.add("model.language_model.embed_tokens.weight", Dtype::bf16, {80, 64});
+  EXPECT_FALSE(ask(samples, "lm_head.weight").drop);
+}
+
+/// Bytes of BF16 numbers that are not all equal.
+std::vector<std::byte> counted(std::size_t count) {
+  std::vector<std::byte> bytes(count * 2);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 % 251);
+  return bytes;
+}
+
+TEST(RuleSet, keeps_all_rows_of_an_embedding_that_has_more_than_tokens) {
+  // Those behind the tokens are of images.
+  SampleSet whole(1, llama());
+  whole.add("model.embed_tokens.weight", Dtype::bf16, {168, 64});
+  auto const rule_set = RuleSet::make(whole.set());
+  EXPECT_EQ(rule_set.split_for("model.embed_tokens.weight", *whole.shards("model.embed_tokens.weight").front(), 2).axis,
+            -1);
+  SampleSet copies(2, llama());
+  for (int t = 0; t < 2; ++t) copies.at(t).add("model.embed_tokens.weight", Dtype::bf16, {168, 64}, counted(168 * 64));
+  EXPECT_EQ(ask(copies, "model.embed_tokens.weight").kind, MergeKind::replicate);
+}
+
+TEST(RuleSet, takes_equal_layers_of_a_tower_for_copies_whatever_its_config_says) {
+  Json const config{{"text_config", llama()},
+                    {"vision_config", {{"hidden_size", 64}, {"num_attention_heads", 4}, {"head_dim", 32}}}};
+  SampleSet samples(2, config);
+  for (int t = 0; t < 2; ++t) {
+    samples.at(t).add("model.vision_tower.layers.0.self_attn.q_proj.weight", Dtype::bf16, {64, 64}, counted(64 * 64));
+  }
+  samples.add("model.vision_tower.layers.0.self_attn.q_proj.bias", Dtype::bf16, {64});
+  EXPECT_EQ(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.weight").kind, MergeKind::replicate);
+  EXPECT_EQ(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.bias").kind, MergeKind::replicate);
+}
+
+TEST(RuleSet, names_every_layer_that_no_rule_covers) {
+  SampleSet samples(2, llama());
+  samples.add("model.layers.3.adapter.mixer.weight", Dtype::bf16, {7, 64});
+  samples.add("model.layers.4.adapter.mixer.weight", Dtype::bf16, {7, 64});
+  samples.add("model.layers.3.flux.weight", Dtype::bf16, {7, 64});
+  auto const info = refused(samples, "model.layers.3.flux.weight");
+  EXPECT_THAT(info.message, HasSubstr("1 other layer"));
+  EXPECT_THAT(info.details, ::testing::Contains(HasSubstr(R"("model.layers.*.adapter.mixer")")));
+}
+
+TEST(RuleSet, proposes_a_rule_for_an_unknown_name) {
+  SampleSet samples(2, llama());
+  samples.add("model.layers.3.adapter.mixer.weight", Dtype::bf16, {7, 64});
+  auto const info = refused(samples, "model.layers.3.adapter.mixer.weight");
+  EXPECT_EQ(info.resource, "model.layers.3.adapter.mixer.weight");
+  EXPECT_THAT(info.hint, HasSubstr(R"({"layer":"model.layers.*.adapter.mixer","cut":"replicate"})"));
+  EXPECT_THAT(info.hint, HasSubstr(R"("cut":"column")"));
+}
+
+TEST(RuleSet, proposes_the_axis_along_which_shards_differ) {
+  SampleSet samples(2, llama());
+  samples.at(0).add("odd", Dtype::bf16, {3, 64});
+  samples.at(1).add("odd", Dtype::bf16, {2, 64});
+  EXPECT_THAT(refused(samples, "odd").hint, HasSubstr(R"({"tensor":"odd","axis":0})"));
+}
+
+TEST(RuleSet, merges_state_space_layers_sharded_by_other_programs) {
+  SampleSet samples(2, Json{{"model_type", "mamba2"},
+                            {"hidden_size", 64},
+                            {"expand", 2},
+                            {"num_heads", 16},
+                            {"n_groups", 2},
+                            {"state_size", 8}});
+  samples.add("backbone.layers.0.mixer.in_proj.weight", Dtype::bf16, {152, 64});
+  samples.add("backbone.layers.0.mixer.A_log", Dtype::f32, {8})
+      .add("backbone.layers.0.mixer.norm.weight", Dtype::bf16, {64});
+  auto const rule_set = RuleSet::make(samples.set());
+  auto const rule = [&](std::string const& name) { return rule_set.rule_for(name, samples.shards(name)); };
+  // Gate, input, states twice, steps.
+  EXPECT_EQ(rule("backbone.layers.0.mixer.in_proj.weight").parts, (std::vector<std::int64_t>{8, 8, 1, 1, 1}));
+  EXPECT_EQ(rule("backbone.layers.0.mixer.A_log").kind, MergeKind::concat);
+  EXPECT_EQ(rule("backbone.layers.0.mixer.norm.weight").kind, MergeKind::concat);
+}
+
+TEST(RuleSet, refuses_shards_that_do_not_add_up) {
+  SampleSet samples(2, llama());
+  samples.add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {40, 64});
+  auto const info = refused(samples, "model.layers.0.mlp.up_proj.weight");
+  EXPECT_THAT(info.expected, HasSubstr("96"));
+  EXPECT_EQ(info.got, "40, 40");
+}
+
+TEST(RuleSet, names_the_file_that_misses_a_tensor) {
+  SampleSet samples(2, Json::object());
+  samples.at(0).add("model.norm.weight", Dtype::bf16, {8});
+  try {
+    (void)RuleSet::make(samples.set()).rule_for("model.norm.weight", samples.shards("model.norm.weight"));
+    FAIL();
+  } catch (FormatError const& error) {
+    EXPECT_EQ(error.info().got, "rank1 lacks it, rank0 has it");
+  }
+}
+
+TEST(RuleSet, names_the_rank_that_misses_a_tensor) {
+  SampleSet samples(2, llama());
+  samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
+  EXPECT_THAT(refused(samples, "model.layers.0.mlp.up_proj.weight").failed_ranks, ElementsAre(1));
+}
+
+TEST(RuleSet, refuses_ranks_that_disagree_beside_the_axis) {
+  SampleSet samples(2, llama());
+  samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
+  samples.at(1).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 63});
+  EXPECT_THAT(refused(samples, "model.layers.0.mlp.up_proj.weight").failed_ranks, ElementsAre(1));
+}
+
+TEST(RuleSet, merges_uneven_shards) {
+  SampleSet samples(2, llama());
+  samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {60, 64});
+  samples.at(1).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {36, 64});
+  expect_concat(ask(samples, "model.layers.0.mlp.up_proj.weight"), 0);
+}
+
+TEST(RuleSet, reports_sharding_inferred_from_the_name_alone) {
+  SampleSet samples(2);
+  samples.add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
+  EXPECT_TRUE(ask(samples, "model.layers.0.mlp.up_proj.weight").unproven);
+}
+
+TEST(RuleSet, needs_no_rule_for_one_rank) {
+  SampleSet samples(1, llama());
+  samples.add("anything.at.all", Dtype::bf16, {7, 64});
+  expect_replicate(ask(samples, "anything.at.all"));
+}
+
+TEST(RuleSet, refuses_descriptions_of_another_set) {
+  SampleSet samples(1, llama());
+  SampleSet others(1, llama());
+  others.add("model.norm.weight", Dtype::bf16, {64});
+  auto const rule_set = RuleSet::make(samples.set());
+  EXPECT_THROW((void)rule_set.rule_for("model.norm.weight", others.shards("model.norm.weight")), UsageError);
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,84 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/codec/torch/torch_fixture.hpp"
+#include "workspace/checkpoint/source/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// Composes archives as training frameworks save them, value by value. Values are pickled text, made by the functions
+/// here and below, and used in the order in which they were made.
+class TorchFile {
+ public:
+  using Entries = std::vector<std::pair<std::string, std::string>>;
+
+  /// A dense tensor of 32-bit floats with a storage of its own.
+  std::string floats(std::vector<float> const& values, std::vector<std::int64_t> const& lengths) {
+    storages_.emplace_back(reinterpret_cast<char const*>(values.data()), values.size() * sizeof(float));
+    std::vector<std::int64_t> strides(lengths.size(), 1);
+    for (std::size_t i = lengths.size(); i-- > 1;) strides[i - 1] = strides[i] * lengths[i];
+    auto const storage = codec::pickled_storage("FloatStorage", std::to_string(storages_.size() - 1),
+                                                static_cast<std::int64_t>(values.size()));
+    return codec::pickled_tensor(storage, 0, lengths, strides);
+  }
+  /// A vector of one value.
+  std::string filled(std::int64_t count, float value) {
+    return floats(std::vector<float>(static_cast<std::size_t>(count), value), {count});
+  }
+  [[nodiscard]] std::string bytes(std::string const& root) const {
+    return codec::torch_of("\x80\x02" + root + ".", storages_);
+  }
+  void write(std::filesystem::path const& path, std::string const& root) const {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << bytes(root);
+  }
+
+ private:
+  std::vector<std::string> storages_{};
+};
+
+inline std::string dict_of(TorchFile::Entries const& entries) {
+  std::string out = "}(";
+  for (auto const& [key, value] : entries) out += codec::pickled(key) + value;
+  return out + "u";
+}
+
+inline std::string list_of(std::vector<std::string> const& items) {
+  std::string out = "](";
+  for (auto const& item : items) out += item;
+  return out + "e";
+}
+
+inline std::string boolean(bool value) { return value ? "\x88" : "\x89"; }
+
+/// An `argparse.Namespace`.
+inline std::string arguments_of(TorchFile::Entries const& entries) {
+  return "cargparse\nNamespace\n)\x81" + dict_of(entries) + "b";
+}
+
+/// A `torch.Size`.
+inline std::string size_of(std::vector<std::int64_t> const& lengths) {
+  return "ctorch\nSize\n" + codec::pickled(lengths) + "\x85R";
+}
+
+/// All of a tensor's values.
+inline std::vector<float> values_of(ShardSource const& source, std::string const& name) {
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+    auto const& tensor = source.tensors()[i];
+    if (tensor.name != name) continue;
+    std::vector<float> values(static_cast<std::size_t>(tensor.shape.numel()));
+    source.read(i, 0, std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+  ADD_FAILURE() << "no tensor " << name << " in " << source.name();
+  return {};
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,135 @@
+// A file with many JSON keys costs time in proportion to its size. The processor time of this thread is compared, which
+// does not depend on what else the machine does.
+#include <algorithm>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/discovery/inventory.hpp"
+#include "workspace/checkpoint/model/layer_sizes.hpp"
+#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/write/commit.hpp"
+#include "workspace/checkpoint/rules/rule_file.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TemporaryDirectory;
+
+double thread_seconds() {
+  std::timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// How much longer `work` takes for eight times as many keys: 8 where it is linear, 64 where it is quadratic.
+template <class Work>
+double growth(Work const& work) {
+  constexpr int few = 4'000;
+  auto const measure = [&](int keys) {
+    auto const begin = thread_seconds();
+    work(keys);
+    return thread_seconds() - begin;
+  };
+  double const base = std::max(measure(few), measure(few));
+  return measure(8 * few) / base;
+}
+
+constexpr double most_growth = 24;
+
+std::string key(int number) { return "model.layers." + std::to_string(number) + ".mlp.down_proj.weight"; }
+
+TEST(LinearJson, metadata_of_a_safetensors_file) {
+  EXPECT_LT(growth([](int keys) {
+              TemporaryDirectory const folder;
+              auto const path = folder.path() / "model.safetensors";
+              SafetensorsOptions options;
+              for (int i = 0; i < keys; ++i) options.metadata.emplace_back(key(i), "value");
+              save_safetensors(path, {{"w", Tensor::zeros({2}, Dtype::f32)}}, options);
+              auto const set = open_shard_set(path);
+              EXPECT_EQ(set.sources.front()->attributes().at("__metadata__").size(), static_cast<std::size_t>(keys));
+            }),
+            most_growth);
+}
+
+TEST(LinearJson, config_of_a_model) {
+  EXPECT_LT(growth([](int keys) {
+              TemporaryDirectory const folder;
+              save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});
+              std::ofstream config(folder.path() / "config.json");
+              config << R"({"quantization_config": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {)";
+              for (int i = 0; i < keys; ++i)
+                config << (i == 0 ? "" : ",") << '"' << key(i) << R"(":{"quant_algo":"FP8"})";
+              config << "}}}";
+              config.close();
+              auto const set = open_shard_set(folder.path());
+              EXPECT_EQ(set.config.at("quantization_config").at("quantized_layers").size(),
+                        static_cast<std::size_t>(keys));
+            }),
+            most_growth);
+}
+
+TEST(LinearJson, index_of_a_model) {
+  EXPECT_LT(growth([](int keys) {
+              TemporaryDirectory const folder;
+              std::ofstream index(folder.path() / "model.safetensors.index.json");
+              index << R"({"weight_map": {)";
+              for (int i = 0; i < keys; ++i) index << (i == 0 ? "" : ",") << '"' << key(i) << R"(":"a.safetensors")";
+              index << "}}";
+              index.close();
+              save_safetensors(folder.path() / "a.safetensors", {{key(0), Tensor::zeros({2}, Dtype::f32)}});
+              EXPECT_EQ(open_shard_set(folder.path()).absent.size(), static_cast<std::size_t>(keys) - 1);
+              EXPECT_EQ(take_inventory(folder.path()).defects.size(), 21U);
+            }),
+            most_growth);
+}
+
+TEST(LinearJson, sizes_of_a_rule_file) {
+  EXPECT_LT(growth([&](int keys) {
+              std::string text = R"({"sizes": {)";
+              for (int i = 0; i < keys; ++i) text += (i == 0 ? "\"k" : ",\"k") + std::to_string(i) + "\":1";
+              EXPECT_EQ(RuleFile::parse(text + "}}", "rules").sizes.size(), static_cast<std::size_t>(keys));
+            }),
+            most_growth);
+}
+
+TEST(LinearJson, places_of_a_distributed_checkpoint_in_safetensors) {
+  EXPECT_LT(growth([](int keys) {
+              TemporaryDirectory const folder;
+              Json places = Json::array();
+              std::string text = "{";
+              StateDict weights;
+              auto const one = Tensor::zeros({1}, Dtype::u8);
+              for (int i = 0; i < keys; ++i) {
+                text += (i == 0 ? "\"" : ",\"") + key(i) + R"(":{"saved_offsets":[0]})";
+                weights.insert_or_assign(key(i), one);
+              }
+              save_safetensors(folder.path() / "shard-00001-model-00001-of-00001.safetensors", weights,
+                               {.metadata = {{"DCP_SHARDING_INFO", text + "}"}}});
+              EXPECT_EQ(open_shard_set(folder.path()).sources.front()->tensors().size(),
+                        static_cast<std::size_t>(keys));
+            }),
+            most_growth);
+}
+
+TEST(LinearJson, sizes_that_differ_between_layers_are_refused_where_they_would_not_be) {
+  Json config{{"model_type", "llama"}};
+  auto& members = static_cast<Json::object_t::Container&>(config.get_ref<Json::object_t&>());
+  Json layers = Json::object();
+  for (int i = 0; i < 2'000; ++i) layers[std::to_string(i)] = Json{{"head_dim", 64}};
+  for (int i = 0; i < 20'000; ++i) members.emplace_back(key(i), 1);
+  members.emplace_back("per_layer_config", layers);
+  EXPECT_THROW(LayerSizes{config}, FormatError);
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,111 @@
+// What errors and warnings say: the right file, the right reason, and what to do.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "lib/platform/io_error.hpp"
+#include "tests/checkpoint/support/shard_samples.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
+#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/safetensors_source.hpp"
+#include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TemporaryDirectory;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+template <class Call>
+ErrorInfo refusal(Call const& call) {
+  try {
+    call();
+  } catch (Error const& error) {
+    return error.info();
+  }
+  ADD_FAILURE() << "accepted";
+  return {};
+}
+
+TEST(Messages, name_the_file_of_the_data_parallel_rank_that_is_missing) {
+  DirectoryListing const listing{
+      .path = "save",
+      .files = {"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                "zero_pp_rank_1_mp_rank_00_optim_states.pt", "zero_pp_rank_3_mp_rank_00_optim_states.pt"}};
+  auto const info = refusal([&] { (void)find_deepspeed(listing); });
+  EXPECT_THAT(info.message, HasSubstr("rank 2 are missing: zero_pp_rank_2_mp_rank_00_optim_states.pt"));
+  EXPECT_THAT(info.message + info.got, Not(HasSubstr("zero_pp_rank_3")));
+}
+
+void write_header(fs::path const& path, std::string const& header, std::string const& data) {
+  auto const length = static_cast<std::uint64_t>(header.size());
+  std::ofstream(path, std::ios::binary) << std::string(reinterpret_cast<char const*>(&length), 8) << header << data;
+}
+
+TEST(Messages, distinguish_a_limit_from_damage) {
+  TemporaryDirectory const folder;
+  auto const path = folder.path() / "a.safetensors";
+  auto const opened = [&] { SafetensorsSource("a", {path}, std::make_shared<FilePool>()); };
+  std::string ones = "1";
+  for (int i = 1; i < 17; ++i) ones += ",1";
+  write_header(path, R"({"a":{"dtype":"U8","shape":[)" + ones + R"(],"data_offsets":[0,1]}})", "x");
+  auto info = refusal(opened);
+  EXPECT_THAT(info.message, HasSubstr("16 dimensions"));
+  EXPECT_THAT(info.hint, Not(HasSubstr("damaged")));
+
+  write_header(path, "{\"" + std::string(1025, 'n') + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x");
+  info = refusal(opened);
+  EXPECT_THAT(info.message, HasSubstr("1025 bytes, more than 1024"));
+  EXPECT_THAT(info.hint, Not(HasSubstr("damaged")));
+
+  write_header(path, R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,2]}})", "x");
+  EXPECT_THAT(refusal(opened).hint, HasSubstr("damaged"));
+}
+
+TEST(Messages, advise_where_the_system_refuses) {
+  for (int const error : {EACCES, EPERM, EROFS, ENOSPC, EMFILE}) {
+    EXPECT_NE(refusal([&] { platform::throw_io("test", "/some/file", error); }).hint, "") << error;
+    EXPECT_EQ(refusal([&] { platform::throw_io("test", "/some/file", error, "own words"); }).hint, "own words");
+  }
+}
+
+TEST(Messages, point_to_a_checkpoint_below_whatever_its_format) {
+  for (std::string const file :
+       {"model.safetensors", "rank0.pth", "__0_0.distcp", "latest", "rank_0/model.pt", "tp_0/model.safetensors"}) {
+    for (std::string const way : {"checkpoint-5", "run/checkpoint-5", "a/run/checkpoint-5"}) {
+      TemporaryDirectory const folder;
+      auto const place = folder.path() / way / file;
+      fs::create_directories(place.parent_path());
+      std::ofstream(place) << "x";
+      auto const info = refusal([&] { (void)open_shard_set(folder.path()); });
+      EXPECT_THAT(info.hint, HasSubstr("did you mean " + (folder.path() / way).string() + "?")) << file;
+    }
+  }
+}
+
+TEST(Messages, name_rules_that_decide_about_nothing) {
+  SampleSet samples(1);
+  samples.add("model.layers.0.mlp.up_proj.weight", Dtype::f32, {4, 4});
+  auto const file = RuleFile::parse(R"({"rules": [
+      {"layer": "model.layers.*.mlp.up_proj", "cut": "column"},
+      {"layer": "model.layers.*.mlp.up", "cut": "column"},
+      {"layer": "model.**.up_proj", "cut": "row"},
+      {"layer": "nothing", "cut": "row", "models": ["other"]}]})",
+                                    "rules");
+  EXPECT_THAT(unused_rules(file, samples.set(), "llama"),
+              ElementsAre("rule 1 (model.layers.*.mlp.up) decides about no tensor: no name fits its pattern",
+                          "rule 2 (model.**.up_proj) decides about no tensor: earlier rules take all that it fits"));
+}
+
+}  // namespace
+}  // namespace crossrank::checkpoint

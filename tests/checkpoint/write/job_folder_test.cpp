@@ -1,0 +1,342 @@
+// A job that was killed while it committed is taken up, or another one comes: whatever fails then, nothing that stood
+// there or was finished is lost, and what users keep there under any name is left to them.
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
+
+#include "lib/platform/crash_point.hpp"
+#include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "tests/checkpoint/write/interrupted.hpp"
+#include "tests/support/faulty_system.hpp"
+#include "workspace/checkpoint/write/dead_jobs.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Call;
+using test::names_in;
+using test::options_for;
+using test::text_of_file;
+using testing::Contains;
+using testing::Each;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class ResumedJob : public test::Interrupted {
+ protected:
+  void consolidate(checkpoint::ConsolidateOptions const& options) const {
+    (void)checkpoint::consolidate(world_, plan(), out(), options);
+  }
+
+  /// Commits what is there already: where no file can be made, nothing else can succeed.
+  void bring_to_its_end() const {
+    auto const merge = plan();
+    test::FaultySystem os;
+    os.fail_always(Call::fallocate, ENOSPC);
+    platform::ScopedSystem const scope(os);
+    (void)checkpoint::consolidate(world_, merge, out(), options_for("safetensors"));
+  }
+
+  void expect_nothing_hidden() const { EXPECT_THAT(names_in(out()), Each(Not(StartsWith(".")))); }
+};
+
+class FailingAgain : public ResumedJob, public testing::WithParamInterface<Call> {};
+
+TEST_P(FailingAgain, keeps_both_checkpoints_for_a_third_attempt) {
+  kill_at("checkpoint.commit.moved_old", 2);
+  ASSERT_EQ(state(), "none");
+  auto const saved = folder_.path() / "saved";
+  fs::copy(out(), saved, fs::copy_options::recursive);
+  auto const merge = plan();
+  int uses = 0;
+  for (int nth = 1; nth == 1 || nth <= uses; ++nth) {
+    fs::remove_all(out());
+    fs::copy(saved, out(), fs::copy_options::recursive);
+    test::FaultySystem os;
+    os.fail(GetParam(), nth, EIO);
+    bool failed = false;
+    {
+      platform::ScopedSystem const scope(os);
+      try {
+        (void)checkpoint::consolidate(world_, merge, out(), options_for("safetensors"));
+      } catch (IoError const&) {
+        failed = true;
+      }
+    }
+    uses = os.uses(GetParam());
+    SCOPED_TRACE("use " + std::to_string(nth) + " of " + std::to_string(uses));
+    if (failed) {
+      ASSERT_EQ(state(), "none");
+      ASSERT_NO_THROW(bring_to_its_end());
+      expect_nothing_hidden();
+    }
+    ASSERT_EQ(state(), "new");
+  }
+  EXPECT_GT(uses, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FailingAgain,
+                         testing::Values(Call::renameat, Call::fsync, Call::fstatat, Call::openat, Call::unlinkat),
+                         [](auto const& tested) {
+                           return std::string(test::call_names.at(static_cast<std::size_t>(tested.param)));
+                         });
+
+TEST_F(ResumedJob, commits_every_requested_file_after_a_new_one_appeared) {
+  for (bool const again : {false, true}) {
+    put_old();
+    fs::remove(in() / "vocabulary.json");
+    kill_at("checkpoint.commit.moved_old", 1);
+    std::ofstream(in() / "vocabulary.json") << "[1]";
+    auto resumed = options_for("safetensors");
+    resumed.resume = true;
+    EXPECT_THROW(consolidate(resumed), FormatError);
+    ASSERT_FALSE(left_folder().empty());
+
+    if (again) {
+      consolidate(options_for("safetensors"));
+    } else {
+      fs::remove(in() / "vocabulary.json");
+      consolidate(resumed);
+    }
+
+    EXPECT_EQ(state(), "new");
+    EXPECT_EQ(fs::exists(out() / "vocabulary.json"), again);
+    expect_nothing_hidden();
+  }
+}
+
+TEST_F(ResumedJob, is_an_error_when_a_file_of_the_job_is_gone) {
+  kill_at("checkpoint.commit.moved_old", 1);
+  auto const staged = left_folder() / "tokenizer.json";
+  ASSERT_TRUE(fs::exists(staged));
+  fs::rename(staged, folder_.path() / "tokenizer.json");
+
+  EXPECT_THROW(consolidate(options_for("safetensors")), FormatError);
+
+  ASSERT_TRUE(fs::exists(staged.parent_path()));
+  fs::rename(folder_.path() / "tokenizer.json", staged);
+  bring_to_its_end();
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(ResumedJob, rejects_a_damaged_commit_record_or_one_that_leads_outside) {
+  kill_at("checkpoint.commit.moved_old", 1);
+  auto const note = left_folder() / ".committing";
+  auto const whole = text_of_file(note);
+  std::ofstream(folder_.path() / "elsewhere") << "kept";
+  for (std::string const text : {"", "{", "[]", "{}", R"({"old": [], "new": 1})", R"({"old": [1], "new": []})",
+                                 R"({"old": ["../elsewhere"], "new": []})", R"({"old": [], "new": [".."]})",
+                                 R"({"old": ["a/../../elsewhere"], "new": []})",
+                                 R"({"old": [], "new": ["/elsewhere"]})", R"({"old": [""], "new": []})"}) {
+    std::ofstream(note) << text;
+    for (auto const& wanted :
+         {options_for("safetensors"), checkpoint::ConsolidateOptions{.max_shard_bytes = 2200, .force = true}}) {
+      try {
+        consolidate(wanted);
+        ADD_FAILURE() << text;
+      } catch (FormatError const& e) {
+        EXPECT_THAT(e.info().hint, HasSubstr(".old.")) << text;
+      }
+    }
+  }
+  EXPECT_EQ(text_of_file(folder_.path() / "elsewhere"), "kept");
+  std::ofstream(note) << whole;
+  bring_to_its_end();
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(ResumedJob, rejects_a_damaged_record_of_a_finished_file) {
+  auto resumed = options_for("safetensors");
+  resumed.resume = true;
+  for (auto const* text : {"", "[]", "{}", R"({"digests": 1, "seals": []})", R"({"digests": [1], "seals": []})"}) {
+    kill_at("checkpoint.job.marked", 1);
+    for (auto const& name : names_in(left_folder())) {
+      if (name.starts_with(".finished.")) std::ofstream(left_folder() / name) << text;
+    }
+    EXPECT_THROW(consolidate(resumed), FormatError) << text;
+    EXPECT_EQ(state(), "old") << text;
+    fs::remove_all(left_folder());
+  }
+  consolidate(options_for("safetensors"));
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(ResumedJob, rewrites_a_file_of_which_only_the_marker_is_left) {
+  kill_at("checkpoint.job.marked", 1);
+  int removed = 0;
+  for (auto const& name : names_in(left_folder())) {
+    if (name.ends_with(".safetensors") && !name.starts_with(".") && fs::remove(left_folder() / name)) ++removed;
+  }
+  ASSERT_GE(removed, 1);
+  auto resumed = options_for("safetensors");
+  resumed.resume = true;
+
+  consolidate(resumed);
+
+  EXPECT_EQ(state(), "new");
+  expect_nothing_hidden();
+}
+
+class NextJob : public ResumedJob {
+ protected:
+  /// Another job for the same output, which finds no space.
+  void fail_another() const {
+    auto const merge = plan();
+    test::FaultySystem os;
+    os.fail_always(Call::fallocate, ENOSPC);
+    platform::ScopedSystem const scope(os);
+    EXPECT_THROW((void)checkpoint::consolidate(world_, merge, out(), {.max_shard_bytes = 2200, .force = true}),
+                 IoError);
+  }
+};
+
+TEST_F(NextJob, finishes_the_commit_of_a_killed_job_first) {
+  for (auto const* point : {"checkpoint.commit.planned", "checkpoint.commit.moved_old", "checkpoint.commit.named",
+                            "checkpoint.commit.done"}) {
+    put_old();
+    kill_at(point, 1);
+
+    EXPECT_THROW(consolidate({.max_shard_bytes = 2200}), UsageError) << point;
+    fail_another();
+
+    EXPECT_EQ(state(), "new") << point;
+    expect_nothing_hidden();
+  }
+}
+
+TEST_F(NextJob, loses_nothing_when_that_fails) {
+  kill_at("checkpoint.commit.moved_old", 2);
+  auto const merge = plan();
+  for (int nth = 1; nth <= 3; ++nth) {
+    test::FaultySystem os;
+    os.fail(Call::renameat, nth, EIO);
+    platform::ScopedSystem const scope(os);
+    EXPECT_THROW((void)checkpoint::consolidate(world_, merge, out(), {.max_shard_bytes = 2200, .force = true}),
+                 IoError);
+    ASSERT_EQ(state(), "none");
+  }
+  bring_to_its_end();
+  EXPECT_EQ(state(), "new");
+}
+
+CROSSRANK_RANK_SCENARIO(save_until_moved) {
+  auto const world = connect({.backend = "fake"});
+  platform::arm_crash_point("checkpoint.commit.moved_old", 2);
+  (void)checkpoint::save_sharded(world, test::sample_weights(3, 8, 8, 3), self.arguments.at(0),
+                                 {.config = {{"num_hidden_layers", 3}}, .force = true});
+  return 0;
+}
+
+TEST_F(NextJob, of_a_killed_save_keeps_what_that_had_saved) {
+  auto const killed = test::run_ranks(1, "save_until_moved", {.arguments = {out()}});
+  ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
+  ASSERT_EQ(state(), "none");
+  auto const other = test::sample_weights(2, 8, 8, 4);
+
+  EXPECT_THROW((void)checkpoint::save_sharded(world_, other, out()), UsageError);
+  {
+    test::FaultySystem os;
+    os.fail_always(Call::fallocate, ENOSPC);
+    platform::ScopedSystem const scope(os);
+    EXPECT_THROW((void)checkpoint::save_sharded(world_, other, out(), {.force = true}), IoError);
+  }
+
+  std::ofstream(in() / "config.json") << R"({"num_hidden_layers": 3})";
+  save_safetensors(folder_.path() / "expected.safetensors", test::sample_weights(3, 8, 8, 3));
+  EXPECT_EQ(test::difference(test::read_model(folder_.path() / "expected.safetensors"), test::read_model(out())), "");
+  EXPECT_TRUE(fs::exists(out() / "config.json"));
+  expect_nothing_hidden();
+}
+
+TEST_F(ResumedJob, takes_companions_of_any_name) {
+  auto const names = {"old.config.json", "old.tokenizer.json", "lock", "committing",
+                      "model-00001-of-00005.safetensors.finished"};
+  for (std::string const name : names) std::ofstream(in() / name) << "companion " << name;
+
+  for (int time = 0; time < 2; ++time) consolidate(options_for("safetensors"));
+
+  for (std::string const name : names) EXPECT_EQ(text_of_file(out() / name), "companion " + name);
+  EXPECT_EQ(state(), "new");
+  expect_nothing_hidden();
+}
+
+TEST_F(ResumedJob, leaves_folders_that_are_called_like_weights) {
+  fs::create_directories(out() / "epoch1.pt");
+  std::ofstream(out() / "epoch1.pt" / "mine") << "mine";
+
+  consolidate(options_for("safetensors"));
+  EXPECT_EQ(state(), "new");
+  EXPECT_EQ(text_of_file(out() / "epoch1.pt" / "mine"), "mine");
+  expect_nothing_hidden();
+
+  for (auto const& name : names_in(out())) {
+    if (name != "epoch1.pt") fs::remove(out() / name);
+  }
+  consolidate({});
+  EXPECT_EQ(state(), "new");
+  EXPECT_EQ(text_of_file(out() / "epoch1.pt" / "mine"), "mine");
+}
+
+TEST_F(ResumedJob, refuses_a_folder_under_a_name_of_its_own_before_it_writes) {
+  fs::create_directories(out() / "tokenizer.json");
+  auto const before = names_in(out());
+  auto const merge = plan();
+  test::FaultySystem os;
+  platform::ScopedSystem const scope(os);
+
+  for (bool const force : {false, true}) {
+    try {
+      (void)checkpoint::consolidate(world_, merge, out(), {.force = force});
+      ADD_FAILURE() << "not refused";
+    } catch (UsageError const& error) {
+      if (force) {
+        EXPECT_THAT(error.info().resource, testing::HasSubstr("tokenizer.json"));
+      }
+    }
+  }
+
+  EXPECT_EQ(os.uses(Call::pwrite), 0);
+  EXPECT_EQ(names_in(out()), before);
+  EXPECT_EQ(state(), "old");
+}
+
+TEST_F(ResumedJob, is_kept_by_clean_jobs) {
+  kill_at("checkpoint.commit.planned", 1);
+  auto const kept = checkpoint::clean_jobs(out());
+  ASSERT_EQ(kept.size(), 1U);
+  EXPECT_FALSE(kept.front().removed);
+  EXPECT_THAT(names_in(out()), Contains(StartsWith(".crossrank-")));
+  bring_to_its_end();
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(ResumedJob, does_not_follow_a_strangers_link_as_root) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make files of another user";
+  constexpr uid_t stranger = 4711;
+  auto const theirs = folder_.path() / "theirs";
+  auto const ours = folder_.path() / "ours";
+  fs::create_directories(theirs);
+  fs::create_directories(ours);
+  fs::create_directory_symlink(ours, theirs / "link");
+  ASSERT_EQ(::lchown(theirs.c_str(), stranger, stranger), 0);
+  ASSERT_EQ(::lchown((theirs / "link").c_str(), stranger, stranger), 0);
+
+  for (auto const& to : {theirs / "link", theirs / "link" / "model", theirs / "link" / "a" / "b"})
+    EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), to, options_for("safetensors")), Error) << to;
+
+  EXPECT_THAT(names_in(ours), testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace crossrank

@@ -1,0 +1,48 @@
+// The same digest by whatever code the processor has, in whatever parts the bytes come.
+#include "lib/codec/checksum/checksum.hpp"
+
+#include <algorithm>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace crossrank::codec {
+namespace {
+
+std::vector<std::byte> random_bytes(std::size_t count, std::mt19937& random) {
+  std::vector<std::byte> bytes(count);
+  for (auto& one : bytes) one = static_cast<std::byte>(random());
+  return bytes;
+}
+
+TEST(Checksum, is_that_of_xxh3) {
+  std::vector<std::byte> zeros(1 << 16);
+  // By the plain C code of xxHash.
+  EXPECT_EQ(to_hex(checksum({})), "2d06800538d394c2");
+  EXPECT_EQ(to_hex(checksum(zeros)), "33b202d302b65caa");
+}
+
+TEST(Checksum, does_not_depend_on_the_parts_that_the_bytes_come_in) {
+  auto const seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (std::size_t const size : {1U, 240U, 1023U, 1024U, 1025U, 5000U, 300000U}) {
+    auto const bytes = random_bytes(size, random);
+    // Small parts go one way through the library, large ones another.
+    for (std::size_t const most : {std::size_t{700}, std::size_t{9000}, size}) {
+      StreamingChecksum running;
+      for (std::size_t at = 0; at < bytes.size();) {
+        auto const part = std::min(bytes.size() - at, 1 + random() % most);
+        running.update(std::span(bytes).subspan(at, part));
+        at += part;
+      }
+      EXPECT_EQ(running.digest(), checksum(bytes)) << size << " bytes in parts of at most " << most;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::codec

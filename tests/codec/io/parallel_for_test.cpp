@@ -1,0 +1,46 @@
+// Work in units that several threads share.
+#include "lib/codec/io/parallel_for.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace crossrank::codec {
+namespace {
+
+constexpr std::uint64_t few_bytes = 1000;
+constexpr std::uint64_t many_bytes = std::uint64_t{1} << 30;
+
+TEST(ParallelFor, calls_each_index_once) {
+  for (auto const bytes : {few_bytes, many_bytes}) {
+    std::vector<std::atomic<int>> done(1000);
+    parallel_for(done.size(), bytes, [&](std::size_t index) { ++done[index]; });
+    EXPECT_TRUE(std::all_of(done.begin(), done.end(), [](auto const& count) { return count == 1; })) << bytes;
+  }
+}
+
+TEST(ParallelFor, stays_in_the_calling_thread_for_few_bytes) {
+  auto const self = std::this_thread::get_id();
+  parallel_for(100, few_bytes, [&](std::size_t) { EXPECT_EQ(std::this_thread::get_id(), self); });
+}
+
+TEST(ParallelFor, throws_the_first_error_and_does_no_more) {
+  std::atomic<std::size_t> done{0};
+  auto const work = [&](std::size_t index) {
+    if (index == 3) throw std::runtime_error("index 3");
+    ++done;
+  };
+  EXPECT_THROW(parallel_for(1'000'000, many_bytes, work), std::runtime_error);
+  EXPECT_LT(done.load(), 1'000'000U);
+}
+
+TEST(ParallelFor, does_nothing_for_a_count_of_zero) {
+  parallel_for(0, many_bytes, [](std::size_t) { FAIL(); });
+}
+
+}  // namespace
+}  // namespace crossrank::codec

@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/parallel.hpp>
+#include <crossrank/shared_memory_workspace.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "tests/collectives/conformance/conformance.hpp"
+#include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/message_ranks.hpp"
+
+namespace crossrank::test {
+namespace {
+
+/// As for messages alone; and here the ranks of a node share memory.
+std::vector<ConformanceParameter> cases_of_composites() {
+  static std::set<std::string_view> const apart{
+      "a_second_connect_returns_the_same_job", "a_job_can_be_joined_again_after_it_was_closed",
+      "two_jobs_do_not_disturb_each_other", "a_payload_that_does_not_fit_ends_the_call_on_all",
+      "the_world_knows_its_ranks"};
+  auto all = conformance_parameters({2, 3, 4});
+  std::erase_if(all, [](auto const& one) { return apart.contains(one.test.name); });
+  return all;
+}
+
+class CompositeConformance : public testing::TestWithParam<ConformanceParameter> {};
+
+TEST_P(CompositeConformance, holds) {
+  auto const& parameter = GetParam();
+  run_message_ranks(parameter.ranks,
+                    [&](Collective const& world, MemoryHub&) {
+                      run_conformance_case(parameter.test, {world, {}});
+                    },
+                    {.node_memory = true});
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, CompositeConformance, testing::ValuesIn(cases_of_composites()),
+                         [](auto const& one) { return parameter_name(one.param); });
+
+TEST(CompositeTransport, makes_plain_shared_memory_groups_inside_a_node) {
+  auto const body = [](Collective const& world, MemoryHub&) {
+    EXPECT_EQ(world.backend(), "composite");
+    auto const node = world.split_by(world.rank() % 2);
+    EXPECT_EQ(node.backend(), "shm");
+    EXPECT_EQ(node.world_size(), 2);
+    auto const pair = world.split({{3, 0}, {1, 2}});
+    EXPECT_EQ(pair.backend(), "composite");
+    EXPECT_EQ(pair.local_size_in_group(), 1);
+    EXPECT_EQ(pair.local_world_size(), 2);
+    auto token = Tensor::scalar<std::int32_t>(world.rank());
+    pair.broadcast(token);
+    EXPECT_EQ(token.item<std::int32_t>(), world.rank() == 3 || world.rank() == 0 ? 3 : 1);
+  };
+  run_message_ranks(4, body, {.node_memory = true});
+}
+
+/// Nothing of a large payload passes `across` more than once for each node, whoever it comes from.
+TEST(CompositeTransport, moves_large_payloads_through_each_node) {
+  auto const body = [](Collective const& world, MemoryHub&) {
+    std::size_t const large = (std::size_t{5} << 20) + 17;
+    for (int root = 0; root < world.world_size(); ++root) {
+      auto bytes = pattern(world.rank() == root ? large : 0, root);
+      bytes.resize(large);
+      auto tensor = Tensor::from_blob(bytes.data(), {static_cast<std::int64_t>(large)}, Dtype::u8);
+      world.broadcast(tensor, {root});
+      EXPECT_EQ(bytes, pattern(large, root));
+    }
+    auto const size_of = [&](int rank) { return (std::size_t{1} << 19) * static_cast<std::size_t>(rank); };
+    auto const all = world.all_gatherv(pattern(size_of(world.rank()), world.rank()));
+    for (int rank = 0; rank < world.world_size(); ++rank)
+      EXPECT_EQ(all[static_cast<std::size_t>(rank)], pattern(size_of(rank), rank));
+  };
+  run_message_ranks(5, body, {.node_memory = true});
+}
+
+/// Items of one's own node are views of shared memory, those of others are copies that nobody can write either.
+TEST(CompositeTransport, gathers_from_both_nodes) {
+  auto const body = [](Collective const& world, MemoryHub&) {
+    for (bool const node_memory : {true, false}) {
+      GatherOptions options;
+      if (node_memory) options.workspace = SharedMemoryWorkspace(world);
+      RankState state;
+      state.config = {{"rank", world.rank()}};
+      auto mine = Tensor::empty({30, 100}, Dtype::i32);
+      std::ranges::fill(mine.as_mutable<std::int32_t>(), world.rank());
+      state.weights.insert_or_assign("w", mine);
+      auto states = get_configs_parallel(state, {1, 3, 0, 2}, world, options);
+      ASSERT_EQ(states.size(), world.rank() == 1 ? 4U : 0U);
+      int index = 0;
+      for (auto const& item : states) {
+        EXPECT_EQ(item.rank, (std::vector<int>{1, 3, 0, 2})[static_cast<std::size_t>(index++)]);
+        EXPECT_EQ(item.state.config.at("rank"), item.rank);
+        auto weight = item.state.weights.at("w");
+        EXPECT_EQ(weight.shape(), (Shape{30, 100}));
+        EXPECT_TRUE(std::ranges::all_of(weight.as<std::int32_t>(), [&](int v) { return v == item.rank; }));
+        if (item.rank != 1) error_of<UsageError>([&] { static_cast<void>(weight.mutable_bytes()); });
+      }
+      states.close();
+    }
+  };
+  run_message_ranks(4, body, {.node_memory = true});
+}
+
+TEST(CompositeTransport, refuses_different_ranks_or_exchange_backends_on_all_ranks) {
+  auto const body = [](Collective const& world, MemoryHub&) {
+    auto const tensor = Tensor::scalar<float>(1);
+    auto const first = world.rank() == 0 ? 0 : 1;
+    error_of<MismatchError>([&] { get_tensors_parallel(tensor, {first, 1 - first}, world).close(); });
+  };
+  run_message_ranks(3, body, {.node_memory = true});
+}
+
+TEST(CompositeTransport, tells_all_of_an_exception_in_an_open_range) {
+  auto const body = [](Collective const& world, MemoryHub&) {
+    auto const gather = [&] {
+      auto items = get_tensors_parallel(Tensor::scalar<float>(1), world);
+      if (items.is_receiver()) throw std::runtime_error("the disk is full");
+      items.close();
+    };
+    if (world.rank() == 0) {
+      EXPECT_THROW(gather(), std::runtime_error);
+    } else {
+      EXPECT_THAT(error_of<PeerLostError>(gather).failed_ranks, testing::ElementsAre(0));
+    }
+  };
+  run_message_ranks(4, body, {.node_memory = true});
+}
+
+}  // namespace
+}  // namespace crossrank::test

@@ -1,0 +1,117 @@
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/spi/transport.hpp>
+
+#include "tests/collectives/conformance/conformance.hpp"
+#include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/message_ranks.hpp"
+
+namespace crossrank::test {
+namespace {
+
+/// Those that connect again by name need a backend that has one; memory of others is not asked for here; nor are all
+/// ranks on one node.
+std::vector<ConformanceParameter> cases_of_messages() {
+  static std::set<std::string_view> const apart{
+      "a_second_connect_returns_the_same_job", "a_job_can_be_joined_again_after_it_was_closed",
+      "two_jobs_do_not_disturb_each_other", "a_payload_that_does_not_fit_ends_the_call_on_all",
+      "the_world_knows_its_ranks"};
+  auto all = conformance_parameters({1, 2, 3, 4, 8});
+  std::erase_if(all, [](auto const& one) { return apart.contains(one.test.name); });
+  return all;
+}
+
+class MessageConformance : public testing::TestWithParam<ConformanceParameter> {};
+
+TEST_P(MessageConformance, holds) {
+  auto const& parameter = GetParam();
+  run_message_ranks(parameter.ranks, [&](Collective const& world, MemoryHub&) {
+    run_conformance_case(parameter.test, {world, {}});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, MessageConformance, testing::ValuesIn(cases_of_messages()),
+                         [](auto const& one) { return parameter_name(one.param); });
+
+TEST(MessageTransport, knows_who_is_on_its_node) {
+  run_message_ranks(5, [](Collective const& world, MemoryHub&) {
+    EXPECT_EQ(world.local_world_size(), world.rank() % 2 == 0 ? 3 : 2);
+    EXPECT_EQ(world.local_rank(), world.rank() / 2);
+    auto const odd = world.split({{3, 1}, {0, 2, 4}});
+    EXPECT_EQ(odd.local_size_in_group(), odd.world_size());
+  });
+}
+
+TEST(MessageTransport, moves_large_payloads_around) {
+  run_message_ranks(3, [](Collective const& world, MemoryHub&) {
+    std::size_t const large = (std::size_t{3} << 20) + 17;
+    for (int root = 0; root < 3; ++root) {
+      auto bytes = pattern(world.rank() == root ? large : 0, root);
+      bytes.resize(large);
+      auto tensor = Tensor::from_blob(bytes.data(), {static_cast<std::int64_t>(large)}, Dtype::u8);
+      world.broadcast(tensor, {root});
+      EXPECT_EQ(bytes, pattern(large, root));
+    }
+    auto const all = world.all_gatherv(pattern(large * static_cast<std::size_t>(world.rank()), world.rank()));
+    for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(all[rank], pattern(large * rank, static_cast<int>(rank)));
+  });
+}
+
+/// Nothing says that the rank has died: its silence does, in the same words on all.
+TEST(MessageTransport, names_a_rank_and_its_host_when_it_falls_silent) {
+  for (int const silent : {0, 2}) {
+    auto const body = [&](Collective const& world, MemoryHub& hub) {
+      world.barrier();
+      if (world.rank() == silent) {
+        hub.cut(silent);
+        error_of<TimeoutError>([&] { world.barrier(); });
+        return;
+      }
+      auto const info = error_of<TimeoutError>([&] { world.barrier(); });
+      EXPECT_THAT(info.failed_ranks, testing::ElementsAre(silent));
+      EXPECT_THAT(info.message, testing::HasSubstr("host host0"));
+      EXPECT_FALSE(info.group_usable);
+    };
+    run_message_ranks(4, body, {.timeout = std::chrono::seconds(1)});
+  }
+}
+
+/// A rank that computes answers all the same: it is slow, not dead, and all are told so.
+TEST(MessageTransport, blames_who_is_missing_though_it_answers) {
+  std::atomic<int> told{0};
+  auto const body = [&](Collective const& world, MemoryHub&) {
+    world.barrier();
+    if (world.rank() == 1) {
+      while (told != 2) std::this_thread::yield();
+      error_of<TimeoutError>([&] { world.barrier(); });
+      return;
+    }
+    auto const info = error_of<TimeoutError>([&] { world.barrier(); });
+    EXPECT_THAT(info.failed_ranks, testing::ElementsAre(1));
+    EXPECT_THAT(info.message, testing::HasSubstr("alive"));
+    ++told;
+  };
+  run_message_ranks(3, body, {.timeout = std::chrono::milliseconds(700)});
+}
+
+TEST(MessageTransport, waits_longer_for_who_runs_user_code) {
+  auto const body = [](Collective const& world, MemoryHub&) {
+    world.barrier();
+    auto const late = world.split_by(0);
+    if (world.rank() == 2) {
+      world.transport()->enter_user_code(1);
+      auto const until = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+      while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    }
+    late.barrier();
+    if (world.rank() == 2) world.transport()->enter_user_code(-1);
+  };
+  run_message_ranks(3, body, {.timeout = std::chrono::milliseconds(1200)});
+}
+
+}  // namespace
+}  // namespace crossrank::test

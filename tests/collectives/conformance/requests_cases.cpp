@@ -1,0 +1,359 @@
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "tests/collectives/conformance/conformance.hpp"
+#include "tests/collectives/conformance/test_bytes.hpp"
+
+/// The forms that return at once.
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+
+Tensor filled(std::int64_t count, std::int32_t value) {
+  auto tensor = Tensor::empty({count}, Dtype::i32);
+  std::ranges::fill(tensor.as_mutable<std::int32_t>(), value);
+  return tensor;
+}
+
+bool all_are(Tensor const& tensor, std::int32_t value) {
+  return std::ranges::all_of(tensor.as<std::int32_t>(), [&](auto v) { return v == value; });
+}
+
+/// Several long and short ones under way at once, asked for in another order on each rank.
+void requests_end_in_any_order_of_asking(ConformanceRank& self) {
+  auto& world = self.world;
+  int const n = world.world_size();
+  std::int32_t const sum = n * (n + 1) / 2;
+  constexpr std::int64_t long_one = 400'000;
+  auto first = filled(long_one, world.rank() + 1);
+  auto second = filled(10, world.rank() == n - 1 ? 77 : 0);
+  auto const part = filled(long_one, world.rank());
+  auto third = Tensor::zeros({n, long_one}, Dtype::i32);
+  std::vector<Request> requests;
+  requests.push_back(world.iall_reduce(first));
+  requests.push_back(world.ibroadcast(second, {n - 1}));
+  requests.push_back(world.iall_gather(third, part));
+  requests.push_back(world.ibarrier());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    auto& request = requests[(i + static_cast<std::size_t>(world.rank())) % requests.size()];
+    if (i % 2 == 0) {
+      request.wait();
+    } else {
+      EXPECT_TRUE(request.wait_for(std::chrono::seconds(20)));
+    }
+  }
+  EXPECT_TRUE(all_are(first, sum));
+  EXPECT_TRUE(all_are(second, 77));
+  for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(all_are(third.narrow(0, rank, 1), rank));
+  EXPECT_TRUE(requests.front().test());  // has ended, and says so as often as it is asked
+}
+
+/// More nanoseconds than a number holds are not fewer than none.
+void a_wait_without_a_limit_waits(ConformanceRank& self) {
+  auto& world = self.world;
+  auto values = filled(500'000, 1);
+  auto request = world.iall_reduce(values);
+  EXPECT_TRUE(request.wait_for(std::chrono::milliseconds::max()));
+  EXPECT_TRUE(all_are(values, world.world_size()));
+  auto late = world.ibarrier();
+  static_cast<void>(late.wait_for(std::chrono::milliseconds::min()));  // looks once
+  late.wait();
+}
+
+/// A rank waits for a message whose sender waits for a collective that the first one has only started.
+void waiting_for_a_message_carries_collectives_on(ConformanceRank& self) {
+  auto& world = self.world;
+  auto values = filled(500'000, 1);
+  auto token = Tensor::scalar<std::int32_t>(5);
+  auto request = world.iall_reduce(values);
+  if (world.rank() == 0) {
+    request.wait();
+    for (int peer = 1; peer < world.world_size(); ++peer) world.send(token, peer);
+  } else {
+    auto got = Tensor::scalar<std::int32_t>(0);
+    world.recv(got, 0);
+    EXPECT_EQ(got.item<std::int32_t>(), 5);
+    request.wait();
+  }
+  EXPECT_TRUE(all_are(values, world.world_size()));
+}
+
+void a_blocking_call_ends_those_before_it(ConformanceRank& self) {
+  auto& world = self.world;
+  auto values = filled(300'000, 2);
+  auto request = world.iall_reduce(values);
+  world.barrier();
+  EXPECT_TRUE(request.test());
+  EXPECT_TRUE(all_are(values, 2 * world.world_size()));
+}
+
+void messages_under_way_reach_their_receiver(ConformanceRank& self) {
+  auto& world = self.world;
+  int const n = world.world_size();
+  int const next = (world.rank() + 1) % n;
+  int const before = (world.rank() + n - 1) % n;
+  std::vector<Tensor> in;
+  std::vector<Request> requests;
+  for (std::int32_t i = 0; i < 6; ++i) {
+    in.push_back(filled(1000, 0));
+    requests.push_back(world.irecv(in.back(), before, {.tag = static_cast<std::uint32_t>(i)}));
+  }
+  for (std::int32_t i = 0; i < 6; ++i)
+    requests.push_back(world.isend(filled(1000, world.rank() * 10 + i), next, {.tag = static_cast<std::uint32_t>(i)}));
+  for (auto& request : requests) request.wait();
+  for (std::int32_t i = 0; i < 6; ++i) EXPECT_TRUE(all_are(in[static_cast<std::size_t>(i)], before * 10 + i));
+}
+
+void a_limit_that_runs_out_harms_nobody(ConformanceRank& self) {
+  auto& world = self.world;
+  auto got = filled(3, 0);
+  if (world.rank() == 0) {
+    auto request = world.irecv(got, 1);
+    EXPECT_FALSE(request.wait_for(std::chrono::milliseconds(5)));
+    EXPECT_FALSE(request.test());
+    world.barrier();
+    request.wait();
+    EXPECT_TRUE(all_are(got, 8));
+  } else {
+    world.barrier();
+    if (world.rank() == 1) world.send(filled(3, 8), 0);
+  }
+}
+
+void a_message_request_that_is_cancelled_leaves_no_trace(ConformanceRank& self) {
+  auto& world = self.world;
+  if (world.rank() == 0) {
+    auto got = filled(4, 0);
+    world.irecv(got, 1).cancel();
+    static_cast<void>(world.irecv(got, 1));  // dropped is cancelled
+    world.barrier();
+    world.recv(got, 1);
+    EXPECT_TRUE(all_are(got, 9));
+  } else {
+    world.barrier();
+    if (world.rank() == 1) world.send(filled(4, 9), 0);
+  }
+}
+
+constexpr int beyond_depth = 20;  // more messages than may wait for their receiver
+
+/// Rank 0 sends rank 1 more messages than a channel holds. One of them has started them all and waits for something
+/// else; the other one sends or receives them one by one before it comes to that.
+void exchange_while_waiting(Collective const& group, bool sender_waits, std::function<void()> const& something_else) {
+  std::vector<Tensor> messages;
+  for (int i = 0; i < beyond_depth; ++i) messages.push_back(filled(3, group.rank() == 0 ? i : -1));
+  std::vector<Request> requests;
+  for (auto& message : messages) {
+    if (group.rank() == 0) {
+      auto request = group.isend(message, 1);
+      if (sender_waits) {
+        requests.push_back(std::move(request));
+      } else {
+        request.wait();
+      }
+    } else if (group.rank() == 1) {
+      auto request = group.irecv(message, 0);
+      if (sender_waits) {
+        request.wait();
+      } else {
+        requests.push_back(std::move(request));
+      }
+    }
+  }
+  something_else();
+  for (auto& request : requests) request.wait();
+  for (int i = 0; i < beyond_depth && group.rank() == 1; ++i)
+    EXPECT_TRUE(all_are(messages[static_cast<std::size_t>(i)], i)) << i;
+}
+
+void messages_go_on_while_their_rank_waits_for_something_else(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto large = filled(20'000, 1);
+  for (bool const sender_waits : {true, false}) {
+    exchange_while_waiting(world, sender_waits, [&] { world.barrier(); });
+    exchange_while_waiting(world, sender_waits, [&] { other.barrier(); });
+    exchange_while_waiting(world, sender_waits, [&] { world.all_reduce(large); });
+    exchange_while_waiting(world, sender_waits, [&] { other.iall_reduce(large).wait(); });
+    exchange_while_waiting(world, sender_waits, [&] { static_cast<void>(other.split_by(0)); });
+  }
+}
+
+/// Ranks ask for calls of two groups in another order each: what a rank does not ask for yet goes on all the same.
+void calls_of_other_groups_go_on_while_a_rank_waits(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto a = filled(150'000, 1);
+  auto b = filled(150'000, 2);
+  auto first = world.iall_reduce(a);
+  auto second = other.iall_reduce(b);
+  if (world.rank() % 2 == 0) {
+    first.wait();
+    second.wait();
+  } else {
+    second.wait();
+    first.wait();
+  }
+  EXPECT_TRUE(all_are(a, world.world_size()));
+  EXPECT_TRUE(all_are(b, 2 * world.world_size()));
+  if (world.rank() == 0) {
+    auto request = world.iall_reduce(a);
+    other.barrier();
+    request.wait();
+  } else {
+    world.all_reduce(a);
+    other.barrier();
+  }
+}
+
+/// The same for a wait that has a limit, and for one for a message behind a collective of its own group.
+void calls_of_other_groups_go_on_while_a_rank_waits_for_a_message(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  for (bool const with_limit : {true, false}) {
+    auto values = filled(150'000, 1);
+    auto message = filled(4, 0);
+    auto reduction = other.iall_reduce(values);
+    if (world.rank() == 0) {
+      auto meeting = with_limit ? Request() : world.ibarrier();
+      auto receive = world.irecv(message, 1);
+      while (with_limit && !receive.wait_for(std::chrono::milliseconds(20))) {
+      }
+      receive.wait();
+      reduction.wait();
+      meeting.wait();
+      EXPECT_TRUE(all_are(message, 5));
+    } else {
+      reduction.wait();
+      if (world.rank() == 1) world.send(filled(4, 5), 0);
+      if (!with_limit) world.barrier();
+    }
+    EXPECT_TRUE(all_are(values, world.world_size()));
+  }
+}
+
+/// Asked for after the group was closed and its sender has gone, what has come is there; what has not will never come,
+/// and is not waited for.
+void a_message_under_way_ends_with_its_group(ConformanceRank& self) {
+  auto& world = self.world;
+  auto group = world.split_by(0);
+  int const rank = group.rank();
+  auto early = filled(4, 0);
+  auto never = filled(4, 0);
+  std::vector<Request> receives;
+  std::vector<Request> sends;
+  if (rank == 0) {
+    receives.push_back(group.irecv(early, 1));
+    receives.push_back(group.irecv(never, 1));
+  } else if (rank == 1) {
+    group.send(filled(4, 6), 0);
+  } else if (rank == 2) {
+    for (int i = 0; i < 10; ++i) sends.push_back(group.isend(filled(4, i), 0));
+  }
+  group.barrier();
+  group.close();
+  // The sender's memory goes on to other messages.
+  if (rank == 1) group = Collective();
+  auto const again = world.split_by(0);
+  if (rank == 1) {
+    for (int i = 0; i < 8; ++i) again.send(filled(4, 7), 0);
+  }
+  world.barrier();
+  if (!receives.empty()) {
+    receives[0].wait();
+    EXPECT_TRUE(all_are(early, 6));
+    EXPECT_THAT(error_of<UsageError>([&] { receives[1].wait(); }).message, HasSubstr("closed"));
+    receives[1].wait();  // says so once
+  }
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    if (i < 8) {
+      EXPECT_TRUE(sends[i].test());
+    } else {
+      EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(sends[i].test()); }).operation, "send");
+    }
+  }
+  world.barrier();
+}
+
+void a_collective_request_that_is_dropped_kills_the_group(ConformanceRank& self) {
+  auto& world = self.world;
+  auto values = filled(400'000, 1);
+  if (world.rank() == 0) {
+    { auto request = world.iall_reduce(values); }
+    auto const info = error_of<PeerLostError>([&] { world.barrier(); });
+    EXPECT_THAT(info.message, HasSubstr("dropped the Request of its iall_reduce"));
+  } else {
+    auto const info = error_of<PeerLostError>([&] {
+      world.all_reduce(values);
+      world.barrier();
+    });
+    EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0));
+    EXPECT_THAT(info.message, HasSubstr("rank 0 dropped the Request of its iall_reduce"));
+  }
+}
+
+/// The request that gives way to another one is dropped, and so is one behind others that has not begun.
+void a_request_that_is_replaced_is_dropped(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto values = filled(400'000, 1);
+  auto others = filled(400'000, 1);
+  if (world.rank() != 0) other.barrier();  // none of it can have ended when rank 0 gives it up
+  auto const reduce_twice = [&] {
+    auto first = world.iall_reduce(values);
+    auto second = world.ireduce(others);
+    if (world.rank() == 0) {
+      second = Request();
+      other.barrier();
+    }
+    first.wait();
+    second.wait();
+  };
+  EXPECT_THAT(error_of<PeerLostError>(reduce_twice).message, HasSubstr("rank 0 dropped the Request of its ireduce"));
+}
+
+void a_request_that_is_cancelled_says_so(ConformanceRank& self) {
+  auto& world = self.world;
+  auto const other = world.split_by(0);
+  auto values = filled(400'000, 1);
+  if (world.rank() != 0) other.barrier();
+  auto const reduce = [&] {
+    auto request = world.iall_reduce(values);
+    if (world.rank() == 0) {
+      request.cancel();
+      other.barrier();
+      world.barrier();
+    }
+    request.wait();
+  };
+  EXPECT_THAT(error_of<PeerLostError>(reduce).message, HasSubstr("rank 0 cancelled its iall_reduce"));
+}
+
+constexpr ConformanceCase cases[] = {
+    {"requests_end_in_any_order_of_asking", requests_end_in_any_order_of_asking},
+    {"a_wait_without_a_limit_waits", a_wait_without_a_limit_waits},
+    {"waiting_for_a_message_carries_collectives_on", waiting_for_a_message_carries_collectives_on, 2},
+    {"a_blocking_call_ends_those_before_it", a_blocking_call_ends_those_before_it},
+    {"messages_under_way_reach_their_receiver", messages_under_way_reach_their_receiver},
+    {"a_limit_that_runs_out_harms_nobody", a_limit_that_runs_out_harms_nobody, 2},
+    {"a_message_request_that_is_cancelled_leaves_no_trace", a_message_request_that_is_cancelled_leaves_no_trace, 2},
+    {"messages_go_on_while_their_rank_waits_for_something_else",
+     messages_go_on_while_their_rank_waits_for_something_else, 2},
+    {"calls_of_other_groups_go_on_while_a_rank_waits", calls_of_other_groups_go_on_while_a_rank_waits, 2},
+    {"calls_of_other_groups_go_on_while_a_rank_waits_for_a_message",
+     calls_of_other_groups_go_on_while_a_rank_waits_for_a_message, 2},
+    {"a_message_under_way_ends_with_its_group", a_message_under_way_ends_with_its_group, 2},
+    {"a_collective_request_that_is_dropped_kills_the_group", a_collective_request_that_is_dropped_kills_the_group, 2,
+     true},
+    {"a_request_that_is_replaced_is_dropped", a_request_that_is_replaced_is_dropped, 2, true},
+    {"a_request_that_is_cancelled_says_so", a_request_that_is_cancelled_says_so, 2, true},
+};
+
+}  // namespace
+
+std::span<ConformanceCase const> request_cases() { return cases; }
+
+}  // namespace crossrank::test

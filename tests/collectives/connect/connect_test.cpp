@@ -1,0 +1,248 @@
+#include <algorithm>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/spi/packet_transport.hpp>
+
+#include "collectives/connect/open_transport.hpp"
+#include "tests/support/process_ranks.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+
+CROSSRANK_RANK_SCENARIO(connect_by_environment) {
+  auto world = connect();
+  self.say(std::string(world.backend()) + " " + std::to_string(world.rank()) + "/" +
+           std::to_string(world.world_size()));
+  world.barrier();
+  world.close();
+  return 0;
+}
+
+/// Threads of one rank that need the job at the same time get the same one.
+CROSSRANK_RANK_SCENARIO(connect_in_threads) {
+  std::vector<Collective> worlds(4);
+  std::vector<std::thread> threads;
+  for (auto& world : worlds) threads.emplace_back([&world] { world = connect(); });
+  for (auto& thread : threads) thread.join();
+  bool const same =
+      std::ranges::all_of(worlds, [&](auto& world) { return world.transport() == worlds[0].transport(); });
+  worlds[0].barrier();
+  self.say(same ? "one job" : "several jobs");
+  worlds[0].close();
+  return 0;
+}
+
+CROSSRANK_RANK_SCENARIO(print_resolved_options) {
+  auto const options = spi::resolve_options({}, "connect");
+  self.say(std::to_string(options.timeout.count()) + " " + std::to_string(options.connect_timeout.value().count()) +
+           " " + std::to_string(options.user_limit.count()) + " " + options.backend);
+  return 0;
+}
+
+int times_in(std::string const& text, std::string const& part) {
+  int times = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
+TEST(Connect, obeys_the_variables) {
+  auto const job = run_ranks(1, "print_resolved_options",
+                             {.environment = {{"CROSSRANK_TIMEOUT", "5"},
+                                              {"CROSSRANK_CONNECT_TIMEOUT", "250ms"},
+                                              {"CROSSRANK_USER_LIMIT", "2m"},
+                                              {"CROSSRANK_BACKEND", "shm"}}});
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(0).out, "5000 250 120000 shm\n");
+}
+
+TEST(Connect, takes_the_backend_of_the_environment_unless_the_program_names_one) {
+  auto const job = run_ranks(1, "connect_by_environment",
+                             {.environment = {{"CROSSRANK_BACKEND", "shm"}}, .launcher_variables = false});
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(0).out, "shm 0/1\n");
+}
+
+TEST(Connect, warns_once_of_a_variable_that_nobody_knows) {
+  auto const job = run_ranks(2, "connect_in_threads", {.environment = {{"CROSSRANK_TIMOET", "5"}}});
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(times_in(job.ranks.at(0).err, "variable CROSSRANK_TIMOET, hint did you mean CROSSRANK_TIMEOUT?"), 1)
+      << job.text();
+  EXPECT_EQ(times_in(job.ranks.at(1).err, "CROSSRANK_TIMOET"), 0) << job.text();
+}
+
+TEST(Connect, is_silent_where_the_log_is_off) {
+  auto const job =
+      run_ranks(2, "connect_in_threads", {.environment = {{"CROSSRANK_TIMOET", "5"}, {"CROSSRANK_LOG", "off"}}});
+  EXPECT_TRUE(job.ok()) << job.text();
+  for (auto const& rank : job.ranks) EXPECT_EQ(rank.err, "");
+}
+
+TEST(Connect, gives_threads_that_ask_at_once_one_job) {
+  auto const job = run_ranks(2, "connect_in_threads");
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(1).out, "one job\n");
+}
+
+TEST(Connect, takes_what_the_launcher_announced) {
+  auto const job = run_ranks(2, "connect_by_environment");
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(1).out, "shm 1/2\n");
+}
+
+TEST(Connect, is_alone_without_a_launcher) {
+  auto const job = run_ranks(1, "connect_by_environment", {.launcher_variables = false});
+  EXPECT_TRUE(job.ok()) << job.text();
+  EXPECT_EQ(job.ranks.at(0).out, "fake 0/1\n");
+}
+
+TEST(Connect, never_falls_back_to_fake) {
+  EXPECT_THAT([] { static_cast<void>(connect({.backend = "fake", .rank = 0, .world_size = 2, .job_id = "x"})); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("2 were announced")));
+  EXPECT_THAT([] { static_cast<void>(connect({.backend = "smoke", .rank = 0, .world_size = 2, .job_id = "x"})); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("smoke")));
+}
+
+TEST(Connect, refuses_ranks_of_other_nodes) {
+  Environment several;
+  several.rank = 1;
+  several.world_size = 4;
+  several.local_world_size = 2;
+  several.job_id = "x";
+  auto const job = describe_job({}, several);
+  EXPECT_THAT([&] { static_cast<void>(open_transport({}, job, {})); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("2 of 4")));
+}
+
+TEST(Connect, refuses_what_cannot_be) {
+  EXPECT_THAT([] { static_cast<void>(connect({.rank = 2, .world_size = 2, .job_id = "x"})); },
+              testing::ThrowsMessage<UsageError>(HasSubstr("0 to 1")));
+  EXPECT_THAT([] { static_cast<void>(connect({.timeout = std::chrono::milliseconds(0)})); },
+              testing::ThrowsMessage<UsageError>(HasSubstr("timeout")));
+  EXPECT_THAT([] { static_cast<void>(describe_job({.rank = 0, .world_size = 2}, Environment{})); },
+              testing::ThrowsMessage<UsageError>(HasSubstr("CROSSRANK_JOB_ID")));
+}
+
+/// Nothing is reserved for ranks before it is known that there can be so many.
+TEST(Connect, refuses_more_ranks_than_a_node_has) {
+  EXPECT_THAT([] { static_cast<void>(connect({.rank = 0, .world_size = 2'147'483'647, .job_id = "x"})); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("4096")));
+}
+
+TEST(Connect, waits_for_as_long_as_can_be_counted) {
+  auto const forever = std::chrono::milliseconds::max();
+  auto const options =
+      spi::resolve_options({.timeout = forever, .connect_timeout = forever, .user_limit = forever}, "connect");
+  for (auto const time : {options.timeout, options.connect_timeout.value(), options.user_limit}) {
+    EXPECT_GE(time, std::chrono::hours(24 * 365));
+    EXPECT_GT(std::chrono::steady_clock::now() + std::chrono::nanoseconds(time), std::chrono::steady_clock::now());
+  }
+}
+
+TEST(Connect, waits_for_the_ranks_as_variable_then_program_then_timeout_say) {
+  using std::chrono::seconds;
+  Environment nothing;
+  Environment timeout;
+  timeout.timeout = seconds(3);
+  Environment long_timeout;
+  long_timeout.timeout = seconds(3000);
+  Environment both = timeout;
+  both.connect_timeout = seconds(7);
+  ConnectOptions const asked{.connect_timeout = seconds(50)};
+  EXPECT_EQ(connect_timeout_of({}, nothing), seconds(120));
+  EXPECT_EQ(connect_timeout_of({}, timeout), seconds(3));
+  EXPECT_EQ(connect_timeout_of({}, long_timeout), seconds(120));
+  EXPECT_EQ(connect_timeout_of(asked, nothing), seconds(50));
+  EXPECT_EQ(connect_timeout_of(asked, timeout), seconds(50));
+  EXPECT_EQ(connect_timeout_of(asked, both), seconds(7));
+}
+
+CROSSRANK_RANK_SCENARIO(wait_for_nobody) {
+  auto const started = std::chrono::steady_clock::now();
+  try {
+    static_cast<void>(connect());
+    self.say("connected");
+  } catch (TimeoutError const& e) {
+    EXPECT_FALSE(e.group_usable());
+    EXPECT_THAT(std::vector<int>(e.failed_ranks().begin(), e.failed_ranks().end()), testing::ElementsAre(1));
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(100));
+    self.say("timeout");
+  }
+  return 0;
+}
+
+TEST(Connect, is_bounded_by_either_variable) {
+  for (auto const* const variable : {"CROSSRANK_TIMEOUT", "CROSSRANK_CONNECT_TIMEOUT"}) {
+    auto const job = run_ranks(1, "wait_for_nobody",
+                               {.environment = {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {variable, "300ms"}}});
+    EXPECT_EQ(job.ranks.at(0).out, "timeout\n") << variable << job.text();
+  }
+}
+
+/// They find each other in their process: nothing has to tell them from other jobs of the host.
+TEST(Connect, needs_no_job_id_for_ranks_that_are_threads) {
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::function<void()>> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([rank] {
+        auto world = connect(
+            {.rank = rank, .world_size = 3, .ranks_are = RanksAre::threads, .arena_cap = std::uint64_t{64} << 20});
+        world.barrier();
+        world.close();
+      });
+    }
+    for (auto const& error : run_threads(ranks)) EXPECT_EQ(text_of(error), "");
+  }
+}
+
+/// There is no group that could be used again.
+TEST(Connect, fails_without_a_group_that_could_go_on) {
+  auto const failures = std::vector<ConnectOptions>{{.rank = 2, .world_size = 2, .job_id = "x"},
+                                                    {.timeout = std::chrono::milliseconds(0)},
+                                                    {.rank = 0, .world_size = 2},
+                                                    {.backend = "smoke", .rank = 0, .world_size = 2, .job_id = "x"}};
+  for (auto const& options : failures) {
+    try {
+      static_cast<void>(connect(options));
+      ADD_FAILURE() << "connected";
+    } catch (Error const& e) {
+      EXPECT_FALSE(e.group_usable()) << e.what();
+      EXPECT_THAT(e.report(), testing::Not(HasSubstr("used again")));
+    }
+  }
+}
+
+TEST(Connect, asks_mpi_where_ranks_under_mpirun_declare_their_hosts) {
+  Environment environment;
+  environment.launcher = Launcher::open_mpi;
+  environment.rank = 1;
+  environment.world_size = 4;
+  environment.local_world_size = 4;
+  environment.job_id = "x";
+  EXPECT_FALSE(describe_job({}, environment).declares_hosts);
+  environment.host_id = "a";
+  EXPECT_TRUE(describe_job({}, environment).declares_hosts);
+  environment.launcher = Launcher::crossrank;
+  EXPECT_FALSE(describe_job({}, environment).declares_hosts);
+  EXPECT_EQ(describe_job({}, environment).host_id, "a");
+}
+
+TEST(Connect, lets_two_that_are_alone_be_alone) {
+  for (auto const& error :
+       run_threads({[] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "a"}).barrier(); },
+                    [] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "b"}).barrier(); }})) {
+    EXPECT_EQ(text_of(error), "");
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::test

@@ -1,0 +1,331 @@
+#include "collectives/tensor_dict/dict_codec.hpp"
+#include "tests/collectives/coordinator/group_fixture.hpp"
+
+namespace crossrank::test {
+namespace {
+
+/// Whether both hold the same tree; tensors by their bytes.
+bool same_dict(TensorDict const& a, TensorDict const& b);
+bool same_value(TensorDict::Value const& a, TensorDict::Value const& b) {
+  if (auto const* tensor = a.tensor()) return b.tensor() != nullptr && same(*tensor, *b.tensor());
+  if (auto const* dict = a.dict()) return b.dict() != nullptr && same_dict(*dict, *b.dict());
+  if (auto const* list = a.list()) {
+    return b.list() != nullptr &&
+           std::equal(list->begin(), list->end(), b.list()->begin(), b.list()->end(), same_value);
+  }
+  return b.json() != nullptr && *a.json() == *b.json();
+}
+bool same_dict(TensorDict const& a, TensorDict const& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](auto const& one, auto const& other) {
+    return one.first == other.first && same_value(one.second, other.second);
+  });
+}
+
+/// The reference's own test, and what it loses: nested tensors, absent ones, large ones.
+TensorDict batch(float factor = 1) {
+  return {{"a", counting({8}, factor)},
+          {"b", counting<std::int8_t>({16})},
+          {"c", "test"},
+          {"d", Json{1, 2, 3}},
+          {"e", Json{{"a", 1}, {"b", 2}}},
+          {"f", Tensor::empty({0}, Dtype::f32)},
+          {"big", counting({100, 30}, factor)},
+          {"nested",
+           TensorDict{{"deep", TensorDict::List{TensorDict{{"w", counting({40, 20}, factor)}}, nullptr, Tensor{}}}}},
+          {"none", Tensor{}},
+          {"scalar", Tensor::scalar(2.5)}};
+}
+
+void dicts_arrive(Collective const& world) {
+  auto const group = whole(world);
+  int const n = world.world_size();
+  for (int src = 0; src < n; ++src) {
+    auto const got = group.broadcast_tensor_dict(world.rank() == src ? batch(2) : TensorDict{}, {src});
+    EXPECT_TRUE(same_dict(got, batch(2)));
+  }
+  // Down the pipe.
+  auto held = group.is_first_rank() ? batch(3) : group.recv_tensor_dict();
+  EXPECT_TRUE(same_dict(held, batch(3)));
+  if (!group.is_last_rank()) group.send_tensor_dict(held);
+  // Round the ring, without waiting first.
+  if (n > 1) {
+    auto coming = group.irecv_tensor_dict();
+    auto going = group.isend_tensor_dict(batch(static_cast<float>(world.rank())));
+    EXPECT_TRUE(same_dict(coming.wait(), batch(static_cast<float>((world.rank() + n - 1) % n))));
+    EXPECT_EQ(&coming.wait(), &coming.wait());
+    EXPECT_TRUE(coming.test());
+    going.wait();
+    EXPECT_TRUE(going.test());
+  }
+}
+
+class GroupDict : public testing::TestWithParam<int> {};
+
+TEST_P(GroupDict, arrives_whole) {
+  run_thread_ranks(GetParam(), [](Collective const& world) {
+    dicts_arrive(world);
+    world.barrier();
+  });
+}
+
+CROSSRANK_RANK_SCENARIO(group_dict) {
+  auto world = connect();
+  dicts_arrive(world);
+  world.close();
+  return 0;
+}
+
+TEST_P(GroupDict, arrives_whole_between_processes) {
+  auto const job = run_ranks(GetParam(), "group_dict");
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GroupDict, testing::Values(1, 2, 3, 4),
+                         [](auto const& each) { return std::to_string(each.param); });
+
+struct Grid {
+  explicit Grid(Collective const& world)
+      : tp(GroupCoordinator::create(world, {{0, 1}, {2, 3}}, {.name = "tp"})),
+        pp(GroupCoordinator::create(world, {{0, 2}, {1, 3}}, {.name = "pp"})) {}
+  GroupCoordinator tp;
+  GroupCoordinator pp;
+};
+
+/// One stage to the next under an all-gather group: what arrives.
+TensorDict through(Grid const& grid, TensorDict const& dict, std::map<std::string, bool> const& said = {}) {
+  if (!grid.pp.is_first_rank()) return grid.pp.recv_tensor_dict({.all_gather_group = grid.tp});
+  grid.pp.send_tensor_dict(dict, {.all_gather_group = grid.tp, .all_gather_tensors = said});
+  return dict;
+}
+
+TEST(AllGatherRule, joins_what_divides_and_sends_the_rest_whole) {
+  run_thread_ranks(4, [](Collective const& world) {
+    Grid const grid(world);
+    EXPECT_TRUE(same_dict(through(grid, batch(5)), batch(5)));
+    TensorDict const odd{{"odd", counting({1001}, 2.F)}, {"even", counting({1000}, 2.F)}};
+    EXPECT_TRUE(same_dict(through(grid, odd), odd));
+    world.barrier();
+  });
+}
+
+TEST(AllGatherRule, takes_the_sender_at_its_word_for_overridden_tensors) {
+  run_thread_ranks(4, [](Collective const& world) {
+    Grid const grid(world);
+    // Not the same on both tensor-parallel ranks: in parts it would arrive mixed.
+    TensorDict const own{{"residual", counting({1000}, static_cast<float>(world.rank() % 2 + 1))},
+                         {"nested", TensorDict{{"x", counting({1000}, static_cast<float>(world.rank() % 2 + 1))}}}};
+    auto const got = through(grid, own, {{"residual", false}, {"nested.x", false}});
+    EXPECT_TRUE(same_dict(got, own));
+    auto const mixed = through(grid, own, {{"residual", false}, {"nested.x", true}});
+    EXPECT_TRUE(same(mixed.tensor("residual"), own.tensor("residual")));
+    if (!grid.pp.is_first_rank()) {
+      std::vector<Tensor> const halves{counting({1000}, 1.F).narrow(0, 0, 500),
+                                       counting({1000}, 2.F).narrow(0, 500, 500)};
+      EXPECT_TRUE(same(mixed.dict("nested").tensor("x"), concat(halves)));
+    }
+    world.barrier();
+  });
+}
+
+TEST(AllGatherRule, refuses_to_divide_what_does_not_on_both_sides) {
+  run_thread_ranks(4, [](Collective const& world) {
+    Grid const grid(world);
+    TensorDict const odd{{"odd", counting({1001})}};
+    if (grid.pp.is_first_rank()) {
+      EXPECT_THROW(static_cast<void>(through(grid, odd, {{"odd", true}})), UsageError);
+    } else {
+      try {
+        static_cast<void>(through(grid, odd));
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (RemoteError const& e) {
+        EXPECT_EQ(e.remote_type(), "crossrank::UsageError");
+        EXPECT_THAT(e.what(), testing::HasSubstr("odd"));
+      }
+    }
+    EXPECT_TRUE(same_dict(through(grid, batch()), batch()));
+    world.barrier();
+  });
+}
+
+TEST(AllGatherRule, tells_a_receiver_without_the_group_and_stays_in_step) {
+  run_thread_ranks(4, [](Collective const& world) {
+    Grid const grid(world);
+    if (grid.pp.is_first_rank()) {
+      grid.pp.send_tensor_dict(batch(), {.all_gather_group = grid.tp});
+      grid.pp.send_tensor_dict(batch(2));
+    } else {
+      EXPECT_THROW(static_cast<void>(grid.pp.recv_tensor_dict()), UsageError);
+      EXPECT_TRUE(same_dict(grid.pp.recv_tensor_dict(), batch(2)));
+    }
+    world.barrier();
+  });
+}
+
+TEST(AllGatherRule, ignores_overrides_without_a_group) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) group.send_tensor_dict(batch(), {.all_gather_tensors = {{"a", true}, {"big", true}}});
+    if (world.rank() == 1) {
+      EXPECT_TRUE(same_dict(group.recv_tensor_dict(), batch()));
+    }
+    world.barrier();
+  });
+}
+
+TEST(GroupDict, in_flight_is_polled_until_it_has_come) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = whole(world);
+    if (world.rank() == 1) {
+      auto coming = group.irecv_tensor_dict();
+      EXPECT_FALSE(coming.test());
+      world.barrier();
+      while (!coming.test()) world.keep_alive();
+      EXPECT_TRUE(same_dict(coming.wait(), batch()));
+    } else {
+      world.barrier();
+      auto going = group.isend_tensor_dict(batch());
+      going.wait();
+    }
+    world.barrier();
+  });
+}
+
+/// Dictionary number `i`, one of a few that can be told apart by everything in them.
+TensorDict numbered(int i) {
+  return {{"i", i}, {"small", counting({8}, 1.F, static_cast<float>(i))}, {"big", counting({300 + i, 100}, 1.F)}};
+}
+
+TEST(GroupDict, several_in_flight_are_polled_from_the_last_one_on) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) {
+      for (int i = 0; i < 3; ++i) group.send_tensor_dict(numbered(i));
+    } else {
+      std::vector<TensorDictReceive> coming;
+      for (int i = 0; i < 3; ++i) coming.push_back(group.irecv_tensor_dict());
+      for (std::size_t i = 3; i-- > 0;) {
+        while (!coming[i].test()) world.keep_alive();
+        EXPECT_TRUE(same_dict(coming[i].wait(), numbered(static_cast<int>(i))));
+      }
+    }
+    world.barrier();
+  });
+}
+
+TEST(GroupDict, in_flight_lets_later_messages_of_that_rank_follow) {
+  run_thread_ranks(2, [](Collective const& world) {
+    for (bool const device : {false, true}) {
+      auto const group = whole(world, {.device_communicator = device});
+      if (world.rank() == 0) {
+        auto first = group.isend_tensor_dict(numbered(0));
+        auto second = group.isend_tensor_dict(numbered(1));
+        group.send_object(std::string("behind them"), 1);
+        group.send(counting({10}), 1);
+        group.send_tensor_dict(numbered(2));
+        first.wait();
+        second.wait();
+      } else {
+        auto first = group.irecv_tensor_dict();
+        auto second = group.irecv_tensor_dict();
+        EXPECT_EQ(group.recv_object<std::string>(0), "behind them");
+        EXPECT_TRUE(same(group.recv({10}, Dtype::f32), counting({10})));
+        EXPECT_TRUE(same_dict(group.recv_tensor_dict(), numbered(2)));
+        EXPECT_TRUE(same_dict(second.wait(), numbered(1)));
+        EXPECT_TRUE(same_dict(first.wait(), numbered(0)));
+      }
+      world.barrier();
+    }
+  });
+}
+
+TEST(GroupDict, that_fails_in_flight_fails_alone_and_each_time) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) {
+      EXPECT_THROW(group.send_tensor_dict({{"text", std::string("\xff")}}), UsageError);
+      group.send_tensor_dict(numbered(1));
+    } else {
+      auto failing = group.irecv_tensor_dict();
+      auto whole_one = group.irecv_tensor_dict();
+      EXPECT_TRUE(same_dict(whole_one.wait(), numbered(1)));
+      EXPECT_THROW(static_cast<void>(failing.wait()), RemoteError);
+      EXPECT_THROW(static_cast<void>(failing.wait()), RemoteError);
+      EXPECT_THROW(static_cast<void>(failing.test()), RemoteError);
+    }
+    world.barrier();
+  });
+}
+
+/// The group's own messages do not wait: they end with an error, and take nothing for what it is not.
+TEST(GroupDict, is_not_taken_for_a_message_or_an_object) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) {
+      group.send_tensor_dict({});  // one message
+      group.send_tensor_dict({});  // one message
+      group.send_object(3, 1);
+    } else {
+      auto head = Tensor::empty({64}, Dtype::u8);
+      EXPECT_THROW(group.cpu_group().recv(head, 0), MismatchError);
+      EXPECT_THROW(static_cast<void>(group.cpu_group().recv_object<int>(0)), MismatchError);
+      EXPECT_EQ(group.recv_object<int>(0), 3);
+    }
+    world.barrier();
+  });
+}
+
+TEST(GroupDict, that_cannot_be_written_fails_on_every_rank) {
+  TensorDict const bad{{"text", std::string("\xff")}};
+  run_thread_ranks(2, [&](Collective const& world) {
+    auto const group = whole(world);
+    if (world.rank() == 0) {
+      EXPECT_THROW(static_cast<void>(group.broadcast_tensor_dict(bad)), UsageError);
+      EXPECT_THROW(group.send_tensor_dict(bad), UsageError);
+    } else {
+      EXPECT_THROW(static_cast<void>(group.broadcast_tensor_dict({})), RemoteError);
+      EXPECT_THROW(static_cast<void>(group.recv_tensor_dict()), RemoteError);
+    }
+    EXPECT_TRUE(same_dict(group.broadcast_tensor_dict(batch()), batch()));
+    world.barrier();
+  });
+}
+
+TEST(TensorDictCodec, refuses_every_truncation_and_survives_any_changed_byte) {
+  auto const honest = encode_dict(batch(), [](std::string const&, Tensor const&) { return 1; }).bytes;
+  EXPECT_TRUE(same_dict(decode_dict(encode_dict({{"x", 1}}, [](auto const&, auto const&) { return 1; }).bytes).dict,
+                        {{"x", 1}}));
+  for (std::size_t size = 0; size < honest.size(); ++size)
+    EXPECT_THROW(static_cast<void>(decode_dict(std::span(honest).first(size))), FormatError) << size;
+  auto longer = honest;
+  longer.push_back({});
+  EXPECT_THROW(static_cast<void>(decode_dict(longer)), FormatError);
+  // Memory is there for what the honest ones need.
+  auto const memory_for = [](Shape const& shape, Dtype dtype) {
+    if (dense_bytes(shape, dtype) > std::size_t{1} << 20) throw UnavailableError({.message = "more than there is"});
+    return Tensor::empty(shape, dtype);
+  };
+  for (std::size_t at = 0; at < honest.size(); ++at) {
+    auto bytes = honest;
+    bytes[at] ^= std::byte{0x81};
+    try {
+      static_cast<void>(decode_dict(bytes, memory_for));
+    } catch (FormatError const&) {
+      continue;
+    } catch (UnavailableError const&) {  // a tensor larger than the memory there is
+      continue;
+    }
+  }
+}
+
+TEST(TensorDictCodec, refuses_dictionaries_nested_too_deeply) {
+  TensorDict dict;
+  for (int i = 0; i < 70; ++i) {
+    TensorDict outer;
+    outer.set("d", std::move(dict));
+    dict = std::move(outer);
+  }
+  EXPECT_THROW(static_cast<void>(encode_dict(dict, [](auto const&, auto const&) { return 1; })), UsageError);
+}
+
+}  // namespace
+}  // namespace crossrank::test

@@ -1,0 +1,84 @@
+#include <crossrank/mesh.hpp>
+
+#include "tests/collectives/coordinator/group_fixture.hpp"
+
+namespace crossrank::test {
+namespace {
+
+/// What rank r's tokens are; uneven numbers of them, none on rank 1.
+Tensor tokens_of(int rank) { return counting({rank == 1 ? 0 : 2 + rank, 3}, 1.F, static_cast<float>(100 * rank)); }
+
+class Experts : public testing::TestWithParam<int> {};
+
+TEST_P(Experts, of_one_group_match_the_serial_reference) {
+  run_thread_ranks(GetParam(), experts_go_by_sequence_parallelism);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Experts, testing::Values(1, 2, 3, 4),
+                         [](auto const& each) { return std::to_string(each.param); });
+
+TEST(Experts, of_two_by_two_use_the_data_parallel_group_without_sequence_parallelism) {
+  run_thread_ranks(4, experts_go_by_their_data_parallel_group);
+}
+
+CROSSRANK_RANK_SCENARIO(experts) {
+  auto world = connect();
+  experts_go_by_their_data_parallel_group(world);
+  world.close();
+  return 0;
+}
+
+TEST(Experts, of_two_by_two_processes_match_the_serial_reference) {
+  auto const job = run_ranks(4, "experts");
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+TEST(Experts, that_change_nothing_give_the_tokens_times_the_ranks) {
+  run_thread_ranks(3, [](Collective const& world) {
+    auto const group = whole(world);
+    auto const sent = group.dispatch(tokens_of(world.rank()), tokens_of(world.rank()), {.is_sequence_parallel = true});
+    auto expected = tokens_of(world.rank());
+    for (auto& value : expected.as_mutable<float>()) value *= 3;
+    EXPECT_TRUE(same(group.combine(sent.hidden_states, sent.route), expected));
+    world.barrier();
+  });
+}
+
+TEST(Experts, stay_where_they_are_without_a_data_parallel_group) {
+  run_thread_ranks(3, experts_without_a_data_parallel_group_stay);
+}
+
+TEST(Experts, are_refused_with_other_sizes_before_anything_is_sent) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const group = whole(world);
+    auto const tokens = counting({2, 3});
+    DispatchOptions const wrong{.is_sequence_parallel = true, .sizes = {2, 3, 4}};
+    EXPECT_THROW(static_cast<void>(group.dispatch(tokens, tokens, wrong)), UsageError);
+    DispatchOptions const not_mine{.is_sequence_parallel = true, .sizes = {3, 3}};
+    EXPECT_THROW(static_cast<void>(group.dispatch(tokens, tokens, not_mine)), UsageError);
+    auto const sent = group.dispatch(tokens, tokens, {.is_sequence_parallel = true, .sizes = {2, 2}});
+    EXPECT_THROW(static_cast<void>(group.combine(tokens, sent.route)), UsageError);
+    world.barrier();
+  });
+}
+
+TEST(Experts, whose_tensors_do_not_fit_on_one_rank_end_the_call_on_all) {
+  run_thread_ranks(3, [](Collective const& world) {
+    auto const group = whole(world);
+    auto const tokens = counting({2, 3});
+    auto const logits = counting({world.rank() == 1 ? 3 : 2, 3});
+    try {
+      static_cast<void>(group.dispatch(tokens, logits, {.is_sequence_parallel = true}));
+      ADD_FAILURE() << "it went through";
+    } catch (UsageError const&) {
+      EXPECT_EQ(world.rank(), 1);
+    } catch (RemoteError const& e) {
+      EXPECT_NE(world.rank(), 1);
+      EXPECT_EQ(e.info().failed_ranks, std::vector<int>{1});
+    }
+    world.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace crossrank::test

@@ -1,0 +1,84 @@
+#include <stdexcept>
+
+#include "tests/collectives/coordinator/group_fixture.hpp"
+
+namespace crossrank::test {
+namespace {
+
+struct Unwritable {
+  template <class Archive>
+  void save(Archive&) const {
+    throw std::out_of_range("no such layer");
+  }
+  template <class Archive>
+  void load(Archive&) {}
+};
+
+class GroupQueue : public testing::TestWithParam<int> {};
+
+TEST_P(GroupQueue, brings_objects_of_rank_0_and_leaves_others_to_the_transport) {
+  run_thread_ranks(GetParam(), objects_go_by_queue, {.arena_cap = std::uint64_t{256} << 20});
+}
+
+CROSSRANK_RANK_SCENARIO(group_queue) {
+  auto world = connect();
+  objects_go_by_queue(world);
+  world.close();
+  return 0;
+}
+
+TEST_P(GroupQueue, brings_objects_between_processes) {
+  auto const job = run_ranks(GetParam(), "group_queue");
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GroupQueue, testing::Values(1, 2, 3, 4),
+                         [](auto const& each) { return std::to_string(each.param); });
+
+/// Some would look into the queue, others wait for the group: nobody would come.
+TEST(GroupQueue, is_not_taken_where_ranks_give_other_sources) {
+  run_thread_ranks(3,
+                   [](Collective const& world) {
+                     auto const checking =
+                         make_collective(world.transport(), world.timeout_policy(), Check::collective);
+                     auto const group = whole(checking, {.broadcaster = true});
+                     EXPECT_EQ(group.broadcast_object(world.rank(), {1}), 1);
+                     EXPECT_EQ(group.broadcast_object(world.rank(), {0}), 0);
+                     try {
+                       static_cast<void>(group.broadcast_object(1, {world.rank() == 1 ? 1 : 0}));
+                       ADD_FAILURE() << "nothing was thrown";
+                     } catch (MismatchError const& e) {
+                       EXPECT_EQ(e.operation(), "broadcast_object");
+                       EXPECT_THAT(e.what(), testing::HasSubstr("ranks 1 call broadcast_object root 1"));
+                       EXPECT_THAT(e.what(), testing::HasSubstr("ranks 0, 2 call broadcast_object root 0"));
+                     }
+                   },
+                   {.arena_cap = std::uint64_t{256} << 20});
+}
+
+TEST(GroupQueue, tells_readers_of_an_object_that_cannot_be_written) {
+  run_thread_ranks(3,
+                   [](Collective const& world) {
+                     auto const group = whole(world, {.broadcaster = true});
+                     if (world.rank() == 0) {
+                       EXPECT_THROW(static_cast<void>(group.broadcast_object(Unwritable{})), std::out_of_range);
+                     } else {
+                       EXPECT_THROW(static_cast<void>(group.broadcast_object(Unwritable{})), RemoteError);
+                     }
+                     EXPECT_EQ(group.broadcast_object(world.rank()), 0);
+                     world.barrier();
+                   },
+                   {.arena_cap = std::uint64_t{256} << 20});
+}
+
+TEST(GroupQueue, is_made_by_the_coordinator_in_both_directions) {
+  for (int const ranks : {1, 2, 3, 4}) {
+    run_thread_ranks(ranks, a_queue_reaches_all_ranks);
+    run_thread_ranks(ranks, queues_of_all_ranks_reach_one);
+  }
+}
+
+TEST(GroupQueue, takes_a_writer_from_outside_the_group) { run_thread_ranks(3, queues_take_a_writer_from_outside); }
+
+}  // namespace
+}  // namespace crossrank::test

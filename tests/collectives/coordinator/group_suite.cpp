@@ -1,0 +1,316 @@
+#include "tests/collectives/coordinator/group_suite.hpp"
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/concat.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/group.hpp>
+#include <crossrank/mesh.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "tests/collectives/coordinator/group_values.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+/// What rank r gives, for the serial reference.
+Tensor given(Shape const& shape, int rank) { return counting(shape, static_cast<float>(rank + 1)); }
+
+Tensor summed(Shape const& shape, int ranks) { return counting(shape, static_cast<float>(ranks * (ranks + 1) / 2)); }
+
+/// What rank r's tokens are; uneven numbers of them, none on rank 1.
+Tensor tokens_of(int rank) { return counting({rank == 1 ? 0 : 2 + rank, 3}, 1.F, static_cast<float>(100 * rank)); }
+
+/// An expert doubles its input, plus its rank.
+Tensor expert(Tensor const& hidden, int rank) {
+  auto out = hidden.clone();
+  for (auto& value : out.as_mutable<float>()) value = 2 * value + static_cast<float>(rank);
+  return out;
+}
+
+void experts_match_the_serial_reference(GroupCoordinator const& group, std::vector<int> const& members,
+                                        Collective const& world, bool sequence_parallel, bool explicit_sizes) {
+  auto const mine = tokens_of(world.rank());
+  std::vector<Tensor> all;
+  Sizes sizes;
+  for (int const rank : members) {
+    all.push_back(tokens_of(rank));
+    sizes.push_back(all.back().shape()[0]);
+  }
+  auto const extra = counting<std::int32_t>({mine.shape()[0]});
+  auto const got = group.dispatch(
+      mine, mine.clone(),
+      {.is_sequence_parallel = sequence_parallel, .sizes = explicit_sizes ? sizes : Sizes{}, .extra_tensors = {extra}});
+  EXPECT_TRUE(same(got.hidden_states, concat(all)));
+  EXPECT_TRUE(same(got.router_logits, concat(all)));
+  ASSERT_EQ(got.extra_tensors.size(), 1U);
+  EXPECT_EQ(got.extra_tensors[0].dtype(), Dtype::i32);
+  EXPECT_EQ(got.route.sizes(), sizes);
+  auto const combined = group.combine(expert(got.hidden_states, world.rank()), got.route);
+  // Serial: every member's expert sees these tokens, and their answers are added.
+  auto expected = mine.clone();
+  for (auto& value : expected.as_mutable<float>()) {
+    float sum = 0;
+    for (int const rank : members) sum += 2 * value + static_cast<float>(rank);
+    value = sum;
+  }
+  EXPECT_TRUE(same(combined, expected));
+}
+
+/// Whether the ranks share memory: all are on one node, and the backend uses it.
+bool share_memory(Collective const& world) {
+  return world.world_size() == 1 ||
+         (world.local_world_size() == world.world_size() && world.transport()->node_group() != nullptr);
+}
+
+constexpr QueueOptions small_queue(int writer) { return {.writer_rank = writer, .chunk_bytes = 4096, .chunks = 2}; }
+
+}  // namespace
+
+void dense_verbs_match_the_serial_reference(Collective const& world) {
+  auto const group = whole(world);
+  int const n = world.world_size();
+  int const me = world.rank();
+  auto const mine = [&](Shape const& shape) { return given(shape, me); };
+
+  auto const reduced = group.all_reduce(mine({8}));
+  EXPECT_TRUE(same(reduced, summed({8}, n)));
+  std::vector<Shape> const shapes{{2 * n}, {3, 2 * n}, {2 * n, 4 * n, 6 * n}, {n, 2 * n, 3 * n, 4 * n}};
+  for (auto const& shape : shapes) {
+    auto const dims = static_cast<std::int64_t>(shape.size());
+    for (std::int64_t dim = -dims; dim < dims; ++dim) {
+      SCOPED_TRACE(to_string(shape) + " dim " + std::to_string(dim));
+      std::vector<Tensor> all;
+      for (int rank = 0; rank < n; ++rank) all.push_back(given(shape, rank));
+      auto const joined = concat(all, {dim});
+      auto const at = static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
+      EXPECT_TRUE(same(group.all_gather(mine(shape), {dim}), joined));
+      int const dst = static_cast<int>(at) % n;
+      auto const gathered = group.gather(mine(shape), {.dst = dst, .dim = dim});
+      EXPECT_TRUE(same(gathered, me == dst ? joined : Tensor{}));
+      if (shape[at] % n != 0) continue;
+      auto const part = shape[at] / n;
+      EXPECT_TRUE(same(group.reduce_scatter(mine(shape), {dim}), slice(summed(shape, n), {dim}, me * part, part)));
+    }
+  }
+}
+
+void uneven_verbs_match_the_serial_reference(Collective const& world) {
+  auto const group = whole(world);
+  int const n = world.world_size();
+  int const me = world.rank();
+  for (bool const with_empty : {false, true}) {
+    Sizes sizes;
+    for (int rank = 0; rank < n; ++rank) sizes.push_back(with_empty && rank % 2 == 0 ? 0 : 2 + 3 * rank);
+    std::vector<Tensor> all;
+    for (int rank = 0; rank < n; ++rank) all.push_back(given({sizes[static_cast<std::size_t>(rank)], 4}, rank));
+    auto const mine = all[static_cast<std::size_t>(me)];
+    EXPECT_TRUE(same(group.all_gatherv(mine, sizes), concat(all)));
+    EXPECT_TRUE(same(group.all_gatherv(mine), concat(all)));
+    auto const list =
+        group.all_gatherv(std::vector{mine, counting<std::int8_t>({sizes[static_cast<std::size_t>(me)]})}, sizes);
+    ASSERT_EQ(list.size(), 2U);
+    EXPECT_TRUE(same(list[0], concat(all)));
+    EXPECT_EQ(list[1].dtype(), Dtype::i8);
+    auto const total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    auto const begin = std::accumulate(sizes.begin(), sizes.begin() + me, std::int64_t{0});
+    for (std::int64_t const dim : {0, 1, 2}) {
+      Shape const shape = Shape{2, 3, 2}.with(static_cast<std::size_t>(dim), total);
+      EXPECT_TRUE(same(group.reduce_scatterv(given(shape, me), {dim}, sizes),
+                       slice(summed(shape, n), {dim}, begin, sizes[static_cast<std::size_t>(me)])));
+    }
+  }
+}
+
+void tensors_reach_the_ranks_that_they_are_for(Collective const& world) {
+  auto const group = whole(world);
+  int const n = world.world_size();
+  int const me = world.rank();
+  for (int src = 0; src < n; ++src) {
+    auto tensor = counting({5}, 1.F, static_cast<float>(me));
+    auto const back = group.broadcast(tensor, {src});
+    EXPECT_EQ(back.data(), tensor.data());
+    EXPECT_TRUE(same(tensor, counting({5}, 1.F, static_cast<float>(src))));
+  }
+  group.send(given({64}, me));
+  EXPECT_TRUE(same(group.recv({64}, Dtype::f32), given({64}, (me + n - 1) % n)));
+  group.send(given({3, 2}, me), (me + n - 1) % n);
+  EXPECT_TRUE(same(group.recv({3, 2}, Dtype::f32, (me + 1) % n), given({3, 2}, (me + 1) % n)));
+  group.barrier();
+}
+
+void experts_go_by_sequence_parallelism(Collective const& world) {
+  if (world.world_size() == 1) {
+    auto const sent = whole(world).dispatch(tokens_of(0), tokens_of(0), {.is_sequence_parallel = true});
+    EXPECT_TRUE(same(sent.hidden_states, tokens_of(0)));
+    return;
+  }
+  auto const group = whole(world, {.name = "ep"});
+  std::vector<int> members(static_cast<std::size_t>(world.world_size()));
+  std::iota(members.begin(), members.end(), 0);
+  for (bool const explicit_sizes : {true, false})
+    experts_match_the_serial_reference(group, members, world, true, explicit_sizes);
+  world.barrier();
+}
+
+void experts_go_by_their_data_parallel_group(Collective const& world) {
+  int const tp = 2;
+  Mesh const mesh(world, {{"dp", world.world_size() / tp}, {"tp", tp}});
+  auto const dp = GroupCoordinator::create(world, mesh.groups("dp"), {.name = "dp"});
+  auto const ep = whole(world, {.name = "ep", .data_parallel = dp});
+  std::vector<int> column;
+  std::vector<int> all;
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    all.push_back(rank);
+    if (rank % tp == world.rank() % tp) column.push_back(rank);
+  }
+  experts_match_the_serial_reference(ep, column, world, false, true);
+  experts_match_the_serial_reference(ep, all, world, true, true);
+  world.barrier();
+}
+
+void experts_without_a_data_parallel_group_stay(Collective const& world) {
+  auto const group = whole(world);
+  auto const tokens = tokens_of(world.rank());
+  auto const logits = counting({1 + world.rank()});
+  auto const extra = counting({2});
+  auto const sent = group.dispatch(tokens, logits, {.extra_tensors = {extra}});
+  EXPECT_EQ(sent.hidden_states.data(), tokens.data());
+  EXPECT_EQ(sent.router_logits.data(), logits.data());
+  ASSERT_EQ(sent.extra_tensors.size(), 1U);
+  EXPECT_EQ(sent.extra_tensors[0].data(), extra.data());
+  EXPECT_TRUE(sent.route.sizes().empty());
+  auto const answer = counting({4, 4});
+  EXPECT_EQ(group.combine(answer, sent.route).data(), answer.data());
+  world.barrier();
+}
+
+void objects_go_by_queue(Collective const& world) {
+  auto const group = whole(world, {.name = "queued", .broadcaster = true});
+  for (int i = 0; i < 20; ++i) {
+    for (int src = 0; src < world.world_size(); ++src) {
+      EXPECT_EQ(group.broadcast_object(world.rank() * 100 + i, {src}), src * 100 + i);
+    }
+    EXPECT_EQ(group.broadcast_object(world.rank() == 0 ? Json() : Json("not null")), Json());
+  }
+  EXPECT_THROW(static_cast<void>(group.broadcast_object(1, {-1})), UsageError);
+  world.barrier();
+  group.destroy();
+  EXPECT_THROW(static_cast<void>(group.broadcast_object(1)), UsageError);
+  world.barrier();
+}
+
+void a_queue_reaches_all_ranks(Collective const& world) {
+  auto const group = whole(world);
+  int const n = world.world_size();
+  auto const queue = group.create_mq_broadcaster(small_queue(n - 1));
+  EXPECT_EQ(queue.is_writer(), world.rank() == n - 1);
+  auto const text = encode_object(std::string("hello"));
+  if (queue.is_writer()) {
+    queue.enqueue_bytes(text);
+  } else {
+    EXPECT_EQ(queue.dequeue_bytes(), text);
+  }
+  world.barrier();
+}
+
+/// Through shared memory; where there is none between the ranks, each is told and the group goes on.
+void queues_of_all_ranks_reach_one(Collective const& world) {
+  auto const group = whole(world);
+  int const n = world.world_size();
+  auto const make = [&] { return group.create_single_reader_mq_broadcasters(n - 1, small_queue(0)); };
+  if (share_memory(world)) {
+    auto const many = make();
+    many.own.enqueue_bytes(encode_object(world.rank()));
+    EXPECT_EQ(many.from.size(), world.rank() == n - 1 ? static_cast<std::size_t>(n) : 0U);
+    for (std::size_t rank = 0; rank < many.from.size(); ++rank)
+      EXPECT_EQ(decode_object<int>(many.from[rank].dequeue_bytes().value()), static_cast<int>(rank));
+  } else {
+    try {
+      static_cast<void>(make());
+      ADD_FAILURE() << "queues between nodes";
+    } catch (UnavailableError const& e) {
+      EXPECT_TRUE(e.group_usable()) << e.what();
+    } catch (RemoteError const& e) {
+      EXPECT_EQ(e.remote_type(), "crossrank::UnavailableError") << e.what();
+    }
+  }
+  world.barrier();
+}
+
+/// Rank 0 of the world writes, all others read: the last of them gets the handle and relays it.
+void queues_take_a_writer_from_outside(Collective const& world) {
+  int const n = world.world_size();
+  std::vector<int> readers(static_cast<std::size_t>(n - 1));
+  std::iota(readers.begin(), readers.end(), 1);
+  auto const group = GroupCoordinator::create(world, {{0}, readers});
+  if (!share_memory(world)) return;  // a handle is one of its node's memory
+  if (world.rank() == 0) {
+    auto const writer = MessageQueue::create_writer(world, n - 1, small_queue(0));
+    world.send_object(writer.handle(), n - 1);
+    writer.enqueue_bytes(encode_object(7));
+    world.barrier();
+  } else {
+    auto const handle = world.rank() == n - 1 ? world.recv_object<std::vector<std::byte>>(0) : std::vector<std::byte>{};
+    auto const queue = group.attach_mq_broadcaster(handle, {n - 2});
+    EXPECT_EQ(decode_object<int>(queue.dequeue_bytes().value()), 7);
+    world.barrier();
+  }
+}
+
+/// The rank on the node selects the device, whatever the group; the place in the group is another number.
+void ranks_keep_their_device_in_every_group(Collective const& world) {
+  std::vector<std::vector<int>> lists(2);
+  for (int rank = world.world_size() - 1; rank >= 0; --rank) lists[static_cast<std::size_t>(rank % 2)].push_back(rank);
+  if (lists[1].empty()) lists.pop_back();
+  auto const group = GroupCoordinator::create(world, lists);
+  auto const& mine = lists[static_cast<std::size_t>(world.rank() % 2)];
+  EXPECT_EQ(group.local_rank(), world.local_rank());
+  EXPECT_EQ(group.device(), Device{});
+  EXPECT_EQ(mine[static_cast<std::size_t>(group.rank_in_group())], world.rank());
+  EXPECT_EQ(group.rank_in_group(), group.rank());
+  EXPECT_EQ(group.rank_in_group(group.global_rank()), group.rank());
+  world.barrier();
+}
+
+namespace {
+
+constexpr GroupCase cases[] = {
+    {"dense_verbs_match_the_serial_reference", dense_verbs_match_the_serial_reference},
+    {"uneven_verbs_match_the_serial_reference", uneven_verbs_match_the_serial_reference},
+    {"tensors_reach_the_ranks_that_they_are_for", tensors_reach_the_ranks_that_they_are_for},
+    {"experts_go_by_sequence_parallelism", experts_go_by_sequence_parallelism},
+    {"experts_go_by_their_data_parallel_group", experts_go_by_their_data_parallel_group, 4},
+    {"experts_without_a_data_parallel_group_stay", experts_without_a_data_parallel_group_stay},
+    {"objects_go_by_queue", objects_go_by_queue},
+    {"a_queue_reaches_all_ranks", a_queue_reaches_all_ranks},
+    {"queues_of_all_ranks_reach_one", queues_of_all_ranks_reach_one},
+    {"queues_take_a_writer_from_outside", queues_take_a_writer_from_outside, 3},
+    {"ranks_keep_their_device_in_every_group", ranks_keep_their_device_in_every_group},
+};
+
+}  // namespace
+
+std::span<GroupCase const> group_suite() { return cases; }
+
+std::vector<GroupParameter> group_parameters(std::vector<int> const& sizes) {
+  std::vector<GroupParameter> all;
+  for (auto const& test : cases) {
+    for (int const ranks : sizes) {
+      if (ranks >= test.min_ranks) all.push_back({test, ranks});
+    }
+  }
+  return all;
+}
+
+std::string group_parameter_name(GroupParameter const& parameter) {
+  return std::string(parameter.test.name) + "_with_" + std::to_string(parameter.ranks);
+}
+
+}  // namespace crossrank::test

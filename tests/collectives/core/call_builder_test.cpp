@@ -1,0 +1,143 @@
+#include "collectives/core/call_builder.hpp"
+
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/fake/fake_transport.hpp"
+
+/// Sizes in bytes, also of tensors that nobody could hold here: planning touches no element.
+namespace crossrank::test {
+namespace {
+
+/// Rank 1 of 4, which sends nothing.
+class OneOfFour final : public spi::Transport {
+ public:
+  std::string_view backend() const noexcept override { return "none"; }
+  std::string const& name() const noexcept override { return name_; }
+  int rank() const noexcept override { return 1; }
+  int world_size() const noexcept override { return 4; }
+  std::span<int const> global_ranks() const noexcept override { return {}; }
+  std::span<int const> node_ranks() const noexcept override { return {}; }
+  spi::RequestId post_barrier(spi::Signature) override { return {}; }
+  spi::RequestId post_broadcast(spi::Signature, spi::Sink, int) override { return {}; }
+  spi::RequestId post_all_gatherv(spi::Signature, spi::Source, std::span<std::size_t const>, spi::Sink) override {
+    return {};
+  }
+  spi::RequestId post_send(spi::Source, int, std::uint32_t) override { return {}; }
+  spi::RequestId post_recv(spi::Sink, int, std::uint32_t) override { return {}; }
+  bool test(spi::RequestId) override { return true; }
+  void wait(spi::RequestId, spi::TimeoutPolicy const&) override {}
+  void cancel(spi::RequestId, std::string_view) noexcept override {}
+  std::shared_ptr<Transport> split(spi::Signature, std::span<int const>, std::string,
+                                   spi::TimeoutPolicy const&) override {
+    return nullptr;
+  }
+  void abort(std::string_view) noexcept override {}
+  void close(spi::TimeoutPolicy const&) override {}
+  bool is_closed() const noexcept override { return false; }
+
+ private:
+  std::string name_ = "four";
+};
+
+constexpr std::int64_t billion = 1'000'000'000;
+
+/// A tensor over memory that is not there.
+Tensor imagined(Shape const& shape, Dtype dtype) {
+  static std::byte first{};
+  return Tensor::from_blob(&first, shape, dtype);
+}
+
+TEST(CallBuilder, counts_bytes_beyond_32_bits) {
+  OneOfFour const transport;
+  CallBuilder const call_builder(transport, Check::local);
+  auto const in = imagined({5 * billion, 2}, Dtype::f64);
+  Tensor none;
+  EXPECT_EQ(call_builder.gather(none, in, {0}).counts, std::vector<std::size_t>(4, std::size_t{80} * billion));
+  std::vector<std::int64_t> const rows{3 * billion, 5 * billion, 0, billion};
+  EXPECT_EQ(call_builder.gatherv(none, in, {.rows = rows}).counts,
+            (std::vector<std::size_t>{48ULL * billion, 80ULL * billion, 0, 16ULL * billion}));
+  auto tensor = imagined({std::int64_t{1} << 33}, Dtype::bf16);
+  EXPECT_EQ(call_builder.all_reduce(tensor, ReduceOp::sum).in.bytes.size(), std::size_t{1} << 34);
+}
+
+TEST(CallBuilder, refuses_sizes_that_overflow) {
+  OneOfFour const transport;
+  CallBuilder const call_builder(transport, Check::local);
+  auto const in = imagined({1, 8}, Dtype::f64);
+  Tensor none;
+  for (std::int64_t const rows : {std::int64_t{1} << 61, std::int64_t{1} << 57}) {
+    std::vector<std::int64_t> const all{rows, 1, rows, rows};
+    EXPECT_THROW(static_cast<void>(call_builder.gatherv(none, in, {.rows = all})), UsageError) << rows;
+  }
+}
+
+TEST(CallBuilder, tells_calls_apart_that_ranks_must_agree_on) {
+  OneOfFour const transport;
+  CallBuilder const call_builder(transport, Check::local);
+  auto a = Tensor::zeros({4, 6}, Dtype::f32);
+  auto b = Tensor::zeros({6, 4}, Dtype::f32);
+  auto c = Tensor::zeros({4, 6}, Dtype::i32);
+  auto const of = [&](Tensor& tensor, int root) { return call_builder.broadcast(tensor, {root}).signature.digest; };
+  EXPECT_NE(of(a, 0), of(b, 0));
+  EXPECT_NE(of(a, 0), of(c, 0));
+  EXPECT_NE(of(a, 0), of(a, 1));
+  EXPECT_EQ(of(a, 2), of(a, 2));
+  EXPECT_NE(call_builder.reduce(a, ReduceOp::sum, {0}).signature.digest,
+            call_builder.reduce(a, ReduceOp::max, {0}).signature.digest);
+}
+
+/// What a rank gives may stand in its own part of the result; anywhere else it is overwritten before it is read.
+TEST(CallBuilder, takes_a_part_of_the_result_where_it_belongs_and_refuses_it_elsewhere) {
+  OneOfFour const transport;
+  CallBuilder const call_builder(transport, Check::local);
+  auto whole = Tensor::zeros({4, 8}, Dtype::i32);
+  std::vector<std::int64_t> const ones(4, 1);
+  for (std::int64_t part = 0; part < 4; ++part) {
+    auto mine = whole.narrow(0, part, 1);
+    auto const calls = std::vector<std::function<void()>>{
+        [&] { static_cast<void>(call_builder.all_gather(whole, mine)); },
+        [&] { static_cast<void>(call_builder.all_gatherv(whole, mine, {.rows = ones})); },
+        [&] { static_cast<void>(call_builder.gather(whole, mine, {1})); },
+        [&] { static_cast<void>(call_builder.gatherv(whole, mine, {.rows = ones, .root = 1})); },
+        [&] { static_cast<void>(call_builder.scatter(mine, whole, {1})); },
+        [&] { static_cast<void>(call_builder.scatterv(mine, whole, {.rows = ones, .root = 1})); }};
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (part == transport.rank()) {
+        EXPECT_NO_THROW(calls[i]()) << i;
+      } else {
+        EXPECT_THROW(calls[i](), UsageError) << i << " with part " << part;
+      }
+    }
+  }
+}
+
+TEST(CallBuilder, takes_nothing_for_an_overlap_that_has_no_bytes) {
+  OneOfFour const transport;
+  CallBuilder const call_builder(transport, Check::local);
+  auto whole = Tensor::zeros({8}, Dtype::i32);
+  auto none = whole.narrow(0, 3, 0);
+  std::vector<std::int64_t> const rows{4, 0, 2, 2};
+  EXPECT_NO_THROW(static_cast<void>(call_builder.reduce_scatterv(none, whole, {.rows = rows}, ReduceOp::sum)));
+  EXPECT_NO_THROW(static_cast<void>(call_builder.all_gatherv(whole, none, {.rows = rows})));
+}
+
+TEST(CallBuilder, digests_and_notes_nothing_when_checks_are_off_and_all_otherwise) {
+  OneOfFour const transport;
+  auto a = Tensor::zeros({4, 6}, Dtype::f32);
+  auto const off = CallBuilder(transport, Check::off).reduce(a, ReduceOp::sum, {0});
+  EXPECT_EQ(off.signature.digest, 0U);
+  EXPECT_TRUE(off.arguments.empty());
+  for (auto const check : {Check::local, Check::collective}) {
+    auto const call = CallBuilder(transport, check).reduce(a, ReduceOp::sum, {2});
+    EXPECT_EQ(describe_call(call.name(), call.noted().arguments), "reduce root 2 F32 sum [4, 6]");
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::test

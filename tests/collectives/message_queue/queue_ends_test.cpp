@@ -1,0 +1,419 @@
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/log.hpp>
+#include <crossrank/message_queue.hpp>
+#include <crossrank/statistics.hpp>
+
+#include "tests/support/timeouts.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+/// How waits end, and what keeps two ends apart.
+namespace crossrank::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Bytes = std::vector<std::byte>;
+
+Bytes const message(24, std::byte{3});
+
+template <class Kind>
+ErrorInfo error_of(std::function<void()> const& call) {
+  try {
+    call();
+  } catch (Kind const& e) {
+    return e.info();
+  } catch (std::exception const& e) {
+    ADD_FAILURE() << "another error: " << e.what();
+    return {};
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+/// Returns once a thread of this process has gone to sleep after `before`.
+void await_sleeper(std::uint64_t before) {
+  while (statistics().futex_waits == before) std::this_thread::yield();
+}
+
+TEST(QueueEndpoint, is_no_loss_when_a_reader_has_read_all_and_drops_its_handle) {
+  run_thread_ranks(3, [](Collective world) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 4});
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+      queue.close();
+    }
+    if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      EXPECT_EQ(queue.dequeue_bytes(), std::nullopt);
+      queue = {};
+    }
+    world.barrier();
+    if (world.rank() == 0) {
+      EXPECT_FALSE(queue.wait_for(milliseconds(5))) << "rank 2 has read nothing";
+    }
+    world.barrier();
+    if (world.rank() == 2) {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+    }
+    if (world.rank() == 0) {
+      EXPECT_TRUE(queue.wait_for(step_timeout));
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueueTimeout, names_the_reader_that_is_behind_and_harms_nothing) {
+  run_thread_ranks(3, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2, .name = "commands"});
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+      queue.enqueue_bytes(message);
+    }
+    if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+    }
+    world.barrier();
+    if (queue.is_writer()) {
+      auto const info = error_of<TimeoutError>([&] { queue.enqueue_bytes(message, {.timeout = milliseconds(30)}); });
+      EXPECT_THAT(info.failed_ranks, ElementsAre(2));
+      EXPECT_TRUE(info.group_usable);
+      EXPECT_THAT(info.resource, HasSubstr("commands"));
+      EXPECT_THAT(info.details, Contains(HasSubstr("has taken 0 of 2 messages")));
+    }
+    world.barrier();  // the group goes on, and so does the queue
+    if (world.rank() == 2) {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+    }
+    world.barrier();
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+    } else {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+    }
+    world.close();
+  });
+}
+
+/// The reader that times out names whom the writer waits for, and so does the writer when that reader leaves.
+TEST(QueueTimeout, is_blamed_on_the_same_rank_by_all_ends) {
+  run_thread_ranks(3, [](Collective world) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+      queue.enqueue_bytes(message);
+      auto const info = error_of<TimeoutError>([&] { queue.enqueue_bytes(message, {.timeout = step_timeout}); });
+      EXPECT_THAT(info.failed_ranks, ElementsAre(2));
+      EXPECT_TRUE(info.group_usable) << "nobody has ended";
+      EXPECT_THROW(queue.enqueue_bytes(message), TimeoutError) << "forgotten";
+    }
+    if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      ErrorInfo info;
+      do {  // as long as the writer does not wait yet, it is the writer that sends nothing
+        info = error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(30)})); });
+      } while (info.failed_ranks == std::vector<int>{0});
+      EXPECT_THAT(info.failed_ranks, ElementsAre(2));
+      queue = {};
+    }
+    world.barrier();
+    if (world.rank() == 2) {
+      EXPECT_EQ(queue.dequeue_bytes(), message) << "what was written before is there";
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+      EXPECT_THAT(error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes()); }).failed_ranks,
+                  ElementsAre(2));
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueueTimeout, ends_a_reader_that_nobody_writes_to) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
+    if (!queue.is_writer()) {
+      auto const info =
+          error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(10)})); });
+      EXPECT_THAT(info.failed_ranks, ElementsAre(0));
+      EXPECT_TRUE(info.group_usable);
+      EXPECT_FALSE(queue.wait_for(milliseconds(0)));
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(0)})), TimeoutError);
+    }
+    world.barrier();
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+    } else {
+      EXPECT_TRUE(queue.wait_for(step_timeout));
+      EXPECT_EQ(queue.dequeue_bytes({.timeout = milliseconds(0)}), message);
+    }
+    world.close();
+  });
+}
+
+/// `busy`: the reader spins for as long as it does at most; else it sleeps already.
+void cancel_a_reader(bool busy) {
+  run_thread_ranks(2, [busy](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
+    if (!queue.is_writer()) {
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(10)})), TimeoutError);
+      auto const before = statistics().futex_waits;
+      std::thread canceller([&] {
+        if (!busy) await_sleeper(before);
+        queue.cancel();
+      });
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = step_timeout})), CancelledError);
+      canceller.join();
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), CancelledError) << "cancelled once, cancelled for good";
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueueCancel, ends_a_busy_reader) { cancel_a_reader(true); }
+TEST(QueueCancel, ends_an_idle_reader) { cancel_a_reader(false); }
+
+TEST(QueueCancel, ends_a_blocked_writer_and_leaves_the_group_alone) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+      auto const before = statistics().futex_waits;
+      std::thread canceller([&] {
+        await_sleeper(before);
+        queue.cancel();
+      });
+      EXPECT_TRUE(
+          error_of<CancelledError>([&] { queue.enqueue_bytes(message, {.timeout = step_timeout}); }).group_usable);
+      canceller.join();
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueueCancel, comes_through_a_stop_token_for_one_call_only) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
+    if (!queue.is_writer()) {
+      std::stop_source stop;
+      auto const before = statistics().futex_waits;
+      std::thread stopper([&] {
+        await_sleeper(before);
+        stop.request_stop();
+      });
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = step_timeout, .stop = stop.get_token()})),
+                   CancelledError);
+      stopper.join();
+    }
+    world.barrier();
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(message);
+    } else {
+      EXPECT_EQ(queue.dequeue_bytes(), message);
+    }
+    world.close();
+  });
+}
+
+/// From idle to busy and back. A sleeper also wakes by itself after a while, so that only the wake-ups tell whether it
+/// had to: no time does on a busy machine.
+TEST(QueueWake, comes_to_a_reader_and_to_a_writer_that_sleep) {
+  constexpr int trials = 9;
+  std::atomic<int> reader_wakes{0};
+  std::atomic<int> writer_wakes{0};
+  run_thread_ranks(2, [&](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
+    auto const act = [&] {
+      if (queue.is_writer()) {
+        queue.enqueue_bytes(message);
+      } else {
+        EXPECT_EQ(queue.dequeue_bytes(), message);
+      }
+    };
+    for (int trial = 0; trial < trials; ++trial) {
+      bool const reader_sleeps = trial % 2 == 0;
+      if (!reader_sleeps && queue.is_writer()) queue.enqueue_bytes(message);
+      auto const before = statistics().futex_waits;
+      world.barrier();
+      if (queue.is_writer() == reader_sleeps) {
+        await_sleeper(before);
+        auto const wakes_before = statistics().futex_wakes;
+        act();
+        if (statistics().futex_wakes > wakes_before) ++(reader_sleeps ? reader_wakes : writer_wakes);
+      } else {
+        act();
+      }
+      if (!reader_sleeps && !queue.is_writer()) act();
+      world.barrier();
+    }
+    world.close();
+  });
+  // A sleeper looks up between two slices of sleep now and then, and needs no waking then.
+  EXPECT_GT(reader_wakes.load(), 0);
+  EXPECT_GT(writer_wakes.load(), 0);
+}
+
+TEST(QueueIdle, readers_sleep) {
+  run_thread_ranks(3, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
+    if (!queue.is_writer()) {
+      timespec before{};
+      timespec after{};
+      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(500)})), TimeoutError);
+      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+      auto const used =
+          seconds(after.tv_sec - before.tv_sec) + std::chrono::nanoseconds(after.tv_nsec - before.tv_nsec);
+      EXPECT_LT(used, milliseconds(100)) << "most of half a second must pass asleep";
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueueWarning, names_who_is_waited_for_unless_the_wait_is_for_ever) {
+  static std::atomic<int> warnings{0};
+  set_log_sink([](LogEvent const& event) {
+    if (event.message.find("a queue waits") != std::string_view::npos) ++warnings;
+  });
+  run_thread_ranks(2, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .name = "slow", .warn_every = milliseconds(1)});
+    if (!queue.is_writer()) {
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(300)})), TimeoutError);
+      EXPECT_GT(warnings.load(), 0);
+      warnings = 0;
+      std::stop_source stop;
+      std::thread stopper([&] {
+        std::this_thread::sleep_for(milliseconds(250));  // the time in which nothing may be said
+        stop.request_stop();
+      });
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = QueueWait::forever, .stop = stop.get_token()})),
+                   CancelledError);
+      stopper.join();
+      EXPECT_EQ(warnings.load(), 0);
+    }
+    world.barrier();
+    world.close();
+  });
+  set_log_sink({});
+}
+
+TEST(QueueUse, refuses_a_second_thread_and_the_wrong_end) {
+  std::atomic<bool> is_over{false};
+  run_thread_ranks(2, [&](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
+    if (queue.is_writer()) {
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), UsageError);
+      // The only one that sleeps in the library must be the reader.
+      is_over.wait(false);
+    } else {
+      EXPECT_THROW(queue.enqueue_bytes(message), UsageError);
+      auto const before = statistics().futex_waits;
+      std::thread second([&, same = queue] {
+        await_sleeper(before);
+        EXPECT_THROW(static_cast<void>(same.dequeue_bytes()), UsageError);
+        same.cancel();
+      });
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = step_timeout})), CancelledError);
+      second.join();
+      is_over = true;
+      is_over.notify_one();
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueueUse, refuses_options_that_differ) {
+  run_thread_ranks(2, [](Collective world) {
+    EXPECT_THROW(static_cast<void>(MessageQueue::create(
+                     world, {.chunk_bytes = 64, .chunks = static_cast<std::size_t>(world.rank()) + 1})),
+                 MismatchError);
+    EXPECT_THROW(static_cast<void>(MessageQueue::create(world, {.writer_rank = 2})), UsageError);
+    EXPECT_THROW(static_cast<void>(MessageQueue::create(world, {.chunks = 0})), UsageError);
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueueMemory, that_is_not_there_is_an_error_of_all_ranks) {
+  run_thread_ranks(2, [](Collective world) {
+    QueueOptions const huge{.chunk_bytes = std::size_t{8} << 20, .chunks = 16};
+    EXPECT_THAT(error_of<UnavailableError>([&] { static_cast<void>(MessageQueue::create(world, huge)); }).resource,
+                world.rank() == 0 ? HasSubstr("arena of rank 0") : HasSubstr("queue"));
+    QueueOptions const impossible{.chunk_bytes = ~std::size_t{0} - 4, .chunks = 1U << 31};
+    EXPECT_THROW(static_cast<void>(MessageQueue::create(world, impossible)), Error);
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueuePeer, that_drops_its_end_is_lost_to_the_other_side) {
+  run_thread_ranks(3, [](Collective world) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
+    if (world.rank() == 1) queue = {};
+    if (queue.connected() && queue.is_writer()) {
+      world.barrier();
+      auto const info = error_of<PeerLostError>([&] { queue.enqueue_bytes(message); });
+      EXPECT_THAT(info.failed_ranks, ElementsAre(1));
+      EXPECT_TRUE(info.group_usable);
+      EXPECT_THROW(queue.enqueue_bytes(message), PeerLostError) << "forgotten";
+      queue = {};
+    } else {
+      world.barrier();
+    }
+    if (world.rank() == 2) {
+      EXPECT_THAT(error_of<PeerLostError>([&] { static_cast<void>(queue.dequeue_bytes()); }).failed_ranks,
+                  ElementsAre(1))
+          << "the writer left because of rank 1";
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(QueuePeer, that_closes_its_end_is_not_waited_for) {
+  run_thread_ranks(3, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
+    if (world.rank() == 1) {
+      queue.close();
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), UsageError);
+    }
+    for (int i = 0; i < 5; ++i) {
+      if (queue.is_writer()) {
+        queue.enqueue_bytes(message);
+      }
+      if (world.rank() == 2) {
+        EXPECT_EQ(queue.dequeue_bytes(), message);
+      }
+    }
+    if (world.rank() == 2) queue.close();
+    world.barrier();
+    if (queue.is_writer()) {
+      EXPECT_THROW(queue.enqueue_bytes(message), PeerLostError) << "nobody is left to read";
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+}  // namespace
+}  // namespace crossrank::test

@@ -1,0 +1,187 @@
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+
+#include "collectives/message_queue/queue_dict.hpp"
+#include "tests/support/timeouts.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+namespace crossrank::test {
+
+struct Batch {
+  int number = 0;
+  std::string prompt{};
+  std::map<std::string, std::vector<double>> weights{};
+
+  bool operator==(Batch const&) const = default;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(number, prompt, weights);
+  }
+};
+
+}  // namespace crossrank::test
+
+template <>
+inline constexpr crossrank::TypeTag crossrank::type_tag<crossrank::test::Batch>{"test_batch", 3};
+
+/// Objects, JSON and tensor dictionaries as messages.
+namespace crossrank::test {
+namespace {
+
+Batch batch(int number) {
+  return {.number = number,
+          .prompt = std::string(static_cast<std::size_t>(number) * 90, 'x'),
+          .weights = {{"a", {1.5, -2.0}}, {"b", {}}}};
+}
+
+Tensor ramp(std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  std::iota(values.begin(), values.end(), 0.25F);
+  return Tensor::of<float>(values, {count});
+}
+
+TensorDict sample_dict() {
+  TensorDict dict;
+  dict.set("small", ramp(3));
+  dict.set("large", ramp(5000));
+  dict.set("none", Tensor{});
+  dict.set("text", "hello");
+  dict.set("nested",
+           TensorDict{{"list", TensorDict::List{ramp(700), Json{{"k", 1}}, Tensor::zeros({0, 4}, Dtype::bf16)}}});
+  dict.set("bytes", Tensor::of<std::uint8_t>(std::vector<std::uint8_t>(2001, 7), {2001}));
+  return dict;
+}
+
+void expect_sample(TensorDict const& dict) {
+  EXPECT_EQ(dict.size(), 6U);
+  EXPECT_THAT(dict.tensor("small").as<float>(), testing::ElementsAre(0.25F, 1.25F, 2.25F));
+  EXPECT_THAT(dict.tensor("large").as<float>(), testing::ElementsAreArray(ramp(5000).as<float>()));
+  EXPECT_FALSE(dict.tensor("none").defined());
+  EXPECT_EQ(dict.get<std::string>("text"), "hello");
+  auto const& list = dict.dict("nested").list("list");
+  ASSERT_EQ(list.size(), 3U);
+  EXPECT_THAT(list[0].tensor()->as<float>(), testing::ElementsAreArray(ramp(700).as<float>()));
+  EXPECT_EQ(*list[1].json(), (Json{{"k", 1}}));
+  EXPECT_EQ(list[2].tensor()->shape(), (Shape{0, 4}));
+  EXPECT_EQ(dict.tensor("bytes").as<std::uint8_t>()[2000], 7);
+}
+
+TEST(MessageQueue, carries_objects_of_every_kind_in_order) {
+  run_thread_ranks(3, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.writer_rank = 1, .chunk_bytes = 512, .chunks = 2});
+    if (queue.is_writer()) {
+      for (int i = 0; i < 20; ++i) queue.enqueue(batch(i));
+      queue.enqueue("a literal");
+      queue.enqueue(Json{{"step", 4}, {"list", {1, 2}}});
+      queue.enqueue(std::vector<int>{1, 2, 3});
+      queue.enqueue(2.5);
+      queue.enqueue(ramp(4));
+      queue.close();
+      EXPECT_TRUE(queue.wait_for(step_timeout));
+    } else {
+      for (int i = 0; i < 20; ++i) EXPECT_EQ(queue.dequeue<Batch>(), batch(i));
+      EXPECT_EQ(queue.dequeue<std::string>(), "a literal");
+      EXPECT_EQ(queue.dequeue<Json>(), (Json{{"step", 4}, {"list", {1, 2}}}));
+      EXPECT_EQ(queue.dequeue<std::vector<int>>(), (std::vector<int>{1, 2, 3}));
+      EXPECT_EQ(queue.dequeue<double>(), 2.5);
+      EXPECT_EQ(queue.dequeue<Tensor>().value().shape(), (Shape{4}));
+      EXPECT_EQ(queue.dequeue<Batch>(), std::nullopt);
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(MessageQueue, refuses_an_object_of_another_type_and_goes_on) {
+  run_thread_ranks(2, [](Collective world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 512, .chunks = 8});
+    if (queue.is_writer()) {
+      queue.enqueue(std::string("text"));
+      queue.enqueue(ramp(3));
+      queue.enqueue(batch(1));
+      queue.enqueue(7);
+    } else {
+      EXPECT_THROW(static_cast<void>(queue.dequeue<Batch>()), FormatError);
+      EXPECT_THROW(static_cast<void>(queue.dequeue<std::vector<float>>()), FormatError);
+      EXPECT_THROW(static_cast<void>(queue.dequeue<TensorDict>()), FormatError);
+      EXPECT_EQ(queue.dequeue<int>(), 7);
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+/// With a chunk that holds the dictionary and with one that does not: copies of one's own, or views of the writer's.
+TEST(MessageQueue, carries_tensor_dictionaries) {
+  for (std::size_t const chunk_bytes : {std::size_t{64}, std::size_t{1} << 20}) {
+    run_thread_ranks(2, [chunk_bytes](Collective world) {
+      auto const queue = MessageQueue::create(world, {.chunk_bytes = chunk_bytes, .chunks = 2});
+      if (queue.is_writer()) {
+        queue.enqueue(sample_dict());
+        for (int i = 0; i < 6; ++i) queue.enqueue(TensorDict{{"other", Tensor::zeros({9000}, Dtype::f32)}});
+      } else {
+        auto const dict = queue.dequeue<TensorDict>();
+        for (int i = 0; i < 6; ++i) EXPECT_EQ(queue.dequeue<TensorDict>().value().tensor("other").numel(), 9000);
+        ASSERT_TRUE(dict);
+        expect_sample(*dict);
+        auto large = dict->tensor("large");
+        if (chunk_bytes == 64) {
+          EXPECT_THROW(static_cast<void>(large.as_mutable<float>()), UsageError);
+        } else {
+          EXPECT_NO_THROW(static_cast<void>(large.clone().as_mutable<float>()));
+        }
+      }
+      world.barrier();
+      world.close();
+    });
+  }
+}
+
+std::vector<std::byte> message_of(TensorDict const& dict) {
+  queue::DictMessage const message(dict);
+  std::vector<std::byte> bytes;
+  for (auto const part : message.parts()) bytes.insert(bytes.end(), part.begin(), part.end());
+  return bytes;
+}
+
+TEST(QueueDict, puts_every_larger_tensor_on_a_cache_line) {
+  auto const bytes = message_of(sample_dict());
+  EXPECT_EQ(bytes.size() % 64, 0U);
+  expect_sample(queue::read_dict(bytes, nullptr));
+}
+
+TEST(QueueDict, refuses_a_message_that_is_cut_or_longer_or_damaged) {
+  auto const whole = message_of(TensorDict{{"a", ramp(600)}, {"b", "json"}});
+  for (std::size_t bytes = 0; bytes < whole.size(); ++bytes)
+    EXPECT_THROW(static_cast<void>(queue::read_dict(std::span(whole).first(bytes), nullptr)), FormatError) << bytes;
+  auto longer = whole;
+  longer.resize(longer.size() + 64);
+  EXPECT_THROW(static_cast<void>(queue::read_dict(longer, nullptr)), FormatError);
+  auto damaged = whole;
+  damaged[15] = std::byte{0xff};  // the highest byte of the length of the metadata
+  EXPECT_THROW(static_cast<void>(queue::read_dict(damaged, nullptr)), FormatError);
+}
+
+TEST(QueueObjects, refuse_a_tensor_that_is_none_by_name_and_go_on) {
+  run_thread_ranks(2, [](Collective const& world) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    if (queue.is_writer()) {
+      EXPECT_THAT([&] { queue.enqueue(Tensor{}); },
+                  testing::ThrowsMessage<UsageError>(testing::HasSubstr("enqueue_tensor")));
+      queue.enqueue(Tensor::scalar(7));
+      queue.close();
+    } else {
+      EXPECT_EQ(queue.dequeue<Tensor>().value().item<int>(), 7);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace crossrank::test

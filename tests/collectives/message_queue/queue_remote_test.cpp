@@ -1,0 +1,304 @@
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+
+#include "collectives/message_queue/backoff.hpp"
+#include "tests/collectives/message_queue/sample_message.hpp"
+#include "tests/support/message_ranks.hpp"
+#include "tests/support/timeouts.hpp"
+
+/// Queues whose readers stand on other nodes than the writer, all of them or some.
+namespace crossrank::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+template <class E>
+E error_of(std::function<void()> const& call) {
+  try {
+    call();
+  } catch (E const& e) {
+    return e;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return E({.operation = "test", .message = "nothing"});
+}
+
+class RemoteQueue : public testing::TestWithParam<bool> {
+ protected:
+  static void run(int ranks, MessageBody const& body) { run_message_ranks(ranks, body, {.node_memory = GetParam()}); }
+};
+
+TEST_P(RemoteQueue, gives_every_reader_every_message_in_order) {
+  run(4, [](Collective const& world, MemoryHub&) {
+    auto const queue = MessageQueue::create(world, {.writer_rank = 1, .chunk_bytes = 256, .chunks = 3});
+    std::vector<std::size_t> const sizes{0, 1, 40, 41, 255, 256, 257, 5000, 70'000};
+    for (unsigned i = 0; i < 90; ++i) {
+      auto const message = sample(sizes[i % sizes.size()], i);
+      if (queue.is_writer()) {
+        queue.enqueue_bytes(message);
+      } else {
+        ASSERT_EQ(queue.dequeue_bytes(), message) << "message " << i;
+      }
+    }
+    EXPECT_EQ(queue.messages(), 90U);
+    if (queue.is_writer()) {
+      queue.close();
+      EXPECT_TRUE(queue.wait_for(step_timeout));
+    } else {
+      EXPECT_EQ(queue.dequeue_bytes(), std::nullopt);
+      EXPECT_EQ(queue.dequeue_bytes(), std::nullopt) << "the end is not the end";
+    }
+  });
+}
+
+TEST_P(RemoteQueue, carries_messages_of_several_pieces_and_objects) {
+  run(2, [](Collective const& world, MemoryHub&) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 4096, .chunks = 2});
+    auto const large = sample((std::size_t{33} << 20) + 5, 3);
+    std::vector<float> values(4000);
+    std::iota(values.begin(), values.end(), 0.5F);
+    if (queue.is_writer()) {
+      queue.enqueue_bytes(large);
+      queue.enqueue(std::string("text"));
+      queue.enqueue(TensorDict{{"weight", Tensor::of<float>(values, {40, 100})}, {"step", 4}});
+      queue.enqueue(Tensor::scalar<std::int64_t>(42));
+      queue.close();
+    } else {
+      EXPECT_EQ(queue.dequeue_bytes(), large);
+      EXPECT_EQ(queue.dequeue<std::string>(), "text");
+      auto const dict = queue.dequeue<TensorDict>();
+      auto scalar = queue.dequeue<Tensor>();
+      ASSERT_TRUE(dict && scalar);
+      EXPECT_THAT(dict->tensor("weight").as<float>(), testing::ElementsAreArray(values));
+      EXPECT_EQ(dict->get<int>("step"), 4);
+      EXPECT_EQ(scalar->item<std::int64_t>(), 42);
+      EXPECT_EQ(queue.dequeue<Tensor>(), std::nullopt);
+    }
+  });
+}
+
+/// No message is dropped however far behind a reader is: the writer waits, and says for whom when its time is over.
+TEST_P(RemoteQueue, holds_the_writer_back_for_a_slow_reader) {
+  run(3, [](Collective const& world, MemoryHub&) {
+    auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    constexpr int count = 1200;
+    if (queue.is_writer()) {
+      queue.enqueue(0);
+      queue.enqueue(1);
+      auto const error = error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = milliseconds(50)}); });
+      EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(1, 2));
+      EXPECT_TRUE(error.group_usable());
+      EXPECT_THAT(error.what(), testing::HasSubstr("ranks 1-2"));
+      world.barrier();
+      for (int i = 2; i < count; ++i) queue.enqueue(i);
+      queue.close();
+    } else {
+      world.barrier();
+      for (int i = 0; i < count; ++i) {
+        if (world.rank() == 1 && i % 100 == 0) std::this_thread::yield();
+        ASSERT_EQ(queue.dequeue<int>(), i);
+      }
+      EXPECT_EQ(queue.dequeue<int>(), std::nullopt);
+    }
+  });
+}
+
+TEST_P(RemoteQueue, ends_a_reader_s_wait_by_time_and_cancel) {
+  run(2, [](Collective const& world, MemoryHub&) {
+    auto const queue = MessageQueue::create(world, {.chunks = 2});
+    if (!queue.is_writer()) {
+      auto const error =
+          error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(20)})); });
+      EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(0));
+      EXPECT_FALSE(queue.wait_for(milliseconds(1)));
+      std::thread other([&] { queue.cancel(); });
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), CancelledError);
+      other.join();
+    }
+    world.barrier();
+  });
+}
+
+TEST_P(RemoteQueue, tells_the_writer_of_a_reader_that_went_without_closing) {
+  run(2, [](Collective const& world, MemoryHub&) {
+    auto queue = MessageQueue::create(world, {.chunks = 2});
+    if (queue.is_writer()) {
+      auto const error = error_of<PeerLostError>([&] {
+        for (int i = 0; i < 10; ++i) queue.enqueue(i);
+      });
+      EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(1));
+      EXPECT_THROW(queue.enqueue(1), PeerLostError) << "it is lost for good";
+    } else {
+      EXPECT_EQ(queue.dequeue<int>(), 0);
+      queue = MessageQueue();
+    }
+    world.barrier();
+  });
+}
+
+TEST_P(RemoteQueue, goes_on_without_a_reader_that_closed) {
+  run(3, [](Collective const& world, MemoryHub&) {
+    auto queue = MessageQueue::create(world, {.writer_rank = 2, .chunk_bytes = 64, .chunks = 2});
+    if (queue.is_writer()) {
+      for (int i = 0; i < 20; ++i) queue.enqueue(i);
+      queue.close();
+      EXPECT_TRUE(queue.wait_for(step_timeout));
+    } else if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue<int>(), 0);
+      queue.close();
+      queue = MessageQueue();
+    } else {
+      for (int i = 0; i < 20; ++i) EXPECT_EQ(queue.dequeue<int>(), i);
+      EXPECT_EQ(queue.dequeue<int>(), std::nullopt);
+    }
+    world.barrier();
+  });
+}
+
+TEST_P(RemoteQueue, tells_readers_of_a_writer_that_went_without_closing) {
+  run(2, [](Collective const& world, MemoryHub&) {
+    auto queue = MessageQueue::create(world, {.chunks = 2});
+    if (queue.is_writer()) {
+      queue.enqueue(7);
+      EXPECT_TRUE(queue.wait_for(step_timeout));
+      world.barrier();
+      queue = MessageQueue();
+    } else {
+      EXPECT_EQ(queue.dequeue<int>(), 7);
+      world.barrier();
+      EXPECT_THAT(error_of<PeerLostError>([&] { static_cast<void>(queue.dequeue<int>()); }).failed_ranks(),
+                  testing::ElementsAre(0));
+    }
+    world.barrier();
+  });
+}
+
+/// What a writer has closed behind itself arrives, though it is not there any more when the reader comes to read.
+TEST_P(RemoteQueue, leaves_readers_all_that_was_written_before_it_closed) {
+  run(2, [](Collective const& world, MemoryHub&) {
+    auto queue = MessageQueue::create(world, {.chunks = 6});
+    if (queue.is_writer()) {
+      for (int i = 0; i < 5; ++i) queue.enqueue(sample(3000, static_cast<unsigned>(i)));
+      queue.close();
+      queue = MessageQueue();
+    } else {
+      for (unsigned i = 0; i < 5; ++i) EXPECT_EQ(queue.dequeue<Bytes>(), sample(3000, i));
+      EXPECT_EQ(queue.dequeue<Bytes>(), std::nullopt);
+    }
+    world.barrier();
+  });
+}
+
+TEST_P(RemoteQueue, names_a_reader_whose_host_is_silent) {
+  std::promise<void> silenced;
+  run(2, [&](Collective const& world, MemoryHub& hub) {
+    auto queue = MessageQueue::create(world, {.chunks = 2});
+    if (!queue.is_writer())
+      return static_cast<void>(silenced.get_future().wait_for(step_timeout));  // not heard when it leaves
+    hub.cut(1);
+    silenced.set_value();
+    queue.enqueue(0);
+    queue.enqueue(1);
+    EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = milliseconds(100)}); }).failed_ranks(),
+                testing::ElementsAre(1));
+  });
+}
+
+/// Rank 1 cannot see for whom the writer waits, so it is told; and the writer is told why rank 1 has left.
+TEST_P(RemoteQueue, names_the_same_slow_rank_on_all_ends) {
+  run(3, [](Collective const& world, MemoryHub&) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    if (queue.is_writer()) {
+      queue.enqueue(0);
+      queue.enqueue(1);
+      EXPECT_THAT(error_of<TimeoutError>([&] { queue.enqueue(2, {.timeout = step_timeout}); }).failed_ranks(),
+                  testing::ElementsAre(2));
+      queue = {};
+    } else if (world.rank() == 1) {
+      EXPECT_EQ(queue.dequeue<int>(), 0);
+      EXPECT_EQ(queue.dequeue<int>(), 1);
+      std::vector<int> failed_ranks;
+      do {  // as long as the writer does not wait yet, it is the writer that sends nothing
+        failed_ranks =
+            error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = milliseconds(50)})); })
+                .info()
+                .failed_ranks;
+      } while (failed_ranks == std::vector<int>{0});
+      EXPECT_THAT(failed_ranks, testing::ElementsAre(2));
+      queue = {};
+    }
+    world.barrier();
+    if (world.rank() != 2) return;
+    EXPECT_EQ(queue.dequeue<int>(), 0);
+    EXPECT_EQ(queue.dequeue<int>(), 1);
+    EXPECT_THAT(error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>()); }).failed_ranks(),
+                testing::ElementsAre(2));
+  });
+}
+
+TEST_P(RemoteQueue, names_the_lost_reader_to_the_other_readers) {
+  run(4, [](Collective const& world, MemoryHub&) {
+    auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
+    if (world.rank() == 2) queue = {};
+    world.barrier();
+    if (queue.connected() && queue.is_writer()) {
+      auto const error = error_of<PeerLostError>([&] {
+        for (int i = 0; i < 10; ++i) queue.enqueue(i);
+      });
+      EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(2));
+      queue = {};
+    } else if (world.rank() != 2) {
+      auto const error = error_of<PeerLostError>([&] {
+        while (true) static_cast<void>(queue.dequeue<int>());
+      });
+      EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(2));
+    }
+    world.barrier();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, RemoteQueue, testing::Values(false, true),
+                         [](auto const& each) { return each.param ? "with_node_memory" : "packets_alone"; });
+
+/// Keeps a list of the pauses and takes no time for them.
+class Sleeps final : public platform::System {
+ public:
+  void sleep(std::chrono::nanoseconds duration) override { all.push_back(duration); }
+  void yield() override {}
+  std::vector<std::chrono::nanoseconds> all{};
+};
+
+TEST(QueueBackoff, is_never_late_by_more_than_a_part_of_the_wait_and_costs_little) {
+  Sleeps sleeps;
+  platform::ScopedSystem const installed(sleeps);
+  queue::Backoff poll;
+  std::chrono::nanoseconds waited{0};
+  std::size_t in_a_second = 0;
+  for (int look = 0; waited < std::chrono::seconds(2); ++look) {
+    poll.pause();
+    if (look + 1 < queue::Backoff::polls_before_sleep) {
+      ASSERT_TRUE(sleeps.all.empty());
+      continue;
+    }
+    ASSERT_LE(sleeps.all.back(), std::max<std::chrono::nanoseconds>(waited / 16, std::chrono::microseconds(5)));
+    ASSERT_LE(sleeps.all.back(), std::chrono::milliseconds(2));
+    waited += sleeps.all.back();
+    if (waited <= std::chrono::seconds(1)) in_a_second = sleeps.all.size();
+  }
+  EXPECT_LT(in_a_second, 700U);
+  EXPECT_EQ(sleeps.all.back(), std::chrono::milliseconds(2));
+}
+
+}  // namespace
+}  // namespace crossrank::test

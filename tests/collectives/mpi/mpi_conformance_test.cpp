@@ -1,0 +1,71 @@
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/collectives/conformance/conformance.hpp"
+#include "tests/collectives/coordinator/group_suite.hpp"
+#include "tests/collectives/conformance/operation_table.hpp"
+
+/// Run by mpirun: every rank goes through the same cases. CROSSRANK_TEST_BACKEND says on which backend.
+namespace crossrank::test {
+namespace {
+
+std::string text_of_variable(char const* name, std::string otherwise) {
+  auto const* const text = std::getenv(name);
+  return text == nullptr ? std::move(otherwise) : text;
+}
+
+int launched_ranks() { return std::stoi(text_of_variable("OMPI_COMM_WORLD_SIZE", "1")); }
+
+std::vector<ConformanceParameter> cases() {
+  // Payloads do not lie in arenas of limited size here, and the ranks may stand on several nodes.
+  static std::set<std::string_view> const apart{"a_payload_that_does_not_fit_ends_the_call_on_all",
+                                                "the_world_knows_its_ranks"};
+  auto all = conformance_parameters({launched_ranks()});
+  std::erase_if(all, [](auto const& one) { return apart.contains(one.test.name); });
+  return all;
+}
+
+class MpiConformance : public testing::TestWithParam<ConformanceParameter> {};
+
+TEST_P(MpiConformance, holds) {
+  ConnectOptions const options{.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
+                               .timeout = std::chrono::minutes(5),
+                               .connect_timeout = std::chrono::minutes(5),
+                               .job_id = std::string(GetParam().test.name),
+                               .arena_cap = std::uint64_t{64} << 20};
+  auto const world = connect(options);
+  EXPECT_EQ(world.backend(), options.backend);
+  EXPECT_EQ(world.world_size(), launched_ranks());
+  run_conformance_case(GetParam().test, {world, options});
+}
+
+class MpiGroup : public testing::TestWithParam<GroupParameter> {};
+
+TEST_P(MpiGroup, holds) {
+  auto world = connect({.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
+                        .timeout = std::chrono::seconds(20),
+                        .connect_timeout = std::chrono::seconds(30),
+                        .job_id = "group_" + std::string(GetParam().test.name),
+                        .arena_cap = std::uint64_t{256} << 20});
+  GetParam().test.body(world);
+  world.close();
+}
+
+TEST(MpiOperationTable, matches_this_backend) {
+  ConnectOptions const options{.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "mpi"),
+                               .timeout = std::chrono::minutes(5),
+                               .connect_timeout = std::chrono::minutes(5),
+                               .job_id = "verb_table"};
+  EXPECT_EQ(measure_op_support(connect(options)), documented_ways(options.backend));
+}
+
+INSTANTIATE_TEST_SUITE_P(Case, MpiConformance, testing::ValuesIn(cases()),
+                         [](auto const& one) { return parameter_name(one.param); });
+INSTANTIATE_TEST_SUITE_P(Case, MpiGroup, testing::ValuesIn(group_parameters({launched_ranks()})),
+                         [](auto const& one) { return group_parameter_name(one.param); });
+
+}  // namespace
+}  // namespace crossrank::test

@@ -1,0 +1,191 @@
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/crossrank.hpp>
+
+/// Run by mpirun, which must let survivors live: the last ranks are killed, all others are told so in the same words,
+/// whatever they wait for. Each ctest names one case, as a job dies but once.
+namespace crossrank::test {
+namespace {
+
+constexpr auto deadline = std::chrono::seconds(6);
+constexpr auto slack_of_a_busy_host = std::chrono::seconds(120);  // the promise is the deadline and a second
+
+std::string text_of_variable(char const* name, std::string otherwise) {
+  auto const* const text = std::getenv(name);
+  return text == nullptr ? std::move(otherwise) : text;
+}
+
+/// One rank's part in an operation for which all ranks are needed.
+struct Work {
+  std::string_view name;
+  void (*call)(Collective& world, int doomed);
+};
+
+Tensor block(std::int64_t elements) { return Tensor::zeros({elements}, Dtype::f32); }
+
+std::int64_t parts(Collective const& world) { return world.world_size() * std::int64_t{40'000}; }
+
+void barrier(Collective& world, int) { world.barrier(); }
+
+void broadcast(Collective& world, int) {
+  auto tensor = block(1'000'000);
+  world.broadcast(tensor);
+}
+
+void broadcast_from_the_dead(Collective& world, int doomed) {
+  auto tensor = block(1'000'000);
+  world.broadcast(tensor, {doomed});
+}
+
+void all_reduce(Collective& world, int) {
+  auto tensor = block(500'000);
+  world.all_reduce(tensor);
+}
+
+void reduce(Collective& world, int) {
+  auto tensor = block(10);
+  world.reduce(tensor);
+}
+
+void all_gather(Collective& world, int) {
+  auto out = block(parts(world));
+  world.all_gather(out, block(40'000));
+}
+
+void gather(Collective& world, int) {
+  auto out = world.rank() == 0 ? block(parts(world)) : Tensor();
+  world.gather(out, block(40'000));
+}
+
+void scatter(Collective& world, int) {
+  auto out = block(40'000);
+  world.scatter(out, world.rank() == 0 ? block(parts(world)) : Tensor());
+}
+
+void reduce_scatter(Collective& world, int) {
+  auto out = block(40'000);
+  world.reduce_scatter(out, block(parts(world)));
+}
+
+void all_to_all(Collective& world, int) {
+  auto out = block(parts(world));
+  world.all_to_all(out, block(parts(world)));
+}
+
+/// The first rank waits for a message of the dead one, the others for the first.
+void recv(Collective& world, int doomed) {
+  auto token = Tensor::scalar<std::int32_t>(0);
+  if (world.rank() == doomed) world.send(token, 0);
+  if (world.rank() == 0) world.recv(token, doomed);
+  world.barrier();
+}
+
+/// The other way round, with more than fits on the way.
+void send(Collective& world, int doomed) {
+  auto much = block(3'000'000);
+  if (world.rank() == 0) world.send(much, doomed);
+  if (world.rank() == doomed) world.recv(much, 0);
+  world.barrier();
+}
+
+void object(Collective& world, int) { static_cast<void>(world.broadcast_object(Json{{"step", 1}}, {0})); }
+
+void split(Collective& world, int) { static_cast<void>(world.split_by(world.rank() % 2)); }
+
+void close(Collective& world, int) { world.split_by(0).close(); }
+
+void tensors(Collective& world, int) { get_tensors_parallel(block(100'000), world).close(); }
+
+void configs(Collective& world, int) {
+  RankState state;
+  state.config = {{"rank", world.rank()}};
+  state.weights.insert_or_assign("w", block(100'000));
+  auto states = get_configs_parallel(state, world);
+  for (auto const& item : states) EXPECT_GE(item.rank, 0);
+  states.close();
+}
+
+constexpr Work works[] = {
+    {"barrier", barrier},       {"broadcast", broadcast}, {"broadcast_from_the_dead", broadcast_from_the_dead},
+    {"all_reduce", all_reduce}, {"reduce", reduce},       {"all_gather", all_gather},
+    {"gather", gather},         {"scatter", scatter},     {"reduce_scatter", reduce_scatter},
+    {"all_to_all", all_to_all}, {"recv", recv},           {"send", send},
+    {"object", object},         {"split", split},         {"close", close},
+    {"tensors", tensors},       {"configs", configs},
+};
+
+/// What this rank was told, for the script to compare: the cause, then what took how long.
+void tell(Collective const& world, Error const& e, std::chrono::steady_clock::duration took) {
+  std::ofstream out(std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER")) / std::to_string(world.rank()));
+  out << e.info().message << "\n"
+      << std::chrono::duration_cast<std::chrono::milliseconds>(took).count() << " ms\n"
+      << e.report();
+}
+
+class MpiDeath : public testing::TestWithParam<Work> {};
+
+TEST_P(MpiDeath, is_told_to_all) {
+  auto world = connect({.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "composite"),
+                        .timeout = deadline,
+                        .connect_timeout = std::chrono::minutes(5),
+                        .job_id = std::string(GetParam().name),
+                        .arena_cap = std::uint64_t{64} << 20});
+  int const survivors = world.world_size() - std::stoi(text_of_variable("CROSSRANK_TEST_DEATHS", "1"));
+  GetParam().call(world, survivors);
+  world.barrier();  // what the doomed sent before has arrived
+  if (world.rank() >= survivors) ::raise(SIGKILL);
+  auto const start = std::chrono::steady_clock::now();
+  try {
+    for (;;) GetParam().call(world, survivors);
+  } catch (Error const& e) {
+    auto const took = std::chrono::steady_clock::now() - start;
+    EXPECT_TRUE(e.code() == ErrorCode::peer_lost || e.code() == ErrorCode::timeout) << e.what();
+    EXPECT_THAT(e.failed_ranks(), testing::Each(testing::Ge(survivors))) << e.report();
+    EXPECT_FALSE(e.failed_ranks().empty());
+    EXPECT_FALSE(e.group_usable());
+    EXPECT_THAT(e.report(), testing::HasSubstr("host "));
+    EXPECT_LT(took, deadline + std::chrono::seconds(1) + slack_of_a_busy_host);
+    EXPECT_THROW(world.barrier(), Error);
+    tell(world, e, took);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Work, MpiDeath, testing::ValuesIn(works),
+                         [](auto const& one) { return std::string(one.param.name); });
+
+/// The rank dies between the two barrier rounds of a range.
+TEST(MpiDeathInRange, is_told_to_all) {
+  auto world = connect({.backend = "composite",
+                        .timeout = deadline,
+                        .connect_timeout = std::chrono::minutes(5),
+                        .job_id = "death in a range",
+                        .arena_cap = std::uint64_t{64} << 20});
+  int const doomed = world.world_size() - 1;
+  auto const start = std::chrono::steady_clock::now();
+  auto const gather = [&] {
+    auto items = get_tensors_parallel(block(100'000), world);
+    if (world.rank() == doomed) ::raise(SIGKILL);
+    for (auto const& item : items) EXPECT_TRUE(item.defined());
+    items.close();
+  };
+  try {
+    gather();
+    ADD_FAILURE() << "the range of a dead rank ended well";
+  } catch (Error const& e) {
+    EXPECT_TRUE(e.code() == ErrorCode::peer_lost || e.code() == ErrorCode::timeout) << e.what();
+    EXPECT_FALSE(e.group_usable());
+    EXPECT_THAT(e.failed_ranks(), testing::ElementsAre(doomed)) << e.report();
+    tell(world, e, std::chrono::steady_clock::now() - start);
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::test

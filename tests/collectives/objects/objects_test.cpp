@@ -1,0 +1,225 @@
+#include <crossrank/objects.hpp>
+
+#include <numeric>
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/support/process_ranks.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+namespace crossrank::test {
+namespace {
+
+struct Step {
+  int id = 0;
+  std::string text{};
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(id, text);
+  }
+  bool operator==(Step const&) const = default;
+};
+
+/// An object that cannot be written.
+struct Unwritable {
+  template <class Archive>
+  void save(Archive&) const {
+    throw std::out_of_range("no such layer");
+  }
+  template <class Archive>
+  void load(Archive&) {}
+};
+
+std::string long_text(int rank) { return std::string(40'000, static_cast<char>('a' + rank)); }
+
+void every_verb_brings_objects(Collective const& world) {
+  int const n = world.world_size();
+  int const me = world.rank();
+  for (int root = 0; root < n; ++root) {
+    EXPECT_EQ(world.broadcast_object(std::int64_t{me} + 16'777'217, {root}), root + 16'777'217);
+    EXPECT_EQ(world.broadcast_object(me == root ? Step{root, long_text(root)} : Step{}, {root}),
+              (Step{root, long_text(root)}));
+    std::vector<Json> list(2);
+    if (me == root) list = {Json{{"root", root}}, Json()};
+    world.broadcast_objects(list, {root});
+    EXPECT_EQ(list, (std::vector<Json>{Json{{"root", root}}, Json()}));
+
+    std::vector<std::string> expected;
+    for (int rank = 0; rank < n; ++rank) expected.push_back(rank % 2 == 0 ? "short" : long_text(rank));
+    auto const& mine = expected[static_cast<std::size_t>(me)];
+    EXPECT_EQ(world.all_gather_objects(mine), expected);
+    EXPECT_EQ(world.gather_objects(mine, {root}), me == root ? expected : std::vector<std::string>{});
+    EXPECT_EQ(world.scatter_objects(me == root ? expected : std::vector<std::string>{}, {root}), mine);
+  }
+  std::vector<int> ranks(static_cast<std::size_t>(n));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  EXPECT_EQ(world.all_gather_object(me), ranks);
+}
+
+void objects_go_round(Collective const& world) {
+  int const n = world.world_size();
+  int const next = (world.rank() + 1) % n;
+  int const previous = (world.rank() + n - 1) % n;
+  world.send_object(Step{world.rank(), "small"}, next);
+  world.send_object(long_text(world.rank()), next);
+  EXPECT_EQ(world.recv_object<Step>(previous), (Step{previous, "small"}));
+  EXPECT_EQ(world.recv_object<std::string>(previous), long_text(previous));
+}
+
+class Objects : public testing::TestWithParam<int> {};
+
+TEST_P(Objects, arrive_by_every_operation) {
+  run_thread_ranks(GetParam(), [](Collective world) {
+    every_verb_brings_objects(world);
+    objects_go_round(world);
+    world.close();
+  });
+}
+
+CROSSRANK_RANK_SCENARIO(objects) {
+  auto world = connect();
+  every_verb_brings_objects(world);
+  objects_go_round(world);
+  world.close();
+  return 0;
+}
+
+TEST_P(Objects, arrive_between_processes) {
+  auto const job = run_ranks(GetParam(), "objects");
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Objects, testing::Values(1, 2, 3, 4),
+                         [](auto const& each) { return std::to_string(each.param); });
+
+/// What every rank throws when `call` is made, and whether the group goes on.
+void expect_failure_everywhere(int ranks, int thrower, std::function<void(Collective const&, bool)> const& call) {
+  run_thread_ranks(ranks, [&](Collective world) {
+    bool const throws = world.rank() == thrower;
+    try {
+      call(world, throws);
+      ADD_FAILURE() << "rank " << world.rank() << " threw nothing";
+    } catch (std::out_of_range const& e) {
+      EXPECT_TRUE(throws);
+      EXPECT_STREQ(e.what(), "no such layer");
+    } catch (RemoteError const& e) {
+      EXPECT_FALSE(throws);
+      EXPECT_EQ(e.remote_type(), "std::out_of_range");
+      EXPECT_THAT(e.what(), testing::HasSubstr("no such layer"));
+      ASSERT_EQ(e.failed_ranks().size(), 1U);
+      EXPECT_EQ(e.failed_ranks()[0], thrower);
+      EXPECT_TRUE(e.group_usable());
+    }
+    EXPECT_EQ(world.all_gather_objects(world.rank()).size(), static_cast<std::size_t>(ranks));
+    world.close();
+  });
+}
+
+TEST(Objects, that_cannot_be_written_fail_on_every_rank_of_a_broadcast) {
+  expect_failure_everywhere(
+      3, 1, [](Collective const& world, bool) { static_cast<void>(world.broadcast_object(Unwritable{}, {1})); });
+}
+
+TEST(Objects, that_cannot_be_written_fail_at_their_receiver) {
+  expect_failure_everywhere(2, 0, [](Collective const& world, bool throws) {
+    if (throws) {
+      world.send_object(Unwritable{}, 1);
+    } else {
+      static_cast<void>(world.recv_object<Unwritable>(0));
+    }
+  });
+}
+
+TEST(Objects, of_one_rank_that_cannot_be_written_fail_a_gather_everywhere) {
+  for (bool const all : {true, false}) {
+    expect_failure_everywhere(3, 2, [all](Collective const& world, bool throws) {
+      detail::Produce const part = [throws] {
+        if (throws) throw std::out_of_range("no such layer");
+        return detail::Bytes(1000);
+      };
+      if (all) {
+        static_cast<void>(detail::all_gather_bytes(world, "all", part));
+      } else {
+        static_cast<void>(detail::gather_bytes(world, "one", 0, part));
+      }
+    });
+  }
+}
+
+TEST(Objects, of_another_type_are_refused_where_they_arrive_and_the_group_goes_on) {
+  run_thread_ranks(2, [](Collective world) {
+    if (world.rank() == 0) {
+      EXPECT_EQ(world.broadcast_object(7), 7);
+    } else {
+      try {
+        static_cast<void>(world.broadcast_object(std::string()));
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (FormatError const& e) {
+        EXPECT_EQ(e.operation(), "broadcast_object");
+        EXPECT_EQ(e.rank(), 1);
+        EXPECT_EQ(e.info().group, world.name());
+        EXPECT_EQ(e.info().world_size, 2);
+      }
+    }
+    EXPECT_EQ(world.broadcast_object(8), 8);
+    world.close();
+  });
+}
+
+TEST(Objects, scattered_in_the_wrong_number_fail_on_every_rank) {
+  run_thread_ranks(3, [](Collective world) {
+    std::vector<int> const two{1, 2};
+    if (world.rank() == 0) {
+      EXPECT_THROW(static_cast<void>(world.scatter_objects(two)), UsageError);
+    } else {
+      EXPECT_THROW(static_cast<void>(world.scatter_objects(two)), RemoteError);
+    }
+    EXPECT_EQ(world.broadcast_object(1), 1);
+    world.close();
+  });
+}
+
+TEST(Objects, in_a_list_of_another_length_are_refused) {
+  run_thread_ranks(2, [](Collective world) {
+    std::vector<int> list(world.rank() == 0 ? 3 : 2, world.rank());
+    if (world.rank() == 0) {
+      world.broadcast_objects(list);
+    } else {
+      EXPECT_THROW(world.broadcast_objects(list), MismatchError);
+      EXPECT_EQ(list, (std::vector<int>{1, 1}));
+    }
+    world.close();
+  });
+}
+
+TEST(Objects, are_refused_for_ranks_that_are_not_there) {
+  run_thread_ranks(2, [](Collective world) {
+    for (int const rank : {-1, 2}) {
+      EXPECT_THROW(static_cast<void>(world.broadcast_object(1, {rank})), UsageError);
+      EXPECT_THROW(static_cast<void>(world.gather_objects(1, {rank})), UsageError);
+      EXPECT_THROW(world.send_object(1, rank), UsageError);
+      EXPECT_THROW(static_cast<void>(world.recv_object<int>(rank)), UsageError);
+    }
+    EXPECT_THROW(world.send_object(1, world.rank()), UsageError);
+    world.close();
+  });
+}
+
+TEST(Objects, larger_than_a_piece_arrive_whole) {
+  run_thread_ranks(2,
+                   [](Collective world) {
+                     std::vector<std::uint32_t> values(5'000'000);
+                     std::iota(values.begin(), values.end(), 0U);
+                     auto const got = world.broadcast_object(world.rank() == 0 ? values : std::vector<std::uint32_t>{});
+                     EXPECT_TRUE(got == values);
+                     world.close();
+                   },
+                   {.arena_cap = std::uint64_t{256} << 20});
+}
+
+}  // namespace
+}  // namespace crossrank::test

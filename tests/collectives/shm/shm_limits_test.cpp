@@ -1,0 +1,106 @@
+#include <cerrno>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/group.hpp>
+#include <crossrank/message_queue.hpp>
+
+#include "lib/node/memory/control_layout.hpp"
+#include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/support/faulty_system.hpp"
+#include "tests/support/thread_ranks.hpp"
+
+/// What the shm backend does when a rank cannot do its part of a split.
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+
+int most() { return static_cast<int>(node::ControlGeometry(2).group_capacity()); }
+
+/// Both ranks hear the bound and what to do, whichever of them makes it.
+void expect_no_space(Collective const& world, std::function<void()> const& make) {
+  try {
+    make();
+    ADD_FAILURE() << "there was space on rank " << world.rank();
+  } catch (UnavailableError const& e) {
+    EXPECT_THAT(e.what(), HasSubstr("at most " + std::to_string(most())));
+    EXPECT_THAT(e.what(), HasSubstr("let the handles"));
+    EXPECT_TRUE(e.group_usable());
+  }
+}
+
+TEST(ShmSplit, reclaims_the_memory_of_closed_groups) {
+  run_thread_ranks(2, [](Collective world) {
+    for (int i = 0; i < 2000; ++i) {
+      auto const group = GroupCoordinator::create(world, {{0, 1}}, {.name = "one of many"});
+      if (i % 100 == 0) group.barrier();
+      group.destroy();
+    }
+    std::vector<GroupCoordinator> alive;
+    for (int i = 0; i < 300; ++i) alive.push_back(GroupCoordinator::create(world, {{0, 1}}));
+    for (auto const& group : alive) EXPECT_EQ(group.broadcast_object(world.rank()), 0);
+    world.barrier();
+    world.close();
+  });
+}
+
+TEST(ShmSplit, tells_all_when_there_are_too_many_groups_and_goes_on) {
+  run_thread_ranks(2, [](Collective world) {
+    std::vector<Collective> groups;
+    for (int i = 1; i < most(); ++i) groups.push_back(world.split({{0, 1}}));
+    expect_no_space(world, [&] { static_cast<void>(world.split({{0, 1}})); });
+    expect_no_space(world, [&] { static_cast<void>(MessageQueue::create(world, {.chunk_bytes = 64})); });
+    expect_no_space(world, [&] { static_cast<void>(GroupCoordinator::create(world, {{0, 1}})); });
+    groups.pop_back();
+    world.barrier();
+    world.split_by(0).barrier();
+    world.close();
+  });
+}
+
+/// Two makers, one of which fails: what the other made must not be lost.
+TEST(ShmSplit, gives_back_what_was_made_for_nothing) {
+  run_thread_ranks(2, [](Collective world) {
+    std::vector<Collective> groups;
+    for (int i = 2; i < most(); ++i) groups.push_back(world.split({{0, 1}}));
+    for (int i = 0; i < 10; ++i) {
+      try {  // there is space for one of the two groups
+        static_cast<void>(world.split({{0}, {1}}));
+        ADD_FAILURE() << "there is no space for both";
+      } catch (Error const& e) {
+        EXPECT_TRUE(e.group_usable()) << e.what();
+      }
+    }
+    world.split_by(0).barrier();
+    world.close();
+  });
+}
+
+TEST(ShmSplit, tells_all_when_there_is_no_memory_for_the_group) {
+  FaultySystem faulty;
+  platform::ScopedSystem const installed(faulty);
+  run_thread_ranks(3, [&](Collective world) {
+    world.barrier();
+    if (world.rank() == 1) faulty.fail_always(Call::fallocate, ENOSPC);
+    world.barrier();
+    if (world.rank() == 0) {
+      EXPECT_EQ(error_of<IoError>([&] { static_cast<void>(world.split({{0, 1, 2}})); }).system_errno, ENOSPC);
+    } else {
+      EXPECT_THAT(error_of<RemoteError>([&] {
+                    static_cast<void>(world.split({{0, 1, 2}}));
+                  }).remote_type,
+                  HasSubstr("io"));
+    }
+    world.barrier();
+    world.close();
+  });
+}
+
+}  // namespace
+}  // namespace crossrank::test

@@ -1,0 +1,129 @@
+#include "tests/collectives/stress/long_tensors.hpp"
+
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <span>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+namespace crossrank::test {
+namespace {
+
+constexpr std::size_t word_bytes = sizeof(std::uint64_t);
+constexpr std::size_t half = (std::size_t{1} << 30) + word_bytes;
+constexpr std::size_t whole = 2 * half;
+constexpr std::size_t odd = (std::size_t{1} << 31) + 5;
+constexpr std::uint64_t needed_gib = 14;
+
+/// Eight values of a rank, small enough for two of them to fit a byte as a sum.
+std::uint64_t word(std::uint64_t index, int rank) {
+  auto const mixed = (index + 1) * 0x9E3779B97F4A7C15U + static_cast<std::uint64_t>(rank) * 0xD1B54A32D192ED03U;
+  return (mixed ^ (mixed >> 32U)) & 0x3F3F3F3F3F3F3F3FU;
+}
+std::uint64_t sum_of_words(std::uint64_t index) { return word(index, 0) + word(index, 1); }
+
+/// All values that `of` gives for a whole word, from the first on; the last word may be a part of one.
+template <class Of>
+void fill(std::span<std::byte> bytes, Of of) {
+  std::size_t at = 0;
+  for (; bytes.size() - at >= word_bytes; at += word_bytes) {
+    std::uint64_t const value = of(at / word_bytes);
+    std::memcpy(bytes.data() + at, &value, word_bytes);
+  }
+  std::uint64_t const value = of(at / word_bytes);
+  std::memcpy(bytes.data() + at, &value, bytes.size() - at);
+}
+
+/// Where the first word stands that is none of these; the number of bytes when all are.
+template <class Of>
+std::size_t first_other(std::span<std::byte const> bytes, Of of) {
+  std::size_t at = 0;
+  for (; bytes.size() - at >= word_bytes; at += word_bytes) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, bytes.data() + at, word_bytes);
+    if (value != of(at / word_bytes)) return at;
+  }
+  std::uint64_t const value = of(at / word_bytes);
+  return std::memcmp(bytes.data() + at, &value, bytes.size() - at) == 0 ? bytes.size() : at;
+}
+
+auto values_of(int rank, std::size_t begin = 0) {
+  return [rank, begin](std::uint64_t index) { return word(begin / word_bytes + index, rank); };
+}
+
+Tensor buffer(std::size_t bytes) { return Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8); }
+
+/// Of one tensor, whose last word is a part of one.
+void move_whole_tensors(Collective const& world, Tensor tensor) {
+  auto const bytes = tensor.mutable_bytes();
+  int const rank = world.rank();
+  if (rank == 1) fill(bytes, values_of(1));
+  world.broadcast(tensor, {.root = 1});
+  EXPECT_EQ(first_other(bytes, values_of(1)), odd) << "broadcast";
+
+  if (rank == 0) {
+    fill(bytes, values_of(0));
+    world.send(tensor, 1);
+  } else {
+    world.recv(tensor, 0);
+    EXPECT_EQ(first_other(bytes, values_of(0)), odd) << "recv";
+    fill(bytes, values_of(1));
+  }
+  world.all_reduce(tensor);
+  EXPECT_EQ(first_other(bytes, sum_of_words), odd) << "all_reduce";
+}
+
+/// Of tensors that are put together of the ranks' halves, or fall into them.
+void move_halves(Collective const& world, Tensor tensor) {
+  int const rank = world.rank();
+  auto const begin = static_cast<std::size_t>(rank) * half;
+  auto out = buffer(whole);
+  {
+    auto mine = buffer(half);
+    fill(mine.mutable_bytes(), values_of(rank));
+    world.all_gather(out, mine);
+  }
+  for (int from : {0, 1}) {
+    auto const part = out.bytes().subspan(static_cast<std::size_t>(from) * half, half);
+    EXPECT_EQ(first_other(part, values_of(from)), half) << "all_gather, of rank " << from;
+  }
+
+  fill(tensor.mutable_bytes(), values_of(rank));
+  world.all_to_all(out, tensor);
+  for (int from : {0, 1}) {
+    auto const part = out.bytes().subspan(static_cast<std::size_t>(from) * half, half);
+    EXPECT_EQ(first_other(part, values_of(from, begin)), half) << "all_to_all, of rank " << from;
+  }
+
+  auto reduced = out.narrow(0, 0, static_cast<std::int64_t>(half));
+  world.reduce_scatter(reduced, tensor);
+  auto const is_sum = [&](std::uint64_t index) { return sum_of_words(begin / word_bytes + index); };
+  EXPECT_EQ(first_other(reduced.bytes(), is_sum), half) << "reduce_scatter";
+}
+
+}  // namespace
+
+std::string no_memory_for_long_tensors() {
+  std::ifstream file("/proc/meminfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string name;
+    std::uint64_t kib = 0;
+    words >> name >> kib;
+    if (name != "MemAvailable:") continue;
+    if (kib >> 20U >= needed_gib) return {};
+    return std::to_string(kib >> 20U) + " GiB of memory are free, and " + std::to_string(needed_gib) + " are needed";
+  }
+  return "the kernel does not tell how much memory is free";
+}
+
+void move_long_tensors(Collective const& world) {
+  ASSERT_EQ(world.world_size(), 2);
+  move_whole_tensors(world, buffer(odd));
+  move_halves(world, buffer(whole));
+}
+
+}  // namespace crossrank::test

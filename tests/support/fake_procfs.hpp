@@ -1,0 +1,35 @@
+#pragma once
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "lib/platform/system.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank::test {
+
+/// The kernel's folders, played by a temporary one.
+class FakeProcFs : public platform::System {
+ public:
+  void put(std::string const& path, std::string const& text) {
+    auto const real = folder_.path() / path.substr(1);
+    std::filesystem::create_directories(real.parent_path());
+    std::ofstream(real) << text << '\n';
+  }
+  void own_groups(std::string const& text) { put("/proc/self/cgroup", text); }
+  void mounts(std::string const& text) { put("/proc/self/mountinfo", text); }
+
+  int openat(int directory, char const* path, int flags, mode_t mode) override {
+    return platform::System::openat(directory, (folder_.path() / (path + 1)).c_str(), flags, mode);
+  }
+  /// A few bytes at a time, as the kernel's files may.
+  ssize_t read(int fd, void* to, std::size_t bytes) override {
+    return platform::System::read(fd, to, std::min<std::size_t>(bytes, 7));
+  }
+
+ private:
+  TemporaryDirectory folder_{};
+};
+
+}  // namespace crossrank::test

@@ -1,0 +1,63 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <crossrank/spi/packet_transport.hpp>
+
+namespace crossrank::test {
+
+/// Packets between threads of this process: a network that never fails, unless a test cuts it.
+class MemoryHub {
+ public:
+  explicit MemoryHub(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
+  [[nodiscard]] int ranks() const noexcept { return static_cast<int>(queues_.size()); }
+
+  void send(int src, int dst, std::vector<std::byte> packet) {
+    std::lock_guard const lock(mutex_);
+    if (cut_ == src || cut_ == dst) return;
+    queues_[static_cast<std::size_t>(dst)].emplace_back(src, std::move(packet));
+  }
+  bool receive(int rank, int& src, std::vector<std::byte>& packet) {
+    std::lock_guard const lock(mutex_);
+    auto& queue = queues_[static_cast<std::size_t>(rank)];
+    if (queue.empty()) return false;
+    src = queue.front().first;
+    packet = std::move(queue.front().second);
+    queue.pop_front();
+    return true;
+  }
+  /// From here on nothing reaches or leaves this rank, as if its host were off.
+  void cut(int rank) {
+    std::lock_guard const lock(mutex_);
+    cut_ = rank;
+  }
+
+ private:
+  std::mutex mutex_{};
+  int cut_ = -1;
+  std::vector<std::deque<std::pair<int, std::vector<std::byte>>>> queues_;
+};
+
+class MemoryPacketTransport final : public spi::PacketTransport {
+ public:
+  MemoryPacketTransport(std::shared_ptr<MemoryHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  [[nodiscard]] std::string_view backend() const noexcept override { return "memory"; }
+  [[nodiscard]] int rank() const noexcept override { return rank_; }
+  [[nodiscard]] int world_size() const noexcept override { return hub_->ranks(); }
+  [[nodiscard]] bool may_use_threads() const noexcept override { return true; }
+  void send(int dst, std::vector<std::byte> packet) override { hub_->send(rank_, dst, std::move(packet)); }
+  [[nodiscard]] std::size_t unsent(int) const noexcept override { return 0; }
+  [[nodiscard]] bool receive(int& src, std::vector<std::byte>& packet) override {
+    return hub_->receive(rank_, src, packet);
+  }
+
+ private:
+  std::shared_ptr<MemoryHub> hub_;
+  int rank_;
+};
+
+}  // namespace crossrank::test

@@ -1,0 +1,129 @@
+#include "tools/checkpoint/checkpoint_options.hpp"
+
+#include <map>
+
+#include <CLI/CLI.hpp>
+
+#include "tools/cli/option_validators.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+using checkpoint::ArchiveCrc;
+using checkpoint::FusedLayout;
+using checkpoint::ScalePolicy;
+
+constexpr int most_processes = 256;
+constexpr int most_ranks = 4096;
+
+void add_size(CLI::App& command, std::string const& name, int& value, char const* text) {
+  command.add_option("--" + name, value, text)->check(CLI::Range(1, most_ranks));
+}
+
+}  // namespace
+
+char const* const exit_codes =
+    R"(Exit codes:
+  0    done
+  1    the files are damaged, incomplete or contradict each other
+  2    wrong use: an option, or an output that exists
+  3    the system refused: no such file, no permission, no space
+  4    a rank was lost, or the ranks see different things
+  128+n  ended by signal n (130: Ctrl-C); nothing is left behind)";
+
+char const* const written_json =
+    R"(With --json one object is written to standard output. Always: command, ok, exit_code;
+but for an error, warnings: [text]. Then
+  written     out, bytes, files, resumed_files, seconds, plan (hash, sources, tp, pp, ep, tensors, bytes,
+              requantized: [{tensor, bound}], dropped: [{name, reason}])
+  --dry-run   dry_run, out, plan, files: [{name, bytes, tensors, rank} or {name, copied}]
+  --explain   explain: {tensor: text}
+  an error    error (code, what, message, expected, got, resource, system, hint, failed_ranks, details: [...])
+)";
+
+void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint::PlanOptions& plan, GridOptions grid) {
+  static std::map<std::string, ScalePolicy> const policies{
+      {"exact", ScalePolicy::exact}, {"rescale", ScalePolicy::rescale}, {"requantize", ScalePolicy::requantize}};
+  command.add_option("shards", in, "Directory with the shards, or one file")->required();
+  command.add_option("--rules", plan.rules, "JSON file with rules of one's own, asked before the built-in ones");
+  command
+      .add_option("--policy", plan.policy,
+                  "What to do where the ranks' scales differ: exact (an error, the default), rescale, requantize")
+      ->transform(one_of(policies));
+  static std::map<std::string, ArchiveCrc> const crcs{
+      {"require", ArchiveCrc::require}, {"warn", ArchiveCrc::warn}, {"ignore", ArchiveCrc::ignore}};
+  command
+      .add_option("--crc", plan.crc,
+                  "What to do where bytes of a torch archive do not match their checksum: require (an error, the "
+                  "default), warn, ignore")
+      ->transform(one_of(crcs));
+  command
+      .add_option("--allow-global", plan.extra_globals,
+                  "A class that torch archives may mention besides the known ones, such as mymodel.Config; it is never "
+                  "called")
+      ->type_name("MODULE.NAME");
+  command
+      .add_option(
+          "--model-key", plan.model_key,
+          "Key of torch archives, or first part of the names of a distributed checkpoint, under which the model "
+          "stands, such as ema_state_dict, or app.model inside of another, where known ones do not tell; . takes "
+          "everything")
+      ->type_name("KEY");
+  bool const plain = grid == GridOptions::plain;
+  std::string const prefix = plain ? "" : "from-";
+  add_size(command, prefix + "tp", plan.tp, "Tensor-parallel size of the shards, where names and config do not say");
+  add_size(command, prefix + "pp", plan.pp, "Pipeline size of the shards");
+  add_size(command, prefix + "ep", plan.ep, "Expert-parallel size of the shards");
+  add_size(
+      command, prefix + "moe-ep", plan.moe_ep,
+      "Groups of experts among the tensor-parallel ranks, each of which holds some experts and a piece of all else");
+  static std::map<std::string, FusedLayout> const layouts{{"per_rank", FusedLayout::per_rank},
+                                                          {"plain", FusedLayout::plain}};
+  command
+      .add_option("--fused-layout", plan.fused_layout,
+                  "How fused layers such as gate_up_proj were cut where nothing tells: per_rank (each shard holds a "
+                  "piece of every part, as Megatron and vLLM cut them; what is assumed), plain (as one block, as "
+                  "transformers' own tensor parallelism cuts phi3 and glm)")
+      ->transform(one_of(layouts));
+  command.add_option("--pattern", plan.pattern,
+                     "Names of the shards, with {rank} or {tp}, {pp}, {ep} in place of numbers: \"part_{rank}.bin\"");
+}
+
+void add_output_options(CLI::App& command, OutputOptions& options) {
+  command.add_option("out", options.out, "Directory for the result; made when it is not there")->required();
+  command.add_flag("--force", options.force, "Replace a checkpoint that is there");
+  command.add_flag("--resume", options.resume,
+                   "Go on from the files that a killed job had finished; what it had committed is compared and taken");
+  command.add_flag("--dry-run", options.dry_run, "Check everything that can be checked and say what would be written");
+  command
+      .add_option("--explain", options.explain,
+                  "Say of a tensor which shards, which rule and which bytes make it, and write nothing")
+      ->type_name("TENSOR");
+  command.add_flag("--no-read-back", options.no_read_back, "Do not read and compare what was written");
+}
+
+void add_file_size_options(CLI::App& command, OutputOptions& options) {
+  command
+      .add_option("--max-shard-size", options.max_shard_bytes,
+                  "Bytes of one output file: 5GB (default), 500MB, 2GiB; a larger tensor has a file of its own")
+      ->transform(size_in_bytes())
+      ->type_name("SIZE");
+  command.add_flag("--single-file", options.single_file, "One file, whatever its size");
+}
+
+void add_session_options(CLI::App& command, SessionOptions& options) {
+  static std::map<std::string, ProgressStyle> const styles{{"auto", ProgressStyle::automatic},
+                                                           {"bar", ProgressStyle::bar},
+                                                           {"lines", ProgressStyle::lines},
+                                                           {"none", ProgressStyle::none}};
+  command.add_option("-n,--processes", options.processes, "Processes of this host that share the work")
+      ->check(CLI::Range(1, most_processes));
+  command.add_option("--threads", options.threads, "Threads of each process; its share of the machine by default")
+      ->check(CLI::Range(1, checkpoint::most_threads));
+  command.add_flag("--json", options.json, "Answer with one JSON object on standard output");
+  command.add_option("--progress", options.progress, "auto (a bar on a terminal, else lines), bar, lines, none")
+      ->transform(one_of(styles))
+      ->take_last();
+}
+
+}  // namespace crossrank::tools

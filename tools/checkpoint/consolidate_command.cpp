@@ -1,0 +1,45 @@
+#include "tools/checkpoint/consolidate_command.hpp"
+
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+#include "tools/checkpoint/checkpoint_options.hpp"
+#include "tools/checkpoint/checkpoint_request.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+constexpr char const* examples =
+    R"(Writes one Hugging Face checkpoint: model.safetensors, or model-0000x-of-0000y.safetensors and their index, and
+the configs and tokenizer files that stand beside the shards. Reads safetensors shards, state images, torch archives
+and distributed checkpoints (DCP). No process holds more than 256 MiB, whatever the size of the model.
+
+Everything is written to a hidden folder in the output, read back and compared, and gets its names at the end, the
+config last: killed at any time, the output holds the old checkpoint or none, and --resume goes on from there.
+A rank that is lost ends the job, and what is finished stays for --resume.
+
+Examples:
+  crossrank consolidate shards/ model/                  all that the files and their config say is used
+  crossrank consolidate shards/ model/ --dry-run        what would be read and written
+  crossrank consolidate shards/ model/ --tp 4 --pp 2 --pattern "mp_rank_{tp}_{pp}.safetensors"
+  crossrank consolidate shards/ model/ --explain model.layers.0.self_attn.qkv_proj.weight
+  crossrank consolidate shards/ model/ --moe-ep 4       experts spread over the tensor-parallel ranks, as vLLM does
+  crossrank consolidate shards/ model/ --fused-layout plain    fused layers cut as one block, as transformers does
+  crossrank consolidate shards/ model/ --policy rescale --max-shard-size 10GB -n 4
+  mpirun -n 8 crossrank consolidate /nfs/shards /nfs/model
+)";
+
+}  // namespace
+
+void add_consolidate_command(CLI::App& app, int& exit_code) {
+  auto const request = std::make_shared<CheckpointRequest>();
+  auto* const command = app.add_subcommand("consolidate", "Merge the shards of a model into one checkpoint");
+  add_input_options(*command, request->in, request->plan, GridOptions::plain);
+  add_output_options(*command, request->output);
+  add_file_size_options(*command, request->output);
+  add_session_options(*command, request->session);
+  finish_checkpoint_command(*command, request, examples, exit_code);
+}
+
+}  // namespace crossrank::tools

@@ -1,0 +1,43 @@
+#include "tools/checkpoint/split_command.hpp"
+
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+#include "tools/checkpoint/checkpoint_options.hpp"
+#include "tools/checkpoint/checkpoint_request.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+constexpr char const* examples =
+    R"(Writes rank0.safetensors to rank<N-1>.safetensors, one for each tensor-parallel rank, and the configs: the inverse
+of `crossrank consolidate`. Shards as input are cut anew for another number of ranks, and no merged model is written
+between. Packed weights, scales and group ids are cut as their number format wants; a number of ranks that does not
+divide heads, groups or blocks is refused.
+
+Examples:
+  crossrank split model/ shards/ --tp 4
+  crossrank split shards8/ shards2/ --tp 2              from eight ranks to two
+  crossrank split model/ shards/ --tp 4 --dry-run
+  crossrank split model/ shards/ --tp 4 --rules my_rules.json
+)";
+
+}  // namespace
+
+void add_split_command(CLI::App& app, int& exit_code) {
+  auto const request = std::make_shared<CheckpointRequest>();
+  auto* const command = app.add_subcommand("split", "Cut a model, or other shards, for tensor-parallel ranks");
+  add_input_options(*command, request->in, request->plan, GridOptions::from);
+  add_output_options(*command, request->output);
+  command->add_option("--tp", request->tp, "Tensor-parallel size of the result")
+      ->required()
+      ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--moe-ep", request->moe_ep, "Groups of stacked experts among the ranks: rank t gets group t % this")
+      ->check(CLI::Range(1, 4096));
+  add_session_options(*command, request->session);
+  finish_checkpoint_command(*command, request, examples, exit_code);
+}
+
+}  // namespace crossrank::tools

@@ -1,0 +1,73 @@
+#include "tools/cli/progress_line.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "tools/cli/size_text.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+constexpr int bar_width = 24;
+// Short jobs write no lines at all.
+constexpr std::chrono::duration<double> between_lines{5.0};
+constexpr std::chrono::duration<double> rate_known{0.5};
+
+double share_of(checkpoint::Progress const& progress) {
+  if (progress.bytes_total == 0) return 0;
+  return std::min(1.0, static_cast<double>(progress.bytes_done) / static_cast<double>(progress.bytes_total));
+}
+
+}  // namespace
+
+std::string bar_text(double share, int width) {
+  auto const full = static_cast<int>(std::clamp(share, 0.0, 1.0) * width);
+  std::string text(static_cast<std::size_t>(full), '=');
+  if (full < width) text += '>';
+  text.resize(static_cast<std::size_t>(width), ' ');
+  return "[" + text + "]";
+}
+
+ProgressLine::ProgressLine(std::string what, ProgressStyle style) : what_(std::move(what)), style_(style) {}
+
+ProgressLine::~ProgressLine() { clear(); }
+
+std::string ProgressLine::text(checkpoint::Progress const& progress) const {
+  char percent[16];
+  std::snprintf(percent, sizeof percent, "%3.0f%%", 100.0 * share_of(progress));
+  std::string text = progress.stage.empty() ? std::string() : std::string(progress.stage) + " ";
+  text += percent;
+  if (style_ == ProgressStyle::bar) text += " " + bar_text(share_of(progress), bar_width);
+  text += " " + size_text(progress.bytes_done) + " of " + size_text(progress.bytes_total);
+  if (progress.elapsed > rate_known && progress.bytes_done > 0) {
+    auto const rate = static_cast<double>(progress.bytes_done) / progress.elapsed.count();
+    text += ", " + size_text(static_cast<std::uint64_t>(rate)) + "/s, " +
+            duration_text(static_cast<double>(progress.bytes_total - progress.bytes_done) / rate) + " left";
+  }
+  return text;
+}
+
+void ProgressLine::show(checkpoint::Progress const& progress) {
+  if (style_ == ProgressStyle::none) return;
+  if (style_ == ProgressStyle::bar) {
+    std::fprintf(stderr, "\r\033[K%s %s", what_.c_str(), text(progress).c_str());
+    std::fflush(stderr);
+    shown_ = true;
+    return;
+  }
+  // Each stage has a clock of its own.
+  if (progress.elapsed < last_) last_ = {};
+  if (progress.elapsed - last_ < between_lines) return;
+  last_ = progress.elapsed;
+  std::fprintf(stderr, "%s: %s\n", what_.c_str(), text(progress).c_str());
+}
+
+void ProgressLine::clear() noexcept {
+  if (!shown_) return;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+  shown_ = false;
+}
+
+}  // namespace crossrank::tools

@@ -1,0 +1,170 @@
+#include "tools/cli/session.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/core/environment.hpp"
+#include "lib/core/terminal_text.hpp"
+#include "tools/cli/interrupt_handler.hpp"
+#include "tools/launch/launcher.hpp"
+#include "tools/cli/option_flags.hpp"
+#include "tools/cli/warning_log.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+constexpr std::size_t most_details = 20;
+constexpr int rank_lost = 4;
+// A rank that was asked to stop ends its slice and removes what it has written first.
+constexpr std::chrono::seconds grace{30};
+
+/// One line of JSON.
+std::string error_object(std::string const& command, Error const& error, int exit_code) {
+  Json const answer{
+      {"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
+  return answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// This process's arguments, with the program by its own path.
+std::vector<std::string> own_arguments() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(in, argument, '\0');) arguments.push_back(argument);
+  char path[4096];
+  auto const length = ::readlink("/proc/self/exe", path, sizeof path);
+  if (!arguments.empty() && length > 0 && length < static_cast<ssize_t>(sizeof path))
+    arguments.front().assign(path, static_cast<std::size_t>(length));
+  return arguments;
+}
+
+char const* name_of(ProgressStyle style) {
+  if (style == ProgressStyle::bar) return "bar";
+  return style == ProgressStyle::lines ? "lines" : "none";
+}
+
+ProgressStyle settled(SessionOptions const& options) {
+  if (options.progress != ProgressStyle::automatic) return options.progress;
+  return ::isatty(STDERR_FILENO) == 1 ? ProgressStyle::bar : ProgressStyle::lines;
+}
+
+int run_processes(std::string const& command, SessionOptions const& options) {
+  LaunchOptions launch_options{
+      .ranks = options.processes, .grace = grace, .prefix = false, .raw = true, .lost_code = rank_lost};
+  if (options.json) {
+    launch_options.if_silent = [&](int exit_code, std::string const& sentence) {
+      auto const text = sentence.empty() ? std::string("the ranks could not be started") : sentence;
+      PeerLostError const error({.operation = command, .message = text, .group_usable = false});
+      return error_object(command, error, exit_code);
+    };
+  }
+  launch_options.program = own_arguments();
+  launch_options.program.insert(launch_options.program.end(), {"--progress", name_of(settled(options))});
+  return launch(launch_options);
+}
+
+void print_result(std::string const& command, SessionOptions const& options, CommandResult const& answer) {
+  if (!options.json) {
+    std::fputs(with_flags(answer.text).c_str(), stdout);
+    return;
+  }
+  Json json{{"command", command}, {"ok", answer.exit_code == 0}, {"exit_code", answer.exit_code}};
+  json.update(json_with_flags(answer.json));
+  std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+/// The work of one rank, which rank 0 reports.
+int run_rank(std::string const& command, SessionOptions const& options,
+             std::function<CommandResult(Session const&)> const& work) {
+  bool speaks = environment().rank == 0;
+  ProgressLine progress("crossrank " + command, speaks ? settled(options) : ProgressStyle::none);
+  WarningLog const warnings("crossrank " + command, settled(options));
+  InterruptHandler interrupts;
+  try {
+    auto const world = connect();
+    speaks = world.rank() == 0;
+    interrupts.begin_work();
+    auto answer = work({world, interrupts.token(), progress});
+    if (options.json) answer.json["warnings"] = warnings.gather(world);
+    progress.clear();
+    if (speaks) print_result(command, options, answer);
+    return answer.exit_code;
+  } catch (Error const& error) {
+    progress.clear();
+    bool const stopped = error.code() == ErrorCode::cancelled;
+    int const number = interrupts.signal();
+    int const code = stopped ? 128 + (number != 0 ? number : SIGINT) : exit_code_of(error.code());
+    if (speaks) print_error(command, options.json, error, code);
+    return code;
+  }
+}
+
+}  // namespace
+
+int exit_code_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::format: return 1;
+    case ErrorCode::usage:
+    case ErrorCode::unavailable: return 2;
+    case ErrorCode::io: return 3;
+    default: return 4;
+  }
+}
+
+std::string message_for_user(Error const& error) {
+  auto const& info = error.info();
+  if (info.message.empty()) return with_flags(error.what());
+  auto text = info.message;
+  if (!info.expected.empty()) text += ": expected " + info.expected + (info.got.empty() ? "" : ", got " + info.got);
+  if (info.expected.empty() && !info.got.empty()) text += ": " + info.got;
+  if (!info.resource.empty()) text += " (" + info.resource + ")";
+  if (!info.system.empty()) text += ": " + info.system;
+  text = terminal_text(text);
+  if (!info.hint.empty()) text += "\n  " + terminal_text(info.hint);
+  return with_flags(text);
+}
+
+void print_error(std::string const& command, bool json, Error const& error, int exit_code) {
+  if (json) {
+    std::fputs(error_object(command, error, exit_code).c_str(), stdout);
+    return;
+  }
+  std::fprintf(stderr, "crossrank %s: %s\n", command.c_str(), message_for_user(error).c_str());
+  auto const& details = error.info().details;
+  if (details.size() < 2 || error.code() == ErrorCode::usage) return;
+  for (std::size_t i = 0; i < details.size() && i < most_details; ++i)
+    std::fprintf(stderr, "  %s\n", with_flags(terminal_text(details[i])).c_str());
+  if (details.size() > most_details)
+    std::fprintf(stderr, "  and %zu more; --json lists all\n", details.size() - most_details);
+}
+
+int run_session(std::string const& command, SessionOptions const& options,
+                std::function<CommandResult(Session const&)> const& work) {
+  try {
+    auto const& launched = environment();
+    if (options.processes > 1 && launched.announces_several() && launched.world_size != options.processes) {
+      throw UsageError({.operation = command,
+                        .message = std::string(to_string(launched.launcher)) + " has started these ranks already",
+                        .expected = "no -n, or -n " + std::to_string(launched.world_size),
+                        .got = "-n " + std::to_string(options.processes),
+                        .hint = "leave -n out"});
+    }
+    if (options.processes > 1 && !launched.announces_several()) return run_processes(command, options);
+    return run_rank(command, options, work);
+  } catch (Error const& error) {
+    int const code = exit_code_of(error.code());
+    print_error(command, options.json, error, code);
+    return code;
+  } catch (std::exception const& error) {
+    print_error(command, options.json, BackendError({.operation = command, .message = error.what()}), 4);
+    return 4;
+  }
+}
+
+}  // namespace crossrank::tools

@@ -1,0 +1,164 @@
+#include "tools/inspect/clean_command.hpp"
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/file.h>
+
+#include <CLI/CLI.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/json.hpp>
+
+#include "lib/core/terminal_text.hpp"
+#include "lib/node/inspect/flight_file.hpp"
+#include "lib/node/memory/segment_names.hpp"
+#include "lib/platform/directory.hpp"
+#include "lib/platform/system.hpp"
+#include "tools/cli/option_flags.hpp"
+#include "workspace/checkpoint/write/dead_jobs.hpp"
+#include "workspace/nfs/clean_workspace.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+struct CleanRequest {
+  std::vector<std::string> directories{};
+  workspace::CleanOptions options{};
+  bool json = false;
+};
+
+/// What was found, told at once or kept for one answer.
+class CleanReport {
+ public:
+  explicit CleanReport(CleanRequest const& request) : dry_run_(request.options.dry_run), json_(request.json) {}
+
+  void kept(std::string const& path, std::string const& why) {
+    auto const reason = with_flags(why);
+    if (json_) return list_.push_back({{"path", path}, {"removed", false}, {"why", reason}});
+    std::printf("kept %s: %s\n", terminal_text(path).c_str(), terminal_text(reason).c_str());
+  }
+  void removed(std::string const& path, std::uint64_t bytes, std::string const& kind) {
+    ++files_;
+    bytes_ += bytes;
+    if (json_) return list_.push_back({{"path", path}, {"removed", !dry_run_}, {"bytes", bytes}, {"kind", kind}});
+    std::printf("%s %s, %s, %" PRIu64 " bytes\n", dry_run_ ? "would remove" : "removed", terminal_text(path).c_str(),
+                kind.c_str(), bytes);
+  }
+  void failed(std::string const& directory, Error const& error) {
+    code_ = 1;
+    errors_.push_back({{"path", directory}, {"error", json_with_flags(error.to_json())}});
+    if (!json_) std::fprintf(stderr, "crossrank clean: %s\n", with_flags(error.what()).c_str());
+  }
+  /// Tells the end of it. Returns the exit code.
+  [[nodiscard]] int finish() {
+    if (json_) {
+      Json const answer{{"command", "clean"}, {"ok", code_ == 0}, {"exit_code", code_}, {"dry_run", dry_run_},
+                        {"files", files_},    {"bytes", bytes_},  {"found", list_},     {"errors", errors_}};
+      std::printf("%s\n", answer.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    } else {
+      std::printf("%s: %d, %" PRIu64 " bytes in files\n", dry_run_ ? "would remove" : "removed", files_, bytes_);
+    }
+    return code_;
+  }
+
+ private:
+  bool dry_run_;
+  bool json_;
+  int code_ = 0;
+  int files_ = 0;
+  std::uint64_t bytes_ = 0;
+  Json list_ = Json::array();
+  Json errors_ = Json::array();
+};
+
+void clean_directory(std::string const& directory, workspace::CleanOptions options, CleanReport& report) {
+  for (auto const& file : workspace::clean_workspace(directory, options)) {
+    auto const path = directory + "/" + file.name;
+    auto const* const kind = file.is_state ? "a state file" : "a temporary file";
+    file.removed ? report.removed(path, file.bytes, kind) : report.kept(path, file.why);
+  }
+}
+
+/// Folders in which jobs that write checkpoints work.
+void clean_checkpoint_jobs(std::string const& directory, workspace::CleanOptions options, CleanReport& report) {
+  for (auto const& job : checkpoint::clean_jobs(directory, {.dry_run = options.dry_run, .force = options.force})) {
+    auto const path = directory + "/" + job.name;
+    job.removed ? report.removed(path, job.bytes, "the folder of a checkpoint job") : report.kept(path, job.why);
+  }
+}
+
+/// A record of a job of which no rank lives: each rank of one holds its lock.
+void clean_flight_record(platform::Directory const& directory, std::string const& name, workspace::CleanOptions options,
+                         CleanReport& report) {
+  auto const fd = directory.open_file(name, "crossrank clean");
+  if (!fd) return;
+  if (!node::holds_flight_record(*fd)) return report.kept(directory.path_of(name), "it is not a flight record");
+  struct stat status {};
+  auto const bytes = platform::system().fstat(fd->get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+  bool const is_held = platform::system().flock(fd->get(), LOCK_EX | LOCK_NB) != 0;
+  if (is_held && (errno == EWOULDBLOCK || !options.force)) {
+    return report.kept(directory.path_of(name),
+                       errno == EWOULDBLOCK ? "its job is running" : "this file system has no locks that would tell");
+  }
+  if (!options.dry_run) (void)directory.remove(name, "crossrank clean");
+  report.removed(directory.path_of(name), bytes, "a flight record");
+}
+
+void clean_flight_records(std::string const& path, workspace::CleanOptions options, CleanReport& report) {
+  auto const directory = platform::Directory::open(path, "crossrank clean");
+  for (auto const& name : directory.names("crossrank clean")) {
+    if (!node::is_flight_file_name(name)) continue;
+    try {
+      clean_flight_record(directory, name, options, report);
+    } catch (IoError const& error) {
+      report.kept(directory.path_of(name), error.what());
+    }
+  }
+}
+
+int clean(CleanRequest const& request) {
+  CleanReport report(request);
+  for (auto const& directory : request.directories) {
+    try {
+      clean_directory(directory, request.options, report);
+      clean_flight_records(directory, request.options, report);
+      clean_checkpoint_jobs(directory, request.options, report);
+    } catch (Error const& error) {
+      report.failed(directory, error);
+    }
+  }
+  if (!request.options.dry_run) {
+    for (auto const& name : node::sweep_names()) report.removed("/dev/shm" + name, 0, "shared memory");
+  }
+  return report.finish();
+}
+
+}  // namespace
+
+void add_clean_command(CLI::App& app, int& exit_code) {
+  auto const request = std::make_shared<CleanRequest>();
+  auto* const command = app.add_subcommand("clean", "Remove what killed jobs left behind");
+  command->add_option("directory", request->directories, "Workspace directories");
+  command->add_flag("-n,--dry-run", request->options.dry_run,
+                    "Say what would be removed from the directories, remove nothing");
+  command->add_flag("--all", request->options.all, "Also states whose process exited cleanly and left them on purpose");
+  command->add_flag("--force", request->options.force,
+                    "Also files whose file system has no locks: only when all jobs have ended");
+  command->add_flag("--json", request->json, "Answer with one JSON object on standard output");
+  command->footer(
+      "Removes from the directories what killed jobs left there: state files, temporaries, flight records, folders of\n"
+      "jobs that were writing a checkpoint; and this user's shared memory of dead jobs from this machine. Files of\n"
+      "running jobs stay, and so do states of processes that exited cleanly (--all removes these too), and files that\n"
+      "only have a name like ours. Exit code: 0, or 1 when a directory could not be read.\n"
+      "With --json: command, ok, exit_code, dry_run, files, bytes, found: [{path, removed, and bytes and kind, or "
+      "why}]\n"
+      "and errors: [{path, error}].");
+  command->callback([request, &exit_code] { exit_code = clean(*request); });
+}
+
+}  // namespace crossrank::tools

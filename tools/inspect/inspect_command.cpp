@@ -1,0 +1,90 @@
+#include "tools/inspect/inspect_command.hpp"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <crossrank/error.hpp>
+
+#include "lib/core/settings.hpp"
+#include "tools/inspect/inspect_job.hpp"
+#include "tools/inspect/inspect_path.hpp"
+#include "tools/cli/session.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+constexpr char const* footer =
+    R"(With a path: what the file or directory holds: tensors with dtypes, shapes and sizes, number formats, grid, metadata.
+Headers are read, no data; nothing that stands in a file is called. Of a directory that is no whole checkpoint, every
+file that opens is shown. Exit code: 0, 1 when a file is damaged, 2 for wrong use, 3 when the system refused.
+
+Without one: what the ranks of this user's running jobs are doing. Their shared memory is read, however stuck they are,
+and nothing is changed there. A job that ran with CROSSRANK_FLIGHT_DIR=DIR in its environment can be read after its end
+too, unless all its ranks left in order. Exit code: 0, 1 when there is no such job, 3 when the system refused.
+
+With --json one object is written to standard output. With a path: command, ok, exit_code, path, sources: [{name, bytes,
+attributes, tp, pp, ep}], tensors: [{name, dtype, shape, bytes, source}], defects: [{resource, text}], and where they are
+known grid, config, quantization, or problem; or error. Without one: command, ok, exit_code and jobs: [{job, host, where,
+running, ranks_here, look_first_at, ranks, groups, queues}]; or error.
+
+Examples:
+  crossrank inspect model/
+  crossrank inspect shards/rank0.safetensors --match "*down_proj*"
+  crossrank inspect model.pth --json | jq '.tensors[] | select(.dtype == "F8_E4M3") | .name'
+  crossrank inspect --pid 4711)";
+
+/// What was given on the command line.
+struct InspectArguments {
+  InspectPathOptions path{};
+  InspectJobRequest job{};
+  std::string job_id{};
+  std::string directory{};
+  int pid = 0;
+  bool json = false;
+};
+
+int inspect(InspectArguments& arguments) {
+  if (!arguments.path.path.empty()) {
+    arguments.path.json = arguments.json;
+    return inspect_path(arguments.path);
+  }
+  try {
+    arguments.job.json = arguments.json;
+    if (!arguments.job_id.empty()) arguments.job.job = arguments.job_id;
+    if (arguments.pid != 0) arguments.job.pid = arguments.pid;
+    if (arguments.directory.empty()) arguments.directory = flight_dir_of_environment();
+    if (!arguments.directory.empty()) arguments.job.directory = arguments.directory;
+    return inspect_jobs(arguments.job);
+  } catch (Error const& error) {
+    int const exit_code = exit_code_of(error.code());
+    print_error("inspect", arguments.json, error, exit_code);
+    return exit_code;
+  }
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app, int& exit_code) {
+  auto const arguments = std::make_shared<InspectArguments>();
+  auto* const command =
+      app.add_subcommand("inspect", "Show what a path holds, or what the ranks of a job are doing, or did last");
+  auto* const path =
+      command->add_option("path", arguments->path.path, "Checkpoint directory, shard, state image or torch archive");
+  command->add_option("--match", arguments->path.match, "Only tensors whose name fits; * stands for anything")
+      ->type_name("PATTERN")
+      ->needs(path);
+  command->add_flag("--all", arguments->path.all, "List all tensors, however many there are")->needs(path);
+  auto const of_jobs = [&](CLI::Option* option) { option->excludes(path); };
+  of_jobs(command->add_option("--job", arguments->job_id, "Only the job with this id"));
+  of_jobs(command->add_option("--pid", arguments->pid, "Only the job of this process")->check(CLI::PositiveNumber));
+  of_jobs(command->add_option("--flight", arguments->directory,
+                              "Flight records of dead jobs: CROSSRANK_FLIGHT_DIR of the job"));
+  of_jobs(command->add_option("--last", arguments->job.last, "Operations shown of each rank")->capture_default_str());
+  command->add_flag("--json", arguments->json, "Answer with JSON on standard output");
+  command->footer(footer);
+  command->callback([arguments, &exit_code] { exit_code = inspect(*arguments); });
+}
+
+}  // namespace crossrank::tools

@@ -1,0 +1,156 @@
+#include "tools/launch/connect_monitor.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/node/liveness/root_cause.hpp"
+#include "lib/node/memory/control_layout.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+using node::LauncherMessage;
+using platform::Fd;
+using Kind = LauncherMessage::Kind;
+
+/// Ranks serve one rendezvous at a time, or a few.
+constexpr std::size_t most_rendezvous = 64;
+constexpr std::size_t most_records = 8;
+
+bool send(Fd const& to, LauncherMessage const& message) {
+  return ::send(to.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(sizeof message);
+}
+
+}  // namespace
+
+ConnectMonitor::ConnectMonitor(std::string const& job_id, int ranks) : ranks_(ranks) {
+  auto const address = node::launcher_address(job_id);
+  Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket || ::bind(socket.get(), address.address(), address.bytes) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
+    return;
+  listener_ = std::move(socket);
+}
+
+void ConnectMonitor::add_to(std::vector<pollfd>& set) const {
+  if (listener_) set.push_back({.fd = listener_.get(), .events = POLLIN, .revents = 0});
+  for (auto const& one : rendezvous_) {
+    if (one.server) set.push_back({.fd = one.server.get(), .events = POLLIN, .revents = 0});
+  }
+}
+
+void ConnectMonitor::serve() {
+  while (listener_) {
+    Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) break;
+    ucred peer{};
+    socklen_t bytes = sizeof peer;
+    if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != ::geteuid()) continue;
+    if (rendezvous_.size() >= most_rendezvous) continue;
+    bool const told = std::all_of(ended_.begin(), ended_.end(), [&](auto const& end) { return send(socket, end); });
+    if (told) rendezvous_.push_back({.server = std::move(socket)});
+  }
+  for (auto& one : rendezvous_) read_message(one);
+  bool const over = std::any_of(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; });
+  if (!over) return;
+  std::erase_if(rendezvous_, [](Rendezvous const& one) { return !one.server && one.joined; });
+  // Of those that failed the last one is kept, for the summary.
+  while (std::count_if(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; }) > 1)
+    rendezvous_.erase(
+        std::find_if(rendezvous_.begin(), rendezvous_.end(), [](Rendezvous const& one) { return !one.server; }));
+}
+
+void ConnectMonitor::read_message(Rendezvous& from) {
+  while (from.server) {
+    iovec rest{reinterpret_cast<char*>(&from.part) + from.got, sizeof from.part - from.got};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr header{};
+    header.msg_iov = &rest;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    auto const bytes = ::recvmsg(from.server.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    for (auto* part = CMSG_FIRSTHDR(&header); bytes > 0 && part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+      if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS || part->cmsg_len != CMSG_LEN(sizeof(int)))
+        continue;
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
+      from.fds.emplace_back(fd);
+    }
+    if (bytes > 0) from.got += static_cast<std::size_t>(bytes);
+    bool const whole = from.got == sizeof from.part;
+    if (bytes <= 0 || (whole && from.part.magic != LauncherMessage{}.magic)) {
+      from.server = Fd();
+    } else if (whole) {
+      from.got = 0;
+      take(from, from.part);
+    }
+  }
+}
+
+void ConnectMonitor::take(Rendezvous& from, LauncherMessage const& message) {
+  if (message.kind == Kind::came && message.rank >= 0 && message.rank < ranks_) from.came.insert(message.rank);
+  if (message.kind != Kind::joined) return;
+  from.joined = joined_ = true;
+  if (!from.fds.empty()) keep_records(std::move(from.fds.front()));
+  from.fds.clear();
+}
+
+/// Maps what the ranks say of themselves, to be read when all have ended. A segment that another process could cut
+/// short under the mapping is left alone.
+void ConnectMonitor::keep_records(Fd control) {
+  constexpr auto needed_seal = F_SEAL_SHRINK;
+  int const seals = ::fcntl(control.get(), F_GET_SEALS);
+  node::ControlGeometry const geometry(ranks_);
+  struct stat status {};
+  if (seals < 0 || (seals & needed_seal) == 0 || ::fstat(control.get(), &status) != 0 ||
+      static_cast<std::uint64_t>(status.st_size) < geometry.flights_offset())
+    return;
+  try {
+    auto records = std::make_shared<node::Mapping>(control, geometry.flights_offset(), node::Mapping::Access::read_only,
+                                                   "control segment");
+    auto const& header = *reinterpret_cast<node::ControlHeader const*>(records->data());
+    if (header.magic == node::control_magic && header.version == node::layout_version &&
+        header.ranks == static_cast<std::uint32_t>(ranks_))
+      records_.push_back(std::move(records));
+    if (records_.size() > most_records) records_.erase(records_.begin());
+  } catch (Error const&) {  // the summary then knows no causes
+  }
+}
+
+void ConnectMonitor::notify_exit(int rank, pid_t pid, int status, std::chrono::milliseconds after) {
+  ended_.push_back({.kind = Kind::ended, .rank = rank, .status = status, .pid = pid, .after_ms = after.count()});
+  for (auto& one : rendezvous_) {
+    if (one.server && !send(one.server, ended_.back())) one.server = Fd();
+  }
+}
+
+bool ConnectMonitor::ended_before_connect(int rank) const {
+  return !rendezvous_.empty() && !joined_ &&
+         std::none_of(rendezvous_.begin(), rendezvous_.end(),
+                      [rank](Rendezvous const& one) { return one.came.contains(rank); });
+}
+
+std::optional<int> ConnectMonitor::cause_of(int rank) const {
+  for (auto at = records_.rbegin(); at != records_.rend(); ++at) {
+    node::ControlGeometry const geometry(ranks_);
+    auto const* const all = reinterpret_cast<node::RankRecord const*>((*at)->data() + geometry.records_offset());
+    auto const cause = node::read_cause(all[rank].cause);
+    if (cause && cause->global_rank >= 0 && cause->global_rank < ranks_ && cause->global_rank != rank)
+      return cause->global_rank;
+  }
+  return std::nullopt;
+}
+
+}  // namespace crossrank::tools

@@ -1,0 +1,44 @@
+#include "tools/launch/job_processes.hpp"
+
+#include <cerrno>
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/launch/child_processes.hpp"
+
+namespace crossrank::tools {
+
+// Where the kernel refuses, orphans of the ranks go to init: they are then out of reach, the ranks are not.
+JobProcesses::JobProcesses() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+void JobProcesses::add(pid_t rank) { running_.insert(rank); }
+
+bool JobProcesses::reap(Reaped& out) {
+  pid_t pid = 0;
+  do {
+    pid = ::waitpid(-1, &out.status, WNOHANG);
+  } while (pid < 0 && errno == EINTR);
+  if (pid < 0) gone_ = true;
+  if (pid <= 0) return false;
+  running_.erase(pid);
+  out.pid = pid;
+  return true;
+}
+
+void JobProcesses::signal_ranks(int number) const {
+  for (pid_t const rank : running_) ::kill(-rank, number);
+}
+
+void JobProcesses::signal_all(int number) const {
+  signal_ranks(number);
+  for (pid_t const child : child_processes()) {
+    if (running_.contains(child)) continue;
+    // The group of an orphan is one that the job made, unless it is ours.
+    pid_t const group = ::getpgid(child);
+    ::kill(group > 1 && group != ::getpgrp() ? -group : child, number);
+  }
+}
+
+}  // namespace crossrank::tools

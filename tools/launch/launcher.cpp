@@ -1,0 +1,400 @@
+#include "tools/launch/launcher.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/launch/connect_monitor.hpp"
+#include "tools/launch/job_processes.hpp"
+#include "tools/launch/job_outcome.hpp"
+#include "tools/launch/line_prefixer.hpp"
+#include "tools/launch/orphan_guard.hpp"
+#include "tools/launch/output_queue.hpp"
+#include "tools/launch/rank_process.hpp"
+#include "tools/launch/signal_fd.hpp"
+#include "tools/launch/terminal_input.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int unwritten = 3;  // what a command returns by itself when its answer cannot be written
+// How often what is left is looked at once it is to be killed: orphans appear as their parents die.
+constexpr milliseconds sweep_interval{20};
+
+bool same_file(int one, int other) {
+  struct stat a {};
+  struct stat b {};
+  return ::fstat(one, &a) == 0 && ::fstat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+class Launch {
+ public:
+  explicit Launch(LaunchOptions const& options);
+  int run();
+
+ private:
+  struct Stream {
+    platform::Fd fd{};
+    LinePrefixer lines;
+    OutputQueue* to = nullptr;
+  };
+  struct Rank {
+    int number = 0;
+    pid_t pid = 0;
+  };
+
+  void start_all();
+  bool start(int number, int input);
+  void refuse(int code, std::string const& why);
+  [[nodiscard]] bool finished() const;
+  void step();
+  [[nodiscard]] int timeout() const;
+  [[nodiscard]] int exit_code() const;
+  void take_signals();
+  void pass_on(int number);
+  void stop_with_ranks();
+  void take_exits();
+  void tell_ends();
+  void explain_ends();
+  void take_output(Stream& stream);
+  void end_soon();
+  void escalate();
+  void say(std::string const& sentence);
+
+  LaunchOptions const& options_;
+  JobEnvironment job_;
+  OrphanGuard guard_;  // before what follows: it keeps our signals, and is no orphan of ours
+  SignalFd signals_;
+  JobProcesses processes_;
+  Clock::time_point const started_ = Clock::now();
+  OutputQueue out_{STDOUT_FILENO};
+  OutputQueue err_{STDERR_FILENO};
+  bool const one_output_ = same_file(STDOUT_FILENO, STDERR_FILENO);
+  std::optional<TerminalInput> terminal_{};
+  std::vector<Rank> ranks_;
+  std::vector<Stream> streams_;
+  JobOutcome outcome_;
+  ConnectMonitor connect_monitor_{job_.job_id, options_.ranks};
+  std::vector<RankExit> unreported_;  // ends that the ranks that connect do not know of yet
+  bool answered_ = false;             // a rank has written to standard output
+  int refused_ = 0;                   // exit code when not all ranks could be started
+  std::vector<int> sent_;             // signals that ranks may have ended by because of us
+  std::optional<Clock::time_point> term_at_{};
+  std::optional<Clock::time_point> kill_at_{};
+  Clock::time_point swept_{};
+  bool interrupted_ = false;
+};
+
+Launch::Launch(LaunchOptions const& options)
+    : options_(options), job_{.job_id = random_job_id(), .world_size = options.ranks}, guard_(job_.job_id) {}
+
+int Launch::run() {
+  start_all();
+  while (!finished()) step();
+  explain_ends();
+  if (outcome_.failed() && refused_ == 0 && !(options_.raw && outcome_.by_exit_code())) say(outcome_.summary());
+  for (auto const& queue : {std::cref(out_), std::cref(err_)}) {
+    int const failure = queue.get().failure();
+    if (failure != 0 && failure != EPIPE) say(std::string("the output cannot be written: ") + std::strerror(failure));
+  }
+  int const code = exit_code();
+  if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, outcome_.summary());
+  while (!err_.empty() || !out_.empty()) step();
+  if (code == 0 && (out_.broken() || err_.broken())) {
+    bool const reader_left = out_.failure() == EPIPE || err_.failure() == EPIPE;
+    return options_.raw && !reader_left ? unwritten : 128 + SIGPIPE;
+  }
+  return code;
+}
+
+int Launch::exit_code() const {
+  if (refused_ != 0) return refused_;
+  if (options_.lost_code != 0 && outcome_.by_external_signal()) return options_.lost_code;
+  return outcome_.exit_code();
+}
+
+void Launch::start_all() {
+  platform::Fd typed;
+  if (::isatty(STDIN_FILENO) == 1) terminal_.emplace(typed);
+  platform::Fd const null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (int r = 0; r < options_.ranks; ++r) {
+    int const first = typed.valid() ? typed.get() : STDIN_FILENO;
+    if (!start(r, r == 0 ? first : null.get())) return;
+  }
+}
+
+bool Launch::start(int number, int input) {
+  std::array<int, 2> out{};
+  std::array<int, 2> err{};
+  if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(err.data(), O_CLOEXEC) != 0) {
+    refuse(126, std::string("no pipe for rank ") + std::to_string(number) + ": " + std::strerror(errno) +
+                    " (see ulimit -n)");
+    return false;
+  }
+  platform::Fd const out_writer(out[1]);
+  platform::Fd const err_writer(err[1]);
+  auto const prefix = options_.prefix ? "[" + std::to_string(number) + "]" : std::string();
+  streams_.push_back({.fd = platform::Fd(out[0]), .lines = LinePrefixer(prefix), .to = &out_});
+  streams_.push_back({.fd = platform::Fd(err[0]), .lines = LinePrefixer(prefix), .to = one_output_ ? &out_ : &err_});
+  ::fcntl(out[0], F_SETFL, O_NONBLOCK);
+  ::fcntl(err[0], F_SETFL, O_NONBLOCK);
+  auto const rank =
+      start_rank(options_.program, number, job_, {.in = input, .out = out[1], .err = err[1]}, signals_.original_mask());
+  if (rank.failure == 0) {
+    processes_.add(rank.pid);
+    guard_.watch(rank.pid);
+    ranks_.push_back({.number = number, .pid = rank.pid});
+    return true;
+  }
+  std::string const reason = std::strerror(rank.failure);
+  if (rank.program) {
+    refuse(rank.failure == ENOENT ? 127 : 126, "cannot run " + options_.program.front() + ": " + reason);
+  } else {
+    refuse(126, "cannot start rank " + std::to_string(number) + " of " + std::to_string(options_.ranks) + ": " +
+                    reason + " (the system's or this user's limit of processes: see ulimit -u)");
+  }
+  return false;
+}
+
+void Launch::refuse(int code, std::string const& why) {
+  refused_ = code;
+  say(why);
+  kill_at_ = Clock::now();
+}
+
+bool Launch::finished() const {
+  bool const read_out = std::none_of(streams_.begin(), streams_.end(), [](Stream const& s) { return s.fd.valid(); });
+  return processes_.gone() && read_out && out_.empty() && err_.empty();
+}
+
+void Launch::step() {
+  std::vector<pollfd> fds{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+  auto const watch = [&fds](int fd, short events) { fds.push_back({.fd = fd, .events = events, .revents = 0}); };
+  for (auto const& stream : streams_) {
+    if (stream.fd.valid() && !stream.to->full()) watch(stream.fd.get(), POLLIN);
+  }
+  for (auto const* const queue : {&out_, &err_}) {
+    if (!queue->empty()) watch(queue->fd(), POLLOUT);
+  }
+  bool const typing = terminal_ && processes_.any_rank() && terminal_->wants_terminal();
+  if (typing) watch(STDIN_FILENO, POLLIN);
+  std::size_t const terminal_at = fds.size() - 1;
+  if (terminal_ && terminal_->blocked_on() >= 0) watch(terminal_->blocked_on(), POLLOUT);
+  connect_monitor_.add_to(fds);
+  ::poll(fds.data(), fds.size(), timeout());
+  take_signals();
+  take_exits();
+  connect_monitor_.serve();
+  for (auto& stream : streams_) {
+    if (stream.fd.valid() && !stream.to->full()) take_output(stream);
+  }
+  if (typing && fds[terminal_at].revents != 0) terminal_->read_terminal();
+  if (terminal_) terminal_->flush();
+  out_.flush();
+  err_.flush();
+  // Who reads our output has left: the ranks are to find that out as they would alone, by SIGPIPE.
+  std::erase_if(streams_, [](Stream const& s) { return s.to->broken(); });
+  escalate();
+}
+
+int Launch::timeout() const {
+  auto const now = Clock::now();
+  auto wait = milliseconds(60'000);
+  for (auto const& at : {term_at_, kill_at_}) {
+    if (at) wait = std::min(wait, std::chrono::ceil<milliseconds>(*at - now));
+  }
+  if (kill_at_ && *kill_at_ <= now) wait = sweep_interval;
+  if (processes_.gone()) wait = std::max(wait, sweep_interval);  // only slow readers of our output remain
+  return static_cast<int>(std::max(wait, milliseconds(0)).count());
+}
+
+void Launch::take_signals() {
+  while (auto const number = signals_.next()) {
+    if (*number == SIGTSTP) {
+      stop_with_ranks();
+    } else if (*number != SIGCHLD) {
+      pass_on(*number);
+    }
+  }
+}
+
+void Launch::pass_on(int number) {
+  processes_.signal_ranks(number);
+  bool const ends = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+  if (number != SIGCONT && number != SIGWINCH) sent_.push_back(number);
+  if (!ends) return;
+  if (number != SIGINT) processes_.signal_ranks(SIGCONT);  // a stopped rank would not see it
+  if (interrupted_) kill_at_ = Clock::now();               // asked twice: kill at once
+  interrupted_ = true;
+  end_soon();
+}
+
+void Launch::stop_with_ranks() {
+  processes_.signal_ranks(SIGTSTP);
+  auto const stopped = Clock::now();
+  ::raise(SIGSTOP);
+  auto const away = Clock::now() - stopped;
+  if (term_at_) *term_at_ += away;
+  if (kill_at_) *kill_at_ += away;
+}
+
+void Launch::take_exits() {
+  JobProcesses::Reaped reaped;
+  while (processes_.reap(reaped)) {
+    auto const rank = std::find_if(ranks_.begin(), ranks_.end(), [&](Rank const& r) { return r.pid == reaped.pid; });
+    if (rank == ranks_.end()) continue;
+    bool const by_launcher =
+        WIFSIGNALED(reaped.status) && std::find(sent_.begin(), sent_.end(), WTERMSIG(reaped.status)) != sent_.end();
+    RankExit const end{.rank = rank->number,
+                       .pid = reaped.pid,
+                       .status = reaped.status,
+                       .after = std::chrono::duration_cast<milliseconds>(Clock::now() - started_),
+                       .by_launcher = by_launcher};
+    outcome_.add(end);
+    unreported_.push_back(end);
+    ranks_.erase(rank);  // its number may come back as another process
+    if (::kill(-reaped.pid, 0) != 0 && errno == ESRCH) guard_.forget(reaped.pid);
+    if (outcome_.failed()) end_soon();
+  }
+  tell_ends();
+  // All ranks have ended: what they left running has no work any more.
+  if (ranks_.empty() && !processes_.gone() && !kill_at_) {
+    processes_.signal_all(SIGTERM);
+    kill_at_ = Clock::now() + options_.grace;
+  }
+}
+
+// A rank that returned 0 may have left a process behind that connects in its place: it has ended with its whole group.
+void Launch::tell_ends() {
+  std::erase_if(unreported_, [this](RankExit const& end) {
+    if (end.status == 0 && ::kill(-end.pid, 0) == 0) return false;
+    connect_monitor_.notify_exit(end.rank, end.pid, end.status, end.after);
+    return true;
+  });
+}
+
+void Launch::explain_ends() {
+  if (!outcome_.failed()) return;
+  connect_monitor_.serve();
+  outcome_.annotate([this](RankExit& end) {
+    end.before_connect = connect_monitor_.ended_before_connect(end.rank);
+    end.caused_by = connect_monitor_.cause_of(end.rank);
+  });
+}
+
+void Launch::take_output(Stream& stream) {
+  std::array<char, 65536> buffer{};
+  auto const got = ::read(stream.fd.get(), buffer.data(), buffer.size());
+  if (got > 0) {
+    std::string_view const bytes(buffer.data(), static_cast<std::size_t>(got));
+    answered_ = answered_ || stream.to == &out_;
+    if (options_.raw) {
+      stream.to->waiting() += bytes;
+    } else {
+      stream.lines.add(bytes, stream.to->waiting());
+    }
+    return;
+  }
+  // Empty with nobody left who could write counts as the end: a stranger may have been given the pipe.
+  bool const more_may_come = got < 0 && (errno == EINTR || (errno == EAGAIN && !processes_.gone()));
+  if (more_may_come) return;
+  stream.lines.finish(stream.to->waiting());
+  (void)stream.fd.close();
+}
+
+void Launch::end_soon() {
+  if (kill_at_) return;
+  auto const now = Clock::now();
+  term_at_ = now + options_.grace / 2;
+  kill_at_ = now + options_.grace;
+}
+
+void Launch::escalate() {
+  auto const now = Clock::now();
+  bool const late = kill_at_ && *kill_at_ <= now;
+  if (processes_.gone()) {
+    // Only who reads our output is waited for, but not for longer than was asked.
+    if (late && interrupted_) {
+      out_.waiting().clear();
+      err_.waiting().clear();
+    }
+  } else if (late) {
+    if (now - swept_ < sweep_interval) return;
+    swept_ = now;
+    sent_.push_back(SIGKILL);
+    processes_.signal_all(SIGKILL);
+  } else if (term_at_ && *term_at_ <= now) {
+    term_at_.reset();
+    sent_.push_back(SIGTERM);
+    processes_.signal_all(SIGTERM);
+    processes_.signal_all(SIGCONT);
+  }
+}
+
+void Launch::say(std::string const& sentence) {
+  auto& queue = one_output_ ? out_ : err_;
+  queue.waiting() += "crossrank run: " + sentence + "\n";
+}
+
+// 0 when the system lets this user start that many ranks, as far as its limits tell; else says why not.
+int check_limits(LaunchOptions const& options) {
+  auto const count = static_cast<rlim_t>(options.ranks);
+  rlimit processes{};
+  rlimit files{};
+  ::getrlimit(RLIMIT_NPROC, &processes);
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  if (::geteuid() != 0 && processes.rlim_cur != RLIM_INFINITY && count >= processes.rlim_cur) {
+    std::fprintf(stderr, "crossrank run: -n %d: this user may have %llu processes (ulimit -u)\n", options.ranks,
+                 static_cast<unsigned long long>(processes.rlim_cur));
+    return 2;
+  }
+  rlim_t const needed = 2 * count + 32;
+  if (files.rlim_cur != RLIM_INFINITY && needed > files.rlim_cur) {
+    std::fprintf(stderr, "crossrank run: -n %d: %llu open files are needed, %llu are allowed (ulimit -n)\n",
+                 options.ranks, static_cast<unsigned long long>(needed),
+                 static_cast<unsigned long long>(files.rlim_cur));
+    return 2;
+  }
+  return 0;
+}
+
+// A program started without one of them would find a rank's pipe in its place.
+void open_missing_standard_streams() {
+  for (int const fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+      [[maybe_unused]] int const opened = ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+    }
+  }
+}
+
+}  // namespace
+
+int launch(LaunchOptions const& options) {
+  open_missing_standard_streams();
+  if (int const refused = check_limits(options); refused != 0) return refused;
+  try {
+    return Launch(options).run();
+  } catch (std::system_error const& error) {
+    std::fprintf(stderr, "crossrank run: %s\n", error.what());
+    return 126;
+  }
+}
+
+}  // namespace crossrank::tools

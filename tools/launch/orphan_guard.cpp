@@ -1,0 +1,141 @@
+#include "tools/launch/orphan_guard.hpp"
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/platform/system.hpp"
+#include "tools/launch/child_processes.hpp"
+
+namespace crossrank::tools {
+namespace {
+
+using platform::Fd;
+using std::chrono::milliseconds;
+
+constexpr auto guard_name = "crossrank-guard";
+constexpr milliseconds between_looks{5};
+constexpr int most_looks = 2'000;
+constexpr int quiet_looks = 3;  // in a row: a process that is just being forked shows in the next one
+constexpr milliseconds farewell{2'000};
+
+/// Other guards are spared: each has a job of its own to end.
+bool belongs_to(std::filesystem::path const& process, std::string const& entry) {
+  auto const environment = process_text(process / "environ");
+  bool const carries =
+      environment.starts_with(entry) || environment.find(std::string(1, '\0') + entry) != std::string::npos;
+  return carries && process_text(process / "comm") != std::string(guard_name) + "\n";
+}
+
+/// Kills every process whose environment holds `entry`; false when there was none.
+bool kill_all_with(std::string const& entry) {
+  bool found = false;
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator at("/proc", ignored), end; at != end; at.increment(ignored)) {
+    auto const name = at->path().filename().string();
+    pid_t pid = -1;
+    auto const parsed = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || pid == ::getpid()) continue;
+    if (belongs_to(at->path(), entry)) found = ::kill(pid, SIGKILL) == 0 || found;
+  }
+  return found;
+}
+
+void end_job(std::vector<pid_t> const& groups, std::string const& entry) {
+  int quiet = 0;
+  for (int look = 0; look < most_looks && quiet < quiet_looks; ++look) {
+    bool found = false;
+    // A group's number is not given away while the group has members, and this comes at once after its leader's end.
+    for (pid_t const group : groups) found = (look == 0 && ::kill(-group, SIGKILL) == 0) || found;
+    found = kill_all_with(entry) || found;
+    quiet = found ? 0 : quiet + 1;
+    platform::system().sleep(between_looks);
+  }
+}
+
+/// What the launcher says beside the numbers of groups (negative: forget it): it ends, and nothing is left to do.
+constexpr pid_t all_gone = 0;
+
+[[noreturn]] void guard(Fd const& end, std::string const& job_id) {
+  ::setsid();
+  ::prctl(PR_SET_NAME, guard_name);
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  // The launcher's streams end with the launcher.
+  if (Fd const null(::open("/dev/null", O_RDWR | O_CLOEXEC)); null) {
+    for (int const stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), stream);
+  }
+  std::vector<pid_t> groups;
+  for (;;) {
+    pid_t group = all_gone;
+    auto const got = ::read(end.get(), &group, sizeof group);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != sizeof group) break;
+    if (group == all_gone) ::_exit(0);
+    if (group < 0) {
+      std::erase(groups, -group);
+    } else {
+      groups.push_back(group);
+    }
+  }
+  end_job(groups, "CROSSRANK_JOB_ID=" + job_id + std::string(1, '\0'));
+  ::_exit(0);
+}
+
+}  // namespace
+
+OrphanGuard::OrphanGuard(std::string const& job_id) {
+  std::array<int, 2> ends{};
+  auto const fail = [] {
+    throw std::system_error(errno, std::generic_category(), "cannot start the guard of the job");
+  };
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) fail();
+  ours_ = Fd(ends[0]);
+  Fd theirs(ends[1]);
+  pid_t const middle = ::fork();
+  if (middle < 0) fail();
+  if (middle == 0) {
+    // Twice, so that the guard is nobody's child whose end is waited for.
+    pid_t const last = ::fork();
+    if (last != 0) ::_exit(last < 0 ? 1 : 0);
+    (void)ours_.close();
+    guard(theirs, job_id);
+  }
+  int status = 0;
+  while (::waitpid(middle, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    errno = EAGAIN;
+    fail();
+  }
+}
+
+OrphanGuard::~OrphanGuard() {
+  say(all_gone);
+  pollfd closed{.fd = ours_.get(), .events = POLLIN, .revents = 0};
+  ::poll(&closed, 1, static_cast<int>(farewell.count()));
+}
+
+void OrphanGuard::watch(pid_t group) const noexcept { say(group); }
+
+void OrphanGuard::forget(pid_t group) const noexcept { say(-group); }
+
+void OrphanGuard::say(pid_t number) const noexcept {
+  // A guard that was killed guards nothing, and the job goes on without.
+  [[maybe_unused]] auto const sent = ::send(ours_.get(), &number, sizeof number, MSG_NOSIGNAL);
+}
+
+}  // namespace crossrank::tools

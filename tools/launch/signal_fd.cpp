@@ -1,0 +1,32 @@
+#include "tools/launch/signal_fd.hpp"
+
+#include <cerrno>
+#include <system_error>
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+namespace crossrank::tools {
+
+// A signal that was ignored when we were started (nohup) stays ignored, here and in the ranks: it never arrives.
+SignalFd::SignalFd() {
+  sigset_t wanted;
+  ::sigemptyset(&wanted);
+  for (int const number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD}) {
+    ::sigaddset(&wanted, number);
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored it would let the kernel reap the ranks and lose their codes
+  if (::sigprocmask(SIG_BLOCK, &wanted, &original_) != 0)
+    throw std::system_error(errno, std::generic_category(), "sigprocmask");
+  fd_ = platform::Fd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd_) throw std::system_error(errno, std::generic_category(), "signalfd");
+}
+
+std::optional<int> SignalFd::next() const {
+  signalfd_siginfo info{};
+  if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+}  // namespace crossrank::tools

@@ -1,0 +1,175 @@
+#include "workspace/checkpoint/discovery/grid/shard_grid.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
+#include "workspace/nfs/state_file_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "checkpoint open";
+
+int positive(Json const& object, char const* key) {
+  auto const found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return 0;
+  auto const value = found->get<std::int64_t>();
+  return value > 0 && value <= 1'000'000 ? static_cast<int>(value) : 0;
+}
+
+int first_positive(Json const& object, std::initializer_list<char const*> keys) {
+  for (auto const* key : keys) {
+    if (int const value = positive(object, key); value > 0) return value;
+  }
+  return 0;
+}
+
+std::string grid_text(int tp, int pp, int ep) {
+  return std::to_string(tp) + " x " + std::to_string(pp) + " x " + std::to_string(ep) + " (tensor x pipeline x expert)";
+}
+
+/// Fills in the size that is missing so that all multiply to `count`.
+ShardGrid complete(AnnouncedGrid const& announced, int count, std::string const& where) {
+  ShardGrid grid;
+  grid.ep = std::max(1, announced.ep);
+  grid.pp = std::max(1, announced.pp);
+  grid.tp = announced.tp > 0 ? announced.tp : std::max(1, count / (grid.pp * grid.ep));
+  if (announced.tp > 0 && announced.pp == 0 && count % (grid.tp * grid.ep) == 0) grid.pp = count / (grid.tp * grid.ep);
+  if (grid.tp * grid.pp * grid.ep == count) return grid;
+  throw UsageError(
+      {.operation = operation,
+       .message = "the number of shards does not fit the grid",
+       .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards for " + grid_text(grid.tp, grid.pp, grid.ep),
+       .got = std::to_string(count),
+       .resource = where,
+       .hint = count < grid.tp * grid.pp * grid.ep ? "add the ranks that are missing, or give `tp` and `pp`"
+                                                   : "give `tp`, `pp` and `ep` as the job had them"});
+}
+
+ShardPlace place_of_rank(int rank, ShardGrid const& grid) {
+  return {.tp = rank % grid.tp, .pp = rank / (grid.tp * grid.ep), .ep = rank / grid.tp % grid.ep};
+}
+
+std::string place_text(ShardPlace const& place, ShardGrid const& grid) {
+  auto text = "tensor-parallel rank " + std::to_string(place.tp);
+  if (grid.pp > 1) text += ", stage " + std::to_string(place.pp);
+  if (grid.ep > 1) text += ", expert rank " + std::to_string(place.ep);
+  return text;
+}
+
+/// What the file of a place without one is called; empty when that cannot be told.
+std::string file_text(NamedShard const& known, ShardPlace const& place, ShardGrid const& grid) {
+  auto wanted = known.numbers;
+  if (wanted.rank) {
+    wanted.rank = (place.pp * grid.ep + place.ep) * grid.tp + place.tp;
+    // A state image's name holds its writer's number, which nobody else has.
+    if (workspace::parse_state_file_name(known.name)) return " (rank_" + std::to_string(*wanted.rank) + "_state.*)";
+  } else {
+    if (wanted.tp) wanted.tp = place.tp;
+    if (wanted.pp) wanted.pp = place.pp;
+    if (wanted.ep) wanted.ep = place.ep;
+  }
+  auto const name = sibling_name(known.name, wanted);
+  return name.empty() ? name : " (" + name + ")";
+}
+
+/// Every place has exactly one shard.
+void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& grid, std::string const& where) {
+  std::map<std::tuple<int, int, int>, std::string> seen;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    auto const& place = grid.places[i];
+    auto const [at, fresh] = seen.emplace(std::tuple(place.pp, place.ep, place.tp), shards[i].name);
+    if (fresh) continue;
+    throw FormatError({.operation = operation,
+                       .message = "two shards are of the same rank (" + place_text(place, grid) + ")",
+                       .got = at->second + " and " + shards[i].name,
+                       .resource = where,
+                       .hint = "remove the one that does not belong there, or give `pattern`",
+                       .section = "files"});
+  }
+  std::vector<std::string> missing;
+  for (int pp = 0; pp < grid.pp; ++pp) {
+    for (int ep = 0; ep < grid.ep; ++ep) {
+      for (int tp = 0; tp < grid.tp; ++tp) {
+        ShardPlace const place{.tp = tp, .pp = pp, .ep = ep};
+        if (!seen.contains({pp, ep, tp}))
+          missing.push_back(place_text(place, grid) + file_text(shards.front(), place, grid));
+      }
+    }
+  }
+  if (missing.empty()) return;
+  throw FormatError({.operation = operation,
+                     .message = "a shard is missing: " + missing.front() +
+                                (missing.size() > 1 ? " and " + std::to_string(missing.size() - 1) + " more" : ""),
+                     .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards",
+                     .got = std::to_string(shards.size()) + ", the first one is " + shards.front().name,
+                     .resource = where,
+                     .hint = "copy the missing file there; a checkpoint is never merged with a part left out",
+                     .details = missing,
+                     .section = "files"});
+}
+
+}  // namespace
+
+AnnouncedGrid announced_grid(Json const& config) {
+  AnnouncedGrid grid;
+  if (!config.is_object()) return grid;
+  auto const mapping = config.find("mapping");
+  if (mapping != config.end() && mapping->is_object()) {
+    grid.tp = first_positive(*mapping, {"tp_size"});
+    grid.pp = first_positive(*mapping, {"pp_size"});
+    grid.moe_ep = first_positive(*mapping, {"moe_ep_size"});
+    auto const moe_tp = first_positive(*mapping, {"moe_tp_size"});
+    if (grid.moe_ep == 0 && moe_tp > 0) grid.moe_ep = grid.tp / moe_tp;
+    return grid;
+  }
+  grid.tp = first_positive(config, {"tensor_model_parallel_size", "tensor_parallel_size", "tp_size"});
+  grid.pp = first_positive(config, {"pipeline_model_parallel_size", "pipeline_parallel_size", "pp_size"});
+  grid.ep = first_positive(config, {"expert_model_parallel_size", "expert_parallel_size", "ep_size"});
+  return grid;
+}
+
+ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid announced, std::string const& where) {
+  int named_count = 0;
+  for (auto const& shard : shards) {
+    named_count = std::max(named_count, shard.numbers.ranks.value_or(0));
+    announced.tp = std::max(announced.tp, shard.numbers.tp_size.value_or(0));
+    announced.pp = std::max(announced.pp, shard.numbers.pp_size.value_or(0));
+    announced.ep = std::max(announced.ep, shard.numbers.ep_size.value_or(0));
+  }
+  bool const by_rank =
+      std::all_of(shards.begin(), shards.end(), [](auto const& shard) { return shard.numbers.rank.has_value(); });
+  ShardGrid grid;
+  if (by_rank) {
+    int highest = 0;
+    for (auto const& shard : shards) highest = std::max(highest, *shard.numbers.rank);
+    int const announced_count =
+        announced.tp > 0 ? announced.tp * std::max(1, announced.pp) * std::max(1, announced.ep) : 0;
+    // Numbers with a gap mean a missing rank, whatever the sizes are.
+    grid = complete(announced, std::max({highest + 1, announced_count, named_count}), where);
+    for (auto const& shard : shards) grid.places.push_back(place_of_rank(*shard.numbers.rank, grid));
+  } else {
+    for (auto const& shard : shards) {
+      grid.places.push_back(
+          {.tp = shard.numbers.tp.value_or(0), .pp = shard.numbers.pp.value_or(0), .ep = shard.numbers.ep.value_or(0)});
+      auto const& place = grid.places.back();
+      grid.tp = std::max(grid.tp, place.tp + 1);
+      grid.pp = std::max(grid.pp, place.pp + 1);
+      grid.ep = std::max(grid.ep, place.ep + 1);
+    }
+    grid.tp = std::max(grid.tp, announced.tp);
+    grid.pp = std::max(grid.pp, announced.pp);
+    grid.ep = std::max(grid.ep, announced.ep);
+    if (grid.tp > 1 && grid.ep > 1) grid = fold_experts(grid).value_or(grid);
+  }
+  require_each_once(shards, grid, where);
+  return grid;
+}
+
+}  // namespace crossrank::checkpoint

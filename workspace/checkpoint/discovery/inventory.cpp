@@ -1,0 +1,164 @@
+#include "workspace/checkpoint/discovery/inventory.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/source/safetensors_source.hpp"
+#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/torch/torch_source.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view index_suffix = ".index.json";
+constexpr std::size_t most_of_a_kind = 20;
+
+bool is_torch(std::string const& name) {
+  return name.ends_with(".pth") || name.ends_with(".pt") || name.ends_with(".bin");
+}
+bool is_weights(std::string const& name) {
+  return !name.starts_with('.') && (name.ends_with(".safetensors") || is_torch(name));
+}
+
+/// The error without its resource, which stands beside it.
+std::string finding_of(Error const& error) {
+  auto const& info = error.info();
+  auto text = info.message.empty() ? std::string(error.what()) : info.message;
+  if (!info.expected.empty()) text += ": expected " + info.expected + (info.got.empty() ? "" : ", got " + info.got);
+  if (info.expected.empty() && !info.got.empty()) text += ": " + info.got;
+  if (!info.system.empty()) text += ": " + info.system;
+  return text;
+}
+
+class Builder {
+ public:
+  Builder(Inventory& out, TorchSourceOptions torch)
+      : out_(out), torch_(std::move(torch)), pool_(std::make_shared<FilePool>()) {
+    torch_.pool = pool_;
+  }
+
+  void add_file(fs::path const& path) {
+    Inventory::File file{.path = path};
+    try {
+      if (is_torch_archive(path)) {
+        file.source = open_torch_archive(path, torch_);
+      } else {
+        file.source = std::make_shared<SafetensorsSource>(path.string(), std::vector{path}, pool_);
+      }
+    } catch (Error const& error) {
+      out_.defects.push_back({DefectKind::file, path.string(), finding_of(error), error.info().hint});
+    }
+    out_.files.push_back(std::move(file));
+  }
+
+  void check_index(DirectoryListing const& listing, std::string const& name) {
+    index_ = (listing.path / name).string();
+    std::optional<Json> index;
+    try {
+      index = read_json_object(listing.path / name, codec::listing_limits);
+    } catch (Error const& error) {
+      return say(finding_of(error));
+    }
+    auto const map = index->find("weight_map");
+    if (map == index->end() || !map->is_object()) return say("it has no weight_map");
+    std::map<std::string, std::set<std::string>> wanted;
+    for (auto const& [tensor, file] : map->items()) {
+      if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos) {
+        say("it names no plain file for \"" + tensor + "\"");
+      } else {
+        wanted[file.get<std::string>()].insert(tensor);
+      }
+    }
+    std::uint64_t total = 0;
+    bool complete = true;
+    for (auto const& [file, tensors] : wanted) {
+      if (listing.has(file)) {
+        complete = compare(listing.path / file, tensors, total) && complete;
+      } else {
+        complete = false;
+        say("the file " + file + ", in which it has " + std::to_string(tensors.size()) + " tensors, is missing");
+      }
+    }
+    check_strays(wanted, name.ends_with(".bin.index.json"));
+    if (complete) check_total(*index, total);
+  }
+
+ private:
+  void say(std::string text) {
+    out_.defects.push_back(
+        {DefectKind::index, index_, std::move(text), "write the index again, or copy what is missing"});
+  }
+
+  /// Adds the file's bytes to `total`; false when it could not be opened.
+  bool compare(fs::path const& path, std::set<std::string> const& wanted, std::uint64_t& total) {
+    auto const found =
+        std::find_if(out_.files.begin(), out_.files.end(), [&](auto const& file) { return file.path == path; });
+    if (found == out_.files.end() || !found->source) return false;
+    std::set<std::string> there;
+    std::size_t said = 0;
+    for (auto const& tensor : found->source->tensors()) {
+      there.insert(tensor.name);
+      total += dense_bytes(tensor.shape, tensor.dtype);
+      if (!wanted.contains(tensor.name) && ++said <= most_of_a_kind)
+        say("it does not list \"" + tensor.name + "\" in " + path.filename().string() + ", where that is");
+    }
+    for (auto const& name : wanted) {
+      if (!there.contains(name) && ++said <= most_of_a_kind)
+        say("it lists \"" + name + "\" in " + path.filename().string() + ", where it is not");
+    }
+    if (said > most_of_a_kind)
+      say(std::to_string(said - most_of_a_kind) + " more such differences in " + path.filename().string());
+    return true;
+  }
+
+  void check_strays(std::map<std::string, std::set<std::string>> const& wanted, bool torch) {
+    for (auto const& file : out_.files) {
+      auto const name = file.path.filename().string();
+      if (!wanted.contains(name) && is_torch(name) == torch) say("it does not know the file " + name);
+    }
+  }
+
+  void check_total(Json const& index, std::uint64_t total) {
+    auto const metadata = index.find("metadata");
+    if (metadata == index.end() || !metadata->is_object() || !metadata->contains("total_size")) return;
+    auto const& said = metadata->at("total_size");
+    // Some tools write it as a float.
+    if (!said.is_number() || said.get<double>() != static_cast<double>(total))
+      say("its total_size is " + said.dump() + ", the tensors have " + std::to_string(total) + " bytes");
+  }
+
+  Inventory& out_;
+  TorchSourceOptions torch_;
+  std::shared_ptr<FilePool> pool_;
+  std::string index_{};
+};
+
+}  // namespace
+
+Inventory take_inventory(fs::path const& path, TorchSourceOptions const& torch) {
+  Inventory out;
+  Builder builder(out, torch);
+  std::error_code error;
+  if (fs::is_regular_file(path, error)) {
+    builder.add_file(path);
+    return out;
+  }
+  auto const listing = list_directory(path);
+  for (auto const& name : listing.files) {
+    if (is_weights(name)) builder.add_file(path / name);
+  }
+  for (auto const& name : listing.files) {
+    if (name.ends_with(index_suffix)) builder.check_index(listing, name);
+  }
+  return out;
+}
+
+}  // namespace crossrank::checkpoint

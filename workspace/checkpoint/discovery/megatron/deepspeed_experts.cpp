@@ -1,0 +1,107 @@
+#include "workspace/checkpoint/discovery/megatron/deepspeed_experts.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "workspace/checkpoint/discovery/megatron/deepspeed_names.hpp"
+#include "workspace/checkpoint/source/multi_file_source.hpp"
+#include "workspace/checkpoint/source/torch/megatron_source.hpp"
+#include "workspace/checkpoint/source/shard_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using deepspeed::model_ending;
+using deepspeed::optim_ending;
+using deepspeed::refuse;
+
+/// An expert of a layer.
+struct ExpertName {
+  int layer = 0;
+  int expert = 0;
+  int rank = 0;  ///< model-parallel
+};
+
+/// "layer_0_expert_3_mp_rank_00_model_states.pt", and "expert_3_mp_rank_00_model_states.pt" of older releases.
+std::optional<ExpertName> parse_expert(std::string_view name) {
+  if (!name.ends_with(model_ending)) return std::nullopt;
+  name.remove_suffix(model_ending.size());
+  // The numbers by the places that a pattern has.
+  auto found = match_shard_pattern("layer_{pp}_expert_{ep}_mp_rank_{tp}", name);
+  if (!found) found = match_shard_pattern("expert_{ep}_mp_rank_{tp}", name);
+  if (!found) return std::nullopt;
+  return ExpertName{found->pp.value_or(0), found->ep.value_or(0), found->tp.value_or(0)};
+}
+
+using Experts = std::map<std::pair<int, int>, std::filesystem::path>;
+
+/// Every rank has every expert that any of them has, from 0 on in each layer.
+void require_all(std::map<int, Experts> const& ranks, DirectoryListing const& listing) {
+  std::map<int, int> counts;
+  for (auto const& [rank, experts] : ranks) {
+    for (auto const& [key, path] : experts) counts[key.first] = std::max(counts[key.first], key.second + 1);
+  }
+  for (auto const& [rank, experts] : ranks) {
+    for (auto const& [layer, count] : counts) {
+      for (int expert = 0; expert < count; ++expert) {
+        if (experts.contains({layer, expert})) continue;
+        refuse(listing,
+               "expert " + std::to_string(expert) + " of layer " + std::to_string(layer) + " is missing for rank " +
+                   std::to_string(rank),
+               std::to_string(experts.size()) + " files of experts", "copy all files of the save into one directory");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::map<int, ExpertStates> find_expert_states(DirectoryListing const& listing) {
+  std::map<int, Experts> experts;
+  std::map<int, ExpertStates> found;
+  std::vector<std::string> optimizers;
+  std::string cut;
+  for (auto const& name : listing.files) {
+    if (auto const expert = parse_expert(name)) {
+      experts[expert->rank].emplace(std::pair(expert->layer, expert->expert), listing.path / name);
+    } else if (name.ends_with(optim_ending)) {
+      optimizers.push_back(name);
+    } else if (name.ends_with(model_ending)) {
+      auto const model = match_shard_pattern("mp_rank_{tp}", name.substr(0, name.size() - model_ending.size()));
+      if (model) found[*model->tp].model = listing.path / name;
+      if (name.find("zero_pp_rank_") != std::string::npos) cut = name;
+    }
+  }
+  if (experts.empty()) return {};
+  if (!cut.empty()) {
+    refuse(listing, "ZeRO-3 has cut a model with experts, and no file tells how the experts were cut", cut,
+           "convert it by DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
+  }
+  require_all(experts, listing);
+  for (auto& [rank, files] : experts) {
+    if (found[rank].model.empty()) {
+      auto number = std::to_string(rank);
+      if (number.size() < 2) number.insert(0, 1, '0');
+      refuse(listing, "the model without its experts is missing for rank " + std::to_string(rank), {},
+             "copy mp_rank_" + number + "_model_states.pt there");
+    }
+    for (auto& [key, path] : files) found[rank].experts.push_back(std::move(path));
+  }
+  for (auto& [rank, states] : found) {
+    if (states.experts.empty()) refuse(listing, "rank " + std::to_string(rank) + " has no files of experts", {}, {});
+    states.left_out = optimizers;
+  }
+  return found;
+}
+
+std::shared_ptr<ShardSource const> open_expert_states(ExpertStates const& states, TorchSourceOptions const& options) {
+  std::vector<std::shared_ptr<ShardSource const>> parts{open_megatron_rank(states.model, options)};
+  for (auto const& expert : states.experts) parts.push_back(open_torch_archive(expert, options));
+  return std::make_shared<MultiFileSource>(states.model.string(), std::move(parts),
+                                           Json{{left_out_files, states.left_out}});
+}
+
+}  // namespace crossrank::checkpoint

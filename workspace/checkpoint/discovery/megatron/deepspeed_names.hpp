@@ -1,0 +1,26 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/discovery/shard_listing.hpp"
+
+/// How DeepSpeed's files are called, and what is said of a directory that lacks some.
+namespace crossrank::checkpoint::deepspeed {
+
+inline constexpr std::string_view model_ending = "_model_states.pt";
+inline constexpr std::string_view optim_ending = "_optim_states.pt";
+
+[[noreturn]] inline void refuse(DirectoryListing const& listing, std::string message, std::string got,
+                                std::string hint) {
+  throw FormatError({.operation = "checkpoint open",
+                     .message = std::move(message),
+                     .got = std::move(got),
+                     .resource = listing.path.string(),
+                     .hint = std::move(hint),
+                     .section = "files"});
+}
+
+}  // namespace crossrank::checkpoint::deepspeed

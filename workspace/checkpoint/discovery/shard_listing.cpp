@@ -1,0 +1,375 @@
+#include "workspace/checkpoint/discovery/shard_listing.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/core/nearest_name.hpp"
+#include "lib/platform/io_error.hpp"
+#include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/model/list_text.hpp"
+#include "workspace/checkpoint/discovery/weight_files.hpp"
+#include "workspace/nfs/state_file_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr char const* operation = "checkpoint open";
+
+std::optional<fs::path> nearest_child(fs::path const& parent, std::string const& wanted) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  auto const near = nearest_name(wanted, names);
+  return near ? std::optional(parent / *near) : std::nullopt;
+}
+
+/// A path that is there, next to one that leads nowhere.
+std::string did_you_mean(fs::path const& path) {
+  std::error_code error;
+  fs::path found;
+  bool corrected = false;
+  for (auto const& part : fs::absolute(path, error).lexically_normal()) {
+    auto const next = found / part;
+    if (found.empty() || part.empty() || fs::exists(next, error)) {
+      found = part.empty() ? found : next;
+      continue;
+    }
+    auto const near = nearest_child(found, part.string());
+    if (!near) return corrected ? "did you mean " + found.string() + "?" : "there is no " + next.string();
+    found = *near;
+    corrected = true;
+  }
+  return corrected ? "did you mean " + found.string() + "?" : "check the path";
+}
+
+[[noreturn]] void refuse(std::string message, DirectoryListing const& listing, std::string got, std::string hint) {
+  throw FormatError({.operation = operation,
+                     .message = std::move(message),
+                     .got = std::move(got),
+                     .resource = listing.path.string(),
+                     .hint = std::move(hint),
+                     .section = "files"});
+}
+
+/// An index that says what its directory does not have.
+[[noreturn]] void refuse_index(std::string message, DirectoryListing const& listing, std::string got,
+                               std::string hint) {
+  throw FormatError({.operation = operation,
+                     .message = std::move(message),
+                     .got = std::move(got),
+                     .resource = listing.path.string(),
+                     .hint = std::move(hint),
+                     .section = "index"});
+}
+
+using PlaceKey = std::tuple<int, int, int, int>;
+PlaceKey key_of(ShardNumbers const& numbers) {
+  return {numbers.rank.value_or(-1), numbers.tp.value_or(-1), numbers.pp.value_or(-1), numbers.ep.value_or(-1)};
+}
+
+/// "x-of-y" names: all of 1 to y, or of 0 to y - 1, are there; names that say x only count from 0 or 1.
+void require_all_parts(std::vector<std::pair<int, std::string>> const& parts, int count,
+                       DirectoryListing const& listing) {
+  std::set<int> present;
+  for (auto const& [part, name] : parts) present.insert(part);
+  // Without a count the last one there is the last one that can be known.
+  bool const counted = count > 0;
+  int const first = counted ? (present.contains(0) ? 0 : 1) : std::min(1, *present.begin());
+  int const last = counted ? first + count - 1 : *present.rbegin();
+  for (int part = first; part <= last; ++part) {
+    if (present.contains(part)) continue;
+    auto const& known = parts.front().second;
+    auto wanted = parse_shard_name(known);
+    wanted.part = part;
+    auto const name = sibling_name(known, wanted);
+    auto const which = std::to_string(part) + (counted ? " of " + std::to_string(count) : "");
+    refuse("part " + which + " is missing" + (counted && first == 0 ? ", counted from 0" : "") +
+               (name.empty() ? "" : ": " + name),
+           listing, std::to_string(parts.size()) + (parts.size() == 1 ? " part, " : " parts, such as ") + known,
+           "copy the missing file there; a checkpoint is never merged with a part left out");
+  }
+}
+
+/// Files whose names give a place, grouped by it.
+std::vector<ShardFiles> group_by_place(std::vector<std::pair<std::string, ShardNumbers>> const& named,
+                                       DirectoryListing const& listing) {
+  std::map<PlaceKey, std::vector<std::pair<std::string, ShardNumbers>>> groups;
+  for (auto const& entry : named) groups[key_of(entry.second)].push_back(entry);
+  std::vector<ShardFiles> shards;
+  for (auto& [key, files] : groups) {
+    ShardFiles shard;
+    shard.shard = {files.front().first, files.front().second};
+    std::vector<std::pair<int, std::string>> parts;
+    for (auto const& [name, numbers] : files) {
+      shard.files.push_back(listing.path / name);
+      if (numbers.part) parts.emplace_back(*numbers.part, name);
+    }
+    if (files.size() > 1 && parts.size() != files.size()) {
+      refuse("two files are of the same rank", listing, files[0].first + " and " + files[1].first,
+             "remove the one that does not belong there, or give `pattern`");
+    }
+    if (!parts.empty()) require_all_parts(parts, files.front().second.parts.value_or(0), listing);
+    shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+std::vector<ShardFiles> state_images(DirectoryListing const& listing) {
+  std::set<int> ranks;
+  for (auto const& name : listing.files) {
+    if (auto const file = workspace::parse_state_file_name(name)) ranks.insert(file->rank);
+  }
+  std::vector<ShardFiles> shards;
+  for (int const rank : ranks) {
+    auto const files = workspace::files_of_rank(listing.files, rank);
+    ShardFiles shard;
+    shard.images = true;
+    shard.shard.numbers.rank = rank;
+    for (auto const& state : workspace::require_one_writer(files, rank, listing.path.string(), operation))
+      shard.files.push_back(listing.path / state.name());
+    shard.shard.name = shard.files.front().filename().string();
+    shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+/// All files are one part of a model.
+std::vector<ShardFiles> one_shard(DirectoryListing const& listing, std::vector<std::string> const& names) {
+  ShardFiles shard;
+  shard.shard.name = listing.path.string();
+  for (auto const& name : names) shard.files.push_back(listing.path / name);
+  return {std::move(shard)};
+}
+
+std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string const& pattern) {
+  std::vector<std::pair<std::string, ShardNumbers>> named;
+  for (auto const& name : listing.files) {
+    if (auto const numbers = match_shard_pattern(pattern, name)) named.emplace_back(name, *numbers);
+  }
+  if (named.empty())
+    refuse("no file fits the pattern \"" + pattern + "\"", listing, {},
+           "write it as the files are named, with {rank} or {tp} and {pp} in place of numbers");
+  return group_by_place(named, listing);
+}
+
+/// One directory per rank, each with the files of one part.
+std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, WeightFormat family) {
+  std::vector<ShardFiles> shards;
+  for (auto const& name : listing.directories) {
+    auto const numbers = parse_shard_name(name);
+    if (!numbers.has_place()) continue;
+    auto const inner = list_directory(listing.path / name);
+    auto const files = weights_of(inner, family);
+    if (files.empty()) continue;
+    ShardFiles shard;
+    shard.shard = {name, numbers};
+    auto const listed = files_of_index(inner, family);
+    for (auto const& file : listed ? *listed : files) shard.files.push_back(inner.path / file);
+    shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+}  // namespace
+
+bool DirectoryListing::has(std::string const& name) const {
+  return std::binary_search(files.begin(), files.end(), name);
+}
+
+DirectoryListing list_directory(fs::path const& path) {
+  DirectoryListing listing{.path = path};
+  std::error_code error;
+  fs::directory_iterator at(path, error);
+  if (error) {
+    platform::throw_io(ErrorInfo{.operation = operation,
+                                 .message = "the directory cannot be read",
+                                 .resource = path.string(),
+                                 .hint = error == std::errc::no_such_file_or_directory ? did_you_mean(path) : ""},
+                       error.value());
+  }
+  for (fs::directory_iterator const end; at != end; at.increment(error)) {
+    std::error_code ignored;
+    auto name = at->path().filename().string();
+    if (at->is_directory(ignored)) {
+      listing.directories.push_back(std::move(name));
+    } else if (at->is_regular_file(ignored)) {
+      listing.files.push_back(std::move(name));
+    }
+    if (error) break;
+  }
+  if (error) platform::throw_io(std::string(operation) + ": readdir", path.string(), error.value());
+  std::sort(listing.files.begin(), listing.files.end());
+  std::sort(listing.directories.begin(), listing.directories.end());
+  return listing;
+}
+
+std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits const& limits) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  auto const file = std::make_shared<FilePool>()->open(path);
+  ErrorInfo about{.operation = operation,
+                  .resource = path.string(),
+                  .hint = "correct the file, copy it anew, or move it away",
+                  .section = "json"};
+  if (file->size() > limits.bytes) {
+    about.message = "this file is too large for a description of a model";
+    about.expected = "at most " + std::to_string(limits.bytes) + " bytes";
+    about.got = std::to_string(file->size());
+    throw FormatError(std::move(about));
+  }
+  std::string text(static_cast<std::size_t>(file->size()), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
+  std::string_view json(text);
+  if (json.starts_with("\xef\xbb\xbf")) json.remove_prefix(3);  // some editors write one
+  auto value = codec::parse_json(json, {.limits = limits, .about = about});
+  if (!value.is_object()) {
+    about.message = "the top level is no JSON object";
+    throw FormatError(std::move(about));
+  }
+  return value;
+}
+
+std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing, WeightFormat family) {
+  auto const name = index_of(listing, family);
+  if (name.empty()) return std::nullopt;
+  auto const index = read_json_object(listing.path / name, codec::listing_limits);
+  auto const map = index->find("weight_map");
+  if (map == index->end() || !map->is_object())
+    refuse_index("the index has no weight_map", listing, name, "remove the index or write it again");
+  std::set<std::string> files;
+  for (auto const& [tensor, file] : map->items()) {
+    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
+      refuse_index("the index names no plain file for \"" + tensor + "\"", listing, file.dump(),
+                   "write the index again");
+    files.insert(file.get<std::string>());
+  }
+  for (auto const& file : files) {
+    if (!listing.has(file))
+      refuse_index("a file that the index lists is missing: " + file, listing, name,
+                   "copy it there, the index needs it");
+  }
+  if (files.empty()) refuse_index("the index lists no tensors", listing, name, "remove the index or write it again");
+  return std::vector<std::string>(files.begin(), files.end());
+}
+
+namespace {
+
+/// Files of one family in one directory.
+std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<std::string> const& files,
+                                 AnnouncedGrid const& announced) {
+  std::vector<std::pair<std::string, ShardNumbers>> placed;
+  std::vector<std::pair<int, std::string>> parts;
+  int count = 0;
+  for (auto const& name : files) {
+    auto const numbers = parse_shard_name(name);
+    if (numbers.has_place()) placed.emplace_back(name, numbers);
+    if (numbers.parts) {
+      parts.emplace_back(numbers.part.value_or(0), name);
+      count = std::max(count, *numbers.parts);
+    }
+  }
+  if (placed.size() == files.size()) return group_by_place(placed, listing);
+  if (files.size() == 1 && announced.tp <= 1 && parts.empty()) return one_shard(listing, files);
+  if (placed.empty() && parts.size() == files.size()) {
+    require_all_parts(parts, count, listing);
+    return one_shard(listing, files);
+  }
+  auto const& odd = placed.empty() ? files.front() : *std::find_if(files.begin(), files.end(), [&](auto const& name) {
+    return !parse_shard_name(name).has_place();
+  });
+  auto const pattern = common_pattern(files);
+  refuse("the names do not say which rank each file is of", listing,
+         std::to_string(files.size()) + " files of weights, " + odd + " among them",
+         pattern.empty() ? "give `pattern`, such as \"part_{rank}.safetensors\", or remove what does not belong there"
+                         : "if their numbers are ranks, give `pattern` \"" + pattern + "\"");
+}
+
+constexpr WeightFormat families[] = {WeightFormat::safetensors, WeightFormat::torch};
+
+bool has_checkpoint(DirectoryListing const& listing) {
+  for (auto const family : families) {
+    if (!weights_of(listing, family).empty()) return true;
+  }
+  return std::any_of(listing.files.begin(), listing.files.end(), [](auto const& name) {
+    return name.ends_with(".distcp") || name == "latest" || name == "latest_checkpointed_iteration.txt" ||
+           workspace::parse_state_file_name(name);
+  });
+}
+
+/// Directories with a checkpoint below one without any; of each branch the highest.
+void find_below(DirectoryListing const& listing, std::string const& way, int levels, std::vector<std::string>& found) {
+  constexpr std::size_t most_found = 100;
+  for (auto const& name : listing.directories) {
+    if (name.starts_with('.') || found.size() == most_found) continue;
+    try {
+      auto const inner = list_directory(listing.path / name);
+      bool const ranks = std::any_of(inner.directories.begin(), inner.directories.end(),
+                                     [](auto const& folder) { return parse_shard_name(folder).has_place(); });
+      if (has_checkpoint(inner) || ranks) {
+        found.push_back(way + name);
+      } else if (levels > 1) {
+        find_below(inner, way + name + "/", levels - 1, found);
+      }
+    } catch (IoError const&) {
+      // One that may not be read is not the one that was meant.
+    }
+  }
+}
+
+std::vector<std::string> checkpoints_below(DirectoryListing const& listing) {
+  constexpr int levels = 3;
+  std::vector<std::string> found;
+  find_below(listing, {}, levels, found);
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> listed_tensors(DirectoryListing const& listing) {
+  for (auto const family : families) {
+    auto const name = index_of(listing, family);
+    if (name.empty() && weights_of(listing, family).empty()) continue;
+    std::vector<std::string> tensors;
+    if (name.empty()) return tensors;
+    auto const index = read_json_object(listing.path / name, codec::listing_limits);
+    for (auto const& [tensor, file] : index->at("weight_map").items()) tensors.push_back(tensor);
+    return tensors;
+  }
+  return {};
+}
+
+std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
+                                    AnnouncedGrid const& announced) {
+  if (!pattern.empty()) return by_pattern(listing, pattern);
+  if (auto images = state_images(listing); !images.empty()) return images;
+  for (auto const family : families) {
+    if (auto const listed = files_of_index(listing, family)) return one_shard(listing, *listed);
+    if (auto const files = weights_of(listing, family); !files.empty()) return by_names(listing, files, announced);
+  }
+  for (auto const family : families) {
+    if (auto shards = rank_directories(listing, family); !shards.empty()) return shards;
+  }
+  if (std::any_of(listing.files.begin(), listing.files.end(),
+                  [](auto const& name) { return name.ends_with(".distcp"); }))
+    refuse("the distributed checkpoint here has no .metadata, which is written last", listing, {},
+           "copy .metadata too (copies by * leave it out), or take a save that was finished");
+  if (auto const below = checkpoints_below(listing); !below.empty()) {
+    refuse("there are no shards here, but in a directory below", listing, list_text(below, 4),
+           "did you mean " + (listing.path / below.front()).string() +
+               "? Directories of ranks say their rank in their names: rank_0");
+  }
+  refuse("there are no shards here", listing,
+         std::to_string(listing.files.size()) + " files, none of a format that can be read",
+         "give the directory that holds the checkpoint's files, or their names by `pattern`");
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,267 @@
+#include "workspace/checkpoint/discovery/shard_set.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <unordered_set>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/discovery/checkpoint_pointer.hpp"
+#include "workspace/checkpoint/source/torch/dcp_source.hpp"
+#include "workspace/checkpoint/discovery/megatron/deepspeed_experts.hpp"
+#include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
+#include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
+#include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/discovery/flat_parameters.hpp"
+#include "workspace/checkpoint/discovery/module_folders.hpp"
+#include "workspace/checkpoint/discovery/grid/one_model.hpp"
+#include "workspace/checkpoint/discovery/grid/parts_or_ranks.hpp"
+#include "workspace/checkpoint/discovery/grid/refine_grid.hpp"
+#include "workspace/checkpoint/discovery/grid/shard_grid.hpp"
+#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/discovery/grid/shard_metadata.hpp"
+#include "workspace/checkpoint/discovery/shard_opener.hpp"
+#include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
+#include "workspace/checkpoint/discovery/weight_files.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+// Larger files beside the weights are no part of a model's description.
+constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
+
+// They are of the directory that is read, not of the model.
+constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py"};
+
+std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
+  std::vector<SidecarFile> found;
+  for (auto const& name : listing.files) {
+    std::error_code error;
+    if (name.starts_with('.') || is_weights(name)) continue;
+    if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
+    if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;
+    found.push_back({listing.path / name, name});
+  }
+  for (auto& companion : module_sidecars(listing, largest_companion)) found.push_back(std::move(companion));
+  return found;
+}
+
+ShardSet set_of(std::shared_ptr<ShardSource const> source) {
+  ShardSet set;
+  set.sources.push_back(std::move(source));
+  set.places.emplace_back();
+  return set;
+}
+
+void take_description(ShardSet& set, DirectoryListing const& listing) {
+  auto const& directory = listing.path;
+  if (auto config = read_json_object(directory / "config.json")) set.config = std::move(*config);
+  for (auto const* name : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
+    auto quantization = read_json_object(directory / name);
+    if (!quantization) continue;
+    set.quantization = std::move(*quantization);
+    break;
+  }
+  auto const inside = set.config.find("quantization_config");
+  if (set.quantization.empty() && inside != set.config.end() && inside->is_object()) set.quantization = *inside;
+  auto sidecars = sidecars_of(listing);
+  for (auto& known : set.sidecars) {
+    auto const same = [&](auto const& companion) { return companion.name == known.name; };
+    if (std::none_of(sidecars.begin(), sidecars.end(), same)) sidecars.push_back(std::move(known));
+  }
+  set.sidecars = std::move(sidecars);
+}
+
+bool has_config_file(ShardSet const& set) {
+  return std::any_of(set.sidecars.begin(), set.sidecars.end(),
+                     [](auto const& companion) { return companion.name == "config.json"; });
+}
+
+AnnouncedGrid sizes_from(ShardSetOptions const& options, Json const& config) {
+  auto grid = announced_grid(config);
+  if (options.tp > 0) grid = {.tp = options.tp, .pp = options.pp, .ep = options.ep, .moe_ep = grid.moe_ep};
+  if (options.moe_ep > 0) grid.moe_ep = options.moe_ep;
+  if (options.pp > 0) grid.pp = options.pp;
+  if (options.ep > 0) grid.ep = options.ep;
+  return grid;
+}
+
+/// A config that speaks of the whole job may be at odds with a directory that holds one merged model.
+void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid announced, fs::path const& path) {
+  bool const single = shards.size() == 1 && !shards.front().shard.numbers.has_place();
+  if (single) {
+    set.places.emplace_back();
+    return;
+  }
+  std::vector<NamedShard> named;
+  for (auto const& shard : shards) named.push_back(shard.shard);
+  auto grid = place_shards(named, announced, path.string());
+  set.tp = grid.tp;
+  set.pp = grid.pp;
+  set.ep = grid.ep;
+  set.places = std::move(grid.places);
+  require_matching_ranks(set, named, path.string());
+  set.moe_ep = grid.moe_ep;
+  if (announced.moe_ep > 0 && set.tp > 1 && grid.moe_ep == 1) {
+    set.moe_ep = announced.moe_ep;
+    for (auto& at : set.places) at.moe = at.tp % set.moe_ep;
+  }
+  if (set.tp % set.moe_ep != 0) {
+    throw FormatError({.operation = "checkpoint open",
+                       .message = "the groups of experts do not divide the tensor-parallel ranks",
+                       .expected = "\"moe_tp_size\" times \"moe_ep_size\" = " + std::to_string(set.tp),
+                       .got = "\"moe_ep_size\" of " + std::to_string(set.moe_ep),
+                       .resource = path.string(),
+                       .hint = "correct `moe_ep`, or \"mapping\" in config.json",
+                       .section = "config"});
+  }
+  // Ranks that follow each other with other experts, and layers that are cut, are one tensor-parallel group.
+  if (grid.moe_ep == 1) find_expert_groups(set, announced.moe_ep);
+  if (set.moe_ep == 1) refine_grid(set, announced);
+  require_one_model(set);
+}
+
+/// Orders the shards by stage, expert rank and tensor rank.
+void sort_shards(ShardSet& set) {
+  std::vector<std::size_t> order(set.sources.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  auto const key = [&](std::size_t i) {
+    auto const& at = set.places[i];
+    return std::tuple(at.pp, at.ep, at.tp);
+  };
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return key(a) < key(b); });
+  ShardSet sorted = set;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    sorted.sources[i] = set.sources[order[i]];
+    sorted.places[i] = set.places[order[i]];
+  }
+  set = std::move(sorted);
+}
+
+/// A model's description may stand beside its shards, in their directories, or in the arguments of its training.
+void describe(ShardSet& set, DirectoryListing const& listing, fs::path const& shards) {
+  take_description(set, listing);
+  if (!has_config_file(set) && shards != listing.path) take_description(set, list_directory(shards));
+  if (set.config.empty()) set.config = config_of_arguments(set.sources.front()->attributes());
+}
+
+/// One source for each model-parallel rank. `open` makes it of what was found for the rank, `files` names the files
+/// that say which rank it is.
+template <class Found, class Open, class Files>
+ShardSet open_ranks(DirectoryListing const& listing, std::map<int, Found> const& ranks, ShardSetOptions const& options,
+                    Open const& open, Files const& files) {
+  ShardSet set;
+  std::vector<ShardFiles> shards;
+  for (auto const& [rank, found] : ranks) {
+    set.sources.push_back(open(found));
+    auto const named = files(found);
+    shards.push_back({.shard = {.name = named.front().filename().string(), .numbers = {.tp = rank}}, .files = named});
+  }
+  describe(set, listing, listing.path);
+  place(set, shards, sizes_from(options, set.config), listing.path);
+  return set;
+}
+
+ShardSet open_experts(DirectoryListing const& listing, std::map<int, ExpertStates> const& ranks,
+                      ShardSetOptions const& options, TorchSourceOptions const& torch) {
+  return open_ranks(
+      listing, ranks, options, [&](ExpertStates const& states) { return open_expert_states(states, torch); },
+      [](ExpertStates const& states) { return std::vector{states.model}; });
+}
+
+ShardSet open_zero(DirectoryListing const& listing, std::map<int, DeepSpeedFiles> const& ranks,
+                   ShardSetOptions const& options, TorchSourceOptions const& torch) {
+  return open_ranks(
+      listing, ranks, options, [&](DeepSpeedFiles const& files) { return open_deepspeed(files, torch); },
+      [](DeepSpeedFiles const& files) { return files.model_states; });
+}
+
+/// Tensors of the index that are in no file.
+std::vector<std::string> absent_of(ShardSet const& set, std::vector<std::string> listed) {
+  std::unordered_set<std::string_view> present;
+  for (auto const& source : set.sources) {
+    for (auto const& tensor : source->tensors()) present.insert(tensor.name);
+  }
+  std::erase_if(listed, [&](auto const& name) { return present.contains(name); });
+  return listed;
+}
+
+/// An index says itself what its files are.
+bool has_index(DirectoryListing const& listing) {
+  return !index_of(listing, WeightFormat::safetensors).empty() || !index_of(listing, WeightFormat::torch).empty();
+}
+
+/// vLLM's saved states and shards of `split` hold a piece of every part of a fused layer.
+FusedLayout fused_layout_of(ShardSet const& set, std::vector<ShardFiles> const& shards) {
+  auto const& name = shards.front().shard.name;
+  bool const of_vllm = name.starts_with("model-rank-") && name.find("-part-") != std::string::npos;
+  bool const known = of_vllm || set.sources.front()->attributes().contains(shard_metadata_key);
+  return known ? FusedLayout::per_rank : FusedLayout::automatic;
+}
+
+ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& options, TorchSourceOptions const& torch) {
+  ShardSet set;
+  auto const beside = read_json_object(listing.path / "config.json").value_or(Json::object());
+  // First the names, then the files: a missing rank is told before a damaged one.
+  auto shards = find_shards(listing, options.pattern, sizes_from(options, beside));
+  if (!has_index(listing)) distinguish_parts_from_ranks(shards, torch);
+  for (auto const& shard : shards) set.sources.push_back(open_shard(shard, torch));
+  bool const indexed = options.pattern.empty() && options.model_key.empty() && !shards.front().images;
+  if (indexed && shards.size() == 1) set.absent = absent_of(set, listed_tensors(listing));
+  describe(set, listing, shards.front().files.front().parent_path());
+  resolve_second_number(shards, config_of_arguments(set.sources.front()->attributes()));
+  place(set, shards, sizes_from(options, set.config), listing.path);
+  sort_shards(set);
+  set.fused = fused_layout_of(set, shards);
+  return set;
+}
+
+bool has_weights(DirectoryListing const& listing) {
+  return !weights_of(listing, WeightFormat::safetensors).empty() || !weights_of(listing, WeightFormat::torch).empty();
+}
+
+ShardSet open_any(fs::path const& path, ShardSetOptions const& options, TorchSourceOptions const& torch) {
+  std::error_code error;
+  if (fs::is_regular_file(path, error)) return set_of(open_shard_file(path, torch));
+  auto const listing = list_directory(path);
+  if (find_dcp(path) != DcpFlavour::none) {
+    auto whole = set_of(open_dcp(path, {.crc = options.crc, .model_key = options.model_key, .pool = torch.pool}));
+    take_description(whole, listing);
+    return whole;
+  }
+  if (!options.pattern.empty()) return open_shards(listing, options, torch);
+  require_no_universal(listing);
+  if (auto const experts = find_expert_states(listing); !experts.empty())
+    return open_experts(listing, experts, options, torch);
+  if (auto const zero = find_deepspeed(listing); !zero.empty()) return open_zero(listing, zero, options, torch);
+  auto const latest = has_weights(listing) ? std::nullopt : follow_pointer(listing);
+  if (!latest) return open_shards(listing, options, torch);
+  auto set = open_any(*latest, options, torch);
+  if (!has_config_file(set)) take_description(set, listing);
+  return set;
+}
+
+}  // namespace
+
+codec::CrcPolicy crc_policy(ArchiveCrc crc) {
+  if (crc == ArchiveCrc::warn) return codec::CrcPolicy::warn;
+  return crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+}
+
+ShardSet open_shard_set(fs::path const& path, ShardSetOptions const& options) {
+  TorchSourceOptions const torch{.crc = options.crc,
+                                 .extra_globals = options.extra_globals,
+                                 .model_key = options.model_key,
+                                 .pool = std::make_shared<FilePool>()};
+  auto set = open_any(path, options, torch);
+  require_no_flat_parameters(set);
+  if (options.fused != FusedLayout::automatic) set.fused = options.fused;
+  set.files = torch.pool->stamps();
+  return set;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,20 @@
+#include "workspace/checkpoint/model/list_text.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace crossrank::checkpoint {
+
+std::string list_text(std::span<std::string const> items, std::size_t most) {
+  std::string text;
+  for (std::size_t i = 0; i < items.size() && i < most; ++i) text += (i == 0 ? "" : ", ") + items[i];
+  return items.size() > most ? text + " and " + std::to_string(items.size() - most) + " more" : text;
+}
+
+std::string list_text(std::span<std::int64_t const> numbers, std::size_t most) {
+  std::vector<std::string> texts(numbers.size());
+  std::transform(numbers.begin(), numbers.end(), texts.begin(), [](auto number) { return std::to_string(number); });
+  return list_text(texts, most);
+}
+
+}  // namespace crossrank::checkpoint

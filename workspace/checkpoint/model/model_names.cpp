@@ -1,0 +1,255 @@
+#include "workspace/checkpoint/model/model_names.hpp"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "workspace/checkpoint/model/model_families.hpp"
+#include "workspace/checkpoint/model/model_sizes.hpp"
+#include "workspace/checkpoint/model/numbered_name.hpp"
+#include "workspace/checkpoint/model/name_pattern.hpp"
+#include "workspace/checkpoint/model/tensor_role.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+std::vector<std::string_view> split_at(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    auto const end = std::min(text.find(separator), text.size());
+    auto part = text.substr(0, end);
+    while (part.starts_with(' ')) part.remove_prefix(1);
+    while (part.ends_with(' ')) part.remove_suffix(1);
+    if (!part.empty()) parts.push_back(part);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+/// "{q,k}_proj" as "q_proj" and "k_proj".
+void expand(std::string_view text, std::set<std::string>& names) {
+  auto const open = text.find('{');
+  if (open == std::string_view::npos) {
+    names.emplace(text);
+    return;
+  }
+  auto const close = text.find('}', open);
+  for (auto const choice : split_at(text.substr(open + 1, close - open - 1), ',')) {
+    expand(std::string(text.substr(0, open)) + std::string(choice) + std::string(text.substr(close + 1)), names);
+  }
+}
+
+std::set<std::string> names_in(std::string_view text) {
+  std::set<std::string> names;
+  for (auto const word : split_at(text, ' ')) expand(word, names);
+  return names;
+}
+
+ModelFamily const* find_model_family(std::string_view type) {
+  for (auto const& family : model_families()) {
+    auto const types = split_at(family.types, ' ');
+    if (std::find(types.begin(), types.end(), type) != types.end()) return &family;
+  }
+  return nullptr;
+}
+
+/// Whether the model has a head of its own: what the class of the model adds to the layers, unless they share it.
+bool has_head(Json const& config, ModelFamily const& family) {
+  auto const tied = config.find("tie_word_embeddings");
+  if (tied != config.end() && tied->is_boolean() ? tied->get<bool>() : family.tied_by_default) return false;
+  auto const classes = config.find("architectures");
+  if (classes == config.end() || !classes->is_array() || classes->empty() || !classes->front().is_string())
+    return false;
+  return classes->front().get<std::string>().ends_with("ForCausalLM");
+}
+
+/// Buffers that older versions saved, and caches of quantized models.
+bool is_ignored(std::string_view name) {
+  for (std::string_view const part :
+       {"rotary_emb", "masked_bias", "_extra_state", ".attn.", "kv_cache", "quantizer", ".act", "lora_"}) {
+    if (name.find(part) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+struct Fusion {
+  std::string_view fused;
+  std::array<std::string_view, 3> parts;
+};
+
+constexpr std::array<Fusion, 2> fusions{{
+    {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
+    {"gate_up_proj", {"gate_proj", "up_proj", ""}},
+}};
+
+std::string count_text(std::int64_t count) { return std::to_string(count) + (count == 1 ? " layer" : " layers"); }
+
+}  // namespace
+
+ModelNames::ModelNames(Json const& config) {
+  if (!config.is_object()) return;
+  ModelSizes const sizes(config);
+  auto const* const family = find_model_family(sizes.model_type());
+  if (family == nullptr) return;
+  type_ = sizes.model_type();
+  layers_ = sizes[SizeName::layers].value_or(0);
+  for (auto const text : split_at(family->layer, ';')) {
+    Group group{.optional = text.starts_with('?')};
+    for (auto const alternative : split_at(group.optional ? text.substr(1) : text, '|')) {
+      group.alternatives.push_back(names_in(alternative));
+      all_.insert(group.alternatives.back().begin(), group.alternatives.back().end());
+    }
+    layer_.push_back(std::move(group));
+  }
+  // Models with further parts have their language model under names of their own.
+  if (config.contains("text_config") || config.contains("llm_config") || config.contains("vision_config")) return;
+  before_ = family->before;
+  top_ = names_in(family->top);
+  if (has_head(config, *family)) head_ = family->head;
+}
+
+std::vector<std::string> ModelNames::parts_of(std::string_view module) const {
+  auto const layer = find_layer(module);
+  if (!known() || !layer || !layer->after.starts_with('.')) return {};
+  auto const behind = layer->after.substr(1);
+  if (all_.contains(generalised(behind))) return {};
+  auto const last = behind.rfind('.') + 1;
+  for (auto const& fusion : fusions) {
+    if (behind.substr(last) != fusion.fused) continue;
+    std::vector<std::string> parts;
+    for (auto const part : fusion.parts) {
+      if (part.empty()) continue;
+      auto name = std::string(behind.substr(0, last)) + std::string(part);
+      if (!all_.contains(generalised(name))) return {};
+      parts.push_back(std::string(module.substr(0, module.size() - behind.size())) + name);
+    }
+    return parts;
+  }
+  return {};
+}
+
+std::string ModelNames::stack_name(std::string_view name) const {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 2> stacks{
+      {{"experts.w13_weight", "experts.gate_up_proj"}, {"experts.w2_weight", "experts.down_proj"}}};
+  auto const layer = find_layer(name);
+  if (!known() || !layer || !layer->after.starts_with('.')) return {};
+  for (auto const& [theirs, ours] : stacks) {
+    if (!name.ends_with(theirs)) continue;
+    auto const behind = layer->after.substr(1);
+    auto own = std::string(behind.substr(0, behind.size() - theirs.size())) + std::string(ours);
+    if (all_.contains(own)) return std::string(name.substr(0, name.size() - behind.size())) + own;
+  }
+  return {};
+}
+
+/// The number of the decoder layer that a module is in, and what stands behind it. A model that was saved without its
+/// head lacks the first element of its names.
+std::optional<std::int64_t> ModelNames::layer_of(std::string_view module, std::string_view& behind) const {
+  auto const layer = find_layer(module);
+  if (!layer || !layer->after.starts_with('.')) return std::nullopt;
+  auto const bare = std::string_view(before_).substr(before_.find('.') + 1);
+  if (layer->before != before_ && layer->before != bare) return std::nullopt;
+  if (layers_ > 0 && layer->number >= layers_) return std::nullopt;
+  behind = layer->after.substr(1);
+  return layer->number;
+}
+
+void ModelNames::find_missing_names(std::map<std::int64_t, Names> const& layers,
+                                    std::map<std::string, std::int64_t>& lacks) const {
+  for (auto const& [number, names] : layers) {
+    for (auto const& group : layer_) {
+      if (group.optional) continue;
+      Names least;
+      bool first = true;
+      for (auto const& alternative : group.alternatives) {
+        Names missing;
+        std::set_difference(alternative.begin(), alternative.end(), names.begin(), names.end(),
+                            std::inserter(missing, missing.end()));
+        if (first || missing.size() < least.size()) least = std::move(missing);
+        first = false;
+      }
+      for (auto const& name : least) ++lacks[name];
+    }
+  }
+}
+
+void ModelNames::check_top(Names const& modules, std::string const& where, std::vector<Defect>& defects) const {
+  auto wanted = top_;
+  if (!head_.empty()) wanted.insert(head_);
+  for (auto const& name : wanted) {
+    auto const bare = name.substr(name.find('.') + 1);
+    if (modules.contains(name) || modules.contains(bare)) continue;
+    defects.push_back({DefectKind::coverage, name, "missing: models of type " + type_ + " have it",
+                       "check that " + where + " is the whole model, and that config.json is its own"});
+  }
+}
+
+std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::string const& where) const {
+  std::vector<Defect> defects;
+  if (before_.empty()) return defects;
+  std::map<std::int64_t, Names> layers;
+  std::map<std::string, std::int64_t> others;
+  Names modules;
+  for (auto const& name : names) {
+    auto const parsed = parse_tensor_name(name);
+    auto const module = parsed.module;
+    modules.emplace(module);
+    std::string_view behind;
+    auto const layer = layer_of(module, behind);
+    if (!layer || is_ignored(name) || parsed.role == TensorRole::cache_scale) continue;
+    auto const known = generalised(behind);
+    if (layers[*layer].insert(known).second && !all_.contains(known)) ++others[known];
+  }
+  std::map<std::string, std::int64_t> lacks;
+  find_missing_names(layers, lacks);
+  for (auto const& [name, count] : lacks) {
+    defects.push_back({DefectKind::coverage, before_ + "*." + name,
+                       "missing in " + count_text(count) + ": models of type " + type_ + " have it",
+                       "copy the missing shard there, or save the model again"});
+  }
+  for (auto const& [name, count] : others) {
+    defects.push_back({DefectKind::coverage, before_ + "*." + name,
+                       "in " + count_text(count) + ", but models of type " + type_ + " have no such layer",
+                       "check that config.json is of this model, or rename the layer by `rules`"});
+  }
+  if (!layers.empty()) check_top(modules, where, defects);
+  return defects;
+}
+
+std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json const& config) {
+  if (ModelNames(config).known()) return {};
+  for (auto const& name : names) {
+    auto const module = parse_tensor_name(name).module;
+    auto const last = module.substr(module.rfind('.') + 1);
+    bool const fused = std::any_of(fusions.begin(), fusions.end(), [&](auto const& one) { return one.fused == last; });
+    if (!fused || !find_layer(name) || module.find("experts") != std::string_view::npos) continue;
+    auto const type = ModelSizes(config).model_type();
+    return {{DefectKind::coverage, name,
+             "fused, and it is not known whether models of type \"" + type +
+                 "\" have it so: a loader that looks for its parts does not find them",
+             "compare with the names of the original model"}};
+  }
+  return {};
+}
+
+std::vector<Defect> check_stacked_layers(std::span<std::string const> names) {
+  static constexpr std::array<std::string_view, 7> of_a_layer{
+      "self_attention", "cross_attention", "mlp", "input_layernorm", "pre_mlp_layernorm", "mixer", "self_attn"};
+  std::vector<std::string_view> stacked;
+  for (auto const& name : names) {
+    auto const elements = split_name(name);
+    for (std::size_t i = 0; i + 1 < elements.size(); ++i) {
+      bool const holds_all = elements[i] == "layers" &&
+                             std::find(of_a_layer.begin(), of_a_layer.end(), elements[i + 1]) != of_a_layer.end();
+      if (holds_all) stacked.push_back(name);
+    }
+  }
+  if (stacked.empty()) return {};
+  return {{DefectKind::coverage, std::string(stacked.front()),
+           "the layers of the model are stacked in " + std::to_string(stacked.size()) +
+               (stacked.size() == 1 ? " tensor" : " tensors") + ", and stay so: no loader of single layers finds them",
+           "save it in a format with a tensor for each layer, such as Megatron's --ckpt-format torch"}};
+}
+
+}  // namespace crossrank::checkpoint

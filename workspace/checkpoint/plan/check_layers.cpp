@@ -1,0 +1,120 @@
+#include "workspace/checkpoint/plan/check_layers.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "workspace/checkpoint/plan/check_model.hpp"
+#include "workspace/checkpoint/model/tensor_role.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// Where the first two are, the third belongs.
+struct Partners {
+  std::string_view first;
+  std::string_view second;
+  std::string_view third;
+};
+
+// A gate multiplies an up projection, and both lead to a down projection. Models without a gate have up and down only.
+constexpr std::array<Partners, 8> partners{{
+    {"gate_proj", "down_proj", "up_proj"},
+    {"gate_proj", "up_proj", "down_proj"},
+    {"gate_proj", "gate_proj", "up_proj"},
+    {"gate_up_proj", "gate_up_proj", "down_proj"},
+    {"w1", "w3", "w2"},
+    {"w2", "w3", "w1"},
+    {"linear_fc1", "linear_fc1", "linear_fc2"},
+    {"linear_fc2", "linear_fc2", "linear_fc1"},
+}};
+
+/// What stands under each module, as far as it has a weight.
+std::map<std::string_view, std::set<std::string_view>> children_of(std::span<std::string const> names) {
+  std::map<std::string_view, std::set<std::string_view>> children;
+  for (auto const& name : names) {
+    auto const parsed = parse_tensor_name(name);
+    if (parsed.role != TensorRole::weight) continue;
+    auto const dot = parsed.module.rfind('.');
+    if (dot != std::string_view::npos) children[parsed.module.substr(0, dot)].insert(parsed.module.substr(dot + 1));
+  }
+  return children;
+}
+
+/// Whether it is the embedding or the head of the model that the config speaks of, and not of another one beside it.
+bool is_vocabulary(std::string_view name) {
+  constexpr std::array<std::string_view, 8> modules{"embed_tokens",   "lm_head",        "wte",
+                                                    "embed_in",       "embed_out",      "vocab_embedding",
+                                                    "tok_embeddings", "word_embeddings"};
+  constexpr std::array<std::string_view, 9> parents{"",
+                                                    "model",
+                                                    "transformer",
+                                                    "language_model",
+                                                    "language_model.model",
+                                                    "model.language_model",
+                                                    "model.decoder",
+                                                    "decoder",
+                                                    "gpt_neox"};
+  auto const parsed = parse_tensor_name(name);
+  if (parsed.role != TensorRole::weight) return false;
+  auto const dot = parsed.module.rfind('.');
+  auto const parent = dot == std::string_view::npos ? std::string_view() : parsed.module.substr(0, dot);
+  auto const module = parsed.module.substr(dot == std::string_view::npos ? 0 : dot + 1);
+  return std::find(modules.begin(), modules.end(), module) != modules.end() &&
+         std::find(parents.begin(), parents.end(), parent) != parents.end();
+}
+
+/// Rows of packed matrices are no tokens.
+bool has_a_row_per_token(Dtype dtype) {
+  return dtype != Dtype::i32 && dtype != Dtype::u32 && dtype != Dtype::u8 && dtype != Dtype::i8;
+}
+
+}  // namespace
+
+std::vector<Defect> check_partners(std::span<std::string const> names) {
+  std::vector<Defect> defects;
+  for (auto const& [module, there] : children_of(names)) {
+    std::set<std::string_view> lacking;
+    for (auto const& [first, second, third] : partners) {
+      if (there.contains(first) && there.contains(second) && !there.contains(third)) lacking.insert(third);
+    }
+    for (auto const part : lacking) {
+      std::string beside;
+      for (auto const child : there) beside += (beside.empty() ? "" : ", ") + std::string(child);
+      defects.push_back({DefectKind::coverage, std::string(module) + "." + std::string(part),
+                         "missing, and it belongs to " + beside,
+                         "copy the missing shard there, or save the model again"});
+    }
+  }
+  return defects;
+}
+
+std::vector<Defect> check_missing_tensors(std::span<std::string const> names) {
+  auto lacks = check_siblings(names);
+  for (auto& lack : check_partners(names)) {
+    // One names the tensor, the other its layer.
+    auto const same = [&](auto const& known) { return parse_tensor_name(known.resource).module == lack.resource; };
+    if (std::none_of(lacks.begin(), lacks.end(), same)) lacks.push_back(std::move(lack));
+  }
+  return lacks;
+}
+
+std::vector<Defect> check_vocabulary(std::span<MergedTensor const> tensors, ModelSizes const& sizes) {
+  std::vector<Defect> defects;
+  auto const tokens = sizes[SizeName::vocabulary];
+  if (!tokens) return defects;
+  for (auto const& tensor : tensors) {
+    if (tensor.shape.size() != 2 || !has_a_row_per_token(tensor.dtype) || !is_vocabulary(tensor.name)) continue;
+    if (tensor.shape[0] >= *tokens) continue;
+    defects.push_back(
+        {DefectKind::shape, tensor.name,
+         std::to_string(tensor.shape[0]) + " rows, and the config has a vocab_size of " + std::to_string(*tokens),
+         "copy the missing shard there, or correct the config"});
+  }
+  return defects;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,188 @@
+#include "workspace/checkpoint/plan/check_model.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/model/list_text.hpp"
+#include "workspace/checkpoint/model/model_sizes.hpp"
+#include "workspace/checkpoint/quantization/number_format.hpp"
+#include "workspace/checkpoint/model/numbered_name.hpp"
+#include "workspace/checkpoint/quantization/quantization_hints.hpp"
+#include "workspace/checkpoint/model/name_pattern.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::size_t most_listed = 8;
+
+/// The numbers that stand behind each prefix ("model.layers.", "model.layers.3.mlp.experts.").
+using Counted = std::map<std::string, std::set<std::int64_t>>;
+
+/// What each layer or expert has behind its number, further numbers left out.
+using Roster = std::set<std::string>;
+using Rosters = std::map<std::string, std::map<std::int64_t, Roster>>;
+
+void list_name(std::optional<NumberedName> const& name, Rosters& rosters) {
+  if (name && !name->after.empty())
+    rosters[std::string(name->before)][name->number].insert(generalised(name->after.substr(name->after.find('.') + 1)));
+}
+
+/// What the only owner of `roster` lacks beside the largest number of others; empty when it is of a kind of its own.
+std::pair<Roster, std::size_t> lacking(Roster const& roster, std::map<Roster, std::vector<std::int64_t>> const& kinds) {
+  std::pair<Roster, std::size_t> found;
+  for (auto const& [other, owners] : kinds) {
+    bool const more =
+        other.size() > roster.size() && std::includes(other.begin(), other.end(), roster.begin(), roster.end());
+    if (!more || owners.size() < 2 || owners.size() <= found.second) continue;
+    found = {{}, owners.size()};
+    std::set_difference(other.begin(), other.end(), roster.begin(), roster.end(),
+                        std::inserter(found.first, found.first.end()));
+  }
+  return found;
+}
+
+/// Counts layers and experts; other numbers, of steps in a sequence for example, may skip some.
+void count_numbers(std::string_view name, Counted& counted) {
+  if (auto const layer = find_layer(name); layer && !layer->after.empty())
+    counted[std::string(layer->before)].insert(layer->number);
+  if (auto const expert = find_expert(name)) counted[std::string(expert->before)].insert(expert->number);
+}
+
+/// How many there must be behind a prefix, if the config says so.
+std::optional<std::int64_t> announced(std::string_view prefix, ModelSizes const& sizes) {
+  bool const experts = prefix.ends_with("experts.") || prefix.find("experts.linear_fc") != std::string_view::npos;
+  if (experts && prefix.find("shared") == std::string_view::npos) return sizes[SizeName::experts];
+  for (std::string_view const layers :
+       {"model.layers.", "transformer.h.", "gpt_neox.layers.", "transformer.layers.", "model.decoder.layers.",
+        "decoder.layers.", "language_model.model.layers.", "model.language_model.layers."}) {
+    if (prefix == layers) return sizes[SizeName::layers];
+  }
+  return std::nullopt;
+}
+
+bool fits(std::string_view module, LayerTensors const& tensors, LayerHints const& hints, LayerOrder order,
+          std::string& finding) {
+  try {
+    auto const format = LayerFormat::recognise(module, tensors, hints, order);
+    for (std::size_t role = 0; role < LayerTensors::role_count; ++role) {
+      auto const* const tensor = tensors.by_role.at(role);
+      if (tensor != nullptr) static_cast<void>(format.axes(static_cast<TensorRole>(role), *tensor));
+    }
+    return true;
+  } catch (Error const& error) {
+    auto const& info = error.info();
+    finding = info.message + (info.expected.empty() ? "" : ": expected " + info.expected) +
+              (info.got.empty() ? "" : (info.expected.empty() ? ": " : ", got ") + info.got);
+    return false;
+  }
+}
+
+bool has_scales(LayerTensors const& tensors) {
+  return tensors[TensorRole::weight] != nullptr &&
+         (tensors[TensorRole::weight_scale] != nullptr || tensors[TensorRole::zeros] != nullptr);
+}
+
+}  // namespace
+
+std::string NumberGap::text() const {
+  if (!missing.empty()) return prefix + "* lacks number " + list_text(missing, most_listed);
+  return prefix + "* has number " + list_text(extra, most_listed) + " where the config has " +
+         std::to_string(wanted.value_or(0));
+}
+
+std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const& config) {
+  Counted counted;
+  for (auto const& name : names) count_numbers(name, counted);
+  ModelSizes const sizes(config);
+  std::vector<NumberGap> gaps;
+  for (auto const& [prefix, numbers] : counted) {
+    NumberGap gap{.prefix = prefix, .wanted = announced(prefix, sizes)};
+    auto const last = gap.wanted ? std::max(*gap.wanted - 1, *numbers.rbegin()) : *numbers.rbegin();
+    // Without a config's word a list may begin anywhere, such as one stage's layers.
+    for (auto i = gap.wanted ? 0 : *numbers.begin(); i <= last && gap.missing.size() < numbers.size() + most_listed + 1;
+         ++i) {
+      if (!numbers.contains(i)) gap.missing.push_back(i);
+    }
+    // Layers that predict further tokens stand behind the others, and are not counted among them.
+    auto const wanted = gap.wanted ? *gap.wanted + sizes[SizeName::further_layers].value_or(0) : 0;
+    for (auto const number : numbers) {
+      if (gap.wanted && number >= wanted) gap.extra.push_back(number);
+    }
+    if (gap.wanted) std::erase_if(gap.missing, [&](auto number) { return number >= *gap.wanted; });
+    if (!gap.missing.empty() || !gap.extra.empty()) gaps.push_back(std::move(gap));
+  }
+  return gaps;
+}
+
+std::vector<Defect> check_coverage(std::span<std::string const> names, Json const& config, std::string const& where) {
+  std::vector<Defect> defects;
+  for (auto gap : find_gaps(names, config)) {
+    if (!gap.missing.empty())
+      defects.push_back(
+          {DefectKind::coverage, where, gap.text(), "copy the missing shard there, or correct the config"});
+    gap.missing.clear();
+    if (!gap.extra.empty())
+      defects.push_back({DefectKind::coverage, where, gap.text(), "check that config and files are of one model"});
+  }
+  return defects;
+}
+
+std::vector<Defect> check_siblings(std::span<std::string const> names) {
+  Rosters rosters;
+  for (auto const& name : names) {
+    list_name(find_layer(name), rosters);
+    list_name(find_expert(name), rosters);
+  }
+  std::vector<Defect> defects;
+  for (auto const& [prefix, siblings] : rosters) {
+    std::map<Roster, std::vector<std::int64_t>> kinds;
+    for (auto const& [number, roster] : siblings) kinds[roster].push_back(number);
+    for (auto const& [roster, owners] : kinds) {
+      if (owners.size() > 1 || owners.front() == siblings.begin()->first) continue;
+      auto const [missing, others] = lacking(roster, kinds);
+      for (auto const& name : missing) {
+        defects.push_back({DefectKind::coverage, prefix + std::to_string(owners.front()) + "." + name,
+                           "missing, and " + std::to_string(others) + " others of " + prefix + "* have it",
+                           "copy the missing shard there, or save the model again"});
+      }
+    }
+  }
+  return defects;
+}
+
+std::vector<Defect> check_scales(ShardSource const& source, Json const& config, Json const& quantization) {
+  QuantizationHints const hints(config, quantization);
+  std::vector<std::string_view> order;
+  std::unordered_map<std::string_view, LayerTensors> layers;
+  for (auto const& tensor : source.tensors()) {
+    auto const parsed = parse_tensor_name(tensor.name);
+    auto const [at, fresh] = layers.try_emplace(parsed.module);
+    if (fresh) order.push_back(parsed.module);
+    at->second.set(parsed.role, tensor);
+  }
+  std::vector<Defect> defects;
+  for (auto const module : order) {
+    auto const& tensors = layers.at(module);
+    if (!has_scales(tensors)) continue;
+    bool const stacked = tensors[TensorRole::weight]->shape.size() > 2;
+    auto const said = hints.of(module);
+    std::string finding;
+    std::string ignored;
+    // The names do not say in which order a matrix lies, or whether the first of three dimensions counts experts.
+    if (!fits(module, tensors, said, {.stacked = stacked}, finding) &&
+        !fits(module, tensors, said, {.stacked = stacked, .transposed = true}, ignored) &&
+        !(stacked && fits(module, tensors, said, {}, ignored)))
+      defects.push_back({DefectKind::scales, std::string(module), finding + " in " + source.name(), {}});
+  }
+  return defects;
+}
+
+}  // namespace crossrank::checkpoint

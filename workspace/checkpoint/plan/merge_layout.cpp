@@ -1,0 +1,269 @@
+#include "workspace/checkpoint/plan/merge_layout.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/source/shard_names.hpp"
+#include "workspace/checkpoint/source/torch/torch_source.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "merge plan";
+
+/// Collects the outputs of all stages and expert ranks.
+class MergeLayoutBuilder {
+ public:
+  MergeLayoutBuilder(MergeLayout& model, RuleFor const& rule_for, OnRefused const& on_refused)
+      : model_(model), rule_for_(rule_for), on_refused_(on_refused) {}
+
+  void build() {
+    std::size_t const width = static_cast<std::size_t>(model_.set.tp);
+    for (std::size_t first = 0; first < model_.set.sources.size(); first += width) add_cell(first, width);
+    add_left_out();
+    auto& tensors = model_.tensors;
+    std::sort(tensors.begin(), tensors.end(),
+              [](auto const& a, auto const& b) { return natural_less(a.name, b.name); });
+    for (auto const& tensor : tensors) model_.bytes += tensor.bytes;
+  }
+
+ private:
+  /// What stood beside the model in archives.
+  void add_left_out() {
+    for (auto const& key : listed(left_out_keys))
+      model_.dropped.push_back({key, "beside the model; `model_key` " + key + " takes it in place of the model"});
+    for (auto const& file : listed(left_out_files))
+      model_.dropped.push_back({file, "states of the optimizer; weights are taken in the precision of the training"});
+  }
+
+  std::set<std::string> listed(char const* attribute) const {
+    std::set<std::string> all;
+    for (auto const& source : model_.set.sources) {
+      auto const found = source->attributes().find(attribute);
+      if (found == source->attributes().end() || !found->is_array()) continue;
+      for (auto const& name : *found) {
+        if (name.is_string()) all.insert(name.get<std::string>());
+      }
+    }
+    return all;
+  }
+
+  /// The tensor-parallel group of one stage and expert rank.
+  void add_cell(std::size_t first, std::size_t width) {
+    std::unordered_map<std::string_view, std::size_t> index;
+    std::vector<ShardGroup> groups;
+    for (std::size_t t = 0; t < width; ++t) {
+      auto const& source = *model_.set.sources[first + t];
+      for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+        auto const& tensor = source.tensors()[i];
+        auto const [at, fresh] = index.emplace(tensor.name, groups.size());
+        if (fresh) groups.push_back(empty_group(tensor.name, first, width));
+        auto& group = groups[at->second];
+        group.shards[t] = &tensor;
+        group.places[t] = {static_cast<std::uint32_t>(first + t), static_cast<std::uint32_t>(i)};
+      }
+    }
+    for (auto const& group : groups) {
+      try {
+        add_group(group);
+      } catch (Error const& error) {
+        if (!on_refused_) throw;
+        on_refused_(group.name, error);
+      }
+    }
+  }
+
+  ShardGroup empty_group(std::string_view name, std::size_t first, std::size_t width) const {
+    ShardGroup group{.name = name,
+                     .first = first,
+                     .shards = std::vector<SourceTensor const*>(width),
+                     .places = std::vector<TensorAt>(width)};
+    for (std::size_t t = 0; t < width; ++t) group.sources.push_back(model_.set.sources[first + t]->name());
+    return group;
+  }
+
+  void add_group(ShardGroup const& group) {
+    auto rule = rule_for_ ? rule_for_(group.name, group.shards) : MergeRule{.reason = single_source};
+    if (rule.drop) {
+      model_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
+      return;
+    }
+    for (auto& output : rule.outputs) add_tensor(merge_tensor(present(group), std::move(output)));
+    if (!rule.outputs.empty()) return;
+    if (rule.expert_ranks > 1) return add_expert_groups(group, rule.expert_ranks);
+    add_tensor(merge_tensor(present(group), std::move(rule)));
+  }
+
+  /// Each group of experts by itself; they follow each other.
+  void add_expert_groups(ShardGroup const& group, int count) {
+    for (int number = 0; number < count; ++number) {
+      ShardGroup part{.name = group.name, .first = group.first};
+      for (std::size_t t = 0; t < group.shards.size(); ++t) {
+        if (model_.set.places[group.first + t].moe != number || group.shards[t] == nullptr) continue;
+        part.shards.push_back(group.shards[t]);
+        part.places.push_back(group.places[t]);
+        part.sources.push_back(group.sources[t]);
+      }
+      if (part.shards.empty()) continue;
+      auto rule = rule_for_(part.name, part.shards);
+      if (!rule.drop) add_tensor(merge_tensor(part, std::move(rule)));
+    }
+  }
+
+  /// The rules let some ranks alone have a tensor: an expert.
+  static ShardGroup present(ShardGroup const& group) {
+    ShardGroup out{.name = group.name, .first = group.first};
+    for (std::size_t t = 0; t < group.shards.size(); ++t) {
+      if (group.shards[t] == nullptr) continue;
+      out.shards.push_back(group.shards[t]);
+      out.places.push_back(group.places[t]);
+      out.sources.push_back(group.sources[t]);
+    }
+    return out;
+  }
+
+  void add_tensor(MergedTensor tensor) {
+    auto const [at, fresh] = by_name_.emplace(tensor.name, model_.tensors.size());
+    if (fresh) {
+      model_.tensors.push_back(std::move(tensor));
+      return;
+    }
+    auto& kept = model_.tensors[at->second];
+    refuse_one_name_for_two(kept, tensor);
+    if (tensor.rule.ep_axis >= 0) return append(kept, tensor);
+    if (kept.dtype != tensor.dtype || !(kept.shape == tensor.shape) || kept.inputs.size() != tensor.inputs.size())
+      refuse_collision(kept, tensor);
+    for (std::size_t t = 0; t < tensor.inputs.size(); ++t) {
+      auto const& input = model_.set.sources[tensor.inputs[t].source]->tensors()[tensor.inputs[t].tensor];
+      auto const bytes = dense_bytes(input.shape, input.dtype);
+      if (bytes > 0) kept.replica_runs.push_back({.kept = kept.inputs[t], .other = tensor.inputs[t], .run = bytes});
+    }
+    kept.replica_runs.insert(kept.replica_runs.end(), tensor.replica_runs.begin(), tensor.replica_runs.end());
+  }
+
+  /// Puts the piece of another expert rank behind those that are there.
+  void append(MergedTensor& kept, MergedTensor const& more) {
+    auto const axis = static_cast<std::size_t>(more.rule.ep_axis);
+    bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
+                kept.rule.kind != MergeKind::reduce && (!kept.rule.given == !more.rule.given) &&
+                (!kept.rule.given || axis == 0);
+    for (std::size_t d = 0; same && d < kept.shape.size(); ++d) same = d == axis || kept.shape[d] == more.shape[d];
+    if (!same) refuse_collision(kept, more);
+    auto const old_width = kept.shape[axis];
+    kept.shape = kept.shape.with(axis, old_width + more.shape[axis]);
+    std::uint64_t inner = bits_of(kept.dtype);
+    for (auto d = axis + 1; d < kept.shape.size(); ++d) inner *= static_cast<std::uint64_t>(kept.shape[d]);
+    Widening const in_kept{0, static_cast<std::uint64_t>(old_width) * inner / 8,
+                           static_cast<std::uint64_t>(kept.shape[axis]) * inner / 8};
+    Widening const in_more{in_kept.old_row, static_cast<std::uint64_t>(more.shape[axis]) * inner / 8, in_kept.new_row};
+    std::vector<InputRuns> pieces;
+    for (auto const& piece : kept.pieces) widen(piece, in_kept, pieces);
+    for (auto const& piece : more.pieces) widen(piece, in_more, pieces);
+    kept.pieces = std::move(pieces);
+    kept.bytes = dense_bytes(kept.shape, kept.dtype);
+    if (kept.rule.given) {
+      auto values = std::make_shared<PrecomputedValues>(*kept.rule.given);
+      values->shape = kept.shape;
+      values->bytes.insert(values->bytes.end(), more.rule.given->bytes.begin(), more.rule.given->bytes.end());
+      kept.rule.given = std::move(values);
+    }
+    kept.replica_runs.insert(kept.replica_runs.end(), more.replica_runs.begin(), more.replica_runs.end());
+    kept.inputs.insert(kept.inputs.end(), more.inputs.begin(), more.inputs.end());
+    kept.changes.insert(kept.changes.end(), more.changes.begin(), more.changes.end());
+  }
+
+  /// Rows of a narrower tensor that become parts of wider rows, `shift` bytes from their start.
+  struct Widening {
+    std::uint64_t shift = 0;
+    std::uint64_t old_row = 0;
+    std::uint64_t new_row = 0;
+  };
+
+  /// Cuts the runs of a piece at the ends of the old rows and moves them to where these now stand.
+  static void widen(InputRuns const& piece, Widening const& rows, std::vector<InputRuns>& out) {
+    for (std::uint64_t row = 0; row < piece.rows; ++row) {
+      auto from = piece.from_at + row * piece.from_stride;
+      auto to = piece.to_at + row * piece.to_stride;
+      for (auto left = piece.run; left > 0;) {
+        auto const inside = to % rows.old_row;
+        auto const count = std::min(left, rows.old_row - inside);
+        InputRuns part = piece;
+        part.rows = 1;
+        part.run = count;
+        part.from_at = from;
+        part.from_stride = count;
+        part.to_at = to / rows.old_row * rows.new_row + rows.shift + inside;
+        part.to_stride = count;
+        join(part, out);
+        from += count;
+        to += count;
+        left -= count;
+      }
+    }
+  }
+
+  /// Adds a run; runs at equal distances become one piece of many rows.
+  static void join(InputRuns const& part, std::vector<InputRuns>& out) {
+    auto* const last = out.empty() ? nullptr : &out.back();
+    bool const like = last != nullptr && last->from == part.from && last->run == part.run && last->add == part.add &&
+                      part.from_at > last->from_at && part.to_at > last->to_at;
+    if (like && last->rows == 1) {
+      last->from_stride = part.from_at - last->from_at;
+      last->to_stride = part.to_at - last->to_at;
+      last->rows = 2;
+    } else if (like && part.from_at == last->from_at + last->rows * last->from_stride &&
+               part.to_at == last->to_at + last->rows * last->to_stride) {
+      ++last->rows;
+    } else {
+      out.push_back(part);
+    }
+  }
+
+  /// Stages and expert ranks may hold the same tensor; one rank has no two of a name but by a rename.
+  void refuse_one_name_for_two(MergedTensor const& kept, MergedTensor const& more) const {
+    for (auto const& one : kept.inputs) {
+      for (auto const& other : more.inputs) {
+        if (one.source != other.source || one.tensor == other.tensor) continue;
+        auto const& source = *model_.set.sources[one.source];
+        throw FormatError({.operation = operation,
+                           .message = "two tensors are given the name \"" + kept.name + "\"",
+                           .got = source.tensors()[one.tensor].name + " and " + source.tensors()[other.tensor].name,
+                           .resource = source.name(),
+                           .hint = "correct what renames them: a \"rename\" of `rules`",
+                           .section = "rules"});
+      }
+    }
+  }
+
+  [[noreturn]] void refuse_collision(MergedTensor const& kept, MergedTensor const& more) const {
+    throw FormatError({.operation = operation,
+                       .message = "two stages or expert ranks give different tensors the name \"" + kept.name + "\"",
+                       .expected = std::string(name_of(kept.dtype)) + " " + to_string(kept.shape),
+                       .got = std::string(name_of(more.dtype)) + " " + to_string(more.shape),
+                       .resource = model_.set.sources[more.inputs.front().source]->name(),
+                       .hint = "give `tp`, `pp` and `ep` as the job had them",
+                       .section = "shards"});
+  }
+
+  MergeLayout& model_;
+  RuleFor const& rule_for_;
+  OnRefused const& on_refused_;
+  std::unordered_map<std::string, std::size_t> by_name_{};
+};
+
+}  // namespace
+
+MergeLayout lay_out_merge(ShardSet set, RuleFor const& rule_for, OnRefused const& on_refused) {
+  MergeLayout model;
+  model.set = std::move(set);
+  MergeLayoutBuilder(model, rule_for, on_refused).build();
+  return model;
+}
+
+}  // namespace crossrank::checkpoint

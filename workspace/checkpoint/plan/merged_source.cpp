@@ -1,0 +1,109 @@
+#include "workspace/checkpoint/plan/merged_source.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/tensor/copy_memory.hpp"
+#include "workspace/checkpoint/plan/shift_group_ids.hpp"
+#include "workspace/checkpoint/source/strided_runs.hpp"
+#include "workspace/checkpoint/quantization/reduce_values.hpp"
+#include "workspace/checkpoint/quantization/requantize.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// A shard whose stored values are requantized as they are read, in the shard's own order: whole blocks at a time.
+class ChangedSource final : public ShardSource {
+ public:
+  ChangedSource(ShardSource const& inner, Requantization const& change, std::size_t shard)
+      : inner_(inner), change_(change), shard_(shard) {}
+  [[nodiscard]] std::string const& name() const noexcept override { return inner_.name(); }
+  [[nodiscard]] std::span<SourceTensor const> tensors() const noexcept override { return inner_.tensors(); }
+  [[nodiscard]] Json const& attributes() const noexcept override { return inner_.attributes(); }
+  [[nodiscard]] std::uint64_t bytes_on_disk() const noexcept override { return inner_.bytes_on_disk(); }
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override {
+    inner_.read(tensor, offset, out);
+    change_.apply(shard_, offset, out);
+  }
+
+ private:
+  ShardSource const& inner_;
+  Requantization const& change_;
+  std::size_t shard_;
+};
+
+/// Of an unpacked length each rank adds what no rank before it holds too.
+Shares kept_shares(MergeRule const& rule, std::size_t ranks) {
+  auto const parts = rule.parts.empty() ? std::vector<std::int64_t>{1} : rule.parts;
+  Shares shares{.of_rank = std::vector<std::int64_t>(ranks),
+                .whole = std::accumulate(parts.begin(), parts.end(), std::int64_t{0})};
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      auto const replicas =
+          static_cast<std::size_t>(part < rule.part_replicas.size() ? rule.part_replicas[part] : rule.replicas);
+      if (rank % replicas == 0) shares.of_rank[rank] += parts[part];
+    }
+  }
+  return shares;
+}
+
+}  // namespace
+
+MergedSource::MergedSource(std::shared_ptr<MergeLayout const> model)
+    : DescribedSource("the merged checkpoint"), model_(std::move(model)) {
+  tensors_.reserve(model_->tensors.size());
+  for (auto const& tensor : model_->tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.shape});
+}
+
+void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  if (tensor >= model_->tensors.size() || offset > model_->tensors[tensor].bytes ||
+      out.size() > model_->tensors[tensor].bytes - offset) {
+    throw UsageError({.operation = "merge",
+                      .message = "there are no such bytes",
+                      .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " +
+                             std::to_string(tensor)});
+  }
+  auto const& planned = model_->tensors[tensor];
+  if (planned.rule.kind == MergeKind::reduce) return read_computed(planned, offset, out);
+  if (planned.rule.given) {
+    if (!out.empty()) copy_memory(out.data(), planned.rule.given->bytes.data() + offset, out.size());
+    return;
+  }
+  for (auto const& piece : planned.pieces) read_input_runs(piece, offset, out);
+}
+
+void MergedSource::read_input_runs(InputRuns const& piece, std::uint64_t offset, std::span<std::byte> out) const {
+  auto const end = piece.to_at + (piece.rows - 1) * piece.to_stride + piece.run;
+  if (piece.to_at >= offset + out.size() || end <= offset) return;
+  StridedRuns const runs{piece.rows, piece.run, piece.from_at, piece.from_stride, piece.to_at, piece.to_stride};
+  auto const& source = *model_->set.sources[piece.from.source];
+  if (piece.change != nullptr) {
+    read_strided_runs(ChangedSource(source, *piece.change, piece.shard), piece.from.tensor, runs, offset, out);
+  } else {
+    read_strided_runs(source, piece.from.tensor, runs, offset, out);
+  }
+  shift_group_ids(piece, offset, out);
+}
+
+/// Scalars and small vectors: computed whole, whatever part of them is asked for.
+void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  std::vector<std::vector<std::byte>> values;
+  for (auto const& input : tensor.inputs) {
+    values.emplace_back(static_cast<std::size_t>(tensor.bytes));
+    model_->set.sources[input.source]->read(input.tensor, 0, values.back());
+  }
+  std::vector<std::byte> result(static_cast<std::size_t>(tensor.bytes));
+  if (tensor.rule.sum_element >= 0) {
+    sum_element(tensor.dtype, static_cast<std::size_t>(tensor.rule.sum_element), values,
+                kept_shares(tensor.rule, values.size()), result);
+  } else {
+    reduce_values(tensor.dtype, tensor.rule.op, values, result);
+  }
+  if (!out.empty()) copy_memory(out.data(), result.data() + offset, out.size());
+}
+
+}  // namespace crossrank::checkpoint

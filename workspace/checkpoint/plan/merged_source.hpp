@@ -1,0 +1,29 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/source/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// The result of a merge as a source of its own: nothing is merged before it is read, and only what is read.
+class MergedSource final : public DescribedSource {
+ public:
+  explicit MergedSource(std::shared_ptr<MergeLayout const> model);
+
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  void read_input_runs(InputRuns const& piece, std::uint64_t offset, std::span<std::byte> out) const;
+  void read_computed(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const;
+
+  std::shared_ptr<MergeLayout const> model_;
+};
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,256 @@
+#include "workspace/checkpoint/plan/merged_tensor.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "merge plan";
+
+std::string describe(SourceTensor const& tensor) {
+  return std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape);
+}
+
+[[noreturn]] void refuse(ShardGroup const& group, std::string message, std::string expected, std::string got,
+                         std::size_t shard) {
+  throw FormatError({.operation = operation,
+                     .message = "\"" + std::string(group.name) + "\": " + std::move(message),
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .resource = std::string(group.sources[shard]),
+                     .hint = "check that all files are of one model and one job; `crossrank inspect` shows each",
+                     .failed_ranks = {static_cast<int>(shard)},
+                     .section = "shards"});
+}
+
+/// All are there, of one dtype, and equal in every dimension but `axis` (-1: in all).
+void require_compatible(ShardGroup const& group, int axis) {
+  auto const& first = *group.shards.front();
+  for (std::size_t t = 0; t < group.shards.size(); ++t) {
+    auto const& shard = *group.shards[t];
+    bool const same_rank = shard.shape.size() == first.shape.size();
+    bool same = shard.dtype == first.dtype && same_rank;
+    for (std::size_t d = 0; same && d < first.shape.size(); ++d)
+      same = static_cast<int>(d) == axis || shard.shape[d] == first.shape[d];
+    if (!same) {
+      refuse(group, "the shards of ranks 0 and " + std::to_string(t) + " do not fit together",
+             describe(first) + (axis < 0 ? "" : ", dimension " + std::to_string(axis) + " free"), describe(shard), t);
+    }
+  }
+}
+
+void require_all(ShardGroup const& group) {
+  for (std::size_t t = 0; t < group.shards.size(); ++t) {
+    if (group.shards[t] != nullptr) continue;
+    auto const holder = static_cast<std::size_t>(
+        std::find_if(group.shards.begin(), group.shards.end(), [](auto const* s) { return s != nullptr; }) -
+        group.shards.begin());
+    refuse(group, "tensor-parallel rank " + std::to_string(t) + " lacks it",
+           "as on rank " + std::to_string(holder) + " (" + std::string(group.sources[holder]) + ")", "nothing", t);
+  }
+}
+
+std::uint64_t bits_behind(Shape const& shape, std::size_t axis, Dtype dtype) {
+  std::uint64_t bits = bits_of(dtype);
+  for (std::size_t d = axis + 1; d < shape.size(); ++d) bits *= static_cast<std::uint64_t>(shape[d]);
+  return bits;
+}
+
+std::uint64_t rows_before(Shape const& shape, std::size_t axis) {
+  std::uint64_t rows = 1;
+  for (std::size_t d = 0; d < axis; ++d) rows *= static_cast<std::uint64_t>(shape[d]);
+  return rows;
+}
+
+/// Widths of the sub-parts of a shard that is `length` long.
+std::vector<std::int64_t> widths_of(ShardGroup const& group, std::vector<std::int64_t> const& parts,
+                                    std::int64_t length, std::size_t shard) {
+  if (parts.empty()) return {length};
+  auto const sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  if (sum == length) return parts;
+  std::vector<std::int64_t> widths;
+  for (auto const part : parts) {
+    if (sum <= 0 || length % sum != 0) {
+      refuse(group, "the sub-parts of the fused tensor do not divide it", "a multiple of " + std::to_string(sum),
+             std::to_string(length), shard);
+    }
+    widths.push_back(part * (length / sum));
+  }
+  return widths;
+}
+
+/// Lays the sub-parts of all shards behind each other: in each block of ranks all first ones, then all second ones.
+class Concatenation {
+ public:
+  Concatenation(ShardGroup const& group, MergedTensor& out)
+      : group_(group), out_(out), axis_(static_cast<std::size_t>(out.rule.axis)) {
+    for (std::size_t t = 0; t < group.shards.size(); ++t)
+      widths_.push_back(widths_of(group, out.rule.parts, group.shards[t]->shape[axis_], t));
+    for (std::size_t part = 0; part < widths_.front().size(); ++part) {
+      bool const own = part < out.rule.part_replicas.size();
+      replicas_.push_back(
+          static_cast<std::size_t>(std::max(1, own ? out.rule.part_replicas[part] : out.rule.replicas)));
+    }
+    auto const block = out.rule.rank_block > 0 ? static_cast<std::size_t>(out.rule.rank_block) : group.shards.size();
+    for (std::size_t first = 0; first < group.shards.size(); first += block) {
+      for (std::size_t part = 0; part < replicas_.size(); ++part) {
+        if (out.rule.only_part >= 0 && part != static_cast<std::size_t>(out.rule.only_part)) continue;
+        for (auto t = first; t < std::min(first + block, group.shards.size()); ++t) slots_.push_back({t, part});
+      }
+    }
+  }
+
+  void lay_out() {
+    auto const& first = *group_.shards.front();
+    std::int64_t total = 0;
+    for (auto const& slot : slots_) total += is_kept(slot) ? width(slot) : 0;
+    auto const wanted = out_.rule.true_size;
+    if (wanted > total)
+      refuse(group_, "the shards hold less than there must be", std::to_string(wanted), std::to_string(total), 0);
+    length_ = wanted >= 0 ? wanted : total;
+    out_.shape = first.shape.with(axis_, length_);
+    inner_bits_ = bits_behind(first.shape, axis_, first.dtype);
+    rows_ = rows_before(first.shape, axis_);
+    std::int64_t at = 0;
+    for (auto const& slot : slots_) {
+      if (is_kept(slot)) {
+        add_input_runs(slot, at, std::min(width(slot), std::max<std::int64_t>(0, length_ - at)));
+        at += width(slot);
+      } else {
+        add_replica(slot);
+      }
+    }
+    if (out_.rule.unproven) add_opposites();
+  }
+
+ private:
+  /// A sub-part of a shard.
+  struct Slot {
+    std::size_t shard = 0;
+    std::size_t part = 0;
+  };
+  [[nodiscard]] bool is_kept(Slot const& slot) const { return slot.shard % replicas_[slot.part] == 0; }
+  [[nodiscard]] std::int64_t width(Slot const& slot) const { return widths_[slot.shard][slot.part]; }
+  [[nodiscard]] std::int64_t before(Slot const& slot) const {
+    auto const& widths = widths_[slot.shard];
+    return std::accumulate(widths.begin(), widths.begin() + static_cast<std::ptrdiff_t>(slot.part), std::int64_t{0});
+  }
+  [[nodiscard]] std::uint64_t bytes(std::int64_t count, std::size_t shard) const {
+    auto const bits = static_cast<std::uint64_t>(count) * inner_bits_;
+    if (bits % 8 != 0)
+      refuse(group_, "a shard boundary falls inside a byte", "whole bytes", std::to_string(bits) + " bits", shard);
+    return bits / 8;
+  }
+
+  void add_input_runs(Slot const& slot, std::int64_t to, std::int64_t length) {
+    if (length <= 0 || rows_ == 0) return;
+    auto const shard = slot.shard;
+    InputRuns piece{.from = group_.places[shard], .rows = rows_};
+    piece.run = bytes(length, shard);
+    piece.from_at = bytes(before(slot), shard);
+    piece.from_stride = bytes(group_.shards[shard]->shape[axis_], shard);
+    piece.to_at = bytes(to, shard);
+    piece.to_stride = bytes(length_, shard);
+    piece.add = out_.rule.add_per_rank * static_cast<std::int64_t>(shard);
+    piece.change = out_.rule.requantization.get();
+    piece.shard = static_cast<std::uint32_t>(shard);
+    if (piece.run == piece.from_stride && piece.run == piece.to_stride) {
+      piece.run *= piece.rows;
+      piece.rows = 1;
+    }
+    if (piece.run > 0) out_.pieces.push_back(piece);
+  }
+
+  void add_replica(Slot const& slot) {
+    Slot const kept{slot.shard / replicas_[slot.part] * replicas_[slot.part], slot.part};
+    if (widths_[kept.shard] != widths_[slot.shard]) {
+      refuse(group_, "copies differ in length", std::to_string(width(kept)), std::to_string(width(slot)), slot.shard);
+    }
+    auto const run = bytes(width(slot), slot.shard);
+    if (run == 0 || rows_ == 0) return;
+    out_.replica_runs.push_back({.kept = group_.places[kept.shard],
+                                 .other = group_.places[slot.shard],
+                                 .rows = rows_,
+                                 .run = run,
+                                 .at = bytes(before(slot), slot.shard),
+                                 .stride = bytes(group_.shards[slot.shard]->shape[axis_], slot.shard)});
+  }
+
+  void add_opposites() {
+    for (std::size_t t = 1; t < group_.shards.size(); ++t) {
+      auto const size = dense_bytes(group_.shards[t]->shape, group_.shards[t]->dtype);
+      if (size == 0 || !(group_.shards[t]->shape == group_.shards[0]->shape)) continue;
+      out_.replica_runs.push_back(
+          {.kept = group_.places[0], .other = group_.places[t], .run = size, .must_differ = true});
+    }
+  }
+
+  ShardGroup const& group_;
+  MergedTensor& out_;
+  std::size_t axis_;
+  std::vector<std::vector<std::int64_t>> widths_{};  ///< of the parts of each shard
+  std::vector<std::size_t> replicas_{};              ///< of each part
+  std::vector<Slot> slots_{};                        ///< in the order of the result
+  std::int64_t length_ = 0;
+  std::uint64_t inner_bits_ = 0;
+  std::uint64_t rows_ = 1;
+};
+
+void merge_replicas(ShardGroup const& group, MergedTensor& out) {
+  require_compatible(group, -1);
+  out.shape = group.shards.front()->shape;
+  auto const bytes = dense_bytes(out.shape, out.dtype);
+  if (bytes > 0)
+    out.pieces.push_back({.from = group.places.front(), .run = bytes, .from_stride = bytes, .to_stride = bytes});
+  if (bytes == 0) return;
+  for (std::size_t t = 1; t < group.shards.size(); ++t)
+    out.replica_runs.push_back({.kept = group.places.front(), .other = group.places[t], .run = bytes});
+}
+
+void merge_concat(ShardGroup const& group, MergedTensor& out) {
+  auto const dims = static_cast<int>(group.shards.front()->shape.size());
+  int const axis = out.rule.axis < 0 ? out.rule.axis + dims : out.rule.axis;
+  if (axis < 0 || axis >= dims) {
+    refuse(group, "there is no dimension to join along", "dimension " + std::to_string(out.rule.axis),
+           describe(*group.shards.front()), 0);
+  }
+  out.rule.axis = axis;
+  require_compatible(group, axis);
+  if (out.rule.add_per_rank != 0 && out.dtype != Dtype::i32)
+    refuse(group, "only I32 can be counted on from rank to rank", "I32", std::string(name_of(out.dtype)), 0);
+  if (group.shards.size() % static_cast<std::size_t>(std::max(1, out.rule.replicas)) != 0) {
+    refuse(group, "the ranks do not divide into groups of equal copies",
+           "a multiple of " + std::to_string(out.rule.replicas), std::to_string(group.shards.size()) + " ranks", 0);
+  }
+  Concatenation(group, out).lay_out();
+}
+
+}  // namespace
+
+MergedTensor merge_tensor(ShardGroup const& group, MergeRule rule) {
+  require_all(group);
+  MergedTensor out;
+  out.name = rule.output_name.empty() ? std::string(group.name) : rule.output_name;
+  out.rule = std::move(rule);
+  out.dtype = group.shards.front()->dtype;
+  out.inputs = group.places;
+  if (out.rule.requantization) out.changes.push_back(out.rule.requantization);
+  switch (out.rule.kind) {
+    case MergeKind::replicate: merge_replicas(group, out); break;
+    case MergeKind::concat: merge_concat(group, out); break;
+    case MergeKind::reduce:
+      require_compatible(group, -1);
+      out.shape = group.shards.front()->shape;
+      break;
+    case MergeKind::requantize: merge_concat(group, out); break;
+    case MergeKind::given: out.shape = out.rule.given->shape; break;
+  }
+  out.bytes = dense_bytes(out.shape, out.dtype);
+  return out;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,127 @@
+#include "workspace/checkpoint/plan/split_source.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/plan/shift_group_ids.hpp"
+#include "workspace/checkpoint/source/strided_runs.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// Puts one integer of a small tensor over what was read, as far as it lies in `out`.
+void set_integer(Dtype dtype, int element, std::int64_t value, std::uint64_t offset, std::span<std::byte> out) {
+  auto const width = bits_of(dtype) / 8;
+  auto const begin = static_cast<std::uint64_t>(element) * width;
+  std::byte bytes[sizeof value];
+  // Little-endian: the low bytes come first.
+  std::memcpy(bytes, &value, sizeof value);
+  for (std::uint64_t i = 0; i < width && i < sizeof value; ++i) {
+    if (begin + i >= offset && begin + i < offset + out.size())
+      out[static_cast<std::size_t>(begin + i - offset)] = bytes[i];
+  }
+}
+
+}  // namespace
+
+SplitSource::SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t rank, SplitRuleFor const& split_rule_for)
+    : DescribedSource("rank " + std::to_string(rank)), whole_(std::move(whole)) {
+  for (std::size_t i = 0; i < whole_->tensors().size(); ++i) {
+    auto const& tensor = whole_->tensors()[i];
+    auto const rule = split_rule_for(tensor);
+    if (rule.drop) continue;
+    ShardTensor cut;
+    if (rule.axis >= 0) {
+      cut.pieces = runs_for_rank(static_cast<std::uint32_t>(i), rule, rank);
+      tensors_.push_back({tensor.name, tensor.dtype, rule.shape(tensor.shape, static_cast<int>(rank))});
+    } else {
+      auto const bytes = dense_bytes(tensor.shape, tensor.dtype);
+      cut.pieces.push_back(
+          {.from = {0, static_cast<std::uint32_t>(i)}, .run = bytes, .from_stride = bytes, .to_stride = bytes});
+      tensors_.push_back(tensor);
+    }
+    if (rule.set_element >= 0) {
+      cut.set_element = rule.set_element;
+      cut.value = rule.elements.at(rank);
+    }
+    shard_tensors_.push_back(std::move(cut));
+  }
+}
+
+std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRule const& rule, std::size_t rank) const {
+  auto const& tensor = whole_->tensors()[number];
+  auto const axis = static_cast<std::size_t>(rule.axis);
+  std::uint64_t rows = 1;
+  for (std::size_t d = 0; d < axis; ++d) rows *= static_cast<std::uint64_t>(tensor.shape[d]);
+  std::uint64_t skipped = 0;
+  if (!rule.experts.empty() && axis > 0 && tensor.shape[0] > 0) {
+    auto const& own = rule.experts.at(rank);
+    auto const each = rows / static_cast<std::uint64_t>(tensor.shape[0]);
+    rows = each * static_cast<std::uint64_t>(own.length);
+    skipped = each * static_cast<std::uint64_t>(own.begin);
+  }
+  std::uint64_t bits = bits_of(tensor.dtype);
+  for (auto d = axis + 1; d < tensor.shape.size(); ++d) bits *= static_cast<std::uint64_t>(tensor.shape[d]);
+  auto const bytes = [&](std::int64_t count) {
+    auto const all = static_cast<std::uint64_t>(count) * bits;
+    if (all % 8 != 0) {
+      throw FormatError({.operation = "split",
+                         .message = "\"" + tensor.name + "\": a cut falls inside a byte",
+                         .expected = "whole bytes",
+                         .got = std::to_string(all) + " bits",
+                         .resource = whole_->name(),
+                         .hint = "give a size that divides it, or a rule that keeps it whole",
+                         .section = "shards"});
+    }
+    return all / 8;
+  };
+  auto const mine = rule.length(static_cast<int>(rank));
+  std::vector<InputRuns> pieces;
+  if (rows == 0) return pieces;
+  for (auto const& part : rule.ranks.at(rank)) {
+    InputRuns piece{.from = {0, number}, .rows = rows};
+    piece.run = bytes(part.length);
+    piece.from_stride = bytes(tensor.shape[axis]);
+    piece.from_at = bytes(part.from) + skipped * piece.from_stride;
+    piece.to_at = bytes(part.to);
+    piece.to_stride = bytes(mine);
+    piece.add = -rule.subtract_per_group * static_cast<std::int64_t>(rank);
+    if (piece.run == piece.from_stride && piece.run == piece.to_stride) {
+      piece.run *= piece.rows;
+      piece.rows = 1;
+    }
+    if (piece.run > 0) pieces.push_back(piece);
+  }
+  return pieces;
+}
+
+void SplitSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  auto const& cut = shard_tensors_.at(tensor);
+  for (auto const& piece : cut.pieces) {
+    auto const end = piece.to_at + (piece.rows - 1) * piece.to_stride + piece.run;
+    if (piece.to_at >= offset + out.size() || end <= offset) continue;
+    StridedRuns const runs{piece.rows, piece.run, piece.from_at, piece.from_stride, piece.to_at, piece.to_stride};
+    read_strided_runs(*whole_, piece.from.tensor, runs, offset, out);
+    shift_group_ids(piece, offset, out);
+  }
+  if (cut.set_element >= 0) set_integer(tensors_[tensor].dtype, cut.set_element, cut.value, offset, out);
+}
+
+std::string SplitSource::explain(std::size_t tensor) const {
+  auto const& cut = shard_tensors_.at(tensor);
+  std::string text;
+  for (auto const& piece : cut.pieces) {
+    text += "    " + std::to_string(piece.rows) + " x " + std::to_string(piece.run) + " bytes from byte " +
+            std::to_string(piece.from_at) + " (every " + std::to_string(piece.from_stride) + ")";
+    if (piece.add != 0) text += ", " + std::to_string(piece.add) + " added to each";
+    text += "\n";
+  }
+  if (cut.set_element >= 0)
+    text += "    then element " + std::to_string(cut.set_element) + " is " + std::to_string(cut.value) + "\n";
+  return text;
+}
+
+}  // namespace crossrank::checkpoint

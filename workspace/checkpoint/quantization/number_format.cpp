@@ -1,0 +1,335 @@
+#include "workspace/checkpoint/quantization/number_format.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::checkpoint {
+namespace {
+
+bool is_f8(Dtype dtype) {
+  return dtype == Dtype::f8_e4m3 || dtype == Dtype::f8_e5m2 || dtype == Dtype::f8_e4m3fnuz ||
+         dtype == Dtype::f8_e5m2fnuz;
+}
+
+bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::u8 || dtype == Dtype::f8_e8m0; }
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Where a dimension of the matrix stands in scales that are spread.
+int spread_axis(int axis, int stack) { return stack + 2 * (axis - stack); }
+
+}  // namespace
+
+bool spreads_blocks(Shape const& weight, Shape const& scale) {
+  if (weight.size() < 2 || scale.size() != weight.size() + 2) return false;
+  return scale[scale.size() - 1] == 1 && scale[scale.size() - 3] == 1;
+}
+
+std::string_view to_string(NumberFormat format) noexcept {
+  switch (format) {
+    case NumberFormat::plain: return "plain";
+    case NumberFormat::fp8_tensor: return "FP8 per tensor";
+    case NumberFormat::fp8_channel: return "FP8 per channel";
+    case NumberFormat::fp8_block: return "FP8 per block";
+    case NumberFormat::int8: return "INT8";
+    case NumberFormat::int4_modelopt: return "INT4, ModelOpt's packing";
+    case NumberFormat::awq: return "INT4, AutoAWQ's packing";
+    case NumberFormat::gptq: return "GPTQ";
+    case NumberFormat::compressed_int: return "packed INT of compressed-tensors";
+    case NumberFormat::nvfp4: return "NVFP4";
+    case NumberFormat::mxfp4: return "MXFP4";
+    case NumberFormat::mxfp8: return "MXFP8";
+  }
+  return "unknown";
+}
+
+void LayerFormat::refuse(SourceTensor const& tensor, std::string_view problem) const {
+  throw FormatError({.operation = "number format",
+                     .message = std::string(problem) + " (read as " + std::string(to_string(format_)) + ")",
+                     .got = std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) + " in a layer of " +
+                            std::to_string(outputs_) + " outputs and " + std::to_string(inputs_) + " inputs",
+                     .resource = tensor.name,
+                     .hint = "name the axis of this tensor in a rule file",
+                     .section = "shape"});
+}
+
+LayerFormat LayerFormat::recognise(std::string_view module, LayerTensors const& tensors, LayerHints const& hints,
+                                   LayerOrder order) {
+  LayerFormat format;
+  format.module_ = module;
+  format.order_ = order;
+  if (auto const* weight = tensors[TensorRole::weight]) {
+    format.read_weight(*weight, tensors, hints);
+  } else if (auto const* bias = tensors[TensorRole::bias]; bias != nullptr && !bias->shape.empty()) {
+    format.outputs_ = bias->shape[bias->shape.size() - 1];
+  }
+  return format;
+}
+
+void LayerFormat::read_weight(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
+  weight_shape_ = weight.shape;
+  if (order_.stacked && weight.shape.size() < 3) order_.stacked = false;
+  // Blocks stand behind their outputs, also in models that keep plain weights the other way round.
+  if (weight.name.ends_with("blocks")) order_.transposed = false;
+  int const stack = order_.stacked ? 1 : 0;
+  experts_ = order_.stacked ? weight.shape[0] : 0;
+  packs_outputs_ = order_.transposed;
+  weight_ = {.out = stack + (order_.transposed ? 1 : 0), .in = stack + (order_.transposed ? 0 : 1)};
+  if (weight.shape.size() < 2) {
+    weight_ = {.out = weight.shape.empty() ? -1 : 0, .single = weight.shape.empty()};
+    outputs_ = weight.shape.empty() ? 0 : weight.shape[0];
+    return;
+  }
+  auto const* scale = tensors[TensorRole::weight_scale];
+  if (scale != nullptr && is_f8(weight.dtype)) {
+    read_fp8(weight, tensors, hints);
+  } else if (scale != nullptr && weight.dtype == Dtype::i32) {
+    read_words(weight, tensors, hints);
+  } else if (scale != nullptr &&
+             (weight.dtype == Dtype::u8 || weight.dtype == Dtype::i8 || weight.dtype == Dtype::f4)) {
+    read_bytes(weight, tensors, hints);
+  } else {
+    set_lengths(weight);
+  }
+}
+
+void LayerFormat::set_lengths(SourceTensor const& weight) {
+  outputs_ = weight.shape[static_cast<std::size_t>(weight_.out)] * weight_.out_unit;
+  inputs_ = weight.shape[static_cast<std::size_t>(weight_.in)] * weight_.in_unit;
+}
+
+void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
+  set_lengths(weight);
+  auto const& scale = *tensors[TensorRole::weight_scale];
+  bool const block_said = hints.block_out > 0 || scale.name.ends_with("_inv");
+  if (spreads_blocks(weight.shape, scale.shape)) {
+    read_spread_blocks(scale, hints);
+  } else if (is_single(scale) && !block_said) {
+    format_ = NumberFormat::fp8_tensor;
+  } else if (scale.shape.size() + 1 == weight.shape.size()) {  // NOLINT(bugprone-branch-clone): asked in this order
+    format_ = NumberFormat::fp8_channel;
+  } else if (scale.shape.size() != weight.shape.size()) {
+    refuse(scale, "a weight scale with more dimensions than its weight");
+  } else if (is_power_of_two_scale(scale.dtype)) {
+    format_ = NumberFormat::mxfp8;
+    group_ = 32;
+  } else if (scale.shape[static_cast<std::size_t>(weight_.in)] == 1 && !block_said &&
+             scale.shape[static_cast<std::size_t>(weight_.out)] == outputs_) {
+    format_ = NumberFormat::fp8_channel;
+  } else {
+    format_ = NumberFormat::fp8_block;
+    block_out_ = hints.block_out > 0 ? hints.block_out : 128;
+    group_ = hints.block_in > 0 ? hints.block_in : 128;
+  }
+}
+
+/// Blocks whose sizes the config does not say are as large as the grid of scales makes them.
+void LayerFormat::read_spread_blocks(SourceTensor const& scale, LayerHints const& hints) {
+  format_ = NumberFormat::fp8_block;
+  spread_ = true;
+  auto const size = [](std::int64_t said, std::int64_t length, std::int64_t blocks) {
+    if (said > 0) return said;
+    return blocks > 1 && length % blocks == 0 ? length / blocks : std::int64_t{128};
+  };
+  auto const stack = order_.stacked ? 1 : 0;
+  auto const at = [&](int axis) { return scale.shape[static_cast<std::size_t>(spread_axis(axis, stack))]; };
+  block_out_ = size(hints.block_out, outputs_, at(weight_.out));
+  group_ = size(hints.block_in, inputs_, at(weight_.in));
+}
+
+void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
+  auto const& scale = *tensors[TensorRole::weight_scale];
+  bool const blocks = weight.name.ends_with("blocks") && weight.shape.size() == (order_.stacked ? 4U : 3U);
+  if (weight.dtype == Dtype::i8 && (is_single(scale) || scale.shape.size() + 1 == weight.shape.size())) {
+    format_ = NumberFormat::int8;
+    set_lengths(weight);
+    return;
+  }
+  if (blocks) {
+    if (weight.shape[weight.shape.size() - 1] != 16) refuse(weight, "blocks that do not hold 16 bytes each");
+    format_ = NumberFormat::mxfp4;
+    group_ = weight_.in_unit = 32;
+    set_lengths(weight);
+    return;
+  }
+  if (scale.shape.size() != weight.shape.size()) refuse(scale, "a scale without the dimensions of its packed weight");
+  auto const row = static_cast<std::size_t>(weight_.out);
+  // What is packed shows in the rows: outputs in pairs have half as many rows as their scales.
+  if (scale.shape[row] == 2 * weight.shape[row] && weight.dtype != Dtype::f4) {
+    format_ = NumberFormat::int4_modelopt;
+    weight_.out_unit = 2;
+  } else if (weight.dtype == Dtype::i8) {
+    format_ = NumberFormat::int8;
+  } else {
+    format_ = is_power_of_two_scale(scale.dtype) ? NumberFormat::mxfp4 : NumberFormat::nvfp4;
+    // Stacks that lie the other way round are packed along either dimension; the other one is as long as its scales'.
+    packs_outputs_ = order_.transposed && scale.shape[row] != weight.shape[row];
+    if (weight.dtype == Dtype::u8) (packs_outputs_ ? weight_.out_unit : weight_.in_unit) = 2;
+  }
+  set_lengths(weight);
+  group_ = format_ == NumberFormat::mxfp4   ? 32
+           : format_ == NumberFormat::nvfp4 ? nvfp4_group(scale, hints)
+                                            : hints.group;
+  if (group_ == 0) group_ = group_of(scale);
+  if (group_ == 0) group_ = likely_group(scale, hints);
+  if (format_ == NumberFormat::nvfp4 && is_power_of_two_scale(scale.dtype)) refuse(scale, "a scale that is no F8_E4M3");
+}
+
+/// 16 but for formats with F8 activations, whose blocks hold 32: the scales count them.
+std::int64_t LayerFormat::nvfp4_group(SourceTensor const& scale, LayerHints const& hints) const {
+  auto const length = packs_outputs_ ? outputs_ : inputs_;
+  auto const scales = scale.shape[static_cast<std::size_t>(packs_outputs_ ? weight_.out : weight_.in)];
+  for (auto const group : {std::int64_t{16}, std::int64_t{32}, hints.group}) {
+    if (group > 0 && scales == divide_up(length, group)) return group;
+  }
+  return 16;
+}
+
+void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
+  auto const& scale = *tensors[TensorRole::weight_scale];
+  auto const stack = static_cast<std::size_t>(order_.stacked ? 1 : 0);
+  if (scale.shape.size() != weight.shape.size()) refuse(scale, "a scale without the dimensions of its packed weight");
+  int const bits = hints.bits > 0 ? hints.bits : bits_of_words(weight, tensors);
+  if (32 % bits != 0) refuse(weight, "a packing of " + std::to_string(bits) + " bits, whose numbers cross words");
+  packing_ = 32 / bits;
+  auto const columns = weight.shape[stack + 1];
+  if (weight.name.ends_with("weight_packed")) {
+    format_ = NumberFormat::compressed_int;
+    weight_ = {.out = static_cast<int>(stack), .in = static_cast<int>(stack) + 1, .in_unit = packing_};
+    order_.transposed = packs_outputs_ = false;
+  } else {
+    // GPTQ packs inputs, so its weight is as wide as its scales; AutoAWQ packs outputs.
+    bool const gptq = columns == scale.shape[stack + 1];
+    format_ = gptq ? NumberFormat::gptq : NumberFormat::awq;
+    weight_ = {.out = static_cast<int>(stack) + 1,
+               .in = static_cast<int>(stack),
+               .out_unit = gptq ? 1 : packing_,
+               .in_unit = gptq ? packing_ : 1};
+    order_.transposed = true;
+    if (!gptq && columns * packing_ != scale.shape[stack + 1]) {
+      refuse(scale, "scales that are neither as wide as the words nor as wide as what " + std::to_string(bits) +
+                        " bits in words unpack to");
+    }
+  }
+  set_lengths(weight);
+  group_ = hints.group > 0 ? hints.group : group_of(scale);
+  if (group_ == 0) group_ = likely_group(scale, hints);
+}
+
+/// Bits of a number as the shapes tell them, where no config does; 4 where they do not.
+int LayerFormat::bits_of_words(SourceTensor const& weight, LayerTensors const& tensors) const {
+  auto const& scale = *tensors[TensorRole::weight_scale];
+  auto const last = weight.shape.size() - 1;
+  auto const bits_for = [](std::int64_t numbers, std::int64_t words) {
+    bool const divides = words > 0 && numbers % words == 0 && 32 % (numbers / words) == 0;
+    return divides ? static_cast<int>(32 / (numbers / words)) : 4;
+  };
+  auto const* zeros = tensors[TensorRole::zeros];
+  bool const packed_zeros =
+      zeros != nullptr && zeros->dtype == Dtype::i32 && zeros->shape.size() == weight.shape.size();
+  if (weight.name.ends_with("weight_packed"))
+    return packed_zeros ? bits_for(scale.shape[last - 1], zeros->shape[last - 1]) : 4;
+  if (weight.shape[last] != scale.shape[last]) return bits_for(scale.shape[last], weight.shape[last]);
+  if (auto const* ids = tensors[TensorRole::group_ids]; ids != nullptr && !ids->shape.empty())
+    return bits_for(ids->shape[ids->shape.size() - 1], weight.shape[last - 1]);
+  return packed_zeros ? bits_for(scale.shape[last], zeros->shape[last]) : 4;
+}
+
+/// Inputs per group as the scales count them; 0 when one scale serves all inputs, or the count does not divide.
+std::int64_t LayerFormat::group_of(SourceTensor const& scale) const {
+  auto const groups = scale.shape[static_cast<std::size_t>(weight_.in)];
+  return groups > 1 && inputs_ % groups == 0 ? inputs_ / groups : 0;
+}
+
+/// A single scale for the inputs of one rank may be that of its one group.
+std::int64_t LayerFormat::likely_group(SourceTensor const& scale, LayerHints const& hints) const {
+  bool const fits = hints.likely_group > 0 && format_ != NumberFormat::int8 &&
+                    scale.shape[static_cast<std::size_t>(weight_.in)] == divide_up(inputs_, hints.likely_group);
+  return fits ? hints.likely_group : 0;
+}
+
+bool LayerFormat::is_single(SourceTensor const& tensor) const {
+  std::int64_t elements = 1;
+  for (auto const length : tensor.shape) elements *= length == 1 ? 1 : 2;
+  if (elements == 1) return true;
+  if (experts_ == 0 || tensor.shape.empty() || tensor.shape[0] != experts_) return false;
+  for (std::size_t i = 1; i < tensor.shape.size(); ++i) {
+    if (tensor.shape[i] != 1) return false;
+  }
+  return true;
+}
+
+TensorAxes LayerFormat::axes(TensorRole role, SourceTensor const& tensor) const {
+  switch (role) {
+    case TensorRole::weight: return weight_;
+    case TensorRole::bias:
+      if (tensor.shape.empty()) return {.single = true};
+      return {.out = static_cast<int>(tensor.shape.size()) - 1};
+    case TensorRole::low_rank_a: return {.in = static_cast<int>(tensor.shape.size()) - 1};
+    case TensorRole::low_rank_b: return {.out = static_cast<int>(tensor.shape.size()) - 2};
+    case TensorRole::group_ids:
+    case TensorRole::pre_quant: return vector_axes(tensor);
+    case TensorRole::weight_shape: return {};
+    case TensorRole::weight_scale:
+      if (spread_ && spreads_blocks(weight_shape_, tensor.shape)) return spread_axes(tensor);
+      if (is_single(tensor) && format_ != NumberFormat::fp8_block) break;
+      if (tensor.shape.size() == (order_.stacked ? 2U : 1U)) return {.out = order_.stacked ? 1 : 0};
+      return grid_axes(tensor, block_out_);
+    case TensorRole::zeros:
+      return grid_axes(tensor, format_ == NumberFormat::plain || tensor.dtype != Dtype::i32 ? 1 : packing_);
+    default: break;
+  }
+  if (!is_single(tensor)) refuse(tensor, "a " + std::string(to_string(role)) + " of more than one value");
+  return {.single = true};
+}
+
+TensorAxes LayerFormat::vector_axes(SourceTensor const& tensor) const {
+  if (is_single(tensor) && inputs_ != 1) return {.single = true};
+  auto const last = static_cast<int>(tensor.shape.size()) - 1;
+  if (tensor.shape[static_cast<std::size_t>(last)] != inputs_) refuse(tensor, "not one value per input");
+  return {.in = last};
+}
+
+/// Scales of blocks with a dimension of one behind each of theirs.
+TensorAxes LayerFormat::spread_axes(SourceTensor const& tensor) const {
+  auto const stack = order_.stacked ? 1 : 0;
+  TensorAxes const axes{.out = spread_axis(weight_.out, stack),
+                        .in = spread_axis(weight_.in, stack),
+                        .out_unit = block_out_,
+                        .in_unit = group_};
+  if (tensor.shape[static_cast<std::size_t>(axes.in)] != divide_up(inputs_, group_))
+    refuse(tensor, "not one value per " + std::to_string(group_) + " inputs");
+  if (tensor.shape[static_cast<std::size_t>(axes.out)] != divide_up(outputs_, block_out_))
+    refuse(tensor, "not one value per " + std::to_string(block_out_) + " outputs");
+  return axes;
+}
+
+/// A scale or zero point with the dimensions of the weight: along each it has one value per unit, or a single one.
+TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const {
+  TensorAxes axes{.out = weight_.out, .in = weight_.in, .out_unit = out_unit};
+  if (tensor.shape.size() <= static_cast<std::size_t>(std::max(axes.out, axes.in)))
+    refuse(tensor, "too few dimensions");
+  auto const rows = tensor.shape[static_cast<std::size_t>(axes.out)];
+  auto const columns = tensor.shape[static_cast<std::size_t>(axes.in)];
+  bool const by_block = format_ == NumberFormat::fp8_block;
+  bool const by_group = group_ > 0 && format_ != NumberFormat::fp8_channel;
+  bool const words = format_ == NumberFormat::awq || format_ == NumberFormat::gptq;
+  if (by_group && (by_block || words || !packs_outputs_)) {
+    axes.in_unit = group_;
+  } else if (by_group) {
+    axes.out_unit = group_;
+  } else if (columns == 1 && inputs_ > 1) {
+    axes.in = -1;
+  }
+  if (axes.in >= 0 && columns != divide_up(inputs_, axes.in_unit)) {
+    refuse(tensor, "not one value per " + std::to_string(axes.in_unit) + " inputs");
+  }
+  if (rows != divide_up(outputs_, axes.out_unit)) {
+    refuse(tensor, "not one value per " + std::to_string(axes.out_unit) + " outputs");
+  }
+  return axes;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,114 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include <crossrank/shape.hpp>
+
+#include "workspace/checkpoint/quantization/quantization_hints.hpp"
+#include "workspace/checkpoint/source/shard_source.hpp"
+#include "workspace/checkpoint/model/tensor_role.hpp"
+
+namespace crossrank::checkpoint {
+
+/// How the numbers of a layer are stored.
+enum class NumberFormat : std::uint8_t {
+  plain,           ///< one element is one number
+  fp8_tensor,      ///< F8 with one scale
+  fp8_channel,     ///< F8 with a scale per output
+  fp8_block,       ///< F8 with a scale per block of outputs and inputs
+  int8,            ///< I8 with one scale, or one per output or group
+  int4_modelopt,   ///< two outputs in a byte, scale per group of inputs
+  awq,             ///< AutoAWQ: [in, out / 8] words
+  gptq,            ///< [in / 8, out] words, group ids
+  compressed_int,  ///< compressed-tensors: [out, in / 8] words
+  nvfp4,           ///< two inputs in a byte, F8_E4M3 scale per 16 or 32 inputs, a scale of scales
+  mxfp4,           ///< two inputs in a byte, power-of-two scale per 32 inputs
+  mxfp8,           ///< F8 with a power-of-two scale per 32 inputs
+};
+
+[[nodiscard]] std::string_view to_string(NumberFormat format) noexcept;
+
+/// The tensors of one layer on one rank, by role; null where there is none.
+struct LayerTensors {
+  static constexpr std::size_t role_count = 16;
+  std::array<SourceTensor const*, role_count> by_role{};
+
+  [[nodiscard]] SourceTensor const* operator[](TensorRole role) const {
+    return by_role.at(static_cast<std::size_t>(role));
+  }
+  void set(TensorRole role, SourceTensor const& tensor) { by_role.at(static_cast<std::size_t>(role)) = &tensor; }
+};
+
+/// How a layer's matrix lies in its weight tensor.
+struct LayerOrder {
+  bool stacked = false;     ///< the first dimension counts experts
+  bool transposed = false;  ///< [in, out] instead of [out, in]
+};
+
+/// Which dimensions of a stored tensor follow the outputs and inputs of its layer.
+struct TensorAxes {
+  int out = -1;               ///< dimension; -1: the tensor does not depend on the output
+  int in = -1;                ///< dimension; -1: nor on the input
+  std::int64_t out_unit = 1;  ///< outputs that one step along `out` covers
+  std::int64_t in_unit = 1;   ///< inputs that one step along `in` covers
+  bool single = false;        ///< one value for the whole layer (or for each expert)
+};
+
+/// Whether scales of blocks are stored as ModelOpt's FP8_PB_WO stores them: with a dimension of one behind each of
+/// theirs, [4, 1, 8, 1] for a grid of [4, 8].
+[[nodiscard]] bool spreads_blocks(Shape const& weight, Shape const& scale);
+
+/// A layer's format, its lengths in numbers and where they lie in each of its tensors.
+class LayerFormat {
+ public:
+  /// Recognises the format by dtypes and shapes, helped by the config. `FormatError` when they contradict each other.
+  [[nodiscard]] static LayerFormat recognise(std::string_view module, LayerTensors const& tensors,
+                                             LayerHints const& hints, LayerOrder order);
+
+  [[nodiscard]] NumberFormat format() const noexcept { return format_; }
+  /// Numbers along the output; that of the bias where there is no weight, 0 where there is neither.
+  [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
+  /// Numbers along the input; 0 for a vector.
+  [[nodiscard]] std::int64_t inputs() const noexcept { return inputs_; }
+  /// Inputs that share a scale; 0 when they do not come in groups.
+  [[nodiscard]] std::int64_t group() const noexcept { return group_; }
+  /// Outputs that share a scale in formats whose scales are of blocks.
+  [[nodiscard]] std::int64_t block_outputs() const noexcept { return block_out_; }
+  /// Of one of the layer's tensors. `FormatError` when its shape fits neither the format nor a single value.
+  [[nodiscard]] TensorAxes axes(TensorRole role, SourceTensor const& tensor) const;
+
+ private:
+  void read_weight(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
+  void read_bytes(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
+  void read_words(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
+  void read_fp8(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints);
+  void read_spread_blocks(SourceTensor const& scale, LayerHints const& hints);
+  void set_lengths(SourceTensor const& weight);
+  [[nodiscard]] int bits_of_words(SourceTensor const& weight, LayerTensors const& tensors) const;
+  [[nodiscard]] TensorAxes vector_axes(SourceTensor const& tensor) const;
+  [[nodiscard]] TensorAxes grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const;
+  [[nodiscard]] TensorAxes spread_axes(SourceTensor const& tensor) const;
+  [[nodiscard]] std::int64_t nvfp4_group(SourceTensor const& scale, LayerHints const& hints) const;
+  [[nodiscard]] std::int64_t group_of(SourceTensor const& scale) const;
+  [[nodiscard]] std::int64_t likely_group(SourceTensor const& scale, LayerHints const& hints) const;
+  [[nodiscard]] bool is_single(SourceTensor const& tensor) const;
+  [[noreturn]] void refuse(SourceTensor const& tensor, std::string_view problem) const;
+
+  std::string_view module_{};
+  NumberFormat format_ = NumberFormat::plain;
+  LayerOrder order_{};
+  bool packs_outputs_ = false;  ///< groups are along the outputs
+  TensorAxes weight_{};
+  std::int64_t outputs_ = 0;
+  std::int64_t inputs_ = 0;
+  std::int64_t experts_ = 0;
+  std::int64_t group_ = 0;
+  std::int64_t block_out_ = 1;
+  std::int64_t packing_ = 1;  ///< numbers in a word
+  bool spread_ = false;       ///< scales of blocks have a dimension of one behind each of theirs
+  Shape weight_shape_{};
+};
+
+}  // namespace crossrank::checkpoint

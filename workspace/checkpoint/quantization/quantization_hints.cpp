@@ -1,0 +1,93 @@
+#include "workspace/checkpoint/quantization/quantization_hints.hpp"
+
+#include <algorithm>
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::int64_t largest_group = 1 << 20;
+
+Json const* member(Json const& object, char const* key) {
+  if (!object.is_object()) return nullptr;
+  auto const found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::int64_t count(Json const& object, char const* key) {
+  auto const* found = member(object, key);
+  if (found == nullptr || !found->is_number_integer()) return 0;
+  auto const value = found->get<std::int64_t>();
+  return value > 0 && value <= largest_group ? value : 0;
+}
+
+std::string text(Json const& object, char const* key) {
+  auto const* found = member(object, key);
+  return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+void read_block(Json const* block, LayerHints& hints) {
+  if (block == nullptr || !block->is_array() || block->size() != 2) return;
+  auto const& shape = *block;
+  if (!shape[0].is_number_integer() || !shape[1].is_number_integer()) return;
+  auto const out = shape[0].get<std::int64_t>();
+  auto const in = shape[1].get<std::int64_t>();
+  if (out < 1 || in < 1 || out > largest_group || in > largest_group) return;
+  hints.block_out = out;
+  hints.block_in = in;
+}
+
+/// The weights of the first group of compressed-tensors and ModelOpt.
+void read_groups(Json const& config, LayerHints& hints) {
+  auto const* groups = member(config, "config_groups");
+  if (groups == nullptr || !groups->is_object() || groups->size() != 1) return;
+  auto const* weights = member(groups->front(), "weights");
+  if (weights == nullptr) return;
+  if (hints.group == 0) hints.group = count(*weights, "group_size");
+  if (hints.bits == 0) hints.bits = static_cast<int>(count(*weights, "num_bits"));
+  read_block(member(*weights, "block_structure"), hints);
+  // As texts and, of older versions, a truth value. "weight" and "static" leave the groups in the order of the inputs.
+  auto const* order = member(*weights, "actorder");
+  auto const said = text(*weights, "actorder");
+  if (said == "group" || said == "dynamic" || (order != nullptr && order->is_boolean() && order->get<bool>()))
+    hints.activation_order = true;
+}
+
+LayerHints read_hints(Json const& config) {
+  LayerHints hints;
+  hints.algorithm = text(config, "quant_algo");
+  if (hints.algorithm.empty()) hints.algorithm = text(config, "quant_method");
+  hints.group = count(config, "group_size");
+  if (hints.group == 0) hints.group = count(config, "q_group_size");
+  for (auto const* key : {"group_size", "q_group_size"}) {
+    auto const* said = member(config, key);
+    hints.whole_inputs = hints.whole_inputs || (said != nullptr && said->is_number_integer() && *said == -1);
+  }
+  hints.bits = static_cast<int>(std::max(count(config, "bits"), count(config, "w_bit")));
+  read_block(member(config, "weight_block_size"), hints);
+  auto const* order = member(config, "desc_act");
+  hints.activation_order = order != nullptr && order->is_boolean() && order->get<bool>();
+  read_groups(config, hints);
+  return hints;
+}
+
+}  // namespace
+
+QuantizationHints::QuantizationHints(Json const& config, Json const& quantization) {
+  // ModelOpt nests its own file once more than config.json does; TensorRT-LLM's config has a key of its own.
+  Json const* said = member(quantization, "quantization");
+  if (said == nullptr && quantization.is_object() && !quantization.empty()) said = &quantization;
+  if (said == nullptr) said = member(config, "quantization_config");
+  if (said == nullptr) said = member(config, "quantization");
+  if (said == nullptr || !said->is_object()) return;
+  all_ = read_hints(*said);
+  auto const* layers = member(*said, "quantized_layers");
+  if (layers == nullptr || !layers->is_object()) return;
+  for (auto const& [name, layer] : layers->items()) layers_.insert_or_assign(name, read_hints(layer));
+}
+
+LayerHints QuantizationHints::of(std::string_view module) const {
+  auto const found = layers_.find(module);
+  return found == layers_.end() ? all_ : found->second;
+}
+
+}  // namespace crossrank::checkpoint

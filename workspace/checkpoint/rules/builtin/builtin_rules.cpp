@@ -1,0 +1,251 @@
+#include "workspace/checkpoint/rules/builtin/builtin_rules.hpp"
+
+#include <utility>
+
+#include "workspace/checkpoint/rules/builtin/encoder_rules.hpp"
+#include "workspace/checkpoint/rules/builtin/mixer_rules.hpp"
+#include "workspace/checkpoint/rules/builtin/rule_builders.hpp"
+#include "workspace/checkpoint/rules/towers.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using namespace rules;
+
+/// Gates and sinks beside the heads of attention.
+void add_gates_of_attention(Rules& rules) {
+  rules.push_back(column("**.self_attn.{sinks,attention_sink_bias,softmax_offset}", {SizeName::heads}));
+  rules.push_back(only({"afmoe", "muse_glimmer_text", "beam"}, column("**.self_attn.gate_proj", {SizeName::query})));
+  rules.push_back(only({"lfm3", "lfm3_text"}, column("**.self_attn.gate_proj", {SizeName::heads})));
+  rules.push_back(column("**.self_attn.g_proj", {SizeName::heads}));
+  rules.push_back(only({"beam"}, column("**.self_attn.gate_bias", {SizeName::heads})));
+}
+
+/// Experts of families that stack them in their own ways.
+void add_special_experts(Rules& rules) {
+  auto const ffn = SizeName::expert_ffn;
+  // Here gate and up alternate, so that both are cut by one plain cut.
+  rules.push_back(only({"gpt_oss"}, stacked(grouped(column("**.experts.gate_up_proj", {ffn, ffn})), true)));
+  rules.push_back(only({"gpt_oss"}, stacked(row("**.experts.down_proj", ffn), true)));
+  rules.push_back(only({"llama4_text", "llama4"}, stacked(column("**.experts.gate_up_proj", {ffn, ffn}), true)));
+  rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", ffn), true)));
+  rules.push_back(only({"aria_text", "aria"}, stacked(column("**.experts.fc1", {ffn, ffn}), true)));
+  rules.push_back(only({"aria_text", "aria"}, stacked(row("**.experts.fc2", ffn), true)));
+  // One expert's rows behind the other's; the last one is stored [in, out].
+  rules.push_back(only({"dbrx"}, column("**.experts.mlp.{w1,v1,w2}", {ffn})));
+  rules.back().repeat = SizeName::experts;
+}
+
+/// Layers whose names mean something else in one family stand before the general ones.
+void add_special(Rules& rules) {
+  auto const q = SizeName::query;
+  auto const kv = SizeName::key_value;
+  // Its config counts gate and up together.
+  rules.push_back(only({"qwen"}, column("**.attn.c_attn", {q, kv, kv})));
+  rules.push_back(only({"qwen"}, column("**.mlp.{w1,w2}", {})));
+  rules.push_back(only({"qwen"}, by_name(row("**.mlp.c_proj", SizeName::ffn))));
+  // Conv1D of GPT-2 stores [in, out].
+  for (auto const* model : {"gpt2", "openai-gpt"}) {
+    rules.push_back(only({model}, transposed(column("**.attn.c_attn", {q, kv, kv}))));
+    rules.push_back(only({model}, transposed(row("**.attn.c_proj", SizeName::value))));
+    rules.push_back(only({model}, transposed(column("**.mlp.c_fc", {SizeName::ffn}))));
+    rules.push_back(only({model}, transposed(row("**.mlp.c_proj", SizeName::ffn))));
+  }
+  rules.push_back(only({"gpt_bigcode"}, column("**.attn.c_attn", {q, kv, kv})));
+  // Head by head, whatever their configs say of key/value heads.
+  rules.push_back(only({"gpt_bigcode_multi_head"}, in_groups(SizeName::heads, column("**.attn.c_attn", {q, q, q}))));
+  rules.push_back(
+      only({"gpt_neox", "gpt_neox_japanese", "bloom", "persimmon"},
+           in_groups(SizeName::heads, column("**.{attention,self_attention,self_attn}.query_key_value", {q, q, q}))));
+  rules.push_back(only({"minimax"}, in_groups(SizeName::heads, column("**.self_attn.qkv_proj", {q, q, q}))));
+  rules.push_back(only({"minimax"}, column("**.self_attn.output_gate", {q})));
+  // Two attentions and two feed-forwards in each layer.
+  rules.push_back(only({"longcat_flash"}, row("**.self_attn.*.o_proj", SizeName::value)));
+  rules.push_back(only({"longcat_flash"}, column("**.mlps.*.{gate_proj,up_proj}", {SizeName::ffn})));
+  rules.push_back(only({"longcat_flash"}, row("**.mlps.*.down_proj", SizeName::ffn)));
+  // In four groups of queries, values and keys each, as it was trained.
+  rules.push_back(only({"codegen"}, in_groups(std::int64_t{4}, column("**.attn.qkv_proj", {q, q, q}))));
+  rules.push_back(only({"chatglm"}, column("**.self_attention.query_key_value", {q, kv, kv})));
+  rules.push_back(only({"chatglm"}, column("**.mlp.dense_h_to_4h", {SizeName::ffn, SizeName::ffn})));
+  // Queries come with gates, head by head.
+  rules.push_back(
+      only({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}, column("**.self_attn.q_proj", {SizeName::gated_query})));
+  // All its layers are called mixers.
+  rules.push_back(only({"nemotron_h"}, column("**.mixer.q_proj", {q})));
+  rules.push_back(only({"nemotron_h"}, column("**.mixer.{k_proj,v_proj}", {kv})));
+  rules.push_back(only({"nemotron_h"}, row("**.mixer.o_proj", SizeName::value)));
+  rules.push_back(only({"nemotron_h"}, column("**.mixer.up_proj", {SizeName::ffn})));
+  rules.push_back(only({"nemotron_h"}, row("**.mixer.down_proj", SizeName::ffn)));
+  // Small layers inside of its norms, and queries with their gates, head by head.
+  rules.push_back(only({"axk2"}, replicate("**.*layernorm.mlp.*")));
+  rules.push_back(only({"axk2"}, column("**.self_attn.q_gate_proj", {})));
+  // Its heads work in pairs that stand half the width apart.
+  for (auto rule : {column("**.self_attn.q_proj", {q}), column("**.self_attn.{k_proj,v_proj}", {kv}),
+                    row("**.self_attn.o_proj", SizeName::value)}) {
+    rule.left_whole = true;
+    rules.push_back(only({"diffllama"}, std::move(rule)));
+  }
+  // Over the whole width, so that shards may hold a slice; those who cut the model leave them whole.
+  for (auto const& [name, width] : {std::pair("**.self_attn.q_norm", q), std::pair("**.self_attn.k_norm", kv)}) {
+    rules.push_back(only({"olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2"}, column(name, {width})));
+    rules.back().left_whole = true;
+  }
+  add_gates_of_attention(rules);
+}
+
+void add_attention(Rules& rules) {
+  auto const q = SizeName::query;
+  auto const kv = SizeName::key_value;
+  rules.push_back(column("**.{self_attn,attn,attention,self_attention}.q_proj", {q}));
+  rules.push_back(column("**.{self_attn,attn,attention,self_attention}.k_proj", {kv}));
+  rules.push_back(column("**.{self_attn,attn,attention,self_attention}.v_proj", {SizeName::kv_values}));
+  rules.push_back(column("**.attention.wq", {q}));
+  rules.push_back(column("**.attention.{wk,wv}", {kv}));
+  rules.push_back(row("**.attention.wo", SizeName::value));
+  rules.push_back(row("**.{self_attn,attn,attention,self_attention}.{o_proj,out_proj,dense}", SizeName::value));
+  rules.push_back(row("**.attn.c_proj", SizeName::value));
+  rules.push_back(column("**.{self_attn,attention}.{qkv_proj,qkv,W_pack}", {q, kv, kv}));
+  rules.push_back(column("**.attn.Wqkv", {q, kv, kv}));
+  rules.push_back(grouped(column("**.attention.wqkv", {q, kv, kv})));
+  // Megatron and its descendants keep the queries of a key/value head beside it, so that a rank has whole groups.
+  rules.push_back(grouped(column("**.self_attention.linear_qkv", {q, kv, kv})));
+  rules.push_back(grouped(column("**.{attention,self_attention,self_attn}.query_key_value", {q, kv, kv})));
+  rules.push_back(row("**.self_attention.linear_proj", SizeName::value));
+  // Latent attention: what maps into a latent is whole, what maps out of it goes by heads.
+  rules.push_back(replicate("**.self_attn.**.{q_a_proj,kv_a_proj_with_mqa,q_a_layernorm,kv_a_layernorm}"));
+  auto from_latent = column("**.self_attn.**.q_b_proj", {q});
+  from_latent.inputs.reset();
+  rules.push_back(from_latent);
+  from_latent.pattern = NamePattern("**.self_attn.**.kv_b_proj");
+  from_latent.parts = {SizeName::latent_kv};
+  rules.push_back(from_latent);
+  rules.push_back(replicate("**.self_attention.{linear_q_down_proj,linear_kv_down_proj}"));
+  rules.push_back(column("**.self_attention.linear_q_proj", {q}));
+  from_latent.pattern = NamePattern("**.self_attention.linear_kv_up_proj");
+  rules.push_back(from_latent);
+  from_latent.pattern = NamePattern("**.self_attention.linear_q_up_proj");
+  from_latent.parts = {q};
+  rules.push_back(std::move(from_latent));
+}
+
+void add_experts(Rules& rules) {
+  auto const ffn = SizeName::expert_ffn;
+  rules.push_back(column("**.{experts,deepspeed_experts}.*.{w1,w3,gate_proj,up_proj}", {ffn}));
+  rules.push_back(row("**.{experts,deepspeed_experts}.*.{w2,down_proj}", ffn));
+  rules.push_back(column("**.{shared_expert,shared_experts,share_expert}.{gate_proj,up_proj}", {SizeName::shared_ffn}));
+  rules.push_back(column("**.shared_experts.gate_up_proj", {SizeName::shared_ffn, SizeName::shared_ffn}));
+  rules.push_back(row("**.{shared_expert,shared_experts,share_expert}.down_proj", SizeName::shared_ffn));
+  rules.push_back(gated(column("**.shared_experts.linear_fc1", {SizeName::shared_ffn})));
+  rules.push_back(row("**.shared_experts.linear_fc2", SizeName::shared_ffn));
+  rules.push_back(gated(column("**.experts.local_experts.*.linear_fc1", {ffn})));
+  rules.push_back(row("**.experts.local_experts.*.linear_fc2", ffn));
+  rules.push_back(gated(column("**.experts.linear_fc1.{weight*,bias*}", {ffn})));
+  rules.push_back(row("**.experts.linear_fc2.{weight*,bias*}", ffn));
+  rules.push_back(stacked(column("**.experts.gate_up_proj", {ffn, ffn})));
+  rules.push_back(stacked(row("**.experts.down_proj", ffn)));
+  // vLLM's names for the same.
+  rules.push_back(stacked(column("**.experts.w13", {ffn, ffn})));
+  rules.push_back(stacked(row("**.experts.w2", ffn)));
+  rules.push_back(stacked(column("**.moe.{gate_proj,up_proj}", {ffn})));
+  rules.push_back(stacked(row("**.moe.down_proj", ffn)));
+  rules.push_back(gated(column("**.deepspeed_experts.*.dense_h_to_4h", {ffn})));
+  rules.push_back(row("**.deepspeed_experts.*.dense_4h_to_h", ffn));
+  rules.push_back(replicate("**.deepspeed_moe.gate.wg"));
+  rules.push_back(stacked(column("**.block_sparse_moe.input_linear", {ffn, ffn})));
+  rules.push_back(stacked(row("**.block_sparse_moe.output_linear", ffn)));
+  rules.push_back(column("**.shared_mlp.input_linear", {SizeName::shared_ffn, SizeName::shared_ffn}));
+  rules.push_back(row("**.shared_mlp.output_linear", SizeName::shared_ffn));
+  rules.push_back(column("**.shared_mlp.{gate_proj,up_proj}", {}));
+  rules.push_back(by_name(row("**.shared_mlp.down_proj", SizeName::shared_ffn)));
+  rules.push_back(replicate("**.mlp.moe_statics.e_score_correction_bias"));
+  rules.push_back(replicate("**.mlp.gate.wg"));
+  rules.push_back(replicate("**.router.layer"));
+  rules.push_back(replicate("**.block_sparse_moe.gate"));
+  rules.push_back(replicate("**.mlp.{router,shared_expert_gate}"));
+  rules.push_back(replicate("**.mlp.gate.e_score_correction_bias"));
+  rules.push_back(replicate("**.mlp.router.{expert_bias,local_tokens_per_expert}"));
+  rules.push_back(replicate("**.shared_experts.gate_weight"));
+  rules.push_back(replicate("**.feed_forward.router"));
+}
+
+void add_feed_forward(Rules& rules) {
+  auto const ffn = SizeName::ffn;
+  // TensorRT-LLM calls a gate what others call a router.
+  rules.push_back(column("transformer.layers.*.mlp.gate", {ffn}));
+  rules.push_back(stacked(column("transformer.layers.*.mlp.fc", {SizeName::expert_ffn, SizeName::expert_ffn})));
+  rules.push_back(stacked(row("transformer.layers.*.mlp.proj", SizeName::expert_ffn)));
+  rules.push_back(column("transformer.layers.*.mlp.fc", {ffn}));
+  rules.push_back(row("transformer.layers.*.mlp.proj", ffn));
+  rules.push_back(replicate("**.mlp.gate"));
+  rules.push_back(column("**.{mlp,feed_forward}.{gate_proj,up_proj}", {ffn}));
+  rules.push_back(row("**.{mlp,feed_forward}.down_proj", ffn));
+  rules.push_back(column("**.mlp.gate_up_proj", {ffn, ffn}));
+  // Megatron keeps gate and up in it.
+  rules.push_back(gated(column("**.{encoder,transformer}.layers.*.mlp.dense_h_to_4h", {ffn})));
+  rules.push_back(column("**.mlp.{fc1,c_fc,fc_in,dense_h_to_4h}", {ffn}));
+  rules.push_back(row("**.mlp.{fc2,c_proj,fc_out,dense_4h_to_h}", ffn));
+  rules.push_back(column("**.layers.*.fc1", {ffn}));
+  rules.push_back(row("**.layers.*.fc2", ffn));
+  rules.push_back(column("**.feed_forward.{w1,w3}", {ffn}));
+  rules.push_back(row("**.feed_forward.w2", ffn));
+  rules.push_back(gated(column("**.mlp.linear_fc1", {ffn})));
+  rules.push_back(row("**.mlp.linear_fc2", ffn));
+  rules.push_back(column("**.ffn.up_proj", {ffn}));
+  rules.push_back(row("**.ffn.down_proj", ffn));
+}
+
+void add_outside_of_layers(Rules& rules) {
+  rules.push_back(replicate("**.{*norm,*layernorm,*layer_norm,*_norm*,ln_*,*_ln,norm1,norm2,norm_*}"));
+  rules.push_back(replicate("**.layer_norm_{weight,bias}"));
+  rules.push_back(replicate("**.rotary_emb.inv_freq"));
+  rules.push_back(replicate("**.{wpe,position_embedding,position_embeddings,embed_positions,rel_attn_table}"));
+  rules.push_back(replicate("**.{attn,attention}.{bias,masked_bias,causal_mask,rotary_emb}"));
+  rules.push_back(
+      vocabulary("**.{embed_tokens,tokens_embed,embed_in,wte,word_embeddings,tok_embeddings,vocab_embedding,lm_head,"
+                 "embed_out,output_layer}"));
+  rules.push_back(vocabulary("output"));
+  rules.push_back(vocabulary("{backbone,model}.embeddings"));
+}
+
+/// What every rank needs whole: routers, indexers, scalars of layers.
+void add_small_ones(Rules& rules) {
+  rules.push_back(replicate("**.{e_score_correction_bias,e_score_correction,expert_bias,router_bias}"));
+  rules.push_back(replicate("**.{router,indexer,ada_rms_norm,altup,laurel,act_fn}.**"));
+  rules.push_back(replicate("**.{mixer,feed_forward,moe}.gate"));
+  rules.push_back(replicate("**.gate.global_scale"));
+  rules.push_back(replicate("**.{*layernorm,*norm}.*"));
+  rules.push_back(replicate("**.{layer_scalar,input_residual,post_attention_residual,dense_bias,eoi_embedding}"));
+  rules.push_back(replicate("**.{lambda_k1,lambda_k2,lambda_q1,lambda_q2,positions_embed}"));
+  rules.push_back(replicate("**.{cross_attn_attn_gate,cross_attn_mlp_gate}"));
+  rules.push_back(replicate("**.{embed_tokens_per_layer,per_layer_*}"));
+  rules.push_back(replicate("**.{query_tokens,alpha_cross_attn,alpha_dense,embed_global}"));
+  rules.push_back(only({"minimax"}, replicate("**.self_attn.{slope_rate,query_decay,key_decay,diagonal_decay}")));
+  rules.push_back(only({"doge"}, replicate("**.self_attn.A")));
+  rules.push_back(only({"doge"}, row("**.self_attn.dt_proj", SizeName::key_value)));
+  rules.push_back(only({"recurrent_gemma"}, replicate("**.temporal_block.{linear_x,linear_y,linear_out,conv_1d}")));
+  rules.push_back(only({"recurrent_gemma"}, replicate("**.temporal_block.rg_lru.**")));
+  rules.push_back(only({"recurrent_gemma"}, column("**.temporal_block.q_proj", {SizeName::query})));
+  rules.push_back(only({"recurrent_gemma"}, column("**.temporal_block.{k_proj,v_proj}", {SizeName::key_value})));
+  rules.push_back(only({"recurrent_gemma"}, row("**.temporal_block.o_proj", SizeName::value)));
+  rules.push_back(only({"recurrent_gemma"}, column("**.mlp_block.{gate_proj,up_proj}", {})));
+  rules.push_back(only({"recurrent_gemma"}, by_name(row("**.mlp_block.down_proj", SizeName::ffn))));
+}
+
+}  // namespace
+
+std::vector<LayerRule> builtin_rules() {
+  Rules all;
+  add_special(all);
+  add_special_experts(all);
+  for (auto& rule : mixer_rules()) all.push_back(std::move(rule));
+  add_attention(all);
+  add_experts(all);
+  add_feed_forward(all);
+  add_outside_of_layers(all);
+  for (auto& rule : encoder_rules()) all.push_back(std::move(rule));
+  add_small_ones(all);
+  for (auto const pattern : tower_patterns()) all.push_back(replicate(pattern));
+  return all;
+}
+
+}  // namespace crossrank::checkpoint

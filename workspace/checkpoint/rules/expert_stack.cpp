@@ -1,0 +1,29 @@
+#include "workspace/checkpoint/rules/expert_stack.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::checkpoint {
+
+bool stacks_concatenate(std::string_view name, std::span<std::int64_t const> lengths, ModelSizes const& sizes) {
+  auto const total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  auto const said = sizes[SizeName::experts];
+  if (said && total == *said) return true;
+  if (said && std::all_of(lengths.begin(), lengths.end(), [&](auto length) { return length == *said; })) return false;
+  throw FormatError(
+      {.operation = "merge rules",
+       .message = said ? "the expert-parallel ranks have neither all experts nor together as many"
+                       : "the config does not say how many experts there are, so that stacks may be parts or copies",
+       .expected = said ? std::to_string(*said) + " experts" : std::string("\"num_local_experts\" or the like"),
+       .got = std::to_string(total) + " experts on " + std::to_string(lengths.size()) + " ranks",
+       .resource = std::string(name),
+       .hint = said ? "check `ep`, or that all files are of one model"
+                    : "give `rules` with {\"sizes\": {\"num_local_experts\": " + std::to_string(total) +
+                          "}, \"rules\": []}",
+       .section = "shape"});
+}
+
+}  // namespace crossrank::checkpoint

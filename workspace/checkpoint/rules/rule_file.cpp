@@ -1,0 +1,310 @@
+#include "workspace/checkpoint/rules/rule_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include <fcntl.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/io/byte_source.hpp"
+#include "lib/codec/json/json_document.hpp"
+#include "lib/codec/json/json_text.hpp"
+#include "lib/platform/fd.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
+constexpr std::size_t max_depth = 8;
+constexpr std::size_t max_rules = 10'000;
+constexpr std::size_t max_parts = 64;
+constexpr std::int64_t largest = std::int64_t{1} << 40;
+
+[[noreturn]] void refuse(std::string const& source, std::string const& where, std::string const& problem,
+                         std::uint64_t offset = 0) {
+  throw FormatError({.operation = "rule file",
+                     .message = where + ": " + problem,
+                     .resource = source,
+                     .hint = "see RULES.md for what a rule may say",
+                     .section = "rules",
+                     .offset = offset});
+}
+
+/// The text as JSON without duplicate keys and of bounded depth.
+Json parse_strictly(std::string_view text, std::string const& source) {
+  if (text.size() > max_file_bytes) refuse(source, "the file", "more than 1 MiB");
+  if (auto const bad = codec::find_bad_utf8(text); bad != std::string_view::npos) {
+    refuse(source, "the file", "malformed UTF-8", bad);
+  }
+  return codec::parse_json(text, {.limits = {.bytes = max_file_bytes, .values = max_file_bytes, .depth = max_depth},
+                                  .repeated_key = codec::RepeatedKey::refuse,
+                                  .about = {.operation = "rule file",
+                                            .resource = source,
+                                            .hint = "see RULES.md for what a rule may say",
+                                            .section = "rules"}});
+}
+
+/// One rule while it is read: every key must be asked for.
+class RuleReader {
+ public:
+  RuleReader(Json const& rule, std::size_t number, std::string const& source)
+      : rule_(rule), source_(source), where_("rule " + std::to_string(number)) {
+    if (!rule.is_object()) fail("not an object");
+  }
+
+  LayerRule read() {
+    LayerRule result;
+    result.from_file = true;
+    bool const by_layer = has("layer");
+    if (by_layer == has("tensor")) fail("a rule has either \"layer\" or \"tensor\"");
+    result.whole_name = !by_layer;
+    result.pattern = pattern(by_layer ? "layer" : "tensor");
+    if (by_layer) {
+      read_layer(result);
+    } else {
+      read_tensor(result);
+    }
+    read_names(result);
+    for (auto const& [key, value] : rule_.items()) {
+      if (!asked_.contains(key)) fail("the key \"" + codec::printable(key) + "\" means nothing here");
+    }
+    return result;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string const& problem) const { refuse(source_, where_, problem); }
+
+  bool has(std::string const& key) const { return rule_.contains(key); }
+
+  Json const* ask(std::string const& key) {
+    asked_.insert(key);
+    auto const found = rule_.find(key);
+    return found == rule_.end() ? nullptr : &*found;
+  }
+
+  std::string string(std::string const& key) {
+    auto const* value = ask(key);
+    if (value == nullptr) return {};
+    if (!value->is_string() || value->get_ref<std::string const&>().empty()) fail("\"" + key + "\" is no text");
+    return value->get<std::string>();
+  }
+
+  std::int64_t number(Json const& value, std::string const& key, std::int64_t least) const {
+    bool const fits = value.is_number_integer() &&
+                      !(value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest));
+    if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > largest) {
+      fail("\"" + key + "\" is no whole number from " + std::to_string(least) + " on");
+    }
+    return value.get<std::int64_t>();
+  }
+
+  std::int64_t number(std::string const& key, std::int64_t least, std::int64_t otherwise) {
+    auto const* value = ask(key);
+    return value == nullptr ? otherwise : number(*value, key, least);
+  }
+
+  bool flag(std::string const& key) {
+    auto const* value = ask(key);
+    if (value != nullptr && !value->is_boolean()) fail("\"" + key + "\" is neither true nor false");
+    return value != nullptr && value->get<bool>();
+  }
+
+  NamePattern pattern(std::string const& key) {
+    try {
+      return NamePattern(string(key));
+    } catch (FormatError const& error) {
+      fail("\"" + key + "\": " + error.info().message);
+    }
+  }
+
+  RuleSize size(Json const& value, std::string const& key) const {
+    if (!value.is_string()) return number(value, key, 1);
+    auto const name = parse_size_name(value.get_ref<std::string const&>());
+    if (!name) fail("\"" + key + "\": no size is called \"" + codec::printable(value.get<std::string>()) + "\"");
+    return *name;
+  }
+
+  void read_parts(LayerRule& result) {
+    auto const* parts = ask("parts");
+    if (parts == nullptr) return;
+    if (!parts->is_array() || parts->empty() || parts->size() > max_parts)
+      fail("\"parts\" is no list of 1 to 64 widths");
+    bool named = false;
+    for (auto const& part : *parts) {
+      result.parts.push_back(size(part, "parts"));
+      named = named || part.is_string();
+    }
+    bool const all_named = std::all_of(parts->begin(), parts->end(), [](Json const& part) { return part.is_string(); });
+    if (named && !all_named) fail("\"parts\" mixes numbers and names of sizes");
+    if (named && result.whole_name) fail("\"parts\" of a tensor are numbers");
+  }
+
+  int replicas() { return static_cast<int>(std::min<std::int64_t>(number("replicas", 1, 0), 1 << 20)); }
+
+  void read_op(LayerRule& result) {
+    auto const op = string("op");
+    if (op.empty() || op == "max")
+      result.op = ReduceOp::max;
+    else if (op == "min")
+      result.op = ReduceOp::min;
+    else if (op == "avg")
+      result.op = ReduceOp::avg;
+    else
+      fail("\"op\" is none of max, min, avg");
+  }
+
+  ShardAxis shard_axis() {
+    auto const text = string("cut");
+    auto const parsed = parse_shard_axis(text);
+    if (!parsed) fail(text.empty() ? "there is no \"cut\"" : "no cut is called \"" + codec::printable(text) + "\"");
+    return *parsed;
+  }
+
+  void read_layer(LayerRule& result) {
+    result.shard_axis = shard_axis();
+    switch (result.shard_axis) {
+      case ShardAxis::column:
+        read_parts(result);
+        read_layout(result);
+        result.replicas = replicas();
+        break;
+      case ShardAxis::row:
+        if (auto const* inputs = ask("inputs")) result.inputs = size(*inputs, "inputs");
+        break;
+      case ShardAxis::vocabulary:
+        result.parts = {SizeName::vocabulary};
+        result.inputs = SizeName::hidden;
+        if (has("true_size")) result.parts = {number("true_size", 1, 1)};
+        break;
+      case ShardAxis::reduce: read_op(result); break;
+      case ShardAxis::drop: result.tied_to = string("tied_to"); break;
+      case ShardAxis::replicate: break;
+    }
+    if (result.shard_axis == ShardAxis::column || result.shard_axis == ShardAxis::row) {
+      result.stacked = flag("stacked");
+      result.transposed = flag("transposed");
+    }
+  }
+
+  void read_layout(LayerRule& result) {
+    auto const layout = string("layout");
+    if (layout.empty() || layout == "per_rank") return;
+    result.grouped = layout == "grouped";
+    result.plain = layout == "plain";
+    if (!result.grouped && !result.plain) fail("\"layout\" is none of per_rank, plain, grouped");
+  }
+
+  void read_tensor(LayerRule& result) {
+    if (auto const* axis = ask("axis")) {
+      if (has("cut")) fail("a tensor has either \"axis\" or \"cut\"");
+      result.shard_axis = ShardAxis::column;
+      result.axis = static_cast<int>(std::min<std::int64_t>(number(*axis, "axis", 0), 1000));
+      read_parts(result);
+      result.replicas = replicas();
+      result.true_size = number("true_size", 0, -1);
+      result.add_per_rank = number("add_per_rank", 0, 0);
+      return;
+    }
+    result.shard_axis = shard_axis();
+    if (result.shard_axis == ShardAxis::reduce)
+      read_op(result);
+    else if (result.shard_axis == ShardAxis::drop)
+      result.tied_to = string("tied_to");
+    else if (result.shard_axis != ShardAxis::replicate)
+      fail("the cut of a tensor is replicate, reduce or drop; else name its \"axis\"");
+  }
+
+  void read_names(LayerRule& result) {
+    result.rename = string("rename");
+    auto const* models = ask("models");
+    if (models == nullptr) return;
+    if (!models->is_array() || models->empty()) fail("\"models\" is no list of model types");
+    for (auto const& model : *models) {
+      if (!model.is_string()) fail("\"models\" is no list of model types");
+      result.models.push_back(model.get<std::string>());
+    }
+  }
+
+  Json const& rule_;
+  std::string const& source_;
+  std::string where_;
+  std::set<std::string> asked_{};
+};
+
+Json read_sizes(Json const& sizes, std::string const& source) {
+  if (!sizes.is_object()) refuse(source, "\"sizes\"", "not an object");
+  for (auto const& [key, value] : sizes.items()) {
+    bool const usable = value.is_boolean() || value.is_string() || value.is_number_integer();
+    if (!usable) refuse(source, "\"sizes\"", "\"" + codec::printable(key) + "\" is no number, text or truth value");
+  }
+  return sizes;
+}
+
+}  // namespace
+
+RuleFile RuleFile::parse(std::string_view text, std::string const& source) {
+  auto const json = parse_strictly(text, source);
+  if (!json.is_object()) refuse(source, "the file", "not an object");
+  RuleFile file;
+  for (auto const& [key, value] : json.items()) {
+    if (key == "sizes") {
+      file.sizes = read_sizes(value, source);
+    } else if (key == "rules") {
+      if (!value.is_array() || value.size() > max_rules)
+        refuse(source, "\"rules\"", "not a list of at most 10000 rules");
+      for (std::size_t i = 0; i < value.size(); ++i) file.rules.push_back(RuleReader(value[i], i, source).read());
+    } else if (key == "otherwise") {
+      if (value != "replicate") refuse(source, "\"otherwise\"", "is only \"replicate\"");
+      file.otherwise = LayerRule{.pattern = NamePattern("**"), .shard_axis = ShardAxis::replicate};
+      file.otherwise->from_file = true;
+    } else if (key != "comment") {
+      refuse(source, "the file", "the key \"" + codec::printable(key) + "\" means nothing here");
+    }
+  }
+  file.text = text;
+  return file;
+}
+
+RuleFile RuleFile::read(std::filesystem::path const& path) {
+  auto& system = platform::system();
+  platform::Fd const fd(system.openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
+  if (fd.get() < 0) platform::throw_io("rule file", path.string(), errno, "check the path given with `rules`");
+  codec::FileSource const source(path.string(), fd.get());
+  if (source.size() > max_file_bytes) refuse(path.string(), "the file", "more than 1 MiB");
+  std::string text(static_cast<std::size_t>(source.size()), '\0');
+  source.read_at(0, std::as_writable_bytes(std::span(text)));
+  return parse(text, path.string());
+}
+
+std::string fill_numbers(std::string_view target, std::string_view name) {
+  std::vector<std::string_view> numbers;
+  for (auto const part : split_name(name)) {
+    if (is_number(part)) numbers.push_back(part);
+  }
+  std::string result;
+  std::size_t next = 0;
+  for (char const c : target) {
+    if (c != '*') {
+      result += c;
+    } else if (next < numbers.size()) {
+      result += numbers[next++];
+    } else {
+      throw FormatError({.operation = "rule file",
+                         .message = "a rename wants more numbers than the name has: \"" + codec::printable(target) +
+                                    "\" for \"" + codec::printable(name) + "\"",
+                         .expected = std::to_string(std::count(target.begin(), target.end(), '*')) + " numbers",
+                         .got = std::to_string(numbers.size()),
+                         .hint = "each * of a rename stands for a number in the name, from left to right",
+                         .section = "rules"});
+    }
+  }
+  return result;
+}
+
+}  // namespace crossrank::checkpoint

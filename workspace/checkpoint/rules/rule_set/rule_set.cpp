@@ -1,0 +1,257 @@
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/model/numbered_name.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
+#include "workspace/checkpoint/rules/rule_proposal.hpp"
+#include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// A rule of the file for one tensor, the other way round.
+SplitRule split_by_name(LayerRule const& rule, SourceTensor const& tensor, int ranks) {
+  if (rule.shard_axis == ShardAxis::drop) return {.drop = rule.tied_to.empty(), .reason = "not part of the result"};
+  if (!rule.axis) return {.reason = "every rank has all of it"};
+  auto const axis = static_cast<std::size_t>(*rule.axis);
+  auto const pieces = ranks / std::max(rule.replicas, 1);
+  std::int64_t sum = rule.parts.empty() ? 1 : 0;
+  for (auto const& part : rule.parts) sum += std::get<std::int64_t>(part);
+  auto const length = axis < tensor.shape.size() ? tensor.shape[axis] : 0;
+  if (pieces < 1 || ranks % std::max(rule.replicas, 1) != 0 || length % (sum * pieces) != 0 || length == 0) {
+    throw UsageError(
+        {.operation = "split rules",
+         .message = "dimension " + std::to_string(axis) + " does not divide over " + std::to_string(ranks) + " ranks",
+         .got = to_string(tensor.shape),
+         .resource = tensor.name,
+         .hint = "choose a number of ranks that divides it"});
+  }
+  SplitRule split{.axis = *rule.axis, .reason = "rule file: " + rule.pattern.text()};
+  auto const parts = rule.parts.empty() ? std::vector<RuleSize>{std::int64_t{1}} : rule.parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::int64_t begin = 0;
+    std::int64_t to = 0;
+    split.ranks.emplace_back();
+    for (auto const& part : parts) {
+      auto const width = length / sum * std::get<std::int64_t>(part);
+      auto const piece = width / pieces;
+      split.ranks.back().push_back({begin + rank / std::max(rule.replicas, 1) * piece, to, piece});
+      begin += width;
+      to += piece;
+    }
+  }
+  split.subtract_per_group = rule.add_per_rank;
+  return split;
+}
+
+/// A cut for the ranks that have the same experts, spread over all.
+SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t experts, int ranks, int groups) {
+  if (ranks % groups != 0 || experts % groups != 0 || inner.subtract_per_group != 0) {
+    throw UsageError({.operation = "split rules",
+                      .message = "the experts do not divide into " + std::to_string(groups) + " groups on " +
+                                 std::to_string(ranks) + " ranks",
+                      .got = std::to_string(experts) + " experts",
+                      .resource = tensor.name,
+                      .hint = "choose `moe_ep` so that it divides `tp` and the experts"});
+  }
+  if (tensor.shape.empty() || tensor.shape[0] != experts) return inner;
+  auto const own = experts / groups;
+  SplitRule rule = inner;
+  rule.ranks.clear();
+  if (inner.axis < 0) rule.axis = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto const first = rank % groups * own;
+    if (inner.axis < 0) {
+      rule.ranks.push_back({SplitRange{first, 0, own}});
+    } else {
+      rule.ranks.push_back(inner.ranks.at(static_cast<std::size_t>(rank / groups)));
+      rule.experts.push_back({first, own});
+    }
+  }
+  rule.reason += "; " + std::to_string(groups) + " groups of experts";
+  return rule;
+}
+
+/// Group ids that follow the inputs count from 0 in each shard; others say that a shard's inputs want the scales of
+/// other shards. Ids of -1 were never set.
+void resolve_split_group_ids(SplitRule& rule, StoredTensor const& stored, LayerFormat const& format) {
+  auto const ids = read_integers(stored);
+  auto const inputs = std::max<std::int64_t>(format.inputs(), 1);
+  auto const group = format.group() > 0 ? format.group() : inputs;
+  bool follow = true;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    follow = follow && ids[i] == static_cast<std::int64_t>(i) % inputs / group;
+  if (follow) return;
+  rule.subtract_per_group = 0;
+  if (std::all_of(ids.begin(), ids.end(), [](auto id) { return id == -1; })) return;
+  throw FormatError({.operation = "split rules",
+                     .message = "group ids that do not follow the inputs cannot be cut along them",
+                     .expected = "ids that grow by one per group",
+                     .got = "groups in the order of activations",
+                     .resource = stored.source->tensors()[stored.tensor].name,
+                     .hint = "quantize without activation order",
+                     .section = "group ids"});
+}
+
+}  // namespace
+
+RuleSet RuleSet::make(ShardSet const& set, std::optional<std::filesystem::path> const& rule_file, ScalePolicy policy) {
+  return RuleSet(std::make_shared<State const>(set, rule_file ? RuleFile::read(*rule_file) : RuleFile(), policy));
+}
+
+bool RuleSet::changes_single_source(ShardSet const& set) {
+  auto const& source = *set.sources.front();
+  if (has_padded_vocabulary(source.attributes())) return true;
+  ModelNames const names(set.config);
+  return std::any_of(source.tensors().begin(), source.tensors().end(), [&](SourceTensor const& tensor) {
+    return !names.parts_of(parse_tensor_name(tensor.name).module).empty() || !names.stack_name(tensor.name).empty();
+  });
+}
+
+MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const {
+  RankTensors asked{.ranks = shards.size()};
+  std::vector<int> missing;
+  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+    if (shards[rank] == nullptr) {
+      missing.push_back(static_cast<int>(rank));
+    } else {
+      asked.tensors.push_back(shards[rank]);
+      asked.sources.push_back(state_->source_of(shards[rank]));
+    }
+  }
+  if (asked.tensors.empty()) {
+    throw UsageError(
+        {.operation = "RuleSet.rule_for", .message = "no rank has this tensor", .resource = std::string(name)});
+  }
+  if (!missing.empty() && !state_->is_on_some_ranks(name, asked)) {
+    throw FormatError({.operation = "merge rules",
+                       .message = "missing on " + std::to_string(missing.size()) + " of " +
+                                  std::to_string(shards.size()) + " tensor-parallel ranks, first on rank " +
+                                  std::to_string(missing.front()),
+                       .got = state_->file_of(asked.sources.front(), missing.front()) + " lacks it, " +
+                              state_->set.sources[asked.sources.front()]->name() + " has it",
+                       .resource = std::string(name),
+                       .hint = "check that all files are there, whole and of one model",
+                       .failed_ranks = missing,
+                       .section = "coverage"});
+  }
+  auto rule = state_->decide(name, asked);
+  if (rule.output_name.empty())
+    rule.output_name = state_->own_stack_name(name, parse_tensor_name(name), asked.sources.front());
+  auto const place = state_->set.places.at(asked.sources.front());
+  auto const rename = [&](MergeRule& one) {
+    auto global = state_->grid.global_name(one.output_name.empty() ? name : std::string_view(one.output_name), place);
+    if (global != name) one.output_name = std::move(global);
+  };
+  rename(rule);
+  for (auto& output : rule.outputs) rename(output);
+  return rule;
+}
+
+MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
+  auto const parsed = parse_tensor_name(tensor.name);
+  auto const source = state_->source_of(&tensor);
+  auto const* const rule = state_->find_rule(tensor.name, parsed, state_->layers[source].at(parsed.module));
+  MergeRule alone{.reason = single_source};
+  if (rule == nullptr) return alone;
+  bool const vocabulary = rule->shard_axis == ShardAxis::vocabulary;
+  bool const asked = rule->from_file && (vocabulary || rule->shard_axis == ShardAxis::drop || rule->true_size >= 0);
+  if (asked || !state_->parts_of(*rule, parsed).modules.empty() ||
+      (vocabulary && has_padded_vocabulary(state_->set.sources[source]->attributes()))) {
+    SourceTensor const* const shard = &tensor;
+    return rule_for(tensor.name, {&shard, 1});
+  }
+  alone.output_name = state_->own_stack_name(tensor.name, parsed, source);
+  // However ranks would cut it: here it is whole.
+  if (!rule->rename.empty()) {
+    alone.output_name = new_name(*rule, tensor.name, parsed);
+    alone.reason += " under the name that the rule file gives";
+  }
+  return alone;
+}
+
+std::pair<Fit, std::optional<FormatError>> RuleSet::fit_of(SourceTensor const& tensor) const {
+  auto const parsed = parse_tensor_name(tensor.name);
+  auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+  auto const* const rule = state_->find_rule(tensor.name, parsed, layer);
+  SourceTensor const* const shard = &tensor;
+  try {
+    auto const merged = rule_for(tensor.name, {&shard, 1});
+    bool const sharding = rule != nullptr && !rule->from_file &&
+                          (rule->shard_axis == ShardAxis::column || rule->shard_axis == ShardAxis::row) &&
+                          parsed.role == TensorRole::weight && state_->towers.sizes_of(parsed.module) == nullptr;
+    return {sharding && merged.kind == MergeKind::replicate ? Fit::whole : Fit::unknown, std::nullopt};
+  } catch (FormatError const& error) {
+    // What no rule knows is taken as it is.
+    if (error.section() == missing_ranks_section) return {Fit::piece, error};
+    if (error.section() == lengths_section) return {Fit::neither, error};
+    return {Fit::unknown, std::nullopt};
+  }
+}
+
+SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, int ranks, int moe_ep) const {
+  if (moe_ep > 1) {
+    auto const parsed = parse_tensor_name(name);
+    auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+    auto const* const rule = state_->find_rule_of_result(name, parsed, layer);
+    auto const* const weight = layer[TensorRole::weight];
+    if (rule != nullptr && rule->stacked && weight != nullptr)
+      return split_groups(split_for(name, tensor, ranks / moe_ep), tensor, weight->shape[0], ranks, moe_ep);
+    if (find_expert(name)) {
+      throw UsageError({.operation = "split rules",
+                        .message = "groups of experts are made of stacked experts only",
+                        .got = "an expert that is a tensor of its own",
+                        .resource = tensor.name,
+                        .hint = "leave `moe_ep` out"});
+    }
+  }
+  if (ranks < 1) {
+    throw UsageError(
+        {.operation = "RuleSet.split_for", .message = "no ranks to split for", .got = std::to_string(ranks)});
+  }
+  auto const parsed = parse_tensor_name(name);
+  auto const& layer = state_->layers[state_->source_of(&tensor)].at(parsed.module);
+  if (ranks == 1) return {.reason = "there is one tensor-parallel rank"};
+  auto const* rule = state_->find_rule_of_result(name, parsed, layer);
+  if (rule == nullptr) {
+    if (parsed.role == TensorRole::cache_scale) return {.reason = "a scale of the cache"};
+    SourceTensor const* const whole = &tensor;
+    refuse_uncovered(name, std::span(&whole, 1), state_->uncovered());
+  }
+  if (rule->whole_name) return split_by_name(*rule, tensor, ranks);
+  auto const hints = state_->hints_of(parsed.module);
+  if (!rule->from_file && state_->towers.sizes_of(parsed.module) != nullptr)
+    return {.reason = "beside the language model: whole on each rank"};
+  auto const format = LayerFormat::recognise(
+      parsed.module, layer, hints, state_->order_of(*rule, layer, state_->layers[state_->source_of(&tensor)]));
+  auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule,
+                                 state_->sizes_of(parsed.module, state_->source_of(&tensor)), ranks);
+  auto result = split_tensor(tensor, parsed.role, format, hints, split);
+  if (parsed.role == TensorRole::group_ids && result.axis >= 0) {
+    auto const& source = state_->set.sources[state_->source_of(&tensor)];
+    resolve_split_group_ids(result, {source, static_cast<std::size_t>(&tensor - source->tensors().data())}, format);
+  }
+  result.reason += " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
+  return result;
+}
+
+Json RuleSet::to_json() const {
+  Json json = Json::object();
+  json["rules"] = Json::array();
+  for (auto const& rule : state_->rules) {
+    json["rules"].push_back(Json{{"pattern", rule.pattern.text()}, {"cut", std::string(to_string(rule.shard_axis))}});
+  }
+  json["rule_file"] = state_->file.text;
+  json["config"] = State::full_config(state_->set, state_->file);
+  json["quantization"] = state_->set.quantization;
+  json["grid"] = Json{{"tp", state_->set.tp}, {"pp", state_->set.pp}, {"ep", state_->set.ep}};
+  json["policy"] = static_cast<int>(state_->policy);
+  return json;
+}
+
+}  // namespace crossrank::checkpoint

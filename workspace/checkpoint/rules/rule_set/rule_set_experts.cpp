@@ -1,0 +1,86 @@
+#include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/rules/expert_stack.hpp"
+
+namespace crossrank::checkpoint {
+
+bool RuleSet::State::has_expert_groups(RankTensors const& asked) const {
+  if (set.moe_ep <= 1 || asked.ranks != static_cast<std::size_t>(set.tp) || asked.tensors.size() != asked.ranks)
+    return false;
+  auto const said = sizes[SizeName::experts];
+  auto const& layer = layers[asked.sources.front()].at(parse_tensor_name(asked.tensors.front()->name).module);
+  auto const* const weight = layer[TensorRole::weight];
+  // Where each rank has all experts there is nothing to put together.
+  return !said || weight == nullptr || weight->shape.empty() || weight->shape[0] != *said;
+}
+
+bool RuleSet::State::is_on_some_ranks(std::string_view name, RankTensors const& asked) const {
+  if (name.find("experts.") == std::string_view::npos) return false;
+  if (asked.tensors.size() == 1) return true;
+  auto const group = set.places[asked.sources.front()].moe;
+  return set.moe_ep > 1 && asked.tensors.size() * static_cast<std::size_t>(set.moe_ep) == asked.ranks &&
+         std::all_of(asked.sources.begin(), asked.sources.end(),
+                     [&](auto source) { return set.places[source].moe == group; });
+}
+
+std::string RuleSet::State::own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const {
+  // How scales of such stacks are called, no model tells.
+  auto const found = layers[source].find(parsed.module);
+  bool const plain = found != layers[source].end() && found->second[TensorRole::weight_scale] == nullptr;
+  return plain ? names.stack_name(name) : std::string();
+}
+
+bool RuleSet::State::are_different_experts(std::string_view name, RankTensors const& asked) const {
+  if (set.moe_ep <= 1) return false;
+  auto const global = [&](std::size_t source) { return grid.global_name(name, set.places[source]); };
+  auto const first = global(asked.sources.front());
+  return std::any_of(asked.sources.begin(), asked.sources.end(), [&](auto source) { return global(source) != first; });
+}
+
+bool RuleSet::State::has_expert_dimension(TensorName const& parsed, RankTensors const& asked) const {
+  auto const& tensor = *asked.tensors.front();
+  auto const* const weight = layers[asked.sources.front()].at(parsed.module)[TensorRole::weight];
+  return weight != nullptr && !tensor.shape.empty() && tensor.shape[0] == weight->shape[0];
+}
+
+void RuleSet::State::require_all_experts(TensorName const& parsed, SourceTensor const& tensor) const {
+  auto const said = sizes[SizeName::experts];
+  auto const there = tensor.shape.empty() ? 0 : tensor.shape[0];
+  if (parsed.role != TensorRole::weight || !said || there < 1 || there >= *said || *said % there != 0) return;
+  throw FormatError({.operation = "merge rules",
+                     .message = "experts are missing: those of other expert-parallel ranks",
+                     .expected = std::to_string(*said) + " experts by the config",
+                     .got = std::to_string(there),
+                     .resource = tensor.name,
+                     .hint = "copy the missing files there, or give `ep` where they are",
+                     .section = "coverage"});
+}
+
+void RuleSet::State::concatenate_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const {
+  auto const first = asked.sources.front();
+  auto const& tensor = *asked.tensors.front();
+  // What has no dimension of experts is one value for all of them.
+  if (!has_expert_dimension(parsed, asked)) return;
+  std::vector<std::int64_t> lengths;
+  std::set<std::pair<int, int>> counted;
+  for (std::size_t i = 0; i < set.sources.size(); ++i) {
+    if (set.places[i].pp != set.places[first].pp) continue;
+    if (!counted.emplace(set.places[i].ep, set.places[i].moe).second) continue;
+    auto const layer = layers[i].find(parsed.module);
+    auto const* const other = layer == layers[i].end() ? nullptr : layer->second[TensorRole::weight];
+    if (other != nullptr && !other->shape.empty()) lengths.push_back(other->shape[0]);
+  }
+  if (!stacks_concatenate(tensor.name, lengths, sizes)) return;
+  merged.ep_axis = 0;
+  if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;
+  merged.reason += "; the experts of " + std::to_string(lengths.size()) + " expert-parallel ranks follow each other";
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,397 @@
+#include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <set>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/rules/builtin/builtin_rules.hpp"
+#include "workspace/checkpoint/rules/scales/fp8_blocks.hpp"
+#include "workspace/checkpoint/rules/scales/group_size.hpp"
+#include "workspace/checkpoint/rules/rule_proposal.hpp"
+#include "workspace/checkpoint/rules/scales/resolve_values.hpp"
+#include "workspace/checkpoint/source/sampled_comparison.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+bool ends_in(std::string_view name, std::initializer_list<std::string_view> elements) {
+  auto const last = split_name(name).back();
+  return std::find(elements.begin(), elements.end(), last) != elements.end();
+}
+
+bool is_embedding(std::string_view module) {
+  return ends_in(module, {"embed_tokens", "embed_in", "wte", "word_embeddings", "tok_embeddings", "vocab_embedding"});
+}
+
+bool is_head(std::string_view module) { return ends_in(module, {"lm_head", "embed_out", "output_layer"}); }
+
+/// `tensor` is one of the source's own descriptions.
+PlacedTensor placed(ShardSource const& source, SourceTensor const& tensor) {
+  return {&source, static_cast<std::size_t>(&tensor - source.tensors().data())};
+}
+
+MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, std::string reason) {
+  require_same_shape_and_dtype(tensors, -1);
+  return {.kind = MergeKind::reduce, .op = op, .reason = std::move(reason)};
+}
+
+/// A rule of the file for one tensor: its word is taken.
+MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> const& tensors) {
+  if (rule.shard_axis == ShardAxis::reduce) return reduced(tensors, rule.op, "made one value");
+  if (!rule.axis) {
+    require_same_shape_and_dtype(tensors, -1);
+    return {.kind = MergeKind::replicate, .reason = "every rank has all of it"};
+  }
+  auto const axis = *rule.axis;
+  if (axis >= static_cast<int>(tensors.front()->shape.size())) {
+    throw FormatError({.operation = "merge rules",
+                       .message = "the rule names dimension " + std::to_string(axis),
+                       .got = to_string(tensors.front()->shape),
+                       .resource = tensors.front()->name,
+                       .hint = "correct the rule " + rule.pattern.text(),
+                       .section = "shape"});
+  }
+  require_same_shape_and_dtype(tensors, axis);
+  MergeRule merged{.kind = MergeKind::concat,
+                   .axis = axis,
+                   .replicas = std::max(rule.replicas, 1),
+                   .true_size = rule.true_size,
+                   .add_per_rank = rule.add_per_rank,
+                   .reason = "joined along dimension " + std::to_string(axis)};
+  for (auto const& part : rule.parts) merged.parts.push_back(std::get<std::int64_t>(part));
+  return merged;
+}
+
+/// Whether transformers' own tensor parallelism cut the shards: it alone cuts this layer along its outputs.
+bool are_of_transformers(ShardSet const& set, ModelSizes const& sizes) {
+  auto const tensors = set.sources.front()->tensors();
+  return set.tp > 1 && std::any_of(tensors.begin(), tensors.end(), [&](SourceTensor const& tensor) {
+           return tensor.name.ends_with("linear_attn.out_proj.weight") && tensor.shape.size() == 2 &&
+                  sizes[SizeName::linear_value] == tensor.shape[1] &&
+                  sizes[SizeName::hidden] == tensor.shape[0] * set.tp;
+         });
+}
+
+}  // namespace
+
+std::string new_name(LayerRule const& rule, std::string_view name, TensorName const& parsed) {
+  auto const target = fill_numbers(rule.rename, rule.whole_name ? name : parsed.module);
+  return rule.whole_name ? target : target + std::string(parsed.suffix);
+}
+
+RuleSet::State::State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy)
+    : set(shards),
+      policy(scale_policy),
+      sizes(full_config(shards, rule_file)),
+      layer_sizes(full_config(shards, rule_file)),
+      towers(full_config(shards, rule_file)),
+      hints(shards.config, shards.quantization),
+      grid(shards, sizes),
+      names(full_config(shards, rule_file)),
+      file(std::move(rule_file)) {
+  rules = file.rules;
+  for (auto& rule : builtin_rules()) rules.push_back(std::move(rule));
+  if (file.otherwise) rules.push_back(*file.otherwise);
+  index();
+  if (set.fused == FusedLayout::automatic && are_of_transformers(set, sizes)) set.fused = FusedLayout::plain;
+  likely_group_ = common_group(layers, hints);
+}
+
+Json RuleSet::State::full_config(ShardSet const& shards, RuleFile const& rule_file) {
+  Json config = shards.config.is_object() ? shards.config : Json::object();
+  for (auto const& [key, value] : rule_file.sizes.items()) {
+    config[key] = value;
+    // Where a model has parts, the sizes of the one that speaks count.
+    for (auto const* part : {"text_config", "llm_config"}) {
+      if (config.contains(part) && config[part].is_object()) config[part][key] = value;
+    }
+  }
+  return config;
+}
+
+void RuleSet::State::index() {
+  layers.resize(set.sources.size());
+  for (std::size_t i = 0; i < set.sources.size(); ++i) {
+    auto const tensors = set.sources[i]->tensors();
+    if (!tensors.empty()) extents_.push_back({tensors.data(), tensors.data() + tensors.size(), i});
+    for (auto const& tensor : tensors) {
+      auto const parsed = parse_tensor_name(tensor.name);
+      layers[i][parsed.module].set(parsed.role, tensor);
+      has_embedding_ = has_embedding_ || is_embedding(parsed.module);
+    }
+  }
+  std::sort(extents_.begin(), extents_.end(),
+            [](Extent const& a, Extent const& b) { return std::less<>{}(a.begin, b.begin); });
+}
+
+std::size_t RuleSet::State::source_of(SourceTensor const* tensor) const {
+  auto const after = std::upper_bound(
+      extents_.begin(), extents_.end(), tensor,
+      [](SourceTensor const* wanted, Extent const& extent) { return std::less<>{}(wanted, extent.begin); });
+  if (after != extents_.begin() && std::less<>{}(tensor, std::prev(after)->end)) return std::prev(after)->source;
+  throw UsageError({.operation = "RuleSet",
+                    .message = "a tensor that is not of the set that the rule set was made from",
+                    .resource = tensor->name});
+}
+
+std::string RuleSet::State::file_of(std::size_t beside, int tp) const {
+  auto const place = set.places.at(beside);
+  auto const found = std::find_if(set.places.begin(), set.places.end(), [&](ShardPlace const& other) {
+    return other.tp == tp && other.pp == place.pp && other.ep == place.ep;
+  });
+  return found == set.places.end() ? "that rank"
+                                   : set.sources[static_cast<std::size_t>(found - set.places.begin())]->name();
+}
+
+ModelSizes const& RuleSet::State::sizes_of(std::string_view module, std::size_t source) const {
+  auto const* const own = layer_sizes.of(grid.global_name(module, set.places.at(source)));
+  return own != nullptr ? *own : sizes;
+}
+
+LayerHints RuleSet::State::hints_of(std::string_view module) const {
+  auto found = hints.of(module);
+  if (found.group == 0 && !found.whole_inputs) found.likely_group = likely_group_;
+  return found;
+}
+
+bool RuleSet::State::applies_to_model(LayerRule const& rule) const {
+  return rule.models.empty() ||
+         std::find(rule.models.begin(), rule.models.end(), sizes.model_type()) != rule.models.end();
+}
+
+LayerRule const* RuleSet::State::find_rule(std::string_view name, TensorName const& parsed,
+                                           LayerTensors const& layer) const {
+  auto const* weight = layer[TensorRole::weight];
+  for (auto const& rule : rules) {
+    if (!applies_to_model(rule)) continue;
+    if (rule.stacked && !rule.from_file && (weight == nullptr || weight->shape.size() < 3)) continue;
+    if (rule.pattern.matches(rule.whole_name ? name : parsed.module)) return &rule;
+    // Buffers such as "...attn.masked_bias", or a parameter that is called like a role.
+    if (!rule.whole_name && rule.shard_axis == ShardAxis::replicate && rule.pattern.matches(name)) return &rule;
+  }
+  return nullptr;
+}
+
+LayerRule const* RuleSet::State::find_rule_of_result(std::string_view name, TensorName const& parsed,
+                                                     LayerTensors const& layer) const {
+  auto const* const rule = find_rule(name, parsed, layer);
+  if (rule != nullptr && rule->from_file) return rule;
+  for (auto const& other : file.rules) {
+    if (!other.rename.empty() && applies_to_model(other) &&
+        NamePattern(other.rename).matches(other.whole_name ? name : parsed.module))
+      return &other;
+  }
+  return rule;
+}
+
+std::vector<std::string> RuleSet::State::uncovered() const {
+  std::set<std::string> patterns;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (auto const& tensor : set.sources[i]->tensors()) {
+      auto const parsed = parse_tensor_name(tensor.name);
+      if (parsed.role == TensorRole::cache_scale) continue;
+      if (find_rule(tensor.name, parsed, layers[i].at(parsed.module)) == nullptr)
+        patterns.insert(generalised(parsed.module));
+    }
+  }
+  return {patterns.begin(), patterns.end()};
+}
+
+MergeRule RuleSet::State::decide(std::string_view name, RankTensors const& asked) const {
+  auto const parsed = parse_tensor_name(name);
+  auto const& layer = layers[asked.sources.front()].at(parsed.module);
+  auto const* rule = find_rule(name, parsed, layer);
+  if (are_different_experts(name, asked)) {
+    return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
+  }
+  if (rule == nullptr) {
+    if (parsed.role == TensorRole::cache_scale) {
+      return reduced(asked.tensors, ReduceOp::max, "a scale of the cache: the largest covers all ranks");
+    }
+    if (asked.ranks == 1) return {.kind = MergeKind::replicate, .reason = "there is one tensor-parallel rank"};
+    refuse_uncovered(name, asked.tensors, uncovered());
+  }
+  MergeRule merged;
+  if (is_dropped(*rule, parsed, asked)) {
+    merged = {
+        .drop = true,
+        .reason = rule->shard_axis == ShardAxis::drop ? "not part of the result" : "the embedding once more, by name"};
+  } else {
+    merged = rule->whole_name ? by_whole_name(*rule, asked.tensors) : by_layer(*rule, parsed, asked);
+  }
+  auto const which =
+      " (" + std::string(rule->from_file ? "rule file: " : "built-in rule ") + rule->pattern.text() + ")";
+  merged.reason += which;
+  for (auto& output : merged.outputs) output.reason += which;
+  if (!rule->rename.empty()) merged.output_name = new_name(*rule, name, parsed);
+  return merged;
+}
+
+LayerOrder RuleSet::State::order_of(LayerRule const& rule, LayerTensors const& layer, Layers const& layers_of) const {
+  LayerOrder order{.stacked = rule.stacked, .transposed = rule.transposed};
+  auto const* weight = layer[TensorRole::weight];
+  auto const hidden = sizes[SizeName::hidden];
+  bool const column = rule.shard_axis == ShardAxis::column;
+  if (!rule.stacked || rule.from_file || !hidden || weight == nullptr || weight->shape.size() != 3) return order;
+  // What is packed is shorter than it counts; and only the side that is never cut can be known by its length.
+  bool const packed = weight->dtype == Dtype::u8 || weight->dtype == Dtype::i8 || weight->dtype == Dtype::i32 ||
+                      weight->dtype == Dtype::f4;
+  bool const first = weight->shape[1] == *hidden;
+  bool const last = weight->shape[2] == *hidden;
+  if (!packed && first != last) order.transposed = column ? first : last;
+  if (!packed && first && last) order.transposed = sibling_transposed(*weight, layers_of).value_or(order.transposed);
+  return order;
+}
+
+/// Where both sides of a stack are as wide as the model, the other stack of the same experts tells how they lie: up
+/// projections are [in, out] where the hidden width stands first, down projections where it stands last.
+std::optional<bool> RuleSet::State::sibling_transposed(SourceTensor const& weight, Layers const& layers_of) const {
+  auto const hidden = sizes[SizeName::hidden];
+  auto const before = std::string_view(weight.name).substr(0, weight.name.rfind('.') + 1);
+  for (auto const& [module, layer] : layers_of) {
+    auto const* const other = layer[TensorRole::weight];
+    if (!module.starts_with(before) || other == nullptr || other == &weight || other->shape.size() != 3) continue;
+    auto const* const rule = find_rule(other->name, parse_tensor_name(other->name), layer);
+    if (rule == nullptr || !rule->stacked || (other->shape[1] == *hidden) == (other->shape[2] == *hidden)) continue;
+    return rule->shard_axis == ShardAxis::column ? other->shape[1] == *hidden : other->shape[2] == *hidden;
+  }
+  return std::nullopt;
+}
+
+bool RuleSet::State::is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
+  if (rule.shard_axis == ShardAxis::drop) return rule.tied_to.empty() || has_tensor(rule.tied_to);
+  // A head's bias is its own.
+  return rule.shard_axis == ShardAxis::vocabulary && sizes.tied() && has_embedding_ && is_head(parsed.module) &&
+         parsed.role != TensorRole::bias && !differs_from_embedding(parsed, asked);
+}
+
+bool RuleSet::State::differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const {
+  if (parsed.role != TensorRole::weight) return false;
+  bool differs = false;
+  for (std::size_t i = 0; i < asked.sources.size(); ++i) {
+    auto const head = placed(*set.sources[asked.sources[i]], *asked.tensors[i]);
+    for (std::size_t s = 0; s < set.sources.size(); ++s) {
+      if (set.places[s].tp != set.places[asked.sources[i]].tp) continue;
+      for (auto const& [module, layer] : layers[s]) {
+        auto const* const weight = is_embedding(module) ? layer[TensorRole::weight] : nullptr;
+        if (weight == nullptr || weight->dtype != asked.tensors[i]->dtype ||
+            !(weight->shape == asked.tensors[i]->shape))
+          continue;
+        if (samples_match(head, placed(*set.sources[s], *weight))) return false;
+        differs = true;
+      }
+    }
+  }
+  return differs;
+}
+
+bool RuleSet::State::has_tensor(std::string const& name) const {
+  return std::any_of(set.sources.begin(), set.sources.end(), [&](auto const& source) {
+    auto const tensors = source->tensors();
+    return std::any_of(tensors.begin(), tensors.end(), [&](SourceTensor const& tensor) { return tensor.name == name; });
+  });
+}
+
+MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
+  LayerOnRanks layer{
+      .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints_of(parsed.module)};
+  if (rule.shard_axis == ShardAxis::reduce) return reduced(asked.tensors, rule.op, "made one value");
+  auto const* const tower = towers.sizes_of(parsed.module);
+  // A drop whose counterpart is missing keeps its tensor.
+  if (rule.shard_axis == ShardAxis::replicate || rule.shard_axis == ShardAxis::drop ||
+      (tower != nullptr && !Towers::can_apply(rule, *tower))) {
+    return compose_rule(layer, {.shard_axis = ShardAxis::replicate, .why = "every rank has all of it"});
+  }
+  if (rule.stacked && has_expert_groups(asked)) {
+    return {.reason = std::to_string(set.moe_ep) + " groups of experts among the ranks", .expert_ranks = set.moe_ep};
+  }
+  auto const parts = parts_of(rule, parsed);
+  LayerValues values;
+  std::vector<std::int64_t> outputs;
+  std::vector<std::int64_t> inputs;
+  for (auto const source : asked.sources) {
+    values.sources.push_back(set.sources[source]);
+    auto const found = layers[source].find(parsed.module);
+    values.layers.push_back(found->second);
+    layer.formats.push_back(LayerFormat::recognise(parsed.module, found->second, layer.hints,
+                                                   order_of(rule, found->second, layers[source])));
+    outputs.push_back(layer.formats.back().outputs());
+    inputs.push_back(layer.formats.back().inputs());
+  }
+  ShardingQuery const question{.module = parsed.module, .outputs = outputs, .inputs = inputs};
+  auto const& known = tower != nullptr ? *tower : sizes_of(parsed.module, asked.sources.front());
+  auto const sharding = !rule.from_file && holds_copies(rule, question, values, tower)
+                            ? LayerSharding{.shard_axis = ShardAxis::replicate, .why = "every rank has the same"}
+                            : decide_sharding(question, as_laid_out(rule), known);
+  auto const joined = splits_blocks(layer, sharding) ? merge_blocks(layer, values, sharding, policy) : std::nullopt;
+  auto merged = joined ? *joined : compose_rule(layer, sharding);
+  bool const made_anew = !parts.modules.empty() && parsed.role == TensorRole::weight_shape;
+  if (!joined && !made_anew) resolve_values(merged, layer, values, sharding, policy);
+  if (!parts.modules.empty()) return unfuse(merged, layer, sharding, parts, parsed.suffix);
+  merged.assumed_layout = is_assumed(rule, sharding);
+  if (rule.stacked && set.ep > 1) concatenate_stacks(merged, parsed, asked);
+  bool const is_group = rule.stacked && set.moe_ep > 1 &&
+                        asked.ranks * static_cast<std::size_t>(set.moe_ep) == static_cast<std::size_t>(set.tp);
+  if (is_group) {
+    merged.ep_axis = has_expert_dimension(parsed, asked) ? 0 : -1;
+    if (merged.kind == MergeKind::reduce && asked.ranks == 1) merged.kind = MergeKind::replicate;
+    merged.reason += "; " + std::to_string(set.moe_ep) + " groups of experts follow each other";
+  }
+  if (rule.stacked && set.ep == 1 && !is_group && !rule.from_file) require_all_experts(parsed, *asked.tensors.front());
+  return merged;
+}
+
+LayerRule RuleSet::State::as_laid_out(LayerRule const& rule) const {
+  auto own = rule;
+  if (!rule.from_file && !rule.stacked && set.fused == FusedLayout::plain) own.plain = true;
+  return own;
+}
+
+/// Only of these is it known that other programs cut the same layer in another way.
+bool RuleSet::State::is_assumed(LayerRule const& rule, LayerSharding const& sharding) const {
+  auto const& type = sizes.model_type();
+  bool const cut_plainly_by_others =
+      type.starts_with("glm") || type.starts_with("phi3") || type.starts_with("phi4") || type.starts_with("qwen3_5");
+  return cut_plainly_by_others && set.fused == FusedLayout::automatic && !rule.from_file && !rule.stacked &&
+         sharding.shard_axis == ShardAxis::column && sharding.parts.size() > 1;
+}
+
+FusedParts RuleSet::State::parts_of(LayerRule const& rule, TensorName const& parsed) const {
+  FusedParts parts;
+  if (rule.from_file || rule.stacked || rule.grouped || towers.sizes_of(parsed.module) != nullptr) return parts;
+  auto modules = names.parts_of(parsed.module);
+  if (modules.empty() || modules.size() != rule.parts.size()) return parts;
+  for (auto const& part : rule.parts) {
+    auto const width = resolve(part, sizes);
+    if (!width) return parts;
+    parts.widths.push_back(*width);
+  }
+  parts.modules = std::move(modules);
+  return parts;
+}
+
+/// Where config and shapes may mislead, the values tell: towers have names of the language model that need not mean the
+/// same, an embedding may have more rows than there are tokens, and what is left whole when a model is cut may be of
+/// any size.
+bool RuleSet::State::holds_copies(LayerRule const& rule, ShardingQuery const& question, LayerValues const& values,
+                                  ModelSizes const* tower) const {
+  auto const tokens = sizes[SizeName::vocabulary];
+  bool const odd_rows = rule.shard_axis == ShardAxis::vocabulary && tokens && question.outputs.front() != *tokens;
+  auto const* const first = values.layers.front()[TensorRole::weight];
+  if ((tower == nullptr && !odd_rows && !rule.left_whole) || question.outputs.size() < 2 || first == nullptr)
+    return false;
+  if (!has_distinctive_values(placed(*values.sources.front(), *first))) return false;
+  for (std::size_t rank = 1; rank < values.layers.size(); ++rank) {
+    auto const* const other = values.layers[rank][TensorRole::weight];
+    if (other == nullptr ||
+        !samples_match(placed(*values.sources.front(), *first), placed(*values.sources[rank], *other)))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace crossrank::checkpoint

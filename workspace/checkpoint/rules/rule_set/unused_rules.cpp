@@ -1,0 +1,50 @@
+#include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_set>
+
+#include "workspace/checkpoint/model/tensor_role.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+enum class Use : std::uint8_t { none, fits, decides };
+
+bool applies_to_model(LayerRule const& rule, std::string_view model_type) {
+  return rule.models.empty() || std::find(rule.models.begin(), rule.models.end(), model_type) != rule.models.end();
+}
+
+bool fits(LayerRule const& rule, std::string_view name, std::string_view module) {
+  return rule.pattern.matches(rule.whole_name ? name : module) ||
+         (!rule.whole_name && rule.shard_axis == ShardAxis::replicate && rule.pattern.matches(name));
+}
+
+}  // namespace
+
+std::vector<std::string> unused_rules(RuleFile const& file, ShardSet const& set, std::string_view model_type) {
+  std::vector<Use> uses(file.rules.size(), Use::none);
+  std::unordered_set<std::string_view> seen;
+  for (auto const& source : set.sources) {
+    for (auto const& tensor : source->tensors()) {
+      if (!seen.insert(tensor.name).second) continue;
+      auto const module = parse_tensor_name(tensor.name).module;
+      bool decided = false;
+      for (std::size_t i = 0; i < uses.size(); ++i) {
+        if (uses[i] == Use::decides && decided) continue;
+        if (!applies_to_model(file.rules[i], model_type) || !fits(file.rules[i], tensor.name, module)) continue;
+        if (uses[i] != Use::decides) uses[i] = decided ? Use::fits : Use::decides;
+        decided = true;
+      }
+    }
+  }
+  std::vector<std::string> unused;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    if (uses[i] == Use::decides || !applies_to_model(file.rules[i], model_type)) continue;
+    unused.push_back("rule " + std::to_string(i) + " (" + file.rules[i].pattern.text() + ") decides about no tensor: " +
+                     (uses[i] == Use::none ? "no name fits its pattern" : "earlier rules take all that it fits"));
+  }
+  return unused;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,195 @@
+#include "workspace/checkpoint/rules/scales/resolve_values.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/rules/scales/group_size.hpp"
+#include "workspace/checkpoint/rules/scales/weight_shape.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+class ValueResolver {
+ public:
+  ValueResolver(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values, LayerSharding const& sharding,
+                ScalePolicy policy)
+      : rule_(rule), layer_(layer), values_(values), sharding_(sharding), policy_(policy) {}
+
+  void resolve() {
+    if (sharding_.shard_axis != ShardAxis::column && sharding_.shard_axis != ShardAxis::row) return;
+    if (layer_.role == TensorRole::weight_shape) return resolve_weight_shape(rule_, layer_, values_, sharding_);
+    // All inputs have one scale: every rank's ids are of the same group.
+    bool const whole = layer_.hints.whole_inputs && layer_.formats.front().group() == 0;
+    bool const shared = share_one_scale(layer_, values_, sharding_);
+    if ((shared || whole) && layer_.role == TensorRole::group_ids) rule_.add_per_rank = 0;
+    if (layer_.role == TensorRole::group_ids && rule_.kind == MergeKind::concat) resolve_group_ids();
+    if (policy_ == ScalePolicy::exact) return;
+    switch (layer_.formats.front().format()) {
+      case NumberFormat::fp8_tensor:
+      case NumberFormat::fp8_channel: resolve_scaled(RequantizeKernel::scale_f8); break;
+      case NumberFormat::int8: resolve_scaled(RequantizeKernel::scale_i8); break;
+      case NumberFormat::nvfp4: resolve_nvfp4(); break;
+      case NumberFormat::int4_modelopt: resolve_common(TensorRole::weight_scale_2, ReduceOp::max); break;
+      default: break;
+    }
+  }
+
+ private:
+  /// One list of scales per rank.
+  using Scales = std::vector<std::vector<float>>;
+
+  bool has(TensorRole role) const {
+    return std::all_of(values_.layers.begin(), values_.layers.end(),
+                       [&](LayerTensors const& tensors) { return tensors[role] != nullptr; });
+  }
+
+  /// The ranks' scales where they differ; nothing where they agree or there are none.
+  std::optional<Scales> differing(TensorRole role) const {
+    if (!has(role)) return std::nullopt;
+    Scales scales;
+    for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
+      scales.push_back(read_scales(values_.stored(rank, role)));
+      if (scales.back().size() != scales.front().size()) return std::nullopt;
+    }
+    bool const same =
+        std::all_of(scales.begin(), scales.end(), [&](auto const& other) { return other == scales.front(); });
+    if (same) return std::nullopt;
+    return scales;
+  }
+
+  /// Old over common scale, or common over old divisor: never above 1.
+  Scales factors(Scales const& scales, ReduceOp op) const {
+    auto result = scales;
+    for (std::size_t i = 0; i < scales.front().size(); ++i) {
+      float common = scales.front()[i];
+      for (auto const& rank : scales)
+        common = op == ReduceOp::max ? std::max(common, rank[i]) : std::min(common, rank[i]);
+      for (std::size_t rank = 0; rank < scales.size(); ++rank) {
+        auto const own = scales[rank][i];
+        if (!(own > 0) || !(common > 0) || !std::isfinite(own) || !std::isfinite(common))
+          refuse_scale(layer_, rank, own, "finite numbers above 0", "use `policy` exact, or quantize again");
+        result[rank][i] = op == ReduceOp::max ? own / common : common / own;
+      }
+    }
+    return result;
+  }
+
+  void resolve_common(TensorRole role, ReduceOp op) {
+    if (layer_.role != role || !differing(role)) return;
+    rule_.kind = MergeKind::reduce;
+    rule_.op = op;
+    rule_.reason +=
+        "; ranks differ: the " + std::string(op == ReduceOp::max ? "largest" : "smallest") + " holds for all";
+  }
+
+  void requantize(RequantizeKernel kernel, int axis, Scales const& factors, TensorRole partner) {
+    std::vector<Requantization::Shard> shards;
+    for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
+      Requantization::Shard shard;
+      shard.own = values_.stored(rank, layer_.role);
+      shard.factors = factors[rank];
+      if (kernel == RequantizeKernel::fp4_values || kernel == RequantizeKernel::fp4_scales) {
+        shard.partner = values_.stored(rank, partner);
+      }
+      shards.push_back(std::move(shard));
+    }
+    auto made = std::make_shared<Requantization const>(kernel, axis, std::move(shards));
+    rule_.kind = MergeKind::requantize;
+    rule_.reason += "; scales of the ranks differ: " + made->bound();
+    rule_.requantization = std::move(made);
+  }
+
+  /// Weights under one scale, or one per output that the ranks of a row-parallel layer each have their own of.
+  void resolve_scaled(RequantizeKernel kernel) {
+    auto const role = TensorRole::weight_scale;
+    if (!has(role) || (layer_.role != role && layer_.role != TensorRole::weight)) return;
+    // Stored values count from their zero points: scaling them would move what they mean. The scales must agree.
+    if (has(TensorRole::zeros)) return;
+    auto const axes = layer_.formats.front().axes(role, *values_.layers.front()[role]);
+    bool const shared = axes.single || (sharding_.shard_axis == ShardAxis::row ? axes.in : axes.out) < 0;
+    if (!shared) return;
+    if (layer_.role == role) return resolve_common(role, ReduceOp::max);
+    auto const scales = differing(role);
+    if (!scales || rule_.kind != MergeKind::concat) return;
+    auto const weight = layer_.formats.front().axes(TensorRole::weight, *layer_.tensors.front());
+    requantize(kernel, axes.single ? 0 : weight.out, factors(*scales, ReduceOp::max), role);
+  }
+
+  void resolve_nvfp4() {
+    bool const divisor = has(TensorRole::global_scale);
+    auto const role = divisor ? TensorRole::global_scale : TensorRole::weight_scale_2;
+    auto const op = divisor ? ReduceOp::min : ReduceOp::max;
+    if (layer_.role == role) return resolve_common(role, op);
+    bool const anew = policy_ == ScalePolicy::requantize;
+    bool const is_scale = layer_.role == TensorRole::weight_scale;
+    if (rule_.kind != MergeKind::concat || !(is_scale || (anew && layer_.role == TensorRole::weight))) return;
+    auto const scales = differing(role);
+    if (!scales) return;
+    auto const by = factors(*scales, op);
+    if (!anew) return requantize(RequantizeKernel::scale_f8, 0, by, role);
+    if (is_scale) return requantize(RequantizeKernel::fp4_scales, 0, by, TensorRole::weight);
+    requantize(RequantizeKernel::fp4_values, 0, by, TensorRole::weight_scale);
+  }
+
+  /// Ids that count from 0 in each shard grow from rank to rank; ids of the whole layer stay as they are.
+  void resolve_group_ids() {
+    bool local = true;
+    bool global = true;
+    bool unset = true;
+    for (std::size_t rank = 0; rank < values_.layers.size(); ++rank) {
+      auto const ids = read_integers(values_.stored(rank, TensorRole::group_ids));
+      auto const& format = layer_.formats[rank];
+      auto const group = format.group() > 0 ? format.group() : std::max<std::int64_t>(format.inputs(), 1);
+      auto const before = static_cast<std::int64_t>(rank) * rule_.add_per_rank;
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        auto const expected = static_cast<std::int64_t>(i) / group;
+        local = local && ids[i] == expected;
+        global = global && ids[i] == expected + before;
+        unset = unset && ids[i] == -1;
+      }
+    }
+    if (global || unset) rule_.add_per_rank = 0;
+    if (local || global || unset) return;
+    throw FormatError({.operation = "merge rules",
+                       .message = "group ids that do not follow the inputs cannot be joined along them",
+                       .expected = "ids that grow by one per group, from 0 in each shard or through all of them",
+                       .got = "groups in the order of activations",
+                       .resource = layer_.tensors.front()->name,
+                       .hint = "quantize the whole model, or without activation order",
+                       .section = "group ids"});
+  }
+
+  MergeRule& rule_;
+  LayerOnRanks const& layer_;
+  LayerValues const& values_;
+  LayerSharding const& sharding_;
+  ScalePolicy policy_;
+};
+
+}  // namespace
+
+StoredTensor LayerValues::stored(std::size_t rank, TensorRole role) const {
+  return {sources[rank], static_cast<std::size_t>(layers[rank][role] - sources[rank]->tensors().data())};
+}
+
+void refuse_scale(LayerOnRanks const& layer, std::size_t rank, float value, std::string expected, std::string hint) {
+  throw FormatError({.operation = "merge rules",
+                     .message = "a scale that nothing can be scaled to",
+                     .expected = std::move(expected),
+                     .got = std::to_string(value) + " on rank " + std::to_string(rank),
+                     .resource = layer.tensors.front()->name,
+                     .hint = std::move(hint),
+                     .failed_ranks = {static_cast<int>(rank)},
+                     .section = "scales"});
+}
+
+void resolve_values(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values,
+                    LayerSharding const& sharding, ScalePolicy policy) {
+  ValueResolver(rule, layer, values, sharding, policy).resolve();
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,121 @@
+#include "workspace/checkpoint/rules/scales/weight_shape.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/model/list_text.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using Lengths = std::vector<std::int64_t>;
+
+/// Whether `length` numbers, packed, take as much space as `packed` numbers do. The last word may be filled up.
+bool fits(std::int64_t length, std::int64_t packed, std::int64_t packing) {
+  return length <= packed && length > packed - packing;
+}
+
+std::string text_of(std::int64_t outputs, std::int64_t inputs) {
+  return "[" + std::to_string(outputs) + ", " + std::to_string(inputs) + "]";
+}
+
+/// What the ranks hold together along the cut; pieces that several ranks hold count once.
+std::int64_t merged_length(LayerSharding const& sharding, Lengths const& own) {
+  auto const parts = sharding.parts.empty() ? Lengths{1} : sharding.parts;
+  std::int64_t sum = 0;
+  for (auto const part : parts) sum += part;
+  std::int64_t whole = 0;
+  for (std::size_t rank = 0; rank < own.size(); ++rank) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      auto const copies = i < sharding.part_replicas.size() ? sharding.part_replicas[i] : sharding.replicas;
+      if (rank % static_cast<std::size_t>(std::max(copies, 1)) == 0) whole += own[rank] / sum * parts[i];
+    }
+  }
+  return whole;
+}
+
+/// A layer's lengths and how many inputs share a word.
+struct Packed {
+  explicit Packed(LayerFormat const& format, SourceTensor const& weight)
+      : outputs(format.outputs()), inputs(format.inputs()), packing(format.axes(TensorRole::weight, weight).in_unit) {}
+  [[nodiscard]] bool is(Lengths const& shape) const {
+    return shape.size() == 2 && shape[0] == outputs && fits(shape[1], inputs, packing);
+  }
+  std::int64_t outputs;
+  std::int64_t inputs;
+  std::int64_t packing;
+};
+
+}  // namespace
+
+void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values,
+                          LayerSharding const& sharding) {
+  std::vector<Packed> packed;
+  std::vector<Lengths> said;
+  Lengths along;
+  for (std::size_t rank = 0; rank < layer.formats.size(); ++rank) {
+    auto const* const weight = values.layers[rank][TensorRole::weight];
+    if (weight == nullptr || weight->shape.size() != 2 || layer.tensors[rank]->shape.numel() != 2) return;
+    packed.emplace_back(layer.formats[rank], *weight);
+    said.push_back(read_integers(values.stored(rank, TensorRole::weight_shape)));
+    along.push_back(sharding.shard_axis == ShardAxis::column ? packed.back().outputs : packed.back().inputs);
+  }
+  auto whole = packed.front();
+  (sharding.shard_axis == ShardAxis::column ? whole.outputs : whole.inputs) = merged_length(sharding, along);
+  bool own = true;
+  bool all = true;
+  for (std::size_t rank = 0; rank < said.size(); ++rank) {
+    own = own && packed[rank].is(said[rank]);
+    all = all && whole.is(said[rank]) && said[rank] == said.front();
+    if (own || all) continue;
+    throw FormatError(
+        {.operation = "merge rules",
+         .message = "the original shape on rank " + std::to_string(rank) +
+                    " is neither that of its packed weight nor that of the whole layer",
+         .expected = text_of(packed[rank].outputs, packed[rank].inputs) + " or " + text_of(whole.outputs, whole.inputs),
+         .got = list_text(said[rank]),
+         .resource = layer.tensors[rank]->name,
+         .hint = "check that all files are of one model",
+         .failed_ranks = {static_cast<int>(rank)},
+         .section = "shape"});
+  }
+  if (own) return;
+  rule = {.kind = MergeKind::replicate, .reason = "the original shape: every rank has that of the whole layer"};
+}
+
+std::vector<Defect> check_weight_shapes(std::shared_ptr<ShardSource const> const& source,
+                                        QuantizationHints const& hints) {
+  std::unordered_map<std::string_view, LayerTensors> layers;
+  std::vector<std::pair<std::string_view, std::size_t>> shapes;
+  auto const tensors = source->tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    auto const parsed = parse_tensor_name(tensors[i].name);
+    layers[parsed.module].set(parsed.role, tensors[i]);
+    if (parsed.role == TensorRole::weight_shape && tensors[i].shape.numel() == 2) shapes.emplace_back(parsed.module, i);
+  }
+  std::vector<Defect> defects;
+  for (auto const& [module, at] : shapes) {
+    auto const* const weight = layers.at(module)[TensorRole::weight];
+    if (weight == nullptr || weight->shape.size() != 2) continue;
+    try {
+      Packed const packed(LayerFormat::recognise(module, layers.at(module), hints.of(module), {}), *weight);
+      auto const said = read_integers({source, at});
+      if (packed.is(said)) continue;
+      defects.push_back({DefectKind::shape, tensors[at].name,
+                         "the original shape is not that of the packed weight: expected " +
+                             text_of(packed.outputs, packed.inputs) + ", got " + list_text(said),
+                         "merge or save the model again"});
+    } catch (Error const&) {
+      // Formats and files that cannot be read have defects of their own.
+    }
+  }
+  return defects;
+}
+
+}  // namespace crossrank::checkpoint

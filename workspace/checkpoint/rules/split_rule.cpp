@@ -1,0 +1,282 @@
+#include "workspace/checkpoint/rules/split_rule.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/rules/rule_proposal.hpp"
+#include "workspace/checkpoint/model/tensor_role.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "split rules";
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+[[noreturn]] void refuse_ranks(std::string_view module, std::string const& what, std::int64_t count, int ranks) {
+  throw UsageError(
+      {.operation = operation,
+       .message = std::to_string(count) + " " + what + " do not divide over " + std::to_string(ranks) + " ranks",
+       .resource = std::string(module),
+       .hint = "choose a number of ranks that divides them, or keep the layer whole: " +
+               propose_rules(module, {"replicate"})});
+}
+
+/// One fused part: where it stands in the whole layer, and what of it a rank gets.
+struct FusedPart {
+  std::int64_t begin = 0;
+  std::int64_t width = 0;
+  std::int64_t unit = 1;  ///< what must not be cut: a head
+  bool shared = false;    ///< key/value heads: copies where there are fewer than ranks
+};
+
+class LayerSplitter {
+ public:
+  LayerSplitter(std::string_view module, std::int64_t outputs, LayerRule const& rule, ModelSizes const& sizes,
+                int ranks)
+      : module_(module), outputs_(outputs), rule_(rule), sizes_(sizes), ranks_(ranks) {}
+
+  LayerSplit column() {
+    LayerSplit split{.shard_axis = ShardAxis::column,
+                     .ranks = std::vector<std::vector<NumberRange>>(static_cast<std::size_t>(ranks_))};
+    auto const kv = sizes_[SizeName::kv_heads];
+    if (rule_.grouped && !rule_.groups && kv && *kv < ranks_ && has_queries()) {
+      share_groups(*kv, split);
+    } else {
+      for (auto const& part : rule_.plain ? std::vector<FusedPart>{{0, outputs_}} : rule_.grouped ? groups() : parts())
+        add(part, split);
+    }
+    split.why = "along the outputs";
+    return split;
+  }
+
+ private:
+  void add(FusedPart const& part, LayerSplit& split) const {
+    auto const units = part.width / part.unit;
+    std::int64_t copies = 1;
+    if (part.shared && units < ranks_ && units > 0 && ranks_ % units == 0) copies = ranks_ / units;
+    auto const pieces = ranks_ / copies;
+    if (part.width % part.unit != 0 || units % pieces != 0) {
+      refuse_ranks(module_, part.unit > 1 ? "heads" : "outputs", part.unit > 1 ? units : part.width, ranks_);
+    }
+    auto const length = part.width / pieces;
+    for (std::size_t rank = 0; rank < split.ranks.size(); ++rank) {
+      split.ranks[rank].push_back({part.begin + static_cast<std::int64_t>(rank) / copies * length, length});
+    }
+  }
+
+  std::int64_t head() const {
+    auto const query = sizes_[SizeName::query];
+    auto const heads = sizes_[SizeName::heads];
+    return query && heads && *query % *heads == 0 ? *query / *heads : 1;
+  }
+
+  /// What of a named width stays together.
+  FusedPart part_of(RuleSize const& size, std::int64_t begin, std::int64_t width) const {
+    bool const shared = is_of_kv_heads(size);
+    bool const by_heads = shared || size == RuleSize(SizeName::query);
+    auto unit = by_heads ? head() : 1;
+    if (auto const kv = sizes_[SizeName::kv_heads]; size == RuleSize(SizeName::kv_values) && kv && width % *kv == 0)
+      unit = width / *kv;
+    if (auto const heads = sizes_[SizeName::heads];
+        size == RuleSize(SizeName::latent_kv) && heads && width % *heads == 0) {
+      unit = width / *heads;
+    }
+    return {begin, width, unit, shared};
+  }
+
+  std::vector<FusedPart> parts() const {
+    std::vector<RuleSize> named = rule_.parts;
+    if (rule_.gate) {
+      auto const width = resolve(named.front(), sizes_);
+      bool const gated = sizes_.gated().value_or(width && outputs_ == 2 * *width);
+      if (gated) named.push_back(named.front());
+    }
+    if (rule_.repeat) {
+      auto const times = sizes_[*rule_.repeat];
+      if (!times || *times > outputs_) refuse_width(0);
+      auto const once = named;
+      for (std::int64_t i = 1; i < *times; ++i) named.insert(named.end(), once.begin(), once.end());
+    }
+    if (named.size() < 2) {
+      check_width(named);
+      return {part_of(named.empty() ? RuleSize(std::int64_t{1}) : named.front(), 0, outputs_)};
+    }
+    std::vector<std::int64_t> widths;
+    for (auto const& part : named) widths.push_back(resolve(part, sizes_).value_or(0));
+    if (std::all_of(named.begin(), named.end(), [&](RuleSize const& part) { return part == named.front(); })) {
+      std::fill(widths.begin(), widths.end(), 1);
+    }
+    auto const sum = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+    if (sum == 0 || outputs_ % sum != 0 || std::count(widths.begin(), widths.end(), 0) != 0) refuse_width(sum);
+    std::vector<FusedPart> result;
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      result.push_back(part_of(named[i], begin, widths[i] * (outputs_ / sum)));
+      begin += result.back().width;
+    }
+    return result;
+  }
+
+  void check_width(std::vector<RuleSize> const& named) const {
+    if (named.empty() || rule_.from_file) return;
+    auto const width = resolve(named.front(), sizes_);
+    if (width && *width != outputs_) refuse_width(*width);
+  }
+
+  [[noreturn]] void refuse_width(std::int64_t width) const {
+    throw FormatError(
+        {.operation = operation,
+         .message = "the layer is not as wide as config and rule say",
+         .expected = width > 0 ? std::to_string(width) : std::string("a config with the widths of the fused parts"),
+         .got = std::to_string(outputs_),
+         .resource = std::string(module_),
+         .hint = propose_rules(module_, {"column", "row", "replicate"}),
+         .section = "shape"});
+  }
+
+  bool has_queries() const { return !rule_.parts.empty() && rule_.parts.front() == RuleSize(SizeName::query); }
+
+  /// Key/value groups, or pairs that alternate: each rank gets neighbouring ones.
+  std::vector<FusedPart> groups() const {
+    auto const kv = rule_.groups ? resolve(*rule_.groups, sizes_) : sizes_[SizeName::kv_heads];
+    if (!has_queries() || !kv) return {{0, outputs_, 1, false}};
+    if (outputs_ % *kv != 0) refuse_width(0);
+    return {{0, outputs_, outputs_ / *kv, false}};
+  }
+
+  /// Fewer groups than ranks: part of a group's queries, and copies of its key and value.
+  void share_groups(std::int64_t kv, LayerSplit& split) const {
+    auto const copies = ranks_ / kv;
+    auto const width = outputs_ / kv;
+    auto const query = width - 2 * head();
+    if (ranks_ % kv != 0 || outputs_ % kv != 0 || query <= 0 || query % (copies * head()) != 0) {
+      refuse_ranks(module_, "key/value groups", kv, ranks_);
+    }
+    for (std::size_t rank = 0; rank < split.ranks.size(); ++rank) {
+      auto const group = static_cast<std::int64_t>(rank) / copies;
+      auto const slice = static_cast<std::int64_t>(rank) % copies;
+      auto const begin = group * width;
+      split.ranks[rank] = {{begin + slice * (query / copies), query / copies},
+                           {begin + query, head()},
+                           {begin + query + head(), head()}};
+    }
+  }
+
+  std::string_view module_;
+  std::int64_t outputs_;
+  LayerRule const& rule_;
+  ModelSizes const& sizes_;
+  int ranks_;
+};
+
+LayerSplit even(ShardAxis shard_axis, std::int64_t length, int ranks, std::string why) {
+  LayerSplit split{.shard_axis = shard_axis, .why = std::move(why)};
+  for (int rank = 0; rank < ranks; ++rank) split.ranks.push_back({{length / ranks * rank, length / ranks}});
+  return split;
+}
+
+[[noreturn]] void refuse_shard_boundary(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit,
+                                        NumberRange range) {
+  throw FormatError({.operation = operation,
+                     .message = "a shard boundary between shards falls inside what shares one stored value (" +
+                                std::string(to_string(format.format())) + ")",
+                     .expected = "multiples of " + std::to_string(unit),
+                     .got = std::to_string(range.length) + " from " + std::to_string(range.begin) + " on",
+                     .resource = tensor.name,
+                     .hint = "choose fewer ranks, or keep the layer whole: " +
+                             propose_rules(parse_tensor_name(tensor.name).module, {"replicate"}),
+                     .section = "shape"});
+}
+
+void check_range(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit, NumberRange range,
+                 std::int64_t whole) {
+  bool const last = range.begin + range.length == whole;
+  if (range.begin % unit != 0 || (range.length % unit != 0 && !last))
+    refuse_shard_boundary(tensor, format, unit, range);
+}
+
+}  // namespace
+
+std::int64_t SplitRule::length(int rank) const {
+  std::int64_t sum = 0;
+  for (auto const& piece : ranks.at(static_cast<std::size_t>(rank))) sum += piece.length;
+  return sum;
+}
+
+Shape SplitRule::shape(Shape const& whole, int rank) const {
+  if (axis < 0) return whole;
+  auto const shard_axis = whole.with(static_cast<std::size_t>(axis), length(rank));
+  return experts.empty() || axis == 0 ? shard_axis
+                                      : shard_axis.with(0, experts.at(static_cast<std::size_t>(rank)).length);
+}
+
+LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64_t inputs, LayerRule const& rule,
+                       ModelSizes const& sizes, int ranks) {
+  if (rule.left_whole) return {.why = "left whole by those who cut this model"};
+  switch (rule.shard_axis) {
+    case ShardAxis::column: {
+      return LayerSplitter(module, outputs, rule, sizes, ranks).column();
+    }
+    case ShardAxis::row:
+      if (inputs == 0) return {.why = "a vector of a row-parallel layer"};
+      if (inputs % ranks != 0) refuse_ranks(module, "inputs", inputs, ranks);
+      return even(ShardAxis::row, inputs, ranks, "along the inputs");
+    case ShardAxis::vocabulary:
+      if (auto const tokens = rule.parts.empty() ? std::nullopt : resolve(rule.parts.front(), sizes);
+          tokens && *tokens != outputs && !rule.from_file)
+        return {.why = "other rows than the config's tokens: whole on each rank"};
+      if (outputs % ranks != 0) return {.why = "the tokens do not divide: whole on each rank"};
+      return even(ShardAxis::column, outputs, ranks, "along the tokens");
+    default: return {.why = "every rank has all of it"};
+  }
+}
+
+SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat const& format, LayerHints const& hints,
+                       LayerSplit const& split) {
+  SplitRule rule{.reason = split.why};
+  if (split.shard_axis == ShardAxis::replicate) return rule;
+  bool const column = split.shard_axis == ShardAxis::column;
+  if (role == TensorRole::weight_shape) {
+    rule.set_element = column ? 0 : 1;
+    for (auto const& ranges : split.ranks) {
+      rule.elements.push_back(std::accumulate(ranges.begin(), ranges.end(), std::int64_t{0},
+                                              [](std::int64_t sum, NumberRange range) { return sum + range.length; }));
+    }
+    return rule;
+  }
+  auto const axes = format.axes(role, tensor);
+  int const axis = column ? axes.out : axes.in;
+  if (axes.single || axis < 0) return rule;
+  bool const by_words = format.format() == NumberFormat::gptq || format.format() == NumberFormat::compressed_int;
+  if (!column && hints.activation_order && by_words) {
+    throw FormatError({.operation = operation,
+                       .message = "groups in the order of activations cannot be cut along the inputs",
+                       .resource = tensor.name,
+                       .hint = "quantize without activation order",
+                       .section = "shape"});
+  }
+  rule.axis = axis;
+  auto const unit = column ? axes.out_unit : axes.in_unit;
+  auto const whole = column ? format.outputs() : format.inputs();
+  for (auto const& ranges : split.ranks) {
+    std::int64_t to = 0;
+    rule.ranks.emplace_back();
+    for (auto const range : ranges) {
+      check_range(tensor, format, unit, range, whole);
+      if (!column && format.group() > 0) check_range(tensor, format, format.group(), range, whole);
+      SplitRange const piece{range.begin / unit, to, divide_up(range.length, unit)};
+      to += piece.length;
+      rule.ranks.back().push_back(piece);
+    }
+  }
+  if (role == TensorRole::group_ids && format.group() > 0) {
+    rule.subtract_per_group = split.ranks.front().front().length / format.group();
+  }
+  return rule;
+}
+
+}  // namespace crossrank::checkpoint

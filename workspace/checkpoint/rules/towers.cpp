@@ -1,0 +1,60 @@
+#include "workspace/checkpoint/rules/towers.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "workspace/checkpoint/rules/sharding_decision.hpp"
+#include "workspace/checkpoint/model/name_pattern.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+ModelSizes sizes_in(Json const& config, char const* key) {
+  auto const found = config.find(key);
+  return found != config.end() ? ModelSizes(*found) : ModelSizes();
+}
+
+bool has_element(std::string_view module, bool (*applies_to_model)(std::string_view)) {
+  auto const elements = split_name(module);
+  return std::any_of(elements.begin(), elements.end(), applies_to_model);
+}
+
+bool holds_any(std::string_view element, std::initializer_list<std::string_view> words) {
+  return std::any_of(words.begin(), words.end(),
+                     [&](auto word) { return element.find(word) != std::string_view::npos; });
+}
+
+bool speaks_of_sound(std::string_view element) { return holds_any(element, {"audio", "speech"}); }
+
+bool speaks_of_images(std::string_view element) {
+  return element == "vit" || element == "sam_model" || element == "connector" || element == "merger" ||
+         element == "aligner" ||
+         holds_any(element, {"vision", "visual", "image", "video", "qformer", "resampler", "projector"});
+}
+
+}  // namespace
+
+Towers::Towers(Json const& config)
+    : vision_(sizes_in(config, "vision_config")), audio_(sizes_in(config, "audio_config")) {}
+
+ModelSizes const* Towers::sizes_of(std::string_view module) const {
+  if (has_element(module, speaks_of_sound)) return &audio_;
+  if (has_element(module, speaks_of_images)) return &vision_;
+  return nullptr;
+}
+
+std::vector<std::string_view> tower_patterns() {
+  return {
+      "**.{*vision*,*visual*,*image*,*video*,*audio*,*speech*,*qformer*,*resampler*}.**",
+      "**.{vit,sam_model,*projector,connector,merger,aligner,modality_projection,language_projection,mlp1,mlp_AR}.**",
+      "**.patch_merge_mlp.**"};
+}
+
+bool Towers::can_apply(LayerRule const& rule, ModelSizes const& sizes) {
+  if (rule.from_file || rule.shard_axis == ShardAxis::replicate) return true;
+  auto const known = [&](RuleSize const& size) { return resolve(size, sizes).has_value(); };
+  if (rule.shard_axis == ShardAxis::row) return rule.inputs && known(*rule.inputs);
+  return !rule.parts.empty() && std::all_of(rule.parts.begin(), rule.parts.end(), known);
+}
+
+}  // namespace crossrank::checkpoint

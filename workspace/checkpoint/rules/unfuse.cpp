@@ -1,0 +1,90 @@
+#include "workspace/checkpoint/rules/unfuse.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/model/list_text.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+[[noreturn]] void refuse(LayerOnRanks const& layer, std::string message, std::string expected, std::string got) {
+  throw FormatError({.operation = "merge rules",
+                     .message = std::move(message),
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .resource = layer.tensors.front()->name,
+                     .hint = "merge the unquantized weights and quantize again",
+                     .section = "shape"});
+}
+
+/// Two integers in the dtype that the shards have.
+MergeRule weight_shape_rule(LayerOnRanks const& layer, std::int64_t outputs) {
+  auto const dtype = layer.tensors.front()->dtype;
+  auto const width = bits_of(dtype) / 8;
+  if (dtype != Dtype::i64 && dtype != Dtype::i32)
+    refuse(layer, "an original shape that is no integers", "I64 or I32", std::string(name_of(dtype)));
+  auto values = std::make_shared<PrecomputedValues>();
+  values->shape = {2};
+  values->bytes.resize(2 * width);
+  // Little-endian: the low bytes come first.
+  auto const inputs = layer.formats.front().inputs();
+  std::memcpy(values->bytes.data(), &outputs, width);
+  std::memcpy(values->bytes.data() + width, &inputs, width);
+  return {.kind = MergeKind::given, .reason = "the original shape: computed", .given = std::move(values)};
+}
+
+/// Every rank has all of the layer.
+MergeRule part_of_whole(LayerOnRanks const& layer, FusedParts const& parts, MergeRule const& fused) {
+  auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
+  if (axes.single || axes.out < 0) return fused;
+  for (auto const width : parts.widths) {
+    if (width % axes.out_unit == 0) continue;
+    refuse(layer, "parts of a fused layer share one stored value, so that they cannot be taken apart",
+           "multiples of " + std::to_string(axes.out_unit) + " outputs", list_text(parts.widths));
+  }
+  auto const divisor = std::accumulate(parts.widths.begin(), parts.widths.end(), std::int64_t{0},
+                                       [](auto a, auto b) { return std::gcd(a, b); });
+  MergeRule rule{.kind = MergeKind::concat,
+                 .axis = axes.out,
+                 .replicas = static_cast<int>(layer.tensors.size()),
+                 .reason = fused.reason};
+  for (auto const width : parts.widths) rule.parts.push_back(width / std::max<std::int64_t>(divisor, 1));
+  return rule;
+}
+
+}  // namespace
+
+MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerSharding const& sharding,
+                 FusedParts const& parts, std::string_view suffix) {
+  if (fused.given) {
+    refuse(layer, "parts of a fused layer share blocks of scales, so that they cannot be taken apart",
+           "shard boundaries between blocks", list_text(parts.widths));
+  }
+  bool const whole = sharding.shard_axis == ShardAxis::replicate ||
+                     (layer.role == TensorRole::bias && fused.kind == MergeKind::replicate);
+  auto const each = whole ? part_of_whole(layer, parts, fused) : fused;
+  bool const joined = each.kind == MergeKind::concat || each.kind == MergeKind::requantize;
+  if (joined && each.parts.empty()) {
+    refuse(layer, "a fused layer of which this model has the parts, cut as one block", "`fused_layout` per_rank",
+           "`fused_layout` plain");
+  }
+  MergeRule rule;
+  for (std::size_t i = 0; i < parts.modules.size(); ++i) {
+    auto output = layer.role == TensorRole::weight_shape ? weight_shape_rule(layer, parts.widths.at(i)) : each;
+    if (joined && !output.parts.empty()) output.only_part = static_cast<int>(i);
+    output.output_name = parts.modules[i] + std::string(suffix);
+    output.reason += "; part " + std::to_string(i + 1) + " of " + std::to_string(parts.modules.size()) +
+                     " of a layer that this model does not fuse";
+    rule.outputs.push_back(std::move(output));
+  }
+  rule.reason = fused.reason;
+  return rule;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,59 @@
+#include "workspace/checkpoint/source/duplicate_files.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::checkpoint {
+namespace {
+
+// The widest element.
+constexpr std::size_t element = 8;
+
+using Signature = std::vector<std::tuple<std::string, std::uint64_t, std::uint32_t>>;
+using Samples = std::vector<FileSample const*>;
+
+Signature signature_of(Samples const& samples) {
+  Signature signature;
+  for (auto const* const sample : samples) signature.emplace_back(sample->tensor, sample->bytes, sample->crc);
+  std::sort(signature.begin(), signature.end());
+  return signature;
+}
+
+bool are_copies(Samples const& samples) {
+  return std::any_of(samples.begin(), samples.end(),
+                     [](FileSample const* sample) { return is_distinctive(sample->beginning()); });
+}
+
+}  // namespace
+
+bool is_distinctive(std::vector<std::byte> const& bytes) {
+  return bytes.size() > element && std::memcmp(bytes.data(), bytes.data() + element, bytes.size() - element) != 0;
+}
+
+void require_no_duplicate_files(std::vector<FileSample> const& samples, std::string const& where) {
+  std::map<std::string, Samples> files;
+  for (auto const& sample : samples) {
+    if (sample.crc != 0 && sample.bytes > 0) files[sample.file].push_back(&sample);
+  }
+  std::map<Signature, std::string> seen;
+  for (auto const& [file, own] : files) {
+    auto const [at, fresh] = seen.emplace(signature_of(own), file);
+    if (fresh || !are_copies(own)) continue;
+    throw FormatError({.operation = "checkpoint open",
+                       .message = at->second + " and " + file +
+                                  " hold the same bytes of every tensor that is cut: one is a copy of the other's file",
+                       .expected = "another piece on each rank",
+                       .got = "equal checksums of " + own.front()->tensor +
+                              (own.size() > 1 ? " and " + std::to_string(own.size() - 1) + " more" : ""),
+                       .resource = where,
+                       .hint = "copy the files of both ranks again",
+                       .section = "files"});
+  }
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,86 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lib/codec/io/byte_source.hpp"
+#include "lib/platform/fd.hpp"
+
+namespace crossrank::checkpoint {
+
+class PooledFile;
+
+/// What tells whether a file is still the one that was opened.
+struct FileStamp {
+  std::string path{};
+  std::uint64_t size = 0;
+  std::int64_t changed = 0;  ///< time of its last change, in nanoseconds
+  bool operator==(FileStamp const&) const = default;
+};
+
+/// Keeps a bounded number of files open for reading: a checkpoint may have more files than a process may have
+/// descriptors.
+class FilePool : public std::enable_shared_from_this<FilePool> {
+ public:
+  explicit FilePool(std::size_t limit = default_limit()) noexcept : limit_(limit) {}
+  /// 128, or an eighth of the descriptors that this process may have: there may be several pools, and others need some.
+  [[nodiscard]] static std::size_t default_limit() noexcept;
+  /// Opens `path`, following links. `IoError` where the system refuses, `FormatError` when it is no regular file.
+  [[nodiscard]] std::shared_ptr<PooledFile const> open(std::filesystem::path const& path);
+  /// Descriptors that are open now.
+  [[nodiscard]] std::size_t open_files() const;
+  /// All files that were ever opened here, as they were then, in order.
+  [[nodiscard]] std::vector<FileStamp> stamps() const;
+
+ private:
+  friend class PooledFile;
+  [[nodiscard]] std::shared_ptr<platform::Fd const> borrow(PooledFile const& file);
+  void forget(PooledFile const& file);
+  void note(FileStamp stamp);
+
+  mutable std::mutex mutex_{};
+  std::size_t limit_;
+  struct Open {
+    PooledFile const* file;
+    std::shared_ptr<platform::Fd const> fd;
+  };
+  std::list<Open> recent_{};  ///< the last used one first
+  std::unordered_map<PooledFile const*, std::list<Open>::iterator> index_{};
+  std::vector<FileStamp> stamps_{};
+};
+
+/// A file of a pool, read by `pread`. Any thread.
+///
+/// The descriptor may be closed and opened again between reads; the file must be the same one then.
+class PooledFile final : public codec::ByteSource {
+ public:
+  ~PooledFile() override;
+  PooledFile(PooledFile const&) = delete;
+  PooledFile& operator=(PooledFile const&) = delete;
+
+  [[nodiscard]] std::string const& name() const noexcept override { return name_; }
+  [[nodiscard]] std::uint64_t size() const noexcept override { return size_; }
+  void read_at(std::uint64_t offset, std::span<std::byte> to) const override;
+
+ private:
+  friend class FilePool;
+  PooledFile(std::shared_ptr<FilePool> pool, std::string name) : pool_(std::move(pool)), name_(std::move(name)) {}
+  [[nodiscard]] platform::Fd open_now() const;
+  void learn();
+
+  std::shared_ptr<FilePool> pool_;
+  std::string name_;
+  std::uint64_t size_ = 0;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  bool known_ = false;
+};
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,207 @@
+#include "workspace/checkpoint/source/model_key.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/model/list_text.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "checkpoint open";
+constexpr int most_wrappers = 4;
+
+constexpr std::array<std::string_view, 6> models{
+    "state_dict", "model_state_dict", "model_state", "model_weights", "model", "module"};
+// Words of which a key speaks of the training, whatever stands around them: "optimizer_states", "cuda_rng_state".
+constexpr std::array<std::string_view, 10> training_words{
+    "optim", "optimizer", "optimizers", "scheduler", "schedulers", "scaler", "rng", "ema", "amp", "random"};
+constexpr std::array<std::string_view, 20> training_keys{
+    "opt",        "opt_state",  "callbacks", "loops",        "trainer", "trainer_state",   "train_state",
+    "dataloader", "sampler",    "metrics",   "best_metrics", "step",    "global_step",     "epoch",
+    "iteration",  "iterations", "loss",      "losses",       "args",    "hyper_parameters"};
+
+bool has_word(std::string_view key, std::string_view word) {
+  for (auto at = key.find(word); at != std::string_view::npos; at = key.find(word, at + 1)) {
+    auto const end = at + word.size();
+    if ((at == 0 || key[at - 1] == '_') && (end == key.size() || key[end] == '_')) return true;
+  }
+  return false;
+}
+
+std::string dotted(std::vector<std::string> way, std::string const& key) {
+  way.push_back(key);
+  return joined(way);
+}
+
+/// Ways to the keys of one dict.
+std::vector<std::string> paths_to(std::vector<SavedKey> const& keys, std::vector<std::string> const& way) {
+  std::vector<std::string> ways;
+  for (auto const& one : keys) ways.push_back(dotted(way, one.key));
+  return ways;
+}
+
+/// The keys of one dict by what they say.
+struct Sorted {
+  explicit Sorted(std::vector<SavedKey> const& keys) {
+    for (auto const& one : keys) {
+      auto const kind = kind_of_key(one.key);
+      bool const holder = one.under != KeyContent::tensor && one.under != KeyContent::counter;
+      loose = loose || !holder;
+      counted = counted || (one.under == KeyContent::counter && kind != KeyKind::training);
+      unsure = unsure || one.under == KeyContent::names;
+      has_model = has_model || (kind == KeyKind::model && one.under == KeyContent::dict);
+      if (kind == KeyKind::training && holder) training.push_back(one.key);
+      if (one.under == KeyContent::counter) continue;
+      if (kind == KeyKind::model) known.push_back(one.key);
+      if (kind == KeyKind::other) other.push_back(one.key);
+    }
+  }
+  /// Nothing here speaks of a training; then a key such as "model" may be the name of a module.
+  [[nodiscard]] bool all_one() const noexcept { return !has_model && training.empty(); }
+  /// The names of the tensors here are those of the model: modules are never dicts in dicts.
+  [[nodiscard]] bool is_model() const noexcept { return all_one() || (!has_model && loose && !unsure); }
+  [[nodiscard]] bool clear() const noexcept { return known.size() == 1 && other.empty(); }
+
+  std::vector<std::string> known{};
+  std::vector<std::string> other{};
+  std::vector<std::string> training{};  ///< with more than one tensor under it
+  bool loose = false;                   ///< tensors stand in the dict itself
+  bool counted = false;                 ///< tensors of one value that do not speak of a training
+  bool unsure = false;
+  bool has_model = false;  ///< a dict under a key that models have
+};
+
+[[noreturn]] void refuse(std::vector<SavedKey> const& keys, Sorted const& sorted, std::vector<std::string> const& way,
+                         std::string const& resource) {
+  bool const none = sorted.known.empty() && sorted.other.empty();
+  std::vector<SavedKey> counted = keys;
+  std::erase_if(counted, [](auto const& one) { return one.under == KeyContent::counter; });
+  auto const likely = !sorted.known.empty() ? sorted.known.front() : none ? keys.front().key : sorted.other.front();
+  throw FormatError(
+      {.operation = operation,
+       .message = none ? "this holds states of a training and no model" : "several parts of this might be the model",
+       .got = "tensors under " + list_text(paths_to(counted, way)),
+       .resource = resource,
+       .hint = "say which holds the model: `model_key` " + dotted(way, likely) +
+               " takes what stands there, `model_key` . everything under names that begin with the key",
+       .section = keys_section});
+}
+
+/// One key further; what stands beside it is left out.
+void enter(KeyPath& way, std::vector<SavedKey> const& keys, std::string const& key) {
+  for (auto const& one : keys) {
+    if (one.key != key) way.left_out.push_back(dotted(way.keys, one.key));
+  }
+  way.keys.push_back(key);
+}
+
+/// Follows the user's word; keys may have dots of their own.
+void follow(ListKeys const& list, std::string const& asked, KeyPath& way, std::string const& resource) {
+  for (std::string_view rest = asked; !rest.empty();) {
+    auto const keys = list(way.keys);
+    std::string const* best = nullptr;
+    for (auto const& [key, under] : keys) {
+      bool const fits = rest == key || (rest.starts_with(key) && rest.substr(key.size()).starts_with('.'));
+      if (fits && (best == nullptr || key.size() > best->size())) best = &key;
+    }
+    if (best == nullptr) {
+      throw UsageError({.operation = operation,
+                        .message = "there are no tensors under the key \"" + asked + "\"",
+                        .got = keys.empty() ? "" : "tensors under " + list_text(paths_to(keys, way.keys)),
+                        .resource = resource,
+                        .hint = "give one of these by `model_key`, or . for everything"});
+    }
+    rest.remove_prefix(std::min(rest.size(), best->size() + 1));
+    enter(way, keys, *best);
+  }
+}
+
+/// Whether one unknown key stands around a model and states of its training, or several do.
+bool wraps(ListKeys const& list, std::vector<std::string> way, std::vector<SavedKey> keys) {
+  for (int depth = 0; depth < most_wrappers; ++depth) {
+    if (keys.size() != 1 || keys.front().under != KeyContent::dict) return false;
+    way.push_back(keys.front().key);
+    keys = list(way);
+    if (!Sorted(keys).all_one()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+KeyKind kind_of_key(std::string_view key) noexcept {
+  if (std::find(models.begin(), models.end(), key) != models.end()) return KeyKind::model;
+  bool const training =
+      std::find(training_keys.begin(), training_keys.end(), key) != training_keys.end() ||
+      std::any_of(training_words.begin(), training_words.end(), [&](auto word) { return has_word(key, word); });
+  return training ? KeyKind::training : KeyKind::other;
+}
+
+std::string joined(std::vector<std::string> const& way) {
+  std::string text;
+  for (auto const& key : way) text += (&key == &way.front() ? "" : ".") + key;
+  return text;
+}
+
+std::optional<std::string> KeyPath::own_name(std::string_view name) const {
+  auto const stands_under = [&](std::string const& key) {
+    return name.starts_with(key) && (name.size() == key.size() || name[key.size()] == '.');
+  };
+  auto const way = joined(keys);
+  if (!way.empty() && !stands_under(way)) return std::nullopt;
+  for (auto const& other : left_out) {
+    if (other.size() > way.size() && stands_under(other)) return std::nullopt;
+  }
+  if (way.empty()) return std::string(name);
+  // A tensor that was asked for itself keeps its name.
+  return std::string(name.size() == way.size() ? name : name.substr(way.size() + 1));
+}
+
+KeyPath find_model(ListKeys const& list, std::string const& asked, std::string const& resource) {
+  KeyPath way;
+  if (asked == ".") return way;
+  follow(list, asked, way, resource);
+  // What a known key or the user has named is the model, unless it is clear that there is more around it.
+  bool named = !asked.empty();
+  for (int depth = 0; depth < most_wrappers; ++depth) {
+    auto const keys = list(way.keys);
+    Sorted const sorted(keys);
+    if (!named && sorted.all_one() && wraps(list, way.keys, keys)) {
+      enter(way, keys, keys.front().key);
+      continue;
+    }
+    if (!named && sorted.is_model()) {
+      for (auto const& key : sorted.training) way.left_out.push_back(dotted(way.keys, key));
+      break;
+    }
+    if (named && (sorted.all_one() || !sorted.clear() || sorted.counted)) break;
+    if (!sorted.clear()) refuse(keys, sorted, way.keys, resource);
+    enter(way, keys, sorted.known.front());
+    named = true;
+  }
+  return way;
+}
+
+std::optional<KeyPath> wrapping_key(std::vector<std::string> const& names) {
+  KeyPath found;
+  bool twice = false;
+  for (auto const& name : names) {
+    std::string const first = name.substr(0, name.find('.'));
+    auto const kind = kind_of_key(first);
+    if (kind == KeyKind::training) {
+      if (std::find(found.left_out.begin(), found.left_out.end(), first) == found.left_out.end())
+        found.left_out.push_back(first);
+      continue;
+    }
+    if (kind != KeyKind::model || first == name || (!found.keys.empty() && found.keys.front() != first))
+      return std::nullopt;
+    found.keys = {first};
+    twice = twice || std::string_view(name).substr(first.size()).starts_with(".model.");
+  }
+  return twice ? std::optional(found) : std::nullopt;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,91 @@
+#include "workspace/checkpoint/source/safetensors_source.hpp"
+
+#include <set>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/safetensors/image_metadata.hpp"
+#include "lib/core/json_members.hpp"
+#include "workspace/checkpoint/discovery/grid/shard_metadata.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "checkpoint read";
+// What a large checkpoint's file may have: the format's own limit.
+constexpr std::uint64_t header_limit = codec::max_header_bytes;
+
+/// The finding of a reader, with what it most often means.
+[[noreturn]] void explain_damage(FormatError const& error, std::uint64_t size) {
+  auto info = error.info();
+  info.got = info.got.empty() ? "a file of " + std::to_string(size) + " bytes" : info.got;
+  // A limit of the reader has said its own.
+  if (info.hint.empty())
+    info.hint = "the file is damaged, or its copying is not finished: compare its size with the original's";
+  throw FormatError(std::move(info));
+}
+
+}  // namespace
+
+/// What the headers of all files say beside their tensors.
+struct SafetensorsSource::Described {
+  JsonMembers attributes{};
+  JsonMembers metadata{};
+};
+
+SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesystem::path> const& files,
+                                     std::shared_ptr<FilePool> const& pool)
+    : DescribedSource(std::move(name)) {
+  Described described;
+  for (auto const& file : files) add_file(file, *pool, described);
+  if (!described.metadata.empty()) described.attributes.set("__metadata__", std::move(described.metadata).take());
+  attributes_ = std::move(described.attributes).take();
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (names.insert(tensors_[i].name).second) continue;
+    throw FormatError({.operation = operation,
+                       .message = "the tensor \"" + tensors_[i].name + "\" comes in two files of one part",
+                       .got = "a second one in " + file_of(i),
+                       .resource = name_,
+                       .hint = "remove the file that does not belong there",
+                       .section = "header"});
+  }
+}
+
+void SafetensorsSource::add_file(std::filesystem::path const& path, FilePool& pool, Described& described) {
+  auto const file = pool.open(path);
+  bytes_on_disk_ += file->size();
+  try {
+    images_.push_back(codec::StateImage::open(file, {.kind = codec::ImageKind::plain, .header_limit = header_limit}));
+  } catch (FormatError const& error) {
+    explain_damage(error, file->size());
+  }
+  auto const& image = images_.back();
+  for (auto const& entry : image.entries()) {
+    tensors_.push_back({entry.name, entry.dtype, entry.shape});
+    places_.push_back({files_.size(), image.header().data_start + entry.begin, entry.nbytes()});
+  }
+  if (image.checked() && image.config().is_object()) {
+    for (auto const& [key, value] : image.config().items()) described.attributes.set(key, value);
+  }
+  if (auto note = shard_metadata_in(image.header()); !note.is_null())
+    described.attributes.set(shard_metadata_key, std::move(note));
+  for (auto const& [key, value] : image.header().metadata) {
+    if (!key.starts_with("crossrank.") && key != codec::metadata_key::format) described.metadata.set(key, value);
+  }
+  files_.push_back(file);
+}
+
+void SafetensorsSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  if (tensor >= places_.size() || offset > places_[tensor].bytes || out.size() > places_[tensor].bytes - offset) {
+    throw UsageError(
+        {.operation = operation,
+         .message = "there are no such bytes",
+         .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
+         .resource = name_});
+  }
+  if (!out.empty()) files_[places_[tensor].file]->read_at(places_[tensor].at + offset, out);
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/codec/safetensors/state_image.hpp"
+#include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/source/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// One safetensors file, or several that together hold one part of a model. State images are such files too: their
+/// config is `attributes()`.
+class SafetensorsSource final : public DescribedSource {
+ public:
+  /// `name` is for messages when there are several files. `FormatError` for a damaged file, or a tensor that comes in
+  /// two of them; `IoError`.
+  SafetensorsSource(std::string name, std::vector<std::filesystem::path> const& files,
+                    std::shared_ptr<FilePool> const& pool);
+
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+
+  [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override { return {file_of(tensor)}; }
+  [[nodiscard]] std::span<codec::StateImage const> images() const noexcept { return images_; }
+  /// The file of an image.
+  [[nodiscard]] std::string const& file_name(std::size_t image) const { return files_[image]->name(); }
+  /// The file that holds a tensor.
+  [[nodiscard]] std::string const& file_of(std::size_t tensor) const { return files_[places_[tensor].file]->name(); }
+
+ private:
+  struct Described;
+  void add_file(std::filesystem::path const& path, FilePool& pool, Described& described);
+  struct Place {
+    std::size_t file = 0;
+    std::uint64_t at = 0;  ///< first byte in the file
+    std::uint64_t bytes = 0;
+  };
+
+  std::vector<std::shared_ptr<PooledFile const>> files_{};
+  std::vector<codec::StateImage> images_{};
+  std::vector<Place> places_{};
+};
+
+}  // namespace crossrank::checkpoint

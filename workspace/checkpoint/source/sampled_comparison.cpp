@@ -1,0 +1,41 @@
+#include "workspace/checkpoint/source/sampled_comparison.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::uint64_t sample_bytes = std::uint64_t{16} << 10;
+
+}  // namespace
+
+bool samples_match(PlacedTensor a, PlacedTensor b) {
+  auto const& first = a.source->tensors()[a.tensor];
+  auto const& second = b.source->tensors()[b.tensor];
+  if (first.dtype != second.dtype || !(first.shape == second.shape)) return false;
+  auto const bytes = dense_bytes(first.shape, first.dtype);
+  auto const size = std::min(bytes, sample_bytes);
+  std::vector<std::byte> left(static_cast<std::size_t>(size));
+  std::vector<std::byte> right(left.size());
+  for (auto const at : {std::uint64_t{0}, (bytes - size) / 2, bytes - size}) {
+    if (size == 0) break;
+    a.source->read(a.tensor, at, left);
+    b.source->read(b.tensor, at, right);
+    if (left != right) return false;
+  }
+  return true;
+}
+
+bool has_distinctive_values(PlacedTensor tensor) {
+  auto const& description = tensor.source->tensors()[tensor.tensor];
+  auto const size = std::min(dense_bytes(description.shape, description.dtype), sample_bytes);
+  auto const width = std::max<std::size_t>(1, bits_of(description.dtype) / 8);
+  if (size <= width) return false;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
+  tensor.source->read(tensor.tensor, 0, bytes);
+  return std::memcmp(bytes.data(), bytes.data() + width, bytes.size() - width) != 0;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,23 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include <crossrank/state.hpp>
+
+#include "workspace/checkpoint/source/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// Weights in memory as a source.
+class StateDictSource final : public DescribedSource {
+ public:
+  /// `UsageError` for an absent tensor and for one that is not on the CPU.
+  StateDictSource(std::string name, StateDict const& weights);
+
+  void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  std::vector<Tensor> data_{};  ///< views
+};
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,126 @@
+#include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
+
+#include <limits>
+#include <map>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/io/checked_size.hpp"
+#include "lib/codec/json/json_document.hpp"
+#include "lib/codec/io/opened_file.hpp"
+#include "lib/codec/safetensors/state_image.hpp"
+#include "lib/core/json_members.hpp"
+#include "workspace/checkpoint/source/chunked_source.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// A tensor of a safetensors file, read in place.
+class EntryData final : public ChunkData {
+ public:
+  EntryData(std::shared_ptr<codec::ByteSource const> file, std::uint64_t begin, std::uint64_t bytes)
+      : file_(std::move(file)), begin_(begin), bytes_(bytes) {}
+  [[nodiscard]] std::shared_ptr<codec::ByteSource const> open() const override {
+    return std::make_shared<codec::RangeSource>(file_, begin_, bytes_, file_->name());
+  }
+  [[nodiscard]] std::string const& file() const noexcept override { return file_->name(); }
+  [[nodiscard]] std::uint64_t bytes() const noexcept override { return bytes_; }
+
+ private:
+  std::shared_ptr<codec::ByteSource const> file_;
+  std::uint64_t begin_;
+  std::uint64_t bytes_;
+};
+
+[[noreturn]] void refuse(std::string message, std::string const& resource, std::string hint = {}) {
+  throw FormatError({.operation = "checkpoint open",
+                     .message = std::move(message),
+                     .resource = resource,
+                     .hint = std::move(hint),
+                     .section = std::string(dcp_sharding_key)});
+}
+
+/// Where each tensor of a file begins in the whole, by name.
+Json sharding_of(codec::Header const& header, std::string const& file) {
+  auto const* const text = header.find_metadata(dcp_sharding_key);
+  if (text == nullptr) {
+    refuse("the file does not say where its tensors belong, but others here do", file,
+           "keep only files of one checkpoint in a directory");
+  }
+  auto info = codec::parse_json(*text, {.limits = codec::listing_limits,
+                                        .about = {.operation = "checkpoint open",
+                                                  .resource = file,
+                                                  .hint = "the file is damaged: copy it anew",
+                                                  .section = std::string(dcp_sharding_key)}});
+  if (!info.is_object()) refuse("this is no JSON object", file);
+  return info;
+}
+
+std::vector<std::int64_t> begin_of(JsonIndex const& info, codec::HeaderEntry const& entry, std::string const& file) {
+  auto const about = info.find(entry.name);
+  // A tensor that was not cut may be left out.
+  if (about == nullptr) return std::vector<std::int64_t>(entry.shape.size(), 0);
+  auto const offsets = about->is_object() ? about->find("saved_offsets") : about->end();
+  if (!about->is_object() || offsets == about->end() || !offsets->is_array() || offsets->size() != entry.shape.size())
+    refuse("\"" + entry.name + "\" has no offsets that fit its shape", file);
+  std::vector<std::int64_t> begin;
+  for (std::size_t dim = 0; dim < offsets->size(); ++dim) {
+    auto const& value = (*offsets)[dim];
+    // The end of the piece must be a length as well.
+    if (!value.is_number_unsigned() ||
+        value.get<std::uint64_t>() >
+            static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() - entry.shape[dim]))
+      refuse("\"" + entry.name + "\" has no offsets that fit its shape", file);
+    begin.push_back(value.get<std::int64_t>());
+  }
+  return begin;
+}
+
+void check_whole(ChunkedTensor& tensor, std::string const& name) {
+  std::vector<std::int64_t> lengths(tensor.boxes.front().size.size(), 0);
+  for (auto const& box : tensor.boxes) {
+    for (std::size_t dim = 0; dim < lengths.size(); ++dim)
+      lengths[dim] = std::max(lengths[dim], box.begin[dim] + box.size[dim]);
+  }
+  std::uint64_t bytes = 0;
+  if (codec::checked_byte_size(lengths, bits_of(tensor.tensor.dtype), bytes) != codec::SizeStatus::fits ||
+      bytes >> 62U != 0)
+    refuse("\"" + tensor.tensor.name + "\" is larger than any memory", name);
+  if (auto const error = codec::find_coverage_error(lengths, tensor.boxes)) {
+    refuse("\"" + tensor.tensor.name + "\" is not all there: " + *error, name,
+           "a file of another rank is missing, or one of another save is there too");
+  }
+  tensor.tensor.shape = Shape(lengths);
+}
+
+}  // namespace
+
+std::shared_ptr<ShardSource const> open_dcp_safetensors(std::string name,
+                                                        std::vector<std::filesystem::path> const& files,
+                                                        std::shared_ptr<FilePool> const& pool) {
+  std::vector<ChunkedTensor> tensors;
+  std::map<std::string, std::size_t> known;
+  std::uint64_t bytes = 0;
+  for (auto const& path : files) {
+    auto const file = pool->open(path);
+    bytes += file->size();
+    auto const image =
+        codec::StateImage::open(file, {.kind = codec::ImageKind::plain, .header_limit = codec::max_header_bytes});
+    auto const sharding = sharding_of(image.header(), path.string());
+    JsonIndex const info(sharding);
+    for (auto const& entry : image.entries()) {
+      auto const [at, is_new] = known.try_emplace(entry.name, tensors.size());
+      if (is_new) tensors.push_back({.tensor = {entry.name, entry.dtype, {}}});
+      auto& tensor = tensors[at->second];
+      if (tensor.tensor.dtype != entry.dtype || (!is_new && tensor.boxes.front().size.size() != entry.shape.size()))
+        refuse("\"" + entry.name + "\" has another dtype or rank in this file", path.string());
+      tensor.boxes.push_back({begin_of(info, entry, path.string()), {entry.shape.begin(), entry.shape.end()}});
+      tensor.data.push_back(std::make_shared<EntryData>(file, image.header().data_start + entry.begin, entry.nbytes()));
+    }
+  }
+  for (auto& tensor : tensors) check_whole(tensor, name);
+  return std::make_shared<ChunkedSource>(std::move(name), std::move(tensors), Json::object(), bytes);
+}
+
+}  // namespace crossrank::checkpoint

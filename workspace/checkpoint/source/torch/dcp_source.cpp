@@ -1,0 +1,72 @@
+#include "workspace/checkpoint/source/torch/dcp_source.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/io/opened_file.hpp"
+#include "lib/codec/safetensors/state_image.hpp"
+#include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
+#include "workspace/checkpoint/source/torch/dcp_torch.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr char const* operation = "checkpoint open";
+
+std::vector<fs::path> safetensors_files(fs::path const& directory) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    auto const name = at->path().filename().string();
+    if (at->path().extension() == ".safetensors" && !name.starts_with('.')) files.push_back(at->path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+/// Nothing for a file that does not read: whoever opens it says what is wrong with it.
+std::optional<bool> has_sharding_info(fs::path const& file) {
+  try {
+    auto const image =
+        codec::StateImage::open(std::make_shared<codec::OpenedFile>(file, operation),
+                                {.kind = codec::ImageKind::plain, .header_limit = codec::max_header_bytes});
+    return image.header().find_metadata(dcp_sharding_key) != nullptr;
+  } catch (FormatError const&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+DcpFlavour find_dcp(fs::path const& directory) {
+  std::error_code error;
+  if (fs::is_regular_file(directory / ".metadata", error)) return DcpFlavour::torch;
+  // A damaged file says nothing of the others: the first that reads decides.
+  for (auto const& file : safetensors_files(directory)) {
+    if (auto const says = has_sharding_info(file)) return *says ? DcpFlavour::safetensors : DcpFlavour::none;
+  }
+  return DcpFlavour::none;
+}
+
+std::shared_ptr<ShardSource const> open_dcp(fs::path const& directory, DcpOptions const& options) {
+  auto const pool = options.pool ? options.pool : std::make_shared<FilePool>();
+  switch (find_dcp(directory)) {
+    case DcpFlavour::torch: return open_dcp_torch(directory, options, pool);
+    case DcpFlavour::safetensors: return open_dcp_safetensors(directory.string(), safetensors_files(directory), pool);
+    case DcpFlavour::none: break;
+  }
+  throw FormatError({.operation = operation,
+                     .message = "this is no distributed checkpoint",
+                     .expected = "a .metadata file, or safetensors files with " + std::string(dcp_sharding_key),
+                     .resource = directory.string(),
+                     .hint = "without .metadata the save was not finished",
+                     .section = "files"});
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,17 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+
+#include "lib/codec/torch/torch_archive.hpp"
+#include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/source/torch/dcp_source.hpp"
+#include "workspace/checkpoint/source/shard_source.hpp"
+
+namespace crossrank::checkpoint {
+
+/// The distributed checkpoint whose `.metadata` stands in `directory`. `FormatError`, `IoError`.
+[[nodiscard]] std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& directory,
+                                                                DcpOptions const& options,
+                                                                std::shared_ptr<FilePool> const& pool);
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,42 @@
+#include "workspace/checkpoint/source/torch/segmented_source.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::checkpoint {
+
+SegmentedSource::SegmentedSource(std::string name, std::vector<SegmentedTensor> tensors, Json attributes,
+                                 std::uint64_t bytes_on_disk)
+    : DescribedSource(std::move(name), std::move(attributes), bytes_on_disk) {
+  for (auto& tensor : tensors) {
+    tensors_.push_back(std::move(tensor.tensor));
+    segments_.push_back(std::move(tensor.segments));
+  }
+}
+
+void SegmentedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
+  auto const size = tensor < tensors_.size() ? dense_bytes(tensors_[tensor].shape, tensors_[tensor].dtype) : 0;
+  if (offset > size || out.size() > size - offset) {
+    throw UsageError(
+        {.operation = "checkpoint read",
+         .message = "there are no such bytes",
+         .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
+         .resource = name_});
+  }
+  if (out.empty()) return;
+  for (auto const& segment : segments_[tensor]) {
+    if (offset >= segment.bytes) {
+      offset -= segment.bytes;
+      continue;
+    }
+    auto const part = out.first(static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), segment.bytes - offset)));
+    segment.archive->read(*segment.tensor, segment.offset + offset, part);
+    out = out.subspan(part.size());
+    offset = 0;
+    if (out.empty()) return;
+  }
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,211 @@
+#include "workspace/checkpoint/verify/compare_replicas.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/verify/duplicate_ranks.hpp"
+#include "workspace/checkpoint/source/strided_runs.hpp"
+#include "workspace/checkpoint/quantization/reduce_values.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::size_t block_bytes = std::size_t{1} << 20;
+// The unit of work: small tensors are looked at many at once.
+constexpr std::uint64_t unit_bytes = std::uint64_t{16} << 20;
+constexpr std::size_t most_listed = 100;
+
+struct Pair {
+  std::size_t tensor = 0;
+  ReplicaRuns replica{};
+  std::uint64_t bytes = 0;
+};
+
+class ReplicaComparison final : public PoolWork {
+ public:
+  ReplicaComparison(Collective const& world, MergeLayout const& model, Unreadable unreadable)
+      : model_(model), unreadable_(unreadable) {
+    std::uint64_t at = 0;
+    for (std::size_t t = 0; t < model.tensors.size(); ++t) {
+      for (auto const& replica : model.tensors[t].replica_runs) {
+        auto const bytes = replica.rows * replica.run;
+        // Neighbours stay on one rank: they stand side by side in the files.
+        auto const unit = at / unit_bytes;
+        at += bytes + 1;
+        if (unit % static_cast<std::uint64_t>(world.world_size()) != static_cast<std::uint64_t>(world.rank())) continue;
+        if (units_.empty() || units_.back().first != unit) units_.emplace_back(unit, std::vector<Pair>{});
+        units_.back().second.push_back({t, replica, bytes});
+        total_ += bytes;
+      }
+    }
+  }
+
+  bool step() override {
+    auto const unit = next_.fetch_add(1, std::memory_order_relaxed);
+    if (unit >= units_.size()) return false;
+    auto const buffer = std::make_unique_for_overwrite<std::byte[]>(2 * block_bytes);
+    for (auto const& pair : units_[unit].second) {
+      try {
+        compare(pair, buffer.get());
+      } catch (Error const& error) {
+        if (unreadable_ == Unreadable::fail) throw;
+        note(pair, {.text = error.what(), .kind = ReplicaProblem::unreadable});
+      }
+    }
+    return true;
+  }
+  [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return total_; }
+  [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return done_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::map<std::size_t, ReplicaFinding> const& findings() const noexcept { return findings_; }
+
+ private:
+  void note(Pair const& pair, ReplicaFinding finding) {
+    std::lock_guard const lock(mutex_);
+    findings_.emplace(pair.tensor, std::move(finding));
+  }
+
+  void compare(Pair const& pair, std::byte* buffer) {
+    auto const& kept = *model_.set.sources[pair.replica.kept.source];
+    auto const& other = *model_.set.sources[pair.replica.other.source];
+    for (std::uint64_t at = 0; at < pair.bytes; at += block_bytes) {
+      auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, pair.bytes - at));
+      std::span<std::byte> const a(buffer, size);
+      std::span<std::byte> const b(buffer + block_bytes, size);
+      StridedRuns const runs{pair.replica.rows, pair.replica.run, pair.replica.at, pair.replica.stride, 0,
+                             pair.replica.run};
+      read_strided_runs(kept, pair.replica.kept.tensor, runs, at, a);
+      read_strided_runs(other, pair.replica.other.tensor, runs, at, b);
+      if (std::memcmp(a.data(), b.data(), size) == 0) continue;
+      if (!pair.replica.must_differ) tell(pair, at, a, b);
+      return;
+    }
+    if (pair.replica.must_differ) {
+      note(pair, {.text = "should be pieces of one tensor, but " + kept.name() + " and " + other.name() +
+                          " hold the same bytes",
+                  .kind = ReplicaProblem::same});
+    }
+    done_.fetch_add(pair.bytes, std::memory_order_relaxed);
+  }
+
+  void tell(Pair const& pair, std::uint64_t at, std::span<std::byte const> a, std::span<std::byte const> b) {
+    auto const& kept = *model_.set.sources[pair.replica.kept.source];
+    auto const& other = *model_.set.sources[pair.replica.other.source];
+    auto const dtype = kept.tensors()[pair.replica.kept.tensor].dtype;
+    auto const differs = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin());
+    auto const width = std::max<std::size_t>(1, bits_of(dtype) / 8);
+    // Where the runs stand in the tensor itself.
+    auto const place =
+        pair.replica.at + (at + differs) / pair.replica.run * pair.replica.stride + (at + differs) % pair.replica.run;
+    auto text = "element " + std::to_string(place / width) + " is " + element_text(dtype, a, differs / width) + " in " +
+                kept.name() + " and " + element_text(dtype, b, differs / width) + " in " + other.name();
+    note(pair, {.text = std::move(text)});
+  }
+
+  MergeLayout const& model_;
+  Unreadable unreadable_;
+  std::vector<std::pair<std::uint64_t, std::vector<Pair>>> units_{};
+  std::uint64_t total_ = 0;
+  std::atomic<std::uint64_t> done_{0};  ///< for progress only: orders nothing
+  std::atomic<std::size_t> next_{0};    ///< hands each unit to one thread; the units themselves do not change
+  std::mutex mutex_{};
+  std::map<std::size_t, ReplicaFinding> findings_{};  ///< by tensor, the first one of each
+};
+
+/// What cannot be read is told of elsewhere.
+std::vector<ReplicaFinding> duplicates(MergeLayout const& model, Unreadable unreadable) {
+  try {
+    return find_duplicate_ranks(model);
+  } catch (Error const&) {
+    if (unreadable == Unreadable::fail) throw;
+    return {};
+  }
+}
+
+}  // namespace
+
+std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& model,
+                                             WorkerPoolOptions const& options, Unreadable unreadable) {
+  ReplicaComparison work(world, model, unreadable);
+  auto staged = options;
+  staged.stage = "comparing copies";
+  run_worker_pool(world, work, staged);
+  Json mine = Json::array();
+  if (world.rank() == 0) {
+    for (auto const& finding : duplicates(model, unreadable)) {
+      auto const found = std::find_if(model.tensors.begin(), model.tensors.end(),
+                                      [&](auto const& tensor) { return tensor.name == finding.tensor; });
+      mine.push_back({found - model.tensors.begin(), finding.text, static_cast<int>(finding.kind)});
+    }
+  }
+  for (auto const& [tensor, finding] : work.findings())
+    mine.push_back({tensor, finding.text, static_cast<int>(finding.kind)});
+  auto const text = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::map<std::size_t, ReplicaFinding> all;
+  for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) {
+    auto const parsed = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
+    for (auto const& finding : parsed) {
+      auto const tensor = finding[0].get<std::size_t>();
+      all.emplace(tensor, ReplicaFinding{model.tensors[tensor].name, finding[1].get<std::string>(),
+                                         static_cast<ReplicaProblem>(finding[2].get<int>())});
+    }
+  }
+  std::vector<ReplicaFinding> findings;
+  for (auto& [tensor, finding] : all) findings.push_back(std::move(finding));
+  return findings;
+}
+
+char const* hint_for(ReplicaProblem kind) noexcept {
+  switch (kind) {
+    case ReplicaProblem::differ: return "calibrate or save again, or say what is to become of it by `policy` or a rule";
+    case ReplicaProblem::same: return "give a rule that says whether each rank holds all of it or a piece";
+    case ReplicaProblem::duplicate: return "copy the file of the rank that lost its own there";
+    case ReplicaProblem::unreadable: break;
+  }
+  return "copy the file again";
+}
+
+namespace {
+
+/// One sentence for all findings of one kind.
+std::string summary_of(std::vector<ReplicaFinding> const& findings, ReplicaProblem kind) {
+  auto const count = std::count_if(findings.begin(), findings.end(), [&](auto const& one) { return one.kind == kind; });
+  auto const first = std::find_if(findings.begin(), findings.end(), [&](auto const& one) { return one.kind == kind; });
+  if (kind == ReplicaProblem::duplicate) return "one rank's file is a copy of another's: " + first->text;
+  auto const tensors = std::to_string(count) + (count == 1 ? " tensor" : " tensors");
+  auto const example = (count == 1 ? ": " : ", first ") + first->tensor + ": " + first->text;
+  if (kind == ReplicaProblem::same)
+    return "ranks hold the same bytes of " + tensors + " that should be in pieces" + example;
+  return "ranks hold different values of " + tensors + " that must agree" + example;
+}
+
+}  // namespace
+
+void require_equal_replicas(Collective const& world, MergeLayout const& model, WorkerPoolOptions const& options) {
+  auto const findings = compare_replicas(world, model, options, Unreadable::fail);
+  if (findings.empty()) return;
+  std::vector<std::string> details;
+  for (auto const& finding : findings) {
+    if (details.size() < most_listed) details.push_back(finding.tensor + ": " + finding.text);
+  }
+  // A file in the place of another makes all else that differs.
+  auto const rank = [](ReplicaProblem kind) {
+    return kind == ReplicaProblem::duplicate ? 0 : kind == ReplicaProblem::differ ? 1 : 2;
+  };
+  auto const worst = std::min_element(findings.begin(), findings.end(),
+                                      [&](auto const& a, auto const& b) { return rank(a.kind) < rank(b.kind); });
+  throw FormatError({.operation = options.operation,
+                     .message = summary_of(findings, worst->kind),
+                     .resource = worst->tensor,
+                     .hint = hint_for(worst->kind),
+                     .details = details,
+                     .section = worst->kind == ReplicaProblem::duplicate ? "files" : "data"});
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/collective.hpp>
+
+#include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+
+namespace crossrank::checkpoint {
+
+/// What is wrong with a pair of copies.
+enum class ReplicaProblem : std::uint8_t {
+  differ,      ///< they should be equal and are not
+  same,        ///< they should be pieces of one tensor and are equal
+  duplicate,   ///< a whole file is a copy of another rank's
+  unreadable,  ///< one of them cannot be read
+};
+
+struct ReplicaFinding {
+  std::string tensor{};
+  std::string text{};  ///< which files, where, and both values; or why one of them cannot be read
+  ReplicaProblem kind = ReplicaProblem::differ;
+};
+
+/// What to do about a finding.
+[[nodiscard]] char const* hint_for(ReplicaProblem kind) noexcept;
+
+/// What becomes of copies that cannot be read.
+enum class Unreadable : std::uint8_t {
+  fail,  ///< their error ends the comparison
+  tell,  ///< a finding, and the comparison goes on
+};
+
+/// Compares all copies of replicated tensors bit for bit, each pair on one rank. Collective; the findings of all ranks,
+/// in the order of the tensors, on every rank.
+[[nodiscard]] std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& model,
+                                                           WorkerPoolOptions const& options, Unreadable unreadable);
+
+/// The same; `FormatError` that lists all findings when there are any.
+void require_equal_replicas(Collective const& world, MergeLayout const& model, WorkerPoolOptions const& options);
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,79 @@
+#include "workspace/checkpoint/verify/duplicate_ranks.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "lib/codec/checksum/checksum.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::uint64_t most_bytes = std::uint64_t{64} << 10;
+constexpr std::size_t most_tensors = 8;
+
+/// Whether each rank has a piece of its own.
+bool is_sharded(MergedTensor const& tensor) {
+  bool const joined = tensor.rule.kind == MergeKind::concat || tensor.rule.kind == MergeKind::requantize;
+  return joined && tensor.rule.replicas == 1 && tensor.rule.part_replicas.empty() && tensor.rule.ep_axis < 0 &&
+         tensor.inputs.size() > 1;
+}
+
+/// Nothing for numbers that are all equal: ones and zeros say nothing.
+std::vector<std::byte> beginning(MergeLayout const& model, TensorAt at) {
+  auto const& source = *model.set.sources[at.source];
+  auto const& tensor = source.tensors()[at.tensor];
+  std::vector<std::byte> bytes(std::min(most_bytes, dense_bytes(tensor.shape, tensor.dtype)));
+  if (!bytes.empty()) source.read(at.tensor, 0, bytes);
+  auto const width = std::max<std::size_t>(1, bits_of(tensor.dtype) / 8);
+  bool const constant =
+      bytes.size() <= width || std::memcmp(bytes.data(), bytes.data() + width, bytes.size() - width) == 0;
+  if (constant) bytes.clear();
+  return bytes;
+}
+
+using Checksums = std::map<std::uint32_t, codec::StreamingChecksum>;
+
+/// Of the beginnings of some tensors, by source; those that say nothing on one rank count on none.
+Checksums checksums_of(MergeLayout const& model, std::vector<MergedTensor const*> const& tensors) {
+  Checksums ranks;
+  for (auto const* const tensor : tensors) {
+    std::map<std::uint32_t, std::vector<std::byte>> starts;
+    for (auto const& input : tensor->inputs) starts[input.source] = beginning(model, input);
+    bool const tells =
+        std::none_of(starts.begin(), starts.end(), [](auto const& start) { return start.second.empty(); });
+    for (auto const& [source, bytes] : starts) {
+      if (tells) ranks[source].update(bytes);
+    }
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& model) {
+  // By the first rank of each group.
+  std::map<std::uint32_t, std::vector<MergedTensor const*>> groups;
+  for (auto const& tensor : model.tensors) {
+    if (is_sharded(tensor)) groups[tensor.inputs.front().source].push_back(&tensor);
+  }
+  std::vector<ReplicaFinding> findings;
+  for (auto& [first, tensors] : groups) {
+    std::stable_sort(tensors.begin(), tensors.end(), [](auto const* a, auto const* b) { return a->bytes > b->bytes; });
+    if (tensors.size() > most_tensors) tensors.resize(most_tensors);
+    std::map<std::uint64_t, std::uint32_t> seen;
+    for (auto const& [source, checksum] : checksums_of(model, tensors)) {
+      auto const [at, fresh] = seen.emplace(checksum.digest(), source);
+      if (fresh) continue;
+      findings.push_back({.tensor = tensors.front()->name,
+                          .text = model.set.sources[at->second]->name() + " and " + model.set.sources[source]->name() +
+                                  " hold the same bytes of every tensor that is cut: one is a copy of the other's file",
+                          .kind = ReplicaProblem::duplicate});
+    }
+  }
+  return findings;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,320 @@
+#include <crossrank/checkpoint.hpp>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/plan/check_model.hpp"
+#include "workspace/checkpoint/plan/check_layers.hpp"
+#include "workspace/checkpoint/verify/checksum_check.hpp"
+#include "workspace/checkpoint/discovery/inventory.hpp"
+#include "workspace/checkpoint/plan/merge_layout.hpp"
+#include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/verify/missing_scales.hpp"
+#include "workspace/checkpoint/source/model_key.hpp"
+#include "workspace/checkpoint/model/model_names.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+#include "workspace/checkpoint/source/safetensors_source.hpp"
+#include "workspace/checkpoint/verify/scan_numbers.hpp"
+#include "workspace/checkpoint/verify/scan_scales.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+#include "workspace/checkpoint/source/torch/torch_source.hpp"
+#include "workspace/checkpoint/verify/compare_replicas.hpp"
+#include "workspace/checkpoint/rules/scales/weight_shape.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "verify";
+
+/// Sections of errors that say that a file is damaged come from its reader, whatever the format; these are of the sets
+/// that files make.
+DefectKind kind_of(Error const& error) {
+  if (error.code() == ErrorCode::io) return DefectKind::file;
+  auto const& section = error.info().section;
+  if (section == "index") return DefectKind::index;
+  if (section == "coverage" || section == "files" || section == missing_ranks_section) return DefectKind::coverage;
+  if (section == "scales") return DefectKind::scales;
+  constexpr std::array<std::string_view, 10> of_sets{"",       "shape",   "shards", "rules", "config",
+                                                     "chunks", "pattern", "name",   "dtype", "group ids"};
+  bool const of_set = section == lengths_section || section == keys_section ||
+                      std::find(of_sets.begin(), of_sets.end(), section) != of_sets.end();
+  return of_set ? DefectKind::shape : DefectKind::file;
+}
+
+Defect defect_of(Error const& error, std::string resource) {
+  auto const& info = error.info();
+  auto text = info.message.empty() ? std::string(error.what()) : info.message;
+  if (!info.expected.empty()) text += ": expected " + info.expected;
+  if (!info.got.empty()) text += (info.expected.empty() ? ": " : ", got ") + info.got;
+  if (resource.empty()) resource = info.resource;
+  return {kind_of(error), std::move(resource), std::move(text), info.hint};
+}
+
+/// All checks of one path, one after another.
+class Verification {
+ public:
+  Verification(Collective const& world, std::filesystem::path const& path, PlanOptions const& plan,
+               VerifyOptions const& options)
+      : world_(world), path_(path), plan_(plan), options_(options) {}
+
+  VerifyReport run() {
+    agree(world_, operation, [&] { read_headers(); });
+    if (model_) compare_copies();
+    if (options_.checksums) compare_checksums();
+    append(scan_scales(world_, sources(), options_.numbers ? ScaleScope::all : ScaleScope::small, pool_options()));
+    if (options_.numbers) scan_values();
+    // The same finding may come from a file by itself and from the set that it is a part of.
+    auto& defects = report_.defects;
+    auto const key = [](Defect const& defect) { return std::tie(defect.resource, defect.kind, defect.text); };
+    std::sort(defects.begin(), defects.end(), [&](auto const& a, auto const& b) { return key(a) < key(b); });
+    defects.erase(
+        std::unique(defects.begin(), defects.end(), [&](auto const& a, auto const& b) { return key(a) == key(b); }),
+        defects.end());
+    return std::move(report_);
+  }
+
+ private:
+  /// What headers and indexes tell; the same on every rank.
+  void read_headers() {
+    auto const crc = crc_policy(plan_.crc);
+    // What others are warned of is told here.
+    auto const told = plan_.crc == ArchiveCrc::ignore ? crc : codec::CrcPolicy::require;
+    inventory_ =
+        take_inventory(path_, {.crc = told, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
+    report_.defects = inventory_.defects;
+    try {
+      set_ = open_shard_set(path_, {.tp = plan_.tp,
+                                    .pp = plan_.pp,
+                                    .ep = plan_.ep,
+                                    .moe_ep = plan_.moe_ep,
+                                    .fused = plan_.fused_layout,
+                                    .pattern = plan_.pattern,
+                                    .crc = crc,
+                                    .model_key = plan_.model_key,
+                                    .extra_globals = plan_.extra_globals});
+    } catch (FormatError const& error) {
+      add_unless_known(error);
+    } catch (UsageError const& error) {
+      add_unless_known(error);
+    }
+    report_.files = count_files();
+    std::vector<std::string> names;
+    if (set_) {
+      plan_model(names);
+      for (auto const& source : set_->sources) {
+        append(check_scales(*source, set_->config, set_->quantization));
+        append(check_missing_scales(*source, set_->config, set_->quantization));
+      }
+      if (set_->sources.size() == 1) {
+        QuantizationHints const hints(set_->config, set_->quantization);
+        append(check_weight_shapes(set_->sources.front(), hints));
+      }
+      append(check_coverage(names, set_->config, path_.string()));
+      append(check_missing_tensors(names));
+      append(check_stacked_layers(names));
+      if (model_) {
+        append(check_vocabulary(model_->tensors, ModelSizes(set_->config)));
+        append(ModelNames(set_->config).check(names, path_.string()));
+      }
+    } else {
+      count_tensors();
+    }
+  }
+
+  /// The files that were found by themselves, and those that the set consists of, wherever they are.
+  std::size_t count_files() const {
+    std::set<std::string> files;
+    for (auto const& file : inventory_.files) files.insert(file.path.string());
+    if (set_) {
+      for (auto const& path : beside_inventory()) files.insert(path);
+    }
+    return files.size();
+  }
+
+  /// Files of the set that hold data and are not in the inventory.
+  std::vector<std::string> beside_inventory() const {
+    std::set<std::string> known;
+    for (auto const& file : inventory_.files) known.insert(file.path.string());
+    std::vector<std::string> others;
+    for (auto const& file : set_->files) {
+      bool const hidden = std::filesystem::path(file.path).filename().string().starts_with('.');
+      if (!hidden && known.insert(file.path).second) others.push_back(file.path);
+    }
+    return others;
+  }
+
+  void append(std::vector<Defect> defects) {
+    report_.defects.insert(report_.defects.end(), defects.begin(), defects.end());
+  }
+
+  /// A file that does not open and an index that contradicts its files have been told of already.
+  void add_unless_known(Error const& error) {
+    bool const of_index = kind_of(error) == DefectKind::index;
+    bool const known = std::any_of(report_.defects.begin(), report_.defects.end(), [&](auto const& defect) {
+      return defect.resource == error.info().resource || (of_index && defect.kind == DefectKind::index);
+    });
+    if (!known) report_.defects.push_back(defect_of(error, {}));
+  }
+
+  void plan_model(std::vector<std::string>& names) {
+    std::vector<std::pair<std::string, Error>> refusals;
+    auto const refused = [&](std::string_view name, Error const& error) { refusals.emplace_back(name, error); };
+    RuleFor rule_for;
+    std::optional<RuleSet> rule_set;
+    try {
+      bool const alone = set_->sources.size() == 1;
+      if (!alone || !plan_.rules.empty() || RuleSet::changes_single_source(*set_)) {
+        std::optional<std::filesystem::path> rule_file;
+        if (!plan_.rules.empty()) rule_file = plan_.rules;
+        rule_set = RuleSet::make(*set_, rule_file, plan_.policy);
+        rule_for = [&rule_set, alone](std::string_view name, std::span<SourceTensor const* const> tensors) {
+          return alone ? rule_set->rule_for_single_source(*tensors.front()) : rule_set->rule_for(name, tensors);
+        };
+      }
+      model_ = lay_out_merge(*set_, rule_for, refused);
+      report_refusals(refusals);
+      if (auto const error = check_single_shard(*set_)) report_.defects.push_back(defect_of(*error, {}));
+    } catch (FormatError const& error) {
+      report_.defects.push_back(defect_of(error, {}));
+      return count_tensors();
+    }
+    for (auto const& tensor : model_->tensors) names.push_back(tensor.name);
+    report_.tensors = model_->tensors.size();
+    report_.bytes = model_->bytes;
+  }
+
+  /// Where ranks are missing, that explains every layer whose pieces do not add up.
+  void report_refusals(std::vector<std::pair<std::string, Error>> const& refusals) {
+    Error const* missing = nullptr;
+    for (auto const& [name, error] : refusals) {
+      bool const says_more = missing == nullptr || error.failed_ranks().size() > missing->failed_ranks().size();
+      if (error.info().section == missing_ranks_section && says_more) missing = &error;
+    }
+    if (missing != nullptr) report_.defects.push_back(defect_of(missing_ranks(*set_, *missing), {}));
+    for (auto const& [name, error] : refusals) {
+      auto const& section = error.info().section;
+      bool const explained = section == missing_ranks_section || section == lengths_section;
+      if (missing == nullptr || !explained) report_.defects.push_back(defect_of(error, name));
+    }
+  }
+
+  void count_tensors() {
+    for (auto const& file : inventory_.files) {
+      if (!file.source) continue;
+      report_.tensors += file.source->tensors().size();
+      for (auto const& tensor : file.source->tensors()) report_.bytes += dense_bytes(tensor.shape, tensor.dtype);
+    }
+  }
+
+  void compare_copies() {
+    for (auto const& finding : compare_replicas(world_, *model_, pool_options(), Unreadable::tell)) {
+      bool const scale = finding.tensor.find("scale") != std::string::npos && finding.kind == ReplicaProblem::differ;
+      auto const kind = finding.kind == ReplicaProblem::unreadable ? DefectKind::file
+                        : scale                                    ? DefectKind::scales
+                                                                   : DefectKind::copies;
+      report_.defects.push_back({kind, finding.tensor, finding.text, hint_for(finding.kind)});
+    }
+  }
+
+  void compare_checksums() {
+    ChecksumCheck work;
+    for (auto const& file : inventory_.files) {
+      if (file.source) work.add(*file.source);
+    }
+    if (set_) add_beside_inventory(work);
+    work.take_share(world_.rank(), world_.world_size());
+    auto staged = pool_options();
+    staged.stage = "comparing checksums";
+    run_worker_pool(world_, work, staged);
+    append(gather_defects(world_, work.defects()));
+  }
+
+  /// What only the set knows: pieces of a distributed checkpoint, files of a training, files in folders of ranks.
+  void add_beside_inventory(ChecksumCheck& work) {
+    for (auto const& source : set_->sources) {
+      if (std::dynamic_pointer_cast<ChunkedSource const>(source)) work.add(*source);
+    }
+    auto const crc = plan_.crc == ArchiveCrc::ignore ? codec::CrcPolicy::ignore : codec::CrcPolicy::require;
+    auto const pool = std::make_shared<FilePool>();
+    for (auto const& path : beside_inventory()) {
+      try {
+        if (path.ends_with(".distcp") || path.ends_with(".json")) continue;
+        if (is_torch_archive(path)) {
+          work.add(codec::TorchArchive::open(
+              pool->open(path),
+              {.crc = crc, .allowlist = codec::training_allowlist(), .extra_globals = plan_.extra_globals}));
+        } else {
+          unmerged_.push_back(
+              std::make_shared<SafetensorsSource>(path, std::vector<std::filesystem::path>{path}, pool));
+          work.add(*unmerged_.back());
+        }
+      } catch (Error const& error) {
+        report_.defects.push_back(defect_of(error, path));
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<std::shared_ptr<ShardSource const>> sources() const {
+    if (set_) return set_->sources;
+    std::vector<std::shared_ptr<ShardSource const>> opened;
+    for (auto const& file : inventory_.files) {
+      if (file.source) opened.push_back(file.source);
+    }
+    return opened;
+  }
+
+  void scan_values() {
+    auto result = scan_numbers(world_, sources(), pool_options());
+    report_.bytes_read += result.bytes_read;
+    append(std::move(result.defects));
+  }
+
+  [[nodiscard]] WorkerPoolOptions pool_options() const {
+    return {.operation = operation,
+            .threads = options_.threads,
+            .on_progress = options_.on_progress,
+            .stop = options_.stop};
+  }
+
+  Collective const& world_;
+  std::filesystem::path const& path_;
+  PlanOptions const& plan_;
+  VerifyOptions const& options_;
+  VerifyReport report_{};
+  Inventory inventory_{};
+  std::optional<ShardSet> set_{};
+  std::optional<MergeLayout> model_{};
+  std::vector<std::shared_ptr<ShardSource const>> unmerged_{};  ///< opened for their checksums
+};
+
+}  // namespace
+
+char const* to_string(DefectKind kind) noexcept {
+  switch (kind) {
+    case DefectKind::file: return "file";
+    case DefectKind::index: return "index";
+    case DefectKind::coverage: return "coverage";
+    case DefectKind::shape: return "shape";
+    case DefectKind::copies: return "copies";
+    case DefectKind::scales: return "scales";
+    case DefectKind::checksum: return "checksum";
+    case DefectKind::numbers: return "numbers";
+  }
+  return "unknown";
+}
+
+VerifyReport verify(Collective const& world, std::filesystem::path const& path, PlanOptions const& plan,
+                    VerifyOptions const& options) {
+  return Verification(world, path, plan, options).run();
+}
+
+}  // namespace crossrank::checkpoint

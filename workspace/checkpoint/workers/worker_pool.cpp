@@ -1,0 +1,219 @@
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/cgroup.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto interval = std::chrono::milliseconds(100);
+constexpr int max_default_threads = 4;
+
+/// The error of this rank as others are to see it; empty for none.
+std::string encode(std::exception_ptr const& error) {
+  if (!error) return {};
+  Json text;
+  try {
+    std::rethrow_exception(error);
+  } catch (Error const& e) {
+    text = {{"code", static_cast<int>(e.code())}, {"message", e.what()},
+            {"resource", e.info().resource},      {"hint", e.info().hint},
+            {"errno", e.info().system_errno},     {"section", e.info().section},
+            {"details", e.info().details}};
+  } catch (std::exception const& e) {
+    text = {{"code", static_cast<int>(ErrorCode::backend)}, {"message", e.what()}};
+  }
+  return text.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+[[noreturn]] void throw_for_peer(std::string const& operation, int rank, std::string const& text,
+                                 Collective const& world) {
+  auto const told = Json::parse(text);
+  ErrorInfo info{.operation = operation,
+                 .message = "rank " + std::to_string(rank) + " failed: " + told.at("message").get<std::string>(),
+                 .resource = told.value("resource", std::string()),
+                 .rank = world.rank(),
+                 .world_size = world.world_size(),
+                 .failed_ranks = {rank},
+                 .details = told.value("details", std::vector<std::string>()),
+                 .system_errno = told.value("errno", 0),
+                 .section = told.value("section", std::string())};
+  throw_error(static_cast<ErrorCode>(told.at("code").get<int>()), std::move(info));
+}
+
+/// Meets the others about errors: this rank's own goes first here, else the one of the lowest rank that has one. A
+/// cancelled rank counts only when no other has failed by itself.
+void throw_if_any_rank_failed(Collective const& world, std::string const& operation, std::exception_ptr const& mine) {
+  if (world.world_size() == 1) {
+    if (mine) std::rethrow_exception(mine);
+    return;
+  }
+  auto const text = encode(mine);
+  auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
+  if (mine) std::rethrow_exception(mine);
+  int failed_rank = -1;
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    if (failed_rank < 0 && !all[static_cast<std::size_t>(rank)].empty()) failed_rank = rank;
+  }
+  if (failed_rank < 0) return;
+  auto const& found = all[static_cast<std::size_t>(failed_rank)];
+  throw_for_peer(operation, failed_rank, std::string(reinterpret_cast<char const*>(found.data()), found.size()), world);
+}
+
+/// The worker threads of this rank.
+class WorkerPool {
+ public:
+  WorkerPool(PoolWork& work, int count) {
+    threads_.reserve(static_cast<std::size_t>(count));
+    running_ = count;
+    try {
+      for (int i = 0; i < count; ++i) threads_.emplace_back([this, &work] { run(work); });
+    } catch (std::system_error const& refused) {
+      accept_fewer_threads(count, refused);
+    }
+  }
+  ~WorkerPool() {
+    stop();
+    join();
+  }
+  WorkerPool(WorkerPool const&) = delete;
+  WorkerPool& operator=(WorkerPool const&) = delete;
+
+  void stop() noexcept { stopped_.store(true, std::memory_order_relaxed); }
+  void join() {
+    for (auto& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+  /// Waits one interval or until all have ended; true then.
+  [[nodiscard]] bool wait_interval() {
+    std::unique_lock lock(mutex_);
+    return ended_.wait_for(lock, interval, [this] { return running_ == 0 || error_ != nullptr; }) && running_ == 0;
+  }
+  [[nodiscard]] std::exception_ptr error() {
+    std::lock_guard const lock(mutex_);
+    return error_;
+  }
+
+ private:
+  /// Fewer threads are slower; none at all is an error.
+  void accept_fewer_threads(int wanted, std::system_error const& refused) {
+    std::lock_guard const lock(mutex_);
+    running_ -= wanted - static_cast<int>(threads_.size());
+    if (!threads_.empty()) return;
+    error_ = std::make_exception_ptr(UnavailableError({.operation = "threads",
+                                                       .message = "no thread can be started",
+                                                       .hint = "raise the limit of processes (ulimit -u, pids.max)",
+                                                       .system_errno = refused.code().value()}));
+  }
+
+  void run(PoolWork& work) noexcept {
+    std::exception_ptr error;
+    try {
+      while (!stopped_.load(std::memory_order_relaxed) && work.step()) {
+      }
+    } catch (...) {
+      error = std::current_exception();
+      stop();
+    }
+    std::lock_guard const lock(mutex_);
+    if (error && !error_) error_ = error;
+    --running_;
+    ended_.notify_all();
+  }
+
+  std::mutex mutex_{};
+  std::condition_variable ended_{};
+  int running_ = 0;
+  std::exception_ptr error_{};
+  std::atomic<bool> stopped_{false};  ///< a hint between threads of one process; results combine by `join`
+  std::vector<std::thread> threads_{};
+};
+
+/// What the ranks tell each other at each interval.
+struct PoolStatus {
+  std::uint64_t done = 0;
+  std::uint64_t total = 0;
+  std::uint64_t finished = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t cancelled = 0;
+};
+
+PoolStatus combine(Collective const& world, PoolStatus const& mine) {
+  std::array<std::uint64_t, 5> values{mine.done, mine.total, mine.finished, mine.failed, mine.cancelled};
+  if (world.world_size() > 1) world.all_reduce(std::span<std::uint64_t>(values), ReduceOp::sum);
+  return {values[0], values[1], values[2], values[3], values[4]};
+}
+
+int thread_count(Collective const& world, int wanted) {
+  if (wanted > 0) return std::min(wanted, most_threads);
+  auto const cpus = platform::usable_cpus();
+  // Twice as many as there are CPUs: half of them wait for the disk.
+  return std::clamp(2 * cpus / std::max(1, world.local_world_size()), 2, max_default_threads);
+}
+
+}  // namespace
+
+void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions const& options) {
+  auto const started = Clock::now();
+  std::exception_ptr error;
+  bool cancelled = false;
+  WorkerPool workers(work, thread_count(world, options.threads));
+  for (bool over = false; !over;) {
+    bool const finished = workers.wait_interval();
+    if (!error) error = workers.error();
+    auto const total = combine(world, {.done = work.bytes_done(),
+                                       .total = work.bytes_total(),
+                                       .finished = finished && !error ? 1U : 0U,
+                                       .failed = error ? 1U : 0U,
+                                       .cancelled = options.stop.stop_requested() ? 1U : 0U});
+    cancelled = total.cancelled > 0 && total.finished < static_cast<std::uint64_t>(world.world_size());
+    over = total.failed > 0 || cancelled || total.finished == static_cast<std::uint64_t>(world.world_size());
+    // Where there is nothing to do there is nothing to tell.
+    if (world.rank() != 0 || !options.on_progress || total.failed > 0 || total.total == 0) continue;
+    try {
+      options.on_progress({.bytes_done = total.done,
+                           .bytes_total = total.total,
+                           .elapsed = Clock::now() - started,
+                           .stage = options.stage});
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  workers.stop();
+  workers.join();
+  if (!error) error = workers.error();
+  if (!error && cancelled) {
+    error = std::make_exception_ptr(CancelledError({.operation = options.operation,
+                                                    .message = "stopped as asked",
+                                                    .rank = world.rank(),
+                                                    .world_size = world.world_size()}));
+  }
+  throw_if_any_rank_failed(world, options.operation, error);
+}
+
+void agree(Collective const& world, std::string const& operation, std::function<void()> const& body) {
+  std::exception_ptr error;
+  try {
+    body();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  throw_if_any_rank_failed(world, operation, error);
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,224 @@
+#include "workspace/checkpoint/write/commit.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/log.hpp>
+
+#include "lib/core/log.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+#include "workspace/checkpoint/write/job_files.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// Without the config, then the index, nobody takes the rest for a checkpoint: these go first.
+int removal_rank(std::string const& name) {
+  if (name == "config.json") return 0;
+  return name.ends_with(".index.json") ? 1 : 2;
+}
+
+/// Whether a name in a plan leads to a place inside the output.
+bool stays_inside(std::string const& name) {
+  for (std::size_t begin = 0; begin <= name.size();) {
+    auto const end = std::min(name.find('/', begin), name.size());
+    auto const part = std::string_view(name).substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+/// The folders that a name passes, and its last part.
+std::pair<std::vector<std::string>, std::string> split_path(std::string const& name) {
+  std::vector<std::string> folders;
+  std::size_t begin = 0;
+  for (auto at = name.find('/'); at != std::string::npos; at = name.find('/', begin)) {
+    folders.push_back(name.substr(begin, at - begin));
+    begin = at + 1;
+  }
+  return {std::move(folders), name.substr(begin)};
+}
+
+}  // namespace
+
+bool is_checkpoint_file(std::string const& name) {
+  if (name.starts_with('.')) return false;
+  if (name == "config.json" || name.ends_with(".safetensors.index.json") || name.ends_with(".bin.index.json"))
+    return true;
+  return name.ends_with(".safetensors") || name.ends_with(".pth") || name.ends_with(".pt") ||
+         (name.starts_with("pytorch_model") && name.ends_with(".bin"));
+}
+
+std::vector<std::string> files_to_replace(platform::Directory const& out, std::vector<std::string> const& names) {
+  std::set<std::string> const wanted(names.begin(), names.end());
+  std::vector<std::string> found;
+  for (auto const& name : out.names(write_operation)) {
+    bool const is_wanted = wanted.contains(name);
+    if (!is_wanted && !is_checkpoint_file(name)) continue;
+    auto const entry = entry_at(out, name);
+    if (entry == Entry::folder && is_wanted) {
+      throw UsageError({.operation = write_operation,
+                        .message = "a folder has the name of a file of the result",
+                        .resource = out.path_of(name),
+                        .hint = "rename it, or give another directory"});
+    }
+    if (entry == Entry::file) found.push_back(name);
+  }
+  for (auto const& name : wanted) {
+    if (name.find('/') != std::string::npos && entry_at(out, name) == Entry::file) found.push_back(name);
+  }
+  return found;
+}
+
+bool has_commit_record(platform::Directory const& work) { return entry_at(work, commit_record_name) == Entry::file; }
+
+std::optional<CommitRecord> load_commit_record(platform::Directory const& work) {
+  if (!has_commit_record(work)) return std::nullopt;
+  constexpr auto hint = "remove the folder; what starts with .old. there is the checkpoint before";
+  auto const refuse = [&](std::string got) {
+    return unreadable_record(work.path_of(commit_record_name), std::move(got), hint);
+  };
+  auto const note = load_json(work, commit_record_name, hint);
+  CommitRecord plan;
+  try {
+    plan = {.from_out = note.at("old").get<std::vector<std::string>>(),
+            .to_out = note.at("new").get<std::vector<std::string>>()};
+  } catch (Json::exception const& e) {
+    throw refuse(e.what());
+  }
+  // A name that leads elsewhere was never written by a job.
+  for (auto const* names : {&plan.from_out, &plan.to_out}) {
+    for (auto const& name : *names) {
+      if (!stays_inside(name)) throw refuse(name);
+    }
+  }
+  return plan;
+}
+
+void save_commit_record(platform::Directory const& work, CommitRecord const& plan) {
+  save_json(work, commit_record_name, Json{{"old", plan.from_out}, {"new", plan.to_out}});
+}
+
+void Commit::run(CommitRecord const& plan) {
+  try {
+    move_old_aside(plan);
+    move_new_in(plan);
+  } catch (...) {
+    undo();
+    throw;
+  }
+  renames_.clear();
+}
+
+/// The folder inside the output that holds `name`, made where it is missing; invalid for the output itself. Links are
+/// not followed: they may lead to where somebody else wants files to go.
+platform::Fd Commit::open_parent(std::string const& name) {
+  constexpr mode_t mode = S_IRWXU | S_IRWXG | S_IRWXO;  // less what the user's mask takes
+  platform::Fd at;
+  std::string way;
+  for (auto const& folder : split_path(name).first) {
+    auto& os = platform::system();
+    int const from = at ? at.get() : out_.fd();
+    way += (way.empty() ? "" : "/") + folder;
+    if (os.mkdirat(from, folder.c_str(), mode) != 0 && errno != EEXIST)
+      platform::throw_io(std::string(write_operation) + ": mkdir", out_.path_of(way), errno);
+    platform::Fd next(os.openat(from, folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+    if (!next) platform::throw_io(std::string(write_operation) + ": open directory", out_.path_of(way), errno);
+    at = std::move(next);
+    parents_.insert(way);
+  }
+  return at;
+}
+
+/// Makes changes of names durable in the output and in its folders that were changed.
+void Commit::sync_out() const {
+  for (auto const& way : parents_) {
+    platform::Fd const folder(
+        platform::system().openat(out_.fd(), way.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+    if (!folder || platform::system().fsync(folder.get()) != 0)
+      platform::throw_io(std::string(write_operation) + ": fsync", out_.path_of(way), errno);
+  }
+  out_.sync(write_operation);
+}
+
+/// False when there is no such file.
+bool Commit::move(Rename const& wanted, char const* what) {
+  auto const& from = wanted.to_out ? work_ : out_;
+  auto const& to = wanted.to_out ? out_ : work_;
+  if (entry_at(from, wanted.from) != Entry::file) return false;
+  auto const& outside = wanted.to_out ? wanted.to : wanted.from;
+  auto const parent = open_parent(outside);
+  auto const last = split_path(outside).second;
+  int const out_fd = parent ? parent.get() : out_.fd();
+  int const moved = wanted.to_out ? platform::system().renameat(work_.fd(), wanted.from.c_str(), out_fd, last.c_str())
+                                  : platform::system().renameat(out_fd, last.c_str(), work_.fd(), wanted.to.c_str());
+  if (moved != 0) {
+    int const error = errno;
+    // NFS may send a request twice: done first, refused then.
+    if (error != ENOENT || entry_at(to, wanted.to) != Entry::file)
+      platform::throw_io(std::string(write_operation) + ": " + what, from.path_of(wanted.from), error);
+  }
+  renames_.push_back(wanted);
+  return true;
+}
+
+void Commit::move_old_aside(CommitRecord const& plan) {
+  std::set<std::string_view> const result(plan.to_out.begin(), plan.to_out.end());
+  auto names = plan.from_out;
+  std::stable_sort(names.begin(), names.end(),
+                   [](auto const& a, auto const& b) { return removal_rank(a) < removal_rank(b); });
+  for (auto const& name : names) {
+    // A name of the result that is no longer in the job's folder is committed already: a killed job went that far.
+    if (result.contains(name) && entry_at(work_, staged_name(name)) != Entry::file) continue;
+    if (move({.to_out = false, .from = name, .to = backup_name(name)}, "move the old checkpoint aside"))
+      CROSSRANK_CRASH_POINT("checkpoint.commit.moved_old");
+  }
+  out_.sync(write_operation);
+}
+
+void Commit::move_new_in(CommitRecord const& plan) {
+  for (auto const& name : plan.to_out) {
+    // The last name makes it a checkpoint: whatever it speaks of is there for good by then.
+    if (&name == &plan.to_out.back()) sync_out();
+    if (move({.to_out = true, .from = staged_name(name), .to = name}, "commit")) {
+      CROSSRANK_CRASH_POINT("checkpoint.commit.named");
+    } else if (entry_at(out_, name) != Entry::file) {
+      throw FormatError({.operation = write_operation,
+                         .message = "a file that a killed job had finished is gone",
+                         .resource = work_.path_of(staged_name(name)),
+                         .hint = "put it back, or remove its folder: what starts with .old. there is the checkpoint "
+                                 "before",
+                         .section = "files"});
+    }
+  }
+  sync_out();
+}
+
+void Commit::undo() noexcept {
+  for (auto at = renames_.rbegin(); at != renames_.rend(); ++at) {
+    auto const& from = at->to_out ? out_ : work_;
+    auto const& to = at->to_out ? work_ : out_;
+    bool done = false;
+    for (int attempt = 0; attempt < 3 && !done; ++attempt)
+      done = platform::system().renameat(from.fd(), at->to.c_str(), to.fd(), at->from.c_str()) == 0;
+    partial_ = partial_ || !done;
+  }
+  renames_.clear();
+  // Only those that hold nothing go; the deepest first.
+  for (auto at = parents_.rbegin(); at != parents_.rend(); ++at)
+    static_cast<void>(platform::system().unlinkat(out_.fd(), at->c_str(), AT_REMOVEDIR));
+  if (partial_)
+    log_event(LogLevel::error, "the old checkpoint could not be put back", {{"folder", work_.path().string()}});
+}
+
+}  // namespace crossrank::checkpoint

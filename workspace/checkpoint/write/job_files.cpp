@@ -1,0 +1,123 @@
+#include "workspace/checkpoint/write/job_files.hpp"
+
+#include <cerrno>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <sys/file.h>
+
+#include "lib/codec/json/json_document.hpp"
+#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/retry.hpp"
+#include "workspace/checkpoint/source/file_pool.hpp"
+
+namespace crossrank::checkpoint {
+
+std::string staged_name(std::string const& name) {
+  if (name.find('/') == std::string::npos) return name;
+  std::string flat = ".below.";
+  for (char const c : name) {
+    if (c == '/') {
+      flat += "%2F";
+    } else if (c == '%') {
+      flat += "%25";
+    } else {
+      flat += c;
+    }
+  }
+  return flat;
+}
+
+Entry entry_at(platform::Directory const& directory, std::string const& name) {
+  struct stat status {};
+  if (platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+    return S_ISDIR(status.st_mode) ? Entry::folder : Entry::file;
+  if (errno != ENOENT && errno != ENOTDIR)
+    platform::throw_io(std::string(write_operation) + ": fstatat", directory.path_of(name), errno);
+  return Entry::nothing;
+}
+
+std::optional<platform::Fd> take_lock(platform::Directory const& work) {
+  auto& os = platform::system();
+  platform::Fd fd(platform::retry_interrupted(
+      [&] { return os.openat(work.fd(), lock_name, O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR); }));
+  if (!fd) platform::throw_io(std::string(write_operation) + ": lock", work.path_of(lock_name), errno);
+  // Where locks do not work (ENOLCK, EOPNOTSUPP) two jobs at once are up to the user.
+  if (os.flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
+  return fd;
+}
+
+bool lock_is_effective(platform::Directory const& work) {
+  auto& os = platform::system();
+  platform::Fd const other(platform::retry_interrupted(
+      [&] { return os.openat(work.fd(), lock_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0); }));
+  return other && os.flock(other.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+bool belongs_to_job(platform::Directory const& work) {
+  return entry_at(work, lock_name) == Entry::file || work.names(write_operation).empty();
+}
+
+std::uint64_t bytes_in(platform::Directory const& work) {
+  std::uint64_t bytes = 0;
+  for (auto const& name : work.names(write_operation)) {
+    struct stat status {};
+    if (platform::system().fstatat(work.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512U;
+  }
+  return bytes;
+}
+
+FormatError unreadable_record(std::string const& file, std::string got, std::string hint) {
+  return FormatError({.operation = write_operation,
+                      .message = "what a killed job noted cannot be read",
+                      .got = std::move(got),
+                      .resource = file,
+                      .hint = std::move(hint),
+                      .section = "json"});
+}
+
+Json load_json(platform::Directory const& work, std::string const& name, char const* hint) {
+  auto const path = work.path() / name;
+  auto const file = std::make_shared<FilePool>()->open(path);
+  if (file->size() > codec::listing_limits.bytes)
+    throw unreadable_record(path.string(), std::to_string(file->size()) + " bytes", hint);
+  std::string text(static_cast<std::size_t>(file->size()), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
+  try {
+    return codec::parse_json(text, {.limits = codec::listing_limits});
+  } catch (FormatError const& error) {
+    throw unreadable_record(path.string(), error.info().message, hint);
+  }
+}
+
+void save_json(platform::Directory const& work, std::string const& name, Json const& value) {
+  auto const text = value.dump();
+  platform::AtomicFile file(work, name, text.size(), write_operation);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+void clear_job(platform::Directory const& work) {
+  (void)work.remove(commit_record_name, write_operation);
+  for (auto const& name : work.names(write_operation)) {
+    if (name != lock_name) (void)work.remove(name, write_operation);
+  }
+}
+
+void remove_job(platform::Directory const& out, platform::Directory const& work) {
+  clear_job(work);
+  CROSSRANK_CRASH_POINT("checkpoint.commit.folder_cleared");
+  (void)work.remove(lock_name, write_operation);
+  auto const folder = work.path().filename();
+  // A server may keep a removed file that somebody has open: the folder then stays, empty but for it.
+  if (platform::system().unlinkat(out.fd(), folder.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT &&
+      errno != ENOTEMPTY && errno != EEXIST) {
+    platform::throw_io(std::string(write_operation) + ": rmdir", work.path().string(), errno);
+  }
+}
+
+}  // namespace crossrank::checkpoint

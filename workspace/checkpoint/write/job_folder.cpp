@@ -1,0 +1,214 @@
+#include "workspace/checkpoint/write/job_folder.hpp"
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/path_links.hpp"
+#include "lib/platform/retry.hpp"
+#include "workspace/checkpoint/write/dead_jobs.hpp"
+#include "workspace/checkpoint/write/job_files.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr mode_t folder_mode = S_IRWXU | S_IRWXG | S_IRWXO;  // less what the user's mask takes
+
+/// Makes a folder that may be there; true when it was not.
+bool make_folder(fs::path const& path) {
+  auto const made =
+      platform::retry_interrupted([&] { return platform::system().mkdirat(AT_FDCWD, path.c_str(), folder_mode); });
+  if (made == 0) return true;
+  if (errno != EEXIST) platform::throw_io(std::string(write_operation) + ": mkdir", path.string(), errno);
+  return false;
+}
+
+/// The output, or the nearest folder above it that is there, is one.
+void require_folder(fs::path const& path) {
+  std::error_code error;
+  if (path.empty()) {
+    throw UsageError({.operation = write_operation,
+                      .message = "the output has no name",
+                      .hint = "give the name of a directory; it is made when it is not there"});
+  }
+  if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
+    throw UsageError({.operation = write_operation,
+                      .message = "the output is a link that leads nowhere",
+                      .got = fs::read_symlink(path, error).string(),
+                      .resource = path.string(),
+                      .hint = "make the directory that it leads to, or remove the link"});
+  }
+  if (!fs::exists(path, error) || fs::is_directory(path, error)) return;
+  throw UsageError({.operation = write_operation,
+                    .message = "the output must be a directory, and this is a file",
+                    .resource = path.string(),
+                    .hint = "give the name of a directory; it is made when it is not there"});
+}
+
+bool make_folders(fs::path const& path) {
+  std::error_code error;
+  auto const parent = path.parent_path();
+  if (!parent.empty() && !fs::exists(parent, error)) (void)make_folders(parent);
+  return make_folder(path);
+}
+
+void require_free(platform::Directory const& out, JobRequest const& request) {
+  auto const taken = files_to_replace(out, request.names);
+  if (request.force || taken.empty()) return;
+  throw UsageError({.operation = write_operation,
+                    .message = "there is a checkpoint already",
+                    .got = std::to_string(taken.size()) + " files, " + taken.front() + " among them",
+                    .resource = out.path().string(),
+                    .hint = "give another directory, or `force` to replace it",
+                    .details = taken});
+}
+
+/// `bytes` must fit where `out` is; `have` of them are there already.
+void require_space(platform::Directory const& out, std::uint64_t have, std::uint64_t bytes) {
+  struct statvfs space {};
+  if (platform::system().fstatvfs(out.fd(), &space) != 0)
+    platform::throw_io(std::string(write_operation) + ": statvfs", out.path().string(), errno);
+  auto const free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize + have;
+  if (free >= bytes) return;
+  platform::throw_io(ErrorInfo{.operation = write_operation,
+                               .message = "the disk is too small; nothing was written",
+                               .expected = std::to_string(bytes) + " bytes",
+                               .got = std::to_string(free) + " free",
+                               .resource = out.path().string(),
+                               .hint = "free space there, or give a directory on a larger file system"},
+                     ENOSPC);
+}
+
+}  // namespace
+
+JobFolder::JobFolder(JobRequest request, platform::Directory out, platform::Directory work)
+    : request_(std::move(request)), out_(std::move(out)), work_(std::move(work)) {}
+
+JobFolder JobFolder::make(JobRequest const& request) {
+  require_folder(request.out);
+  platform::check_links_above(request.out, write_operation);
+  bool const made_out = make_folders(request.out);
+  auto out = platform::Directory::open(request.out, write_operation);
+  auto const folder = folder_name(request.id);
+  bool const is_fresh = make_folder(out.path_of(folder));
+  CROSSRANK_CRASH_POINT("checkpoint.job.made");
+  JobFolder job(request, std::move(out), platform::Directory::open(request.out / folder, write_operation));
+  job.created_out_ = made_out;
+  auto lock = take_lock(job.work_);
+  if (!lock) {
+    throw UsageError({.operation = write_operation,
+                      .message = "the same job is running there now",
+                      .resource = request.out.string(),
+                      .hint = "wait for it to end, or give another directory"});
+  }
+  job.lock_ = std::move(*lock);
+  // Before anything can fail: what was begun must outlive every failure.
+  if (!is_fresh) job.interrupted_commit_ = load_commit_record(job.work_);
+  try {
+    clean_up_dead_jobs(job.out_, folder, request.force);
+    job.finish_interrupted_commit();
+    if (!job.interrupted_commit_) {
+      if (!is_fresh && !request.resume) clear_job(job.work_);
+      require_free(job.out_, request);
+      require_space(job.out_, bytes_in(job.work_), request.bytes);
+    }
+  } catch (...) {
+    // What can be resumed is left to be resumed.
+    if (is_fresh || !request.resume) job.remove();
+    throw;
+  }
+  CROSSRANK_CRASH_POINT("checkpoint.job.locked");
+  return job;
+}
+
+void JobFolder::check(JobRequest const& request) {
+  std::error_code error;
+  auto folder = fs::absolute(request.out);
+  bool const there = fs::exists(folder, error);
+  // What does not exist will be made where its nearest parent is.
+  while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
+  require_folder(folder);
+  auto const out = platform::Directory::open(folder, write_operation);
+  if (there) require_free(out, request);
+  require_space(out, 0, request.bytes);
+}
+
+JobFolder JobFolder::open(JobRequest const& request) {
+  auto const folder = request.out / folder_name(request.id);
+  return JobFolder(request, platform::Directory::open(request.out, write_operation),
+                   platform::Directory::open(folder, write_operation));
+}
+
+void JobFolder::mark_finished(std::string const& name, Json const& facts) const {
+  save_json(work_, finished_marker_name(name), facts);
+  CROSSRANK_CRASH_POINT("checkpoint.job.marked");
+}
+
+std::optional<Json> JobFolder::finished(std::string const& name) const {
+  auto const mark = finished_marker_name(name);
+  if (entry_at(work_, mark) != Entry::file || entry_at(work_, name) != Entry::file) {
+    // A file without its mark is one that the killed job was writing. The mark goes first: it speaks of a whole file.
+    (void)work_.remove(mark, write_operation);
+    (void)work_.remove(name, write_operation);
+    return std::nullopt;
+  }
+  return load_json(work_, mark, restart_hint);
+}
+
+void JobFolder::finish_interrupted_commit() {
+  if (!interrupted_commit_ || interrupted_commit_->to_out == request_.names) return;
+  if (!request_.force || request_.resume) {
+    throw FormatError({.operation = write_operation,
+                       .message = "the job was killed while it committed other files than it would have now",
+                       .expected = std::to_string(interrupted_commit_->to_out.size()) + " files",
+                       .got = std::to_string(request_.names.size()),
+                       .resource = work_.path().string(),
+                       .hint = "put back what stands beside the shards as it was; or give `force` without `resume`, "
+                               "which brings that to its end and then writes anew",
+                       .section = "files"});
+  }
+  Commit(out_, work_).run(*interrupted_commit_);
+  interrupted_commit_.reset();
+}
+
+void JobFolder::commit() {
+  auto const plan = interrupted_commit_.value_or(
+      CommitRecord{.from_out = files_to_replace(out_, request_.names), .to_out = request_.names});
+  if (!interrupted_commit_) save_commit_record(work_, plan);
+  CROSSRANK_CRASH_POINT("checkpoint.commit.planned");
+  Commit pending_commit(out_, work_);
+  try {
+    pending_commit.run(plan);
+  } catch (...) {
+    keep_ = pending_commit.is_partial();
+    throw;
+  }
+  interrupted_commit_.reset();
+  CROSSRANK_CRASH_POINT("checkpoint.commit.done");
+}
+
+void JobFolder::remove() noexcept {
+  if (keep_ || interrupted_commit_) return;  // parts of the old checkpoint are in there, or all of the new one
+  try {
+    remove_job(out_, work_);
+    if (created_out_) {
+      // Only an empty one goes.
+      static_cast<void>(platform::system().unlinkat(AT_FDCWD, request_.out.c_str(), AT_REMOVEDIR));
+    }
+  } catch (Error const&) {
+    // The next job in this folder, and `crossrank clean`, remove what is left.
+  }
+}
+
+void JobFolder::remove_after_success() noexcept {
+  created_out_ = false;
+  remove();
+  CROSSRANK_CRASH_POINT("checkpoint.commit.folder_removed");
+}
+
+}  // namespace crossrank::checkpoint

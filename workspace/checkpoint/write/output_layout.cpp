@@ -1,0 +1,148 @@
+#include "workspace/checkpoint/write/output_layout.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "lib/codec/safetensors/header_writer.hpp"
+#include "workspace/checkpoint/write/checksummed_output.hpp"
+#include "workspace/nfs/state_file_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+// As the format's reference pads its header.
+constexpr std::size_t header_alignment = 8;
+
+/// Widest elements first, then by name, as the format's reference orders a file's data: every tensor then stands on a
+/// multiple of its element.
+void arrange_safetensors(OutputFile& file, FileMetadata const& metadata = {}) {
+  auto const tensors = file.source->tensors();
+  std::sort(file.tensors.begin(), file.tensors.end(), [&](auto const& a, auto const& b) {
+    auto const& left = tensors[a.tensor];
+    auto const& right = tensors[b.tensor];
+    return std::tie(right.dtype, left.name) < std::tie(left.dtype, right.name);
+  });
+  codec::HeaderWriter writer;
+  writer.add_metadata("format", "pt");
+  for (auto const& [key, value] : metadata) writer.add_metadata(key, value);
+  std::uint64_t cursor = 0;
+  for (auto& placed : file.tensors) {
+    auto const& tensor = tensors[placed.tensor];
+    placed.begin = cursor;
+    cursor += placed.bytes;
+    writer.add_tensor(tensor.name, tensor.dtype, tensor.shape, placed.begin, cursor);
+  }
+  auto header = std::move(writer).finish(header_alignment);
+  for (auto& placed : file.tensors) placed.begin += header.size();
+  file.bytes = header.size() + cursor;
+  file.texts.push_back({0, std::move(header)});
+}
+
+void arrange(OutputFile& file, OutputFormat format, FileMetadata const& metadata = {}) {
+  if (format == OutputFormat::torch) {
+    arrange_torch(file);
+  } else {
+    arrange_safetensors(file, metadata);
+  }
+}
+
+std::string part_name(std::size_t part, std::size_t count, OutputFormat format) {
+  bool const torch = format == OutputFormat::torch;
+  if (count == 1) return torch ? "pytorch_model.bin" : "model.safetensors";
+  char text[64];
+  std::snprintf(text, sizeof text, torch ? "pytorch_model-%05zu-of-%05zu.bin" : "model-%05zu-of-%05zu.safetensors",
+                part, count);
+  return text;
+}
+
+OutputTensor output_tensor(ShardSource const& source, std::size_t i) {
+  auto const& tensor = source.tensors()[i];
+  return {.tensor = i, .bytes = dense_bytes(tensor.shape, tensor.dtype)};
+}
+
+}  // namespace
+
+std::vector<OutputFile> lay_out_model(std::shared_ptr<ShardSource const> const& source, LayoutOptions const& options) {
+  std::vector<OutputFile> files(1);
+  std::uint64_t filled = 0;
+  for (std::size_t i = 0; i < source->tensors().size(); ++i) {
+    auto const tensor = output_tensor(*source, i);
+    bool const full = options.max_file_bytes > 0 && filled + tensor.bytes > options.max_file_bytes;
+    if (full && !files.back().tensors.empty()) {
+      files.emplace_back();
+      filled = 0;
+    }
+    files.back().tensors.push_back(tensor);
+    filled += tensor.bytes;
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    files[i].source = source;
+    files[i].name = part_name(i + 1, files.size(), options.format);
+    arrange(files[i], options.format);
+  }
+  assign_owners(files, options.ranks);
+  return files;
+}
+
+namespace {
+
+OutputFile whole_file(std::shared_ptr<ShardSource const> const& source, std::string name) {
+  OutputFile file;
+  file.name = std::move(name);
+  file.source = source;
+  for (std::size_t i = 0; i < source->tensors().size(); ++i) file.tensors.push_back(output_tensor(*source, i));
+  return file;
+}
+
+}  // namespace
+
+OutputFile lay_out_file(std::shared_ptr<ShardSource const> const& source, std::string name, OutputFormat format,
+                        FileMetadata const& metadata) {
+  auto file = whole_file(source, std::move(name));
+  arrange(file, format, metadata);
+  return file;
+}
+
+OutputFile lay_out_image(std::shared_ptr<ShardSource const> const& source, Json const& config,
+                         ImagePlace const& place) {
+  workspace::StateFileName const name{.rank = place.rank, .writer = place.writer, .counter = place.counter};
+  auto file = whole_file(source, name.name());
+  arrange_image(file, config, place);
+  return file;
+}
+
+std::string index_name(OutputFormat format) {
+  return format == OutputFormat::torch ? "pytorch_model.bin.index.json" : "model.safetensors.index.json";
+}
+
+void assign_owners(std::vector<OutputFile>& files, int ranks) {
+  std::vector<std::size_t> order(files.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return files[a].bytes > files[b].bytes; });
+  std::vector<std::uint64_t> load(static_cast<std::size_t>(ranks));
+  for (auto const i : order) {
+    auto const least = std::min_element(load.begin(), load.end());
+    files[i].owner = static_cast<int>(least - load.begin());
+    *least += files[i].bytes;
+  }
+}
+
+Json make_index(std::span<OutputFile const> files) {
+  std::uint64_t total = 0;
+  Json map = Json::object();
+  for (auto const& file : files) {
+    auto placed = file.tensors;
+    std::sort(placed.begin(), placed.end(), [](auto const& a, auto const& b) { return a.tensor < b.tensor; });
+    for (auto const& tensor : placed) {
+      // Names are unique: an assignment would look through all of them each time.
+      map.get_ref<Json::object_t&>().push_back({file.source->tensors()[tensor.tensor].name, file.name});
+      total += tensor.bytes;
+    }
+  }
+  return {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
+}
+
+}  // namespace crossrank::checkpoint

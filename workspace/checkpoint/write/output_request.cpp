@@ -1,0 +1,123 @@
+#include "workspace/checkpoint/write/output_request.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "workspace/checkpoint/write/job_folder.hpp"
+#include "workspace/checkpoint/plan/merged_source.hpp"
+#include "workspace/checkpoint/write/output_layout.hpp"
+#include "workspace/checkpoint/plan/merge_plan_state.hpp"
+#include "workspace/checkpoint/write/separate_output.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+#include "workspace/checkpoint/discovery/grid/shard_metadata.hpp"
+#include "workspace/checkpoint/plan/split_source.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// The plan's result as a set of one source, which the rules then cut.
+ShardSet as_whole(MergePlan::State const& state) {
+  ShardSet set;
+  set.sources.push_back(std::make_shared<MergedSource>(state.model));
+  set.places.emplace_back();
+  set.config = state.model->set.config;
+  set.quantization = state.model->set.quantization;
+  return set;
+}
+
+template <class Options>
+void take_options(WriteRequest& request, Options const& options) {
+  request.force = options.force;
+  request.resume = options.resume;
+  request.read_back = options.read_back;
+  request.threads = options.threads;
+  request.on_progress = options.on_progress;
+  request.stop = options.stop;
+}
+
+std::string format_text(OutputFormat format) { return " format " + std::to_string(static_cast<int>(format)); }
+
+/// The writer's number in the names of state images: the same for the same job, so that it can be resumed.
+std::uint64_t writer_of(std::string const& job) { return codec::checksum(std::as_bytes(std::span(job))); }
+
+OutputFile rank_file(std::shared_ptr<ShardSource const> const& source, int rank, SplitOptions const& options,
+                     std::string const& job, Json const& config) {
+  if (options.format == OutputFormat::images) {
+    return lay_out_image(source, corrected_config(config, {.tp = options.tp, .moe_ep = options.moe_ep}),
+                         {.rank = rank, .world_size = options.tp, .writer = writer_of(job)});
+  }
+  auto const* const ending = options.format == OutputFormat::torch ? ".pth" : ".safetensors";
+  return lay_out_file(source, "rank" + std::to_string(rank) + ending, options.format,
+                      to_header_metadata({.rank = rank, .count = options.tp, .job = job}));
+}
+
+}  // namespace
+
+WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path const& out,
+                                 ConsolidateOptions const& options, int ranks) {
+  auto const& state = plan.state();
+  WriteRequest request{.operation = "consolidate", .out = out};
+  require_separate_output(request.operation, state.shards, state.model->set.files, out);
+  auto const source = std::make_shared<MergedSource>(state.model);
+  auto const limit = options.single_file ? 0 : options.max_shard_bytes;
+  request.id = job_id(state, "consolidate " + std::to_string(limit) + format_text(options.format));
+  if (options.format == OutputFormat::images) {
+    auto const config = corrected_config(state.model->set.config, {});
+    request.files.push_back(lay_out_image(source, config, {.writer = writer_of(request.id)}));
+  } else {
+    request.files = lay_out_model(source, {.max_file_bytes = limit, .ranks = ranks, .format = options.format});
+  }
+  ExtraFile index;
+  if (request.files.size() > 1)
+    index = {.name = index_name(options.format), .text = make_index(request.files).dump(2) + "\n"};
+  request.extras = extra_files(state.model->set, {}, index);
+  request.inputs = state.model->set.files;
+  take_options(request, options);
+  return request;
+}
+
+WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& out, SplitOptions const& options,
+                           int ranks) {
+  auto const& state = plan.state();
+  WriteRequest request{.operation = "split", .out = out};
+  require_separate_output(request.operation, state.shards, state.model->set.files, out);
+  if (options.tp < 1) {
+    throw UsageError(
+        {.operation = request.operation, .message = "no ranks to split for", .got = std::to_string(options.tp)});
+  }
+  if (options.moe_ep < 1 || options.tp % options.moe_ep != 0) {
+    throw UsageError({.operation = request.operation,
+                      .message = "the groups of experts do not divide the ranks",
+                      .expected = "a divisor of " + std::to_string(options.tp),
+                      .got = std::to_string(options.moe_ep)});
+  }
+  auto const set = as_whole(state);
+  auto const& rules = options.rules.empty() ? state.options.rules : options.rules;
+  std::optional<std::filesystem::path> rule_file;
+  if (!rules.empty()) rule_file = rules;
+  auto const rule_set = RuleSet::make(set, rule_file);
+  auto const split_rule_for = [&](SourceTensor const& whole) {
+    return rule_set.split_for(whole.name, whole, options.tp, options.moe_ep);
+  };
+  auto const text = rule_set.to_json().dump(-1, ' ', false, Json::error_handler_t::replace);
+  request.id = job_id(state, "split " + std::to_string(options.tp) + " " + std::to_string(options.moe_ep) +
+                                 format_text(options.format) + text);
+  for (int rank = 0; rank < options.tp; ++rank) {
+    auto const source =
+        std::make_shared<SplitSource>(set.sources.front(), static_cast<std::size_t>(rank), split_rule_for);
+    request.files.push_back(rank_file(source, rank, options, request.id, set.config));
+  }
+  assign_owners(request.files, ranks);
+  request.inputs = state.model->set.files;
+  request.extras = extra_files(state.model->set, {.tp = options.tp, .moe_ep = options.moe_ep}, {});
+  take_options(request, options);
+  return request;
+}
+
+void check_output(WriteRequest const& request) { JobFolder::check(job_request(request)); }
+
+}  // namespace crossrank::checkpoint

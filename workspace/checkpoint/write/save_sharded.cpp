@@ -1,0 +1,83 @@
+#include <crossrank/checkpoint.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "lib/platform/system.hpp"
+#include "workspace/checkpoint/source/state_dict_source.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+#include "workspace/checkpoint/write/write_checkpoint.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "save sharded";
+
+std::string rank_name(int rank, OutputFormat format) {
+  return "rank" + std::to_string(rank) + (format == OutputFormat::torch ? ".pth" : ".safetensors");
+}
+
+OutputFile own_file(Collective const& world, StateDict const& weights, SaveOptions const& options,
+                    std::uint64_t writer) {
+  auto const source = std::make_shared<StateDictSource>("the weights of rank " + std::to_string(world.rank()), weights);
+  if (options.format != OutputFormat::images)
+    return lay_out_file(source, rank_name(world.rank(), options.format), options.format);
+  return lay_out_image(source, options.config,
+                       {.rank = world.rank(), .world_size = world.world_size(), .writer = writer});
+}
+
+std::uint64_t draw(Collective const& world) {
+  std::array<std::byte, sizeof(std::uint64_t)> bytes{};
+  agree(world, operation, [&] {
+    if (platform::system().random(bytes) != 0)
+      throw UnavailableError({.operation = operation, .message = "the system gives no random numbers"});
+  });
+  auto const all = world.all_gatherv(bytes);
+  std::uint64_t number = 0;
+  std::memcpy(&number, all.front().data(), sizeof number);
+  return number;
+}
+
+}  // namespace
+
+Summary save_sharded(Collective const& world, StateDict const& weights, std::filesystem::path const& out,
+                     SaveOptions const& options) {
+  auto const started = std::chrono::steady_clock::now();
+  auto const number = draw(world);
+  OutputFile mine;
+  agree(world, operation, [&] { mine = own_file(world, weights, options, number); });
+  mine.owner = world.rank();
+  Json const told{mine.name, mine.bytes};
+  auto const text = told.dump();
+  WriteRequest request{.operation = operation, .out = out, .id = codec::to_hex(number)};
+  auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    auto const& bytes = all[static_cast<std::size_t>(rank)];
+    auto const theirs = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
+    // Of the others' files only these are needed: who writes them knows the rest.
+    OutputFile file{.name = theirs.at(0).get<std::string>()};
+    file.bytes = theirs.at(1).get<std::uint64_t>();
+    file.owner = rank;
+    request.files.push_back(std::move(file));
+  }
+  request.files[static_cast<std::size_t>(world.rank())] = std::move(mine);
+  if (world.rank() == 0 && !options.config.empty())
+    request.extras.push_back({.name = "config.json", .text = options.config.dump(2) + "\n"});
+  request.force = options.force;
+  request.read_back = options.read_back;
+  request.threads = options.threads;
+  request.on_progress = options.on_progress;
+  request.stop = options.stop;
+  auto summary = write_checkpoint(world, request);
+  summary.elapsed = std::chrono::steady_clock::now() - started;
+  return summary;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,275 @@
+#include "workspace/checkpoint/write/write_checkpoint.hpp"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/output_writer.hpp"
+#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+#include "workspace/checkpoint/write/written_result.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t copy_block = std::size_t{1} << 20;
+
+void stage(ExtraFile const& extra, platform::Directory const& work) {
+  auto const name = staged_name(extra.name);
+  (void)work.remove(name, "checkpoint write");  // of a job that is resumed
+  if (extra.copy_of.empty()) {
+    StagedFile file(work, name, extra.text.size(), Caching::page_cache);
+    file.write_at(0, std::as_bytes(std::span(extra.text)));
+    file.sync();
+    return file.close();
+  }
+  auto const from = std::make_shared<FilePool>()->open(extra.copy_of);
+  StagedFile file(work, name, from->size(), Caching::page_cache);
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min<std::uint64_t>(copy_block, from->size())));
+  for (std::uint64_t at = 0; at < from->size(); at += block.size()) {
+    auto const part =
+        std::span(block).first(static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), from->size() - at)));
+    from->read_at(at, part);
+    file.write_at(at, part);
+  }
+  file.sync();
+  file.close();
+}
+
+/// Inputs that somebody wrote to while they were read give a mixture of both, whatever their checksums say.
+void require_unchanged(WriteRequest const& request) {
+  auto const pool = std::make_shared<FilePool>();
+  for (auto const& input : request.inputs) {
+    std::error_code error;
+    if (!std::filesystem::exists(input.path, error)) continue;  // what was removed was read to its end
+    static_cast<void>(pool->open(input.path));
+    if (pool->stamps().back() == input) continue;
+    throw FormatError({.operation = request.operation,
+                       .message = "a shard was changed while it was read; nothing was written",
+                       .resource = input.path,
+                       .hint = "start again when nobody writes there",
+                       .section = "files"});
+  }
+}
+
+/// What one job does on this rank, from the folder's making to its removal.
+class Writing {
+ public:
+  Writing(Collective const& world, WriteRequest const& request) : world_(world), request_(request) {}
+
+  Summary run() {
+    auto const started = Clock::now();
+    Summary summary{.files = static_cast<int>(request_.files.size())};
+    for (auto const& file : request_.files) summary.bytes += file.bytes;
+    if (is_written()) {
+      summary.resumed_files = compare();
+    } else {
+      summary.resumed_files = write_and_commit();
+    }
+    summary.elapsed = Clock::now() - started;
+    return summary;
+  }
+
+ private:
+  /// Whether what this job would write seems to be there. Collective.
+  bool is_written() {
+    agree(world_, request_.operation, [&] {
+      if (world_.rank() == 0) written_ = WrittenResult::find(request_);
+    });
+    return any(written_.has_value());
+  }
+
+  /// Compares all that is there with what this job would write; the number of files. Collective.
+  int compare() {
+    std::optional<OutputWriter> job;
+    agree(world_, request_.operation, [&] {
+      job.emplace(request_.files, world_.rank(), platform::Directory::open(request_.out, request_.operation));
+    });
+    run_worker_pool(world_, *job, pool_options("comparing"));
+    agree(world_, request_.operation, [&] {
+      if (world_.rank() != 0) return;
+      written_->compare_extras(request_);
+      require_unchanged(request_);
+      written_->remove_folder();
+    });
+    return static_cast<int>(request_.files.size());
+  }
+
+  /// The number of files that an earlier attempt had finished. Collective.
+  int write_and_commit() {
+    int resumed = 0;
+    try {
+      bool const committing = prepare();
+      if (!committing) resumed = write();
+      agree(world_, request_.operation, [&] {
+        if (world_.rank() == 0) commit();
+      });
+    } catch (CancelledError const&) {
+      if (world_.rank() == 0 && folder_) folder_->remove();
+      throw;
+    } catch (Error const& error) {
+      // A lost rank is no reason to lose what the others have finished; with --resume all stays for the next attempt.
+      bool const lost = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout;
+      if (lost) {
+        auto info = error.info();
+        info.hint = "start again with `resume`: the files that are finished are kept";
+        throw_error(error.code(), std::move(info));
+      }
+      if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
+      throw;
+    }
+    return resumed;
+  }
+
+  /// Whether `mine` holds on any rank. Collective.
+  bool any(bool mine) {
+    std::array<std::uint64_t, 1> all{mine ? 1U : 0U};
+    if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(all), ReduceOp::max);
+    return all[0] != 0;
+  }
+
+  [[nodiscard]] WorkerPoolOptions pool_options(std::string_view stage) const {
+    return {.operation = request_.operation,
+            .threads = request_.threads,
+            .on_progress = request_.on_progress,
+            .stop = request_.stop,
+            .stage = stage};
+  }
+
+  /// Makes the folder; whether a killed job had begun to commit, so that only that is left to do.
+  bool prepare() {
+    agree(world_, request_.operation, [&] {
+      if (world_.rank() == 0) folder_.emplace(JobFolder::make(job_request(request_)));
+    });
+    bool const committing = any(world_.rank() == 0 && folder_->was_committing());
+    agree(world_, request_.operation, [&] {
+      if (world_.rank() != 0) folder_.emplace(JobFolder::open({.out = request_.out, .id = request_.id}));
+    });
+    return committing;
+  }
+
+  int write() {
+    std::optional<OutputWriter> job;
+    agree(world_, request_.operation, [&] {
+      job.emplace(request_.files, world_.rank(), *folder_,
+                  OutputWriter::Options{.read_back = request_.read_back, .resume = request_.resume});
+    });
+    run_worker_pool(world_, *job, pool_options("writing"));
+    std::array<std::uint64_t, 1> resumed{static_cast<std::uint64_t>(job->resumed_files())};
+    if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(resumed), ReduceOp::sum);
+    return static_cast<int>(resumed[0]);
+  }
+
+  void commit() {
+    if (!folder_->was_committing()) {
+      require_unchanged(request_);
+      for (auto const& extra : request_.extras) stage(extra, folder_->directory());
+      folder_->directory().sync(request_.operation);
+    }
+    folder_->commit();
+    folder_->remove_after_success();
+  }
+
+  Collective const& world_;
+  WriteRequest const& request_;
+  std::optional<JobFolder> folder_{};
+  std::optional<WrittenResult> written_{};
+};
+
+/// Puts `value` under the first of the keys that is there.
+bool replace_size(Json& object, std::initializer_list<char const*> keys, int value) {
+  bool changed = false;
+  for (auto const* key : keys) {
+    auto const found = object.find(key);
+    if (found == object.end() || !found->is_number_integer() || *found == value) continue;
+    *found = value;
+    changed = true;
+  }
+  return changed;
+}
+
+/// Whether the mapping is the one that a split with groups of experts adds to a config that had none: it has these keys
+/// alone, in a config of Hugging Face. TensorRT-LLM's configs bring their own.
+bool is_mapping_of_split(Json const& config) {
+  auto const mapping = config.find("mapping");
+  if (mapping == config.end() || !mapping->is_object() || !config.contains("model_type")) return false;
+  static constexpr std::array<char const*, 5> keys{"world_size", "tp_size", "pp_size", "moe_tp_size", "moe_ep_size"};
+  return mapping->size() == keys.size() &&
+         std::all_of(keys.begin(), keys.end(), [&](auto const* key) { return mapping->contains(key); });
+}
+
+}  // namespace
+
+std::uint64_t size_of(ExtraFile const& extra) {
+  if (extra.copy_of.empty()) return extra.text.size();
+  return std::make_shared<FilePool>()->open(extra.copy_of)->size();
+}
+
+JobRequest job_request(WriteRequest const& request) {
+  JobRequest job{.out = request.out, .id = request.id, .force = request.force, .resume = request.resume};
+  for (auto const& file : request.files) {
+    job.names.push_back(file.name);
+    job.bytes += file.bytes;
+  }
+  for (auto const& extra : request.extras) {
+    job.names.push_back(extra.name);
+    job.bytes += size_of(extra);
+  }
+  return job;
+}
+
+Summary write_checkpoint(Collective const& world, WriteRequest const& request) { return Writing(world, request).run(); }
+
+Json corrected_config(Json config, OutputGrid grid) {
+  auto const [tp, moe_ep] = grid;
+  if (!config.is_object()) return config;
+  // Who merges these ranks must know of the groups.
+  if (moe_ep > 1) {
+    auto& mapping = config["mapping"];
+    if (!mapping.is_object()) mapping = {{"world_size", tp}, {"tp_size", tp}, {"pp_size", 1}};
+    mapping["moe_tp_size"] = tp / moe_ep;
+    mapping["moe_ep_size"] = moe_ep;
+  }
+  if (tp == 1 && is_mapping_of_split(config)) config.erase("mapping");
+  if (auto const mapping = config.find("mapping"); mapping != config.end() && mapping->is_object()) {
+    replace_size(*mapping, {"tp_size", "world_size"}, tp);
+    replace_size(*mapping, {"pp_size"}, 1);
+    replace_size(*mapping, {"moe_tp_size"}, tp / moe_ep);
+    replace_size(*mapping, {"moe_ep_size"}, moe_ep);
+  }
+  replace_size(config, {"tensor_model_parallel_size", "tensor_parallel_size", "tp_size"}, tp);
+  replace_size(config, {"pipeline_model_parallel_size", "pipeline_parallel_size", "pp_size"}, 1);
+  replace_size(config, {"expert_model_parallel_size", "expert_parallel_size", "ep_size"}, 1);
+  return config;
+}
+
+std::vector<ExtraFile> extra_files(ShardSet const& set, OutputGrid grid, ExtraFile const& index) {
+  std::vector<ExtraFile> extras;
+  std::optional<ExtraFile> config;
+  for (auto const& companion : set.sidecars) {
+    ExtraFile extra{.name = companion.name, .copy_of = companion.path};
+    if (extra.name != "config.json") {
+      extras.push_back(std::move(extra));
+      continue;
+    }
+    auto const corrected = corrected_config(set.config, grid);
+    // Unchanged it is copied byte for byte.
+    if (corrected != set.config) extra = {.name = extra.name, .text = corrected.dump(2) + "\n"};
+    config = std::move(extra);
+  }
+  if (!index.name.empty()) extras.push_back(index);
+  if (config) extras.push_back(std::move(*config));
+  return extras;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,35 @@
+#include "workspace/gather/exchange_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace crossrank::workspace {
+
+ContributionDescriptor ContributionDescriptor::of(node::Post const& post) {
+  ContributionDescriptor part{.offset = post.offset,
+                              .bytes = post.bytes,
+                              .generation = post.slot.generation,
+                              .slot = post.slot.id,
+                              .is_inline = post.bytes == 0};
+  if (part.is_inline) {
+    part.bytes = std::min(post.inlined.size(), part.inlined.size());
+    std::copy_n(post.inlined.begin(), part.bytes, part.inlined.begin());
+  }
+  return part;
+}
+
+ContributionDescriptor ContributionDescriptor::of(node::Arrival const& arrival) {
+  ContributionDescriptor part{.offset = arrival.offset,
+                              .bytes = arrival.bytes,
+                              .generation = arrival.generation,
+                              .slot = arrival.slot,
+                              .is_inline = (arrival.flags & node::arrival_inline) != 0};
+  if (part.is_inline) std::memcpy(part.inlined.data(), arrival.inlined, part.inlined_part().size());
+  return part;
+}
+
+std::span<std::byte const> ContributionDescriptor::inlined_part() const noexcept {
+  return {inlined.data(), std::min<std::size_t>(bytes, inlined.size())};
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/guarded_call.hpp"
+#include "workspace/nfs/retrying_read.hpp"
+#include "workspace/gather/exchange_backend.hpp"
+#include "workspace/nfs/file_state_store.hpp"
+#include "workspace/nfs/read_only_view.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+using platform::GuardedCall;
+
+void deliver(RankState state, Collector& collector) {
+  collector.expect(state.weights.size());
+  collector.config(std::move(state.config));
+  for (auto const& [name, tensor] : state.weights) collector.tensor(name, tensor);
+}
+
+class FileExchange final : public ExchangeBackend {
+ public:
+  /// How the files of a range end.
+  struct CleanupPolicy {
+    bool own = false;  ///< the workspace was made for this range
+    GatherFiles files = GatherFiles::remove;
+  };
+
+ private:
+  /// The range is over, on all ranks or by a failure: what this rank has written goes, unless it is to be kept.
+  static void end(NFSWorkspace workspace, CleanupPolicy cleanup, std::optional<PublishedFile> const& published,
+                  bool failed) {
+    if (cleanup.files == GatherFiles::remove && cleanup.own) return workspace.clean();
+    if (!published) return;
+    if (cleanup.files == GatherFiles::remove) return workspace.store()->withdraw(*published);
+    failed ? workspace.store()->abandon(*published) : workspace.store()->retire(*published);
+  }
+
+  /// `body` in a thread of its own, away from which this rank goes when the file system does not answer.
+  template <class Body>
+  auto guarded(Body body) {
+    auto result = platform::guarded_call(std::move(body), {.limit = timeout_policy_.timeout, .what = "NFSWorkspace"});
+    stuck_ = !result;
+    if (stuck_) fail_no_response("NFSWorkspace", workspace_.path(), timeout_policy_.timeout);
+    return *std::move(result);
+  }
+
+ public:
+  FileExchange(std::shared_ptr<spi::Transport> transport, NFSWorkspace workspace, CleanupPolicy cleanup,
+               spi::TimeoutPolicy const& timeout_policy)
+      : transport_(std::move(transport)),
+        workspace_(std::move(workspace)),
+        cleanup_(cleanup),
+        timeout_policy_(timeout_policy) {}
+
+  void publish(Contribution const& contribution, int, node::Post& post) override {
+    StateDict weights;
+    weights.reserve(contribution.tensors.size());
+    for (auto const& [name, tensor] : contribution.tensors) weights.insert_or_assign(std::string(name), *tensor);
+    published_ =
+        guarded([workspace = workspace_, cleanup = cleanup_, transport = transport_, weights = std::move(weights),
+                 config = contribution.config == nullptr ? Json() : *contribution.config](GuardedCall& call) {
+          auto const published = workspace.store()->write_for_range(config, weights, [&] {
+            call.step();
+            transport->keep_alive();
+          });
+          if (call.was_abandoned()) end(workspace, cleanup, published, true);
+          return published;
+        });
+    static_assert(sizeof(PublishedFile) <= node::Arrival::inline_bytes);
+    post.inlined = std::as_bytes(std::span(&*published_, 1));
+  }
+
+  void receive(int member, ContributionDescriptor const& part, Collector& collector) override {
+    auto const bytes = part.inlined_part();
+    PublishedFile published;
+    if (bytes.size() != sizeof published) {
+      throw FormatError({.operation = "receive",
+                         .message = "the record of a published file has the wrong size",
+                         .expected = std::to_string(sizeof published),
+                         .got = std::to_string(bytes.size()),
+                         .failed_ranks = {member},
+                         .section = "arrival"});
+    }
+    std::memcpy(&published, bytes.data(), sizeof published);
+    ReadRetryPolicy const retry_policy{
+        .limit = std::min<std::chrono::nanoseconds>(
+            timeout_policy_.timeout, std::max<std::chrono::nanoseconds>(usual, timeout_policy_.timeout / 4)),
+        .between =
+            [this] {
+              transport_->keep_alive();
+              if (auto const group = transport_->node_group()) group->throw_if_failed("receive");
+            },
+        .attempt_timeout = timeout_policy_.timeout,
+        .on_progress = [transport = transport_] { transport->keep_alive(); }};
+    deliver(read_only_view(workspace_.store()->read_published(published, retry_policy), published.file.rank),
+            collector);
+  }
+
+  void decline(int, ContributionDescriptor const&) noexcept override {}
+
+  void finish() override {
+    if (!needs_cleanup()) return;
+    static_cast<void>(guarded([workspace = workspace_, cleanup = cleanup_, published = published_](GuardedCall&) {
+      end(workspace, cleanup, published, false);
+      return true;
+    }));
+  }
+
+  void discard() noexcept override {
+    if (!needs_cleanup()) return;
+    try {
+      static_cast<void>(guarded([workspace = workspace_, cleanup = cleanup_, published = published_](GuardedCall&) {
+        end(workspace, cleanup, published, true);
+        return true;
+      }));
+    } catch (
+        Error const&) {  // the error that ended the range is already on its way; `crossrank clean` removes what stays
+    }
+  }
+
+ private:
+  static constexpr std::chrono::seconds usual{75};  // NFS caches a directory for up to 60 s
+
+  [[nodiscard]] bool needs_cleanup() const noexcept { return !stuck_ && (cleanup_.own || published_); }
+
+  std::shared_ptr<spi::Transport> transport_;
+  NFSWorkspace workspace_;
+  CleanupPolicy cleanup_;
+  spi::TimeoutPolicy timeout_policy_;
+  std::optional<PublishedFile> published_{};
+  bool stuck_ = false;  ///< a call was left behind: another one would stand still too
+};
+
+}  // namespace
+
+std::unique_ptr<ExchangeBackend> make_file_exchange(std::shared_ptr<spi::Transport> transport, int global_rank,
+                                                    GatherOptions const& options,
+                                                    spi::TimeoutPolicy const& timeout_policy) {
+  bool const own = !options.workspace_path.empty();
+  auto open = [path = options.workspace_path, rank = global_rank](GuardedCall&) {
+    return NFSWorkspace(path, {.rank = rank});
+  };
+  auto workspace = own ? platform::guarded_call(open, {.limit = timeout_policy.timeout, .what = "NFSWorkspace"})
+                       : std::optional(*options.workspace->nfs());
+  if (!workspace) fail_no_response("NFSWorkspace", options.workspace_path, timeout_policy.timeout);
+  return std::make_unique<FileExchange>(std::move(transport), *std::move(workspace),
+                                        FileExchange::CleanupPolicy{.own = own, .files = options.files},
+                                        timeout_policy);
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,226 @@
+#include "workspace/gather/multi_node_range.hpp"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/core/no_destructor.hpp"
+#include "workspace/gather/packed_contribution.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+using spi::OpKind;
+
+/// A second group for each group that has ranges: messages of ranges must not mix with those of the caller.
+struct Channels {
+  struct Entry {
+    std::weak_ptr<spi::Transport> of;
+    std::shared_ptr<spi::Transport> channel;
+  };
+  std::mutex mutex;
+  std::map<spi::Transport const*, Entry> all;
+};
+
+Channels& channels() {
+  static NoDestructor<Channels> all;  // ranges may outlive statics
+  return all.value;
+}
+
+/// Collective over the group the first time.
+std::shared_ptr<spi::Transport> channel_of(std::shared_ptr<spi::Transport> const& transport,
+                                           spi::TimeoutPolicy const& timeout_policy) {
+  {
+    std::lock_guard const lock(channels().mutex);
+    std::erase_if(channels().all, [](auto const& entry) { return entry.second.of.expired(); });
+    auto const found = channels().all.find(transport.get());
+    if (found != channels().all.end()) return found->second.channel;
+  }
+  std::vector<int> everybody(static_cast<std::size_t>(transport->world_size()));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  auto channel = transport->split({.op_kind = OpKind::split}, everybody, transport->name() + "/ranges", timeout_policy);
+  std::lock_guard const lock(channels().mutex);
+  channels().all[transport.get()] = {transport, channel};
+  return channel;
+}
+
+template <std::size_t size>
+void put(std::array<char, size>& to, std::string_view text) {
+  text.copy(to.data(), size - 1);
+}
+
+}  // namespace
+
+MultiNodeRange::MultiNodeRange(Parts parts)
+    : parts_(std::move(parts)),
+      group_(parts_.collective.transport()->node_group()),
+      open_messages_(static_cast<std::size_t>(parts_.collective.world_size())),
+      received_(parts_.members.size()) {}
+
+bool MultiNodeRange::on_this_node(int member) const {
+  auto const here = transport().node_ranks();
+  return group_ != nullptr && std::binary_search(here.begin(), here.end(), member);
+}
+
+int MultiNodeRange::node_rank_of(int member) const {
+  auto const here = transport().node_ranks();
+  return static_cast<int>(std::lower_bound(here.begin(), here.end(), member) - here.begin());
+}
+
+MultiNodeRange::OpenMessage MultiNodeRange::publish(Contribution const& mine) {
+  OpenMessage message;
+  auto const receiver = parts_.members.front();
+  if (!parts_.files && !on_this_node(receiver)) {
+    kept_ = pack(mine);
+    message.part.bytes = kept_.size();
+    serves_ = true;
+    return message;
+  }
+  node::Post post;
+  parts_.exchange->publish(mine, parts_.files ? receiver : node_rank_of(receiver), post);
+  message.part = ContributionDescriptor::of(post);
+  return message;
+}
+
+void MultiNodeRange::open(Contribution const& mine, bool writes) {
+  channel_ = channel_of(parts_.collective.transport(), parts_.timeout_policy);
+  OpenMessage own;
+  std::exception_ptr failure;
+  try {
+    // Made here, not before: a directory that cannot be used is this rank's part that it could not do.
+    if (parts_.make_exchange) parts_.exchange = parts_.make_exchange();
+    if (writes) own = publish(mine);
+  } catch (std::exception const& e) {
+    auto const* const known = dynamic_cast<Error const*>(&e);
+    if (known != nullptr && !known->group_usable()) throw;
+    failure = std::current_exception();
+    own.failed = true;
+    put(own.error_type, known == nullptr ? std::string("std::exception")
+                                         : std::string("crossrank ") + to_string(known->code()) + " error");
+    put(own.error_text, e.what());
+    serves_ = false;
+  }
+  try {
+    std::vector<std::size_t> const counts(open_messages_.size(), sizeof own);
+    auto const request_id = transport().post_all_gatherv({OpKind::range_open, parts_.digest, parts_.arguments.bytes()},
+                                                         {.bytes = std::as_bytes(std::span(&own, 1))}, counts,
+                                                         {.bytes = std::as_writable_bytes(std::span(open_messages_))});
+    transport().wait(request_id, parts_.timeout_policy);
+    bool const failed =
+        std::any_of(open_messages_.begin(), open_messages_.end(), [](auto const& message) { return message.failed; });
+    if (failed) {
+      serves_ = false;
+      close_round();
+      if (failure) std::rethrow_exception(failure);
+      throw_if_one_failed();
+    }
+  } catch (...) {
+    if (parts_.exchange) parts_.exchange->discard();
+    throw;
+  }
+  if (parts_.members.front() == transport().rank()) user_code_ = std::make_unique<UserCodeScope>(parts_.collective);
+}
+
+void MultiNodeRange::throw_if_one_failed() {
+  ErrorInfo info{.operation = parts_.operation,
+                 .group = transport().name(),
+                 .rank = transport().rank(),
+                 .world_size = transport().world_size()};
+  for (std::size_t member = 0; member < open_messages_.size(); ++member) {
+    auto const& message = open_messages_[member];
+    if (!message.failed) continue;
+    std::string const type(message.error_type.data());
+    std::string const text(message.error_text.data());
+    if (info.failed_ranks.empty()) {
+      info.remote_type = type;
+      info.message = "rank " + std::to_string(member) + " could not do its part: " + text;
+    }
+    info.failed_ranks.push_back(static_cast<int>(member));
+    info.details.push_back("rank " + std::to_string(member) + ": " + type + ": " + text);
+  }
+  throw RemoteError(std::move(info));
+}
+
+void MultiNodeRange::receive(std::size_t index, Collector& collector) {
+  auto const member = parts_.members[index];
+  auto const& message = open_messages_[static_cast<std::size_t>(member)];
+  received_[index] = true;
+  if (!parts_.files && !on_this_node(member)) {
+    receive_remote(member, message, collector);
+    return;
+  }
+  parts_.exchange->receive(parts_.files ? member : node_rank_of(member), message.part, collector);
+}
+
+void MultiNodeRange::send_choice(int member, Choice choice) {
+  transport().keep_alive();
+  channel_->wait(channel_->post_send({.bytes = std::as_bytes(std::span(&choice, 1))}, member, 1),
+                 parts_.timeout_policy);
+}
+
+void MultiNodeRange::receive_remote(int member, OpenMessage const& message, Collector& collector) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(message.part.bytes);
+  try {
+    send_choice(member, Choice::send);
+    channel_->wait(channel_->post_recv({.bytes = *bytes, .owner = bytes}, member, 2), parts_.timeout_policy);
+  } catch (Error const& e) {
+    if (!e.group_usable()) transport().abort(e.what());
+    throw;
+  }
+  unpack(std::move(bytes), transport().global_ranks()[static_cast<std::size_t>(member)], collector);
+}
+
+/// A rank of another node than the receiver's: does as the receiver wishes, once.
+void MultiNodeRange::serve() {
+  auto choice = Choice::decline;
+  auto const receiver = parts_.members.front();
+  channel_->wait(channel_->post_recv({.bytes = std::as_writable_bytes(std::span(&choice, 1))}, receiver, 1),
+                 parts_.timeout_policy);
+  if (choice == Choice::send) channel_->wait(channel_->post_send({.bytes = kept_}, receiver, 2), parts_.timeout_policy);
+}
+
+void MultiNodeRange::close_round() {
+  transport().wait(transport().post_barrier({OpKind::range_close, parts_.digest, parts_.arguments.bytes()}),
+                   parts_.timeout_policy);
+}
+
+void MultiNodeRange::close() {
+  user_code_.reset();
+  try {
+    bool const receives = parts_.members.front() == transport().rank();
+    for (std::size_t index = 1; receives && index < parts_.members.size(); ++index) {
+      auto const member = parts_.members[index];
+      if (received_[index] || parts_.files || on_this_node(member)) continue;
+      received_[index] = true;
+      send_choice(member, Choice::decline);
+    }
+    if (serves_) serve();
+    close_round();
+  } catch (Error const& e) {
+    if (!e.group_usable()) transport().abort(e.what());
+    if (parts_.exchange) parts_.exchange->discard();
+    throw;
+  }
+  // What the receiver did not want of its own node is taken back: all have met.
+  if (parts_.exchange) {
+    if (parts_.files) {
+      parts_.exchange->finish();
+    } else {
+      parts_.exchange->discard();
+    }
+  }
+}
+
+void MultiNodeRange::abort(std::string_view why) noexcept {
+  user_code_.reset();
+  transport().abort("rank " + std::to_string(transport().rank()) + ": " + std::string(why));
+  channel_->abort(why);
+  if (parts_.exchange) parts_.exchange->discard();
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,77 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/parallel.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/objects/user_code_scope.hpp"
+#include "lib/node/group/group.hpp"
+#include "workspace/gather/exchange_backend.hpp"
+
+namespace crossrank::workspace {
+
+/// The two rounds of a range whose group stands on several nodes.
+///
+/// At the first all ranks say what they hand over. Ranks on the receiver's node leave it in the node's shared memory,
+/// or all of them in files; those on other nodes keep a copy and send it when the receiver asks for it, one at a time,
+/// so that it never holds what it does not want. All ranks wait for the first round, and `Release::lazy` is as
+/// strict.
+class MultiNodeRange {
+ public:
+  struct Parts {
+    char const* operation = "";
+    Collective collective{};
+    std::vector<int> members{};  ///< of the group; the first one receives
+    spi::TimeoutPolicy timeout_policy{};
+    std::uint64_t digest = 0;
+    CallArguments arguments{};
+    std::unique_ptr<ExchangeBackend> exchange{};  ///< the memory of this node; null where there is none
+    std::function<std::unique_ptr<ExchangeBackend>()> make_exchange{};  ///< files; may fail
+    bool files = false;
+  };
+  explicit MultiNodeRange(Parts parts);
+
+  /// The first round.
+  void open(Contribution const& mine, bool writes);
+  void receive(std::size_t index, Collector& collector);
+  /// The second round.
+  void close();
+  void abort(std::string_view why) noexcept;
+
+ private:
+  /// What a rank says at the first round.
+  struct OpenMessage {
+    ContributionDescriptor part{};
+    bool failed = false;
+    std::array<char, 64> error_type{};
+    std::array<char, 440> error_text{};
+  };
+  enum class Choice : std::uint8_t { send = 1, decline = 2 };
+
+  [[nodiscard]] OpenMessage publish(Contribution const& mine);
+  [[nodiscard]] bool on_this_node(int member) const;
+  [[nodiscard]] int node_rank_of(int member) const;
+  void close_round();
+  void throw_if_one_failed();
+  void receive_remote(int member, OpenMessage const& message, Collector& collector);
+  void send_choice(int member, Choice choice);
+  void serve();
+  [[nodiscard]] spi::Transport& transport() const { return *parts_.collective.transport(); }
+
+  Parts parts_;
+  std::shared_ptr<node::Group> group_;        ///< of this node
+  std::shared_ptr<spi::Transport> channel_;   ///< for what goes between nodes
+  std::vector<OpenMessage> open_messages_{};  ///< by member of the group
+  std::vector<bool> received_{};              ///< by item
+  std::vector<std::byte> kept_{};             ///< for a receiver on another node
+  bool serves_ = false;
+  std::unique_ptr<UserCodeScope> user_code_{};
+};
+
+}  // namespace crossrank::workspace

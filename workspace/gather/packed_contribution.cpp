@@ -1,0 +1,115 @@
+#include "workspace/gather/packed_contribution.hpp"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/storage.hpp>
+
+#include "lib/codec/message/config_binary.hpp"
+#include "lib/codec/message/tensor_table.hpp"
+#include "lib/tensor/copy_memory.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+constexpr std::size_t tensor_alignment = 64;
+
+struct PackedHead {
+  std::uint64_t table_bytes;
+  std::uint64_t data_offset;
+};
+
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
+}
+
+/// What came from another node: shared by the tensors that view it.
+class ReceivedStorage final : public spi::Storage {
+ public:
+  ReceivedStorage(std::shared_ptr<std::vector<std::byte>> bytes, int sender)
+      : bytes_(std::move(bytes)), sender_(sender) {}
+  [[nodiscard]] std::byte* data() noexcept override { return bytes_->data(); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_->size(); }
+  [[nodiscard]] std::string frozen_by() const override { return "received from rank " + std::to_string(sender_); }
+
+ private:
+  std::shared_ptr<std::vector<std::byte>> bytes_;
+  int sender_;
+};
+
+[[noreturn]] void refuse(int sender, std::string message) {
+  throw FormatError({.operation = "receive",
+                     .message = std::move(message),
+                     .resource = "what rank " + std::to_string(sender) + " sent",
+                     .section = "head"});
+}
+
+}  // namespace
+
+std::vector<std::byte> pack(Contribution const& contribution) {
+  std::vector<codec::TableEntry> entries;
+  entries.reserve(contribution.tensors.size());
+  std::size_t data_bytes = 0;
+  for (auto const& [name, tensor] : contribution.tensors) {
+    auto& entry = entries.emplace_back();
+    entry.name = name;
+    entry.present = tensor->defined();
+    if (!entry.present) continue;
+    if (tensor->device().kind != Device::Kind::cpu) {
+      throw UsageError({.operation = "publish",
+                        .message = "the tensor is not on the CPU",
+                        .got = to_string(tensor->device()),
+                        .resource = std::string(name)});
+    }
+    entry.dtype = tensor->dtype();
+    entry.shape = tensor->shape();
+    entry.nbytes = tensor->nbytes();
+    entry.offset = data_bytes;
+    data_bytes = aligned(data_bytes + entry.nbytes);
+  }
+  auto const config =
+      contribution.config == nullptr ? std::string() : codec::encode_config_binary(*contribution.config);
+  codec::TableInput const table{config, entries};
+  auto const table_bytes = codec::encoded_size(table);
+  PackedHead const head{table_bytes, aligned(sizeof(PackedHead) + table_bytes)};
+  std::vector<std::byte> packed(head.data_offset + data_bytes);
+  std::memcpy(packed.data(), &head, sizeof head);
+  codec::encode(table, {packed.data() + sizeof head, table_bytes});
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    auto const& tensor = *contribution.tensors[i].tensor;
+    if (entries[i].nbytes != 0)
+      copy_memory(packed.data() + head.data_offset + entries[i].offset, tensor.data(), entries[i].nbytes);
+  }
+  return packed;
+}
+
+void unpack(std::shared_ptr<std::vector<std::byte>> bytes, int sender, Collector& collector) {
+  std::span<std::byte const> const all(*bytes);
+  PackedHead head{};
+  if (all.size() < sizeof head) refuse(sender, "fewer bytes than a head has");
+  std::memcpy(&head, all.data(), sizeof head);
+  if (head.data_offset > all.size() || head.table_bytes > all.size() - sizeof head ||
+      sizeof head + head.table_bytes > head.data_offset) {
+    refuse(sender, "a table outside what was sent");
+  }
+  auto const table = codec::decode(all.subspan(sizeof head, head.table_bytes), all.size() - head.data_offset);
+  std::shared_ptr<spi::Storage> const storage = std::make_shared<ReceivedStorage>(std::move(bytes), sender);
+  collector.expect(table.entries.size());
+  if (!table.config.empty()) collector.config(codec::decode_config_binary(std::as_bytes(std::span(table.config))));
+  for (auto const& entry : table.entries) {
+    if (!entry.present) {
+      collector.tensor(entry.name, Tensor());
+    } else if (entry.slot != codec::own_payload) {
+      refuse(sender, "a tensor that stayed in another node's memory");
+    } else if (entry.nbytes == 0) {
+      collector.tensor(entry.name, Tensor::empty(entry.shape, entry.dtype));
+    } else {
+      collector.tensor(entry.name,
+                       spi::tensor_from_storage(storage, head.data_offset + entry.offset, entry.shape, entry.dtype));
+    }
+  }
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,201 @@
+#include <crossrank/parallel.hpp>
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "workspace/gather/range_session.hpp"
+#include "workspace/shared_memory/rank_state_collector.hpp"
+
+namespace crossrank {
+namespace {
+
+using workspace::Contribution;
+using workspace::ItemKind;
+using workspace::NamedTensor;
+using workspace::RangeSession;
+
+/// How one kind of item is taken apart and put together.
+template <class Item>
+struct Kind;
+
+template <>
+struct Kind<Tensor> {
+  static constexpr auto number = ItemKind::tensor;
+  static constexpr auto operation = "get_tensors_parallel";
+  struct Collector final : workspace::Collector {
+    Tensor item{};
+    void expect(std::size_t) override {}
+    void config(Json) override {}
+    void tensor(std::string_view, Tensor value) override { item = std::move(value); }
+  };
+  static Tensor finish(Collector&& collector, int) { return std::move(collector.item); }
+  static Tensor own(Tensor const& mine, int) { return mine; }
+};
+
+template <>
+struct Kind<StateDict> {
+  static constexpr auto number = ItemKind::state_dict;
+  static constexpr auto operation = "get_tensors_parallel";
+  struct Collector final : workspace::Collector {
+    StateDict item{};
+    void expect(std::size_t tensors) override { item.reserve(tensors); }
+    void config(Json) override {}
+    void tensor(std::string_view name, Tensor value) override {
+      item.insert_or_assign(std::string(name), std::move(value));
+    }
+  };
+  static StateDict finish(Collector&& collector, int) { return std::move(collector.item); }
+  static StateDict own(StateDict const& mine, int) { return mine; }
+};
+
+template <>
+struct Kind<RankedState> {
+  static constexpr auto number = ItemKind::ranked_state;
+  static constexpr auto operation = "get_configs_parallel";
+  using Collector = workspace::RankStateCollector;
+  static RankedState finish(Collector&& collector, int rank) { return {rank, std::move(collector).take()}; }
+  static RankedState own(RankState const& mine, int rank) { return {rank, mine}; }
+};
+
+template <class Item, class Mine>
+class Items final : public detail::RangeItems<Item> {
+ public:
+  Items(Mine const& mine, Contribution const& contribution, RankSpan ranks, Collective const& group,
+        GatherOptions const& options)
+      : session_(Kind<Item>::operation, Kind<Item>::number, contribution, ranks, group, options),
+        items_(session_.size()) {
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      if (session_.is_own(i)) items_[i] = Kind<Item>::own(mine, session_.rank_of(i));
+    }
+  }
+
+  [[nodiscard]] bool is_receiver() const noexcept override { return session_.is_receiver(); }
+  [[nodiscard]] std::size_t size() const noexcept override { return items_.size(); }
+  /// Lets go of the tensors before the others go on: what nobody else holds is free for their next call. Large configs
+  /// take long to destroy, and nobody waits for that.
+  void close() override {
+    std::vector<Json> configs;
+    if constexpr (std::is_same_v<Item, RankedState>) {
+      configs.reserve(items_.size());
+      for (auto& item : items_)
+        if (item) configs.push_back(std::move(item->state.config));
+    }
+    items_.clear();
+    session_.close();
+  }
+  void abort(std::string_view why) noexcept override { session_.abort(why); }
+  void abort_unwinding() noexcept override {
+    if (failed_) return session_.abort("left its range by an exception after " + std::string(failed_->what()));
+    session_.abort("left its range by an exception; a loop inside CollectiveRange::consume hands on the text");
+  }
+
+  [[nodiscard]] Item const& at(std::size_t index) override {
+    try {
+      return received(index);
+    } catch (Error const& e) {
+      failed_ = e;
+      throw;
+    }
+  }
+
+  [[nodiscard]] std::vector<Item> take() override {
+    std::vector<Item> all;
+    all.reserve(items_.size());
+    try {
+      for (std::size_t i = 0; i < items_.size(); ++i) static_cast<void>(at(i));
+    } catch (Error const& e) {
+      session_.abort(e.what());
+      throw;
+    }
+    for (auto& item : items_) all.push_back(std::move(*item));
+    close();
+    return all;
+  }
+
+ private:
+  Item const& received(std::size_t index) {
+    if (index >= items_.size())
+      session_.fail_usage("there is no such item", std::to_string(index) + " of " + std::to_string(items_.size()));
+    auto& item = items_[index];
+    if (!item) {
+      typename Kind<Item>::Collector collector;
+      session_.receive(index, collector);
+      item = Kind<Item>::finish(std::move(collector), session_.rank_of(index));
+    }
+    session_.progress();
+    return *item;
+  }
+
+  RangeSession session_;
+  std::vector<std::optional<Item>> items_;
+  std::optional<Error> failed_{};  ///< of the last item that could not be received
+};
+
+std::vector<NamedTensor> named(StateDict const& weights) {
+  std::vector<NamedTensor> tensors;
+  tensors.reserve(weights.size());
+  for (auto const& [name, tensor] : weights) tensors.push_back({name, &tensor});
+  return tensors;
+}
+
+CollectiveRange<Tensor> gather(Tensor const& tensor, RankSpan ranks, Collective const& group,
+                               GatherOptions const& options) {
+  NamedTensor const only{"tensor", &tensor};
+  return CollectiveRange<Tensor>(
+      std::make_unique<Items<Tensor, Tensor>>(tensor, Contribution{.tensors = {&only, 1}}, ranks, group, options));
+}
+
+CollectiveRange<StateDict> gather(StateDict const& weights, RankSpan ranks, Collective const& group,
+                                  GatherOptions const& options) {
+  auto const tensors = named(weights);
+  return CollectiveRange<StateDict>(
+      std::make_unique<Items<StateDict, StateDict>>(weights, Contribution{.tensors = tensors}, ranks, group, options));
+}
+
+CollectiveRange<RankedState> gather(RankState const& state, RankSpan ranks, Collective const& group,
+                                    GatherOptions const& options) {
+  auto const tensors = named(state.weights);
+  Contribution const contribution{.config = &state.config, .tensors = tensors};
+  return CollectiveRange<RankedState>(
+      std::make_unique<Items<RankedState, RankState>>(state, contribution, ranks, group, options));
+}
+
+}  // namespace
+
+CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, Collective const& group,
+                                             GatherOptions const& options) {
+  return gather(tensor, group.ranks(), group, options);
+}
+
+CollectiveRange<Tensor> get_tensors_parallel(Tensor const& tensor, RankSpan ranks, Collective const& group,
+                                             GatherOptions const& options) {
+  return gather(tensor, ranks, group, options);
+}
+
+CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, Collective const& group,
+                                                GatherOptions const& options) {
+  return gather(weights, group.ranks(), group, options);
+}
+
+CollectiveRange<StateDict> get_tensors_parallel(StateDict const& weights, RankSpan ranks, Collective const& group,
+                                                GatherOptions const& options) {
+  return gather(weights, ranks, group, options);
+}
+
+CollectiveRange<RankedState> get_configs_parallel(RankState const& state, Collective const& group,
+                                                  GatherOptions const& options) {
+  return gather(state, group.ranks(), group, options);
+}
+
+CollectiveRange<RankedState> get_configs_parallel(RankState const& state, RankSpan ranks, Collective const& group,
+                                                  GatherOptions const& options) {
+  return gather(state, ranks, group, options);
+}
+
+}  // namespace crossrank

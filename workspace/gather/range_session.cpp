@@ -1,0 +1,269 @@
+#include "workspace/gather/range_session.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/spi/argument_digest.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/deadline.hpp"
+#include "workspace/nfs/file_state_store.hpp"
+
+namespace crossrank::workspace {
+
+using spi::OpKind;
+
+RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution const& mine, RankSpan ranks,
+                           Collective const& group, GatherOptions const& options)
+    : operation_(operation),
+      collective_(group),
+      ranks_(ranks.begin(), ranks.end()),
+      timeout_policy_(group.timeout_policy()),
+      options_(options) {
+  Collective::CallLock const call_lock(collective_, operation_);
+  if (options.timeout) timeout_policy_.timeout = std::min(*options.timeout, platform::max_wait);
+  rank_ = collective_.rank();
+  map_ranks();
+  group_ = collective_.transport()->node_group();
+  is_receiver_ = members_.front() == rank_;
+  is_writer_ = !is_receiver_ && std::find(members_.begin(), members_.end(), rank_) != members_.end();
+  files_ = !options.workspace_path.empty() || (options.workspace && options.workspace->nfs() != nullptr);
+  // Files go at the second round, so their writers wait for it in any case.
+  lazy_ = options.release == Release::lazy && !files_;
+  if (options.workspace && !options.workspace_path.empty())
+    fail_usage("a workspace and a path for another one", options.workspace_path.string());
+  if (group_) group_->comm().require_own_process(operation_);
+  if (collective_.world_size() > 1 && (!group_ || group_->size() != collective_.world_size())) {
+    open_across_nodes(kind, mine);
+  } else if (group_) {
+    choose_exchange();
+    open(kind, mine);
+  } else {
+    open_alone();
+  }
+  open_ = true;
+  // The others have arrived at the second round: any call in between would be another one than they make.
+  if (closes_first())
+    collective_.refuse_calls("a range with Release::lazy is open, which the other ranks have left: close it first");
+}
+
+RangeSession::~RangeSession() {
+  if (open_ && closes_first()) collective_.refuse_calls(nullptr);
+  leave_user_code();
+}
+
+void RangeSession::fail_usage(std::string message, std::string got) const {
+  throw UsageError({.operation = operation_,
+                    .message = std::move(message),
+                    .got = std::move(got),
+                    .group = collective_.name(),
+                    .rank = rank_,
+                    .world_size = collective_.world_size()});
+}
+
+void RangeSession::map_ranks() {
+  auto const global = collective_.transport()->global_ranks();
+  if (ranks_.empty()) fail_usage("no ranks: the first one listed receives", "an empty list");
+  members_.reserve(ranks_.size());
+  for (int const rank : ranks_) {
+    auto const found = std::find(global.begin(), global.end(), rank);
+    if (found == global.end()) fail_usage("a listed rank of the job is not in the group", std::to_string(rank));
+    members_.push_back(static_cast<int>(found - global.begin()));
+  }
+  // As they are given, ranks ascend in most calls: then none is listed twice.
+  if (std::adjacent_find(members_.begin(), members_.end(), std::greater_equal<>()) == members_.end()) return;
+  auto sorted = members_;
+  std::sort(sorted.begin(), sorted.end());
+  if (auto const twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
+    fail_usage("a rank is listed twice", std::to_string(global[static_cast<std::size_t>(*twice)]));
+}
+
+void RangeSession::choose_exchange() {
+  if (!files_) {
+    auto const* const shared = options_.workspace ? options_.workspace->shared_memory() : nullptr;
+    if (shared != nullptr && !shared->is_initialized())
+      fail_usage("the workspace is not initialized", "SharedMemoryWorkspace()");
+    if (group_) exchange_ = make_arena_exchange(group_);
+    return;
+  }
+  if (options_.workspace && !options_.workspace->nfs()->is_initialized())
+    fail_usage("the workspace is not initialized", "NFSWorkspace()");
+}
+
+/// Sends nothing, but refuses what a larger group would.
+void RangeSession::open_alone() {
+  choose_exchange();
+  if (!files_) return;
+  exchange_ = make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
+  if (options_.workspace) options_.workspace->nfs()->store()->require_range_support();
+}
+
+void RangeSession::open_across_nodes(ItemKind kind, Contribution const& mine) {
+  if (files_ || group_) choose_exchange();
+  std::function<std::unique_ptr<ExchangeBackend>()> make_exchange;
+  if (files_)
+    make_exchange = [this] {
+      return make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
+    };
+  multi_node_ = std::make_unique<MultiNodeRange>(MultiNodeRange::Parts{.operation = operation_,
+                                                                       .collective = collective_,
+                                                                       .members = {members_.begin(), members_.end()},
+                                                                       .timeout_policy = timeout_policy_,
+                                                                       .digest = digest(kind),
+                                                                       .arguments = arguments(),
+                                                                       .exchange = std::move(exchange_),
+                                                                       .make_exchange = std::move(make_exchange),
+                                                                       .files = files_});
+  multi_node_->open(mine, is_writer_);
+}
+
+std::uint64_t RangeSession::digest(ItemKind kind) const {
+  ArgumentDigest digest;
+  digest.add(static_cast<std::uint64_t>(kind))
+      .add(files_ ? 2U : 1U)
+      .add(static_cast<std::uint64_t>(options_.release))
+      .add(ranks_.size());
+  for (int const rank : ranks_) digest.add(static_cast<std::uint64_t>(rank));
+  return digest.value();
+}
+
+CallArguments RangeSession::arguments() const {
+  CallArguments arguments;
+  arguments.name(operation_).text("of ranks").ranks(ranks_).text(files_ ? "through files" : "through shared memory");
+  if (options_.release == Release::lazy) arguments.text("lazily");
+  return arguments;
+}
+
+void RangeSession::open(ItemKind kind, Contribution const& mine) {
+  range_ = group_->next_range();
+  auto const noted = arguments();
+  node::Post post{.op_kind = OpKind::range_open, .digest = digest(kind), .arguments = noted.bytes()};
+  try {
+    // Opened here, not before: a directory that cannot be used is this rank's part that it could not do.
+    if (!exchange_)
+      exchange_ = make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
+    if (is_writer_) exchange_->publish(mine, members_.front(), post);
+  } catch (std::exception const& e) {
+    auto const* const known = dynamic_cast<Error const*>(&e);
+    if (known != nullptr && !known->group_usable()) throw;
+    auto const type = known == nullptr ? std::string("std::exception")
+                                       : std::string("crossrank ") + to_string(known->code()) + " error";
+    round_ = group_->post_error(post, {.type = type, .text = e.what()}, timeout_policy_);
+    close_round_after_failure();
+    throw;
+  }
+  CROSSRANK_CRASH_POINT("workspace.range.published");
+  if (lazy_ && !is_receiver_) post.also_closes = range_;
+  try {
+    round_ = group_->post(post, timeout_policy_);
+    if (is_receiver_) open_as_receiver();
+  } catch (...) {
+    exchange_->discard();
+    throw;
+  }
+  CROSSRANK_CRASH_POINT("workspace.range.opened");
+}
+
+void RangeSession::open_as_receiver() {
+  auto const outcome = group_->wait(round_, timeout_policy_, operation_);
+  if (outcome == node::Outcome::passed_failed) {
+    auto error = group_->remote_error(round_, operation_);
+    close_round_after_failure();
+    // NOLINTNEXTLINE(misc-throw-by-value-catch-by-reference): what was said must be read before the next round
+    throw error;
+  }
+  contributions_.reserve(members_.size());
+  for (int const member : members_)
+    contributions_.push_back(
+        {.part = ContributionDescriptor::of(group_->arrival(member, round_)), .received = member == rank_});
+  group_->comm().own_record().in_user_code.fetch_add(1, std::memory_order_relaxed);
+  in_user_code_ = true;
+}
+
+/// The range ends on every rank, in step, though this rank could not do its part or has seen that another could not.
+void RangeSession::close_round_after_failure() {
+  auto const end = group_->post_close(round_, range_, timeout_policy_);
+  static_cast<void>(group_->wait(end, timeout_policy_, operation_));
+  if (exchange_) exchange_->discard();
+}
+
+void RangeSession::leave_user_code() noexcept {
+  if (!std::exchange(in_user_code_, false) || !group_->comm().is_own_process()) return;
+  group_->comm().own_record().in_user_code.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void RangeSession::receive(std::size_t index, Collector& collector) {
+  if (multi_node_) {
+    if (!open_)
+      fail_usage("an item that was not received before the range was closed", "item " + std::to_string(index));
+    multi_node_->receive(index, collector);
+    return;
+  }
+  if (!open_) fail_usage("an item that was not received before the range was closed", "item " + std::to_string(index));
+  contributions_[index].received = true;
+  exchange_->receive(members_[index], contributions_[index].part, collector);
+  CROSSRANK_CRASH_POINT("workspace.range.received");
+  progress();
+}
+
+void RangeSession::progress() noexcept {
+  if (multi_node_) {
+    collective_.keep_alive();
+  } else if (group_) {
+    group_->progress();
+  }
+}
+
+void RangeSession::decline_rest() noexcept {
+  for (std::size_t i = 0; i < contributions_.size(); ++i) {
+    if (!std::exchange(contributions_[i].received, true)) exchange_->decline(members_[i], contributions_[i].part);
+  }
+}
+
+void RangeSession::close() {
+  if (!std::exchange(open_, false) || (!group_ && !multi_node_)) return;
+  if (closes_first()) collective_.refuse_calls(nullptr);
+  Collective::CallLock const call_lock(collective_, operation_);
+  if (multi_node_) {
+    multi_node_->close();
+    return;
+  }
+  leave_user_code();
+  decline_rest();
+  if (lazy_ && !is_receiver_) {
+    // Nobody waits here, but what is known is said.
+    auto const end = round_ + 1;
+    if (group_->look(end) == node::Outcome::passed_failed) throw group_->remote_error(end, operation_);
+    return;
+  }
+  try {
+    CROSSRANK_CRASH_POINT("workspace.range.closing");
+    auto const end = group_->post_close(round_, range_, timeout_policy_);
+    if (group_->wait(end, timeout_policy_, operation_) == node::Outcome::passed_failed)
+      throw group_->remote_error(end, operation_);
+    CROSSRANK_CRASH_POINT("workspace.range.closed");
+  } catch (...) {
+    exchange_->discard();
+    throw;
+  }
+  exchange_->finish();
+}
+
+void RangeSession::abort(std::string_view why) noexcept {
+  if (!std::exchange(open_, false) || (!group_ && !multi_node_)) return;
+  if (closes_first()) collective_.refuse_calls(nullptr);
+  if (multi_node_) {
+    multi_node_->abort(why);
+    return;
+  }
+  leave_user_code();
+  if (!group_->comm().is_own_process()) return;
+  group_->abort("rank " + std::to_string(rank_) + ": " + std::string(why));
+  decline_rest();
+  exchange_->discard();
+}
+
+}  // namespace crossrank::workspace

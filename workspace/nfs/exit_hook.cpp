@@ -1,0 +1,45 @@
+#include "workspace/nfs/exit_hook.hpp"
+
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "lib/core/no_destructor.hpp"
+#include "workspace/nfs/file_state_store.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+struct StoreRegistry {
+  std::mutex mutex;
+  std::vector<FileStateStore*> alive;
+  bool hooked = false;
+};
+
+StoreRegistry& registry() {
+  static NoDestructor<StoreRegistry> all;  // the hook runs after statics are gone
+  return all.value;
+}
+
+/// A thread that holds the lock may be the one that exits: then its files count as a killed process's.
+void on_exit() {
+  if (!registry().mutex.try_lock()) return;
+  for (auto* const store : registry().alive) store->finish();
+  registry().mutex.unlock();
+}
+
+}  // namespace
+
+void finish_at_exit(FileStateStore& store) {
+  std::lock_guard const lock(registry().mutex);
+  registry().alive.push_back(&store);
+  if (!std::exchange(registry().hooked, true)) std::atexit(on_exit);
+}
+
+void forget_at_exit(FileStateStore& store) noexcept {
+  std::lock_guard const lock(registry().mutex);
+  std::erase(registry().alive, &store);
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,314 @@
+#include "workspace/nfs/file_state_store.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/core/environment.hpp"
+#include "lib/core/log.hpp"
+#include "workspace/nfs/retrying_read.hpp"
+#include "workspace/nfs/modelopt_file.hpp"
+#include "workspace/nfs/exit_hook.hpp"
+#include "workspace/nfs/read_only_view.hpp"
+#include "workspace/nfs/file_identity.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+using platform::Directory;
+
+constexpr std::size_t files_kept = 2;
+
+/// A live writer removes its older files at any time: what was listed may be gone when it is opened.
+constexpr int listings_tried = 16;
+
+void log_skipped(std::string const& path, FormatError const& error) {
+  log_event(LogLevel::warning, "state file does not verify; the one before it is taken",
+            {{"file", path}, {"error", error.what()}});
+}
+
+/// A damaged newest file: the state before it would be another one than the rank wrote last.
+[[noreturn]] void fail_damaged(FormatError const& error, std::size_t older) {
+  auto info = error.info();
+  if (older != 0) {
+    info.details.push_back("older state files of the rank: " + std::to_string(older));
+    info.hint = "write the state again, or read with Damaged::take_older for the state before it";
+  }
+  throw FormatError(std::move(info));
+}
+
+void warn_of_deletion(std::string const& path) {
+  log_event(LogLevel::warning,
+            "a state is deleted that an earlier process of this rank left on purpose; to read states, use "
+            "NFSWorkspace::open(path), to spare them, Existing::keep",
+            {{"file", path}});
+}
+
+/// The working directory may change while the workspace stands. An empty path stays empty, to be refused.
+std::filesystem::path made_absolute(std::filesystem::path const& path) {
+  std::error_code failed;
+  auto whole = path.empty() ? path : std::filesystem::absolute(path, failed);
+  return failed ? path : whole;
+}
+
+}  // namespace
+
+FileStateStore::FileStateStore(std::filesystem::path const& path) : path_(made_absolute(path)) {}
+
+std::shared_ptr<FileStateStore> FileStateStore::open_for_rank(std::filesystem::path const& path,
+                                                              WorkspaceOptions const& options) {
+  std::string const operation = "NFSWorkspace";
+  auto const& launched = environment();
+  int const rank = options.rank ? *options.rank : launched.rank;
+  if (rank < 0 || (options.world_size && rank >= *options.world_size)) {
+    throw UsageError(ErrorInfo{
+        .operation = operation,
+        .message = rank < 0 ? "a rank is not negative" : "the job has no such rank",
+        .expected = options.world_size ? "a rank below " + std::to_string(*options.world_size) : std::string(),
+        .got = "rank " + std::to_string(rank)});
+  }
+  std::shared_ptr<FileStateStore> store(new FileStateStore(path));
+  store->rank_ = rank;
+  store->existing_ = options.existing;
+  store->format_ = options.format;
+  store->world_size_ = options.world_size;
+  // What the launcher announced is about other ranks when this one is not among them.
+  if (!options.world_size && launched.announces_several() && rank < launched.world_size)
+    store->world_size_ = launched.world_size;
+  auto const directory = Directory::open(store->path_, operation, platform::IfMissing::create);
+  if (options.existing != Existing::keep) store->remove_stale(directory, operation, Own::keep);
+  finish_at_exit(*store);
+  return store;
+}
+
+std::shared_ptr<FileStateStore> FileStateStore::open_for_reading(std::filesystem::path const& path) {
+  std::shared_ptr<FileStateStore> store(new FileStateStore(path));
+  (void)Directory::open(store->path_, "NFSWorkspace.open");
+  return store;
+}
+
+FileStateStore::~FileStateStore() {
+  forget_at_exit(*this);
+  if (std::uncaught_exceptions() == 0) finish();
+}
+
+void FileStateStore::finish() noexcept {
+  std::unique_lock const lock(mutex_, std::try_to_lock);  // a thread may be writing while another one exits
+  if (!lock || published_.empty()) return;
+  try {
+    Directory directory;
+    for (auto const& p : published_) {
+      if (p.kept_by_range || !is_of_this_process(p.file)) continue;
+      if (!p.file_lock && directory.fd() < 0) directory = Directory::open(path_, "NFSWorkspace");
+      mark_finished(directory, p.file.name(), p.file_lock);
+    }
+  } catch (Error const& error) {
+    log_event(LogLevel::warning, "state files could not be marked as finished", {{"error", error.what()}});
+  }
+}
+
+void FileStateStore::check_reading_rank(int rank) const {
+  if (rank >= 0 && (!world_size_ || rank < *world_size_)) return;
+  throw UsageError(ErrorInfo{
+      .operation = "NFSWorkspace.read",
+      .message = rank < 0 ? "a rank is not negative" : "the job has no such rank",
+      .expected = world_size_ ? "a rank below " + std::to_string(*world_size_) : "a rank of the job that wrote there",
+      .got = "rank " + std::to_string(rank),
+      .resource = path_.string(),
+      .hint = rank < 0 ? "" : "NFSWorkspace::open(path) reads the states of another job"});
+}
+
+int FileStateStore::writing_rank(char const* operation) const {
+  if (rank_) return *rank_;
+  throw UsageError(ErrorInfo{.operation = operation,
+                             .message = "this workspace was opened for reading only",
+                             .resource = path_.string(),
+                             .hint = "construct an NFSWorkspace to write"});
+}
+
+bool FileStateStore::may_remove(Directory const& directory, std::string const& name, StateFileName const& file,
+                                WriterState writer) const {
+  bool const is_own = is_of_this_process(file);
+  if (writer == WriterState::alive) {
+    if (!is_own)
+      log_event(LogLevel::warning, "another live process writes for this rank in this directory",
+                {{"file", directory.path_of(name)}});
+    return false;
+  }
+  if (is_own) return true;
+  if (writer == WriterState::unknown && existing_ != Existing::force) {
+    log_event(LogLevel::warning,
+              "an earlier file of this rank stays: no lock tells whether its writer is alive. When it is not, use "
+              "Existing::force, or `crossrank clean` with `force`",
+              {{"file", directory.path_of(name)}});
+    return false;
+  }
+  if (parse_state_file_name(name)) {
+    if (auto const found = identify(directory, name); found.kind != FileIdentity::Kind::state) {
+      log_event(LogLevel::warning, "a file stays that has the name of a state of this rank",
+                {{"file", directory.path_of(name)}, {"why", found.why}});
+      return false;
+    }
+  }
+  return true;
+}
+
+void FileStateStore::remove_stale(Directory const& directory, std::string const& operation, Own own) const {
+  auto const files = files_of_rank(directory.names(operation), *rank_);
+  bool warned = false;
+  auto const remove = [&](std::string const& name, StateFileName const& file) {
+    if (own == Own::keep && is_of_this_process(file)) return;
+    auto const probe = probe_writer(directory, name);  // holds off a writer that begins until the name is gone
+    if (!may_remove(directory, name, file, probe.writer)) return;
+    bool const on_purpose = probe.writer == WriterState::finished && own == Own::keep;
+    if (on_purpose && !std::exchange(warned, true)) warn_of_deletion(directory.path_of(name));
+    (void)directory.remove(name, operation);
+  };
+  for (auto const& file : files.states) remove(file.name(), file);
+  for (auto const& name : files.temporaries) remove(name, *parse_temporary(name));
+}
+
+void FileStateStore::remove_stale_before(Directory const& directory, StateFileName const& file) const {
+  std::size_t kept = 1;
+  for (auto const& left : files_of_rank(directory.names("NFSWorkspace.write"), *rank_).states) {
+    if (!is_of_this_process(left) || left.counter >= file.counter || ++kept <= files_kept) continue;
+    auto const writer = probe_writer(directory, left.name()).writer;
+    if (writer == WriterState::dead || writer == WriterState::finished)
+      (void)directory.remove(left.name(), "NFSWorkspace.write");
+  }
+}
+
+void FileStateStore::write(Json const& config, StateDict const& weights) {
+  if (format_ == StateFormat::safetensors) {
+    (void)publish(config, weights, false, {});
+    return;
+  }
+  auto const rank = writing_rank("NFSWorkspace.write");
+  write_modelopt_file(Directory::open(path_, "NFSWorkspace.write"), rank, config, weights);
+  std::lock_guard const lock(mutex_);
+  torch_written_ = true;
+}
+
+PublishedFile FileStateStore::write_for_range(Json const& config, StateDict const& weights,
+                                              OnProgress const& on_progress) {
+  require_range_support();
+  return publish(config, weights, true, on_progress);
+}
+
+void FileStateStore::require_range_support() const {
+  if (format_ != StateFormat::torch) return;
+  throw UsageError(ErrorInfo{.operation = "NFSWorkspace.write",
+                             .message = "this workspace writes torch archives, which a collective range cannot use",
+                             .resource = path_.string(),
+                             .hint = "give the range a workspace with StateFormat::safetensors"});
+}
+
+PublishedFile FileStateStore::publish(Json const& config, StateDict const& weights, bool kept_by_range,
+                                      OnProgress const& on_progress) {
+  auto const file = next_state_file(writing_rank("NFSWorkspace.write"));
+  auto const directory = Directory::open(path_, "NFSWorkspace.write");
+  auto written = write_state_file(directory, file, config, weights, on_progress);
+  std::lock_guard const lock(mutex_);
+  if (published_.size() < files_kept) remove_stale_before(directory, file);
+  published_.push_back({.file = file, .file_lock = std::move(written.file_lock), .kept_by_range = kept_by_range});
+  remove_published(directory,
+                   [newest = published_.size() - std::min(published_.size(), files_kept), this](Published const& p) {
+                     auto const position = static_cast<std::size_t>(&p - published_.data());
+                     return position < newest && !p.kept_by_range;
+                   });
+  return written.published;
+}
+
+void FileStateStore::withdraw(PublishedFile const& published) {
+  std::lock_guard const lock(mutex_);
+  remove_published(Directory::open(path_, "NFSWorkspace.close"),
+                   [&](Published const& p) { return p.file == published.file; });
+}
+
+void FileStateStore::retire(PublishedFile const& published) {
+  std::lock_guard const lock(mutex_);
+  for (auto& p : published_) {
+    if (p.file == published.file) p.kept_by_range = false;
+  }
+  auto const older = [&](Published const& p) { return p.file.counter < published.file.counter && !p.kept_by_range; };
+  if (std::none_of(published_.begin(), published_.end(), older)) return;
+  remove_published(Directory::open(path_, "NFSWorkspace.close"), older);
+}
+
+void FileStateStore::abandon(PublishedFile const& published) noexcept {
+  std::lock_guard const lock(mutex_);
+  for (auto& p : published_) {
+    if (p.file == published.file) p.kept_by_range = false;
+  }
+}
+
+void FileStateStore::remove_published(Directory const& directory, std::function<bool(Published const&)> const& wanted) {
+  std::vector<bool> gone;
+  for (auto const& p : published_) gone.push_back(wanted(p));
+  for (std::size_t i = published_.size(); i-- > 0;) {
+    if (!gone[i]) continue;
+    published_[i].file_lock =
+        platform::Fd();  // first: NFS keeps a file that is unlinked while it is open, under another name
+    (void)directory.remove(published_[i].file.name(), "NFSWorkspace");
+    published_.erase(std::next(published_.begin(), static_cast<std::ptrdiff_t>(i)));
+  }
+}
+
+void FileStateStore::clean() {
+  (void)writing_rank("NFSWorkspace.clean");
+  auto const directory = Directory::open(path_, "NFSWorkspace.clean");
+  std::lock_guard const lock(mutex_);
+  remove_published(directory, [](Published const&) { return true; });
+  if (std::exchange(torch_written_, false)) (void)directory.remove(torch_file_name(*rank_), "NFSWorkspace.clean");
+  remove_stale(directory, "NFSWorkspace.clean", Own::remove);
+}
+
+std::optional<RankState> FileStateStore::read_newest(int rank, Damaged damaged) const {
+  check_reading_rank(rank);
+  std::string const operation = "NFSWorkspace.read";
+  for (int listing = 0; listing < listings_tried; ++listing) {
+    auto const directory = Directory::open(path_, operation);
+    auto const files = files_of_rank(directory.names(operation), rank);
+    auto const& states = require_one_writer(files, rank, path_.string(), operation);
+    if (states.empty() && !files.torch) return std::nullopt;
+    if (states.empty()) {
+      if (auto state = read_modelopt_file(directory, rank)) return read_only_view(*std::move(state), rank);
+      continue;
+    }
+    std::optional<FormatError> first_error;
+    bool vanished = false;
+    for (auto const& file : states) {
+      auto const path = directory.path_of(file.name());
+      try {
+        auto fd = directory.open_file(file.name(), operation);
+        if (fd) return read_only_view(StateFileReader(std::move(*fd), file, path).read(), rank);
+        vanished = true;
+        break;
+      } catch (FormatError const& error) {
+        if (damaged == Damaged::refuse) fail_damaged(error, states.size() - 1);
+        log_skipped(path, error);
+        if (!first_error) first_error = error;
+      } catch (IoError const& error) {
+        if (error.system_errno() != ESTALE) throw;
+        vanished = true;  // removed by its writer while we read
+        break;
+      }
+    }
+    if (!vanished && first_error) throw FormatError(*first_error);
+  }
+  throw IoError(
+      ErrorInfo{.operation = operation,
+                .message = "the files of rank " + std::to_string(rank) + " were gone each time they were opened",
+                .resource = path_.string(),
+                .hint = "read while the writer rests, or through a collective range"});
+}
+
+RankState FileStateStore::read_published(PublishedFile const& published, ReadRetryPolicy const& retry_policy) const {
+  return workspace::read_published(path_, published, retry_policy);
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,153 @@
+#include "workspace/nfs/retrying_read.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/directory.hpp"
+#include "lib/platform/guarded_call.hpp"
+#include "lib/platform/io_error.hpp"
+#include "workspace/nfs/mount_text.hpp"
+#include "workspace/nfs/state_file.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr nanoseconds first_pause = milliseconds(10);
+constexpr nanoseconds longest_pause = milliseconds(1000);
+constexpr int system_failures_allowed = 3;
+
+std::string operation_name() { return "NFSWorkspace.read"; }
+
+std::string identity_text(PublishedFile const& file) {
+  return std::to_string(file.bytes) + " bytes with header checksum " + codec::to_hex(file.digest);
+}
+
+/// The state, or what was there instead.
+struct Attempt {
+  std::optional<RankState> state{};
+  std::string seen{};
+};
+
+Attempt look_at(std::filesystem::path const& path, PublishedFile const& published, OnProgress on_progress) {
+  auto const name = published.file.name();
+  auto const directory = platform::Directory::open(path, operation_name());
+  auto fd = directory.open_file(name, operation_name());
+  if (!fd) return {.seen = "no file of that name"};
+  struct stat status {};
+  if (platform::system().fstat(fd->get(), &status) != 0)
+    platform::throw_io(operation_name() + ": fstat", directory.path_of(name), errno);
+  if (static_cast<std::uint64_t>(status.st_size) != published.bytes)
+    return {.seen = std::to_string(status.st_size) + " bytes"};
+  StateFileReader const reader(std::move(*fd), published.file, directory.path_of(name), std::move(on_progress));
+  if (reader.identity().digest != published.digest) return {.seen = identity_text(reader.identity())};
+  return {.state = reader.read()};
+}
+
+/// One reader's attempts at one file.
+class RetryingRead {
+ public:
+  RetryingRead(std::filesystem::path const& directory, PublishedFile const& published,
+               ReadRetryPolicy const& retry_policy)
+      : directory_(directory), published_(published), retry_policy_(retry_policy), deadline_(retry_policy.limit) {}
+
+  RankState run() {
+    for (nanoseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
+      if (auto state = attempt()) return std::move(*state);
+      if (deadline_.expired()) fail_not_visible();
+      wait(pause);
+    }
+  }
+
+ private:
+  std::optional<RankState> attempt() {
+    try {
+      // By value: an attempt that does not end is left behind, and outlives this object.
+      auto look = [directory = directory_, published = published_,
+                   on_progress = retry_policy_.on_progress](platform::GuardedCall& call) {
+        return look_at(directory, published, [&] {
+          call.step();
+          if (on_progress) on_progress();
+        });
+      };
+      auto outcome = platform::guarded_call(
+          std::move(look),
+          {.limit = retry_policy_.attempt_timeout, .between = retry_policy_.between, .what = operation_name()});
+      if (!outcome) fail_attempt();
+      if (!outcome->state) return not_yet(std::move(outcome->seen));
+      return std::move(outcome->state);
+    } catch (IoError const& error) {
+      // ESTALE: what we had open is gone on the server; EIO: the server failed once. Both may pass with a fresh open.
+      bool const passing = error.system_errno() == ESTALE || error.system_errno() == EIO;
+      if (!passing || ++system_failures_ >= system_failures_allowed) throw;
+      return not_yet(error.info().system);
+    }
+  }
+
+  std::optional<RankState> not_yet(std::string what) {
+    seen_ = std::move(what);
+    return std::nullopt;
+  }
+
+  /// Sleeps in slices, since a deadline counts no more than two of them at a time.
+  void wait(nanoseconds pause) {
+    while (pause.count() > 0 && !deadline_.expired()) {
+      auto const slice = std::min({pause, platform::Deadline::slice, deadline_.left()});
+      platform::system().sleep(slice);
+      deadline_.tick();
+      pause -= slice;
+      if (retry_policy_.between) retry_policy_.between();
+    }
+  }
+
+  [[noreturn]] void fail_attempt() const {
+    fail_no_response(operation_name(), directory_ / published_.file.name(), retry_policy_.attempt_timeout);
+  }
+
+  [[noreturn]] void fail_not_visible() const {
+    auto const seconds = std::chrono::duration<double>(retry_policy_.limit).count();
+    throw IoError(
+        ErrorInfo{.operation = operation_name(),
+                  .message = "the file that rank " + std::to_string(published_.file.rank) +
+                             " published did not become visible here in " + std::to_string(seconds) + " s",
+                  .expected = identity_text(published_),
+                  .got = seen_,
+                  .resource = (directory_ / published_.file.name()).string(),
+                  .hint = "check that all ranks give the same directory, and all nodes mount the same export there",
+                  .details = {"mounted here: " + mount_text(directory_)}});
+  }
+
+  std::filesystem::path const& directory_;
+  PublishedFile const& published_;
+  ReadRetryPolicy const& retry_policy_;
+  platform::Deadline deadline_;
+  std::string seen_{};
+  int system_failures_ = 0;
+};
+
+}  // namespace
+
+void fail_no_response(std::string operation, std::filesystem::path const& path, std::chrono::nanoseconds waited) {
+  auto const seconds = std::chrono::duration<double>(waited).count();
+  platform::throw_io({.operation = std::move(operation),
+                      .message = "the file system did not answer for " + std::to_string(seconds) + " s",
+                      .resource = path.string(),
+                      .hint = "look at the server of this mount; a process that has left calls behind ends as usual"},
+                     ETIMEDOUT);
+}
+
+RankState read_published(std::filesystem::path const& directory, PublishedFile const& published,
+                         ReadRetryPolicy const& retry_policy) {
+  return RetryingRead(directory, published, retry_policy).run();
+}
+
+}  // namespace crossrank::workspace

@@ -1,0 +1,140 @@
+#include "workspace/nfs/state_file.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "lib/codec/safetensors/image_writer.hpp"
+#include "lib/core/environment.hpp"
+#include "lib/platform/atomic_file.hpp"
+#include "workspace/nfs/writer_lock.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+/// How much is moved at a time, so that who waits sees that something moves.
+constexpr std::size_t piece = std::size_t{16} << 20;
+
+/// Gathers small neighbours, so that ten thousand scalars are not ten thousand system calls.
+class GatheringSink final : public codec::ByteSink {
+ public:
+  GatheringSink(platform::AtomicFile& file, OnProgress const& on_progress) : file_(file), on_progress_(on_progress) {}
+
+  void write_at(std::uint64_t offset, std::span<std::byte const> from) override {
+    if (from.size() >= small || offset != gathered_at_ + gathered_.size() || gathered_.size() + from.size() > capacity)
+      flush();
+    if (from.size() >= small) {
+      write_pieces(offset, from);
+      return;
+    }
+    if (gathered_.empty()) gathered_at_ = offset;
+    gathered_.insert(gathered_.end(), from.begin(), from.end());
+  }
+
+  void flush() {
+    if (!gathered_.empty()) write_pieces(gathered_at_, gathered_);
+    gathered_.clear();
+  }
+
+ private:
+  static constexpr std::size_t small = std::size_t{64} << 10;
+  static constexpr std::size_t capacity = std::size_t{1} << 20;
+
+  void write_pieces(std::uint64_t offset, std::span<std::byte const> from) {
+    for (std::size_t done = 0; done < from.size(); done += piece) {
+      file_.write_at(offset + done, from.subspan(done, std::min(piece, from.size() - done)));
+      if (on_progress_) on_progress_();
+    }
+  }
+
+  platform::AtomicFile& file_;
+  OnProgress const& on_progress_;
+  std::vector<std::byte> gathered_{};
+  std::uint64_t gathered_at_ = 0;
+};
+
+/// An open file whose reader tells how it gets on.
+class SteppingSource final : public codec::ByteSource {
+ public:
+  SteppingSource(std::string const& path, int fd, OnProgress on_progress)
+      : file_(path, fd), on_progress_(std::move(on_progress)) {}
+  [[nodiscard]] std::string const& name() const noexcept override { return file_.name(); }
+  [[nodiscard]] std::uint64_t size() const noexcept override { return file_.size(); }
+  /// Who is told of each step is in one thread; one that waits for another would tell nothing.
+  [[nodiscard]] bool wants_one_reader() const noexcept override { return on_progress_ != nullptr; }
+  void read_at(std::uint64_t offset, std::span<std::byte> to) const override {
+    for (std::size_t done = 0; done < to.size(); done += piece) {
+      file_.read_at(offset + done, to.subspan(done, std::min(piece, to.size() - done)));
+      if (on_progress_) on_progress_();
+    }
+  }
+
+ private:
+  codec::FileSource file_;
+  OnProgress on_progress_;
+};
+
+/// The checksum that a header carries of itself. The codec has verified that it is there and right.
+std::uint64_t header_digest(std::string const* digits, std::string const& path) {
+  auto const digest = digits != nullptr ? codec::from_hex(*digits) : std::nullopt;
+  if (digest) return *digest;
+  throw FormatError(ErrorInfo{.operation = "NFSWorkspace.read",
+                              .message = "the header has no checksum",
+                              .resource = path,
+                              .section = "header"});
+}
+
+std::uint64_t digest_of(std::span<std::byte const> header, std::string const& path) {
+  auto const at = codec::find_header_checksum(header);
+  if (!at) return header_digest(nullptr, path);
+  std::string const digits(reinterpret_cast<char const*>(header.data()) + *at, codec::checksum_digits);
+  return header_digest(&digits, path);
+}
+
+codec::ImageOptions image_options(StateFileName const& file) {
+  auto const& self = environment();
+  return {.identity = {.rank = file.rank,
+                       .world_size = self.world_size,
+                       .job = self.job_id,
+                       .writer = file.writer,
+                       .sequence = file.counter}};
+}
+
+}  // namespace
+
+WrittenFile write_state_file(platform::Directory const& directory, StateFileName const& file, Json const& config,
+                             StateDict const& weights, OnProgress const& on_progress) {
+  codec::ImagePlan plan(config, weights, image_options(file));
+  platform::AtomicFile out(directory, file.name(), plan.file_bytes(), "NFSWorkspace.write");
+  GatheringSink sink(out, on_progress);
+  codec::write_image(plan, sink);
+  sink.flush();
+  // Publishing closes the file, and with it its lock: without another one, a job that cleans up in the same directory
+  // at that moment takes it for a dead writer's. The first is let go once the name is held: on NFS it keeps the
+  // temporary.
+  auto bridge = lock_file_shared(directory, out.temporary_name());
+  out.commit();
+  auto file_lock = lock_file_shared(directory, file.name());
+  bridge = platform::Fd();
+  return {.published = {.file = file,
+                        .bytes = plan.file_bytes(),
+                        .digest = digest_of(plan.sealed_header(), directory.path_of(file.name()))},
+          .file_lock = std::move(file_lock)};
+}
+
+StateFileReader::StateFileReader(platform::Fd fd, StateFileName const& file, std::string const& path,
+                                 OnProgress on_progress)
+    : fd_(std::move(fd)),
+      image_(codec::StateImage::open(std::make_shared<SteppingSource>(path, fd_.get(), std::move(on_progress)))),
+      identity_{.file = file} {
+  auto const& header = image_.header();
+  identity_.bytes = header.data_start + header.data_bytes;
+  identity_.digest = header_digest(header.find_metadata(codec::metadata_key::header_checksum), path);
+}
+
+}  // namespace crossrank::workspace

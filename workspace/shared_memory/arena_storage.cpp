@@ -1,0 +1,34 @@
+#include "workspace/shared_memory/arena_storage.hpp"
+
+#include <utility>
+
+#include "lib/core/rank_list.hpp"
+
+namespace crossrank::workspace {
+
+ArenaStorage::ArenaStorage(std::shared_ptr<node::NodeComm> comm, node::Slot slot, std::size_t bytes)
+    : comm_(std::move(comm)), slot_(slot), bytes_(bytes) {}
+
+ArenaStorage::~ArenaStorage() {
+  if (comm_->is_own_process()) comm_->arena().release(slot_);
+}
+
+std::string ArenaStorage::frozen_by() const {
+  auto const holders = comm_->arena().holders(slot_);
+  return holders.empty() ? std::string()
+                         : "published, and held by rank " + node::format_ranks(holders) + " of this node";
+}
+
+LeasedStorage::LeasedStorage(std::shared_ptr<node::NodeComm> comm, int owner, std::uint32_t slot,
+                             std::uint64_t generation, std::span<std::byte const> range)
+    : comm_(std::move(comm)), owner_(owner), slot_(slot), generation_(generation), range_(range) {}
+
+LeasedStorage::~LeasedStorage() {
+  if (comm_->is_own_process()) comm_->leases().drop(owner_, slot_, generation_, comm_->rank());
+}
+
+std::string LeasedStorage::frozen_by() const {
+  return "received from rank " + std::to_string(owner_) + " of this node, whose memory it is";
+}
+
+}  // namespace crossrank::workspace

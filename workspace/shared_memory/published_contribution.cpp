@@ -1,0 +1,341 @@
+#include "workspace/shared_memory/published_contribution.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/storage.hpp>
+
+#include "lib/codec/message/config_binary.hpp"
+#include "lib/codec/message/tensor_table.hpp"
+#include "lib/node/group/bulk_copy.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/system.hpp"
+#include "workspace/shared_memory/arena_storage.hpp"
+
+namespace crossrank::workspace {
+namespace {
+
+constexpr std::size_t tensor_alignment = 64;
+constexpr int populate_read = 22;  // MADV_POPULATE_READ, Linux 5.14; refused elsewhere, then pages come one by one
+constexpr std::size_t worth_populating = std::size_t{1} << 18;
+
+/// What a slab begins with; the table follows at once, the tensors after it.
+struct SlabHead {
+  std::uint64_t table_bytes;
+  std::uint64_t data_offset;
+};
+
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
+}
+
+void refuse_device(Tensor const& tensor, std::string_view name) {
+  if (tensor.device().kind == Device::Kind::cpu) return;
+  throw UsageError({.operation = "publish",
+                    .message = "the tensor is not on the CPU",
+                    .got = to_string(tensor.device()),
+                    .resource = std::string(name)});
+}
+
+/// The table entries of a contribution: arena-backed tensors by slot, the others laid out one after the other.
+struct Layout {
+  codec::TableEntries entries;
+  boost::container::small_vector<std::size_t, 2> copied;  ///< indices of tensors that must be copied
+  std::size_t data_bytes = 0;
+};
+
+Layout lay_out(node::NodeComm& comm, Contribution const& contribution, PublishedContribution::Slots& arena_backed) {
+  Layout layout;
+  layout.entries.reserve(contribution.tensors.size());
+  auto const* const arena = comm.arena_of(comm.rank());
+  for (auto const& [name, tensor] : contribution.tensors) {
+    auto& entry = layout.entries.emplace_back();
+    entry.name = name;
+    entry.present = tensor->defined();
+    if (!entry.present) continue;
+    refuse_device(*tensor, name);
+    entry.dtype = tensor->dtype();
+    entry.shape = tensor->shape();
+    entry.nbytes = tensor->nbytes();
+    if (auto const slot = comm.arena().find(tensor->data(), tensor->nbytes()); slot && entry.nbytes != 0) {
+      entry.slot = slot->id;
+      entry.generation = slot->generation;
+      entry.offset = static_cast<std::size_t>(tensor->data() - arena);
+      arena_backed.push_back(*slot);
+      continue;
+    }
+    entry.offset = layout.data_bytes;
+    layout.data_bytes = aligned(layout.data_bytes + entry.nbytes);
+    if (entry.nbytes != 0) layout.copied.push_back(layout.entries.size() - 1);
+  }
+  return layout;
+}
+
+void fill_slab(node::NodeComm& comm, Contribution const& contribution, Layout const& layout,
+               codec::TableInput const& table, std::size_t table_bytes, PublishedContribution& published) {
+  SlabHead const head{table_bytes, aligned(sizeof(SlabHead) + table_bytes)};
+  published.bytes = head.data_offset + layout.data_bytes;
+  published.slab = comm.arena().allocate(published.bytes);
+  CROSSRANK_CRASH_POINT("workspace.publish.slab_taken");
+  auto* const base = comm.arena().at(*published.slab);
+  std::memcpy(base, &head, sizeof head);
+  codec::encode(table, {base + sizeof head, table_bytes});
+  for (auto const index : layout.copied) {
+    auto const& tensor = *contribution.tensors[index].tensor;
+    node::bulk_copy(comm, base + head.data_offset + layout.entries[index].offset, tensor.data(), tensor.nbytes(),
+                    layout.data_bytes);
+  }
+  CROSSRANK_CRASH_POINT("workspace.publish.copied");
+}
+
+/// All or nothing: of offers that are only counted, none may be taken back that was not made.
+void offer_all(node::Arena& arena, PublishedContribution const& published, std::span<int const> readers) {
+  boost::container::small_vector<std::pair<node::Slot, int>, 2> made;
+  auto const offer = [&](node::Slot const& slot, int reader) {
+    arena.offer(slot, reader);
+    made.emplace_back(slot, reader);
+  };
+  try {
+    for (int const reader : readers) {
+      if (published.slab) offer(*published.slab, reader);
+      for (auto const& slot : published.arena_backed) offer(slot, reader);
+    }
+  } catch (Error const&) {
+    for (auto const& [slot, reader] : made) arena.revoke(slot, reader);
+    throw;
+  }
+}
+
+/// The reader of the last call has these lines; several come in the time of one.
+void fetch_words(node::NodeComm& comm, PublishedContribution const& published, std::span<int const> readers) {
+  if (published.arena_backed.empty()) return;
+  node::prefetch_claim(comm.own_record());
+  for (int const reader : readers) {
+    for (auto const& slot : published.arena_backed) comm.leases().prefetch(comm.rank(), slot.id, reader);
+  }
+}
+
+/// Whether the table may stand in the arrival line. With tensors of the arena in it that takes a claim.
+bool fits_line(node::NodeComm& comm, PublishedContribution& published, std::size_t table_bytes) {
+  if (table_bytes > node::Arrival::inline_bytes) return false;
+  if (published.arena_backed.empty()) return true;
+  published.claim = node::open_claim(comm.own_record());
+  return published.claim.has_value();
+}
+
+}  // namespace
+
+void PublishedContribution::describe(node::Post& post) const {
+  if (!slab) {
+    post.inlined = {inlined.data(), inlined.size()};
+    if (claim) post.slot = {.id = claim->word, .generation = claim->sequence};
+    return;
+  }
+  post.slot = *slab;
+  post.offset = slab->offset;
+  post.bytes = bytes;
+}
+
+PublishedContribution publish(node::NodeComm& comm, Contribution const& contribution, std::span<int const> readers,
+                              InlinePolicy small) {
+  PublishedContribution published;
+  auto const layout = lay_out(comm, contribution, published.arena_backed);
+  fetch_words(comm, published, readers);
+  auto const config =
+      contribution.config == nullptr ? std::string() : codec::encode_config_binary(*contribution.config);
+  codec::TableInput const table{config, {layout.entries.data(), layout.entries.size()}};
+  auto const table_bytes = codec::encoded_size(table);
+  if (small == InlinePolicy::allowed && layout.data_bytes == 0 && fits_line(comm, published, table_bytes)) {
+    published.inlined.resize(table_bytes);
+    codec::encode(table, {published.inlined.data(), published.inlined.size()});
+  } else {
+    fill_slab(comm, contribution, layout, table, table_bytes, published);
+  }
+  try {
+    offer_all(comm.arena(), published, readers);
+  } catch (Error const&) {
+    if (published.claim) static_cast<void>(node::win_claim(comm.own_record(), *published.claim));
+    release(comm, published);
+    throw;
+  }
+  CROSSRANK_CRASH_POINT("workspace.publish.offered");
+  return published;
+}
+
+void revoke(node::NodeComm& comm, PublishedContribution const& published, std::span<int const> readers) noexcept {
+  auto& arena = comm.arena();
+  if (published.claim && !node::win_claim(comm.own_record(), *published.claim)) return;
+  for (int const reader : readers) {
+    // Who has taken the slab takes or declines the rest.
+    if (published.slab && !arena.revoke(*published.slab, reader)) continue;
+    for (auto const& slot : published.arena_backed) arena.revoke(slot, reader);
+  }
+}
+
+void release(node::NodeComm& comm, PublishedContribution const& published) noexcept {
+  if (published.slab) comm.arena().release(*published.slab);
+}
+
+// ---------------------------------------------------------------- the other side
+
+namespace {
+
+/// A published contribution seen from the reader: where its table and its own tensors lie.
+struct Parts {
+  codec::TableView table;
+  std::span<std::byte const> data;
+};
+
+[[noreturn]] void fail_slab(RemoteContribution const& at, std::string message) {
+  throw FormatError({.operation = "receive",
+                     .message = std::move(message),
+                     .resource = "arena of rank " + std::to_string(at.owner),
+                     .failed_ranks = {at.owner},
+                     .section = "slab"});
+}
+
+Parts open_payload(RemoteContribution const& at) {
+  if (at.is_inline) return {codec::decode(at.payload, 0), {}};
+  SlabHead head{};
+  if (at.payload.size() < sizeof head) fail_slab(at, "a slab shorter than its head");
+  std::memcpy(&head, at.payload.data(), sizeof head);
+  if (head.data_offset > at.payload.size() || head.table_bytes > at.payload.size() - sizeof head ||
+      sizeof head + head.table_bytes > head.data_offset) {
+    fail_slab(at, "a table outside its slab");
+  }
+  auto const data = at.payload.subspan(head.data_offset);
+  return {codec::decode(at.payload.subspan(sizeof head, head.table_bytes), data.size()), data};
+}
+
+/// The leases of one published contribution: one for its slab, one for each arena-backed slot, however many tensors
+/// view it.
+class LeaseTaker {
+ public:
+  LeaseTaker(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution const& at, LeaseMode how)
+      : comm_(comm), at_(at), how_(how) {}
+
+  /// False when the offer is gone.
+  [[nodiscard]] bool take(std::uint32_t slot, std::uint64_t generation, std::span<std::byte const> range,
+                          std::shared_ptr<spi::Storage>& out) {
+    auto& leases = comm_->leases();
+    bool const taken = how_ == LeaseMode::offer ? leases.take(at_.owner, slot, generation, comm_->rank())
+                                                : leases.share(at_.owner, slot, generation, comm_->rank());
+    if (!taken) return false;
+    out = std::make_shared<LeasedStorage>(comm_, at_.owner, slot, generation, range);
+    if (range.size() >= worth_populating) {
+      auto const into_page = reinterpret_cast<std::uintptr_t>(range.data()) % node::page_bytes;
+      // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): advice writes nothing
+      auto* const page = const_cast<std::byte*>(range.data()) - into_page;
+      if (comm_->first_read(at_.owner, slot)) {
+        platform::system().madvise(page, static_cast<std::size_t>(range.data() + range.size() - page), populate_read);
+      }
+    }
+    return true;
+  }
+
+  /// Wins the published contribution, so that its offers are this reader's; the slab's, if there is one, is part of it.
+  [[nodiscard]] bool win(std::shared_ptr<spi::Storage>& slab) {
+    if (!at_.is_inline) return take(at_.slot, at_.generation, at_.payload, slab);
+    return how_ != LeaseMode::offer || at_.generation == 0 ||
+           node::win_claim(comm_->record(at_.owner), {at_.slot, at_.generation});
+  }
+
+  /// A hint that the leases of arena-backed tensors will be taken soon.
+  void prefetch(codec::TableEntries const& entries) const noexcept {
+    for (auto const& entry : entries) {
+      if (entry.slot < comm_->slot_capacity()) comm_->leases().prefetch(at_.owner, entry.slot, comm_->rank());
+    }
+  }
+
+  /// The lease of an arena-backed tensor's slot. A slot with several tensors in one contribution was offered for each.
+  [[nodiscard]] bool take_arena_backed(codec::TableEntry const& entry, std::shared_ptr<spi::Storage>& out) {
+    auto const all = comm_->arena_bytes();
+    bool const inside =
+        entry.slot < comm_->slot_capacity() && entry.offset <= all && entry.nbytes <= all - entry.offset;
+    if (!inside) fail_slab(at_, "a tensor outside its arena");
+    return take(entry.slot, entry.generation, {comm_->arena_of(at_.owner) + entry.offset, entry.nbytes}, out);
+  }
+
+ private:
+  std::shared_ptr<node::NodeComm> const& comm_;
+  RemoteContribution const& at_;
+  LeaseMode how_;
+};
+
+/// Gives back what a reader that has won a published contribution does not take of it.
+class DeclineGuard {
+ public:
+  DeclineGuard(node::NodeComm& comm, RemoteContribution const& at, LeaseMode how, codec::TableEntries const& entries)
+      : comm_(comm), at_(at), left_(entries.data(), how == LeaseMode::offer ? entries.size() : 0) {}
+  ~DeclineGuard() {
+    for (auto const& entry : left_) {
+      if (entry.present && entry.slot < comm_.slot_capacity())
+        comm_.leases().decline(at_.owner, entry.slot, entry.generation, comm_.rank());
+    }
+  }
+  DeclineGuard(DeclineGuard const&) = delete;
+  DeclineGuard& operator=(DeclineGuard const&) = delete;
+  /// Entries are taken in their order.
+  void taken(codec::TableEntry const& entry) noexcept {
+    if (!left_.empty()) left_ = left_.subspan(static_cast<std::size_t>(&entry - left_.data()) + 1);
+  }
+
+ private:
+  node::NodeComm& comm_;
+  RemoteContribution const& at_;
+  std::span<codec::TableEntry const> left_;
+};
+
+}  // namespace
+
+bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution const& at, LeaseMode how,
+             Collector& collector) {
+  LeaseTaker leases(comm, at, how);
+  std::shared_ptr<spi::Storage> slab;
+  if (at.is_inline && at.generation != 0) node::prefetch_claim(comm->record(at.owner), at.slot);
+  // The lease first, the bytes after: without it the owner may be writing something else there.
+  if (!at.is_inline && !leases.win(slab)) return false;
+  auto const parts = open_payload(at);
+  leases.prefetch(parts.table.entries);
+  if (at.is_inline && !leases.win(slab)) return false;
+  DeclineGuard rest(*comm, at, how, parts.table.entries);
+  collector.expect(parts.table.entries.size());
+  if (!parts.table.config.empty())
+    collector.config(codec::decode_config_binary(std::as_bytes(std::span(parts.table.config))));
+  auto const data_offset = static_cast<std::size_t>(parts.data.data() - at.payload.data());
+  for (auto const& entry : parts.table.entries) {
+    if (!entry.present) {
+      collector.tensor(entry.name, Tensor());
+    } else if (entry.slot != codec::own_payload) {
+      std::shared_ptr<spi::Storage> storage;
+      if (!leases.take_arena_backed(entry, storage)) return false;
+      rest.taken(entry);
+      collector.tensor(entry.name, spi::tensor_from_storage(std::move(storage), 0, entry.shape, entry.dtype));
+    } else if (entry.nbytes == 0) {
+      collector.tensor(entry.name, Tensor::empty(entry.shape, entry.dtype));
+    } else {
+      collector.tensor(entry.name,
+                       spi::tensor_from_storage(slab, data_offset + entry.offset, entry.shape, entry.dtype));
+    }
+  }
+  return true;
+}
+
+void decline(node::NodeComm& comm, RemoteContribution const& at) noexcept {
+  auto& leases = comm.leases();
+  int const self = comm.rank();
+  // The slab is held while its table is read, and lets the others go with it.
+  bool const won = at.is_inline ? at.generation != 0 && node::win_claim(comm.record(at.owner), {at.slot, at.generation})
+                                : leases.take(at.owner, at.slot, at.generation, self);
+  if (!won) return;
+  try {
+    auto const parts = open_payload(at);
+    DeclineGuard const rest(comm, at, LeaseMode::offer, parts.table.entries);
+  } catch (Error const&) {  // a table that cannot be read names no slots; the slab's own lease ends all the same
+  }
+  if (!at.is_inline) leases.drop(at.owner, at.slot, at.generation, self);
+}
+
+}  // namespace crossrank::workspace

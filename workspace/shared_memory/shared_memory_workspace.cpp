@@ -1,0 +1,60 @@
+#include <crossrank/shared_memory_workspace.hpp>
+
+#include <cstring>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/message_queue/queue_node_comm.hpp"
+#include "workspace/shared_memory/arena_state_store.hpp"
+
+namespace crossrank {
+
+SharedMemoryWorkspace::SharedMemoryWorkspace(Collective const& collective) {
+  auto comm = queue::queue_node_comm(collective);
+  if (!comm) {
+    throw UnavailableError({.operation = "SharedMemoryWorkspace",
+                            .message = "the ranks of this group share no memory",
+                            .got = "backend " + std::string(collective.backend()),
+                            .hint = "connect with the backend \"shm\", or use an NFSWorkspace",
+                            .group = collective.name(),
+                            .rank = collective.rank(),
+                            .world_size = collective.world_size()});
+  }
+  store_ = workspace::ArenaStateStore::of(comm);
+}
+
+workspace::ArenaStateStore& SharedMemoryWorkspace::initialized(char const* operation) const {
+  if (!store_) {
+    throw UsageError({.operation = operation,
+                      .message = "the workspace is not initialized",
+                      .hint = "make it with SharedMemoryWorkspace(collective)"});
+  }
+  return *store_;
+}
+
+Tensor SharedMemoryWorkspace::empty(Shape const& shape, Dtype dtype) const {
+  return initialized("SharedMemoryWorkspace.empty").empty(shape, dtype);
+}
+
+Tensor SharedMemoryWorkspace::zeros(Shape const& shape, Dtype dtype) const {
+  auto tensor = empty(shape, dtype);
+  if (auto const bytes = tensor.mutable_bytes(); !bytes.empty()) std::memset(bytes.data(), 0, bytes.size());
+  return tensor;
+}
+
+void SharedMemoryWorkspace::write_configs_and_weights(Json const& config, StateDict const& weights) {
+  initialized("SharedMemoryWorkspace.write").write(config, weights);
+}
+
+std::optional<RankState> SharedMemoryWorkspace::read_configs_and_weights_from_rank(int rank) const {
+  return initialized("SharedMemoryWorkspace.read").read(rank);
+}
+
+void SharedMemoryWorkspace::clean() { initialized("SharedMemoryWorkspace.clean").clean(); }
+
+std::size_t SharedMemoryWorkspace::trim() const {
+  return initialized("SharedMemoryWorkspace.trim").comm()->arena().trim();
+}
+
+}  // namespace crossrank
