@@ -108,7 +108,7 @@ TEST(Clean, keeps_the_images_of_a_finished_checkpoint) {
   auto const end = run_command({"clean", images.string()});
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_FALSE(fs::exists(dead)) << end.out;
-  EXPECT_THAT(end.out, HasSubstr("a part of a finished checkpoint"));
+  EXPECT_THAT(end.out, HasSubstr("part of a finished checkpoint"));
   EXPECT_EQ(run_command({"inspect", images.string()}).exit_code, 0);
 }
 

@@ -75,7 +75,7 @@ TEST_F(CleanWorkspace, spares_the_files_of_live_writers) {
   auto const report = clean();
   ASSERT_EQ(report.size(), 1U);
   EXPECT_FALSE(report[0].removed);
-  EXPECT_THAT(report[0].why, HasSubstr("alive"));
+  EXPECT_THAT(report[0].why, HasSubstr("still running"));
 }
 
 TEST_F(CleanWorkspace, keeps_states_of_a_clean_exit_unless_all_is_given) {

@@ -101,7 +101,7 @@ TEST_F(RetryingReadTest, gives_up_after_75_seconds_and_says_what_it_saw) {
   EXPECT_THAT(error.info().expected, HasSubstr(std::to_string(published_.bytes)));
   EXPECT_EQ(error.info().got, "no file of that name");
   EXPECT_THAT(error.info().message, HasSubstr("rank 4"));
-  EXPECT_THAT(error.report(), HasSubstr("mounted here: "));
+  EXPECT_THAT(error.report(), HasSubstr("mount on this node: "));
   EXPECT_FALSE(error.info().hint.empty());
 }
 

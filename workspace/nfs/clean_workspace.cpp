@@ -16,17 +16,17 @@ namespace {
 std::string reason_to_keep(WriterState writer, CleanOptions options) {
   switch (writer) {
     case WriterState::dead: return {};
-    case WriterState::alive: return "its writer is alive";
+    case WriterState::alive: return "its writer is still running";
     case WriterState::finished:
-      return options.all ? "" : "its writer exited cleanly and left it on purpose (`all` removes it)";
+      return options.all ? "" : "its writer exited cleanly and left it on purpose; `all` removes it";
     case WriterState::unknown: break;
   }
-  return options.force ? "" : "nobody can tell whether its writer is alive: no lock could be asked for";
+  return options.force ? "" : "the file system has no locks, so it is unknown whether its writer is still running";
 }
 
-/// Why a file stays whoever wrote it; empty when nothing speaks for it.
+/// Returns why the file must stay whatever the state of its writer; empty when it may be removed.
 std::string reason_of_content(platform::Directory const& directory, std::string const& name) {
-  if (!parse_state_file_name(name)) return {};  // the name of a temporary is nobody else's
+  if (!parse_state_file_name(name)) return {};  // only crossrank writes temporaries with these names
   return identify(directory, name).why;
 }
 
@@ -43,7 +43,7 @@ std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path, Clea
     if (!ours || platform::system().fstatat(directory.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
     CleanedFile file{
         .name = std::move(name), .is_state = is_state, .bytes = static_cast<std::uint64_t>(status.st_size)};
-    // Held until the name is gone: a writer that has just made the file sees that it is lost, and makes another.
+    // Holds the lock until the file is removed: a writer that has just created it notices the loss and creates another.
     auto const probe = S_ISREG(status.st_mode) ? probe_writer(directory, file.name) : WriterProbe{};
     file.why = S_ISREG(status.st_mode) ? reason_to_keep(probe.writer, options) : "not a regular file";
     if (file.why.empty()) file.why = reason_of_content(directory, file.name);

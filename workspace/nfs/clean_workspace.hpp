@@ -7,28 +7,30 @@
 namespace crossrank::workspace {
 
 struct CleanOptions {
-  bool dry_run = false;  ///< say what would go, remove nothing
-  bool force = false;    ///< also what no lock speaks for: for file systems without locks, when all jobs have ended
-  bool all = false;      ///< also states whose writer exited cleanly, which it left on purpose
+  bool dry_run = false;  ///< only report what would be removed
+  bool force = false;    ///< also remove files whose lock cannot be tested; use it on file systems without locks, after
+                         ///< all jobs have ended
+  bool all = false;      ///< also remove states that a writer left on purpose when it exited cleanly
 };
 
-/// What cleaning did with one file of ours.
+/// What `clean_workspace` did with one file.
 struct CleanedFile {
   std::string name{};
-  bool is_state = false;  ///< a published state; else a temporary
+  bool is_state = false;  ///< a published state; false for a temporary
   std::uint64_t bytes = 0;
-  bool removed = false;  ///< or would be, in a dry run
-  std::string why{};     ///< why it stays; empty for what goes
+  bool removed = false;  ///< removed, or would be removed in a dry run
+  std::string why{};     ///< why the file stays; empty for a removed file
 };
 
-/// Removes from a workspace directory what killed jobs left: state files and temporaries of ours, nothing else.
+/// Removes the state files and temporaries that killed jobs left in a workspace directory. Touches no other file.
 ///
-/// A state stays when its writer exited cleanly, unless `all` is given. A file that only has a name of ours stays in
-/// any case, and so does a part of a finished checkpoint: the header tells. A live writer holds a lock on each
-/// temporary while it writes and on each published file as long as its workspace stands; the kernel drops it when the
-/// process ends. A file goes only when its exclusive lock is to be had. Where the file system has no locks nobody can
-/// tell, and files stay unless `force` is given. Returns every file of ours, in the order of their names. `IoError`
-/// when the directory cannot be read.
+/// Keeps a state whose writer exited cleanly, unless `all` is given. Keeps a file whose header shows that it is no
+/// state of this workspace, or that it is part of a finished checkpoint. A live writer holds a lock on each temporary
+/// while it writes it, and on each published file for the lifetime of its workspace; the kernel releases the lock when
+/// the process ends. A file is removed only under its exclusive lock. On a file system without locks, files stay unless
+/// `force` is given.
+///
+/// Returns every file with a name of crossrank, sorted by name. Throws `IoError` when the directory cannot be read.
 [[nodiscard]] std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path, CleanOptions options = {});
 
 }  // namespace crossrank::workspace

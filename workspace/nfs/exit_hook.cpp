@@ -18,11 +18,11 @@ struct StoreRegistry {
 };
 
 StoreRegistry& registry() {
-  static NoDestructor<StoreRegistry> all;  // the hook runs after statics are gone
+  static NoDestructor<StoreRegistry> all;  // the hook runs after static objects are destroyed
   return all.value;
 }
 
-/// A thread that holds the lock may be the one that exits: then its files count as a killed process's.
+/// If the exiting thread holds the lock already, the files are left as a killed process leaves them.
 void on_exit() {
   if (!registry().mutex.try_lock()) return;
   for (auto* const store : registry().alive) store->finish();

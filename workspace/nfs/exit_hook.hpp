@@ -4,9 +4,9 @@ namespace crossrank::workspace {
 
 class FileStateStore;
 
-/// Calls `finish` of every store that is still there when the process exits. Process-wide.
+/// Calls `store.finish()` at process exit, unless `forget_at_exit` is called first.
 void finish_at_exit(FileStateStore& store);
-/// Forgets a store that is about to go.
+/// Unregisters a store that is about to be destroyed.
 void forget_at_exit(FileStateStore& store) noexcept;
 
 }  // namespace crossrank::workspace

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view operation = "clean";
 constexpr std::size_t length_bytes = 8;
-/// What our writer puts behind the length of the header.
+/// The bytes that our writer puts after the length of the header.
 constexpr std::string_view opening = R"({"__metadata__":{"format":"pt","crossrank.format":")";
 
 bool begins_as_ours(codec::ByteSource const& file) {
@@ -32,13 +32,13 @@ FileIdentity look_at(std::shared_ptr<codec::FileSource const> const& file, State
     auto const image = codec::StateImage::open(file);
     auto const& identity = image.identity();
     if (identity.job == codec::result_job)
-      return {.kind = FileIdentity::Kind::result, .why = "a part of a finished checkpoint"};
+      return {.kind = FileIdentity::Kind::result, .why = "it is part of a finished checkpoint"};
     if (identity.rank == named.rank && identity.writer == named.writer && identity.sequence == named.counter)
       return {.kind = FileIdentity::Kind::state};
     return {.why = "its content was written under another name"};
   } catch (FormatError const& error) {
     if (begins_as_ours(*file)) return {.kind = FileIdentity::Kind::state};
-    return {.why = "it is not a state image of crossrank: " + error.info().message};
+    return {.why = "it is not a state image of crossrank:  " + error.info().message};
   }
 }
 
@@ -46,11 +46,11 @@ FileIdentity look_at(std::shared_ptr<codec::FileSource const> const& file, State
 
 FileIdentity identify(platform::Directory const& directory, std::string const& name) {
   auto const named = parse_state_file_name(name);
-  if (!named) return {.why = "its name is not that of a state file"};
+  if (!named) return {.why = "it does not have the name of a state file"};
   try {
     auto const fd = directory.open_file(name, std::string(operation));
-    if (!fd) return {.why = "it is gone"};
-    // The source has no state file's name, so that the image is opened whatever it says of itself.
+    if (!fd) return {.why = "it no longer exists"};
+    // The source gets a name that is no state file name, so that opening the image does not compare the two.
     return look_at(std::make_shared<codec::FileSource const>("header of " + name + " ", fd->get()), *named);
   } catch (IoError const& error) {
     return {.why = error.info().message + (error.info().got.empty() ? "" : ": " + error.info().got)};

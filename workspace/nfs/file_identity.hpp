@@ -6,19 +6,19 @@
 
 namespace crossrank::workspace {
 
-/// What a file is that has a name of ours.
+/// What a file with the name of a state file holds.
 struct FileIdentity {
   enum class Kind : std::uint8_t {
-    state,    ///< the state image that the name says, perhaps damaged
-    result,   ///< a part of a finished checkpoint, such as `crossrank convert --to images` writes
-    foreign,  ///< anything else: not ours to remove
+    state,    ///< the state image that the name announces, possibly damaged
+    result,   ///< part of a finished checkpoint, such as `crossrank convert --to images` writes
+    foreign,  ///< anything else; crossrank must not remove it
   };
   Kind kind = Kind::foreign;
-  std::string why{};  ///< what it is, when it is not a state
+  std::string why{};  ///< what the file is, when it is not a state
 };
 
-/// Looks at the header of a file whose name is that of a state file. Damage to a state image does not make it foreign:
-/// its first bytes tell.
+/// Identifies a file with the name of a state file by its header. A damaged state image still counts as a state when
+/// its first bytes are intact.
 [[nodiscard]] FileIdentity identify(platform::Directory const& directory, std::string const& name);
 
 }  // namespace crossrank::workspace

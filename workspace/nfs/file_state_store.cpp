@@ -23,32 +23,33 @@ using platform::Directory;
 
 constexpr std::size_t files_kept = 2;
 
-/// A live writer removes its older files at any time: what was listed may be gone when it is opened.
+/// A live writer removes its older files at any time, so a listed file may be gone when it is opened.
 constexpr int listings_tried = 16;
 
 void log_skipped(std::string const& path, FormatError const& error) {
-  log_event(LogLevel::warning, "state file does not verify; the one before it is taken",
+  log_event(LogLevel::warning, "state file is damaged; reading the previous one",
             {{"file", path}, {"error", error.what()}});
 }
 
-/// A damaged newest file: the state before it would be another one than the rank wrote last.
+/// Throws for a damaged newest file: an older file would hold another state than the rank wrote last.
 [[noreturn]] void fail_damaged(FormatError const& error, std::size_t older) {
   auto info = error.info();
   if (older != 0) {
     info.details.push_back("older state files of the rank: " + std::to_string(older));
-    info.hint = "write the state again, or read with Damaged::take_older for the state before it";
+    info.hint = "write the state again, or read the previous one with Damaged::take_older";
   }
   throw FormatError(std::move(info));
 }
 
 void warn_of_deletion(std::string const& path) {
   log_event(LogLevel::warning,
-            "a state is deleted that an earlier process of this rank left on purpose; to read states, use "
-            "NFSWorkspace::open(path), to spare them, Existing::keep",
+            "deleting a state that an earlier process of this rank left on purpose; to read states, use "
+            "NFSWorkspace::open(path); to keep them, Existing::keep",
             {{"file", path}});
 }
 
-/// The working directory may change while the workspace stands. An empty path stays empty, to be refused.
+/// The working directory may change during the lifetime of the workspace. Keeps an empty path empty; it is refused
+/// later.
 std::filesystem::path made_absolute(std::filesystem::path const& path) {
   std::error_code failed;
   auto whole = path.empty() ? path : std::filesystem::absolute(path, failed);
@@ -67,7 +68,7 @@ std::shared_ptr<FileStateStore> FileStateStore::open_for_rank(std::filesystem::p
   if (rank < 0 || (options.world_size && rank >= *options.world_size)) {
     throw UsageError(ErrorInfo{
         .operation = operation,
-        .message = rank < 0 ? "a rank is not negative" : "the job has no such rank",
+        .message = rank < 0 ? "the rank is negative" : "the job has no such rank",
         .expected = options.world_size ? "a rank below " + std::to_string(*options.world_size) : std::string(),
         .got = "rank " + std::to_string(rank)});
   }
@@ -76,7 +77,7 @@ std::shared_ptr<FileStateStore> FileStateStore::open_for_rank(std::filesystem::p
   store->existing_ = options.existing;
   store->format_ = options.format;
   store->world_size_ = options.world_size;
-  // What the launcher announced is about other ranks when this one is not among them.
+  // When the launcher's environment does not cover this rank, its world size does not apply either.
   if (!options.world_size && launched.announces_several() && rank < launched.world_size)
     store->world_size_ = launched.world_size;
   auto const directory = Directory::open(store->path_, operation, platform::IfMissing::create);
@@ -97,7 +98,7 @@ FileStateStore::~FileStateStore() {
 }
 
 void FileStateStore::finish() noexcept {
-  std::unique_lock const lock(mutex_, std::try_to_lock);  // a thread may be writing while another one exits
+  std::unique_lock const lock(mutex_, std::try_to_lock);  // another thread may be writing during exit
   if (!lock || published_.empty()) return;
   try {
     Directory directory;
@@ -107,19 +108,19 @@ void FileStateStore::finish() noexcept {
       mark_finished(directory, p.file.name(), p.file_lock);
     }
   } catch (Error const& error) {
-    log_event(LogLevel::warning, "state files could not be marked as finished", {{"error", error.what()}});
+    log_event(LogLevel::warning, "cannot mark state files as finished", {{"error", error.what()}});
   }
 }
 
 void FileStateStore::check_reading_rank(int rank) const {
   if (rank >= 0 && (!world_size_ || rank < *world_size_)) return;
-  throw UsageError(ErrorInfo{
-      .operation = "NFSWorkspace.read",
-      .message = rank < 0 ? "a rank is not negative" : "the job has no such rank",
-      .expected = world_size_ ? "a rank below " + std::to_string(*world_size_) : "a rank of the job that wrote there",
-      .got = "rank " + std::to_string(rank),
-      .resource = path_.string(),
-      .hint = rank < 0 ? "" : "NFSWorkspace::open(path) reads the states of another job"});
+  throw UsageError(ErrorInfo{.operation = "NFSWorkspace.read",
+                             .message = rank < 0 ? "the rank is negative" : "the job has no such rank",
+                             .expected = world_size_ ? "a rank below " + std::to_string(*world_size_)
+                                                     : "a rank of the job that wrote to this directory",
+                             .got = "rank " + std::to_string(rank),
+                             .resource = path_.string(),
+                             .hint = rank < 0 ? "" : "use NFSWorkspace::open(path) to read the states of another job"});
 }
 
 int FileStateStore::writing_rank(char const* operation) const {
@@ -135,21 +136,22 @@ bool FileStateStore::may_remove(Directory const& directory, std::string const& n
   bool const is_own = is_of_this_process(file);
   if (writer == WriterState::alive) {
     if (!is_own)
-      log_event(LogLevel::warning, "another live process writes for this rank in this directory",
+      log_event(LogLevel::warning, "another running process writes for the same rank in this directory",
                 {{"file", directory.path_of(name)}});
     return false;
   }
   if (is_own) return true;
   if (writer == WriterState::unknown && existing_ != Existing::force) {
     log_event(LogLevel::warning,
-              "an earlier file of this rank stays: no lock tells whether its writer is alive. When it is not, use "
+              "keeping an earlier file of this rank, because no lock shows whether its writer is still running. If it "
+              "has ended, use "
               "Existing::force, or `crossrank clean` with `force`",
               {{"file", directory.path_of(name)}});
     return false;
   }
   if (parse_state_file_name(name)) {
     if (auto const found = identify(directory, name); found.kind != FileIdentity::Kind::state) {
-      log_event(LogLevel::warning, "a file stays that has the name of a state of this rank",
+      log_event(LogLevel::warning, "keeping a file that has the name of a state of this rank but is none",
                 {{"file", directory.path_of(name)}, {"why", found.why}});
       return false;
     }
@@ -162,7 +164,7 @@ void FileStateStore::remove_stale(Directory const& directory, std::string const&
   bool warned = false;
   auto const remove = [&](std::string const& name, StateFileName const& file) {
     if (own == Own::keep && is_of_this_process(file)) return;
-    auto const probe = probe_writer(directory, name);  // holds off a writer that begins until the name is gone
+    auto const probe = probe_writer(directory, name);  // keeps new writers of this name out until the file is removed
     if (!may_remove(directory, name, file, probe.writer)) return;
     bool const on_purpose = probe.writer == WriterState::finished && own == Own::keep;
     if (on_purpose && !std::exchange(warned, true)) warn_of_deletion(directory.path_of(name));
@@ -204,7 +206,7 @@ void FileStateStore::require_range_support() const {
   throw UsageError(ErrorInfo{.operation = "NFSWorkspace.write",
                              .message = "this workspace writes torch archives, which a collective range cannot use",
                              .resource = path_.string(),
-                             .hint = "give the range a workspace with StateFormat::safetensors"});
+                             .hint = "use a workspace with StateFormat::safetensors"});
 }
 
 PublishedFile FileStateStore::publish(Json const& config, StateDict const& weights, bool kept_by_range,
@@ -252,7 +254,7 @@ void FileStateStore::remove_published(Directory const& directory, std::function<
   for (std::size_t i = published_.size(); i-- > 0;) {
     if (!gone[i]) continue;
     published_[i].file_lock =
-        platform::Fd();  // first: NFS keeps a file that is unlinked while it is open, under another name
+        platform::Fd();  // first: NFS renames a file that is removed while it is open, instead of removing it
     (void)directory.remove(published_[i].file.name(), "NFSWorkspace");
     published_.erase(std::next(published_.begin(), static_cast<std::ptrdiff_t>(i)));
   }
@@ -294,7 +296,7 @@ std::optional<RankState> FileStateStore::read_newest(int rank, Damaged damaged) 
         if (!first_error) first_error = error;
       } catch (IoError const& error) {
         if (error.system_errno() != ESTALE) throw;
-        vanished = true;  // removed by its writer while we read
+        vanished = true;  // its writer removed it during the read
         break;
       }
     }
@@ -302,9 +304,9 @@ std::optional<RankState> FileStateStore::read_newest(int rank, Damaged damaged) 
   }
   throw IoError(
       ErrorInfo{.operation = operation,
-                .message = "the files of rank " + std::to_string(rank) + " were gone each time they were opened",
+                .message = "the files of rank " + std::to_string(rank) + " disappeared on every attempt to read them",
                 .resource = path_.string(),
-                .hint = "read while the writer rests, or through a collective range"});
+                .hint = "read while the rank does not write, or use a collective range"});
 }
 
 RankState FileStateStore::read_published(PublishedFile const& published, ReadRetryPolicy const& retry_policy) const {

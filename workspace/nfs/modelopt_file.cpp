@@ -27,10 +27,10 @@ class AtomicSink final : public codec::ByteSink {
 
 StateDict read_weights(codec::TorchArchive const& archive, codec::PickleValue weight) {
   if (weight.is(PickleKind::none)) return {};
-  if (!weight.is(PickleKind::dict)) archive.refuse(weight, "\"weight\" is no dict");
+  if (!weight.is(PickleKind::dict)) archive.refuse(weight, "\"weight\" is not a dict");
   auto const contents = codec::split_contents(archive, weight);
   if (!contents.values.empty() || contents.tensors.size() != weight.size() / 2)
-    archive.refuse(weight, "\"weight\" holds something else than tensors");
+    archive.refuse(weight, "\"weight\" holds a value that is not a tensor");
   return codec::load_tensors(archive, contents.tensors);
 }
 
@@ -46,7 +46,7 @@ std::optional<RankState> read_modelopt_file(platform::Directory const& directory
   auto const config = root.find("config");
   auto const weight = root.find("weight");
   if (!config || !weight || root.size() != 4)
-    archive->refuse(root, "this is no state of a rank: a dict of \"config\" and \"weight\" is one");
+    archive->refuse(root, "not the state of a rank: expected a dict of \"config\" and \"weight\"");
   return RankState{.config = codec::plain_value(*archive, *config), .weights = read_weights(*archive, *weight)};
 }
 

@@ -8,13 +8,13 @@
 
 namespace crossrank::workspace {
 
-/// The file that ModelOpt's workspace keeps for a rank, `rank_<rank>_state.pth`: a torch archive of
-/// `{"config": values, "weight": {name: tensor}}`. Nothing when there is none.
+/// Reads `rank_<rank>_state.pth`, the file that ModelOpt's workspace keeps for a rank: a torch archive of `{"config":
+/// values, "weight": {name: tensor}}`. Returns nothing when there is no such file.
 ///
-/// `FormatError` for anything else than that, `IoError` for a file that cannot be trusted.
+/// Throws `FormatError` when the archive holds anything else, `IoError` when the file cannot be read safely.
 [[nodiscard]] std::optional<RankState> read_modelopt_file(platform::Directory const& directory, int rank);
 
-/// Writes it, in place of the one that was there. `IoError`; then that one is still there, and nothing else is left.
+/// Replaces the file atomically. Throws `IoError` and then leaves the old file in place, and no temporary.
 void write_modelopt_file(platform::Directory const& directory, int rank, Json const& config, StateDict const& weights);
 
 }  // namespace crossrank::workspace

@@ -10,7 +10,7 @@
 namespace crossrank::workspace {
 namespace {
 
-/// mountinfo writes blanks and backslashes as octal escapes.
+/// mountinfo writes spaces and backslashes as octal escapes.
 std::string unescape(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -46,7 +46,7 @@ std::string mount_text(std::filesystem::path const& path) {
     while (dash < all.size() && all[dash] != "-") ++dash;
     if (dash + 3 >= all.size()) continue;
     auto point = unescape(all[4]);
-    // the last of equal length stands on top of the others
+    // of mounts with equally long paths, the last one hides the others
     if (!contains(point, real) || point.size() < best_point.size()) continue;
     best_text =
         all[dash + 1] + ' ' + unescape(all[dash + 2]) + " on " + point + " (" + all[5] + ',' + all[dash + 3] + ')';

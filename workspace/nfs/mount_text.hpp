@@ -4,8 +4,8 @@
 
 namespace crossrank::workspace {
 
-/// How the file system that holds `path` is mounted, for people: "nfs4 server:/export on /data (rw,vers=4.2,...)".
-/// "unknown mount" where the kernel does not say. Never throws for what it cannot find out.
+/// Describes how the file system that holds `path` is mounted, for error messages: "nfs4 server:/export on /data
+/// (rw,vers=4.2,...)". Returns "unknown mount" when the kernel does not tell. Never throws.
 [[nodiscard]] std::string mount_text(std::filesystem::path const& path);
 
 }  // namespace crossrank::workspace

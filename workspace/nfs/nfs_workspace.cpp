@@ -33,7 +33,7 @@ int NFSWorkspace::rank() const {
   auto const rank = initialized("NFSWorkspace.rank").rank();
   if (rank) return *rank;
   throw UsageError(ErrorInfo{.operation = "NFSWorkspace.rank",
-                             .message = "a workspace that was opened for reading only has no rank",
+                             .message = "this workspace was opened for reading only and has no rank",
                              .resource = store_->path().string()});
 }
 

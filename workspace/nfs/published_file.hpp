@@ -6,12 +6,12 @@
 
 namespace crossrank::workspace {
 
-/// What a rank says of the file it has published, so that a reader takes exactly that one. It travels with a round;
-/// the name is made from numbers on the reader's side, and no peer's text is ever used as a path.
+/// Identifies one published file, so that a reader reads exactly that one. A barrier round carries it. The reader
+/// builds the file name from these numbers; text from a peer is never used as a path.
 struct PublishedFile {
   StateFileName file{};
   std::uint64_t bytes = 0;   ///< size of the file
-  std::uint64_t digest = 0;  ///< its header's checksum, which covers the checksum of every tensor
+  std::uint64_t digest = 0;  ///< the checksum of its header, which covers the checksum of every tensor
 };
 
 static_assert(std::is_trivially_copyable_v<PublishedFile>);

@@ -12,7 +12,7 @@ namespace {
 class ReadOnlyStorage final : public spi::Storage {
  public:
   ReadOnlyStorage(Tensor tensor, int sender) : tensor_(std::move(tensor)), sender_(sender) {}
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): `frozen_by` keeps everybody from writing
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): `frozen_by` makes every write fail
   [[nodiscard]] std::byte* data() noexcept override { return const_cast<std::byte*>(tensor_.data()); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return tensor_.nbytes(); }
   [[nodiscard]] std::string frozen_by() const override {

@@ -4,9 +4,9 @@
 
 namespace crossrank::workspace {
 
-/// A view of `tensor` that cannot be written: what was received from `rank`, whatever it travelled through.
+/// Returns a view of `tensor` that cannot be written, since its data was received from `rank`.
 [[nodiscard]] Tensor read_only_view(Tensor tensor, int rank);
-/// The same for all tensors of a state.
+/// Does so for all tensors of a state.
 [[nodiscard]] RankState read_only_view(RankState state, int rank);
 
 }  // namespace crossrank::workspace

@@ -32,7 +32,7 @@ std::string identity_text(PublishedFile const& file) {
   return std::to_string(file.bytes) + " bytes with header checksum " + codec::to_hex(file.digest);
 }
 
-/// The state, or what was there instead.
+/// The result of one attempt: the state, or a description of what was found instead.
 struct Attempt {
   std::optional<RankState> state{};
   std::string seen{};
@@ -53,7 +53,7 @@ Attempt look_at(std::filesystem::path const& path, PublishedFile const& publishe
   return {.state = reader.read()};
 }
 
-/// One reader's attempts at one file.
+/// Reads one file with retries.
 class RetryingRead {
  public:
   RetryingRead(std::filesystem::path const& directory, PublishedFile const& published,
@@ -71,7 +71,7 @@ class RetryingRead {
  private:
   std::optional<RankState> attempt() {
     try {
-      // By value: an attempt that does not end is left behind, and outlives this object.
+      // Captures by value: an attempt that never returns is abandoned and outlives this object.
       auto look = [directory = directory_, published = published_,
                    on_progress = retry_policy_.on_progress](platform::GuardedCall& call) {
         return look_at(directory, published, [&] {
@@ -86,7 +86,7 @@ class RetryingRead {
       if (!outcome->state) return not_yet(std::move(outcome->seen));
       return std::move(outcome->state);
     } catch (IoError const& error) {
-      // ESTALE: what we had open is gone on the server; EIO: the server failed once. Both may pass with a fresh open.
+      // ESTALE: the server has replaced the open file; EIO: the server failed once. A fresh open may cure both.
       bool const passing = error.system_errno() == ESTALE || error.system_errno() == EIO;
       if (!passing || ++system_failures_ >= system_failures_allowed) throw;
       return not_yet(error.info().system);
@@ -98,7 +98,7 @@ class RetryingRead {
     return std::nullopt;
   }
 
-  /// Sleeps in slices, since a deadline counts no more than two of them at a time.
+  /// Sleeps in slices, because a deadline counts at most two slices between two ticks.
   void wait(nanoseconds pause) {
     while (pause.count() > 0 && !deadline_.expired()) {
       auto const slice = std::min({pause, platform::Deadline::slice, deadline_.left()});
@@ -122,8 +122,8 @@ class RetryingRead {
                   .expected = identity_text(published_),
                   .got = seen_,
                   .resource = (directory_ / published_.file.name()).string(),
-                  .hint = "check that all ranks give the same directory, and all nodes mount the same export there",
-                  .details = {"mounted here: " + mount_text(directory_)}});
+                  .hint = "check that all ranks use the same directory and that all nodes mount the same export there",
+                  .details = {"mount on this node:  " + mount_text(directory_)}});
   }
 
   std::filesystem::path const& directory_;
@@ -141,7 +141,7 @@ void fail_no_response(std::string operation, std::filesystem::path const& path, 
   platform::throw_io({.operation = std::move(operation),
                       .message = "the file system did not answer for " + std::to_string(seconds) + " s",
                       .resource = path.string(),
-                      .hint = "look at the server of this mount; a process that has left calls behind ends as usual"},
+                      .hint = "check the server of this mount; the process can still exit normally"},
                      ETIMEDOUT);
 }
 

@@ -10,17 +10,19 @@
 
 namespace crossrank::workspace {
 
-/// Reads exactly the file that was published.
+/// Reads exactly the published file.
 ///
-/// On NFS a name may stay invisible, and attributes old, for as long as the client caches them. Each attempt therefore
-/// opens the directory afresh, and attempts go on, 10 ms to 1 s apart, until name, size and header checksum are those
-/// published. When the retry policy gives up: `IoError` with what was expected, what was seen, and how the directory is
-/// mounted. Reads that the system fails (ESTALE, EIO) are tried three times. A file that is the published one and does
-/// not verify is a `FormatError` at once. An attempt that stands still is left behind: `IoError` with `ETIMEDOUT`.
+/// An NFS client may cache directory entries and attributes for a while, so a new file may stay invisible. Each attempt
+/// therefore reopens the directory. Attempts continue, 10 ms to 1 s apart, until name, size and header checksum match.
+/// A read that fails with ESTALE or EIO is tried three times.
+///
+/// Throws `IoError` when the retry policy gives up; the error lists what was expected, what was found, and how the
+/// directory is mounted. Throws `IoError` with `ETIMEDOUT` when an attempt blocks for too long; the attempt is
+/// abandoned. Throws `FormatError` at once when the file is the published one but does not verify.
 [[nodiscard]] RankState read_published(std::filesystem::path const& directory, PublishedFile const& published,
                                        ReadRetryPolicy const& retry_policy);
 
-/// Throws that: a call on `path` stood still for `waited`.
+/// Throws the `IoError` for a call on `path` that blocked for `waited`.
 [[noreturn]] void fail_no_response(std::string operation, std::filesystem::path const& path,
                                    std::chrono::nanoseconds waited);
 

@@ -17,10 +17,10 @@
 namespace crossrank::workspace {
 namespace {
 
-/// How much is moved at a time, so that who waits sees that something moves.
+/// Bytes per read or write, so that a large transfer reports progress often enough.
 constexpr std::size_t piece = std::size_t{16} << 20;
 
-/// Gathers small neighbours, so that ten thousand scalars are not ten thousand system calls.
+/// Merges small neighbouring writes, so that ten thousand scalars do not cost ten thousand system calls.
 class GatheringSink final : public codec::ByteSink {
  public:
   GatheringSink(platform::AtomicFile& file, OnProgress const& on_progress) : file_(file), on_progress_(on_progress) {}
@@ -58,14 +58,14 @@ class GatheringSink final : public codec::ByteSink {
   std::uint64_t gathered_at_ = 0;
 };
 
-/// An open file whose reader tells how it gets on.
+/// An open file that reports progress while it is read.
 class SteppingSource final : public codec::ByteSource {
  public:
   SteppingSource(std::string const& path, int fd, OnProgress on_progress)
       : file_(path, fd), on_progress_(std::move(on_progress)) {}
   [[nodiscard]] std::string const& name() const noexcept override { return file_.name(); }
   [[nodiscard]] std::uint64_t size() const noexcept override { return file_.size(); }
-  /// Who is told of each step is in one thread; one that waits for another would tell nothing.
+  /// The progress callback must run in the reading thread; a thread that waits for helper threads would report nothing.
   [[nodiscard]] bool wants_one_reader() const noexcept override { return on_progress_ != nullptr; }
   void read_at(std::uint64_t offset, std::span<std::byte> to) const override {
     for (std::size_t done = 0; done < to.size(); done += piece) {
@@ -79,7 +79,7 @@ class SteppingSource final : public codec::ByteSource {
   OnProgress on_progress_;
 };
 
-/// The checksum that a header carries of itself. The codec has verified that it is there and right.
+/// Returns the header's own checksum. The codec has already verified it.
 std::uint64_t header_digest(std::string const* digits, std::string const& path) {
   auto const digest = digits != nullptr ? codec::from_hex(*digits) : std::nullopt;
   if (digest) return *digest;
@@ -114,9 +114,9 @@ WrittenFile write_state_file(platform::Directory const& directory, StateFileName
   GatheringSink sink(out, on_progress);
   codec::write_image(plan, sink);
   sink.flush();
-  // Publishing closes the file, and with it its lock: without another one, a job that cleans up in the same directory
-  // at that moment takes it for a dead writer's. The first is let go once the name is held: on NFS it keeps the
-  // temporary.
+  // `commit` closes the file and so releases its lock. Without a second lock, a concurrent `crossrank clean` would take
+  // the file for that of a dead writer. Release the bridge only after locking the final name: on NFS an open temporary
+  // is renamed instead of removed.
   auto bridge = lock_file_shared(directory, out.temporary_name());
   out.commit();
   auto file_lock = lock_file_shared(directory, file.name());

@@ -11,7 +11,7 @@
 
 namespace crossrank::workspace {
 
-/// A file that was published, and the lock that tells those who clean up that its writer lives.
+/// A published file, and the lock that shows other processes that its writer is running.
 struct WrittenFile {
   PublishedFile published{};
   platform::Fd file_lock{};
@@ -20,20 +20,20 @@ struct WrittenFile {
 /// Called whenever some bytes have been written or read.
 using OnProgress = std::function<void()>;
 
-/// Publishes `config` and `weights` under the name of `file`. `IoError`; nothing is left when it fails.
+/// Publishes `config` and `weights` under the name of `file`. Throws `IoError` and then leaves no file behind.
 [[nodiscard]] WrittenFile write_state_file(platform::Directory const& directory, StateFileName const& file,
                                            Json const& config, StateDict const& weights,
                                            OnProgress const& on_progress = {});
 
-/// A state file that is open for reading: its header is verified, its tensors are not read yet.
+/// A state file that is open for reading. Its header is verified; its tensors are not read yet.
 class StateFileReader {
  public:
-  /// `path` ends with the name of `file`. `FormatError` when the header does not verify or the file does not say of
-  /// itself what its name says; `IoError`.
+  /// `path` must end with the name of `file`. Throws `FormatError` when the header does not verify or does not match
+  /// that name; `IoError`.
   StateFileReader(platform::Fd fd, StateFileName const& file, std::string const& path, OnProgress on_progress = {});
-  /// What its writer published of it.
+  /// Returns the identity under which the writer published the file.
   [[nodiscard]] PublishedFile const& identity() const noexcept { return identity_; }
-  /// All of it, every checksum verified.
+  /// Reads the whole state and verifies every checksum.
   [[nodiscard]] RankState read() const { return image_.read_all(); }
 
  private:

@@ -18,7 +18,8 @@
 namespace crossrank::workspace {
 namespace {
 
-/// What makes this process's names its own. A forked child draws anew, or both would give the same ones.
+/// Makes the names of this process unique. A forked child draws a new number, because it would repeat its parent's
+/// names.
 struct Writer {
   std::mutex mutex{};
   pid_t owner = 0;
@@ -28,7 +29,7 @@ struct Writer {
 
 constinit Writer writer;
 
-/// The caller holds the mutex.
+/// The caller must hold the mutex.
 void draw_if_new_process() {
   if (writer.owner == ::getpid()) return;
   std::uint64_t number = 0;
@@ -76,9 +77,9 @@ std::vector<StateFileName> const& require_one_writer(RankFiles const& files, int
   auto const& newest = files.states.front();
   for (auto const& other : files.states) {
     if (other.writer != newest.writer)
-      refuse(newest.name(), other.name(), "one job per directory; crossrank clean removes what dead jobs left");
+      refuse(newest.name(), other.name(), "use one directory per job; crossrank clean removes the files of dead jobs");
   }
-  if (files.torch) refuse(newest.name(), torch_file_name(rank), "remove the one that is not wanted");
+  if (files.torch) refuse(newest.name(), torch_file_name(rank), "remove the file that you do not need");
   return files.states;
 }
 
@@ -87,7 +88,7 @@ StateFileName next_state_file(int rank) {
   draw_if_new_process();
   if (writer.names_given > std::numeric_limits<std::uint32_t>::max()) {
     throw UnavailableError(
-        ErrorInfo{.operation = "NFSWorkspace.write", .message = "this process has used up its 2^32 file names"});
+        ErrorInfo{.operation = "NFSWorkspace.write", .message = "this process has used all of its 2^32 file names"});
   }
   return {.rank = rank, .writer = writer.number, .counter = static_cast<std::uint32_t>(writer.names_given++)};
 }

@@ -25,7 +25,7 @@ platform::Fd lock_file_shared(platform::Directory const& directory, std::string 
 }
 
 WriterProbe probe_writer(platform::Directory const& directory, std::string const& name) noexcept {
-  // open for writing: NFS makes flock a byte-range lock, and an exclusive one of those needs it
+  // Opens for writing: NFS implements flock as a byte-range lock, and an exclusive one requires a writable descriptor.
   struct stat status {};
   auto fd = open_quietly(directory, name, O_RDWR);
   auto const look = fd || errno != EACCES ? platform::Fd() : open_quietly(directory, name, O_RDONLY);
@@ -39,12 +39,12 @@ WriterProbe probe_writer(platform::Directory const& directory, std::string const
 
 void mark_finished(platform::Directory const& directory, std::string const& name,
                    platform::Fd const& file_lock) noexcept {
-  // Through a fresh descriptor where the file system has no locks: then nothing is held.
+  // On a file system without locks no descriptor is held; open a new one.
   auto const opened = file_lock ? platform::Fd() : open_quietly(directory, name, O_RDONLY);
   int const fd = file_lock ? file_lock.get() : opened.get();
-  // A file that cannot be marked counts as a killed writer's: `crossrank clean` asks its lock.
+  // An unmarked file counts as that of a killed writer; `crossrank clean` then decides by its lock.
   if (fd >= 0 && ::fchmod(fd, S_IRUSR) != 0)
-    log_event(LogLevel::warning, "a state file could not be marked as finished", {{"file", directory.path_of(name)}});
+    log_event(LogLevel::warning, "cannot mark a state file as finished", {{"file", directory.path_of(name)}});
 }
 
 }  // namespace crossrank::workspace
