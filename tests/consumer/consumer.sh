@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the build into a folder of its own and builds a program against that copy, as its users do.
-# Usage: consumer.sh install|documents|cmake|mpi|pkg-config|moved|readme|examples
+# Usage: consumer.sh install|documents|cmake|mpi|pkg-config|moved|readme|examples|embedding
 # with SOURCE, BUILD, PROJECT, PREFIX, COMPILER, FLAGS and WITH_MPI (of the build: yes or no) in the environment
 set -euo pipefail
 
@@ -74,6 +74,16 @@ examples() {
   [[ $said == "[0] 48 bytes" ]] || { echo "it said: $said"; exit 1; }
 }
 
+# The project of its own that chapter 9 of the guide shows, with the commands that it shows.
+embedding() {
+  local said
+  cmake -S "$PREFIX/share/doc/crossrank/examples/embedding" -B "$PREFIX-embedding" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" \
+    -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS"
+  cmake --build "$PREFIX-embedding"
+  said=$("$PREFIX-embedding/embedding" 3)
+  [[ $said == "3 threads, ranks sum up to 3" ]] || { echo "it said: $said"; exit 1; }
+}
+
 case $1 in
   install)
     rm -rf "$PREFIX" "$PREFIX"-*
@@ -109,5 +119,6 @@ case $1 in
   readme) readme ;;
   documents) documents ;;
   examples) examples ;;
+  embedding) embedding ;;
   *) echo "unknown step $1"; exit 2 ;;
 esac

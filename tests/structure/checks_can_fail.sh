@@ -67,3 +67,40 @@ broken "a private folder" lib/node/a.cpp "// see /ho""me/somebody" "$checks/word
 broken "a path out of the tree" lib/node/a.cpp "// .""./shared/data" "$checks/words.sh" "$tree"
 broken "something for later" lib/node/a.cpp "// TO""DO" "$checks/words.sh" "$tree"
 broken "a header that needs another" include/crossrank/error.hpp 'std::string text();' "$checks/headers_alone.sh" "$tree" "$compiler"
+
+# The guide and the version, each in a small tree of its own.
+chapters() {
+  fresh
+  mkdir -p "$tree/docs/guide"
+  printf 'int main() {\n  run();\n}\n' >"$tree/examples/a.cpp"
+  for number in 1 2 3 4 5 6 7 8 9 10; do
+    printf '[a](../../examples/a.cpp)\n```cpp\nrun();\n```\n' >"$tree/docs/guide/${number}_a.md"
+    echo "[a](${number}_a.md)"
+  done >"$tree/docs/guide/README.md"
+}
+guide_fails() { # DESCRIPTION FILE TEXT
+  chapters
+  printf '%b' "$3" >"$tree/docs/guide/$2"
+  expect fail "$1" "$checks/guide.sh" "$tree"
+}
+chapters
+expect pass "a guide that quotes its program" "$checks/guide.sh" "$tree"
+guide_fails "a quotation that is not in the program" 3_a.md '[a](../../examples/a.cpp)\n```cpp\nwalk();\n```\n'
+guide_fails "a chapter without a program" 3_a.md '```cpp\nrun();\n```\n'
+guide_fails "a chapter whose program is missing" 3_a.md '[a](../../examples/b.cpp)\n```cpp\nrun();\n```\n'
+guide_fails "a chapter that quotes nothing" 3_a.md '[a](../../examples/a.cpp)\n'
+guide_fails "a chapter that the index does not link" 11_a.md '[a](../../examples/a.cpp)\n```cpp\nrun();\n```\n'
+
+versions() { # CHANGE_LOG BUILD_FILE
+  fresh
+  mkdir -p "$tree"/{lib/cmake,docs/man}
+  printf '#define CROSSRANK_VERSION_%s 1\n' MAJOR MINOR PATCH >"$tree/include/crossrank/version.hpp"
+  echo "$1" >"$tree/CHANGELOG.md"
+  echo "$2" >"$tree/CMakeLists.txt"
+}
+versions "## 1.1.1" "project(a)"
+expect pass "one version" "$checks/version.sh" "$tree"
+versions "## 1.1.0" "project(a)"
+expect fail "a change log of another version" "$checks/version.sh" "$tree"
+versions "## 1.1.1" "project(a VERSION 1.1.1)"
+expect fail "a version that is written twice" "$checks/version.sh" "$tree"

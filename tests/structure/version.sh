@@ -7,7 +7,7 @@ version=$(sed -nE 's/^#define CROSSRANK_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)$/\2
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || { echo "version.hpp says $version"; exit 1; }
 newest=$(grep -m1 -oE '^## [0-9]+\.[0-9]+\.[0-9]+' CHANGELOG.md | cut -d ' ' -f 2)
 [[ $newest == "$version" ]] || { echo "version.hpp says $version, CHANGELOG.md begins with $newest"; exit 1; }
-if grep -nE "VERSION \"?${version//./\\.}" CMakeLists.txt lib/cmake/*.cmake lib/cmake/*.in docs/Doxyfile.in docs/man/*; then
+if grep -rnE "VERSION \"?${version//./\\.}" CMakeLists.txt lib/cmake docs; then
   echo "these lines repeat the version: take it from PROJECT_VERSION"
   exit 1
 fi
