@@ -9,7 +9,7 @@
 
 namespace crossrank::test {
 
-/// The kernel's folders, played by a temporary one.
+/// Replaces /proc and the other folders of the kernel with a temporary directory.
 class FakeProcFs : public platform::System {
  public:
   void put(std::string const& path, std::string const& text) {
@@ -23,7 +23,7 @@ class FakeProcFs : public platform::System {
   int openat(int directory, char const* path, int flags, mode_t mode) override {
     return platform::System::openat(directory, (folder_.path() / (path + 1)).c_str(), flags, mode);
   }
-  /// A few bytes at a time, as the kernel's files may.
+  /// Reads at most 7 bytes at a time. The kernel's files may return short reads too.
   ssize_t read(int fd, void* to, std::size_t bytes) override {
     return platform::System::read(fd, to, std::min<std::size_t>(bytes, 7));
   }

@@ -37,31 +37,30 @@ inline constexpr std::array<char const*, call_count> call_names{
     "openat",    "close",     "pread",  "write",    "pwrite",   "fsync",   "fstat", "fstatat",
     "fallocate", "ftruncate", "linkat", "renameat", "unlinkat", "mkdirat", "flock", "random"};
 
-/// The operating system with faults: the nth use of one call fails, transfers are truncate_transfer short, time passes
-/// when asked to.
+/// An operating system with faults: the nth use of a call fails, transfers are cut short, and the clock can be faked.
 ///
-/// What is not told to fail goes to the real system. `close` releases the descriptor even when it reports a failure, as
-/// Linux does.
+/// All other calls go to the real system. `close` releases the descriptor even when it reports a failure, as Linux
+/// does.
 class FaultySystem : public platform::System {
  public:
-  /// Fails use `nth` (from 1) of `call` with `error`, and `times` - 1 uses after it.
+  /// Makes use number `nth` (from 1) of `call` fail with `error`, and the `times` - 1 uses after it.
   void fail(Call call, int nth, int error, int times = 1) { plan_[index(call)] = {nth, error, times}; }
-  /// Fails every use.
+  /// Makes every use of `call` fail.
   void fail_always(Call call, int error) { fail(call, 1, error, always); }
-  /// Transfers at most this many bytes per read or write; 0: as many as asked for.
+  /// Limits each read and write to this many bytes. 0 means no limit.
   void limit_transfers(std::size_t bytes) { transfer_limit_ = bytes; }
-  /// Lets time stand still but for `sleep`, which takes no time.
+  /// Stops the clock. Only `sleep` moves it, and returns at once.
   void fake_clock() { fake_ = true; }
   /// Called before each use of a call that names a file, with the name.
   std::function<void(Call, std::string const&)> on_name{};
-  /// Edits what fstat found.
+  /// Called after each successful `fstat`; may edit the result.
   std::function<void(struct stat&)> on_fstat{};
   /// Called during each sleep, after the fake clock has moved.
   std::function<void()> on_sleep{};
 
   [[nodiscard]] int uses(Call call) const { return uses_[index(call)]; }
   [[nodiscard]] int sleeps() const { return sleeps_; }
-  /// All calls since the last `forget_uses`, in order.
+  /// Returns all calls since the last `forget_uses`, in order.
   [[nodiscard]] std::vector<Call> const& history() const { return history_; }
   void forget_uses() {
     uses_.fill(0);

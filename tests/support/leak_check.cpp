@@ -20,7 +20,8 @@ std::set<std::string> shared_memory_names() {
   std::error_code ignored;
   for (fs::directory_iterator at("/dev/shm", ignored), end; at != end; at.increment(ignored)) {
     auto const name = at->path().filename().string();
-    if (name.find("crossrank") != std::string::npos) names.insert(name);  // the host's other programs come and go
+    if (name.find("crossrank") != std::string::npos)
+      names.insert(name);  // other programs on the host make and remove names too
   }
   return names;
 }
@@ -65,16 +66,17 @@ LeakCheck::LeakCheck() : before_(shared_memory_names()) {}
 
 std::vector<std::string> LeakCheck::findings(std::string_view job_id, std::chrono::milliseconds grace) const {
   auto const start = std::chrono::steady_clock::now();
-  // Names may be those of a job beside this one, whose ranks wait for one that is dead: they go when it ends.
-  auto const patience_with = [grace](std::string const& line) {
+  // A name may belong to another job that runs now. If that job waits for a dead rank, the name stays until the job
+  // ends.
+  auto const grace_of = [grace](std::string const& line) {
     return line.starts_with("/dev/shm/") ? names_grace_factor * grace : grace;
   };
   auto found = look(before_, job_id);
   while (std::any_of(found.begin(), found.end(), [&](std::string const& line) {
-    return std::chrono::steady_clock::now() < start + patience_with(line);
+    return std::chrono::steady_clock::now() < start + grace_of(line);
   })) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    // Only what was there all the time was left behind; what others made meanwhile is theirs.
+    // Only what was there in every look was left behind. Names that other jobs made meanwhile do not count.
     auto const now = look(before_, job_id);
     std::erase_if(found,
                   [&now](std::string const& line) { return std::find(now.begin(), now.end(), line) == now.end(); });

@@ -7,14 +7,14 @@
 
 namespace crossrank::test {
 
-/// Remembers what crossrank had in /dev/shm and says later what was added.
+/// Records crossrank's names in /dev/shm and reports later which ones were added.
 ///
-/// Other tests run at the same time and may pass through /dev/shm: a name counts as left behind only when it is still
-/// there after 24 times the grace time.
+/// Other tests run at the same time and may have names in /dev/shm. A name therefore counts as left behind only when it
+/// is still there after 24 times the grace time.
 class LeakCheck {
  public:
   LeakCheck();
-  /// Lines that name what was left: entries of /dev/shm, and processes that carry `job_id` in their environment.
+  /// Returns one line per leftover: entries of /dev/shm, and processes with `job_id` in their environment.
   [[nodiscard]] std::vector<std::string> findings(std::string_view job_id,
                                                   std::chrono::milliseconds grace = std::chrono::seconds(5)) const;
 

@@ -10,7 +10,7 @@
 
 namespace crossrank::test {
 
-/// Packets between threads of this process: a network that never fails, unless a test cuts it.
+/// A network between threads of this process. It never fails unless a test calls `cut`.
 class MemoryHub {
  public:
   explicit MemoryHub(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
@@ -30,7 +30,7 @@ class MemoryHub {
     queue.pop_front();
     return true;
   }
-  /// From here on nothing reaches or leaves this rank, as if its host were off.
+  /// Drops every packet to and from `rank` from now on, as if its host were switched off.
   void cut(int rank) {
     std::lock_guard const lock(mutex_);
     cut_ = rank;

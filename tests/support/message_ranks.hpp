@@ -19,14 +19,14 @@
 namespace crossrank::test {
 
 struct MessageRankOptions {
-  std::chrono::milliseconds timeout = step_timeout;  ///< of every wait of the ranks
-  bool node_memory = false;                          ///< shared memory inside each host
+  std::chrono::milliseconds timeout = step_timeout;  ///< limit of every wait of the ranks
+  bool node_memory = false;                          ///< whether the ranks of a host share memory
   std::uint64_t arena_cap = std::uint64_t{64} << 20;
 };
 
 using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>;
 
-/// The group of all ranks, as this rank of them sees it. Even ranks are on host0, odd ones on host1.
+/// Returns the handle of `rank` to the group of all ranks. Even ranks are on host0, odd ranks on host1.
 [[nodiscard]] inline Collective join_by_messages(std::shared_ptr<MemoryHub> const& hub, int rank,
                                                  MessageRankOptions const& options) {
   auto const network = spi::make_network(std::make_unique<MemoryPacketTransport>(hub, rank));
@@ -43,7 +43,7 @@ using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>
   return make_collective(std::move(transport), timeout_policy);
 }
 
-/// Runs `body` on ranks that are threads, with packets between them.
+/// Runs `body` on ranks that are threads and exchange packets.
 inline void run_message_ranks(int count, MessageBody const& body, MessageRankOptions const& options = {}) {
   auto const hub = std::make_shared<MemoryHub>(count);
   std::vector<std::function<void()>> ranks;

@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 
 milliseconds since(Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(Clock::now() - start); }
 
-// Takes what stands in the pipe; false when nobody can write to it any more.
+// Appends what is in the pipe to `to`. Returns false when no process can write to the pipe any more.
 bool drain(int fd, std::string& to) {
   std::array<char, 16384> buffer{};
   while (true) {
@@ -175,7 +175,7 @@ JobOutcome ProcessRanks::wait() {
   };
   while (any_running() && Clock::now() < end) pump(milliseconds(20));
   job.timed_out = any_running();
-  // After a clean end nothing is killed first, so that a leaked process is found and not hidden.
+  // After a clean end nothing has been killed, so a leaked process is still there to be found.
   if (!job.timed_out) job.leaks = leaks_->findings(options_.job_id);
   kill_all();
   if (job.timed_out) job.leaks = leaks_->findings(options_.job_id);
@@ -190,7 +190,7 @@ void ProcessRanks::pump(milliseconds slice) {
     if (rank->out >= 0) fds.push_back({.fd = rank->out, .events = POLLIN, .revents = 0});
     if (rank->err >= 0) fds.push_back({.fd = rank->err, .events = POLLIN, .revents = 0});
   }
-  // Exits and due signals do not show on the pipes: look again after 2 ms at the latest.
+  // Exits and due signals do not wake `poll`, so look again after at most 2 ms.
   ::poll(fds.data(), fds.size(), static_cast<int>(std::min(slice, milliseconds(2)).count()));
   for (auto const& rank : ranks_) {
     collect_output(*rank);

@@ -49,7 +49,7 @@ CROSSRANK_RANK_SCENARIO(leave_child) {
   return 0;
 }
 
-TEST(ProcessRanks, start_with_their_number_and_return_code_and_output) {
+TEST(ProcessRanks, get_rank_and_environment_and_report_exit_code_and_output) {
   auto const job = run_ranks(3, "report_environment", {.arguments = {"one two"}});
   ASSERT_EQ(job.ranks.size(), 3U) << job.text();
   for (int r = 0; r < 3; ++r) {
@@ -71,7 +71,7 @@ TEST(ProcessRanks, are_killed_at_the_deadline) {
   EXPECT_TRUE(job.leaks.empty()) << job.text();
 }
 
-TEST(ProcessRanks, get_signals_when_a_marker_is_printed) {
+TEST(ProcessRanks, get_a_signal_when_a_marker_is_printed) {
   auto const job =
       run_ranks(2, "wait_for_ever",
                 {.signals = {{.rank = 0, .signal = SIGTERM, .marker = "ready", .marker_rank = 1},
@@ -81,7 +81,7 @@ TEST(ProcessRanks, get_signals_when_a_marker_is_printed) {
   EXPECT_EQ(job.ranks.at(1).signal, SIGUSR1) << job.text();
 }
 
-TEST(ProcessRanks, can_be_watched_and_stopped_by_hand) {
+TEST(ProcessRanks, can_be_waited_for_and_signalled_by_the_test) {
   ProcessRanks job(1, "wait_for_ever");
   ASSERT_TRUE(job.wait_for_line(0, "ready"));
   EXPECT_FALSE(job.wait_for_line(0, "never", milliseconds(30)));
@@ -97,7 +97,7 @@ TEST(ProcessRanks, fail_when_an_expectation_fails) {
   EXPECT_THAT(job.text(), HasSubstr("self.rank"));
 }
 
-TEST(ProcessRanks, abort_on_an_exception_that_nobody_catches) {
+TEST(ProcessRanks, abort_on_an_uncaught_exception) {
   auto const job = run_ranks(1, "throw_exception");
   EXPECT_EQ(job.ranks.at(0).signal, SIGABRT) << job.text();
   EXPECT_THAT(job.ranks.at(0).err, HasSubstr("left on purpose"));
@@ -108,7 +108,7 @@ TEST(ProcessRanks, report_an_unknown_scenario) {
   EXPECT_EQ(job.ranks.at(0).exit_code, 99) << job.text();
 }
 
-TEST(ProcessRanks, find_a_process_left_behind_and_kill_it) {
+TEST(ProcessRanks, find_and_kill_a_process_left_behind) {
   ProcessRanks job(1, "leave_child");
   auto const outcome = job.wait();
   ASSERT_EQ(outcome.leaks.size(), 1U) << outcome.text();
@@ -116,7 +116,7 @@ TEST(ProcessRanks, find_a_process_left_behind_and_kill_it) {
   EXPECT_TRUE(LeakCheck().findings(outcome.job_id).empty());
 }
 
-// The grace is short here: checks in tests beside this one must not take the file for a leak.
+// The grace time is short, so that leak checks of tests that run at the same time do not report this file.
 TEST(LeakCheck, finds_shared_memory_left_behind) {
   LeakCheck const check;
   auto const path = "/dev/shm/crossrank-leak-check-" + std::to_string(::getpid());
@@ -126,7 +126,7 @@ TEST(LeakCheck, finds_shared_memory_left_behind) {
   EXPECT_THAT(findings, testing::Contains(path));
 }
 
-TEST(TemporaryDirectory, goes_with_all_that_is_in_it) {
+TEST(TemporaryDirectory, is_removed_with_its_content) {
   std::filesystem::path path;
   {
     TemporaryDirectory const directory;

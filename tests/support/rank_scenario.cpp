@@ -5,7 +5,7 @@
 namespace crossrank::test {
 namespace {
 
-// Filled before main by the scenarios' own static objects, hence reached through a function.
+// The static objects of the scenarios fill the list before main, hence a function-local static.
 RankScenario const*& first_scenario() noexcept {
   static constinit RankScenario const* first = nullptr;
   return first;

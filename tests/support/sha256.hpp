@@ -10,7 +10,8 @@
 
 namespace crossrank::test {
 
-/// The first 32 bits behind the point of the cube (or square) roots of the first primes: what SHA-256 is made of.
+/// Returns the first 32 bits of the fractional parts of the cube (or square) roots of the first primes. These are the
+/// constants of SHA-256.
 template <std::size_t Count>
 std::array<std::uint32_t, Count> root_digits(bool cube) {
   std::array<std::uint32_t, Count> out{};
@@ -25,7 +26,7 @@ std::array<std::uint32_t, Count> root_digits(bool cube) {
   return out;
 }
 
-/// SHA-256 in hexadecimal, for comparisons with what other tools have written down.
+/// Returns the SHA-256 in hexadecimal, to compare with digests that other tools wrote.
 inline std::string sha256(std::span<std::byte const> bytes) {
   static auto const k = root_digits<64>(true);
   auto state = root_digits<8>(false);

@@ -18,7 +18,7 @@ namespace {
 
 [[noreturn]] void fail(char const* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-// A test started by a launcher must not hand that launcher's job on to its own ranks.
+// If a launcher started the test, its variables must not reach the test's own ranks.
 bool belongs_to_launcher(std::string_view entry) {
   constexpr std::array prefixes{"OMPI_",        "PMIX_",       "PMI_",        "SLURM_",      "TORCHELASTIC_",
                                 "CROSSRANK_",   "RANK=",       "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=",
@@ -44,7 +44,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return out;
 }
 
-// Runs between fork and exec: nothing but async-signal-safe calls.
+// Runs between fork and exec, so it may only make async-signal-safe calls.
 [[noreturn]] void become_rank(pid_t parent, int out, int err, char* const* arguments, char* const* environment) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -75,7 +75,7 @@ RankChild spawn_rank(RankProgram const& program) {
   pid_t const pid = ::fork();
   if (pid < 0) fail("fork");
   if (pid == 0) become_rank(parent, out[1], err[1], argv.data(), envp.data());
-  ::setpgid(pid, pid);  // here too, so that the group exists before anyone signals it
+  ::setpgid(pid, pid);  // in the parent too, so that the group exists before a signal is sent to it
   ::close(out[1]);
   ::close(err[1]);
   ::fcntl(out[0], F_SETFL, O_NONBLOCK);

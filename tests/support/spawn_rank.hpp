@@ -7,24 +7,24 @@
 
 namespace crossrank::test {
 
-/// A copy of this binary that is to run one scenario.
+/// How to start a copy of this binary that runs one scenario.
 struct RankProgram {
   std::string scenario{};
   std::vector<std::string> arguments{};
-  std::map<std::string, std::string> environment{};  ///< added to ours, from which other launchers' variables are taken
+  std::map<std::string, std::string> environment{};  ///< added to ours, without the variables of launchers
 };
 
-/// A process under way; the reading ends of its output do not block.
+/// A running process. The read ends of its output do not block.
 struct RankChild {
   pid_t pid = -1;
   int out = -1;
   int err = -1;
 };
 
-/// Starts `program` in a process group of its own; it is killed when this process ends.
+/// Starts `program` in its own process group. It is killed when this process ends.
 [[nodiscard]] RankChild spawn_rank(RankProgram const& program);
 
-/// 32 random hexadecimal digits.
+/// Returns 32 random hexadecimal digits.
 [[nodiscard]] std::string random_job_id();
 
 }  // namespace crossrank::test

@@ -16,7 +16,7 @@ TemporaryDirectory::TemporaryDirectory() {
 
 TemporaryDirectory::~TemporaryDirectory() {
   std::error_code ignored;
-  // A test may have taken the write permission away from a directory in here.
+  // A test may have removed the write permission of a directory in here.
   for (std::filesystem::recursive_directory_iterator at(path_, ignored), end; at != end; at.increment(ignored)) {
     if (at->is_directory(ignored) && !at->is_symlink(ignored)) {
       std::filesystem::permissions(at->path(), std::filesystem::perms::owner_all, std::filesystem::perm_options::add,

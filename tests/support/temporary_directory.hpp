@@ -3,7 +3,7 @@
 
 namespace crossrank::test {
 
-/// A fresh directory of mode 0700 for one test, removed with all that is in it.
+/// A fresh directory of mode 0700 for one test. The destructor removes it with its content.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();

@@ -18,7 +18,7 @@
 namespace crossrank::test {
 namespace {
 
-/// Who still runs; ends the process when somebody does at the deadline, as a thread that hangs cannot be joined.
+/// Knows which threads still run. A hanging thread cannot be joined, so at the deadline the process aborts.
 class Watch {
  public:
   explicit Watch(std::size_t count) : running_(count, true), left_(count) {}
@@ -46,7 +46,7 @@ class Watch {
   std::size_t left_;
 };
 
-/// Whether the ranks are to stand on two hosts, with packets between them, instead of one node.
+/// Returns whether the ranks are to be on two hosts and exchange packets, instead of sharing one node.
 bool on_two_hosts() {
   auto const* const where = std::getenv("CROSSRANK_TEST_RANKS");
   return where != nullptr && std::string_view(where) == "hosts";
@@ -67,7 +67,7 @@ std::string text_of(std::exception_ptr const& error) {
 
 namespace {
 
-/// A timeout that a test has not chosen only ends a hang.
+/// Returns the test's timeout, or one that only ends a hang if the test has not chosen any.
 std::chrono::milliseconds timeout_of(ThreadRankOptions const& options) {
   return options.timeout == ThreadRankOptions{}.timeout ? step_timeout : options.timeout;
 }

@@ -9,8 +9,8 @@
 
 namespace crossrank::test {
 
-/// A clock that stands still but for sleepers, whose every nap is at least a tenth of a second long and takes no time:
-/// hours of waiting pass in moments. Until `start` it is the operating system's.
+/// A clock that stands still while no thread sleeps. A sleep moves it by at least a tenth of a second and returns at
+/// once, so hours of waiting pass in moments. Until `start` it is the real clock.
 class VirtualClock : public platform::System {
  public:
   void start() noexcept { running_ = true; }
