@@ -257,7 +257,7 @@ TEST_P(Gather, an_item_that_cannot_be_had_reaches_every_rank_with_its_text) {
     if (range.is_receiver()) static_cast<void>(range[range.size()]);
     range.close();
   });
-  for (auto const& error : errors) EXPECT_THAT(test::text_of(error), testing::HasSubstr("there is no such item"));
+  for (auto const& error : errors) EXPECT_THAT(test::text_of(error), testing::HasSubstr("the item does not exist"));
 }
 
 TEST_P(Gather, ranks_that_list_other_ranks_all_get_a_mismatch) {

@@ -17,7 +17,7 @@ class ArenaExchange final : public ExchangeBackend {
     readers_ = {group_->node_rank(receiver)};
     published_ = workspace::publish(group_->comm(), contribution, readers_);
     published_.describe(post);
-    // The offers keep the slab from being used again until they are taken and dropped, declined, or revoked.
+    // The offers protect the slab until they are taken and dropped, declined, or revoked.
     release(group_->comm(), published_);
   }
 
@@ -25,7 +25,7 @@ class ArenaExchange final : public ExchangeBackend {
     if (workspace::receive(group_->shared_comm(), locate(member, part), LeaseMode::offer, collector)) return;
     group_->throw_if_failed("receive");
     throw PeerLostError({.operation = "receive",
-                         .message = "rank " + std::to_string(member) + " has taken back what it published",
+                         .message = "rank " + std::to_string(member) + "  has revoked its contribution",
                          .group = group_->name(),
                          .rank = group_->rank(),
                          .world_size = group_->size(),
@@ -36,7 +36,7 @@ class ArenaExchange final : public ExchangeBackend {
   void decline(int member, ContributionDescriptor const& part) noexcept override {
     try {
       workspace::decline(group_->comm(), locate(member, part));
-    } catch (Error const&) {  // a payload outside its arena was never offered
+    } catch (Error const&) {  // a payload outside its arena has no offers
     }
   }
 
@@ -49,7 +49,7 @@ class ArenaExchange final : public ExchangeBackend {
     auto const payload = part.is_inline ? part.inlined_part() : group_->payload(member, part.offset, part.bytes);
     if (part.slot >= group_->comm().slot_capacity()) {
       throw FormatError({.operation = "receive",
-                         .message = "a slot that does not exist",
+                         .message = "the slot does not exist",
                          .resource = "arena of rank " + std::to_string(group_->node_rank(member)),
                          .failed_ranks = {member},
                          .section = "arrival"});

@@ -26,14 +26,14 @@ void deliver(RankState state, Collector& collector) {
 
 class FileExchange final : public ExchangeBackend {
  public:
-  /// How the files of a range end.
+  /// What happens to the files at the end of a range.
   struct CleanupPolicy {
-    bool own = false;  ///< the workspace was made for this range
+    bool own = false;  ///< the workspace was created for this range
     GatherFiles files = GatherFiles::remove;
   };
 
  private:
-  /// The range is over, on all ranks or by a failure: what this rank has written goes, unless it is to be kept.
+  /// Ends the range on this rank. Removes this rank's files unless they are to be kept.
   static void end(NFSWorkspace workspace, CleanupPolicy cleanup, std::optional<PublishedFile> const& published,
                   bool failed) {
     if (cleanup.files == GatherFiles::remove && cleanup.own) return workspace.clean();
@@ -42,7 +42,7 @@ class FileExchange final : public ExchangeBackend {
     failed ? workspace.store()->abandon(*published) : workspace.store()->retire(*published);
   }
 
-  /// `body` in a thread of its own, away from which this rank goes when the file system does not answer.
+  /// Runs `body` in a thread of its own, and abandons it when the file system does not answer in time.
   template <class Body>
   auto guarded(Body body) {
     auto result = platform::guarded_call(std::move(body), {.limit = timeout_policy_.timeout, .what = "NFSWorkspace"});
@@ -120,8 +120,8 @@ class FileExchange final : public ExchangeBackend {
         end(workspace, cleanup, published, true);
         return true;
       }));
-    } catch (
-        Error const&) {  // the error that ended the range is already on its way; `crossrank clean` removes what stays
+    } catch (Error const&) {  // the error that ended the range is already being thrown; `crossrank clean` removes the
+                              // remaining files
     }
   }
 
@@ -135,7 +135,7 @@ class FileExchange final : public ExchangeBackend {
   CleanupPolicy cleanup_;
   spi::TimeoutPolicy timeout_policy_;
   std::optional<PublishedFile> published_{};
-  bool stuck_ = false;  ///< a call was left behind: another one would stand still too
+  bool stuck_ = false;  ///< a call was abandoned, and another one would block too
 };
 
 }  // namespace

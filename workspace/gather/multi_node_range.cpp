@@ -17,7 +17,7 @@ namespace {
 
 using spi::OpKind;
 
-/// A second group for each group that has ranges: messages of ranges must not mix with those of the caller.
+/// A second group for each group that uses ranges, so that messages of ranges do not mix with those of the caller.
 struct Channels {
   struct Entry {
     std::weak_ptr<spi::Transport> of;
@@ -28,11 +28,11 @@ struct Channels {
 };
 
 Channels& channels() {
-  static NoDestructor<Channels> all;  // ranges may outlive statics
+  static NoDestructor<Channels> all;  // ranges may outlive static objects
   return all.value;
 }
 
-/// Collective over the group the first time.
+/// Returns the channel of a group. Collective on the first call.
 std::shared_ptr<spi::Transport> channel_of(std::shared_ptr<spi::Transport> const& transport,
                                            spi::TimeoutPolicy const& timeout_policy) {
   {
@@ -92,7 +92,7 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
   OpenMessage own;
   std::exception_ptr failure;
   try {
-    // Made here, not before: a directory that cannot be used is this rank's part that it could not do.
+    // Created inside the try block: if the directory cannot be used, this rank reports it to the others.
     if (parts_.make_exchange) parts_.exchange = parts_.make_exchange();
     if (writes) own = publish(mine);
   } catch (std::exception const& e) {
@@ -138,7 +138,7 @@ void MultiNodeRange::throw_if_one_failed() {
     std::string const text(message.error_text.data());
     if (info.failed_ranks.empty()) {
       info.remote_type = type;
-      info.message = "rank " + std::to_string(member) + " could not do its part: " + text;
+      info.message = "rank " + std::to_string(member) + "  could not do its part:  " + text;
     }
     info.failed_ranks.push_back(static_cast<int>(member));
     info.details.push_back("rank " + std::to_string(member) + ": " + type + ": " + text);
@@ -175,7 +175,7 @@ void MultiNodeRange::receive_remote(int member, OpenMessage const& message, Coll
   unpack(std::move(bytes), transport().global_ranks()[static_cast<std::size_t>(member)], collector);
 }
 
-/// A rank of another node than the receiver's: does as the receiver wishes, once.
+/// Serves the receiver on another node: sends the contribution if the receiver asks for it.
 void MultiNodeRange::serve() {
   auto choice = Choice::decline;
   auto const receiver = parts_.members.front();
@@ -206,7 +206,7 @@ void MultiNodeRange::close() {
     if (parts_.exchange) parts_.exchange->discard();
     throw;
   }
-  // What the receiver did not want of its own node is taken back: all have met.
+  // All ranks have arrived, so contributions that the receiver did not take can be revoked.
   if (parts_.exchange) {
     if (parts_.files) {
       parts_.exchange->finish();

@@ -16,36 +16,37 @@
 
 namespace crossrank::workspace {
 
-/// The two rounds of a range whose group stands on several nodes.
+/// The two rounds of a range whose group spans nodes.
 ///
-/// At the first all ranks say what they hand over. Ranks on the receiver's node leave it in the node's shared memory,
-/// or all of them in files; those on other nodes keep a copy and send it when the receiver asks for it, one at a time,
-/// so that it never holds what it does not want. All ranks wait for the first round, and `Release::lazy` is as
-/// strict.
+/// In the first round all ranks announce their contributions. Ranks on the receiver's node publish theirs in the node's
+/// memory; with files, all ranks publish files. Ranks on other nodes keep a packed copy and send it when the receiver
+/// asks for it, one rank at a time, so that the receiver never holds a contribution that it does not want. All ranks
+/// wait for the first round. `Release::lazy` behaves like the strict release.
 class MultiNodeRange {
  public:
   struct Parts {
     char const* operation = "";
     Collective collective{};
-    std::vector<int> members{};  ///< of the group; the first one receives
+    std::vector<int> members{};  ///< ranks in the group; the first one receives
     spi::TimeoutPolicy timeout_policy{};
     std::uint64_t digest = 0;
     CallArguments arguments{};
-    std::unique_ptr<ExchangeBackend> exchange{};  ///< the memory of this node; null where there is none
-    std::function<std::unique_ptr<ExchangeBackend>()> make_exchange{};  ///< files; may fail
+    std::unique_ptr<ExchangeBackend> exchange{};  ///< through this node's memory; null if there is none
+    std::function<std::unique_ptr<ExchangeBackend>()>
+        make_exchange{};  ///< creates an exchange through files; may throw
     bool files = false;
   };
   explicit MultiNodeRange(Parts parts);
 
-  /// The first round.
+  /// Runs the first round.
   void open(Contribution const& mine, bool writes);
   void receive(std::size_t index, Collector& collector);
-  /// The second round.
+  /// Runs the second round.
   void close();
   void abort(std::string_view why) noexcept;
 
  private:
-  /// What a rank says at the first round.
+  /// A rank's message in the first round.
   struct OpenMessage {
     ContributionDescriptor part{};
     bool failed = false;
@@ -65,11 +66,11 @@ class MultiNodeRange {
   [[nodiscard]] spi::Transport& transport() const { return *parts_.collective.transport(); }
 
   Parts parts_;
-  std::shared_ptr<node::Group> group_;        ///< of this node
-  std::shared_ptr<spi::Transport> channel_;   ///< for what goes between nodes
-  std::vector<OpenMessage> open_messages_{};  ///< by member of the group
+  std::shared_ptr<node::Group> group_;        ///< the ranks of this node
+  std::shared_ptr<spi::Transport> channel_;   ///< for messages between nodes
+  std::vector<OpenMessage> open_messages_{};  ///< by rank in the group
   std::vector<bool> received_{};              ///< by item
-  std::vector<std::byte> kept_{};             ///< for a receiver on another node
+  std::vector<std::byte> kept_{};             ///< the packed contribution for a receiver on another node
   bool serves_ = false;
   std::unique_ptr<UserCodeScope> user_code_{};
 };

@@ -25,7 +25,7 @@ constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
 }
 
-/// What came from another node: shared by the tensors that view it.
+/// A contribution received from another node. The tensors that view it share it.
 class ReceivedStorage final : public spi::Storage {
  public:
   ReceivedStorage(std::shared_ptr<std::vector<std::byte>> bytes, int sender)
@@ -42,7 +42,7 @@ class ReceivedStorage final : public spi::Storage {
 [[noreturn]] void refuse(int sender, std::string message) {
   throw FormatError({.operation = "receive",
                      .message = std::move(message),
-                     .resource = "what rank " + std::to_string(sender) + " sent",
+                     .resource = "the contribution of rank " + std::to_string(sender),
                      .section = "head"});
 }
 
@@ -88,11 +88,11 @@ std::vector<std::byte> pack(Contribution const& contribution) {
 void unpack(std::shared_ptr<std::vector<std::byte>> bytes, int sender, Collector& collector) {
   std::span<std::byte const> const all(*bytes);
   PackedHead head{};
-  if (all.size() < sizeof head) refuse(sender, "fewer bytes than a head has");
+  if (all.size() < sizeof head) refuse(sender, "it is shorter than its head");
   std::memcpy(&head, all.data(), sizeof head);
   if (head.data_offset > all.size() || head.table_bytes > all.size() - sizeof head ||
       sizeof head + head.table_bytes > head.data_offset) {
-    refuse(sender, "a table outside what was sent");
+    refuse(sender, "the table lies outside the payload");
   }
   auto const table = codec::decode(all.subspan(sizeof head, head.table_bytes), all.size() - head.data_offset);
   std::shared_ptr<spi::Storage> const storage = std::make_shared<ReceivedStorage>(std::move(bytes), sender);
@@ -102,7 +102,7 @@ void unpack(std::shared_ptr<std::vector<std::byte>> bytes, int sender, Collector
     if (!entry.present) {
       collector.tensor(entry.name, Tensor());
     } else if (entry.slot != codec::own_payload) {
-      refuse(sender, "a tensor that stayed in another node's memory");
+      refuse(sender, "a tensor refers to another node's memory");
     } else if (entry.nbytes == 0) {
       collector.tensor(entry.name, Tensor::empty(entry.shape, entry.dtype));
     } else {

@@ -7,11 +7,11 @@
 
 namespace crossrank::workspace {
 
-/// A contribution as it travels to another node: its table, then the bytes of all tensors, in one piece.
+/// Packs a contribution for another node into one buffer: the table, then the bytes of all tensors.
 [[nodiscard]] std::vector<std::byte> pack(Contribution const& contribution);
 
-/// The inverse: hands out tensors that view `bytes` and cannot be written. `FormatError` for bytes that are not as
-/// `pack` writes them; `sender` is the rank of the job that they are of.
+/// Unpacks a contribution into read-only tensors that view `bytes`. Throws `FormatError` for bytes that `pack` cannot
+/// have written. `sender` is the contributing rank of the job.
 void unpack(std::shared_ptr<std::vector<std::byte>> bytes, int sender, Collector& collector);
 
 }  // namespace crossrank::workspace

@@ -20,7 +20,7 @@ using workspace::ItemKind;
 using workspace::NamedTensor;
 using workspace::RangeSession;
 
-/// How one kind of item is taken apart and put together.
+/// How to receive and copy one kind of item.
 template <class Item>
 struct Kind;
 
@@ -77,8 +77,8 @@ class Items final : public detail::RangeItems<Item> {
 
   [[nodiscard]] bool is_receiver() const noexcept override { return session_.is_receiver(); }
   [[nodiscard]] std::size_t size() const noexcept override { return items_.size(); }
-  /// Lets go of the tensors before the others go on: what nobody else holds is free for their next call. Large configs
-  /// take long to destroy, and nobody waits for that.
+  /// Releases the tensors before the second round, so that their memory is free for the other ranks' next call.
+  /// Destroys configs after the round, because large ones take long and no rank should wait for that.
   void close() override {
     std::vector<Json> configs;
     if constexpr (std::is_same_v<Item, RankedState>) {
@@ -91,8 +91,9 @@ class Items final : public detail::RangeItems<Item> {
   }
   void abort(std::string_view why) noexcept override { session_.abort(why); }
   void abort_unwinding() noexcept override {
-    if (failed_) return session_.abort("left its range by an exception after " + std::string(failed_->what()));
-    session_.abort("left its range by an exception; a loop inside CollectiveRange::consume hands on the text");
+    if (failed_)
+      return session_.abort("an exception left the range after this error:  " + std::string(failed_->what()));
+    session_.abort("an exception left the range; loop inside CollectiveRange::consume to report its text");
   }
 
   [[nodiscard]] Item const& at(std::size_t index) override {
@@ -121,7 +122,7 @@ class Items final : public detail::RangeItems<Item> {
  private:
   Item const& received(std::size_t index) {
     if (index >= items_.size())
-      session_.fail_usage("there is no such item", std::to_string(index) + " of " + std::to_string(items_.size()));
+      session_.fail_usage("the item does not exist", std::to_string(index) + " of " + std::to_string(items_.size()));
     auto& item = items_[index];
     if (!item) {
       typename Kind<Item>::Collector collector;
@@ -134,7 +135,7 @@ class Items final : public detail::RangeItems<Item> {
 
   RangeSession session_;
   std::vector<std::optional<Item>> items_;
-  std::optional<Error> failed_{};  ///< of the last item that could not be received
+  std::optional<Error> failed_{};  ///< the error of the last item that could not be received
 };
 
 std::vector<NamedTensor> named(StateDict const& weights) {

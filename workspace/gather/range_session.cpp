@@ -31,10 +31,10 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
   is_receiver_ = members_.front() == rank_;
   is_writer_ = !is_receiver_ && std::find(members_.begin(), members_.end(), rank_) != members_.end();
   files_ = !options.workspace_path.empty() || (options.workspace && options.workspace->nfs() != nullptr);
-  // Files go at the second round, so their writers wait for it in any case.
+  // Writers remove their files after the second round, so they have to wait for it.
   lazy_ = options.release == Release::lazy && !files_;
   if (options.workspace && !options.workspace_path.empty())
-    fail_usage("a workspace and a path for another one", options.workspace_path.string());
+    fail_usage("workspace and workspace_path are both given; use only one of them", options.workspace_path.string());
   if (group_) group_->comm().require_own_process(operation_);
   if (collective_.world_size() > 1 && (!group_ || group_->size() != collective_.world_size())) {
     open_across_nodes(kind, mine);
@@ -45,9 +45,10 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
     open_alone();
   }
   open_ = true;
-  // The others have arrived at the second round: any call in between would be another one than they make.
+  // The other ranks have already arrived at the second round, so any other call of this rank would mismatch.
   if (closes_first())
-    collective_.refuse_calls("a range with Release::lazy is open, which the other ranks have left: close it first");
+    collective_.refuse_calls(
+        "a range with Release::lazy is open and the other ranks have already left it; close it first");
 }
 
 RangeSession::~RangeSession() {
@@ -66,14 +67,14 @@ void RangeSession::fail_usage(std::string message, std::string got) const {
 
 void RangeSession::map_ranks() {
   auto const global = collective_.transport()->global_ranks();
-  if (ranks_.empty()) fail_usage("no ranks: the first one listed receives", "an empty list");
+  if (ranks_.empty()) fail_usage("the list of ranks is empty; the first rank in it receives", "an empty list");
   members_.reserve(ranks_.size());
   for (int const rank : ranks_) {
     auto const found = std::find(global.begin(), global.end(), rank);
-    if (found == global.end()) fail_usage("a listed rank of the job is not in the group", std::to_string(rank));
+    if (found == global.end()) fail_usage("a listed rank is not in the group", std::to_string(rank));
     members_.push_back(static_cast<int>(found - global.begin()));
   }
-  // As they are given, ranks ascend in most calls: then none is listed twice.
+  // Callers usually list ranks in ascending order; then no rank is listed twice.
   if (std::adjacent_find(members_.begin(), members_.end(), std::greater_equal<>()) == members_.end()) return;
   auto sorted = members_;
   std::sort(sorted.begin(), sorted.end());
@@ -93,7 +94,7 @@ void RangeSession::choose_exchange() {
     fail_usage("the workspace is not initialized", "NFSWorkspace()");
 }
 
-/// Sends nothing, but refuses what a larger group would.
+/// Sends nothing, but rejects the same arguments as a larger group.
 void RangeSession::open_alone() {
   choose_exchange();
   if (!files_) return;
@@ -142,7 +143,7 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
   auto const noted = arguments();
   node::Post post{.op_kind = OpKind::range_open, .digest = digest(kind), .arguments = noted.bytes()};
   try {
-    // Opened here, not before: a directory that cannot be used is this rank's part that it could not do.
+    // Created inside the try block: if the directory cannot be used, this rank reports it to the others.
     if (!exchange_)
       exchange_ = make_file_exchange(collective_.transport(), collective_.global_rank(), options_, timeout_policy_);
     if (is_writer_) exchange_->publish(mine, members_.front(), post);
@@ -172,7 +173,7 @@ void RangeSession::open_as_receiver() {
   if (outcome == node::Outcome::passed_failed) {
     auto error = group_->remote_error(round_, operation_);
     close_round_after_failure();
-    // NOLINTNEXTLINE(misc-throw-by-value-catch-by-reference): what was said must be read before the next round
+    // NOLINTNEXTLINE(misc-throw-by-value-catch-by-reference): the error must be read before the next round
     throw error;
   }
   contributions_.reserve(members_.size());
@@ -183,7 +184,7 @@ void RangeSession::open_as_receiver() {
   in_user_code_ = true;
 }
 
-/// The range ends on every rank, in step, though this rank could not do its part or has seen that another could not.
+/// Ends the range on every rank after this rank or another one failed to contribute.
 void RangeSession::close_round_after_failure() {
   auto const end = group_->post_close(round_, range_, timeout_policy_);
   static_cast<void>(group_->wait(end, timeout_policy_, operation_));
@@ -197,12 +198,11 @@ void RangeSession::leave_user_code() noexcept {
 
 void RangeSession::receive(std::size_t index, Collector& collector) {
   if (multi_node_) {
-    if (!open_)
-      fail_usage("an item that was not received before the range was closed", "item " + std::to_string(index));
+    if (!open_) fail_usage("the range was closed before the item was received", "item " + std::to_string(index));
     multi_node_->receive(index, collector);
     return;
   }
-  if (!open_) fail_usage("an item that was not received before the range was closed", "item " + std::to_string(index));
+  if (!open_) fail_usage("the range was closed before the item was received", "item " + std::to_string(index));
   contributions_[index].received = true;
   exchange_->receive(members_[index], contributions_[index].part, collector);
   CROSSRANK_CRASH_POINT("workspace.range.received");
@@ -234,7 +234,7 @@ void RangeSession::close() {
   leave_user_code();
   decline_rest();
   if (lazy_ && !is_receiver_) {
-    // Nobody waits here, but what is known is said.
+    // Does not wait; throws only an error that is already known.
     auto const end = round_ + 1;
     if (group_->look(end) == node::Outcome::passed_failed) throw group_->remote_error(end, operation_);
     return;

@@ -25,7 +25,7 @@ namespace {
 constexpr auto relaxed = std::memory_order_relaxed;
 constexpr auto acquire = std::memory_order_acquire;
 constexpr int yields_before_sleep = 1000;
-/// In place of a generation: the rank has said that it publishes nothing any more.
+/// Stored instead of a generation when the rank has withdrawn its state.
 constexpr std::uint64_t taken_back = ~std::uint64_t{0};
 
 struct StoreRegistry {
@@ -40,7 +40,7 @@ struct StoreRegistry {
 };
 
 StoreRegistry& registry() {
-  static NoDestructor<StoreRegistry> all;  // workspaces may outlive statics
+  static NoDestructor<StoreRegistry> all;  // workspaces may outlive static objects
   return all.value;
 }
 
@@ -53,16 +53,16 @@ ErrorInfo about(node::NodeComm const& comm, int owner, std::string message) {
 }
 
 [[noreturn]] void fail_lost(node::NodeComm const& comm, int owner) {
-  auto info = about(comm, owner, "the rank ended in the middle of a write: " + comm.describe(owner));
+  auto info = about(comm, owner, "the rank ended while it was writing its state:  " + comm.describe(owner));
   info.group_usable = false;
   throw PeerLostError(std::move(info));
 }
 
 [[noreturn]] void fail_slow(node::NodeComm const& comm, int owner, std::chrono::nanoseconds waited) {
   auto const seconds = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(waited).count());
-  auto info = about(comm, owner,
-                    "the rank has stood still in the middle of a write for " + seconds + " s: " + comm.describe(owner));
-  info.hint = "look at that process; CROSSRANK_TIMEOUT sets how long to wait for it";
+  auto info =
+      about(comm, owner, "the rank has not finished writing its state for " + seconds + " s: " + comm.describe(owner));
+  info.hint = "check that process; CROSSRANK_TIMEOUT sets how long a reader waits for it";
   throw TimeoutError(std::move(info));
 }
 
@@ -71,11 +71,11 @@ class WriteWait {
  public:
   WriteWait(node::NodeComm const& comm, int owner) : comm_(comm), owner_(owner) {}
 
-  /// Returns when it is worth looking again. Throws when it will not be.
+  /// Pauses before the next look at the record. Throws when the writer is gone or too slow.
   void pass() {
     if (departed_) fail_lost(comm_, owner_);
     if (++turns_ <= yields_before_sleep) {
-      // The rank may have ended its write just before it ended: then one more look finds the state.
+      // The writer may have finished just before it ended, so look once more before failing.
       departed_ = comm_.has_departed(owner_);
       return platform::system().yield();
     }
@@ -140,7 +140,7 @@ void ArenaStateStore::publish_record(PublishedContribution const* published) noe
   auto const version = record.state_version.load(relaxed);
   record.state_version.store(version + 1, relaxed);
   CROSSRANK_CRASH_POINT("workspace.shared.publishing");
-  // Each field is released, so that a reader that sees one of them sees the odd version too and looks again.
+  // Stores each field with release order: a reader that sees a new field also sees the odd version, and retries.
   constexpr auto release = std::memory_order_release;
   record.state_offset.store(published == nullptr ? 0 : published->slab->offset, release);
   record.state_bytes.store(published == nullptr ? 0 : published->bytes, release);
@@ -155,10 +155,10 @@ int ArenaStateStore::find_on_node(int global_rank) const {
   }
   throw UsageError(
       {.operation = "SharedMemoryWorkspace.read",
-       .message = "no such rank on this node",
-       .expected = "a rank of the job that shares this memory, of which there are " + std::to_string(comm_->ranks()),
+       .message = "the rank is not on this node",
+       .expected = "one of the job's ranks on this node; their number is " + std::to_string(comm_->ranks()),
        .got = "rank " + std::to_string(global_rank),
-       .hint = "use an NFSWorkspace between nodes"});
+       .hint = "use an NFSWorkspace to read from other nodes"});
 }
 
 ArenaStateStore::RecordedState ArenaStateStore::locate(int owner) const {
@@ -181,7 +181,7 @@ ArenaStateStore::RecordedState ArenaStateStore::validated(std::uint64_t version,
   if (bytes == 0 && at.generation == taken_back) return {.version = version};
   auto const all = comm_->arena_bytes();
   if (bytes == 0 || offset > all || bytes > all - offset || at.slot >= comm_->slot_capacity()) {
-    auto info = about(*comm_, at.owner, "the record points outside the arena of its rank");
+    auto info = about(*comm_, at.owner, "the record points outside the rank's arena");
     info.section = "record";
     throw FormatError(std::move(info));
   }
@@ -197,16 +197,16 @@ std::optional<RankState> ArenaStateStore::read(int global_rank) const {
     auto const found = locate(owner);
     if (!found.state) return std::nullopt;
     RankStateCollector collector;
-    // False when the writer has published anew since: then there is something newer to find.
+    // `receive` returns false when the writer has published a newer state; look for that one.
     if (receive(comm_, *found.state, LeaseMode::share, collector)) return std::move(collector).take();
     if (found.version == std::exchange(refused, found.version)) fail_held(owner);
   }
 }
 
 void ArenaStateStore::fail_held(int owner) const {
-  auto info = about(*comm_, owner, "this rank holds the state too often, or its offer is gone");
+  auto info = about(*comm_, owner, "this rank holds too many views of the state, or the state was withdrawn");
   info.expected = "at most " + std::to_string(node::LeaseWord::count_limit) + " views of one tensor at a time";
-  info.hint = "drop what was read before";
+  info.hint = "release states that were read earlier";
   info.failed_ranks.clear();
   throw UsageError(std::move(info));
 }

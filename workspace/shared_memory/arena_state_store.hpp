@@ -12,26 +12,27 @@
 
 namespace crossrank::workspace {
 
-/// A rank's part of its node's memory: what `SharedMemoryWorkspace` is a handle of. There is one for each comm, as a
-/// rank has one published state.
+/// The state that one rank publishes in its node's memory; the implementation of `SharedMemoryWorkspace`. There is one
+/// store per `NodeComm`.
 ///
-/// A published state outlives the store: its offers keep its memory until a new state replaces it, `clean` takes it
-/// back, or the comm ends. After the rank has left or died its peers read it through their own mappings.
+/// A published state outlives the store. Its offers keep its memory until a new state replaces it, `clean` withdraws
+/// it, or the `NodeComm` is destroyed. After the rank has left or died, its peers can still read the state through
+/// their own mappings.
 class ArenaStateStore {
  public:
-  /// What the rank has published, if anything. Refers to the comm's memory and must not outlive it.
+  /// The rank's published state, if any. Refers to memory of the `NodeComm` and must not outlive it.
   struct PublishedState {
     std::optional<PublishedContribution> published{};
   };
 
-  /// The comm's store, made when there is none.
+  /// Returns the store of `comm`; creates it on the first call.
   [[nodiscard]] static std::shared_ptr<ArenaStateStore> of(std::shared_ptr<node::NodeComm> const& comm);
   ArenaStateStore(std::shared_ptr<node::NodeComm> comm, std::shared_ptr<PublishedState> published_state);
 
   [[nodiscard]] std::shared_ptr<node::NodeComm> const& comm() const noexcept { return comm_; }
   [[nodiscard]] Tensor empty(Shape const& shape, Dtype dtype) const;
   void write(Json const& config, StateDict const& weights);
-  /// The state of a rank of the job; nothing when that rank never wrote, or has taken its state back.
+  /// Returns the state of a rank of the job; empty when that rank never wrote one or has withdrawn it.
   [[nodiscard]] std::optional<RankState> read(int global_rank) const;
   void clean() noexcept;
 
@@ -39,11 +40,11 @@ class ArenaStateStore {
   /// A rank's record at one version.
   struct RecordedState {
     std::uint64_t version = 0;
-    std::optional<RemoteContribution> state{};  ///< nothing: never written, or taken back
+    std::optional<RemoteContribution> state{};  ///< empty: never written, or withdrawn
   };
 
   [[nodiscard]] int find_on_node(int global_rank) const;
-  /// What a rank's record says now. Waits for a write under way.
+  /// Returns the current content of a rank's record. Waits for a write in progress.
   [[nodiscard]] RecordedState locate(int owner) const;
   [[nodiscard]] RecordedState validated(std::uint64_t version, RemoteContribution at, std::uint64_t offset,
                                         std::uint64_t bytes) const;
@@ -53,7 +54,8 @@ class ArenaStateStore {
   std::shared_ptr<node::NodeComm> comm_;
   std::shared_ptr<PublishedState> published_state_;
   std::vector<int> everybody_;
-  StateDict held_{};  ///< what is published: the caller's tensors of the arena, which it may publish again
+  StateDict
+      held_{};  ///< the published tensors; keeps arena-backed ones alive so that the caller may publish them again
 };
 
 }  // namespace crossrank::workspace

@@ -16,7 +16,7 @@ ArenaStorage::~ArenaStorage() {
 std::string ArenaStorage::frozen_by() const {
   auto const holders = comm_->arena().holders(slot_);
   return holders.empty() ? std::string()
-                         : "published, and held by rank " + node::format_ranks(holders) + " of this node";
+                         : "published and held by rank " + node::format_ranks(holders) + " of this node";
 }
 
 LeasedStorage::LeasedStorage(std::shared_ptr<node::NodeComm> comm, int owner, std::uint32_t slot,
@@ -28,7 +28,7 @@ LeasedStorage::~LeasedStorage() {
 }
 
 std::string LeasedStorage::frozen_by() const {
-  return "received from rank " + std::to_string(owner_) + " of this node, whose memory it is";
+  return "received from rank " + std::to_string(owner_) + "  of this node, which owns the memory";
 }
 
 }  // namespace crossrank::workspace

@@ -8,7 +8,7 @@
 
 namespace crossrank::workspace {
 
-/// Memory of a tensor that lives in this rank's own arena. Frozen while other ranks hold it.
+/// Memory of a tensor in this rank's own arena. Frozen while other ranks hold it.
 class ArenaStorage final : public spi::Storage {
  public:
   ArenaStorage(std::shared_ptr<node::NodeComm> comm, node::Slot slot, std::size_t bytes);
@@ -26,17 +26,17 @@ class ArenaStorage final : public spi::Storage {
   std::size_t bytes_;
 };
 
-/// Memory in another rank's arena on which this rank holds a lease; the lease ends with it.
+/// Memory in another rank's arena, on which this rank holds a lease. The destructor ends the lease.
 class LeasedStorage final : public spi::Storage {
  public:
-  /// Takes over a lease that has been taken. `range` lies inside the arena of `owner`.
+  /// Adopts a lease that has already been taken. `range` lies inside the arena of `owner`.
   LeasedStorage(std::shared_ptr<node::NodeComm> comm, int owner, std::uint32_t slot, std::uint64_t generation,
                 std::span<std::byte const> range);
   ~LeasedStorage() override;
   LeasedStorage(LeasedStorage const&) = delete;
   LeasedStorage& operator=(LeasedStorage const&) = delete;
 
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): what is frozen refuses to be written
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): `frozen_by` makes every write fail
   [[nodiscard]] std::byte* data() noexcept override { return const_cast<std::byte*>(range_.data()); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return range_.size(); }
   [[nodiscard]] std::string frozen_by() const override;

@@ -18,10 +18,11 @@ namespace crossrank::workspace {
 namespace {
 
 constexpr std::size_t tensor_alignment = 64;
-constexpr int populate_read = 22;  // MADV_POPULATE_READ, Linux 5.14; refused elsewhere, then pages come one by one
+constexpr int populate_read =
+    22;  // MADV_POPULATE_READ, Linux 5.14; older kernels refuse it, and pages are mapped on first access
 constexpr std::size_t worth_populating = std::size_t{1} << 18;
 
-/// What a slab begins with; the table follows at once, the tensors after it.
+/// Start of a slab. The table follows directly, then the tensors.
 struct SlabHead {
   std::uint64_t table_bytes;
   std::uint64_t data_offset;
@@ -39,7 +40,7 @@ void refuse_device(Tensor const& tensor, std::string_view name) {
                     .resource = std::string(name)});
 }
 
-/// The table entries of a contribution: arena-backed tensors by slot, the others laid out one after the other.
+/// The table entries of a contribution. Arena-backed tensors name their slot; the others are laid out in the slab.
 struct Layout {
   codec::TableEntries entries;
   boost::container::small_vector<std::size_t, 2> copied;  ///< indices of tensors that must be copied
@@ -90,7 +91,7 @@ void fill_slab(node::NodeComm& comm, Contribution const& contribution, Layout co
   CROSSRANK_CRASH_POINT("workspace.publish.copied");
 }
 
-/// All or nothing: of offers that are only counted, none may be taken back that was not made.
+/// Makes all offers or none. Offers are only counted, so an offer that was not made must not be revoked.
 void offer_all(node::Arena& arena, PublishedContribution const& published, std::span<int const> readers) {
   boost::container::small_vector<std::pair<node::Slot, int>, 2> made;
   auto const offer = [&](node::Slot const& slot, int reader) {
@@ -108,7 +109,7 @@ void offer_all(node::Arena& arena, PublishedContribution const& published, std::
   }
 }
 
-/// The reader of the last call has these lines; several come in the time of one.
+/// Prefetches the lease words, which the last reader still holds in its cache. Several arrive in the time of one.
 void fetch_words(node::NodeComm& comm, PublishedContribution const& published, std::span<int const> readers) {
   if (published.arena_backed.empty()) return;
   node::prefetch_claim(comm.own_record());
@@ -117,7 +118,7 @@ void fetch_words(node::NodeComm& comm, PublishedContribution const& published, s
   }
 }
 
-/// Whether the table may stand in the arrival line. With tensors of the arena in it that takes a claim.
+/// Returns whether the table fits into the arrival line. With arena-backed tensors it also needs a claim.
 bool fits_line(node::NodeComm& comm, PublishedContribution& published, std::size_t table_bytes) {
   if (table_bytes > node::Arrival::inline_bytes) return false;
   if (published.arena_backed.empty()) return true;
@@ -168,7 +169,7 @@ void revoke(node::NodeComm& comm, PublishedContribution const& published, std::s
   auto& arena = comm.arena();
   if (published.claim && !node::win_claim(comm.own_record(), *published.claim)) return;
   for (int const reader : readers) {
-    // Who has taken the slab takes or declines the rest.
+    // The rank that won the slab takes or declines the other offers.
     if (published.slab && !arena.revoke(*published.slab, reader)) continue;
     for (auto const& slot : published.arena_backed) arena.revoke(slot, reader);
   }
@@ -178,11 +179,11 @@ void release(node::NodeComm& comm, PublishedContribution const& published) noexc
   if (published.slab) comm.arena().release(*published.slab);
 }
 
-// ---------------------------------------------------------------- the other side
+// ---------------------------------------------------------------- receiver
 
 namespace {
 
-/// A published contribution seen from the reader: where its table and its own tensors lie.
+/// A published contribution as its reader sees it: the table, and the tensors in the slab.
 struct Parts {
   codec::TableView table;
   std::span<std::byte const> data;
@@ -199,24 +200,24 @@ struct Parts {
 Parts open_payload(RemoteContribution const& at) {
   if (at.is_inline) return {codec::decode(at.payload, 0), {}};
   SlabHead head{};
-  if (at.payload.size() < sizeof head) fail_slab(at, "a slab shorter than its head");
+  if (at.payload.size() < sizeof head) fail_slab(at, "the slab is shorter than its head");
   std::memcpy(&head, at.payload.data(), sizeof head);
   if (head.data_offset > at.payload.size() || head.table_bytes > at.payload.size() - sizeof head ||
       sizeof head + head.table_bytes > head.data_offset) {
-    fail_slab(at, "a table outside its slab");
+    fail_slab(at, "the table lies outside its slab");
   }
   auto const data = at.payload.subspan(head.data_offset);
   return {codec::decode(at.payload.subspan(sizeof head, head.table_bytes), data.size()), data};
 }
 
-/// The leases of one published contribution: one for its slab, one for each arena-backed slot, however many tensors
-/// view it.
+/// Takes the leases of one published contribution: one for the slab and one for each arena-backed slot, even when
+/// several tensors share a slot.
 class LeaseTaker {
  public:
   LeaseTaker(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution const& at, LeaseMode how)
       : comm_(comm), at_(at), how_(how) {}
 
-  /// False when the offer is gone.
+  /// Returns false when the offer was revoked.
   [[nodiscard]] bool take(std::uint32_t slot, std::uint64_t generation, std::span<std::byte const> range,
                           std::shared_ptr<spi::Storage>& out) {
     auto& leases = comm_->leases();
@@ -226,7 +227,7 @@ class LeaseTaker {
     out = std::make_shared<LeasedStorage>(comm_, at_.owner, slot, generation, range);
     if (range.size() >= worth_populating) {
       auto const into_page = reinterpret_cast<std::uintptr_t>(range.data()) % node::page_bytes;
-      // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): advice writes nothing
+      // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): madvise does not write
       auto* const page = const_cast<std::byte*>(range.data()) - into_page;
       if (comm_->first_read(at_.owner, slot)) {
         platform::system().madvise(page, static_cast<std::size_t>(range.data() + range.size() - page), populate_read);
@@ -235,26 +236,27 @@ class LeaseTaker {
     return true;
   }
 
-  /// Wins the published contribution, so that its offers are this reader's; the slab's, if there is one, is part of it.
+  /// Wins the published contribution, so that this reader disposes of its offers. Also takes the slab's lease, if there
+  /// is a slab.
   [[nodiscard]] bool win(std::shared_ptr<spi::Storage>& slab) {
     if (!at_.is_inline) return take(at_.slot, at_.generation, at_.payload, slab);
     return how_ != LeaseMode::offer || at_.generation == 0 ||
            node::win_claim(comm_->record(at_.owner), {at_.slot, at_.generation});
   }
 
-  /// A hint that the leases of arena-backed tensors will be taken soon.
+  /// Prefetches the lease words of arena-backed tensors.
   void prefetch(codec::TableEntries const& entries) const noexcept {
     for (auto const& entry : entries) {
       if (entry.slot < comm_->slot_capacity()) comm_->leases().prefetch(at_.owner, entry.slot, comm_->rank());
     }
   }
 
-  /// The lease of an arena-backed tensor's slot. A slot with several tensors in one contribution was offered for each.
+  /// Takes the lease of an arena-backed tensor's slot. A slot that backs several tensors was offered once per tensor.
   [[nodiscard]] bool take_arena_backed(codec::TableEntry const& entry, std::shared_ptr<spi::Storage>& out) {
     auto const all = comm_->arena_bytes();
     bool const inside =
         entry.slot < comm_->slot_capacity() && entry.offset <= all && entry.nbytes <= all - entry.offset;
-    if (!inside) fail_slab(at_, "a tensor outside its arena");
+    if (!inside) fail_slab(at_, "a tensor lies outside its arena");
     return take(entry.slot, entry.generation, {comm_->arena_of(at_.owner) + entry.offset, entry.nbytes}, out);
   }
 
@@ -264,7 +266,7 @@ class LeaseTaker {
   LeaseMode how_;
 };
 
-/// Gives back what a reader that has won a published contribution does not take of it.
+/// Declines the offers of a won contribution that the reader does not take.
 class DeclineGuard {
  public:
   DeclineGuard(node::NodeComm& comm, RemoteContribution const& at, LeaseMode how, codec::TableEntries const& entries)
@@ -277,7 +279,7 @@ class DeclineGuard {
   }
   DeclineGuard(DeclineGuard const&) = delete;
   DeclineGuard& operator=(DeclineGuard const&) = delete;
-  /// Entries are taken in their order.
+  /// Must be called in the order of the entries.
   void taken(codec::TableEntry const& entry) noexcept {
     if (!left_.empty()) left_ = left_.subspan(static_cast<std::size_t>(&entry - left_.data()) + 1);
   }
@@ -295,7 +297,7 @@ bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution con
   LeaseTaker leases(comm, at, how);
   std::shared_ptr<spi::Storage> slab;
   if (at.is_inline && at.generation != 0) node::prefetch_claim(comm->record(at.owner), at.slot);
-  // The lease first, the bytes after: without it the owner may be writing something else there.
+  // Take the lease before reading the bytes: without it the owner may reuse the memory.
   if (!at.is_inline && !leases.win(slab)) return false;
   auto const parts = open_payload(at);
   leases.prefetch(parts.table.entries);
@@ -326,14 +328,14 @@ bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution con
 void decline(node::NodeComm& comm, RemoteContribution const& at) noexcept {
   auto& leases = comm.leases();
   int const self = comm.rank();
-  // The slab is held while its table is read, and lets the others go with it.
+  // Take the slab's lease while reading the table; it also decides who declines the other offers.
   bool const won = at.is_inline ? at.generation != 0 && node::win_claim(comm.record(at.owner), {at.slot, at.generation})
                                 : leases.take(at.owner, at.slot, at.generation, self);
   if (!won) return;
   try {
     auto const parts = open_payload(at);
     DeclineGuard const rest(comm, at, LeaseMode::offer, parts.table.entries);
-  } catch (Error const&) {  // a table that cannot be read names no slots; the slab's own lease ends all the same
+  } catch (Error const&) {  // an unreadable table names no slots; the lease of the slab still ends below
   }
   if (!at.is_inline) leases.drop(at.owner, at.slot, at.generation, self);
 }

@@ -24,13 +24,13 @@ struct NamedTensor {
   Tensor const* tensor = nullptr;
 };
 
-/// What a rank hands over: a config or none, and tensors, absent ones among them.
+/// The input of one rank to a gather: an optional config, and tensors, some of which may be undefined.
 struct Contribution {
   Json const* config = nullptr;
   std::span<NamedTensor const> tensors{};
 };
 
-/// Where what was handed over goes, piece by piece.
+/// Receives the pieces of a contribution.
 class Collector {
  public:
   virtual ~Collector() = default;
@@ -39,55 +39,55 @@ class Collector {
   virtual void tensor(std::string_view name, Tensor value) = 0;
 };
 
-/// A contribution as it lies in the arena of its rank: a table of what there is, then the bytes of the tensors that did
-/// not live there already. What is small enough travels in the arrival line.
+/// A contribution in the arena of its rank: a table, followed by the tensors that were not in the arena already. A
+/// small table travels in the arrival line instead.
 struct PublishedContribution {
   using Slots = boost::container::small_vector<node::Slot, 2>;
 
-  std::optional<node::Slot> slab{};  ///< table and copied tensors; none when the table is `inlined`
-  std::size_t bytes = 0;             ///< used of the slab
-  /// The table, when it fits the line and there is nothing else.
+  std::optional<node::Slot> slab{};  ///< table and copied tensors; empty when the table is `inlined`
+  std::size_t bytes = 0;             ///< used bytes of the slab
+  /// The table, when it fits into the arrival line and no tensor had to be copied.
   boost::container::small_vector<std::byte, node::Arrival::inline_bytes> inlined{};
-  Slots arena_backed{};  ///< slots of tensors that lived in the arena
+  Slots arena_backed{};  ///< slots of tensors that were in the arena already
   std::optional<node::OfferClaim>
-      claim{};  ///< without a slab, when there are such: who wins it disposes of their offers
+      claim{};  ///< for arena-backed slots without a slab: the rank that wins the claim disposes of their offers
 
-  /// Descriptor for the arrival line.
+  /// Describes the contribution in `post`.
   void describe(node::Post& post) const;
 };
 
 /// Whether a small contribution may travel in the arrival line instead of the arena.
 enum class InlinePolicy : std::uint8_t { allowed, refused };
 
-/// Copies what must be copied and offers every slot to `readers` (ranks of the node), so that they can take it once
-/// they know of it. Takes back all of it when it throws.
+/// Copies the tensors that are not in the arena, and offers every slot to `readers` (ranks of the node). Undoes
+/// everything when it throws.
 [[nodiscard]] PublishedContribution publish(node::NodeComm& comm, Contribution const& contribution,
                                             std::span<int const> readers, InlinePolicy small = InlinePolicy::allowed);
-/// Takes back the offers that were not taken, and lets the slab be used again once nobody reads it.
+/// Revokes the offers that were not taken. The slab can be reused once nobody reads it.
 void revoke(node::NodeComm& comm, PublishedContribution const& published, std::span<int const> readers) noexcept;
-/// The writer is done: the slab is used again once the offers on it are gone.
+/// Ends the writer's use of the slab, which can be reused once its offers are gone.
 void release(node::NodeComm& comm, PublishedContribution const& published) noexcept;
 
-/// Where a contribution of another rank lies, as it published it; checked before it is used.
+/// The location of another rank's contribution, as published by that rank. Validated before use.
 struct RemoteContribution {
   int owner = 0;  ///< rank on the node
   bool is_inline = false;
   std::uint32_t slot = 0;        ///< of the slab; of the claim when inline
-  std::uint64_t generation = 0;  ///< likewise
+  std::uint64_t generation = 0;  ///< of the slab; of the claim when inline
   std::span<std::byte const> payload{};
 };
 
-/// How a lease comes about.
+/// How a lease is obtained.
 enum class LeaseMode : std::uint8_t {
-  offer,  ///< an offer becomes the lease: each can be taken once
-  share,  ///< the offer stays: a state that stands in a workspace can be read again
+  offer,  ///< the offer becomes the lease, so it can be taken once
+  share,  ///< the offer stays, so that a state in a workspace can be read again
 };
 
-/// Takes the leases and hands out views of the writer's memory. False when the offer has been revoked. `FormatError`
-/// for a table that is not as `publish` writes it.
+/// Takes the leases and passes views of the writer's memory to `collector`. Returns false when the offers were revoked.
+/// Throws `FormatError` for a table that `publish` cannot have written.
 [[nodiscard]] bool receive(std::shared_ptr<node::NodeComm> const& comm, RemoteContribution const& at, LeaseMode how,
                            Collector& collector);
-/// Gives back the offers of a published contribution that will not be received.
+/// Declines the offers of a contribution that will not be received.
 void decline(node::NodeComm& comm, RemoteContribution const& at) noexcept;
 
 }  // namespace crossrank::workspace

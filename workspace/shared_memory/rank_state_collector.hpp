@@ -6,7 +6,7 @@
 
 namespace crossrank::workspace {
 
-/// Gathers what is received into a `RankState`.
+/// Collects a contribution into a `RankState`.
 class RankStateCollector final : public Collector {
  public:
   void expect(std::size_t tensors) override { state_.weights.reserve(tensors); }

@@ -14,7 +14,7 @@ SharedMemoryWorkspace::SharedMemoryWorkspace(Collective const& collective) {
   auto comm = queue::queue_node_comm(collective);
   if (!comm) {
     throw UnavailableError({.operation = "SharedMemoryWorkspace",
-                            .message = "the ranks of this group share no memory",
+                            .message = "the ranks of this group do not share memory",
                             .got = "backend " + std::string(collective.backend()),
                             .hint = "connect with the backend \"shm\", or use an NFSWorkspace",
                             .group = collective.name(),
@@ -28,7 +28,7 @@ workspace::ArenaStateStore& SharedMemoryWorkspace::initialized(char const* opera
   if (!store_) {
     throw UsageError({.operation = operation,
                       .message = "the workspace is not initialized",
-                      .hint = "make it with SharedMemoryWorkspace(collective)"});
+                      .hint = "construct it with SharedMemoryWorkspace(collective)"});
   }
   return *store_;
 }
