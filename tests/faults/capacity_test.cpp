@@ -1,4 +1,4 @@
-// The arena's cap: an error on all ranks that says what was wanted, used and allowed, after which the group goes on.
+// A full arena is an error on all ranks. It says how much was requested, used and allowed, and the group goes on.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -41,13 +41,13 @@ CROSSRANK_RANK_SCENARIO(ask_for_too_much) {
   });
 }
 
-TEST(FaultsArenaCap, is_an_error_with_its_sizes_after_which_the_group_goes_on) {
+TEST(FaultsArenaCap, reports_sizes_and_leaves_the_group_usable_when_exceeded) {
   auto const job = test::run_ranks(3, "ask_for_too_much");
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   auto const own = test::verdict_of(job.ranks.at(1), "large");
   EXPECT_EQ(own.code, "unavailable") << job.text();
   EXPECT_THAT(own.text, HasSubstr(std::to_string(cap)));
-  EXPECT_THAT(own.text, HasSubstr("no space for 1"));  // 12 MiB, and what goes with them
+  EXPECT_THAT(own.text, HasSubstr("no space for 1"));  // 12 MiB and the metadata
   EXPECT_THAT(own.text, HasSubstr("CROSSRANK_ARENA_CAP"));
   for (std::size_t const rank : {0U, 2U}) {
     auto const verdict = test::verdict_of(job.ranks.at(rank), "large");
@@ -68,7 +68,7 @@ CROSSRANK_RANK_SCENARIO(hold_everything) {
         if (self.rank == 0) held.push_back(items.at(1));
       });
     }
-    // What is held is whole, however little space there is.
+    // The held tensors are intact, however little space there is.
     for (std::size_t round = 0; round < held.size(); ++round)
       test::require_sample(held[round], 1, static_cast<int>(round), a_third);
     held.clear();
@@ -79,7 +79,7 @@ CROSSRANK_RANK_SCENARIO(hold_everything) {
   });
 }
 
-TEST(FaultsArenaCap, names_the_rank_whose_leases_pin_the_memory) {
+TEST(FaultsArenaCap, names_the_rank_whose_leases_hold_the_memory) {
   auto const job = test::run_ranks(2, "hold_everything");
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   auto const verdict = test::verdict_of(job.ranks.at(1), "holding");
@@ -105,8 +105,8 @@ CROSSRANK_RANK_SCENARIO(allocate_until_full) {
   });
 }
 
-/// The reservation is one for the node: ranks that race for the last bytes get errors, never a signal.
-TEST(FaultsArenaCap, holds_for_all_ranks_together) {
+/// The cap is one reservation for the whole node. Ranks that race for the last bytes get errors, never a signal.
+TEST(FaultsArenaCap, limits_all_ranks_together) {
   auto const job = test::run_ranks(3, "allocate_until_full");
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   for (auto const& rank : job.ranks) {

@@ -1,5 +1,5 @@
-// A death is felt in groups that the dead rank was no member of: ranks that lost it give up there too. Whoever hears of
-// it, over however many groups, is told who died first.
+// A death also ends groups that the dead rank was not a member of, because the ranks that lost it leave those groups.
+// The error names the rank that died first, over any number of groups.
 #include <csignal>
 #include <string>
 
@@ -16,8 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A chain of pairs {0,1}, {1,2}, {2,3}: each rank waits with the one before it; rank 0 dies. Arguments: whether a rank
-/// that has lost another one ends by the exception ("uncaught"), or in order.
+/// Builds a chain of pairs {0,1}, {1,2}, {2,3}. Each rank waits for the one before it, and rank 0 dies.
+/// Argument: whether a rank that lost another one ends with the exception ("uncaught") or in order ("in_order").
 CROSSRANK_RANK_SCENARIO(wait_in_a_chain) {
   bool const uncaught = self.arguments.at(0) == "uncaught";
   auto const world = connect(test::fault_options());

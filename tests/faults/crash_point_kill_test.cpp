@@ -1,5 +1,4 @@
-// A rank is killed at each named crash point, as the one where the ranks meet and as a client, as receiver and as
-// writer.
+// Kills a rank at each named crash point: as server and as client of the rendezvous, as receiver and as writer.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -33,34 +32,34 @@ constexpr int ranks = 3;
 struct Case {
   std::string point{};
   int victim = 0;
-  int visit = 1;  ///< at which the victim dies
+  int visit = 1;  ///< number of the visit at which the victim dies
 };
 
-/// For the names of tests in the listing.
+/// Shown in the list of tests.
 void PrintTo(Case const& c, std::ostream* out) { *out << c.point << ", rank " << c.victim << ", visit " << c.visit; }
 
 bool starts_with_any(std::string_view name, std::vector<std::string_view> const& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
 }
 
-/// Before all ranks have met.
+/// Returns whether the point is reached before the rendezvous has ended.
 bool while_connecting(std::string_view point) {
   return starts_with_any(point, {"node.rendezvous.", "node.segment.", "node.named.", "node.comm."});
 }
 bool needs_names(std::string_view point) { return point.starts_with("node.named."); }
 bool needs_no_memfd(std::string_view point) { return point == "node.segment.named"; }
-/// Whether the victim must be the one whom the others find.
+/// Returns whether the victim must be the rank that the others find.
 bool needs_first(std::string_view point) {
   return starts_with_any(point, {"node.rendezvous.server", "node.rendezvous.bound", "node.named."});
 }
 
-/// The others wait as long for a victim that they cannot know of. In all other cases this only ends a hang.
+/// Where the others cannot know of the victim, they wait for the whole timeout. Elsewhere it only ends a hang.
 std::chrono::milliseconds connect_timeout_of(std::string_view point) {
   bool const is_waited_for = needs_names(point) || point == "node.rendezvous.bound";
   return is_waited_for ? std::chrono::seconds(20) : test::step_timeout;
 }
 
-/// Only who ends a group comes there.
+/// Returns whether only a rank that ends a group reaches the point.
 bool while_failing(std::string_view point) { return point.starts_with("node.group.failing."); }
 
 int first_of(Case const& c) { return needs_first(c.point) || c.victim == 2 ? c.victim : 2; }
@@ -68,9 +67,9 @@ int first_of(Case const& c) { return needs_first(c.point) || c.victim == 2 ? c.v
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (auto const point : test::crash_points) {
-    if (point.starts_with("checkpoint.")) continue;  // tests/checkpoint/write/crash_test.cpp walks those
+    if (point.starts_with("checkpoint.")) continue;  // tests/checkpoint/write/crash_test.cpp covers those
     if (while_failing(point)) continue;
-    if (point == "node.queue.failing") continue;  // queue_verdict_test.cpp comes there
+    if (point == "node.queue.failing") continue;  // queue_verdict_test.cpp covers it
     for (int const victim : {0, 1}) {
       cases.push_back({std::string(point), victim, 1});
       if (!while_connecting(point)) cases.push_back({std::string(point), victim, 4});
@@ -86,7 +85,7 @@ std::string name_of(testing::TestParamInfo<Case> const& info) {
   return name;
 }
 
-/// Arguments: directory, point, victim, visit, who comes first, names or not, memfd or not.
+/// Arguments: directory, point, victim, visit, rank that comes first, refuse sockets, refuse memfd.
 CROSSRANK_RANK_SCENARIO(die_at_crash_point) {
   fs::path const directory = self.arguments.at(0);
   bool const is_first = std::stoi(self.arguments.at(4)) == self.rank;
@@ -107,14 +106,14 @@ CROSSRANK_RANK_SCENARIO(die_at_crash_point) {
   });
 }
 
-/// Everybody who is left blames the victim, and nobody else.
+/// Expects that the survivors blame the victim and no other rank.
 void expect_names_victim(Verdict const& verdict, Case const& c, std::string const& context) {
   EXPECT_TRUE(verdict.blames_only(c.victim)) << context;
   EXPECT_TRUE(verdict.code == "peer_lost" || verdict.code == "timeout") << context;
 }
 
 void expect_nothing_left(fs::path const& directory) {
-  static_cast<void>(node::sweep_names());  // the next start does
+  static_cast<void>(node::sweep_names());  // as the next start does
   if (!fs::exists(directory)) return;
   static_cast<void>(workspace::clean_workspace(directory));
   EXPECT_TRUE(fs::is_empty(directory)) << fs::directory_iterator(directory)->path();
@@ -122,7 +121,7 @@ void expect_nothing_left(fs::path const& directory) {
 
 class KillAtCrashPoint : public testing::TestWithParam<Case> {};
 
-TEST_P(KillAtCrashPoint, ends_all_ranks_with_its_name) {
+TEST_P(KillAtCrashPoint, makes_all_survivors_blame_the_victim) {
   auto const& c = GetParam();
   test::TemporaryDirectory const temporary;
   test::LeakCheck const leaks;
@@ -147,14 +146,14 @@ TEST_P(KillAtCrashPoint, ends_all_ranks_with_its_name) {
     return;
   }
   auto const verdict = test::expect_one_verdict(outcome, {c.victim});
-  if (verdict.code == "ok") return;  // it had done all that it owed
+  if (verdict.code == "ok") return;  // its part was done before it died
   EXPECT_EQ(verdict.code, "peer_lost") << outcome.text();
   EXPECT_TRUE(verdict.blames_only(c.victim)) << outcome.text();
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, KillAtCrashPoint, testing::ValuesIn(all_cases()), name_of);
 
-/// Arguments: point, victim. The victim gives the group up, and dies on the way.
+/// The victim aborts the group and dies while doing so. Arguments: point, victim.
 CROSSRANK_RANK_SCENARIO(die_while_failing) {
   bool const is_victim = std::stoi(self.arguments.at(1)) == self.rank;
   return test::end_with_verdict(self, [&] {
@@ -179,7 +178,7 @@ std::vector<Case> failing_cases() {
 
 class KillWhileFailing : public testing::TestWithParam<Case> {};
 
-TEST_P(KillWhileFailing, leaves_the_others_one_verdict) {
+TEST_P(KillWhileFailing, gives_all_survivors_the_same_verdict) {
   auto const& c = GetParam();
   test::LeakCheck const leaks;
   ProcessRanks job(ranks, "die_while_failing",

@@ -21,7 +21,7 @@ using test::ProcessRanks;
 
 constexpr unsigned nobody = 65534;
 
-/// What an ordinary user has: no rights, 1,024 descriptors.
+/// Turns the process into one of an ordinary user, without privileges and with 1,024 descriptors.
 bool become_ordinary() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);

@@ -1,4 +1,4 @@
-// Gathers through files when the directory is full, read-only, or goes away; and ranks that ask for different things.
+// Gathers through files while the directory is full, read-only or removed; and ranks that make different calls.
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -32,7 +32,8 @@ using testing::HasSubstr;
 
 constexpr int unlucky = 1;
 
-/// Fails a call of the unlucky rank in one gather through files, then gathers again. Arguments: directory, call, errno.
+/// Fails a system call of one rank during a gather through files, then gathers again. Arguments: directory, call,
+/// errno.
 CROSSRANK_RANK_SCENARIO(gather_through_failing_files) {
   fs::path const directory = self.arguments.at(0);
   auto const call = static_cast<Call>(std::stoi(self.arguments.at(1)));
@@ -57,7 +58,7 @@ CROSSRANK_RANK_SCENARIO(gather_through_failing_files) {
 
 class FailingFiles : public testing::TestWithParam<std::pair<Call, int>> {};
 
-TEST_P(FailingFiles, are_an_error_on_all_ranks_after_which_the_group_goes_on) {
+TEST_P(FailingFiles, cause_an_error_on_all_ranks_and_leave_the_group_usable) {
   auto const [call, error] = GetParam();
   test::TemporaryDirectory const temporary;
   auto const directory = temporary.path() / "workspace";
@@ -87,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, FailingFiles,
 CROSSRANK_RANK_SCENARIO(lose_the_directory) {
   fs::path const directory = self.arguments.at(0);
   test::FaultySystem system;
-  system.fake_clock();  // the receiver's patience with NFS is not waited for
+  system.fake_clock();  // so that the receiver's retries on NFS take no time
   return test::end_with_verdict(self, [&] {
     auto const world = connect(test::fault_options());
     auto items = get_tensors_parallel(test::sample_tensor(self.rank, 1), world, {.workspace_path = directory});
@@ -100,7 +101,7 @@ CROSSRANK_RANK_SCENARIO(lose_the_directory) {
   });
 }
 
-TEST(FaultsDirectory, that_vanishes_in_a_range_ends_it_for_all) {
+TEST(FaultsDirectory, ends_the_range_on_all_ranks_when_it_vanishes) {
   test::TemporaryDirectory const temporary;
   auto const job = test::run_ranks(3, "lose_the_directory", {.arguments = {temporary.path() / "workspace"}});
   auto const verdict = test::expect_one_verdict(job, {0});
@@ -124,7 +125,7 @@ CROSSRANK_RANK_SCENARIO(use_a_directory_that_cannot_be_written) {
   });
 }
 
-TEST(FaultsDirectory, that_cannot_be_written_is_an_error_on_all_ranks) {
+TEST(FaultsDirectory, causes_an_error_on_all_ranks_when_it_is_not_writable) {
   auto const job = test::run_ranks(3, "use_a_directory_that_cannot_be_written");
   if (job.ranks.front().exit_code == 77) GTEST_SKIP() << "this process cannot become an ordinary user";
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
@@ -133,8 +134,8 @@ TEST(FaultsDirectory, that_cannot_be_written_is_an_error_on_all_ranks) {
   EXPECT_THAT(verdict.text, HasSubstr("/proc/self/crossrank"));
 }
 
-/// A second job that cleans up in the same directory took a file for a dead writer's between its close and its name.
-TEST(FaultsDirectory, holds_a_file_while_it_gets_its_name) {
+/// Regression: between close and link, a second job that cleaned the directory took the file for that of a dead writer.
+TEST(FaultsDirectory, keeps_a_file_locked_while_it_gets_its_name) {
   test::TemporaryDirectory const temporary;
   NFSWorkspace writer(temporary.path(), {.rank = 0});
   auto const directory = platform::Directory::open(temporary.path(), "test");
@@ -151,10 +152,10 @@ TEST(FaultsDirectory, holds_a_file_while_it_gets_its_name) {
     platform::ScopedSystem const scoped(system);
     writer.write_configs_and_weights(1, {});
   }
-  EXPECT_EQ(looked, 3);  // the temporary before the link, both names before the temporary goes
+  EXPECT_EQ(looked, 3);  // the temporary name before the link, and both names before the temporary one is removed
 }
 
-/// Argument: what rank 1 does differently.
+/// Argument: how the call of rank 1 differs.
 CROSSRANK_RANK_SCENARIO(disagree) {
   std::string_view const what = self.arguments.at(0);
   bool const differs = self.rank == 1;
@@ -182,7 +183,7 @@ CROSSRANK_RANK_SCENARIO(disagree) {
 
 class Disagreement : public testing::TestWithParam<char const*> {};
 
-TEST_P(Disagreement, is_a_mismatch_on_all_ranks) {
+TEST_P(Disagreement, raises_mismatch_error_on_all_ranks) {
   test::TemporaryDirectory const temporary;
   auto const directory = temporary.path() / "workspace";
   auto const job = test::run_ranks(3, "disagree", {.arguments = {GetParam(), directory}});

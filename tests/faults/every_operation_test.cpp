@@ -1,5 +1,5 @@
-// Every operation with a rank that is killed, killed half way, stopped, or that throws: each of the others is told
-// within its deadline and a second, in the same words, who it was, where, and in which round of what.
+// Runs every operation with a rank that is killed, killed half way, stopped, or that throws. Each other rank gets the
+// same error within its deadline and a second. The error names the rank, its host, the operation and the round.
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -38,7 +38,7 @@ enum class Steps { one, several };
 
 struct OperationCase {
   char const* name;
-  char const* operation;                               ///< as the error of rank 0 calls it
+  char const* operation;                               ///< its name in the error of rank 0
   void (*call)(Collective& world, std::int64_t rows);  ///< `rows` is a multiple of the number of ranks
   Steps steps = Steps::one;                            ///< barrier rounds of the call when there are many rows
 };
@@ -146,7 +146,7 @@ constexpr std::array operation_cases{
                   Steps::several},
     OperationCase{"send", "send",
                   [](Collective& w, std::int64_t n) {
-                    // A few are on their way before the sender waits for the receiver.
+                    // Some messages are sent before the sender has to wait for the receiver.
                     for (int i = 0; w.rank() == 0 && i < 100; ++i) w.send(rows_of(n), victim);
                     w.barrier();
                   }},
@@ -195,7 +195,7 @@ OperationCase const& operation_called(std::string_view name) {
   for (auto const& operation : operation_cases) {
     if (operation.name == name) return operation;
   }
-  throw std::runtime_error("no such operation");
+  throw std::runtime_error("unknown operation");
 }
 
 void suffer(std::string const& fault) {
@@ -205,7 +205,7 @@ void suffer(std::string const& fault) {
   if (fault == "cut") platform::arm_crash_point("node.group.arriving", 3);
 }
 
-/// Arguments: operation, what happens to the victim, timeout in milliseconds.
+/// Arguments: operation, fault of the victim, timeout in milliseconds.
 CROSSRANK_RANK_SCENARIO(lose_a_rank_in_an_operation) {
   auto const& operation = operation_called(self.arguments.at(0));
   auto const& fault = self.arguments.at(1);
@@ -215,7 +215,7 @@ CROSSRANK_RANK_SCENARIO(lose_a_rank_in_an_operation) {
   return test::end_with_verdict(self, [&] { operation.call(world, fault == "cut" ? many : few); });
 }
 
-/// What failed, as all are told: from the round to the process.
+/// Returns the part of the error that is the same on all ranks, from the round to the process.
 std::string cause_in(std::string const& text) {
   auto const from = text.find("round ");
   auto const pid = text.find(", pid ", from);
@@ -224,14 +224,15 @@ std::string cause_in(std::string const& text) {
   return text.substr(from, to + 1 - from);
 }
 
-/// The survivors, and the victim too where it lives, all have the same verdict, which names it; rank 0's the operation.
+/// Expects the same verdict on the survivors, and on the victim if it lives. It names the victim; on rank 0 it also
+/// names the operation.
 void expect_told(OperationCase const& operation, JobOutcome const& job, std::vector<int> const& lost, char const* code,
                  std::chrono::milliseconds timeout) {
   auto const verdict = test::expect_one_verdict(job, lost, "end", timeout);
   EXPECT_EQ(verdict.code, code) << job.text();
   EXPECT_TRUE(verdict.blames_only(victim)) << job.text();
   std::array<char, 256> host{};
-  ::gethostname(host.data(), 63);  // as much as an error quotes
+  ::gethostname(host.data(), 63);  // the length that an error quotes
   auto const first = test::verdict_of(job.ranks.at(0)).text;
   EXPECT_TRUE(first.starts_with(std::string(operation.operation) + ":")) << job.text();
   EXPECT_THAT(cause_in(first), HasSubstr(std::string("(host ") + host.data())) << job.text();
@@ -247,12 +248,12 @@ JobOutcome run(OperationCase const& operation, char const* fault) {
                          {.arguments = {operation.name, fault, std::to_string(test::long_timeout.count())}});
 }
 
-/// Rank 0 prints the long form of what it is told.
+/// Rank 0 prints the long report of the error that it gets.
 CROSSRANK_RANK_SCENARIO(report_a_death) {
   auto const world = connect(test::fault_options());
   world.barrier();
   if (self.rank == victim) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others come to the barrier meanwhile
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that the others are in the barrier
     ::kill(::getpid(), SIGKILL);
   }
   try {
@@ -263,7 +264,7 @@ CROSSRANK_RANK_SCENARIO(report_a_death) {
   return 0;
 }
 
-TEST(FaultsReport, says_who_was_lost_where_and_who_arrived) {
+TEST(FaultsReport, names_the_lost_rank_its_place_and_the_arrived_ranks) {
   auto const job = test::run_ranks(ranks, "report_a_death");
   auto const& report = job.ranks.at(0).out;
   std::array<char, 256> host{};
@@ -271,7 +272,7 @@ TEST(FaultsReport, says_who_was_lost_where_and_who_arrived) {
   EXPECT_THAT(report, HasSubstr("rank 1: died"));
   EXPECT_THAT(report, HasSubstr(std::string("host ") + host.data()));
   EXPECT_THAT(report, HasSubstr("last in barrier round 1"));
-  // Whoever was slower than the other's verdict has not.
+  // A rank that enters the barrier after the verdict of the other has not arrived.
   EXPECT_THAT(report, ContainsRegex("arrived at round 2: [02]"));
   EXPECT_THAT(report, HasSubstr("decided by rank "));
   EXPECT_THAT(report, HasSubstr("all ranks of the group got this verdict"));
@@ -279,26 +280,26 @@ TEST(FaultsReport, says_who_was_lost_where_and_who_arrived) {
 
 class EveryOperation : public testing::TestWithParam<OperationCase> {};
 
-TEST_P(EveryOperation, tells_all_of_a_rank_that_is_killed) {
+TEST_P(EveryOperation, reports_a_killed_rank_to_all) {
   auto const job = run(GetParam(), "killed");
   expect_told(GetParam(), job, {victim}, "peer_lost", test::long_timeout);
   EXPECT_THAT(test::verdict_of(job.ranks.at(0)).text, HasSubstr("died"));
 }
 
-TEST_P(EveryOperation, tells_all_of_a_rank_that_is_killed_half_way) {
-  if (GetParam().steps == Steps::one) GTEST_SKIP() << "it is one barrier round, or a message";
+TEST_P(EveryOperation, reports_a_rank_killed_half_way_to_all) {
+  if (GetParam().steps == Steps::one) GTEST_SKIP() << "the operation is one barrier round or one message";
   auto const job = run(GetParam(), "cut");
   expect_told(GetParam(), job, {victim}, "peer_lost", test::long_timeout);
 }
 
-TEST_P(EveryOperation, tells_all_of_a_rank_that_throws) {
+TEST_P(EveryOperation, reports_a_rank_that_throws_to_all) {
   auto const job = run(GetParam(), "throws");
   expect_told(GetParam(), job, {victim}, "peer_lost", test::long_timeout);
   for (std::size_t const rank : {0U, 2U})
     EXPECT_THAT(test::verdict_of(job.ranks.at(rank)).text, HasSubstr("the tokenizer is missing")) << job.text();
 }
 
-TEST_P(EveryOperation, tells_all_of_a_rank_that_is_stopped_and_that_one_when_it_wakes) {
+TEST_P(EveryOperation, reports_a_stopped_rank_to_all_and_to_itself_when_it_continues) {
   ProcessRanks job(ranks, "lose_a_rank_in_an_operation",
                    {.arguments = {GetParam().name, "stopped", std::to_string(stop_timeout.count())}});
   for (int const rank : {0, 2}) ASSERT_TRUE(job.wait_for_exit(rank, test::step_timeout));

@@ -12,45 +12,45 @@
 
 namespace crossrank::test {
 
-/// How one step of a rank ended, as the rank printed it.
+/// How one step of a rank ended, parsed from its output.
 struct Verdict {
   std::string
       code{};  ///< "ok", the name of an `ErrorCode`, "foreign" for another exception, empty when none was printed
   std::vector<int> blames{};   ///< the error's failed ranks
-  long milliseconds = 0;       ///< how long the step took
-  long last_milliseconds = 0;  ///< how long its last part took: since `note_progress`
+  long milliseconds = 0;       ///< duration of the step
+  long last_milliseconds = 0;  ///< time since the last `note_progress`
   std::string text{};          ///< `what()`
 
-  /// The same finding; durations apart.
+  /// Returns whether both have the same code and failed ranks. Durations may differ.
   [[nodiscard]] bool same(Verdict const& other) const { return code == other.code && blames == other.blames; }
   [[nodiscard]] bool blames_only(int rank) const { return blames == std::vector<int>{rank}; }
 };
 
-/// Runs `body` and prints on one line how it ended. Returns whether it ended well.
+/// Runs `body` and prints in one line how it ended. Returns whether it succeeded.
 bool say_verdict(RankSelf const& self, std::string_view label, std::function<void()> const& body);
-/// The same under the label "end", as what a scenario returns: 0.
+/// Calls `say_verdict` with the label "end". Returns 0, the exit code of a scenario.
 int end_with_verdict(RankSelf const& self, std::function<void()> const& body);
-/// What `say_verdict` printed.
+/// Returns the verdict that `say_verdict` printed.
 [[nodiscard]] Verdict verdict_of(RankOutcome const& outcome, std::string_view label = "end");
 
-/// Says that this rank has got on: a failure is to be told of within the timeout and the allowance from here.
+/// Records progress of this rank. An error must then come within the timeout and the allowance from here.
 void note_progress() noexcept;
 
-/// How long after its timeout a rank may still need to say so: a second, if the machine is idle.
+/// How late after its timeout a rank may report. On an idle machine a second is enough.
 inline constexpr std::chrono::milliseconds allowance = std::chrono::minutes(1);
 
-/// The timeout of these tests when they name none.
+/// Timeout of the tests that do not expect it to pass.
 inline constexpr std::chrono::milliseconds long_timeout = step_timeout;
 
-/// The timeout of tests that wait for it. A rank that is well makes progress within this time under any load.
+/// Timeout of the tests that wait for it. A healthy rank makes progress within this time under any load.
 inline constexpr std::chrono::milliseconds short_timeout = std::chrono::seconds(6);
 
-/// Expects that all ranks but `victims` ended by themselves with one and the same verdict, each at most `timeout` and
-/// `allowance` after it last got on, and returns it.
+/// Expects that all ranks but `victims` ended by themselves with the same verdict, each at most `timeout` plus
+/// `allowance` after its last progress. Returns that verdict.
 Verdict expect_one_verdict(JobOutcome const& job, std::vector<int> const& victims = {}, std::string_view label = "end",
                            std::chrono::milliseconds timeout = long_timeout);
 
-/// Options of a job of these tests: deaths must be seen long before `timeout`.
+/// Returns the connect options of these tests. Deaths must be noticed long before `timeout`.
 [[nodiscard]] ConnectOptions fault_options(std::chrono::milliseconds timeout = long_timeout);
 
 }  // namespace crossrank::test

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t large = 70'000;
 
-/// Eight bytes at a time: these tests make and compare many tensors, and tests are compiled without optimisation.
+/// Fills eight bytes at a time: these tests make and compare many tensors and are compiled without optimisation.
 std::uint64_t sample_word(int owner, int seed, std::size_t index) {
   auto const mixed = static_cast<std::uint64_t>(owner) * 131 + static_cast<std::uint64_t>(seed) * 17 + index * 7 + 1;
   return mixed * 0x9e3779b97f4a7c15;
@@ -44,7 +44,7 @@ void require_state(RankState const& state, int owner, int seed) {
   require_sample(state.weights.at("b"), owner, seed + 1, large);
 }
 
-/// The others arrive at the end of the range before it has begun.
+/// Makes the other ranks arrive at the end of the range before this one begins it.
 void come_late(bool late) {
   if (late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
@@ -77,7 +77,7 @@ void pass_through_queue(Collective const& world, int writer) {
     }
   }
   queue.close();
-  require(queue.wait_for(step_timeout), "readers take everything");
+  require(queue.wait_for(step_timeout), "readers did not read everything");
   world.barrier();
 }
 
@@ -163,7 +163,7 @@ void use_everything(Collective world, std::filesystem::path const& directory) {
   share_states(world);
   pass_messages(world, 50);
   for (int writer = 0; writer < world.world_size(); ++writer) pass_through_queue(world, writer);
-  // Each rank makes a group once: the first of a list does.
+  // Each rank is the first of a list once, and so creates a group once.
   for (int first = 0; first < world.world_size(); ++first) {
     int const second = (first + 1) % world.world_size();
     auto pair = world.split({{first, second}});

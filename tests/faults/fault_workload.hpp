@@ -9,22 +9,22 @@
 
 namespace crossrank::test {
 
-/// A tensor of `bytes` bytes that only this owner and seed can have made.
+/// Returns a tensor of `bytes` bytes whose content depends on `owner` and `seed`.
 [[nodiscard]] Tensor sample_tensor(int owner, int seed, std::int64_t bytes = 5000);
-/// Throws `std::runtime_error` unless `tensor` is that one: a fault may cost an error, never wrong data.
+/// Throws `std::runtime_error` unless `tensor` is that sample. A fault may cause an error, but never wrong data.
 void require_sample(Tensor const& tensor, int owner, int seed, std::int64_t bytes = 5000);
 
-/// Runs `body`, a part of the job that `group` does alone: its errors then blame ranks of the job, as all others do.
+/// Runs `body`, in which only `group` takes part. An error's failed ranks are translated to ranks of the job.
 void in_group(Collective const& group, std::function<void()> const& body);
 
-/// All ranks of the group, as ranks of the job, from the `first`th on.
+/// Returns the ranks of the group from number `first` on, as ranks of the job.
 [[nodiscard]] std::vector<int> ranks_from(Collective const& group, int first);
 
-/// Gathers to the `receiver`th rank of the group: a tensor, a state dict, configs, and the same through files in
-/// `directory` when it is given; checks all that arrives.
+/// Gathers a tensor, a state dict and configs to rank `receiver` of the group, and the same through files if
+/// `directory` is given. Checks everything that arrives.
 void gather_everything(Collective const& group, int receiver, int seed, std::filesystem::path const& directory = {});
 
-/// One use of everything that ranks on a node do together, each rank in each role, and the end of the group.
+/// Runs every operation of ranks on one node once, with each rank in each role, and then closes the group.
 void use_everything(Collective world, std::filesystem::path const& directory);
 
 }  // namespace crossrank::test

@@ -1,5 +1,5 @@
-// A process of the same user writes over the memory that the ranks share: every rank ends with an error, none crashes
-// and none waits for ever.
+// A process of the same user overwrites the shared memory of the ranks. Every rank must end with an error; none may
+// crash or wait for ever.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -32,14 +32,14 @@ constexpr int ranks = 4;
 constexpr int trials_each = 10;
 constexpr int words_each = 100;
 
-/// Writes over words of a control segment. Half of them lie anywhere, half where the ranks look most: in the heads of
-/// blocks and in the lines of members.
+/// Overwrites words of a control segment. Half of them are anywhere, half where the ranks read most: in block headers
+/// and in the lines of members.
 class Overwriter {
  public:
   Overwriter(node::NodeComm& comm, unsigned seed)
       : comm_(comm), geometry_(comm.ranks()), base_(reinterpret_cast<std::byte*>(&comm.header())), random_(seed) {}
 
-  /// Unseen by the thread sanitizer: a race is what is tested.
+  /// Hidden from the thread sanitizer, because the race is intended.
   __attribute__((no_sanitize("thread"))) void write_one() {
     auto volatile* const word = reinterpret_cast<std::uint64_t volatile*>(base_ + place());
     *word = value(*word);
@@ -48,7 +48,7 @@ class Overwriter {
  private:
   std::uint64_t below(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most - 1)(random_); }
 
-  /// Of a word, in the segment: only memory that has pages.
+  /// Returns the offset of a word in the part of the segment that has pages.
   std::size_t place() {
     auto const made = std::max<std::uint32_t>(1, comm_.blocks().made());
     auto const block = geometry_.groups_offset() + below(made) * geometry_.group_stride();
@@ -57,7 +57,7 @@ class Overwriter {
       case 1: return geometry_.records_offset() + below(ranks * sizeof(node::RankRecord) / 8) * 8;
       case 2: return geometry_.flights_offset() + below(ranks * sizeof(node::FlightRing) / 8) * 8;
       case 3: return block + below(32) * 8;                              // state, size, parent, name, decision
-      case 4: return block + sizeof(node::GroupHeader) + below(80) * 8;  // a queue's head and ends
+      case 4: return block + sizeof(node::GroupHeader) + below(80) * 8;  // header and endpoints of a queue
       case 5: return member(block) + below(sizeof(node::MemberBlock) / 8) * 8;
       case 6: return member(block) + below(4) * sizeof(node::Arrival) + below(8) * 8;
       default: return block + below(geometry_.group_stride() / 8) * 8;
@@ -85,7 +85,7 @@ class Overwriter {
   std::mt19937_64 random_;
 };
 
-/// Reads every byte, as what is handed out must be readable, right or wrong.
+/// Reads every byte: received memory must be readable, whether its content is right or wrong.
 void read_all(std::span<std::byte const> bytes) {
   static std::atomic<unsigned> sum{0};
   sum += std::accumulate(bytes.begin(), bytes.end(), 0U,
@@ -141,7 +141,7 @@ void gather(Collective const& group, int receiver) {
   }
 }
 
-/// One use of what ranks on a node do together; what arrives may be wrong.
+/// Runs some operations of ranks on one node. The received data may be wrong.
 void work(Collective const& world, int round) {
   world.barrier();
   for (std::int64_t const bytes : {100, 5000, 700'000}) {
@@ -161,7 +161,7 @@ void work(Collective const& world, int round) {
   gather(half, round % 2);
 }
 
-/// Arguments: seed. Rank 0 writes over words while all of them work, and does not stop before it has written all.
+/// Rank 0 overwrites words while all ranks work, and works until it has written them all. Argument: seed.
 CROSSRANK_RANK_SCENARIO(work_while_words_are_overwritten) {
   auto const seed = static_cast<unsigned>(std::stoul(self.arguments.at(0)));
   std::thread writer;
@@ -174,12 +174,12 @@ CROSSRANK_RANK_SCENARIO(work_while_words_are_overwritten) {
         Overwriter overwriter(*comm, seed);
         for (int word = 0; word < words_each; ++word) {
           overwriter.write_one();
-          std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that the ranks come upon some of them
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that the ranks read some of them meanwhile
         }
         written = true;
       });
     }
-    // None of them may have hurt: then rank 0 leaves the others alone.
+    // If no write did harm, rank 0 leaves the others after the last one.
     for (int round = 0; !written; ++round) work(world, round);
   });
   if (writer.joinable()) writer.join();
@@ -188,10 +188,10 @@ CROSSRANK_RANK_SCENARIO(work_while_words_are_overwritten) {
 
 class HostileSegment : public testing::TestWithParam<unsigned> {};
 
-TEST_P(HostileSegment, ends_all_ranks_with_errors) {
+TEST_P(HostileSegment, makes_all_ranks_fail_with_typed_errors) {
   std::set<std::string> const known{"usage",  "mismatch", "timeout", "peer_lost",
                                     "remote", "io",       "format",  "unavailable"};
-  // Rank 0 alone may see nothing of it: it leaves the others when all is written.
+  // Rank 0 alone may end without an error: it leaves the others when all words are written.
   auto const first = std::random_device{}();
   for (int trial = 0; trial < trials_each; ++trial) {
     auto const seed = first + static_cast<unsigned>(trial) + 1000 * GetParam();

@@ -22,7 +22,7 @@ namespace {
 constexpr int messages = 12;
 constexpr auto long_wait = std::chrono::minutes(5);
 
-/// Some of the messages are longer than a chunk.
+/// Some messages are longer than a chunk.
 std::int64_t length_of(int message) { return message % 5 == 2 ? 5000 : 100; }
 
 void pass(MessageQueue const& queue, int writer, int message) {
@@ -31,12 +31,12 @@ void pass(MessageQueue const& queue, int writer, int message) {
     queue.enqueue_tensor(sample_tensor(writer, message, length_of(message)));
   } else {
     auto const tensor = queue.dequeue_tensor();
-    if (!tensor) throw std::runtime_error("wrong data: the queue has ended early");
+    if (!tensor) throw std::runtime_error("wrong data: the queue ended early");
     require_sample(*tensor, writer, message, length_of(message));
   }
 }
 
-/// The writer closes; it waits for the readers, or lets its handle go at once.
+/// Writes a queue and closes it. The writer waits for the readers, or drops its handle at once.
 void stream(Collective const& group, int writer, bool waits, Fuse& fuse) {
   auto const queue = MessageQueue::create(group, {.writer_rank = writer, .chunk_bytes = 1024, .chunks = 3});
   for (int message = 0; message < messages; ++message) {
@@ -50,7 +50,7 @@ void stream(Collective const& group, int writer, bool waits, Fuse& fuse) {
   if (waits && !queue.wait_for(long_wait)) throw std::runtime_error("wrong data: not all was read");
 }
 
-/// One reader reads to the end, the others close their ends earlier.
+/// Writes a queue that one reader reads to the end. The other readers close earlier.
 void desert(Collective const& group, int writer, Fuse& fuse) {
   auto const queue = MessageQueue::create(group, {.writer_rank = writer, .chunk_bytes = 1024, .chunks = 2});
   int const loyal = (writer + 1) % group.world_size();
@@ -62,7 +62,7 @@ void desert(Collective const& group, int writer, Fuse& fuse) {
   queue.close();
 }
 
-/// Each rank reads from the one before it and writes to the next: ranks that never share a queue wait for each other.
+/// Passes messages along a row: each rank reads from the one before it and writes to the next.
 void pass_in_a_row(Collective const& world, Fuse& fuse) {
   bool const is_last = world.rank() + 1 == world.world_size();
   auto const to = is_last ? MessageQueue() : MessageQueue::create_writer(world, 1, {.chunk_bytes = 1024, .chunks = 2});
@@ -96,7 +96,7 @@ void read_all(Workspace const& workspace, Collective const& world, int seed, Fus
   for (int rank = 0; rank < world.world_size(); ++rank) {
     fuse.step();
     auto const state = workspace.read_configs_and_weights_from_rank(rank);
-    if (!state) throw std::runtime_error("wrong data: nothing of rank " + std::to_string(rank) + ", which has written");
+    if (!state) throw std::runtime_error("wrong data: no state of rank " + std::to_string(rank) + ", which wrote one");
     if (state->config != state_of(rank, seed).config)
       throw std::runtime_error("wrong data: config " + state->config.dump() + " of rank " + std::to_string(rank));
     require_sample(state->weights.at("a"), rank, seed);

@@ -7,10 +7,10 @@
 
 #include <crossrank/collective.hpp>
 
-/// What ranks do over and over while one of them waits to be killed.
+/// Workloads that repeat until the victim is killed.
 namespace crossrank::test {
 
-/// Counts the victim's operations down and kills it before the next one.
+/// Counts the victim's operations and kills it before a chosen one.
 class Fuse {
  public:
   Fuse(bool is_victim, int operations) : left_(is_victim ? operations : -1) {}
@@ -24,12 +24,12 @@ class Fuse {
 
 /// Gathers through shared memory, in the group of all ranks and in groups of two.
 void gather_for_ever(Collective const& world, Fuse& fuse);
-/// Queues in all shapes: of all ranks, of two, in a row; ended by the writer, by readers, by dropped handles.
+/// Uses queues of all ranks, of two ranks and in a row, which writers, readers or dropped handles end.
 void queue_for_ever(Collective const& world, Fuse& fuse);
-/// Gathers and states through files in `directory`.
+/// Gathers and writes states through files in `directory`.
 void write_files_for_ever(Collective const& world, Fuse& fuse, std::filesystem::path const& directory);
-/// Publishes, agrees that all have, and leaves in order: with and without close, early and late, in an order that
-/// `seed` says. Nothing that was published may be missing then.
+/// Publishes, waits until all ranks have, and leaves: with and without `close`, early and late, in an order drawn from
+/// `seed`. No published state may be missing then.
 void leave_in_order(Collective world, Fuse& fuse, unsigned seed);
 
 }  // namespace crossrank::test

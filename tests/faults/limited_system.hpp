@@ -11,12 +11,13 @@
 
 namespace crossrank::test {
 
-/// An operating system that refuses what filters and old kernels refuse, and says when this rank has begun to meet.
+/// An operating system that refuses calls as filters and old kernels do. It also marks when this rank has bound the
+/// rendezvous.
 class LimitedSystem : public platform::System {
  public:
-  bool refuse_sockets = false;  ///< as a seccomp filter does: EPERM
-  bool refuse_memfd = false;    ///< as a kernel before 3.17 does: ENOSYS
-  /// Made as soon as this rank holds the place where the others will find it; empty: no mark.
+  bool refuse_sockets = false;  ///< with EPERM, as a seccomp filter does
+  bool refuse_memfd = false;    ///< with ENOSYS, as a kernel before 3.17 does
+  /// File that is created as soon as the other ranks can find this one. Empty: none.
   std::filesystem::path mark{};
 
   int socket(int domain, int type, int protocol) override {
@@ -30,7 +31,7 @@ class LimitedSystem : public platform::System {
   int memfd_create(char const* name, unsigned flags) override {
     return refuse_memfd ? refuse(ENOSYS) : System::memfd_create(name, flags);
   }
-  /// A named segment is safe from the others' sweeps once it is held.
+  /// Other ranks do not sweep a named segment once it is locked.
   int flock(int fd, int operation) override {
     int const result = System::flock(fd, operation);
     if (result == 0 && (operation & LOCK_SH) != 0 && refuse_sockets) make_mark();

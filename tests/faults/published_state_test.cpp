@@ -1,4 +1,4 @@
-// A state that a rank has published stays readable however the rank ends: a reader gets the state, never "never wrote".
+// A published state stays readable, however its rank ends. A reader gets the state, never "never wrote".
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -31,11 +31,12 @@ void expect_all(SharedMemoryWorkspace const& workspace, int ranks) {
     auto const state = workspace.read_configs_and_weights_from_rank(rank);
     if (!state) throw std::runtime_error("the state of rank " + std::to_string(rank) + " is lost");
     if (state->config.at("rank") != rank || state->weights.at("w").item<int>() != rank + 7)
-      throw std::runtime_error("another state than rank " + std::to_string(rank) + " wrote");
+      throw std::runtime_error("wrong state of rank " + std::to_string(rank)");
   }
 }
 
-/// All ranks publish and meet. Then rank 1 ends as it is told to; the others learn of it and read all states.
+/// All ranks publish and pass a barrier. Rank 1 then ends as the argument says. The others notice it and read all
+/// states.
 CROSSRANK_RANK_SCENARIO(publish_and_lose_a_rank) {
   auto const way = self.arguments.at(0);
   return test::end_with_verdict(self, [&] {
@@ -71,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Ends, FaultsPublishedState,
                          testing::Values("return", "drop", "exit", "quick", "kill", "throw"),
                          [](auto const& way) { return std::string(way.param); });
 
-/// Rank 1 dies. Rank 2 learns of it first, and unwinding drops its workspace before rank 0 reads.
+/// Rank 1 dies. Rank 2 notices it first, and unwinding drops its workspace before rank 0 reads.
 CROSSRANK_RANK_SCENARIO(unwind_before_another_reads) {
   sigset_t go_on;
   ::sigemptyset(&go_on);
@@ -95,7 +96,7 @@ CROSSRANK_RANK_SCENARIO(unwind_before_another_reads) {
   });
 }
 
-TEST(FaultsPublishedStates, outlive_the_handle_that_unwinding_drops) {
+TEST(FaultsPublishedStates, outlive_a_handle_dropped_by_unwinding) {
   test::ProcessRanks ranks(3, "unwind_before_another_reads");
   for (int const rank : {0, 2}) ASSERT_TRUE(ranks.wait_for_line(rank, "unwound", std::chrono::seconds(120)));
   ranks.signal(0, SIGUSR1);

@@ -1,4 +1,4 @@
-// All ends of a queue name the same rank, whoever is stopped or killed and whoever notices first.
+// All endpoints of a queue blame the same rank, whichever rank is stopped or killed and whichever notices first.
 #include <chrono>
 #include <csignal>
 #include <exception>
@@ -24,7 +24,7 @@ using testing::Not;
 
 constexpr auto step_timeout = test::step_timeout;
 
-/// Says how `body` ended, then goes the way that a program without a handler goes.
+/// Prints how `body` ended and terminates after an error, as a program without a handler does.
 int end_uncaught(test::RankSelf const& self, std::function<void()> const& body) {
   try {
     body();
@@ -47,8 +47,8 @@ void stream(test::RankSelf const& self, MessageQueue const& queue) {
   }
 }
 
-/// One rank writes, all others read, until something fails. The ranks take the timeout from CROSSRANK_TIMEOUT.
-/// Arguments: writer, how a rank ends that fails ("in_order", "uncaught").
+/// One rank writes and all others read until something fails. The ranks take the timeout from CROSSRANK_TIMEOUT.
+/// Arguments: writer, how a failing rank ends ("in_order", "uncaught").
 CROSSRANK_RANK_SCENARIO(stream_for_ever) {
   auto const body = [&] {
     auto const world = connect();
@@ -78,7 +78,7 @@ void expect_verdicts(test::JobOutcome const& outcome, std::vector<int> const& ra
     auto const verdict = test::verdict_of(outcome.ranks.at(static_cast<std::size_t>(rank)));
     EXPECT_EQ(verdict.code, code) << "rank " << rank << "\n" << outcome.text();
     EXPECT_TRUE(verdict.blames_only(blamed)) << "rank " << rank << "\n" << outcome.text();
-    EXPECT_THAT(verdict.text, Not(HasSubstr("make a new queue"))) << "the group is dead\n" << outcome.text();
+    EXPECT_THAT(verdict.text, Not(HasSubstr("make a new queue"))) << "the group has ended\n" << outcome.text();
   }
 }
 
@@ -106,7 +106,7 @@ TEST_P(QueueVerdict, names_the_rank_that_was_killed) {
   expect_verdicts(job.wait(), all_but(c.victim, ranks), "peer_lost", c.victim);
 }
 
-/// The others run into their deadlines at nearly the same moment, and the first of them leaves at once.
+/// The deadlines of the others pass at nearly the same moment, and the first of them leaves at once.
 TEST_P(QueueVerdict, names_the_rank_that_was_stopped) {
   auto const& c = GetParam();
   auto const others = all_but(c.victim, ranks);
@@ -117,7 +117,7 @@ TEST_P(QueueVerdict, names_the_rank_that_was_stopped) {
   job.signal(c.victim, SIGCONT);
   auto const outcome = job.wait();
   expect_verdicts(outcome, others, "timeout", c.victim);
-  // It reads what there is, then learns why there will be no more.
+  // It reads the remaining messages and then gets the error.
   auto const own = test::verdict_of(outcome.ranks.at(static_cast<std::size_t>(c.victim)));
   EXPECT_TRUE(own.blames_only(c.victim)) << outcome.text();
 }
@@ -127,8 +127,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, QueueVerdict,
                                          Case{1, 1, "in_order"}, Case{0, 0, "uncaught"}, Case{3, 0, "uncaught"}),
                          name_of);
 
-/// A queue from rank 0 to rank 1, and one from there to rank 2, which is stopped: rank 0 waits for a rank that only
-/// waits itself.
+/// One queue leads from rank 0 to rank 1 and one from rank 1 to rank 2, which is stopped. Rank 0 waits for rank 1,
+/// which itself only waits.
 CROSSRANK_RANK_SCENARIO(pass_on_for_ever) {
   return test::end_with_verdict(self, [&] {
     auto const world = connect();
@@ -148,8 +148,8 @@ CROSSRANK_RANK_SCENARIO(pass_on_for_ever) {
   });
 }
 
-TEST(QueueVerdicts, follow_a_chain_of_queues_to_the_rank_that_was_stopped) {
-  // Rank 1 has a longer timeout, so that it still waits when rank 0 judges.
+TEST(QueueVerdicts, follow_a_chain_of_queues_to_the_stopped_rank) {
+  // Rank 1 has a longer timeout, so that it still waits when rank 0 decides.
   auto const limit = [](int factor) { return std::to_string((factor * test::short_timeout).count()) + "ms"; };
   ProcessRanks job(
       3, "pass_on_for_ever",
@@ -163,7 +163,8 @@ TEST(QueueVerdicts, follow_a_chain_of_queues_to_the_rank_that_was_stopped) {
     EXPECT_TRUE(test::verdict_of(outcome.ranks.at(rank)).blames_only(2)) << outcome.text();
 }
 
-/// A rank that looks for messages now and then, and is killed in between, is dead: what its last look said is no cause.
+/// A rank that polls for messages now and then is killed between two polls. It is dead; the state that it noted in its
+/// last poll is not the cause.
 CROSSRANK_RANK_SCENARIO(die_between_looks) {
   return test::end_with_verdict(self, [&] {
     auto const world = connect(test::fault_options());
@@ -177,12 +178,12 @@ CROSSRANK_RANK_SCENARIO(die_between_looks) {
   });
 }
 
-TEST(QueueVerdicts, blame_a_killed_rank_whatever_it_had_noted) {
+TEST(QueueVerdicts, blame_a_killed_rank_whatever_it_noted_before) {
   auto const outcome = test::run_ranks(3, "die_between_looks");
   expect_verdicts(outcome, {0, 2}, "peer_lost", 1);
 }
 
-/// The writer finds that a reader has left, and dies before it has said so.
+/// The writer finds that a reader has left, and dies before it has recorded that.
 CROSSRANK_RANK_SCENARIO(die_while_judging) {
   return test::end_with_verdict(self, [&] {
     auto const world = connect(test::fault_options());

@@ -1,6 +1,6 @@
-// A rank is killed at a random instant of a job that does one thing over and over, a thousand times in all.
-//   CROSSRANK_KILL_SEED=N  the seed that a failed test has printed: draws the same victims and instants again
-//   CROSSRANK_KILLS=N      how often each of these tests kills (default 100)
+// Kills one rank of a job at a random instant, a thousand times in all. Each job repeats one workload.
+// CROSSRANK_KILL_SEED=N  seed that a failed test printed; repeats its victims and instants
+// CROSSRANK_KILLS=N      number of kills of each test (default 100)
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -31,15 +31,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int ranks = 4;
-constexpr auto all_meet_within = std::chrono::seconds(30);
+constexpr auto rendezvous_limit = std::chrono::seconds(30);
 
 unsigned number_from_environment(char const* name, unsigned otherwise) {
   auto const* const text = std::getenv(name);
   return text == nullptr ? otherwise : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
 }
 
-/// Kills this process before a system call of its way into the job. Counts from the moment when the others can know of
-/// it: before that nothing tells a rank that died from one that was never started.
+/// Kills this process before one of its system calls in `connect`. Counting begins when the other ranks can know of it:
+/// before that, they cannot tell a dead rank from one that was never started.
 class MortalSystem final : public platform::System {
  public:
   explicit MortalSystem(int calls) : left_(calls) {}
@@ -88,12 +88,12 @@ class MortalSystem final : public platform::System {
 
 struct Plan {
   int victim = 0;
-  int operations = -1;  ///< -1: by time
+  int operations = -1;  ///< -1: kill by time
   int microseconds = 0;
   unsigned seed = 0;
 };
 
-/// Arguments: what to do, victim, operations, microseconds, seed, directory.
+/// Arguments: workload, victim, operations, microseconds, seed, directory.
 CROSSRANK_RANK_SCENARIO(die_at_random) {
   auto const& what = self.arguments.at(0);
   bool const is_victim = std::stoi(self.arguments.at(1)) == self.rank;
@@ -101,7 +101,7 @@ CROSSRANK_RANK_SCENARIO(die_at_random) {
   std::chrono::microseconds const delay(std::stol(self.arguments.at(3)));
   return test::end_with_verdict(self, [&] {
     auto options = test::fault_options();
-    options.connect_timeout = all_meet_within;
+    options.connect_timeout = rendezvous_limit;
     MortalSystem mortal(operations);
     if (what == "connect") {
       std::optional<platform::ScopedSystem> installed;
@@ -145,7 +145,7 @@ class RandomKill : public testing::TestWithParam<Case> {
     Plan plan{.victim = up_to(ranks - 1)};
     bool const counted = up_to(1) == 1 || is_connect;
     plan.operations = counted ? up_to(is_connect ? 37 : 25) : -1;
-    // With fewer system calls no rank can know of the victim yet: the others wait until their timeout for it.
+    // After fewer system calls no rank can know of the victim, and the others wait until their timeout.
     if (is_connect) plan.operations += 3;
     plan.microseconds = up_to(std::string_view(GetParam().what) == "exits" ? 5'000 : 20'000);
     plan.seed = static_cast<unsigned>(random());
@@ -159,7 +159,7 @@ class RandomKill : public testing::TestWithParam<Case> {
     EXPECT_TRUE(verdict.blames_only(victim)) << job.text();
   }
 
-  /// A rank that had done all that it owed when the victim died ends well.
+  /// Expects success from ranks whose part was done when the victim died, and otherwise an error that blames it.
   static void expect_order_or_victim(test::JobOutcome const& job, int victim) {
     EXPECT_FALSE(job.timed_out) << job.text();
     EXPECT_TRUE(job.leaks.empty()) << job.text();
@@ -173,7 +173,7 @@ class RandomKill : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(RandomKill, ends_all_ranks_with_one_verdict) {
+TEST_P(RandomKill, gives_all_survivors_the_same_verdict) {
   auto const seed = number_from_environment("CROSSRANK_KILL_SEED", std::random_device{}() + GetParam().number);
   auto const kills = number_from_environment("CROSSRANK_KILLS", 100);
   std::cout << "CROSSRANK_KILL_SEED=" << seed << std::endl;
@@ -193,7 +193,7 @@ TEST_P(RandomKill, ends_all_ranks_with_one_verdict) {
     for (auto const* const name : {"kept", "gathered"}) {
       if (!fs::exists(temporary.path() / name)) continue;
       static_cast<void>(workspace::clean_workspace(temporary.path() / name));
-      EXPECT_TRUE(fs::is_empty(temporary.path() / name)) << "files are left that nobody knows\n" << job.text();
+      EXPECT_TRUE(fs::is_empty(temporary.path() / name)) << "unexpected files are left\n" << job.text();
     }
   }
 }

@@ -1,4 +1,4 @@
-// Ways for a rank to end that are not a kill: each is told to the others at once, with what there is to say about it.
+// A rank ends in another way than by a kill. The other ranks get an error at once, with the reason.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -33,11 +33,11 @@ using test::Verdict;
 using testing::HasSubstr;
 
 constexpr int leaver = 1;
-/// A death is seen long before the timeout of these jobs; the rest is for a machine under load.
+/// Half of the timeout. A death is noticed long before; the rest is for a machine under load.
 constexpr long at_once = test::long_timeout.count() / 2;
 
-/// Three ranks meet once; then `leave` is done by one of them, while the others wait for it.
-int meet_and_lose(test::RankSelf const& self, void (*leave)(Collective const&)) {
+/// Three ranks pass a barrier. One of them then calls `leave` while the others wait for it.
+int leave_while_others_wait(test::RankSelf const& self, void (*leave)(Collective const&)) {
   return test::end_with_verdict(self, [&] {
     auto const world = connect(test::fault_options());
     test::gather_everything(world, 0, 1);
@@ -56,7 +56,7 @@ Verdict expect_lost(test::JobOutcome const& job, std::string const& words) {
 }
 
 CROSSRANK_RANK_SCENARIO(exit_without_close) {
-  return meet_and_lose(self, [](Collective const&) { std::exit(7); });
+  return leave_while_others_wait(self, [](Collective const&) { std::exit(7); });
 }
 TEST(FaultsRankExit, exit_without_close_is_reported_as_left) {
   auto const job = run_ranks(3, "exit_without_close");
@@ -65,12 +65,12 @@ TEST(FaultsRankExit, exit_without_close_is_reported_as_left) {
 }
 
 CROSSRANK_RANK_SCENARIO(quick_exit_without_close) {
-  return meet_and_lose(self, [](Collective const&) { std::_Exit(7); });
+  return leave_while_others_wait(self, [](Collective const&) { std::_Exit(7); });
 }
 TEST(FaultsRankExit, quick_exit_is_reported_as_death) { expect_lost(run_ranks(3, "quick_exit_without_close"), "died"); }
 
 CROSSRANK_RANK_SCENARIO(uncaught_exception) {
-  return meet_and_lose(self, [](Collective const&) {
+  return leave_while_others_wait(self, [](Collective const&) {
     std::thread([] { throw std::runtime_error("the tokenizer is missing"); }).join();
   });
 }
@@ -80,16 +80,16 @@ TEST(FaultsRankExit, uncaught_exception_reaches_the_others_with_its_text) {
   EXPECT_EQ(job.ranks.at(leaver).signal, SIGABRT) << job.text();
 }
 
-/// The process lives on, without its handle of the group: that is what the others are told.
+/// The process lives on without its handle of the group. The error of the others says so.
 CROSSRANK_RANK_SCENARIO(caught_exception) {
-  return meet_and_lose(self, [](Collective const&) { throw std::runtime_error("the tokenizer is missing"); });
+  return leave_while_others_wait(self, [](Collective const&) { throw std::runtime_error("the tokenizer is missing"); });
 }
-TEST(FaultsRankExit, exception_past_the_handle_is_reported_as_such) {
+TEST(FaultsRankExit, exception_that_drops_the_handle_is_reported) {
   expect_lost(run_ranks(3, "caught_exception"), "an exception took its handle");
 }
 
 CROSSRANK_RANK_SCENARIO(exec_of_another_program) {
-  return meet_and_lose(self, [](Collective const&) { ::execl("/bin/sh", "sh", "-c", "exit 9", nullptr); });
+  return leave_while_others_wait(self, [](Collective const&) { ::execl("/bin/sh", "sh", "-c", "exit 9", nullptr); });
 }
 TEST(FaultsRankExit, exec_is_reported_as_death) {
   auto const job = run_ranks(3, "exec_of_another_program");
@@ -97,7 +97,7 @@ TEST(FaultsRankExit, exec_is_reported_as_death) {
   EXPECT_EQ(job.ranks.at(leaver).exit_code, 9) << job.text();
 }
 
-/// Argument: where the core may go.
+/// Argument: directory for the core file.
 CROSSRANK_RANK_SCENARIO(abort_with_core) {
   if (self.rank == leaver) {
     if (::chdir(self.arguments.at(0).c_str()) != 0) return 3;
@@ -106,19 +106,19 @@ CROSSRANK_RANK_SCENARIO(abort_with_core) {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_CORE, &limit);
   }
-  return meet_and_lose(self, [](Collective const&) {
+  return leave_while_others_wait(self, [](Collective const&) {
     std::vector<char> heap(std::size_t{256} << 20, 'x');
     std::abort();
   });
 }
-TEST(FaultsRankExit, abort_with_a_core_dump_is_reported_as_death_and_uses_no_memory) {
+TEST(FaultsRankExit, abort_is_reported_as_death_and_its_core_omits_the_arenas) {
   test::TemporaryDirectory const temporary;
   auto const job =
       run_ranks(3, "abort_with_core", {.deadline = std::chrono::seconds(200), .arguments = {temporary.path()}});
   expect_lost(job, "died");
   EXPECT_EQ(job.ranks.at(leaver).signal, SIGABRT) << job.text();
-#if !defined(__SANITIZE_THREAD__)  // its shadow memory would be in the core
-  // The arenas of this job are 256 MiB of virtual size each, the heap as much: a core that held arenas would be larger.
+#if !defined(__SANITIZE_THREAD__)  // the core would contain its shadow memory
+  // Each arena of this job has a virtual size of 256 MiB, and so has the heap. A core with arenas would be larger.
   for (auto const& entry : std::filesystem::directory_iterator(temporary.path())) {
     EXPECT_LT(entry.file_size(), std::uintmax_t{450} << 20) << entry.path();
   }
@@ -139,7 +139,7 @@ CROSSRANK_RANK_SCENARIO(throw_in_loop) {
 TEST(FaultsRankExit, exception_in_the_consumer_loop_ends_the_range_for_all) {
   auto const job = run_ranks(3, "throw_in_loop");
   expect_lost(job, "exception");
-  expect_lost(job, "consume");  // which would have told them the text
+  expect_lost(job, "consume");  // the hint names it, because it passes the text on
   EXPECT_EQ(test::verdict_of(job.ranks.at(leaver)).text, "no space on the disk") << job.text();
 }
 
@@ -158,7 +158,7 @@ TEST(FaultsRankExit, exception_in_consume_reaches_the_others_with_its_text) {
   EXPECT_EQ(test::verdict_of(job.ranks.at(leaver)).text, "no space on the disk") << job.text();
 }
 
-/// Arguments: a folder. One rank gives its handle up and lives on until the others have heard of it.
+/// One rank drops its handle and lives until the others have noticed. Argument: directory.
 CROSSRANK_RANK_SCENARIO(drop_the_handle) {
   std::filesystem::path const folder = self.arguments.at(0);
   auto const heard = [&](int rank) { return folder / std::to_string(rank); };
@@ -181,14 +181,14 @@ CROSSRANK_RANK_SCENARIO(drop_the_handle) {
     }
   });
 }
-TEST(FaultsRankExit, a_dropped_handle_is_reported_though_its_rank_is_alive) {
+TEST(FaultsRankExit, dropped_handle_is_reported_while_its_rank_is_alive) {
   test::TemporaryDirectory const temporary;
   auto const job = run_ranks(3, "drop_the_handle", {.arguments = {temporary.path()}});
   auto const verdict = expect_lost(job, "dropped its handle without closing the group");
   EXPECT_THAT(verdict.text, testing::Not(HasSubstr("did not arrive: alive")));
 }
 
-/// A child uses what it has inherited, drops it, and exits with all its handlers; the parent goes on.
+/// A child uses the inherited objects, drops them, and exits with its handlers. The parent goes on.
 void fork_and_misuse(test::RankSelf const& self, Collective& world, std::vector<Tensor>& received,
                      std::vector<Request>& requests) {
   pid_t const child = ::fork();
@@ -219,7 +219,8 @@ CROSSRANK_RANK_SCENARIO(fork_a_child) {
     std::vector<Request> requests;
     if (self.rank == 0) requests.push_back(world.irecv(message, 1));
     world.barrier();
-    // Not before: rank 0 would take it while it waits, and a request that has ended may be waited for anywhere.
+    // Not earlier: rank 0 could complete the request while it waits for something else, and then the child could wait
+    // for it too.
     if (self.rank == 1) world.send(Tensor::scalar(7), 0);
     sum.as_mutable<int>().back() = self.rank + 1;
     requests.push_back(world.iall_reduce(sum));
@@ -227,14 +228,14 @@ CROSSRANK_RANK_SCENARIO(fork_a_child) {
     for (auto& request : requests) request.wait();
     if (sum.as<int>().back() != 6) throw std::runtime_error("a child took part in a collective");
     if (self.rank == 0 && message.item<int>() != 7) throw std::runtime_error("a child took a message");
-    // Were the child's drops releases, these would write over what rank 0 holds.
+    // If the child had released the leases, these gathers would overwrite what rank 0 holds.
     for (int round = 0; round < 20; ++round) test::gather_everything(world, 0, 10 + round);
     for (std::size_t rank = 0; rank < received.size(); ++rank)
       test::require_sample(received[rank], static_cast<int>(rank), 1);
     world.close();
   });
 }
-TEST(FaultsRankExit, forked_child_is_refused_and_harms_nobody) {
+TEST(FaultsRankExit, forked_child_is_refused_and_harms_no_rank) {
   auto const job = run_ranks(3, "fork_a_child");
   EXPECT_EQ(test::expect_one_verdict(job).code, "ok") << job.text();
   EXPECT_EQ(test::verdict_of(job.ranks.at(0), "child").code, "usage") << job.text();

@@ -1,4 +1,4 @@
-// Ranks that are stopped: slow, not dead, and of no use to the group when they wake.
+// Stopped ranks are slow, not dead. When they continue, they get the verdict of the group.
 #include <chrono>
 #include <csignal>
 #include <string>
@@ -20,9 +20,9 @@ using testing::Not;
 
 constexpr auto step_timeout = test::step_timeout;
 
-/// Meets over and over until something fails. Arguments: timeout in milliseconds, rounds (0: no end), who stays away
-/// from the second one (-1: nobody).
-CROSSRANK_RANK_SCENARIO(meet_for_ever) {
+/// Gathers over and over until something fails. Arguments: timeout in milliseconds, rounds (0: no end), the rank that
+/// does not take part in the second round (-1: none).
+CROSSRANK_RANK_SCENARIO(gather_repeatedly) {
   std::chrono::milliseconds const timeout(std::stol(self.arguments.at(0)));
   int const rounds = std::stoi(self.arguments.at(1));
   bool const stays_away = std::stoi(self.arguments.at(2)) == self.rank;
@@ -32,14 +32,15 @@ CROSSRANK_RANK_SCENARIO(meet_for_ever) {
       test::gather_everything(world, round % world.world_size(), round);
       if (round == 0) self.say("working");
       while (stays_away) ::pause();
-      if (rounds != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lasts as long as the test needs
+      if (rounds != 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the job runs as long as the test needs
     }
     world.close();
   });
 }
 
-TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
-  ProcessRanks job(4, "meet_for_ever", {.arguments = {std::to_string(test::short_timeout.count()), "0", "-1"}});
+TEST(FaultsStoppedRank, is_not_dead_and_gets_the_verdict_when_it_continues) {
+  ProcessRanks job(4, "gather_repeatedly", {.arguments = {std::to_string(test::short_timeout.count()), "0", "-1"}});
   for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   job.signal(2, SIGSTOP);
   for (int rank : {0, 1, 3}) ASSERT_TRUE(job.wait_for_exit(rank, step_timeout));
@@ -47,7 +48,7 @@ TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
   job.signal(2, SIGCONT);
   auto const outcome = job.wait();
 
-  // The one that was stopped included; it was away for longer than the others waited.
+  // The stopped rank has the same verdict, although it was away for longer than the others waited.
   auto const verdict = test::expect_one_verdict(outcome);
   for (std::size_t const rank : {0U, 1U, 3U}) {
     std::chrono::milliseconds const took(test::verdict_of(outcome.ranks.at(rank)).last_milliseconds);
@@ -59,10 +60,10 @@ TEST(FaultsStoppedRank, is_slow_and_gets_the_verdict_when_it_wakes) {
   EXPECT_THAT(verdict.text, Not(HasSubstr("died")));
 }
 
-/// Both are waited for. (One that arrives and then dies has done its part of that round: the next one finds its
-/// death.)
-TEST(FaultsStoppedRank, does_not_hide_one_that_is_killed) {
-  ProcessRanks job(4, "meet_for_ever", {.arguments = {std::to_string(test::long_timeout.count()), "0", "3"}});
+/// The group waits for both ranks. (A rank that arrives in a round before it dies has done its part of that round; only
+/// the next round would notice its death.)
+TEST(FaultsStoppedRank, does_not_hide_a_killed_rank) {
+  ProcessRanks job(4, "gather_repeatedly", {.arguments = {std::to_string(test::long_timeout.count()), "0", "3"}});
   for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   job.signal(1, SIGSTOP);
   job.signal(3, SIGKILL);
@@ -75,9 +76,9 @@ TEST(FaultsStoppedRank, does_not_hide_one_that_is_killed) {
   EXPECT_TRUE(verdict.blames_only(3)) << outcome.text();
 }
 
-/// All watchdogs are stopped with their ranks: a death among them must still be found when they wake.
-TEST(FaultsStoppedRank, finds_a_death_that_happened_while_all_were_stopped) {
-  ProcessRanks job(3, "meet_for_ever", {.arguments = {std::to_string(test::long_timeout.count()), "0", "-1"}});
+/// The watchdogs are stopped with their ranks. A death in the meantime must still be found when they continue.
+TEST(FaultsStoppedRank, does_not_hide_a_death_while_all_ranks_are_stopped) {
+  ProcessRanks job(3, "gather_repeatedly", {.arguments = {std::to_string(test::long_timeout.count()), "0", "-1"}});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
   job.signal(0, SIGKILL);
@@ -90,20 +91,20 @@ TEST(FaultsStoppedRank, finds_a_death_that_happened_while_all_were_stopped) {
   EXPECT_TRUE(verdict.blames_only(0)) << outcome.text();
 }
 
-TEST(FaultsSuspendedJob, has_not_timed_out_when_it_goes_on) {
+TEST(FaultsSuspendedJob, has_not_timed_out_when_it_continues) {
   constexpr auto timeout = test::short_timeout;
-  ProcessRanks job(3, "meet_for_ever",
+  ProcessRanks job(3, "gather_repeatedly",
                    {.deadline = 2 * step_timeout, .arguments = {std::to_string(timeout.count()), "60", "-1"}});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "working", step_timeout));
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
-  std::this_thread::sleep_for(2 * timeout);  // what is tested is that this time does not count
+  std::this_thread::sleep_for(2 * timeout);  // this time must not count
   for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(job.running(rank));
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGCONT);
   auto const outcome = job.wait();
 
   EXPECT_EQ(test::expect_one_verdict(outcome).code, "ok") << outcome.text();
   for (auto const& rank : outcome.ranks)
-    EXPECT_GT(rank.elapsed, 2 * timeout) << "it was never suspended\n" << outcome.text();
+    EXPECT_GT(rank.elapsed, 2 * timeout) << "the job was never suspended\n" << outcome.text();
 }
 
 }  // namespace

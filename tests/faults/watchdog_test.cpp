@@ -1,4 +1,4 @@
-// What ranks do to notice a death: soon, whoever is stopped, and without reading a file for each other rank all the
+// How ranks notice a death: soon, whichever ranks are stopped, and without reading a file of every other rank all the
 // time.
 #include <algorithm>
 #include <atomic>
@@ -31,9 +31,9 @@ using testing::HasSubstr;
 
 constexpr auto step_timeout = std::chrono::seconds(100);
 
-// ---------------------------------------------------------------- the first heartbeat
+// ---------------------------------------------------------------- before the first heartbeat
 
-/// Nobody wakes by himself to look around: what is noticed is noticed because the kernel or a peer has woken somebody.
+/// A futex wait that does not time out. A death is noticed only if the kernel or a peer wakes the waiting rank.
 struct EndlessNaps : platform::System {
   int futex_wait(std::uint32_t const* word, std::uint32_t expected, std::chrono::nanoseconds) override {
     return System::futex_wait(word, expected, std::chrono::hours(1));
@@ -50,7 +50,7 @@ CROSSRANK_RANK_SCENARIO(die_before_the_first_heartbeat) {
   });
 }
 
-TEST(FaultsWatchdog, sees_a_death_right_after_connect_without_waiting_for_a_heartbeat) {
+TEST(FaultsWatchdog, notices_a_death_before_the_first_heartbeat) {
   for (int trial = 0; trial < 5; ++trial) {
     auto const job = test::run_ranks(4, "die_before_the_first_heartbeat", {.deadline = step_timeout});
     auto const verdict = test::expect_one_verdict(job, {1});
@@ -62,7 +62,7 @@ TEST(FaultsWatchdog, sees_a_death_right_after_connect_without_waiting_for_a_hear
 
 // ---------------------------------------------------------------- no watchdog at all
 
-/// A user that may start no further process or thread. False where this process cannot become one.
+/// Turns the process into one of a user who may start no process or thread. Returns false if that is not possible.
 bool become_a_user_without_threads() {
   constexpr unsigned nobody = 65534;
   rlimit const none{.rlim_cur = 0, .rlim_max = 0};
@@ -77,7 +77,7 @@ CROSSRANK_RANK_SCENARIO(connect_without_threads) {
   return test::end_with_verdict(self, [&] { static_cast<void>(connect(test::fault_options(step_timeout))); });
 }
 
-TEST(FaultsWatchdog, says_that_the_system_refuses_its_thread) {
+TEST(FaultsWatchdog, reports_that_the_system_refused_its_thread) {
   auto const job = test::run_ranks(2, "connect_without_threads", {.deadline = step_timeout});
   if (job.ranks.front().exit_code == 77) GTEST_SKIP() << "this process cannot become an ordinary user";
   auto const verdict = test::expect_one_verdict(job);
@@ -85,11 +85,11 @@ TEST(FaultsWatchdog, says_that_the_system_refuses_its_thread) {
   EXPECT_THAT(verdict.text, HasSubstr("watchdog thread")) << job.text();
 }
 
-// ---------------------------------------------------------------- files that are read meanwhile
+// ---------------------------------------------------------------- files that a waiting rank reads
 
 bool is_status_of_a_process(std::string_view path) { return path.starts_with("/proc/") && path.ends_with("/status"); }
 
-/// Counts the naps of this process and the states of processes that it reads.
+/// Counts the naps of this process and how often it reads the state of a process.
 struct CountingSystem : platform::System {
   int openat(int directory, char const* path, int flags, mode_t mode) override {
     if (is_status_of_a_process(path)) ++reads;
@@ -103,8 +103,8 @@ struct CountingSystem : platform::System {
   std::atomic<int> naps{0};
 };
 
-/// The last rank comes when it gets a signal; until then the others wait for it, and say so when they have looked for
-/// it often enough. All say how often they read the state of a process.
+/// The last rank waits for a signal before it enters the barrier. The others wait for it, and print a line when they
+/// have napped often enough. All print how often they read the state of a process.
 CROSSRANK_RANK_SCENARIO(wait_for_a_late_rank) {
   constexpr int looks = 40;
   sigset_t usr1;
@@ -133,7 +133,7 @@ CROSSRANK_RANK_SCENARIO(wait_for_a_late_rank) {
   });
 }
 
-TEST(FaultsWatchdog, reads_no_more_than_one_file_for_each_nap) {
+TEST(FaultsWatchdog, reads_at_most_one_file_per_nap) {
   constexpr int ranks = 8;
   ProcessRanks job(ranks, "wait_for_a_late_rank", {.deadline = 2 * step_timeout});
   for (int rank = 0; rank + 1 < ranks; ++rank) ASSERT_TRUE(job.wait_for_line(rank, "looked", step_timeout));
@@ -153,7 +153,7 @@ TEST(FaultsWatchdog, reads_no_more_than_one_file_for_each_nap) {
 
 // ---------------------------------------------------------------- core dumps
 
-/// A kernel that says of one process that it writes its core dump.
+/// A kernel that reports that one process is writing its core dump.
 struct DumpingSystem : platform::System {
   int openat(int directory, char const* path, int flags, mode_t mode) override {
     if (path != "/proc/" + std::to_string(pid.load()) + "/status") return System::openat(directory, path, flags, mode);
@@ -165,7 +165,7 @@ struct DumpingSystem : platform::System {
   std::atomic<int> pid{-1};
 };
 
-/// Meets over and over; the last rank stays away from the second time on, and its state is that of a process that dumps
+/// Passes barriers over and over. The last rank stays away from the second one, and the kernel reports that it dumps
 /// its core.
 CROSSRANK_RANK_SCENARIO(lose_one_to_its_core_dump) {
   DumpingSystem dumping;
@@ -181,8 +181,8 @@ CROSSRANK_RANK_SCENARIO(lose_one_to_its_core_dump) {
   });
 }
 
-/// A process that dumps its core is stopped, as far as others can see, and its liveness word says nothing until the
-/// end.
+/// Other ranks see a process that dumps its core as stopped. Its liveness word does not change until the dump is
+/// complete.
 void expect_core_dump_is_found(std::vector<int> const& stopped_too) {
   constexpr int victim = 3;
   ProcessRanks job(victim + 1, "lose_one_to_its_core_dump", {.deadline = 3 * step_timeout});
@@ -203,11 +203,11 @@ void expect_core_dump_is_found(std::vector<int> const& stopped_too) {
   EXPECT_THAT(verdict.text, HasSubstr("died")) << outcome.text();
 }
 
-TEST(FaultsWatchdog, sees_a_core_dump) { expect_core_dump_is_found({}); }
+TEST(FaultsWatchdog, notices_a_core_dump) { expect_core_dump_is_found({}); }
 
-TEST(FaultsWatchdog, sees_a_core_dump_though_its_neighbour_is_stopped) { expect_core_dump_is_found({2}); }
+TEST(FaultsWatchdog, notices_a_core_dump_while_a_neighbour_is_stopped) { expect_core_dump_is_found({2}); }
 
-TEST(FaultsWatchdog, sees_a_core_dump_though_all_but_one_are_stopped) { expect_core_dump_is_found({1, 2}); }
+TEST(FaultsWatchdog, notices_a_core_dump_while_all_but_one_are_stopped) { expect_core_dump_is_found({1, 2}); }
 
 }  // namespace
 }  // namespace crossrank
