@@ -25,15 +25,15 @@ void add_size(CLI::App& command, std::string const& name, int& value, char const
 char const* const exit_codes =
     R"(Exit codes:
   0    done
-  1    the files are damaged, incomplete or contradict each other
+  1    the files are damaged, incomplete, or contradict each other
   2    wrong use: an option, or an output that exists
   3    the system refused: no such file, no permission, no space
-  4    a rank was lost, or the ranks see different things
+  4    a rank was lost, or the ranks see different files
   128+n  ended by signal n (130: Ctrl-C); nothing is left behind)";
 
 char const* const written_json =
-    R"(With --json one object is written to standard output. Always: command, ok, exit_code;
-but for an error, warnings: [text]. Then
+    R"(With --json the answer is one JSON object on standard output with command, ok and exit_code; unless there is an
+error, also with warnings: [text]. The other fields are
   written     out, bytes, files, resumed_files, seconds, plan (hash, sources, tp, pp, ep, tensors, bytes,
               requantized: [{tensor, bound}], dropped: [{name, reason}])
   --dry-run   dry_run, out, plan, files: [{name, bytes, tensors, rank} or {name, copied}]
@@ -45,16 +45,17 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
   static std::map<std::string, ScalePolicy> const policies{
       {"exact", ScalePolicy::exact}, {"rescale", ScalePolicy::rescale}, {"requantize", ScalePolicy::requantize}};
   command.add_option("shards", in, "Directory with the shards, or one file")->required();
-  command.add_option("--rules", plan.rules, "JSON file with rules of one's own, asked before the built-in ones");
+  command.add_option("--rules", plan.rules,
+                     "JSON file with your own rules; they take precedence over the built-in ones");
   command
       .add_option("--policy", plan.policy,
-                  "What to do where the ranks' scales differ: exact (an error, the default), rescale, requantize")
+                  "What to do when the ranks' scales differ: exact (an error, the default), rescale, requantize")
       ->transform(one_of(policies));
   static std::map<std::string, ArchiveCrc> const crcs{
       {"require", ArchiveCrc::require}, {"warn", ArchiveCrc::warn}, {"ignore", ArchiveCrc::ignore}};
   command
       .add_option("--crc", plan.crc,
-                  "What to do where bytes of a torch archive do not match their checksum: require (an error, the "
+                  "What to do when bytes of a torch archive do not match their checksum: require (an error, the "
                   "default), warn, ignore")
       ->transform(one_of(crcs));
   command
@@ -65,50 +66,53 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
   command
       .add_option(
           "--model-key", plan.model_key,
-          "Key of torch archives, or first part of the names of a distributed checkpoint, under which the model "
-          "stands, such as ema_state_dict, or app.model inside of another, where known ones do not tell; . takes "
-          "everything")
+          "Key that holds the model in torch archives, or first part of the tensor names in a distributed checkpoint, "
+          "such as ema_state_dict, or app.model if nested; needed only if there is no known key; . takes everything")
       ->type_name("KEY");
   bool const plain = grid == GridOptions::plain;
   std::string const prefix = plain ? "" : "from-";
-  add_size(command, prefix + "tp", plan.tp, "Tensor-parallel size of the shards, where names and config do not say");
+  add_size(command, prefix + "tp", plan.tp,
+           "Tensor-parallel size of the shards, if file names and config do not give it");
   add_size(command, prefix + "pp", plan.pp, "Pipeline size of the shards");
   add_size(command, prefix + "ep", plan.ep, "Expert-parallel size of the shards");
   add_size(
       command, prefix + "moe-ep", plan.moe_ep,
-      "Groups of experts among the tensor-parallel ranks, each of which holds some experts and a piece of all else");
+      "Groups of experts among the tensor-parallel ranks; each rank holds some experts and a piece of everything else");
   static std::map<std::string, FusedLayout> const layouts{{"per_rank", FusedLayout::per_rank},
                                                           {"plain", FusedLayout::plain}};
   command
       .add_option("--fused-layout", plan.fused_layout,
-                  "How fused layers such as gate_up_proj were cut where nothing tells: per_rank (each shard holds a "
-                  "piece of every part, as Megatron and vLLM cut them; what is assumed), plain (as one block, as "
+                  "How fused layers such as gate_up_proj were cut, if the shards do not tell: per_rank (each shard "
+                  "holds a piece of every part, as Megatron and vLLM cut them; the default), plain (as one block, as "
                   "transformers' own tensor parallelism cuts phi3 and glm)")
       ->transform(one_of(layouts));
-  command.add_option("--pattern", plan.pattern,
-                     "Names of the shards, with {rank} or {tp}, {pp}, {ep} in place of numbers: \"part_{rank}.bin\"");
+  command.add_option(
+      "--pattern", plan.pattern,
+      "File names of the shards, with {rank} or {tp}, {pp}, {ep} in place of numbers: \"part_{rank}.bin\"");
 }
 
 void add_output_options(CLI::App& command, OutputOptions& options) {
-  command.add_option("out", options.out, "Directory for the result; made when it is not there")->required();
-  command.add_flag("--force", options.force, "Replace a checkpoint that is there");
-  command.add_flag("--resume", options.resume,
-                   "Go on from the files that a killed job had finished; what it had committed is compared and taken");
-  command.add_flag("--dry-run", options.dry_run, "Check everything that can be checked and say what would be written");
+  command.add_option("out", options.out, "Directory for the result; created if needed")->required();
+  command.add_flag("--force", options.force, "Replace an existing checkpoint");
+  command.add_flag(
+      "--resume", options.resume,
+      "Continue from the files that a killed job had finished; files that it had committed are compared and kept");
+  command.add_flag("--dry-run", options.dry_run,
+                   "Check everything that can be checked, say what would be written, and write nothing");
   command
       .add_option("--explain", options.explain,
-                  "Say of a tensor which shards, which rule and which bytes make it, and write nothing")
+                  "Say which shards, which rule and which bytes make up a tensor, and write nothing")
       ->type_name("TENSOR");
-  command.add_flag("--no-read-back", options.no_read_back, "Do not read and compare what was written");
+  command.add_flag("--no-read-back", options.no_read_back, "Do not read back and compare the written files");
 }
 
 void add_file_size_options(CLI::App& command, OutputOptions& options) {
   command
       .add_option("--max-shard-size", options.max_shard_bytes,
-                  "Bytes of one output file: 5GB (default), 500MB, 2GiB; a larger tensor has a file of its own")
+                  "Bytes of one output file: 5GB (default), 500MB, 2GiB; a larger tensor gets its own file")
       ->transform(size_in_bytes())
       ->type_name("SIZE");
-  command.add_flag("--single-file", options.single_file, "One file, whatever its size");
+  command.add_flag("--single-file", options.single_file, "Write one file, whatever its size");
 }
 
 void add_session_options(CLI::App& command, SessionOptions& options) {
@@ -116,9 +120,11 @@ void add_session_options(CLI::App& command, SessionOptions& options) {
                                                            {"bar", ProgressStyle::bar},
                                                            {"lines", ProgressStyle::lines},
                                                            {"none", ProgressStyle::none}};
-  command.add_option("-n,--processes", options.processes, "Processes of this host that share the work")
+  command.add_option("-n,--processes", options.processes, "Number of processes on this host that share the work")
       ->check(CLI::Range(1, most_processes));
-  command.add_option("--threads", options.threads, "Threads of each process; its share of the machine by default")
+  command
+      .add_option("--threads", options.threads,
+                  "Threads of each process; by default the process's share of the machine")
       ->check(CLI::Range(1, checkpoint::most_threads));
   command.add_flag("--json", options.json, "Answer with one JSON object on standard output");
   command.add_option("--progress", options.progress, "auto (a bar on a terminal, else lines), bar, lines, none")

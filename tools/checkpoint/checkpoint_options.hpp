@@ -14,15 +14,15 @@ class App;
 
 namespace crossrank::tools {
 
-/// How the commands that work on checkpoints run and answer.
+/// Options of a command's processes and output, shared by all commands that work on checkpoints.
 struct SessionOptions {
-  int processes = 1;  ///< of this host that share the work
-  int threads = 0;    ///< of each; 0: its share of the machine
-  bool json = false;  ///< the answer is one JSON object on standard output
+  int processes = 1;  ///< processes on this host that share the work
+  int threads = 0;    ///< threads of each process; 0: its share of the machine
+  bool json = false;  ///< answer with one JSON object on standard output
   ProgressStyle progress = ProgressStyle::automatic;
 };
 
-/// What they write and how.
+/// Options of the output, shared by the commands that write checkpoints.
 struct OutputOptions {
   std::filesystem::path out{};
   std::uint64_t max_shard_bytes = 5'000'000'000;
@@ -31,23 +31,25 @@ struct OutputOptions {
   bool resume = false;
   bool dry_run = false;
   bool no_read_back = false;
-  std::vector<std::string> explain{};  ///< tensors to tell about, in place of writing
+  std::vector<std::string> explain{};  ///< tensors to explain instead of writing
 };
 
-/// Where the sizes of the shards' grid stand among the options: those of a command that makes another grid begin with
-/// "from-".
+/// Names of the options for the input's parallel sizes: `plain` is "--tp", `from` is "--from-tp", for commands that
+/// also have an output grid.
 enum class GridOptions : std::uint8_t { plain, from };
 
-/// The input and all that helps to understand it.
+/// Adds the path of the input and the options that tell how to read it.
 void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint::PlanOptions& plan, GridOptions grid);
+/// Adds the output folder and the options for writing to it.
 void add_output_options(CLI::App& command, OutputOptions& options);
-/// How large the files of a whole model may be.
+/// Adds the options that limit the size of output files.
 void add_file_size_options(CLI::App& command, OutputOptions& options);
+/// Adds the options for processes, threads, JSON and progress.
 void add_session_options(CLI::App& command, SessionOptions& options);
 
-/// What all these commands say at the end of their help.
+/// List of exit codes at the end of each command's help.
 extern char const* const exit_codes;
-/// What the JSON object of those that write holds.
+/// Description of the JSON output of the commands that write.
 extern char const* const written_json;
 
 }  // namespace crossrank::tools

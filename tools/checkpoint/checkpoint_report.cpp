@@ -27,7 +27,7 @@ std::string grid_text(checkpoint::ShardSet const& set) {
   return text;
 }
 
-/// What a policy changes, one line for each bound; what is left out.
+/// Returns one line for each bound of requantized tensors and one for each dropped tensor.
 std::string notes(MergePlan const& plan) {
   std::map<std::string, std::size_t> bounds;
   for (auto const& changed : plan.requantized()) ++bounds[changed.bound];
@@ -58,18 +58,18 @@ Json plan_json(MergePlan const& plan) {
           {"dropped", std::move(dropped)}};
 }
 
-/// What `file`, the shard of one rank, gets of a tensor.
+/// Describes the part of a tensor that goes to `file`, the shard of one rank.
 std::string shard_text(checkpoint::OutputFile const& file, std::string const& name) {
   auto const& tensors = file.source->tensors();
   auto const found =
       std::find_if(tensors.begin(), tensors.end(), [&](auto const& tensor) { return tensor.name == name; });
-  if (found == tensors.end()) return "  " + file.name + ": nothing of it\n";
+  if (found == tensors.end()) return "  " + file.name + ": no part of it\n";
   auto const* const cut = dynamic_cast<checkpoint::SplitSource const*>(file.source.get());
   return "  " + file.name + ": " + std::string(name_of(found->dtype)) + " " + to_string(found->shape) + "\n" +
          (cut != nullptr ? cut->explain(static_cast<std::size_t>(found - tensors.begin())) : std::string());
 }
 
-/// What makes each tensor, and `more` of it.
+/// Explains each tensor, followed by `more(name)`.
 template <class More>
 CommandResult explained(MergePlan const& plan, std::vector<std::string> const& tensors, More const& more) {
   CommandResult answer;
@@ -118,7 +118,7 @@ CommandResult describe_request(MergePlan const& plan, checkpoint::WriteRequest c
     answer.text += "  " + terminal_text(extra.name) + (copied ? "  copied\n" : "  written\n");
     files.push_back({{"name", extra.name}, {"copied", copied}});
   }
-  answer.text += notes(plan) + "nothing was written: this is a dry run\n";
+  answer.text += notes(plan) + "dry run: nothing was written\n";
   answer.json = {
       {"dry_run", true}, {"out", request.out.string()}, {"plan", plan_json(plan)}, {"files", std::move(files)}};
   return answer;
@@ -134,7 +134,8 @@ CommandResult describe_summary(MergePlan const& plan, checkpoint::Summary const&
                 size_text(static_cast<std::uint64_t>(rate)) + "/s)" +
                 (output.no_read_back ? "" : ", read back and compared") + "\n";
   if (summary.resumed_files > 0)
-    answer.text += count_text(static_cast<std::size_t>(summary.resumed_files), "file") + " of a job before\n";
+    answer.text +=
+        count_text(static_cast<std::size_t>(summary.resumed_files), "file") + " reused from an earlier job\n";
   answer.json = {{"out", output.out.string()}, {"bytes", summary.bytes},
                  {"files", summary.files},     {"resumed_files", summary.resumed_files},
                  {"seconds", seconds},         {"plan", plan_json(plan)}};

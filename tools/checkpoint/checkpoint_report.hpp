@@ -9,17 +9,17 @@
 
 namespace crossrank::tools {
 
-/// Where each of these tensors comes from, instead of writing.
+/// Describes where each of these tensors comes from.
 [[nodiscard]] CommandResult explain_tensors(checkpoint::MergePlan const& plan, std::vector<std::string> const& tensors);
-/// The same for shards that are to be cut: also what each of them gets.
+/// Describes where each of these tensors comes from and which part of it each output shard gets.
 [[nodiscard]] CommandResult explain_shards(checkpoint::MergePlan const& plan, checkpoint::WriteRequest const& request,
                                            std::vector<std::string> const& tensors);
 
-/// What would be written. Throws what the writing would throw before its first byte.
+/// Describes the files that would be written. Throws the errors that writing would throw before its first byte.
 [[nodiscard]] CommandResult describe_request(checkpoint::MergePlan const& plan,
                                              checkpoint::WriteRequest const& request);
 
-/// What has been written.
+/// Describes the files that were written.
 [[nodiscard]] CommandResult describe_summary(checkpoint::MergePlan const& plan, checkpoint::Summary const& summary,
                                              OutputOptions const& output);
 

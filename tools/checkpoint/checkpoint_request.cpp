@@ -11,7 +11,7 @@
 namespace crossrank::tools {
 namespace {
 
-/// What both kinds of result are told.
+/// Returns the options that `consolidate` and `split` have in common.
 template <class Options>
 Options common_options(CheckpointRequest const& request, Session const& session) {
   Options options;

@@ -8,19 +8,19 @@
 
 namespace crossrank::tools {
 
-/// What consolidate, split and convert are asked for: each sets its own part of it.
+/// A request of `consolidate`, `split` or `convert`. Each command sets the members that it has options for.
 struct CheckpointRequest {
   std::filesystem::path in{};
   checkpoint::PlanOptions plan{};
   OutputOptions output{};
   SessionOptions session{};
   checkpoint::OutputFormat format = checkpoint::OutputFormat::safetensors;
-  int moe_ep = 1;  ///< groups of experts among its ranks
+  int moe_ep = 1;  ///< groups of experts among the ranks of the result
   int tp = 0;      ///< tensor-parallel size of the result; 0: one whole model
 };
 
-/// Ends the help of `command` with `examples` and the exit codes, and makes it explain, describe or write what the
-/// request says once its options are parsed.
+/// Appends `examples`, the JSON fields and the exit codes to the help of `command`, and sets its callback, which
+/// explains, describes or writes the result once the options are parsed.
 void finish_checkpoint_command(CLI::App& command, std::shared_ptr<CheckpointRequest const> const& request,
                                char const* examples, int& exit_code);
 

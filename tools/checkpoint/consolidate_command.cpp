@@ -12,15 +12,15 @@ namespace {
 
 constexpr char const* examples =
     R"(Writes one Hugging Face checkpoint: model.safetensors, or model-0000x-of-0000y.safetensors and their index, and
-the configs and tokenizer files that stand beside the shards. Reads safetensors shards, state images, torch archives
+the configs and tokenizer files that are beside the shards. Reads safetensors shards, state images, torch archives
 and distributed checkpoints (DCP). No process holds more than 256 MiB, whatever the size of the model.
 
-Everything is written to a hidden folder in the output, read back and compared, and gets its names at the end, the
-config last: killed at any time, the output holds the old checkpoint or none, and --resume goes on from there.
-A rank that is lost ends the job, and what is finished stays for --resume.
+Everything is written to a hidden folder in the output, read back and compared. The files get their names last, and the
+config the very last. A job that is killed at any time leaves the old checkpoint or none, and --resume continues from
+there. A lost rank ends the job; finished files stay for --resume.
 
 Examples:
-  crossrank consolidate shards/ model/                  all that the files and their config say is used
+  crossrank consolidate shards/ model/                  sizes and rules follow from the files and their config
   crossrank consolidate shards/ model/ --dry-run        what would be read and written
   crossrank consolidate shards/ model/ --tp 4 --pp 2 --pattern "mp_rank_{tp}_{pp}.safetensors"
   crossrank consolidate shards/ model/ --explain model.layers.0.self_attn.qkv_proj.weight

@@ -16,15 +16,15 @@ namespace {
 using checkpoint::OutputFormat;
 
 constexpr char const* examples =
-    R"(Writes a checkpoint in another format, for another number of ranks, or both: what `crossrank consolidate` and
-`crossrank split` do, with a choice of files.
+    R"(Writes a checkpoint in another format, for another number of ranks, or both. Does what `crossrank consolidate` and
+`crossrank split` do, with a choice of output files.
 
   safetensors   model.safetensors, or parts of --max-shard-size and an index; with --tp rank<r>.safetensors
   torch         archives that torch.load opens, also with weights_only: pytorch_model.bin, or parts and an index; with
                 --tp rank<r>.pth
   images        state images with a checksum for each tensor and the config, as NFSWorkspace reads them
 
-Nothing that stands in an archive is called. Shards are cut anew without a merged model on disk between.
+Nothing in an archive is called. Shards are cut for other ranks without a merged model on disk.
 
 Examples:
   crossrank convert model.pth model/                     a torch archive as safetensors
@@ -44,7 +44,8 @@ void add_convert_command(CLI::App& app, int& exit_code) {
   add_output_options(*command, request->output);
   command->add_option("--to", request->format, "Files to write: safetensors (default), torch, images")
       ->transform(one_of(formats));
-  command->add_option("--tp", request->tp, "Tensor-parallel size of the result; one whole model without")
+  command
+      ->add_option("--tp", request->tp, "Tensor-parallel size of the result; without it the result is one whole model")
       ->check(CLI::Range(1, 4096));
   add_file_size_options(*command, request->output);
   add_session_options(*command, request->session);

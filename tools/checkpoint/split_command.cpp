@@ -11,10 +11,10 @@ namespace crossrank::tools {
 namespace {
 
 constexpr char const* examples =
-    R"(Writes rank0.safetensors to rank<N-1>.safetensors, one for each tensor-parallel rank, and the configs: the inverse
-of `crossrank consolidate`. Shards as input are cut anew for another number of ranks, and no merged model is written
-between. Packed weights, scales and group ids are cut as their number format wants; a number of ranks that does not
-divide heads, groups or blocks is refused.
+    R"(Writes rank0.safetensors to rank<N-1>.safetensors, one for each tensor-parallel rank, and the configs. This is the
+inverse of `crossrank consolidate`. Shards as input are cut for another number of ranks without a merged model on disk.
+Packed weights, scales and group ids are cut as their number format needs. A number of ranks that does not divide heads,
+groups or blocks is an error.
 
 Examples:
   crossrank split model/ shards/ --tp 4
@@ -34,7 +34,8 @@ void add_split_command(CLI::App& app, int& exit_code) {
       ->required()
       ->check(CLI::Range(1, 4096));
   command
-      ->add_option("--moe-ep", request->moe_ep, "Groups of stacked experts among the ranks: rank t gets group t % this")
+      ->add_option("--moe-ep", request->moe_ep,
+                   "Groups of stacked experts among the ranks of the result; rank t gets group t modulo this number")
       ->check(CLI::Range(1, 4096));
   add_session_options(*command, request->session);
   finish_checkpoint_command(*command, request, examples, exit_code);

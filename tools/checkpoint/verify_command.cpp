@@ -17,13 +17,17 @@ namespace crossrank::tools {
 namespace {
 
 constexpr char const* footer =
-    R"(Looks at shards or at a whole checkpoint and names everything that is wrong in one run: files that are damaged or cut
-short, an index that contradicts its files, missing ranks, parts, layers and experts, shards that do not fit together,
-scales that do not fit their weights, are missing or are not above zero, matrices that their partners miss, embeddings
-with fewer rows than the config has tokens, copies and scales that differ between ranks, and data that does not match
-its checksums: those of crossrank's own files, and those of torch archives and distributed checkpoints unless --crc says
-ignore. Scale tensors of more than 64 KiB are read with --numbers only; then all data is read, and NaN and infinities
-are found.
+    R"(Reports all defects of shards or of a whole checkpoint in one run:
+  files that are damaged or truncated, and an index that contradicts its files
+  missing ranks, parts, layers, experts and matrices
+  shards and config that do not fit together, and embeddings with fewer rows than the config has tokens
+  scales that are missing, not above zero, or do not fit their weights
+  copies and scales that differ between ranks
+  data that does not match its checksums
+
+Checksums are those of crossrank's own files and, without --crc ignore, those of torch archives and distributed
+checkpoints. Scale tensors of more than 64 KiB are read only with --numbers. That option reads all data and finds NaN
+and infinities.
 
 Examples:
   crossrank verify model/
@@ -31,9 +35,9 @@ Examples:
   crossrank verify model.pth --crc ignore
   crossrank verify model/ --json | jq '.defects[].text'
 
-With --json one object is written to standard output: command, ok, exit_code, files, tensors, bytes, bytes_read,
-defects: [{kind, resource, text, hint}] and warnings; or error, as from the other commands. Kinds are file, index, coverage, shape,
-copies, scales, checksum and numbers.
+With --json the answer is one JSON object on standard output: command, ok, exit_code, files, tensors, bytes, bytes_read,
+defects: [{kind, resource, text, hint}] and warnings; or error, as from the other commands. The kinds are file, index,
+coverage, shape, copies, scales, checksum and numbers.
 
 Exit codes:
   0    no defect
@@ -73,7 +77,7 @@ CommandResult answer_of(checkpoint::VerifyReport const& report, std::filesystem:
     for (auto const& [kind, count] : kinds) list += (list.empty() ? "" : ", ") + kind + " " + std::to_string(count);
     answer.text += " (" + list + ")";
   }
-  answer.text += report.bytes_read > 0 ? ", " + size_text(report.bytes_read) + " of numbers read\n" : "\n";
+  answer.text += report.bytes_read > 0 ? ", " + size_text(report.bytes_read) + " of data read\n" : "\n";
   answer.json = {{"files", report.files},
                  {"tensors", report.tensors},
                  {"bytes", report.bytes},
@@ -99,7 +103,7 @@ void add_verify_command(CLI::App& app, int& exit_code) {
   auto* const command = app.add_subcommand("verify", "Find everything that is wrong with shards or a checkpoint");
   add_input_options(*command, request->in, request->plan, GridOptions::plain);
   command->add_flag("--numbers", request->options.numbers, "Read all data and look for NaN and infinities");
-  command->add_flag("--no-checksums", request->no_checksums, "Leave the data of files with checksums unread");
+  command->add_flag("--no-checksums", request->no_checksums, "Do not read the data of files that have checksums");
   add_session_options(*command, request->session);
   command->footer(footer);
   command->callback([request, &exit_code] {
