@@ -31,7 +31,7 @@ void expect_all(SharedMemoryWorkspace const& workspace, int ranks) {
     auto const state = workspace.read_configs_and_weights_from_rank(rank);
     if (!state) throw std::runtime_error("the state of rank " + std::to_string(rank) + " is lost");
     if (state->config.at("rank") != rank || state->weights.at("w").item<int>() != rank + 7)
-      throw std::runtime_error("wrong state of rank " + std::to_string(rank)");
+      throw std::runtime_error("wrong state of rank " + std::to_string(rank));
   }
 }
 
