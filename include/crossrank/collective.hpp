@@ -34,7 +34,7 @@ class NamedCalls;
 
 /// Names the root of a collective: the rank that sends to all others or receives from them.
 struct Root {
-  int root = 0;  ///< counts inside the group
+  int root = 0;  ///< rank in the group
 };
 
 /// Names a message between two ranks. Sender and receiver give the same tag.
@@ -46,30 +46,30 @@ struct Tag {
 struct Partners {
   int dst = 0;            ///< the rank that receives this rank's message
   int src = 0;            ///< the rank that sends to this rank
-  std::uint32_t tag = 0;  ///< of both messages
+  std::uint32_t tag = 0;  ///< tag of both messages
 };
 
-/// Says how a first dimension is divided among the ranks. All ranks give the same.
+/// Says how the first dimension is divided among the ranks. All ranks pass the same values.
 struct Rows {
-  std::span<std::int64_t const> rows{};  ///< entry r counts the rows of rank r; one entry per rank
+  std::span<std::int64_t const> rows{};  ///< entry r: number of rows of rank r; one entry per rank
   int root = 0;                          ///< the root of `gatherv` and `scatterv`
 };
 
-/// Says how the two first dimensions of `Collective::all_to_allv` are divided.
+/// Says how `Collective::all_to_allv` divides the first dimensions of its two tensors.
 struct ExchangedRows {
-  std::span<std::int64_t const> send{};     ///< entry r counts the rows of `in` that go to rank r
-  std::span<std::int64_t const> receive{};  ///< entry r counts the rows of `out` that come from rank r
+  std::span<std::int64_t const> send{};     ///< entry r: number of rows of `in` that go to rank r
+  std::span<std::int64_t const> receive{};  ///< entry r: number of rows of `out` that come from rank r
 };
 
-/// Says how much the ranks check that they agree about a call. The same on all ranks of a job.
+/// Says how thoroughly the ranks check a call. All ranks of a job use the same level.
 enum class Check : std::uint8_t {
-  off,         ///< a rank's own arguments, as far as memory safety needs it
-  local,       ///< a rank's own arguments; backends that can compare calls at no cost do so
-  collective,  ///< before each call the ranks compare operation, root, shapes, dtype and op, and a difference is a
-               ///< `MismatchError` on all of them; the receiver of a message compares shape and dtype
+  off,         ///< checks only those of a rank's own arguments that memory safety depends on
+  local,       ///< checks a rank's own arguments; a backend that can compare calls at no cost does so too
+  collective,  ///< also compares operation, root, shapes, dtype and op on all ranks before each call; a difference is a
+               ///< `MismatchError` on all of them. The receiver of a message compares shape and dtype
 };
 
-/// Says what the ranks of a job are.
+/// Says whether the ranks of a job are processes or threads.
 enum class RanksAre : std::uint8_t {
   processes,  ///< each rank is a process
   threads,    ///< all ranks are threads of this process; each calls `connect` with its own `rank`
@@ -77,41 +77,42 @@ enum class RanksAre : std::uint8_t {
 
 /// Says how `connect` joins the job, and how long the group's calls may wait.
 struct ConnectOptions {
-  /// "shm", "mpi", "composite" or "fake". Empty: `CROSSRANK_BACKEND`, else the backend that serves the ranks.
+  /// "shm", "mpi", "composite" or "fake". Empty: `CROSSRANK_BACKEND`, else the first backend that can
+  /// serve the ranks.
   std::string backend{};
   /// Longest wait for a rank that makes no progress. `CROSSRANK_TIMEOUT` overrides it.
   std::chrono::milliseconds timeout{300'000};
   /// Longest wait for all ranks to call `connect`. `CROSSRANK_CONNECT_TIMEOUT` overrides it. Empty: 120 s, or
-  /// `CROSSRANK_TIMEOUT` where that is shorter.
+  /// `CROSSRANK_TIMEOUT` if that is shorter.
   std::optional<std::chrono::milliseconds> connect_timeout{};
-  /// Replaces `timeout` while the other rank runs the caller's code in a range or guard. `CROSSRANK_USER_LIMIT`
+  /// Replaces `timeout` while the awaited rank runs the caller's code in a range or guard. `CROSSRANK_USER_LIMIT`
   /// overrides it.
   std::chrono::milliseconds user_limit{21'600'000};
   std::optional<int> rank{};                 ///< replaces the launcher's rank
-  std::optional<int> world_size{};           ///< replaces the launcher's number of ranks
+  std::optional<int> world_size{};           ///< replaces the launcher's world size
   std::string job_id{};                      ///< replaces the launcher's job id
   RanksAre ranks_are = RanksAre::processes;  ///< processes, or threads of one process
-  /// Bytes of shared memory that all ranks of a node may hold together. Empty: `CROSSRANK_ARENA_CAP`, else half of the
-  /// memory.
+  /// Limit of the shared memory of all ranks of a node together, in bytes. Empty: `CROSSRANK_ARENA_CAP`, else half of
+  /// the node's memory.
   std::optional<std::uint64_t> arena_cap{};
   std::optional<Check> check{};  ///< empty: `Check::local`. `CROSSRANK_CHECK` overrides it
 };
 
-/// A non-blocking call that has been started. Holds the tensors of the call.
+/// A non-blocking call in progress. Holds the tensors of the call.
 ///
-/// Local. The call advances whenever the thread that started it waits for a peer, in any group or queue, and when the
-/// request is tested or waited for.
+/// Local. The call advances whenever the thread that started it waits for a peer, in any group or queue, and whenever
+/// `test` or `wait` is called on the request.
 ///
 /// Keep a request until `wait()` returns or `test()` returns true. Dropping the request of an unfinished collective
 /// kills the group: every rank gets a `PeerLostError` that names this rank and the call. Dropping the request of an
 /// unfinished message cancels the message and leaves the group alive.
 class CROSSRANK_EXPORT Request {
  public:
-  /// Makes a request that names no call and counts as finished.
+  /// Makes a request without a call. It counts as finished.
   Request() noexcept;
-  /// Drops the request.
+  /// Drops the request; see above for a call that has not finished.
   ~Request();
-  /// Takes over the call of `other`, which then names none.
+  /// Takes over the call of `other`, which is then without a call.
   Request(Request&& other) noexcept;
   /// Drops this request and takes over the call of `other`.
   Request& operator=(Request&& other) noexcept;
@@ -122,10 +123,10 @@ class CROSSRANK_EXPORT Request {
   [[nodiscard]] bool test();
   /// Blocks until the call has finished, at most for the group's timeout. Throws the call's error, once.
   void wait();
-  /// Blocks for at most `limit`. Returns false when the call is still running then; the group is not harmed.
+  /// Blocks for at most `limit`. Returns false if the call is still running then; the group stays usable.
   [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
-  /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. A message that
-  /// has not been sent or received yet leaves no trace.
+  /// Cancels the call and gives its tensors back to the caller. Cancelling a collective kills the group. Cancelling a
+  /// message that has not been sent or received yet has no effect on others.
   void cancel() noexcept;
 
  private:
@@ -140,33 +141,33 @@ class CROSSRANK_EXPORT Request {
 
 /// A handle to a group of ranks. Cheap to copy; all copies name the same group.
 ///
-/// `rank()`, `root`, `src` and `dst` count inside the group; `global_rank()` and `ranks()` count in the job.
+/// `rank()`, `root`, `src` and `dst` are ranks in the group; `global_rank()` and `ranks()` are ranks of the job.
 ///
 /// All ranks of the group make the same calls in the same order, from one thread at a time. Every wait has a deadline.
 /// When a rank dies, stops or makes a different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or
-/// `MismatchError`. The group is dead after that. Wrong arguments are a `UsageError` before anything is sent, and the
-/// group lives on.
+/// `MismatchError`. The group is dead after that. Wrong arguments are a `UsageError`, which is thrown before
+/// anything is sent; the group stays usable.
 ///
 /// Tensors are on the CPU; another device is a `UsageError`. Reductions combine in rank order, ((r0 op r1) op r2) and
-/// so on, so that results are the same bit for bit on every backend. `gather`, `scatter` and their variants take
-/// `Tensor{}` on a rank that neither gives nor receives.
+/// so on, so that every backend gives bit-identical results. `gather`, `scatter` and their variants accept
+/// `Tensor{}` for a tensor that the rank neither sends nor receives.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
 ///
 /// **Non-blocking variants** begin with `i` (`ibroadcast`) and return a `Request`. Ranks start them in the same order
 /// as all other calls. The tensors belong to the call until the request has finished.
 ///
-/// **Variants for elements** take a vector, array or span of numbers in place of a tensor. It counts as a tensor of one
-/// dimension, so that row counts are element counts. One rank may give a tensor where another gives elements, as long
-/// as dtypes and shapes agree. A rank that neither gives nor receives passes an empty span.
+/// **Variants for elements** take a vector, array or span of numbers in place of a tensor. The call treats it as a
+/// tensor of one dimension, so that row counts are element counts. One rank may pass a tensor and another elements, as
+/// long as dtypes and shapes agree. A rank that neither sends nor receives passes an empty span.
 class CROSSRANK_EXPORT Collective {
  public:
-  /// Makes a handle to no group. Every member except `connected()` then throws a `UsageError`.
+  /// Makes a handle without a group. Every member except `connected()` then throws a `UsageError`.
   Collective() noexcept = default;
 
-  /// Returns whether the handle names a group. Local.
+  /// Returns whether the handle refers to a group. Local.
   [[nodiscard]] bool connected() const noexcept { return state_ != nullptr; }
-  /// Returns this rank's number in the group. Local.
+  /// Returns this rank's number in the group, from 0. Local.
   [[nodiscard]] int rank() const;
   /// Returns the number of ranks in the group. Local.
   [[nodiscard]] int world_size() const;
@@ -176,8 +177,8 @@ class CROSSRANK_EXPORT Collective {
   [[nodiscard]] RankSpan ranks() const;
   /// Returns this rank's place among the job's ranks on its node. Local.
   ///
-  /// It is the same in every group of the job, so that it can select a device: on a node with ranks 0 to 3, rank 2 of
-  /// the job has local rank 2 in every group.
+  /// It is the same in every group of the job, so it can select a device: on a node with ranks 0 to 3, rank 2 of the
+  /// job has local rank 2 in every group.
   [[nodiscard]] int local_rank() const;
   /// Returns the number of the job's ranks on this node. Local.
   [[nodiscard]] int local_world_size() const;
@@ -194,15 +195,15 @@ class CROSSRANK_EXPORT Collective {
   /// Returns the group's name, which errors and `crossrank inspect` show. Local.
   [[nodiscard]] std::string const& name() const;
 
-  /// Blocks until all ranks have called it. Collective; one barrier round, no copy. Follows `MPI_Barrier`.
+  /// Blocks until all ranks have called `barrier`. Collective; one barrier round, no copy. Follows `MPI_Barrier`.
   void barrier() const;
   /// Starts a `barrier` and returns at once.
   [[nodiscard]] Request ibarrier() const;
 
   /// Copies the root's bytes into `tensor` on every other rank.
   ///
-  /// Collective; one barrier round and at most two copies of each byte, long tensors in pieces with one round each.
-  /// Shapes and dtypes are the same on all ranks. Follows `MPI_Bcast`.
+  /// Collective; one barrier round and at most two copies of each byte. A long tensor goes in pieces, with one round
+  /// for each. Shapes and dtypes are the same on all ranks. Follows `MPI_Bcast`.
   void broadcast(Tensor& tensor, Root root = {}) const;
   /// Starts a `broadcast` and returns at once.
   [[nodiscard]] Request ibroadcast(Tensor& tensor, Root root = {}) const;
@@ -215,8 +216,9 @@ class CROSSRANK_EXPORT Collective {
 
   /// Replaces `tensor` on every rank by the combination of all ranks' tensors.
   ///
-  /// Collective; one barrier round for a short tensor. Of a long one each rank reduces a slice. Shapes and dtypes are
-  /// the same on all ranks. `ReduceOp` lists the dtypes of each op; others are a `UsageError`. Follows `MPI_Allreduce`.
+  /// Collective; one barrier round for a short tensor. For a long tensor, each rank reduces one slice. Shapes and
+  /// dtypes are the same on all ranks. `ReduceOp` lists the dtypes of each op; another dtype is a `UsageError`. Follows
+  /// `MPI_Allreduce`.
   void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   /// Starts an `all_reduce` and returns at once.
   [[nodiscard]] Request iall_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
@@ -226,11 +228,11 @@ class CROSSRANK_EXPORT Collective {
   /// Starts an `all_reduce` of the caller's elements and returns at once.
   template <MutableElementRange R>
   [[nodiscard]] Request iall_reduce(R&& values, ReduceOp op = ReduceOp::sum) const;
-  /// Returns the combination of all ranks' values. Matches an `all_reduce` of one element on other ranks.
+  /// Returns the combination of all ranks' values. Collective; other ranks may call `all_reduce` with one element.
   template <Element T>
   [[nodiscard]] T all_reduce_value(T value, ReduceOp op = ReduceOp::sum) const;
 
-  /// Replaces the root's tensor by the combination of all ranks' tensors; the others keep theirs.
+  /// Replaces the root's tensor by the combination of all ranks' tensors. The other tensors do not change.
   ///
   /// Collective; dtypes, shapes and errors as for `all_reduce`. Follows `MPI_Reduce`.
   void reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum, Root root = {}) const;
@@ -272,9 +274,9 @@ class CROSSRANK_EXPORT Collective {
 
   /// Joins the tensors of all ranks in `out` on every rank, along a new first dimension.
   ///
-  /// Collective; one barrier round and at most two copies of each byte, long tensors in pieces with one round each.
-  /// `out` has the shape `[world_size, *in.shape]`, or any shape with as many elements. `in` may be this rank's own
-  /// part of `out`, and must not overlap another part of it. Follows `MPI_Allgather`.
+  /// Collective; one barrier round and at most two copies of each byte. A long tensor goes in pieces, with one round
+  /// for each. `out` has the shape `[world_size, *in.shape]`, or any shape with as many elements. `in` may be this
+  /// rank's own part of `out`, and must not overlap another part of it. Follows `MPI_Allgather`.
   void all_gather(Tensor& out, Tensor const& in) const;
   /// Starts an `all_gather` and returns at once.
   [[nodiscard]] Request iall_gather(Tensor& out, Tensor const& in) const;
@@ -298,7 +300,7 @@ class CROSSRANK_EXPORT Collective {
   /// Starts an `all_gatherv` of the caller's elements and returns at once.
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request iall_gatherv(Out&& out, In&& in, Rows rows) const;
-  /// Returns the bytes of every rank, in rank order, on every rank. Sizes may differ and need not be known.
+  /// Returns the bytes of every rank, in rank order, on every rank. Sizes may differ; the ranks exchange them.
   /// Collective; two barrier rounds.
   [[nodiscard]] std::vector<std::vector<std::byte>> all_gatherv(std::span<std::byte const> mine) const;
 
@@ -375,7 +377,7 @@ class CROSSRANK_EXPORT Collective {
 
   /// Sends `rows.send[r]` rows of `in` to rank r and receives `rows.receive[r]` rows of `out` from it.
   ///
-  /// Collective. What one rank sends and what the other expects must agree, else `MismatchError`. The tensors must not
+  /// Collective. `MismatchError` when a rank sends another number of rows than its peer expects. The tensors must not
   /// overlap. Follows `MPI_Alltoallv`.
   void all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
   /// Starts an `all_to_allv` and returns at once.
@@ -387,9 +389,9 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange Out, LastingElementRangeLike<Out> In>
   [[nodiscard]] Request iall_to_allv(Out&& out, In&& in, ExchangedRows rows) const;
 
-  /// Sends a tensor's bytes to rank `dst`. Returns when the tensor may be changed.
+  /// Sends a tensor's bytes to rank `dst`. Returns when the caller may change the tensor.
   ///
-  /// Involves the two ranks alone. Blocks for the receiver only when eight messages already wait for it. Follows
+  /// Involves only the two ranks. Blocks for the receiver only when eight messages already wait for it. Follows
   /// `MPI_Send`.
   void send(Tensor const& tensor, int dst, Tag tag = {}) const;
   /// Starts a `send` and returns at once.
@@ -401,10 +403,10 @@ class CROSSRANK_EXPORT Collective {
   template <LastingElementRange R>
   [[nodiscard]] Request isend(R&& values, int dst, Tag tag = {}) const;
 
-  /// Receives the next message of rank `src` into `tensor`.
+  /// Receives the next message from rank `src` into `tensor`.
   ///
-  /// Involves the two ranks alone. A message with another size or tag is dropped; this rank gets a `MismatchError`, and
-  /// the group lives on. Follows `MPI_Recv`.
+  /// Involves only the two ranks. A message with another size or tag is dropped; this rank gets a `MismatchError`, and
+  /// the group stays usable. Follows `MPI_Recv`.
   void recv(Tensor& tensor, int src, Tag tag = {}) const;
   /// Starts a `recv` and returns at once.
   [[nodiscard]] Request irecv(Tensor& tensor, int src, Tag tag = {}) const;
@@ -415,16 +417,16 @@ class CROSSRANK_EXPORT Collective {
   template <MutableElementRange R>
   [[nodiscard]] Request irecv(R&& values, int src, Tag tag = {}) const;
 
-  /// Sends `out` to one rank and receives `in` from another at the same time, so that ranks may exchange in a circle.
+  /// Sends `out` to one rank and receives `in` from another at the same time, so that ranks can shift data in a circle.
   ///
-  /// Involves these ranks alone. The tensors must not overlap. Errors as for `recv`. Follows `MPI_Sendrecv`.
+  /// Involves only these ranks. The tensors must not overlap. Errors as for `recv`. Follows `MPI_Sendrecv`.
   void sendrecv(Tensor& in, Tensor const& out, Partners partners) const;
   /// Sends and receives the caller's elements at the same time.
   template <MutableElementRange In, ElementRange Out>
   void sendrecv(In&& in, Out&& out, Partners partners) const;
 
-  // Objects: scalars, strings, `Json`, and whatever cereal serializes. Defined and described in
-  // <crossrank/objects.hpp>.
+  // Objects: scalars, strings, `Json`, and every type that cereal can serialize. <crossrank/objects.hpp> defines and
+  // describes these members.
   template <class T>
   [[nodiscard]] T broadcast_object(T value, Root root = {}) const;
   template <class T>
@@ -445,16 +447,16 @@ class CROSSRANK_EXPORT Collective {
   /// Makes the listed groups and returns the one that holds this rank.
   ///
   /// Collective over this group. The lists hold ranks of this group and are the same on all ranks; their order is the
-  /// order in the new group. A rank in no list gets a handle to no group. `UsageError` for an unknown or repeated rank;
-  /// `UnavailableError` on all ranks when their node has no space for another group: 1,024 groups and queues with up to
-  /// some hundred ranks, 256 with many. Dropping all handles of a group makes space. Follows `dist.new_group` of
-  /// PyTorch.
+  /// order in the new group. A rank that no list contains gets a handle without a group. `UsageError` for an unknown or
+  /// repeated rank; `UnavailableError` on all ranks when their node has no space for another group. A node holds 1,024
+  /// groups and queues with up to some hundred ranks, 256 with many. Dropping all handles of a group makes space.
+  /// Follows `dist.new_group` of PyTorch.
   [[nodiscard]] Collective split(std::vector<std::vector<int>> const& groups, std::string name = {}) const;
-  /// Makes the groups of a braced list, without a name: `world.split({{0, 1}, {2, 3}})`.
+  /// Makes unnamed groups from a braced list: `world.split({{0, 1}, {2, 3}})`.
   [[nodiscard]] Collective split(std::initializer_list<std::initializer_list<int>> groups) const;
   /// Makes one group of all ranks with the same `color`, ordered by `key`, then by rank.
   ///
-  /// Collective over this group; errors as for `split`. A rank with a negative colour gets a handle to no group.
+  /// Collective over this group; errors as for `split`. A rank with a negative color gets a handle without a group.
   /// Follows `MPI_Comm_split`.
   [[nodiscard]] Collective split_by(int color, int key = 0) const;
 
@@ -464,21 +466,21 @@ class CROSSRANK_EXPORT Collective {
   void keep_alive() const noexcept;
   /// Runs a last barrier round with the group and leaves it.
   ///
-  /// Collective; idempotent. Later calls are a `UsageError`. Dropping the last handle without `close()` leaves the
-  /// group too, and the ranks that still wait for this rank are told.
+  /// Collective; idempotent. Later calls are a `UsageError`. Dropping the last handle without `close()` also leaves the
+  /// group, and ranks that still wait for this rank get an error.
   void close();
 
   /// Returns the group's transport. For backends and workspaces.
   [[nodiscard]] std::shared_ptr<spi::Transport> const& transport() const;
   /// Returns how long the group's calls may wait. For backends and workspaces.
   [[nodiscard]] spi::TimeoutPolicy const& timeout_policy() const;
-  /// Makes every collective call on the group a `UsageError` that says `why`, until it is called again with null. For
-  /// workspaces.
+  /// Makes every collective call on the group fail with a `UsageError` that says `why`, until called again with null.
+  /// For workspaces.
   void refuse_calls(char const* why) const noexcept;
-  /// Holds the group for one call: a second call at the same time is a `UsageError`. For workspaces.
+  /// Reserves the group for one call: a second call at the same time is a `UsageError`. For workspaces.
   class CROSSRANK_EXPORT CallLock {
    public:
-    /// Begins the call that errors name `operation`.
+    /// Begins the call. Errors name it `operation`.
     CallLock(Collective const& collective, char const* operation);
     /// Ends the call.
     ~CallLock();
@@ -512,14 +514,14 @@ class CROSSRANK_EXPORT Collective {
 /// Joins the job that the launcher announced, and returns the group of all its ranks.
 ///
 /// Collective over the job. Reads `RANK`, `WORLD_SIZE` and a job id as `crossrank run`, torchrun, Slurm and Open MPI
-/// set them. Without a launcher the job is this process alone, on the backend "fake". Threads of one process need no
-/// job id. A second call returns the same job.
+/// set them. Without a launcher the job consists of this process alone, on the backend "fake". Threads of one process
+/// need no job id. A second call returns the same job.
 ///
-/// Errors: `UnavailableError` says what was tried when several ranks were announced and no backend can serve them; it
-/// never falls back to "fake". `TimeoutError` names the ranks that did not come within `connect_timeout`.
-/// `PeerLostError` names a rank that ended meanwhile; `crossrank run` reports at once one that ended before it called
-/// `connect`. `UsageError` for a rank number that is taken. All ranks of a node get the same error. Follows
-/// `dist.init_process_group` of PyTorch.
+/// Errors: `UnavailableError` when several ranks were announced and no backend can serve them; it lists what was tried.
+/// There is no fallback to "fake". `TimeoutError` names the ranks that did not come within `connect_timeout`.
+/// `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended before it called
+/// `connect`, without waiting for the timeout. `UsageError` for a rank number that is taken. All ranks of a node get
+/// the same error. Follows `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank

@@ -12,12 +12,13 @@
 #include <crossrank/spi/storage.hpp>
 #include <crossrank/tensor.hpp>
 
-// The calls of `Collective` on the caller's elements: each is the call on a tensor of one dimension over them.
+// The members of `Collective` that take elements. Each calls the member for tensors with a tensor of one dimension over
+// the elements.
 namespace crossrank {
 
 namespace detail {
 
-/// A tensor over the caller's elements for the length of one call. Allocates nothing.
+/// A tensor over the caller's elements for the duration of one call. Allocates nothing.
 class CROSSRANK_EXPORT ElementsOfCall final : public spi::Storage {
  public:
   template <ElementRange R>
@@ -27,7 +28,7 @@ class CROSSRANK_EXPORT ElementsOfCall final : public spi::Storage {
   ElementsOfCall(ElementsOfCall const&) = delete;
   ElementsOfCall& operator=(ElementsOfCall const&) = delete;
 
-  /// Neither it nor a copy of it may outlive this object.
+  /// Returns the tensor. Neither it nor a copy of it may outlive this object.
   [[nodiscard]] Tensor& tensor() noexcept { return tensor_; }
   [[nodiscard]] std::byte* data() noexcept override { return data_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }

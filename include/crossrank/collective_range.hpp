@@ -13,7 +13,7 @@ namespace crossrank {
 
 namespace detail {
 
-/// What a range does, whatever its items are.
+/// The part of a range that does not depend on the type of its items.
 class CROSSRANK_EXPORT RangeBase {
  public:
   virtual ~RangeBase() = default;
@@ -21,34 +21,34 @@ class CROSSRANK_EXPORT RangeBase {
   [[nodiscard]] virtual std::size_t size() const noexcept = 0;
   virtual void close() = 0;
   virtual void abort(std::string_view why) noexcept = 0;
-  /// The same for an exception that nobody here can name.
+  /// Does the same as `abort` for an exception whose text is not known.
   virtual void abort_unwinding() noexcept = 0;
 };
 
 template <class Item>
 class RangeItems : public RangeBase {
  public:
-  /// Receives the item at its first use.
+  /// Returns the item, which is received at its first use.
   [[nodiscard]] virtual Item const& at(std::size_t index) = 0;
   [[nodiscard]] virtual std::vector<Item> take() = 0;
 };
 
 }  // namespace detail
 
-/// The items that the ranks of a group handed over. Empty except on the receiver.
+/// The items of a gather, one per rank. Empty except on the receiver.
 ///
-/// A range is open between two barrier rounds of the group. On the receiver it has one item for each rank that was
-/// asked for, in that order; an item is received at its first use. The other ranks return from `close()` once the
-/// receiver has closed its range, or at once with `Release::lazy`. A range is for a scope and one thread: it can be
-/// moved, not copied.
+/// A range is open between two barrier rounds of the group. On the receiver it has one item for each requested rank, in
+/// that order. An item is received at its first use. The other ranks return from `close()` once the
+/// receiver has closed its range, or at once with `Release::lazy`. A range belongs to one scope and one thread. It
+/// can be moved, but not copied.
 ///
-/// `close()` is the second round, and reports errors. The destructor closes too and throws them when the scope is left
-/// normally. When the scope is left by an exception, the destructor aborts the group, so that no rank waits. A closed
-/// range is empty; copies of its items stay valid.
+/// `close()` runs the second round and throws its errors. On normal exit from the scope, the destructor calls
+/// `close()`, so it may throw. When an exception leaves the scope, the destructor aborts the group, so that no rank
+/// waits. A closed range is empty; copies of its items stay valid.
 ///
-/// Put a loop that may throw inside `consume`, so that the other ranks get the text of the exception. A destructor has
-/// no access to the exception that is passing; after a plain `for` the others are told only that there was one.
-/// `take()` needs no `consume`, as the items outlive the range.
+/// Put a loop that may throw inside `consume`, so that the other ranks get the text of the exception. A destructor
+/// cannot see the exception; after a plain `for` the others learn only that there was one. `take()` needs no `consume`,
+/// as the items outlive the range.
 ///
 ///     range.consume([&](auto& items) {
 ///       for (auto const& item : items) merge(item);  // an exception here reaches every rank with its text
@@ -96,7 +96,7 @@ class [[nodiscard]] CollectiveRange {
   CollectiveRange& operator=(CollectiveRange&&) = delete;
   CollectiveRange(CollectiveRange const&) = delete;
   CollectiveRange& operator=(CollectiveRange const&) = delete;
-  /// Closes the range, or aborts the group when an exception is passing.
+  /// Closes the range, or aborts the group when an exception is in flight.
   ~CollectiveRange() noexcept(false) {
     if (!items_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -116,12 +116,12 @@ class [[nodiscard]] CollectiveRange {
   [[nodiscard]] std::size_t size() const noexcept { return items_ ? items_->size() : 0; }
   /// Returns whether there are no items.
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
-  /// Returns the item of the index-th rank. `UsageError` when there is none.
+  /// Returns the item at `index`. `UsageError` when it is out of range.
   [[nodiscard]] Item const& operator[](std::size_t index) & { return items_->at(index); }
-  Item const& operator[](std::size_t) && = delete;  // name the range first: its items go with it
+  Item const& operator[](std::size_t) && = delete;  // give the range a name first: its items die with it
 
-  /// Calls `body(*this)`, then closes. An exception of `body` reaches the caller unchanged and every other rank with
-  /// its text.
+  /// Calls `body(*this)`, then closes the range. An exception of `body` reaches the caller unchanged, and every other
+  /// rank as an error with its text.
   template <class Body>
   decltype(auto) consume(Body&& body) {
     // NOLINTNEXTLINE(cppcoreguidelines-special-member-functions): an aggregate that stays where it is made
@@ -148,7 +148,7 @@ class [[nodiscard]] CollectiveRange {
   [[nodiscard]] std::vector<Item> take() && { return items_ ? items_->take() : std::vector<Item>(); }
   std::vector<Item> take() const& = delete;  // take() ends the range: write std::move(range).take()
 
-  /// Runs the second barrier round. Idempotent.
+  /// Runs the second barrier round and throws its errors. Idempotent.
   void close() {
     if (items_) items_->close();
   }

@@ -30,7 +30,7 @@
 /// Moves configs and weights between the ranks of one job.
 namespace crossrank {}
 
-// A program that has another `xr` defines CROSSRANK_NO_XR before it includes this.
+// Define CROSSRANK_NO_XR before the include if the name `xr` is already in use.
 #ifndef CROSSRANK_NO_XR
 namespace xr = crossrank;
 #endif

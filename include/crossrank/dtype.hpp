@@ -11,10 +11,10 @@
 
 namespace crossrank {
 
-/// The element types of the safetensors format, in its order of growing alignment.
+/// The element types of the safetensors format, in the format's order.
 enum class Dtype : std::uint8_t {
   boolean,      ///< BOOL, one byte
-  f4,           ///< F4, two elements in a byte
+  f4,           ///< F4, two elements per byte
   f6_e2m3,      ///< F6_E2M3, four elements in three bytes
   f6_e3m2,      ///< F6_E3M2, four elements in three bytes
   u8,           ///< U8
@@ -40,13 +40,14 @@ enum class Dtype : std::uint8_t {
 /// The number of element types; their values are 0 to this minus one.
 inline constexpr std::size_t dtype_count = 22;
 
-/// Returns the size of one element in bits. Local, free. `UsageError` for a value that is no dtype.
+/// Returns the size of one element in bits. Local, free. `UsageError` for a value that is not a dtype.
 [[nodiscard]] CROSSRANK_EXPORT std::size_t bits_of(Dtype dtype);
 
-/// Returns the name in the safetensors format ("F8_E4M3"). Local, free. `UsageError` for a value that is no dtype.
+/// Returns the name in the safetensors format, such as "F8_E4M3". Local, free. `UsageError` for a value that is not a
+/// dtype.
 [[nodiscard]] CROSSRANK_EXPORT std::string_view name_of(Dtype dtype);
 
-/// Returns the dtype that the format calls `name`, or nothing. Local, free.
+/// Returns the dtype with this name in the safetensors format, or nothing. Local, free.
 [[nodiscard]] CROSSRANK_EXPORT std::optional<Dtype> parse_dtype(std::string_view name) noexcept;
 
 namespace detail {
@@ -81,7 +82,7 @@ constexpr Dtype dtype_of_type() {
 
 }  // namespace detail
 
-/// C++ types that are elements of a tensor: bool, integers up to 64 bits, float, double, std::complex<float>.
+/// C++ types that can be elements of a tensor: bool, integers up to 64 bits, float, double, std::complex<float>.
 template <class T>
 concept Element = std::same_as<T, std::remove_cv_t<T>> &&
     (std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::complex<float>> ||

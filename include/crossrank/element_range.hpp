@@ -12,7 +12,7 @@ namespace crossrank {
 
 namespace detail {
 
-/// The type that the elements of a contiguous range have, `const` included.
+/// The element type of a contiguous range, including `const`.
 template <class R>
 using ElementOf = std::remove_pointer_t<decltype(std::data(std::declval<std::remove_reference_t<R>&>()))>;
 
@@ -23,28 +23,28 @@ inline constexpr bool is_span<std::span<T, Extent>> = true;
 
 }  // namespace detail
 
-/// Contiguous elements of a tensor's type: a vector, an array, a C array or a span, but not `std::vector<bool>`.
+/// A contiguous range of `Element`s: a vector, an array, a C array or a span, but not `std::vector<bool>`.
 template <class R>
 concept ElementRange = requires(std::remove_reference_t<R>& range) {
   { std::size(range) } -> std::convertible_to<std::size_t>;
   requires Element<std::remove_cv_t<detail::ElementOf<R>>>;
 };
 
-/// Elements that outlive the expression that names them: a variable, or any span.
+/// A range whose elements outlive the expression: a variable, or any span.
 template <class R>
 concept LastingElementRange = ElementRange<R> &&
     (std::is_lvalue_reference_v<R> || detail::is_span<std::remove_cvref_t<R>>);
 
-/// Elements that outlive the expression that names them and can be written.
+/// A writable range whose elements outlive the expression.
 template <class R>
 concept MutableElementRange = LastingElementRange<R> && !std::is_const_v<detail::ElementOf<R>>;
 
-/// Elements of the same type as those of `Other`.
+/// A range with the same element type as `Other`.
 template <class R, class Other>
 concept ElementRangeLike =
     ElementRange<R> && std::same_as<std::remove_cv_t<detail::ElementOf<R>>, std::remove_cv_t<detail::ElementOf<Other>>>;
 
-/// Elements of the same type as those of `Other` that outlive the expression that names them.
+/// A range with the same element type as `Other`, whose elements outlive the expression.
 template <class R, class Other>
 concept LastingElementRangeLike = LastingElementRange<R> && ElementRangeLike<R, Other>;
 

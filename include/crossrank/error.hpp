@@ -13,47 +13,47 @@ namespace crossrank {
 
 /// The kinds of failure that callers tell apart. Each has a subclass of `Error`.
 enum class ErrorCode : std::uint8_t {
-  usage,        ///< a precondition was broken; nothing was sent, the group goes on
+  usage,        ///< the caller broke a precondition; nothing was sent, the group stays usable
   mismatch,     ///< the ranks disagree about the call; all of them get this error
   timeout,      ///< a living rank made no progress for the whole deadline; the group is dead
   peer_lost,    ///< a rank died, left, or aborted the group; the group is dead
-  remote,       ///< a living peer's callable threw; the group goes on
-  cancelled,    ///< the caller asked for it
-  io,           ///< the operating system refused
-  format,       ///< bytes that are not what they must be
+  remote,       ///< a callable threw on another, living rank; the group stays usable
+  cancelled,    ///< the caller cancelled the operation
+  io,           ///< a system call failed
+  format,       ///< bytes of a file or message are invalid
   backend,      ///< a vendor library failed
-  unavailable,  ///< nothing here can do what was asked
+  unavailable,  ///< no backend, memory or support for the request
 };
 
-/// Returns the lower-case name of `code` as reports show it ("peer_lost"). Local.
+/// Returns the lower-case name of `code`, as in reports: "peer_lost". Local.
 [[nodiscard]] CROSSRANK_EXPORT char const* to_string(ErrorCode code) noexcept;
 
-/// What an error knows. Texts leave out empty fields. Rank numbers count inside `group`.
+/// The fields of an error. Texts omit empty fields. Rank numbers are ranks in `group`.
 struct ErrorInfo {
-  std::string operation{};             ///< what was being done ("barrier", "NFSWorkspace.write")
+  std::string operation{};             ///< name of the operation ("barrier", "NFSWorkspace.write")
   std::string message{};               ///< one clause: what went wrong
-  std::string expected{};              ///< what should have been there
-  std::string got{};                   ///< what was there
+  std::string expected{};              ///< expected value
+  std::string got{};                   ///< actual value
   std::string resource{};              ///< path, segment, tensor name or option
   std::string system{};                ///< text of the operating system or the vendor library
-  std::string hint{};                  ///< what the reader can do about it
+  std::string hint{};                  ///< what the reader can do
   std::string group{};                 ///< name of the group
   std::string where{};                 ///< call site, "file:line"
-  int rank = -1;                       ///< where it was thrown; -1 when no group is involved
+  int rank = -1;                       ///< rank that threw; -1 when no group is involved
   int world_size = 0;                  ///< size of that group
-  std::vector<int> failed_ranks{};     ///< whom it blames; empty when nobody
+  std::vector<int> failed_ranks{};     ///< ranks to blame; may be empty
   bool group_usable = true;            ///< whether the group may be used again
   std::vector<std::string> details{};  ///< further lines of `report()`, one per rank or finding
   std::string remote_type{};           ///< type of a peer's exception (`RemoteError`)
   int system_errno = 0;                ///< errno of the failed call (`IoError`)
   std::string section{};               ///< part of the format ("header", "data") (`FormatError`)
-  std::uint64_t offset = 0;            ///< byte in the source where it went wrong (`FormatError`)
+  std::uint64_t offset = 0;            ///< byte of the source that is wrong (`FormatError`)
 };
 
-/// The base class of everything that crossrank throws.
+/// The base class of all exceptions of crossrank.
 ///
-/// `what()` is one line: operation, finding, expected against got, rank r of n in the group, resource, system text,
-/// hint. `report()` adds one line for each rank concerned. Copies share their state and do not throw.
+/// `what()` is one line: operation, finding, expected and actual value, rank r of n in the group, resource, system
+/// text, hint. `report()` adds one line for each rank concerned. Copies share their state; copying does not throw.
 class CROSSRANK_EXPORT Error : public std::runtime_error {
  public:
   /// Makes an error of kind `code`. Prefer the subclasses.
@@ -61,13 +61,13 @@ class CROSSRANK_EXPORT Error : public std::runtime_error {
 
   /// Returns the kind of the failure.
   [[nodiscard]] ErrorCode code() const noexcept;
-  /// Returns what was being done: "barrier", "NFSWorkspace.write".
+  /// Returns the name of the operation: "barrier", "NFSWorkspace.write".
   [[nodiscard]] std::string const& operation() const noexcept;
-  /// Returns the rank that threw, counted in the group; -1 when no group is involved.
+  /// Returns the rank in the group that threw; -1 when no group is involved.
   [[nodiscard]] int rank() const noexcept;
   /// Returns the call site, "file:line", or an empty text.
   [[nodiscard]] std::string const& where() const noexcept;
-  /// Ranks that it blames, in the group; empty when nobody.
+  /// Returns the ranks of the group that the error blames; may be empty.
   [[nodiscard]] std::span<int const> failed_ranks() const noexcept;
   /// Returns whether the group may be used again.
   [[nodiscard]] bool group_usable() const noexcept;
@@ -83,7 +83,7 @@ class CROSSRANK_EXPORT Error : public std::runtime_error {
   std::shared_ptr<ErrorInfo const> info_;
 };
 
-/// A broken precondition. Nothing was sent, and the group lives on.
+/// The caller broke a precondition. Nothing was sent, and the group stays usable.
 class CROSSRANK_EXPORT UsageError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::usage`.
@@ -107,7 +107,7 @@ class CROSSRANK_EXPORT PeerLostError : public Error {
   /// Makes the error with kind `ErrorCode::peer_lost`.
   explicit PeerLostError(ErrorInfo info);
 };
-/// A callable threw on another, living rank. The group lives on.
+/// A callable threw on another, living rank. The group stays usable.
 class CROSSRANK_EXPORT RemoteError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::remote`.
@@ -121,7 +121,7 @@ class CROSSRANK_EXPORT CancelledError : public Error {
   /// Makes the error with kind `ErrorCode::cancelled`.
   explicit CancelledError(ErrorInfo info);
 };
-/// The operating system refused a request.
+/// A system call failed.
 class CROSSRANK_EXPORT IoError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::io`.
@@ -129,23 +129,23 @@ class CROSSRANK_EXPORT IoError : public Error {
   /// Returns errno of the call that failed; 0 when the system gave none.
   [[nodiscard]] int system_errno() const noexcept;
 };
-/// Bytes of a file or message are not what they must be.
+/// Bytes of a file or message are invalid.
 class CROSSRANK_EXPORT FormatError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::format`.
   explicit FormatError(ErrorInfo info);
   /// Returns the part of the source that is wrong: "length", "header", "data".
   [[nodiscard]] std::string const& section() const noexcept;
-  /// Returns the byte of the source at which it went wrong.
+  /// Returns the byte of the source that is wrong.
   [[nodiscard]] std::uint64_t offset() const noexcept;
 };
-/// A vendor library failed, such as MPI.
+/// A vendor library, such as MPI, failed.
 class CROSSRANK_EXPORT BackendError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::backend`.
   explicit BackendError(ErrorInfo info);
 };
-/// Nothing here can do what was asked: no backend, no memory, no support.
+/// There is no backend, memory or support for the request.
 class CROSSRANK_EXPORT UnavailableError : public Error {
  public:
   /// Makes the error with kind `ErrorCode::unavailable`.

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Marks what `libcrossrank` offers to programs that link it; everything else stays inside.
+/// Exports a symbol from `libcrossrank`. All other symbols are hidden.
 #if defined(CROSSRANK_STATIC)
 #define CROSSRANK_EXPORT
 #else

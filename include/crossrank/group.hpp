@@ -21,25 +21,25 @@
 
 namespace crossrank {
 
-/// A rank of the job. It does not convert to a rank in the group, so that one is not taken for the other.
+/// A rank of the job. It does not convert to a rank in the group, so that the two cannot be confused.
 enum class GlobalRank : int {};
 
 /// Names the rank of the group that a broadcast comes from.
 struct Source {
-  int src = 0;  ///< counts inside the group
+  int src = 0;  ///< rank in the group
 };
 
 /// Options of `GroupCoordinator::create`.
 struct GroupOptions {
   std::string name = "anonymous";    ///< first part of the group's unique name
-  std::string backend{};             ///< empty: that of the world; another one is an `UnavailableError`
-  bool device_communicator = false;  ///< dense data gets a group of its own, apart from objects and metadata
+  std::string backend{};             ///< empty: the world's backend; another one is an `UnavailableError`
+  bool device_communicator = false;  ///< tensors use a group of their own, apart from objects and metadata
   bool broadcaster = false;          ///< `broadcast_object` from rank 0 goes through a message queue
   std::optional<Collective>
-      data_parallel{};  ///< for `dispatch` without sequence parallelism; empty: tokens stay where they are
+      data_parallel{};  ///< group of `dispatch` without sequence parallelism; empty: tokens stay local
 };
 
-/// Says where `gather` joins, and along which dimension.
+/// Says which rank gathers, and along which dimension.
 struct GatherTo {
   int dst = 0;            ///< the rank of the group that receives
   std::int64_t dim = -1;  ///< counts from the last dimension when negative
@@ -47,30 +47,30 @@ struct GatherTo {
 
 /// Options of `send_tensor_dict`.
 struct SendDictOptions {
-  std::optional<int> dst{};                      ///< empty: the next rank
-  std::optional<Collective> all_gather_group{};  ///< holds the same tensors on each rank: each sends its part of them
-  std::map<std::string, bool> all_gather_tensors{};  ///< by key (nested: dotted): whether it is sent in parts
+  std::optional<int> dst{};                          ///< empty: the next rank
+  std::optional<Collective> all_gather_group{};      ///< ranks with the same tensors; each sends one part of them
+  std::map<std::string, bool> all_gather_tensors{};  ///< by key (nested: dotted): whether the tensor is sent in parts
 };
 
 /// Options of `recv_tensor_dict`.
 struct RecvDictOptions {
   std::optional<int> src{};                      ///< empty: the previous rank
-  std::optional<Collective> all_gather_group{};  ///< joins the parts; as many ranks as the sender's group
+  std::optional<Collective> all_gather_group{};  ///< joins the parts; has as many ranks as the sender's group
 };
 
 /// Options of `dispatch`.
 struct DispatchOptions {
-  bool is_sequence_parallel = false;    ///< over this group; else over its `data_parallel` group, if there is one
-  std::vector<std::int64_t> sizes{};    ///< rows of each rank there; empty: they are exchanged
-  std::vector<Tensor> extra_tensors{};  ///< travel along; as many rows as the rest
+  bool is_sequence_parallel = false;    ///< use this group; else its `data_parallel` group, if there is one
+  std::vector<std::int64_t> sizes{};    ///< rows of each rank of that group; empty: the ranks exchange them
+  std::vector<Tensor> extra_tensors{};  ///< sent with the rest; have as many rows
 };
 
-/// The way back of dispatched tokens, as `combine` takes it.
+/// The way back of dispatched tokens, for `combine`.
 class CROSSRANK_EXPORT ExpertRoute {
  public:
-  /// Makes the route of tokens that stayed where they were.
+  /// Makes the route of tokens that stayed local.
   ExpertRoute() = default;
-  /// Returns the rows of each rank, in rank order; empty when nothing travelled.
+  /// Returns the rows of each rank, in rank order; empty when the tokens stayed local.
   [[nodiscard]] std::vector<std::int64_t> const& sizes() const noexcept { return sizes_; }
 
  private:
@@ -79,7 +79,7 @@ class CROSSRANK_EXPORT ExpertRoute {
   std::optional<Collective> group_{};
 };
 
-/// What `dispatch` returns: the tokens of all ranks, joined along their first dimension.
+/// Result of `dispatch`: the tokens of all ranks, joined along their first dimension.
 struct Dispatched {
   Tensor hidden_states{};               ///< one row per token
   Tensor router_logits{};               ///< as many rows
@@ -89,23 +89,23 @@ struct Dispatched {
 
 /// Queues from every rank to one reader.
 struct SingleReaderQueues {
-  MessageQueue own{};                ///< this rank writes it
-  std::vector<MessageQueue> from{};  ///< on the reader: one queue for each rank, its own included; empty elsewhere
+  MessageQueue own{};                ///< the queue that this rank writes
+  std::vector<MessageQueue> from{};  ///< on the reader: one queue for each rank, including itself; else empty
 };
 
-/// Describes memory that a model wants reserved.
+/// Describes a buffer to reserve for a model.
 struct BufferDescription {
   std::string name{};        ///< names the buffer
   Shape shape{};             ///< its dimensions
   Dtype dtype = Dtype::f32;  ///< its element type
 };
 
-/// What a capture runs in.
+/// Context of a graph capture.
 struct GraphContext {
   std::shared_ptr<void> stream{};  ///< belongs to a device's backend
 };
 
-/// A scope in which a device's work is captured. Without a device it holds its context and captures nothing.
+/// A scope that captures the work of a device. Without a device it only holds its context.
 class CROSSRANK_EXPORT GraphCapture {
  public:
   /// Begins the scope.
@@ -114,17 +114,17 @@ class CROSSRANK_EXPORT GraphCapture {
   ~GraphCapture() = default;
   GraphCapture(GraphCapture const&) = delete;
   GraphCapture& operator=(GraphCapture const&) = delete;
-  /// Returns what the capture runs in.
+  /// Returns the context.
   [[nodiscard]] GraphContext const& context() const noexcept { return context_; }
 
  private:
   GraphContext context_;
 };
 
-/// A dictionary that is being sent to another rank. Holds tensors and metadata until they have been sent.
+/// A send of a dictionary in progress. Holds tensors and metadata until they have been sent.
 class CROSSRANK_EXPORT TensorDictSend {
  public:
-  /// Makes a finished send.
+  /// Makes a send that has finished.
   TensorDictSend() noexcept;
   /// Takes over a send.
   TensorDictSend(TensorDictSend&&) noexcept;
@@ -145,14 +145,14 @@ class CROSSRANK_EXPORT TensorDictSend {
   std::unique_ptr<State> state_;
 };
 
-/// A dictionary that is being received from another rank.
+/// A receive of a dictionary in progress.
 ///
-/// It advances while it, or a receive behind it, is tested or waited for. Two ranks that send each other large
-/// dictionaries wait for the receive first, then for the send. Dropping an unfinished receive leaves the two ranks out
-/// of step.
+/// It advances during `test` and `wait` on itself or on a later receive. Two ranks that send each other large
+/// dictionaries must wait for the receive first, then for the send. After an unfinished receive is dropped, the two
+/// ranks no longer agree on the next message.
 class CROSSRANK_EXPORT TensorDictReceive {
  public:
-  /// Makes a finished receive of an empty dictionary.
+  /// Makes a receive that has finished with an empty dictionary.
   TensorDictReceive() noexcept;
   /// Takes over a receive.
   TensorDictReceive(TensorDictReceive&&) noexcept;
@@ -164,8 +164,8 @@ class CROSSRANK_EXPORT TensorDictReceive {
   ~TensorDictReceive();
   /// Returns whether all messages have arrived. Never blocks.
   [[nodiscard]] bool test();
-  /// Returns the dictionary. The first call blocks, and joins parts with the all-gather group; later calls return at
-  /// once, or throw what the first one threw.
+  /// Returns the dictionary. The first call blocks and joins parts with the all-gather group. Later calls return at
+  /// once, or throw the same error as the first.
   TensorDict const& wait();
 
  private:
@@ -176,12 +176,12 @@ class CROSSRANK_EXPORT TensorDictReceive {
 
 /// A group of ranks for one kind of parallelism. Follows vLLM's `GroupCoordinator`.
 ///
-/// A handle, cheap to copy; all copies name the same group. `src` and `dst` count inside the group, `GlobalRank`s in
-/// the job. `Dim` counts from the end when negative. Tensors are on the CPU.
+/// A handle, cheap to copy; all copies name the same group. `src` and `dst` are ranks in the group, a `GlobalRank` is
+/// a rank of the job. A negative `Dim` counts from the last dimension. Tensors are on the CPU.
 ///
-/// Results are new tensors. With one rank, all_reduce, all_gather, reduce_scatter, gather and broadcast return the
-/// tensor that they were given, in the same memory. After `destroy()` every call is a `UsageError`. Collective calls
-/// fail as those of `Collective` do.
+/// Results are new tensors. In a group of one rank, all_reduce, all_gather, reduce_scatter, gather and broadcast return
+/// their argument, in the same memory. After `destroy()` every call is a `UsageError`. Collective calls have the costs
+/// and errors of the same call of `Collective`.
 class CROSSRANK_EXPORT GroupCoordinator {
  public:
   /// Makes the listed groups and returns the one that holds this rank.
@@ -191,15 +191,15 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// list.
   [[nodiscard]] static GroupCoordinator create(Collective const& world, std::vector<std::vector<int>> const& groups,
                                                GroupOptions options = {});
-  /// Returns the group of that unique name in this process. Local. `UsageError` for one that is unknown or destroyed.
+  /// Returns this process's group with that unique name. Local. `UsageError` for an unknown name or a destroyed group.
   [[nodiscard]] static GroupCoordinator by_name(std::string_view unique_name);
 
   /// Returns the group that objects and metadata use.
   [[nodiscard]] Collective const& cpu_group() const;
   /// Returns the CPU group, for calls that take a `Collective`.
-  // NOLINTNEXTLINE(google-explicit-constructor): goes wherever a group does
+  // NOLINTNEXTLINE(google-explicit-constructor): so that it can be passed as a group
   operator Collective const&() const { return cpu_group(); }
-  /// Returns the group that dense data uses: the CPU group unless there is a device communicator.
+  /// Returns the group for tensors: the CPU group unless there is a device communicator.
   [[nodiscard]] Collective const& device_group() const;
   /// Returns this rank's number in the group.
   [[nodiscard]] int rank() const;
@@ -209,9 +209,10 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] int world_size() const;
   /// Returns this rank's place among the job's ranks on its node, in every group. It selects the device.
   [[nodiscard]] int local_rank() const;
-  /// Returns where this rank's dense data is: on the CPU, as there is no backend for devices.
+  /// Returns the device of this rank's tensors. Always the CPU today, as there is no backend for devices.
   [[nodiscard]] Device device() const;
-  /// Returns a name such as "tp:0": the given name, and how many of it this process had made before.
+  /// Returns a name such as "tp:0": the given name, and the number of groups with that name that this process made
+  /// before.
   [[nodiscard]] std::string const& unique_name() const;
   /// Returns this rank's number in the job.
   [[nodiscard]] GlobalRank global_rank() const;
@@ -221,64 +222,68 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] GlobalRank first_rank() const;
   /// Returns the group's last rank.
   [[nodiscard]] GlobalRank last_rank() const;
-  /// Returns the rank behind this one. The first rank follows the last one.
+  /// Returns the next rank of the group. The first rank follows the last one.
   [[nodiscard]] GlobalRank next_rank() const;
-  /// Returns the rank before this one. The last rank precedes the first one.
+  /// Returns the previous rank of the group. The last rank precedes the first one.
   [[nodiscard]] GlobalRank prev_rank() const;
-  /// Returns the group's number of a rank of the job. `UsageError` when it is not in the group.
+  /// Returns the number in the group of a rank of the job. `UsageError` when it is not in the group.
   [[nodiscard]] int rank_in_group(GlobalRank rank) const;
   /// Returns whether this is the group's first rank.
   [[nodiscard]] bool is_first_rank() const;
   /// Returns whether this is the group's last rank.
   [[nodiscard]] bool is_last_rank() const;
 
-  /// Blocks until all ranks have called it. Collective; one barrier round of the CPU group. No device is touched.
+  /// Blocks until all ranks have called `barrier`. Collective; one barrier round of the CPU group. Touches no device.
   void barrier() const;
   /// Returns the combination of all ranks' tensors. Collective.
   [[nodiscard]] Tensor all_reduce(Tensor const& tensor, ReduceOp op = ReduceOp::sum) const;
-  /// Returns the combination of all ranks' tensors, in new memory also with one rank. Collective.
+  /// Returns the combination of all ranks' tensors, in new memory even in a group of one rank. Collective.
   [[nodiscard]] Tensor all_reduce_out_place(Tensor const& tensor, ReduceOp op = ReduceOp::sum) const;
   /// Replaces `tensor` by the combination of all ranks' tensors. Collective.
   void all_reduce_in_place(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
-  /// Returns the equal tensors of all ranks, joined along `dim`. Collective; one copy more when `dim` is not the first.
+  /// Returns the tensors of all ranks, which have the same shape, joined along `dim`. Collective; one more copy unless
+  /// `dim` is the first.
   [[nodiscard]] Tensor all_gather(Tensor const& tensor, Dim dim = {-1}) const;
-  /// Returns the equal tensors of all ranks, joined along `dim`, in new memory also with one rank. Collective.
+  /// Does the same as `all_gather`, in new memory even in a group of one rank. Collective.
   [[nodiscard]] Tensor all_gather_out_place(Tensor const& tensor, Dim dim = {-1}) const;
-  /// Returns tensors of `sizes` rows, joined along their first dimension. Collective. Empty sizes are exchanged first.
+  /// Returns the tensors of all ranks, joined along their first dimension. Collective. `sizes[r]` is the number of rows
+  /// of rank r; if `sizes` is empty, the ranks first exchange their sizes.
   [[nodiscard]] Tensor all_gatherv(Tensor const& tensor, std::vector<std::int64_t> const& sizes = {}) const;
   /// Joins each tensor of a list as `all_gatherv` joins one. Collective.
   [[nodiscard]] std::vector<Tensor> all_gatherv(std::vector<Tensor> const& tensors,
                                                 std::vector<std::int64_t> const& sizes = {}) const;
   /// Adds the tensors of all ranks and returns the r-th of equal parts along `dim` on rank r.
   ///
-  /// Collective. Works for every dimension, where vLLM's does not from dimension 2 on.
+  /// Collective. Works for every dimension, unlike vLLM's, which fails from dimension 2 on.
   [[nodiscard]] Tensor reduce_scatter(Tensor const& tensor, Dim dim = {-1}) const;
-  /// Does the same as `reduce_scatter`, in new memory also with one rank. Collective.
+  /// Does the same as `reduce_scatter`, in new memory even in a group of one rank. Collective.
   [[nodiscard]] Tensor reduce_scatter_out_place(Tensor const& tensor, Dim dim = {-1}) const;
   /// Adds the tensors of all ranks and returns `sizes[r]` entries along `dim` on rank r; equal parts when `sizes` is
   /// empty. Collective.
   [[nodiscard]] Tensor reduce_scatterv(Tensor const& tensor, Dim dim = {-1},
                                        std::vector<std::int64_t> const& sizes = {}) const;
-  /// Returns the equal tensors of all ranks, joined, on `to.dst`, and an undefined tensor elsewhere. Collective.
+  /// Returns the tensors of all ranks, which have the same shape, joined, on `to.dst`, and an undefined tensor
+  /// elsewhere. Collective.
   [[nodiscard]] Tensor gather(Tensor const& tensor, GatherTo to = {}) const;
   /// Fills `tensor` with the source's bytes, in place, and returns it. Collective.
   Tensor broadcast(Tensor tensor, Source source = {}) const;
-  /// Sends a tensor to rank `dst`; empty: the next rank. A rank sends to itself only when it is alone.
+  /// Sends a tensor to rank `dst`; empty: the next rank. A rank can send to itself only in a group of one.
   void send(Tensor const& tensor, std::optional<int> dst = {}) const;
-  /// Returns the next tensor of rank `src`; empty: the previous rank. Shape and dtype are those that the sender gave.
+  /// Returns the next tensor from rank `src`; empty: the previous rank. Shape and dtype must be the sender's.
   [[nodiscard]] Tensor recv(Shape const& shape, Dtype dtype, std::optional<int> src = {}) const;
 
   /// Returns the source's object on every rank.
   ///
-  /// Collective. It goes through the queue when there is one and the source is its writer, rank 0. The writer may then
-  /// be some messages ahead.
+  /// Collective. If the group has a queue and the source is its writer, rank 0, the object goes through the queue. The
+  /// writer may then be some messages ahead.
   template <class T>
   [[nodiscard]] T broadcast_object(T value, Source source = {}) const {
     if (!has_queue_from(source)) return cpu_group().broadcast_object(std::move(value), {source.src});
     auto const bytes = broadcast_by_queue([&] { return encode_object(value); });
     return rank() == source.src ? std::move(value) : detail::decode_in<T>(cpu_group(), "broadcast_object", bytes);
   }
-  /// Replaces `values` by the source's, in place, and returns them. Collective. All ranks give as many entries.
+  /// Replaces `values` by the source's, in place, and returns them. Collective. All ranks pass the same number of
+  /// entries.
   template <class T>
   std::vector<T>& broadcast_object_list(std::vector<T>& values, Source source = {}) const {
     cpu_group().broadcast_objects(values, {source.src});
@@ -289,7 +294,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   void send_object(T const& value, int dst) const {
     cpu_group().send_object(value, dst);
   }
-  /// Returns the next object of rank `src` of the group.
+  /// Returns the next object from rank `src` of the group.
   template <class T>
   [[nodiscard]] T recv_object(int src) const {
     return behind_dicts(src, "recv_object").template recv_object<T>(src);
@@ -297,23 +302,23 @@ class CROSSRANK_EXPORT GroupCoordinator {
 
   /// Returns the source's dictionary, nested values included; a new one on the other ranks.
   ///
-  /// Collective. Metadata and small tensors travel as one object, then each other tensor that is not empty.
+  /// Collective. Metadata and small tensors travel as one object; each other non-empty tensor follows.
   TensorDict broadcast_tensor_dict(TensorDict dict, Source source = {}) const;
   /// Sends a dictionary to one rank.
   ///
-  /// With an all-gather group, tensors that divide by its size travel in parts, of which each of its ranks sends one:
-  /// all of them send, to ranks that receive with such a group. In a group of one rank nothing is sent, and
-  /// `recv_tensor_dict` returns an empty dictionary.
+  /// With an all-gather group, all of its ranks call this function, and their receivers have such a group too. A tensor
+  /// whose number of elements is a multiple of the group's size is sent in parts, one by each rank. In a group of one
+  /// rank nothing is sent, and `recv_tensor_dict` returns an empty dictionary.
   void send_tensor_dict(TensorDict const& dict, SendDictOptions options = {}) const;
   /// Returns the next dictionary of one rank.
   ///
-  /// Messages of this coordinator from a rank whose dictionaries are still being received come behind them. The same
-  /// messages through `cpu_group()` do not wait for them: a `MismatchError`.
+  /// While dictionaries from a rank are still being received, later messages of this coordinator from that rank wait
+  /// for them. A message received through `cpu_group()` does not wait, which leads to a `MismatchError`.
   [[nodiscard]] TensorDict recv_tensor_dict(RecvDictOptions options = {}) const;
   /// Starts a `send_tensor_dict` and returns at once.
   [[nodiscard]] TensorDictSend isend_tensor_dict(TensorDict const& dict, SendDictOptions options = {}) const;
-  /// Starts a `recv_tensor_dict` and returns at once. Any number may be running: each gets the dictionary that was sent
-  /// in its turn, whichever is waited for first.
+  /// Starts a `recv_tensor_dict` and returns at once. Any number may be in progress. They receive the dictionaries in
+  /// the order in which they were started, whichever is waited for first.
   [[nodiscard]] TensorDictReceive irecv_tensor_dict(RecvDictOptions options = {}) const;
 
   /// Brings the tokens of all ranks to each rank: hidden states, logits and extras, joined along their first dimension.
@@ -322,26 +327,26 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// the same tensors, and `combine` returns what it is given.
   [[nodiscard]] Dispatched dispatch(Tensor const& hidden_states, Tensor const& router_logits,
                                     DispatchOptions options = {}) const;
-  /// Adds what all ranks made of the dispatched tokens and returns each rank's own rows. Collective.
+  /// Adds all ranks' results for the dispatched tokens and returns this rank's own rows. Collective.
   [[nodiscard]] Tensor combine(Tensor const& hidden_states, ExpertRoute const& route) const;
 
   /// Makes a queue from one rank to all others and returns this rank's end. Collective.
   [[nodiscard]] MessageQueue create_mq_broadcaster(QueueOptions const& options = {}) const;
   /// Attaches all ranks to the queue of a writer outside the group.
   ///
-  /// Collective. The writer has made it with `MessageQueue::create_writer` for as many readers as the group has ranks.
-  /// Rank `relay.src` has its handle; the argument of the others is not looked at.
+  /// Collective. The writer made the queue with `MessageQueue::create_writer`, with one reader for each rank of the
+  /// group. Only rank `relay.src` needs the handle; the argument of the other ranks is ignored.
   [[nodiscard]] MessageQueue attach_mq_broadcaster(std::vector<std::byte> const& writer_handle,
                                                    Source relay = {}) const;
   /// Makes a queue from each rank to `reader`. Collective. All ranks must be on one node.
   [[nodiscard]] SingleReaderQueues create_single_reader_mq_broadcasters(int reader = 0,
                                                                         QueueOptions options = {}) const;
 
-  /// Begins a capture. Without a device it holds the given or an empty context and captures nothing.
+  /// Begins a capture. Without a device it only holds the given or an empty context.
   [[nodiscard]] GraphCapture graph_capture(GraphContext context = {}) const;
-  /// Reserves zeroed memory under names. Local. `UsageError` for a known name with another shape.
+  /// Reserves named buffers of zero bytes. Local. `UsageError` for a name that already exists with another shape.
   void prepare_communication_buffer_for_model(std::vector<BufferDescription> const& buffers) const;
-  /// Returns the reserved memory of that name. Local.
+  /// Returns the reserved buffer of that name. Local.
   [[nodiscard]] Tensor communication_buffer(std::string_view name) const;
 
   /// Leaves the group: ends the queue, drops the device group, then the CPU group. Idempotent.
@@ -352,7 +357,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   explicit GroupCoordinator(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
   [[nodiscard]] State& state(char const* operation) const;
   [[nodiscard]] Collective const& dense(char const* operation) const;
-  /// The CPU group, where no dictionary of `src` is between this call and what it receives next.
+  /// Returns the CPU group, after the dictionaries of `src` that are still being received.
   [[nodiscard]] Collective const& behind_dicts(int src, char const* operation) const;
   [[nodiscard]] bool has_queue_from(Source source) const;
   [[nodiscard]] detail::Bytes broadcast_by_queue(detail::Produce const& produce) const;
@@ -362,7 +367,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
 
 /// Sizes of the standard axes, the last one fastest.
 struct ParallelSizes {
-  int external_data_parallel = 1;    ///< replicas that know nothing of each other
+  int external_data_parallel = 1;    ///< independent replicas
   int data_parallel = 1;             ///< replicas that share expert layers
   int pipeline_parallel = 1;         ///< pipeline stages
   int prefill_context_parallel = 1;  ///< ranks that share a prompt
@@ -381,15 +386,15 @@ struct ParallelLayout {
 /// Lays ranks out as [external DP, DP, PP, PCP, TP]. Local. `UsageError` for a size below 1 or more than 2^30 ranks.
 [[nodiscard]] CROSSRANK_EXPORT ParallelLayout parallel_layout(ParallelSizes const& sizes);
 
-/// Names the tokens of one step.
+/// Selects the tokens of one step.
 struct ExpertChunk {
   int sequence_parallel = 1;           ///< ranks that share the tokens of one data-parallel rank
   std::int64_t index = 0;              ///< number of the chunk
-  std::optional<std::int64_t> most{};  ///< rows of a chunk; empty: all at once
+  std::optional<std::int64_t> most{};  ///< most rows of a chunk; empty: all at once
 };
 
 /// Returns the rows of each rank for `dispatch`, from the tokens of each data-parallel rank. Local. A rank without rows
-/// left in a chunk takes part with one, so that all stay in step.
+/// left in a chunk takes part with one row, so that all ranks make the same calls.
 [[nodiscard]] CROSSRANK_EXPORT std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens,
                                                                       ExpertChunk const& chunk = {});
 

@@ -14,10 +14,10 @@
 /// @file
 /// Helpers for scripts that run as a job, after axolotl's `utils.distributed`.
 ///
-/// All are collective except the questions, `zero_only` and `abort_on_throw`. When a callable throws on one rank, its
+/// All are collective except the predicates, `zero_only` and `abort_on_throw`. When a callable throws on one rank, its
 /// caller gets the exception unchanged, every other rank gets a `RemoteError` with its type and text, and the group
-/// lives on. While a callable runs, the other ranks wait for it up to the group's `user_limit`. Results keep their
-/// exact bytes.
+/// stays usable. While a callable runs, the other ranks wait for it up to the group's `user_limit`. Results arrive with
+/// their exact bytes.
 
 namespace crossrank {
 
@@ -25,16 +25,16 @@ namespace crossrank {
 struct First {
   /// One first rank in the whole job, or one on each node.
   enum class Of : std::uint8_t { job, node };
-  Of of = Of::job;  ///< who goes first
+  Of of = Of::job;  ///< one first rank per job or per node
 };
 
-/// Returns whether the job has more than one rank. Local. A handle to no group counts as alone.
+/// Returns whether the job has more than one rank. Local. A handle without a group counts as a job of one.
 [[nodiscard]] CROSSRANK_EXPORT bool is_distributed(Collective const& world);
-/// Returns whether this is rank 0 of the job, or alone. Local.
+/// Returns whether this is rank 0 of the job, or the only rank. Local.
 [[nodiscard]] CROSSRANK_EXPORT bool is_main_process(Collective const& world);
-/// Returns whether this is the first rank of the group on its node, or alone. Local.
+/// Returns whether this is the first rank of the group on its node, or the only rank. Local.
 [[nodiscard]] CROSSRANK_EXPORT bool is_local_main_process(Collective const& world);
-/// Runs a barrier; does nothing when alone. Collective; one barrier round.
+/// Runs a barrier; does nothing in a job of one. Collective; one barrier round.
 CROSSRANK_EXPORT void barrier(Collective const& world);
 
 namespace detail {
@@ -42,7 +42,7 @@ namespace detail {
 template <class F, class... Arguments>
 using ResultOf = std::remove_cvref_t<std::invoke_result_t<F&, Arguments...>>;
 
-/// Holds what a callable returned, also when that is nothing.
+/// Holds the result of a callable, which may be void.
 template <class R>
 struct Kept {
   std::optional<R> value{};
@@ -61,10 +61,10 @@ struct Kept<void> {
   void take() const noexcept {}
 };
 
-/// Whether this rank is one of those that go first.
+/// Returns whether this rank is one of the first ranks.
 [[nodiscard]] CROSSRANK_EXPORT bool goes_first(Collective const& world, First first);
 
-/// Runs `body` here, as the caller's code: whoever waits for this rank meanwhile waits up to the user limit.
+/// Runs `body` as the caller's code: ranks that wait for this rank meanwhile use the user limit as their timeout.
 CROSSRANK_EXPORT void run_user_code(Collective const& world, std::function<void()> const& body);
 
 template <class R, class F>
@@ -111,11 +111,11 @@ auto zero_first(Collective const& world, F&& body, First first = {}) -> detail::
   return kept.take();
 }
 
-/// Runs `body` on rank 0 alone. Returns its result there and nothing elsewhere; for a `body` without a result, returns
+/// Runs `body` only on rank 0. Returns its result there and nothing elsewhere; for a `body` without a result, returns
 /// whether it ran here.
 ///
-/// Local: no rank waits for another, and rank 0 may call it alone. An exception reaches its own caller and nobody else.
-/// `zero_only_and_broadcast` brings the result or the failure to all ranks. Follows `zero_only` of axolotl.
+/// Local: no rank waits for another, and the other ranks need not call it. An exception reaches only its own caller.
+/// `zero_only_and_broadcast` delivers the result or the failure to all ranks. Follows `zero_only` of axolotl.
 template <class F>
 auto zero_only(Collective const& world, F&& body) {
   using R = detail::ResultOf<F>;
@@ -129,33 +129,34 @@ auto zero_only(Collective const& world, F&& body) {
   }
 }
 
-/// Runs `body` on rank 0 alone. Returns its result on all ranks once it has ended. Collective; one broadcast.
+/// Runs `body` only on rank 0 and returns its result on all ranks. Collective; one broadcast.
 template <class F>
 auto zero_only_and_broadcast(Collective const& world, F&& body) -> detail::ResultOf<F> {
   return detail::broadcast_result<detail::ResultOf<F>>(world, "zero_only_and_broadcast", body, {});
 }
 
-/// Runs `fn` on the root. Returns its result on all ranks. Collective; one broadcast.
+/// Runs `fn` on the root and returns its result on all ranks. Collective; one broadcast.
 template <class F>
 auto compute_and_broadcast(Collective const& world, F&& fn, Root root = {}) -> detail::ResultOf<F> {
   return detail::broadcast_result<detail::ResultOf<F>>(world, "compute_and_broadcast", fn, root);
 }
 
-/// Runs `fn` on every rank. Returns all results in rank order on the root, none elsewhere. Collective; one gather.
+/// Runs `fn` on every rank. Returns all results in rank order on the root, an empty list elsewhere. Collective; one
+/// gather.
 template <class F>
 [[nodiscard]] auto gather_from_all_ranks(Collective const& world, F&& fn, Root root = {}) {
   return detail::gather_results<detail::ResultOf<F>>(world, "gather_from_all_ranks", fn, root);
 }
 
-/// Runs `fn`, which returns a number, on every rank. Returns all numbers in rank order on the root, none elsewhere.
-/// Collective; one gather.
+/// Runs `fn`, which returns a number, on every rank. Returns all numbers in rank order on the root, an empty list
+/// elsewhere. Collective; one gather.
 template <class F>
 requires std::is_arithmetic_v<detail::ResultOf<F>>
 [[nodiscard]] auto gather_scalar_from_all_ranks(Collective const& world, F&& fn, Root root = {}) {
   return detail::gather_results<detail::ResultOf<F>>(world, "gather_scalar_from_all_ranks", fn, root);
 }
 
-/// Runs `fn` on every rank, then `reduce` on the root, with the results in rank order. Returns what `reduce` returned
+/// Runs `fn` on every rank, then `reduce` on the root, with the results in rank order. Returns the result of `reduce`
 /// on all ranks. Collective; one gather, one broadcast.
 template <class F, class Reduce>
 auto reduce_and_broadcast(Collective const& world, F&& fn, Reduce&& reduce, Root root = {}) {
@@ -166,15 +167,15 @@ auto reduce_and_broadcast(Collective const& world, F&& fn, Reduce&& reduce, Root
       world, "reduce_and_broadcast", [&] { return reduce(values); }, root);
 }
 
-/// Returns the root's dictionary on all ranks: `Json`, or any map or struct that is an object. Collective; one
-/// broadcast.
+/// Returns the root's dictionary on all ranks. It may be `Json`, or any map or struct that is an object. Collective;
+/// one broadcast.
 template <class T>
 [[nodiscard]] T broadcast_dict(Collective const& world, T dict, Root root = {}) {
   return world.broadcast_object(std::move(dict), root);
 }
 
-/// Runs `body` on this rank. When it throws, kills the group before the exception goes on, so that no rank waits for
-/// this one: the others get a `PeerLostError` with the text. Local.
+/// Runs `body` on this rank. When it throws, kills the group and rethrows, so that no rank waits for this one: the
+/// others get a `PeerLostError` with the text. Local.
 template <class F>
 decltype(auto) abort_on_throw(Collective const& group, F&& body) {
   try {

@@ -20,11 +20,11 @@ struct LogField {
   std::string_view value{};  ///< the value as text
 };
 
-/// One event. The views are valid during the call of the sink only.
+/// One event. Its views are valid only during the call of the sink.
 struct LogEvent {
   LogLevel level = LogLevel::info;     ///< how serious it is
   std::string_view message{};          ///< one sentence
-  std::span<LogField const> fields{};  ///< what it is about
+  std::span<LogField const> fields{};  ///< named values that belong to it
 };
 
 /// Receives the events of this process.
@@ -33,10 +33,10 @@ using LogSink = std::function<void(LogEvent const&)>;
 /// Sets the receiver of this process's events. An empty function restores the default.
 ///
 /// By default warnings and errors go to standard error, one line each. `CROSSRANK_LOG` sets another level, or `off`. A
-/// sink gets every event, and the library then prints nothing.
+/// sink gets every event; the library then prints nothing.
 ///
-/// Local. The sink is called from any thread, including library threads and destructors; what it throws is dropped.
-/// After this function returns, calls of the previous sink that have begun may still be running.
+/// Local. The sink is called from any thread, including library threads and destructors; its exceptions are ignored.
+/// Calls of the previous sink that began earlier may still be running when this function returns.
 CROSSRANK_EXPORT void set_log_sink(LogSink sink);
 
 }  // namespace crossrank

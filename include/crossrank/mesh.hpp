@@ -17,26 +17,28 @@ namespace crossrank {
 
 /// One axis of a mesh.
 struct Axis {
-  std::string_view name;  ///< how the axis is called
-  int size;               ///< ranks along it
+  std::string_view name;  ///< name of the axis
+  int size;               ///< number of ranks along the axis
 };
 
-/// The ranks of a group as a grid with named axes, the last one fastest.
+/// The ranks of a group as a grid with named axes; the last axis varies fastest.
 ///
-/// Made by all ranks of `world`. Copies are cheap and share the groups. Follows `init_device_mesh` of PyTorch.
+/// All ranks of `world` make it together. Copies are cheap and share the groups. Follows `init_device_mesh` of PyTorch.
 class CROSSRANK_EXPORT Mesh {
  public:
   /// Lays out the ranks along `axes`.
   ///
   /// Collective; one barrier round for each axis. `UsageError` when the sizes do not multiply to the number of ranks,
-  /// or a name comes twice.
+  /// or two axes have the same name.
   Mesh(Collective const& world, std::initializer_list<Axis> axes);
   /// Lays out the ranks along `axes`; costs and errors as for a braced list.
   Mesh(Collective const& world, std::vector<Axis> const& axes);
 
-  /// Returns the group along `axis` that holds this rank. Local. `UsageError` for an unknown name, with the known ones.
+  /// Returns the group along `axis` that holds this rank. Local. `UsageError` for an unknown name; it lists the known
+  /// names.
   [[nodiscard]] Collective const& operator[](std::string_view axis) const;
-  /// Returns all groups along `axis` as ranks of the world, as `GroupCoordinator` and `split` take them. Local.
+  /// Returns all groups along `axis` as ranks of the world, in the form that `GroupCoordinator` and `split` take.
+  /// Local.
   [[nodiscard]] std::vector<std::vector<int>> groups(std::string_view axis) const;
   /// Returns this rank's place along `axis`. Local.
   [[nodiscard]] int coordinate(std::string_view axis) const;
@@ -47,14 +49,15 @@ class CROSSRANK_EXPORT Mesh {
   std::shared_ptr<State const> state_;
 };
 
-/// A `Collective` of all ranks of a job, distributed or alone, that knows its mesh.
+/// A `Collective` of all ranks of a job, with the job's mesh.
 ///
-/// A handle, cheap to copy; all copies name the same job. Follows the `Collective` of optimus_dl.
+/// Also works for a job of one rank. A handle, cheap to copy; all copies name the same job. Follows the `Collective` of
+/// optimus_dl.
 class CROSSRANK_EXPORT JobCollective : public Collective {
  public:
   /// Returns the same group, without the mesh.
   [[nodiscard]] Collective const& world() const noexcept;
-  /// Returns the mesh with the axes dp_replicate, dp_shard and tp; null when the job is alone, and for `local()` and
+  /// Returns the mesh with the axes dp_replicate, dp_shard and tp; null for a job of one rank, for `local()` and for
   /// `tp_world()`.
   [[nodiscard]] Mesh const* mesh() const noexcept;
   /// Returns this rank's place in `dp_world()`.
@@ -66,25 +69,25 @@ class CROSSRANK_EXPORT JobCollective : public Collective {
   /// Returns the number of ranks in its tensor-parallel group.
   [[nodiscard]] int tp_world_size() const;
   /// Returns the job's ranks on this node as a job of their own, with the same tensor-parallel groups. Its `dp_world()`
-  /// holds the ranks of this node with the same tensor-parallel rank.
+  /// contains the ranks of this node with this rank's tensor-parallel rank.
   [[nodiscard]] JobCollective const& local() const noexcept;
   /// Returns this rank's tensor-parallel group as a job of its own, in which each rank is alone in its `dp_world()`.
   [[nodiscard]] JobCollective const& tp_world() const noexcept;
-  /// Returns the group of the ranks with this rank's tensor-parallel rank.
+  /// Returns the group of all ranks with this rank's tensor-parallel rank.
   [[nodiscard]] Collective const& dp_world() const noexcept;
   /// Returns the device that the job was made with.
   [[nodiscard]] Device default_device() const noexcept;
   /// Returns the vendor's group of the same ranks, for calls to the vendor.
   ///
-  /// On "mpi" and "composite" it is an `MPI_Comm` of its own, valid until MPI is finalised. Nothing on "fake" and
-  /// "shm", and for a part of the ranks that MPI started: make theirs from that of the whole, by a call to MPI.
-  /// `UsageError` once closed.
+  /// On "mpi" and "composite" it is an `MPI_Comm` of its own, valid until MPI is finalised. Empty on "fake" and "shm".
+  /// Also empty for a job of only some of the ranks that MPI started: make its communicator from the whole job's, by a
+  /// call to MPI. `UsageError` once closed.
   [[nodiscard]] std::optional<ProcessGroup> process_group() const;
 
   /// Gathers one tensor of the shape of `in` from each rank into `outs`. Collective; one `all_gather` and a copy.
-  /// `UsageError` for another number or shape of tensors.
+  /// `UsageError` when the number or shapes of `outs` do not fit.
   void all_gather_to_list(std::span<Tensor> outs, Tensor const& in) const;
-  /// Runs a last barrier round with the job and leaves it. Idempotent. A lost rank is an error, not a hang.
+  /// Runs a last barrier round with the job and leaves it. Collective; idempotent. `PeerLostError` for a lost rank.
   void close() const;
 
  protected:
@@ -96,7 +99,7 @@ class CROSSRANK_EXPORT JobCollective : public Collective {
   std::shared_ptr<State> state_;  ///< shared by all copies of the handle
 };
 
-/// A job of one rank. All checks of a real job run.
+/// A job of one rank. Performs all checks of a larger job.
 class CROSSRANK_EXPORT FakeCollective : public JobCollective {
  public:
   /// Makes the job with a default device. Local.
@@ -105,12 +108,12 @@ class CROSSRANK_EXPORT FakeCollective : public JobCollective {
 
 /// Says how `MeshCollective` lays out the ranks.
 struct MeshOptions {
-  int tp_size = 1;  ///< ranks of a tensor-parallel group, the fastest axis
+  int tp_size = 1;  ///< ranks of a tensor-parallel group, the fastest-varying axis
   std::optional<int>
-      sharding_world_size{};              ///< ranks that share one copy of the parameters; empty: a node's, / tp_size
-  std::optional<int> local_world_size{};  ///< ranks of a node in this mesh; empty: as the transport knows, which must
-                                          ///< then be rows. `local_rank()` is the transport's in any case
-  std::vector<int> ranks{};               ///< only these, of the world, which all construct it; empty: all
+      sharding_world_size{};  ///< ranks that share one copy of the parameters; empty: ranks per node / tp_size
+  std::optional<int> local_world_size{};  ///< ranks of a node in this mesh; empty: the transport's number, and each
+                                          ///< node's ranks must then be consecutive. Does not change `local_rank()`
+  std::vector<int> ranks{};               ///< ranks of the world in the mesh; all of the world construct it; empty: all
   Device device{};                        ///< default device of the job
 };
 
@@ -119,10 +122,10 @@ class CROSSRANK_EXPORT MeshCollective : public JobCollective {
  public:
   /// Lays out the ranks of `world`.
   ///
-  /// Collective; some twelve barrier rounds. `UsageError` with the numbers when a size does not divide: the world by
-  /// tp_size, by a node's ranks, and by sharding_world_size x tp_size; a node's ranks by tp_size. `UsageError` on all
-  /// ranks when those of a node do not follow one another in equal numbers. `UsageError` on a rank that is not in
-  /// `ranks`, after the others have gone on.
+  /// Collective; about twelve barrier rounds. The world size must be a multiple of tp_size, of the ranks of a node, and
+  /// of sharding_world_size x tp_size; the ranks of a node must be a multiple of tp_size. `UsageError` with the numbers
+  /// otherwise. `UsageError` on all ranks when the ranks of a node are not consecutive or nodes differ in size.
+  /// `UsageError` on a rank that is not in `ranks`; the others go on.
   explicit MeshCollective(Collective const& world, MeshOptions const& options = {});
 
   /// Returns the mesh (dp_replicate, dp_shard) over `dp_world()`.
@@ -136,16 +139,16 @@ class CROSSRANK_EXPORT MeshCollective : public JobCollective {
   [[nodiscard]] static std::shared_ptr<State> make(Collective const& world, MeshOptions const& options);
 };
 
-/// Some ranks of a cluster that work together.
+/// Ranks of a cluster that form one job.
 struct MeshPartition {
-  std::string name{};                        ///< names the partition
-  std::vector<int> ranks{};                  ///< of the world, in the order of their ranks in the partition
+  std::string name{};                        ///< name of the partition
+  std::vector<int> ranks{};                  ///< ranks of the world, in the partition's order
   int tp_size = 1;                           ///< as in `MeshOptions`
   std::optional<int> sharding_world_size{};  ///< as in `MeshOptions`
   std::optional<int> local_world_size{};     ///< as in `MeshOptions`
 };
 
-/// A cluster cut into partitions, each a job of its own. A rank is in one of them or in none.
+/// A cluster divided into partitions, each a job of its own. A rank is in at most one of them.
 class CROSSRANK_EXPORT MeshGroupCoordinator {
  public:
   /// Makes the partitions. Collective over `world`. `UsageError` on all ranks for partitions that overlap, are empty,
@@ -173,8 +176,8 @@ struct BestCollectiveOptions {
 
 /// Returns the job of this process: a mesh when a launcher announced several ranks, else a job of one.
 ///
-/// Collective at the first call; later calls return the same job. It never takes several ranks for one. `UsageError`
-/// when a later call asks for another mesh.
+/// The first call is collective; later calls return the same job. A job of several ranks never becomes several jobs of
+/// one. `UsageError` when a later call asks for another mesh.
 [[nodiscard]] CROSSRANK_EXPORT JobCollective build_best_collective(BestCollectiveOptions const& options = {});
 
 }  // namespace crossrank

@@ -18,28 +18,28 @@ namespace detail {
 
 using Bytes = std::vector<std::byte>;
 
-/// Makes this rank's part of a call. What it throws reaches every rank of the call as a `RemoteError`, and its own
-/// caller unchanged; the group goes on.
+/// Makes this rank's part of a call. An exception reaches its own caller unchanged and every other rank of the call as
+/// a `RemoteError`; the group stays usable.
 using Produce = std::function<Bytes()>;
 
-/// What the root made; empty on the root itself.
+/// Returns the root's bytes; empty on the root itself.
 [[nodiscard]] CROSSRANK_EXPORT Bytes broadcast_bytes(Collective const& group, char const* operation, int root,
                                                      Produce const& produce);
-/// What each rank made, in rank order.
+/// Returns the bytes of each rank, in rank order.
 [[nodiscard]] CROSSRANK_EXPORT std::vector<Bytes> all_gather_bytes(Collective const& group, char const* operation,
                                                                    Produce const& produce);
-/// The same on the root; empty elsewhere.
+/// Returns the bytes of each rank, in rank order, on the root; empty elsewhere.
 [[nodiscard]] CROSSRANK_EXPORT std::vector<Bytes> gather_bytes(Collective const& group, char const* operation, int root,
                                                                Produce const& produce);
-/// The root makes a part for each rank: this rank's.
+/// Returns this rank's part of the list that the root makes.
 [[nodiscard]] CROSSRANK_EXPORT Bytes scatter_bytes(Collective const& group, char const* operation, int root,
                                                    std::function<std::vector<Bytes>()> const& produce);
 CROSSRANK_EXPORT void send_bytes(Collective const& group, char const* operation, int dst, Produce const& produce);
 [[nodiscard]] CROSSRANK_EXPORT Bytes recv_bytes(Collective const& group, char const* operation, int src);
-/// Throws `error` as one of `operation` on this rank of the group.
+/// Throws `error` with the operation, group and rank added.
 [[noreturn]] CROSSRANK_EXPORT void refuse_object_in(Collective const& group, char const* operation,
                                                     FormatError const& error);
-/// The object that came in a call.
+/// Returns the object in the bytes that a call delivered. `FormatError` names operation, group and rank.
 template <class T>
 [[nodiscard]] T decode_in(Collective const& group, char const* operation, Bytes const& bytes) {
   try {
@@ -53,11 +53,11 @@ template <class T>
 
 }  // namespace detail
 
-/// Returns the root's object on every rank. `value` counts on the root alone.
+/// Returns the root's object on every rank. Only the root's `value` is used.
 ///
 /// Collective; one barrier round up to 48 bytes, then one more for each 16 MiB. `FormatError` on a rank that expects
-/// another type or version. Where the root cannot write the object (JSON of more than 32 levels, text that is not
-/// UTF-8), `UsageError` on the root and `RemoteError` elsewhere. Follows `broadcast_object` of vLLM's coordinator.
+/// another type or version. `UsageError` on the root and `RemoteError` elsewhere when the root cannot encode the object
+/// (JSON of more than 32 levels, text that is not UTF-8). Follows `broadcast_object` of vLLM's coordinator.
 template <class T>
 T Collective::broadcast_object(T value, Root root) const {
   detail::require_object<T>();
@@ -68,8 +68,8 @@ T Collective::broadcast_object(T value, Root root) const {
 
 /// Replaces `values` by the root's, in place.
 ///
-/// Collective; costs and errors as for `broadcast_object`. All ranks give as many values, else `MismatchError` on those
-/// that differ. Follows `broadcast_object_list` of PyTorch.
+/// Collective; costs and errors as for `broadcast_object`. `MismatchError` on a rank whose number of values differs
+/// from the root's. Follows `broadcast_object_list` of PyTorch.
 template <class T>
 void Collective::broadcast_objects(std::vector<T>& values, Root root) const {
   detail::require_object<T>();
@@ -83,7 +83,7 @@ void Collective::broadcast_objects(std::vector<T>& values, Root root) const {
 
 /// Returns the objects of all ranks, in rank order, on every rank.
 ///
-/// Collective; one barrier round up to 48 bytes each, else three. Errors as for `broadcast_object`.
+/// Collective; one barrier round if no object takes more than 48 bytes, else three. Errors as for `broadcast_object`.
 template <class T>
 std::vector<T> Collective::all_gather_objects(T const& mine) const {
   detail::require_object<T>();
@@ -94,7 +94,7 @@ std::vector<T> Collective::all_gather_objects(T const& mine) const {
   return out;
 }
 
-/// Returns the objects of all ranks on every rank, under PyTorch's name for it. Same as `all_gather_objects`.
+/// Same as `all_gather_objects`, under PyTorch's name.
 template <class T>
 std::vector<T> Collective::all_gather_object(T const& mine) const {
   return all_gather_objects(mine);
@@ -115,7 +115,7 @@ std::vector<T> Collective::gather_objects(T const& mine, Root root) const {
   return out;
 }
 
-/// Returns entry r of the root's list on rank r. `all` counts on the root alone.
+/// Returns entry r of the root's list on rank r. Only the root's `all` is used.
 ///
 /// Collective; one barrier round and a message to each rank. `UsageError` on the root and `RemoteError` elsewhere when
 /// the list does not have one entry for each rank.
@@ -130,15 +130,16 @@ T Collective::scatter_objects(std::vector<T> const& all, Root root) const {
   return detail::decode_in<T>(*this, "scatter_objects", bytes);
 }
 
-/// Sends one object to rank `dst`, as a message with its size and one with its bytes. Objects between two ranks keep
-/// their order.
+/// Sends one object to rank `dst`, as a message with its size and a message with its bytes. Objects between two ranks
+/// keep their order. Involves only the two ranks.
 template <class T>
 void Collective::send_object(T const& value, int dst) const {
   detail::require_object<T>();
   detail::send_bytes(*this, "send_object", dst, [&] { return encode_object(value); });
 }
 
-/// Returns the next object of rank `src`. `RemoteError` when the sender could not write it.
+/// Returns the next object from rank `src`. `RemoteError` when the sender could not encode it. Involves only the two
+/// ranks.
 template <class T>
 T Collective::recv_object(int src) const {
   detail::require_object<T>();

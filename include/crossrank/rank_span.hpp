@@ -6,12 +6,12 @@
 
 namespace crossrank {
 
-/// A view of a list of ranks. Converts from `{0, 2}`, vectors and spans, and is valid as long as what it views.
+/// A view of a list of ranks. Converts from `{0, 2}`, vectors and spans; valid as long as the list.
 class RankSpan {
  public:
   /// Views a braced list; valid to the end of the full expression.
   RankSpan(std::initializer_list<int> ranks) noexcept : ranks_(ranks.begin(), ranks.size()) {}
-  // NOLINTBEGIN(google-explicit-constructor): a view, for calls that name ranks in any of these ways
+  // NOLINTBEGIN(google-explicit-constructor): lets a call take ranks in any of these forms
   /// Views a vector.
   RankSpan(std::vector<int> const& ranks) noexcept : ranks_(ranks) {}
   /// Views a span.

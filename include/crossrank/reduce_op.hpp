@@ -3,14 +3,14 @@
 
 namespace crossrank {
 
-/// Says how the values of the ranks are combined.
+/// Selects how a reduction combines the values of the ranks.
 ///
-/// Values are combined in rank order, 0 to n - 1, on every backend and with every algorithm, so that results agree bit
-/// for bit. Integers: sum, prod (both wrap around), min, max, band, bor, bxor. Floating point: sum, prod, min, max (NaN
-/// wins), avg = sum / n. C64: sum, prod, avg.
+/// Every backend and algorithm combines in rank order, 0 to n - 1, so that results are bit-identical. Integers: sum,
+/// prod (both wrap around), min, max, band, bor, bxor. Floating point: sum, prod, min, max (NaN wins), avg = sum / n.
+/// C64: sum, prod, avg.
 ///
-/// F16, BF16 and the F8 formats except F8_E8M0 are combined as F32 and rounded once, to the nearest, ties to even. A
-/// result beyond the largest value becomes what torch makes of it: infinity, or NaN where the format has none.
+/// F16, BF16 and the F8 formats except F8_E8M0 are combined as F32 and rounded once, to the nearest, ties to even. As
+/// in torch, a result beyond the largest value becomes infinity, or NaN in a format without infinity.
 enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, band, bor, bxor };
 
 }  // namespace crossrank

@@ -16,20 +16,21 @@
 
 namespace crossrank {
 
-/// One tensor as the header of a safetensors file describes it.
+/// The entry of one tensor in the header of a safetensors file.
 struct SafetensorsEntry {
   std::string name{};       ///< its name in the file
   Dtype dtype = Dtype::u8;  ///< its element type
   Shape shape{};            ///< its dimensions
 };
 
-/// A safetensors file of any origin, opened for reading. Its header is read and checked whole, its data on request.
+/// A safetensors file of any origin, opened for reading. The constructor reads and checks the whole header; data is
+/// read on request.
 ///
-/// Local. Copies share the open file. Symbolic links are followed, as model caches consist of them.
+/// Local. Copies share the open file. Symbolic links are followed, because model caches consist of them.
 class CROSSRANK_EXPORT SafetensorsFile {
  public:
-  /// Opens a file; costs in proportion to its header. `IoError` when the system refuses, `FormatError` for bytes that
-  /// are not such a file.
+  /// Opens a file. The cost is proportional to its header. `IoError` when the system refuses, `FormatError` when the
+  /// file is not in the safetensors format.
   explicit SafetensorsFile(std::filesystem::path path);
 
   /// Returns the file's path.
@@ -38,16 +39,17 @@ class CROSSRANK_EXPORT SafetensorsFile {
   [[nodiscard]] std::span<SafetensorsEntry const> entries() const noexcept;
   /// Returns the tensor called `name`, or null.
   [[nodiscard]] SafetensorsEntry const* find(std::string_view name) const noexcept;
-  /// Returns the free text of the file's writer, in the order of the file.
+  /// Returns the free-text metadata of the file, in its order.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> const& metadata() const noexcept;
 
-  /// Reads one tensor into memory of its own. One copy; verified when the file carries our checksums. `UsageError` for
-  /// an unknown name.
+  /// Reads one tensor into memory of its own. One copy; verified if the file has crossrank's checksums, with a
+  /// `FormatError` on a difference. `UsageError` for an unknown name.
   [[nodiscard]] Tensor read(std::string_view name) const;
   /// Reads `length` entries of dimension `dim`, from `begin` on.
   ///
-  /// Takes memory for the slice alone. Along dimension 0 nothing else is read; along others whole rows are, a block at
-  /// a time. Not verified. `UsageError` for an unknown name, dimension or range, or when the slice splits a byte.
+  /// Allocates memory only for the slice. Along dimension 0 it reads only the slice, along other dimensions whole rows,
+  /// block by block. Not verified. `UsageError` when name, dimension or range does not exist, or when the slice begins
+  /// or ends inside a byte.
   [[nodiscard]] Tensor read_slice(std::string_view name, Dim dim, std::int64_t begin, std::int64_t length) const;
 
  private:
@@ -57,18 +59,19 @@ class CROSSRANK_EXPORT SafetensorsFile {
 
 /// Options of `save_safetensors`.
 struct SafetensorsOptions {
-  /// Free text that is written into the file. Most loaders want the format of the framework.
+  /// Free-text metadata of the file. Most loaders expect the key "format" with the framework.
   std::vector<std::pair<std::string, std::string>> metadata{{"format", "pt"}};
 };
 
 /// Reads all tensors of a file, in the order of its data. Local; costs and errors as for `SafetensorsFile::read`.
 [[nodiscard]] CROSSRANK_EXPORT StateDict load_safetensors(std::filesystem::path const& path);
 
-/// Writes a file that appears under its name whole and durable or not at all. The name must be new.
+/// Writes a new file, which appears under its name complete and durable or not at all.
 ///
-/// Local; copies each byte once, into the file. The bytes are those that the format's reference implementation writes.
+/// Local; copies each byte once, into the file. The bytes equal those of the format's reference implementation.
 /// `UsageError` for an undefined tensor, one that is not on the CPU, and names that the format does not allow.
-/// `IoError` for a name that is taken, or with the bytes written and the free space; then nothing is left.
+/// `IoError` when a file with that name exists, or when writing fails; it then gives the bytes written and the free
+/// space, and no file is left.
 CROSSRANK_EXPORT void save_safetensors(std::filesystem::path const& path, StateDict const& weights,
                                        SafetensorsOptions const& options = {});
 

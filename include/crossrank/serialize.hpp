@@ -45,13 +45,13 @@ class Tensor;
 class StateDict;
 class TensorDict;
 
-/// Names the type of an object in its bytes, so that no rank reads it as another type.
+/// Identifies the type of an object in its bytes, so that no rank decodes it as another type.
 struct TypeTag {
   std::string_view name{};    ///< empty: derived from the type
-  std::uint32_t version = 0;  ///< changes with the meaning of the bytes
+  std::uint32_t version = 0;  ///< increase it when the meaning of the bytes changes
 };
 
-/// The tag of `T`. Specialise it for a type of your own: `template <> inline constexpr TypeTag type_tag<Batch>{"batch",
+/// The tag of `T`. Specialise it for your own type: `template <> inline constexpr TypeTag type_tag<Batch>{"batch",
 /// 2};`
 template <class T>
 inline constexpr TypeTag type_tag{};
@@ -61,7 +61,7 @@ inline constexpr int max_object_depth = 256;
 
 namespace detail {
 
-static_assert(std::endian::native == std::endian::little, "objects travel in little-endian form");
+static_assert(std::endian::native == std::endian::little, "objects are sent in little-endian form");
 
 template <class T>
 inline constexpr bool is_pointer_like = std::is_pointer_v<T>;
@@ -72,15 +72,15 @@ inline constexpr bool is_pointer_like<std::weak_ptr<T>> = true;
 template <class T, class D>
 inline constexpr bool is_pointer_like<std::unique_ptr<T, D>> = true;
 
-/// Fails to compile, and says why, for a type that is not sent whatever serializes it.
+/// Fails to compile, with a reason, for a type that cannot be sent even if it can be serialized.
 template <class T>
 constexpr void require_plain() {
-  static_assert(!is_pointer_like<T>, "crossrank: a pointer means nothing on another rank; send what it points to");
-  static_assert(!std::is_polymorphic_v<T>, "crossrank: polymorphic types are not sent; send a variant or plain data");
+  static_assert(!is_pointer_like<T>, "crossrank: a pointer means nothing on another rank; send the value it points to");
+  static_assert(!std::is_polymorphic_v<T>, "crossrank: polymorphic types cannot be sent; send a variant or plain data");
   static_assert(!std::is_same_v<T, long double>, "crossrank: long double differs between machines; send a double");
 }
 
-/// Elements whose bytes are their value, whatever they are.
+/// Element types for which every bit pattern is a value.
 template <class T>
 inline constexpr bool is_raw_element = (std::is_arithmetic_v<T> && !std::is_same_v<T, bool> &&
                                         !std::is_same_v<T, long double>) ||
@@ -88,12 +88,12 @@ inline constexpr bool is_raw_element = (std::is_arithmetic_v<T> && !std::is_same
 
 }  // namespace detail
 
-/// The archive that cereal writes objects with. `UsageError` for what no reader would accept.
+/// The archive into which cereal writes objects. `UsageError` for an object that no reader would accept.
 class CROSSRANK_EXPORT ObjectWriter : public cereal::OutputArchive<ObjectWriter> {
  public:
   /// Makes an empty archive.
   ObjectWriter();
-  /// Drops what was written.
+  /// Discards the written bytes.
   ~ObjectWriter() override;
   ObjectWriter(ObjectWriter const&) = delete;
   ObjectWriter& operator=(ObjectWriter const&) = delete;
@@ -108,7 +108,7 @@ class CROSSRANK_EXPORT ObjectWriter : public cereal::OutputArchive<ObjectWriter>
   void enter();
   /// Counts one level less.
   void leave() noexcept { --depth_; }
-  /// Returns what was written and empties the archive.
+  /// Returns the written bytes and empties the archive.
   [[nodiscard]] std::vector<std::byte> take();
 
  private:
@@ -121,22 +121,23 @@ class CROSSRANK_EXPORT ObjectWriter : public cereal::OutputArchive<ObjectWriter>
   int depth_ = 0;
 };
 
-/// The archive that cereal reads objects with. Holds every count against the bytes that are left before it allocates.
-/// `FormatError` with the byte at which it went wrong.
+/// The archive from which cereal reads objects. Compares every count with the remaining bytes before it allocates.
+/// A `FormatError` gives the byte at which decoding failed.
 class CROSSRANK_EXPORT ObjectReader : public cereal::InputArchive<ObjectReader> {
  public:
   /// Reads from `bytes`, which must outlive the archive.
   explicit ObjectReader(std::span<std::byte const> bytes);
-  /// Ends the archive, whatever is left.
+  /// Ends the archive; bytes may remain.
   ~ObjectReader() override;
   ObjectReader(ObjectReader const&) = delete;
   ObjectReader& operator=(ObjectReader const&) = delete;
 
-  /// Reads `bytes` bytes. `FormatError` when fewer are left.
+  /// Reads `bytes` bytes. `FormatError` when fewer remain.
   void read(void* data, std::size_t bytes);
   /// Reads a truth value. `FormatError` for a byte other than 0 and 1.
   [[nodiscard]] bool read_bool();
-  /// Reads a number of elements of at least `least_bytes` each. `FormatError` when fewer bytes are left.
+  /// Reads a number of elements of at least `least_bytes` each. `FormatError` when the remaining bytes cannot hold
+  /// them.
   [[nodiscard]] std::uint64_t read_count(std::size_t least_bytes = 1);
   /// Reads a JSON value. `FormatError` when it is malformed.
   [[nodiscard]] Json read_json();
@@ -144,13 +145,13 @@ class CROSSRANK_EXPORT ObjectReader : public cereal::InputArchive<ObjectReader> 
   void enter();
   /// Counts one level less.
   void leave() noexcept { --depth_; }
-  /// Returns the number of bytes that are left.
+  /// Returns the number of remaining bytes.
   [[nodiscard]] std::size_t remaining() const noexcept { return bytes_.size() - at_; }
   /// Returns the number of bytes that have been read.
   [[nodiscard]] std::size_t offset() const noexcept { return at_; }
-  /// Throws a `FormatError` when bytes are left.
+  /// Throws a `FormatError` when bytes remain.
   void finish() const;
-  /// Throws a `FormatError` at the present byte.
+  /// Throws a `FormatError` for the current byte.
   [[noreturn]] void refuse(char const* section, std::string message, std::string expected = {},
                            std::string got = {}) const;
 
@@ -160,7 +161,7 @@ class CROSSRANK_EXPORT ObjectReader : public cereal::InputArchive<ObjectReader> 
   int depth_ = 0;
 };
 
-// What cereal finds for these archives in place of its own: each is more specialised than cereal's.
+// Overloads that cereal finds for these archives in place of its own, because they are more specialised.
 /// @cond the hooks of cereal
 
 template <class T>
@@ -233,7 +234,7 @@ template <class Sequence>
 void load_sequence(ObjectReader& reader, Sequence& out) {
   auto const count = reader.read_count();
   out.clear();
-  for (std::uint64_t i = 0; i < count; ++i) {  // grows with what arrives, not with what was announced
+  for (std::uint64_t i = 0; i < count; ++i) {  // the list grows with the bytes, not with an announced count
     typename Sequence::value_type value{};
     reader(value);
     out.push_back(std::move(value));
@@ -277,7 +278,7 @@ template <class T, class A>
 void load(ObjectReader& reader, std::list<T, A>& values) {
   detail::load_sequence(reader, values);
 }
-// cereal's own puts entries of one key in reverse.
+// cereal's own overload reverses entries with equal keys.
 template <class K, class V, class C, class A>
 void load(ObjectReader& reader, std::multimap<K, V, C, A>& values) {
   auto const count = reader.read_count();
@@ -351,7 +352,7 @@ struct TypeName<std::map<K, V, C, A>> {
   static std::string get() { return type_names<K, V>("map<"); }
 };
 
-/// The part of the name that the version is not in.
+/// Returns the name without the version.
 template <class T>
 [[nodiscard]] std::string_view tag_name() {
   if constexpr (!type_tag<T>.name.empty()) {
@@ -381,28 +382,29 @@ concept Object =
 
 namespace detail {
 
-/// How many ways cereal finds to serialize a type, its own for the standard library's types among them.
+/// Number of ways in which cereal can serialize a type, including its own for types of the standard library.
 template <class T>
 inline constexpr int ways_to_write = cereal::traits::detail::count_output_serializers<T, ObjectWriter>::value;
 template <class T>
 inline constexpr int ways_to_read = cereal::traits::detail::count_input_serializers<T, ObjectReader>::value;
 
-/// Fails to compile for a type that is no `Object`, and says what it lacks.
+/// Fails to compile for a type that is not an `Object`, with the reason.
 template <class T>
 constexpr void require_object() {
   require_plain<T>();
   if constexpr (!is_pointer_like<T> && !std::is_polymorphic_v<T> && !std::is_same_v<T, long double>) {
     static_assert(!std::is_same_v<T, Tensor> && !std::is_same_v<T, StateDict> && !std::is_same_v<T, TensorDict>,
-                  "crossrank: tensors are no objects; send them by broadcast(), send(), a TensorDict or a queue");
+                  "crossrank: a tensor is not an object; use broadcast(), send(), a TensorDict or a queue");
     static_assert(std::is_same_v<T, std::remove_cvref_t<T>>,
                   "crossrank: an object is sent by value; leave out const and &");
-    static_assert(std::default_initializable<T>,
-                  "crossrank: a received object is made first and filled then; give the type a default constructor");
+    static_assert(
+        std::default_initializable<T>,
+        "crossrank: a received object is default-constructed, then filled; give the type a default constructor");
     static_assert(
         ways_to_write<T> > 0 && ways_to_read<T> > 0,
-        "crossrank: nothing serializes this type; give it `template <class A> void serialize(A& a) { "
-        "a(member, ...); }` or save and load, include cereal's header for it if it is the standard library's, "
-        "and name it by type_tag<T> where programs differ");
+        "crossrank: cereal cannot serialize this type; give it `template <class A> void serialize(A& a) { "
+        "a(member, ...); }` or save and load, include cereal's header for it if it is of the standard library, "
+        "and specialise type_tag<T> if sender and receiver are different programs");
     static_assert(ways_to_write<T> <= 1 && ways_to_read<T> <= 1,
                   "crossrank: there are several ways to serialize this type; keep serialize, or save and load");
     static_assert(Object<T>, "crossrank: cereal cannot serialize this type");
@@ -413,9 +415,9 @@ constexpr void require_object() {
 
 /// Returns the bytes of an object, with the tag and version of its type.
 ///
-/// Local; copies the object once. `UsageError` for what no reader would accept: JSON beyond the limits of a config,
-/// more than `max_object_depth` levels, elements without bytes. A type that is no `Object` does not compile, and the
-/// assertion says what it lacks.
+/// Local; copies the object once. `UsageError` for an object that no reader would accept: JSON beyond the limits of a
+/// config, more than `max_object_depth` levels, elements without bytes. A type that is not an `Object` does not
+/// compile, and the assertion gives the reason.
 template <class T>
 [[nodiscard]] std::vector<std::byte> encode_object(T const& value) {
   detail::require_object<T>();
@@ -425,9 +427,9 @@ template <class T>
   return writer.take();
 }
 
-/// Returns the object in `bytes`, which may come from anybody.
+/// Returns the object in `bytes`, which may come from an untrusted source.
 ///
-/// Local. Takes no more memory than a small multiple of the bytes. `FormatError` unless the bytes are exactly one
+/// Local. Uses at most a small multiple of the bytes as memory. `FormatError` unless the bytes are exactly one
 /// object of this type and version.
 template <class T>
 [[nodiscard]] T decode_object(std::span<std::byte const> bytes) {

@@ -12,7 +12,7 @@
 
 namespace crossrank {
 
-/// The lengths of a tensor's dimensions, the slowest first. `{}` is a scalar. Held in place: copies allocate nothing.
+/// The lengths of a tensor's dimensions, slowest-varying first. `{}` is a scalar. Copies do not allocate.
 class CROSSRANK_EXPORT Shape {
  public:
   /// The largest number of dimensions that a tensor may have.
@@ -22,7 +22,7 @@ class CROSSRANK_EXPORT Shape {
   Shape() noexcept = default;
   /// Makes a shape. `UsageError` for a negative length or more than `max_rank` of them.
   Shape(std::initializer_list<std::int64_t> lengths);
-  // NOLINTBEGIN(google-explicit-constructor): the same value in another type
+  // NOLINTBEGIN(google-explicit-constructor): the same value as another type
   /// Makes a shape from a vector; errors as for a braced list.
   Shape(std::vector<std::int64_t> const& lengths);
   /// Makes a shape from a span; errors as for a braced list.
@@ -43,7 +43,7 @@ class CROSSRANK_EXPORT Shape {
   [[nodiscard]] std::int64_t operator[](std::size_t dim) const noexcept { return lengths_[dim]; }
   /// Returns the same shape with `length` in dimension `dim`. `UsageError` when there is no such dimension.
   [[nodiscard]] Shape with(std::size_t dim, std::int64_t length) const;
-  /// Returns the number of elements. `UsageError` when it does not fit 63 bits.
+  /// Returns the number of elements. `UsageError` when it does not fit in 63 bits.
   [[nodiscard]] std::int64_t numel() const;
 
   /// Returns whether both have the same lengths.
@@ -57,7 +57,7 @@ class CROSSRANK_EXPORT Shape {
 /// Returns the text "[2, 3]". Local.
 [[nodiscard]] CROSSRANK_EXPORT std::string to_string(Shape const& shape);
 
-/// Returns the bytes of a dense tensor. Local. `UsageError` when that overflows, or when elements narrower than a byte
+/// Returns the size of a dense tensor in bytes. Local. `UsageError` on overflow, or when elements narrower than a byte
 /// do not fill the last byte.
 [[nodiscard]] CROSSRANK_EXPORT std::size_t dense_bytes(Shape const& shape, Dtype dtype);
 

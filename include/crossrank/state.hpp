@@ -19,8 +19,9 @@ namespace crossrank {
 /// Local. Finding, adding and erasing cost the same for any number of entries. References and iterators are valid until
 /// the next name is added or erased. Copying copies views, not bytes.
 ///
-/// A tensor may be replaced in place, by name or through an iterator; that changes this dictionary alone. To write a
-/// tensor's bytes use `Tensor::as_mutable()`, which refuses bytes that others hold. Follows PyTorch's state dict.
+/// A tensor can be replaced in place, by name or through an iterator; that changes only this dictionary. To write a
+/// tensor's bytes use `Tensor::as_mutable()`, which refuses bytes that other tensors share. Follows PyTorch's state
+/// dict.
 class CROSSRANK_EXPORT StateDict {
   struct Slot;
 
@@ -81,7 +82,7 @@ class CROSSRANK_EXPORT StateDict {
 
   /// Makes an empty dictionary.
   StateDict() noexcept;
-  /// Makes a dictionary of the listed entries; the last of several with one name counts.
+  /// Makes a dictionary of the listed entries. Of entries with the same name, the last one counts.
   StateDict(std::initializer_list<value_type> entries);
   /// Copies names and views.
   StateDict(StateDict const&);
@@ -102,8 +103,8 @@ class CROSSRANK_EXPORT StateDict {
   [[nodiscard]] Tensor const* find(std::string_view name) const noexcept;
   /// Returns the tensor called `name`, to be replaced, or null.
   [[nodiscard]] Tensor* find(std::string_view name) noexcept;
-  /// Returns the tensor called `name`, to be replaced. Adds an unknown name at the end with an undefined tensor, as
-  /// `std::map` does.
+  /// Returns the tensor called `name`, to be replaced. Like `std::map`, adds an unknown name, at the end and with an
+  /// undefined tensor.
   [[nodiscard]] Tensor& operator[](std::string_view name);
   /// Returns the tensor called `name`. `UsageError` when there is none.
   [[nodiscard]] Tensor const& operator[](std::string_view name) const { return at(name); }
@@ -125,7 +126,7 @@ class CROSSRANK_EXPORT StateDict {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// Returns whether there is no entry.
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-  /// Returns the bytes of all tensors together. Bytes that several tensors share count each time.
+  /// Returns the number of bytes of all tensors. Bytes that several tensors share count each time.
   [[nodiscard]] std::size_t nbytes() const noexcept;
   /// Returns an iterator to the first entry.
   [[nodiscard]] const_iterator begin() const noexcept;
@@ -137,21 +138,22 @@ class CROSSRANK_EXPORT StateDict {
   [[nodiscard]] iterator end() noexcept;
 
  private:
-  /// The slot of `name`, and whether it was made now, with `tensor` in it; `tensor` is not touched otherwise.
+  /// Returns the slot of `name`, and whether it is new. A new slot takes `tensor`; otherwise `tensor` is not moved
+  /// from.
   std::pair<Slot*, bool> try_emplace(std::string&& name, Tensor& tensor);
   [[nodiscard]] std::size_t probe(std::string_view name) const noexcept;
   void index_all(std::size_t space);
-  /// Leaves the holes out and makes space for `count` entries.
+  /// Removes the holes and reserves space for `count` entries.
   void rebuild(std::size_t count);
 
-  std::vector<Slot> slots_;             ///< entries in order; erased ones stay as holes until there are many
+  std::vector<Slot> slots_;             ///< entries in order; an erased one stays as a hole until there are many
   std::vector<std::uint32_t> index_{};  ///< open addressing: 0 free, else position in `slots_` + 1
   std::size_t size_ = 0;
 };
 
 /// The config and weights that one rank contributes.
 struct RankState {
-  Json config{};        ///< any JSON value of UTF-8 text with at most 32 levels, else a `UsageError`; null is a value
+  Json config{};        ///< any JSON value, also null, of UTF-8 text with at most 32 levels, else a `UsageError`
   StateDict weights{};  ///< tensors by name, in order
 };
 

@@ -33,13 +33,13 @@ class CROSSRANK_EXPORT Tensor {
   [[nodiscard]] static Tensor empty(Shape const& shape, Dtype dtype);
   /// Allocates memory filled with zero bytes; errors as for `empty`.
   [[nodiscard]] static Tensor zeros(Shape const& shape, Dtype dtype);
-  /// Copies any contiguous range of elements: `of(vector, {2, 3})`. `UsageError` when their number does not fit the
+  /// Copies any contiguous range of elements: `of(vector, {2, 3})`. `UsageError` when their number does not match the
   /// shape.
   template <ElementRange R>
   [[nodiscard]] static Tensor of(R&& values, Shape const& shape) {
     return of(std::span<std::remove_cv_t<detail::ElementOf<R>> const>(values), shape);
   }
-  /// Copies elements of a type that the caller names: `of<float>(vector, {2, 3})`. Errors as above.
+  /// Copies elements of an explicit type: `of<float>(vector, {2, 3})`. Errors as above.
   template <Element T>
   [[nodiscard]] static Tensor of(std::span<T const> values, Shape const& shape) {
     return copy_of(std::as_bytes(values), values.size(), shape, dtype_of<T>);
@@ -54,18 +54,18 @@ class CROSSRANK_EXPORT Tensor {
   [[nodiscard]] static Tensor scalar(T value) {
     return of(std::span<T const>(&value, 1), Shape{});
   }
-  /// Views memory of the caller, dense and row-major. Copies nothing. `deleter(data)` runs when the last view is gone;
-  /// without a deleter the memory must outlive all views.
+  /// Makes a view of the caller's memory, dense and row-major, without a copy. `deleter(data)` runs when the last view
+  /// is gone; without a deleter the memory must outlive all views.
   [[nodiscard]] static Tensor from_blob(void* data, Shape const& shape, Dtype dtype,
                                         std::function<void(void*)> deleter = {});
 
-  /// Returns whether this is a tensor at all.
+  /// Returns whether the tensor is defined.
   [[nodiscard]] bool defined() const noexcept { return storage_ != nullptr; }
   /// Returns the lengths of the dimensions.
   [[nodiscard]] Shape const& shape() const noexcept { return shape_; }
   /// Returns the element type.
   [[nodiscard]] Dtype dtype() const noexcept { return dtype_; }
-  /// Returns where the bytes are.
+  /// Returns the device that holds the bytes.
   [[nodiscard]] Device device() const noexcept;
   /// Returns the number of elements; 0 for an undefined tensor.
   [[nodiscard]] std::int64_t numel() const noexcept;
@@ -79,7 +79,8 @@ class CROSSRANK_EXPORT Tensor {
     require_typed(dtype_of<T>, alignof(T), "Tensor.as");
     return {reinterpret_cast<T const*>(data_), nbytes_ / sizeof(T)};
   }
-  /// Returns the elements for writing. Errors as for `as`; `UsageError` also while others hold the bytes, naming them.
+  /// Returns the elements for writing. Errors as for `as`; `UsageError` also while others hold the bytes; it names
+  /// them.
   template <Element T>
   [[nodiscard]] std::span<T> as_mutable() {
     require_typed(dtype_of<T>, alignof(T), "Tensor.as_mutable");
@@ -95,15 +96,15 @@ class CROSSRANK_EXPORT Tensor {
     std::memcpy(&value, data_, sizeof(T));
     return value;
   }
-  /// Returns the bytes, whatever the dtype. `UsageError` when the tensor is undefined or not on the CPU.
+  /// Returns the bytes of a tensor of any dtype. `UsageError` when the tensor is undefined or not on the CPU.
   [[nodiscard]] std::span<std::byte const> bytes() const;
   /// Returns the bytes for writing; errors as for `as_mutable`.
   [[nodiscard]] std::span<std::byte> mutable_bytes();
 
-  /// Returns a view of `length` entries of dimension `dim`, from `begin` on. Copies nothing.
+  /// Returns a view of `length` entries of dimension `dim`, from `begin` on, without a copy.
   ///
-  /// The result must be dense: dimension 0, or a dimension behind dimensions of length 1. `UsageError` otherwise;
-  /// `slice` copies instead.
+  /// The result must be dense: `dim` is 0, or all dimensions before it have length 1. `UsageError` otherwise; use
+  /// `slice`, which copies.
   [[nodiscard]] Tensor narrow(std::int64_t dim, std::int64_t begin, std::int64_t length) const;
   /// Returns a view of the same bytes in another shape with as many elements; `UsageError` otherwise.
   [[nodiscard]] Tensor reshape(Shape const& shape) const;
@@ -115,7 +116,7 @@ class CROSSRANK_EXPORT Tensor {
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   /// Returns the memory behind the view. For backends.
   [[nodiscard]] std::shared_ptr<spi::Storage> const& storage() const noexcept { return storage_; }
-  /// Returns where the view begins in its storage, in bytes. For backends.
+  /// Returns the offset of the view in its storage, in bytes. For backends.
   [[nodiscard]] std::size_t byte_offset() const noexcept { return offset_; }
 
  private:

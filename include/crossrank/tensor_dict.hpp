@@ -19,7 +19,7 @@ namespace crossrank {
 
 /// A tree of tensors and JSON values. Each value is a tensor, JSON, another dictionary, or a list of values.
 ///
-/// Local. Keys keep their order. Copying copies views of tensors, not their bytes.
+/// Local. Keys keep their order. A copy shares the bytes of the tensors.
 class CROSSRANK_EXPORT TensorDict {
  public:
   /// One value.
@@ -90,8 +90,8 @@ class CROSSRANK_EXPORT TensorDict {
 class CROSSRANK_EXPORT TensorDict::Value {
  public:
   Value() = default;  ///< JSON null
-  // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload): a variant, made from what it
-  // holds; its own type and those that it holds are not among what the last one takes
+  // NOLINTBEGIN(google-explicit-constructor,bugprone-forwarding-reference-overload): implicit like a variant's;
+  // the constraint of the last one excludes its own type and the held types
   /// Holds a tensor.
   Value(Tensor tensor) : held_(std::move(tensor)) {}
   /// Holds a dictionary.
@@ -122,13 +122,13 @@ class CROSSRANK_EXPORT TensorDict::Value {
 /// Separates the tensors of a tree from its JSON values.
 ///
 /// Local; copies no tensor bytes. Each tensor goes to `weights` under the dotted path of its place ("layers.0.weight";
-/// list positions are path elements). In `config` a mark `{"$tensor": name}` replaces it; the mark of an undefined
-/// tensor is `{"$tensor": null}`. A user's value that looks like a mark gains a `$`, so that it is never taken for one.
-/// `UsageError` when two tensors have the same path. Follows ModelOpt's function of that name, without its
-/// model-specific renaming.
+/// list positions are path elements). In `config` the placeholder `{"$tensor": name}` replaces it; the placeholder of
+/// an undefined tensor is `{"$tensor": null}`. A user's value that looks like a placeholder gains a `$`, so that the
+/// two are never confused. `UsageError` when two tensors have the same path. Follows ModelOpt's function of the same
+/// name, without its model-specific renaming.
 [[nodiscard]] CROSSRANK_EXPORT RankState split_config_and_weights(TensorDict const& tree);
 
-/// Joins config and weights into the tree that they were separated from.
+/// Joins config and weights into the tree from which they were separated.
 ///
 /// Local; copies no tensor bytes. Mappings and lists without a tensor become JSON. Weights that no placeholder names
 /// are added under their names. `UsageError` when a placeholder names no weight, when an added name exists, or when

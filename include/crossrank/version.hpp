@@ -1,6 +1,6 @@
 #pragma once
 
-// The one place that says the version: CMake reads the three numbers, and so does whatever CMake fills in.
+// The only definition of the version. CMake reads the three numbers here.
 #define CROSSRANK_VERSION_MAJOR 0
 #define CROSSRANK_VERSION_MINOR 1
 #define CROSSRANK_VERSION_PATCH 0

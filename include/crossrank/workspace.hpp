@@ -7,10 +7,10 @@
 
 namespace crossrank {
 
-/// One of the two workspaces, as `GatherOptions::workspace` takes it.
+/// Either of the two workspaces, for `GatherOptions::workspace`.
 class Workspace {
  public:
-  // NOLINTBEGIN(google-explicit-constructor): either is one
+  // NOLINTBEGIN(google-explicit-constructor): either converts
   /// Holds a workspace of files.
   Workspace(NFSWorkspace workspace) : held_(std::move(workspace)) {}
   /// Holds a workspace in shared memory.

@@ -1,4 +1,4 @@
-// refused: polymorphic types are not sent
+// refused: polymorphic types cannot be sent
 #include <crossrank/serialize.hpp>
 
 struct Base {

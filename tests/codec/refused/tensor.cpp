@@ -1,4 +1,4 @@
-// refused: tensors are no objects
+// refused: a tensor is not an object
 #include <crossrank/objects.hpp>
 
 int main() { static_cast<void>(crossrank::Collective().broadcast_object(crossrank::Tensor())); }

@@ -1,4 +1,4 @@
-// refused: a received object is made first and filled then
+// refused: a received object is default-constructed, then filled
 #include <crossrank/objects.hpp>
 
 struct Batch {

@@ -1,4 +1,4 @@
-// refused: nothing serializes this type; give it `template <class A> void serialize(A& a)
+// refused: cereal cannot serialize this type; give it `template <class A> void serialize(A& a)
 #include <crossrank/helpers.hpp>
 
 struct Batch {
