@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks one Promela model exhaustively: check_model.sh MODEL.pml [BROKEN_SWITCH]
-# Without a switch the search must complete and find no error. With one it must find an error, else the model would
-# accept anything. Exit status: 0 as expected, 1 not, 77 when a tool is missing.
+# Without a switch the search must complete and find no error. With a switch it must find an error; otherwise the model
+# would accept anything. Exit status: 0 if so, 1 if not, 77 if a tool is missing.
 set -euo pipefail
 
 model=$1
@@ -21,7 +21,7 @@ cp "$model" "$folder/model.pml"
 cd "$folder"
 
 spin ${switch:+"-D$switch"} -a model.pml
-# A search that ends at its first error needs no fast checker.
+# A search that ends at its first error does not need an optimised checker.
 optimize=${switch:+-O0}
 "$compiler" "${optimize:--O2}" -w -DSAFETY -DMEMLIM=3000 -o search pan.c
 status=0
@@ -29,7 +29,7 @@ status=0
 grep -E 'pan:|errors:|states, stored|elapsed' report.txt || true
 
 if [[ $status -ne 0 ]] || grep -qE 'max search depth too small|out of memory|aborted' report.txt; then
-  echo "the search did not run to its end (status $status)"
+  echo "the search did not complete (status $status)"
   exit 1
 fi
 errors=$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' report.txt)
@@ -41,8 +41,8 @@ if [[ -z $switch ]]; then
   echo "holds in every reachable state"
 else
   if [[ ${errors:-0} -eq 0 ]] || ! grep -qE 'assertion violated|invalid end state' report.txt; then
-    echo "$switch went unnoticed: this model proves nothing"
+    echo "the search did not find $switch, so this model proves nothing"
     exit 1
   fi
-  echo "$switch is found"
+  echo "$switch was found"
 fi

@@ -26,7 +26,7 @@ struct ArenaTest : testing::Test {
   std::unique_ptr<Arena> arena = memory.arena(0);
 };
 
-TEST_F(ArenaTest, uses_a_warm_slot_again_without_growing) {
+TEST_F(ArenaTest, reuses_a_free_slot_without_growing) {
   auto const first = arena->allocate(100'000);
   arena->release(first);
   auto const growths = counters().arena_growths.load();
@@ -50,7 +50,7 @@ TEST_F(ArenaTest, allocates_little_more_than_requested) {
   }
 }
 
-TEST_F(ArenaTest, says_wanted_used_cap_and_holders_when_full) {
+TEST_F(ArenaTest, reports_requested_used_cap_and_holders_when_full) {
   auto const own = arena->allocate(2 * mebi);  // NOLINT(clang-analyzer-deadcode.DeadStores): released at the end
   auto const lent = arena->allocate(4 * mebi);
   arena->offer(lent, 2);
@@ -58,7 +58,7 @@ TEST_F(ArenaTest, says_wanted_used_cap_and_holders_when_full) {
   arena->release(lent);
   try {
     static_cast<void>(arena->allocate(3 * mebi));
-    FAIL() << "there is no space";
+    FAIL() << "the arena is full";
   } catch (UnavailableError const& e) {
     EXPECT_THAT(e.what(), HasSubstr(std::to_string(3 * mebi)));
     EXPECT_THAT(e.what(), HasSubstr(std::to_string(6 * mebi) + " of at most " + std::to_string(8 * mebi)));
@@ -79,15 +79,15 @@ TEST_F(ArenaTest, shares_the_cap_with_the_other_arenas) {
   EXPECT_EQ(reserved(), 8 * mebi);
 }
 
-TEST_F(ArenaTest, gives_free_slots_back_before_it_refuses) {
+TEST_F(ArenaTest, gives_free_slots_back_before_it_fails) {
   auto const slot = arena->allocate(5 * mebi);
   arena->release(slot);
-  static_cast<void>(arena->allocate(1 * mebi));  // more than half as large would take the warm one
+  static_cast<void>(arena->allocate(1 * mebi));  // a request of more than half its size would take the free slot
   static_cast<void>(arena->allocate(7 * mebi));
   EXPECT_EQ(reserved(), 8 * mebi);
 }
 
-TEST_F(ArenaTest, trims_what_is_free_and_nothing_else) {
+TEST_F(ArenaTest, trims_only_free_slots) {
   auto const kept = arena->allocate(mebi);
   auto const freed = arena->allocate(2 * mebi);
   std::memset(arena->at(freed), 1, freed.bytes);
@@ -103,7 +103,7 @@ TEST_F(ArenaTest, trims_what_is_free_and_nothing_else) {
   arena->release(kept);
 }
 
-TEST_F(ArenaTest, joins_neighbouring_ranges_that_it_gave_back) {
+TEST_F(ArenaTest, merges_adjacent_ranges_that_it_gave_back) {
   std::vector<Slot> slots;
   for (int i = 0; i < 4; ++i) slots.push_back(arena->allocate(2 * mebi));
   for (std::size_t const i : {std::size_t{0}, std::size_t{2}, std::size_t{1}}) {
@@ -125,7 +125,7 @@ TEST_F(ArenaTest, keeps_a_slot_while_a_reader_holds_it) {
   EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
 }
 
-TEST_F(ArenaTest, takes_a_slot_back_from_a_reader_that_is_dead) {
+TEST_F(ArenaTest, takes_a_slot_back_from_a_dead_reader) {
   auto const slot = arena->allocate(mebi);
   arena->offer(slot, 1);
   ASSERT_TRUE(memory.leases().take(0, slot.id, slot.generation, 1));
@@ -152,18 +152,18 @@ TEST_F(ArenaTest, defers_a_release_until_it_is_ready) {
   EXPECT_EQ(arena->allocate(mebi).offset, slot.offset);
 }
 
-TEST_F(ArenaTest, refuses_more_offers_than_a_word_counts) {
+TEST_F(ArenaTest, refuses_more_offers_than_a_word_can_count) {
   auto const slot = arena->allocate(10);
   for (std::uint32_t i = 0; i < LeaseWord::count_limit; ++i) arena->offer(slot, 1);
   try {
     arena->offer(slot, 1);
-    FAIL() << "the word is full";
+    FAIL() << "the count is at its limit";
   } catch (UsageError const& e) {
     EXPECT_THAT(e.what(), HasSubstr("4095"));
   }
 }
 
-TEST_F(ArenaTest, finds_the_slot_of_bytes_that_it_holds) {
+TEST_F(ArenaTest, finds_the_slot_that_holds_given_bytes) {
   auto const slot = arena->allocate(10'000);
   ASSERT_TRUE(arena->find(arena->at(slot) + 5000, 5000));
   EXPECT_EQ(arena->find(arena->at(slot) + 5000, 5000)->id, slot.id);
@@ -174,13 +174,13 @@ TEST_F(ArenaTest, finds_the_slot_of_bytes_that_it_holds) {
   EXPECT_FALSE(arena->find(arena->at(slot), 1));
 }
 
-TEST_F(ArenaTest, leaves_the_cap_as_it_was_when_pages_are_refused) {
+TEST_F(ArenaTest, restores_the_reservation_when_pages_are_refused) {
   test::FaultySystem faulty;
   platform::ScopedSystem const installed(faulty);
   faulty.fail(test::Call::fallocate, 2, ENOSPC);  // the first is for the lease words
   try {
     static_cast<void>(arena->allocate(mebi));
-    FAIL() << "the pages were refused";
+    FAIL() << "there are no pages";
   } catch (IoError const& e) {
     EXPECT_EQ(e.system_errno(), ENOSPC);
   }

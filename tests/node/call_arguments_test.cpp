@@ -12,25 +12,25 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-TEST(CallArguments, become_words) {
+TEST(CallArguments, are_described_in_text) {
   CallArguments arguments;
   arguments.root(2).dtype(Dtype::f32).op(ReduceOp::max).shape(Numbers{4, 6}).tag(70'000).parts(Numbers{1, 300, -1});
   EXPECT_EQ(describe_call("reduce", arguments.bytes()), "reduce root 2 F32 max [4, 6] with tag 70000 parts 1+300+-1");
   EXPECT_EQ(describe_call("barrier", CallArguments().bytes()), "barrier");
 }
 
-TEST(CallArguments, name_a_call_that_is_more_than_its_operation) {
+TEST(CallArguments, name_the_call_of_a_composed_operation) {
   CallArguments arguments;
   arguments.name("get_tensors_parallel").text("of ranks").ranks(std::vector<int>{0, 1}).text("lazily");
   EXPECT_EQ(describe_call("range_open", arguments.bytes()), "get_tensors_parallel of ranks [0, 1] lazily");
 }
 
-TEST(CallArguments, count_parts_that_are_too_many_for_a_line) {
+TEST(CallArguments, show_only_the_number_of_many_parts) {
   EXPECT_EQ(describe_call("gatherv", CallArguments().parts(Numbers(9, 1)).bytes()), "gatherv 9 parts");
   EXPECT_EQ(describe_call("gatherv", CallArguments().rows_of(Numbers{3, 2}).bytes()), "gatherv rows of [3, 2]");
 }
 
-TEST(CallArguments, leave_out_what_does_not_fit) {
+TEST(CallArguments, leave_out_fields_that_do_not_fit) {
   CallArguments arguments;
   arguments.root(1).shape(Numbers(200, INT64_MAX)).text(std::string(200, 'x')).tag(7);
   EXPECT_EQ(describe_call("broadcast", arguments.bytes()), "broadcast root 1 ... ... with tag 7");
@@ -40,8 +40,8 @@ TEST(CallArguments, leave_out_what_does_not_fit) {
   EXPECT_EQ(copy.bytes(), arguments.bytes());
 }
 
-/// Another process wrote them.
-TEST(CallArguments, may_be_any_bytes) {
+/// The bytes come from another process.
+TEST(CallArguments, accept_any_bytes) {
   std::mt19937 random(7);
   for (int i = 0; i < 20'000; ++i) {
     std::string bytes(random() % 40, '\0');

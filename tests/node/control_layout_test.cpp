@@ -5,7 +5,7 @@
 namespace crossrank::node {
 namespace {
 
-TEST(ControlGeometry, lays_out_the_parts_one_after_the_other) {
+TEST(ControlGeometry, lays_out_the_parts_without_overlap) {
   for (int const ranks : {1, 2, 3, 64, 1000, max_ranks}) {
     ControlGeometry const geometry(ranks);
     auto const n = static_cast<std::size_t>(ranks);
@@ -28,7 +28,7 @@ TEST(ControlGeometry, lays_out_the_parts_one_after_the_other) {
   }
 }
 
-TEST(ControlGeometry, gives_a_group_space_for_its_members_and_their_pairs) {
+TEST(ControlGeometry, reserves_space_for_members_and_pairs_of_a_group) {
   EXPECT_GE(ControlGeometry::group_bytes(3), sizeof(GroupHeader) + 3 * sizeof(MemberBlock) + 9 * sizeof(Channel));
   EXPECT_EQ(ControlGeometry(7).group_stride(), ControlGeometry::group_bytes(7));
   EXPECT_LE(ControlGeometry::group_bytes(6), ControlGeometry::group_bytes(7));
@@ -49,7 +49,7 @@ TEST(Decision, round_trips_through_its_word) {
   }
 }
 
-TEST(ArrivalWord, is_reached_by_the_member_or_vetoed_by_another) {
+TEST(ArrivalWord, is_either_reached_by_the_member_or_vetoed_by_another) {
   EXPECT_TRUE(ArrivalWord{7}.reached(7));
   EXPECT_TRUE(ArrivalWord{11}.reached(7));
   EXPECT_FALSE(ArrivalWord{3}.reached(7));

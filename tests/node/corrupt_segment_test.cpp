@@ -17,7 +17,8 @@
 #include "lib/node/group/group.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// Words of the control segment that no rank has written, one at a time: each is found where it is read, and named.
+/// Writes words of the control segment that no rank would write, one at a time. The reading rank must find and name
+/// each.
 namespace crossrank::test {
 namespace {
 
@@ -29,7 +30,7 @@ node::Group& group_of(Collective const& world) { return *world.transport()->node
 
 node::GroupBlocks& blocks_of(Collective const& world) { return group_of(world).comm().blocks(); }
 
-/// What has kept a rank: a `FormatError` that names segment and field.
+/// Expects a `FormatError` that names segment and field.
 void expect_damage(std::exception_ptr const& error, std::string const& field, std::string const& place) {
   ASSERT_NE(error, nullptr) << field;
   try {
@@ -56,7 +57,8 @@ TEST(CorruptSegment, names_the_decision_of_a_group) {
   }
 }
 
-/// Rank 0 makes a group of both and tells of it; rank 1 changes what stands there before it comes to the split itself.
+/// Rank 0 creates a group of both ranks and announces it. Rank 1 calls `change` on the announcement before it calls
+/// split.
 std::vector<std::exception_ptr> split_with(
     std::function<void(Collective const& world, std::uint32_t made, node::Arrival& told)> const& change) {
   return try_thread_ranks(2, [&](Collective world) {
@@ -119,7 +121,7 @@ TEST(CorruptSegment, names_the_counts_of_messages) {
     world.barrier();
   });
   expect_damage(errors[0], "messages taken by rank 1", "group block 0");
-  EXPECT_NE(errors[1], nullptr) << "rank 0 has left";
+  EXPECT_NE(errors[1], nullptr) << "rank 1 should notice that rank 0 left";
 
   auto const others = try_thread_ranks(2, [](Collective world) {
     auto& channel = group_of(world).channel(0, 1);
@@ -132,7 +134,7 @@ TEST(CorruptSegment, names_the_counts_of_messages) {
   expect_damage(others[1], "messages sent by rank 0", "group block 0");
 }
 
-/// The writer believes that a reader has taken what it has not, and writes over it.
+/// The writer believes that a reader has taken a message that it has not, and overwrites it.
 TEST(CorruptSegment, does_not_skip_messages_of_a_queue) {
   std::uint32_t block = 0;
   auto const errors = try_thread_ranks(2, [&](Collective world) {
@@ -150,7 +152,7 @@ TEST(CorruptSegment, does_not_skip_messages_of_a_queue) {
   expect_damage(errors[1], "messages taken", "group block " + std::to_string(block));
 }
 
-/// A deadline for ranks that run the caller's code holds for those alone.
+/// A longer deadline holds only for ranks that run the caller's code.
 TEST(CorruptSegment, does_not_wait_longer_for_a_rank_with_an_invalid_range_count) {
   alignas(node::RankRecord) static node::RankRecord record;
   for (std::uint32_t const ranges : {1U, 2U, 1000U}) {

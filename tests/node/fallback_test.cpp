@@ -21,7 +21,7 @@
 #include "tests/support/leak_check.hpp"
 #include "tests/support/process_ranks.hpp"
 
-/// What is done where the kernel or a filter refuses a call: every rank still gets the same answers.
+/// The node layer where the kernel or a filter refuses a system call. Every rank still gets the same results.
 namespace crossrank::test {
 namespace {
 
@@ -34,7 +34,7 @@ struct Refusing : platform::System {
   int advice_refused = -1;
   bool no_proc = false;
   int seals_error = 0;
-  int named = 0;  ///< segments that got a name
+  int named = 0;  ///< number of segments that got a name
 
   int memfd_create(char const* name, unsigned flags) override {
     return memfd_error != 0 ? fail(memfd_error) : System::memfd_create(name, flags);
@@ -70,7 +70,8 @@ struct Refusing : platform::System {
   std::mutex mutex_{};
 };
 
-/// Ranks as threads that meet as processes do; a barrier and an all_gather that does not fit a line.
+/// Calls a barrier and an all_gather that is too large for a line. The ranks are threads that rendezvous as processes
+/// do.
 void meet_and_gather(Collective world) {
   world.barrier();
   auto const ranks = world.world_size();
@@ -103,7 +104,7 @@ void run_over(Refusing& system, int ranks = 3) {
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
-TEST(Fallback, without_memfd_uses_segments_that_lose_their_name_at_once) {
+TEST(Fallback, uses_unlinked_segments_without_memfd) {
   for (int const error : {ENOSYS, EPERM}) {
     Refusing system;
     system.memfd_error = error;
@@ -112,39 +113,39 @@ TEST(Fallback, without_memfd_uses_segments_that_lose_their_name_at_once) {
   }
 }
 
-TEST(Fallback, without_sockets_uses_a_named_segment) {
+TEST(Fallback, uses_a_named_segment_without_sockets) {
   Refusing system;
   system.socket_error = EPERM;
   run_over(system);
   EXPECT_GE(system.named, 4);
 }
 
-TEST(Fallback, without_sockets_and_memfd_uses_a_named_segment) {
+TEST(Fallback, uses_a_named_segment_without_sockets_and_memfd) {
   Refusing system;
   system.socket_error = EACCES;
   system.memfd_error = EPERM;
   run_over(system, 4);
 }
 
-TEST(Fallback, without_an_emptied_page_after_fork_compares_process_ids) {
+TEST(Fallback, compares_process_ids_without_wipe_on_fork) {
   Refusing system;
   system.advice_refused = 18;  // MADV_WIPEONFORK
   run_over(system);
 }
 
-TEST(Fallback, without_populating_takes_pages_one_by_one) {
+TEST(Fallback, touches_each_page_without_populate) {
   Refusing system;
   system.advice_refused = 23;  // MADV_POPULATE_WRITE
   run_over(system);
 }
 
-TEST(Fallback, without_proc_shares_the_descriptor_itself) {
+TEST(Fallback, shares_the_descriptor_without_proc) {
   Refusing system;
   system.no_proc = true;
   run_over(system);
 }
 
-TEST(Fallback, without_seals_goes_on) {
+TEST(Fallback, works_without_seals) {
   Refusing system;
   system.seals_error = EINVAL;
   run_over(system);
@@ -176,20 +177,20 @@ TEST_F(NamedRendezvous, refuses_a_rank_that_comes_twice) {
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
-TEST_F(NamedRendezvous, tells_all_when_they_expect_different_numbers) {
+TEST_F(NamedRendezvous, reports_different_world_sizes_to_all) {
   std::set<std::vector<int>> blamed;
   for (auto const& error : join_all({options(0, 3), options(1, 3), options(2, 4)})) {
     blamed.insert(expect_error<MismatchError>(error).failed_ranks);
     EXPECT_THAT(text_of(error), testing::AllOf(HasSubstr("3 ranks"), HasSubstr("4 ranks")));
   }
-  EXPECT_EQ(blamed.size(), 1U);  // whoever did not fit what the first had made
+  EXPECT_EQ(blamed.size(), 1U);  // the rank that disagreed with the first one
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
-TEST_F(NamedRendezvous, tells_late_ranks_about_the_failure) {
+TEST_F(NamedRendezvous, reports_the_failure_to_late_ranks) {
   auto const started = std::chrono::steady_clock::now();
   std::exception_ptr late;
-  // The first two fail as soon as they have met; the third comes only then.
+  // The first two ranks fail at the rendezvous. Only then does the third come.
   std::atomic<int> failed{0};
   auto const join_counted = [&](node::NodeOptions const& its) {
     try {
@@ -210,7 +211,7 @@ TEST_F(NamedRendezvous, tells_late_ranks_about_the_failure) {
   EXPECT_THAT(leaks.findings(job), testing::IsEmpty());
 }
 
-/// A filter as containers install it: two calls are refused, all others allowed.
+/// Installs a filter as containers do. It refuses two calls and allows all others.
 void refuse_memfd_and_sockets() {
   constexpr auto arch = AUDIT_ARCH_X86_64;
   std::array<sock_filter, 8> program{{
@@ -237,7 +238,7 @@ CROSSRANK_RANK_SCENARIO(gather_under_a_filter) {
   return 0;
 }
 
-TEST(Fallback, serves_processes_under_a_filter) {
+TEST(Fallback, works_for_processes_under_a_filter) {
 #if !defined(__x86_64__)
   GTEST_SKIP() << "the filter of this test is for x86-64";
 #endif

@@ -35,7 +35,7 @@ struct Frames : testing::Test {
   std::vector<Fd> fds;
 };
 
-TEST_F(Frames, carry_what_was_sent_and_descriptors) {
+TEST_F(Frames, carry_data_and_descriptors) {
   Frame sent;
   sent.kind = Frame::Kind::memory;
   sent.rank = 7;
@@ -50,7 +50,7 @@ TEST_F(Frames, carry_what_was_sent_and_descriptors) {
   EXPECT_NE(::fcntl(fds[0].get(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST_F(Frames, are_put_together_from_short_reads) {
+TEST_F(Frames, are_assembled_from_short_reads) {
   Frame sent;
   sent.rank = 3;
   std::thread writer([&] {
@@ -61,25 +61,25 @@ TEST_F(Frames, are_put_together_from_short_reads) {
   writer.join();
 }
 
-TEST_F(Frames, that_break_off_are_no_frames) {
+TEST_F(Frames, are_closed_when_truncated) {
   write_raw({}, 0, 200);
   there = Fd();
   EXPECT_EQ(receive(), Received::closed);
 }
 
-TEST_F(Frames, that_stop_half_way_run_into_the_deadline) {
+TEST_F(Frames, time_out_when_the_sender_stops_half_way) {
   write_raw({}, 0, 200);
   EXPECT_EQ(receive(30), Received::timed_out);
 }
 
-TEST_F(Frames, of_other_magic_are_refused) {
+TEST_F(Frames, are_refused_with_a_wrong_magic) {
   Frame sent;
   sent.magic ^= 1;
   write_raw(sent, 0, sizeof sent);
   EXPECT_EQ(receive(), Received::closed);
 }
 
-TEST_F(Frames, end_their_texts_whatever_was_sent) {
+TEST_F(Frames, terminate_their_texts_whatever_was_sent) {
   Frame sent;
   sent.text.fill('x');
   sent.key.fill('y');
@@ -94,13 +94,13 @@ TEST_F(Frames, cannot_be_sent_to_a_closed_peer) {
   EXPECT_FALSE(send_frame(there.get(), {}, {}, soon()));
 }
 
-TEST_F(Frames, wait_no_longer_than_told_for_a_full_buffer) {
+TEST_F(Frames, time_out_when_the_buffer_is_full) {
   bool sent = true;
   for (int i = 0; sent && i < 100'000; ++i) sent = send_frame(there.get(), {}, {}, soon(20));
   EXPECT_FALSE(sent);
 }
 
-TEST_F(Frames, show_which_socket_can_be_read) {
+TEST_F(Frames, report_which_socket_is_readable) {
   std::vector<int> const both{there.get(), here.get()};
   EXPECT_EQ(wait_readable(both, soon(10)), -1);
   write_raw({}, 0, 1);

@@ -7,7 +7,7 @@
 namespace crossrank::node {
 namespace {
 
-/// Three ranks; the group of all is block 0, and all have joined it.
+/// Three ranks. The group of all is block 0, and all have joined it.
 struct Blocks : testing::Test {
   Blocks() {
     EXPECT_EQ(of(0).make({0, 1, 2}, "node", {}), 0U);
@@ -33,7 +33,7 @@ TEST_F(Blocks, are_free_once_all_members_have_left) {
   EXPECT_EQ(of(1).make({1, 0}, "third", split), 1U);
 }
 
-TEST_F(Blocks, are_free_once_the_living_have_left) {
+TEST_F(Blocks, are_free_once_all_living_members_have_left) {
   ASSERT_EQ(of(0).make({0, 1, 2}, "trio", split), 1U);
   for (int member = 0; member < 3; ++member) of(member).join(1, member);
   of(0).leave(1, 0);
@@ -43,15 +43,15 @@ TEST_F(Blocks, are_free_once_the_living_have_left) {
   EXPECT_EQ(of(0).make({0}, "third", split), 1U);
 }
 
-TEST_F(Blocks, of_a_maker_that_died_before_announcing_them_are_garbage) {
+TEST_F(Blocks, are_free_when_the_maker_died_before_announcing) {
   ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
   die(2);
-  EXPECT_EQ(of(0).make({0}, "too early", split), 2U);  // the split may still pass, for all that is known
+  EXPECT_EQ(of(0).make({0}, "too early", split), 2U);  // the round of the split is not decided yet
   decide(7, Verdict::lost);
   EXPECT_EQ(of(0).make({0}, "in its place", {}), 1U);
 }
 
-TEST_F(Blocks, of_a_maker_that_died_half_way_are_garbage) {
+TEST_F(Blocks, are_free_when_the_maker_died_half_way) {
   of(1).header(1).life = BlockLife{.use = 4, .maker = 1, .state = BlockState::being_made}.pack();
   EXPECT_EQ(of(0).make({0}, "beside it", split), 2U);
   die(1);
@@ -59,7 +59,7 @@ TEST_F(Blocks, of_a_maker_that_died_half_way_are_garbage) {
   EXPECT_EQ(BlockLife::unpack(of(0).header(1).life).use, 5U);
 }
 
-TEST_F(Blocks, that_were_announced_wait_for_members_about_to_join) {
+TEST_F(Blocks, stay_reserved_after_the_announcement) {
   ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
   decide(7, Verdict::pass);
   die(2);
@@ -68,7 +68,7 @@ TEST_F(Blocks, that_were_announced_wait_for_members_about_to_join) {
   EXPECT_EQ(of(1).make({1}, "another", split), 3U);
 }
 
-TEST_F(Blocks, end_with_their_parent_for_members_that_never_joined) {
+TEST_F(Blocks, are_free_when_the_parent_ends_and_no_member_joined) {
   ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
   decide(7, Verdict::pass_failed);
   die(2);
@@ -77,14 +77,14 @@ TEST_F(Blocks, end_with_their_parent_for_members_that_never_joined) {
   EXPECT_EQ(of(1).make({1}, "in place of the child", {}), 1U);
 }
 
-TEST_F(Blocks, that_were_discarded_are_free) {
+TEST_F(Blocks, are_free_once_discarded) {
   ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
   of(2).discard(1);
   EXPECT_EQ(of(0).make({0}, "other", split), 1U);
 }
 
-/// Whatever a process has written over the blocks: who looks for one stays inside the segment.
-TEST_F(Blocks, may_hold_anything) {
+/// Corrupt blocks must not lead `make` out of the segment.
+TEST_F(Blocks, may_hold_any_bytes) {
   ASSERT_EQ(of(2).make({2, 0}, "pair", split), 1U);
   auto const blocks = of(0);
   for (std::uint32_t const word : {3U, 4096U, 1U << 20, ~0U}) {

@@ -16,11 +16,11 @@
 namespace crossrank::node {
 namespace {
 
-/// A control segment of ranks that have not come, on pages of its own.
+/// A control segment on its own pages, before any rank has joined.
 class Segment {
  public:
   explicit Segment(int ranks) : geometry_(ranks), pages_(geometry_.base_bytes() / page_bytes + spare_pages) {
-    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): made in place, nothing is owned
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): placement new owns nothing
     auto* const header = new (bytes()) ControlHeader{};
     header->version = layout_version;
     header->ranks = static_cast<std::uint32_t>(ranks);
@@ -41,10 +41,10 @@ class Segment {
   std::vector<Page> pages_;
 };
 
-/// As long as the segment claims to be; only what lies in its pages may be touched.
+/// Returns a span of the length that the segment claims. Only the part in its pages may be read.
 std::span<std::byte const> whole(Segment& segment) { return {segment.bytes(), segment.geometry().total_bytes()}; }
 
-TEST(JobView, shows_ranks_that_have_not_come) {
+TEST(JobView, shows_ranks_that_have_not_joined) {
   Segment segment(3);
   std::strcpy(segment.header().job, "a job");
   auto const view = view_job(whole(segment));
@@ -59,7 +59,7 @@ TEST(JobView, refuses_memory_that_is_not_a_control_segment) {
   Segment segment(2);
   std::vector<std::byte> const little(100);
   EXPECT_THROW((void)view_job(little), FormatError);
-  EXPECT_THROW((void)view_job({segment.bytes(), page_bytes}), FormatError) << "cut short";
+  EXPECT_THROW((void)view_job({segment.bytes(), page_bytes}), FormatError) << "truncated";
   segment.header().version = layout_version + 1;
   EXPECT_THROW((void)view_job(whole(segment)), FormatError);
   segment.header().version = layout_version;
@@ -71,7 +71,7 @@ TEST(JobView, refuses_memory_that_is_not_a_control_segment) {
   EXPECT_THROW((void)view_job(whole(segment)), FormatError);
 }
 
-/// Nothing that the ranks may have written, or half written, leads the reader out of the segment.
+/// Nothing that a rank has written, even half, may lead the reader out of the segment.
 TEST(JobView, survives_any_bytes) {
   constexpr std::uint32_t blocks = 4;
   auto const seed = std::random_device{}();
@@ -101,7 +101,7 @@ TEST(JobView, survives_any_bytes) {
   }
 }
 
-/// The segment of a running job may change at any time, also the word that says where everything stands.
+/// The segment of a running job may change at any time, including the word that determines its layout.
 TEST(JobView, reads_the_number_of_ranks_once) {
   Segment segment(3);
   std::atomic<bool> over{false};

@@ -31,7 +31,7 @@ TEST_F(Leases, go_from_offer_to_lease_to_free) {
   EXPECT_TRUE(table.look(owner, slot, reader).free());
 }
 
-TEST_F(Leases, count_offers_and_leases_apart) {
+TEST_F(Leases, count_offers_and_leases_separately) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(table.offer(owner, slot, 7, reader));
   EXPECT_TRUE(table.take(owner, slot, 7, reader));
   expect(2, 1);
@@ -39,7 +39,7 @@ TEST_F(Leases, count_offers_and_leases_apart) {
   expect(1, 1);
   table.decline(owner, slot, 7, reader);
   expect(0, 1);
-  table.revoke(owner, slot, 7, reader);  // a lease is not taken back
+  table.revoke(owner, slot, 7, reader);  // revoke does not end a lease
   expect(0, 1);
   EXPECT_FALSE(table.take(owner, slot, 7, reader));
 }
@@ -54,7 +54,7 @@ TEST_F(Leases, refuse_another_generation) {
   table.drop(owner, slot, 8, reader);
   expect(0, 1);
   table.drop(owner, slot, 7, reader);
-  table.drop(owner, slot, 7, reader);  // nothing is there to drop
+  table.drop(owner, slot, 7, reader);  // there is no such lease
   EXPECT_TRUE(table.look(owner, slot, reader).free());
 }
 
@@ -84,7 +84,7 @@ TEST_F(Leases, stop_at_the_limit_of_the_count) {
   expect(0, LeaseWord::count_limit);
 }
 
-TEST_F(Leases, keep_owners_slots_and_readers_apart) {
+TEST_F(Leases, keep_owners_slots_and_readers_separate) {
   EXPECT_TRUE(table.offer(owner, slot, 7, reader));
   EXPECT_TRUE(table.look(owner, slot, 2).free());
   EXPECT_TRUE(table.look(owner, slot + 1, reader).free());

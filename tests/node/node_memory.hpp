@@ -9,7 +9,7 @@
 
 namespace crossrank::test {
 
-/// The control segment and the arenas of a node without ranks, for tests of one part.
+/// The control segment and the arenas of a node without ranks, to test one part alone.
 struct NodeMemory {
   explicit NodeMemory(int count, std::uint64_t cap, std::uint64_t arena_bytes = std::uint64_t{16} << 20)
       : ranks(count) {

@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Arguments: rank that dies, and the crash point where it does.
+/// Arguments: rank that dies, and its crash point.
 CROSSRANK_RANK_SCENARIO(die_at_the_rendezvous) {
   if (self.arguments.at(0) == std::to_string(self.rank)) platform::arm_crash_point(self.arguments.at(1), 1);
   auto const started = std::chrono::steady_clock::now();
@@ -28,10 +28,10 @@ CROSSRANK_RANK_SCENARIO(die_at_the_rendezvous) {
   return 0;
 }
 
-/// Crash points of a client, then of the server. The race for the name decides which rank is the server.
+/// Parameter: a crash point of a client or of the server. The race for the name decides which rank is the server.
 class DeathAtTheRendezvous : public testing::TestWithParam<char const*> {};
 
-TEST_P(DeathAtTheRendezvous, reaches_all_others_at_once) {
+TEST_P(DeathAtTheRendezvous, is_reported_to_all_others_at_once) {
   auto const job = run_ranks(3, "die_at_the_rendezvous", {.arguments = {"1", GetParam()}});
   EXPECT_FALSE(job.timed_out) << job.text();
   EXPECT_TRUE(job.leaks.empty()) << job.text();

@@ -27,14 +27,14 @@ inline node::NodeOptions node_options(std::string const& job_id, int rank, int r
   return options;
 }
 
-/// Joins in a thread for each of `all`, as processes would: what each has thrown.
+/// Joins with each of `all` in its own thread, as processes would. Returns what each threw.
 inline std::vector<std::exception_ptr> join_all(std::vector<node::NodeOptions> const& all) {
   std::vector<std::function<void()>> actions;
   for (auto const& options : all) actions.emplace_back([options] { static_cast<void>(node::NodeComm::join(options)); });
   return run_threads(actions);
 }
 
-/// The error of `Kind` in `thrown`; a failure of the test when there is another or none.
+/// Returns the info of the `Kind` in `thrown`. Any other exception, or none, fails the test.
 template <class Kind>
 ErrorInfo expect_error(std::exception_ptr const& thrown) {
   try {
@@ -44,11 +44,11 @@ ErrorInfo expect_error(std::exception_ptr const& thrown) {
   } catch (...) {
     // reported below
   }
-  ADD_FAILURE() << "another error than expected, or none: " << text_of(thrown);
+  ADD_FAILURE() << "unexpected exception or none: " << text_of(thrown);
   return {};
 }
 
-/// The abstract address of the rendezvous of a job.
+/// The abstract socket address of a job's rendezvous.
 struct RendezvousAddress {
   explicit RendezvousAddress(std::string const& job_id) {
     node::JobKey key;
@@ -58,14 +58,14 @@ struct RendezvousAddress {
     text.copy(name.sun_path + 1, text.size());
     bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
-  /// Takes it, with space for `backlog` connections. A socket that listens, or -1.
+  /// Listens on the address with space for `backlog` connections. Returns the socket, or -1.
   [[nodiscard]] int squat(int backlog) const {
     int const fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (::bind(fd, reinterpret_cast<sockaddr const*>(&name), bytes) == 0 && ::listen(fd, backlog) == 0) return fd;
     ::close(fd);
     return -1;
   }
-  /// A connection that says nothing, or -1.
+  /// Connects and sends nothing. Returns the socket, or -1.
   [[nodiscard]] int visit() const {
     int const fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (::connect(fd, reinterpret_cast<sockaddr const*>(&name), bytes) == 0) return fd;

@@ -18,7 +18,7 @@ using std::chrono::steady_clock;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Where the ranks meet: each promise holds at all three places that it makes sense for.
+/// Kind of rendezvous.
 enum class Place { socket, threads };
 
 class Rendezvous : public testing::TestWithParam<Place> {
@@ -31,7 +31,7 @@ class Rendezvous : public testing::TestWithParam<Place> {
   std::string job = random_job_id();
 };
 
-TEST_P(Rendezvous, ends_with_the_same_memory_for_all) {
+TEST_P(Rendezvous, gives_all_ranks_the_same_memory) {
   for (auto const& error : join_all({options(0, 3), options(1, 3), options(2, 3)})) EXPECT_EQ(text_of(error), "");
 }
 
@@ -60,7 +60,7 @@ TEST_P(Rendezvous, refuses_a_rank_that_comes_twice) {
   EXPECT_EQ(twice, 1);
 }
 
-TEST_P(Rendezvous, tells_all_when_they_expect_different_numbers) {
+TEST_P(Rendezvous, reports_different_world_sizes_to_all) {
   auto const started = steady_clock::now();
   auto const errors = join_all({options(0, 3), options(1, 3), options(2, 4)});
   for (auto const& error : errors) {
@@ -74,7 +74,7 @@ TEST_P(Rendezvous, tells_all_when_they_expect_different_numbers) {
 INSTANTIATE_TEST_SUITE_P(At, Rendezvous, testing::Values(Place::socket, Place::threads),
                          [](auto const& one) { return one.param == Place::socket ? "a_socket" : "threads"; });
 
-TEST(ThreadRendezvous, tells_late_ranks_about_the_failure_and_lets_told_ranks_retry) {
+TEST(ThreadRendezvous, reports_the_failure_to_late_ranks_and_then_allows_a_retry) {
   auto const job = random_job_id();
   auto const join = [&](int rank, milliseconds timeout) {
     auto options = node_options(job, rank, 2, timeout);
@@ -90,7 +90,7 @@ TEST(ThreadRendezvous, tells_late_ranks_about_the_failure_and_lets_told_ranks_re
     EXPECT_EQ(text_of(error), "");
 }
 
-TEST(SocketRendezvous, gives_up_on_a_squatter_of_this_user_and_names_it) {
+TEST(SocketRendezvous, names_a_squatter_of_the_same_user) {
   auto const job = random_job_id();
   int const squatter = RendezvousAddress(job).squat(16);
   ASSERT_GE(squatter, 0);
@@ -111,7 +111,7 @@ TEST(SocketRendezvous, gives_up_on_a_squatter_whose_backlog_is_full) {
   ::close(squatter);
 }
 
-TEST(SocketRendezvous, is_not_held_up_by_a_silent_connection) {
+TEST(SocketRendezvous, is_not_delayed_by_a_silent_connection) {
   auto const job = random_job_id();
   std::vector<std::exception_ptr> errors;
   int visitor = -1;
@@ -124,7 +124,7 @@ TEST(SocketRendezvous, is_not_held_up_by_a_silent_connection) {
   for (auto const& error : errors) EXPECT_EQ(text_of(error), "");
 }
 
-/// Another user at the rendezvous address: a child that gives its rights up, listens, and says so.
+/// Forks a child that becomes another user, listens on the rendezvous address, and reports that on `ready`.
 pid_t squat_as_nobody(std::string const& job, int ready) {
   RendezvousAddress const place(job);
   pid_t const child = ::fork();
@@ -152,8 +152,8 @@ TEST(SocketRendezvous, refuses_a_squatter_of_another_user) {
   ::close(ready[1]);
 }
 
-/// A batch system limits the group of the job, not the root of the tree.
-TEST(Arenas, hold_half_of_what_the_control_group_allows) {
+/// A batch system limits the control group of the job, not the root of the tree.
+TEST(Arenas, are_capped_at_half_of_the_control_group_limit) {
   FakeProcFs kernel;
   kernel.own_groups("0::/system.slice/job.scope");
   kernel.mounts("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw");
@@ -164,8 +164,8 @@ TEST(Arenas, hold_half_of_what_the_control_group_allows) {
   EXPECT_EQ(node::choose_sizes(options, 0).cap_bytes, 78'643'200U);
 }
 
-/// An arena has all of its virtual size from the start: no file may be longer than `ulimit -f` says.
-TEST(Arenas, keep_below_the_limit_of_a_file) {
+/// An arena has its whole virtual size from the start, and `ulimit -f` limits the size of a file.
+TEST(Arenas, stay_below_the_file_size_limit) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit const limited{.rlim_cur = rlim_t{64} << 20, .rlim_max = before.rlim_max};

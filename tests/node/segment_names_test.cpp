@@ -31,14 +31,14 @@ struct SegmentNames : testing::Test {
   std::vector<std::string> made;
 };
 
-TEST_F(SegmentNames, without_a_holder_are_swept) {
+TEST_F(SegmentNames, are_swept_without_a_holder) {
   auto const name = unique_segment_name();
   ASSERT_TRUE(make(name));
-  sweep_names();  // another test's sweep may have been first
+  sweep_names();  // the sweep of another test may have removed it already
   EXPECT_FALSE(exists(name));
 }
 
-TEST_F(SegmentNames, that_somebody_holds_are_spared) {
+TEST_F(SegmentNames, are_kept_while_held) {
   auto const name = unique_segment_name();
   auto const fd = make(name);
   ASSERT_EQ(::flock(fd.get(), LOCK_SH), 0);
@@ -46,7 +46,7 @@ TEST_F(SegmentNames, that_somebody_holds_are_spared) {
   EXPECT_TRUE(exists(name));
 }
 
-TEST_F(SegmentNames, of_others_are_left_alone) {
+TEST_F(SegmentNames, are_left_alone_when_foreign) {
   auto const foreign = "/crossrank." + std::to_string(::geteuid() + 1) + "." + unique_segment_name().substr(12);
   auto const unlike = "/not-" + unique_segment_name().substr(1);
   ASSERT_TRUE(make(foreign));
@@ -56,7 +56,7 @@ TEST_F(SegmentNames, of_others_are_left_alone) {
   EXPECT_TRUE(exists(unlike));
 }
 
-TEST_F(SegmentNames, are_never_the_same) {
+TEST_F(SegmentNames, are_unique) {
   EXPECT_NE(unique_segment_name(), unique_segment_name());
   EXPECT_EQ(unique_segment_name().rfind("/" + segment_prefix(), 0), 0U);
 }

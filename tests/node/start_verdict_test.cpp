@@ -1,4 +1,4 @@
-// A start that fails: every rank gets the same verdict, those that come late too, whoever has died.
+// A failing start. Every rank gets the same verdict, also a late one, whichever rank has died.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -32,7 +32,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 using testing::HasSubstr;
 
-/// What every wait of these tests is bounded by; verdicts come long before.
+/// Limit of every wait in these tests. Verdicts come long before.
 constexpr auto step_limit = seconds(60);
 
 std::string list(std::vector<int> const& ranks) {
@@ -41,7 +41,7 @@ std::string list(std::vector<int> const& ranks) {
   return text;
 }
 
-/// Joins, and says how that ended: "code {failed ranks} message".
+/// Joins and prints how that ended: "code {failed ranks} message".
 int say_how_it_ends(RankSelf const& self, node::NodeOptions const& options) {
   try {
     static_cast<void>(node::NodeComm::join(options));
@@ -68,7 +68,7 @@ std::string verdict_in(RankOutcome const& outcome) {
   return at == std::string::npos ? "none" : outcome.out.substr(at, outcome.out.find('\n', at) - at);
 }
 
-/// The one verdict of all ranks but `victims`.
+/// Expects the same verdict on all ranks but `victims`, and returns it.
 std::string one_verdict(JobOutcome const& job, std::set<int> const& victims) {
   EXPECT_FALSE(job.timed_out) << job.text();
   EXPECT_TRUE(job.leaks.empty()) << job.text();
@@ -80,7 +80,7 @@ std::string one_verdict(JobOutcome const& job, std::set<int> const& victims) {
   return *verdicts.begin();
 }
 
-/// Arguments: a folder. Rank 0 comes first; the last one waits for the file "late".
+/// Rank 0 comes first. The last rank waits for the file "late". Argument: directory.
 CROSSRANK_RANK_SCENARIO(join_in_turn) {
   fs::path const folder = self.arguments.at(0);
   if (self.rank == self.world_size - 1) wait_for(folder / "late");
@@ -89,7 +89,7 @@ CROSSRANK_RANK_SCENARIO(join_in_turn) {
 }
 
 struct LateRank : testing::Test {
-  /// Waits until `count` ranks wait in the rendezvous; returns the process that serves it.
+  /// Waits until `count` ranks are in the rendezvous. Returns the process of the server.
   static pid_t server_of(ProcessRanks& job, int count) {
     auto const until = steady_clock::now() + step_limit;
     while (steady_clock::now() < until) {
@@ -105,7 +105,7 @@ struct LateRank : testing::Test {
   TemporaryDirectory folder;
 };
 
-TEST_F(LateRank, hears_that_the_server_died) {
+TEST_F(LateRank, learns_that_the_server_died) {
   ProcessRanks job(4, "join_in_turn", {.deadline = 2 * step_limit, .arguments = {folder.path()}});
   pid_t const server = server_of(job, 3);
   ASSERT_GT(server, 0);
@@ -119,7 +119,7 @@ TEST_F(LateRank, hears_that_the_server_died) {
                                  " (pid " + std::to_string(server)));
 }
 
-TEST_F(LateRank, hears_that_a_client_died_long_before) {
+TEST_F(LateRank, learns_that_a_client_died_long_before) {
   ProcessRanks job(4, "join_in_turn", {.deadline = 2 * step_limit, .arguments = {folder.path()}});
   pid_t const server = server_of(job, 3);
   ASSERT_GT(server, 0);
@@ -130,12 +130,12 @@ TEST_F(LateRank, hears_that_a_client_died_long_before) {
       ASSERT_TRUE(job.wait_for_exit(rank, step_limit));
     }
   }
-  EXPECT_FALSE(job.wait_for_exit(3, milliseconds(1500)));  // so late does it come
+  EXPECT_FALSE(job.wait_for_exit(3, milliseconds(1500)));  // the last rank is still waiting for its file
   release();
   EXPECT_THAT(one_verdict(job.wait(), {victim}), HasSubstr("peer_lost {" + std::to_string(victim) + "} rank "));
 }
 
-/// Rank 0 holds the name, lets all others connect, and is killed before it says who it is.
+/// Rank 0 binds the name, lets all others connect, and is killed before it identifies itself.
 CROSSRANK_RANK_SCENARIO(serve_without_a_word) {
   if (self.rank != 0) {
     wait_for(fs::path(self.arguments.at(0)) / "late");
@@ -153,15 +153,15 @@ TEST_F(LateRank, infers_which_rank_was_the_dead_server) {
   EXPECT_THAT(one_verdict(job, {0}), HasSubstr("peer_lost {0} rank 0 (pid "));
 }
 
-/// Arguments: the limit of open files.
+/// Argument: limit of open files.
 CROSSRANK_RANK_SCENARIO(join_with_few_files) {
   rlimit const few{.rlim_cur = static_cast<rlim_t>(std::stoi(self.arguments.at(0))), .rlim_max = 4096};
   ::setrlimit(RLIMIT_NOFILE, &few);
   return say_how_it_ends(self, start_options(self));
 }
 
-/// Descriptors run out at any step of the start, on one rank or another: nobody waits on alone.
-TEST(StartVerdict, is_one_however_few_files_may_be_open) {
+/// The descriptors run out at any step of the start, on any rank. No rank may wait on alone.
+TEST(StartVerdict, is_the_same_on_all_ranks_when_descriptors_run_out) {
   std::set<std::string> codes;
   for (int const limit : {8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 24, 28, 32, 48, 64}) {
     SCOPED_TRACE("ulimit -n " + std::to_string(limit));
@@ -176,7 +176,7 @@ TEST(StartVerdict, is_one_however_few_files_may_be_open) {
   EXPECT_THAT(codes, testing::ElementsAre("io", "ok"));
 }
 
-/// Arguments: the rank that can make no thread.
+/// Argument: the rank that cannot start a thread.
 CROSSRANK_RANK_SCENARIO(join_without_a_thread) {
   if (std::to_string(self.rank) == self.arguments.at(0)) {
     pthread_attr_t huge;
@@ -187,7 +187,7 @@ CROSSRANK_RANK_SCENARIO(join_without_a_thread) {
   return say_how_it_ends(self, start_options(self));
 }
 
-TEST(StartVerdict, is_typed_where_the_librarys_thread_cannot_be_made) {
+TEST(StartVerdict, is_a_typed_error_when_no_thread_can_start) {
   for (auto const* const rank : {"0", "1", "2"}) {
     auto const job = run_ranks(3, "join_without_a_thread", {.deadline = 2 * step_limit, .arguments = {rank}});
     EXPECT_THAT(one_verdict(job, {}),
@@ -195,8 +195,8 @@ TEST(StartVerdict, is_typed_where_the_librarys_thread_cannot_be_made) {
   }
 }
 
-/// Connections that say nothing cost the ranks no time, however many there are.
-TEST(StartVerdict, is_not_held_up_by_many_silent_connections) {
+/// Silent connections do not delay the ranks, however many there are.
+TEST(StartVerdict, is_not_delayed_by_many_silent_connections) {
   auto const job = random_job_id();
   std::vector<int> crowd;
   auto const started = steady_clock::now();
@@ -210,7 +210,7 @@ TEST(StartVerdict, is_not_held_up_by_many_silent_connections) {
                      static_cast<void>(node::NodeComm::join(node_options(job, 1, 2, step_limit)));
                    }});
   for (auto const& error : errors) EXPECT_EQ(text_of(error), "");
-  EXPECT_LT(steady_clock::now() - started, seconds(40));  // 5 s for each of them would be 100
+  EXPECT_LT(steady_clock::now() - started, seconds(40));  // waiting 5 s for each would take 100 s
   for (int const visitor : crowd) ::close(visitor);
 }
 
@@ -224,7 +224,7 @@ TEST(StartVerdict, says_that_another_job_may_use_the_id) {
   for (auto const index : {1U, 2U}) EXPECT_THAT(text_of(other[index]), HasSubstr("another job may use this id"));
 }
 
-TEST(StartVerdict, names_all_failed_ranks_in_text_and_list_alike) {
+TEST(StartVerdict, names_the_same_failed_ranks_in_text_and_list) {
   auto const job = random_job_id();
   std::vector<node::NodeOptions> few;
   for (int const rank : {1, 4}) few.push_back(node_options(job, rank, 6, milliseconds(300)));

@@ -15,8 +15,8 @@ constexpr std::size_t bytes = std::size_t{64} << 10;
 constexpr nanoseconds fast(bytes / 40);
 constexpr nanoseconds slow(bytes / 3);
 
-/// Makes so many steps, each of which takes as long as `time_of` says of its way; how many went past the caches. As in
-/// a collective, a step has ended when the next one has begun.
+/// Makes `steps` steps that take as long as `time_of` says for their store mode. Returns how many used streaming
+/// stores. As in a collective, a step ends when the next one has begun.
 int go(StoreAutotuner& speed, int steps, std::function<nanoseconds(StoreMode)> const& time_of) {
   int streamed = 0;
   std::optional<StoreAutotuner::Step> before;
@@ -36,29 +36,29 @@ nanoseconds without_common_cache(StoreMode way) { return way == StoreMode::norma
 constexpr int in_trial = StoreAutotuner::trial_steps / 2;
 constexpr int rest = StoreAutotuner::steps_between_trials;
 constexpr int period = StoreAutotuner::trial_steps + rest;
-constexpr int some = 10;  ///< steps after a trial, by which it has been judged
+constexpr int some = 10;  ///< steps after a trial, after which it has been evaluated
 
-/// A speed of which both ways have been tried.
+/// Returns an autotuner that has tried both modes.
 StoreAutotuner tried(std::function<nanoseconds(StoreMode)> const& time_of) {
   StoreAutotuner speed;
   go(speed, StoreAutotuner::first_steps + StoreAutotuner::trial_steps + some, time_of);
   return speed;
 }
 
-TEST(StoreAutotuner, goes_through_the_caches_at_first_and_then_tries_both_ways) {
+TEST(StoreAutotuner, starts_with_normal_stores_and_then_tries_both) {
   StoreAutotuner speed;
   EXPECT_EQ(go(speed, StoreAutotuner::first_steps, with_common_cache), 0);
   EXPECT_EQ(go(speed, StoreAutotuner::trial_steps, with_common_cache), in_trial);
 }
 
-TEST(StoreAutotuner, keeps_the_better_way) {
+TEST(StoreAutotuner, keeps_the_faster_mode) {
   auto cached = tried(with_common_cache);
   EXPECT_EQ(go(cached, rest - some, with_common_cache), 0);
   auto streamed = tried(without_common_cache);
   EXPECT_EQ(go(streamed, rest - some, without_common_cache), rest - some);
 }
 
-TEST(StoreAutotuner, follows_a_machine_that_moves) {
+TEST(StoreAutotuner, adapts_when_the_machine_changes) {
   auto speed = tried(without_common_cache);
   go(speed, period, with_common_cache);
   EXPECT_EQ(go(speed, rest - some, with_common_cache), 0);
@@ -75,7 +75,7 @@ TEST(StoreAutotuner, ignores_single_slow_steps) {
   EXPECT_EQ(go(speed, 3 * period, at_times_slow), 3 * in_trial);
 }
 
-TEST(StoreAutotuner, stays_with_the_caches_where_both_ways_take_as_long) {
+TEST(StoreAutotuner, keeps_normal_stores_when_both_are_equally_fast) {
   auto const alike = [](StoreMode) { return slow; };
   auto speed = tried(alike);
   EXPECT_EQ(go(speed, 3 * period, alike), 3 * in_trial);
@@ -90,7 +90,7 @@ TEST(StoreAutotuner, decides_nothing_without_measurements) {
   EXPECT_EQ(streamed, 2 * in_trial);
 }
 
-/// The first step of a turn reads what was stored the other way.
+/// The first step after a switch reads data that was stored in the other mode.
 TEST(StoreAutotuner, ignores_the_first_step_after_a_switch) {
   auto before = StoreMode::normal;
   auto speed = tried([&](StoreMode way) {

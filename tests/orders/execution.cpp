@@ -29,7 +29,7 @@ void Execution::start(std::vector<Body> bodies) {
   for (auto& body : bodies) {
     auto fiber = std::make_unique<Fiber>();
     fiber->number = fibers_.size();
-    fiber->knows.clock[fiber->number] = 1;  // what it does before its first step, nobody knows of either
+    fiber->knows.clock[fiber->number] = 1;  // its accesses before its first step are unknown to others too
     fiber->body = std::move(body);
     fiber->stack = std::make_unique<char[]>(stack_bytes);
     getcontext(&fiber->context);
@@ -40,7 +40,7 @@ void Execution::start(std::vector<Body> bodies) {
     fibers_.push_back(std::move(fiber));
   }
   for (auto& fiber : fibers_) {
-    if (!abandoned_) resume(*fiber);  // up to its first step
+    if (!abandoned_) resume(*fiber);  // runs to its first step
   }
 }
 
@@ -102,7 +102,7 @@ std::uint64_t Execution::load(std::size_t word, std::memory_order order) noexcep
   auto& knows = running_->knows;
   auto oldest = knows.oldest_of(word);
   if (order == std::memory_order_seq_cst && history.has_consistent) oldest = std::max(oldest, history.last_consistent);
-  // The newest first: most failures need few old values.
+  // Try the newest first: most failures need few old values.
   auto const at = history.stores.size() - 1 - choose_value(history.stores.size() - oldest);
   knows.oldest_of(word) = at;
   if (acquires(order)) knows.learn(history.stores[at].released);
@@ -121,14 +121,14 @@ void Execution::append(std::size_t word, std::uint64_t value, std::memory_order 
   auto& knows = running_->knows;
   knows.oldest_of(word) = history.stores.size();
   Store store{.value = value};
-  if (modifies) store.released = history.stores.back().released;  // a release sequence goes on through it
+  if (modifies) store.released = history.stores.back().released;  // a read-modify-write continues the release sequence
   if (releases(order)) store.released.learn(knows);
   if (order == std::memory_order_seq_cst) {
     history.last_consistent = history.stores.size();
     history.has_consistent = true;
   }
   history.stores.push_back(std::move(store));
-  ++knows.clock[running_->number];  // what this thread does from here on, nobody learns of by this store
+  ++knows.clock[running_->number];  // later accesses of this thread are not released by this store
 }
 
 void Execution::sleep(std::size_t word, std::uint64_t seen) noexcept {

@@ -13,7 +13,8 @@
 
 #include "tests/orders/order_explorer.hpp"
 
-/// The machine on which `explore` runs a program: fibers, what each knows, and all values that each word has had.
+/// The machine on which `explore` runs a program: fibers, what each of them knows, and all values that each word has
+/// had.
 namespace crossrank::test::orders {
 
 inline constexpr int most_threads = 4;
@@ -24,7 +25,7 @@ inline void join(Clock& into, Clock const& from) noexcept {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], from[i]);
 }
 
-/// What a thread knows: which steps came before, and the oldest store of each word that it may still see.
+/// What a thread knows: which steps happened before, and for each word the oldest store that it may still see.
 struct Knowledge {
   Clock clock{};
   std::vector<std::size_t> oldest{};
@@ -42,22 +43,22 @@ struct Knowledge {
 
 struct Store {
   std::uint64_t value = 0;
-  Knowledge released{};  ///< what whoever acquires this store learns
+  Knowledge released{};  ///< knowledge of a thread that acquires this store
 };
 
 struct History {
   std::vector<Store> stores{};
-  std::size_t last_consistent = 0;  ///< the last sequentially consistent store
+  std::size_t last_consistent = 0;  ///< index of the last sequentially consistent store
   bool has_consistent = false;
 };
 
 struct PlainData {
   std::uint64_t value = 0;
   Clock written{};
-  Clock read{};  ///< all reads since
+  Clock read{};  ///< all reads since the write
 };
 
-/// A step that a thread is about to take.
+/// The step that a thread takes next.
 struct Pending {
   std::size_t word = 0;
   bool writes = false;
@@ -66,7 +67,7 @@ struct Pending {
 struct Fiber {
   std::size_t number = 0;
   Body body{};
-  ucontext_t context{};  ///< until it has begun; afterwards the jump costs no system call
+  ucontext_t context{};  ///< used until it has begun; later jumps cost no system call
   std::jmp_buf here{};
   bool begun = false;
   std::unique_ptr<char[]> stack{};
@@ -80,13 +81,13 @@ struct Fiber {
 struct Choice {
   bool of_thread = false;
   std::size_t taken = 0;
-  std::size_t options = 0;  ///< values; threads are in the masks
-  unsigned enabled = 0;     ///< threads
-  unsigned sleeping = 0;    ///< threads whose step here leads to nothing new
+  std::size_t options = 0;  ///< number of values; for threads the masks count
+  unsigned enabled = 0;     ///< threads that can go on
+  unsigned sleeping = 0;    ///< threads whose step here leads to no new state
   std::array<Pending, most_threads> pending{};
 };
 
-/// One run of the program along a path of choices, which it makes longer.
+/// One run of the program along a path of choices, which it extends.
 class Execution {
  public:
   explicit Execution(std::vector<Choice>& path) : path_(path) { current = this; }
@@ -103,7 +104,7 @@ class Execution {
     return plains_.size() - 1;
   }
 
-  /// True when the program ran to an end, in order or not.
+  /// Runs the program. Returns false if the execution was left because no untried step remains.
   bool run(std::vector<Body> bodies);
 
   void yield(Pending pending) noexcept {
@@ -147,7 +148,7 @@ class Execution {
     if (_setjmp(fiber.here) == 0) _longjmp(scheduler_, 1);
   }
   [[nodiscard]] unsigned enabled() const noexcept;
-  /// The thread to go on; -1 when all that can have been tried.
+  /// Returns the thread that goes on, or -1 if all threads have been tried.
   [[nodiscard]] int choose_thread(unsigned enabled_threads);
   [[nodiscard]] std::size_t choose_value(std::size_t options);
   void start(std::vector<Body> bodies);

@@ -7,7 +7,7 @@
 namespace crossrank::test::orders {
 namespace {
 
-/// Moves the path on to the next one that has not been tried; false when there is none.
+/// Moves the path to the next untried one. Returns false if there is none.
 bool advance(std::vector<Choice>& path) {
   for (; !path.empty(); path.pop_back()) {
     auto& last = path.back();

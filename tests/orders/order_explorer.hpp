@@ -6,22 +6,26 @@
 #include <string>
 #include <vector>
 
-/// Runs a few threads under every order of their atomic steps, and under every value that C++ lets a load return.
+/// Runs a few threads under every order of their atomic steps, and with every value that C++ lets a load return.
 ///
-/// Threads are fibers; they change hands at each atomic operation, and orders that differ only in steps on different
-/// words are tried once. A word keeps all values that were stored to it: a load may return any that is not older than
-/// what its thread knows of, by its own accesses or through acquire of a release, and a sequentially consistent one
-/// none older than the last sequentially consistent store. A read-modify-write gets the newest. Stores enter a word's
-/// modification order when they run. Fences, consume and `compare_exchange_weak` that fails for nothing are left out.
-/// Plain data is checked for races; a state in which all threads sleep or have ended, but not all ended, is a failure.
+/// Threads are fibers, and the explorer switches between them at each atomic operation. Orders that differ only in
+/// steps on different words are tried once.
+///
+/// A word keeps all values that were stored to it. A load may return any value that is not older than what its thread
+/// knows of through its own accesses or through an acquire of a release. A sequentially consistent load returns no
+/// value older than the last sequentially consistent store. A read-modify-write gets the newest value. A store enters
+/// the modification order of its word when it runs. Fences, consume and spurious failures of `compare_exchange_weak`
+/// are left out.
+///
+/// Plain data is checked for races. A state in which no thread can go on and not all have ended is a failure.
 namespace crossrank::test::orders {
 
-/// Makes the orders of a word's operations weaker than the code says, to see that somebody notices.
+/// Weakens the memory orders of a word, to check that the search notices it.
 enum class Weaken { nothing, to_acquire_release, to_relaxed };
 
 class Execution;
 
-/// An atomic word of the program; `std::atomic` as far as the steps of barrier rounds and queues use it.
+/// An atomic word of the program, with the part of `std::atomic` that barrier rounds and queues use.
 class Word {
  public:
   explicit Word(std::uint64_t initial = 0, Weaken weaken = Weaken::nothing);
@@ -35,7 +39,7 @@ class Word {
   bool compare_exchange_weak(std::uint64_t& expected, std::uint64_t desired, std::memory_order order) noexcept {
     return compare_exchange_strong(expected, desired, order);
   }
-  /// The kernel's part: sleeps when the word still is `seen`, in one step with the comparison.
+  /// Does the kernel's part: compares the word with `seen` and sleeps if they are equal, in one step.
   void sleep(std::uint64_t seen) noexcept;
   void wake() noexcept;
 
@@ -47,7 +51,7 @@ class Word {
   Weaken weaken_;
 };
 
-/// Data that is no atomic: two accesses, one of them a write, that nothing orders are a failure.
+/// Data that is not atomic. Two unordered accesses are a failure if one of them is a write.
 class Plain {
  public:
   Plain();
@@ -58,20 +62,20 @@ class Plain {
   std::size_t index_;
 };
 
-/// Ends the execution as a failure when `right` is false.
+/// Ends the execution with a failure if `right` is false.
 void check(bool right, char const* what) noexcept;
 
 struct Findings {
-  std::uint64_t executions = 0;  ///< whole ones
-  std::uint64_t steps = 0;       ///< of all of them
-  std::string failure{};         ///< the first one; empty: none in any order
-  bool complete = false;         ///< everything was tried
+  std::uint64_t executions = 0;  ///< number of complete executions
+  std::uint64_t steps = 0;       ///< number of steps in all executions
+  std::string failure{};         ///< the first failure; empty: none in any order
+  bool complete = false;         ///< whether every order was tried
 };
 
-/// What a thread does. Its frame is abandoned when an execution ends early: nothing on it may own anything.
+/// Body of a thread. If an execution ends early, its frame is abandoned, so no object on it may own a resource.
 using Body = std::function<void()>;
 
-/// Tries everything; `make` builds the words and the threads over them afresh for each execution.
+/// Explores all executions. `make` creates the words and their threads afresh for each execution.
 [[nodiscard]] Findings explore(std::function<std::vector<Body>()> const& make,
                                std::uint64_t most_executions = 3'000'000);
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-/// The explorer itself: the outcomes of small programs are those that C++ allows, no more and no fewer.
+/// Tests the explorer itself: it finds exactly the outcomes of small programs that C++ allows.
 namespace crossrank::test::orders {
 namespace {
 
@@ -18,7 +18,7 @@ struct Pair {
   Plain data{};
 };
 
-/// What two threads may see, each of which stores to its own word and loads the other's.
+/// Returns what two threads may see if each stores to its own word and loads the other's.
 Outcomes store_buffering(std::memory_order store, std::memory_order load) {
   Outcomes outcomes;
   auto const findings = explore([&] {
@@ -43,7 +43,7 @@ Outcomes store_buffering(std::memory_order store, std::memory_order load) {
   return outcomes;
 }
 
-TEST(OrderExplorer, lets_both_threads_miss_the_other_unless_all_is_sequentially_consistent) {
+TEST(OrderExplorer, finds_store_buffering_unless_all_is_sequentially_consistent) {
   Outcomes const strong{{0, 1}, {1, 0}, {1, 1}};
   auto weak = strong;
   weak.insert({0, 0});
@@ -52,7 +52,7 @@ TEST(OrderExplorer, lets_both_threads_miss_the_other_unless_all_is_sequentially_
   EXPECT_EQ(store_buffering(std::memory_order_seq_cst, std::memory_order_acquire), weak);
 }
 
-/// One thread writes data and raises a flag, another reads the data once it sees the flag.
+/// One thread writes data and sets a flag. Another reads the data once it sees the flag.
 Findings message_passing(std::memory_order store, std::memory_order load) {
   return explore([=] {
     auto const words = std::make_shared<Pair>();
@@ -66,13 +66,13 @@ Findings message_passing(std::memory_order store, std::memory_order load) {
   });
 }
 
-TEST(OrderExplorer, sees_unpublished_data) {
+TEST(OrderExplorer, detects_unpublished_data) {
   EXPECT_EQ(message_passing(std::memory_order_release, std::memory_order_acquire).failure, "");
   EXPECT_NE(message_passing(std::memory_order_relaxed, std::memory_order_acquire).failure, "");
   EXPECT_NE(message_passing(std::memory_order_release, std::memory_order_relaxed).failure, "");
 }
 
-TEST(OrderExplorer, sees_data_written_after_it_was_published) {
+TEST(OrderExplorer, detects_data_written_after_publication) {
   auto const findings = explore([] {
     auto const words = std::make_shared<Pair>();
     return std::vector<Body>{[=] {
@@ -86,7 +86,7 @@ TEST(OrderExplorer, sees_data_written_after_it_was_published) {
   EXPECT_NE(findings.failure, "");
 }
 
-TEST(OrderExplorer, carries_a_release_through_what_others_modify) {
+TEST(OrderExplorer, continues_a_release_sequence_through_modifications) {
   auto const findings = explore([] {
     auto const words = std::make_shared<Pair>();
     return std::vector<Body>{[=] {
@@ -103,8 +103,8 @@ TEST(OrderExplorer, carries_a_release_through_what_others_modify) {
   EXPECT_TRUE(findings.complete);
 }
 
-/// Two loads of one word never go back, in one thread or through an acquire.
-TEST(OrderExplorer, keeps_what_one_thread_sees_of_a_word_in_order) {
+/// Two loads of one word never go back in its modification order, in one thread or through an acquire.
+TEST(OrderExplorer, keeps_the_loads_of_one_word_in_order) {
   auto const findings = explore([] {
     auto const words = std::make_shared<Pair>();
     return std::vector<Body>{[=] {
@@ -117,14 +117,15 @@ TEST(OrderExplorer, keeps_what_one_thread_sees_of_a_word_in_order) {
                              },
                              [=] {
                                auto const first = words->y.load(std::memory_order_acquire);
-                               check(words->x.load(std::memory_order_relaxed) >= first, "time goes back");
+                               check(words->x.load(std::memory_order_relaxed) >= first,
+                                     "a later load returned an older value");
                              }};
   });
   EXPECT_EQ(findings.failure, "");
   EXPECT_TRUE(findings.complete);
 }
 
-TEST(OrderExplorer, sees_a_thread_that_nobody_wakes) {
+TEST(OrderExplorer, detects_a_thread_that_is_never_woken) {
   for (bool const wakes : {true, false}) {
     auto const findings = explore([wakes] {
       auto const words = std::make_shared<Pair>();
@@ -138,7 +139,7 @@ TEST(OrderExplorer, sees_a_thread_that_nobody_wakes) {
   }
 }
 
-/// Without its reduction the search would try (4+4)!/(4! 4!) orders of eight steps on eight words.
+/// Without the reduction, the search would try (4+4)!/(4! 4!) orders of eight steps on eight words.
 TEST(OrderExplorer, tries_orders_of_independent_steps_once) {
   auto const findings = explore([] {
     auto const words = std::make_shared<std::array<Word, 8>>();

@@ -6,7 +6,7 @@
 #include "tests/orders/order_explorer.hpp"
 #include "tests/orders/ring_program.hpp"
 
-/// The ring's publishing, reading, sleeping and waking, in every order that C++ allows.
+/// Publishing, reading, sleeping and waking of the ring, in every order that C++ allows.
 namespace crossrank::test::orders {
 namespace {
 
@@ -20,7 +20,7 @@ void expect_sound(RingPlan const& plan) {
   EXPECT_TRUE(findings.complete) << findings.executions << " executions";
 }
 
-TEST(RingOrders, hold_with_one_chunk_that_is_written_over) { expect_sound({.messages = 2, .closes = false}); }
+TEST(RingOrders, hold_with_one_chunk_that_is_overwritten) { expect_sound({.messages = 2, .closes = false}); }
 
 TEST(RingOrders, hold_with_two_chunks) { expect_sound({.chunks = 2, .messages = 3, .closes = false}); }
 
@@ -39,7 +39,7 @@ TEST(RingOrders, hold_when_a_reader_is_cancelled) {
 struct Broken {
   char const* name;
   RingPlan plan;
-  char const* failure;  ///< how it begins
+  char const* failure;  ///< beginning of the message
 };
 
 std::ostream& operator<<(std::ostream& out, Broken const& broken) { return out << broken.name; }

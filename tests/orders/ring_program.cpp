@@ -85,7 +85,7 @@ void RingProgram::read(std::size_t reader) {
     });
     if (is_cancelled || !has_message()) break;
     if (plan_.takes_before_it_reads) deliver(own.cursor, next, [&] { ring(ends_[0]->doorbell); });
-    check(chunk.message.read() == 100 + next, "another message than the next one");
+    check(chunk.message.read() == 100 + next, "unexpected message");
     if (plan_.takes_before_it_reads) continue;
     deliver(own.cursor, next, [&] {
       if (!plan_.reader_rings_nobody) ring(ends_[0]->doorbell);

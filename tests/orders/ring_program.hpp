@@ -9,31 +9,31 @@
 #include "lib/node/group/atomic_ops.hpp"
 #include "tests/orders/order_explorer.hpp"
 
-/// The ring of a message queue as the threads of an exploration: what `RingWriter` and `RingReader` do, in their order,
-/// with the same steps.
+/// The ring of a message queue as threads for the explorer. They take the steps of `RingWriter` and `RingReader` in the
+/// same order.
 namespace crossrank::test::orders {
 
 struct RingPlan {
   std::size_t chunks = 1;
   std::size_t readers = 1;
   std::uint64_t messages = 2;
-  bool writes = true;    ///< else nothing comes, not even an end
-  bool closes = true;    ///< the writer says when it has done; else readers know
-  bool cancels = false;  ///< one more thread cancels the first reader, who then may leave early
-  // Which words have weaker orders than the code says.
+  bool writes = true;    ///< false: no message and no end ever comes
+  bool closes = true;    ///< the writer closes at the end; false: readers know the count
+  bool cancels = false;  ///< another thread cancels the first reader, which may then leave early
+  // Words whose memory orders are weakened.
   Weaken number = Weaken::nothing;
   Weaken cursor = Weaken::nothing;
   Weaken doorbell = Weaken::nothing;
   Weaken state = Weaken::nothing;
   Weaken cancelled = Weaken::nothing;
-  // Steps in the wrong order, or left out.
+  // Steps that are in the wrong order or left out.
   bool looks_before_it_announces = false;
   bool rings_before_it_publishes = false;
   bool reader_rings_nobody = false;
   bool takes_before_it_reads = false;
 };
 
-/// A writer, `plan.readers` readers and whoever cancels.
+/// A writer, `plan.readers` readers, and a thread that cancels if the plan says so.
 class RingProgram {
  public:
   explicit RingProgram(RingPlan const& plan);
@@ -62,11 +62,11 @@ class RingProgram {
 
   RingPlan plan_;
   std::vector<std::unique_ptr<Chunk>> chunks_{};
-  std::vector<std::unique_ptr<End>> ends_{};  ///< the writer's first
+  std::vector<std::unique_ptr<End>> ends_{};  ///< that of the writer comes first
   Word cancelled_;
 };
 
-/// Makes the program's threads, as `explore` wants them.
+/// Makes the threads of the program for `explore`.
 [[nodiscard]] std::vector<Body> threads_of(RingPlan const& plan);
 
 }  // namespace crossrank::test::orders
