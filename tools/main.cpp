@@ -25,13 +25,13 @@
 
 namespace {
 
-/// Whether an answer in JSON was asked for. Another program's arguments follow "--".
+/// Returns whether --json is given. Arguments after "--" belong to another program.
 bool wants_json(std::vector<std::string> const& arguments) {
   auto const end = std::find(arguments.begin(), arguments.end(), "--");
   return std::find(arguments.begin(), end, "--json") != end;
 }
 
-/// Reports an error that no command has reported, as JSON.
+/// Prints an error that no command has reported, as JSON.
 void print_json(std::vector<std::string> const& arguments, crossrank::Error const& error, int exit_code) {
   auto const command = arguments.empty() || arguments.front().starts_with('-') ? std::string() : arguments.front();
   crossrank::tools::print_error(command, true, error, exit_code);
@@ -40,7 +40,7 @@ void print_json(std::vector<std::string> const& arguments, crossrank::Error cons
 /// A failed write to standard output is an error.
 int said(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
-  std::fprintf(stderr, "crossrank: the answer could not be written to standard output: %s\n", std::strerror(errno));
+  std::fprintf(stderr, "crossrank: cannot write to standard output: %s\n", std::strerror(errno));
   return exit_code == 0 ? 3 : exit_code;
 }
 
@@ -48,7 +48,7 @@ int said(int exit_code) {
 
 int main(int argc, char** argv) {
   std::vector<std::string> const arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
-  CLI::App app("crossrank: configs and weights between the ranks of one job", "crossrank");
+  CLI::App app("crossrank: exchange configs and weights between the ranks of a job", "crossrank");
   app.set_version_flag("--version", "crossrank " CROSSRANK_VERSION);
   app.require_subcommand(1);
   int exit_code = 0;

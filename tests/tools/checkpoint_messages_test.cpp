@@ -70,14 +70,14 @@ TEST_F(CheckpointMessages, corrects_options_commands_and_any_part_of_a_path) {
 TEST_F(CheckpointMessages, names_an_unknown_subcommand_and_those_that_there_are) {
   auto const far = run_command({"frobnicate"});
   EXPECT_EQ(far.exit_code, 2);
-  EXPECT_THAT(far.err, HasSubstr("there is no subcommand \"frobnicate\""));
+  EXPECT_THAT(far.err, HasSubstr("unknown subcommand \"frobnicate\""));
   for (auto const* name : {"run", "clean", "consolidate", "split", "convert", "verify", "inspect"})
     EXPECT_THAT(far.err, HasSubstr(name));
   EXPECT_THAT(far.err, Not(HasSubstr("required")));
   auto const near = run_command({"verfiy", "--json", "somewhere"});
   EXPECT_EQ(near.exit_code, 2);
   EXPECT_THAT(near.err, HasSubstr("did you mean verify?"));
-  EXPECT_THAT(near.out, HasSubstr("no subcommand"));
+  EXPECT_THAT(near.out, HasSubstr("unknown subcommand"));
   EXPECT_THAT(run_command({}).err, HasSubstr("subcommand is required"));
   EXPECT_EQ(run_command({"--help"}).exit_code, 0);
 }

@@ -241,7 +241,7 @@ TEST(InspectJob, leaves_the_record_of_a_running_job_to_it) {
   for (int rank = 0; rank < 2; ++rank) job.signal(rank, SIGKILL);
   for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.wait_for_exit(rank));
   auto const cleaned = test::run_command({"clean", directory.path().string()});
-  EXPECT_THAT(cleaned.out, HasSubstr("its job is running"));
+  EXPECT_THAT(cleaned.out, HasSubstr("its job is still running"));
   EXPECT_FALSE(std::filesystem::is_empty(directory.path()));
 }
 

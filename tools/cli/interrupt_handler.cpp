@@ -19,7 +19,7 @@ sigset_t interrupts() {
   ::sigemptyset(&set);
   for (int const number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction now {};
-    // Who starts a program under nohup wants its signals ignored.
+    // Keep an ignored signal ignored: nohup starts the program that way on purpose.
     if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) ::sigaddset(&set, number);
   }
   return set;
@@ -66,7 +66,7 @@ void InterruptHandler::take() noexcept {
     stop_.request_stop();
     return;
   }
-  // Asked twice, or while waiting for ranks that may never come.
+  // Second signal, or still waiting for ranks that may never connect: end as if there were no handler.
   ::signal(number, SIG_DFL);
   sigset_t only;
   ::sigemptyset(&only);

@@ -9,10 +9,10 @@
 
 namespace crossrank::tools {
 
-/// Turns SIGINT, SIGTERM and SIGHUP into a request to stop from `begin_work` on and as long as it lives; a second one,
-/// and one before there is anything to leave in order, ends the process as it would have without.
+/// Turns SIGINT, SIGTERM and SIGHUP into a request to stop, from `begin_work` until destruction. A signal before
+/// `begin_work`, and a second signal, end the process as usual.
 ///
-/// To be made before any other thread of the process, which then has these signals blocked as well.
+/// Must be constructed before the process creates threads, so that every thread has these signals blocked.
 class InterruptHandler {
  public:
   InterruptHandler();
@@ -20,10 +20,10 @@ class InterruptHandler {
   InterruptHandler(InterruptHandler const&) = delete;
   InterruptHandler& operator=(InterruptHandler const&) = delete;
 
-  /// From now on the first signal is a request.
+  /// Makes the next signal a request to stop.
   void begin_work() noexcept { working_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] std::stop_token token() const noexcept { return stop_.get_token(); }
-  /// The first signal that came; 0 when none did.
+  /// Returns the first signal that arrived, or 0.
   [[nodiscard]] int signal() const noexcept { return signal_.load(std::memory_order_relaxed); }
 
  private:
@@ -34,8 +34,8 @@ class InterruptHandler {
   platform::Fd signals_{};
   platform::Fd over_{};
   std::stop_source stop_{};
-  std::atomic<bool> working_{false};  ///< only asked when a signal comes: orders nothing
-  std::atomic<int> signal_{0};        ///< a number for the exit code: orders nothing
+  std::atomic<bool> working_{false};  ///< read only when a signal arrives; orders nothing
+  std::atomic<int> signal_{0};        ///< a number for the exit code; orders nothing
   std::thread thread_{};
 };
 

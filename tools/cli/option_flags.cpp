@@ -8,7 +8,7 @@ namespace crossrank::tools {
 namespace {
 
 struct OptionFlag {
-  std::string_view option;  ///< a field of the library's options
+  std::string_view option;  ///< name of a field in the library's options
   std::string_view flag;
 };
 

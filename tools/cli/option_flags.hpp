@@ -6,11 +6,10 @@
 
 namespace crossrank::tools {
 
-/// Puts the command's flags in place of the options that the library names in its advice: "give `tp`" becomes
-/// "give --tp".
+/// Replaces the names of the library's options in a hint by the flags of the command: "give `tp`" becomes "give --tp".
 [[nodiscard]] std::string with_flags(std::string_view text);
 
-/// The same in all texts of a JSON value; keys stay.
+/// Does so in all strings of a JSON value, except keys.
 [[nodiscard]] Json json_with_flags(Json value);
 
 }  // namespace crossrank::tools

@@ -14,7 +14,7 @@
 namespace crossrank::tools {
 namespace {
 
-/// What a unit stands for; nothing for an unknown one.
+/// Returns the factor of a unit; empty for an unknown unit.
 std::optional<double> factor_of(std::string unit) {
   for (auto& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (unit.empty() || unit == "b") return 1.0;

@@ -6,10 +6,10 @@
 
 namespace crossrank::tools {
 
-/// Takes one of `words` for an option and hands on its number; anything else is told all of them.
+/// Accepts one of `words` and converts it to its number. The error for any other value lists all words.
 [[nodiscard]] CLI::Validator choice_of(std::map<std::string, int> words);
 
-/// The same with the values of an enumeration.
+/// Does so for the values of an enumeration.
 template <class Enum>
 [[nodiscard]] CLI::Validator one_of(std::map<std::string, Enum> const& words) {
   std::map<std::string, int> numbers;
@@ -17,7 +17,7 @@ template <class Enum>
   return choice_of(std::move(numbers));
 }
 
-/// Takes "500MB", "1.5 GB" or "2GiB" and hands on the bytes; at least one.
+/// Accepts a size such as "500MB", "1.5 GB" or "2GiB" and converts it to bytes; at least one.
 [[nodiscard]] CLI::Validator size_in_bytes();
 
 }  // namespace crossrank::tools

@@ -10,7 +10,7 @@ namespace crossrank::tools {
 namespace {
 
 constexpr int bar_width = 24;
-// Short jobs write no lines at all.
+// Seconds between two lines. A shorter job prints none.
 constexpr std::chrono::duration<double> between_lines{5.0};
 constexpr std::chrono::duration<double> rate_known{0.5};
 
@@ -56,7 +56,7 @@ void ProgressLine::show(checkpoint::Progress const& progress) {
     shown_ = true;
     return;
   }
-  // Each stage has a clock of its own.
+  // Every stage measures its own elapsed time.
   if (progress.elapsed < last_) last_ = {};
   if (progress.elapsed - last_ < between_lines) return;
   last_ = progress.elapsed;

@@ -7,25 +7,25 @@
 
 namespace crossrank::tools {
 
-/// How the state of a long job is shown on standard error.
+/// How the progress of a long job is shown on standard error.
 enum class ProgressStyle : std::uint8_t {
-  automatic,  ///< a bar on a terminal, else lines
-  bar,        ///< one line that is written again and again
-  lines,      ///< a line every few seconds
+  automatic,  ///< a bar on a terminal, lines otherwise
+  bar,        ///< one line that is overwritten
+  lines,      ///< a new line every few seconds
   none,
 };
 
-/// Shows how far a job is, with its rate and the time that is left.
+/// Shows the progress of a job with its rate and the remaining time.
 class ProgressLine {
  public:
-  /// `what` stands before the figures. `automatic` must have been settled before.
+  /// `what` is printed before the figures. `style` must not be `automatic`.
   ProgressLine(std::string what, ProgressStyle style);
   ~ProgressLine();
   ProgressLine(ProgressLine const&) = delete;
   ProgressLine& operator=(ProgressLine const&) = delete;
 
   void show(checkpoint::Progress const& progress);
-  /// Takes the bar away, for other text.
+  /// Erases the bar, so that other text can be printed.
   void clear() noexcept;
 
  private:
@@ -33,11 +33,11 @@ class ProgressLine {
 
   std::string what_;
   ProgressStyle style_;
-  std::chrono::duration<double> last_{};  ///< when the last line was written
+  std::chrono::duration<double> last_{};  ///< when the last line was printed
   bool shown_ = false;
 };
 
-/// What the bar shows: "[=====>    ]", `width` characters inside.
+/// Returns the text of the bar: "[=====>    ]", with `width` characters inside the brackets.
 [[nodiscard]] std::string bar_text(double share, int width);
 
 }  // namespace crossrank::tools

@@ -22,17 +22,17 @@ namespace {
 
 constexpr std::size_t most_details = 20;
 constexpr int rank_lost = 4;
-// A rank that was asked to stop ends its slice and removes what it has written first.
+// A rank that is asked to stop first completes its slice and removes its temporary files.
 constexpr std::chrono::seconds grace{30};
 
-/// One line of JSON.
+/// Returns the error as one line of JSON.
 std::string error_object(std::string const& command, Error const& error, int exit_code) {
   Json const answer{
       {"command", command}, {"ok", false}, {"exit_code", exit_code}, {"error", json_with_flags(error.to_json())}};
   return answer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// This process's arguments, with the program by its own path.
+/// Returns the arguments of this process, with the program as an absolute path.
 std::vector<std::string> own_arguments() {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;
@@ -79,7 +79,7 @@ void print_result(std::string const& command, SessionOptions const& options, Com
   std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
-/// The work of one rank, which rank 0 reports.
+/// Runs the work of one rank. Rank 0 reports the result.
 int run_rank(std::string const& command, SessionOptions const& options,
              std::function<CommandResult(Session const&)> const& work) {
   bool speaks = environment().rank == 0;
@@ -150,7 +150,7 @@ int run_session(std::string const& command, SessionOptions const& options,
     auto const& launched = environment();
     if (options.processes > 1 && launched.announces_several() && launched.world_size != options.processes) {
       throw UsageError({.operation = command,
-                        .message = std::string(to_string(launched.launcher)) + " has started these ranks already",
+                        .message = std::string(to_string(launched.launcher)) + "  has already started the ranks",
                         .expected = "no -n, or -n " + std::to_string(launched.world_size),
                         .got = "-n " + std::to_string(options.processes),
                         .hint = "leave -n out"});

@@ -12,33 +12,33 @@
 
 namespace crossrank::tools {
 
-/// What a command's work has at hand on each rank.
+/// The objects that a command's work uses on each rank.
 struct Session {
   Collective const& world;
   std::stop_token stop;
   ProgressLine& progress;
 };
 
-/// What came out, on rank 0.
+/// The result of a command, on rank 0.
 struct CommandResult {
-  std::string text{};          ///< for people, on standard output
+  std::string text{};          ///< for standard output
   Json json = Json::object();  ///< for programs
   int exit_code = 0;
 };
 
-/// What commands return for an error of this kind.
+/// Returns the exit code of the commands for an error of this kind.
 [[nodiscard]] int exit_code_of(ErrorCode code);
 
-/// What a person at a terminal needs: the finding, where, and on a line of its own what to do.
+/// Returns the message for a person at a terminal: what is wrong and where, then the hint on a line of its own.
 [[nodiscard]] std::string message_for_user(Error const& error);
 
-/// Reports an error: as one JSON object on standard output, or for people on standard error.
+/// Prints an error: as one JSON object to standard output, or as text to standard error.
 void print_error(std::string const& command, bool json, Error const& error, int exit_code);
 
-/// Runs the work of a command as one process, as `processes` of this host, or as one rank of the job that a launcher
-/// has started, and says on rank 0 what came out. Returns the exit code; errors become one sentence and theirs.
+/// Runs the work of a command as one process, as `processes` on this host, or as one rank of a job that a launcher has
+/// started. Rank 0 prints the result. Returns the exit code; prints errors as one sentence.
 ///
-/// SIGINT and the like ask the work to stop. To be called before the process has made any thread.
+/// SIGINT, SIGTERM and SIGHUP ask the work to stop. Must be called before the process creates a thread.
 [[nodiscard]] int run_session(std::string const& command, SessionOptions const& options,
                               std::function<CommandResult(Session const&)> const& work);
 

@@ -17,7 +17,7 @@ std::string size_text(std::uint64_t bytes) {
   }
   auto value = static_cast<double>(bytes) / 1000.0;
   std::size_t unit = 0;
-  // From here on one decimal would round up to the next unit.
+  // 999.95 and more would be rounded to 1000.0, so use the next unit.
   while (value >= 999.95 && unit + 1 < units.size()) {
     value /= 1000.0;
     ++unit;

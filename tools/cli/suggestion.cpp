@@ -30,7 +30,7 @@ std::string near(std::string const& wanted, std::vector<std::string> const& name
   return found ? "did you mean " + *found + "?" : std::string();
 }
 
-/// The first argument that is no option.
+/// Returns the first argument that is not an option.
 std::vector<std::string>::const_iterator first_word(std::vector<std::string> const& arguments) {
   return std::find_if(arguments.begin(), arguments.end(),
                       [](auto const& text) { return text.empty() || text[0] != '-'; });
@@ -43,7 +43,7 @@ std::string unknown_subcommand(CLI::App& app, std::vector<std::string> const& ar
   if (word == arguments.end()) return {};
   auto const known = commands_of(app);
   if (std::find(known.begin(), known.end(), *word) != known.end()) return {};
-  auto text = "there is no subcommand \"" + *word + "\"; there are ";
+  auto text = "unknown subcommand \"" + *word + "\"; the subcommands are ";
   for (std::size_t i = 0; i < known.size(); ++i) {
     if (i != 0) text += i + 1 == known.size() ? " and " : ", ";
     text += known[i];

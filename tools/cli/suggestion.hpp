@@ -8,12 +8,12 @@ class App;
 
 namespace crossrank::tools {
 
-/// For a first word that is no subcommand: says so and lists those that there are. Empty where the first word is one,
-/// or there is no word.
+/// Returns the error for a first word that is not a subcommand, with the list of subcommands. Empty when the first word
+/// is a subcommand or there is no word.
 [[nodiscard]] std::string unknown_subcommand(CLI::App& app, std::vector<std::string> const& arguments);
 
-/// For arguments that no command took: the name that the first unknown word or option is nearest to, as "did you mean
-/// --tp?"; empty when there is none.
+/// Returns "did you mean --tp?", with the known name that is most similar to the first unknown word or option; empty
+/// when no name is similar.
 [[nodiscard]] std::string suggestion(CLI::App& app, std::vector<std::string> const& arguments);
 
 }  // namespace crossrank::tools

@@ -15,12 +15,12 @@
 namespace crossrank::tools {
 namespace {
 
-// As many as a person reads; more say nothing new.
+// Enough for a reader; more would not help.
 constexpr std::size_t most_told = 1000;
 
 }  // namespace
 
-/// Calls of the sink may outlive the log.
+/// Shared, because a call of the sink may outlive the log.
 struct WarningLog::Heard {
   std::mutex mutex{};
   std::set<std::string> texts{};

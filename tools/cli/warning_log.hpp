@@ -9,16 +9,16 @@
 
 namespace crossrank::tools {
 
-/// Writes the warnings of the library to standard error, each once, for as long as it lives. One at a time.
+/// Writes every distinct warning of the library to standard error once. Only one log may exist at a time.
 class WarningLog {
  public:
-  /// `what` stands before each, as before the progress, whose bar gives way.
+  /// `what` is printed before each warning. The progress bar is erased first.
   WarningLog(std::string what, ProgressStyle style);
   ~WarningLog();
   WarningLog(WarningLog const&) = delete;
   WarningLog& operator=(WarningLog const&) = delete;
 
-  /// Those of all ranks, sorted, each once. Collective.
+  /// Returns the distinct warnings of all ranks, sorted. Collective.
   [[nodiscard]] std::vector<std::string> gather(Collective const& world) const;
 
  private:

@@ -1,6 +1,6 @@
 # Completion of the crossrank command for bash. The words come from the installed command's own --help.
 
-# The options of `crossrank ARGUMENTS... --help`, one on a line.
+# Prints the options of `crossrank ARGUMENTS... --help`, one per line.
 _crossrank_options() {
   "$@" --help 2>/dev/null | sed -nE '/^  -/{s/^ +//; s/ .*//; s/\{[^}]*\}//g; s/,/\n/g; p}'
 }
@@ -10,7 +10,7 @@ _crossrank() {
   COMPREPLY=()
   for ((i = 2; i < COMP_CWORD; ++i)); do
     [[ ${COMP_WORDS[i]} != -- ]] && continue
-    # Another program's words.
+    # The words of another program follow.
     if declare -F _command_offset >/dev/null; then _command_offset $((i + 1)); else COMPREPLY=($(compgen -c -f -- "$word")); fi
     return
   done
@@ -29,5 +29,5 @@ _crossrank() {
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }
 
-# Where nothing fits, file names.
+# Falls back to file names.
 complete -o default -F _crossrank crossrank

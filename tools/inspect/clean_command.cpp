@@ -32,7 +32,7 @@ struct CleanRequest {
   bool json = false;
 };
 
-/// What was found, told at once or kept for one answer.
+/// Prints each result at once, or collects them for one JSON object.
 class CleanReport {
  public:
   explicit CleanReport(CleanRequest const& request) : dry_run_(request.options.dry_run), json_(request.json) {}
@@ -54,7 +54,7 @@ class CleanReport {
     errors_.push_back({{"path", directory}, {"error", json_with_flags(error.to_json())}});
     if (!json_) std::fprintf(stderr, "crossrank clean: %s\n", with_flags(error.what()).c_str());
   }
-  /// Tells the end of it. Returns the exit code.
+  /// Prints the summary. Returns the exit code.
   [[nodiscard]] int finish() {
     if (json_) {
       Json const answer{{"command", "clean"}, {"ok", code_ == 0}, {"exit_code", code_}, {"dry_run", dry_run_},
@@ -84,7 +84,7 @@ void clean_directory(std::string const& directory, workspace::CleanOptions optio
   }
 }
 
-/// Folders in which jobs that write checkpoints work.
+/// Cleans up the folders in which jobs write checkpoints.
 void clean_checkpoint_jobs(std::string const& directory, workspace::CleanOptions options, CleanReport& report) {
   for (auto const& job : checkpoint::clean_jobs(directory, {.dry_run = options.dry_run, .force = options.force})) {
     auto const path = directory + "/" + job.name;
@@ -92,7 +92,7 @@ void clean_checkpoint_jobs(std::string const& directory, workspace::CleanOptions
   }
 }
 
-/// A record of a job of which no rank lives: each rank of one holds its lock.
+/// Removes a flight record whose job has ended. Every running rank holds a lock on its record.
 void clean_flight_record(platform::Directory const& directory, std::string const& name, workspace::CleanOptions options,
                          CleanReport& report) {
   auto const fd = directory.open_file(name, "crossrank clean");
@@ -103,7 +103,9 @@ void clean_flight_record(platform::Directory const& directory, std::string const
   bool const is_held = platform::system().flock(fd->get(), LOCK_EX | LOCK_NB) != 0;
   if (is_held && (errno == EWOULDBLOCK || !options.force)) {
     return report.kept(directory.path_of(name),
-                       errno == EWOULDBLOCK ? "its job is running" : "this file system has no locks that would tell");
+                       errno == EWOULDBLOCK
+                           ? "its job is still running"
+                           : "the file system has no locks, so it is unknown whether its job is still running");
   }
   if (!options.dry_run) (void)directory.remove(name, "crossrank clean");
   report.removed(directory.path_of(name), bytes, "a flight record");
@@ -142,19 +144,22 @@ int clean(CleanRequest const& request) {
 
 void add_clean_command(CLI::App& app, int& exit_code) {
   auto const request = std::make_shared<CleanRequest>();
-  auto* const command = app.add_subcommand("clean", "Remove what killed jobs left behind");
+  auto* const command = app.add_subcommand("clean", "Remove the files that killed jobs left behind");
   command->add_option("directory", request->directories, "Workspace directories");
-  command->add_flag("-n,--dry-run", request->options.dry_run,
-                    "Say what would be removed from the directories, remove nothing");
-  command->add_flag("--all", request->options.all, "Also states whose process exited cleanly and left them on purpose");
+  command->add_flag("-n,--dry-run", request->options.dry_run, "Only print what would be removed from the directories");
+  command->add_flag("--all", request->options.all,
+                    "Also remove states that a process left on purpose when it exited cleanly");
   command->add_flag("--force", request->options.force,
-                    "Also files whose file system has no locks: only when all jobs have ended");
-  command->add_flag("--json", request->json, "Answer with one JSON object on standard output");
+                    "Also remove files on file systems without locks; only after all jobs have ended");
+  command->add_flag("--json", request->json, "Print the result as one JSON object");
   command->footer(
-      "Removes from the directories what killed jobs left there: state files, temporaries, flight records, folders of\n"
-      "jobs that were writing a checkpoint; and this user's shared memory of dead jobs from this machine. Files of\n"
-      "running jobs stay, and so do states of processes that exited cleanly (--all removes these too), and files that\n"
-      "only have a name like ours. Exit code: 0, or 1 when a directory could not be read.\n"
+      "Removes the files that killed jobs left in the directories: state files, temporaries, flight records, and "
+      "folders of\n"
+      "jobs that were writing a checkpoint. Also removes this user's shared memory of dead jobs on this machine. Keeps "
+      "the\n"
+      "files of running jobs, the states of processes that exited cleanly (--all removes these too), and files that "
+      "only\n"
+      "look like files of crossrank. Exit code: 0, or 1 when a directory could not be read.\n"
       "With --json: command, ok, exit_code, dry_run, files, bytes, found: [{path, removed, and bytes and kind, or "
       "why}]\n"
       "and errors: [{path, error}].");

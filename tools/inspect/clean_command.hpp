@@ -6,7 +6,7 @@ class App;
 
 namespace crossrank::tools {
 
-/// Adds `crossrank clean` to the command; `exit_code` receives what it returns.
+/// Adds the subcommand `crossrank clean`. It sets `exit_code` when it runs.
 void add_clean_command(CLI::App& app, int& exit_code);
 
 }  // namespace crossrank::tools

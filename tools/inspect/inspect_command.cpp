@@ -16,18 +16,19 @@ namespace crossrank::tools {
 namespace {
 
 constexpr char const* footer =
-    R"(With a path: what the file or directory holds: tensors with dtypes, shapes and sizes, number formats, grid, metadata.
-Headers are read, no data; nothing that stands in a file is called. Of a directory that is no whole checkpoint, every
-file that opens is shown. Exit code: 0, 1 when a file is damaged, 2 for wrong use, 3 when the system refused.
+    R"(With a path: shows the content of a file or directory: tensors with dtypes, shapes and sizes, number formats, grid
+and metadata. Reads headers only, no data, and never runs code from a file. For a directory that is not a complete
+checkpoint, shows every readable file. Exit code: 0, 1 when a file is damaged, 2 for wrong usage, 3 for an error of the
+system.
 
-Without one: what the ranks of this user's running jobs are doing. Their shared memory is read, however stuck they are,
-and nothing is changed there. A job that ran with CROSSRANK_FLIGHT_DIR=DIR in its environment can be read after its end
-too, unless all its ranks left in order. Exit code: 0, 1 when there is no such job, 3 when the system refused.
+Without a path: shows what the ranks of this user's running jobs are doing. Only reads their shared memory, so it also
+works when they hang. A job that ran with CROSSRANK_FLIGHT_DIR=DIR in its environment can be inspected after its end
+too, unless all its ranks exited cleanly. Exit code: 0, 1 when there is no such job, 3 for an error of the system.
 
-With --json one object is written to standard output. With a path: command, ok, exit_code, path, sources: [{name, bytes,
-attributes, tp, pp, ep}], tensors: [{name, dtype, shape, bytes, source}], defects: [{resource, text}], and where they are
-known grid, config, quantization, or problem; or error. Without one: command, ok, exit_code and jobs: [{job, host, where,
-running, ranks_here, look_first_at, ranks, groups, queues}]; or error.
+With --json, prints one object. With a path: command, ok, exit_code, path, sources: [{name, bytes, attributes, tp, pp,
+ep}], tensors: [{name, dtype, shape, bytes, source}], defects: [{resource, text}], and if available grid, config,
+quantization or problem; or error. Without a path: command, ok, exit_code and jobs: [{job, host, where, running,
+ranks_here, look_first_at, ranks, groups, queues}]; or error.
 
 Examples:
   crossrank inspect model/
@@ -35,7 +36,7 @@ Examples:
   crossrank inspect model.pth --json | jq '.tensors[] | select(.dtype == "F8_E4M3") | .name'
   crossrank inspect --pid 4711)";
 
-/// What was given on the command line.
+/// The command line.
 struct InspectArguments {
   InspectPathOptions path{};
   InspectJobRequest job{};
@@ -69,20 +70,21 @@ int inspect(InspectArguments& arguments) {
 void add_inspect_command(CLI::App& app, int& exit_code) {
   auto const arguments = std::make_shared<InspectArguments>();
   auto* const command =
-      app.add_subcommand("inspect", "Show what a path holds, or what the ranks of a job are doing, or did last");
+      app.add_subcommand("inspect", "Show the content of a checkpoint, or what the ranks of a job are doing");
   auto* const path =
       command->add_option("path", arguments->path.path, "Checkpoint directory, shard, state image or torch archive");
-  command->add_option("--match", arguments->path.match, "Only tensors whose name fits; * stands for anything")
+  command->add_option("--match", arguments->path.match, "Only tensors whose name matches; * matches any text")
       ->type_name("PATTERN")
       ->needs(path);
-  command->add_flag("--all", arguments->path.all, "List all tensors, however many there are")->needs(path);
+  command->add_flag("--all", arguments->path.all, "List all tensors, even if there are many")->needs(path);
   auto const of_jobs = [&](CLI::Option* option) { option->excludes(path); };
   of_jobs(command->add_option("--job", arguments->job_id, "Only the job with this id"));
   of_jobs(command->add_option("--pid", arguments->pid, "Only the job of this process")->check(CLI::PositiveNumber));
   of_jobs(command->add_option("--flight", arguments->directory,
-                              "Flight records of dead jobs: CROSSRANK_FLIGHT_DIR of the job"));
-  of_jobs(command->add_option("--last", arguments->job.last, "Operations shown of each rank")->capture_default_str());
-  command->add_flag("--json", arguments->json, "Answer with JSON on standard output");
+                              "Directory of flight records: the job's CROSSRANK_FLIGHT_DIR"));
+  of_jobs(command->add_option("--last", arguments->job.last, "Number of operations to show per rank")
+              ->capture_default_str());
+  command->add_flag("--json", arguments->json, "Print the result as one JSON object");
   command->footer(footer);
   command->callback([arguments, &exit_code] { exit_code = inspect(*arguments); });
 }

@@ -27,7 +27,7 @@ using node::QueueView;
 using node::RankStatus;
 using node::RankView;
 
-/// A job with where it was found.
+/// A job, and where it was found.
 struct Shown {
   JobView view;
   std::string where;
@@ -91,7 +91,7 @@ bool is_message(OperationView const& operation) {
 void print_rank(JobView const& job, RankView const& rank, std::size_t last) {
   std::printf("  %-7s rank %d", to_string(rank.life), rank.rank);
   if (rank.life == RankStatus::absent) {
-    std::printf("   has not come\n");
+    std::printf("   not connected yet\n");
     return;
   }
   bool const ended = rank.life == RankStatus::dead || rank.life == RankStatus::left;
@@ -134,7 +134,7 @@ void print_queue(QueueView const& queue) {
     std::printf(" rank %d has written %" PRIu64 "%s", queue.writer->rank, queue.writer->messages,
                 queue.writer->asleep ? " and waits for space" : "");
   } else {
-    std::printf(" the writer has gone");
+    std::printf("  the writer has left");
   }
   for (auto const& reader : queue.readers)
     std::printf("; rank %d has taken %" PRIu64 "%s", reader.rank, reader.messages,
@@ -142,7 +142,7 @@ void print_queue(QueueView const& queue) {
   std::printf("\n");
 }
 
-/// Who keeps the others waiting and waits for nobody itself: where to look first.
+/// Returns the ranks that others wait for and that do not wait themselves: the ranks to look at first.
 std::vector<int> holders(JobView const& job) {
   std::vector<int> waited_for;
   for (auto const& rank : job.ranks) waited_for.insert(waited_for.end(), rank.waits_for.begin(), rank.waits_for.end());
@@ -161,7 +161,7 @@ void print_job(Shown const& shown, std::size_t last) {
               terminal_text(job.host).c_str(), job.ranks_here, job.running ? "running" : "ended",
               terminal_text(shown.where).c_str());
   if (auto const first = holders(job); !first.empty())
-    std::printf("  look first at %s: waited for, and waiting for nobody\n", named(first).c_str());
+    std::printf("  look first at %s: other ranks wait for it, but it does not wait\n", named(first).c_str());
   for (auto const& rank : job.ranks) print_rank(job, rank, last);
   for (auto const& group : job.groups) print_group(group);
   for (auto const& queue : job.queues) print_queue(queue);
@@ -254,14 +254,14 @@ void collect(std::vector<node::FoundJob> const& found, InspectJobRequest const& 
   }
 }
 
-/// One object, also where there is no job.
+/// Prints one JSON object, even when there is no job.
 void print_report(std::vector<Shown> const& jobs, std::vector<node::PendingRendezvousView> const& pending_rendezvous,
                   std::size_t last) {
   bool const found = !jobs.empty() || !pending_rendezvous.empty();
   Json out{{"command", "inspect"}, {"ok", found}, {"exit_code", found ? 0 : 1}, {"jobs", Json::array()}};
   for (auto const& job : jobs) out["jobs"].push_back(to_json(job, last));
   for (auto const& rendezvous : pending_rendezvous) out["jobs"].push_back(tools::to_json(rendezvous));
-  // Bytes of shared memory that are no text must not end the report.
+  // Replaces bytes of shared memory that are not UTF-8; they must not abort the report.
   std::printf("%s\n", out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
@@ -281,7 +281,7 @@ int inspect_jobs(InspectJobRequest const& request) {
     for (auto const& rendezvous : pending_rendezvous) print_pending_rendezvous(rendezvous);
   }
   if (!jobs.empty() || !pending_rendezvous.empty()) return 0;
-  std::fprintf(stderr, "crossrank inspect: no such job of this user on this machine\n");
+  std::fprintf(stderr, "crossrank inspect: this user has no such job on this machine\n");
   return 1;
 }
 

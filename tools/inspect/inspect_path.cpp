@@ -27,15 +27,15 @@ using checkpoint::ShardSource;
 constexpr std::size_t most_listed = 200;
 constexpr std::size_t longest_value = 120;
 
-/// What is shown: a whole set, or the files that open.
+/// The content to show: a complete checkpoint, or the files that could be read.
 struct View {
   std::optional<ShardSet> set{};
   std::vector<std::shared_ptr<ShardSource const>> sources{};
   std::vector<checkpoint::Defect> defects{};
-  std::string problem{};  ///< why it is no set
+  std::string problem{};  ///< why it is not a complete checkpoint
 };
 
-/// Where it is not clear which part is the model, all of it.
+/// Opens the whole folder when it is not clear which files belong to the model.
 ShardSet open_set(std::filesystem::path const& path) {
   try {
     return checkpoint::open_shard_set(path);
@@ -64,7 +64,7 @@ View look(std::filesystem::path const& path) {
   return view;
 }
 
-/// The number format's name, as the config gives it.
+/// Returns the name of the number format in the config.
 std::string quantization_text(Json const& quantization) {
   if (!quantization.is_object() || quantization.empty()) return {};
   auto const inner = quantization.find("quantization");
@@ -76,7 +76,7 @@ std::string quantization_text(Json const& quantization) {
     text += (text.empty() ? "" : ", ") + std::string(key) + " " +
             (found->is_string() ? found->get<std::string>() : found->dump());
   }
-  return text.empty() ? "given, in no words that are known" : text;
+  return text.empty() ? "present, in an unknown format" : text;
 }
 
 std::string value_text(Json const& value) {
@@ -192,7 +192,7 @@ bool fits_pattern(std::string_view name, std::string_view pattern) {
   if (name.substr(0, star) != pattern.substr(0, star)) return false;
   name.remove_prefix(star);
   pattern.remove_prefix(star + 1);
-  // Parts between stars are taken where they first stand; the last one at the end.
+  // Each part between two stars matches at its first occurrence; the last part must match at the end.
   for (auto next = pattern.find('*'); next != std::string_view::npos; next = pattern.find('*')) {
     auto const at = name.find(pattern.substr(0, next));
     if (at == std::string_view::npos) return false;
@@ -214,7 +214,7 @@ int inspect_path(InspectPathOptions const& options) {
     for (auto const& defect : view.defects)
       std::fprintf(stderr, "crossrank inspect: %s (%s)\n", terminal_text(defect.text).c_str(),
                    terminal_text(defect.resource).c_str());
-    // Files that do not open have said it already.
+    // Files that cannot be read have been reported above.
     if (!view.problem.empty() && view.defects.empty())
       std::fprintf(stderr, "crossrank inspect: %s\n", view.problem.c_str());
     return view.problem.empty() ? 0 : 1;

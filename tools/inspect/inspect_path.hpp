@@ -7,15 +7,15 @@ namespace crossrank::tools {
 
 struct InspectPathOptions {
   std::filesystem::path path{};
-  std::string match{};  ///< only tensors whose name fits, with * for anything; empty: all
-  bool all = false;     ///< list them however many there are
+  std::string match{};  ///< show only tensors whose name matches; * matches any text; empty: all
+  bool all = false;     ///< list all tensors, even if there are many
   bool json = false;
 };
 
-/// Prints what a file or directory holds. Returns the exit code.
+/// Prints the content of a file or directory. Returns the exit code.
 [[nodiscard]] int inspect_path(InspectPathOptions const& options);
 
-/// Whether a name fits a pattern in which * stands for anything.
+/// Returns whether a name matches a pattern in which * matches any text.
 [[nodiscard]] bool fits_pattern(std::string_view name, std::string_view pattern);
 
 }  // namespace crossrank::tools

@@ -26,12 +26,12 @@ char const* life_of(PendingRendezvousView::Arrived const& rank) {
 }  // namespace
 
 void print_pending_rendezvous(PendingRendezvousView const& rendezvous) {
-  std::printf("job %s on %s: %d ranks here, waits in connect() for %zu of them (%s)\n",
+  std::printf("job %s on %s: %d ranks here, waiting in connect() for %zu of them (%s)\n",
               rendezvous.job.empty() ? "(no id)" : terminal_text(rendezvous.job).c_str(),
               terminal_text(rendezvous.host).c_str(), rendezvous.ranks, rendezvous.missing.size(),
               terminal_text(rendezvous.where).c_str());
   if (!rendezvous.missing.empty()) {
-    std::printf("  missing: %s; waited for %.1f s of %.1f s\n", node::format_ranks(rendezvous.missing).c_str(),
+    std::printf("  missing: %s; waited %.1f s of %.1f s\n", node::format_ranks(rendezvous.missing).c_str(),
                 rendezvous.waiting, rendezvous.timeout);
   }
   for (auto const& rank : rendezvous.arrived)

@@ -5,9 +5,10 @@
 
 namespace crossrank::tools {
 
-/// Prints who has come to a job that still waits for ranks in `connect()`, and who is missing.
+/// Prints which ranks of a job have arrived in `connect()` and which are missing.
 void print_pending_rendezvous(node::PendingRendezvousView const& rendezvous);
-/// The same with the fields of a job that runs: its ranks are `connecting`, `stopped`, `dead` or `absent`.
+/// Converts a pending rendezvous to the JSON fields of a running job. Its ranks are `connecting`, `stopped`, `dead` or
+/// `absent`.
 [[nodiscard]] Json to_json(node::PendingRendezvousView const& rendezvous);
 
 }  // namespace crossrank::tools

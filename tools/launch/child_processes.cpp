@@ -11,7 +11,8 @@
 namespace crossrank::tools {
 namespace {
 
-// Fields after the command's name, which is in parentheses and may hold anything: state, then the parent.
+// Parses the fields after the command name: the state, then the parent. The name is in parentheses and may contain
+// anything.
 bool is_living_child(std::filesystem::path const& process, pid_t parent) {
   auto const text = process_text(process / "stat");
   auto const name_end = text.rfind(')');
@@ -27,7 +28,7 @@ bool is_living_child(std::filesystem::path const& process, pid_t parent) {
 std::string process_text(std::filesystem::path const& file) {
   std::ifstream in(file, std::ios::binary);
   std::ostringstream out;
-  out << in.rdbuf();  // keeps to itself what iterators would throw when the read fails
+  out << in.rdbuf();  // rdbuf() does not throw when the read fails, unlike iterators
   return out.str();
 }
 

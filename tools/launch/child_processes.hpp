@@ -7,11 +7,11 @@
 
 namespace crossrank::tools {
 
-/// What a file of /proc holds; empty when its process has ended, also between opening and reading.
+/// Returns the content of a file in /proc; empty when the process has ended, even between open and read.
 [[nodiscard]] std::string process_text(std::filesystem::path const& file);
 
-/// The living children of this process, from /proc. With PR_SET_CHILD_SUBREAPER that includes every orphan of the
-/// ranks.
+/// Returns the running children of this process, from /proc. With PR_SET_CHILD_SUBREAPER these include all orphans of
+/// the ranks.
 [[nodiscard]] std::vector<pid_t> child_processes();
 
 }  // namespace crossrank::tools

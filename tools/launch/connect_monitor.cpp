@@ -22,7 +22,7 @@ using node::LauncherMessage;
 using platform::Fd;
 using Kind = LauncherMessage::Kind;
 
-/// Ranks serve one rendezvous at a time, or a few.
+/// Ranks usually have one rendezvous at a time, or a few.
 constexpr std::size_t most_rendezvous = 64;
 constexpr std::size_t most_records = 8;
 
@@ -63,7 +63,7 @@ void ConnectMonitor::serve() {
   bool const over = std::any_of(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; });
   if (!over) return;
   std::erase_if(rendezvous_, [](Rendezvous const& one) { return !one.server && one.joined; });
-  // Of those that failed the last one is kept, for the summary.
+  // Keep the last failed rendezvous for the summary.
   while (std::count_if(rendezvous_.begin(), rendezvous_.end(), [](auto const& one) { return !one.server; }) > 1)
     rendezvous_.erase(
         std::find_if(rendezvous_.begin(), rendezvous_.end(), [](Rendezvous const& one) { return !one.server; }));
@@ -107,8 +107,8 @@ void ConnectMonitor::take(Rendezvous& from, LauncherMessage const& message) {
   from.fds.clear();
 }
 
-/// Maps what the ranks say of themselves, to be read when all have ended. A segment that another process could cut
-/// short under the mapping is left alone.
+/// Maps the records of the ranks, which are read after all ranks have ended. Skips a segment that another process could
+/// truncate while it is mapped.
 void ConnectMonitor::keep_records(Fd control) {
   constexpr auto needed_seal = F_SEAL_SHRINK;
   int const seals = ::fcntl(control.get(), F_GET_SEALS);
@@ -125,7 +125,7 @@ void ConnectMonitor::keep_records(Fd control) {
         header.ranks == static_cast<std::uint32_t>(ranks_))
       records_.push_back(std::move(records));
     if (records_.size() > most_records) records_.erase(records_.begin());
-  } catch (Error const&) {  // the summary then knows no causes
+  } catch (Error const&) {  // the summary then names no causes
   }
 }
 

@@ -17,25 +17,25 @@
 
 namespace crossrank::tools {
 
-/// Tells the ranks that wait in `connect()` which ranks have ended, and knows what the summary says about both.
+/// Tells ranks that wait in `connect()` which ranks have exited, and keeps what the summary reports about both.
 ///
-/// It listens at a name without a file that follows from the job's id; the rank that serves a rendezvous connects to it
-/// (`lib/node/rendezvous/launcher_link.hpp`). Where sockets are refused nobody is told, and the ranks wait for their
-/// deadline.
+/// Listens on an abstract socket whose name follows from the job id. The rank that serves a rendezvous connects to it
+/// (`lib/node/rendezvous/launcher_link.hpp`). Without sockets no rank is told, and the ranks wait until their deadline.
 class ConnectMonitor {
  public:
   ConnectMonitor(std::string const& job_id, int ranks);
 
-  /// Adds what is to be waited for.
+  /// Adds the descriptors to poll.
   void add_to(std::vector<pollfd>& set) const;
-  /// Takes connections and what they say, without waiting.
+  /// Accepts connections and reads messages. Does not block.
   void serve();
-  /// A rank has ended, and no process that it started can still connect in its place.
+  /// Reports that a rank has exited. No process that it started may still connect in its place.
   void notify_exit(int rank, pid_t pid, int status, std::chrono::milliseconds after);
 
-  /// Ranks waited in `connect()`, never got out of it, and this rank had not come.
+  /// Returns whether the other ranks waited in `connect()` in vain and this rank never arrived there.
   [[nodiscard]] bool ended_before_connect(int rank) const;
-  /// Whose end this rank followed, as it said in the memory that the ranks share; none when it failed by itself.
+  /// Returns the rank whose failure ended this rank, from this rank's record in shared memory; empty when it failed by
+  /// itself.
   [[nodiscard]] std::optional<int> cause_of(int rank) const;
 
  private:
@@ -54,10 +54,11 @@ class ConnectMonitor {
 
   int ranks_;
   platform::Fd listener_{};
-  std::list<Rendezvous> rendezvous_{};  ///< under way, and the last that failed
-  bool joined_ = false;                 ///< one has succeeded
+  std::list<Rendezvous> rendezvous_{};  ///< in progress, and the last one that failed
+  bool joined_ = false;                 ///< a rendezvous has succeeded
   std::vector<node::LauncherMessage> ended_{};
-  std::vector<std::shared_ptr<node::Mapping>> records_{};  ///< control segments, as far as the records of the ranks
+  std::vector<std::shared_ptr<node::Mapping>>
+      records_{};  ///< the part of each control segment that holds the records of the ranks
 };
 
 }  // namespace crossrank::tools

@@ -16,7 +16,7 @@ constexpr std::size_t most_lines = 32;
 
 bool is_failure(RankExit const& end) { return !WIFEXITED(end.status) || WEXITSTATUS(end.status) != 0; }
 
-// Lower goes first.
+// Returns the order in which ends are considered as the root cause; lower comes first.
 int precedence(RankExit const& end) {
   if (end.by_launcher) return 2;
   return WIFSIGNALED(end.status) && WTERMSIG(end.status) != SIGABRT ? 0 : 1;
@@ -68,7 +68,7 @@ RankExit const* JobOutcome::cause() const noexcept {
   auto const absent = std::find_if(exits_.begin(), exits_.end(),
                                    [](RankExit const& end) { return end.before_connect && !end.by_launcher; });
   if (absent != exits_.end()) return &*absent;
-  // Each rank names the one that it followed; a circle would be a lie of one of them.
+  // Each rank names the rank that it followed. A cycle means that a record is wrong, so the walk stops there.
   auto const* at = first;
   for (std::size_t steps = 0; steps < exits_.size() && precedence(*at) == 1 && at->caused_by; ++steps) {
     auto const* const next = exit_of(*at->caused_by);

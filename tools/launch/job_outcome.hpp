@@ -13,42 +13,42 @@ namespace crossrank::tools {
 struct RankExit {
   int rank = 0;
   pid_t pid = 0;
-  int status = 0;                      ///< as `waitpid` gives it
+  int status = 0;                      ///< as returned by `waitpid`
   std::chrono::milliseconds after{0};  ///< since the start of the job
-  bool by_launcher = false;            ///< ended by a signal that the launcher itself had sent or passed on
-  bool before_connect = false;         ///< other ranks waited for it in `connect()`, to which it never came
-  std::optional<int> caused_by{};      ///< the rank whose failure it followed, as it said itself
+  bool by_launcher = false;            ///< ended by a signal that the launcher sent or forwarded
+  bool before_connect = false;         ///< other ranks waited for it in `connect()`, but it never arrived there
+  std::optional<int> caused_by{};      ///< the rank whose failure it followed, according to its own record
 };
 
-/// Finds the rank that failed first among all ranks that ended.
+/// Finds the rank that failed first.
 ///
-/// Order of arrival alone would mislead: a rank that is killed is seen late when much memory has to be given back,
-/// after its peers have noticed and left with an error. So a signal from elsewhere goes before an exit code; but not
-/// SIGABRT, which is how a program ends that does not catch the error about its peer. Signals of the launcher come
-/// last. What the ranks know goes before all that: a rank that others waited for in vain in `connect()` is the cause,
-/// also when it returned 0, and one that says whose failure it followed is not.
+/// The order of exit alone would be misleading. When a killed rank has to free much memory, its exit is seen after its
+/// peers have noticed and exited with an error. Therefore an external signal takes precedence over an exit code.
+/// SIGABRT does not, because a program that does not catch an error about its peer ends that way. Signals that the
+/// launcher sent come last. The records of the ranks take precedence over all this: a rank for which others waited in
+/// vain in `connect()` is the cause, even if it returned 0, and a rank that followed another rank's failure is not.
 class JobOutcome {
  public:
-  /// In order of time.
+  /// Adds an end. Must be called in order of time.
   void add(RankExit const& end);
-  /// Lets `note` add to each end what was learnt later.
+  /// Calls `note` for each end, to add information that arrived later.
   void annotate(std::function<void(RankExit&)> const& note);
 
   [[nodiscard]] bool failed() const noexcept;
-  /// Whether the first failure was an exit code, which the rank itself has explained.
+  /// Returns whether the first failure was an exit code, which the rank itself has explained.
   [[nodiscard]] bool by_exit_code() const noexcept;
-  /// Whether a signal that the launcher neither sent nor passed on ended the rank that failed first.
+  /// Returns whether the rank that failed first was ended by a signal that the launcher neither sent nor forwarded.
   [[nodiscard]] bool by_external_signal() const noexcept;
-  /// 0, the exit code of the rank that failed first, or 128 + the signal that ended it.
+  /// Returns 0, the exit code of the rank that failed first, or 128 + the signal that ended it.
   [[nodiscard]] int exit_code() const noexcept;
-  /// All ranks that ended, in order of time, and which of them is the root cause; empty when none failed.
+  /// Lists all ranks in the order in which they ended and marks the root cause; empty when no rank failed.
   [[nodiscard]] std::string summary() const;
 
  private:
   [[nodiscard]] RankExit const* first_failure() const noexcept;
   [[nodiscard]] RankExit const* cause() const noexcept;
   [[nodiscard]] RankExit const* exit_of(int rank) const noexcept;
-  /// The failure whose code the job returns.
+  /// Returns the failure that determines the exit code of the job.
   [[nodiscard]] RankExit const* deciding() const noexcept;
 
   std::vector<RankExit> exits_{};

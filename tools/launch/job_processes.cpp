@@ -10,7 +10,7 @@
 
 namespace crossrank::tools {
 
-// Where the kernel refuses, orphans of the ranks go to init: they are then out of reach, the ranks are not.
+// If the kernel refuses, orphans of the ranks go to init and can no longer be signalled; the ranks still can.
 JobProcesses::JobProcesses() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
 void JobProcesses::add(pid_t rank) { running_.insert(rank); }
@@ -35,7 +35,7 @@ void JobProcesses::signal_all(int number) const {
   signal_ranks(number);
   for (pid_t const child : child_processes()) {
     if (running_.contains(child)) continue;
-    // The group of an orphan is one that the job made, unless it is ours.
+    // The process group of an orphan was created by the job, unless it is our own.
     pid_t const group = ::getpgid(child);
     ::kill(group > 1 && group != ::getpgrp() ? -group : child, number);
   }

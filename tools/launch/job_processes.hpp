@@ -7,25 +7,25 @@
 
 namespace crossrank::tools {
 
-/// The processes of a job: its ranks, each with its process group, and what they left running when they ended.
+/// The processes of a job: its ranks, each with its process group, and the processes that ended ranks left running.
 class JobProcesses {
  public:
-  /// Makes this process the parent of every orphan of the job.
+  /// Makes this process the parent of all orphans of the job.
   JobProcesses();
 
   void add(pid_t rank);
-  /// Reaps one process that has ended; false when none has just now.
+  /// Reaps one process that has ended; false when there is none at the moment.
   struct Reaped {
     pid_t pid = 0;
     int status = 0;
   };
   [[nodiscard]] bool reap(Reaped& out);
-  /// No process of the job is left, as far as `reap` has seen.
+  /// Returns whether all processes of the job have ended, as far as `reap` has seen.
   [[nodiscard]] bool gone() const noexcept { return gone_; }
   [[nodiscard]] bool any_rank() const noexcept { return !running_.empty(); }
-  /// Sends a signal to the groups of the ranks that run.
+  /// Sends a signal to the process groups of the running ranks.
   void signal_ranks(int number) const;
-  /// The same, and to everything that ended ranks have left behind.
+  /// Sends a signal to the ranks and to all processes that ended ranks left running.
   void signal_all(int number) const;
 
  private:

@@ -34,8 +34,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int unwritten = 3;  // what a command returns by itself when its answer cannot be written
-// How often what is left is looked at once it is to be killed: orphans appear as their parents die.
+constexpr int unwritten = 3;  // what a command returns by itself when it cannot write its output
+// Interval of sweeps after the kill time: orphans appear as their parents die.
 constexpr milliseconds sweep_interval{20};
 
 bool same_file(int one, int other) {
@@ -80,7 +80,7 @@ class Launch {
 
   LaunchOptions const& options_;
   JobEnvironment job_;
-  OrphanGuard guard_;  // before what follows: it keeps our signals, and is no orphan of ours
+  OrphanGuard guard_;  // declared first: the guard inherits our signals and must not become our orphan
   SignalFd signals_;
   JobProcesses processes_;
   Clock::time_point const started_ = Clock::now();
@@ -92,10 +92,10 @@ class Launch {
   std::vector<Stream> streams_;
   JobOutcome outcome_;
   ConnectMonitor connect_monitor_{job_.job_id, options_.ranks};
-  std::vector<RankExit> unreported_;  // ends that the ranks that connect do not know of yet
+  std::vector<RankExit> unreported_;  // ends of ranks that the ranks in `connect()` have not been told yet
   bool answered_ = false;             // a rank has written to standard output
   int refused_ = 0;                   // exit code when not all ranks could be started
-  std::vector<int> sent_;             // signals that ranks may have ended by because of us
+  std::vector<int> sent_;             // signals that we sent to the ranks
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
   Clock::time_point swept_{};
@@ -112,7 +112,7 @@ int Launch::run() {
   if (outcome_.failed() && refused_ == 0 && !(options_.raw && outcome_.by_exit_code())) say(outcome_.summary());
   for (auto const& queue : {std::cref(out_), std::cref(err_)}) {
     int const failure = queue.get().failure();
-    if (failure != 0 && failure != EPIPE) say(std::string("the output cannot be written: ") + std::strerror(failure));
+    if (failure != 0 && failure != EPIPE) say(std::string("cannot write the output:  ") + std::strerror(failure));
   }
   int const code = exit_code();
   if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, outcome_.summary());
@@ -144,7 +144,7 @@ bool Launch::start(int number, int input) {
   std::array<int, 2> out{};
   std::array<int, 2> err{};
   if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(err.data(), O_CLOEXEC) != 0) {
-    refuse(126, std::string("no pipe for rank ") + std::to_string(number) + ": " + std::strerror(errno) +
+    refuse(126, std::string("cannot create a pipe for rank ") + std::to_string(number) + ": " + std::strerror(errno) +
                     " (see ulimit -n)");
     return false;
   }
@@ -209,7 +209,7 @@ void Launch::step() {
   if (terminal_) terminal_->flush();
   out_.flush();
   err_.flush();
-  // Who reads our output has left: the ranks are to find that out as they would alone, by SIGPIPE.
+  // When the reader of our output has left, the ranks get SIGPIPE, as they would without the launcher.
   std::erase_if(streams_, [](Stream const& s) { return s.to->broken(); });
   escalate();
 }
@@ -241,7 +241,7 @@ void Launch::pass_on(int number) {
   if (number != SIGCONT && number != SIGWINCH) sent_.push_back(number);
   if (!ends) return;
   if (number != SIGINT) processes_.signal_ranks(SIGCONT);  // a stopped rank would not see it
-  if (interrupted_) kill_at_ = Clock::now();               // asked twice: kill at once
+  if (interrupted_) kill_at_ = Clock::now();               // second signal: kill at once
   interrupted_ = true;
   end_soon();
 }
@@ -269,19 +269,19 @@ void Launch::take_exits() {
                        .by_launcher = by_launcher};
     outcome_.add(end);
     unreported_.push_back(end);
-    ranks_.erase(rank);  // its number may come back as another process
+    ranks_.erase(rank);  // its process id may be reused
     if (::kill(-reaped.pid, 0) != 0 && errno == ESRCH) guard_.forget(reaped.pid);
     if (outcome_.failed()) end_soon();
   }
   tell_ends();
-  // All ranks have ended: what they left running has no work any more.
+  // All ranks have ended, so the processes that they left running have no work any more.
   if (ranks_.empty() && !processes_.gone() && !kill_at_) {
     processes_.signal_all(SIGTERM);
     kill_at_ = Clock::now() + options_.grace;
   }
 }
 
-// A rank that returned 0 may have left a process behind that connects in its place: it has ended with its whole group.
+// Waits for the whole process group: a rank that returned 0 may have left a process that connects in its place.
 void Launch::tell_ends() {
   std::erase_if(unreported_, [this](RankExit const& end) {
     if (end.status == 0 && ::kill(-end.pid, 0) == 0) return false;
@@ -312,7 +312,7 @@ void Launch::take_output(Stream& stream) {
     }
     return;
   }
-  // Empty with nobody left who could write counts as the end: a stranger may have been given the pipe.
+  // An empty pipe counts as closed once the job is gone, because an unrelated process may hold the other end.
   bool const more_may_come = got < 0 && (errno == EINTR || (errno == EAGAIN && !processes_.gone()));
   if (more_may_come) return;
   stream.lines.finish(stream.to->waiting());
@@ -330,7 +330,7 @@ void Launch::escalate() {
   auto const now = Clock::now();
   bool const late = kill_at_ && *kill_at_ <= now;
   if (processes_.gone()) {
-    // Only who reads our output is waited for, but not for longer than was asked.
+    // Only the reader of our output is slow. Wait for it, but not beyond the grace time.
     if (late && interrupted_) {
       out_.waiting().clear();
       err_.waiting().clear();
@@ -353,7 +353,7 @@ void Launch::say(std::string const& sentence) {
   queue.waiting() += "crossrank run: " + sentence + "\n";
 }
 
-// 0 when the system lets this user start that many ranks, as far as its limits tell; else says why not.
+// Returns 0 when the limits allow this user to start that many ranks. Otherwise prints the reason and returns 2.
 int check_limits(LaunchOptions const& options) {
   auto const count = static_cast<rlim_t>(options.ranks);
   rlimit processes{};
@@ -375,7 +375,7 @@ int check_limits(LaunchOptions const& options) {
   return 0;
 }
 
-// A program started without one of them would find a rank's pipe in its place.
+// Opens missing standard streams. Otherwise a program that lacks one would find a rank's pipe in its place.
 void open_missing_standard_streams() {
   for (int const fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) {

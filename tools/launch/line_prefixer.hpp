@@ -5,19 +5,18 @@
 
 namespace crossrank::tools {
 
-/// Turns one stream of a rank into whole lines, each with a prefix. Bytes other than '\n' pass through as they are.
+/// Splits one stream of a rank into lines and prefixes each. All bytes except '\n' pass through unchanged.
 class LinePrefixer {
  public:
-  /// A line longer than this is passed on in pieces, each a line of its own whose prefix ends in "+ " but for the
-  /// first.
+  /// A longer line is split. Every piece is a line of its own, and the prefix of each piece but the first ends in "+ ".
   static constexpr std::size_t max_line = 65'536;
 
-  /// An empty `prefix` adds nothing at all, no line end either.
+  /// With an empty `prefix`, adds nothing, not even a line end.
   explicit LinePrefixer(std::string const& prefix);
 
-  /// Takes bytes in and appends what is complete to `out`.
+  /// Reads bytes and appends complete lines to `out`.
   void add(std::string_view bytes, std::string& out);
-  /// The stream has ended: appends the last line when it had no end.
+  /// Ends the stream: appends the last line if it had no line end.
   void finish(std::string& out);
 
  private:

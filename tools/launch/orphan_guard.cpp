@@ -28,10 +28,11 @@ using std::chrono::milliseconds;
 constexpr auto guard_name = "crossrank-guard";
 constexpr milliseconds between_looks{5};
 constexpr int most_looks = 2'000;
-constexpr int quiet_looks = 3;  // in a row: a process that is just being forked shows in the next one
+constexpr int quiet_looks =
+    3;  // consecutive looks without a find: a process that is just being forked shows up in the next one
 constexpr milliseconds farewell{2'000};
 
-/// Other guards are spared: each has a job of its own to end.
+/// Returns whether a process belongs to the job. Skips other guards, because each has its own job to end.
 bool belongs_to(std::filesystem::path const& process, std::string const& entry) {
   auto const environment = process_text(process / "environ");
   bool const carries =
@@ -39,7 +40,7 @@ bool belongs_to(std::filesystem::path const& process, std::string const& entry) 
   return carries && process_text(process / "comm") != std::string(guard_name) + "\n";
 }
 
-/// Kills every process whose environment holds `entry`; false when there was none.
+/// Kills every process with `entry` in its environment. Returns false when there was none.
 bool kill_all_with(std::string const& entry) {
   bool found = false;
   std::error_code ignored;
@@ -57,7 +58,7 @@ void end_job(std::vector<pid_t> const& groups, std::string const& entry) {
   int quiet = 0;
   for (int look = 0; look < most_looks && quiet < quiet_looks; ++look) {
     bool found = false;
-    // A group's number is not given away while the group has members, and this comes at once after its leader's end.
+    // The kernel does not reuse a group number while the group has members, and this runs right after the leader's end.
     for (pid_t const group : groups) found = (look == 0 && ::kill(-group, SIGKILL) == 0) || found;
     found = kill_all_with(entry) || found;
     quiet = found ? 0 : quiet + 1;
@@ -65,7 +66,7 @@ void end_job(std::vector<pid_t> const& groups, std::string const& entry) {
   }
 }
 
-/// What the launcher says beside the numbers of groups (negative: forget it): it ends, and nothing is left to do.
+/// A message that is no group number (a negative number means "forget"): the launcher exits and nothing is left to do.
 constexpr pid_t all_gone = 0;
 
 [[noreturn]] void guard(Fd const& end, std::string const& job_id) {
@@ -74,7 +75,7 @@ constexpr pid_t all_gone = 0;
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  // The launcher's streams end with the launcher.
+  // Do not keep the launcher's streams open after the launcher's end.
   if (Fd const null(::open("/dev/null", O_RDWR | O_CLOEXEC)); null) {
     for (int const stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), stream);
   }
@@ -100,7 +101,7 @@ constexpr pid_t all_gone = 0;
 OrphanGuard::OrphanGuard(std::string const& job_id) {
   std::array<int, 2> ends{};
   auto const fail = [] {
-    throw std::system_error(errno, std::generic_category(), "cannot start the guard of the job");
+    throw std::system_error(errno, std::generic_category(), "cannot start the process that guards the job");
   };
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) fail();
   ours_ = Fd(ends[0]);
@@ -108,7 +109,7 @@ OrphanGuard::OrphanGuard(std::string const& job_id) {
   pid_t const middle = ::fork();
   if (middle < 0) fail();
   if (middle == 0) {
-    // Twice, so that the guard is nobody's child whose end is waited for.
+    // Fork twice, so that the launcher is not the parent of the guard and does not wait for it.
     pid_t const last = ::fork();
     if (last != 0) ::_exit(last < 0 ? 1 : 0);
     (void)ours_.close();
@@ -134,7 +135,7 @@ void OrphanGuard::watch(pid_t group) const noexcept { say(group); }
 void OrphanGuard::forget(pid_t group) const noexcept { say(-group); }
 
 void OrphanGuard::say(pid_t number) const noexcept {
-  // A guard that was killed guards nothing, and the job goes on without.
+  // If the guard was killed, the job continues without one.
   [[maybe_unused]] auto const sent = ::send(ours_.get(), &number, sizeof number, MSG_NOSIGNAL);
 }
 

@@ -7,25 +7,25 @@
 
 namespace crossrank::tools {
 
-/// Ends what a job's ranks have started when this process is killed and can no longer do so itself.
+/// Kills the processes that a job's ranks have started, when this process is killed and cannot do so itself.
 ///
-/// The kernel kills the ranks with their parent, but not their children. The guard is a process of its own, in a
-/// session of its own and not a child of ours, that sleeps until our end of a socket closes, however that comes about.
-/// Then it kills the process groups of the ranks, and every process that carries the job's id in its environment, until
-/// it finds none. A process that has left its group and cleaned its environment escapes it.
+/// The kernel kills the ranks together with their parent, but not the children of the ranks. The guard is a separate
+/// process in its own session, and not our child. It sleeps until our end of a socket closes. Then it kills the process
+/// groups of the ranks and every process with the job's id in its environment, until it finds none. A process that has
+/// left its group and cleared its environment escapes.
 class OrphanGuard {
  public:
-  /// Starts it; `std::system_error` when there can be no process more. Call before anything that makes this process
-  /// the parent of orphans.
+  /// Starts the guard. Throws `std::system_error` when no process can be created. Must be called before this process
+  /// becomes a subreaper.
   explicit OrphanGuard(std::string const& job_id);
-  /// Waits until it has ended, a moment at most.
+  /// Waits until the guard has ended, which takes only a moment.
   ~OrphanGuard();
   OrphanGuard(OrphanGuard const&) = delete;
   OrphanGuard& operator=(OrphanGuard const&) = delete;
 
-  /// A rank's process group.
+  /// Adds the process group of a rank.
   void watch(pid_t group) const noexcept;
-  /// It has no member any more, and its number may come to mean another one.
+  /// Removes a group without members, whose number may be reused.
   void forget(pid_t group) const noexcept;
 
  private:

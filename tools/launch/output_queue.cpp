@@ -9,7 +9,7 @@
 namespace crossrank::tools {
 namespace {
 
-// A pipe that poll reports as writable takes at least one page without blocking.
+// A pipe that poll reports as writable accepts at least one page without blocking.
 constexpr std::size_t piece = 4096;
 
 bool writable(int fd) {

@@ -4,23 +4,23 @@
 
 namespace crossrank::tools {
 
-/// Bytes on their way to a descriptor whose reader may be slow: written only when that does not block.
+/// Bytes that wait to be written to a descriptor. Writes only when that does not block.
 class OutputQueue {
  public:
-  /// With more than this waiting the ranks are not read from, so that they wait as they would at a full pipe.
+  /// Above this size the launcher stops reading from the ranks, so that they block as with a full pipe.
   static constexpr std::size_t high_water = 1U << 20U;
 
   explicit OutputQueue(int fd) noexcept : fd_(fd) {}
   [[nodiscard]] int fd() const noexcept { return fd_; }
-  /// Append here.
+  /// Returns the buffer to append to.
   [[nodiscard]] std::string& waiting() noexcept { return waiting_; }
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
   [[nodiscard]] bool full() const noexcept { return waiting_.size() > high_water; }
-  /// The reader is gone, or nothing can be written: what is added is dropped.
+  /// Returns whether a write has failed. Bytes added after that are dropped.
   [[nodiscard]] bool broken() const noexcept { return failure_ != 0; }
-  /// errno of the write that failed; 0 while all is well.
+  /// Returns the errno of the failed write, or 0.
   [[nodiscard]] int failure() const noexcept { return failure_; }
-  /// Writes as long as `poll` says that there is space.
+  /// Writes as long as `poll` reports space.
   void flush();
 
  private:

@@ -18,7 +18,7 @@
 namespace crossrank::tools {
 namespace {
 
-// What `connect()` would read of another launcher's job, or of a job this command runs in.
+// Variables from which `connect()` would read another launcher's job, or the job in which this command runs.
 constexpr std::array foreign_names{
     "CROSSRANK_JOB_ID",
     "CROSSRANK_LAUNCHER",
@@ -82,13 +82,13 @@ struct Image {
                          int report) {
   auto const give_up = [report] {
     int const reason = errno;
-    // The reader sees a short or missing report as a failure too.
+    // The reader treats a short or missing report as a failure too.
     [[maybe_unused]] auto const wrote = ::write(report, &reason, sizeof reason);
     ::_exit(127);
   };
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
+  if (::getppid() != parent) ::_exit(127);  // the parent died before the prctl call
   if (::dup2(streams.in, STDIN_FILENO) < 0 || ::dup2(streams.out, STDOUT_FILENO) < 0 ||
       ::dup2(streams.err, STDERR_FILENO) < 0) {
     give_up();
@@ -100,8 +100,8 @@ struct Image {
   ::_exit(127);
 }
 
-/// The exec calls of the library say EACCES when some folder of PATH cannot be searched, though no other has the
-/// program: shells say then that there is none.
+/// Returns ENOENT for an EACCES of a program that no directory of PATH contains. exec reports EACCES when any directory
+/// of PATH cannot be searched; shells report "not found" then.
 int reason_of(int failure, std::string const& program) {
   if (failure != EACCES || program.find('/') != std::string::npos) return failure;
   auto const* const path = std::getenv("PATH");
@@ -145,14 +145,14 @@ RankStart start_rank(std::vector<std::string> const& program, int rank, JobEnvir
   if (pid < 0) return {.failure = errno};
   if (pid == 0)
     become({.arguments = argv.data(), .environment = envp.data()}, streams, signal_mask, parent, writing.get());
-  ::setpgid(pid, pid);  // here too: signals to the group may be sent before the child has run
+  ::setpgid(pid, pid);  // also in the parent: a signal to the group may be sent before the child has run
   (void)writing.close();
   int failure = 0;
   ssize_t got = 0;
   do {
     got = ::read(reading.get(), &failure, sizeof failure);
   } while (got < 0 && errno == EINTR);
-  if (got == 0) return {.pid = pid};  // closed by exec
+  if (got == 0) return {.pid = pid};  // exec closed the pipe
   return {.pid = pid, .failure = failure == 0 ? EIO : reason_of(failure, program.front()), .program = true};
 }
 

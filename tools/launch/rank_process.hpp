@@ -9,34 +9,34 @@
 
 namespace crossrank::tools {
 
-/// What all ranks of a job share.
+/// The environment that all ranks of a job share.
 struct JobEnvironment {
   std::string job_id{};
   int world_size = 1;
 };
 
-/// Where a rank's standard streams go.
+/// The standard streams of a rank.
 struct RankStreams {
   int in = -1;
   int out = -1;
   int err = -1;
 };
 
-/// A started rank, or why there is none.
+/// A started rank, or the reason why it could not be started.
 struct RankStart {
   pid_t pid = -1;
   int failure = 0;       ///< errno; 0 when the program runs
-  bool program = false;  ///< the failure is the program's (exec), not the system's (fork)
+  bool program = false;  ///< the program failed to start (exec), not the process (fork)
 };
 
-/// 128 random bits in hexadecimal.
+/// Returns 128 random bits in hexadecimal.
 [[nodiscard]] std::string random_job_id();
 
-/// Starts `program` (found in PATH, as a shell would) as rank `rank`, leader of a process group of its own, killed by
-/// the kernel when this process dies. `signal_mask` is what the program starts with.
+/// Starts `program` as rank `rank`. Finds it in PATH like a shell. The rank leads its own process group, starts with
+/// `signal_mask`, and is killed by the kernel when this process dies.
 ///
-/// The variables of other launchers are taken away where `connect()` would read them, so that only one job is
-/// announced.
+/// Removes the variables of other launchers that `connect()` would read, so that the environment describes only one
+/// job.
 [[nodiscard]] RankStart start_rank(std::vector<std::string> const& program, int rank, JobEnvironment const& job,
                                    RankStreams const& streams, sigset_t const& signal_mask);
 

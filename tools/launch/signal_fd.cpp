@@ -8,7 +8,7 @@
 
 namespace crossrank::tools {
 
-// A signal that was ignored when we were started (nohup) stays ignored, here and in the ranks: it never arrives.
+// A signal that was ignored at our start (nohup) stays ignored, here and in the ranks, and never arrives.
 SignalFd::SignalFd() {
   sigset_t wanted;
   ::sigemptyset(&wanted);
@@ -16,7 +16,8 @@ SignalFd::SignalFd() {
     ::sigaddset(&wanted, number);
   }
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored it would let the kernel reap the ranks and lose their codes
+  ::signal(SIGCHLD,
+           SIG_DFL);  // if SIGCHLD stayed ignored, the kernel would reap the ranks and their exit codes would be lost
   if (::sigprocmask(SIG_BLOCK, &wanted, &original_) != 0)
     throw std::system_error(errno, std::generic_category(), "sigprocmask");
   fd_ = platform::Fd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));

@@ -7,14 +7,14 @@
 
 namespace crossrank::tools {
 
-/// Receives the signals that a job cares about as events instead of interruptions.
+/// Receives the signals that concern a job through a file descriptor.
 class SignalFd {
  public:
   SignalFd();
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  /// The next signal that has arrived, if any.
+  /// Returns the next signal that has arrived, if any.
   [[nodiscard]] std::optional<int> next() const;
-  /// The mask that was in force before, for the programs that are started.
+  /// Returns the previous signal mask, which the started programs get.
   [[nodiscard]] sigset_t const& original_mask() const noexcept { return original_; }
 
  private:

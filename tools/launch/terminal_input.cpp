@@ -39,7 +39,7 @@ void TerminalInput::flush() {
   auto const wrote = ::write(to_rank_.get(), waiting_.data(), waiting_.size());
   if (wrote >= 0) {
     waiting_.erase(0, static_cast<std::size_t>(wrote));
-  } else if (errno != EAGAIN && errno != EINTR) {  // the rank has closed its input or is gone
+  } else if (errno != EAGAIN && errno != EINTR) {  // the rank has closed its input or has ended
     waiting_.clear();
     (void)to_rank_.close();
   }

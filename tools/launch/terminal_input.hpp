@@ -5,19 +5,19 @@
 
 namespace crossrank::tools {
 
-/// Passes what is typed on to one rank. Ranks are no foreground process group: reading the terminal would stop them.
+/// Forwards terminal input to one rank. Ranks are not in the foreground process group, so reading would stop them.
 class TerminalInput {
  public:
-  /// Makes the pipe; the rank's end goes to `rank_end`.
+  /// Creates the pipe and stores the rank's end in `rank_end`.
   explicit TerminalInput(platform::Fd& rank_end);
 
-  /// Whether the terminal is to be watched: it is ours to read and what was read before has gone.
+  /// Returns whether to poll the terminal: we are in the foreground, and the previous input has been written.
   [[nodiscard]] bool wants_terminal() const noexcept;
-  /// Where typed bytes wait to be written, or -1 when none do.
+  /// Returns the descriptor with pending input, or -1.
   [[nodiscard]] int blocked_on() const noexcept;
-  /// Takes one line from the terminal; the end of input closes the pipe.
+  /// Reads one line from the terminal. Closes the pipe at the end of input.
   void read_terminal();
-  /// Writes what waits as far as there is space.
+  /// Writes pending input as far as there is space.
   void flush();
 
  private:
