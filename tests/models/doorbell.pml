@@ -1,28 +1,31 @@
-/* The doorbell: sleeping and waking without a lost wake-up, and without a system call when nobody sleeps.
+/* The doorbell: sleeping and waking without a lost wake-up, and without a system call when no rank sleeps.
  *
- * The waiter announces (sets SLEEP in its doorbell by read-modify-write), then checks what it waits for, then sleeps on the
- * exact value it announced with. A waker changes the condition first and loads the doorbell after it; if SLEEP is set it
- * moves the doorbell on, which clears SLEEP, and wakes. A waker may die between any two steps; the watchdog rings for the dead.
- * Every step is sequentially consistent, as the read-modify-writes of the implementation are.
+ * The waiter announces itself: it sets SLEEP in its doorbell by a read-modify-write. It then checks its condition, and
+ * then sleeps on the exact value that it announced with. A waker changes the condition first and loads the doorbell
+ * after it. If SLEEP is set, it moves the doorbell on, which clears SLEEP, and wakes the waiter. A waker may die
+ * between any two steps; the watchdog then rings in its place. Every step is sequentially consistent, as the
+ * read-modify-writes of the implementation are.
  *
- * A wake-up that is lost leaves the waiter blocked for ever: an invalid end state. The slices in which the implementation
- * sleeps are left out on purpose, as they would hide it.
+ * A lost wake-up leaves the waiter blocked for ever, which is an invalid end state. The implementation sleeps in
+ * slices; the model leaves them out, because they would hide it.
  *
- * Broken on purpose: BROKEN_DOORBELL_FIRST (a waker loads the doorbell before it changes the condition; what a store buffer does
- * to a plain release store looks the same), BROKEN_CHECK_FIRST (the waiter checks before it announces),
- * BROKEN_NO_BUMP (a waker wakes without moving the doorbell on), BROKEN_WATCHDOG_TRUSTS_BIT (for a death too, the doorbell rings
- * only if SLEEP is set).
+ * Broken variants:
+ * - BROKEN_DOORBELL_FIRST: a waker loads the doorbell before it changes the condition. A store buffer has the same
+ *   effect on a plain release store.
+ * - BROKEN_CHECK_FIRST: the waiter checks before it announces itself.
+ * - BROKEN_NO_BUMP: a waker wakes without moving the doorbell on.
+ * - BROKEN_WATCHDOG_TRUSTS_BIT: for a dead rank, too, the doorbell rings only if SLEEP is set.
  */
 #define WAKERS 2
 #define ROUNDS 2
 #define SLEEP 1
 #define STEP 2
 
-byte doorbell;               /* SLEEP bit, and a number that every ring moves on */
-bool asleep;             /* the kernel's queue for the doorbell's address */
+byte doorbell;           /* the SLEEP bit, and a number that every ring increases */
+bool asleep;             /* whether the waiter is in the kernel's queue for the doorbell's address */
 byte line[WAKERS];       /* the condition: the last round each waker arrived at */
 bool dead[WAKERS];
-byte met;                /* the waiter uses one doorbell for one barrier round after the other */
+byte passed;             /* rounds that have passed; one doorbell serves all of them */
 
 #define READY(r) ((line[0] >= (r) || dead[0]) && (line[1] >= (r) || dead[1]))
 
@@ -43,22 +46,22 @@ inline ring(value) {
 proctype Waiter() {
   byte announced;
   do
-  :: met < ROUNDS ->
+  :: passed < ROUNDS ->
      do
 #ifdef BROKEN_CHECK_FIRST
      :: if
-        :: READY(met + 1) -> break
+        :: READY(passed + 1) -> break
         :: else
         fi;
         d_step { doorbell = doorbell | SLEEP; announced = doorbell };
 #else
      :: d_step { doorbell = doorbell | SLEEP; announced = doorbell };
         if
-        :: READY(met + 1) -> break
+        :: READY(passed + 1) -> break
         :: else
         fi;
 #endif
-        /* FUTEX_WAIT compares and queues in one step, or returns at once. */
+        /* FUTEX_WAIT compares and queues in one step, or it returns at once. */
         d_step {
           asleep = (doorbell == announced);
           announced = 0
@@ -67,7 +70,7 @@ proctype Waiter() {
      od;
      doorbell = doorbell & ~SLEEP;
      announced = 0;
-     met++
+     passed++
   :: else -> break
   od
 }
@@ -99,8 +102,9 @@ inline ring_for_the_dead() {
 #endif
 }
 
-/* Lets wakers die at any time, or no more; what the watchdog does for the dead comes after the record. The dead may have moved the
- * doorbell on, and so cleared SLEEP, without coming to the wake: the watchdog wakes whatever the doorbell says. */
+/* Lets wakers die at any time, and stops at any time. The watchdog rings after it has recorded the death. The dead waker
+ * may have moved the doorbell on, and so cleared SLEEP, without waking the waiter. The watchdog therefore wakes it
+ * whether SLEEP is set or not. */
 proctype WatchdogThread() {
   do
   :: !dead[0] -> dead[0] = true; ring_for_the_dead()

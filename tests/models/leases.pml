@@ -1,21 +1,24 @@
 /* The leases of one slot: a generation, and one word {generation, offered, taken} per reader.
  *
- * The writer offers (one more in `offered`) before it publishes the descriptor. A reader takes by compare-and-swap, only
- * if the word still carries the descriptor's generation and an offer; it drops the same way. A failed round revokes
- * offers only, while a take may race with it. A tensor that lives in the slot may be published again without new bytes
- * while older leases stand. The writer puts new bytes into the slot, under the next generation, only when every reader's
- * word is free. A dead reader's word is void: the writer clears it once the death is recorded.
+ * The writer makes an offer (increments `offered`) before it publishes the descriptor. A reader takes a lease by
+ * compare-and-swap, only if the word still has the generation of the descriptor and an offer. It drops the lease in the
+ * same way. A failed round revokes only offers, while a reader may race with it. A tensor in the slot may be published
+ * again with the same bytes while older leases exist. The writer puts new bytes into the slot, under the next
+ * generation, only when the words of all readers are free. The word of a dead reader is void: the writer clears it once
+ * the death is recorded.
  *
- * Shown: bytes never change under a lease, the slot is never rewritten while a living reader holds one, and in the end it
- * is free (the writer's last wait would otherwise be an invalid end state).
+ * Properties: the bytes never change under a lease. The slot is never rewritten while a living reader holds a lease. In
+ * the end the slot is free; otherwise the last wait of the writer would be an invalid end state.
  *
- * Broken on purpose: BROKEN_NO_GENERATION (a take does not compare generations), BROKEN_IGNORES_OFFERED (rewriting waits
- * for `taken` only), BROKEN_REVOKES_TAKEN (a failed round clears `taken` as well).
+ * Broken variants:
+ * - BROKEN_NO_GENERATION: a reader does not compare generations.
+ * - BROKEN_IGNORES_OFFERED: rewriting waits for `taken` only.
+ * - BROKEN_REVOKES_TAKEN: a failed round clears `taken` as well.
  */
 #define READERS 2
 #define PUBLICATIONS 3
 
-typedef Word { /* one 64-bit word: only ever read or exchanged as a whole */
+typedef Word { /* one 64-bit word, read and exchanged only as a whole */
   byte generation;
   byte offered;
   byte taken
@@ -23,11 +26,11 @@ typedef Word { /* one 64-bit word: only ever read or exchanged as a whole */
 
 Word word[READERS];
 byte bytes;              /* the generation of the bytes in the slot; 0 while they are being written */
-byte published;          /* the descriptor in the writer's line: which generation ... */
-byte sequence;           /* ... and a number of its own for each publication */
-byte holds[READERS];     /* leases that a living reader believes in */
+byte published;          /* the descriptor in the writer's line: the generation, and ... */
+byte sequence;           /* ... the number of the publication */
+byte holds[READERS];     /* leases that a living reader believes to hold */
 bool dead[READERS];
-byte consumed[READERS];  /* the last publication that each reader is through with */
+byte consumed[READERS];  /* the last publication that each reader has finished with */
 bool last_one_out;
 
 #ifdef BROKEN_IGNORES_OFFERED
@@ -36,7 +39,7 @@ bool last_one_out;
 #define FREE(r) (word[r].offered == 0 && word[r].taken == 0)
 #endif
 
-/* A load, and a compare-and-swap that succeeds only if the word is still as loaded. */
+/* Loads a word. The compare-and-swap below succeeds only if the word still has the loaded value. */
 inline load(r) {
   d_step {
     old_generation = word[r].generation;
@@ -55,7 +58,7 @@ inline store(r, new_generation, new_offered, new_taken) {
   forget()
 }
 
-/* What no longer matters is cleared, so that states which differ in it alone are one. */
+/* Clears values that no longer matter, so that states that differ only in them become one. */
 inline forget() {
   old_generation = 0;
   old_offered = 0;
@@ -113,16 +116,16 @@ proctype Writer() {
         bytes = 0;
         generation++;
         bytes = generation
-     :: generation > 0 /* the same tensor again, where it lies */
+     :: generation > 0 /* publishes the same tensor again */
      fi;
      offer(0);
      offer(1);
-     /* The line carries the next publication only when every reader is through with the one that passed. */
+     /* The line gets the next publication only when every reader has finished with the previous one. */
      (concluded || ((dead[0] || consumed[0] == sequence) && (dead[1] || consumed[1] == sequence)));
      atomic { published = generation; sequence = round };
      if
-     :: concluded = false; /* it passes, or will; the writer goes on at once */
-     :: revoke(0); revoke(1); concluded = true /* it failed */
+     :: concluded = false; /* the round passes or will pass; the writer goes on at once */
+     :: revoke(0); revoke(1); concluded = true /* the round failed */
      fi
   :: else -> break
   od;
@@ -151,7 +154,7 @@ inline take() {
   od
 }
 
-/* An item that the round passed but nobody asked for: the offer goes back. */
+/* The round passed, but the caller did not ask for the item: the reader gives the offer back. */
 inline decline() {
   do
   :: load(me);
@@ -193,7 +196,7 @@ proctype Reader(byte me) {
   } unless { d_step { dead[me] -> forget(); wanted = 0; held = 0; holds[me] = 0 } }
 }
 
-/* The first reader lives, the other dies at any time or not at all. */
+/* The first reader lives. The second one dies at any time, or never. */
 proctype Faults() {
   if
   :: dead[1] = true

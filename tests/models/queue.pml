@@ -1,18 +1,22 @@
-/* A message queue from its making to the next one in the same block: attaching, writing over, closing, leaving, dying.
+/* A message queue, from its creation to the next queue in the same block: attaching, overwriting, closing, leaving,
+ * dying.
  *
- * A writer makes a queue in a free block, writes MESSAGES into CHUNKS places, closes and goes. Readers learn the block's
- * life by a handle, take their place by compare-and-swap, then look once more whether the writer is still there. Writer and
- * readers may die between any two steps. A collector judges the block to be over and makes another queue in it, which
- * has readers of its own.
+ * A writer creates a queue in a free block, writes MESSAGES messages into CHUNKS chunks, closes and leaves. Readers
+ * learn the use number of the block from a handle, take their endpoint by compare-and-swap, and then check again that
+ * the writer is still there. Writer and readers may die between any two steps. A collector finds that the queue is over
+ * and creates another queue in the block, which has its own readers.
  *
- * What holds: a reader that has attached never finds its block in another life, and its place is its own; it sees every
- * message once, in order, up to the end or to the writer's death; a chunk is not written over before every attached
- * reader has taken it; a writer that has closed is waited for by nobody for ever.
+ * Properties: the block of an attached reader never changes to another use, and its endpoint belongs to no other
+ * reader. A reader sees every message once and in order, up to the end or to the death of the writer. A chunk is not
+ * overwritten before every attached reader has taken it. No reader waits for ever for a writer that has closed.
  *
- * Broken on purpose: BROKEN_READERS_FIRST (the collector looks at the readers before the writer), BROKEN_NO_USE (a place does
- * not say which queue it belongs to), BROKEN_NO_SECOND_LOOK (a reader does not look at the writer again),
- * BROKEN_FORGETS_NEWCOMER (the writer waits only for readers that have attached), BROKEN_RETREATS_BLINDLY (a reader that finds
- * the writer gone gives back a place that may belong to the next queue by now).
+ * Broken variants:
+ * - BROKEN_READERS_FIRST: the collector looks at the readers before the writer.
+ * - BROKEN_NO_USE: an endpoint does not say to which queue it belongs.
+ * - BROKEN_NO_SECOND_LOOK: a reader does not check the writer again.
+ * - BROKEN_FORGETS_NEWCOMER: the writer waits only for readers that have attached.
+ * - BROKEN_RETREATS_BLINDLY: a reader that finds the writer gone gives back an endpoint that may already belong to the
+ *   next queue.
  */
 #define READERS 2
 #define MESSAGES 3
@@ -23,50 +27,50 @@
 #define CLOSED 2
 #define GONE 3
 
-byte life = 1;                /* of the block: the number of the queue that is in it */
-byte state[READERS + 1];      /* of the ends, the writer's first */
-byte use[READERS + 1];        /* the queue that a place belongs to */
+byte block_use = 1;           /* of the block: number of the queue that is in it */
+byte state[READERS + 1];      /* of the endpoints; that of the writer comes first */
+byte use[READERS + 1];        /* the queue that an endpoint belongs to */
 bool dead[READERS + 1];
-byte number[CHUNKS];          /* of the message in each chunk */
-byte cursor[READERS + 1];     /* messages taken */
+byte number[CHUNKS];          /* number of the message in each chunk */
+byte cursor[READERS + 1];     /* number of messages taken */
 bool attached[READERS + 1];
 bool is_new;                  /* the next queue is ready */
-byte ended;                   /* readers that have */
+byte ended;                   /* number of readers that have ended */
 
-/* Only of a reader that holds a place is anything expected, or one who may still come. */
+/* The writer waits only for readers that hold an endpoint or may still take one. */
 #ifdef BROKEN_FORGETS_NEWCOMER
 #define IN_THE_WAY(r, n) (state[r] == TAKEN && cursor[r] + CHUNKS < (n))
 #else
 #define IN_THE_WAY(r, n) (state[r] != CLOSED && !dead[r] && cursor[r] + CHUNKS < (n))
 #endif
-#define HAS_ROOM(n) (!IN_THE_WAY(1, n) && !IN_THE_WAY(2, n))
+#define HAS_SPACE(n) (!IN_THE_WAY(1, n) && !IN_THE_WAY(2, n))
 
 proctype Writer() {
   byte next = 1;
   {
     do
     :: next <= MESSAGES ->
-       HAS_ROOM(next);
-       /* The chunk's bytes are the message from here on: nobody may still be reading what stood there. */
+       HAS_SPACE(next);
+       /* From here on the chunk holds this message. No reader may still be reading the previous one. */
        number[(next - 1) % CHUNKS] = next;
        next++
     :: else -> break
     od;
     state[0] = CLOSED;
-    /* The last handle goes: at any time, readers or not. */
+    /* The last handle is dropped. This may happen at any time, with or without readers. */
     state[0] = GONE
   } unless { dead[0] }
 }
 
-/* The handle says queue 1. Whoever comes late finds its block in another life, or its writer gone. */
+/* The handle names queue 1. A late reader finds another queue in the block, or the writer gone. */
 proctype Reader(byte me) {
   byte next = 1;
   {
     if
-    :: life != 1 -> goto out
+    :: block_use != 1 -> goto out
     :: else
     fi;
-    /* Compare-and-swap on the place's word, which says state and queue at once. */
+    /* A compare-and-swap on the endpoint's word, which holds both state and queue. */
     atomic {
       if
 #ifdef BROKEN_NO_USE
@@ -98,8 +102,8 @@ proctype Reader(byte me) {
     assert(use[me] == 1);
     do
     :: number[(next - 1) % CHUNKS] >= next ->
-       /* In place: what stands there must be this message until it is taken. */
-       assert(life == 1);
+       /* The reader reads in place: the chunk must hold this message until it is taken. */
+       assert(block_use == 1);
        assert(number[(next - 1) % CHUNKS] == next);
        next++;
        cursor[me] = next - 1
@@ -116,7 +120,7 @@ proctype Reader(byte me) {
     od;
     assert(next == MESSAGES + 1);
 lost:
-    assert(life == 1);
+    assert(block_use == 1);
     attached[me] = false;
     state[me] = CLOSED
   } unless { dead[me] };
@@ -124,7 +128,7 @@ out:
   ended++
 }
 
-/* Over: the writer has gone and nobody holds a place. The writer is looked at first. */
+/* The queue is over when the writer is gone and no reader holds an endpoint. The collector checks the writer first. */
 proctype Collector() {
   byte i;
 #ifdef BROKEN_READERS_FIRST
@@ -136,8 +140,8 @@ proctype Collector() {
   (state[1] != TAKEN || dead[1]);
   (state[2] != TAKEN || dead[2]);
 #endif
-  /* Another queue moves in: its ends, its chunks. */
-  life = 2;
+  /* Creates another queue with its endpoints and chunks. */
+  block_use = 2;
   i = 0;
   do
   :: i <= READERS ->
@@ -150,14 +154,14 @@ proctype Collector() {
   is_new = true
 }
 
-/* The next queue's places stay free for its own readers. */
-proctype Heir() {
+/* Checks that the endpoints of the next queue stay free for its own readers. */
+proctype NextQueue() {
   is_new && ended == READERS;
   assert(state[1] == FREE && state[2] == FREE)
 }
 
-/* One of them dies, or nobody. */
-proctype Reaper() {
+/* Kills one of them, or none. */
+proctype Faults() {
   if
   :: dead[0] = true
   :: dead[1] = true
@@ -176,7 +180,7 @@ init {
     run Reader(1);
     run Reader(2);
     run Collector();
-    run Heir();
-    run Reaper()
+    run NextQueue();
+    run Faults()
   }
 }
