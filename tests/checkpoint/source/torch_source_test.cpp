@@ -83,9 +83,9 @@ TEST_F(TrainingState, is_read_on_request) {
 
 TEST_F(TrainingState, is_refused_where_several_parts_might_be_the_model) {
   EXPECT_THAT(names(save({"model", "discriminator"})), testing::HasSubstr("`model_key` model "));
-  EXPECT_THAT(names(save({"model", "state_dict"})), testing::HasSubstr("several parts of this might be the model"));
+  EXPECT_THAT(names(save({"model", "state_dict"})), testing::HasSubstr("several parts of the file might be the model"));
   EXPECT_THAT(names(save({"net", "optimizer"})), testing::HasSubstr("`model_key` net "));
-  EXPECT_THAT(names(save({"optimizer"})), testing::HasSubstr("states of a training and no model"));
+  EXPECT_THAT(names(save({"optimizer"})), testing::HasSubstr("training state but no model"));
   EXPECT_THAT(names(save({"model"}, entry("prior", tensor()))), testing::HasSubstr("model, prior"));
 }
 

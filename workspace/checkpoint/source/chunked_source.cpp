@@ -17,7 +17,8 @@ namespace {
 
 constexpr char const* operation = "checkpoint read";
 
-/// Elements that share whole bytes: two of 4 bits in one byte, four of 6 bits in three.
+/// The smallest number of elements that fills whole bytes: two 4-bit elements fill one byte, four 6-bit elements fill
+/// three.
 struct Group {
   std::int64_t elements = 1;
   std::size_t bytes = 1;
@@ -30,10 +31,10 @@ Group group_of(Dtype dtype) {
   return {1, bits / 8};
 }
 
-/// What a box of the range and a piece have in common, as rows that are contiguous in both.
+/// The intersection of a box of the range with a piece, as rows that are contiguous in both.
 class Intersection {
  public:
-  /// False from `intersects` when there is nothing.
+  /// Check `intersects()` before use.
   Intersection(std::span<std::int64_t const> lengths, codec::Box const& range, codec::ChunkBox const& piece)
       : lengths_(lengths), chunk_(piece) {
     for (std::size_t dim = 0; dim < lengths.size(); ++dim) {
@@ -44,12 +45,13 @@ class Intersection {
   }
   [[nodiscard]] bool intersects() const noexcept { return intersects_; }
 
-  /// Calls `copy(in, out, count)` with elements of the piece, elements of the tensor, and how many.
+  /// Calls `copy(in, out, count)` for each row: index of its first element in the piece and in the tensor, and its
+  /// number of elements.
   template <class Copy>
   void for_each_run(Copy const& copy) {
     auto dim = lengths_.size();
     std::int64_t run = 1;
-    // The last dimension, and those before it as long as all behind them is whole in both.
+    // A row extends over the last dimension, and over earlier ones while all later dimensions are whole in both.
     while (dim > 0) {
       --dim;
       run *= end_[dim] - begin_[dim];
@@ -68,7 +70,7 @@ class Intersection {
       element = element * lengths[dim] + at_[dim] - (origin == nullptr ? 0 : (*origin)[dim]);
     return element;
   }
-  /// The next row: counts in the dimensions before `dim`.
+  /// Moves to the next row by counting in the dimensions before `dim`. Returns false after the last row.
   bool advance(std::size_t dim) {
     while (dim-- > 0) {
       if (++at_[dim] < end_[dim]) return true;
@@ -159,7 +161,7 @@ void ChunkedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std
   if (offset > size || out.size() > size - offset) {
     throw UsageError(
         {.operation = operation,
-         .message = "there are no such bytes",
+         .message = "the byte range is outside the tensor",
          .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
          .resource = name_});
   }

@@ -10,44 +10,45 @@
 
 namespace crossrank::checkpoint {
 
-/// The bytes of one piece of a tensor, row-major, wherever they are.
+/// The row-major bytes of one piece of a tensor.
 class ChunkData {
  public:
   virtual ~ChunkData() = default;
-  /// A source of them, good for the reads of one call. `IoError`, `FormatError`.
+  /// Opens the bytes for the reads of one call. Throws `IoError` or `FormatError`.
   [[nodiscard]] virtual std::shared_ptr<codec::ByteSource const> open() const = 0;
-  /// The file that holds them.
+  /// Returns the path of the file that holds the bytes.
   [[nodiscard]] virtual std::string const& file() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes() const noexcept = 0;
-  /// Whether a checksum came with them.
+  /// Returns whether the file has a checksum for the bytes.
   [[nodiscard]] virtual bool has_checksum() const noexcept { return false; }
-  /// Reads all and compares the checksum, where there is one. `FormatError`, `IoError`.
+  /// Reads all bytes and compares them with their checksum, if there is one. Throws `FormatError` or `IoError`.
   virtual void verify() const {}
 };
 
-/// A tensor in pieces that tile it exactly.
+/// A tensor whose pieces tile it exactly.
 struct ChunkedTensor {
   SourceTensor tensor{};
   std::vector<codec::ChunkBox> boxes{};
   std::vector<std::shared_ptr<ChunkData const>> data{};  ///< one for each box
 };
 
-/// Whole tensors out of pieces in many files: any range of the row-major form is put together from the rows of the
-/// pieces that it meets.
+/// Presents pieces in many files as whole tensors. A read collects its byte range from the rows of all pieces that
+/// intersect it.
 class ChunkedSource final : public DescribedSource {
  public:
-  /// The pieces tile their tensors. `FormatError` where a cut falls inside a byte.
+  /// Expects pieces that tile their tensors. Throws `FormatError` if a piece begins or ends inside a byte.
   ChunkedSource(std::string name, std::vector<ChunkedTensor> tensors, Json attributes, std::uint64_t bytes_on_disk);
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
   [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override;
-  /// The pieces of a tensor.
+  /// Returns the data of each piece of a tensor.
   [[nodiscard]] std::span<std::shared_ptr<ChunkData const> const> data_of(std::size_t tensor) const {
     return chunks_[tensor].data;
   }
 
  private:
-  /// Lengths in units of whole bytes: elements, or groups of those that share bytes.
+  /// The pieces of one tensor. Lengths count units of `unit` bytes: elements, or the smallest groups of elements that
+  /// fill whole bytes.
   struct Chunks {
     std::size_t unit = 1;
     std::vector<std::int64_t> lengths{};

@@ -11,7 +11,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-// The widest element.
+// Size of the widest element in bytes.
 constexpr std::size_t element = 8;
 
 using Signature = std::vector<std::tuple<std::string, std::uint64_t, std::uint32_t>>;
@@ -46,8 +46,8 @@ void require_no_duplicate_files(std::vector<FileSample> const& samples, std::str
     if (fresh || !are_copies(own)) continue;
     throw FormatError({.operation = "checkpoint open",
                        .message = at->second + " and " + file +
-                                  " hold the same bytes of every tensor that is cut: one is a copy of the other's file",
-                       .expected = "another piece on each rank",
+                                  " hold the same bytes of every sharded tensor: one file is a copy of the other",
+                       .expected = "a different piece on each rank",
                        .got = "equal checksums of " + own.front()->tensor +
                               (own.size() > 1 ? " and " + std::to_string(own.size() - 1) + " more" : ""),
                        .resource = where,

@@ -7,20 +7,21 @@
 
 namespace crossrank::checkpoint {
 
-/// What one rank's file holds of a tensor that is cut over the ranks.
+/// The piece of a sharded tensor in one rank's file.
 struct FileSample {
   std::string file{};
   std::string tensor{};
   std::uint64_t bytes = 0;
-  std::uint32_t crc = 0;                                ///< as the file's directory has it; 0: it was not computed
+  std::uint32_t crc = 0;                                ///< checksum that the archive records; 0: none was computed
   std::function<std::vector<std::byte>()> beginning{};  ///< reads the first bytes
 };
 
-/// Refuses two files whose samples are the same: one rank's file was copied over the other's. Compares recorded
-/// checksums, and reads only where they agree: numbers that are all equal say nothing. `FormatError`.
+/// Throws `FormatError` if two files have the same samples, that is, one rank's file was copied over another's.
+///
+/// Compares recorded checksums and reads data only if they agree. Pieces whose values are all equal are no evidence.
 void require_no_duplicate_files(std::vector<FileSample> const& samples, std::string const& where);
 
-/// Whether bytes are not the same number again and again.
+/// Returns whether the bytes are anything but one repeated value.
 [[nodiscard]] bool is_distinctive(std::vector<std::byte> const& bytes);
 
 }  // namespace crossrank::checkpoint

@@ -15,9 +15,9 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr char const* operation = "checkpoint read";
-// As often as a file is opened again after a server has lost track of it (NFS: ESTALE).
+// Number of attempts to read a file whose handle the NFS server no longer knows (ESTALE).
 constexpr int stale_attempts = 3;
-// The kernel cuts longer transfers.
+// The kernel shortens longer transfers.
 constexpr std::size_t longest_transfer = std::size_t{1} << 30;
 
 }  // namespace
@@ -25,7 +25,7 @@ constexpr std::size_t longest_transfer = std::size_t{1} << 30;
 std::size_t FilePool::default_limit() noexcept {
   constexpr std::size_t most = 128;
   constexpr std::size_t least = 8;
-  auto const allowed = ::sysconf(_SC_OPEN_MAX);  // below 0: without a limit
+  auto const allowed = ::sysconf(_SC_OPEN_MAX);  // negative: no limit
   return allowed < 0 ? most : std::clamp(static_cast<std::size_t>(allowed) / 8, least, most);
 }
 
@@ -56,7 +56,7 @@ std::shared_ptr<platform::Fd const> FilePool::borrow(PooledFile const& file) {
     recent_.splice(recent_.begin(), recent_, found->second);
     return recent_.front().fd;
   }
-  // Whoever reads from the oldest one still holds its descriptor: it closes when that read is done.
+  // A reader of the oldest file still shares its descriptor, so the descriptor closes when that read is done.
   while (recent_.size() >= limit_) {
     index_.erase(recent_.back().file);
     recent_.pop_back();
@@ -79,7 +79,7 @@ PooledFile::~PooledFile() { pool_->forget(*this); }
 
 platform::Fd PooledFile::open_now() const {
   auto& os = platform::system();
-  // O_NONBLOCK: a pipe in the file's place must be refused, not waited for.
+  // O_NONBLOCK: opening a pipe must not block; it is rejected below.
   platform::Fd fd(platform::retry_interrupted(
       [&] { return os.openat(AT_FDCWD, name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); }));
   if (!fd) platform::throw_io(std::string(operation) + ": open", name_, errno);
@@ -87,7 +87,7 @@ platform::Fd PooledFile::open_now() const {
   if (os.fstat(fd.get(), &status) != 0) platform::throw_io(std::string(operation) + ": fstat", name_, errno);
   if (!S_ISREG(status.st_mode)) {
     throw FormatError(
-        {.operation = operation, .message = "this is no regular file", .resource = name_, .section = "length"});
+        {.operation = operation, .message = "this is not a regular file", .resource = name_, .section = "length"});
   }
   auto const size = static_cast<std::uint64_t>(status.st_size);
   if (known_ && (size != size_ || status.st_dev != device_ || status.st_ino != inode_)) {
@@ -96,7 +96,7 @@ platform::Fd PooledFile::open_now() const {
                        .expected = std::to_string(size_) + " bytes",
                        .got = std::to_string(size) + " bytes",
                        .resource = name_,
-                       .hint = "start again when nobody writes there",
+                       .hint = "run again when no other program writes to the inputs",
                        .section = "length"});
   }
   return fd;
@@ -130,9 +130,9 @@ void PooledFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {
     if (got < 0) platform::throw_io(std::string(operation) + ": pread", name_, errno);
     if (got == 0) {
       throw FormatError({.operation = operation,
-                         .message = "the file has become shorter while it was being read",
+                         .message = "the file became shorter while it was being read",
                          .expected = std::to_string(size_) + " bytes",
-                         .got = "an end at byte " + std::to_string(offset),
+                         .got = "end of file at byte " + std::to_string(offset),
                          .resource = name_,
                          .section = "data",
                          .offset = offset});

@@ -17,26 +17,27 @@ namespace crossrank::checkpoint {
 
 class PooledFile;
 
-/// What tells whether a file is still the one that was opened.
+/// Identifies the state of a file, to detect later changes.
 struct FileStamp {
   std::string path{};
   std::uint64_t size = 0;
-  std::int64_t changed = 0;  ///< time of its last change, in nanoseconds
+  std::int64_t changed = 0;  ///< time of the last change, in nanoseconds
   bool operator==(FileStamp const&) const = default;
 };
 
-/// Keeps a bounded number of files open for reading: a checkpoint may have more files than a process may have
+/// Keeps a bounded number of files open for reading. A checkpoint may have more files than a process may have
 /// descriptors.
 class FilePool : public std::enable_shared_from_this<FilePool> {
  public:
   explicit FilePool(std::size_t limit = default_limit()) noexcept : limit_(limit) {}
-  /// 128, or an eighth of the descriptors that this process may have: there may be several pools, and others need some.
+  /// Returns an eighth of the process's descriptor limit, but at least 8 and at most 128. There may be several pools,
+  /// and other code needs descriptors too.
   [[nodiscard]] static std::size_t default_limit() noexcept;
-  /// Opens `path`, following links. `IoError` where the system refuses, `FormatError` when it is no regular file.
+  /// Opens `path` and follows links. Throws `IoError`, or `FormatError` if it is not a regular file.
   [[nodiscard]] std::shared_ptr<PooledFile const> open(std::filesystem::path const& path);
-  /// Descriptors that are open now.
+  /// Returns the number of open descriptors.
   [[nodiscard]] std::size_t open_files() const;
-  /// All files that were ever opened here, as they were then, in order.
+  /// Returns a stamp of each file that was opened, taken at that time, in order.
   [[nodiscard]] std::vector<FileStamp> stamps() const;
 
  private:
@@ -51,14 +52,14 @@ class FilePool : public std::enable_shared_from_this<FilePool> {
     PooledFile const* file;
     std::shared_ptr<platform::Fd const> fd;
   };
-  std::list<Open> recent_{};  ///< the last used one first
+  std::list<Open> recent_{};  ///< most recently used first
   std::unordered_map<PooledFile const*, std::list<Open>::iterator> index_{};
   std::vector<FileStamp> stamps_{};
 };
 
-/// A file of a pool, read by `pread`. Any thread.
+/// A file of a pool, read by `pread`. Thread-safe.
 ///
-/// The descriptor may be closed and opened again between reads; the file must be the same one then.
+/// The descriptor may be closed and opened again between reads. A file that was replaced meanwhile is an error.
 class PooledFile final : public codec::ByteSource {
  public:
   ~PooledFile() override;

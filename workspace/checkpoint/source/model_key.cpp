@@ -15,7 +15,7 @@ constexpr int most_wrappers = 4;
 
 constexpr std::array<std::string_view, 6> models{
     "state_dict", "model_state_dict", "model_state", "model_weights", "model", "module"};
-// Words of which a key speaks of the training, whatever stands around them: "optimizer_states", "cuda_rng_state".
+// A key with one of these words is training state: "optimizer_states", "cuda_rng_state".
 constexpr std::array<std::string_view, 10> training_words{
     "optim", "optimizer", "optimizers", "scheduler", "schedulers", "scaler", "rng", "ema", "amp", "random"};
 constexpr std::array<std::string_view, 20> training_keys{
@@ -36,14 +36,14 @@ std::string dotted(std::vector<std::string> way, std::string const& key) {
   return joined(way);
 }
 
-/// Ways to the keys of one dict.
+/// Returns the dotted path of each key.
 std::vector<std::string> paths_to(std::vector<SavedKey> const& keys, std::vector<std::string> const& way) {
   std::vector<std::string> ways;
   for (auto const& one : keys) ways.push_back(dotted(way, one.key));
   return ways;
 }
 
-/// The keys of one dict by what they say.
+/// The keys of one dict, sorted by kind.
 struct Sorted {
   explicit Sorted(std::vector<SavedKey> const& keys) {
     for (auto const& one : keys) {
@@ -59,19 +59,19 @@ struct Sorted {
       if (kind == KeyKind::other) other.push_back(one.key);
     }
   }
-  /// Nothing here speaks of a training; then a key such as "model" may be the name of a module.
+  /// Returns whether there is no sign of training state. Then a key such as "model" may be the name of a module.
   [[nodiscard]] bool all_one() const noexcept { return !has_model && training.empty(); }
-  /// The names of the tensors here are those of the model: modules are never dicts in dicts.
+  /// Returns whether this dict is the model itself. The weights of a model are never nested dicts.
   [[nodiscard]] bool is_model() const noexcept { return all_one() || (!has_model && loose && !unsure); }
   [[nodiscard]] bool clear() const noexcept { return known.size() == 1 && other.empty(); }
 
   std::vector<std::string> known{};
   std::vector<std::string> other{};
-  std::vector<std::string> training{};  ///< with more than one tensor under it
-  bool loose = false;                   ///< tensors stand in the dict itself
-  bool counted = false;                 ///< tensors of one value that do not speak of a training
+  std::vector<std::string> training{};  ///< training state that holds more than one tensor
+  bool loose = false;                   ///< the dict itself holds tensors
+  bool counted = false;                 ///< there are one-value tensors that are not training state
   bool unsure = false;
-  bool has_model = false;  ///< a dict under a key that models have
+  bool has_model = false;  ///< there is a dict under a known key of models
 };
 
 [[noreturn]] void refuse(std::vector<SavedKey> const& keys, Sorted const& sorted, std::vector<std::string> const& way,
@@ -82,15 +82,15 @@ struct Sorted {
   auto const likely = !sorted.known.empty() ? sorted.known.front() : none ? keys.front().key : sorted.other.front();
   throw FormatError(
       {.operation = operation,
-       .message = none ? "this holds states of a training and no model" : "several parts of this might be the model",
+       .message = none ? "the file holds training state but no model" : "several parts of the file might be the model",
        .got = "tensors under " + list_text(paths_to(counted, way)),
        .resource = resource,
-       .hint = "say which holds the model: `model_key` " + dotted(way, likely) +
-               " takes what stands there, `model_key` . everything under names that begin with the key",
+       .hint = "choose the model: `model_key` " + dotted(way, likely) +
+               " takes the tensors under that key, `model_key` . takes all tensors and keeps the keys in their names",
        .section = keys_section});
 }
 
-/// One key further; what stands beside it is left out.
+/// Descends to `key` and records its siblings as left out.
 void enter(KeyPath& way, std::vector<SavedKey> const& keys, std::string const& key) {
   for (auto const& one : keys) {
     if (one.key != key) way.left_out.push_back(dotted(way.keys, one.key));
@@ -98,7 +98,7 @@ void enter(KeyPath& way, std::vector<SavedKey> const& keys, std::string const& k
   way.keys.push_back(key);
 }
 
-/// Follows the user's word; keys may have dots of their own.
+/// Follows the path that the user gave. Keys may contain dots.
 void follow(ListKeys const& list, std::string const& asked, KeyPath& way, std::string const& resource) {
   for (std::string_view rest = asked; !rest.empty();) {
     auto const keys = list(way.keys);
@@ -112,14 +112,14 @@ void follow(ListKeys const& list, std::string const& asked, KeyPath& way, std::s
                         .message = "there are no tensors under the key \"" + asked + "\"",
                         .got = keys.empty() ? "" : "tensors under " + list_text(paths_to(keys, way.keys)),
                         .resource = resource,
-                        .hint = "give one of these by `model_key`, or . for everything"});
+                        .hint = "set `model_key` to one of these, or to . for everything"});
     }
     rest.remove_prefix(std::min(rest.size(), best->size() + 1));
     enter(way, keys, *best);
   }
 }
 
-/// Whether one unknown key stands around a model and states of its training, or several do.
+/// Returns whether one or more unknown keys wrap a model and its training state.
 bool wraps(ListKeys const& list, std::vector<std::string> way, std::vector<SavedKey> keys) {
   for (int depth = 0; depth < most_wrappers; ++depth) {
     if (keys.size() != 1 || keys.front().under != KeyContent::dict) return false;
@@ -156,7 +156,7 @@ std::optional<std::string> KeyPath::own_name(std::string_view name) const {
     if (other.size() > way.size() && stands_under(other)) return std::nullopt;
   }
   if (way.empty()) return std::string(name);
-  // A tensor that was asked for itself keeps its name.
+  // If the user's path names one tensor, the tensor keeps its name.
   return std::string(name.size() == way.size() ? name : name.substr(way.size() + 1));
 }
 
@@ -164,7 +164,7 @@ KeyPath find_model(ListKeys const& list, std::string const& asked, std::string c
   KeyPath way;
   if (asked == ".") return way;
   follow(list, asked, way, resource);
-  // What a known key or the user has named is the model, unless it is clear that there is more around it.
+  // A known key or the user's path leads to the model, unless a known key clearly continues further inside.
   bool named = !asked.empty();
   for (int depth = 0; depth < most_wrappers; ++depth) {
     auto const keys = list(way.keys);

@@ -7,55 +7,59 @@
 
 namespace crossrank::checkpoint {
 
-/// What training scripts save under a key.
+/// The kind of data that training scripts save under a key.
 enum class KeyKind {
   model,     ///< "state_dict", "model", "module"
-  training,  ///< optimizers, schedulers, random states, averaged weights: no part of the model itself
+  training,  ///< optimizers, schedulers, random states, averaged weights: not part of the model
   other,
 };
 
+/// Returns the kind of data that scripts save under this key.
 [[nodiscard]] KeyKind kind_of_key(std::string_view key) noexcept;
 
-/// Section of errors that say that it is not clear which part is the model.
+/// Section of errors about an ambiguous model.
 inline constexpr char const* keys_section = "keys";
 
-/// What stands under a key.
+/// The content under a key.
 enum class KeyContent {
   tensor,
-  counter,  ///< a tensor of one value, as scripts keep beside the model
+  counter,  ///< a one-value tensor, such as scripts save beside the model
   dict,
-  other,  ///< a list or the like
-  names,  ///< several names begin with it; nobody knows whether there was a dict
+  other,  ///< for example a list
+  names,  ///< several names begin with the key; it is unknown whether there was a dict
 };
 
-/// A key of what was saved, with tensors under it.
+/// A saved key that has tensors under it.
 struct SavedKey {
   std::string key{};
   KeyContent under = KeyContent::dict;
 };
 
-/// Lists what holds tensors in the dict to which `way` leads from the outermost one; nothing where there is no dict.
+/// Lists the keys with tensors in the dict at path `way`. Returns nothing if there is no dict.
 using ListKeys = std::function<std::vector<SavedKey>(std::vector<std::string> const& way)>;
 
-/// Where the model is in what was saved, and what beside it is no part of it.
+/// The path to the model in a saved object, and the paths of parts beside it that are not the model.
 struct KeyPath {
-  std::vector<std::string> keys{};      ///< one after the other; none when the outermost dict is the model
-  std::vector<std::string> left_out{};  ///< ways to the other parts, their keys joined by dots
+  std::vector<std::string> keys{};      ///< from the outside in; empty when the outermost dict is the model
+  std::vector<std::string> left_out{};  ///< dotted paths of the other parts
 
-  /// A tensor's name inside the model, for the way to it joined by dots; nothing where it is not of the model.
+  /// Returns the name inside the model of the tensor with dotted path `name`, or nothing if it is not in the model.
   [[nodiscard]] std::optional<std::string> own_name(std::string_view name) const;
 };
 
-/// Keys joined by dots.
+/// Returns the keys joined by dots.
 [[nodiscard]] std::string joined(std::vector<std::string> const& way);
 
-/// Finds the model by the keys that scripts use; `asked` is the user's word: a way with dots, "." for everything, empty
-/// to leave it to the known keys. `FormatError` where several parts might be the model, `UsageError` for an asked one
-/// that is not there.
+/// Finds the model by the keys that scripts use.
+///
+/// `asked` is the user's choice: a dotted path, "." for everything, or empty to use the known keys. Throws
+/// `FormatError` if several parts might be the model, and `UsageError` if there is nothing at `asked`.
 [[nodiscard]] KeyPath find_model(ListKeys const& list, std::string const& asked, std::string const& resource);
 
-/// The key under which a script saved the model where nothing else tells: all names begin with it, but for states of
-/// the training, and one goes on with "model.", as in "model.model.layers.0". Nothing where "model" may be a module.
+/// Returns the key under which a script saved the model, from tensor names alone.
+///
+/// All names except those of training state must begin with the key, and one must continue with "model.", as in
+/// "model.model.layers.0". Returns nothing if "model" may be the name of a module.
 [[nodiscard]] std::optional<KeyPath> wrapping_key(std::vector<std::string> const& names);
 
 }  // namespace crossrank::checkpoint

@@ -19,10 +19,10 @@ MultiFileSource::MultiFileSource(std::string name, std::vector<std::shared_ptr<S
       auto const& tensor = source.tensors()[i];
       if (!names.insert(tensor.name).second) {
         throw FormatError({.operation = "checkpoint open",
-                           .message = "the tensor \"" + tensor.name + "\" comes in two files of one part",
-                           .got = "a second one in " + source.name(),
+                           .message = "the tensor \"" + tensor.name + "\" is in two files of one shard",
+                           .got = "a second copy in " + source.name(),
                            .resource = name_,
-                           .hint = "remove the file that does not belong there",
+                           .hint = "remove the file that does not belong to the checkpoint",
                            .section = "files"});
       }
       tensors_.push_back(tensor);
@@ -34,7 +34,7 @@ MultiFileSource::MultiFileSource(std::string name, std::vector<std::shared_ptr<S
 void MultiFileSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   if (tensor >= places_.size()) {
     throw UsageError({.operation = "checkpoint read",
-                      .message = "there is no such tensor",
+                      .message = "the tensor index is out of range",
                       .got = std::to_string(tensor),
                       .resource = name_});
   }

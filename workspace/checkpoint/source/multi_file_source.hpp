@@ -8,10 +8,10 @@
 
 namespace crossrank::checkpoint {
 
-/// Several files that together are one part of a model.
+/// Presents several sources as one shard.
 class MultiFileSource final : public DescribedSource {
  public:
-  /// The parts' attributes follow the given ones. `FormatError` for a tensor that comes in two of them.
+  /// Adds the attributes of the parts to the given ones. Throws `FormatError` if two parts have the same tensor.
   MultiFileSource(std::string name, std::vector<std::shared_ptr<ShardSource const>> parts,
                   Json attributes = Json::object());
 
@@ -23,7 +23,7 @@ class MultiFileSource final : public DescribedSource {
 
  private:
   std::vector<std::shared_ptr<ShardSource const>> parts_;
-  std::vector<std::pair<std::size_t, std::size_t>> places_{};  ///< part, and number of the tensor there
+  std::vector<std::pair<std::size_t, std::size_t>> places_{};  ///< index of the part, and of the tensor in it
 };
 
 }  // namespace crossrank::checkpoint

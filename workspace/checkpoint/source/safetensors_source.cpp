@@ -13,22 +13,21 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr char const* operation = "checkpoint read";
-// What a large checkpoint's file may have: the format's own limit.
+// The format's own limit, as files of large checkpoints need it.
 constexpr std::uint64_t header_limit = codec::max_header_bytes;
 
-/// The finding of a reader, with what it most often means.
+/// Rethrows a reader's error with the most likely cause as hint.
 [[noreturn]] void explain_damage(FormatError const& error, std::uint64_t size) {
   auto info = error.info();
   info.got = info.got.empty() ? "a file of " + std::to_string(size) + " bytes" : info.got;
-  // A limit of the reader has said its own.
-  if (info.hint.empty())
-    info.hint = "the file is damaged, or its copying is not finished: compare its size with the original's";
+  // Errors about limits have their own hint.
+  if (info.hint.empty()) info.hint = "the file is damaged or incompletely copied: compare its size with the original";
   throw FormatError(std::move(info));
 }
 
 }  // namespace
 
-/// What the headers of all files say beside their tensors.
+/// The contents of the headers of all files, except the tensors.
 struct SafetensorsSource::Described {
   JsonMembers attributes{};
   JsonMembers metadata{};
@@ -45,10 +44,10 @@ SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesyst
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (names.insert(tensors_[i].name).second) continue;
     throw FormatError({.operation = operation,
-                       .message = "the tensor \"" + tensors_[i].name + "\" comes in two files of one part",
-                       .got = "a second one in " + file_of(i),
+                       .message = "the tensor \"" + tensors_[i].name + "\" is in two files of one shard",
+                       .got = "a second copy in " + file_of(i),
                        .resource = name_,
-                       .hint = "remove the file that does not belong there",
+                       .hint = "remove the file that does not belong to the checkpoint",
                        .section = "header"});
   }
 }
@@ -81,7 +80,7 @@ void SafetensorsSource::read(std::size_t tensor, std::uint64_t offset, std::span
   if (tensor >= places_.size() || offset > places_[tensor].bytes || out.size() > places_[tensor].bytes - offset) {
     throw UsageError(
         {.operation = operation,
-         .message = "there are no such bytes",
+         .message = "the byte range is outside the tensor",
          .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
          .resource = name_});
   }

@@ -11,12 +11,11 @@
 
 namespace crossrank::checkpoint {
 
-/// One safetensors file, or several that together hold one part of a model. State images are such files too: their
-/// config is `attributes()`.
+/// Reads one or several safetensors files as one shard. Also reads state images; `attributes()` has their config.
 class SafetensorsSource final : public DescribedSource {
  public:
-  /// `name` is for messages when there are several files. `FormatError` for a damaged file, or a tensor that comes in
-  /// two of them; `IoError`.
+  /// Opens the files. `name` appears in messages. Throws `IoError`, or `FormatError` for a damaged file or a tensor
+  /// that is in two files.
   SafetensorsSource(std::string name, std::vector<std::filesystem::path> const& files,
                     std::shared_ptr<FilePool> const& pool);
 
@@ -24,9 +23,9 @@ class SafetensorsSource final : public DescribedSource {
 
   [[nodiscard]] std::vector<std::string> files_of(std::size_t tensor) const override { return {file_of(tensor)}; }
   [[nodiscard]] std::span<codec::StateImage const> images() const noexcept { return images_; }
-  /// The file of an image.
+  /// Returns the path of an image's file.
   [[nodiscard]] std::string const& file_name(std::size_t image) const { return files_[image]->name(); }
-  /// The file that holds a tensor.
+  /// Returns the path of the file that holds a tensor.
   [[nodiscard]] std::string const& file_of(std::size_t tensor) const { return files_[places_[tensor].file]->name(); }
 
  private:

@@ -5,18 +5,19 @@
 
 namespace crossrank::checkpoint {
 
-/// One tensor of a source.
+/// A tensor and its source.
 struct PlacedTensor {
   ShardSource const* source = nullptr;
   std::size_t tensor = 0;
 };
 
-/// Whether begin, middle and end of two tensors of one dtype and shape are the same bytes: enough to tell a copy from
-/// another tensor, at the cost of a few reads. False for tensors that differ in dtype or shape. `IoError`,
-/// `FormatError`.
+/// Returns whether two tensors have the same dtype, shape, and bytes at begin, middle and end.
+///
+/// This tells a copy from another tensor at the cost of at most six reads of 16 KiB. Throws `IoError` or `FormatError`.
 [[nodiscard]] bool samples_match(PlacedTensor a, PlacedTensor b);
 
-/// Whether the tensor begins with numbers that are not all equal: ones and zeros say nothing of what they belong to.
+/// Returns whether the values at the tensor's begin differ from each other. All ones or all zeros do not identify a
+/// tensor.
 [[nodiscard]] bool has_distinctive_values(PlacedTensor tensor);
 
 }  // namespace crossrank::checkpoint

@@ -14,7 +14,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-/// The number at the start of `text`, which is cut off; nothing when there is none or it is too large.
+/// Removes and returns the number at the start of `text`. Returns nothing if there is none or it is too large.
 std::optional<int> take_number(std::string_view& text) {
   int value = 0;
   auto const [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -23,7 +23,7 @@ std::optional<int> take_number(std::string_view& text) {
   return value;
 }
 
-/// Letters and, between them, the numbers that follow each word.
+/// A run of letters and the numbers that follow it.
 struct Word {
   std::string text{};
   std::vector<int> numbers{};
@@ -52,7 +52,7 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> sp
   return std::find(spellings.begin(), spellings.end(), word) != spellings.end();
 }
 
-/// The name of an axis, or empty.
+/// Returns the grid axis that a word names, or empty.
 std::string_view axis_of(std::string_view word) {
   if (is_one_of(word, {"tp", "tensor", "tensorparallel"})) return "tp";
   if (is_one_of(word, {"pp", "pipeline", "stage", "pipelineparallel"})) return "pp";
@@ -74,8 +74,8 @@ void assign_size(ShardNumbers& out, std::string_view axis, int value) {
   if (axis == "rank") out.ranks = value;
 }
 
-/// The axis whose number the word gives: "rank" for the whole grid; empty for none. "consolidated.00.pth" counts
-/// tensor-parallel ranks.
+/// Returns the axis that the word's number belongs to: "rank" for the whole grid, empty for none. "consolidated.00.pth"
+/// counts tensor-parallel ranks.
 std::string_view numbered_axis(std::vector<Word> const& words, std::size_t i) {
   auto const& word = words[i];
   if (word.text == "consolidated" && i == 0) return "tp";
@@ -85,7 +85,7 @@ std::string_view numbered_axis(std::vector<Word> const& words, std::size_t i) {
   return axis.empty() ? "rank" : axis;
 }
 
-/// Where the runs of digits of a name begin and end.
+/// Returns begin and end of each run of digits.
 std::vector<std::pair<std::size_t, std::size_t>> digits_of(std::string_view name) {
   std::vector<std::pair<std::size_t, std::size_t>> runs;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -102,7 +102,7 @@ std::vector<std::pair<std::size_t, std::size_t>> digits_of(std::string_view name
 ShardNumbers parse_shard_name(std::string_view name) {
   ShardNumbers out;
   auto const words = words_of(name);
-  std::string_view counted;  // the axis of the word before, which "of" may count
+  std::string_view counted;  // axis of the previous word; "of" may give its size
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto const& word = words[i];
     auto const* const before = i > 0 ? &words[i - 1] : nullptr;
@@ -119,7 +119,7 @@ ShardNumbers parse_shard_name(std::string_view name) {
     } else if (word.text == "size" && before != nullptr && before->text == "world") {
       out.ranks = word.numbers[0];
     } else if (word.text == "part" && !out.part) {
-      out.part = word.numbers[0];  // "model-rank-0-part-1", which does not say of how many
+      out.part = word.numbers[0];  // "model-rank-0-part-1" has no number of parts
     } else if (word.text == "of" && !behind.empty()) {
       assign_size(out, behind, word.numbers[0]);
     } else if (word.text == "of" && before != nullptr && !before->numbers.empty()) {
@@ -132,7 +132,7 @@ ShardNumbers parse_shard_name(std::string_view name) {
 
 std::string sibling_name(std::string_view name, ShardNumbers const& wanted) {
   std::string current(name);
-  // One number at a time, each where it brings the name nearer to what is wanted.
+  // Replace one number at a time, if the replacement changes only the wanted field.
   for (auto const field :
        {&ShardNumbers::rank, &ShardNumbers::tp, &ShardNumbers::pp, &ShardNumbers::ep, &ShardNumbers::part}) {
     auto next = parse_shard_name(current);
@@ -193,7 +193,7 @@ std::optional<ShardNumbers> match_shard_pattern(std::string_view pattern, std::s
     auto const axis = pattern.substr(1, end == std::string_view::npos ? end : end - 1);
     if (end == std::string_view::npos || !is_one_of(axis, {"rank", "tp", "pp", "ep"})) {
       throw UsageError({.operation = "checkpoint pattern",
-                        .message = "only {rank}, {tp}, {pp} and {ep} stand for numbers",
+                        .message = "the pattern has an unknown placeholder: use {rank}, {tp}, {pp} or {ep}",
                         .got = std::string(pattern)});
     }
     auto const number = take_number(name);

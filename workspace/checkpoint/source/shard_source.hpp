@@ -12,31 +12,31 @@
 
 namespace crossrank::checkpoint {
 
-/// One tensor as a source describes it.
+/// Name, dtype and shape of one tensor of a source.
 struct SourceTensor {
   std::string name{};
   Dtype dtype = Dtype::u8;
   Shape shape{};
 };
 
-/// One input: a rank's file, or a set of files that together are one rank's part (or the whole model).
+/// One input: the file or files of one rank, or a whole model.
 ///
-/// Opening checks all that describes the data; the data itself is read on request, from any thread.
+/// Opening a source validates all descriptions of the data. The data is read on request. Reads are thread-safe.
 class ShardSource {
  public:
   virtual ~ShardSource() = default;
 
-  /// Path, for messages.
+  /// Returns the path, for messages.
   [[nodiscard]] virtual std::string const& name() const noexcept = 0;
-  /// Unique names, in the order of the file.
+  /// Returns the tensors in file order. Names are unique.
   [[nodiscard]] virtual std::span<SourceTensor const> tensors() const noexcept = 0;
-  /// What is not a tensor: config, plain values. An empty object where there is nothing.
+  /// Returns everything that is not a tensor, such as a config and plain values; an empty object if there is nothing.
   [[nodiscard]] virtual Json const& attributes() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes_on_disk() const noexcept = 0;
-  /// Files that hold the data of `tensors()[tensor]`, for messages.
+  /// Returns the files that hold the data of `tensors()[tensor]`, for messages.
   [[nodiscard]] virtual std::vector<std::string> files_of(std::size_t) const { return {name()}; }
-  /// Copies bytes `[offset, offset + out.size())` of the contiguous row-major form of `tensors()[tensor]`. `IoError`,
-  /// `FormatError`.
+  /// Copies bytes `[offset, offset + out.size())` of the contiguous row-major form of `tensors()[tensor]`. Throws
+  /// `IoError` or `FormatError`.
   virtual void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const = 0;
 
  protected:
@@ -47,7 +47,7 @@ class ShardSource {
   ShardSource& operator=(ShardSource&&) = default;
 };
 
-/// A source that keeps its own description.
+/// Base of sources that store their description.
 class DescribedSource : public ShardSource {
  public:
   [[nodiscard]] std::string const& name() const noexcept final { return name_; }

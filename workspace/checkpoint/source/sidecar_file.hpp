@@ -4,10 +4,10 @@
 
 namespace crossrank::checkpoint {
 
-/// A file beside the weights that is carried over.
+/// A file beside the weights that is copied to the result, such as a tokenizer.
 struct SidecarFile {
   std::filesystem::path path{};
-  std::string name{};  ///< below the model's folder, with '/' where it is in one of its folders
+  std::string name{};  ///< path relative to the model's folder, with '/'
 };
 
 }  // namespace crossrank::checkpoint

@@ -13,11 +13,11 @@ StateDictSource::StateDictSource(std::string name, StateDict const& weights) : D
   for (auto const& [key, tensor] : weights) {
     if (!tensor.defined()) {
       throw UsageError({.operation = "save sharded",
-                        .message = "a tensor is absent",
+                        .message = "tensor is undefined",
                         .resource = key,
-                        .hint = "erase its name from the weights"});
+                        .hint = "assign it, or erase its name from the weights"});
     }
-    (void)tensor.bytes();  // refuses what is not on the CPU
+    (void)tensor.bytes();  // throws if the tensor is not on the CPU
     tensors_.push_back({key, tensor.dtype(), tensor.shape()});
     data_.push_back(tensor);
   }
@@ -26,7 +26,8 @@ StateDictSource::StateDictSource(std::string name, StateDict const& weights) : D
 void StateDictSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   auto const bytes = data_.at(tensor).bytes();
   if (offset > bytes.size() || out.size() > bytes.size() - offset) {
-    throw UsageError({.operation = "save sharded", .message = "there are no such bytes", .resource = name_});
+    throw UsageError(
+        {.operation = "save sharded", .message = "the byte range is outside the tensor", .resource = name_});
   }
   if (!out.empty()) copy_memory(out.data(), bytes.data() + offset, out.size());
 }

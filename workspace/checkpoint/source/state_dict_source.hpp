@@ -8,16 +8,16 @@
 
 namespace crossrank::checkpoint {
 
-/// Weights in memory as a source.
+/// Presents a state dict in memory as a source.
 class StateDictSource final : public DescribedSource {
  public:
-  /// `UsageError` for an absent tensor and for one that is not on the CPU.
+  /// Keeps views of the tensors. Throws `UsageError` for an undefined tensor and for one that is not on the CPU.
   StateDictSource(std::string name, StateDict const& weights);
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:
-  std::vector<Tensor> data_{};  ///< views
+  std::vector<Tensor> data_{};
 };
 
 }  // namespace crossrank::checkpoint

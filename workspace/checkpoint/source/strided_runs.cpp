@@ -8,12 +8,13 @@
 namespace crossrank::checkpoint {
 namespace {
 
-// Larger than a system call's cost, small enough to stay in a core's cache between read and copy.
+// Large enough to amortise a system call, small enough to stay in a core's cache between read and copy.
 constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
-// From here on a run is worth a system call of its own.
+// A run of at least this size gets its own system call.
 constexpr std::uint64_t long_run = std::uint64_t{128} << 10;
-// Up to this share of bytes read in vain, reading whole rows beats picking runs.
+// Reading whole rows is faster than reading runs one by one if at least one byte in four is used.
 constexpr std::uint64_t most_waste = 4;
+// Shorter runs are always read as whole rows.
 constexpr std::uint64_t short_run = std::uint64_t{16} << 10;
 
 class StridedReader {
@@ -44,7 +45,7 @@ class StridedReader {
     if (begin_ <= runs_.to_at || runs_.to_stride == 0) return 0;
     return (begin_ - runs_.to_at) / runs_.to_stride;
   }
-  /// How many rows from `row` on lie inside the window as a whole and fit a block together.
+  /// Returns how many rows from `row` on are completely inside the window and fit into one block.
   [[nodiscard]] std::uint64_t whole_rows(std::uint64_t row) const {
     if (to(row) < begin_ || to(row) + runs_.run > end_) return 0;
     auto const inside = (end_ - runs_.run - to(row)) / runs_.to_stride + 1;

@@ -41,25 +41,25 @@ class EntryData final : public ChunkData {
                      .section = std::string(dcp_sharding_key)});
 }
 
-/// Where each tensor of a file begins in the whole, by name.
+/// Returns the JSON object that maps each tensor of a file to its offsets in the whole tensor.
 Json sharding_of(codec::Header const& header, std::string const& file) {
   auto const* const text = header.find_metadata(dcp_sharding_key);
   if (text == nullptr) {
-    refuse("the file does not say where its tensors belong, but others here do", file,
+    refuse("the file has no sharding information, but other files of the directory have it", file,
            "keep only files of one checkpoint in a directory");
   }
   auto info = codec::parse_json(*text, {.limits = codec::listing_limits,
                                         .about = {.operation = "checkpoint open",
                                                   .resource = file,
-                                                  .hint = "the file is damaged: copy it anew",
+                                                  .hint = "the file is damaged: copy it again",
                                                   .section = std::string(dcp_sharding_key)}});
-  if (!info.is_object()) refuse("this is no JSON object", file);
+  if (!info.is_object()) refuse("this is not a JSON object", file);
   return info;
 }
 
 std::vector<std::int64_t> begin_of(JsonIndex const& info, codec::HeaderEntry const& entry, std::string const& file) {
   auto const about = info.find(entry.name);
-  // A tensor that was not cut may be left out.
+  // Tensors that are not sharded may be left out.
   if (about == nullptr) return std::vector<std::int64_t>(entry.shape.size(), 0);
   auto const offsets = about->is_object() ? about->find("saved_offsets") : about->end();
   if (!about->is_object() || offsets == about->end() || !offsets->is_array() || offsets->size() != entry.shape.size())
@@ -67,7 +67,7 @@ std::vector<std::int64_t> begin_of(JsonIndex const& info, codec::HeaderEntry con
   std::vector<std::int64_t> begin;
   for (std::size_t dim = 0; dim < offsets->size(); ++dim) {
     auto const& value = (*offsets)[dim];
-    // The end of the piece must be a length as well.
+    // The end of the piece must not overflow.
     if (!value.is_number_unsigned() ||
         value.get<std::uint64_t>() >
             static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() - entry.shape[dim]))
@@ -86,10 +86,10 @@ void check_whole(ChunkedTensor& tensor, std::string const& name) {
   std::uint64_t bytes = 0;
   if (codec::checked_byte_size(lengths, bits_of(tensor.tensor.dtype), bytes) != codec::SizeStatus::fits ||
       bytes >> 62U != 0)
-    refuse("\"" + tensor.tensor.name + "\" is larger than any memory", name);
+    refuse("\"" + tensor.tensor.name + "\" is larger than the address space", name);
   if (auto const error = codec::find_coverage_error(lengths, tensor.boxes)) {
-    refuse("\"" + tensor.tensor.name + "\" is not all there: " + *error, name,
-           "a file of another rank is missing, or one of another save is there too");
+    refuse("\"" + tensor.tensor.name + "\" is incomplete: " + *error, name,
+           "a rank's file is missing, or a file of another save is in the directory");
   }
   tensor.tensor.shape = Shape(lengths);
 }
@@ -114,7 +114,7 @@ std::shared_ptr<ShardSource const> open_dcp_safetensors(std::string name,
       if (is_new) tensors.push_back({.tensor = {entry.name, entry.dtype, {}}});
       auto& tensor = tensors[at->second];
       if (tensor.tensor.dtype != entry.dtype || (!is_new && tensor.boxes.front().size.size() != entry.shape.size()))
-        refuse("\"" + entry.name + "\" has another dtype or rank in this file", path.string());
+        refuse("\"" + entry.name + "\" has a different dtype or rank in this file", path.string());
       tensor.boxes.push_back({begin_of(info, entry, path.string()), {entry.shape.begin(), entry.shape.end()}});
       tensor.data.push_back(std::make_shared<EntryData>(file, image.header().data_start + entry.begin, entry.nbytes()));
     }

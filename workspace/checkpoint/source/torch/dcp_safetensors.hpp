@@ -10,10 +10,10 @@
 
 namespace crossrank::checkpoint {
 
-/// Metadata key under which a file says where in the whole its tensors begin.
+/// Metadata key that holds the offsets of a file's tensors in the whole tensors.
 inline constexpr std::string_view dcp_sharding_key = "DCP_SHARDING_INFO";
 
-/// The distributed checkpoint that these safetensors files are. `FormatError`, `IoError`.
+/// Opens a distributed checkpoint that consists of these safetensors files. Throws `FormatError` or `IoError`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_dcp_safetensors(std::string name,
                                                                       std::vector<std::filesystem::path> const& files,
                                                                       std::shared_ptr<FilePool> const& pool);

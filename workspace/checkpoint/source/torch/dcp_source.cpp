@@ -30,7 +30,7 @@ std::vector<fs::path> safetensors_files(fs::path const& directory) {
   return files;
 }
 
-/// Nothing for a file that does not read: whoever opens it says what is wrong with it.
+/// Returns nothing for a damaged file. The error appears when the file is opened.
 std::optional<bool> has_sharding_info(fs::path const& file) {
   try {
     auto const image =
@@ -47,7 +47,7 @@ std::optional<bool> has_sharding_info(fs::path const& file) {
 DcpFlavour find_dcp(fs::path const& directory) {
   std::error_code error;
   if (fs::is_regular_file(directory / ".metadata", error)) return DcpFlavour::torch;
-  // A damaged file says nothing of the others: the first that reads decides.
+  // The first file that is not damaged decides.
   for (auto const& file : safetensors_files(directory)) {
     if (auto const says = has_sharding_info(file)) return *says ? DcpFlavour::safetensors : DcpFlavour::none;
   }
@@ -62,10 +62,10 @@ std::shared_ptr<ShardSource const> open_dcp(fs::path const& directory, DcpOption
     case DcpFlavour::none: break;
   }
   throw FormatError({.operation = operation,
-                     .message = "this is no distributed checkpoint",
+                     .message = "this is not a distributed checkpoint",
                      .expected = "a .metadata file, or safetensors files with " + std::string(dcp_sharding_key),
                      .resource = directory.string(),
-                     .hint = "without .metadata the save was not finished",
+                     .hint = "a missing .metadata means that the save was not finished",
                      .section = "files"});
 }
 

@@ -8,26 +8,28 @@
 
 namespace crossrank::checkpoint {
 
-/// What kind of distributed checkpoint (`torch.distributed.checkpoint`) a directory holds.
+/// The kinds of distributed checkpoints (`torch.distributed.checkpoint`).
 enum class DcpFlavour : std::uint8_t {
   none,
   torch,        ///< `.metadata` and `.distcp` files
-  safetensors,  ///< safetensors files that say where in the whole their tensors belong
+  safetensors,  ///< safetensors files with the offsets of their tensors in the whole tensors
 };
 
-/// Looks at names, and at the header of the first safetensors file that has one. `IoError`.
+/// Returns which kind of distributed checkpoint a directory holds, from file names and the header of the first readable
+/// safetensors file. Throws `IoError`.
 [[nodiscard]] DcpFlavour find_dcp(std::filesystem::path const& directory);
 
+/// Options of `open_dcp`.
 struct DcpOptions {
   codec::CrcPolicy crc = codec::CrcPolicy::require;
-  std::string model_key{};           ///< first parts of the names of the model; empty: as known ones say; ".": all
-  std::shared_ptr<FilePool> pool{};  ///< of the descriptors; its own when there is none
+  std::string model_key{};           ///< first part of the model's tensor names; empty: a known key; ".": everything
+  std::shared_ptr<FilePool> pool{};  ///< pool of the open files; null: a new one
 };
 
-/// Opens a distributed checkpoint: one source with all tensors whole, whatever the number of ranks that saved it.
+/// Opens a distributed checkpoint as one source with whole tensors, independent of the number of ranks that saved it.
 ///
-/// Reads and checks what describes the data: each tensor is tiled exactly by its pieces, each piece lies inside its
-/// file. `FormatError` otherwise, and for a directory that holds none; `IoError`.
+/// Checks the descriptions of the data: the pieces of each tensor must tile it, and each piece must be inside its file.
+/// Throws `FormatError` otherwise and if the directory holds no distributed checkpoint, and `IoError`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_dcp(std::filesystem::path const& directory,
                                                           DcpOptions const& options = {});
 

@@ -22,12 +22,12 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr char const* operation = "checkpoint open";
-// What is no tensor is kept where it is small: positions of data loaders, arguments, random states.
+// Objects that are not tensors are kept up to this size: positions of data loaders, arguments, random states.
 constexpr std::uint64_t most_object_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t sample_bytes = std::uint64_t{64} << 10;
 constexpr std::size_t most_samples = 3;
 
-/// An item's archive, opened. It is the source of the one tensor in it.
+/// The opened archive of an item, as the source of its only tensor.
 class ItemSource final : public codec::ByteSource {
  public:
   ItemSource(std::shared_ptr<codec::TorchArchive const> archive, codec::TorchTensor const& tensor)
@@ -41,15 +41,17 @@ class ItemSource final : public codec::ByteSource {
   codec::TorchTensor const& tensor_;
 };
 
-/// An item that holds one piece of a tensor. Its archive is opened for each call that reads it: a checkpoint of many
-/// ranks has too many items to keep them all.
+/// An item that holds one piece of a tensor.
+///
+/// Opens the item's archive for each call, because a checkpoint of many ranks has too many items to keep all of them
+/// open.
 class ItemData final : public ChunkData {
  public:
   ItemData(std::shared_ptr<PooledFile const> file, codec::DcpItem const& item, Dtype dtype, Shape const& shape,
            codec::CrcPolicy crc)
       : file_(std::move(file)), offset_(item.offset), length_(item.length), dtype_(dtype), shape_(shape), crc_(crc) {}
 
-  /// What the item's directory says of its data. Reads the directory alone.
+  /// Returns what the archive's directory records about the item's data. Reads only the directory.
   [[nodiscard]] FileSample sample(std::string const& of) const {
     auto const archive = opened(codec::CrcPolicy::ignore);
     auto const* const tensor = archive->tensor(archive->root());
@@ -70,14 +72,14 @@ class ItemData final : public ChunkData {
   [[nodiscard]] std::shared_ptr<codec::ByteSource const> open(codec::CrcPolicy crc) const {
     auto archive = opened(crc);
     auto const* const tensor = archive->tensor(archive->root());
-    if (tensor == nullptr) archive->refuse(archive->root(), "this item is no tensor");
+    if (tensor == nullptr) archive->refuse(archive->root(), "this item is not a tensor");
     if (!tensor->unsupported.empty())
       archive->refuse(archive->root(), "the item cannot be read: " + tensor->unsupported);
     if (tensor->dtype != dtype_ || tensor->shape != shape_) {
-      archive->refuse(archive->root(), "this item is not what .metadata says: " + std::string(name_of(tensor->dtype)) +
-                                           ' ' + to_string(tensor->shape));
+      archive->refuse(archive->root(), "this item differs from its description in .metadata: " +
+                                           std::string(name_of(tensor->dtype)) + ' ' + to_string(tensor->shape));
     }
-    // Compared once, as a whole, so that no later call has to.
+    // Verifying the whole item once saves the check in later calls.
     archive->verify(*tensor);
     verified_.store(true, std::memory_order_relaxed);
     return std::make_shared<ItemSource>(std::move(archive), *tensor);
@@ -102,10 +104,10 @@ class ItemData final : public ChunkData {
   Dtype dtype_;
   Shape shape_;
   codec::CrcPolicy crc_;
-  mutable std::atomic<bool> verified_ = false;  ///< relaxed: an item verified twice does no harm
+  mutable std::atomic<bool> verified_ = false;  ///< relaxed: verifying an item twice is harmless
 };
 
-/// The files of a checkpoint, each opened once, and large enough for every item that they hold.
+/// The files of a checkpoint. Opens each file once and checks that it is large enough for each of its items.
 class ItemFiles {
  public:
   ItemFiles(std::filesystem::path directory, std::shared_ptr<FilePool> pool)
@@ -119,11 +121,11 @@ class ItemFiles {
     }
     if (item.offset > file->size() || item.length > file->size() - item.offset) {
       throw FormatError({.operation = operation,
-                         .message = "the file ends before the piece of \"" + of + "\" that .metadata says it holds",
+                         .message = "the file ends before the piece of \"" + of + "\" that .metadata places in it",
                          .expected = std::to_string(item.length) + " bytes from " + std::to_string(item.offset),
                          .got = std::to_string(file->size()) + " bytes",
                          .resource = file->name(),
-                         .hint = "the file was cut, or its copying is not finished: copy it again",
+                         .hint = "the file is truncated or incompletely copied: copy it again",
                          .section = "file",
                          .offset = file->size()});
     }
@@ -140,7 +142,7 @@ class ItemFiles {
       throw FormatError({.operation = operation,
                          .message = "a file that .metadata lists is missing: " + name,
                          .resource = directory_.string(),
-                         .hint = "copy it there; a checkpoint is never read with a part left out",
+                         .hint = "copy the file to the directory; an incomplete checkpoint is not read",
                          .section = "files"});
     }
   }
@@ -151,7 +153,7 @@ class ItemFiles {
   std::uint64_t bytes_ = 0;
 };
 
-/// Plain values as they are; what else it is, in words.
+/// Returns plain values as JSON, and a description of anything else.
 Json object_value(std::shared_ptr<PooledFile const> const& file, codec::DcpItem const& item) {
   if (item.length > most_object_bytes) return "<" + std::to_string(item.length) + " bytes>";
   try {
@@ -169,7 +171,7 @@ std::vector<std::byte> read_metadata(std::filesystem::path const& directory, Fil
   constexpr std::uint64_t most = std::uint64_t{256} << 20;
   if (file.size() > most) {
     throw FormatError({.operation = operation,
-                       .message = "the metadata is larger than what is read",
+                       .message = "the metadata is too large",
                        .expected = "at most " + std::to_string(most) + " bytes",
                        .got = std::to_string(file.size()),
                        .resource = file.name(),
@@ -186,7 +188,7 @@ codec::DcpMetadata described(std::filesystem::path const& directory, FilePool& p
     return codec::read_dcp_metadata(read_metadata(directory, pool), (directory / ".metadata").string());
   } catch (FormatError const& error) {
     auto info = error.info();
-    if (info.hint.empty()) info.hint = "the file is damaged, or its copying is not finished: copy it again";
+    if (info.hint.empty()) info.hint = "the file is damaged or incompletely copied: copy it again";
     throw FormatError(std::move(info));
   }
 }
@@ -201,8 +203,8 @@ std::vector<std::string> split_at_dots(std::string const& name) {
   return parts;
 }
 
-/// Whether names are all that tells of the dicts that were saved: the metadata do not say more, or `asked` is the
-/// beginning of names and no key.
+/// Returns whether the saved dicts must be inferred from tensor names: the metadata has no paths, or `asked` is a
+/// prefix of names and not a key.
 bool only_names_tell(codec::DcpMetadata const& metadata, std::string const& asked) {
   bool is_key = asked.empty();
   for (auto const& tensor : metadata.tensors) {
@@ -216,7 +218,7 @@ bool only_names_tell(codec::DcpMetadata const& metadata, std::string const& aske
   return !is_key;
 }
 
-/// What stands under each key; the keys are those of the save, or parts of names.
+/// Returns a function that lists keys: those of the saved dicts, or parts of tensor names.
 ListKeys listing(codec::DcpMetadata const& metadata, bool by_names) {
   return [&metadata, by_names](std::vector<std::string> const& way) {
     std::vector<SavedKey> keys;
@@ -233,7 +235,7 @@ ListKeys listing(codec::DcpMetadata const& metadata, bool by_names) {
   };
 }
 
-/// Where the model is among what was saved with it. Where only names tell, "model" may be the name of a module.
+/// Finds the model in the checkpoint. If only names are known, "model" may be the name of a module.
 KeyPath model_of(codec::DcpMetadata const& metadata, std::string const& asked, std::string const& resource) {
   bool const by_names = only_names_tell(metadata, asked);
   if (by_names && asked.empty()) {
@@ -244,14 +246,14 @@ KeyPath model_of(codec::DcpMetadata const& metadata, std::string const& asked, s
   return find_model(listing(metadata, by_names), asked, resource);
 }
 
-/// A tensor in several pieces.
+/// A tensor with its pieces.
 struct ShardedTensor {
   std::string name{};
   std::uint64_t bytes = 0;
   std::vector<std::shared_ptr<ItemData const>> items{};
 };
 
-/// The largest of the tensors that are cut tell whether a rank's file is a copy of another's.
+/// Throws `FormatError` if a rank's file is a copy of another rank's file, judged by the largest sharded tensors.
 void require_no_copies(std::vector<ShardedTensor> cut, std::string const& directory) {
   std::stable_sort(cut.begin(), cut.end(), [](auto const& a, auto const& b) { return a.bytes > b.bytes; });
   if (cut.size() > most_samples) cut.resize(most_samples);
@@ -261,7 +263,7 @@ void require_no_copies(std::vector<ShardedTensor> cut, std::string const& direct
       try {
         samples.push_back(item->sample(tensor.name));
       } catch (FormatError const&) {
-        // Told when the tensor itself is read.
+        // Reading the tensor reports the error.
       }
     }
   }

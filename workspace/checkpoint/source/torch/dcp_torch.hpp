@@ -9,7 +9,7 @@
 
 namespace crossrank::checkpoint {
 
-/// The distributed checkpoint whose `.metadata` stands in `directory`. `FormatError`, `IoError`.
+/// Opens the distributed checkpoint with `.metadata` in `directory`. Throws `FormatError` or `IoError`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_dcp_torch(std::filesystem::path const& directory,
                                                                 DcpOptions const& options,
                                                                 std::shared_ptr<FilePool> const& pool);

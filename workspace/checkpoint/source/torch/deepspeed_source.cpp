@@ -22,16 +22,16 @@ using codec::TorchTensor;
 using Archive = std::shared_ptr<TorchArchive const>;
 
 constexpr std::uint64_t sample_bytes = std::uint64_t{64} << 10;
-constexpr std::uint64_t element = 4;  // bytes: the flat groups are F32
+constexpr std::uint64_t element = 4;  // in bytes; flat groups are F32
 
-/// A flat group of one rank.
+/// One rank's flat group.
 struct Flat {
   Archive archive{};
   TorchTensor const* tensor = nullptr;
   [[nodiscard]] std::uint64_t numel() const noexcept { return tensor->nbytes / element; }
 };
 
-/// A parameter and its shape, as the model states list it.
+/// A parameter and its shape, from the list in the model states.
 struct Parameter {
   std::string name{};
   std::vector<std::int64_t> lengths{};
@@ -72,12 +72,12 @@ class Assembly {
  private:
   [[nodiscard]] static PickleValue field(TorchArchive const& archive, PickleValue value, char const* key) {
     auto const found = value.find(key);
-    if (!found) archive.refuse(value, std::string("there is no \"") + key + "\" in it");
+    if (!found) archive.refuse(value, std::string("the key \"") + key + "\" is missing");
     return *found;
   }
   [[nodiscard]] static std::optional<std::int64_t> integer_of(PickleValue value) {
     if (value.is(PickleKind::integer)) return value.integer();
-    // An enumeration is written as a call with its number.
+    // An enumeration is pickled as a call with its number.
     if (value.is(PickleKind::call) && value[1].size() == 1 && value[1][0].is(PickleKind::integer))
       return value[1][0].integer();
     return std::nullopt;
@@ -87,7 +87,7 @@ class Assembly {
     auto const& archive = *optimizers_.front();
     auto const state = field(archive, archive.root(), "optimizer_state_dict");
     auto const stage = integer_of(field(archive, state, "zero_stage"));
-    if (!stage || *stage < 1 || *stage > 3) archive.refuse(state, "the ZeRO stage is not one of 1 to 3");
+    if (!stage || *stage < 1 || *stage > 3) archive.refuse(state, "the ZeRO stage is not 1, 2 or 3");
     stage_ = static_cast<int>(*stage);
     auto count = state.find("partition_count");
     if (count && (count->is(PickleKind::list) || count->is(PickleKind::tuple)) && count->size() > 0)
@@ -95,7 +95,7 @@ class Assembly {
     auto const world = count ? integer_of(*count) : std::nullopt;
     if (world && *world != static_cast<std::int64_t>(optimizers_.size())) {
       throw FormatError({.operation = "checkpoint open",
-                         .message = "optimizer states of data-parallel ranks are missing, or there are too many",
+                         .message = "the number of optimizer state files does not match the data-parallel size",
                          .expected = std::to_string(*world) + " files",
                          .got = std::to_string(optimizers_.size()),
                          .resource = archive.name(),
@@ -107,19 +107,19 @@ class Assembly {
   [[nodiscard]] static Parameter parameter(TorchArchive const& archive, PickleValue key, PickleValue size) {
     if (!key.is(PickleKind::text) || !(size.is(PickleKind::tuple) || size.is(PickleKind::list)) ||
         size.size() > Shape::max_rank)
-      archive.refuse(size, "this is no name of a parameter and its shape");
+      archive.refuse(size, "expected the name and the shape of a parameter");
     Parameter out{.name = std::string(key.text())};
     for (std::size_t i = 0; i < size.size(); ++i) {
-      if (!size[i].is(PickleKind::integer) || size[i].integer() < 0) archive.refuse(size, "this is no shape");
+      if (!size[i].is(PickleKind::integer) || size[i].integer() < 0) archive.refuse(size, "expected a shape");
       out.lengths.push_back(size[i].integer());
     }
     if (codec::checked_byte_size(out.lengths, 8, out.numel) != codec::SizeStatus::fits || out.numel >> 58U != 0)
-      archive.refuse(size, "a parameter is larger than any memory");
+      archive.refuse(size, "a parameter is larger than the address space");
     return out;
   }
   [[nodiscard]] static std::vector<Parameter> parameters(TorchArchive const& archive, PickleValue shapes) {
     std::vector<Parameter> out;
-    if (!shapes.is(PickleKind::dict)) archive.refuse(shapes, "the shapes of the parameters are no dict");
+    if (!shapes.is(PickleKind::dict)) archive.refuse(shapes, "the shapes of the parameters are not a dict");
     for (std::size_t i = 0; i < shapes.size(); i += 2) out.push_back(parameter(archive, shapes[i], shapes[i + 1]));
     return out;
   }
@@ -132,23 +132,23 @@ class Assembly {
     return groups;
   }
 
-  /// The flat groups of one rank.
+  /// Returns the flat groups of one rank.
   [[nodiscard]] std::vector<Flat> flats(std::size_t rank) const {
     auto const& archive = optimizers_[rank];
     auto const state = field(*archive, archive->root(), "optimizer_state_dict");
     auto const list = field(*archive, state, stage_ == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups");
-    if (!list.is(PickleKind::list)) archive->refuse(list, "the flat groups are no list");
+    if (!list.is(PickleKind::list)) archive->refuse(list, "the flat groups are not a list");
     std::vector<Flat> out;
     for (std::size_t i = 0; i < list.size(); ++i) {
       Flat const flat{archive, archive->tensor(list[i])};
       if (flat.tensor == nullptr || !flat.tensor->unsupported.empty() || flat.tensor->dtype != Dtype::f32)
-        archive->refuse(list[i], "a flat group is no tensor of 32-bit floats");
+        archive->refuse(list[i], "a flat group is not a tensor of 32-bit floats");
       out.push_back(flat);
     }
     return out;
   }
 
-  /// Each rank has slices of its own of the flat groups.
+  /// Throws `FormatError` if two ranks have the same slices of the flat groups.
   void require_no_copies() const {
     std::vector<FileSample> samples;
     for (std::size_t rank = 0; rank < optimizers_.size(); ++rank) {
@@ -182,15 +182,15 @@ class Assembly {
 
   [[noreturn]] void refuse_sizes(std::uint64_t wanted, std::uint64_t found) const {
     throw FormatError({.operation = "checkpoint open",
-                       .message = "the parameters and the flat groups are not of one size",
+                       .message = "the parameters and the flat groups differ in size",
                        .expected = std::to_string(wanted) + " elements",
                        .got = std::to_string(found),
                        .resource = name_,
-                       .hint = "a file of another save is among them",
+                       .hint = "the directory may hold a file of another save",
                        .section = "param_shapes"});
   }
 
-  /// Elements `[first, first + count)` of flat groups that stand one behind the other.
+  /// Appends the segments of elements `[first, first + count)` of concatenated flat groups to `out`.
   static void cut(std::vector<Flat> const& flats, std::uint64_t first, std::uint64_t count, std::vector<Segment>& out) {
     for (auto const& flat : flats) {
       if (count == 0) return;
@@ -210,11 +210,12 @@ class Assembly {
     return count;
   }
 
-  /// Stages 1 and 2: the ranks hold one flat group in turn, in which the parameters stand one behind the other.
+  /// Assembles stages 1 and 2: a flat group is the concatenation of its parameters, and each rank holds one slice of
+  /// it.
   void assemble_stage_2(std::vector<std::vector<Parameter>> const& groups) {
     std::vector<std::vector<Flat>> by_rank;
     for (std::size_t rank = 0; rank < optimizers_.size(); ++rank) by_rank.push_back(flats(rank));
-    // The group is filled up so that each rank has an even part.
+    // The group is padded so that all slices have the same size.
     auto const padding = 2 * static_cast<std::uint64_t>(optimizers_.size());
     for (std::size_t group = 0; group < groups.size(); ++group) {
       std::vector<Flat> whole;
@@ -235,7 +236,7 @@ class Assembly {
     }
   }
 
-  /// Stage 3: each parameter is cut over all ranks by itself.
+  /// Assembles stage 3: each parameter is split over all ranks.
   void assemble_stage_3(std::vector<std::vector<Parameter>> const& groups) {
     std::vector<std::vector<Flat>> by_rank;
     for (std::size_t rank = 0; rank < optimizers_.size(); ++rank) by_rank.push_back(flats(rank));
@@ -264,11 +265,11 @@ class Assembly {
 
   [[nodiscard]] static TorchTensor const* readable(Archive const& archive, PickleValue value) {
     auto const* const tensor = archive->tensor(value);
-    if (tensor == nullptr || !tensor->unsupported.empty()) archive->refuse(value, "a tensor is expected");
+    if (tensor == nullptr || !tensor->unsupported.empty()) archive->refuse(value, "expected a tensor");
     return tensor;
   }
 
-  /// Parameters that were not trained: whole in stages 1 and 2, cut like the others in stage 3.
+  /// Adds parameters that were not trained. They are whole in stages 1 and 2 and split over the ranks in stage 3.
   void add_frozen() {
     auto const& first = *models_.front();
     auto const shapes = first.root().find("frozen_param_shapes");
@@ -282,7 +283,7 @@ class Assembly {
         auto const* const tensor = readable(archive, field(*archive, fragments, parameter.name.c_str()));
         auto const size = bits_of(tensor->dtype) / 8;
         if (size == 0 || (dtype && *dtype != tensor->dtype))
-          archive->refuse(fragments, "fragments are not of one dtype");
+          archive->refuse(fragments, "fragments have different dtypes");
         dtype = tensor->dtype;
         auto const count = std::min<std::uint64_t>(left, tensor->nbytes / size);
         if (count > 0) segments.push_back({archive, tensor, 0, count * size});
@@ -302,7 +303,7 @@ class Assembly {
     for (std::size_t i = 0; i < names->size(); ++i) {
       auto const name = std::string((*names)[i].text());
       auto const value = module->find(name);
-      if (!value) continue;  // buffers that a module does not save
+      if (!value) continue;  // a buffer that the module does not save
       auto const* const tensor = readable(archive, *value);
       std::vector<Segment> segments;
       if (tensor->nbytes > 0) segments.push_back({archive, tensor, 0, tensor->nbytes});
@@ -310,7 +311,7 @@ class Assembly {
     }
   }
 
-  /// Tied parameters: a dict or a list of pairs, name and the name under which it was saved.
+  /// Adds tied parameters, which are a dict or a list of pairs: the name and the name that holds the data.
   void add_shared() {
     auto const& archive = *models_.front();
     auto const shared = archive.root().find("shared_params");
@@ -320,7 +321,7 @@ class Assembly {
       for (std::size_t i = 0; i < shared->size(); i += 2) pairs.emplace_back((*shared)[i], (*shared)[i + 1]);
     } else {
       for (std::size_t i = 0; i < shared->size(); ++i) {
-        if ((*shared)[i].size() != 2) archive.refuse((*shared)[i], "this is no pair of tied parameters");
+        if ((*shared)[i].size() != 2) archive.refuse((*shared)[i], "expected a pair of tied parameters");
         pairs.emplace_back((*shared)[i][0], (*shared)[i][1]);
       }
     }

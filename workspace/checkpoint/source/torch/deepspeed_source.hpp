@@ -8,16 +8,16 @@
 
 namespace crossrank::checkpoint {
 
-/// The files that DeepSpeed's ZeRO keeps for one model-parallel rank.
+/// The files of one model-parallel rank in a DeepSpeed ZeRO checkpoint.
 struct DeepSpeedFiles {
-  std::vector<std::filesystem::path> model_states{};  ///< one, or one for each data-parallel rank (stage 3)
-  std::vector<std::filesystem::path> optim_states{};  ///< one for each data-parallel rank, in order
+  std::vector<std::filesystem::path> model_states{};  ///< one file, or one per data-parallel rank (stage 3)
+  std::vector<std::filesystem::path> optim_states{};  ///< one file per data-parallel rank, in order
 };
 
-/// Puts the 32-bit weights together that ZeRO (stage 1, 2 or 3) has flattened and cut over the data-parallel ranks.
-/// Buffers and frozen parameters come as they are; tied parameters under all their names.
+/// Reassembles the 32-bit weights that ZeRO (stage 1, 2 or 3) has flattened and split over the data-parallel ranks.
+/// Also has buffers and frozen parameters in their own dtypes, and tied parameters under all their names.
 ///
-/// `FormatError` for sizes that do not come out even, and where the files do not describe the cuts; `IoError`.
+/// Throws `FormatError` if sizes do not match or the files do not describe the slices, and `IoError`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_deepspeed(DeepSpeedFiles const& files,
                                                                 TorchSourceOptions const& options = {});
 

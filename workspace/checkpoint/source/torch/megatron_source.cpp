@@ -12,13 +12,13 @@ namespace {
 
 using codec::PickleKind;
 
-/// Where the parts of a stage stand when its layers are not one row: the first layers of all stages follow each other,
-/// then the second ones ("virtual pipeline"). In the files each part counts its layers from 0.
+/// The layers of an interleaved pipeline stage ("virtual pipeline"). The first parts of all stages hold the first
+/// layers of the model, the second parts the next ones, and so on. In the files each part counts its layers from 0.
 struct Interleaving {
   std::int64_t stage = 0;
   std::int64_t stages = 1;
   std::int64_t parts = 1;
-  std::int64_t layers = 0;  ///< of the whole model
+  std::int64_t layers = 0;  ///< number of layers of the whole model
 
   [[nodiscard]] std::int64_t layers_of_part() const { return layers / (stages * parts); }
   [[nodiscard]] std::int64_t first_layer(std::int64_t part) const {
@@ -37,9 +37,8 @@ Interleaving interleaving_of(codec::TorchArchive const& archive, Json const& val
     bool const counts = found != arguments.end() && found->is_number_integer();
     auto const value = counts ? found->get<std::int64_t>() : 0;
     if (value < 1 || value > 1'000'000) {
-      archive.refuse(
-          root, "the stages of this model are interleaved, and its arguments do not say \"" + std::string(key) + "\"",
-          "load it with the program that wrote it and save it without virtual stages");
+      archive.refuse(root, "the pipeline stages are interleaved, but the arguments lack \"" + std::string(key) + "\"",
+                     "load it with the program that wrote it and save it without virtual stages");
     }
     return value;
   };
@@ -57,7 +56,7 @@ Interleaving interleaving_of(codec::TorchArchive const& archive, Json const& val
   return found;
 }
 
-/// All parts of a stage, their layers numbered as in the whole model.
+/// Returns all parts of a stage, with layers numbered as in the whole model.
 codec::TorchContents interleaved_model(codec::TorchArchive const& archive, Interleaving const& order) {
   codec::TorchContents all;
   std::set<std::string> names;
@@ -76,8 +75,8 @@ codec::TorchContents interleaved_model(codec::TorchArchive const& archive, Inter
     }
     auto const count = static_cast<std::int64_t>(layers.size());
     if (count != order.layers_of_part() || *layers.rbegin() != count - 1) {
-      archive.refuse(root, "an interleaved part of " + std::to_string(count) + " layers that should be numbers 0 to " +
-                               std::to_string(order.layers_of_part() - 1));
+      archive.refuse(root, "an interleaved part has " + std::to_string(count) +
+                               " layers; they should have numbers 0 to " + std::to_string(order.layers_of_part() - 1));
     }
   }
   return all;
@@ -89,16 +88,16 @@ codec::TorchContents model_of(codec::TorchArchive const& archive, Json const& va
   if (root.find(part_name(0))) return interleaved_model(archive, interleaving_of(archive, values, path));
   if (!asked.empty() && asked != ".") {
     if (auto const model = root.find(asked)) return codec::split_contents(archive, *model);
-    archive.refuse(root, "there is no \"" + asked + "\" in it", "give another `model_key`");
+    archive.refuse(root, "there is no key \"" + asked + "\"", "set `model_key` to an existing key");
   }
   for (auto const* key : {"model", "module"}) {
     auto const model = root.find(key);
     if (model && model->is(PickleKind::dict)) return codec::split_contents(archive, *model);
   }
-  archive.refuse(root, "there is no \"model\" or \"module\" in it");
+  archive.refuse(root, "there is no key \"model\" or \"module\"");
 }
 
-/// Arguments and plain values beside the model.
+/// Returns arguments and plain values beside the model.
 Json attributes_of(codec::TorchArchive const& archive) {
   Json values = Json::object();
   for (auto const* key :

@@ -6,12 +6,14 @@
 
 namespace crossrank::checkpoint {
 
-/// Opens what Megatron-LM or DeepSpeed without ZeRO keep for one model-parallel rank (`model_optim_rng.pt`,
-/// `mp_rank_00_model_states.pt`): the tensors of "model" or "module", named from there on. Training arguments and plain
-/// values are `attributes()`; optimizer states are left out, and so are transformer-engine's own ("_extra_state"),
-/// which "left_out" names.
+/// Opens the file of one model-parallel rank of Megatron-LM or of DeepSpeed without ZeRO (`model_optim_rng.pt`,
+/// `mp_rank_00_model_states.pt`).
 ///
-/// `FormatError`, also for stages that were interleaved, as their layers are numbered in each part anew.
+/// The tensors are those under "model" or "module", without that prefix. The layers of interleaved stages get their
+/// numbers in the whole model. `attributes()` has training arguments and plain values; "left_out" in it names the
+/// states of transformer-engine ("_extra_state"), which are left out like optimizer states.
+///
+/// Throws `IoError`, or `FormatError`, also if layers of interleaved stages cannot be numbered.
 [[nodiscard]] std::shared_ptr<TorchSource const> open_megatron_rank(std::filesystem::path const& path,
                                                                     TorchSourceOptions const& options = {});
 

@@ -21,7 +21,7 @@ void SegmentedSource::read(std::size_t tensor, std::uint64_t offset, std::span<s
   if (offset > size || out.size() > size - offset) {
     throw UsageError(
         {.operation = "checkpoint read",
-         .message = "there are no such bytes",
+         .message = "the byte range is outside the tensor",
          .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
          .resource = name_});
   }

@@ -9,24 +9,24 @@
 
 namespace crossrank::checkpoint {
 
-/// A run of bytes inside the row-major form of a tensor of some archive.
+/// A byte range of the row-major form of a tensor of an archive.
 struct Segment {
   std::shared_ptr<codec::TorchArchive const> archive{};
-  codec::TorchTensor const* tensor = nullptr;  ///< of that archive
+  codec::TorchTensor const* tensor = nullptr;  ///< tensor of `archive`
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
-/// A tensor that is such runs, one behind the other.
+/// A tensor that is the concatenation of segments.
 struct SegmentedTensor {
   SourceTensor tensor{};
   std::vector<Segment> segments{};
 };
 
-/// Tensors that were flattened, joined and cut when they were saved.
+/// Presents tensors that were flattened, joined and split on saving as whole tensors.
 class SegmentedSource final : public DescribedSource {
  public:
-  /// The segments have as many bytes as their tensors, whose names are unique.
+  /// Expects segments that have as many bytes as their tensors, and unique names.
   SegmentedSource(std::string name, std::vector<SegmentedTensor> tensors, Json attributes, std::uint64_t bytes_on_disk);
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;

@@ -20,13 +20,13 @@ using codec::PickleValue;
 
 constexpr char const* operation = "checkpoint read";
 
-/// A dict's parts: what holds tensors, and plain values.
+/// The parts of a dict: keys with tensors, and plain values.
 struct Parts {
   std::vector<SavedKey> keys{};
   Json values = Json::object();
 };
 
-/// Scripts keep counters in tensors of one value.
+/// Returns whether the value is a one-value tensor, as scripts use them for counters.
 bool is_counter(codec::TorchArchive const& archive, PickleValue value) {
   auto const* const tensor = archive.tensor(value);
   return tensor != nullptr && tensor->shape.numel() <= 1;
@@ -47,7 +47,7 @@ Parts parts_of(codec::TorchArchive const& archive, PickleValue root) {
     try {
       contents = codec::split_contents(archive, value);
     } catch (FormatError const&) {
-      // States of a training may hold what no checkpoint does; they may be deeper down, too.
+      // Training state may hold objects that the reader does not support, also in nested dicts.
       if (!is_dict && kind_of_key(key) != KeyKind::training) throw;
       parts.keys.push_back({key, is_dict ? KeyContent::dict : KeyContent::other});
       continue;
@@ -61,7 +61,7 @@ Parts parts_of(codec::TorchArchive const& archive, PickleValue root) {
   return parts;
 }
 
-/// Takes the model out of what scripts saved around it; names lose the way to it.
+/// Returns the model without the parts that scripts save around it. Names lose the path to the model.
 codec::TorchContents model_in(codec::TorchArchive const& archive, PickleValue root, std::string const& asked) {
   auto const list = [&](std::vector<std::string> const& keys) {
     auto at = root;
@@ -83,7 +83,7 @@ codec::TorchContents model_in(codec::TorchArchive const& archive, PickleValue ro
   return inner;
 }
 
-/// Takes the archive apart.
+/// Splits the archive into tensors and plain values.
 codec::TorchContents contents_of(codec::TorchArchive const& archive, std::string const& asked) {
   auto const root = archive.root();
   if (auto const config = root.find("config"), weight = root.find("weight"); config && weight && root.size() == 4) {
@@ -115,7 +115,7 @@ void TorchSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::
   if (offset > size || out.size() > size - offset) {
     throw UsageError(
         {.operation = operation,
-         .message = "there are no such bytes",
+         .message = "the byte range is outside the tensor",
          .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
          .resource = name_});
   }
@@ -137,7 +137,7 @@ bool is_torch_archive(std::filesystem::path const& path) {
   if (file.size() < 2) return false;
   auto const known = std::min<std::uint64_t>(file.size(), head.size());
   file.read_at(0, std::as_writable_bytes(std::span(head)).first(static_cast<std::size_t>(known)));
-  // A safetensors file begins with the length of its header, whose lowest bytes may be any.
+  // A safetensors file begins with the length of its header, whose low bytes may look like either signature.
   std::string_view const begins(head.data(), head.size());
   bool const is_length = begins.substr(4, 4) == std::string_view("\0\0\0\0", 4);
   if (is_length && std::string_view("{ \t\r\n").find(begins[8]) != std::string_view::npos) return false;

@@ -10,7 +10,7 @@
 
 namespace crossrank::checkpoint {
 
-/// A torch archive, or the part of one that holds a model. Tensors are named by the way to them, joined by dots.
+/// Reads a torch archive, or the part of it that holds the model. Tensor names are dotted paths.
 class TorchSource final : public DescribedSource {
  public:
   TorchSource(std::string name, std::shared_ptr<codec::TorchArchive const> archive, codec::TorchContents contents);
@@ -18,7 +18,7 @@ class TorchSource final : public DescribedSource {
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
   [[nodiscard]] codec::TorchArchive const& archive() const noexcept { return *archive_; }
-  /// The archive's own description of a tensor.
+  /// Returns the archive's description of a tensor.
   [[nodiscard]] codec::TorchTensor const& at(std::size_t tensor) const noexcept { return *views_[tensor]; }
 
  private:
@@ -26,26 +26,29 @@ class TorchSource final : public DescribedSource {
   std::vector<codec::TorchTensor const*> views_{};
 };
 
+/// Options of `open_torch_archive` and of the readers of Megatron and DeepSpeed files.
 struct TorchSourceOptions {
   codec::CrcPolicy crc = codec::CrcPolicy::require;
-  std::vector<std::string> extra_globals{};  ///< names that the pickle may mention besides: "module.name"
-  std::string model_key{};                   ///< the way to the model, with dots; empty: as known keys say; ".": all
-  std::shared_ptr<FilePool> pool{};          ///< of the descriptors; its own when there is none
+  std::vector<std::string> extra_globals{};  ///< more names that the pickle may mention: "module.name"
+  std::string model_key{};                   ///< dotted path to the model; empty: a known key; ".": everything
+  std::shared_ptr<FilePool> pool{};          ///< pool of the open files; null: a new one
 };
 
-/// The attribute that lists what was left out beside the model.
+/// Name of the attribute that lists the keys that were left out beside the model.
 inline constexpr char const* left_out_keys = "left_out_keys";
 
-/// The attribute that lists files that were left out.
+/// Name of the attribute that lists the files that were left out.
 inline constexpr char const* left_out_files = "left_out_files";
 
-/// Opens a file of `torch.save`: a state dict, one beside plain values and states of a training ("state_dict", "model",
-/// "module": the way to it is left out of the names), or what ModelOpt keeps for a rank (its config is `attributes()`).
-/// `FormatError` also where several parts might be the model.
+/// Opens a file that `torch.save` wrote.
+///
+/// The file holds a state dict, or a dict with plain values, training state and the model under a key such as
+/// "state_dict", "model" or "module", which is removed from the names. It may also be a rank file of ModelOpt; then
+/// `attributes()` has its config. Throws `IoError`, or `FormatError`, also if several parts might be the model.
 [[nodiscard]] std::shared_ptr<TorchSource const> open_torch_archive(std::filesystem::path const& path,
                                                                     TorchSourceOptions const& options = {});
-/// Whether a file begins as a zip archive does, or as older files of torch's do: whether `open_torch_archive` is the
-/// one to ask. `IoError`.
+/// Returns whether a file begins like a zip archive or like an old torch file, so that `open_torch_archive` can read
+/// it. Throws `IoError`.
 [[nodiscard]] bool is_torch_archive(std::filesystem::path const& path);
 
 }  // namespace crossrank::checkpoint
