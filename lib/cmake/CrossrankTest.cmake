@@ -52,7 +52,7 @@ function(crossrank_add_mpi_test)
   endif()
   foreach(ranks IN LISTS mpi_RANKS)
     add_test(NAME ${mpi_NAME}.ranks_${ranks}
-             COMMAND bash ${PROJECT_SOURCE_DIR}/tests/collectives/run_mpi.sh ${mpi_OPTIONS} ${ranks}
+             COMMAND bash ${PROJECT_SOURCE_DIR}/tests/collectives/mpi/run_mpi.sh ${mpi_OPTIONS} ${ranks}
                      $<TARGET_FILE:${mpi_PROGRAM}> ${arguments})
     set_tests_properties(${mpi_NAME}.ranks_${ranks} PROPERTIES TIMEOUT ${crossrank_test_timeout} SKIP_RETURN_CODE 77 ENVIRONMENT "${mpi_ENVIRONMENT}"
                          RUN_SERIAL OFF PROCESSORS 2)

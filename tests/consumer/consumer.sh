@@ -106,7 +106,7 @@ case $1 in
   mpi)
     cmake -S "$PROJECT" -B "$PREFIX-mpi" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS" -DWITH_MPI=ON
     cmake --build "$PREFIX-mpi"
-    said=$(bash "$SOURCE/tests/collectives/run_mpi.sh" 2 "$PREFIX-mpi/owner")
+    said=$(bash "$SOURCE/tests/collectives/mpi/run_mpi.sh" 2 "$PREFIX-mpi/owner")
     [[ $said == "crossrank "*" joined 6" ]] || { echo "it said: $said"; exit 1; }
     ;;
   pkg-config) build_with_pkg_config "$PREFIX" ;;
