@@ -32,7 +32,7 @@ bool same(MeshOptions const& a, MeshOptions const& b) {
 
 namespace {
 
-/// The job that `connect` finds. Its size may be known only once it is open: where only PMIx speaks, MPI knows it.
+/// Opens the job that `connect` finds. Its size may be unknown before: with PMIx alone, only MPI knows it.
 JobCollective make_job(BestCollectiveOptions const& options) {
   auto const job = describe_job(spi::resolve_options(options.connect, "build_best_collective"), environment());
   if (job.world_size == 1 && !job.unknown_size) return JobCollective(FakeCollective(options.mesh.device));
@@ -50,8 +50,8 @@ JobCollective build_best_collective(BestCollectiveOptions const& options) {
     built().mesh = options.mesh;
   } else if (!same(built().mesh, options.mesh)) {
     throw UsageError({.operation = "build_best_collective",
-                      .message = "this process has its job already, with another mesh",
-                      .hint = "ask for the same mesh, or make a MeshCollective of your own"});
+                      .message = "this process has already built its job with another mesh",
+                      .hint = "request the same mesh, or construct a MeshCollective"});
   }
   return *built().job;
 }

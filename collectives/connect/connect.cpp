@@ -25,20 +25,21 @@
 namespace crossrank {
 namespace {
 
-/// The jobs of this process, so that a second `connect` finds the first one's. Threads as ranks are a job each.
+/// The jobs of this process, so that a second `connect` returns the first one's job. With threads as ranks, every
+/// thread has its own job.
 struct Jobs {
   using Key = std::tuple<std::string, std::string, std::string, int>;
   std::mutex mutex;
   struct Job {
     std::weak_ptr<spi::Transport> transport;
-    std::weak_ptr<void> state;  ///< of the handles: copies of one, however often it is asked for
-    std::shared_ptr<std::mutex> opening = std::make_shared<std::mutex>();  ///< held by who makes it
+    std::weak_ptr<void> state;  ///< the shared state of all handles of the job
+    std::shared_ptr<std::mutex> opening = std::make_shared<std::mutex>();  ///< held by the thread that opens the job
   };
   std::map<Key, Job> jobs;
 };
 
 Jobs& jobs() {
-  static NoDestructor<Jobs> all;  // handles may outlive statics
+  static NoDestructor<Jobs> all;  // handles may outlive static objects
   return all.value;
 }
 
@@ -61,11 +62,11 @@ ConnectOptions spi::resolve_options(ConnectOptions options, char const* operatio
   if (environment.timeout) options.timeout = *environment.timeout;
   if (environment.user_limit) options.user_limit = *environment.user_limit;
   if (options.backend.empty()) options.backend = environment.backend;
-  // One rank of each node is enough: the others have the same variables.
+  // One rank per node is enough, because all ranks of a node have the same variables.
   if (environment.local_rank.value_or(options.rank.value_or(environment.rank)) == 0) warn_of_unknown_settings();
   if (std::min(options.timeout, *options.connect_timeout) <= std::chrono::milliseconds::zero()) {
     throw UsageError({.operation = operation,
-                      .message = "a timeout must be longer than nothing",
+                      .message = "a timeout must be positive",
                       .expected = "at least 1 ms",
                       .group_usable = false});
   }
@@ -76,7 +77,7 @@ ConnectOptions spi::resolve_options(ConnectOptions options, char const* operatio
 
 namespace {
 
-/// What a failed `connect` throws: always an `Error`, and never of a group that could go on, as there is none.
+/// Throws the error of a failed `connect`: always an `Error`, and always with an unusable group.
 [[noreturn]] void rethrow_as_failed_start() {
   ErrorInfo info{.operation = "connect", .group_usable = false};
   try {
@@ -87,8 +88,8 @@ namespace {
     info.group_usable = false;
     throw_error(e.code(), std::move(info));
   } catch (std::bad_alloc const&) {
-    info.message = "no memory is left";
-    info.hint = "raise the memory limit of this process (ulimit -v, or that of the container)";
+    info.message = "out of memory";
+    info.hint = "raise the memory limit of this process (ulimit -v) or of its container";
     platform::throw_io(std::move(info), ENOMEM);
   } catch (std::system_error const& e) {
     info.message = e.what();
@@ -112,7 +113,7 @@ Collective connect(ConnectOptions options) try {
     std::lock_guard const lock(jobs().mutex);
     opening = jobs().jobs[key].opening;
   }
-  // Threads that connect at the same time get one job, unless they are ranks themselves: then one has come twice.
+  // Threads that connect at the same time share one job. If the threads are ranks, a rank has connected twice.
   std::unique_lock one_at_a_time(*opening, std::defer_lock);
   if (options.ranks_are == RanksAre::processes) one_at_a_time.lock();
   {

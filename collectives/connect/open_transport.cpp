@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds default_connect_timeout{120'000};
 std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescription const& job,
                                          spi::TimeoutPolicy const& timeout_policy) {
   if (job.world_size > node::max_ranks) {
-    refuse(job, "there are more ranks than a node can have: " + std::to_string(job.world_size),
+    refuse(job, "the job has more ranks than a node can have: " + std::to_string(job.world_size),
            "start at most " + std::to_string(node::max_ranks) + " ranks on each node");
   }
   node::NodeOptions on_node{.key = {.job_id = job.job_id, .master = job.master, .step = job.step},
@@ -45,7 +45,7 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
                             .threads = options.ranks_are == RanksAre::threads,
                             .launcher = job.launcher,
                             .host_id = job.host_id};
-  // A rank that is alone has nobody to meet, and may not meet one of another job that has no id either.
+  // A single rank has no peers. A job without an id must not find the rendezvous of another one.
   if (on_node.ranks == 1) on_node.key.step += "/" + std::to_string(node::random_nonce()[0]);
   std::vector<int> global(static_cast<std::size_t>(job.world_size));
   std::iota(global.begin(), global.end(), 0);
@@ -61,7 +61,7 @@ std::shared_ptr<spi::Transport> open_mpi(ConnectOptions const& options, JobDescr
                                   .connect_timeout = options.connect_timeout.value_or(default_connect_timeout)});
 }
 
-/// Shared memory on each node, MPI between them.
+/// Opens shared memory on each node and MPI between the nodes.
 std::shared_ptr<spi::Transport> open_composite(ConnectOptions const& options, JobDescription const& job,
                                                spi::TimeoutPolicy const& timeout_policy) {
   return spi::add_node_memory(open_mpi(options, job, timeout_policy),
@@ -70,8 +70,9 @@ std::shared_ptr<spi::Transport> open_composite(ConnectOptions const& options, Jo
                                .arena_cap = options.arena_cap});
 }
 
-/// Ranks of one machine that name their hosts themselves: MPI tells each whether all named the same. Null where they
-/// did, or where there is no MPI to ask: then shared memory alone serves them, or refuses those that differ.
+/// Opens a job on one machine whose ranks set CROSSRANK_HOST_ID. MPI tells every rank whether all values are equal.
+/// Returns null if they are, or if there is no MPI; then shared memory alone serves the job, or rejects different
+/// values.
 std::shared_ptr<spi::Transport> open_declared_hosts(ConnectOptions const& options, JobDescription const& job,
                                                     spi::TimeoutPolicy const& timeout_policy) {
   std::shared_ptr<spi::Transport> across;
@@ -90,14 +91,14 @@ std::shared_ptr<spi::Transport> open_declared_hosts(ConnectOptions const& option
                                .arena_cap = options.arena_cap});
 }
 
-/// What the ranks of several nodes get when nothing was asked for by name.
+/// Opens a job on several nodes when the caller requested no backend by name.
 std::shared_ptr<spi::Transport> open_across_nodes(ConnectOptions const& options, JobDescription const& job,
                                                   spi::TimeoutPolicy const& timeout_policy) {
   try {
     return open_composite(options, job, timeout_policy);
   } catch (UnavailableError const& e) {
     auto const where = job.unknown_size ? "PMIx started this process as rank " + std::to_string(job.rank) +
-                                              ", without saying of how many"
+                                              " but did not set the number of ranks"
                                         : std::to_string(job.local_world_size) + " of " +
                                               std::to_string(job.world_size) + " ranks are on this node";
     throw UnavailableError(
@@ -110,8 +111,8 @@ std::shared_ptr<spi::Transport> open_across_nodes(ConnectOptions const& options,
          .rank = job.rank,
          .world_size = job.world_size,
          .group_usable = false,
-         .details = {"tried \"shm\": it serves the ranks of one node", "tried \"composite\": " + std::string(e.what()),
-                     "\"fake\" serves one rank and is never a way out"}});
+         .details = {"\"shm\" serves only the ranks of one node", "\"composite\": " + std::string(e.what()),
+                     "\"fake\" serves only a single rank"}});
   }
 }
 
@@ -129,25 +130,25 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   job.world_size = options.world_size.value_or(environment.world_size);
   if (job.world_size < 1 || job.rank < 0 || job.rank >= job.world_size) {
     throw UsageError({.operation = "connect",
-                      .message = "there is no such rank",
+                      .message = "the rank does not exist",
                       .expected = "0 to " + std::to_string(job.world_size - 1),
                       .got = std::to_string(job.rank),
                       .group_usable = false});
   }
-  // Ranks given by the caller say nothing of nodes: then all are on this one.
+  // With ranks from the caller nothing is known about nodes, so all ranks are assumed to be on this one.
   bool const given = options.world_size.has_value();
   job.local_world_size = given ? job.world_size : environment.local_world_size.value_or(job.world_size);
   job.local_rank = given ? job.rank : environment.local_rank.value_or(job.rank);
   bool const by_nodes = !given && !environment.local_world_size && environment.nodes.value_or(1) > 1;
   job.several_nodes = job.local_world_size < job.world_size || (by_nodes && job.world_size > 1);
-  if (by_nodes) job.local_world_size = 1;  // at least this one
+  if (by_nodes) job.local_world_size = 1;  // at least this rank
   job.unknown_size = !given && environment.launcher == Launcher::none && environment.pmix_rank.has_value();
   if (job.unknown_size) job.rank = options.rank.value_or(*environment.pmix_rank);
   job.job_id = options.job_id.empty() ? environment.job_id : options.job_id;
   if (!environment.master_addr.empty()) job.master = environment.master_addr;
   if (environment.master_port) job.master += ":" + std::to_string(*environment.master_port);
   bool const threads = options.ranks_are == RanksAre::threads;
-  // They look for each other in this process alone.
+  // Threads find each other within this process.
   if (threads && job.job_id.empty()) job.job_id = "threads-of-pid-" + std::to_string(::getpid());
   if (environment.started_by_run && !given && !options.rank && !threads) job.launcher = environment.job_id;
   if (!threads) job.host_id = environment.host_id;
@@ -157,7 +158,7 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   if (job.world_size > 1 && job.job_id.empty() && !environment.master_port && !by_mpi) {
     throw UsageError({.operation = "connect",
                       .message = std::to_string(job.world_size) +
-                                 " ranks were announced, but nothing tells this job from others on this host",
+                                 "  ranks were announced, but nothing distinguishes this job from others on this host",
                       .expected = "CROSSRANK_JOB_ID, or MASTER_ADDR and MASTER_PORT",
                       .hint = "start with `crossrank run -n " + std::to_string(job.world_size) +
                               " -- program`, or set CROSSRANK_JOB_ID",
@@ -172,8 +173,8 @@ std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, Jo
                                                spi::TimeoutPolicy const& timeout_policy) {
   auto const& backend = options.backend;
   if (!backend.empty() && backend != "shm" && backend != "fake" && backend != "mpi" && backend != "composite") {
-    refuse(job, "there is no backend \"" + backend + "\"",
-           "ask for \"shm\", \"mpi\", \"composite\" or \"fake\", or leave it to the environment");
+    refuse(job, "unknown backend \"" + backend + "\"",
+           "use \"shm\", \"mpi\", \"composite\" or \"fake\", or omit the backend to let crossrank choose");
   }
   if (backend == "mpi") return open_mpi(options, job, timeout_policy);
   if (backend == "composite") return open_composite(options, job, timeout_policy);
@@ -183,7 +184,7 @@ std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, Jo
   if (backend == "fake" || (backend.empty() && alone)) {
     if (job.world_size == 1) return std::make_shared<fake::FakeTransport>("world");
     refuse(job, "backend \"fake\" serves one rank, but " + std::to_string(job.world_size) + " were announced",
-           "leave the backend to the environment");
+           "omit the backend to let crossrank choose");
   }
   if (backend.empty() && job.declares_hosts && job.world_size > 1) {
     if (auto several = open_declared_hosts(options, job, timeout_policy)) return several;
@@ -192,7 +193,7 @@ std::shared_ptr<spi::Transport> open_transport(ConnectOptions const& options, Jo
     refuse(job,
            "backend \"shm\" serves the ranks of one node, but " + std::to_string(job.local_world_size) + " of " +
                std::to_string(job.world_size) + " ranks are on this one",
-           "leave the backend to the environment, or start all ranks on one node");
+           "omit the backend to let crossrank choose, or start all ranks on one node");
   }
   return open_shm(options, job, timeout_policy);
 }

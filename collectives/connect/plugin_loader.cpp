@@ -36,22 +36,23 @@ spi::Plugin const& load_plugin(std::string const& backend, std::filesystem::path
   auto const file = folder / ("libcrossrank_" + backend + ".so");
   std::error_code failed;
   if (!std::filesystem::exists(file, failed)) {
-    refuse(file, "the plugin of backend \"" + backend + "\" is absent", {},
+    refuse(file, "the plugin of backend \"" + backend + "\"  is missing", {},
            "build crossrank where " + backend + " is installed, and install the plugin beside the library");
   }
   auto* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     auto const* const why = ::dlerror();
-    refuse(file, "the plugin cannot be opened", why == nullptr ? "" : why, "install what it needs");
+    refuse(file, "the plugin  cannot be loaded", why == nullptr ? "" : why, "install the libraries that it needs");
   }
   auto const entry = reinterpret_cast<spi::PluginEntry>(::dlsym(handle, spi::plugin_entry_name));
-  if (entry == nullptr) refuse(file, "this is no plugin of crossrank", {}, "install the one that was built with it");
+  if (entry == nullptr)
+    refuse(file, "this is not a plugin of crossrank", {}, "install the plugin that was built with this library");
   auto const* const plugin = entry();
   if (std::strcmp(plugin->stamp, spi::build_stamp) != 0) {
-    refuse(
-        file,
-        "the plugin is of another build: " + std::string(plugin->stamp) + ", and this library is " + spi::build_stamp,
-        {}, "install library and plugin from one build");
+    refuse(file,
+           "the plugin comes from another build: " + std::string(plugin->stamp) + ", and this library is " +
+               spi::build_stamp,
+           {}, "install the library and the plugin from the same build");
   }
   return *plugin;
 }

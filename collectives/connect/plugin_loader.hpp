@@ -6,10 +6,10 @@
 
 namespace crossrank {
 
-/// The plugin of a backend: "libcrossrank_<backend>.so" in the folder of this library, nowhere else. Once opened it is
-/// never closed. `UnavailableError` says which file, and what is wrong with it.
+/// Loads the plugin of a backend, `libcrossrank_<backend>.so`, from the folder of this library only. Never unloads it.
+/// Throws `UnavailableError` that names the file and the problem.
 [[nodiscard]] spi::Plugin const& load_plugin(std::string const& backend);
-/// The same from a given folder.
+/// Loads the plugin from the given folder.
 [[nodiscard]] spi::Plugin const& load_plugin(std::string const& backend, std::filesystem::path const& folder);
 
 }  // namespace crossrank

@@ -16,9 +16,9 @@ namespace crossrank {
 
 struct GroupCoordinator::State {
   Collective cpu;
-  Collective device;  ///< the same group as `cpu` unless dense data has one of its own
+  Collective device;  ///< the same group as `cpu` unless dense data has its own group
   std::optional<Collective> data_parallel{};
-  MessageQueue queue{};  ///< from rank 0, where one was asked for
+  MessageQueue queue{};  ///< written by rank 0; only if the options requested one
   std::string unique_name{};
   std::vector<GlobalRank> ranks{};
   std::atomic<bool> destroyed{false};
@@ -27,16 +27,16 @@ struct GroupCoordinator::State {
   std::atomic<std::uint32_t> dicts_sent{0};
   std::mutex receive_queues_mutex{};
   std::map<int, std::shared_ptr<DictReceiveQueue>>
-      receive_queues{};  ///< of the dictionaries that come, by rank in the CPU group
+      receive_queues{};  ///< of the expected dictionaries, by rank in the CPU group
 
   [[nodiscard]] std::shared_ptr<DictReceiveQueue> receive_queue_from(int src);
 };
 
-/// An error that names group and rank.
+/// Returns an error that names the group and this rank.
 [[nodiscard]] ErrorInfo usage_in(Collective const& group, char const* operation, std::string message,
                                  std::string expected = {}, std::string got = {});
 
-/// `rank`, which must be one of the group, else `UsageError`.
+/// Returns `rank`. Throws `UsageError` when it is not a rank of the group.
 int checked_rank(Collective const& group, int rank, char const* operation, char const* what);
 
 }  // namespace crossrank

@@ -8,22 +8,22 @@
 
 namespace crossrank {
 
-/// Rows of all ranks along the first dimension, `sizes[r]` of rank r.
+/// Gathers the rows of all ranks along the first dimension; rank r has `sizes[r]` rows.
 [[nodiscard]] Tensor gather_rows(Collective const& group, Tensor const& tensor, std::vector<std::int64_t> const& sizes);
 
-/// The same for several tensors with as many rows each. `UsageError` for sizes that do not fit; they are exchanged when
-/// empty.
+/// Gathers the rows of several tensors with equal numbers of rows. Exchanges the sizes first when `sizes` is empty.
+/// Throws `UsageError` for sizes that do not fit.
 [[nodiscard]] std::vector<Tensor> join_rows(Collective const& group, std::vector<Tensor> const& tensors,
                                             std::vector<std::int64_t> sizes, char const* operation);
 
-/// `[world_size, *shape]` on `dst`; none elsewhere.
+/// Returns `[world_size, *shape]` on `dst`, an undefined tensor elsewhere.
 [[nodiscard]] Tensor gather_equal(Collective const& group, Tensor const& tensor, int dst);
 
-/// Adds `packed` of all ranks; of the sum, the part of `sizes[rank()]` elements that is this rank's.
+/// Sums `packed` over all ranks and returns this rank's part of the sum, `sizes[rank()]` elements.
 [[nodiscard]] Tensor reduce_parts(Collective const& group, Tensor const& packed,
                                   std::vector<std::int64_t> const& sizes);
 
-/// `[ranks, *shape]` with the ranks' parts joined along `dim` instead.
+/// Joins the parts of all ranks, given as `[ranks, *shape]`, along `dim`.
 [[nodiscard]] Tensor along(Tensor const& joined, Shape const& shape, std::size_t dim);
 
 }  // namespace crossrank

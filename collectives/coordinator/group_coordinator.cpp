@@ -31,7 +31,7 @@ namespace {
 
 constexpr char const* creating = "GroupCoordinator.create";
 
-/// Refuses lists in which a rank of the world stands twice, nowhere, or is none.
+/// Rejects lists in which a rank of the world is missing or listed twice, or that list an unknown rank.
 void require_partition(Collective const& world, std::vector<std::vector<int>> const& groups) {
   std::vector<int> listed(static_cast<std::size_t>(world.world_size()));
   for (auto const& group : groups) {
@@ -42,12 +42,12 @@ void require_partition(Collective const& world, std::vector<std::vector<int>> co
     if (listed[rank] == 1) continue;
     throw UsageError(
         usage_in(world, creating,
-                 "rank " + std::to_string(rank) + (listed[rank] == 0 ? " is in no list" : " is listed more than once"),
-                 "each rank in one list", std::to_string(listed[rank]) + " times"));
+                 "rank " + std::to_string(rank) + (listed[rank] == 0 ? "  is not listed" : " is listed more than once"),
+                 "each rank in exactly one list", std::to_string(listed[rank]) + " times"));
   }
 }
 
-/// The groups of this process that have a name.
+/// The named groups of this process.
 struct Registry {
   std::mutex mutex{};
   std::map<std::string, int, std::less<>> made{};
@@ -55,7 +55,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  static NoDestructor<Registry> all;  // groups may outlive statics
+  static NoDestructor<Registry> all;  // groups may outlive static objects
   return all.value;
 }
 
@@ -66,14 +66,14 @@ GroupCoordinator GroupCoordinator::create(Collective const& world, std::vector<s
   require_partition(world, groups);
   if (!options.backend.empty() && options.backend != world.backend()) {
     throw UnavailableError({.operation = creating,
-                            .message = "a group has the backend of its world",
+                            .message = "a group uses the backend of its world",
                             .expected = std::string(world.backend()),
                             .got = options.backend,
-                            .hint = "connect with that backend"});
+                            .hint = "connect the world with that backend"});
   }
   auto state = std::make_shared<State>();
   state->cpu = world.split(groups, options.name);
-  // Asked of the world, as the alone take part too.
+  // Split the world, because ranks in a group of one take part too.
   state->device = options.device_communicator ? world.split(groups, options.name + "/device") : state->cpu;
   state->data_parallel = std::move(options.data_parallel);
   if (options.broadcaster && state->cpu.world_size() > 1)
@@ -91,17 +91,17 @@ GroupCoordinator GroupCoordinator::by_name(std::string_view unique_name) {
   auto state = found == registry().groups.end() ? nullptr : std::static_pointer_cast<State>(found->second.lock());
   if (state && !state->destroyed) return GroupCoordinator(std::move(state));
   throw UsageError({.operation = "GroupCoordinator.by_name",
-                    .message = found == registry().groups.end() ? "there was never a group of that name here"
-                                                                : "the group of that name is gone",
+                    .message = found == registry().groups.end() ? "this process never had a group of that name"
+                                                                : "the group of that name no longer exists",
                     .resource = std::string(unique_name)});
 }
 
 GroupCoordinator::State& GroupCoordinator::state(char const* operation) const {
   if (!state_->destroyed.load(std::memory_order_relaxed)) return *state_;
   throw UsageError({.operation = operation,
-                    .message = "the group is destroyed",
+                    .message = "the group has been destroyed",
                     .resource = state_->unique_name,
-                    .hint = "make another with GroupCoordinator::create"});
+                    .hint = "create a new one with GroupCoordinator::create"});
 }
 
 Collective const& GroupCoordinator::cpu_group() const { return state("cpu_group").cpu; }
@@ -155,7 +155,7 @@ void GroupCoordinator::prepare_communication_buffer_for_model(std::vector<Buffer
     if (found == held.buffers.end()) {
       held.buffers.emplace(name, Tensor::zeros(shape, dtype));
     } else if (found->second.shape() != shape || found->second.dtype() != dtype) {
-      auto info = usage_in(held.cpu, operation, "the buffer is there already, and another one",
+      auto info = usage_in(held.cpu, operation, "a different buffer of that name already exists",
                            to_string(found->second), std::string(name_of(dtype)) + " " + to_string(shape));
       info.resource = name;
       throw UsageError(std::move(info));

@@ -15,7 +15,7 @@ namespace crossrank {
 namespace {
 
 void require_tensor(Collective const& group, Tensor const& tensor, char const* operation) {
-  if (!tensor.defined()) throw UsageError(usage_in(group, operation, "the tensor is none"));
+  if (!tensor.defined()) throw UsageError(usage_in(group, operation, "the tensor is undefined"));
 }
 
 void require_first_dim(Collective const& group, Tensor const& tensor, char const* operation) {
@@ -24,11 +24,11 @@ void require_first_dim(Collective const& group, Tensor const& tensor, char const
     throw UsageError(usage_in(group, operation, "the tensor has no rows", "a first dimension", to_string(tensor)));
 }
 
-/// Refuses sizes that do not fit the group, or whose entry for this rank is not `mine`.
+/// Rejects sizes that do not fit the group, or whose entry for this rank differs from `mine`.
 void require_sizes(Collective const& group, std::vector<std::int64_t> const& sizes, char const* operation) {
   if (sizes.size() != static_cast<std::size_t>(group.world_size())) {
-    throw UsageError(usage_in(group, operation, "there is not one size for each rank",
-                              std::to_string(group.world_size()), std::to_string(sizes.size())));
+    throw UsageError(usage_in(group, operation, "expected one size per rank", std::to_string(group.world_size()),
+                              std::to_string(sizes.size())));
   }
   for (auto const size : sizes) {
     if (size < 0) throw UsageError(usage_in(group, operation, "a size is negative", {}, std::to_string(size)));
@@ -37,7 +37,7 @@ void require_sizes(Collective const& group, std::vector<std::int64_t> const& siz
 
 std::vector<std::int64_t> equal_parts(Collective const& group, std::int64_t length, char const* operation) {
   if (length % group.world_size() != 0) {
-    throw UsageError(usage_in(group, operation, "the dimension does not divide by the number of ranks",
+    throw UsageError(usage_in(group, operation, "the dimension is not divisible by the number of ranks",
                               "a multiple of " + std::to_string(group.world_size()), std::to_string(length)));
   }
   return std::vector<std::int64_t>(static_cast<std::size_t>(group.world_size()), length / group.world_size());
@@ -58,7 +58,7 @@ Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::
   auto const shape = tensor.shape().with(at, mine);
   if (tensor.numel() == 0) return Tensor::zeros(shape, tensor.dtype());
   auto const per_entry = tensor.numel() / length;
-  // The parts of the ranks one after the other: where the dimension is the first, they are that already.
+  // Orders the data by rank. Along the first dimension it is in that order already.
   auto packed = tensor;
   if (at != 0) {
     std::vector<Tensor> parts;
@@ -138,7 +138,7 @@ std::vector<Tensor> join_rows(Collective const& group, std::vector<Tensor> const
   require_sizes(group, sizes, operation);
   for (auto const& tensor : tensors) {
     if (tensor.shape()[0] == sizes[static_cast<std::size_t>(group.rank())]) continue;
-    throw UsageError(usage_in(group, operation, "this rank has another number of rows than its size says",
+    throw UsageError(usage_in(group, operation, "the number of rows differs from this rank's size",
                               std::to_string(sizes[static_cast<std::size_t>(group.rank())]), to_string(tensor)));
   }
   if (group.world_size() == 1) return tensors;

@@ -52,7 +52,7 @@ Collective const& GroupCoordinator::behind_dicts(int src, char const* operation)
 
 namespace {
 
-/// Which tensors travel in parts: those that divide, unless the caller says otherwise.
+/// Decides which tensors travel in parts: those that divide evenly, unless the caller decides otherwise.
 PartsOf parts_rule(Collective const& group, SendDictOptions const& options) {
   int const ranks = options.all_gather_group ? options.all_gather_group->world_size() : 1;
   return [&group, &options, ranks](std::string const& path, Tensor const& tensor) {
@@ -62,7 +62,7 @@ PartsOf parts_rule(Collective const& group, SendDictOptions const& options) {
     auto const said = options.all_gather_tensors.find(path);
     bool const wanted = said == options.all_gather_tensors.end() ? divides : said->second;
     if (wanted && !divides && tensor.numel() > 0) {
-      auto info = usage_in(group, "send_tensor_dict", "the tensor does not divide by the all-gather group",
+      auto info = usage_in(group, "send_tensor_dict", "the tensor is not divisible by the size of the all-gather group",
                            "a multiple of " + std::to_string(ranks) + " elements", to_string(tensor));
       info.resource = path;
       throw UsageError(std::move(info));
@@ -86,7 +86,8 @@ TensorDictSend GroupCoordinator::isend_tensor_dict(TensorDict const& dict, SendD
   if (group.world_size() == 1) return out;
   int const dst = checked_rank(group, options.dst.value_or((group.rank() + 1) % group.world_size()), "send_tensor_dict",
                                "the destination");
-  if (dst == group.rank()) throw UsageError(usage_in(group, "send_tensor_dict", "a dictionary to oneself"));
+  if (dst == group.rank())
+    throw UsageError(usage_in(group, "send_tensor_dict", "a rank cannot send a dictionary to itself"));
   DictRoute const route{.dst = dst,
                         .part = options.all_gather_group ? options.all_gather_group->rank() : 0,
                         .number = held.dicts_sent.fetch_add(1, std::memory_order_relaxed)};
@@ -102,7 +103,8 @@ TensorDictReceive GroupCoordinator::irecv_tensor_dict(RecvDictOptions options) c
   if (group.world_size() == 1) return out;
   int const before = (group.rank() + group.world_size() - 1) % group.world_size();
   int const src = checked_rank(group, options.src.value_or(before), "recv_tensor_dict", "the source");
-  if (src == group.rank()) throw UsageError(usage_in(group, "recv_tensor_dict", "a dictionary from oneself"));
+  if (src == group.rank())
+    throw UsageError(usage_in(group, "recv_tensor_dict", "a rank cannot receive a dictionary from itself"));
   out.state_ = std::make_unique<TensorDictReceive::State>();
   out.state_->flow.emplace(group, src, held.receive_queue_from(src), std::move(options.all_gather_group));
   return out;

@@ -12,8 +12,8 @@
 namespace crossrank {
 namespace {
 
-/// Rows of each rank. One whose tensors do not fit together says so at this barrier round: nobody goes on to wait for
-/// it.
+/// Exchanges the number of rows of each rank. A rank whose tensors do not fit together reports that in this call, so
+/// that no rank waits for it later.
 std::vector<std::int64_t> exchange_rows(Collective const& group, std::vector<Tensor> const& tensors) {
   constexpr std::int64_t unfit = -1;
   auto const rows_of = [](Tensor const& tensor) {
@@ -24,14 +24,13 @@ std::vector<std::int64_t> exchange_rows(Collective const& group, std::vector<Ten
                                   [&](Tensor const& tensor) { return rows == unfit || rows_of(tensor) != rows; });
   auto sizes = group.all_gather_objects(other == tensors.end() ? rows : unfit);
   if (other != tensors.end()) {
-    throw UsageError(usage_in(group, "dispatch", "the tensors do not have the same number of rows",
+    throw UsageError(usage_in(group, "dispatch", "the tensors have different numbers of rows",
                               "as many as " + to_string(tensors.front()), to_string(*other)));
   }
   auto const failed_rank = std::find(sizes.begin(), sizes.end(), unfit) - sizes.begin();
   if (failed_rank == std::ssize(sizes)) return sizes;
-  auto info =
-      usage_in(group, "dispatch",
-               "rank " + std::to_string(failed_rank) + " gave tensors that do not have the same number of rows");
+  auto info = usage_in(group, "dispatch",
+                       "rank " + std::to_string(failed_rank) + "  passed tensors with different numbers of rows");
   info.failed_ranks = {static_cast<int>(failed_rank)};
   info.remote_type = "crossrank::UsageError";
   throw RemoteError(std::move(info));
@@ -69,7 +68,7 @@ Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const&
   auto const& sizes = route.sizes_;
   auto const total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
   if (!hidden_states.defined() || hidden_states.shape().empty() || hidden_states.shape()[0] != total) {
-    throw UsageError(usage_in(held.cpu, "combine", "there are not as many rows as were dispatched",
+    throw UsageError(usage_in(held.cpu, "combine", "the number of rows differs from the number dispatched",
                               std::to_string(total), to_string(hidden_states)));
   }
   auto const mine = sizes[static_cast<std::size_t>(route.group_->rank())];
@@ -83,7 +82,7 @@ Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const&
 std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens, ExpertChunk const& chunk) {
   if (chunk.sequence_parallel < 1 || chunk.index < 0 || (chunk.most && *chunk.most < 1)) {
     throw UsageError({.operation = "expert_sizes",
-                      .message = "the chunk cannot be",
+                      .message = "the chunk is invalid",
                       .expected = "sequence_parallel and most of at least 1, index of at least 0"});
   }
   std::vector<std::int64_t> out;
@@ -94,7 +93,7 @@ std::vector<std::int64_t> expert_sizes(std::vector<std::int64_t> const& tokens, 
     }
     auto rows = count / chunk.sequence_parallel + (count % chunk.sequence_parallel != 0 ? 1 : 0);
     if (chunk.most) {
-      // Divided first: the product of two large numbers could overflow.
+      // Divide first: the product of two large numbers could overflow.
       auto const left = chunk.index > rows / *chunk.most ? 0 : rows - chunk.index * *chunk.most;
       rows = std::max<std::int64_t>(1, std::min(*chunk.most, left));
     }

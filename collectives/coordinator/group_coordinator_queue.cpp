@@ -14,7 +14,7 @@
 namespace crossrank {
 namespace {
 
-// The first byte of a message through the queue.
+// First byte of a message in the queue.
 constexpr std::byte object_follows{0};
 constexpr std::byte failure_follows{1};
 
@@ -31,7 +31,7 @@ bool GroupCoordinator::has_queue_from(Source source) const {
   auto const& held = state("broadcast_object");
   checked_rank(held.cpu, source.src, "broadcast_object", "the source");
   if (!held.queue.connected()) return false;
-  // Through the queue or through the group: ranks that give different sources do not meet in either.
+  // Agree on the source first: one source uses the queue and another the group, so differing ranks would wait forever.
   detail::NamedCalls(held.cpu, "broadcast_object", source.src).agree();
   return source.src == 0;
 }
@@ -59,7 +59,7 @@ detail::Bytes GroupCoordinator::broadcast_by_queue(detail::Produce const& produc
     throw PeerLostError(std::move(info));
   }
   if (message->empty())
-    throw FormatError({.operation = "broadcast_object", .message = "an empty message came", .section = "queue"});
+    throw FormatError({.operation = "broadcast_object", .message = "received an empty message", .section = "queue"});
   detail::Bytes bytes(message->begin() + 1, message->end());
   if (message->front() == failure_follows)
     throw remote_error(held.cpu, "broadcast_object", {0}, decode_object<SerializedException>(bytes));
@@ -84,8 +84,7 @@ SingleReaderQueues GroupCoordinator::create_single_reader_mq_broadcasters(int re
     out.own = MessageQueue::create_writer(group, 1, options);
     return out.own.handle();
   });
-  // Nobody goes on before the reader has attached: a writer that is dropped at once would leave it nothing to attach
-  // to.
+  // Wait until the reader has attached. If the writer were dropped before, the reader would have nothing to attach to.
   static_cast<void>(detail::broadcast_bytes(group, operation, reader, [&] {
     for (auto const& handle : handles) out.from.push_back(MessageQueue::attach(group, handle, 0));
     return detail::Bytes();

@@ -38,10 +38,10 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
                       .world_size = world_size()});
   };
   if (outs.size() != static_cast<std::size_t>(world_size()))
-    refuse("there is not one tensor for each rank", std::to_string(world_size()), std::to_string(outs.size()));
+    refuse("expected one tensor per rank", std::to_string(world_size()), std::to_string(outs.size()));
   for (auto const& out : outs) {
     if (!out.defined() || out.dtype() != in.dtype() || out.shape() != in.shape())
-      refuse("a result does not fit", to_string(in), to_string(out));
+      refuse("the shape or dtype of a result is wrong", to_string(in), to_string(out));
   }
   auto joined = Tensor::empty({world_size(), in.numel()}, in.dtype());
   all_gather(joined, in);

@@ -9,8 +9,8 @@ struct JobCollective::State {
   Collective world;
   Collective dp;
   Device device{};
-  std::optional<JobCollective> local{};  ///< nothing: the job itself
-  std::optional<JobCollective> tp{};     ///< nothing: the job itself
+  std::optional<JobCollective> local{};  ///< empty: the job itself
+  std::optional<JobCollective> tp{};     ///< empty: the job itself
   std::optional<Mesh> mesh{};
   std::optional<Mesh> nodes{};
   std::optional<Mesh> dp_mesh{};

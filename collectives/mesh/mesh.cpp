@@ -10,7 +10,7 @@ namespace crossrank {
 struct Mesh::State {
   std::vector<std::string> names;
   std::vector<int> sizes;
-  std::vector<int> strides;  ///< how far apart neighbours along the axis are
+  std::vector<int> strides;  ///< distance between neighbours along the axis, in ranks
   int rank = 0;
   int world_size = 0;
   std::vector<Collective> along;
@@ -42,7 +42,7 @@ Mesh::Mesh(Collective const& world, std::vector<Axis> const& axes) {
     bool const twice = std::find(state->names.begin(), state->names.end(), axis.name) != state->names.end();
     if (axis.size < 1 || twice) {
       throw UsageError({.operation = "Mesh",
-                        .message = twice ? "an axis comes twice" : "an axis has no ranks",
+                        .message = twice ? "an axis is listed twice" : "an axis has no ranks",
                         .got = std::string(axis.name) + " = " + std::to_string(axis.size)});
     }
     state->names.emplace_back(axis.name);
@@ -52,7 +52,7 @@ Mesh::Mesh(Collective const& world, std::vector<Axis> const& axes) {
   }
   if (product != state->world_size) {
     throw UsageError({.operation = "Mesh",
-                      .message = "the axes do not multiply to the number of ranks",
+                      .message = "the product of the axes is not the number of ranks",
                       .expected = std::to_string(state->world_size),
                       .got = text + " = " + std::to_string(product)});
   }
@@ -71,7 +71,7 @@ std::size_t Mesh::index(std::string_view axis) const {
   std::string known;
   for (auto const& name : state_->names) known += (known.empty() ? "" : ", ") + name;
   throw UsageError(
-      {.operation = "Mesh", .message = "there is no such axis", .expected = known, .got = std::string(axis)});
+      {.operation = "Mesh", .message = "the axis does not exist", .expected = known, .got = std::string(axis)});
 }
 
 Collective const& Mesh::operator[](std::string_view axis) const { return state_->along[index(axis)]; }

@@ -17,7 +17,7 @@ namespace {
 void require_divides(char const* what, int whole, std::string const& by_what, std::int64_t by) {
   if (by >= 1 && whole % by == 0) return;
   throw UsageError({.operation = "MeshCollective",
-                    .message = std::string(what) + " does not divide by " + by_what,
+                    .message = std::string(what) + "  is not divisible by " + by_what,
                     .expected = "a divisor of " + std::to_string(whole),
                     .got = std::to_string(by)});
 }
@@ -27,28 +27,29 @@ Collective group_for(Collective const& world, std::vector<int> const& ranks) {
   auto group = world.split({ranks}, "mesh");
   if (group.connected()) return group;
   throw UsageError({.operation = "MeshCollective",
-                    .message = "this rank is not among those listed",
+                    .message = "this rank is not listed",
                     .group = world.name(),
                     .rank = world.rank(),
                     .world_size = world.world_size()});
 }
 
-/// The first rank on the node of each rank, as the transport knows.
+/// Returns, for each rank, the first rank on its node, as the transport reports it.
 std::vector<int> first_on_nodes(Collective const& group) {
   return group.all_gather_objects(group.transport()->node_ranks().front());
 }
 
-/// Nodes are rows of the mesh: their ranks must follow one another, or `local()` would reach across nodes.
+/// Requires that every node is a row of the mesh, so its ranks must be consecutive. Otherwise `local()` would span
+/// nodes.
 void require_rows(Collective const& group, std::vector<int> const& firsts, int local) {
   for (int rank = 0; rank < group.world_size(); ++rank) {
     int const first = firsts[static_cast<std::size_t>(rank)];
     if (first == rank / local * local) continue;
     throw UsageError(
         {.operation = "MeshCollective",
-         .message = "the ranks of a node do not follow one another in equal numbers",
+         .message = "nodes do not have equal numbers of consecutive ranks",
          .expected = "rank " + std::to_string(rank) + " on the node of rank " + std::to_string(rank / local * local),
-         .got = "on that of rank " + std::to_string(first),
-         .hint = "place as many ranks on each node, one node after the other (mpirun --map-by slot, srun "
+         .got = "on the node of rank " + std::to_string(first),
+         .hint = "place the same number of consecutive ranks on each node (mpirun --map-by slot, srun "
                  "--distribution=block), or give local_world_size",
          .group = group.name(),
          .rank = group.rank(),
@@ -56,17 +57,17 @@ void require_rows(Collective const& group, std::vector<int> const& firsts, int l
   }
 }
 
-/// The ranks that have one tensor-parallel rank, for each of those.
+/// Returns, for each tensor-parallel rank, the ranks of the job that have it.
 std::vector<std::vector<int>> columns(int ranks, int tp_size) {
   std::vector<std::vector<int>> out(static_cast<std::size_t>(tp_size));
   for (int rank = 0; rank < ranks; ++rank) out[static_cast<std::size_t>(rank % tp_size)].push_back(rank);
   return out;
 }
 
-/// Sizes of a mesh, each checked against the others.
+/// The sizes of a mesh, checked against each other.
 struct Sizes {
   int ranks = 1;
-  int local = 1;  ///< ranks of a node
+  int local = 1;  ///< ranks per node
   int tp = 1;
   int sharding = 1;
 
@@ -88,7 +89,7 @@ Sizes sizes_of(Collective const& group, MeshOptions const& options) {
   return sizes;
 }
 
-/// The group of this rank alone: an axis of the meshes that has one rank, or made for it. All ranks choose alike.
+/// Returns a group of this rank alone: an axis of size 1 of the meshes, or a new group. All ranks make the same choice.
 Collective alone_in(Collective const& group, Mesh const& mesh, Mesh const& nodes) {
   for (auto const* axis : {"dp_replicate", "dp_shard", "tp"}) {
     if (mesh[axis].world_size() == 1) return mesh[axis];
@@ -149,13 +150,13 @@ MeshGroupCoordinator::MeshGroupCoordinator(Collective const& world, std::vector<
   std::vector<std::vector<int>> lists;
   for (std::size_t i = 0; i < partitions_.size(); ++i) {
     auto const& [name, ranks, tp_size, sharding, local] = partitions_[i];
-    if (!names.insert(name).second) refuse("two partitions have this name", name);
+    if (!names.insert(name).second) refuse("two partitions have the same name", name);
     if (ranks.empty()) refuse("the partition has no ranks", name);
     for (int const rank : ranks) {
       if (rank < 0 || rank >= world.world_size())
-        refuse("rank " + std::to_string(rank) + " of the partition is no rank of the group", name);
+        refuse("rank " + std::to_string(rank) + "  of the partition is not a rank of the group", name);
       if (!listed.insert(rank).second)
-        refuse("rank " + std::to_string(rank) + " of the partition is in a partition already", name);
+        refuse("rank " + std::to_string(rank) + "  of the partition is already in another partition", name);
       if (rank == world.rank()) index_ = i;
     }
     lists.push_back(ranks);

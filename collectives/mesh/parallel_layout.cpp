@@ -20,7 +20,7 @@ Place place_of(int rank, Place const& sizes) {
   return place;
 }
 
-/// The ranks that differ in the `merged` axes alone, each group in order of rank, groups in order of their first.
+/// Returns the groups of ranks that differ only in the `merged` axes, in ascending order within and between groups.
 std::vector<std::vector<int>> groups_over(int ranks, Place const& sizes, std::array<bool, axes> const& merged) {
   std::map<Place, std::size_t> index;
   std::vector<std::vector<int>> groups;
@@ -46,7 +46,7 @@ ParallelLayout parallel_layout(ParallelSizes const& sizes) {
     ranks *= size;
     if (size >= 1 && ranks <= std::int64_t{1} << 30) continue;
     throw UsageError({.operation = "parallel_layout",
-                      .message = "an axis has no ranks, or all have too many",
+                      .message = "an axis has no ranks, or the axes have too many in total",
                       .expected = "sizes of at least 1, at most 2^30 ranks",
                       .got = std::to_string(size)});
   }

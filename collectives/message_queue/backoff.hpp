@@ -6,10 +6,10 @@
 
 namespace crossrank::queue {
 
-/// Waiting for what rings no doorbell: looks often at first, then less and less.
+/// Paces the polling of a source that rings no doorbell: often at first, then less and less.
 ///
-/// Each pause is a sixteenth of the wait so far: what comes is seen late by no more than that, whatever the sender's
-/// pace, and a wait of any length costs some hundred looks before the longest pause is reached.
+/// Each pause is a sixteenth of the wait so far, so an event is noticed late by no more than that, whatever the
+/// sender's pace. Even a long wait costs only some hundred polls before the longest pause is reached.
 class Backoff {
  public:
   static constexpr int polls_before_sleep = 200;

@@ -15,13 +15,13 @@
 #include "lib/node/group/group.hpp"
 #include "lib/node/group/process_exit.hpp"
 
-/// How queues come to be: by all ranks of a group together, or an end at a time.
+/// Creation of queues: collectively by all ranks of a group, or one end at a time.
 namespace crossrank {
 namespace {
 
 constexpr char const* create = "MessageQueue.create";
 constexpr std::size_t most_chunks = std::numeric_limits<std::uint32_t>::max();
-constexpr std::size_t least_chunk = 64;  // holds the place of a message that is longer
+constexpr std::size_t least_chunk = 64;  // space for the descriptor of a longer message
 
 void check_options(Collective const& group, int writers, QueueOptions const& options) {
   auto const refuse = [&](std::string message, std::string expected, std::string got, std::string hint) {
@@ -36,13 +36,13 @@ void check_options(Collective const& group, int writers, QueueOptions const& opt
                       .world_size = group.world_size()});
   };
   if (options.writer_rank < 0 || options.writer_rank >= writers) {
-    refuse("the writer is no rank of the group", "0 to " + std::to_string(writers - 1),
+    refuse("the writer is not a rank of the group", "0 to " + std::to_string(writers - 1),
            "writer_rank " + std::to_string(options.writer_rank), "");
   }
   if (options.chunks == 0 || options.chunks > most_chunks) {
-    refuse(options.chunks == 0 ? "a queue without chunks" : "too many chunks",
+    refuse(options.chunks == 0 ? "the queue has no chunks" : "too many chunks",
            "1 to " + std::to_string(most_chunks) + " chunks", std::to_string(options.chunks),
-           "chunks is how many messages the writer may be ahead; the length of each is chunk_bytes");
+           "chunks is the number of messages by which the writer may be ahead; chunk_bytes is the length of each");
   }
 }
 
@@ -55,7 +55,7 @@ std::unique_ptr<node::RingWriter> make_ring(std::shared_ptr<node::NodeComm> comm
                                 options.name);
 }
 
-/// Ranks of the group that stand on this node and read what `writer` writes, in the order of their places.
+/// Returns the readers of `writer` that are on this node, in the order of their places in the ring.
 std::vector<int> local_readers(Collective const& group, int writer) {
   std::vector<int> readers;
   auto const& transport = *group.transport();
@@ -68,7 +68,8 @@ std::vector<int> local_readers(Collective const& group, int writer) {
 
 }  // namespace
 
-/// A group of two for each reader that has no place in the ring: the loss of one is nothing to the others.
+/// Creates a group of two for each reader without a place in the ring, so that the loss of one reader does not affect
+/// the others.
 void MessageQueue::State::link_remote_readers(Collective const& all, QueueOptions const& options,
                                               std::vector<int> const& local) {
   for (int reader = 0; reader < all.world_size(); ++reader) {
@@ -118,10 +119,10 @@ MessageQueue MessageQueue::create_writer(Collective const& group, int readers, Q
   auto comm = queue::queue_node_comm(group);
   if (!comm) {
     throw UnavailableError({.operation = "MessageQueue.create_writer",
-                            .message = "the ranks of this group share no memory",
+                            .message = "the ranks of this group do not share memory",
                             .got = "backend " + std::string(group.backend()),
                             .resource = "queue \"" + options.name + "\"",
-                            .hint = "connect with the backend \"shm\", or make the queue with create()",
+                            .hint = "connect with the backend \"shm\", or create the queue with create()",
                             .group = group.name(),
                             .rank = group.rank(),
                             .world_size = group.world_size()});
@@ -145,8 +146,8 @@ MessageQueue MessageQueue::attach(Collective const& group, std::span<std::byte c
   auto const* const nonce = comm ? comm->header().nonce : nullptr;
   if (nonce == nullptr || nonce[0] != name.nonce[0] || nonce[1] != name.nonce[1]) {
     throw UnavailableError({.operation = "MessageQueue.attach",
-                            .message = "the queue is not on this node, or of another job",
-                            .hint = "attach on the writer's node, or make the queue with create()",
+                            .message = "the queue is on another node or belongs to another job",
+                            .hint = "attach on the writer's node, or create the queue with create()",
                             .group = group.name(),
                             .rank = group.rank(),
                             .world_size = group.world_size()});
@@ -167,13 +168,13 @@ MessageQueue MessageQueue::attach(std::span<std::byte const> handle, int reader)
   auto const comms = node::find_comms(name.nonce);
   if (comms.empty()) {
     throw UnavailableError({.operation = "MessageQueue.attach",
-                            .message = "this process is in no job that the queue belongs to",
-                            .hint = "connect() to the writer's job, on its node, first"});
+                            .message = "this process has not joined the job of the queue",
+                            .hint = "call connect() for the writer's job first, on the writer's node"});
   }
   if (comms.size() > 1) {
     throw UsageError({.operation = "MessageQueue.attach",
-                      .message = "several ranks of this process are in the queue's job",
-                      .hint = "say which one reads: attach(group, handle, reader)"});
+                      .message = "several ranks of the queue's job are in this process",
+                      .hint = "name the reading rank: attach(group, handle, reader)"});
   }
   auto const& comm = comms.front();
   auto state = std::make_shared<State>();

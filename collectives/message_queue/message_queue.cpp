@@ -13,7 +13,7 @@
 namespace crossrank {
 namespace {
 
-/// Takes the message when the scope ends, however it does: one that cannot be read does not come again.
+/// Takes the message at the end of the scope, even after an exception: an unreadable message is not delivered again.
 template <class State>
 class Taking {
  public:
@@ -30,7 +30,8 @@ class Taking {
 
 MessageQueue::State& MessageQueue::state(char const* operation) const {
   if (state_) return *state_;
-  throw UsageError({.operation = operation, .message = "this handle names no queue: create() or attach() makes one"});
+  throw UsageError(
+      {.operation = operation, .message = "this handle refers to no queue; create one with create() or attach()"});
 }
 
 bool MessageQueue::is_writer() const { return state("is_writer").writing; }
@@ -47,8 +48,8 @@ std::uint64_t MessageQueue::messages() const {
 std::vector<std::byte> MessageQueue::handle() const {
   auto& its = state("handle");
   if (its.writing && its.out) return queue::write_handle(its.out->name());
-  throw UsageError(
-      its.error("handle", its.writing ? "a queue without readers on this node" : "only the writer names the queue"));
+  throw UsageError(its.error(
+      "handle", its.writing ? "the queue has no readers on this node" : "only the writer can return a handle"));
 }
 
 void MessageQueue::enqueue_bytes(std::span<std::byte const> message, QueueWait const& wait) const {
@@ -63,7 +64,7 @@ void MessageQueue::enqueue_tensor(Tensor const& tensor, QueueWait const& wait) c
   auto& its = state("enqueue_tensor");
   State::EndLock const end_lock(its, "enqueue_tensor");
   its.require_writer("enqueue_tensor");
-  if (!tensor.defined()) throw UsageError(its.error("enqueue_tensor", "the tensor is none"));
+  if (!tensor.defined()) throw UsageError(its.error("enqueue_tensor", "the tensor is undefined"));
   auto const head = queue::head_of(tensor);
   its.await_space("enqueue_tensor", wait);
   std::array<std::span<std::byte const>, 2> const parts{std::as_bytes(std::span(&head, 1)), tensor.bytes()};

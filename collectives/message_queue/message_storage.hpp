@@ -9,7 +9,7 @@
 
 namespace crossrank::queue {
 
-/// A message that its owner keeps in the writer's memory; tensors view it.
+/// A message in the writer's memory, viewed by tensors. `owner` keeps it.
 class MessageStorage final : public spi::Storage {
  public:
   MessageStorage(std::span<std::byte const> bytes, std::shared_ptr<void const> owner)

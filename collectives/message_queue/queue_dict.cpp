@@ -30,14 +30,14 @@ std::size_t padding_of(std::size_t bytes) noexcept { return (line_bytes - bytes 
 
 [[noreturn]] void refuse(std::string expected, std::string got) {
   throw FormatError({.operation = "dequeue_dict",
-                     .message = "the message is no tensor dictionary",
+                     .message = "the message is not a tensor dictionary",
                      .expected = std::move(expected),
                      .got = std::move(got),
-                     .hint = "read it as what was written",
+                     .hint = "read it with the call that matches the write",
                      .section = "message"});
 }
 
-/// Hands out the tensors that follow the metadata, in order.
+/// Returns the tensors that follow the metadata, in order.
 class Following {
  public:
   Following(std::span<std::byte const> message, std::size_t at, std::shared_ptr<void const> const& owner)
@@ -63,7 +63,7 @@ class Following {
  private:
   void skip(std::size_t bytes) {
     auto const padded = bytes + padding_of(bytes);
-    if (padded > message_.size() - at_) refuse("a tensor up to its last line", "less");
+    if (padded > message_.size() - at_) refuse("a tensor padded to a full cache line", "fewer bytes");
     at_ += padded;
   }
 

@@ -8,16 +8,16 @@
 
 namespace crossrank::queue {
 
-/// A tensor dictionary as a message: its metadata, then the bytes of its larger tensors, each on a cache line.
+/// A tensor dictionary as a message: the metadata, then the bytes of its larger tensors, each aligned to a cache line.
 class DictMessage {
  public:
-  /// `UsageError` for tensors that are not on the CPU and dictionaries nested too deeply.
+  /// Throws `UsageError` for tensors that are not on the CPU and for dictionaries that are nested too deeply.
   explicit DictMessage(TensorDict const& dict);
   ~DictMessage() = default;
   DictMessage(DictMessage const&) = delete;
   DictMessage& operator=(DictMessage const&) = delete;
 
-  /// One behind the other; they stay as long as this object.
+  /// Returns the consecutive parts of the message, which are valid for the lifetime of this object.
   [[nodiscard]] std::span<std::span<std::byte const> const> parts() const noexcept { return parts_; }
 
  private:
@@ -28,8 +28,8 @@ class DictMessage {
   std::vector<std::span<std::byte const>> parts_{};
 };
 
-/// The dictionary that `message` is. With an owner its larger tensors view the message, which nobody may write; without
-/// it they are copies. `FormatError` when the message is no dictionary, whole.
+/// Decodes a dictionary. With an owner the larger tensors are read-only views of the message; without one they are
+/// copies. Throws `FormatError` when the message is not a complete dictionary.
 [[nodiscard]] TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void const> const& owner);
 
 }  // namespace crossrank::queue

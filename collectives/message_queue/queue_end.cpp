@@ -9,7 +9,7 @@
 #include "lib/platform/deadline.hpp"
 #include "lib/platform/progress_hook.hpp"
 
-/// How one end of a queue waits, and how it finds out that this is in vain.
+/// How one end of a queue waits, and how it detects that waiting is useless.
 namespace crossrank {
 namespace {
 
@@ -39,7 +39,7 @@ std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective co
 
 MessageQueue::State::EndLock::EndLock(State& state, char const* operation) : busy_(state.busy) {
   if (busy_.test_and_set(std::memory_order_acquire))
-    throw UsageError(state.error(operation, "another call on this end is under way in another thread"));
+    throw UsageError(state.error(operation, "another thread is using this end of the queue"));
   try {
     if (state.out) state.out->comm().require_own_process(operation);
     if (state.in) state.in->comm().require_own_process(operation);
@@ -53,12 +53,12 @@ MessageQueue::State::EndLock::~EndLock() { busy_.clear(std::memory_order_release
 
 void MessageQueue::State::require_writer(char const* operation) const {
   if (writing && !closed) return;
-  throw UsageError(error(operation, writing ? "the queue is closed" : "only the writer writes"));
+  throw UsageError(error(operation, writing ? "the queue is closed" : "only the writer can write"));
 }
 
 void MessageQueue::State::require_reader(char const* operation) const {
   if (!writing && !closed) return;
-  throw UsageError(error(operation, writing ? "the writer does not read" : "this end is closed"));
+  throw UsageError(error(operation, writing ? "the writer cannot read" : "this end is closed"));
 }
 
 node::RingWaitLimits MessageQueue::State::limits(QueueWait const& wait) const {
@@ -107,7 +107,7 @@ std::optional<node::RingFailure> MessageQueue::State::find_remote_loss() const {
   return reason;
 }
 
-/// What the other ends have decided comes first; what this end finds out, it decides for all.
+/// A failure that another end has declared takes precedence. A failure that this end detects is declared to all ends.
 bool MessageQueue::State::find_failure() {
   if (failure) return writing || !has_message();
   if (in) failure = in->find_failure();
@@ -177,7 +177,7 @@ void MessageQueue::State::close() noexcept {
   for (auto const& far : remote_writers) far->end(written);
 }
 
-/// A writer that goes without closing because of others says so to readers that cannot see it.
+/// If the writer is destroyed without `close` because other ranks failed, it tells the readers on other nodes.
 MessageQueue::State::~State() {
   if (!writing || closed) return;
   if (!failure) failure = timed_out;
@@ -191,7 +191,7 @@ WaitResult MessageQueue::State::wait(Done done, node::RingWaitLimits const& limi
   return out ? out->wait(done, has_failed, limits) : in->wait(done, has_failed, limits);
 }
 
-/// What comes from another node rings no doorbell here.
+/// Polls, because messages from other nodes ring no doorbell here.
 WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::RingWaitLimits const& limits) {
   constexpr std::chrono::nanoseconds stalled_after = std::chrono::milliseconds(100);
   platform::Deadline deadline(limits.timeout);
@@ -223,7 +223,7 @@ WaitResult MessageQueue::State::poll(std::function<bool()> const& done, node::Ri
   return ended;
 }
 
-/// Readers that wait for this writer learn for whom it waits itself. `told`: what they know.
+/// Tells the readers on other nodes for which ranks this writer waits. `told`: the ranks that they know already.
 void MessageQueue::State::report_waiting(std::vector<int>& told) {
   if (remote_writers.empty() || closed) return;
   auto const number = written + 1 - chunks;

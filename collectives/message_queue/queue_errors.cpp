@@ -5,7 +5,7 @@
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/core/rank_list.hpp"
 
-/// What one end of a queue says when it cannot go on: the same ranks as all other ends.
+/// The errors of one end of a queue. All ends name the same ranks.
 namespace crossrank {
 namespace {
 
@@ -41,7 +41,7 @@ node::NodeComm* MessageQueue::State::comm() const noexcept {
   return in ? &in->comm() : nullptr;
 }
 
-/// Ranks of the job as this end's errors number them. One outside the group has no number there.
+/// Converts ranks of the job to the numbers that this end's errors use. Drops ranks outside the group.
 std::vector<int> MessageQueue::State::in_group_ranks(std::vector<int> const& ranks) const {
   if (job_ranks.empty()) return ranks;
   std::vector<int> own;
@@ -57,7 +57,7 @@ int MessageQueue::State::writer_global_rank() const {
   return job_ranks.empty() ? writer_rank : job_ranks[static_cast<std::size_t>(writer_rank)];
 }
 
-/// What is known of a rank, in words.
+/// Describes what is known about a rank.
 std::string MessageQueue::State::status_of(int job_rank) const {
   auto const* const shared = status();
   for (int end = 0; shared != nullptr && end <= (out ? out->readers() : in->readers()); ++end) {
@@ -69,7 +69,7 @@ std::string MessageQueue::State::status_of(int job_rank) const {
   return "on another node" + (remote_reader && !remote_reader->why().empty() ? ": " + remote_reader->why() : "");
 }
 
-/// Who they are, how far they have come, how they are.
+/// Adds the progress and the state of the readers for which `is_meant` returns true.
 void MessageQueue::State::describe_readers(
     ErrorInfo& info, std::function<bool(std::uint64_t taken, int job_rank)> const& is_meant) const {
   auto const add = [&](std::uint64_t taken, int job_rank) {
@@ -85,7 +85,7 @@ void MessageQueue::State::describe_readers(
   }
 }
 
-/// Ranks of the job that keep the writer waiting until message `number` is taken.
+/// Returns the ranks of the job for which the writer waits until message `number` is taken.
 std::vector<int> MessageQueue::State::readers_waited_for(std::uint64_t number) const {
   auto ranks = out ? out->waited_for(number) : std::vector<int>{};
   auto const far = remote_readers_behind(number);
@@ -120,10 +120,10 @@ void MessageQueue::State::throw_failure(char const* operation) const {
   auto const failed_ranks = in_group_ranks(failure->ranks);
   bool const is_writer = failure->ranks == std::vector<int>{writer_global_rank()};
   auto const who = is_writer ? "the writer, " + named(failed_ranks) + "," : named(failed_ranks);
-  auto info = error(operation, who + " died or went without closing the queue");
+  auto info = error(operation, who + " died or left without closing the queue");
   if (failure->timed_out) {
-    info.message = is_writer ? who + " sent no message in time, and a reader left the queue for that"
-                             : who + " took no message in time, and another rank left the queue for that";
+    info.message = is_writer ? who + "  sent no message in time, so a reader left the queue"
+                             : who + "  took no message in time, so another rank left the queue";
   }
   info.failed_ranks = failed_ranks;
   auto const& blamed = failure->ranks;
@@ -137,7 +137,7 @@ void MessageQueue::State::throw_failure(char const* operation) const {
                            " messages");
   }
   if (!blamed.empty()) note_cause(blamed.front(), status_of(blamed.front()));
-  // Every group that an ended rank is in has ended with it.
+  // When a rank has ended, all its groups have ended too.
   auto const* const shared = status();
   info.group_usable = shared == nullptr || !shared->any_holder_ended();
   if (!info.group_usable) {
@@ -147,8 +147,8 @@ void MessageQueue::State::throw_failure(char const* operation) const {
     info.hint = "look at what the named ranks are doing, or raise the timeout";
   } else {
     info.hint = shared == nullptr || !remote_writers.empty()
-                    ? "the output of the named ranks says why they went; if they still run, make a new queue"
-                    : "the group goes on; make a new queue among those who are left";
+                    ? "see the output of the named ranks for the reason; if they still run, make a new queue"
+                    : "the group is still usable; make a new queue with the remaining ranks";
   }
   if (failure->timed_out) throw TimeoutError(std::move(info));
   throw PeerLostError(std::move(info));
@@ -167,7 +167,7 @@ std::string MessageQueue::State::lag_of_readers(std::chrono::nanoseconds waited)
   std::string text;
   if (!behind.empty()) text = named(in_group_ranks(behind)) + " took no message for " + milliseconds(waited);
   if (!nobody.empty())
-    text += (text.empty() ? "" : "; ") + std::string("nobody has attached as reader ") + node::format_ranks(nobody);
+    text += (text.empty() ? "" : "; ") + std::string("no process has attached as reader ") + node::format_ranks(nobody);
   return text;
 }
 
@@ -182,14 +182,14 @@ void MessageQueue::State::throw_slow_readers(char const* operation, std::chrono:
   if (!ranks.empty() && info.message.find(named(info.failed_ranks)) == std::string::npos)
     info.message += ", waiting for " + named(info.failed_ranks);
   info.expected = "message " + std::to_string(number) + " taken";
-  info.hint = "look at what the named ranks are doing, or give more time or chunks; the queue can go on";
+  info.hint = "check what the named ranks are doing, or allow more time or chunks; the queue is still usable";
   note_timeout(ranks, "took no message for " + milliseconds(waited));
   throw TimeoutError(std::move(info));
 }
 
 void MessageQueue::State::throw_no_message(char const* operation, std::chrono::nanoseconds waited) {
   auto const ranks = in ? in->waited_for() : remote_reader->waited_for();
-  auto info = error(operation, "no message came for " + milliseconds(waited));
+  auto info = error(operation, "no message arrived for " + milliseconds(waited));
   info.failed_ranks = in_group_ranks(ranks);
   bool const is_writer = ranks == std::vector<int>{writer_global_rank()};
   if (!is_writer)
@@ -199,7 +199,7 @@ void MessageQueue::State::throw_no_message(char const* operation, std::chrono::n
     info.details.push_back(named(in_group_ranks({each})) + ": " + status_of(each));
   info.details.push_back("read so far: " + std::to_string(in ? in->messages() : remote_reader->messages()) +
                          " messages");
-  info.hint = "wait longer, or for ever with QueueWait::forever; the queue can go on";
+  info.hint = "wait longer, or without limit with QueueWait::forever; the queue is still usable";
   note_timeout(ranks, (is_writer ? "sent no message for " : "took no message for ") + milliseconds(waited));
   throw TimeoutError(std::move(info));
 }

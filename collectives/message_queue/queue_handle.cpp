@@ -43,10 +43,10 @@ std::vector<std::byte> write_handle(node::RingId const& name) {
 node::RingId read_handle(std::span<std::byte const> bytes) {
   auto const refuse = [](std::string section, std::string expected, std::string got) {
     throw FormatError({.operation = "attach to a queue",
-                       .message = "these bytes are no queue handle",
+                       .message = "the bytes are not a queue handle",
                        .expected = std::move(expected),
                        .got = std::move(got),
-                       .hint = "pass on what MessageQueue::handle() returned, whole",
+                       .hint = "pass all bytes that MessageQueue::handle() returned",
                        .section = std::move(section)});
   };
   Handle handle{};
@@ -54,7 +54,7 @@ node::RingId read_handle(std::span<std::byte const> bytes) {
     refuse("length", std::to_string(sizeof handle) + " bytes", std::to_string(bytes.size()));
   std::memcpy(&handle, bytes.data(), sizeof handle);
   if (handle.magic != magic || handle.reserved != 0) refuse("magic", "a handle of this version", "other bytes");
-  if (handle.checksum != checksum_of(handle)) refuse("checksum", "the checksum of its fields", "another");
+  if (handle.checksum != checksum_of(handle)) refuse("checksum", "the checksum of its fields", "another checksum");
   return {.nonce = {handle.nonce[0], handle.nonce[1]}, .block = handle.block, .life = handle.life};
 }
 

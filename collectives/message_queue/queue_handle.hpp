@@ -7,9 +7,9 @@
 
 namespace crossrank::queue {
 
-/// A queue's name as data. 48 bytes; what it says is held against shared memory when somebody attaches.
+/// Serializes the name of a queue to 48 bytes. `attach` checks them against shared memory.
 [[nodiscard]] std::vector<std::byte> write_handle(node::RingId const& name);
-/// The inverse; `FormatError` for anything that `write_handle` has not made.
+/// The inverse. Throws `FormatError` for bytes that `write_handle` cannot have written.
 [[nodiscard]] node::RingId read_handle(std::span<std::byte const> handle);
 
 }  // namespace crossrank::queue

@@ -19,7 +19,7 @@ struct Lone {
 };
 
 std::shared_ptr<node::NodeComm> lone_node_comm() {
-  static NoDestructor<Lone> held;  // queues may outlive statics
+  static NoDestructor<Lone> held;  // queues may outlive static objects
   auto& lone = held.value;
   std::lock_guard const lock(lone.mutex);
   if (auto comm = lone.comm.lock(); comm && comm->is_own_process()) return comm;
@@ -36,7 +36,7 @@ std::shared_ptr<node::NodeComm> queue_node_comm(Collective const& group) {
   if (auto const node = group.transport()->node_group()) return node->shared_comm();
   if (group.world_size() != 1) return nullptr;
   auto comm = lone_node_comm();
-  // What a process that is alone has published there stays as long as its group does.
+  // The group of a single rank keeps its own published states.
   if (auto const alone = std::dynamic_pointer_cast<fake::FakeTransport>(group.transport())) alone->keep(comm);
   return comm;
 }

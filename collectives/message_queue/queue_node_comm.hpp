@@ -7,8 +7,8 @@
 
 namespace crossrank::queue {
 
-/// The memory that the ranks of a group share on this node. A rank that is alone shares it with itself: it is
-/// made at the first call, and goes with the group and the last user. Null where the ranks share none.
+/// Returns the memory that the ranks of a group share on this node; null when they do not share memory. For a group of
+/// one rank, the first call creates it, and it lives as long as the group or its last user.
 [[nodiscard]] std::shared_ptr<node::NodeComm> queue_node_comm(Collective const& group);
 
 }  // namespace crossrank::queue

@@ -11,12 +11,12 @@ namespace {
 
 constexpr char const* create = "MessageQueue.create";
 
-/// What a rank wants; behind it stands what it has to give, or why it has not.
+/// The options of one rank. In the message, the rank's contribution or its error text follows.
 struct Offer {
   std::int64_t writer = 0;
   std::uint64_t chunk_bytes = 0;
   std::uint64_t chunks = 0;
-  std::uint64_t failed = 0;  ///< 0: not; 1: so; 2: for want of something that nobody has
+  std::uint64_t failed = 0;  ///< 0: no; 1: yes; 2: because of something that the whole group lacks
 };
 
 std::vector<std::byte> put_ahead(Offer const& offer, std::span<std::byte const> rest) {
@@ -43,7 +43,7 @@ std::string text_of(std::span<std::byte const> bytes) {
 [[noreturn]] void throw_remote(Collective const& group, QueueOptions const& options, int rank, bool unavailable,
                                std::string const& text) {
   ErrorInfo info{.operation = create,
-                 .message = "rank " + std::to_string(rank) + " could not make its end: " + text,
+                 .message = "rank " + std::to_string(rank) + "  could not create its end: " + text,
                  .resource = "queue \"" + options.name + "\"",
                  .group = group.name(),
                  .rank = group.rank(),
@@ -64,11 +64,11 @@ void check_agreement(Collective const& group, QueueOptions const& options,
              std::to_string(offer.chunk_bytes) + " bytes";
     };
     throw MismatchError({.operation = create,
-                         .message = "ranks 0 and " + std::to_string(rank) + " want different queues",
+                         .message = "ranks 0 and " + std::to_string(rank) + "  passed different options",
                          .expected = say(first),
                          .got = say(its),
                          .resource = "queue \"" + options.name + "\"",
-                         .hint = "give every rank the same options",
+                         .hint = "pass the same options on every rank",
                          .group = group.name(),
                          .rank = group.rank(),
                          .world_size = group.world_size(),
@@ -122,7 +122,7 @@ RingOffer read_offer(std::span<std::byte const> bytes, int world_size) {
   }
   if (!sound)
     throw FormatError(
-        {.operation = create, .message = "the writer says nothing sensible of its ring", .section = "offer"});
+        {.operation = create, .message = "the writer's description of its ring is invalid", .section = "offer"});
   auto const handle = rest.subspan(offer.readers.size() * sizeof(int));
   offer.handle.assign(handle.begin(), handle.end());
   return offer;

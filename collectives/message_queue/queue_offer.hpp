@@ -9,10 +9,10 @@
 #include <crossrank/error.hpp>
 #include <crossrank/message_queue.hpp>
 
-/// What ranks tell each other while they make a queue together.
+/// The messages that ranks exchange while they create a queue together.
 namespace crossrank::queue {
 
-/// Runs this rank's part of a step that all do; what it threw is thrown again once the others know.
+/// Runs this rank's part of a collective step. Keeps its exception until the other ranks have been told.
 class LocalStep {
  public:
   template <class Body>
@@ -27,7 +27,7 @@ class LocalStep {
     }
   }
   [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
-  /// Whether it lacked what the group as a whole then lacks.
+  /// Returns whether it failed because of something that the whole group lacks.
   [[nodiscard]] bool unavailable() const noexcept { return unavailable_; }
   [[nodiscard]] std::string const& text() const noexcept { return text_; }
   void rethrow() const {
@@ -40,17 +40,17 @@ class LocalStep {
   bool unavailable_ = false;
 };
 
-/// What the writer says of its ring: who has a place in it, and its handle. Nothing: there is no ring.
+/// The writer's description of its ring: the readers with a place in it, and its handle. Empty: there is no ring.
 struct RingOffer {
   std::vector<int> readers{};  ///< in the order of their places
   std::vector<std::byte> handle{};
 };
 [[nodiscard]] std::vector<std::byte> write_offer(std::vector<int> const& readers, std::vector<std::byte> const& handle);
-/// `FormatError` for bytes that `write_offer` has not made, or ranks beyond `world_size`.
+/// Throws `FormatError` for bytes that `write_offer` cannot have written, or ranks beyond `world_size`.
 [[nodiscard]] RingOffer read_offer(std::span<std::byte const> bytes, int world_size);
 
-/// Collective: what each rank has to give for the queue, in rank order. Throws again what this rank's part has thrown;
-/// `RemoteError` where another rank's has, `MismatchError` where the options differ.
+/// Returns the contributions of all ranks to the queue, in rank order. Collective. Rethrows the exception of this
+/// rank's part. Throws `RemoteError` when another rank's part failed, `MismatchError` when the options differ.
 [[nodiscard]] std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptions const& options,
                                                            LocalStep const& part, std::span<std::byte const> mine);
 

@@ -17,17 +17,17 @@ constexpr std::uint64_t magic = 0x31303054455352;  // "RSET001"
 
 [[noreturn]] void refuse(std::string expected, std::string got) {
   throw FormatError({.operation = "dequeue_tensor",
-                     .message = "the message is no tensor",
+                     .message = "the message is not a tensor",
                      .expected = std::move(expected),
                      .got = std::move(got),
-                     .hint = "read it as what was written",
+                     .hint = "read it with the call that matches the write",
                      .section = "message"});
 }
 
 }  // namespace
 
 TensorHead head_of(Tensor const& tensor) {
-  static_cast<void>(tensor.bytes());  // refuses what is none or elsewhere
+  static_cast<void>(tensor.bytes());  // throws when the tensor is undefined or not on the CPU
   TensorHead head{.magic = magic,
                   .dtype = static_cast<std::uint32_t>(tensor.dtype()),
                   .dimensions = static_cast<std::uint32_t>(tensor.shape().size()),
@@ -52,7 +52,7 @@ Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void cons
   try {
     bytes = dense_bytes(shape, dtype);
   } catch (UsageError const& e) {
-    refuse("a shape that can be", e.what());
+    refuse("a valid shape", e.what());
   }
   if (bytes != data.size())
     refuse(std::to_string(bytes) + " bytes of " + to_string(shape), std::to_string(data.size()));

@@ -9,7 +9,7 @@
 
 namespace crossrank::queue {
 
-/// What stands in front of a tensor's bytes in a message: so long that these begin on a cache line.
+/// The header of a tensor in a message. Its size aligns the tensor's bytes to a cache line.
 struct TensorHead {
   std::uint64_t magic;
   std::uint32_t dtype;
@@ -19,10 +19,10 @@ struct TensorHead {
 };
 static_assert(sizeof(TensorHead) == 192);
 
-/// `UsageError` when the tensor is none or not on the CPU.
+/// Throws `UsageError` when the tensor is undefined or not on the CPU.
 [[nodiscard]] TensorHead head_of(Tensor const& tensor);
-/// The tensor that `message` is. With an owner it views the message, which nobody may write; without it is a copy.
-/// `FormatError` when the message is no tensor, whole.
+/// Decodes a tensor. With an owner it is a read-only view of the message; without one it is a copy. Throws
+/// `FormatError` when the message is not a complete tensor.
 [[nodiscard]] Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void const> owner);
 
 }  // namespace crossrank::queue

@@ -14,7 +14,7 @@ RemoteBlame RemoteBlame::of(node::RingFailure const& failure) noexcept {
 }
 
 node::RingFailure RemoteBlame::failure() const {
-  auto const known = std::min<std::size_t>(count, max_ranks);  // another host wrote the count
+  auto const known = std::min<std::size_t>(count, max_ranks);  // the count comes from another host
   return {.timed_out = kind == Kind::timed_out, .ranks = {ranks.begin(), ranks.begin() + known}};
 }
 
@@ -45,7 +45,7 @@ void RemoteLink::receive(std::span<std::byte> into, std::uint32_t tag) noexcept 
 bool RemoteLink::advance() noexcept {
   if (dropped_ || lost_) return false;
   try {
-    // What has come counts, also when the other side has gone since.
+    // Received data counts, even if the other side has left since.
     if (receiving_ && transport().test(*receiving_)) {
       receiving_.reset();
       return true;

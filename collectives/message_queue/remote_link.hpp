@@ -15,27 +15,27 @@
 
 #include "lib/node/queue/ring_status.hpp"
 
-/// How a queue's messages travel to a reader on another node: by a group of the two, writer first.
+/// How a queue's messages travel to a reader on another node: through a group of two ranks, the writer first.
 namespace crossrank::queue {
 
-/// Ahead of each message; holds all of a small one.
+/// Precedes each message. Holds the whole of a small message.
 struct RemoteHeader {
   static constexpr std::size_t max_inlined = 40;
   enum class Kind : std::uint64_t {
     message = 1,
     end = 2,
     waits = 3,   ///< the writer waits for the ranks of the `RemoteBlame` in `inlined`
-    failed = 4,  ///< the queue has failed because of those
+    failed = 4,  ///< the queue has failed because of the ranks of the `RemoteBlame`
   };
 
-  std::uint64_t number = 0;  ///< of a message, from 1; the end has one too
+  std::uint64_t number = 0;  ///< of the message, from 1; the end is numbered too
   std::uint64_t bytes = 0;
   Kind kind = Kind::message;
   std::array<std::byte, max_inlined> inlined{};
 };
 static_assert(sizeof(RemoteHeader) == 64 && std::is_trivially_copyable_v<RemoteHeader>);
 
-/// Whom one side blames, as it tells the other.
+/// The ranks that one side names as the cause of a failure or wait.
 struct RemoteBlame {
   static constexpr std::size_t max_ranks = 8;
   enum class Kind : std::uint32_t { nobody = 0, lost = 1, timed_out = 2 };
@@ -48,7 +48,7 @@ struct RemoteBlame {
 };
 static_assert(sizeof(RemoteBlame) == RemoteHeader::max_inlined);
 
-/// What the reader answers: it has taken everything up to `taken`, and may want no more, or leave because of others.
+/// The reader's answer: it has taken all messages up to `taken`, and may have closed, or left because of other ranks.
 struct RemoteAck {
   std::uint64_t taken = 0;
   std::uint64_t closed = 0;
@@ -60,10 +60,10 @@ inline constexpr std::uint32_t remote_header_tag = 0x7175'0001;
 inline constexpr std::uint32_t remote_body_tag = 0x7175'0002;
 inline constexpr std::uint32_t remote_ack_tag = 0x7175'0003;
 
-/// Operations of one end on the group of the two. What it refuses is kept: the other side is lost then.
+/// The operations of one end on the group of two. An error is kept and means that the other side is lost.
 class RemoteLink {
  public:
-  /// `peer`: rank of the other side in the group.
+  /// `peer`: the other side's rank in the group.
   RemoteLink(Collective pair, int peer)
       : pair_(std::move(pair)),
         peer_(peer),
@@ -74,20 +74,20 @@ class RemoteLink {
   RemoteLink& operator=(RemoteLink const&) = delete;
 
   void send(std::span<std::byte const> bytes, std::shared_ptr<void const> owner, std::uint32_t tag) noexcept;
-  /// One at a time; `into` stays until it has come.
+  /// Posts one receive; only one at a time. `into` must stay valid until the data has arrived.
   void receive(std::span<std::byte> into, std::uint32_t tag) noexcept;
-  /// Takes what has ended off the list; true when what was to be received is there.
+  /// Removes completed operations. Returns true when the posted receive has completed.
   [[nodiscard]] bool advance() noexcept;
-  /// Whether everything has left.
+  /// Returns whether all sends have completed.
   [[nodiscard]] bool idle() const noexcept { return sends_.empty(); }
   [[nodiscard]] bool lost() const noexcept { return lost_; }
   [[nodiscard]] std::string const& why() const noexcept { return why_; }
-  /// The job's rank of the other side.
+  /// Returns the other side's rank in the job.
   [[nodiscard]] int peer_global_rank() const noexcept { return peer_global_rank_; }
   [[nodiscard]] int own_global_rank() const noexcept { return own_global_rank_; }
-  /// Gives the other side up: it cannot be gone on with.
+  /// Marks the other side as lost.
   void lose(char const* why) noexcept;
-  /// Gives up what is under way and leaves the group.
+  /// Cancels pending operations and leaves the group.
   void drop() noexcept;
 
  private:

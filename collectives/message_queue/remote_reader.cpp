@@ -15,7 +15,7 @@ RemoteReader::RemoteReader(Collective pair, std::size_t chunk_bytes)
   next_head();
 }
 
-/// The writer is to hear of the last answers; one that does not listen will find this end gone.
+/// Sends the last answers. A writer that does not receive them will notice that this end is gone.
 RemoteReader::~RemoteReader() {
   bool const gives_up = !closed_ && !timed_out_for_.empty();
   if (gives_up) acknowledge({.taken = taken_, .blame = RemoteBlame::of({.timed_out = true, .ranks = timed_out_for_})});
@@ -50,12 +50,12 @@ void RemoteReader::receive_blame() {
     stage_ = Stage::failed;
   } else {
     writer_waits_for_ = blame.failure().ranks;
-    std::erase(writer_waits_for_, link_.own_global_rank());  // it has read all since
+    std::erase(writer_waits_for_, link_.own_global_rank());  // this reader has read everything since
     next_head();
   }
 }
 
-/// What was asked for is there: a head, or a piece of the message.
+/// Handles a completed receive: a header, or a piece of the message.
 void RemoteReader::came() {
   if (stage_ == Stage::head) {
     if (head_.kind == RemoteHeader::Kind::waits || head_.kind == RemoteHeader::Kind::failed) return receive_blame();
@@ -85,7 +85,7 @@ bool RemoteReader::has_message() noexcept {
     try {
       came();
     } catch (std::exception const& e) {
-      link_.lose(e.what());  // no memory for the message
+      link_.lose(e.what());  // out of memory for the message
     }
   }
   return stage_ == Stage::ready;

@@ -13,34 +13,36 @@
 
 namespace crossrank::queue {
 
-/// The end of a reader on another node than the writer. Memory grows with what arrives, whatever a message announces.
+/// The end of a reader on another node than the writer. Allocates memory for data that arrives, not for announced
+/// sizes.
 class RemoteReader {
  public:
-  /// Messages longer than `chunk_bytes` may be kept without a copy.
+  /// Messages longer than `chunk_bytes` can be kept without a copy.
   RemoteReader(Collective pair, std::size_t chunk_bytes);
   ~RemoteReader();
   RemoteReader(RemoteReader const&) = delete;
   RemoteReader& operator=(RemoteReader const&) = delete;
 
-  /// Takes in what has come: whether the next message is there, whole.
+  /// Processes received data. Returns whether the next message is complete.
   [[nodiscard]] bool has_message() noexcept;
-  /// Whether the writer has closed and everything is taken.
+  /// Returns whether the writer has closed and all messages are taken.
   [[nodiscard]] bool at_end() const noexcept { return stage_ == Stage::ended; }
-  /// Why no message will come: what the writer has said, or that it is lost.
+  /// Returns why no message will arrive: the failure that the writer reported, or its loss.
   [[nodiscard]] std::optional<node::RingFailure> failure() const;
-  /// Whom this end waits for, ranks of the job: the writer, or those for which the writer has said that it waits.
+  /// Returns the ranks of the job for which this end waits: the writer, or the ranks for which the writer reported to
+  /// wait.
   [[nodiscard]] std::vector<int> waited_for() const;
-  /// A call has timed out because of these ranks of the job: if this end goes away now, the writer is told so. Empty:
-  /// this end goes on.
+  /// Records that a call has timed out because of these ranks of the job. If this end goes away now, the writer is
+  /// told. An empty list withdraws the record.
   void note_timeout(std::vector<int> ranks) noexcept { timed_out_for_ = std::move(ranks); }
   [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }
-  /// The next message; `has_message` has said yes. Readable until `take`.
+  /// Returns the next message, valid until `take`. Requires that `has_message` returned true.
   [[nodiscard]] std::span<std::byte const> peek() const noexcept { return *message_; }
   /// Keeps a long message beyond `take`; null for a short one.
   [[nodiscard]] std::shared_ptr<void const> keep() const noexcept;
   void take() noexcept;
   void close() noexcept;
-  /// Messages taken.
+  /// Returns the number of messages taken.
   [[nodiscard]] std::uint64_t messages() const noexcept { return taken_; }
 
  private:
@@ -58,7 +60,7 @@ class RemoteReader {
   Stage stage_ = Stage::head;
   RemoteHeader head_{};
   std::shared_ptr<std::vector<std::byte>> message_{};
-  node::RingFailure failure_{};  ///< at stage `failed`
+  node::RingFailure failure_{};  ///< in stage `failed`
   std::vector<int> writer_waits_for_{};
   std::vector<int> timed_out_for_{};
   std::uint64_t taken_ = 0;

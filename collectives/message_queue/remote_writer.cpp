@@ -23,7 +23,7 @@ RemoteWriter::RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds
   link_.receive(std::as_writable_bytes(std::span(&ack_, 1)), remote_ack_tag);
 }
 
-/// What was written before the end is the reader's: it waits for the answer to the end, as nobody else keeps the bytes.
+/// Waits until the reader has confirmed the end, because only this object holds the bytes of the pending messages.
 RemoteWriter::~RemoteWriter() {
   platform::Deadline deadline(drain_timeout_);
   Backoff poll;
@@ -32,7 +32,7 @@ RemoteWriter::~RemoteWriter() {
     poll.pause();
     deadline.tick();
   }
-  // Why the queue has failed is told to a reader that listens; one that does not finds this end gone.
+  // Gives a reader that still listens time to receive the failure. Any other reader will notice that this end is gone.
   deadline = platform::Deadline(std::min<std::chrono::nanoseconds>(drain_timeout_, std::chrono::seconds(1)));
   while (failed_ && !link_.idle() && !closed_ && !link_.lost() && !deadline.expired()) {
     advance();

@@ -10,13 +10,14 @@
 
 namespace crossrank::queue {
 
-/// A message on its way to readers on other nodes: one copy for all of them, kept until it has left for each.
+/// A message for readers on other nodes. They share one copy, which is kept until it has been sent to each of them.
 using RemoteMessage = std::shared_ptr<std::vector<std::byte> const>;
 
-/// The writer's side of one reader on another node.
+/// The writer's end towards one reader on another node.
 class RemoteWriter {
  public:
-  /// `reader`: its rank in the queue's group. `drain_timeout`: how long the end waits for it when the writer goes.
+  /// `reader`: its rank in the queue's group. `drain_timeout`: how long the destructor waits for the reader after
+  /// `end`.
   RemoteWriter(Collective pair, int reader, std::chrono::nanoseconds drain_timeout);
   ~RemoteWriter();
   RemoteWriter(RemoteWriter const&) = delete;
@@ -24,27 +25,27 @@ class RemoteWriter {
 
   [[nodiscard]] int reader() const noexcept { return reader_; }
   void put(std::uint64_t number, RemoteMessage const& message) noexcept;
-  /// No message follows `messages`.
+  /// Announces that `messages` is the total number of messages.
   void end(std::uint64_t messages) noexcept;
-  /// Tells the reader for which ranks of the job the writer waits, until the next message.
+  /// Tells the reader for which ranks of the job the writer waits. Valid until the next message.
   void report_waiting(std::vector<int> const& ranks) noexcept;
-  /// Tells the reader why the queue has failed: no message follows. Idempotent.
+  /// Tells the reader why the queue has failed and that no message follows. Idempotent.
   void fail(node::RingFailure const& failure) noexcept;
-  /// Takes in what the reader has answered.
+  /// Processes the reader's answers.
   void advance() noexcept;
-  /// Messages that it has taken, as far as it has said.
+  /// Returns the number of messages that the reader has confirmed as taken.
   [[nodiscard]] std::uint64_t taken() const noexcept { return taken_; }
-  /// Whether it wants no more.
+  /// Returns whether the reader has closed its end.
   [[nodiscard]] bool closed() const noexcept { return closed_; }
   [[nodiscard]] bool lost() const noexcept { return !closed_ && !has_all() && (link_.lost() || reason_); }
-  /// Because of whom it has left, where it has said so.
+  /// Returns because of which ranks the reader has left, if it has said so.
   [[nodiscard]] std::optional<node::RingFailure> const& reason() const noexcept { return reason_; }
   [[nodiscard]] int reader_global_rank() const noexcept { return link_.peer_global_rank(); }
   [[nodiscard]] std::string const& why() const noexcept { return link_.why(); }
 
  private:
   void send_blame(RemoteHeader::Kind kind, node::RingFailure const& failure) noexcept;
-  /// It knows that there is nothing more.
+  /// Returns whether the reader has confirmed the end.
   [[nodiscard]] bool has_all() const noexcept { return end_ != 0 && taken_ >= end_; }
 
   RemoteLink link_;
@@ -52,7 +53,7 @@ class RemoteWriter {
   std::chrono::nanoseconds drain_timeout_;
   RemoteAck ack_{};
   std::uint64_t taken_ = 0;
-  std::uint64_t end_ = 0;  ///< the number of the end, once it has been sent
+  std::uint64_t end_ = 0;  ///< number of the end; 0 until it has been sent
   bool closed_ = false;
   bool failed_ = false;
   std::optional<node::RingFailure> reason_{};

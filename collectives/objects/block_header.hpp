@@ -11,20 +11,20 @@
 
 namespace crossrank {
 
-/// Tags of the messages that carry objects, apart from those that a user is likely to give.
+/// Tags of the messages that carry objects; users are unlikely to choose them.
 inline constexpr Tag header_tag{0xfff0'0001};
 inline constexpr Tag body_tag{0xfff0'0002};
 
-/// A block of more bytes goes in pieces of this size.
+/// A larger block travels in pieces of this size.
 inline constexpr std::size_t largest_piece = std::size_t{16} << 20;
 
-/// What goes ahead of a block of bytes, and holds all of a small one: it fits an arrival line of the shm backend.
+/// Precedes a block of bytes and holds the whole of a small block. Fits into an arrival line of the shm backend.
 struct BlockHeader {
   static constexpr std::size_t max_inlined = 48;
 
   std::uint64_t size = 0;
-  std::uint32_t failed = 0;  ///< 1: the block says what kept the sender from making it
-  std::uint32_t number = 0;  ///< of what the block belongs to, where there are several
+  std::uint32_t failed = 0;  ///< 1: the block is the serialized exception of the sender
+  std::uint32_t number = 0;  ///< distinguishes the blocks of concurrent dictionaries
   std::array<std::byte, max_inlined> inlined{};
 
   [[nodiscard]] static bool fits(std::size_t bytes) noexcept { return bytes <= max_inlined; }

@@ -19,7 +19,7 @@
 namespace crossrank::detail {
 namespace {
 
-/// This rank's part: what `produce` gave, or what it threw.
+/// The result of `produce` on this rank: bytes, or an exception.
 struct ProducedObject {
   Bytes bytes{};
   std::exception_ptr error{};
@@ -37,7 +37,8 @@ ProducedObject make(Collective const& group, Produce const& produce) {
   return part;
 }
 
-/// Runs the part of a call that others take part in; a failure there is not told where this rank has one of its own.
+/// Runs the collective part of a call. If this rank's own part failed, that error takes precedence over one of the
+/// call.
 template <class Call>
 void share(char const* operation, ProducedObject const& part, Call&& call) {
   try {
@@ -53,7 +54,7 @@ void share(char const* operation, ProducedObject const& part, Call&& call) {
   throw remote_error(group, operation, std::move(failed_ranks), decode_object<SerializedException>(bytes));
 }
 
-/// A handle that is closed or names no group says so under the name of this call.
+/// Throws under the name of this call when the handle is closed or refers to no group.
 void require_open(Collective const& group, char const* operation) {
   with_operation_name(operation, [&] { static_cast<void>(group.rank()); });
 }
@@ -74,7 +75,7 @@ Tensor over(void* data, std::size_t bytes) {
   return Tensor::from_blob(data, {static_cast<std::int64_t>(bytes)}, Dtype::u8);
 }
 
-/// The rest of a block behind its head. A receiver's memory grows with what arrives.
+/// Moves the rest of a block after its header. A receiver allocates memory piece by piece.
 template <class Move>
 void move_rest(Bytes& bytes, std::uint64_t size, Move const& move) {
   for (std::uint64_t at = 0; at < size;) {
@@ -98,7 +99,7 @@ void broadcast_block(Collective const& group, char const* operation, int root, B
   if (!head.is_inlined()) move_rest(bytes, head.size, [&](Tensor& piece) { group.broadcast(piece, {root}); });
 }
 
-/// `root`: where the blocks go, if not everywhere.
+/// `root`: the rank that receives the blocks; empty: all ranks.
 std::vector<BlockHeader> all_gather_heads(Collective const& group, char const* operation, std::optional<int> root,
                                           BlockHeader mine) {
   std::vector<BlockHeader> heads(static_cast<std::size_t>(group.world_size()));
@@ -107,7 +108,7 @@ std::vector<BlockHeader> all_gather_heads(Collective const& group, char const* o
   return heads;
 }
 
-/// When a rank's part failed, tells everybody the first one's failure and throws it.
+/// If a rank's part failed, broadcasts the first failure and throws it.
 void throw_failures(Collective const& group, char const* operation, std::vector<BlockHeader> const& heads,
                     ProducedObject& part) {
   std::vector<int> failed_ranks;
@@ -179,12 +180,12 @@ Bytes scatter_bytes(Collective const& group, char const* operation, int root,
   require_rank(group, operation, "the root", root);
   std::vector<Bytes> parts;
   auto const ranks = static_cast<std::size_t>(group.world_size());
-  // Whether there is anything to scatter is told first, so that a root that failed leaves nobody waiting.
+  // First announce whether there are objects to scatter, so that no rank waits for a root that failed.
   static_cast<void>(broadcast_bytes(group, operation, root, [&] {
     parts = produce();
     if (parts.size() == ranks) return Bytes();
     throw UsageError({.operation = operation,
-                      .message = "there is not one object for each rank",
+                      .message = "expected one object per rank",
                       .expected = std::to_string(ranks),
                       .got = std::to_string(parts.size()),
                       .group = group.name(),
@@ -235,7 +236,7 @@ void refuse_object_in(Collective const& group, char const* operation, FormatErro
 
 void refuse_list(Collective const& group, char const* operation, std::size_t expected, std::size_t got) {
   throw MismatchError({.operation = operation,
-                       .message = "the root's list has another length than this rank's",
+                       .message = "the lengths of the root's list and of this rank's list differ",
                        .expected = std::to_string(expected),
                        .got = std::to_string(got),
                        .group = group.name(),

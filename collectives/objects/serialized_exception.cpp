@@ -29,7 +29,7 @@ SerializedException serialize_exception(std::exception_ptr const& error) {
     return {spelled(typeid(e)), std::string(e.what()).substr(0, longest_text)};
   } catch (...) {
     auto const* const type = abi::__cxa_current_exception_type();
-    return {type == nullptr ? "unknown" : spelled(*type), "an exception that is no std::exception"};
+    return {type == nullptr ? "unknown" : spelled(*type), "an exception that is not a std::exception"};
   }
 }
 

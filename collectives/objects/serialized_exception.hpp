@@ -8,7 +8,7 @@
 
 namespace crossrank {
 
-/// An exception in words, as it goes to other ranks.
+/// Type and text of an exception, to send to other ranks.
 struct SerializedException {
   std::string type{};
   std::string text{};
@@ -19,10 +19,10 @@ struct SerializedException {
   }
 };
 
-/// Type (as its source spells it) and text of an exception; the text is cut after 16 KiB.
+/// Serializes an exception: its demangled type, and its text, truncated to 16 KiB.
 [[nodiscard]] SerializedException serialize_exception(std::exception_ptr const& error);
 
-/// What a rank throws for the failure of others.
+/// Returns the error that a rank throws when other ranks failed.
 [[nodiscard]] RemoteError remote_error(Collective const& group, char const* operation, std::vector<int> failed_ranks,
                                        SerializedException const& failure);
 

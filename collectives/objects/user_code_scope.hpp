@@ -5,7 +5,7 @@
 
 namespace crossrank {
 
-/// While it lives, this rank runs the caller's code: whoever waits for it meanwhile waits up to the user limit.
+/// Marks this rank as running the caller's code. Meanwhile, peers wait for it up to the user limit.
 class UserCodeScope {
  public:
   explicit UserCodeScope(Collective const& group);

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view tag = "tensor_dict";
 constexpr std::uint32_t version = 1;
 constexpr int most_levels = 64;
-/// Tensors up to this size travel inside the metadata: a message of their own would cost more.
+/// Tensors up to this size travel inside the metadata, because a separate message would cost more.
 constexpr std::size_t max_inlined = 1024;
 
 enum class Kind : std::uint8_t { json, none, tensor, inlined_tensor, dict, list };
@@ -105,7 +105,7 @@ class Decoder {
     for (auto left = reader_.read_count(); left > 0; --left) {
       std::string key;
       reader_(key);
-      if (out.contains(key)) reader_.refuse("key", "a key comes twice", {}, key);
+      if (out.contains(key)) reader_.refuse("key", "a key occurs twice", {}, key);
       out.set(std::move(key), value(level));
     }
     return out;
@@ -133,14 +133,14 @@ class Decoder {
       case Kind::dict: return dict(level + 1);
       case Kind::list: return list(level + 1);
     }
-    reader_.refuse("value", "a value is of no known kind", "0 to 5", std::to_string(kind));
+    reader_.refuse("value", "a value has an unknown kind", "0 to 5", std::to_string(kind));
   }
 
   Tensor leaf(bool inlined) {
     std::uint8_t dtype = 0;
     std::uint8_t rank = 0;
     reader_(dtype, rank);
-    if (dtype >= dtype_count) reader_.refuse("dtype", "there is no such dtype", "0 to 21", std::to_string(dtype));
+    if (dtype >= dtype_count) reader_.refuse("dtype", "the dtype is unknown", "0 to 21", std::to_string(dtype));
     if (rank > Shape::max_rank) reader_.refuse("shape", "too many dimensions", "16", std::to_string(rank));
     std::array<std::int64_t, Shape::max_rank> lengths{};
     for (std::size_t i = 0; i < rank; ++i) {
@@ -163,8 +163,8 @@ class Decoder {
     std::int32_t parts = 0;
     reader_(parts);
     if (parts < 1 || tensor.nbytes() % static_cast<std::size_t>(parts) != 0) {
-      reader_.refuse("tensor", "a tensor cannot be divided so", std::to_string(tensor.nbytes()) + " bytes",
-                     std::to_string(parts) + " parts");
+      reader_.refuse("tensor", "the tensor cannot be divided into that many parts",
+                     std::to_string(tensor.nbytes()) + " bytes", std::to_string(parts) + " parts");
     }
     tensors_.push_back({tensor, parts == 1 ? TransferMode::whole : TransferMode::in_parts, parts});
     return tensor;

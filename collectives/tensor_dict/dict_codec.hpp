@@ -9,21 +9,22 @@
 
 namespace crossrank {
 
-/// How the bytes of a tensor travel beside the metadata of its dictionary.
+/// How the bytes of a tensor travel.
 enum class TransferMode : std::uint8_t {
-  nowhere,  ///< empty, or inside the metadata
+  nowhere,  ///< not at all: the tensor is empty or inside the metadata
   whole,
-  in_parts,  ///< each rank of the sender's all-gather group sends one of as many equal parts
+  in_parts,  ///< each rank of the sender's all-gather group sends one part; all parts are equal
 };
 
 /// A tensor that follows the metadata.
 struct DictTensor {
-  Tensor tensor{};  ///< the sender's, or where the receiver wants it
+  Tensor tensor{};  ///< the sender's tensor, or the receiver's memory for it
   TransferMode travel = TransferMode::whole;
   int parts = 1;
 };
 
-/// Into how many parts the tensor at `path` ("a.0.b") is divided; 1: it travels whole. `UsageError` where it cannot be.
+/// Returns the number of parts for the tensor at `path` ("a.0.b"); 1: it travels whole. Throws `UsageError` when it
+/// cannot be divided.
 using PartsOf = std::function<int(std::string const& path, Tensor const& tensor)>;
 
 /// A dictionary without the bytes of its larger tensors, and those tensors in the order in which they follow.
@@ -32,20 +33,20 @@ struct DictMetadata {
   std::vector<DictTensor> tensors{};
 };
 
-/// Walks the dictionary in order. `UsageError` for tensors that are not on the CPU, more than 64 levels, and what
-/// `parts_of` refuses.
+/// Encodes the dictionary in order. Throws `UsageError` for tensors that are not on the CPU and for more than 64
+/// levels, and any error of `parts_of`.
 [[nodiscard]] DictMetadata encode_dict(TensorDict const& dict, PartsOf const& parts_of);
 
-/// What came of the metadata: the dictionary, whose travelling tensors have memory but no contents yet.
+/// The decoded metadata: the dictionary, in which the tensors that follow have memory but no content yet.
 struct DecodedDict {
   TensorDict dict{};
   std::vector<DictTensor> tensors{};
 };
 
-/// Gives a travelling tensor its memory.
+/// Allocates the memory of a tensor that follows.
 using MemoryFor = std::function<Tensor(Shape const& shape, Dtype dtype)>;
 
-/// The inverse. `FormatError` for bytes that `encode_dict` does not write.
+/// The inverse. Throws `FormatError` for bytes that `encode_dict` cannot have written.
 [[nodiscard]] DecodedDict decode_dict(std::span<std::byte const> bytes, MemoryFor const& memory_for = Tensor::empty);
 
 }  // namespace crossrank

@@ -6,23 +6,23 @@ namespace crossrank {
 
 class DictReceive;
 
-/// Dictionaries that one rank was asked for and that are under way, the first one ahead.
+/// The pending receives of dictionaries from one rank, in order.
 ///
-/// Messages between two ranks come in the order in which they were sent, and what follows a dictionary's first message
-/// shows only in that one. So one dictionary receives at a time: the next begins when the one before has asked for all
-/// its messages, else it would take one of those for its own.
+/// Messages between two ranks arrive in the order of sending, and only the first message of a dictionary tells how many
+/// follow. Therefore one dictionary is received at a time. The next one starts when the previous one has posted all its
+/// receives; otherwise it could receive messages of the previous one.
 class DictReceiveQueue {
  public:
   void join(DictReceive& receive);
-  /// Whoever leaves before it has come takes back what it has asked for.
+  /// Removes a receive that is dropped before its dictionary has arrived.
   void leave(DictReceive const& receive) noexcept;
-  /// Carries on those in the line until `last` has asked for all its messages; false where that takes waiting.
+  /// Advances the queue until `last` has posted all its receives. Returns false when that requires waiting.
   [[nodiscard]] bool carry_on(DictReceive const& last, bool may_wait);
-  /// Waits until all have asked for their messages, so that whatever comes then is meant for somebody else.
+  /// Waits until all dictionaries have posted their receives. Later messages then belong to someone else.
   void drain();
 
  private:
-  /// Begins with the next one when the first one has asked for all its messages; false where that takes waiting.
+  /// Removes the first dictionary when it has posted all its receives. Returns false when that requires waiting.
   [[nodiscard]] bool carry_on_first(bool may_wait);
 
   std::mutex mutex_{};

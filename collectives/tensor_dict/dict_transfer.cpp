@@ -17,13 +17,13 @@ namespace {
 
 constexpr char const* receiving = "recv_tensor_dict";
 
-/// Tags of the messages that a dictionary consists of, apart from those of objects and of users; behind the first one
-/// they have its number.
+/// Tags of the messages of a dictionary; users and objects use other tags. All but the first also contain the
+/// dictionary's number.
 constexpr Tag dict_head_tag{0xfff1'0000};
 Tag dict_body_tag(BlockHeader const& head) { return {0xfff2'0000 | (head.number & 0xffff)}; }
 Tag dict_tensor_tag(BlockHeader const& head) { return {0xfff3'0000 | (head.number & 0xffff)}; }
 
-/// A tensor's bytes from `offset` on, as such.
+/// Returns a view of the tensor's bytes from `offset`, as u8.
 Tensor bytes_of(Tensor const& tensor, std::size_t offset, std::size_t bytes) {
   return spi::tensor_from_storage(tensor.storage(), tensor.byte_offset() + offset, {static_cast<std::int64_t>(bytes)},
                                   Dtype::u8);
@@ -41,7 +41,7 @@ Tensor part_of(DictTensor const& travelling, int part) {
   return bytes_of(travelling.tensor, static_cast<std::size_t>(part) * bytes, bytes);
 }
 
-/// Bytes as a tensor that keeps them.
+/// Returns a tensor that owns `bytes`.
 Tensor kept(std::vector<std::byte> bytes) {
   auto const held = std::make_shared<std::vector<std::byte>>(std::move(bytes));
   return Tensor::from_blob(held->data(), {static_cast<std::int64_t>(held->size())}, Dtype::u8, [held](void*) {});
@@ -82,7 +82,7 @@ DictSend::DictSend(Collective const& group, TensorDict const& dict, PartsOf cons
   if (!head.is_inlined())
     for_each_piece(kept(std::move(metadata.bytes)), [&](Tensor const& piece) { post(piece, dict_body_tag(head)); });
   if (error) {
-    wait();  // the receiver is told before this rank throws
+    wait();  // tell the receiver before this rank throws
     std::rethrow_exception(error);
   }
   for (auto const& travelling : metadata.tensors) {
@@ -187,7 +187,7 @@ void DictReceive::receive_body() {
 void DictReceive::receive_tensors() {
   for (auto const& travelling : decoded_.tensors) {
     auto const nbytes = travelling.tensor.nbytes();
-    // A part gets memory of its own, as the joining reads parts while it writes the whole.
+    // A part has its own memory, because the all-gather reads the parts while it writes the whole tensor.
     auto const& to =
         parts_.emplace_back(travelling.travel == TransferMode::whole
                                 ? bytes_of(travelling.tensor, 0, nbytes)
@@ -203,7 +203,7 @@ void DictReceive::join() {
     int const here = all_gather_group_ ? all_gather_group_->world_size() : 0;
     if (here != parts) {
       throw UsageError({.operation = receiving,
-                        .message = "the sender's tensors come in parts, which this rank has not the group to join",
+                        .message = "the sender sends tensors in parts, but this rank has no matching all_gather_group",
                         .expected = "an all_gather_group of " + std::to_string(parts),
                         .got = here == 0 ? "none" : std::to_string(here),
                         .group = group_.name(),

@@ -16,17 +16,17 @@
 
 namespace crossrank {
 
-/// Gives every rank the root's dictionary: metadata as one object, then each travelling tensor.
+/// Broadcasts the root's dictionary: the metadata as one object, then each tensor that follows.
 [[nodiscard]] TensorDict broadcast_dict_from(Collective const& group, TensorDict dict, int root);
 
-/// Where a dictionary goes and what tells it from others on the way there.
+/// The destination of a dictionary, and the number that distinguishes it from others to the same rank.
 struct DictRoute {
   int dst = 0;
-  int part = 0;              ///< this rank's place among those that send parts
+  int part = 0;              ///< this rank's index among the ranks that send parts
   std::uint32_t number = 0;  ///< of the dictionary
 };
 
-/// A dictionary on its way out: all messages are posted at once, in order.
+/// Sends a dictionary. Posts all messages at once, in order.
 class DictSend {
  public:
   DictSend(Collective const& group, TensorDict const& dict, PartsOf const& parts_of, DictRoute const& route);
@@ -37,10 +37,10 @@ class DictSend {
   std::deque<Request> messages_{};
 };
 
-/// A dictionary on its way in. Messages are received as far as is known what they are; memory grows with what arrives.
+/// Receives a dictionary. Posts receives as soon as their sizes are known. Allocates memory for data that arrives.
 class DictReceive {
  public:
-  /// `line`: of all that this rank asks `src` for in the group.
+  /// `line`: the queue of all dictionaries that this rank receives from `src` in the group.
   DictReceive(Collective const& group, int src, std::shared_ptr<DictReceiveQueue> line,
               std::optional<Collective> all_gather_group);
   ~DictReceive();
@@ -49,15 +49,15 @@ class DictReceive {
 
   [[nodiscard]] bool test() { return advance(false); }
   [[nodiscard]] TensorDict const& wait();
-  /// For the line: asks for the messages as it becomes known what they are; false where that takes waiting. What this
-  /// fails with is kept for whoever wants the dictionary, and ends it.
+  /// Called by the queue: posts receives as their sizes become known. Returns false when that requires waiting. An
+  /// error is kept for the caller that wants the dictionary, and ends this receive.
   [[nodiscard]] bool ask(bool may_wait) noexcept;
 
  private:
   enum class Stage { queued, head, body, tensors, joining, done };
 
   [[nodiscard]] bool advance(bool may_wait);
-  /// Whether all that was asked for has come.
+  /// Returns whether all posted receives have completed.
   [[nodiscard]] bool have_come(bool may_wait);
   void next_stage();
   void receive_body();
@@ -75,7 +75,7 @@ class DictReceive {
   std::vector<std::byte> body_{};
   Tensor piece_{};
   DecodedDict decoded_{};
-  std::vector<Tensor> parts_{};  ///< of tensors that come in parts, one for each travelling tensor
+  std::vector<Tensor> parts_{};  ///< of tensors that arrive in parts; one entry for each tensor that follows
   std::deque<Request> messages_{};
 };
 

@@ -59,7 +59,7 @@ TEST(GroupConstruction, honours_the_order_of_a_list) {
 
 TEST(GroupConstruction, refuses_lists_that_are_no_partition_on_all_ranks) {
   run_thread_ranks(3, [](Collective const& world) {
-    EXPECT_THAT(refusal(world, {{0, 1}}), HasSubstr("rank 2 is in no list"));
+    EXPECT_THAT(refusal(world, {{0, 1}}), HasSubstr("rank 2 is not listed"));
     EXPECT_THAT(refusal(world, {{0, 1}, {1, 2}}), HasSubstr("rank 1 is listed more than once"));
     EXPECT_THAT(refusal(world, {{0, 1, 2, 3}}), HasSubstr("0 to 2"));
     EXPECT_THAT(refusal(world, {{0, 1, -1, 2}}), HasSubstr("-1"));

@@ -150,7 +150,7 @@ TEST(MeshCollective, refuses_sizes_that_do_not_divide_with_their_numbers) {
 /// Even ranks stand on one host, odd ones on another: as `mpirun --map-by node` places them.
 TEST(MeshCollective, refuses_nodes_that_are_no_rows_unless_it_is_told_otherwise) {
   run_message_ranks(4, [](Collective const& world, MemoryHub&) {
-    EXPECT_THAT(refusal(world, {}), HasSubstr("expected rank 1 on the node of rank 0, got on that of rank 1"));
+    EXPECT_THAT(refusal(world, {}), HasSubstr("expected rank 1 on the node of rank 0, got on the node of rank 1"));
     MeshCollective const alone(world, {.local_world_size = 1});
     EXPECT_EQ(alone.local().world_size(), 1);
     MeshCollective const in_rows(world, {.ranks = {0, 2, 1, 3}});
@@ -163,7 +163,7 @@ TEST(MeshCollective, refuses_nodes_that_are_no_rows_unless_it_is_told_otherwise)
 TEST(MeshCollective, refuses_nodes_of_other_sizes_on_all_ranks) {
   run_message_ranks(3, [](Collective const& world, MemoryHub&) {
     EXPECT_THAT(refusal(world, {}),
-                HasSubstr("does not divide by the ranks of a node: expected a divisor of 3, got 2"));
+                HasSubstr("is not divisible by the ranks of a node: expected a divisor of 3, got 2"));
     world.barrier();
   });
 }
@@ -172,7 +172,7 @@ TEST(MeshCollective, takes_a_list_of_ranks_and_tells_those_that_are_not_on_it) {
   run_thread_ranks(3, [](Collective const& world) {
     MeshOptions const options{.tp_size = 2, .ranks = {2, 0}};
     if (world.rank() == 1) {
-      EXPECT_THAT(refusal(world, options), HasSubstr("not among those listed"));
+      EXPECT_THAT(refusal(world, options), HasSubstr("this rank is not listed"));
     } else {
       MeshCollective const job(world, options);
       EXPECT_EQ(job.tp_rank(), world.rank() == 2 ? 0 : 1);

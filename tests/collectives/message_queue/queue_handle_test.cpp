@@ -128,7 +128,7 @@ TEST(QueueHandle, lets_readers_come_later_each_to_one_place) {
       queue = MessageQueue::create_writer(world, 2, {.chunk_bytes = 64, .chunks = 4, .name = "late"});
       for (int i = 0; i < 4; ++i) queue.enqueue_bytes(message);
       expect_timeout([&] { queue.enqueue_bytes(message, {.timeout = milliseconds(5)}); },
-                     "nobody has attached as reader 0-1");
+                     "no process has attached as reader 0-1");
       handle = queue.handle();
     }
     handle = world.all_gatherv(handle)[0];
