@@ -20,7 +20,7 @@ struct Names {
   char const* local_world_size;
 };
 
-/// Takes the identity that one launcher's variables give; false when it gives none.
+/// Reads the identity from one launcher's variables. Returns false when they give none.
 bool take_identity(Reader const& reader, Names const& names, Launcher launcher, Environment& out) {
   auto const rank = reader.integer(names.rank);
   auto const world_size = reader.integer(names.world_size);
@@ -39,16 +39,18 @@ bool take_identity(Reader const& reader, Names const& names, Launcher launcher, 
     Reader::refuse(names.local_world_size, std::to_string(here), "1 to the world size, " + std::to_string(*world_size));
   if (out.local_rank && *out.local_rank >= here)
     Reader::refuse(names.local_rank, std::to_string(*out.local_rank),
-                   "less than the ranks of its node, " + std::to_string(here));
+                   "less than the number of ranks on the node, " + std::to_string(here));
   return true;
 }
 
 void refuse_half(Reader const& reader, char const* one, char const* other) {
   auto const value = reader.text(one);
-  if (value && !reader.text(other)) Reader::refuse(one, *value, std::string("the variable ") + other + " beside it");
+  if (value && !reader.text(other))
+    Reader::refuse(one, *value, std::string("the variable ") + other + " to be set as well");
 }
 
-/// `crossrank run` takes the variables of other launchers away: those that are there come from one that it has started.
+/// `crossrank run` removes the variables of other launchers, so any that are set come from a launcher started inside
+/// it.
 void refuse_nesting(Reader const& reader) {
   if (!reader.text("CROSSRANK_LAUNCHER") || !reader.text("RANK")) return;
   struct Inner {
@@ -59,17 +61,18 @@ void refuse_nesting(Reader const& reader) {
                              Inner{"srun", "SLURM_STEP_ID"}};
   for (auto const& other : inner) {
     if (!reader.text(other.mark)) continue;
-    throw UsageError({.operation = "environment",
-                      .message = std::string(other.name) + " was started inside `crossrank run`: both announce a rank",
-                      .expected = "one launcher",
-                      .got = "RANK=" + reader.text("RANK").value_or("") + " beside " + other.mark + "=" +
-                             reader.text(other.mark).value_or(""),
-                      .resource = "CROSSRANK_LAUNCHER",
-                      .hint = std::string("start the program by ") + other.name +
-                              " alone or by `crossrank run` alone; to let the inner one count, run it under `env -u "
-                              "CROSSRANK_LAUNCHER -u CROSSRANK_JOB_ID -u RANK -u WORLD_SIZE -u LOCAL_RANK -u "
-                              "LOCAL_WORLD_SIZE`",
-                      .group_usable = false});
+    throw UsageError(
+        {.operation = "environment",
+         .message = std::string(other.name) + " was started inside `crossrank run`, so both announce a rank",
+         .expected = "one launcher",
+         .got = "RANK=" + reader.text("RANK").value_or("") + " beside " + other.mark + "=" +
+                reader.text(other.mark).value_or(""),
+         .resource = "CROSSRANK_LAUNCHER",
+         .hint = std::string("start the program only with ") + other.name +
+                 " or only with `crossrank run`; to use the inner launcher, start it with `env -u "
+                 "CROSSRANK_LAUNCHER -u CROSSRANK_JOB_ID -u RANK -u WORLD_SIZE -u LOCAL_RANK -u "
+                 "LOCAL_WORLD_SIZE`",
+         .group_usable = false});
   }
 }
 
@@ -88,8 +91,7 @@ void read_identity(Reader const& reader, Environment& out) {
     return;
   }
   refuse_half(reader, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
-  // A batch script runs with SLURM_PROCID 0 and the SLURM_NTASKS of its allocation, but outside any step: it is one
-  // process.
+  // A batch script has SLURM_PROCID 0 and the SLURM_NTASKS of its allocation, but it is one process outside any step.
   if (!reader.text("SLURM_STEP_ID")) return;
   auto const* const tasks = reader.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   refuse_half(reader, "SLURM_PROCID", tasks);
@@ -128,7 +130,7 @@ Environment parse_environment(EnvironmentLookup const& lookup) {
 
 Environment const& environment() {
   static auto const* const instance = [] {
-    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, as what outlives `main` may still ask
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: code that runs after `main` may use it
     auto const* const read = new Environment(parse_environment(variable_of_process));
     set_log_process(
         {.threshold = read->log.value_or(default_threshold), .rank = read->announces_several() ? read->rank : -1});

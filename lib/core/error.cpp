@@ -26,7 +26,7 @@ std::string one_line(ErrorInfo const& info) {
     line += ')';
   }
   append_clause(line, "; resource ", info.resource);
-  append_clause(line, "; system says ", info.system);
+  append_clause(line, "; system: ", info.system);
   append_clause(line, "; hint: ", info.hint);
   for (auto& c : line) {
     if (c == '\n' || c == '\r') c = ' ';
@@ -70,7 +70,7 @@ std::string Error::report() const {
   if (!info_->section.empty()) out << "  in " << info_->section << " at byte " << info_->offset << '\n';
   if (!info_->remote_type.empty()) out << "  thrown there as " << terminal_text(info_->remote_type) << '\n';
   for (auto const& line : info_->details) out << "  " << terminal_text(line) << '\n';
-  // A wrong argument says nothing of the group, which may have been closed or lost before.
+  // A wrong argument says nothing about the state of the group, which may already be closed or lost.
   if (!info_->group.empty() && !(info_->group_usable && code_ == ErrorCode::usage))
     out << "  the group " << (info_->group_usable ? "can be used again" : "is dead") << '\n';
   if (!info_->hint.empty()) out << "  next: " << terminal_text(info_->hint) << '\n';
@@ -104,7 +104,7 @@ Json Error::to_json() const {
   out["failed_ranks"] = info_->failed_ranks;
   if (!info_->group.empty()) out["group_usable"] = info_->group_usable;
   out["details"] = info_->details;
-  // A file name or a peer's words may be no UTF-8: nothing that holds them could be written as JSON.
+  // A file name or a peer's text may not be UTF-8, which JSON cannot hold.
   return Json::parse(out.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

@@ -8,19 +8,19 @@
 
 #include "lib/core/name_hash.hpp"
 
-// `Json` keeps the order of its keys, and therefore compares a key with all others to find it. Objects whose size
-// comes from a file are filled and searched by these instead, each in constant time per key.
+// `Json` keeps the order of its keys, so a lookup compares the key with all others. These classes fill and search an
+// object in constant time per key. Use them for objects whose size comes from a file.
 namespace crossrank {
 
-/// Appends a member to `object`, which must not have that key yet; returns its value.
+/// Appends a member to `object` and returns its value. The object must not have the key yet.
 Json& append_member(Json& object, std::string key, Json value);
 
-/// Fills an object whose keys may repeat: the last value counts, at the place of the first.
+/// Fills an object whose keys may repeat. The last value replaces the first, at the first's position.
 class JsonMembers {
  public:
   void set(std::string const& key, Json value);
   [[nodiscard]] bool empty() const noexcept { return places_.empty(); }
-  /// The object; nothing may be set afterwards.
+  /// Returns the object. `set` must not be called afterwards.
   [[nodiscard]] Json take() &&;
 
  private:
@@ -28,11 +28,11 @@ class JsonMembers {
   std::unordered_map<std::string, std::size_t, NameHash> places_{};
 };
 
-/// Finds members of an object, which must outlive it and stay as it is.
+/// Finds members of an object, which must outlive the index and not change.
 class JsonIndex {
  public:
   explicit JsonIndex(Json const& object);
-  /// Null when there is no such member.
+  /// Returns the member, or null.
   [[nodiscard]] Json const* find(std::string_view key) const noexcept;
 
  private:

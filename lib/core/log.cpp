@@ -17,14 +17,15 @@
 namespace crossrank {
 namespace {
 
-/// The sink in force. Threads and destructors that outlive `main` may still log.
+/// The current sink. Threads and destructors may still log after `main` has returned.
 struct SinkHolder {
   std::mutex mutex;
   std::shared_ptr<LogSink const> sink;
 };
 
 constinit NoDestructor<SinkHolder> holder;
-// Pair with nothing: a stale value costs one lock, or misses or prints an event that raced with the change.
+// These atomics pair with nothing. A stale value costs one lock, or misses or prints an event that raced with the
+// change.
 constinit std::atomic<bool> has_sink{false};
 constexpr int unread = -1;
 constinit std::atomic<int> threshold{unread};
@@ -41,19 +42,20 @@ bool wanted(LogLevel level) {
   return static_cast<int>(level) >= least;
 }
 
-/// Writes a line in one piece. Drops it where standard error takes nothing for a while: the thread may be one whose
-/// heartbeat others watch.
+/// Writes a line in one piece. Drops the line when standard error blocks for a while, because this may be the thread
+/// that sends the heartbeat.
 void print(LogEvent const& event) {
-  constexpr int patience_ms = 50;
-  constexpr std::size_t most = 4000;  // what a pipe that is ready takes at once
+  constexpr int most_wait_ms = 50;
+  constexpr std::size_t most = 4000;  // a pipe that is ready accepts this much at once
   auto const rank = own_rank.load(std::memory_order_relaxed);
   auto line = std::string("crossrank: ") + (rank < 0 ? "" : "rank " + std::to_string(rank) + ": ") +
               to_string(event.level) + ": " + text_of(event);
   line.resize(std::min(line.size(), most));
   line += '\n';
   pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-  if (::poll(&ready, 1, patience_ms) != 1 || (ready.revents & POLLOUT) == 0) return;
-  [[maybe_unused]] auto const written = ::write(STDERR_FILENO, line.data(), line.size());  // there is nobody to tell
+  if (::poll(&ready, 1, most_wait_ms) != 1 || (ready.revents & POLLOUT) == 0) return;
+  [[maybe_unused]] auto const written =
+      ::write(STDERR_FILENO, line.data(), line.size());  // a failure cannot be reported anywhere
 }
 
 }  // namespace
@@ -103,7 +105,7 @@ void log_event(LogLevel level, std::string_view message, std::initializer_list<L
     } else if (wanted(level)) {
       print(event);
     }
-  } catch (...) {  // NOLINT(bugprone-empty-catch): a failing log must not change what the program does
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a failing log must not change the program's behaviour
   }
 }
 

@@ -8,12 +8,12 @@
 namespace crossrank {
 namespace {
 
-constexpr std::size_t longest_name = 4096;  // the distance takes time in the product of both lengths
+constexpr std::size_t longest_name = 4096;  // the edit distance costs the product of both lengths
 
 constexpr char lower(char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  // Two neighbours in the other order are one slip.
+  // Two neighbouring letters in the wrong order count as one edit.
   auto const swapped = [&](std::size_t i, std::size_t j) {
     return i > 0 && j > 0 && lower(a[i]) == lower(b[j - 1]) && lower(a[i - 1]) == lower(b[j]);
   };

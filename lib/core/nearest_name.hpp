@@ -6,8 +6,8 @@
 
 namespace crossrank {
 
-/// Returns the candidate that a writer of `wanted` most likely meant: at most two letters away, or a third of the
-/// length of `wanted`. Ignores case.
+/// Returns the candidate that `wanted` most likely means, or nothing. The edit distance is at most 2, or a third of the
+/// length of `wanted` if that is more. Ignores case.
 [[nodiscard]] std::optional<std::string> nearest_name(std::string_view wanted,
                                                       std::vector<std::string> const& candidates);
 

@@ -2,7 +2,8 @@
 
 namespace crossrank {
 
-/// A static object that is there before anything runs and is never destroyed: what outlives `main` may still use it.
+/// A static object that is initialised before any code runs and never destroyed. Code that runs after `main` may use
+/// it.
 template <class T>
 union NoDestructor {
   constexpr NoDestructor() : value{} {}

@@ -4,7 +4,7 @@
 
 namespace crossrank::node {
 
-/// Ascending ranks as ranges, for error texts: "0-3, 7".
+/// Formats ascending ranks as ranges, for error texts: "0-3, 7".
 [[nodiscard]] inline std::string format_ranks(std::vector<int> const& ranks) {
   std::string text;
   for (std::size_t i = 0; i < ranks.size();) {

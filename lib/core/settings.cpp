@@ -18,7 +18,7 @@ using Reader = VariableReader;
 
 constexpr char const* log_variable = "CROSSRANK_LOG";
 constexpr std::string_view prefix = "CROSSRANK_";
-// What a shell may have exported for the build, and what the tests tell each other.
+// Prefixes of variables for the build, and of variables that the tests use among themselves.
 constexpr std::array<std::string_view, 5> not_ours{"CROSSRANK_TEST_", "CROSSRANK_WITH_", "CROSSRANK_BUILD_",
                                                    "CROSSRANK_SANITIZE", "CROSSRANK_WERROR"};
 
@@ -132,7 +132,7 @@ std::optional<std::string> variable_of_process(char const* name) {
 LogThreshold threshold_of_environment() noexcept {
   try {
     return read_alone(log_variable).log.value_or(default_threshold);
-  } catch (...) {  // malformed: `environment()` refuses it
+  } catch (...) {  // malformed: `environment()` throws for it
     return default_threshold;
   }
 }
@@ -155,9 +155,9 @@ std::vector<UnknownSetting> unknown_settings(std::vector<std::string> const& nam
 
 void warn_of_unknown_settings() {
   static constinit std::atomic<bool> told{false};
-  if (told.exchange(true, std::memory_order_relaxed)) return;  // pairs with nothing: only who was first matters
+  if (told.exchange(true, std::memory_order_relaxed)) return;  // pairs with nothing: only the first call matters
   for (auto const& [name, nearest] : unknown_settings(names_of_environment())) {
-    log_event(LogLevel::warning, "a variable of the environment is ignored: crossrank has no such setting",
+    log_event(LogLevel::warning, "ignored an environment variable: crossrank has no such setting",
               {{"variable", name},
                {"hint", nearest.empty() ? "docs/SETTINGS.md lists all settings" : "did you mean " + nearest + "?"}});
   }

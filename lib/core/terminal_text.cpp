@@ -16,7 +16,7 @@ std::uint32_t code_point(std::string_view sequence) {
   return value;
 }
 
-/// Moves the cursor, speaks to the terminal, or changes how what follows is shown.
+/// Returns whether the character moves the cursor, is a command to the terminal, or changes the direction of text.
 bool is_control(std::uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x061c || code == 0x200e || code == 0x200f ||
          code == 0x2028 || code == 0x2029 || (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);

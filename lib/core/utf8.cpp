@@ -9,7 +9,7 @@ std::size_t utf8_length(std::string_view text) noexcept {
   if (lead < 0x80) return 1;
   if (lead >= 0xc2 && lead <= 0xdf) return continues(1) ? 2 : 0;
   if (lead >= 0xe0 && lead <= 0xef) {
-    // Too long a form for a small code point, or a surrogate.
+    // An overlong form of a small code point, or a surrogate.
     if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) > 0x9f)) return 0;
     return continues(1) && continues(2) ? 3 : 0;
   }

@@ -79,12 +79,12 @@ std::optional<std::uint64_t> VariableReader::bytes(char const* name) const {
                  {"MiB", 1ULL << 20},
                  {"GiB", 1ULL << 30},
                  {"TiB", 1ULL << 40}},
-                "a number of bytes, or with K, M, G, T or KiB, MiB, GiB, TiB behind it");
+                "a number of bytes, with an optional suffix K, M, G, T or KiB, MiB, GiB, TiB");
 }
 
 std::optional<std::chrono::milliseconds> VariableReader::time(char const* name) const {
   auto const value = scaled(name, {{"ms", 1}, {"", 1000}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}},
-                            "a time in seconds, or with ms, s, m or h behind it");
+                            "a time in seconds, or with the suffix ms, s, m or h");
   if (!value) return std::nullopt;
   if (*value == 0) refuse(name, "0", "more than 0");
   return std::chrono::milliseconds(*value);

@@ -14,27 +14,27 @@ namespace crossrank {
 /// Returns the value of a variable, or nothing when it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(char const* name)>;
 
-/// Reads variables of the environment and turns them into numbers and times.
+/// Reads environment variables as text, numbers and times.
 ///
-/// An empty variable counts as not set. A malformed one is a `UsageError` that names variable and value.
+/// An empty variable counts as not set. `UsageError` that names variable and value when a variable is malformed.
 class VariableReader {
  public:
   explicit VariableReader(EnvironmentLookup const& lookup) : lookup_(lookup) {}
 
   [[nodiscard]] std::optional<std::string> text(char const* name) const;
-  /// Returns the first of the variables that is set, or an empty text.
+  /// Returns the value of the first variable that is set, or an empty text.
   [[nodiscard]] std::string first_text(std::initializer_list<char const*> names) const;
   [[nodiscard]] std::optional<std::uint64_t> number(char const* name, std::uint64_t most) const;
   [[nodiscard]] std::optional<int> integer(char const* name, int most = std::numeric_limits<int>::max()) const;
-  /// Reads a number and one of the suffixes, whose factor multiplies it.
+  /// Reads a number with one of the suffixes and multiplies it by the suffix's factor.
   [[nodiscard]] std::optional<std::uint64_t> scaled(
       char const* name, std::initializer_list<std::pair<std::string_view, std::uint64_t>> suffixes,
       char const* expected) const;
-  /// Reads a number of bytes: K or KiB to T or TiB are powers of 1,024.
+  /// Reads a number of bytes. The suffixes K or KiB to T or TiB are powers of 1,024.
   [[nodiscard]] std::optional<std::uint64_t> bytes(char const* name) const;
-  /// Reads a time in seconds, or with ms, s, m or h behind it. Zero is refused.
+  /// Reads a time in seconds, or with the suffix ms, s, m or h. `UsageError` for zero.
   [[nodiscard]] std::optional<std::chrono::milliseconds> time(char const* name) const;
-  /// Reads one of the words and returns what belongs to it.
+  /// Reads one of the words and returns its value.
   template <class Value>
   [[nodiscard]] std::optional<Value> word(char const* name,
                                           std::initializer_list<std::pair<std::string_view, Value>> words) const {

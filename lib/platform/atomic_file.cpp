@@ -19,7 +19,7 @@ constexpr std::string_view temporary_suffix = ".crossrank.tmp";
 constexpr std::size_t random_digits = 16;
 constexpr std::string_view hexadecimal = "0123456789abcdef";
 
-/// Empty when the system gave no random bytes (errno says why).
+/// Returns random digits; empty when the system has no random bytes, with errno.
 std::string random_hex() {
   std::array<std::byte, random_digits / 2> bytes{};
   if (system().random(bytes) != 0) return {};
@@ -31,13 +31,13 @@ std::string random_hex() {
   return text;
 }
 
-/// Errors of linkat() that mean that this file system has no hard links (or no more for this file).
+/// Returns whether the error of linkat() means that the file system has no hard links, or no more for this file.
 bool links_unsupported(int error) {
   return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK;
 }
 
 std::string free_space_text(int directory) {
-  struct statvfs space {};  // only for the text of an error: no decision depends on it
+  struct statvfs space {};  // only for the text of an error
   if (::fstatvfs(directory, &space) != 0) return "unknown";
   return std::to_string(static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize) + " of " +
          std::to_string(static_cast<std::uint64_t>(space.f_blocks) * space.f_frsize) + " bytes";
@@ -73,11 +73,12 @@ bool AtomicFile::try_create() {
       [&] { return system().openat(directory_.fd(), temporary_.c_str(), flags, S_IRUSR | S_IWUSR); }));
   if (!fd_) fail("create", errno);
   temporary_exists_ = true;
-  // tells those who clean up that the writer lives; where locks do not work they are told nothing, and leave it.
-  // Shared, which NFS grants on files open for reading only, so that the caller can hold the file beyond commit()
+  // The lock shows a cleaner that the writer is alive. Without working locks a cleaner leaves the file alone. The lock
+  // is shared, which NFS grants on files that are open only for reading, so that the caller can hold it beyond
+  // commit().
   bool const locked = system().flock(fd_.get(), LOCK_SH | LOCK_NB) == 0;
   if (!locked && errno != EWOULDBLOCK) return true;
-  // Somebody who cleans up may have found the new file before its lock, and has removed it or is about to.
+  // A cleaner may have found the new file before it was locked, and may remove it.
   struct stat status {};
   if (locked && system().fstat(fd_.get(), &status) != 0) fail("fstat", errno);
   if (locked && status.st_nlink > 0) return true;
@@ -88,9 +89,9 @@ bool AtomicFile::try_create() {
 void AtomicFile::reserve() {
   if (expected_ == 0) return;
   auto const bytes = static_cast<off_t>(expected_);
-  // mode 0, which sets the length too: NFS 4.2 knows no other
+  // mode 0, which also sets the length: NFS 4.2 supports no other
   if (retry_interrupted([&] { return system().fallocate(fd_.get(), 0, 0, bytes); }) == 0) return;
-  // NFS before 4.2 and some others cannot reserve: there, lack of space shows in write, fsync or close
+  // NFS before 4.2 and some other file systems cannot reserve: lack of space then shows in write, fsync or close
   if (errno != EOPNOTSUPP && errno != ENOSYS) fail("fallocate", errno);
 }
 
@@ -117,7 +118,7 @@ void AtomicFile::commit(IfExists taken) {
   }
   if (system().fsync(directory_.fd()) != 0 && errno != EINVAL && errno != ENOTSUP) fail("fsync directory", errno);
   CROSSRANK_CRASH_POINT("platform.atomic_file.committed");
-  name_exists_ = false;  // from here on it is not ours to take back
+  name_exists_ = false;  // from here on it must not be removed
 }
 
 void AtomicFile::sync_and_check() {
@@ -125,7 +126,7 @@ void AtomicFile::sync_and_check() {
   if (written_ < expected_ && retry_interrupted([&] { return system().ftruncate(fd_.get(), length); }) != 0) {
     fail("ftruncate", errno);
   }
-  // never repeated on the same file: after a failure the kernel may drop the pages and call them clean
+  // never repeat fsync on the same file: after a failure the kernel may drop the pages and mark them clean
   if (system().fsync(fd_.get()) != 0) fail("fsync", errno);
   CROSSRANK_CRASH_POINT("platform.atomic_file.synced");
   struct stat status {};
@@ -133,7 +134,7 @@ void AtomicFile::sync_and_check() {
   if (static_cast<std::uint64_t>(status.st_size) != written_) fail_size(static_cast<std::uint64_t>(status.st_size));
   device_ = status.st_dev;
   inode_ = status.st_ino;
-  // a full NFS export may say so here for the first time; interrupted, the bytes are durable since fsync
+  // a full NFS export may report it only here; after EINTR the bytes are durable because of fsync
   if (int const error = fd_.close(); error != 0 && error != EINTR) fail("close", error);
   CROSSRANK_CRASH_POINT("platform.atomic_file.closed");
 }
@@ -142,7 +143,7 @@ void AtomicFile::make_visible() {
   auto& os = system();
   auto const* const from = temporary_.c_str();
   int const error = os.linkat(directory_.fd(), from, directory_.fd(), name_.c_str()) == 0 ? 0 : errno;
-  // NFS may send a request twice: done the first time, refused the second
+  // NFS may send a request twice: the first succeeds, the second is refused
   if (error == 0 || is_ours(name_)) {
     name_exists_ = true;
   } else if (!links_unsupported(error)) {
@@ -162,7 +163,7 @@ void AtomicFile::make_visible() {
 }
 
 void AtomicFile::replace() {
-  // NFS may send a request twice: done the first time, the second finds nothing to rename
+  // NFS may send a request twice: the first succeeds, the second finds nothing to rename
   if (system().renameat(directory_.fd(), temporary_.c_str(), directory_.fd(), name_.c_str()) != 0) {
     if (int const error = errno; !is_ours(name_)) fail("rename", error);
   }
@@ -177,7 +178,7 @@ bool AtomicFile::is_ours(std::string const& name) const noexcept {
 }
 
 void AtomicFile::discard() noexcept {
-  fd_ = Fd();  // first: NFS renames a file that is unlinked while open, and keeps it
+  fd_ = Fd();  // close first: NFS keeps a file that is unlinked while open, under another name
   auto const remove = [this](std::string const& name) {
     for (int attempt = 0; attempt < 3; ++attempt) {
       if (system().unlinkat(directory_.fd(), name.c_str(), 0) == 0 || errno == ENOENT) return;
@@ -192,18 +193,18 @@ void AtomicFile::fail(char const* call, int error) {
   discard();
   bool const full = error == ENOSPC || error == EDQUOT;
   throw_io(ErrorInfo{.operation = operation_ + ": " + call,
-                     .message = "nothing was published; " + std::to_string(written_) +
+                     .message = "the file was not committed; " + std::to_string(written_) +
                                 " bytes were written, free there: " + space,
                      .expected = expected_ != 0 ? std::to_string(expected_) + " bytes" : std::string(),
                      .resource = directory_.path_of(name_),
-                     .hint = full ? "free space or raise the quota there, or give another directory" : ""},
+                     .hint = full ? "free space there, raise the quota, or use another directory" : ""},
            error);
 }
 
 void AtomicFile::fail_size(std::uint64_t found) {
   discard();
   throw IoError(ErrorInfo{.operation = operation_ + ": fstat",
-                          .message = "the file system lost bytes; nothing was published",
+                          .message = "the file system lost bytes; the file was not committed",
                           .expected = std::to_string(written_) + " bytes",
                           .got = std::to_string(found) + " bytes",
                           .resource = directory_.path_of(name_)});

@@ -8,37 +8,37 @@
 
 namespace crossrank::platform {
 
-/// What to do with a file that has the name already.
+/// What to do when a file with the name exists.
 enum class IfExists : std::uint8_t { refuse, replace };
 
-/// A file that appears under its name whole and durable, or not at all.
+/// A file that appears under its name complete and durable, or not at all.
 ///
-/// Bytes go to a hidden sibling that is locked (`flock`) while this process writes it; `commit()` makes them durable
-/// and gives them the name, which must be new unless an older file is to be replaced. Every failure is an `IoError`
-/// with the bytes written and the space left, and removes what was made; so does the destructor of a file that was not
-/// published. The directory must outlive it.
+/// Bytes go to a hidden temporary file in the same directory, which is locked (`flock`) while this process writes it.
+/// `commit()` makes the bytes durable and gives the file its name, which must be new unless an existing file is to be
+/// replaced. Every failure is an `IoError` with the bytes written and the free space, and removes the temporary file.
+/// The destructor removes it too if the file was not committed. The directory must outlive the object.
 class AtomicFile {
  public:
-  /// Reserves space for `expected_bytes`, where the file system can.
+  /// Creates the temporary file and reserves space for `expected_bytes`, if the file system can.
   AtomicFile(Directory const& directory, std::string name, std::uint64_t expected_bytes, std::string operation);
   ~AtomicFile();
   AtomicFile(AtomicFile const&) = delete;
   AtomicFile& operator=(AtomicFile const&) = delete;
 
-  /// Appends.
+  /// Appends bytes.
   void write(std::span<std::byte const> bytes);
-  /// Writes at `offset`, over what is there or past it.
+  /// Writes at `offset`, which may be past the end.
   void write_at(std::uint64_t offset, std::span<std::byte const> bytes);
-  /// Length of the file: one past the last byte written.
+  /// Returns the length of the file: one past the last byte written.
   [[nodiscard]] std::uint64_t size() const noexcept { return written_; }
-  /// The hidden sibling's name.
+  /// Returns the name of the temporary file.
   [[nodiscard]] std::string const& temporary_name() const noexcept { return temporary_; }
-  /// Durable and visible on return. Once. A replaced file is there whole until the new one is.
+  /// Makes the file durable and visible. Call it once. A replaced file stays complete until the new one is visible.
   void commit(IfExists taken = IfExists::refuse);
 
  private:
   void create();
-  /// False when who cleans up was faster than the lock.
+  /// Returns false when a cleaner removed the file before it was locked.
   [[nodiscard]] bool try_create();
   void reserve();
   void sync_and_check();
@@ -59,10 +59,10 @@ class AtomicFile {
   dev_t device_ = 0;  ///< identity of the file, known once it is complete
   ino_t inode_ = 0;
   bool temporary_exists_ = false;
-  bool name_exists_ = false;  ///< the final name is ours, and may have to be taken back
+  bool name_exists_ = false;  ///< this object made the final name, and may have to remove it
 };
 
-/// The final name inside a temporary's, or empty when `name` is not one of a temporary.
+/// Returns the final name that the name of a temporary file contains; empty when `name` is not such a name.
 [[nodiscard]] std::string final_name_of_temporary(std::string const& name);
 
 }  // namespace crossrank::platform

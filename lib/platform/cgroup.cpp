@@ -19,7 +19,7 @@
 namespace crossrank::platform {
 namespace {
 
-/// A file of the kernel's, whole; nothing when it cannot be read.
+/// Returns the contents of a kernel file; nothing when it cannot be read.
 std::optional<std::string> contents_of(std::string const& path) {
   Fd const fd(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
   if (fd.get() < 0) return std::nullopt;
@@ -49,7 +49,7 @@ bool lists(std::string_view names, std::string_view name) {
   return std::find(parts.begin(), parts.end(), name) != parts.end();
 }
 
-/// Nothing for "max", for -1, and for what is no number.
+/// Returns the number; nothing for "max", -1, and text that is not a number.
 std::optional<std::uint64_t> number_in(std::string_view text) {
   std::uint64_t value = 0;
   auto const [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -61,7 +61,7 @@ std::optional<std::uint64_t> number_at(std::string const& path) {
   return text ? number_in(*text) : std::nullopt;
 }
 
-/// mountinfo writes blanks, tabs, line ends and backslashes as octal numbers.
+/// Decodes the octal escapes of mountinfo: blanks, tabs, line ends and backslashes.
 std::string unescaped(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -78,13 +78,13 @@ std::string unescaped(std::string_view text) {
   return out;
 }
 
-/// Where a tree of control groups is mounted: `root` of the tree is seen at `point`.
+/// A mounted tree of control groups: `root` of the tree appears at `point`.
 struct Mount {
   std::string root{};
   std::string point{};
 };
 
-/// The mounts of the tree that has `controller`; of version 2, whose one tree has them all, for no controller.
+/// Returns the mounts of the tree with `controller`. An empty controller means version 2, whose one tree has them all.
 std::vector<Mount> mounts_of(std::string_view mountinfo, std::string_view controller) {
   std::vector<Mount> mounts;
   for (auto const line : split(mountinfo, '\n')) {
@@ -98,10 +98,10 @@ std::vector<Mount> mounts_of(std::string_view mountinfo, std::string_view contro
   return mounts;
 }
 
-/// This process's group in the tree of a controller, or of version 2; nothing when it is in none.
+/// Returns this process's group in the tree of a controller, or of version 2; nothing when it is in no group.
 std::optional<std::string> group_in(std::string_view own_groups, std::string_view controller) {
   for (auto const line : split(own_groups, '\n')) {
-    // "number:controllers:path": the path may have colons
+    // "number:controllers:path"; the path may contain colons
     auto const first = line.find(':');
     auto const second = first == std::string_view::npos ? first : line.find(':', first + 1);
     if (second == std::string_view::npos) continue;
@@ -112,12 +112,12 @@ std::optional<std::string> group_in(std::string_view own_groups, std::string_vie
   return std::nullopt;
 }
 
-/// The folder of the group and of all above it that the mount shows, the group's own first.
+/// Returns the folders of the group and of all groups above it that the mount shows, the group's own first.
 std::vector<std::string> folders_of(std::string const& group, Mount const& mount) {
   auto const root = mount.root == "/" ? std::string() : mount.root;
   bool const inside = group.starts_with(root) && (group.size() == root.size() || group[root.size()] == '/');
-  // Where the mount shows another part of the tree, its top is all there is to go by. Names with ".." are of groups
-  // outside a namespace.
+  // If the mount shows another part of the tree, only its top is available. Names with ".." are of groups outside the
+  // namespace.
   auto below = inside && group.find("/..") == std::string::npos ? group.substr(root.size()) : std::string();
   while (below.ends_with('/')) below.pop_back();
   std::vector<std::string> folders;
@@ -126,7 +126,7 @@ std::vector<std::string> folders_of(std::string const& group, Mount const& mount
   return folders;
 }
 
-/// Calls `look` with each folder that may limit this process by `controller`, and whether it is of version 2.
+/// Calls `look` with each folder that may limit this process by `controller`, and with whether it is of version 2.
 template <class Look>
 void for_each_group(std::string_view controller, Look look) {
   auto const own_groups = contents_of("/proc/self/cgroup");
@@ -183,7 +183,7 @@ std::optional<int> cpu_limit() {
 CgroupLimits cgroup_limits() noexcept {
   try {
     return {.memory_bytes = memory_limit(), .cpus = cpu_limit()};
-  } catch (std::exception const&) {  // no memory for a few lines of text: the limit shows by itself
+  } catch (std::exception const&) {  // out of memory for a few lines of text
     return {};
   }
 }

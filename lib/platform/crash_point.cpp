@@ -11,10 +11,10 @@
 namespace crossrank::platform {
 namespace {
 
-/// What the tests asked for. Fixed storage: a point may stand where memory must not be allocated.
+/// Requests of the tests. Fixed storage, because a point may be where memory must not be allocated.
 struct Wanted {
   std::mutex mutex{};
-  std::array<char, 128> name{};  ///< point to die at; empty when none
+  std::array<char, 128> name{};  ///< armed point; may be empty
   int visits_left = 0;
   bool recording = false;
   std::array<char const*, 512> seen{};  ///< names visited, each once

@@ -22,8 +22,8 @@ Fd open_directory(std::filesystem::path const& path) {
   return Fd(retry_interrupted([&] { return system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY, 0); }));
 }
 
-/// Makes `path` and what is missing above it; 0, or the errno of the first that could not be made. Somebody else making
-/// the same ones meanwhile is no failure, and neither is a refusal for one that is there already (automounters).
+/// Creates `path` and its missing parents. Returns 0, or errno of the first that could not be created. It is not an
+/// error if another process creates the same ones, or if the system refuses one that exists already (automounters).
 int make_directories(std::filesystem::path const& path) {
   int first_error = 0;
   std::filesystem::path prefix;
@@ -31,7 +31,7 @@ int make_directories(std::filesystem::path const& path) {
     prefix /= part;
     if (part.empty() || part == "." || part == ".." || part == path.root_path()) continue;
     bool const leaf = prefix == path;
-    mode_t const mode = leaf ? S_IRWXU : S_IRWXU | S_IRWXG | S_IRWXO;  // parents as mkdir -p makes them
+    mode_t const mode = leaf ? S_IRWXU : S_IRWXU | S_IRWXG | S_IRWXO;  // parents have the mode of mkdir -p
     int const made = retry_interrupted([&] { return system().mkdirat(AT_FDCWD, prefix.c_str(), mode); });
     if (made != 0 && errno != EEXIST && first_error == 0) first_error = errno;
   }
@@ -81,11 +81,11 @@ void check_directory(struct stat const& status, std::filesystem::path const& pat
   uid_t const self = ::geteuid();
   if (self != 0 && status.st_uid != self && status.st_uid != 0) {
     refuse(operation, path.string(), "a directory of user " + std::to_string(self) + " or root",
-           "owner " + std::to_string(status.st_uid), "give a directory of your own");
+           "owner " + std::to_string(status.st_uid), "use a directory of your own");
   }
   if ((status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0) {
     refuse(operation, path.string(), "a directory that others cannot write to", mode_text(status.st_mode & 07777U),
-           "chmod o-w, or give another directory");
+           "chmod o-w, or use another directory");
   }
 }
 
@@ -101,7 +101,7 @@ void check_file(struct stat const& status, uid_t directory_owner, std::string co
   }
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     refuse(operation, path, "a file that only its owner can write", mode_text(status.st_mode & 07777U),
-           "chmod go-w when you trust its bytes");
+           "chmod go-w if you trust its contents");
   }
 }
 
@@ -112,9 +112,9 @@ Directory::Directory(Fd fd, std::filesystem::path path, uid_t owner) noexcept
 
 Directory Directory::open(std::filesystem::path path, std::string const& operation, IfMissing missing) {
   if (path.empty()) throw UsageError(ErrorInfo{.operation = operation, .message = "the path is empty"});
-  if (path.native().find('\0') != std::string::npos)  // which the system would take for its end
+  if (path.native().find('\0') != std::string::npos)  // the system would end the path there
     throw UsageError(
-        ErrorInfo{.operation = operation, .message = "the path holds a zero byte", .resource = path.native()});
+        ErrorInfo{.operation = operation, .message = "the path contains a zero byte", .resource = path.native()});
   if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();  // "dir/" is "dir"
   struct stat status {};
   for (int attempt = 0; attempt < opens_tried; ++attempt) {
@@ -124,12 +124,12 @@ Directory Directory::open(std::filesystem::path path, std::string const& operati
     check_directory(status, path, operation);
     return Directory(std::move(fd), std::move(path), status.st_uid);
   }
-  refuse(operation, path.string(), "a path that nobody changes", "another directory each time it was opened",
-         "give a path that is not replaced while it is used");
+  refuse(operation, path.string(), "a path that does not change", "another directory each time it was opened",
+         "use a path that is not replaced meanwhile");
 }
 
 std::vector<std::string> Directory::names(std::string const& operation) const {
-  // a descriptor of its own: listing moves the position, and closedir() takes the descriptor with it
+  // a separate descriptor: listing moves the position, and closedir() closes the descriptor
   Fd fd(retry_interrupted([&] { return system().openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY, 0); }));
   if (!fd) throw_io(operation + ": open directory", path_.string(), errno);
   auto const close = [](DIR* stream) { ::closedir(stream); };
@@ -149,7 +149,7 @@ std::vector<std::string> Directory::names(std::string const& operation) const {
 }
 
 std::optional<Fd> Directory::open_file(std::string const& name, std::string const& operation) const {
-  // O_NONBLOCK: a pipe under this name must be refused, not waited for; it means nothing for regular files
+  // O_NONBLOCK: a pipe under this name must be refused without waiting; regular files ignore the flag
   constexpr int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
   Fd fd(retry_interrupted([&] { return system().openat(fd_.get(), name.c_str(), flags, 0); }));
   if (!fd) {
@@ -172,7 +172,7 @@ bool Directory::remove(std::string const& name, std::string const& operation) co
 
 void Directory::sync(std::string const& operation) const {
   if (system().fsync(fd_.get()) == 0) return;
-  // some file systems cannot sync a directory; all others have failed to
+  // some file systems cannot sync a directory; with any other error the sync has failed
   if (errno == EINVAL || errno == ENOTSUP) return;
   throw_io(operation + ": fsync directory", path_.string(), errno);
 }

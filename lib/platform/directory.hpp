@@ -9,19 +9,19 @@
 
 namespace crossrank::platform {
 
-/// What to do with directories that are missing.
+/// What to do when directories are missing.
 enum class IfMissing : std::uint8_t { refuse, create };
 
-/// An open directory; files are opened, listed and removed relative to it, by one plain name each.
+/// An open directory. Files are opened, listed and removed relative to it, by a plain name.
 ///
-/// The path itself may lead through symbolic links of root, of ourselves, or of the owner of the directory that they
-/// lead to (`path_links.hpp`); a name inside never is followed. Refused are directories that strangers can write to:
-/// other-writable without the sticky bit, or owned by another user than root and ourselves (for root: by anybody).
+/// The path may lead through symbolic links of root, of this process's user, or of the owner of the target directory
+/// (`path_links.hpp`). Links inside the directory are never followed. `IoError` for a directory that other users can
+/// write to: writable by others without the sticky bit, or owned by a user other than root and this process's user.
 class Directory {
  public:
   Directory() noexcept = default;
-  /// Opens `path`, freshly: on NFS this is what revalidates its entries. With `IfMissing::create` makes it and its
-  /// parents first; any number of processes may do so at once. `IoError`, which names `operation`.
+  /// Opens `path` anew; on NFS this revalidates its entries. With `IfMissing::create` first creates it and its parents;
+  /// any number of processes may do so at once. An `IoError` names `operation`.
   static Directory open(std::filesystem::path path, std::string const& operation,
                         IfMissing missing = IfMissing::refuse);
 
@@ -29,15 +29,15 @@ class Directory {
   [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
   [[nodiscard]] std::string path_of(std::string const& name) const { return (path_ / name).string(); }
 
-  /// All names but "." and "..", sorted.
+  /// Returns all names except "." and "..", sorted.
   [[nodiscard]] std::vector<std::string> names(std::string const& operation) const;
-  /// Opens a file for reading after checking that it can be trusted: a regular file of ours, of root or of the
-  /// directory's owner that neither group nor others can write. Nothing when there is none of that name; throws
-  /// `IoError` else, as the system refused or for what was found.
+  /// Opens a file for reading and checks that it can be trusted: a regular file of this process's user, of root or of
+  /// the directory's owner, which neither group nor others can write. Returns nothing when the name does not exist.
+  /// `IoError` when the file cannot be trusted or the system refuses.
   [[nodiscard]] std::optional<Fd> open_file(std::string const& name, std::string const& operation) const;
-  /// Removes a file; false when there was none.
+  /// Removes a file. Returns false when it did not exist.
   bool remove(std::string const& name, std::string const& operation) const;
-  /// Makes changes of names durable, where the file system can.
+  /// Makes changes of names durable, if the file system can.
   void sync(std::string const& operation) const;
 
  private:

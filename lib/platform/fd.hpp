@@ -6,7 +6,7 @@
 
 namespace crossrank::platform {
 
-/// Owner of one file descriptor; closes it through the seam.
+/// Owns a file descriptor and closes it through the seam.
 class Fd {
  public:
   Fd() noexcept = default;
@@ -26,9 +26,9 @@ class Fd {
   [[nodiscard]] int get() const noexcept { return fd_; }
   [[nodiscard]] bool valid() const noexcept { return fd_ >= 0; }
   explicit operator bool() const noexcept { return valid(); }
-  /// Gives the descriptor away.
+  /// Gives up ownership and returns the descriptor.
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-  /// Closes now; 0 or the errno. The descriptor is gone either way: Linux frees it even on `EINTR` and `EIO`.
+  /// Closes the descriptor and returns 0 or errno. It is closed in any case: Linux frees it even on `EINTR` and `EIO`.
   [[nodiscard]] int close() noexcept {
     if (!valid()) return 0;
     return system().close(release()) == 0 ? 0 : errno;
@@ -38,7 +38,7 @@ class Fd {
   void drop() noexcept {
     if (!valid()) return;
     int const saved = errno;
-    system().close(release());  // a descriptor that was written is closed by close(), which reports
+    system().close(release());  // after writing, use close(), which reports errors
     errno = saved;
   }
 

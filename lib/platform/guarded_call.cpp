@@ -25,7 +25,7 @@ bool GuardedCall::run(std::shared_ptr<GuardedCall> const& call, std::function<vo
       } catch (...) {
         error = std::current_exception();
       }
-      work = nullptr;  // what it holds goes before the caller, or whoever counts, is told
+      work = nullptr;  // destroy its objects before the caller, or a counter, is notified
       call->finish(std::move(error));
     }).detach();
   } catch (std::system_error const& e) {
@@ -82,8 +82,8 @@ void GuardedCall::abandon(CallGuard const& guard) noexcept {
     abandoned_ = true;
     left_behind.fetch_add(1, std::memory_order_acq_rel);
   }
-  log_event(LogLevel::error, "a call of the file system does not end; its thread is left behind",
-            {{"call", guard.what}, {"left behind in all", std::to_string(abandoned_calls())}});
+  log_event(LogLevel::error, "a file system call does not return; its thread was abandoned",
+            {{"call", guard.what}, {"abandoned in all", std::to_string(abandoned_calls())}});
 }
 
 }  // namespace crossrank::platform

@@ -14,23 +14,24 @@
 
 namespace crossrank::platform {
 
-/// How long a guarded call may stand still.
+/// Limits of a guarded call.
 struct CallGuard {
-  std::chrono::nanoseconds limit{};  ///< without a step of the call; 0: it runs in the caller's thread, unguarded
-  std::function<void()> between{};   ///< called in every slice of waiting; may throw to give the call up
-  std::string what{};                ///< for the log, when it is left behind
+  std::chrono::nanoseconds limit{};  ///< longest time without a step; 0: runs in the caller's thread, unguarded
+  std::function<void()> between{};   ///< called in every slice of the wait; may throw to abandon the call
+  std::string what{};                ///< name of the call in the log
 };
 
-/// A call while it runs; shared between the thread that makes it and the one that waits.
+/// A running call, shared by the thread that executes it and the thread that waits for it.
 class GuardedCall {
  public:
-  /// The call has got on: the limit counts anew.
+  /// Reports progress of the call, which restarts the limit.
   void step() noexcept { steps_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// Whether nobody waits for the call any more: what it has made, nobody will use.
+  /// Returns whether the caller has abandoned the call, so that its result will not be used.
   [[nodiscard]] bool was_abandoned() noexcept;
 
-  /// Runs `work` in a thread of its own and waits. False when it stood still for the whole limit: it is left behind.
+  /// Runs `work` in a thread of its own and waits. Returns false when it made no step for the whole limit and was
+  /// abandoned.
   [[nodiscard]] static bool run(std::shared_ptr<GuardedCall> const& call, std::function<void()> work,
                                 CallGuard const& guard);
 
@@ -46,14 +47,14 @@ class GuardedCall {
   std::exception_ptr error_{};
 };
 
-/// Calls that were given up and have not ended yet.
+/// Returns the number of abandoned calls that have not ended.
 [[nodiscard]] std::size_t abandoned_calls() noexcept;
 
-/// `body(call)`, or nothing when it stood still for `guard.limit`.
+/// Returns `body(call)`, or nothing when it made no step for `guard.limit`.
 ///
-/// A system call on a hard NFS mount blocks in the kernel until the server answers, and nothing ends it but the end of
-/// the process. So it is made in another thread, and the caller goes away from it in time. What `body` uses must be its
-/// own or shared: it may go on for ever.
+/// A system call on a hard NFS mount blocks in the kernel until the server answers, and only the end of the process can
+/// interrupt it. So another thread makes the call, and the caller can abandon it in time. `body` must own or share all
+/// objects that it uses, because it may run forever.
 template <class Body>
 [[nodiscard]] auto guarded_call(Body body, CallGuard const& guard)
     -> std::optional<decltype(body(std::declval<GuardedCall&>()))> {

@@ -3,12 +3,13 @@
 
 namespace crossrank::platform {
 
-/// The machine that this process runs on, as far as sharing memory goes.
+/// The machine of this process, as far as shared memory is concerned.
 struct Host {
-  std::string id{};    ///< of this start of the kernel and this network namespace: sockets do not reach further
-  std::string name{};  ///< for people
+  std::string id{};    ///< names this boot of the kernel and this network namespace, the reach of sockets
+  std::string name{};  ///< host name, for messages
 };
 
+/// Returns the machine of this process.
 [[nodiscard]] Host this_host();
 
 }  // namespace crossrank::platform

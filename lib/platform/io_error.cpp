@@ -16,7 +16,7 @@ std::string errno_text(int error) {
 
 void throw_io(std::string operation, std::string resource, int error, std::string hint) {
   throw_io(ErrorInfo{.operation = std::move(operation),
-                     .message = "the operating system refused",
+                     .message = "the system call failed",
                      .resource = std::move(resource),
                      .hint = std::move(hint)},
            error);
@@ -24,18 +24,18 @@ void throw_io(std::string operation, std::string resource, int error, std::strin
 
 namespace {
 
-/// What most often helps, where the caller knows nothing better.
+/// Returns the most common hint, for callers without a better hint.
 char const* default_hint(int error) noexcept {
   switch (error) {
     case EACCES:
-    case EPERM: return "check who may read and write it and pass the folders above it, or run as another user";
-    case EROFS: return "the file system is mounted read-only: give another directory";
+    case EPERM: return "check the permissions of it and of the folders above it, or run as another user";
+    case EROFS: return "the file system is mounted read-only: use another directory";
     case ENOSPC:
-    case EDQUOT: return "free space there, or give a directory on another file system";
+    case EDQUOT: return "free space there, or use a directory on another file system";
     case EMFILE:
     case ENFILE: return "allow more open files (ulimit -n)";
-    case ELOOP: return "a symbolic link leads to itself or is not followed here: give the path that it stands for";
-    case ENAMETOOLONG: return "give a shorter path";
+    case ELOOP: return "a symbolic link leads to itself or is not followed here: use the path of its target";
+    case ENAMETOOLONG: return "use a shorter path";
     default: return "";
   }
 }

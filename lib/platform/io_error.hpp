@@ -5,13 +5,13 @@
 
 namespace crossrank::platform {
 
-/// Name and meaning of an errno value: "ENOSPC (No space left on device)".
+/// Returns name and meaning of an errno value: "ENOSPC (No space left on device)".
 [[nodiscard]] std::string errno_text(int error);
 
-/// Throws an `IoError` that says which call failed on what, and with which errno.
+/// Throws an `IoError` with the operation that failed, its resource and errno.
 [[noreturn]] void throw_io(std::string operation, std::string resource, int error, std::string hint = {});
 
-/// The same with everything else that is known; `system` and `system_errno` are filled from `error`.
+/// Throws an `IoError` with all fields of `info`. Fills `system` and `system_errno` from `error`.
 [[noreturn]] void throw_io(ErrorInfo info, int error);
 
 }  // namespace crossrank::platform

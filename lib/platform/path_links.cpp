@@ -20,9 +20,9 @@
 namespace crossrank::platform {
 namespace {
 
-constexpr int most_links = 40;  // as the kernel
+constexpr int most_links = 40;  // the kernel's limit
 
-/// A descriptor of a walk. It does not count as one of the calls that the seam can fail: nothing is read through it.
+/// A descriptor of a walk. It does not use the seam, because nothing is read through it.
 class Place {
  public:
   explicit Place(int fd) noexcept : fd_(fd) {}
@@ -47,12 +47,12 @@ class Place {
   int fd_;
 };
 
-/// One walk along one path. Nothing is opened but for its place (`O_PATH`): the caller's own open is the real one.
+/// A walk along a path. It opens every part only as `O_PATH`; the caller opens the directory itself.
 class Walk {
  public:
   Walk(std::filesystem::path const& path, std::string const& operation) : path_(path), operation_(operation) {}
 
-  /// The directory at the end. `IoError` with the system's errno when a part is missing.
+  /// Returns the directory at the end. `IoError` with the system's errno when a part is missing.
   Place run() { return along(Place(open_at(AT_FDCWD, ".", O_DIRECTORY)), path_); }
 
  private:
@@ -88,10 +88,10 @@ class Walk {
                                         ", or of the directory's owner, user " + std::to_string(target_owner),
                             .got = "a link of user " + std::to_string(owner),
                             .resource = path_.string(),
-                            .hint = "give the path of the directory itself, without the link"});
+                            .hint = "use the path of the directory itself, without the link"});
   }
 
-  /// Links of procfs are no text: the kernel follows them.
+  /// Returns whether the link is one of procfs. Such links have no text; only the kernel can follow them.
   static bool is_of_kernel(Place const& link) {
     struct statfs system {};
     return ::fstatfs(link.get(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC;

@@ -4,15 +4,15 @@
 
 namespace crossrank::platform {
 
-/// Refuses a path that somebody else has led astray.
+/// Refuses a path that leads through another user's symbolic link.
 ///
-/// Walks the parts of `path`, which is a directory that exists. A symbolic link may be followed when it belongs to
-/// root, to ourselves, or to the owner of the directory that it leads to. Anybody else's link could lead root, or us,
-/// into a directory that its owner may not write. `IoError` that names the link. Returns whether the walk ends at
-/// `directory`, a descriptor: when it does not, the path has changed since that one was opened.
+/// Walks the parts of `path`, an existing directory. A symbolic link may belong to root, to this process's user, or to
+/// the owner of its target directory. A link of another user could redirect this process into a directory that the
+/// other user cannot write. `IoError` that names such a link. Returns whether the walk ends at the descriptor
+/// `directory`; if not, the path has changed since the descriptor was opened.
 [[nodiscard]] bool check_links(std::filesystem::path const& path, int directory, std::string const& operation);
 
-/// The same for the part of `path` that exists, before the rest is made.
+/// Checks the existing part of `path` in the same way, before the rest is created.
 void check_links_above(std::filesystem::path const& path, std::string const& operation);
 
 }  // namespace crossrank::platform

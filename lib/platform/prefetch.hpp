@@ -2,12 +2,11 @@
 
 namespace crossrank::platform {
 
-/// Brings the cache line at `address` to this core, ready to be written, while the caller does something else. A hint:
-/// any address will do.
+/// Prefetches the cache line at `address` for a write. A hint: any address is allowed.
 inline void prefetch_for_write(void const* address) noexcept {
 #if defined(__x86_64__)
-  // The compiler's own way asks for a line to read, unless it may suppose a CPU that has this instruction; those that
-  // do not have it pass over it.
+  // The builtin prefetches for a read, unless the compiler may assume a CPU with this instruction. Other CPUs ignore
+  // it.
   asm volatile("prefetchw %0" : : "m"(*static_cast<char const*>(address)));
 #else
   __builtin_prefetch(address, 1);

@@ -8,7 +8,7 @@ namespace {
 
 constinit std::atomic<std::ptrdiff_t> started{0};
 constinit std::atomic<ProgressHook::MakeProgress> how{nullptr};
-constinit thread_local bool inside = false;  // what is carried on may itself wait for a moment
+constinit thread_local bool inside = false;  // an advancing call may itself wait briefly
 
 }  // namespace
 

@@ -4,18 +4,17 @@
 
 namespace crossrank::platform {
 
-/// Calls that a thread has started and does not wait for at the moment may be what its peers wait for: while it waits
-/// for something else, it carries them on.
+/// Lets a waiting thread advance its other non-blocking calls, because its peers may be waiting for those.
 struct ProgressHook {
-  /// Carries on what the calling thread has started, without waiting; whether it is to be called again soon.
+  /// Advances the calls of the calling thread without waiting. Returns whether it should be called again soon.
   using MakeProgress = bool (*)() noexcept;
   static constexpr std::chrono::nanoseconds longest_nap = std::chrono::microseconds(500);
 
-  /// Says how, once, before the first `add`.
+  /// Sets the function that advances the calls. Call it once, before the first `add`.
   static void set(MakeProgress make_progress) noexcept;
-  /// Counts what has been started, by any thread: without any, `make_progress` costs one load.
+  /// Changes the number of started calls of all threads by `pieces`. While it is 0, `make_progress` costs one load.
   static void add(std::ptrdiff_t pieces) noexcept;
-  /// To be called between two naps of a wait: how long the next one may be at most.
+  /// Advances the calls between two sleeps of a wait. Returns the longest allowed next sleep.
   [[nodiscard]] static std::chrono::nanoseconds make_progress(std::chrono::nanoseconds nap) noexcept;
 };
 

@@ -27,11 +27,11 @@ timespec to_timespec(std::chrono::nanoseconds duration) {
           .tv_nsec = static_cast<long>(count % nanoseconds_per_second)};
 }
 
-/// A seam that outlives every static destructor: handles closed at exit still need it.
+/// The operating system. It outlives every static destructor, because handles closed at exit need it.
 constinit NoDestructor<System> real;
 constinit std::atomic<System*> installed{nullptr};
 
-/// Kernels before 3.17 and strict seccomp filters lack getrandom.
+/// Reads /dev/urandom: kernels before 3.17 and strict seccomp filters do not have getrandom.
 int random_from_device(std::span<std::byte> out) {
   int const fd = ::open("/dev/urandom", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
@@ -48,12 +48,13 @@ int random_from_device(std::span<std::byte> out) {
     }
   }
   int const saved = errno;
-  ::close(fd);  // read-only: nothing can be lost
+  ::close(fd);  // opened only for reading, so an error loses nothing
   errno = saved;
   return result;
 }
 
-/// Keeps the signal of a file that would grow beyond `ulimit -f` from killing the process: the call says EFBIG as well.
+/// Blocks the signal for a file that would grow beyond `ulimit -f`, so that the call returns EFBIG and the process
+/// lives.
 class WithoutSizeSignal {
  public:
   WithoutSizeSignal() noexcept {
@@ -124,7 +125,7 @@ int System::sync_file_range(int fd, off_t at, off_t bytes, unsigned flags) {
 }
 
 int System::memfd_create(char const* name, unsigned flags) {
-  // by number: seccomp filters and old C libraries differ in whether the wrapper exists
+  // by number, because old C libraries do not have the wrapper
   return static_cast<int>(::syscall(SYS_memfd_create, name, flags | MFD_CLOEXEC));
 }
 int System::add_seals(int fd, int seals) { return ::fcntl(fd, F_ADD_SEALS, seals); }
@@ -161,7 +162,7 @@ void System::sleep(std::chrono::nanoseconds duration) {
 
 std::chrono::nanoseconds System::now() {
   timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);  // cannot fail: the clock exists and the pointer is ours
+  ::clock_gettime(CLOCK_MONOTONIC, &time);  // cannot fail: the clock exists and the pointer is valid
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
@@ -184,7 +185,7 @@ int System::set_robust_list(void* head, std::size_t bytes) {
 }
 
 System& system() noexcept {
-  // pairs with the release store in ScopedSystem: a replacement is seen whole
+  // pairs with the release store in ScopedSystem, so that the replacement is fully constructed
   auto* const replacement = installed.load(std::memory_order_acquire);
   return replacement != nullptr ? *replacement : real.value;
 }

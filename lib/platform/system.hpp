@@ -15,10 +15,11 @@
 
 namespace crossrank::platform {
 
-/// Every call to the operating system that can fail for reasons outside the program, behind one replaceable seam.
+/// The replaceable table of system calls that can fail for reasons outside the program.
 ///
-/// Members behave as the system calls they are named after: -1 and `errno` on failure, `EINTR` included. Tests derive
-/// from `System`, override what they want to fail, delay or record, and install it with `ScopedSystem`.
+/// A member behaves as the system call of the same name: -1 and `errno` on failure, including `EINTR`. A test derives
+/// from `System`, overrides the calls that should fail, be delayed or be recorded, and installs the object with
+/// `ScopedSystem`.
 class System {
  public:
   virtual ~System() = default;
@@ -61,26 +62,27 @@ class System {
   virtual int getsockopt(int fd, int level, int name, void* value, socklen_t* bytes);
   virtual int poll(pollfd* fds, nfds_t count, int timeout_ms);
 
-  // waiting, time, chance
-  /// Sleeps while `*word == expected`, at most `limit`; shared between processes. As FUTEX_WAIT: 0, or -1 and errno.
+  // waiting, time, random numbers
+  /// Sleeps while `*word == expected`, at most for `limit`. Works between processes. Returns as FUTEX_WAIT: 0, or -1
+  /// with errno.
   virtual int futex_wait(std::uint32_t const* word, std::uint32_t expected, std::chrono::nanoseconds limit);
-  /// Wakes up to `count` sleepers; returns how many. As FUTEX_WAKE, shared between processes.
+  /// Wakes up to `count` sleepers and returns how many. Works between processes, as FUTEX_WAKE.
   virtual int futex_wake(std::uint32_t const* word, int count);
   virtual void yield();
-  /// Sleeps in the calling thread; retry loops with a deadline use this, tests make it pass at once.
+  /// Sleeps in the calling thread. Retry loops with a deadline use it; tests can make it return at once.
   virtual void sleep(std::chrono::nanoseconds duration);
-  /// Monotonic time since an arbitrary start.
+  /// Returns the monotonic time since an arbitrary start.
   virtual std::chrono::nanoseconds now();
   /// Fills `out` from the system's random source.
   virtual int random(std::span<std::byte> out);
-  /// `set_robust_list` for the calling thread.
+  /// Calls `set_robust_list` for the calling thread.
   virtual int set_robust_list(void* head, std::size_t bytes);
 };
 
-/// The seam in force: the operating system itself, unless a `ScopedSystem` stands.
+/// Returns the current table: the operating system, or the replacement of a `ScopedSystem`.
 [[nodiscard]] System& system() noexcept;
 
-/// Installs a replacement for the scope of a test. Not for concurrent use: install before ranks start.
+/// Installs a replacement for the scope of a test. Not thread-safe: install it before ranks start.
 class ScopedSystem {
  public:
   explicit ScopedSystem(System& replacement) noexcept;

@@ -5,12 +5,12 @@
 
 namespace crossrank::platform {
 
-/// When a wait without progress is worth a warning: after a minute, or at half of its limit where that comes sooner,
-/// and every ten minutes from then on.
+/// Decides when a wait without progress logs a warning: after a minute, or after half of its limit if that is shorter,
+/// then every ten minutes.
 class WarningSchedule {
  public:
-  /// Whether a warning is due of a wait that has seen no progress for `silent` and gives up after `limit`. True once
-  /// for each warning; starts again when there was progress.
+  /// Returns whether a warning is due for a wait that has made no progress for `silent` and times out after `limit`.
+  /// Returns true once for each warning; starts again after progress.
   [[nodiscard]] bool is_due(std::chrono::nanoseconds silent, std::chrono::nanoseconds limit) noexcept {
     if (silent < last_) next_ = none;
     last_ = silent;
@@ -27,7 +27,7 @@ class WarningSchedule {
   std::chrono::nanoseconds next_ = none;
 };
 
-/// "250 ms", "60 s".
+/// Formats a duration: "250 ms", "60 s".
 [[nodiscard]] inline std::string format_duration(std::chrono::nanoseconds time) {
   auto const milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
   if (milliseconds < 10'000) return std::to_string(milliseconds) + " ms";

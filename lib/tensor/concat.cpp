@@ -15,15 +15,15 @@ namespace {
                     .got = to_string(part)});
 }
 
-/// Shape of the joined tensor; checks that the parts fit.
+/// Returns the shape of the joined tensor. `UsageError` when the parts do not fit.
 Shape joined_shape(std::span<Tensor const> parts, std::size_t dim) {
   auto const& first = parts.front();
   std::int64_t length = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     auto const& part = parts[i];
-    if (part.dtype() != first.dtype()) refuse_part(i, "has another dtype than part 0", first, part);
+    if (part.dtype() != first.dtype()) refuse_part(i, "does not have the dtype of part 0", first, part);
     if (part.shape().size() != first.shape().size())
-      refuse_part(i, "has another number of dimensions than part 0", first, part);
+      refuse_part(i, "does not have the number of dimensions of part 0", first, part);
     if (part.shape().with(dim, 0) != first.shape().with(dim, 0))
       refuse_part(i, "differs from part 0 in another dimension", first, part);
     if (__builtin_add_overflow(length, part.shape()[dim], &length))
@@ -32,7 +32,7 @@ Shape joined_shape(std::span<Tensor const> parts, std::size_t dim) {
   return first.shape().with(dim, length);
 }
 
-/// Places `part` behind what `out` holds up to `begin` in dimension `dim`.
+/// Copies `part` into `out`, from index `begin` of dimension `dim` on.
 void place(Tensor& out, std::span<std::byte> to, std::int64_t dim, std::int64_t begin, Tensor const& part) {
   auto const length = part.shape()[static_cast<std::size_t>(dim)];
   auto const runs = slice_runs(out, dim, begin, length, "concat");
@@ -60,7 +60,7 @@ Tensor slice(Tensor const& tensor, Dim dim, std::int64_t begin, std::int64_t len
 Tensor concat(std::span<Tensor const> parts, Dim dim) {
   if (parts.empty()) throw UsageError({.operation = "concat", .message = "there are no parts"});
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (!parts[i].defined()) refuse_part(i, "is absent", parts.front(), parts[i]);
+    if (!parts[i].defined()) refuse_part(i, "is undefined", parts.front(), parts[i]);
   }
   auto const at = resolve_dim(parts.front().shape(), dim.dim, "concat");
   auto out = Tensor::empty(joined_shape(parts, at), parts.front().dtype());

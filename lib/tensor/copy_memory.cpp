@@ -11,12 +11,12 @@ namespace {
 
 constexpr std::size_t line = 64;
 
-/// What a kernel stores in one round: loaded whole before any of it is stored.
+/// Bytes that a kernel copies per step. It loads all of them before it stores any.
 constexpr std::size_t block = 2 * line;
 static_assert(rep_movsb_min_bytes >= 2 * block);
 
-// One loop stands here twice. A template over the block would be compiled without AVX2, and neither GCC nor Clang
-// inlines loads and stores that need it there.
+// The same loop exists twice. A template over the block would be compiled without AVX2, and then neither GCC nor Clang
+// inlines loads and stores that need AVX2.
 struct BlockAvx2 {
   __m256i parts[4];
 };
@@ -31,7 +31,7 @@ __attribute__((target("avx2"), always_inline)) inline void store_avx2(std::byte*
   for (int i = 0; i < 4; ++i) _mm256_storeu_si256(at + i, loaded.parts[i]);
 }
 
-/// Whole blocks between the first line of the destination and its end; the ends are stored as blocks that overlap them.
+/// Copies whole blocks from the first line boundary of the destination on. Overlapping blocks cover both ends.
 __attribute__((target("avx2"))) void copy_avx2(std::byte* to, std::byte const* from, std::size_t bytes) noexcept {
   auto const skip = line - reinterpret_cast<std::uintptr_t>(to) % line;
   auto const first = load_avx2(from);

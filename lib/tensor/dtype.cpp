@@ -27,7 +27,7 @@ DtypeTraits const& traits_of(Dtype dtype) {
   auto const number = static_cast<std::size_t>(dtype);
   if (number >= all_traits.size()) {
     throw UsageError({.operation = "dtype",
-                      .message = "not an element type",
+                      .message = "the value is not a dtype",
                       .expected = "0 to " + std::to_string(dtype_count - 1),
                       .got = std::to_string(number)});
   }

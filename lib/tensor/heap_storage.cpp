@@ -15,13 +15,13 @@ namespace crossrank {
 namespace {
 
 constexpr std::size_t alignment = 64;
-// What a process can address; allocators under a sanitizer end the process when asked for more.
+// The address space of a process. An allocator under a sanitizer ends the process for a larger request.
 constexpr std::size_t address_space = std::size_t{1} << 47;
 
-// One fault for a large page costs little more than one for a small page and saves 511 of those.
+// One fault for a large page costs little more than a fault for a small page and saves 511 of them.
 constexpr std::size_t large_page = std::size_t{2} << 20;
 
-/// Asks for large pages for the whole ones inside. Only advice: a system that has none says so and nothing is lost.
+/// Advises the kernel to use large pages inside the range. An error does not matter, as it is only advice.
 void advise_large_pages(void* memory, std::size_t bytes) noexcept {
   if (auto const whole = bytes / large_page * large_page; whole > 0)
     static_cast<void>(::madvise(memory, whole, MADV_HUGEPAGE));
@@ -37,8 +37,8 @@ std::byte* allocate(std::size_t bytes) {
   if (memory != nullptr && large) advise_large_pages(memory, rounded);
   if (memory == nullptr) {
     throw UnavailableError({.operation = "tensor memory",
-                            .message = "there is not that much memory",
-                            .got = std::to_string(bytes) + " bytes asked for",
+                            .message = "not enough memory",
+                            .got = std::to_string(bytes) + " bytes requested",
                             .hint = "use smaller tensors or views of mapped files"});
   }
   return static_cast<std::byte*>(memory);
@@ -48,7 +48,7 @@ std::byte* allocate(std::size_t bytes) {
 
 HeapStorage::HeapStorage(std::size_t bytes) : bytes_(allocate(bytes)), size_(bytes) {}
 
-// NOLINTNEXTLINE(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): from `aligned_alloc`, by its owner
+// NOLINTNEXTLINE(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): freed by its owner; from `aligned_alloc`
 void HeapStorage::Free::operator()(std::byte* bytes) const noexcept { std::free(bytes); }
 
 BorrowedStorage::BorrowedStorage(void* data, std::size_t bytes, std::function<void(void*)> deleter)

@@ -7,10 +7,10 @@
 
 namespace crossrank {
 
-/// Memory of the process's heap, aligned to 64 bytes, that ends with the storage.
+/// Heap memory, aligned to 64 bytes, which the storage owns.
 class HeapStorage final : public spi::Storage {
  public:
-  /// `UnavailableError` when there is not that much memory.
+  /// Allocates the memory. `UnavailableError` when there is not enough.
   explicit HeapStorage(std::size_t bytes);
   [[nodiscard]] std::byte* data() noexcept override { return bytes_.get(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept override { return size_; }
@@ -23,7 +23,7 @@ class HeapStorage final : public spi::Storage {
   std::size_t size_;
 };
 
-/// Memory of the caller's, given back through its deleter.
+/// The caller's memory, returned through the caller's deleter.
 class BorrowedStorage final : public spi::Storage {
  public:
   BorrowedStorage(void* data, std::size_t bytes, std::function<void(void*)> deleter);

@@ -36,7 +36,7 @@ Shape::Shape(std::span<std::int64_t const> lengths) {
 
 Shape Shape::with(std::size_t dim, std::int64_t length) const {
   std::vector<std::int64_t> lengths(begin(), end());
-  if (dim >= lengths.size()) refuse_size(*this, "there is no such dimension");
+  if (dim >= lengths.size()) refuse_size(*this, "the dimension does not exist");
   lengths[dim] = length;
   return Shape(lengths);
 }
@@ -69,7 +69,7 @@ std::size_t dense_bytes(Shape const& shape, Dtype dtype) {
       bits / 8 > static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max())) {
     refuse_size(shape, "the number of bytes overflows");
   }
-  if (bits % 8 != 0) refuse_size(shape, "the elements do not fill their last byte");
+  if (bits % 8 != 0) refuse_size(shape, "the elements do not fill the last byte");
   return static_cast<std::size_t>(bits / 8);
 }
 

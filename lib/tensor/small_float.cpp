@@ -10,11 +10,11 @@
 namespace crossrank {
 namespace {
 
-/// Which codes of a format are not numbers.
+/// Codes of a format that are not numbers.
 enum class Specials : std::uint8_t {
   ieee,    ///< the highest exponent: infinity and NaN
-  finite,  ///< NaN is the highest code of each sign, there is no infinity
-  fnuz,    ///< NaN is what would be minus zero, there is no infinity
+  finite,  ///< NaN is the highest code of each sign; no infinity
+  fnuz,    ///< NaN is the code of minus zero; no infinity
   none,    ///< every code is a number
 };
 
@@ -51,12 +51,12 @@ constexpr Format e2m1{2, 1, 1, Specials::none};
 constexpr std::uint32_t float_infinity = 0x7f80'0000U;
 constexpr std::uint32_t float_quiet = 0x0040'0000U;
 
-/// 2^`exponent`, which a normal float can hold.
+/// Returns 2^`exponent`, which must be a normal float.
 constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23U);
 }
 
-/// NaN with the payload of `code` at its upper end, quiet.
+/// Returns a quiet NaN with the payload of `code` in its upper bits.
 constexpr float wide_nan(Format format, std::uint32_t code) {
   auto const payload = code & ((1U << format.mantissa_bits) - 1U);
   auto const sign = (code & format.sign()) != 0 ? 0x8000'0000U : 0U;
@@ -97,7 +97,7 @@ std::uint32_t encode_overflow(Format format, std::uint32_t sign, Overflow overfl
   return format.specials == Specials::fnuz ? format.sign() : sign | (format.sign() - 1U);
 }
 
-/// For formats whose least number is above those of a float that are subnormal.
+/// Encodes for formats whose smallest number is above the subnormal floats.
 std::uint32_t encode(Format format, float value, Overflow overflow) {
   auto const bits = std::bit_cast<std::uint32_t>(value);
   auto const sign = (bits >> 31U) * format.sign();
@@ -108,13 +108,13 @@ std::uint32_t encode(Format format, float value, Overflow overflow) {
   auto const exponent = static_cast<int>(magnitude >> 23U) - 127;
   auto const least = 1 - format.bias;
   auto const shift = static_cast<unsigned>(23 - format.mantissa_bits + std::max(least - exponent, 0));
-  if (shift > 25U) return zero;  // less than half of the least number
+  if (shift > 25U) return zero;  // less than half of the smallest number
   auto const significand = 0x80'0000U | (magnitude & 0x7f'ffffU);
   auto steps = significand >> shift;
   auto const rest = significand & ((1U << shift) - 1U);
   auto const half = 1U << (shift - 1U);
   if (rest > half || (rest == half && (steps & 1U) != 0)) ++steps;
-  // A carry out of the mantissa runs into the exponent by itself.
+  // A carry out of the mantissa increments the exponent.
   auto const code = (static_cast<std::uint32_t>(std::max(exponent - least, 0)) << format.mantissa_bits) + steps;
   if (code > format.largest()) return encode_overflow(format, sign, overflow);
   return code == 0 ? zero : sign | code;
@@ -134,7 +134,8 @@ std::uint32_t encode_e8m0(float value, Overflow overflow) {
   auto const magnitude = bits & 0x7fff'ffffU;
   auto const exponent = magnitude >> 23U;
   auto const mantissa = magnitude & 0x7f'ffffU;
-  // From 1.5 on the next power is as near or nearer; below the least normal that is 2^-127 or 2^-126 (1.5 * 2^-127).
+  // From 1.5 on the next power is as near or nearer. Below the smallest normal, the choice is between 2^-127 and
+  // 2^-126.
   auto const code = exponent + (mantissa >= (exponent == 0 ? 0x60'0000U : 0x40'0000U) ? 1U : 0U);
   return code >= e8m0_nan ? (overflow == Overflow::saturate ? e8m0_nan - 1U : e8m0_nan) : code;
 }
@@ -183,12 +184,12 @@ void require_size(Dtype dtype, std::size_t numbers, std::size_t bytes) {
   auto const bits = bits_of(dtype);
   if (numbers <= SIZE_MAX / 16 && numbers * bits == bytes * 8) return;
   throw UsageError({.operation = "convert",
-                    .message = "the codes are not as many as the numbers",
+                    .message = "the number of codes is not the number of values",
                     .expected = std::to_string(numbers) + " of " + std::to_string(bits) + " bits",
                     .got = std::to_string(bytes) + " bytes"});
 }
 
-/// Code number `index` of a stream of `bits` (at most 8) each, the first in the lowest bits.
+/// Returns code number `index` of a stream of codes of `bits` bits (at most 8), the first in the lowest bits.
 std::uint32_t packed_code(std::span<std::byte const> codes, std::size_t index, std::size_t bits) {
   auto const first = index * bits;
   auto const byte = first / 8;

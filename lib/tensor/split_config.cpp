@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view mark_name = "tensor";
 
-/// Number of `$` in front when `value` is an object whose one key is dollars and "tensor"; 0 for all else.
+/// Returns the number of leading `$` when `value` is an object whose only key is `$`s followed by "tensor", else 0.
 std::size_t placeholder_depth(Json const& value) {
   if (!value.is_object() || value.size() != 1) return 0;
   auto const& key = value.begin().key();
@@ -23,7 +23,7 @@ Json placeholder(Json name) {
   return out;
 }
 
-/// The user's value with a `$` more on each object that could be taken for a placeholder.
+/// Returns the user's value with one more `$` on each object that looks like a placeholder.
 Json escaped(Json const& value) {
   if (value.is_array()) {
     Json out = Json::array();
@@ -92,7 +92,7 @@ class Joiner {
     }
     for (auto const& [name, tensor] : weights_) {
       if (used_.contains(name)) continue;
-      if (out.contains(name)) refuse("a weight that no placeholder names has the name of another value", name);
+      if (out.contains(name)) refuse("a weight without a placeholder has the name of another value", name);
       out.set(name, tensor);
     }
     return out;
@@ -114,7 +114,7 @@ class Joiner {
     if (name.is_null()) return Tensor{};
     auto const text = name.is_string() ? name.get<std::string>() : name.dump();
     auto const* tensor = weights_.find(text);
-    if (tensor == nullptr) refuse("the config names a weight that is not there", text);
+    if (tensor == nullptr) refuse("the config has a placeholder for a weight that does not exist", text);
     used_.insert_or_assign(text, Tensor{});
     return *tensor;
   }

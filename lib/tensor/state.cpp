@@ -37,7 +37,7 @@ StateDict::const_iterator StateDict::const_iterator::operator++(int) noexcept {
   return before;
 }
 
-// NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): made from a dictionary that is not const
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the dictionary is not const
 StateDict::iterator::reference StateDict::iterator::operator*() const noexcept { return const_cast<reference>(*at_); }
 
 StateDict::iterator& StateDict::iterator::operator++() noexcept {
@@ -79,7 +79,7 @@ StateDict::StateDict(std::initializer_list<value_type> entries) {
   for (auto const& [name, tensor] : entries) insert_or_assign(name, tensor);
 }
 
-/// Place in `index_` of the entry called `name`, or of the free cell where it would go. `index_` is not empty.
+/// Returns the cell in `index_` of the entry called `name`, or the free cell for it. `index_` must not be empty.
 std::size_t StateDict::probe(std::string_view name) const noexcept {
   auto const mask = index_.size() - 1;
   for (auto cell = hash_name(name) & mask;; cell = (cell + 1) & mask) {
@@ -89,7 +89,7 @@ std::size_t StateDict::probe(std::string_view name) const noexcept {
   }
 }
 
-/// Builds the index anew, half empty or more once `capacity` entries are in it.
+/// Rebuilds the index, so that at most half of it is in use with `capacity` entries.
 void StateDict::index_all(std::size_t capacity) {
   auto cells = least_index;
   while (cells < 2 * capacity) cells *= 2;
@@ -163,7 +163,7 @@ bool StateDict::erase(std::string_view name) {
   auto const position = index_[probe(name)];
   if (position == 0) return false;
   auto& slot = slots_[position - 1];
-  // The cell goes on pointing at the hole, so that probes walk past it as past any other name.
+  // The cell keeps pointing at the hole, so that probes continue past it.
   slot.live = false;
   slot.entry.second = Tensor{};
   --size_;

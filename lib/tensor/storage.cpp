@@ -14,7 +14,7 @@ Device Storage::device() const noexcept { return {}; }
 std::string Storage::frozen_by() const { return {}; }
 
 Tensor tensor_from_storage(std::shared_ptr<Storage> storage, std::size_t byte_offset, Shape const& shape, Dtype dtype) {
-  if (!storage) throw UsageError({.operation = "tensor_from_storage", .message = "no storage was given"});
+  if (!storage) throw UsageError({.operation = "tensor_from_storage", .message = "the storage is null"});
   auto const bytes = dense_bytes(shape, dtype);
   auto const capacity = storage->size_bytes();
   if (byte_offset > capacity || bytes > capacity - byte_offset) {
@@ -24,7 +24,7 @@ Tensor tensor_from_storage(std::shared_ptr<Storage> storage, std::size_t byte_of
                       .got = std::to_string(bytes) + " bytes from byte " + std::to_string(byte_offset)});
   }
   Tensor tensor;
-  // Null is a fair first byte of an empty storage; an offset into it would be undefined.
+  // An empty storage may begin at null, and an offset from null would be undefined.
   tensor.data_ = capacity == 0 ? storage->data() : storage->data() + byte_offset;
   tensor.storage_ = std::move(storage);
   tensor.offset_ = byte_offset;

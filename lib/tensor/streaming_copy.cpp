@@ -31,7 +31,7 @@ namespace {
 constexpr std::size_t line = 64;
 constexpr std::size_t block = 4 * line;
 
-/// Copies bytes from anywhere; those that stream copy whole blocks, `to` stands on a line, and a fence must follow.
+/// Copies bytes. A streaming kernel copies whole blocks to a line boundary, and a fence must follow it.
 using Kernel = void (*)(std::byte* to, std::byte const* from, std::size_t bytes);
 
 void copy_standard(std::byte* to, std::byte const* from, std::size_t bytes) { copy_memory(to, from, bytes); }
@@ -41,13 +41,14 @@ std::size_t bytes_to_line(std::byte const* to) { return (line - reinterpret_cast
 #if CROSSRANK_COPY_X86
 
 // Streaming stores keep the hardware prefetcher from running far enough ahead of the loads. Measured on Zen 4: 21 GB/s
-// without a hint, 24.6 with this distance, no more from longer ones; non-temporal so that the source spares the cache.
+// without prefetching, 24.6 with this distance, no gain from longer ones. The prefetch is non-temporal, so that the
+// source does not fill the cache.
 constexpr std::size_t ahead = 6144;
 
-/// Whether a kernel asks for lines far ahead of those that it loads: to no use where several copies go side by side.
+/// Whether a kernel prefetches lines far ahead of its loads. That is useless for interleaved copies.
 enum class Ahead : bool { no, yes };
 
-/// Prefetching past the end does no harm: a prefetch never faults.
+/// Prefetches the block `ahead` bytes after `from`. It may lie past the end: a prefetch never faults.
 template <Ahead prefetches>
 inline void prefetch_block(std::byte const* from) {
   if constexpr (prefetches == Ahead::no) return;
@@ -121,8 +122,8 @@ Kernel block_kernel(CopyKernel kernel) {
   return nullptr;
 }
 
-/// Streams whole blocks of aligned destination; what stands before and after them is copied in the ordinary way. A
-/// fence must follow: streaming stores are weakly ordered, a release store alone would not publish them.
+/// Streams the whole aligned blocks of the destination and copies the bytes before and after them ordinarily. A fence
+/// must follow: streaming stores are weakly ordered, so a release store alone would not publish them.
 void copy_streaming(Kernel kernel, std::byte* to, std::byte const* from, std::size_t bytes) {
   std::size_t const head = std::min(bytes_to_line(to), bytes);
   copy_standard(to, from, head);
@@ -135,7 +136,7 @@ void copy_streaming(Kernel kernel, std::byte* to, std::byte const* from, std::si
 
 CopyKernel best_kernel() noexcept {
 #if CROSSRANK_COPY_X86 && !CROSSRANK_COPY_SANITIZED
-  // sanitizers see memcpy but not the streaming instructions: there, being seen matters more than speed
+  // sanitizers check memcpy but not the streaming instructions
   for (auto const kernel : {CopyKernel::avx512, CopyKernel::avx2, CopyKernel::sse2}) {
     if (has_kernel(kernel)) return kernel;
   }
@@ -143,7 +144,7 @@ CopyKernel best_kernel() noexcept {
   return CopyKernel::standard;
 }
 
-/// What streams the blocks of a part while others are copied beside it.
+/// Returns the kernel that streams blocks of interleaved copies.
 Kernel streaming_beside_others() {
 #if CROSSRANK_COPY_X86
   if (auto const blocks = block_kernel<Ahead::no>(streaming_kernel()); blocks != nullptr) return blocks;
@@ -159,7 +160,7 @@ void copy_front(CopySegment& part, std::size_t bytes, Kernel copy) {
 }
 
 #if CROSSRANK_COPY_X86
-/// Size of the outermost cache in the description at `leaf`; 0 when the processor has no such leaf.
+/// Returns the size of the outermost cache that cpuid leaf `leaf` describes; 0 when the processor does not have it.
 std::size_t outermost_cache(unsigned leaf) noexcept {
   std::size_t outermost = 0;
   unsigned outermost_level = 0;
@@ -180,7 +181,7 @@ std::size_t outermost_cache(unsigned leaf) noexcept {
 
 std::size_t last_cache_bytes() noexcept {
 #if CROSSRANK_COPY_X86
-  // asked first: on AMD the C library adds up the caches of a whole package, ten times what one core can use
+  // cpuid comes first: on AMD the C library adds up the caches of a package, ten times the size that one core can use
   for (unsigned const leaf : {0x8000001dU, 4U}) {
     if (auto const bytes = outermost_cache(leaf); bytes != 0) return bytes;
   }
@@ -188,7 +189,7 @@ std::size_t last_cache_bytes() noexcept {
   constexpr long usual = 16L << 20;
   long bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
   if (bytes <= 0) bytes = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
-  return static_cast<std::size_t>(bytes > 0 ? bytes : usual);  // some virtual machines tell nothing
+  return static_cast<std::size_t>(bytes > 0 ? bytes : usual);  // some virtual machines report nothing
 }
 
 }  // namespace
@@ -238,7 +239,7 @@ void copy_bytes(std::byte* to, std::byte const* from, std::size_t bytes, CopyHin
 void copy_interleaved(std::span<CopySegment> parts) {
   constexpr std::size_t page = 4096;
   auto const stream = streaming_beside_others();
-  auto stripe = page;  // within the caches longer copies are the faster ones
+  auto stripe = page;  // within the caches longer stripes are faster
   for (auto& part : parts) {
     if (part.stores != StoreMode::streaming) continue;
     copy_front(part, std::min(bytes_to_line(part.to), part.bytes), copy_standard);

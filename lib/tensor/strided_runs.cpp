@@ -9,7 +9,7 @@ std::size_t resolve_dim(Shape const& shape, std::int64_t dim, char const* operat
   auto const from_front = dim < 0 ? dim + rank : dim;
   if (from_front < 0 || from_front >= rank) {
     throw UsageError({.operation = operation,
-                      .message = "there is no such dimension",
+                      .message = "the dimension does not exist",
                       .expected = "a dimension of " + to_string(shape),
                       .got = std::to_string(dim)});
   }
@@ -18,12 +18,12 @@ std::size_t resolve_dim(Shape const& shape, std::int64_t dim, char const* operat
 
 StridedRuns slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begin, std::int64_t length,
                        char const* operation) {
-  if (!tensor.defined()) throw UsageError({.operation = operation, .message = "there is no tensor"});
+  if (!tensor.defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
   auto const& shape = tensor.shape();
   auto const at = resolve_dim(shape, dim, operation);
   if (begin < 0 || length < 0 || begin > shape[at] || length > shape[at] - begin) {
     throw UsageError({.operation = operation,
-                      .message = "the range does not lie inside the dimension",
+                      .message = "the range is outside the dimension",
                       .expected = "0 to " + std::to_string(shape[at]) + " of dimension " + std::to_string(at) + " of " +
                                   to_string(shape),
                       .got = std::to_string(length) + " from " + std::to_string(begin)});
@@ -32,7 +32,7 @@ StridedRuns slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begi
   slice.shape = shape.with(at, length);
   if (tensor.nbytes() == 0 || length == 0) return slice;
 
-  // No length is zero from here on, and all products divide the checked number of elements.
+  // From here on no length is zero, and every product divides the checked number of elements.
   std::size_t inner = 1;
   for (std::size_t d = at + 1; d < shape.size(); ++d) inner *= static_cast<std::size_t>(shape[d]);
   auto const row_bits = inner * bits_of(tensor.dtype());
@@ -44,7 +44,7 @@ StridedRuns slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begi
   if (first_bit % 8 != 0 || run_bits % 8 != 0 || (slice.count > 1 && stride_bits % 8 != 0)) {
     throw UsageError(
         {.operation = operation,
-         .message = "the slice splits a byte",
+         .message = "the slice begins or ends inside a byte",
          .expected = "ends on whole bytes of " + to_string(tensor),
          .got = std::to_string(length) + " from " + std::to_string(begin) + " of dimension " + std::to_string(at)});
   }

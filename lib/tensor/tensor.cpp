@@ -24,7 +24,7 @@ Tensor Tensor::copy_of(std::span<std::byte const> bytes, std::size_t count, Shap
   auto tensor = empty(shape, dtype);
   if (tensor.nbytes_ != bytes.size()) {
     throw UsageError({.operation = "Tensor.of",
-                      .message = "the number of values is not that of the shape",
+                      .message = "the number of values does not match the shape",
                       .expected = std::to_string(shape.numel()) + " for " + to_string(shape),
                       .got = std::to_string(count)});
   }
@@ -36,7 +36,7 @@ Tensor Tensor::from_blob(void* data, Shape const& shape, Dtype dtype, std::funct
   auto const bytes = dense_bytes(shape, dtype);
   if (data == nullptr && bytes > 0) {
     throw UsageError({.operation = "Tensor.from_blob",
-                      .message = "null was given for a tensor that has bytes",
+                      .message = "the data pointer is null, but the tensor has bytes",
                       .got = to_string(shape)});
   }
   return spi::tensor_from_storage(std::make_shared<BorrowedStorage>(data, bytes, std::move(deleter)), 0, shape, dtype);
@@ -45,7 +45,7 @@ Tensor Tensor::from_blob(void* data, Shape const& shape, Dtype dtype, std::funct
 Device Tensor::device() const noexcept { return storage_ ? storage_->device() : Device{}; }
 
 std::int64_t Tensor::numel() const noexcept {
-  // Made tensors passed the overflow check of `dense_bytes`.
+  // `dense_bytes` checked the product when the tensor was made.
   return storage_ ? shape_.numel() : 0;
 }
 
@@ -64,7 +64,7 @@ Tensor Tensor::narrow(std::int64_t dim, std::int64_t begin, std::int64_t length)
   auto const runs = slice_runs(*this, dim, begin, length, "Tensor.narrow");
   if (runs.count > 1 && runs.run_bytes > 0 && runs.run_bytes != runs.stride_bytes) {
     throw UsageError({.operation = "Tensor.narrow",
-                      .message = "a view must stay dense, and this one would not",
+                      .message = "the view would not be dense",
                       .got = "dimension " + std::to_string(dim) + " of " + to_string(*this),
                       .hint = "use slice, which copies"});
   }
@@ -91,10 +91,10 @@ Tensor Tensor::clone() const {
 }
 
 void Tensor::require_cpu(char const* operation) const {
-  if (!defined()) throw UsageError({.operation = operation, .message = "there is no tensor"});
+  if (!defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
   if (device().kind != Device::Kind::cpu) {
     throw UsageError({.operation = operation,
-                      .message = "the bytes are not in the processor's memory",
+                      .message = "the tensor is not on the CPU",
                       .expected = "cpu",
                       .got = to_string(device())});
   }
@@ -104,33 +104,33 @@ void Tensor::require_typed(Dtype wanted, std::size_t alignment, char const* oper
   require_cpu(operation);
   if (dtype_ != wanted) {
     throw UsageError({.operation = operation,
-                      .message = "the element type differs",
+                      .message = "wrong element type",
                       .expected = std::string(name_of(dtype_)),
                       .got = std::string(name_of(wanted)),
-                      .hint = "bytes() gives the raw bytes of any dtype"});
+                      .hint = "bytes() returns the raw bytes of any dtype"});
   }
   if (reinterpret_cast<std::uintptr_t>(data_) % alignment != 0) {
     throw UsageError({.operation = operation,
                       .message = "the bytes are not aligned for the element type",
                       .expected = "a multiple of " + std::to_string(alignment),
-                      .hint = "clone() gives an aligned copy"});
+                      .hint = "clone() makes an aligned copy"});
   }
 }
 
 void Tensor::require_single() const {
   if (numel() == 1) return;
   throw UsageError(
-      {.operation = "Tensor.item", .message = "there is not exactly one element", .got = to_string(*this)});
+      {.operation = "Tensor.item", .message = "the tensor does not have exactly one element", .got = to_string(*this)});
 }
 
 void Tensor::require_writable(char const* operation) const {
   auto holder = storage_->frozen_by();
   if (holder.empty()) return;
   throw UsageError({.operation = operation,
-                    .message = "others hold these bytes, so they cannot be written",
+                    .message = "the bytes cannot be written while others hold them",
                     .got = std::move(holder),
                     .resource = to_string(*this),
-                    .hint = "clone() gives a writable copy"});
+                    .hint = "clone() makes a writable copy"});
 }
 
 std::string to_string(Tensor const& tensor) {

@@ -21,7 +21,7 @@ std::string kind_of(TensorDict::Value const& value) {
                     .resource = std::string(key)});
 }
 
-/// The first few, quoted: a dictionary may hold thousands.
+/// Returns the first few keys, quoted. A dictionary may have thousands.
 std::string some_keys(TensorDict const& dict) {
   constexpr std::size_t most = 8;
   std::string text;
@@ -55,7 +55,7 @@ TensorDict::Value const* TensorDict::find(std::string_view key) const noexcept {
 TensorDict::Value const& TensorDict::at(std::string_view key) const {
   if (auto const* found = find(key)) return *found;
   throw UsageError({.operation = "TensorDict",
-                    .message = "there is no such key",
+                    .message = "the key does not exist",
                     .got = some_keys(*this),
                     .resource = std::string(key)});
 }
@@ -104,7 +104,7 @@ TensorDict::value_type const* TensorDict::end() const noexcept { return entries_
 
 void TensorDict::refuse_conversion(std::string_view key, Json const& value, char const* why) {
   throw UsageError({.operation = "TensorDict.get",
-                    .message = "the value does not convert",
+                    .message = "the value cannot be converted",
                     .got = value.type_name(),
                     .resource = std::string(key),
                     .system = why});
