@@ -123,7 +123,7 @@ TEST_F(MissingRanks, of_names_that_count_from_zero_are_told_by_their_name) {
     fs::remove_all(folder_.path());
     write(name + ".safetensors", 0, 2);
     auto const last = "1" + name.substr(name.find('0') + 1) + ".safetensors";
-    expect_finding("part 1 of 2 is missing, counted from 0: " + name.substr(0, name.find('0')) + last);
+    expect_finding("part 1 of 2 is missing, counting from 0: " + name.substr(0, name.find('0')) + last);
   }
 }
 

@@ -58,18 +58,18 @@ TEST_F(ShardMetadata, reveal_swapped_files) {
   fs::rename(file(1), file(9));
   fs::rename(file(2), file(1));
   fs::rename(file(9), file(2));
-  EXPECT_THAT(refusal(), HasSubstr("rank1.safetensors is of rank 2"));
+  EXPECT_THAT(refusal(), HasSubstr("rank1.safetensors belongs to rank 2"));
 }
 
 TEST_F(ShardMetadata, reveal_a_file_copied_over_another) {
   fs::copy_file(file(0), file(3), fs::copy_options::overwrite_existing);
-  EXPECT_THAT(refusal(), HasSubstr("are both of rank 0"));
+  EXPECT_THAT(refusal(), HasSubstr("both belong to rank 0"));
 }
 
 TEST_F(ShardMetadata, reveal_a_file_of_another_split) {
   make("other", 2);
   fs::copy_file(file(1, "other"), file(1), fs::copy_options::overwrite_existing);
-  EXPECT_THAT(refusal(), HasSubstr("two splits"));
+  EXPECT_THAT(refusal(), HasSubstr("different splits"));
 }
 
 TEST_F(ShardMetadata, reveal_missing_ranks) {

@@ -213,7 +213,7 @@ TEST(VerifyContents, keeps_a_finding_whose_words_speak_of_an_index) {
   auto const report = verify(connect({.backend = "fake"}), folder.path(), {.pattern = "index_rank{rank}.safetensors"});
 
   EXPECT_THAT(report.defects, Contains(defect(DefectKind::file, "other.safetensors", ""))) << list(report);
-  EXPECT_THAT(report.defects, Contains(defect(DefectKind::shape, "index_rank1", "shards of different models")))
+  EXPECT_THAT(report.defects, Contains(defect(DefectKind::shape, "index_rank1", "the shards are of different models")))
       << list(report);
 }
 

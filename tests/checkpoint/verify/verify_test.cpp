@@ -101,7 +101,7 @@ TEST(Verify, names_every_contradiction_of_index_files_and_config) {
   EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "does not list \"" + layer(1) + "\"")))
       << list(report);
   EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "lists \"ghost\" in b.safetensors")));
-  EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "does not know the file stray.safetensors")));
+  EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "does not list the file stray.safetensors")));
   EXPECT_THAT(found, Contains(defect(DefectKind::index, "index.json", "total_size is 7")));
   EXPECT_THAT(found, Contains(defect(DefectKind::coverage, "", "model.layers.* lacks number 2, 4")));
   EXPECT_THAT(found, Contains(defect(DefectKind::numbers, layer(0), "1 NaN in ")));
@@ -208,7 +208,7 @@ TEST(Verify, says_that_an_index_lists_nothing) {
   TemporaryDirectory const folder;
   save_safetensors(folder.path() / "a.safetensors", test::sample_weights(1, 4, 4, 1));
   std::ofstream(folder.path() / "model.safetensors.index.json") << R"({"weight_map": {}})";
-  EXPECT_THAT(verify(folder.path()).defects, Contains(defect(DefectKind::index, "", "does not know the file")));
+  EXPECT_THAT(verify(folder.path()).defects, Contains(defect(DefectKind::index, "", "does not list the file")));
   EXPECT_THROW((void)checkpoint::MergePlan::make(connect({.backend = "fake"}), folder.path()), FormatError);
 }
 

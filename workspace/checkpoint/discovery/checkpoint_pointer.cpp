@@ -14,9 +14,9 @@ namespace {
 
 constexpr char const* megatron = "latest_checkpointed_iteration.txt";
 constexpr char const* deepspeed = "latest";
-constexpr std::uint64_t longest = 255;  // of a file name
+constexpr std::uint64_t longest = 255;  // longest file name in bytes
 
-/// The text without the spaces around it; nothing when it cannot be a name.
+/// Returns the content of a file without surrounding white space, or nothing if it cannot be a file name.
 std::optional<std::string> name_in(std::filesystem::path const& path) {
   auto const file = std::make_shared<FilePool>()->open(path);
   if (file->size() > longest) return std::nullopt;
@@ -29,7 +29,7 @@ std::optional<std::string> name_in(std::filesystem::path const& path) {
   return plain && text != "." && text != ".." ? std::optional(text) : std::nullopt;
 }
 
-/// Megatron numbers its directories with seven digits.
+/// Returns the name of Megatron's directory of an iteration; its number has at least seven digits.
 std::string directory_of(std::string const& iteration) {
   bool const number = iteration.find_first_not_of("0123456789") == std::string::npos;
   if (!number) return iteration;
@@ -46,15 +46,15 @@ std::optional<std::filesystem::path> follow_pointer(DirectoryListing const& list
   if (name && numbered) name = directory_of(*name);
   if (name && std::binary_search(listing.directories.begin(), listing.directories.end(), *name))
     return listing.path / *name;
-  // Left there by another job: the ranks' own directories say enough.
+  // The file is a leftover of another job; the directories of the ranks are what counts.
   if (std::any_of(listing.directories.begin(), listing.directories.end(),
                   [](auto const& directory) { return parse_shard_name(directory).has_place(); }))
     return std::nullopt;
   throw FormatError({.operation = "checkpoint open",
-                     .message = std::string("the directory that \"") + pointer + "\" names is not there",
-                     .expected = name.value_or("a name"),
+                     .message = std::string("the directory that \"") + pointer + "\" names does not exist",
+                     .expected = name.value_or("a directory name"),
                      .resource = listing.path.string(),
-                     .hint = "give the directory of one step",
+                     .hint = "pass the directory of one step",
                      .section = "files"});
 }
 

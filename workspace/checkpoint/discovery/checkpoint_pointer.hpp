@@ -6,8 +6,8 @@
 
 namespace crossrank::checkpoint {
 
-/// The directory that the file "latest" (DeepSpeed) or "latest_checkpointed_iteration.txt" (Megatron) of a directory
-/// names; nothing when it has neither. `FormatError` when there is no such directory.
+/// Returns the directory that the file "latest" (DeepSpeed) or "latest_checkpointed_iteration.txt" (Megatron) names, or
+/// nothing if there is no such file. Throws `FormatError` if the named directory does not exist.
 [[nodiscard]] std::optional<std::filesystem::path> follow_pointer(DirectoryListing const& listing);
 
 }  // namespace crossrank::checkpoint

@@ -10,7 +10,8 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// "_flat_param" of PyTorch, "flat_param" of its first versions, "flat_param_0" of fairscale.
+/// Returns whether a tensor is a flat parameter: "_flat_param" of PyTorch, "flat_param" of its first versions, or
+/// "flat_param_0" of fairscale.
 bool is_flat_parameter(SourceTensor const& tensor) {
   if (tensor.shape.size() != 1) return false;
   auto const last = split_name(tensor.name).back();
@@ -25,16 +26,15 @@ void require_no_flat_parameters(ShardSet const& set) {
   for (auto const& source : set.sources) {
     for (auto const& tensor : source->tensors()) {
       if (!is_flat_parameter(tensor)) continue;
-      throw FormatError({.operation = "checkpoint open",
-                         .message =
-                             "this is a flat parameter of FSDP: the names and shapes of the parameters in it are "
-                             "not in the files",
-                         .expected = "parameters under their own names",
-                         .got = tensor.name + " " + to_string(tensor.shape),
-                         .resource = source->name(),
-                         .hint = "load it with the program that wrote it and save it with "
-                                 "StateDictType.FULL_STATE_DICT or SHARDED_STATE_DICT",
-                         .section = "names"});
+      throw FormatError(
+          {.operation = "checkpoint open",
+           .message = "this is a flat parameter of FSDP; the files do not have the names and shapes of its parameters",
+           .expected = "parameters under their own names",
+           .got = tensor.name + " " + to_string(tensor.shape),
+           .resource = source->name(),
+           .hint = "load it with the program that wrote it and save it again with "
+                   "StateDictType.FULL_STATE_DICT or SHARDED_STATE_DICT",
+           .section = "names"});
     }
   }
 }

@@ -3,9 +3,10 @@
 
 namespace crossrank::checkpoint {
 
-/// Refuses the flat parameters of FSDP's local state dicts: vectors in which a module's parameters follow each other, a
-/// slice on each rank. Neither their names nor their shapes are in the files, so that no model can be made of them.
-/// `FormatError`.
+/// Throws `FormatError` if a source has flat parameters of FSDP's local state dicts.
+///
+/// A flat parameter is a slice of the concatenated parameters of a module. The files have neither their names nor their
+/// shapes, so the model cannot be rebuilt.
 void require_no_flat_parameters(ShardSet const& set);
 
 }  // namespace crossrank::checkpoint

@@ -28,7 +28,7 @@ bool is_weights(std::string const& name) {
   return !name.starts_with('.') && (name.ends_with(".safetensors") || is_torch(name));
 }
 
-/// The error without its resource, which stands beside it.
+/// Returns the text of an error without its resource, which the defect has as its own field.
 std::string finding_of(Error const& error) {
   auto const& info = error.info();
   auto text = info.message.empty() ? std::string(error.what()) : info.message;
@@ -68,11 +68,11 @@ class Builder {
       return say(finding_of(error));
     }
     auto const map = index->find("weight_map");
-    if (map == index->end() || !map->is_object()) return say("it has no weight_map");
+    if (map == index->end() || !map->is_object()) return say("the index has no weight_map");
     std::map<std::string, std::set<std::string>> wanted;
     for (auto const& [tensor, file] : map->items()) {
       if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos) {
-        say("it names no plain file for \"" + tensor + "\"");
+        say("the index has no plain file name for \"" + tensor + "\"");
       } else {
         wanted[file.get<std::string>()].insert(tensor);
       }
@@ -84,7 +84,7 @@ class Builder {
         complete = compare(listing.path / file, tensors, total) && complete;
       } else {
         complete = false;
-        say("the file " + file + ", in which it has " + std::to_string(tensors.size()) + " tensors, is missing");
+        say("the file " + file + ", which has " + std::to_string(tensors.size()) + " tensors in the index, is missing");
       }
     }
     check_strays(wanted, name.ends_with(".bin.index.json"));
@@ -94,10 +94,11 @@ class Builder {
  private:
   void say(std::string text) {
     out_.defects.push_back(
-        {DefectKind::index, index_, std::move(text), "write the index again, or copy what is missing"});
+        {DefectKind::index, index_, std::move(text), "write the index again, or copy the missing files"});
   }
 
-  /// Adds the file's bytes to `total`; false when it could not be opened.
+  /// Compares a file with its tensors in the index and adds its bytes to `total`. Returns false if the file could not
+  /// be opened.
   bool compare(fs::path const& path, std::set<std::string> const& wanted, std::uint64_t& total) {
     auto const found =
         std::find_if(out_.files.begin(), out_.files.end(), [&](auto const& file) { return file.path == path; });
@@ -108,21 +109,21 @@ class Builder {
       there.insert(tensor.name);
       total += dense_bytes(tensor.shape, tensor.dtype);
       if (!wanted.contains(tensor.name) && ++said <= most_of_a_kind)
-        say("it does not list \"" + tensor.name + "\" in " + path.filename().string() + ", where that is");
+        say("the index does not list \"" + tensor.name + "\", but " + path.filename().string() + " has it");
     }
     for (auto const& name : wanted) {
       if (!there.contains(name) && ++said <= most_of_a_kind)
-        say("it lists \"" + name + "\" in " + path.filename().string() + ", where it is not");
+        say("the index lists \"" + name + "\" in " + path.filename().string() + ", but the file does not have it");
     }
     if (said > most_of_a_kind)
-      say(std::to_string(said - most_of_a_kind) + " more such differences in " + path.filename().string());
+      say(std::to_string(said - most_of_a_kind) + " more differences in " + path.filename().string());
     return true;
   }
 
   void check_strays(std::map<std::string, std::set<std::string>> const& wanted, bool torch) {
     for (auto const& file : out_.files) {
       auto const name = file.path.filename().string();
-      if (!wanted.contains(name) && is_torch(name) == torch) say("it does not know the file " + name);
+      if (!wanted.contains(name) && is_torch(name) == torch) say("the index does not list the file " + name);
     }
   }
 
@@ -130,9 +131,9 @@ class Builder {
     auto const metadata = index.find("metadata");
     if (metadata == index.end() || !metadata->is_object() || !metadata->contains("total_size")) return;
     auto const& said = metadata->at("total_size");
-    // Some tools write it as a float.
+    // Some tools write the size as a float.
     if (!said.is_number() || said.get<double>() != static_cast<double>(total))
-      say("its total_size is " + said.dump() + ", the tensors have " + std::to_string(total) + " bytes");
+      say("the index's total_size is " + said.dump() + ", but the tensors have " + std::to_string(total) + " bytes");
   }
 
   Inventory& out_;

@@ -11,17 +11,20 @@
 
 namespace crossrank::checkpoint {
 
-/// Every file with weights in a directory (or the one file that a path names), each opened by itself.
+/// All weight files of a directory, or one weight file. Each file is opened on its own.
 struct Inventory {
   struct File {
     std::filesystem::path path{};
-    std::shared_ptr<ShardSource const> source{};  ///< null when it could not be opened
+    std::shared_ptr<ShardSource const> source{};  ///< null if the file could not be opened
   };
   std::vector<File> files{};
-  std::vector<Defect> defects{};  ///< files that do not open; contradictions between indexes and files
+  std::vector<Defect> defects{};  ///< files that cannot be opened; contradictions between indexes and files
 };
 
-/// Local; reads headers and indexes only; `torch` is for torch archives. `IoError` for a path that leads nowhere.
+/// Opens all weight files at `path` and compares them with their indexes.
+///
+/// Local; reads only headers and indexes. `torch` has the options for torch archives. Throws `IoError` if `path` does
+/// not exist.
 [[nodiscard]] Inventory take_inventory(std::filesystem::path const& path, TorchSourceOptions const& torch = {});
 
 }  // namespace crossrank::checkpoint

@@ -22,7 +22,7 @@ Json read_list(fs::path const& path) {
   auto const file = std::make_shared<FilePool>()->open(path);
   codec::JsonDocumentOptions const options{.about = {.operation = "checkpoint open",
                                                      .resource = path.string(),
-                                                     .hint = "correct the file, copy it anew, or move it away",
+                                                     .hint = "correct the file, copy it again, or move it away",
                                                      .section = "json"}};
   auto const size = std::min<std::uint64_t>(file->size(), options.limits.bytes + 1);
   std::string text(static_cast<std::size_t>(size), '\0');
@@ -30,7 +30,7 @@ Json read_list(fs::path const& path) {
   return codec::parse_json(text, options);
 }
 
-/// One folder inside the model, by names that lead nowhere else.
+/// Returns whether a path names a folder inside the model, without hidden folders and "..".
 bool is_inside(std::string const& way) {
   if (way.empty() || way.front() == '/' || way.find('\0') != std::string::npos) return false;
   for (auto const& part : fs::path(way)) {
@@ -39,7 +39,7 @@ bool is_inside(std::string const& way) {
   return true;
 }
 
-/// No part of the way is a link.
+/// Returns whether the folder exists and no part of its path is a symbolic link.
 bool is_real_folder(fs::path const& model, std::string const& way) {
   auto at = model;
   for (auto const& part : fs::path(way)) {
@@ -77,7 +77,7 @@ std::vector<SidecarFile> module_sidecars(DirectoryListing const& listing, std::u
     if (is_inside(way) && is_real_folder(listing.path, way)) {
       add_files(listing.path, way, most_bytes, found);
     } else {
-      log_event(LogLevel::warning, "a folder that modules.json names is not inside the model and was left out",
+      log_event(LogLevel::warning, "left out a folder that modules.json names but that is not inside the model",
                 {{"folder", way}, {"file", (listing.path / list_name).string()}});
     }
   }

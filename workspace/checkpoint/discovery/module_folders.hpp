@@ -7,9 +7,11 @@
 
 namespace crossrank::checkpoint {
 
-/// Files in the folders that `modules.json` of a sentence-transformers model names ("1_Pooling"), of `most_bytes` each
-/// at most. Folders outside the model and links to folders are left out, with a warning. `FormatError` when
-/// `modules.json` is no JSON.
+/// Returns the files of at most `most_bytes` in the folders that `modules.json` of a sentence-transformers model names
+/// ("1_Pooling").
+///
+/// Leaves out folders outside the model and links to folders, with a warning. Throws `FormatError` if `modules.json` is
+/// not JSON.
 [[nodiscard]] std::vector<SidecarFile> module_sidecars(DirectoryListing const& listing, std::uintmax_t most_bytes);
 
 }  // namespace crossrank::checkpoint

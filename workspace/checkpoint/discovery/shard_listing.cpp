@@ -32,7 +32,7 @@ std::optional<fs::path> nearest_child(fs::path const& parent, std::string const&
   return near ? std::optional(parent / *near) : std::nullopt;
 }
 
-/// A path that is there, next to one that leads nowhere.
+/// Returns a hint for a path that does not exist: the existing path that is most similar.
 std::string did_you_mean(fs::path const& path) {
   std::error_code error;
   fs::path found;
@@ -60,7 +60,7 @@ std::string did_you_mean(fs::path const& path) {
                      .section = "files"});
 }
 
-/// An index that says what its directory does not have.
+/// Throws an error about an index that contradicts its directory.
 [[noreturn]] void refuse_index(std::string message, DirectoryListing const& listing, std::string got,
                                std::string hint) {
   throw FormatError({.operation = operation,
@@ -76,12 +76,12 @@ PlaceKey key_of(ShardNumbers const& numbers) {
   return {numbers.rank.value_or(-1), numbers.tp.value_or(-1), numbers.pp.value_or(-1), numbers.ep.value_or(-1)};
 }
 
-/// "x-of-y" names: all of 1 to y, or of 0 to y - 1, are there; names that say x only count from 0 or 1.
+/// Throws unless all parts are present: 1 to y, or 0 to y - 1, for "x-of-y" names. Names without y count from 0 or 1.
 void require_all_parts(std::vector<std::pair<int, std::string>> const& parts, int count,
                        DirectoryListing const& listing) {
   std::set<int> present;
   for (auto const& [part, name] : parts) present.insert(part);
-  // Without a count the last one there is the last one that can be known.
+  // Without a count, the last existing part is taken as the last one.
   bool const counted = count > 0;
   int const first = counted ? (present.contains(0) ? 0 : 1) : std::min(1, *present.begin());
   int const last = counted ? first + count - 1 : *present.rbegin();
@@ -92,14 +92,14 @@ void require_all_parts(std::vector<std::pair<int, std::string>> const& parts, in
     wanted.part = part;
     auto const name = sibling_name(known, wanted);
     auto const which = std::to_string(part) + (counted ? " of " + std::to_string(count) : "");
-    refuse("part " + which + " is missing" + (counted && first == 0 ? ", counted from 0" : "") +
+    refuse("part " + which + " is missing" + (counted && first == 0 ? ", counting from 0" : "") +
                (name.empty() ? "" : ": " + name),
            listing, std::to_string(parts.size()) + (parts.size() == 1 ? " part, " : " parts, such as ") + known,
-           "copy the missing file there; a checkpoint is never merged with a part left out");
+           "copy the missing file to the directory; an incomplete checkpoint is never merged");
   }
 }
 
-/// Files whose names give a place, grouped by it.
+/// Groups files by the place in the grid that their names give.
 std::vector<ShardFiles> group_by_place(std::vector<std::pair<std::string, ShardNumbers>> const& named,
                                        DirectoryListing const& listing) {
   std::map<PlaceKey, std::vector<std::pair<std::string, ShardNumbers>>> groups;
@@ -114,8 +114,8 @@ std::vector<ShardFiles> group_by_place(std::vector<std::pair<std::string, ShardN
       if (numbers.part) parts.emplace_back(*numbers.part, name);
     }
     if (files.size() > 1 && parts.size() != files.size()) {
-      refuse("two files are of the same rank", listing, files[0].first + " and " + files[1].first,
-             "remove the one that does not belong there, or give `pattern`");
+      refuse("two files belong to the same rank", listing, files[0].first + " and " + files[1].first,
+             "remove the file that does not belong to the checkpoint, or set `pattern`");
     }
     if (!parts.empty()) require_all_parts(parts, files.front().second.parts.value_or(0), listing);
     shards.push_back(std::move(shard));
@@ -142,7 +142,7 @@ std::vector<ShardFiles> state_images(DirectoryListing const& listing) {
   return shards;
 }
 
-/// All files are one part of a model.
+/// Makes one shard of all files.
 std::vector<ShardFiles> one_shard(DirectoryListing const& listing, std::vector<std::string> const& names) {
   ShardFiles shard;
   shard.shard.name = listing.path.string();
@@ -156,12 +156,12 @@ std::vector<ShardFiles> by_pattern(DirectoryListing const& listing, std::string 
     if (auto const numbers = match_shard_pattern(pattern, name)) named.emplace_back(name, *numbers);
   }
   if (named.empty())
-    refuse("no file fits the pattern \"" + pattern + "\"", listing, {},
-           "write it as the files are named, with {rank} or {tp} and {pp} in place of numbers");
+    refuse("no file matches the pattern \"" + pattern + "\"", listing, {},
+           "write a file name with {rank}, or {tp} and {pp}, in place of its numbers");
   return group_by_place(named, listing);
 }
 
-/// One directory per rank, each with the files of one part.
+/// Makes one shard of each directory of a rank.
 std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, WeightFormat family) {
   std::vector<ShardFiles> shards;
   for (auto const& name : listing.directories) {
@@ -218,10 +218,10 @@ std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits con
   auto const file = std::make_shared<FilePool>()->open(path);
   ErrorInfo about{.operation = operation,
                   .resource = path.string(),
-                  .hint = "correct the file, copy it anew, or move it away",
+                  .hint = "correct the file, copy it again, or move it away",
                   .section = "json"};
   if (file->size() > limits.bytes) {
-    about.message = "this file is too large for a description of a model";
+    about.message = "the file is too large for the description of a model";
     about.expected = "at most " + std::to_string(limits.bytes) + " bytes";
     about.got = std::to_string(file->size());
     throw FormatError(std::move(about));
@@ -229,10 +229,10 @@ std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits con
   std::string text(static_cast<std::size_t>(file->size()), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   std::string_view json(text);
-  if (json.starts_with("\xef\xbb\xbf")) json.remove_prefix(3);  // some editors write one
+  if (json.starts_with("\xef\xbb\xbf")) json.remove_prefix(3);  // byte order mark of some editors
   auto value = codec::parse_json(json, {.limits = limits, .about = about});
   if (!value.is_object()) {
-    about.message = "the top level is no JSON object";
+    about.message = "the top level is not a JSON object";
     throw FormatError(std::move(about));
   }
   return value;
@@ -248,14 +248,14 @@ std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& l
   std::set<std::string> files;
   for (auto const& [tensor, file] : map->items()) {
     if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
-      refuse_index("the index names no plain file for \"" + tensor + "\"", listing, file.dump(),
+      refuse_index("the index has no plain file name for \"" + tensor + "\"", listing, file.dump(),
                    "write the index again");
     files.insert(file.get<std::string>());
   }
   for (auto const& file : files) {
     if (!listing.has(file))
       refuse_index("a file that the index lists is missing: " + file, listing, name,
-                   "copy it there, the index needs it");
+                   "copy the missing file to the directory");
   }
   if (files.empty()) refuse_index("the index lists no tensors", listing, name, "remove the index or write it again");
   return std::vector<std::string>(files.begin(), files.end());
@@ -263,7 +263,7 @@ std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& l
 
 namespace {
 
-/// Files of one family in one directory.
+/// Groups the files of one format in one directory into shards by their names.
 std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<std::string> const& files,
                                  AnnouncedGrid const& announced) {
   std::vector<std::pair<std::string, ShardNumbers>> placed;
@@ -287,10 +287,10 @@ std::vector<ShardFiles> by_names(DirectoryListing const& listing, std::vector<st
     return !parse_shard_name(name).has_place();
   });
   auto const pattern = common_pattern(files);
-  refuse("the names do not say which rank each file is of", listing,
-         std::to_string(files.size()) + " files of weights, " + odd + " among them",
-         pattern.empty() ? "give `pattern`, such as \"part_{rank}.safetensors\", or remove what does not belong there"
-                         : "if their numbers are ranks, give `pattern` \"" + pattern + "\"");
+  refuse("the file names do not give the rank of each file", listing,
+         std::to_string(files.size()) + " weight files, " + odd + " among them",
+         pattern.empty() ? "set `pattern`, such as \"part_{rank}.safetensors\", or remove files of other checkpoints"
+                         : "if the numbers are ranks, set `pattern` to \"" + pattern + "\"");
 }
 
 constexpr WeightFormat families[] = {WeightFormat::safetensors, WeightFormat::torch};
@@ -305,7 +305,7 @@ bool has_checkpoint(DirectoryListing const& listing) {
   });
 }
 
-/// Directories with a checkpoint below one without any; of each branch the highest.
+/// Collects the directories below `listing` that hold a checkpoint; only the topmost one of each branch.
 void find_below(DirectoryListing const& listing, std::string const& way, int levels, std::vector<std::string>& found) {
   constexpr std::size_t most_found = 100;
   for (auto const& name : listing.directories) {
@@ -320,7 +320,7 @@ void find_below(DirectoryListing const& listing, std::string const& way, int lev
         find_below(inner, way + name + "/", levels - 1, found);
       }
     } catch (IoError const&) {
-      // One that may not be read is not the one that was meant.
+      // An unreadable directory is not a useful suggestion.
     }
   }
 }
@@ -360,16 +360,16 @@ std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string
   }
   if (std::any_of(listing.files.begin(), listing.files.end(),
                   [](auto const& name) { return name.ends_with(".distcp"); }))
-    refuse("the distributed checkpoint here has no .metadata, which is written last", listing, {},
-           "copy .metadata too (copies by * leave it out), or take a save that was finished");
+    refuse("the distributed checkpoint has no .metadata, which is written last", listing, {},
+           "copy .metadata too (a copy with * leaves it out), or use a save that was finished");
   if (auto const below = checkpoints_below(listing); !below.empty()) {
-    refuse("there are no shards here, but in a directory below", listing, list_text(below, 4),
+    refuse("the directory has no shards, but one below it has", listing, list_text(below, 4),
            "did you mean " + (listing.path / below.front()).string() +
-               "? Directories of ranks say their rank in their names: rank_0");
+               "? A directory of a rank has the rank in its name: rank_0");
   }
-  refuse("there are no shards here", listing,
-         std::to_string(listing.files.size()) + " files, none of a format that can be read",
-         "give the directory that holds the checkpoint's files, or their names by `pattern`");
+  refuse("the directory has no shards", listing,
+         std::to_string(listing.files.size()) + " files, none in a known format",
+         "pass the directory that holds the checkpoint's files, or their names by `pattern`");
 }
 
 }  // namespace crossrank::checkpoint

@@ -10,43 +10,46 @@
 
 namespace crossrank::checkpoint {
 
-/// The files of one shard, before they are opened.
+/// The files of one shard that is not yet opened.
 struct ShardFiles {
   NamedShard shard{};
-  std::vector<std::filesystem::path> files{};  ///< in order; for a state image the candidates, the newest first
-  bool images = false;                         ///< state images of which the highest that verifies counts
+  std::vector<std::filesystem::path> files{};  ///< in order; state images: newest first
+  bool images = false;                         ///< the files are state images of one rank; only the newest is read
 };
 
-/// What stands in one directory.
+/// The contents of one directory.
 struct DirectoryListing {
   std::filesystem::path path{};
-  std::vector<std::string> files{};        ///< regular files and links to such, sorted
+  std::vector<std::string> files{};        ///< regular files and links to them, sorted
   std::vector<std::string> directories{};  ///< sorted
   [[nodiscard]] bool has(std::string const& name) const;
 };
 
-/// `IoError` when the directory cannot be read, with the name that was probably meant when there is none.
+/// Lists a directory. Throws `IoError` if it cannot be read; if it does not exist, the hint has the most similar path.
 [[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
 
-/// Files of one format that hold weights, as their names tell.
+/// Formats of weight files, told by file names.
 enum class WeightFormat : std::uint8_t {
   safetensors,  ///< ".safetensors"
-  torch,        ///< ".pt", ".pth", ".bin", ".ckpt" of `torch.save`, without those of optimizers and schedulers
+  torch,        ///< ".pt", ".pth", ".bin", ".ckpt" of `torch.save`, except optimizer and scheduler states
 };
 
-/// Groups the weights of a directory (or of one directory per rank) into shards. `FormatError` for a part
-/// that is missing, `UsageError` when the names say nothing.
+/// Groups the weight files of a directory, or of one directory per rank, into shards.
+///
+/// Throws `FormatError` if a part is missing or the names do not give the ranks.
 [[nodiscard]] std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string const& pattern,
                                                   AnnouncedGrid const& announced);
 
-/// The files that an index lists, which must all be there; nothing when the directory has none. `FormatError`.
+/// Returns the files that the index of a directory lists, or nothing if there is no index. Throws `FormatError` if a
+/// listed file is missing or the index is damaged.
 [[nodiscard]] std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing,
                                                                      WeightFormat family);
 
-/// Names of the tensors in the index that `find_shards` goes by; none without one.
+/// Returns the names of the tensors in the index that `find_shards` uses; empty without an index.
 [[nodiscard]] std::vector<std::string> listed_tensors(DirectoryListing const& listing);
 
-/// Reads a JSON file; nothing when there is no such file. `FormatError` when it is no JSON object or passes a limit.
+/// Reads a JSON file. Returns nothing if it does not exist. Throws `FormatError` if it is not a JSON object or exceeds
+/// a limit.
 [[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path,
                                                    codec::JsonLimits const& limits = codec::description_limits);
 

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The newest of a rank's state images. Never an older one: in its place that would be another state, without a word.
+/// Opens the newest state image of a rank. Never falls back to an older one, because that would silently be another
+/// state.
 std::shared_ptr<ShardSource const> open_image(ShardFiles const& shard, std::shared_ptr<FilePool> const& pool) {
   auto const& newest = shard.files.front();
   try {
@@ -24,15 +25,15 @@ std::shared_ptr<ShardSource const> open_image(ShardFiles const& shard, std::shar
   } catch (FormatError const& error) {
     if (shard.files.size() == 1) throw;
     auto info = error.info();
-    info.details.push_back("the state before it: " + shard.files[1].string());
-    info.hint = "remove this file to take the state before it, " + shard.files[1].filename().string();
+    info.details.push_back("previous state: " + shard.files[1].string());
+    info.hint = "remove this file to use the previous state, " + shard.files[1].filename().string();
     throw FormatError(std::move(info));
   }
 }
 
 bool is_torch(fs::path const& path) { return path.extension() != ".safetensors" && is_torch_archive(path); }
 
-/// Names under which training frameworks save more than a model.
+/// Returns whether training frameworks use this file name for more than a model.
 bool is_training_state(std::string const& name) {
   static constexpr std::array<std::string_view, 4> names{"model_optim_rng.pt", "model_rng.pt", "model_weights.ckpt",
                                                          "megatron_gpt.ckpt"};

@@ -8,10 +8,11 @@
 
 namespace crossrank::checkpoint {
 
-/// Opens one shard, whatever its files are: safetensors, a state image, torch archives, what a training framework keeps
-/// for a rank. `options.pool` is given. `IoError`, `FormatError`.
+/// Opens one shard of any format: safetensors, a state image, torch archives, or a rank file of a training framework.
+///
+/// `options.pool` must be set. Throws `IoError` or `FormatError`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_shard(ShardFiles const& shard, TorchSourceOptions const& options);
-/// The same for a file by itself.
+/// Opens one file as a shard; otherwise like `open_shard`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_shard_file(std::filesystem::path const& path,
                                                                  TorchSourceOptions const& options);
 

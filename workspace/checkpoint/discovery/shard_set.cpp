@@ -31,10 +31,10 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-// Larger files beside the weights are no part of a model's description.
+// Larger files beside the weights are not part of a model's description.
 constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
 
-// They are of the directory that is read, not of the model.
+// These files describe the input directory, not the model.
 constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py"};
 
 std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
@@ -90,7 +90,8 @@ AnnouncedGrid sizes_from(ShardSetOptions const& options, Json const& config) {
   return grid;
 }
 
-/// A config that speaks of the whole job may be at odds with a directory that holds one merged model.
+/// Sets the grid and the places of the shards. A single shard without a rank in its name is a whole model, even if the
+/// config gives sizes of a grid.
 void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid announced, fs::path const& path) {
   bool const single = shards.size() == 1 && !shards.front().shard.numbers.has_place();
   if (single) {
@@ -112,20 +113,20 @@ void place(ShardSet& set, std::vector<ShardFiles> const& shards, AnnouncedGrid a
   }
   if (set.tp % set.moe_ep != 0) {
     throw FormatError({.operation = "checkpoint open",
-                       .message = "the groups of experts do not divide the tensor-parallel ranks",
+                       .message = "the number of expert groups does not divide the tensor-parallel size",
                        .expected = "\"moe_tp_size\" times \"moe_ep_size\" = " + std::to_string(set.tp),
                        .got = "\"moe_ep_size\" of " + std::to_string(set.moe_ep),
                        .resource = path.string(),
                        .hint = "correct `moe_ep`, or \"mapping\" in config.json",
                        .section = "config"});
   }
-  // Ranks that follow each other with other experts, and layers that are cut, are one tensor-parallel group.
+  // Consecutive ranks with different experts and sharded layers are one tensor-parallel group.
   if (grid.moe_ep == 1) find_expert_groups(set, announced.moe_ep);
   if (set.moe_ep == 1) refine_grid(set, announced);
   require_one_model(set);
 }
 
-/// Orders the shards by stage, expert rank and tensor rank.
+/// Sorts the shards by stage, expert rank and tensor rank.
 void sort_shards(ShardSet& set) {
   std::vector<std::size_t> order(set.sources.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -142,15 +143,15 @@ void sort_shards(ShardSet& set) {
   set = std::move(sorted);
 }
 
-/// A model's description may stand beside its shards, in their directories, or in the arguments of its training.
+/// Reads the model's description, which is beside the shards, in their directories, or in the saved training arguments.
 void describe(ShardSet& set, DirectoryListing const& listing, fs::path const& shards) {
   take_description(set, listing);
   if (!has_config_file(set) && shards != listing.path) take_description(set, list_directory(shards));
   if (set.config.empty()) set.config = config_of_arguments(set.sources.front()->attributes());
 }
 
-/// One source for each model-parallel rank. `open` makes it of what was found for the rank, `files` names the files
-/// that say which rank it is.
+/// Opens one source per model-parallel rank. `open` makes the source of a rank, `files` returns the files whose names
+/// identify the rank.
 template <class Found, class Open, class Files>
 ShardSet open_ranks(DirectoryListing const& listing, std::map<int, Found> const& ranks, ShardSetOptions const& options,
                     Open const& open, Files const& files) {
@@ -180,7 +181,7 @@ ShardSet open_zero(DirectoryListing const& listing, std::map<int, DeepSpeedFiles
       [](DeepSpeedFiles const& files) { return files.model_states; });
 }
 
-/// Tensors of the index that are in no file.
+/// Returns the tensors of the index that are in no file.
 std::vector<std::string> absent_of(ShardSet const& set, std::vector<std::string> listed) {
   std::unordered_set<std::string_view> present;
   for (auto const& source : set.sources) {
@@ -190,12 +191,12 @@ std::vector<std::string> absent_of(ShardSet const& set, std::vector<std::string>
   return listed;
 }
 
-/// An index says itself what its files are.
+/// Returns whether a directory has an index, which then describes its files.
 bool has_index(DirectoryListing const& listing) {
   return !index_of(listing, WeightFormat::safetensors).empty() || !index_of(listing, WeightFormat::torch).empty();
 }
 
-/// vLLM's saved states and shards of `split` hold a piece of every part of a fused layer.
+/// Returns the layout of fused layers. Saved states of vLLM and shards of `split` hold a piece of every part.
 FusedLayout fused_layout_of(ShardSet const& set, std::vector<ShardFiles> const& shards) {
   auto const& name = shards.front().shard.name;
   bool const of_vllm = name.starts_with("model-rank-") && name.find("-part-") != std::string::npos;
@@ -206,7 +207,7 @@ FusedLayout fused_layout_of(ShardSet const& set, std::vector<ShardFiles> const& 
 ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& options, TorchSourceOptions const& torch) {
   ShardSet set;
   auto const beside = read_json_object(listing.path / "config.json").value_or(Json::object());
-  // First the names, then the files: a missing rank is told before a damaged one.
+  // Names come before contents, so that a missing rank is reported before a damaged one.
   auto shards = find_shards(listing, options.pattern, sizes_from(options, beside));
   if (!has_index(listing)) distinguish_parts_from_ranks(shards, torch);
   for (auto const& shard : shards) set.sources.push_back(open_shard(shard, torch));

@@ -14,12 +14,12 @@
 
 namespace crossrank::checkpoint {
 
-/// Place of a shard in the grid of ranks.
+/// The place of a shard in the grid of ranks.
 struct ShardPlace {
   int tp = 0;   ///< tensor-parallel rank
   int pp = 0;   ///< pipeline stage
   int ep = 0;   ///< expert-parallel rank
-  int moe = 0;  ///< group of experts that it holds, where groups are spread over the tensor-parallel ranks
+  int moe = 0;  ///< group of experts, if groups are spread over the tensor-parallel ranks
   bool operator==(ShardPlace const&) const = default;
 };
 
@@ -30,36 +30,39 @@ struct ShardSet {
   int tp = 1;                        ///< size of the grid
   int pp = 1;
   int ep = 1;
-  int moe_ep = 1;                              ///< so many groups of experts are spread over the tensor-parallel ranks
-  FusedLayout fused = FusedLayout::automatic;  ///< of fused layers, where something says it
-  Json config = Json::object();                ///< config.json; empty where there is none
-  Json quantization = Json::object();          ///< hf_quant_config.json or what stands in its place; empty for none
-  std::vector<SidecarFile> sidecars{};         ///< files to carry over: tokenizer, generation config, ...
-  std::vector<std::string> absent{};           ///< tensors that an index lists and no file has
-  std::vector<FileStamp> files{};              ///< all that the sources read, as they were when they were opened
+  int moe_ep = 1;                              ///< number of expert groups spread over the tensor-parallel ranks
+  FusedLayout fused = FusedLayout::automatic;  ///< layout of fused layers, if it is known
+  Json config = Json::object();                ///< config.json; empty if there is none
+  Json quantization = Json::object();          ///< hf_quant_config.json or an equivalent; empty if there is none
+  std::vector<SidecarFile> sidecars{};         ///< files to copy: tokenizer, generation config, ...
+  std::vector<std::string> absent{};           ///< tensors that an index lists but no file has
+  std::vector<FileStamp> files{};              ///< all opened files, as they were at that time
 };
 
+/// Options of `open_shard_set`.
 struct ShardSetOptions {
-  int tp = 0;      ///< tensor-parallel size; 0: as names, config or the number of files say
-  int pp = 0;      ///< pipeline size; 0 likewise
-  int ep = 0;      ///< expert-parallel size; 0 likewise
-  int moe_ep = 0;  ///< groups of experts among the tensor-parallel ranks; 0: as config and names say
-  FusedLayout fused = FusedLayout::automatic;  ///< of fused layers
-  std::string pattern{};  ///< file names with {tp}, {pp}, {ep} or {rank} in place of numbers; empty: known ones
-  codec::CrcPolicy crc = codec::CrcPolicy::require;  ///< of torch archives
-  std::string model_key{};  ///< of the dict in torch archives under which the model stands; empty: as known ones say
-  std::vector<std::string> extra_globals{};  ///< names that their pickles may mention besides: "module.name"
+  int tp = 0;      ///< tensor-parallel size; 0: from names, config or the number of files
+  int pp = 0;      ///< pipeline size; 0: likewise
+  int ep = 0;      ///< expert-parallel size; 0: likewise
+  int moe_ep = 0;  ///< groups of experts among the tensor-parallel ranks; 0: from config and names
+  FusedLayout fused = FusedLayout::automatic;  ///< layout of fused layers
+  std::string pattern{};  ///< file name with {tp}, {pp}, {ep} or {rank} in place of numbers; empty: known names
+  codec::CrcPolicy crc = codec::CrcPolicy::require;  ///< what to do with checksums of torch archives
+  std::string model_key{};                           ///< dotted path to the model in torch archives; empty: a known key
+  std::vector<std::string> extra_globals{};          ///< more names that pickles may mention: "module.name"
 };
 
-/// The reader's word for it.
+/// Returns the archive reader's value for `crc`.
 [[nodiscard]] codec::CrcPolicy crc_policy(ArchiveCrc crc);
 
-/// Recognises what stands at `path`, a file or a directory, and opens all of it: safetensors, state images, torch
-/// archives (by names, index, pattern, or one directory per rank), ModelOpt's files of ranks, distributed checkpoints,
-/// Megatron's directories of ranks, DeepSpeed's ZeRO; also through the file that names the latest step.
+/// Recognises the checkpoint at `path`, a file or a directory, and opens all of its shards.
 ///
-/// Local; reads headers only. `IoError` for what is missing or refused, `FormatError` for damaged files and for parts
-/// that do not belong together, `UsageError` when the grid cannot be told; each says what to do.
+/// Supports safetensors, state images, torch archives (by names, index, pattern, or one directory per rank), rank files
+/// of ModelOpt, distributed checkpoints, Megatron's rank directories and DeepSpeed's ZeRO files. Follows a file that
+/// names the latest step.
+///
+/// Local; reads only headers. Throws `IoError` for missing or unreadable files, `FormatError` for damaged files and
+/// files of different checkpoints, and `UsageError` if the grid cannot be determined. Each error has a hint.
 [[nodiscard]] ShardSet open_shard_set(std::filesystem::path const& path, ShardSetOptions const& options = {});
 
 }  // namespace crossrank::checkpoint

@@ -7,11 +7,12 @@
 
 namespace crossrank::checkpoint {
 
-/// The files of a directory that belong to it, sorted; none that is hidden.
+/// Returns the weight files of one format in a directory, sorted and without hidden files.
 [[nodiscard]] std::vector<std::string> weights_of(DirectoryListing const& listing, WeightFormat family);
-/// The index of it that counts when there are several; empty when there is none.
+/// Returns the name of the index of one format: the usual name if it exists, else the first other index; empty if there
+/// is none.
 [[nodiscard]] std::string index_of(DirectoryListing const& listing, WeightFormat family);
-/// Whether a file is of weights, or an index of such, in any family or in a format that is put together from both.
+/// Returns whether a file name is that of a weight file or of an index, in any format.
 [[nodiscard]] bool is_weights(std::string_view name);
 
 }  // namespace crossrank::checkpoint

@@ -19,10 +19,11 @@ namespace {
 
 using Experts = std::set<std::int64_t>;
 
-/// Expert-parallel ranks of the shards of each tensor-parallel rank, in one stage.
+/// Maps each tensor-parallel rank of one stage to the expert-parallel ranks of its shards.
 using ByTensorRank = std::map<int, std::set<int>>;
 
-/// Groups by their experts: shards with the same ones are of one group. Empty unless all groups have as many shards.
+/// Returns the group of each shard; shards with the same experts are one group. Returns nothing unless all groups have
+/// the same number of shards.
 std::vector<int> groups_of(std::vector<Experts> const& ranks) {
   std::map<Experts, int> seen;
   std::vector<int> groups;
@@ -46,7 +47,7 @@ bool are_disjoint(std::vector<Experts> const& ranks) {
   return all.size() == count;
 }
 
-/// The numbers of the experts of the first stack that each rank has, and none for ranks without experts.
+/// Returns for each rank the numbers of its experts in the first layer with experts.
 std::vector<Experts> numbered_experts(ShardSet const& set) {
   std::vector<Experts> ranks(static_cast<std::size_t>(set.tp));
   std::string before;
@@ -66,8 +67,8 @@ std::vector<Experts> numbered_experts(ShardSet const& set) {
   return ranks;
 }
 
-/// In how many pieces the layers outside of the experts are, as the output projection of an attention tells; 0 where
-/// nothing tells.
+/// Returns into how many pieces the layers outside the experts are cut, judged by an attention's output projection; 0
+/// if unknown.
 std::int64_t dense_pieces(ShardSet const& set, ModelSizes const& sizes) {
   auto const whole = sizes[SizeName::value];
   for (auto const& tensor : set.sources.front()->tensors()) {
@@ -80,7 +81,8 @@ std::int64_t dense_pieces(ShardSet const& set, ModelSizes const& sizes) {
   return 0;
 }
 
-/// Into how many groups the experts of a stack are spread, as its length tells; 1 where every rank has all of them.
+/// Returns the number of groups over which the experts of a stack are spread, judged by its length; 1 if every rank has
+/// all experts.
 int groups_of_stacks(ShardSet const& set, ModelSizes const& sizes) {
   auto const said = sizes[SizeName::experts];
   if (!said) return 1;
@@ -118,7 +120,7 @@ std::optional<ShardGrid> fold_experts(ShardGrid const& grid) {
       static_cast<int>(stages.size()) == grid.pp &&
       std::all_of(stages.begin(), stages.end(), [&](auto const& stage) { return stage.second == first; });
   if (!complete || static_cast<int>(first.size()) != grid.tp || static_cast<int>(cells) >= grid.ep) return std::nullopt;
-  // The first of each tensor-parallel rank's shards make up one cell, then the second ones.
+  // The first shards of all tensor-parallel ranks form one cell, the second shards the next one, and so on.
   std::vector<std::set<int>> experts(cells);
   for (auto const& [tp, numbers] : first) {
     if (numbers.size() != cells) return std::nullopt;
@@ -145,7 +147,7 @@ std::optional<ShardGrid> fold_experts(ShardGrid const& grid) {
 void find_expert_groups(ShardSet& set, int announced) {
   if (set.tp < 2 || set.ep > 1) return;
   ModelSizes const sizes(set.config);
-  // Where every rank has all of the other layers, the ranks are expert-parallel ones.
+  // If every rank has the other layers whole, the ranks are expert-parallel ranks.
   bool const cut = announced > 1 || dense_pieces(set, sizes) == set.tp;
   if (!cut) return;
   auto const ranks = numbered_experts(set);
@@ -162,7 +164,7 @@ void find_expert_groups(ShardSet& set, int announced) {
     for (auto& place : set.places) place.moe = groups[static_cast<std::size_t>(place.tp)];
     return;
   }
-  // Each rank counts its own from 0.
+  // Each rank counts its experts from 0.
   auto const said = sizes[SizeName::experts];
   auto const count = static_cast<std::int64_t>(own.size());
   bool const part = said && *own.begin() == 0 && *own.rbegin() == count - 1 && count < *said && *said % count == 0;

@@ -6,15 +6,18 @@
 
 namespace crossrank::checkpoint {
 
-/// Reads places as those of a job whose experts are spread over its ranks in another way than its other layers
-/// (Megatron's parallel folding): each rank has a tensor-parallel number for the one and an expert-parallel number for
-/// the other, and not every pair of them is there. The result has the tensor-parallel ranks of `grid`, each with a
-/// group of experts. Nothing where the places are not such.
+/// Interprets places as those of Megatron's parallel folding, which spreads experts over the ranks in another way than
+/// the other layers.
+///
+/// With folding, each rank has a tensor-parallel number for the other layers and an expert-parallel number for the
+/// experts, and not every pair of numbers exists. The result has the tensor-parallel ranks of `grid`, each with a group
+/// of experts. Returns nothing if the places do not match this scheme.
 [[nodiscard]] std::optional<ShardGrid> fold_experts(ShardGrid const& grid);
 
-/// Finds the groups of experts that the tensor-parallel ranks of a set hold: as vLLM spreads them, each rank holds some
-/// experts and a piece of everything else. `announced` is their number as options and config have it, 0 where they say
-/// nothing. Looks at names and shapes only.
+/// Finds the groups of experts among the tensor-parallel ranks of a set. With such groups, as in vLLM, each rank holds
+/// some experts and a piece of everything else.
+///
+/// `announced` is the number of groups in options or config, or 0. Uses only names and shapes.
 void find_expert_groups(ShardSet& set, int announced);
 
 }  // namespace crossrank::checkpoint

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::size_t most_files = 3;
-// So many kinds of layers that are pieces are no accident.
+// If this many kinds of layers are pieces, it is not a coincidence.
 constexpr std::size_t enough_kinds = 2;
 
 bool is_one_ranks(std::string const& path) {
@@ -25,13 +25,13 @@ bool is_one_ranks(std::string const& path) {
          parse_shard_name(file.parent_path().filename().string()).has_place();
 }
 
-/// The file of tensor-parallel rank `tp` beside one that is there; empty when the names do not tell.
+/// Returns the file name of tensor-parallel rank `tp`, derived from an existing file; empty if that is impossible.
 std::string file_of_rank(ShardSet const& set, std::size_t beside, int tp) {
   auto const path = fs::path(set.sources[beside]->name());
   for (auto const& name : {path.filename().string(), path.parent_path().filename().string()}) {
     auto wanted = parse_shard_name(name);
     if (!wanted.has_place()) continue;
-    // Numbers of the whole grid count on behind the missing rank, so that only a plain row of ranks tells.
+    // The number in the whole grid is known only if all ranks are tensor-parallel.
     if (wanted.rank && (set.pp > 1 || set.ep > 1)) return {};
     (wanted.rank ? wanted.rank : wanted.tp) = tp;
     auto sibling = sibling_name(name, wanted);
@@ -68,7 +68,7 @@ FormatError missing_ranks(ShardSet const& set, Error const& finding) {
                       .expected = info.expected + " in " + info.resource,
                       .got = info.got,
                       .resource = fs::path(set.sources.front()->name()).parent_path().string(),
-                      .hint = "copy what is missing there; a checkpoint is never merged with a part left out",
+                      .hint = "copy the missing files to the directory; an incomplete checkpoint is never merged",
                       .failed_ranks = {ranks.begin(), ranks.end()},
                       .details = files,
                       .section = missing_ranks_section});
@@ -83,7 +83,7 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
   std::set<std::string> kinds;
   for (auto const& tensor : source.tensors()) {
     auto const [fit, error] = rule_set.fit_of(tensor);
-    // A config may mean other lengths than the rules believe: then some layers are whole.
+    // If some layers are whole, the rules may misread the lengths in the config.
     if (!named && (fit == Fit::whole || fit == Fit::neither)) return std::nullopt;
     if (!error) continue;
     if (!finding) finding = error;
@@ -93,11 +93,11 @@ std::optional<FormatError> check_single_shard(ShardSet const& set, std::optional
   if (!finding || (!named && kinds.size() < enough_kinds)) return std::nullopt;
   if (finding->section() == missing_ranks_section) return missing_ranks(set, *finding);
   return FormatError({.operation = "merge plan",
-                      .message = "the only shard here is a part of the model: the files of other ranks are missing",
+                      .message = "the only shard is a part of the model: the files of other ranks are missing",
                       .expected = finding->info().expected + " in " + finding->info().resource,
                       .got = finding->info().got,
                       .resource = source.name(),
-                      .hint = "copy the missing files there; a checkpoint is never merged with a part left out",
+                      .hint = "copy the missing files to the directory; an incomplete checkpoint is never merged",
                       .section = lengths_section});
 }
 
@@ -111,12 +111,11 @@ void require_no_other_ranks(fs::path const& file) {
     auto const its = parse_shard_name(other);
     if (other == name || its.part != mine.part || sibling_name(name, its) != other) continue;
     throw UsageError({.operation = "merge plan",
-                      .message = "this is the file of one rank, and those of others stand beside it",
+                      .message = "this is the file of one rank, and the files of other ranks are beside it",
                       .got = other,
                       .resource = file.string(),
-                      .hint = "give the directory, " + folder.string() +
-                              "; a copy of the file in a directory of its "
-                              "own is taken for a whole model"});
+                      .hint = "pass the directory, " + folder.string() +
+                              "; to read the file as a whole model, copy it to a directory of its own"});
   }
 }
 

@@ -8,24 +8,25 @@
 
 namespace crossrank::checkpoint {
 
-/// Section of errors that say that the shards of a tensor are pieces of more ranks than there are; the missing ranks
-/// are the failed ranks.
+/// Section of errors about shards that are pieces of a larger number of ranks. The failed ranks are the missing ranks.
 inline constexpr char const* missing_ranks_section = "ranks";
-/// Section of errors that say that the lengths of shards do not add up: what missing ranks lead to as well.
+/// Section of errors about lengths of shards that do not add up. Missing ranks are one cause.
 inline constexpr char const* lengths_section = "lengths";
 
-/// One sentence for the whole set in place of what one tensor tells: which tensor-parallel ranks are missing, and how
-/// their files are called where the others' names tell.
+/// Returns an error for the whole set from the error of one tensor: which tensor-parallel ranks are missing, and the
+/// names of their files if the other names show them.
 [[nodiscard]] FormatError missing_ranks(ShardSet const& set, Error const& finding);
 
-/// Whether the only source of a set is the whole model by the sizes that its config gives, else the other ranks' files
-/// are missing. One length that contradicts them is enough where the file's name says that it is one rank's; where not,
-/// every layer that ranks would cut must be a piece, and there must be two kinds of them. Nothing for other sets.
+/// Returns an error if the only source of a set is one rank's shard instead of the whole model, judged by the sizes in
+/// the config.
+///
+/// If the file's name has a rank, one contradicting length is enough. Otherwise all layers that are sharded over ranks
+/// must be pieces, and there must be two kinds of them. Returns nothing for sets with several sources.
 [[nodiscard]] std::optional<FormatError> check_single_shard(ShardSet const& set,
                                                             std::optional<std::filesystem::path> const& rule_file = {});
 
-/// A file given by its own path is taken for the whole model: `UsageError` when its name says that it is one rank's and
-/// the files of others stand beside it.
+/// Throws `UsageError` if `file`, which the caller gave as a whole model, has a rank in its name and the files of other
+/// ranks are beside it.
 void require_no_other_ranks(std::filesystem::path const& file);
 
 }  // namespace crossrank::checkpoint

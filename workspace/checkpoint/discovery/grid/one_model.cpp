@@ -15,12 +15,12 @@ namespace crossrank::checkpoint {
 namespace {
 
 [[noreturn]] void refuse(ShardSource const& a, ShardSource const& b, std::string const& in_a, std::string const& in_b) {
-  throw FormatError({.operation = "checkpoint open",
-                     .message = "these are shards of different models: " + a.name() + " has " + in_a + ", " + b.name() +
-                                " has " + in_b,
-                     .resource = b.name(),
-                     .hint = "keep the shards of one model in a directory of their own",
-                     .section = "shards"});
+  throw FormatError(
+      {.operation = "checkpoint open",
+       .message = "the shards are of different models: " + a.name() + " has " + in_a + ", " + b.name() + " has " + in_b,
+       .resource = b.name(),
+       .hint = "keep the shards of each model in a separate directory",
+       .section = "shards"});
 }
 
 bool is_norm_of_hidden(SourceTensor const& tensor) {
@@ -37,7 +37,7 @@ struct Width {
   std::size_t source = 0;
 };
 
-/// Every layer's norms are as wide as the model, on every rank and stage.
+/// Throws unless the norms of each kind have one width. They are as wide as the model on every rank and stage.
 void compare_widths(ShardSet const& set) {
   std::map<std::string, Width> widths;
   for (std::size_t i = 0; i < set.sources.size(); ++i) {
@@ -46,13 +46,13 @@ void compare_widths(ShardSet const& set) {
       auto name = generalised(tensor.name);
       auto const [at, fresh] = widths.emplace(name, Width{tensor.shape[0], i});
       if (fresh || at->second.width == tensor.shape[0] || at->second.source == i) continue;
-      refuse(*set.sources[at->second.source], *set.sources[i], name + " of width " + std::to_string(at->second.width),
-             "the same of width " + std::to_string(tensor.shape[0]));
+      refuse(*set.sources[at->second.source], *set.sources[i], name + " with width " + std::to_string(at->second.width),
+             "the same with width " + std::to_string(tensor.shape[0]));
     }
   }
 }
 
-/// Two ranks of one stage hold pieces of the same tensors.
+/// Throws unless the ranks of a stage share tensor names. They hold pieces of the same tensors.
 void compare_names(ShardSet const& set) {
   std::map<std::tuple<int, int>, std::size_t> firsts;
   for (std::size_t i = 0; i < set.sources.size(); ++i) {

@@ -3,8 +3,8 @@
 
 namespace crossrank::checkpoint {
 
-/// Looks for what shards of one model cannot have: tensor-parallel ranks that share no name, norms of different widths.
-/// `FormatError` that names two files. Reads nothing.
+/// Throws `FormatError`, with the names of two files, if the shards cannot be of one model: tensor-parallel ranks that
+/// share no tensor name, or norms of different widths. Reads no data.
 void require_one_model(ShardSet const& set);
 
 }  // namespace crossrank::checkpoint

@@ -6,8 +6,10 @@
 
 namespace crossrank::checkpoint {
 
-/// Files called "x of y" are parts of one shard or, where they have tensors in common, shards of y ranks: makes them
-/// the latter where they are. Opens two of them. `IoError`, `FormatError`.
+/// Decides whether files named "x of y" are parts of one shard or shards of y ranks, and in the latter case replaces
+/// the one shard by y shards.
+///
+/// Files of ranks have tensor names in common. Opens two files. Throws `IoError` or `FormatError`.
 void distinguish_parts_from_ranks(std::vector<ShardFiles>& shards, TorchSourceOptions const& options);
 
 }  // namespace crossrank::checkpoint

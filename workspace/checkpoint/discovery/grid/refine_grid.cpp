@@ -40,7 +40,7 @@ bool counts_from_zero(Numbers const& numbers) {
          *numbers.rbegin() == static_cast<std::int64_t>(numbers.size()) - 1;
 }
 
-/// What one block of ranks might be as a stage: its layers by what stands before their number, and all else.
+/// A block of ranks as a possible stage: its layer numbers by the prefix of their names, and all other names.
 struct Stage {
   std::map<std::string_view, Numbers> stacks{};
   Names outside{};
@@ -68,7 +68,7 @@ bool share_nothing(std::vector<Stage> const& stages) {
   return all.size() == count;
 }
 
-/// Whether the layers of the stages make up one model: numbers that go on, or that start at 0 in each stage.
+/// Returns whether the layers of the stages form one model: the numbers are disjoint, or start at 0 in each stage.
 bool are_stages(std::vector<Stage> const& stages, std::optional<std::int64_t> layers) {
   std::map<std::string_view, std::vector<Numbers>> stacks;
   for (auto const& stage : stages) {
@@ -76,8 +76,7 @@ bool are_stages(std::vector<Stage> const& stages, std::optional<std::int64_t> la
   }
   auto const longest = std::max_element(stacks.begin(), stacks.end(),
                                         [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
-  // Stages of one model have one stack in common, but for those at the ends that have no layers; models that share none
-  // are two models.
+  // All stages with layers have one stack in common. Blocks without a common stack are different models.
   auto const layered =
       std::count_if(stages.begin(), stages.end(), [](auto const& stage) { return !stage.stacks.empty(); });
   if (longest == stacks.end() || longest->second.size() != static_cast<std::size_t>(layered)) return false;
@@ -93,7 +92,7 @@ bool are_stages(std::vector<Stage> const& stages, std::optional<std::int64_t> la
   return local && (layers ? static_cast<std::int64_t>(count) == *layers : share_nothing(stages));
 }
 
-/// Experts on each rank where all ranks use the same names for fewer than the config has.
+/// Returns the number of experts of a rank that counts its experts from 0.
 std::optional<std::int64_t> local_experts(Names const& names) {
   std::map<std::string_view, Numbers> stacks;
   for (auto const name : names) {
@@ -106,7 +105,7 @@ std::optional<std::int64_t> local_experts(Names const& names) {
   return alike && counts_from_zero(first) ? std::optional(static_cast<std::int64_t>(first.size())) : std::nullopt;
 }
 
-/// Ranks of a block follow each other; `more` is the size of the other dimension.
+/// Divides the ranks into blocks of `tp` consecutive ranks. `size` and `place` are the members of the other dimension.
 void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) {
   set.*size = static_cast<int>(set.sources.size()) / tp;
   set.tp = tp;
@@ -117,7 +116,7 @@ void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) 
   }
 }
 
-/// The last block of ranks has fewer than the others.
+/// Throws an error about a last block with fewer ranks than the others.
 [[noreturn]] void refuse_short_block(ShardSet const& set, std::size_t block) {
   auto const count = set.sources.size();
   auto const all = (count + block - 1) / block * block;
@@ -125,14 +124,15 @@ void divide(ShardSet& set, int tp, int ShardSet::*size, int ShardPlace::*place) 
   auto wanted = parse_shard_name(path.filename().string());
   if (wanted.rank) wanted.rank = static_cast<int>(count);
   auto const file = wanted.rank ? sibling_name(path.filename().string(), wanted) : std::string();
-  throw FormatError({.operation = "checkpoint open",
-                     .message = "rank " + std::to_string(count) + " of " + std::to_string(all) + " is missing" +
-                                (file.empty() ? "" : ": " + file),
-                     .expected = std::to_string(block) + " ranks with each part of the model, as the first ones",
-                     .got = std::to_string(count % block) + " with that of " + set.sources.back()->name(),
-                     .resource = path.parent_path().string(),
-                     .hint = "copy the missing file there, or give `tp`, `pp` and `ep` as the job had them",
-                     .section = "files"});
+  throw FormatError(
+      {.operation = "checkpoint open",
+       .message = "rank " + std::to_string(count) + " of " + std::to_string(all) + " is missing" +
+                  (file.empty() ? "" : ": " + file),
+       .expected = std::to_string(block) + " ranks for each part of the model",
+       .got = std::to_string(count % block) + " for the part in " + set.sources.back()->name(),
+       .resource = path.parent_path().string(),
+       .hint = "copy the missing file to the directory, or set `tp`, `pp` and `ep` to the sizes of the job",
+       .section = "files"});
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ void refine_grid(ShardSet& set, AnnouncedGrid announced) {
   std::vector<Stage> stages;
   bool experts_only = true;
   for (std::size_t i = 0; i < count; ++i) {
-    if (i % block != 0 && names[i] != names[i - 1]) return;  // no blocks: some other finding, told later
+    if (i % block != 0 && names[i] != names[i - 1]) return;  // not in blocks; later checks report the reason
     if (i % block != 0) continue;
     stages.push_back(stage_of(names[i]));
     experts_only = experts_only && differ_in_experts_only(names[0], names[i]);

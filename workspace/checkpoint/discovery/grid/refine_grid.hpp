@@ -3,9 +3,11 @@
 
 namespace crossrank::checkpoint {
 
-/// Splits the ranks of a grid that is known as tensor-parallel only into stages or expert groups, where the names of
-/// the tensors and the config tell: ranks in blocks with different names whose layers go on from one to the next, or
-/// experts that are fewer on each rank than in the config. What tells nothing stays as it is.
+/// Splits a grid of only tensor-parallel ranks into pipeline stages or expert-parallel ranks, if tensor names and
+/// config show them.
+///
+/// Stages are blocks of ranks whose layers continue from one block to the next. Expert-parallel ranks have fewer
+/// experts than the config. Leaves all other grids unchanged.
 void refine_grid(ShardSet& set, AnnouncedGrid announced);
 
 }  // namespace crossrank::checkpoint

@@ -34,7 +34,7 @@ std::string grid_text(int tp, int pp, int ep) {
   return std::to_string(tp) + " x " + std::to_string(pp) + " x " + std::to_string(ep) + " (tensor x pipeline x expert)";
 }
 
-/// Fills in the size that is missing so that all multiply to `count`.
+/// Completes the missing size so that the product of all sizes is `count`.
 ShardGrid complete(AnnouncedGrid const& announced, int count, std::string const& where) {
   ShardGrid grid;
   grid.ep = std::max(1, announced.ep);
@@ -44,12 +44,12 @@ ShardGrid complete(AnnouncedGrid const& announced, int count, std::string const&
   if (grid.tp * grid.pp * grid.ep == count) return grid;
   throw UsageError(
       {.operation = operation,
-       .message = "the number of shards does not fit the grid",
+       .message = "the number of shards does not match the grid",
        .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards for " + grid_text(grid.tp, grid.pp, grid.ep),
        .got = std::to_string(count),
        .resource = where,
-       .hint = count < grid.tp * grid.pp * grid.ep ? "add the ranks that are missing, or give `tp` and `pp`"
-                                                   : "give `tp`, `pp` and `ep` as the job had them"});
+       .hint = count < grid.tp * grid.pp * grid.ep ? "add the missing ranks, or set `tp` and `pp`"
+                                                   : "set `tp`, `pp` and `ep` to the sizes of the job"});
 }
 
 ShardPlace place_of_rank(int rank, ShardGrid const& grid) {
@@ -63,12 +63,12 @@ std::string place_text(ShardPlace const& place, ShardGrid const& grid) {
   return text;
 }
 
-/// What the file of a place without one is called; empty when that cannot be told.
+/// Returns the file name of a missing shard in parentheses; empty if it cannot be derived.
 std::string file_text(NamedShard const& known, ShardPlace const& place, ShardGrid const& grid) {
   auto wanted = known.numbers;
   if (wanted.rank) {
     wanted.rank = (place.pp * grid.ep + place.ep) * grid.tp + place.tp;
-    // A state image's name holds its writer's number, which nobody else has.
+    // The name of a state image has a number that is unique to its writer.
     if (workspace::parse_state_file_name(known.name)) return " (rank_" + std::to_string(*wanted.rank) + "_state.*)";
   } else {
     if (wanted.tp) wanted.tp = place.tp;
@@ -79,7 +79,7 @@ std::string file_text(NamedShard const& known, ShardPlace const& place, ShardGri
   return name.empty() ? name : " (" + name + ")";
 }
 
-/// Every place has exactly one shard.
+/// Throws `FormatError` unless every place has exactly one shard.
 void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& grid, std::string const& where) {
   std::map<std::tuple<int, int, int>, std::string> seen;
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -87,10 +87,10 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
     auto const [at, fresh] = seen.emplace(std::tuple(place.pp, place.ep, place.tp), shards[i].name);
     if (fresh) continue;
     throw FormatError({.operation = operation,
-                       .message = "two shards are of the same rank (" + place_text(place, grid) + ")",
+                       .message = "two shards belong to the same rank (" + place_text(place, grid) + ")",
                        .got = at->second + " and " + shards[i].name,
                        .resource = where,
-                       .hint = "remove the one that does not belong there, or give `pattern`",
+                       .hint = "remove the file that does not belong to the checkpoint, or set `pattern`",
                        .section = "files"});
   }
   std::vector<std::string> missing;
@@ -108,9 +108,9 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
                      .message = "a shard is missing: " + missing.front() +
                                 (missing.size() > 1 ? " and " + std::to_string(missing.size() - 1) + " more" : ""),
                      .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards",
-                     .got = std::to_string(shards.size()) + ", the first one is " + shards.front().name,
+                     .got = std::to_string(shards.size()) + ", such as " + shards.front().name,
                      .resource = where,
-                     .hint = "copy the missing file there; a checkpoint is never merged with a part left out",
+                     .hint = "copy the missing file to the directory; an incomplete checkpoint is never merged",
                      .details = missing,
                      .section = "files"});
 }
@@ -151,7 +151,7 @@ ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid anno
     for (auto const& shard : shards) highest = std::max(highest, *shard.numbers.rank);
     int const announced_count =
         announced.tp > 0 ? announced.tp * std::max(1, announced.pp) * std::max(1, announced.ep) : 0;
-    // Numbers with a gap mean a missing rank, whatever the sizes are.
+    // A gap in the numbers is a missing rank, whatever the sizes are.
     grid = complete(announced, std::max({highest + 1, announced_count, named_count}), where);
     for (auto const& shard : shards) grid.places.push_back(place_of_rank(*shard.numbers.rank, grid));
   } else {

@@ -7,22 +7,22 @@
 
 namespace crossrank::checkpoint {
 
-/// One input before it is opened: what its name says.
+/// The name of an input and the numbers in it.
 struct NamedShard {
   std::string name{};  ///< for messages
   ShardNumbers numbers{};
 };
 
-/// Sizes of the grid and, for each shard, its place and its position in the order (stage, expert rank, tensor rank).
+/// The sizes of the grid and the place of each shard.
 struct ShardGrid {
   int tp = 1;
   int pp = 1;
   int ep = 1;
-  int moe_ep = 1;                    ///< groups of experts among the tensor-parallel ranks, where the names tell
-  std::vector<ShardPlace> places{};  ///< as the shards were given
+  int moe_ep = 1;                    ///< groups of experts among the tensor-parallel ranks, if the names show them
+  std::vector<ShardPlace> places{};  ///< one per shard, in the order of the shards
 };
 
-/// Sizes that something outside the names announces: options first, then the config; 0 where it says nothing.
+/// Sizes of the grid from options or, failing that, from the config; 0 if unknown.
 struct AnnouncedGrid {
   int tp = 0;
   int pp = 0;
@@ -30,11 +30,12 @@ struct AnnouncedGrid {
   int moe_ep = 0;  ///< groups of experts among the tensor-parallel ranks
 };
 
-/// What config.json says of the grid: "mapping" of TensorRT-LLM, or sizes under their usual names.
+/// Returns the sizes in config.json: "mapping" of TensorRT-LLM, or sizes under their usual names.
 [[nodiscard]] AnnouncedGrid announced_grid(Json const& config);
 
-/// Places shards by their names. `FormatError` that names the missing or repeated rank; `UsageError` when sizes
-/// contradict each other.
+/// Places shards in the grid by their names.
+///
+/// Throws `FormatError` with the missing or repeated rank, and `UsageError` if sizes contradict each other.
 [[nodiscard]] ShardGrid place_shards(std::vector<NamedShard> const& shards, AnnouncedGrid announced,
                                      std::string const& where);
 

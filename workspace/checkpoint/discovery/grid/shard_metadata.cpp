@@ -76,17 +76,18 @@ void require_matching_ranks(ShardSet const& set, std::vector<NamedShard> const& 
     auto const& name = set.sources[i]->name();
     auto const [at, fresh] = seen.emplace(note->rank, name);
     if (!fresh) {
-      refuse(at->second + " and " + name + " are both of " + rank_text(note->rank) + ": one is a copy of the other",
-             "one file of each rank", "two of " + rank_text(note->rank), where);
+      refuse(at->second + " and " + name + " both belong to " + rank_text(note->rank) + ": one is a copy of the other",
+             "one file per rank", "two files of " + rank_text(note->rank), where);
     }
     auto const& numbers = shards[i].numbers;
     auto const named = numbers.rank ? numbers.rank : numbers.tp;
     if (named && *named != note->rank) {
-      refuse(name + " is of " + rank_text(note->rank) + ": files were exchanged or renamed",
-             rank_text(*named) + ", as its name says", rank_text(note->rank) + ", as its metadata say", where);
+      refuse(name + " belongs to " + rank_text(note->rank) + ": files were exchanged or renamed",
+             rank_text(*named) + " by its name", rank_text(note->rank) + " by its metadata", where);
     }
     if (!first) first = note;
-    if (note->job != first->job) refuse("the files are of two splits", first->job, note->job + " in " + name, where);
+    if (note->job != first->job)
+      refuse("the files are from different splits", first->job, note->job + " in " + name, where);
     if (!note->job.empty()) count = std::max(count, note->count);
   }
   if (count <= static_cast<int>(set.sources.size())) return;

@@ -11,24 +11,25 @@
 
 namespace crossrank::checkpoint {
 
-/// What the file of a rank says of itself: `split` writes it, and state images have it.
+/// The rank metadata in the header of a file. `split` writes it, and state images have it.
 struct ShardMetadata {
   int rank = 0;
-  int count = 1;      ///< ranks in all
-  std::string job{};  ///< of the split; empty for state images
+  int count = 1;      ///< number of ranks
+  std::string job{};  ///< id of the split; empty for state images
 };
 
-/// The attribute of a source that holds its note.
+/// Name of the source attribute that holds the metadata.
 inline constexpr char const* shard_metadata_key = "__shard__";
 
-/// A note as metadata of a safetensors file.
+/// Converts the metadata to entries of a safetensors header.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> to_header_metadata(ShardMetadata const& note);
-/// The note in a file's metadata as the attribute of its source; null where there is none.
+/// Returns the metadata in a header as the attribute of its source; null if there is none.
 [[nodiscard]] Json shard_metadata_in(codec::Header const& header);
 
-/// Compares what the files say of themselves with the ranks that their names give them. `FormatError` when a file is of
-/// another rank than its name says, when two are of one rank, of different splits, or when ranks are missing. The set
-/// has its places.
+/// Compares the metadata of the files with the ranks in their names. Expects a set with places.
+///
+/// Throws `FormatError` if name and metadata of a file give different ranks, if two files are of one rank or of
+/// different splits, or if ranks are missing.
 void require_matching_ranks(ShardSet const& set, std::vector<NamedShard> const& shards, std::string const& where);
 
 }  // namespace crossrank::checkpoint

@@ -18,18 +18,18 @@ using deepspeed::model_ending;
 using deepspeed::optim_ending;
 using deepspeed::refuse;
 
-/// An expert of a layer.
+/// The numbers in the name of an expert's file.
 struct ExpertName {
   int layer = 0;
   int expert = 0;
-  int rank = 0;  ///< model-parallel
+  int rank = 0;  ///< model-parallel rank
 };
 
-/// "layer_0_expert_3_mp_rank_00_model_states.pt", and "expert_3_mp_rank_00_model_states.pt" of older releases.
+/// Parses "layer_0_expert_3_mp_rank_00_model_states.pt", or "expert_3_mp_rank_00_model_states.pt" of older releases.
 std::optional<ExpertName> parse_expert(std::string_view name) {
   if (!name.ends_with(model_ending)) return std::nullopt;
   name.remove_suffix(model_ending.size());
-  // The numbers by the places that a pattern has.
+  // The axes of the pattern serve as names for layer, expert and rank.
   auto found = match_shard_pattern("layer_{pp}_expert_{ep}_mp_rank_{tp}", name);
   if (!found) found = match_shard_pattern("expert_{ep}_mp_rank_{tp}", name);
   if (!found) return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<ExpertName> parse_expert(std::string_view name) {
 
 using Experts = std::map<std::pair<int, int>, std::filesystem::path>;
 
-/// Every rank has every expert that any of them has, from 0 on in each layer.
+/// Throws unless every rank has the same experts, counted from 0 in each layer.
 void require_all(std::map<int, Experts> const& ranks, DirectoryListing const& listing) {
   std::map<int, int> counts;
   for (auto const& [rank, experts] : ranks) {
@@ -51,7 +51,7 @@ void require_all(std::map<int, Experts> const& ranks, DirectoryListing const& li
         refuse(listing,
                "expert " + std::to_string(expert) + " of layer " + std::to_string(layer) + " is missing for rank " +
                    std::to_string(rank),
-               std::to_string(experts.size()) + " files of experts", "copy all files of the save into one directory");
+               std::to_string(experts.size()) + " expert files", "copy all files of the save into one directory");
       }
     }
   }
@@ -77,21 +77,22 @@ std::map<int, ExpertStates> find_expert_states(DirectoryListing const& listing) 
   }
   if (experts.empty()) return {};
   if (!cut.empty()) {
-    refuse(listing, "ZeRO-3 has cut a model with experts, and no file tells how the experts were cut", cut,
-           "convert it by DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
+    refuse(listing,
+           "the model with experts was partitioned by ZeRO-3, and no file tells how the experts were partitioned", cut,
+           "convert it with DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
   }
   require_all(experts, listing);
   for (auto& [rank, files] : experts) {
     if (found[rank].model.empty()) {
       auto number = std::to_string(rank);
       if (number.size() < 2) number.insert(0, 1, '0');
-      refuse(listing, "the model without its experts is missing for rank " + std::to_string(rank), {},
-             "copy mp_rank_" + number + "_model_states.pt there");
+      refuse(listing, "the file of the layers outside the experts is missing for rank " + std::to_string(rank), {},
+             "copy mp_rank_" + number + "_model_states.pt to the directory");
     }
     for (auto& [key, path] : files) found[rank].experts.push_back(std::move(path));
   }
   for (auto& [rank, states] : found) {
-    if (states.experts.empty()) refuse(listing, "rank " + std::to_string(rank) + " has no files of experts", {}, {});
+    if (states.experts.empty()) refuse(listing, "rank " + std::to_string(rank) + " has no expert files", {}, {});
     states.left_out = optimizers;
   }
   return found;

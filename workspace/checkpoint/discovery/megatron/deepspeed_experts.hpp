@@ -9,20 +9,22 @@
 
 namespace crossrank::checkpoint {
 
-/// What DeepSpeed saves of a model with experts for one model-parallel rank: the model without them, and a file for
-/// each expert of each layer. All in the precision of the training; the 32-bit copies of experts in optimizer states
-/// are cut over groups of which no file tells.
+/// The files that DeepSpeed saves for one model-parallel rank of a model with experts: one file for the layers outside
+/// the experts, and one file for each expert of each layer.
+///
+/// All weights have the precision of the training. The 32-bit copies of experts in optimizer states are not used,
+/// because no file tells over which groups they are partitioned.
 struct ExpertStates {
   std::filesystem::path model{};
   std::vector<std::filesystem::path> experts{};
-  std::vector<std::string> left_out{};  ///< names of files with states of the optimizer
+  std::vector<std::string> left_out{};  ///< names of files with optimizer states
 };
 
-/// By model-parallel rank; empty where there are no files of experts. `FormatError` where one is missing, and for
-/// ZeRO-3, which cuts the model itself.
+/// Returns the files of each model-parallel rank; empty if there are no expert files. Throws `FormatError` if a file is
+/// missing, and for ZeRO-3, which partitions the model itself.
 [[nodiscard]] std::map<int, ExpertStates> find_expert_states(DirectoryListing const& listing);
 
-/// All of it as one source. `IoError`, `FormatError`.
+/// Opens all files of a rank as one source. Throws `IoError` or `FormatError`.
 [[nodiscard]] std::shared_ptr<ShardSource const> open_expert_states(ExpertStates const& states,
                                                                     TorchSourceOptions const& options);
 

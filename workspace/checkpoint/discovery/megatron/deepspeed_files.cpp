@@ -16,7 +16,7 @@ using deepspeed::model_ending;
 using deepspeed::optim_ending;
 using deepspeed::refuse;
 
-/// Ranks in a name of ZeRO's.
+/// The ranks in the name of a ZeRO file.
 struct ZeroName {
   std::optional<int> data{};  ///< data-parallel rank; model states of stages 1 and 2 have none
   int model = 0;
@@ -36,7 +36,7 @@ std::optional<ZeroName> parse(std::string_view name, std::string_view ending) {
 
 using ByData = std::map<int, std::filesystem::path>;
 
-/// The name of another rank's file beside one that is there.
+/// Returns the name of another rank's file, derived from an existing one.
 std::string name_of_rank(std::string name, int there, int rank) {
   auto const mark = "pp_rank_" + std::to_string(there) + "_";
   auto const at = name.find(mark);
@@ -53,8 +53,8 @@ std::vector<std::filesystem::path> all_of(ByData const& files, DirectoryListing 
       refuse(listing,
              "the states of data-parallel rank " + std::to_string(wanted) + " are missing" +
                  (name.empty() ? "" : ": " + name),
-             std::to_string(files.size()) + (files.size() == 1 ? " rank's, " : " ranks', ") + "the next is rank " +
-                 std::to_string(rank) + "'s",
+             std::to_string(files.size()) + (files.size() == 1 ? " file, " : " files, ") + "the next one is of rank " +
+                 std::to_string(rank) + "",
              "copy all files of the save into one directory");
     }
     out.push_back(path);
@@ -74,16 +74,18 @@ std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing) {
   bool zero = false;
   for (auto const& name : listing.files) {
     if (name.find("expp_rank_") != std::string::npos) {
-      refuse(
-          listing,
-          "these are states of experts without the files of the experts themselves (layer_*_expert_*_model_states.pt)",
-          name, "copy those there, or convert it by DeepSpeed's zero_to_fp32.py or ds_to_universal.py first");
+      refuse(listing,
+             "there are optimizer states of experts, but the files of the experts (layer_*_expert_*_model_states.pt) "
+             "are missing",
+             name,
+             "copy the expert files, or convert the checkpoint with DeepSpeed's zero_to_fp32.py or ds_to_universal.py "
+             "first");
     }
     if (auto const optimizer = parse(name, optim_ending); optimizer && optimizer->data) {
       zero = true;
       if (!ranks[optimizer->model].optimizers.emplace(*optimizer->data, listing.path / name).second) {
-        refuse(listing, "two optimizer states are of the same rank", name,
-               "remove those of the other save (\"bf16_\" or not)");
+        refuse(listing, "two optimizer states belong to the same rank", name,
+               "remove the files of the other save (with or without \"bf16_\")");
       }
     } else if (auto const model = parse(name, model_ending)) {
       zero = zero || model->data;
@@ -99,7 +101,7 @@ std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing) {
     files.model_states = found.whole.empty() ? all_of(found.models, listing) : std::vector{found.whole};
     if (files.optim_states.empty() || files.model_states.empty()) {
       refuse(listing, "model-parallel rank " + std::to_string(rank) + " lacks its model or its optimizer states", {},
-             "both are needed: the flat weights are in the optimizer states, their shapes in the model states");
+             "copy both: the flat weights are in the optimizer states, their shapes in the model states");
     }
   }
   return out;
@@ -111,9 +113,10 @@ void require_no_universal(DirectoryListing const& listing) {
     std::error_code error;
     auto const folder = listing.path / "zero" / parameter;
     if (!std::filesystem::exists(folder / "fp32.pt", error)) continue;
-    refuse(listing,
-           "this is a universal checkpoint of DeepSpeed, a folder of states for each parameter, which is not read",
-           folder.string(), "give the checkpoint that it was made of, or the model that zero_to_fp32.py makes of that");
+    refuse(
+        listing,
+        "this is a universal checkpoint of DeepSpeed, with a folder for each parameter; this format is not supported",
+        folder.string(), "pass the checkpoint that it was made from, or the output of zero_to_fp32.py");
   }
 }
 

@@ -6,12 +6,12 @@
 
 namespace crossrank::checkpoint {
 
-/// The files of ZeRO in a directory, for each model-parallel rank; empty where there are none.
+/// Returns the ZeRO files in a directory for each model-parallel rank; empty if there are none.
 ///
-/// `FormatError` when those of a rank are missing, and for experts, which ZeRO keeps in another way.
+/// Throws `FormatError` if files of a rank are missing, and for expert states, which need `find_expert_states`.
 [[nodiscard]] std::map<int, DeepSpeedFiles> find_deepspeed(DirectoryListing const& listing);
 
-/// Refuses DeepSpeed's universal checkpoints, which look like a Megatron rank beside a folder. `FormatError`.
+/// Throws `FormatError` for DeepSpeed's universal checkpoints, which look like a Megatron rank beside a folder.
 void require_no_universal(DirectoryListing const& listing);
 
 }  // namespace crossrank::checkpoint

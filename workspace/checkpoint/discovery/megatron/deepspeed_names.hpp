@@ -7,7 +7,7 @@
 
 #include "workspace/checkpoint/discovery/shard_listing.hpp"
 
-/// How DeepSpeed's files are called, and what is said of a directory that lacks some.
+/// File name endings of DeepSpeed, and the error for a directory that lacks files.
 namespace crossrank::checkpoint::deepspeed {
 
 inline constexpr std::string_view model_ending = "_model_states.pt";

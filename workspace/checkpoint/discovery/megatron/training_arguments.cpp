@@ -7,7 +7,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-// All of them mean in a config what they mean in the arguments.
+// These keys have the same meaning in a config and in the arguments.
 constexpr std::array<char const*, 12> same_keys{
     "hidden_size",
     "num_attention_heads",
@@ -43,9 +43,9 @@ Json config_of_arguments(Json const& attributes) {
   for (auto const* key : same_keys) {
     if (count(arguments, key) > 0) config[key] = arguments.at(key);
   }
-  // Without the switch the number is the default of the command line and means nothing.
+  // Without this switch the number is only the default of the command line.
   if (is_true(arguments, "group_query_attention")) config["num_query_groups"] = count(arguments, "num_query_groups");
-  // Nor do these without theirs.
+  // The same holds for these keys and their switch.
   if (is_true(arguments, "multi_latent_attention")) {
     for (auto const* key : {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"}) {
       if (count(arguments, key) > 0) config[key] = arguments.at(key);

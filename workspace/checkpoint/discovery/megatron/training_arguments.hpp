@@ -6,15 +6,13 @@
 
 namespace crossrank::checkpoint {
 
-/// What the arguments of Megatron's training, saved beside the weights, say of a model: sizes and grid under the keys
-/// of a config. Empty where there are none.
+/// Returns the sizes and the grid in Megatron's saved training arguments as a config; empty if there are no arguments.
 [[nodiscard]] Json config_of_arguments(Json const& attributes);
 
-/// Whether the arguments say that the vocabulary has more rows than there are tokens, for ranks to divide it.
+/// Returns whether the vocabulary is padded so that the ranks can divide it, that is, has more rows than tokens.
 [[nodiscard]] bool has_padded_vocabulary(Json const& attributes);
 
-/// "mp_rank_00_001" names a stage or, where there is one stage only, an expert rank: makes it the one that `config`
-/// says.
+/// Decides whether the second number in "mp_rank_00_001" is a stage or, if `config` has only one stage, an expert rank.
 void resolve_second_number(std::vector<ShardFiles>& shards, Json const& config);
 
 }  // namespace crossrank::checkpoint
