@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced by examples/run, tests/run and bench/run: packages, build folder, build. Says what it does.
-# Expects `root`, the top of the source tree, and `name`, what to call itself.
+# Sourced by examples/run, tests/run and bench/run: installs packages, chooses the build folder, builds. Prints each step.
+# Requires `root`, the top of the source tree, and `name`, the name of the script in messages.
 
 say() { printf '%s: %s\n' "$name" "$*"; }
 
-# The closing line and the exit code of a run. Usage: finish CODE [REASON]
+# Prints the verdict and exits with CODE. Usage: finish CODE [REASON]
 finish() {
   if [[ $1 -eq 0 ]]; then
     echo "verdict: pass"
@@ -14,13 +14,13 @@ finish() {
   exit "$1"
 }
 
-# What building the library and the command takes on Debian 12.
+# Packages of Debian 12 that building the library and the command requires.
 build_packages=(g++ cmake ninja-build pkg-config libboost-dev libboost-filesystem-dev nlohmann-json3-dev libxxhash-dev libcereal-dev libcli11-dev)
 
-# Makes sure that Debian packages are there: as root it installs them, with `sudo -n` too, else it names the command.
+# Installs missing Debian packages as root or with `sudo -n`. Otherwise prints the command and exits.
 need_packages() {
   command -v dpkg-query >/dev/null || {
-    say "this is no Debian system: taking for granted what the packages $* would install"
+    say "this is not a Debian system: assuming that the equivalents of these packages are installed: $*"
     return 0
   }
   local package missing=()
@@ -42,7 +42,7 @@ need_packages() {
   as+=(env DEBIAN_FRONTEND=noninteractive)
   local log
   log=$(mktemp)
-  # The lists of packages may be absent or old: get them once and try again.
+  # The package lists may be missing or outdated: update them once and try again.
   if "${as[@]}" "${command[@]}" >"$log" 2>&1 || { "${as[@]}" apt-get update >>"$log" 2>&1 && "${as[@]}" "${command[@]}" >>"$log" 2>&1; }; then
     rm -f "$log"
     return 0
@@ -52,7 +52,7 @@ need_packages() {
   finish 3 "cannot install ${missing[*]}"
 }
 
-# Prints the build folder for a preset: build/PRESET, or one of this user's own where the tree cannot be written.
+# Prints the build folder of a preset: build/PRESET, or a folder of this user if the tree is not writable.
 build_folder() {
   local folder=$root/build/$1
   if mkdir -p "$folder" 2>/dev/null && [[ -w $folder && -O $folder ]]; then
@@ -62,14 +62,14 @@ build_folder() {
   local top
   top=${TMPDIR:-/tmp}/crossrank-build-$(id -u)
   mkdir -m 700 "$top" 2>/dev/null || [[ -d $top && -O $top && ! -L $top ]] || {
-    echo "$name: neither $folder nor $top can be written" >&2
+    echo "$name: neither $folder nor $top is writable" >&2
     return 1
   }
   folder=$top/$(printf '%s' "$root" | cksum | cut -d ' ' -f 1)-$1
   mkdir -p "$folder" && echo "$folder"
 }
 
-# Number of compilers at once: the processors this process may use, but 1.5 GB of memory for each.
+# Prints the number of parallel jobs: one per available processor, but at most one per 1.5 GB of free memory.
 jobs() {
   local processors memory
   processors=$(nproc)
@@ -78,11 +78,11 @@ jobs() {
   echo $((processors < memory ? processors : memory))
 }
 
-# Configures PRESET in FOLDER; more arguments go to cmake. Shows the closing table, or all of it when it fails.
+# Configures PRESET in FOLDER; passes further arguments to cmake. Prints the summary, or all output on failure.
 configure() {
   local preset=$1 folder=$2 log=$2/configure.log
   shift 2
-  # A folder that came here with a copied or moved tree belongs to another source.
+  # The cache of a copied or moved tree refers to the old source folder.
   if [[ -f $folder/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$folder/CMakeCache.txt"; then
     rm -rf "${folder:?}/CMakeCache.txt" "$folder/CMakeFiles"
   fi
@@ -94,7 +94,7 @@ configure() {
   sed -n '/^-- crossrank /,/^-- Configuring/ { /Configuring/d; s/^-- //; p }' "$log"
 }
 
-# Builds in FOLDER; more arguments are targets. What the compiler says is shown only when it fails.
+# Builds the given targets in FOLDER. Prints the compiler's output only on failure.
 build() {
   local folder=$1 log=$1/build.log count
   shift
@@ -108,8 +108,8 @@ build() {
   say "built in $((SECONDS - start)) s"
 }
 
-# Put before build and test commands; a preset may need one.
+# Prefix of build and test commands; some presets need one.
 runner=(env)
 
-# Names of shared memory that crossrank made for this user.
+# Prints the names of crossrank's shared memory objects of this user.
 shared_memory() { find /dev/shm -maxdepth 1 -name '*crossrank*' -user "$(id -u)" -printf '%f\n' 2>/dev/null | sort; }

@@ -1,4 +1,4 @@
-// Compares every tensor of a checkpoint, in whatever files, with what the maker of its shards noted.
+// Compares every tensor of a checkpoint with the checksums that bench_make_shards wrote.
 // Usage: bench_check_model CHECKPOINT EXPECTED_JSON
 #include <cstdio>
 #include <exception>
@@ -20,12 +20,12 @@ int check(std::string const& path, std::string const& expected_file) {
   Json expected;
   std::ifstream(expected_file) >> expected;
   auto const& tensors = expected.at("tensors");
-  // What torch writes carries checksums of its own, which are none of this check's business.
+  // Skip the CRCs of archives that torch wrote; this program checks content only.
   auto const set = checkpoint::open_shard_set(path, {.crc = codec::CrcPolicy::ignore});
-  if (set.sources.size() != 1) throw std::runtime_error(path + " is no single checkpoint");
+  if (set.sources.size() != 1) throw std::runtime_error(path + "  is not a single checkpoint");
   auto const& source = *set.sources.front();
   if (source.tensors().size() != tensors.size())
-    throw std::runtime_error(std::to_string(source.tensors().size()) + " tensors in place of " +
+    throw std::runtime_error(std::to_string(source.tensors().size()) + "  tensors, expected " +
                              std::to_string(tensors.size()));
   std::vector<std::byte> bytes;
   for (std::size_t i = 0; i < source.tensors().size(); ++i) {
@@ -33,9 +33,9 @@ int check(std::string const& path, std::string const& expected_file) {
     bytes.resize(static_cast<std::size_t>(dense_bytes(tensor.shape, tensor.dtype)));
     source.read(i, 0, bytes);
     auto const found = tensors.find(tensor.name);
-    if (found == tensors.end()) throw std::runtime_error("a tensor too many: " + tensor.name);
+    if (found == tensors.end()) throw std::runtime_error("unexpected tensor: " + tensor.name);
     if (*found != codec::to_hex(codec::checksum(bytes)))
-      throw std::runtime_error(tensor.name + " is not the merge of its shards");
+      throw std::runtime_error(tensor.name + "  differs from the merge of its shards");
   }
   return 0;
 }

@@ -1,15 +1,16 @@
 # shellcheck shell=bash
-# Sourced by bench/run: `consolidate` and `files`, whole commands on files that the benchmark makes itself.
-# Expects what that script has set: programs, crossrank, scratch, quick, quick_flag, python, launch, say.
+# Sourced by bench/run: the paths `consolidate` and `files`, whole commands on files that the benchmark creates itself.
+# Requires these variables and functions of that script: programs, crossrank, scratch, quick, quick_flag, python,
+# launch, say.
 
-# The processes that share a merge, and the kinds of model.
+# The numbers of processes of a merge, and the kinds of model.
 process_counts=(1 2)
 model_kinds=(bf16 nvfp4)
 
-# Whether DIR has space for BYTES.
+# Returns whether DIR has space for BYTES.
 has_space() { (($(df --output=avail -B1 "$1" | tail -n 1) > $2)); }
 
-# One command beside a clock; its output must be the merge of the shards. Usage: contestant WHO VARIANT PROCESSES CACHE COMMAND...
+# Times one command and checks that it merged the shards. Usage: contestant WHO VARIANT PROCESSES CACHE COMMAND...
 contestant() {
   local who=$1 variant=$2 processes=$3 cache=$4 reads=0 state=(--warm "$set/$source_folder") peer=$1
   shift 4
@@ -26,7 +27,7 @@ contestant() {
   rm -rf "$set/out"
 }
 
-# Merges a kind of model once by all contestants, ours beside the copy each time. Usage: merges KIND
+# Merges a kind of model once with every contestant, each time directly after the copy. Usage: merges KIND
 merges() {
   local kind=$1 cache processes copy ours
   copy="mkdir '$set/out' && cp --reflink=never '$set'/shards/* '$set/out' && sync '$set'/out/* '$set/out'"
@@ -61,12 +62,12 @@ consolidate_round() {
       set=$place/$kind-$size
       at=$scratch/consolidate-$1-$kind-$size
       if [[ ! -d $set ]]; then
-        # Shards, a result, a distributed checkpoint, and some space to breathe.
+        # Space for the shards, a result, a distributed checkpoint, and some reserve.
         if ! has_space "$place" $((size * 4 << 30)); then
-          say "skipped: $size GiB, as $place has not four times as much space"
+          say "skipped: $size GiB needs four times as much space in $place"
           continue
         fi
-        say "making $size GiB of $kind in 4 shards in $set"
+        say "creating $size GiB of $kind in 4 shards in $set"
         "$programs/bench_make_shards" "$kind" $((size << 30)) 4 "$set" >/dev/null || finish 7 "the shards cannot be made"
       fi
       bytes=$((size << 30))

@@ -1,6 +1,7 @@
-// State images and torch archives, read by one process: opening one, reading all of it, beside plain reads of the same
-// bytes into tensors of the same kind. The files stay in the page cache.
-// Usage: bench_files --out FILE [--quick] FOLDER; FOLDER/torch/rank_0_state.pth is read when it is there.
+// Measures how one process opens and reads state images and torch archives, compared with plain reads of the same bytes
+// into tensors of the same kind. The files stay in the page cache.
+//
+// Usage: bench_files --out FILE [--quick] FOLDER; also reads FOLDER/torch/rank_0_state.pth if it exists.
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -26,7 +27,7 @@ namespace {
 
 constexpr std::int64_t tensors = 64;
 
-/// Names, dtype and shapes are the same whatever the size, so that headers differ in digits alone.
+/// Uses the same names, dtypes and number of dimensions for every size, so that headers differ only in digits.
 xr::StateDict weights_of(std::size_t bytes) {
   xr::StateDict weights;
   auto const length = static_cast<std::int64_t>(bytes) / tensors / 2;
@@ -55,7 +56,7 @@ void require_equal(xr::StateDict const& read, xr::StateDict const& written) {
   }
 }
 
-/// The limit: `pread` of the file's data into new tensors of the same sizes, nothing checked.
+/// The limit: `pread` of the file's data into new tensors of the same sizes, without any check.
 xr::StateDict plain_read(fs::path const& file, std::span<xr::SafetensorsEntry const> entries, std::size_t bytes) {
   xr::StateDict read;
   int const fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
@@ -65,7 +66,7 @@ xr::StateDict plain_read(fs::path const& file, std::span<xr::SafetensorsEntry co
     auto const out = copy.mutable_bytes();
     for (std::size_t done = 0; done < out.size();) {
       auto const got = ::pread(fd, out.data() + done, out.size() - done, at);
-      bench::require(got > 0, "the file cannot be read");
+      bench::require(got > 0, "cannot read the file");
       done += static_cast<std::size_t>(got);
       at += got;
     }
@@ -95,7 +96,7 @@ class Files {
     });
   }
 
-  /// Ours and the limit in turn, each time the same work.
+  /// Measures our read and the limit in turn, with the same amount of work.
   void read(fs::path const& folder, std::size_t bytes) {
     xr::NFSWorkspace workspace(folder, {.rank = 0});
     auto const written = weights_of(bytes);
@@ -137,8 +138,8 @@ class Files {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Whether the allocator gives back memory that was touched before is chance: for every contestant it comes from the
-  // system, as in a program that reads a state once.
+  // The allocator may or may not return memory that was touched before. Take it from the system for every contestant,
+  // as in a program that reads a state once.
   mallopt(M_MMAP_THRESHOLD, 1 << 16);
   auto const arguments = bench::parse(argc - 1, argv);
   fs::path const folder = argv[argc - 1];

@@ -1,6 +1,9 @@
-// Makes the shards of a tensor-parallel model and notes what their merge must be.
+// Writes the shards of a tensor-parallel model, and checksums of the tensors that a merge must produce.
+//
 // Usage: bench_make_shards bf16|nvfp4 BYTES RANKS DIRECTORY
-// DIRECTORY/shards gets rank<r>.safetensors and the configs, DIRECTORY/expected.json a checksum for each whole tensor.
+//
+// Writes rank<r>.safetensors and the configs to DIRECTORY/shards, and a checksum of each merged tensor to
+// DIRECTORY/expected.json.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +28,7 @@ using crossrank::Json;
 
 namespace {
 
-/// Random bytes, from another place of the same block for each tensor.
+/// Random bytes: each tensor is copied from another position of the same block.
 class Noise {
  public:
   Noise() : block_(std::size_t{64} << 20) {
@@ -40,7 +43,7 @@ class Noise {
       auto const size = std::min(block_.size() - at_, out.size() - done);
       std::memcpy(out.data() + done, block_.data() + at_, size);
       done += size;
-      at_ = (at_ + size + 4099) % block_.size();  // a prime: no two tensors are equal
+      at_ = (at_ + size + 4099) % block_.size();  // a prime, so that no two tensors are equal
     }
   }
 
@@ -52,7 +55,8 @@ class Noise {
 crossrank::Shape shard_shape(bench::ModelTensor const& tensor, int ranks) {
   if (tensor.axis < 0) return tensor.shape;
   auto const axis = static_cast<std::size_t>(tensor.axis);
-  if (tensor.shape[axis] % ranks != 0) throw std::runtime_error(tensor.name + " does not divide");
+  if (tensor.shape[axis] % ranks != 0)
+    throw std::runtime_error(tensor.name + "  is not divisible by the number of ranks");
   return tensor.shape.with(axis, tensor.shape[axis] / ranks);
 }
 
@@ -76,7 +80,7 @@ class Shards {
   }
 
   void add(bench::ModelTensor const& tensor, std::span<std::byte const> whole) {
-    // Bytes of one rank's part of a row, in all rows before the axis.
+    // Copies the bytes of one rank's part of each row.
     std::size_t rows = 1;
     for (int d = 0; d < tensor.axis; ++d) rows *= static_cast<std::size_t>(tensor.shape[static_cast<std::size_t>(d)]);
     auto const row = whole.size() / rows;
@@ -92,7 +96,7 @@ class Shards {
   void close() {
     for (auto& file : files_) {
       file.close();
-      if (!file) throw std::runtime_error("the shards cannot be written: is the disk full?");
+      if (!file) throw std::runtime_error("cannot write the shards; is the disk full?");
     }
   }
 
@@ -120,7 +124,7 @@ int make(std::string const& kind, std::uint64_t bytes, int ranks, fs::path const
   for (auto const& tensor : model.tensors) {
     whole.resize(static_cast<std::size_t>(dense_bytes(tensor.shape, tensor.dtype)));
     noise.fill(whole);
-    // Scales are numbers that a model could have.
+    // Uses scales in the range of real models.
     float const scale = 0.0078125F + static_cast<float>(total % 1024) / 65536.0F;
     if (tensor.dtype == Dtype::f32) std::memcpy(whole.data(), &scale, sizeof scale);
     shards.add(tensor, whole);

@@ -12,7 +12,7 @@ constexpr std::int64_t heads = 32;
 constexpr std::int64_t kv_heads = 8;
 constexpr std::int64_t vocabulary = 32000;
 constexpr std::int64_t kv_width = hidden / heads * kv_heads;
-constexpr std::int64_t group = 16;  // elements that share a scale in NVFP4
+constexpr std::int64_t group = 16;  // elements per scale in NVFP4
 
 class Builder {
  public:

@@ -9,22 +9,22 @@
 
 namespace crossrank::bench {
 
-/// One tensor of a model that the benchmark makes up.
+/// One tensor of a generated model.
 struct ModelTensor {
   std::string name{};
   Dtype dtype = Dtype::bf16;
   Shape shape{};
-  int axis = -1;  ///< cut along it for the ranks; -1: every rank holds all of it
+  int axis = -1;  ///< dimension along which the ranks split it; -1: every rank holds the whole tensor
 };
 
 struct Model {
   std::vector<ModelTensor> tensors{};
   Json config = Json::object();        ///< config.json
-  Json quantization = Json::object();  ///< hf_quant_config.json; empty for none
+  Json quantization = Json::object();  ///< hf_quant_config.json; empty if there is none
 };
 
-/// A Llama of 4096 hidden units with as many layers as come nearest to `bytes`: "bf16", or "nvfp4" as ModelOpt packs
-/// it.
+/// Returns the shapes of a Llama with 4096 hidden units and as many layers as come closest to `bytes`. `kind` is
+/// "bf16", or "nvfp4" as packed by ModelOpt.
 [[nodiscard]] Model llama(std::string const& kind, std::uint64_t bytes);
 
 }  // namespace crossrank::bench

@@ -1,7 +1,10 @@
 // Runs a command, measures its time and its largest process, and appends a row to a result file.
+//
 // Usage: bench_timed --out FILE --path P --who W --variant V --ranks N --bytes B [--cold DIR | --warm DIR]... --
-// COMMAND... Before the clock starts, what others have written goes to disk, and files are dropped from the page cache
-// or read into it.
+// COMMAND...
+//
+// Before the clock starts, it flushes dirty pages to disk, and drops the files from the page cache or reads them into
+// it.
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -53,7 +56,8 @@ void read_whole(fs::path const& file) {
   }
 }
 
-/// How the cache was emptied of the files: all of it where this user may, else file by file.
+/// Drops the files from the page cache: the whole cache if this user may do so, file by file otherwise. Returns the
+/// method.
 char const* make_cold(fs::path const& folder) {
   Descriptor const all("/proc/sys/vm/drop_caches", O_WRONLY);
   if (all.get() >= 0 && ::write(all.get(), "1\n", 2) == 2) return "drop_caches";
@@ -101,7 +105,7 @@ Job parse(int argc, char** argv) {
     }
   }
   for (++at; at < argc; ++at) job.command.push_back(argv[at]);
-  if (job.command.empty() || job.out.empty()) throw std::runtime_error("--out FILE and -- COMMAND are needed");
+  if (job.command.empty() || job.out.empty()) throw std::runtime_error("--out FILE and -- COMMAND are required");
   job.command.push_back(nullptr);
   return job;
 }

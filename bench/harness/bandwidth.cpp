@@ -6,7 +6,7 @@
 namespace crossrank::bench {
 namespace {
 
-/// Bytes over the bus for each byte of the whole.
+/// Returns the bytes that cross between ranks per byte of the whole.
 double bus_factor(Workload const& w) {
   auto const part = static_cast<double>(w.ranks - 1) / w.ranks;
   if (w.variant == "all_reduce") return 2 * part;

@@ -5,8 +5,8 @@
 
 namespace crossrank::bench {
 
-/// Prints the bandwidths of collectives, ours and the peers', as nccl-tests counts them: bytes of the whole for the
-/// algorithm, bytes that must cross between ranks for the bus.
+/// Prints the bandwidths of our collectives and of the peers', as defined by nccl-tests: the algorithm bandwidth counts
+/// the bytes of the whole, the bus bandwidth the bytes that must cross between ranks.
 [[nodiscard]] nlohmann::ordered_json bandwidth_table(Results const& results);
 
 }  // namespace crossrank::bench

@@ -1,10 +1,11 @@
-/* What each rank gives to a collective and what must come of it, the same for every contestant. C and C++. */
+/* Input and expected output of each collective, the same for every contestant. C and C++. */
 #pragma once
 #include <stddef.h>
 
 enum bench_operation { bench_all_reduce, bench_all_gather, bench_broadcast, bench_reduce_scatter, bench_all_to_all };
 
-/* Barriers before the first operation: the kernel takes some milliseconds to give each of the new processes a core. */
+/* Barriers before the first operation, because the kernel needs some milliseconds to spread new processes over cores.
+ */
 enum { bench_first_barriers = 20000 };
 
 static inline char const* bench_operation_name(enum bench_operation operation) {
@@ -18,9 +19,11 @@ static inline char const* bench_operation_name(enum bench_operation operation) {
   return "";
 }
 
-static inline int bench_in_place(enum bench_operation operation) { return operation == bench_all_reduce || operation == bench_broadcast; }
+static inline int bench_in_place(enum bench_operation operation) {
+  return operation == bench_all_reduce || operation == bench_broadcast;
+}
 
-/* Elements that a rank gives and gets where the whole has `count`. */
+/* Returns the number of elements that a rank contributes or receives when the whole has `count`. */
 static inline size_t bench_counts_in(enum bench_operation operation, size_t count, size_t ranks) {
   return operation == bench_all_gather ? count / ranks : count;
 }
@@ -28,11 +31,12 @@ static inline size_t bench_counts_out(enum bench_operation operation, size_t cou
   return operation == bench_reduce_scatter ? count / ranks : count;
 }
 
-/* Small whole numbers: their sums are exact in every order. */
+/* Small integers, whose sums are exact in any order. */
 static inline float bench_value(size_t index, int rank) { return (float)((index * 7 + (size_t)rank * 13) % 1001); }
 
 static inline void bench_give(enum bench_operation operation, float* values, size_t count, int rank) {
-  for (size_t i = 0; i < count; ++i) values[i] = operation == bench_broadcast && rank != 0 ? -1.0f : bench_value(i, rank);
+  for (size_t i = 0; i < count; ++i)
+    values[i] = operation == bench_broadcast && rank != 0 ? -1.0f : bench_value(i, rank);
 }
 
 static inline float bench_sum_of_ranks(size_t index, int ranks) {
@@ -41,8 +45,9 @@ static inline float bench_sum_of_ranks(size_t index, int ranks) {
   return sum;
 }
 
-/* Whether `values`, what the operation left on `rank`, is right in every element. */
-static inline int bench_is_right(enum bench_operation operation, float const* values, size_t count, int rank, int ranks) {
+/* Returns whether `values`, the result of the operation on `rank`, is correct in every element. */
+static inline int bench_is_right(enum bench_operation operation, float const* values, size_t count, int rank,
+                                 int ranks) {
   size_t const part = count / (size_t)ranks;
   for (size_t i = 0; i < count; ++i) {
     float expected = 0.0f;

@@ -1,4 +1,4 @@
-/* What a consumer that reads does, the same for every contestant: adds up all bytes as 64-bit words. C and C++. */
+/* The work of a consumer that reads, the same for every contestant: sums all bytes as 64-bit words. C and C++. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ static inline uint64_t bench_sum(void const* bytes, size_t count) {
   return sum;
 }
 
-/* The bytes that `rank` hands over: every word differs from its neighbours and from those of other ranks. */
+/* Fills the contribution of `rank`. Every word differs from its neighbours and from the words of other ranks. */
 static inline void bench_fill(void* bytes, size_t count, int rank) {
   uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(rank + 1);
   unsigned char* at = (unsigned char*)bytes;
@@ -36,7 +36,7 @@ static inline void bench_fill(void* bytes, size_t count, int rank) {
   }
 }
 
-/* The call's number goes into the first word, so that bytes of an earlier call are recognised. */
+/* Writes the number of the call into the first word, so that bytes of an earlier call are recognised. */
 static inline void bench_stamp(void* bytes, size_t count, uint64_t call) {
   if (count >= 8) memcpy(bytes, &call, 8);
 }
@@ -46,7 +46,8 @@ static inline uint64_t bench_read_stamp(void const* bytes, size_t count) {
   return call;
 }
 
-/* How often to call for a size, and how many calls make one sample (short ones drown in the clock otherwise). */
+/* Returns the number of calls per sample. Short calls are batched, because a single one is below the clock's
+ * resolution. */
 static inline size_t bench_batch(size_t bytes) { return bytes <= 65536 ? 16 : 1; }
 static inline size_t bench_samples(size_t bytes, int quick) {
   size_t const budget = (size_t)(quick ? 1 : 4) << 30;

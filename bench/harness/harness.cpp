@@ -23,7 +23,7 @@
 namespace crossrank::bench {
 namespace {
 
-/// The tracepoint that every system call passes; -1 where this user or kernel does not let it be counted.
+/// Opens the tracepoint of all system calls. Returns -1 when this user or kernel does not allow counting them.
 int open_tracepoint() {
   std::uint64_t id = 0;
   for (char const* const path : {"/sys/kernel/tracing/events/raw_syscalls/sys_enter/id",
@@ -95,7 +95,7 @@ UsageMeter::~UsageMeter() {
 
 Usage UsageMeter::now() const {
   Usage usage;
-  // The reads of this function itself stand between two looks: one `read`, one `getrusage`.
+  // The meter's own calls between two readings: one `read`, one `getrusage`.
   constexpr std::uint64_t own_calls = 2;
   static thread_local std::uint64_t looks = 0;
   auto const library = statistics();
@@ -103,7 +103,7 @@ Usage UsageMeter::now() const {
   usage.system_calls = library.futex_waits + library.futex_wakes + library.yields;
   if (tracepoint_ >= 0) {
     std::uint64_t count = 0;
-    require(::read(tracepoint_, &count, sizeof count) == sizeof count, "the counter of system calls cannot be read");
+    require(::read(tracepoint_, &count, sizeof count) == sizeof count, "cannot read the counter of system calls");
     usage.system_calls = count - looks * own_calls;
   }
   rusage used{};
@@ -130,7 +130,7 @@ Arguments parse(int argc, char** argv) {
       std::exit(2);
     }
   }
-  require(!arguments.out.empty(), "--out FILE is missing");
+  require(!arguments.out.empty(), "--out FILE is required");
   return arguments;
 }
 

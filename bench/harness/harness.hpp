@@ -7,7 +7,7 @@
 
 namespace crossrank::bench {
 
-/// What a process has used up so far, as the kernel and the library count it.
+/// The costs of a process so far, as counted by the kernel and the library.
 struct Usage {
   std::uint64_t minor_faults = 0;  ///< of the calling thread
   std::uint64_t switches = 0;      ///< voluntary and involuntary, of the calling thread
@@ -15,8 +15,8 @@ struct Usage {
   std::uint64_t bytes_copied = 0;  ///< by the library
 };
 
-/// Counts the calling thread's costs. System calls are counted by the kernel's tracepoint where this user may open it,
-/// else by the library's own counters (sleeps, wakes, yields).
+/// Counts the costs of the calling thread. Counts system calls with the kernel's tracepoint if this user may open it,
+/// otherwise with the library's own counters (sleeps, wakes, yields).
 class UsageMeter {
  public:
   UsageMeter();
@@ -31,7 +31,7 @@ class UsageMeter {
   int tracepoint_ = -1;
 };
 
-/// One line of a result file: a workload, and what one rank measured in one launch.
+/// One line of a result file: a workload, and the measurement of one rank in one launch.
 struct Row {
   std::string path{};  ///< "gather", "configs", "barrier"
   std::string who = "crossrank";
@@ -44,41 +44,41 @@ struct Row {
   double min_us = 0.0;
   double median_us = 0.0;
   double p99_us = 0.0;
-  double faults = 0.0;  ///< per call, as the four below
+  double faults = 0.0;  ///< per call, like the next four
   double switches = 0.0;
   double system_calls = 0.0;
   double copied = 0.0;
-  double payload = 0.0;  ///< bytes of this rank that the library may copy once in a call
+  double payload = 0.0;  ///< bytes of this rank that the library may copy once per call
   std::string system_call_source{};
-  double peak_bytes = 0.0;    ///< memory of the largest process, where a whole command is measured
-  double processor_us = 0.0;  ///< of all its processes together
+  double peak_bytes = 0.0;    ///< memory of the largest process, for a whole command
+  double processor_us = 0.0;  ///< of all processes of the command
 };
 
-/// `--out FILE` and `--quick`, as every measuring program takes them.
+/// The command line of every measuring program.
 struct Arguments {
   std::string out{};
   bool quick = false;
-  std::string only{};  ///< `--only WORD`: one variant, for profiles
+  std::string only{};  ///< `--only WORD`: run one variant, for profiling
 };
 
 [[nodiscard]] Arguments parse(int argc, char** argv);
-/// The numbers behind "--".
+/// Returns the numbers after "--".
 [[nodiscard]] std::vector<std::size_t> sizes_in(int argc, char** argv);
 [[nodiscard]] double microseconds_now() noexcept;
 
-/// Runs `call(number)` samples x batch times and fills in times and costs per call; numbers go on from `first`.
+/// Runs `call(number)` samples x batch times and stores times and costs per call. Numbers start at `first`.
 void measure(Row& row, UsageMeter const& meter, std::size_t samples, std::size_t batch, std::uint64_t first,
              std::function<void(std::uint64_t)> const& call);
-/// Times a single call, as the first one of a kind.
+/// Measures a single call, for example the first one of its kind.
 void measure_once(Row& row, UsageMeter const& meter, std::function<void()> const& call);
 
-/// Appends rows to a file, one JSON object on each line, in one write.
+/// Appends rows to a file in one write, one JSON object per line.
 void append(std::string const& file, std::vector<Row> const& rows);
 
-/// Ends the process, saying what is wrong.
+/// Prints `what` and ends the process.
 [[noreturn]] void fail(std::string const& what);
 
-/// Ends the process when a result is wrong: a figure of wrong results is worth nothing. `what` is joined only then.
+/// Ends the process when a result is wrong, because the time of a wrong result is meaningless. Joins `what` only then.
 template <class... Text>
 void require(bool right, Text const&... what) {
   if (!right) fail((std::string() + ... + what));

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr double mebibyte = 1048576.0;
 constexpr double allowed_mebibytes = 256.0;
-// Names and places of more tensors take a little more.
+// A larger model needs a little more memory for the names and positions of its tensors.
 constexpr double allowed_growth = 1.5;
 
 Json row_of(Workload const& w) {
@@ -21,7 +21,7 @@ Json row_of(Workload const& w) {
           {"bytes", w.bytes}, {"variant", w.variant}, {"reads", w.reads}};
 }
 
-/// Ours, one way of merging in all sizes: how far its peaks lie apart.
+/// The peak memory of one of our ways to merge, over all sizes.
 struct Peaks {
   double least = 0.0;
   double most = 0.0;
@@ -29,7 +29,7 @@ struct Peaks {
   std::size_t largest = 0;
 };
 
-/// Of all ways the one that grows most with the model.
+/// Returns the largest growth over all our ways to merge.
 std::optional<Json> growth(Results const& results) {
   std::map<std::tuple<std::string, int, bool>, Peaks> ways;
   for (auto const& [w, launches] : results) {
@@ -49,7 +49,7 @@ std::optional<Json> growth(Results const& results) {
   auto const ratio = worst.most / worst.least;
   bool const met = ratio <= allowed_growth;
   auto const gibibytes = [](std::size_t bytes) { return static_cast<double>(bytes) / mebibyte / 1024.0; };
-  std::printf("memory of ours, %.0f to %.0f GiB, where it grows most: largest / smallest %.2f (at most %.1f) %s\n",
+  std::printf("our memory, %.0f to %.0f GiB, worst case: largest / smallest %.2f (at most %.1f) %s\n",
               gibibytes(worst.smallest), gibibytes(worst.largest), ratio, allowed_growth, met ? "met" : "MISSED");
   return Json{
       {"path", "consolidate"}, {"who", "crossrank"}, {"growth", ratio}, {"allowed", allowed_growth}, {"met", met}};
@@ -64,7 +64,8 @@ Json memory_table(Results const& results) {
     if (peak <= 0.0 || w.path == "scaling") continue;
     if (rows.empty())
       std::printf(
-          "\nWhole commands: memory of the largest process, processor time of all, shortest of all launches\n%-18s %5s "
+          "\nWhole commands: memory of the largest process, processor time of all processes, shortest launch\n%-18s "
+          "%5s "
           " %8s  %-14s %10s %12s %10s\n",
           "who", "ranks", "GiB", "state", "peak MiB", "processor s", "least s");
     auto row = row_of(w);

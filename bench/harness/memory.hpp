@@ -3,8 +3,8 @@
 
 namespace crossrank::bench {
 
-/// Prints what memory and processor time whole commands took, and returns the same as rows; those of ours say whether
-/// they stay below the limit, and whether the memory stays the same as the model grows.
+/// Prints the memory and processor time of whole commands and returns the same as rows. Our rows say whether they stay
+/// below the limit, and whether memory stays constant as the model grows.
 [[nodiscard]] nlohmann::ordered_json memory_table(Results const& results);
 
 }  // namespace crossrank::bench

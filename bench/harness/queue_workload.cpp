@@ -5,7 +5,7 @@
 namespace crossrank::bench {
 namespace {
 
-/// Messages of one size, each with its number in the first word.
+/// Messages of one size. The first word of each is its number.
 class Messages {
  public:
   Messages(QueueContestant const& contestant, std::size_t bytes, bool reads)
@@ -23,8 +23,9 @@ class Messages {
   }
   void receive(std::uint64_t number) {
     contestant_.receive([&](std::span<std::byte const> message) {
-      require(message.size() == bytes_ && bench_read_stamp(message.data(), bytes_) == number, "another message came");
-      if (reads_) require(bench_sum(message.data(), bytes_) == sum_ + number, "wrong bytes came");
+      require(message.size() == bytes_ && bench_read_stamp(message.data(), bytes_) == number,
+              "received another message");
+      if (reads_) require(bench_sum(message.data(), bytes_) == sum_ + number, "received wrong bytes");
     });
   }
 

@@ -1,4 +1,4 @@
-// Turns the rows of all launches into tables and one JSON file.
+// Turns the rows of all launches into tables and a JSON file.
 // Usage: bench_report JSON MACHINE_JSON ROWS...
 #include <cstdio>
 #include <cstdlib>
@@ -44,7 +44,7 @@ std::string what_text(bench::Workload const& w) {
   return w.variant + (w.path == "consolidate" ? ", read back" : ", all read");
 }
 
-/// The peers of a workload of ours: the same work, or the closest thing they can do.
+/// Returns the peers of one of our workloads: the same work, or the closest that they can do.
 std::vector<bench::Workload> peers_of(bench::Workload const& ours, bench::Results const& results) {
   std::vector<bench::Workload> peers;
   for (auto const& [w, launches] : results) {
@@ -110,8 +110,8 @@ void print_row(bench::Workload const& ours, Json const& row) {
 
 Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
   std::printf(
-      "\nTimes in us for one call (median over launches of the median); ratio = peer / ours; more ranks than cores: "
-      "oversubscribed\n");
+      "\nTimes in us per call (median over launches of the median); ratio = peer / ours; \"oversubscribed\": more "
+      "ranks than cores\n");
   std::printf("%-11s %5s  %-11s %-19s %11s  %-22s %11s %9s %8s\n", "path", "ranks", "size", "state", "ours", "peer",
               "peer", "ratio", "target");
   auto rows = Json::array();
@@ -146,8 +146,8 @@ Json speed_table(bench::Results const& results, unsigned cores, Tally& tally) {
 
 Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
   std::printf(
-      "\nCosts of ours for one call: the highest of any rank; copies: all ranks, beyond the one each writer is "
-      "allowed\n");
+      "\nOur costs per call: the maximum over ranks; copied: bytes of all ranks beyond the one copy that each writer "
+      "may make\n");
   std::printf("%-11s %5s  %-11s %-19s %9s %9s %9s %8s %12s %9s %9s  %s\n", "path", "ranks", "size", "state", "min us",
               "median", "p99", "faults", "sys. calls", "switches", "copied", "targets");
   auto rows = Json::array();
@@ -157,7 +157,7 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
       return bench::typical(launches, member);
     };
     auto const extra = cost(&bench::Launch::copied) - cost(&bench::Launch::payload);
-    // A machine that others share preempts now and then: a spin that waits longer than its limit ends in a system call.
+    // A shared machine preempts now and then: a spin that exceeds its limit ends in a system call.
     constexpr double hardly_ever = 0.02;
     bool const free_cores = static_cast<unsigned>(ours.ranks) <= cores;
     Json row{{"path", ours.path},
@@ -193,7 +193,7 @@ Json cost_table(bench::Results const& results, unsigned cores, Tally& tally) {
   return rows;
 }
 
-/// A tensor that lives in shared memory costs the same whatever its size, and so does opening a file.
+/// Checks the operations whose cost must not depend on the size: gathers of arena-backed tensors, and opening a file.
 Json size_independence(bench::Results const& results, Tally& tally) {
   auto rows = Json::array();
   auto const counts = [](bench::Workload const& w) {

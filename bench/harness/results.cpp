@@ -68,7 +68,7 @@ double typical(std::vector<Launch> const& launches, double Launch::*member) {
 
 double paired_ratio(std::vector<Launch> const& peer, std::vector<Launch> const& ours) {
   std::vector<double> ratios;
-  // A peer that ran in fewer launches stands beside those of ours that ran in the same rounds: the first ones.
+  // If the peer ran in fewer launches, compare it with our launches of the same rounds, which are the first ones.
   for (std::size_t i = 0; i < std::min(peer.size(), ours.size()); ++i)
     ratios.push_back(peer[i].median_us / ours[i].median_us);
   return median(std::move(ratios));

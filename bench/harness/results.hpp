@@ -9,7 +9,7 @@
 
 namespace crossrank::bench {
 
-/// What was measured: one workload of one contestant.
+/// One workload of one contestant.
 struct Workload {
   std::string path{};
   std::string who{};
@@ -18,11 +18,12 @@ struct Workload {
   std::size_t bytes = 0;
   bool reads = false;
 
-  auto operator<=>(Workload const&) const = default;  // NOLINT(modernize-use-nullptr): it compares with no pointer
+  auto operator<=>(Workload const&) const =
+      default;  // NOLINT(modernize-use-nullptr): there is no pointer in this comparison
 };
 
-/// One launch of it. Times are those of the first rank, who consumes, of collectives those of the slowest rank; costs
-/// per call the highest of any rank, but for the copied bytes, which are those of all ranks together.
+/// One launch of a workload. Times are those of the first rank, which consumes; for collectives those of the slowest
+/// rank. Costs per call are the maximum over ranks, except copied bytes, which are the sum.
 struct Launch {
   double min_us = 0.0;
   double median_us = 0.0;
@@ -31,23 +32,23 @@ struct Launch {
   double switches = 0.0;
   double system_calls = 0.0;
   double copied = 0.0;
-  double payload = 0.0;       ///< bytes that may be copied once, all ranks together
-  double peak_bytes = 0.0;    ///< memory of the largest process; 0 where it was not measured
-  double processor_us = 0.0;  ///< of all processes of a command together
+  double payload = 0.0;       ///< bytes that may be copied once, sum over all ranks
+  double peak_bytes = 0.0;    ///< memory of the largest process; 0 if not measured
+  double processor_us = 0.0;  ///< of all processes of a command
   std::string system_call_source{};
-  std::string failed{};  ///< why there is no figure
+  std::string failed{};  ///< why there is no measurement
 };
 
-/// All launches, in the order in which they ran.
+/// All launches of each workload, in order of time.
 using Results = std::map<Workload, std::vector<Launch>>;
 
-/// Reads result files; each is one launch of one program, with one JSON object on each line.
+/// Reads result files. Each holds one launch of one program, with one JSON object per line.
 [[nodiscard]] Results load(std::vector<std::string> const& files, nlohmann::ordered_json& rows);
 
 [[nodiscard]] double median(std::vector<double> values);
-/// The median over launches of what `member` says.
+/// Returns the median of `member` over launches.
 [[nodiscard]] double typical(std::vector<Launch> const& launches, double Launch::*member);
-/// How many times faster `ours` is: the median of the launches' ratios, each launch against the peer's beside it.
+/// Returns how many times faster `ours` is: the median of the ratios of corresponding launches.
 [[nodiscard]] double paired_ratio(std::vector<Launch> const& peer, std::vector<Launch> const& ours);
 
 }  // namespace crossrank::bench

@@ -8,12 +8,12 @@ namespace crossrank::bench {
 namespace {
 
 constexpr double mebibyte = 1048576.0;
-/// Of a core, for all ranks together: waiting must not take what the late rank needs.
+/// For all ranks together, in cores: waiting must not use the processor time that the late rank needs.
 constexpr double allowed_cores = 0.25;
 
 struct Costs {
   double connect_us = 0.0;
-  double memory = 0.0;  ///< bytes, all ranks together
+  double memory = 0.0;  ///< bytes, sum over all ranks
   double barrier_us = 0.0;
   double cores = 0.0;  ///< busy while one rank is late
 };
@@ -37,8 +37,8 @@ nlohmann::ordered_json scaling_table(Results const& results) {
   }
   auto out = nlohmann::ordered_json::array();
   if (rows.empty()) return out;
-  std::printf("\nMany ranks on one node, all of them together\n%5s %12s %12s %14s %12s %20s\n", "ranks", "connect ms",
-              "barrier us", "memory MiB", "MiB a rank", "cores while waiting");
+  std::printf("\nMany ranks on one node, totals of the job\n%5s %12s %12s %14s %12s %20s\n", "ranks", "connect ms",
+              "barrier us", "memory MiB", "MiB per rank", "cores while waiting");
   for (auto const& [ranks, costs] : rows) {
     bool const met = costs.cores <= allowed_cores;
     auto const memory = costs.memory / mebibyte;

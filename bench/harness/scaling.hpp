@@ -3,7 +3,7 @@
 
 namespace crossrank::bench {
 
-/// Prints what many ranks on one node cost, and gives the rows for the JSON file.
+/// Prints the costs of many ranks on one node and returns them as rows for the JSON file.
 [[nodiscard]] nlohmann::ordered_json scaling_table(Results const& results);
 
 }  // namespace crossrank::bench

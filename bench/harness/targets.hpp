@@ -6,10 +6,11 @@
 
 namespace crossrank::bench {
 
-/// How many times faster than `peer` this workload of ours has to be; nothing where no target is set.
+/// Returns how many times faster than `peer` our workload must be; empty if there is no target.
 [[nodiscard]] std::optional<double> wanted_ratio(Workload const& ours, std::string const& peer);
 
-/// The longest that a call may take, in microseconds, whoever else is measured; nothing where no target is set.
+/// Returns the longest time that a call may take, in microseconds, independent of any peer; empty if there is no
+/// target.
 [[nodiscard]] std::optional<double> wanted_time(Workload const& ours, unsigned cores);
 
 }  // namespace crossrank::bench

@@ -1,4 +1,5 @@
-// What the machine itself does, beside which every figure stands: copies, reads, fresh pages. Writes one JSON object.
+// Measures the machine itself, as a reference for all other results: copies, reads, fresh pages. Prints one JSON
+// object.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -34,7 +35,7 @@ double best_gb_per_s(std::function<void()> const& work, double moved) {
   return best;
 }
 
-/// Copies on `threads` threads at once, 64 MiB each.
+/// Returns the rate of copies on `threads` concurrent threads, 64 MiB each.
 double copy_rate(unsigned threads, platform::CopyKernel kernel) {
   std::vector<std::vector<std::byte>> from(threads, std::vector<std::byte>(bytes, std::byte{1}));
   auto to = from;
@@ -57,7 +58,7 @@ double read_rate() {
   return rate;
 }
 
-/// First write to each page of new shared memory.
+/// Returns the time of the first write to a page of new shared memory.
 double fresh_page_us() {
   int const fd = ::memfd_create("bench", MFD_CLOEXEC);
   bench::require(fd >= 0 && ::ftruncate(fd, static_cast<off_t>(bytes)) == 0, "no shared memory");

@@ -1,5 +1,7 @@
-// The machine's own limit for a gather to one rank: RANKS - 1 writers copy at once into warm shared memory, and nothing
-// else. Usage: bench_copy_limit RANKS --out FILE [--quick] -- SIZES...
+// Measures the machine's limit for a gather to one rank: RANKS - 1 writers copy concurrently into warm shared memory,
+// without any synchronisation.
+//
+// Usage: bench_copy_limit RANKS --out FILE [--quick] -- SIZES...
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
@@ -28,7 +30,7 @@ struct Unmap {
   void operator()(std::byte* at) const { ::munmap(at, capacity); }
 };
 
-/// One writer's private source and its place in shared memory, both touched.
+/// The private source of one writer and its destination in shared memory. All pages have been touched.
 class Lane {
  public:
   Lane(std::size_t bytes, int rank) : bytes_(bytes) {
@@ -48,7 +50,7 @@ class Lane {
 
  private:
   std::size_t bytes_;
-  platform::DirectBuffer source_{};  // on a page of its own
+  platform::DirectBuffer source_{};  // page-aligned
   std::unique_ptr<std::byte, Unmap> target_{};
 };
 
@@ -88,7 +90,7 @@ bench::Row run(int ranks, std::size_t bytes, platform::CopyKernel kernel, char c
 int main(int argc, char** argv) {
   bench::require(argc >= 2, "usage: bench_copy_limit RANKS --out FILE [--quick] -- SIZES...");
   int const ranks = std::atoi(argv[1]);
-  bench::require(ranks >= 2, "at least two ranks");
+  bench::require(ranks >= 2, "at least two ranks are required");
   int split = 2;
   while (split < argc && std::strcmp(argv[split], "--") != 0) ++split;
   auto const arguments = bench::parse(split - 1, argv + 1);

@@ -1,4 +1,4 @@
-// The copy kernels, one process, warm memory.
+// The copy kernels, in one process with warm memory.
 #include <cstdlib>
 #include <cstring>
 #include <vector>

@@ -1,5 +1,5 @@
 // JSON documents with many keys: a config, the index of a model, the metadata of a safetensors file. The time per key
-// stays the same whatever their number.
+// must not depend on the number of keys.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,7 +18,7 @@ std::string name_of(std::int64_t number) {
          ".down_proj.weight";
 }
 
-/// `before`, as many members of the same value, `after`.
+/// Returns `before`, `keys` members with the same value, `after`.
 std::string document(std::string const& before, std::string const& value, std::string const& after, std::int64_t keys) {
   auto text = before;
   for (std::int64_t i = 0; i < keys; ++i) text += (i == 0 ? "\"" : ",\"") + name_of(i) + "\":" + value;

@@ -1,5 +1,5 @@
-// A state file, written and read by one process, beside plain reads of the same bytes (the file stays in the page
-// cache).
+// Writes and reads a state file in one process, compared with plain reads of the same bytes. The file stays in the page
+// cache.
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -80,7 +80,7 @@ void read_state(benchmark::State& state) {
   for (auto _ : state) {
     auto const read = written.workspace.read_configs_and_weights_from_rank(0);
     if (!read || read->weights.nbytes() != written.weights.nbytes())
-      state.SkipWithError("the state is not what was written");
+      state.SkipWithError("the state differs from the written one");
   }
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * written.bytes());
 }
@@ -94,7 +94,7 @@ void open_header(benchmark::State& state) {
   }
 }
 
-/// The limit: the same file, `pread` into memory that is there already.
+/// The limit: `pread` of the same file into existing memory.
 void plain_read(benchmark::State& state) {
   Written const written(state);
   auto const file = written.file();
@@ -108,12 +108,12 @@ void plain_read(benchmark::State& state) {
       done += static_cast<std::size_t>(got);
     }
     ::close(fd);
-    if (done != to.size()) state.SkipWithError("the file cannot be read");
+    if (done != to.size()) state.SkipWithError("cannot read the file");
   }
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * static_cast<std::int64_t>(to.size()));
 }
 
-/// Number of tensors, bytes of each.
+/// Number of tensors, and bytes of each.
 void shapes(benchmark::internal::Benchmark* benchmark) {
   benchmark->Args({23, 8192})->Args({400, 8192})->Args({8, 8 << 20})->Unit(benchmark::kMicrosecond)->UseRealTime();
 }

@@ -1,4 +1,4 @@
-// Boost.Interprocess message_queue, one for each pair of ranks: a message goes to one receiver only.
+// Boost.Interprocess message_queue, one for each pair of ranks, because each message goes to one receiver only.
 // Usage: boost_queue RANKS --out FILE [--quick] -- SIZES...
 #include <algorithm>
 #include <deque>
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   auto const name_of = [pid = ::getpid()](int queue) {
     return "crossrank_bench_" + std::to_string(pid) + "_" + std::to_string(queue);
   };
-  // Queue r leads to rank r; they exist before there are other processes, and have no name any more afterwards.
+  // Queue r leads to rank r. All queues are created before the fork and unlinked afterwards.
   std::deque<ipc::message_queue> queues;
   for (int queue = 0; queue < ranks; ++queue)
     queues.emplace_back(ipc::create_only, name_of(queue).c_str(), places, most);

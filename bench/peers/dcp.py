@@ -1,4 +1,4 @@
-"""PyTorch's distributed checkpoints: writes one from tensor-parallel shards, or merges one as PyTorch does.
+"""PyTorch's distributed checkpoints: writes one from tensor-parallel shards, or merges one with PyTorch.
 
 Usage: dcp.py write SHARDS OUT     one process per shard, tensors sharded along their first dimension
        dcp.py merge DCP FILE       dcp_to_torch_save

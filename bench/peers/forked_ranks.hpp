@@ -11,7 +11,7 @@
 
 namespace crossrank::bench {
 
-/// Ranks as forked processes, for peers that know no launcher: this one is rank 0.
+/// Forks the ranks, for peers without a launcher. This process is rank 0.
 class ForkedRanks {
  public:
   explicit ForkedRanks(int ranks) : ranks_(ranks) {
@@ -36,7 +36,7 @@ class ForkedRanks {
     while (barrier_->round.load() == round) std::this_thread::yield();
   }
 
-  /// Rank 0 waits for all others; they end here.
+  /// Rank 0 waits for all other ranks, which exit here.
   void finish() {
     if (rank_ != 0) std::exit(0);
     for (int rank = 1; rank < ranks_; ++rank) {

@@ -1,4 +1,4 @@
-// iceoryx 2.0, untyped publishers that wait for slow subscribers; its daemon runs already, with pools for the sizes.
+// iceoryx 2.0: untyped publishers that wait for slow subscribers. Its daemon must be running, with pools for the sizes.
 // Usage: iceoryx_queue RANKS --out FILE [--quick] -- SIZES...
 #include <cstring>
 #include <string>
@@ -26,7 +26,7 @@ void send(iox::popo::UntypedPublisher& publisher, std::span<std::byte const> byt
       .or_else([](auto&) { bench::require(false, "iceoryx has no chunk for a message"); });
 }
 
-/// Looks again and again, as fast as there are processors for all who do.
+/// Polls for the next message. Yields when there are more ranks than processors.
 void receive(iox::popo::UntypedSubscriber& subscriber, bool crowded, bench::Consume const& consume) {
   for (bool taken = false; !taken;) {
     subscriber.take()

@@ -1,4 +1,4 @@
-"""What people do without a tool: one process loads all shards, joins them and saves a sharded checkpoint.
+"""Merges shards without a tool: one process loads all shards, joins them and saves a sharded checkpoint.
 
 Usage: merge_shards.py SHARDS OUT
 """

@@ -1,7 +1,7 @@
-"""ModelOpt's get_tensors_parallel and get_configs_parallel, its own gloo group of N processes on this machine.
+"""ModelOpt's get_tensors_parallel and get_configs_parallel, in a gloo group of N processes on this machine.
 
 Usage: modelopt_gather.py gather|configs|barrier OUT QUICK(0|1) RANKS [SIZES...]
-The rows are those of bench/harness/harness.hpp. With 400 tensors its shared memory is too small: the row says so, and the same
+Rows have the format of bench/harness/harness.hpp. Its shared memory is too small for 400 tensors; the row says so, and the same
 configs then go through its files.
 """
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-# What torchrun sets: one compute thread for each of several ranks.
+# torchrun sets this for several ranks: one compute thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
@@ -32,7 +32,7 @@ def append(out, row):
 
 
 def measure(row, calls, call):
-    """Times `calls` calls after two that warm up."""
+    """Times `calls` calls after two warm-up calls."""
     call(0)
     call(1)
     samples = []
@@ -99,7 +99,7 @@ def linear(configs, scales, rank):
 
 
 def layer(configs, scales, rank):
-    """A dense decoder layer: 9 tensors, or 23 with the scales of its seven linear ones."""
+    """Returns a dense decoder layer: 9 tensors, or 23 with the scales of its seven linear layers."""
     norm = torch.full((64,), float(rank), dtype=torch.bfloat16)
     make = lambda: linear(configs, scales, rank)
     return configs.DecoderLayerConfig(
@@ -160,7 +160,7 @@ def run_configs(out, quick):
                 for name in os.listdir(folder[0]):
                     os.unlink(os.path.join(folder[0], name))
                 os.rmdir(folder[0])
-    # Last, as whoever fails here leaves the others at a barrier that nobody completes.
+    # Run this last: a rank that fails here leaves the others in a barrier that never completes.
     try:
         gather(400, None)(0)
     except Exception as error:
@@ -203,7 +203,7 @@ def main():
         failing = path == "configs"
         deadline = time.monotonic() + 240
         while any(process.is_alive() for process in context.processes):
-            # The first rank ends by itself after the failure that is expected; the others cannot.
+            # After the expected failure the first rank exits by itself; the others cannot.
             if failing and not context.processes[0].is_alive():
                 for process in context.processes[1:]:
                     process.kill()

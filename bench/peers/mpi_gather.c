@@ -1,7 +1,7 @@
-/* MPI_Gather and MPI_Gatherv to rank 0, each followed by MPI_Barrier as the gather it is compared with returns on the
- * other ranks after the first has consumed. Usage: mpi_gather OUT QUICK(0|1) SIZES...
- * Variants: the root's own part copied as well ("mpi_gather"), in place ("mpi_gather_in_place"), and MPI_Gatherv in
- * place; the root reads every byte afterwards, or only each part's first word. */
+/* MPI_Gather and MPI_Gatherv to rank 0, each followed by MPI_Barrier, because our gather returns on the other ranks only
+ * after rank 0 has consumed the result. Usage: mpi_gather OUT QUICK(0|1) SIZES...
+ * Variants: MPI_Gather that copies the root's own part ("mpi_gather"), MPI_Gather in place ("mpi_gather_in_place"), and
+ * MPI_Gatherv in place. The root then reads every byte, or the first word of each part. */
 #include "peer.h"
 
 enum operation { gather, gather_in_place, gatherv };
@@ -23,8 +23,8 @@ struct job {
 static void check(struct job const* job, uint64_t call) {
   for (int r = 1; r < ranks; ++r) {
     unsigned char const* const part = job->all + (size_t)r * job->bytes;
-    peer_require(bench_read_stamp(part, job->bytes) == call, "the bytes of another call arrived");
-    if (job->reads) peer_require(bench_sum(part, job->bytes) == job->expected[r] + call, "wrong bytes arrived");
+    peer_require(bench_read_stamp(part, job->bytes) == call, "received the bytes of another call");
+    if (job->reads) peer_require(bench_sum(part, job->bytes) == job->expected[r] + call, "received wrong bytes");
   }
 }
 
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   peer_require(argc >= 4, "usage: mpi_gather OUT QUICK SIZES...");
   for (int i = 3; i < argc; ++i) {
     size_t const bytes = strtoull(argv[i], NULL, 10);
-    peer_require(bytes >= 8 && bytes * (size_t)ranks < (1ull << 31), "a size is outside of what MPI_BYTE counts reach");
+    peer_require(bytes >= 8 && bytes * (size_t)ranks < (1ull << 31), "a size exceeds the range of MPI counts");
     run_size(bytes, argv[1], atoi(argv[2]));
   }
   MPI_Finalize();

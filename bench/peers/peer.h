@@ -1,4 +1,4 @@
-/* Timing, checking and output of the MPI programs; the rows are those of bench/harness/harness.hpp. */
+/* Timing, checks and output of the MPI programs. Rows have the format of bench/harness/harness.hpp. */
 #pragma once
 #define _GNU_SOURCE 1
 #include <errno.h>
@@ -61,10 +61,12 @@ static inline void peer_append(char const* out, struct peer_row const* row, doub
   FILE* const file = fopen(out, "a");
   peer_require(file != NULL, "cannot open the result file");
   fprintf(file,
-          "{\"path\":\"%s\",\"who\":\"%s\",\"variant\":\"%s\",\"rank\":%d,\"ranks\":%d,\"bytes\":%zu,\"reads\":%s,\"calls\":%zu,"
+          "{\"path\":\"%s\",\"who\":\"%s\",\"variant\":\"%s\",\"rank\":%d,\"ranks\":%d,\"bytes\":%zu,\"reads\":%s,"
+          "\"calls\":%zu,"
           "\"min_us\":%.4f,\"median_us\":%.4f,\"p99_us\":%.4f,\"faults\":%.4f,\"switches\":%.4f}\n",
           row->path, row->who, row->variant, rank, ranks, row->bytes, row->reads ? "true" : "false", calls, samples[0],
           samples[(size_t)(0.5 * (double)last + 0.5)], samples[(size_t)(0.99 * (double)last + 0.5)],
-          (double)(after.faults - before.faults) / (double)calls, (double)(after.switches - before.switches) / (double)calls);
+          (double)(after.faults - before.faults) / (double)calls,
+          (double)(after.switches - before.switches) / (double)calls);
   peer_require(fclose(file) == 0, "cannot write the result file");
 }

@@ -1,8 +1,8 @@
-"""The shared-memory ring that vLLM's workers read their work from, in a few lines: chunks, a flag of the writer and one of
-each reader behind them, waits that yield, and a lock taken and given back in place of a fence.
+"""A short version of the shared-memory ring from which vLLM's workers read their work: chunks, each followed by a flag of the
+writer and one of each reader; waits that yield; and an uncontended lock instead of a memory fence.
 
 Usage: vllm_ring.py OUT QUICK(0|1) RANKS SIZES...
-Rank 0 writes to all others, rank 1 back to rank 0. The rows are those of bench/harness/harness.hpp.
+Rank 0 writes to all others, rank 1 back to rank 0. Rows have the format of bench/harness/harness.hpp.
 """
 
 import json
@@ -15,7 +15,7 @@ import time
 from multiprocessing import shared_memory
 
 CHUNKS = 6
-OUT_OF_BAND = 1 << 20  # buffers from here on stand behind the pickle
+OUT_OF_BAND = 1 << 20  # buffers of this size and above follow the pickle
 lock = threading.Lock()
 
 
@@ -28,7 +28,7 @@ class Ring:
     def __init__(self, readers, chunk_bytes):
         self.readers, self.chunk_bytes, self.at = readers, chunk_bytes, 0
         self.memory = shared_memory.SharedMemory(create=True, size=(chunk_bytes + 1 + readers) * CHUNKS)
-        self.memory.unlink()  # forked processes have the mapping; a name could only be left behind
+        self.memory.unlink()  # forked processes inherit the mapping, so the name is no longer needed
         self.flags_at = chunk_bytes * CHUNKS
 
     def place(self):
@@ -123,7 +123,7 @@ def run(rank, ranks, out, quick, sizes, rings, barrier):
         def receive(number):
             def consume(got):
                 if len(got) != size or int.from_bytes(got[:8], "little") != number:
-                    sys.exit("another message came")
+                    sys.exit("received another message")
 
             back.dequeue(0, consume) if rank == 0 else there.dequeue(rank - 1, consume)
 
@@ -157,7 +157,7 @@ def main():
 
     def rest(rank):
         run(rank, ranks, out, quick, sizes, rings, barrier)
-        os._exit(0)  # views of the memory still live: it cannot be closed
+        os._exit(0)  # views of the memory still exist, so it cannot be closed
 
     others = [context.Process(target=rest, args=(rank,)) for rank in range(1, ranks)]
     for other in others:

@@ -2,7 +2,7 @@
 """Draws SVG charts from a results file of bench/run.
 
 Usage: bench/run plot [RESULTS.json] [--out DIR]
-  RESULTS.json  what bench/run has written (default: the newest file in bench/results)
+  RESULTS.json  output of bench/run (default: the newest file in bench/results)
   --out DIR     where the charts go (default: beside the results)
 
 Draws one chart for each path that the file holds: gather.svg, collectives.svg, queue.svg, calls.svg (barrier and
@@ -47,7 +47,7 @@ class Results:
         return sorted({row["ranks"] for row in self.of(path)})
 
     def where(self):
-        """The machine and the day, for below a title."""
+        """Returns the machine and the date, for the line below a title."""
         machine = self.machine
         parts = [machine.get("cpu"), machine.get("time", "")[:10]]
         return ", ".join(part for part in parts if part)
@@ -58,7 +58,7 @@ def spread(row, key):
 
 
 def peer_name(row):
-    """The peer as people know it; in brackets, how it ran where that differs from the row's own way."""
+    """Returns the common name of the peer, with its way of running if that differs from the row's."""
     peer, _, way = row["peer"].partition(" (")
     return PEERS.get(peer, peer) + (f", {way.rstrip(')')}" if way else "")
 

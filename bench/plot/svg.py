@@ -12,14 +12,14 @@ MARKS = ["circle", "square", "diamond", "triangle", "circle", "square", "diamond
 
 
 def colours_of(names):
-    """A colour for each name. What begins with "crossrank" is blue in every chart."""
+    """Returns a colour for each name. Names that begin with "crossrank" are blue in every chart."""
     others = iter(COLOURS[1:] * 4) if any(name.startswith("crossrank") for name in names) else iter(COLOURS * 4)
     ours = iter([OURS] + [OURS_TOO] * len(names))
     return {name: next(ours) if name.startswith("crossrank") else next(others) for name in names}
 
 
 def number(value):
-    """Three significant digits, without trailing zeros and with thousands separated."""
+    """Formats a number with three significant digits, without trailing zeros and with thousands separated."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -78,7 +78,7 @@ class Canvas:
         self.add(f'<polygon points="{" ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)}" {fill}/>')
 
     def legend(self, x, y, styles):
-        """One row of marks and names. `styles` maps a name to its colour and mark."""
+        """Draws a legend of marks and names in one row. `styles` maps a name to its colour and mark."""
         for name, (colour, mark) in styles.items():
             self.line(x, y - 4, x + 22, y - 4, colour, 2.2)
             self.mark(mark, x + 11, y - 4, colour)
@@ -102,16 +102,16 @@ class LogScale:
 
 
 def decades(values):
-    """The powers of ten that enclose `values`."""
+    """Returns the powers of ten that enclose `values`."""
     low, high = min(values), max(values)
     return 10.0 ** math.floor(math.log10(low) + 1e-9), 10.0 ** math.ceil(math.log10(high) - 1e-9)
 
 
 def line_chart(title, subtitle, panels, y_label, y_ticks=None, y_text=time_text, baseline=None):
-    """Panels side by side with one logarithmic y axis.
+    """Draws panels side by side with one logarithmic y axis.
 
-    `panels` is a list of (heading, [(series name, [(bytes, y), ...]), ...]). `y_ticks` lists the values that get a grid
-    line; without it each power of ten does. `baseline` is (value, text): a dashed line to compare with.
+    `panels` is a list of (heading, [(series name, [(bytes, y), ...]), ...]). `y_ticks` lists the values with a grid
+    line; the default is every power of ten. `baseline` is (value, text): a dashed line to compare with.
     """
     names = []
     for _, series in panels:
@@ -163,10 +163,10 @@ def line_chart(title, subtitle, panels, y_label, y_ticks=None, y_text=time_text,
 
 
 def bar_chart(title, subtitle, groups, logarithmic=True):
-    """Horizontal bars of times, in groups.
+    """Draws horizontal bars of times, in groups.
 
     `groups` is a list of (heading, [(name, microseconds or None, (least, most) or None), ...]). The style of a bar
-    depends on its name. A bar of None stands for a contestant that fails.
+    depends on its name. None instead of a time means that the contestant fails.
     """
     names = []
     for _, bars in groups:

@@ -1,7 +1,9 @@
-// The operations of Collective over all ranks of a job, on F32, back to back; results are checked before and after.
-// Then broadcasts of 4 KiB to 1 MiB on memory that does not begin on a page.
+// Runs the operations of Collective over all ranks of a job, on F32, back to back. Checks the results before and after.
+// Then runs broadcasts of 4 KiB to 1 MiB on memory that is not page-aligned.
+//
 // Usage: bench_rank_collectives --out FILE [--quick] [--only OPERATION|offsets] -- SIZES...
-// A size is that of the whole: what all_gather puts out, what reduce_scatter and all_to_all take in.
+//
+// A size is that of the whole: the output of all_gather, the input of reduce_scatter and all_to_all.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -62,8 +64,9 @@ bench::Row measured(Case const& one, xr::Collective const& world, bench::UsageMe
   return row;
 }
 
-/// A broadcast on the caller's own memory, which begins `offset` bytes behind a page: large blocks of the heap do at
-/// 16, parts of them anywhere. A receiver copies out of an arena, where payloads of these sizes begin on a page.
+/// Measures a broadcast on memory of the caller that starts `offset` bytes after a page boundary. Large heap blocks
+/// start at offset 16, their parts anywhere. A receiver copies from an arena, where payloads of these sizes are
+/// page-aligned.
 bench::Row broadcast_behind_page(xr::Collective const& world, bench::UsageMeter const& meter, std::size_t bytes,
                                  std::size_t offset, bool quick) {
   constexpr std::size_t page = 4096;

@@ -1,5 +1,5 @@
-// get_configs_parallel over all ranks of a job, with the configs of the ModelOpt peer: a decoder layer of 9 tensors,
-// the same with its scales (23), a small model of 400.
+// Runs get_configs_parallel over all ranks of a job with the configs of the ModelOpt peer: a decoder layer of 9
+// tensors, the same layer with its scales (23), and a small model of 400.
 #include <array>
 #include <cstring>
 #include <limits>
@@ -70,7 +70,7 @@ xr::RankState state_with(std::size_t tensors, int rank) {
   return state;
 }
 
-/// One call; the consumer looks one tensor up by name and reads it, or all of them and the config too.
+/// Makes one call. The consumer looks up one tensor by name and reads it, or reads all tensors and the config.
 void call(xr::RankState const& mine, std::vector<xr::RankState> const& expected, xr::Collective const& world,
           bool reads) {
   auto items = xr::get_configs_parallel(mine, world);
@@ -79,9 +79,9 @@ void call(xr::RankState const& mine, std::vector<xr::RankState> const& expected,
     auto const& first = *expected[i].weights.begin();
     bench::require(state.weights.size() == expected[i].weights.size(), "tensors are missing");
     bench::require(state.weights.at(first.first).bytes()[0] == first.second.bytes()[0],
-                   "another rank's tensor arrived");
+                   "received another rank's tensor");
     if (!reads) continue;
-    bench::require(state.config == expected[i].config, "another config arrived");
+    bench::require(state.config == expected[i].config, "received another config");
     for (auto const& [name, tensor] : expected[i].weights) {
       auto const& theirs = state.weights.at(name);
       bench::require(theirs.nbytes() == tensor.nbytes() &&
@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
     std::vector<xr::RankState> expected;
     for (int rank = 0; rank < world.world_size(); ++rank) expected.push_back(state_with(tensors, rank));
     auto const& mine = expected[static_cast<std::size_t>(world.rank())];
-    bench::require(mine.weights.size() == tensors, "the config has another number of tensors");
+    bench::require(mine.weights.size() == tensors, "the config has an unexpected number of tensors");
     for (bool const reads : {false, true}) {
       bench::Row row{.path = "configs",
                      .variant = "warm",

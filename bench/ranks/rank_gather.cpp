@@ -1,7 +1,9 @@
-// get_tensors_parallel over all ranks of a job: each rank hands over one tensor, the first one gets them all.
+// Runs get_tensors_parallel over all ranks of a job: each rank contributes one tensor, the first rank receives all.
+//
 // Usage: bench_rank_gather --out FILE [--quick] [--only VARIANT] -- SIZES...
-// Variants: "cold", the first call of a size; "warm", tensors in ordinary memory; "arena-backed", tensors that live in
-// shared memory already. The consumer reads the first word of each item, or every byte.
+//
+// Variants: "cold", the first call of a size; "warm", tensors in ordinary memory; "arena-backed", tensors in shared
+// memory. The consumer reads the first word of each item, or every byte.
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -33,7 +35,7 @@ class Gather {
     }
   }
 
-  /// One call with the number in the tensor's first word; `number` 0 leaves the tensor alone.
+  /// Makes one call with `number` in the first word of the tensor; 0 leaves the tensor unchanged.
   void call(std::uint64_t number, bool reads) {
     if (number != 0) bench_stamp(writable_, bytes_, number);
     auto items = xr::get_tensors_parallel(mine_, world_);
@@ -44,8 +46,8 @@ class Gather {
  private:
   void check(std::span<std::byte const> item, std::size_t rank, std::uint64_t number, bool reads) const {
     bench::require(item.size() == bytes_ && bench_read_stamp(item.data(), bytes_) == number,
-                   "the bytes of another call arrived");
-    if (reads) bench::require(bench_sum(item.data(), bytes_) == sums_[rank] + number, "wrong bytes arrived");
+                   "received the bytes of another call");
+    if (reads) bench::require(bench_sum(item.data(), bytes_) == sums_[rank] + number, "received wrong bytes");
   }
 
   xr::Collective world_;

@@ -1,4 +1,4 @@
-// Messages through MessageQueue, from rank 0 to all others and from rank 1 back, read in place.
+// Sends messages through MessageQueue, from rank 0 to all others and from rank 1 back, read in place.
 // Usage: bench_rank_queue --out FILE [--quick] -- SIZES...
 #include <crossrank/collective.hpp>
 #include <crossrank/message_queue.hpp>

@@ -1,5 +1,5 @@
-// Many ranks on one node: what connecting costs, how long a barrier takes, and what waiting for a late rank costs all
-// ranks together. Figures of the whole job: rank 0 alone writes rows.
+// Measures many ranks on one node: the cost of connecting, the time of a barrier, and the cost of waiting for a late
+// rank. All figures are totals of the job, written by rank 0.
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace bench = crossrank::bench;
 
 namespace {
 
-/// Processor time of this process so far, all threads, user and system.
+/// Returns the processor time of this process so far: all threads, user and system.
 double processor_us() {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
@@ -27,14 +27,14 @@ double processor_us() {
   return microseconds(used.ru_utime) + microseconds(used.ru_stime);
 }
 
-/// This process's part of the memory that is in use: pages that several map are shared out between them.
+/// Returns this process's share of the memory in use. A shared page is divided among the processes that map it.
 double proportional_bytes() {
   std::ifstream in("/proc/self/smaps_rollup");
   for (std::string word; in >> word;) {
     double kibibytes = 0.0;
     if (word == "Pss:" && in >> kibibytes) return kibibytes * 1024.0;
   }
-  bench::fail("the kernel does not tell how much memory this process uses");
+  bench::fail("cannot find out how much memory this process uses");
 }
 
 double of_all(crossrank::Collective const& world, double mine) {
@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   connected.processor_us = of_all(world, connecting);
   connected.peak_bytes = of_all(world, proportional_bytes());
 
-  // The last rank is late; the first one has nothing to do with its waiting but to wait like the others.
+  // The last rank is late. The first rank only waits, like all others.
   std::chrono::milliseconds const lateness(arguments.quick ? 1500 : 4000);
   world.barrier();
   auto const window = bench::microseconds_now();
