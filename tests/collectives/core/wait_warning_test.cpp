@@ -1,7 +1,10 @@
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,10 +15,10 @@
 #include <crossrank/error.hpp>
 #include <crossrank/log.hpp>
 #include <crossrank/spi/transport.hpp>
-#include <crossrank/statistics.hpp>
 
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
+#include "tests/support/timeouts.hpp"
 #include "tests/support/virtual_clock.hpp"
 
 namespace crossrank::test {
@@ -27,7 +30,44 @@ using testing::HasSubstr;
 
 using Fields = std::map<std::string, std::string>;
 
-/// Collects what people are told of long waits.
+/// A virtual clock that knows which ranks have slept in a wait since they asked to be observed.
+class ObservingClock : public VirtualClock {
+ public:
+  /// Observes the calling thread, which is `rank`, until the guard is dropped.
+  class Observed {
+   public:
+    explicit Observed(int rank) noexcept { observed_rank_ = rank; }
+    ~Observed() { observed_rank_ = -1; }
+    Observed(Observed const&) = delete;
+    Observed& operator=(Observed const&) = delete;
+  };
+
+  [[nodiscard]] bool has_slept(int rank) const noexcept { return (slept_ >> rank & 1) != 0; }
+
+  int futex_wait(std::uint32_t const* word, std::uint32_t expected, std::chrono::nanoseconds limit) override {
+    if (observed_rank_ >= 0) slept_ |= 1u << observed_rank_;
+    return VirtualClock::futex_wait(word, expected, limit);
+  }
+
+ private:
+  static thread_local int observed_rank_;
+  std::atomic<unsigned> slept_{0};
+};
+
+thread_local int ObservingClock::observed_rank_ = -1;
+
+/// Yields until `done` returns true. Throws after `step_timeout` of real time.
+template <class Done>
+void yield_until(char const* what, Done&& done) {
+  auto const start = std::chrono::steady_clock::now();
+  while (!done()) {
+    if (std::chrono::steady_clock::now() - start > step_timeout)
+      throw std::runtime_error(std::string("timed out waiting until ") + what);
+    std::this_thread::yield();
+  }
+}
+
+/// Collects the warnings about long waits.
 class WaitWarning : public testing::Test {
  protected:
   WaitWarning() {
@@ -37,6 +77,7 @@ class WaitWarning : public testing::Test {
       for (auto const& [key, value] : event.fields) fields.emplace(key, value);
       std::lock_guard const lock(mutex_);
       heard_.push_back(std::move(fields));
+      if (heard_.size() == hold_after_) clock_.hold();
     });
   }
   ~WaitWarning() override { set_log_sink({}); }
@@ -51,11 +92,17 @@ class WaitWarning : public testing::Test {
     return all;
   }
 
-  /// Of two ranks, rank 1 stays away from the second barrier until rank 0 has given up.
+  /// Stops the clock with the warning of this number, so that no later one can come.
+  void hold_after(std::size_t warnings) {
+    std::lock_guard const lock(mutex_);
+    hold_after_ = warnings;
+  }
+
+  /// Rank 1 of two ranks stays away from the second barrier until rank 0 has given up.
   void let_rank_0_wait_in_vain(Collective const& world) {
     world.barrier();
     if (world.rank() == 1) {
-      while (!over_) std::this_thread::yield();
+      yield_until("rank 0 has given up", [this] { return over_.load(); });
       return;
     }
     clock_.start();
@@ -63,39 +110,42 @@ class WaitWarning : public testing::Test {
     over_ = true;
   }
 
-  VirtualClock clock_{};
+  ObservingClock clock_{};
 
  private:
   std::atomic<bool> over_{false};
   std::mutex mutex_{};
   std::vector<Fields> heard_{};
+  std::size_t hold_after_ = 0;
 };
 
-/// Once all have met, only rank 0 goes on to the next barrier: whoever sleeps is rank 0.
-void wait_until_rank_0_sleeps(std::atomic<int> const& met, int ranks) {
-  while (met != ranks) std::this_thread::yield();
-  for (auto const before = statistics().futex_waits; statistics().futex_waits == before;) std::this_thread::yield();
-}
-
-/// A rank that runs the caller's code keeps three others waiting: one of them says so, after a minute and then every
-/// ten.
+/// One rank runs the caller's code while three others wait for it. The lowest of the three warns after a minute, then
+/// every ten minutes.
+///
+/// The clock starts only once all three sleep in the barrier: a rank that is not there yet would run into the timeout
+/// of five minutes, which pass in milliseconds. It stops with the third warning, as rank 2 may be slow to notice that.
 TEST_F(WaitWarning, comes_after_a_minute_and_then_every_ten) {
   platform::ScopedSystem const installed(clock_);
-  std::atomic<int> met{0};
+  hold_after(3);
   auto const work = [&](Collective const& world) {
     world.barrier();
-    ++met;
-    if (world.rank() != 0) wait_until_rank_0_sleeps(met, world.world_size());
     if (world.rank() == 2) {
+      yield_until("all others sleep in the barrier",
+                  [&] { return clock_.has_slept(0) && clock_.has_slept(1) && clock_.has_slept(3); });
       world.transport()->enter_user_code(1);
       clock_.start();
-      while (heard().size() < 3) std::this_thread::yield();
+      yield_until("three warnings have come", [&] { return heard().size() >= 3; });
       world.transport()->enter_user_code(-1);
+      world.barrier();
+      return;
     }
+    // Rank 0 sleeps first: the lowest rank that sleeps is the one that warns.
+    if (world.rank() != 0) yield_until("rank 0 sleeps", [&] { return clock_.has_slept(0); });
+    ObservingClock::Observed const observed(world.rank());
     world.barrier();
   };
   run_thread_ranks(4, work, {.timeout = minutes(5)});
-  EXPECT_THAT(times(), ElementsAre("60 s", "660 s", "1260 s"));
+  ASSERT_THAT(times(), ElementsAre("60 s", "660 s", "1260 s"));
   auto first = heard().front();
   EXPECT_EQ(first["operation"], "barrier");
   EXPECT_EQ(first["group"], "world");
@@ -104,7 +154,7 @@ TEST_F(WaitWarning, comes_after_a_minute_and_then_every_ten) {
   EXPECT_THAT(first["state"], HasSubstr("in the caller's code"));
 }
 
-/// Where the limit is short, half of it counts: the warning comes before the error.
+/// A limit of less than two minutes is warned of at its half, so before the error.
 TEST_F(WaitWarning, comes_before_the_error) {
   platform::ScopedSystem const installed(clock_);
   run_thread_ranks(2, [this](Collective const& world) { let_rank_0_wait_in_vain(world); },
@@ -116,8 +166,9 @@ TEST_F(WaitWarning, comes_across_nodes_too) {
   platform::ScopedSystem const installed(clock_);
   run_message_ranks(2, [this](Collective const& world, MemoryHub&) { let_rank_0_wait_in_vain(world); },
                     {.timeout = minutes(15)});
-  // The first answer of the other rank, which takes its time, may count as progress: then the minutes start anew.
+  // The other rank's first answer may come late and count as progress, which restarts the count.
   auto const all = times();
+  ASSERT_FALSE(all.empty());
   EXPECT_EQ(all.front(), "60 s");
   EXPECT_EQ(all.back(), "660 s");
   EXPECT_EQ(heard().front()["waits for rank"], "1");
