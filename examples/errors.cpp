@@ -41,7 +41,7 @@ std::string list(std::span<int const> ranks) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return std::fprintf(stderr, "usage: errors usage|remote|mismatch|timeout|lost\n"), 2;
-  auto const world = xr::connect({.timeout = std::chrono::seconds(1), .check = xr::Check::collective});
+  auto const world = xr::connect({.timeout = std::chrono::seconds(1), .check = xr::CheckLevel::collective});
   try {
     step(argv[1], world);
   } catch (xr::Error const& e) {

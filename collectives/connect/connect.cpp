@@ -43,21 +43,12 @@ Jobs& jobs() {
   return all.value;
 }
 
-Check check_level(CheckLevel level) {
-  switch (level) {
-    case CheckLevel::off: return Check::off;
-    case CheckLevel::collective: return Check::collective;
-    case CheckLevel::local: break;
-  }
-  return Check::local;
-}
-
 }  // namespace
 
 ConnectOptions spi::resolve_options(ConnectOptions options, char const* operation) {
   auto const& environment = crossrank::environment();
   if (!options.arena_cap) options.arena_cap = environment.arena_cap;
-  if (environment.check) options.check = check_level(*environment.check);
+  if (environment.check) options.check = environment.check;
   options.connect_timeout = connect_timeout_of(options, environment);
   if (environment.timeout) options.timeout = *environment.timeout;
   if (environment.user_limit) options.user_limit = *environment.user_limit;
@@ -124,7 +115,7 @@ Collective connect(ConnectOptions options) try {
     if (transport && state && !transport->is_closed()) return Collective(std::move(state));
   }
   auto transport = open_transport(options, job, timeout_policy);
-  auto world = make_collective(transport, timeout_policy, options.check.value_or(Check::local));
+  auto world = make_collective(transport, timeout_policy, options.check.value_or(CheckLevel::local));
   std::lock_guard const lock(jobs().mutex);
   auto& known = jobs().jobs[key];
   known.transport = transport;

@@ -40,7 +40,7 @@ bool have_common_bytes(Tensor const& a, Tensor const& b) {
 /// What all ranks must give alike: for the digest that they compare, and noted for people.
 class CallBuilder::Arguments {
  public:
-  explicit Arguments(Check check) : checked_(check != Check::off) {}
+  explicit Arguments(CheckLevel check) : checked_(check != CheckLevel::off) {}
 
   Arguments& dtype(Dtype value) {
     if (checked_) arguments_.dtype(value);
@@ -347,7 +347,7 @@ Call CallBuilder::all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows)
 /// Where calls are compared, a message's tag stands for its dtype and shape too: every backend compares tags.
 Call CallBuilder::message(OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const {
   Call call{.signature = {.op_kind = op_kind}, .root = peer, .tag = tag.tag};
-  if (check_ != Check::collective) return call;
+  if (check_ != CheckLevel::collective) return call;
   Arguments(check_).dtype(tensor.dtype()).shape(tensor.shape()).tag(tag).into(call, op_kind);
   call.tag = static_cast<std::uint32_t>(call.signature.digest);
   return call;

@@ -11,7 +11,7 @@ namespace crossrank {
 /// nothing.
 class CallBuilder {
  public:
-  CallBuilder(spi::Transport const& transport, Check check) : transport_(transport), check_(check) {}
+  CallBuilder(spi::Transport const& transport, CheckLevel check) : transport_(transport), check_(check) {}
 
   using Call = algorithms::Call;
   [[nodiscard]] Call barrier() const;
@@ -60,7 +60,7 @@ class CallBuilder {
   [[nodiscard]] std::vector<std::size_t> equal_counts(std::size_t bytes) const;
 
   spi::Transport const& transport_;
-  Check check_;
+  CheckLevel check_;
 };
 
 }  // namespace crossrank

@@ -40,7 +40,7 @@ int place_on_node(spi::Transport const& transport) {
 }  // namespace
 
 Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::TimeoutPolicy const& timeout_policy,
-                           Check check) {
+                           CheckLevel check) {
   auto state = std::make_shared<GroupState>();
   state->local_rank = place_on_node(*transport);
   state->local_world_size = static_cast<int>(transport->node_ranks().size());

@@ -69,7 +69,7 @@ void GroupState::require_allowed(char const* operation) const {
 
 void GroupState::compare(algorithms::Call const& call) {
   if (disagreement) std::rethrow_exception(disagreement);
-  if (check != Check::collective) return;
+  if (check != CheckLevel::collective) return;
   if (transport->compares_signatures()) return;
   try {
     compare_calls(*transport, call, timeout_policy);
@@ -102,7 +102,7 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
     return pending_op;
   }
   require_allowed(pending_op->call.name());
-  if (check == Check::collective) {
+  if (check == CheckLevel::collective) {
     if (!transport->compares_signatures()) complete_collectives();
     if (pending_collectives.empty()) compare(pending_op->call);
   }

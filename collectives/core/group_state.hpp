@@ -37,7 +37,7 @@ struct PendingOp {
 struct GroupState {
   std::shared_ptr<spi::Transport> transport;
   spi::TimeoutPolicy timeout_policy;
-  Check check = Check::local;
+  CheckLevel check = CheckLevel::local;
   GroupLock group_lock{};
   std::atomic<bool> closed{false};
   std::atomic<char const*> refusing{nullptr};  ///< why no collective call can be made now

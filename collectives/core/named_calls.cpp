@@ -11,7 +11,7 @@ namespace crossrank::detail {
 
 void NamedCalls::run(algorithms::Call call) const {
   auto const check = group_.state(name_).check;
-  if (check != Check::off) {
+  if (check != CheckLevel::off) {
     auto const name = codec::checksum(std::as_bytes(std::span(std::string_view(name_))));
     auto const root = root_ ? static_cast<std::uint64_t>(*root_) + 1 : 0;
     call.signature.digest = ArgumentDigest().add(call.signature.digest).add(name).add(root).value();
@@ -33,7 +33,7 @@ void NamedCalls::all_gather(Tensor& out, Tensor const& in) const {
 }
 
 void NamedCalls::agree() const {
-  if (auto const& state = group_.state(name_); state.check == Check::collective)
+  if (auto const& state = group_.state(name_); state.check == CheckLevel::collective)
     run(CallBuilder(*state.transport, state.check).barrier());
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/check_level.hpp>
 #include <crossrank/dtype.hpp>
 #include <crossrank/element_range.hpp>
 #include <crossrank/export.hpp>
@@ -61,14 +62,6 @@ struct ExchangedRows {
   std::span<std::int64_t const> receive{};  ///< entry r: number of rows of `out` that come from rank r
 };
 
-/// Says how thoroughly the ranks check a call. All ranks of a job use the same level.
-enum class Check : std::uint8_t {
-  off,         ///< checks only those of a rank's own arguments that memory safety depends on
-  local,       ///< checks a rank's own arguments; a backend that can compare calls at no cost does so too
-  collective,  ///< also compares operation, root, shapes, dtype and op on all ranks before each call; a difference is a
-               ///< `MismatchError` on all of them. The receiver of a message compares shape and dtype
-};
-
 /// Says whether the ranks of a job are processes or threads.
 enum class RanksAre : std::uint8_t {
   processes,  ///< each rank is a process
@@ -95,7 +88,7 @@ struct ConnectOptions {
   /// Limit of the shared memory of all ranks of a node together, in bytes. Empty: `CROSSRANK_ARENA_CAP`, else half of
   /// the node's memory.
   std::optional<std::uint64_t> arena_cap{};
-  std::optional<Check> check{};  ///< empty: `Check::local`. `CROSSRANK_CHECK` overrides it
+  std::optional<CheckLevel> check{};  ///< empty: `CheckLevel::local`. `CROSSRANK_CHECK` overrides it
 };
 
 /// A non-blocking call in progress. Holds the tensors of the call.
@@ -496,7 +489,7 @@ class CROSSRANK_EXPORT Collective {
   friend class detail::NamedCalls;
   friend Collective connect(ConnectOptions options);
   friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::TimeoutPolicy const& timeout_policy,
-                                    Check check);
+                                    CheckLevel check);
 
   [[nodiscard]] detail::GroupState& state(char const* operation) const;
   void run(algorithms::Call&& call) const;
@@ -509,7 +502,7 @@ class CROSSRANK_EXPORT Collective {
 /// Makes a handle to the group of a transport. Local. For backends and tests.
 [[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport,
                                                           spi::TimeoutPolicy const& timeout_policy,
-                                                          Check check = Check::local);
+                                                          CheckLevel check = CheckLevel::local);
 
 /// Joins the job that the launcher announced, and returns the group of all its ranks.
 ///

@@ -1,4 +1,5 @@
 #pragma once
+#include <crossrank/check_level.hpp>
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/collective.hpp>
 #include <crossrank/collective_elements.hpp>

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include <crossrank/check_level.hpp>
+
 #include "lib/core/log.hpp"
 #include "lib/core/variable_reader.hpp"
 
@@ -15,9 +17,6 @@ enum class Launcher : std::uint8_t { none, crossrank, torchrun, slurm, open_mpi,
 
 /// Returns "none", "crossrank run", "torchrun", "Slurm", "Open MPI" or "environment".
 [[nodiscard]] char const* to_string(Launcher launcher) noexcept;
-
-/// How much the ranks check that they agree about a call (`CROSSRANK_CHECK`).
-enum class CheckLevel : std::uint8_t { off, local, collective };
 
 /// Identity and settings of this process from its environment, read once. A field without a variable is empty.
 /// `settings.hpp` lists the variables that begin with CROSSRANK_.

@@ -221,7 +221,7 @@ void elements_meet_tensors_of_one_dimension(ConformanceRank& self) {
 }
 
 void ranks_that_give_other_elements_disagree(ConformanceRank& self) {
-  auto const checking = make_collective(self.world.transport(), self.world.timeout_policy(), Check::collective);
+  auto const checking = make_collective(self.world.transport(), self.world.timeout_policy(), CheckLevel::collective);
   Values values(checking.rank() == 0 ? 3 : 4);
   auto const info = error_of<MismatchError>([&] { checking.broadcast(values); });
   EXPECT_THAT(info.message, HasSubstr("broadcast root 0 I32 [3]"));

@@ -102,7 +102,7 @@ void another_size_or_tag_is_a_mismatch_of_that_message_only(ConformanceRank& sel
 
 void another_dtype_or_shape_is_a_mismatch_where_calls_are_compared(ConformanceRank& self) {
   Pair const pair{self.world};
-  auto const group = make_collective(self.world.transport(), self.world.timeout_policy(), Check::collective);
+  auto const group = make_collective(self.world.transport(), self.world.timeout_policy(), CheckLevel::collective);
   auto const sent = Tensor::of<float>(std::vector<float>{1, 2, 3, 4, 5, 6}, {2, 3});
   if (pair.sends()) {
     for (std::uint32_t tag = 0; tag < 4; ++tag) group.send(sent, pair.receiver, {tag});

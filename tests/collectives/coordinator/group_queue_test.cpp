@@ -40,7 +40,7 @@ TEST(GroupQueue, is_not_taken_where_ranks_give_other_sources) {
   run_thread_ranks(3,
                    [](Collective const& world) {
                      auto const checking =
-                         make_collective(world.transport(), world.timeout_policy(), Check::collective);
+                         make_collective(world.transport(), world.timeout_policy(), CheckLevel::collective);
                      auto const group = whole(checking, {.broadcaster = true});
                      EXPECT_EQ(group.broadcast_object(world.rank(), {1}), 1);
                      EXPECT_EQ(group.broadcast_object(world.rank(), {0}), 0);

@@ -55,7 +55,7 @@ Tensor imagined(Shape const& shape, Dtype dtype) {
 
 TEST(CallBuilder, counts_bytes_beyond_32_bits) {
   OneOfFour const transport;
-  CallBuilder const call_builder(transport, Check::local);
+  CallBuilder const call_builder(transport, CheckLevel::local);
   auto const in = imagined({5 * billion, 2}, Dtype::f64);
   Tensor none;
   EXPECT_EQ(call_builder.gather(none, in, {0}).counts, std::vector<std::size_t>(4, std::size_t{80} * billion));
@@ -68,7 +68,7 @@ TEST(CallBuilder, counts_bytes_beyond_32_bits) {
 
 TEST(CallBuilder, refuses_sizes_that_overflow) {
   OneOfFour const transport;
-  CallBuilder const call_builder(transport, Check::local);
+  CallBuilder const call_builder(transport, CheckLevel::local);
   auto const in = imagined({1, 8}, Dtype::f64);
   Tensor none;
   for (std::int64_t const rows : {std::int64_t{1} << 61, std::int64_t{1} << 57}) {
@@ -79,7 +79,7 @@ TEST(CallBuilder, refuses_sizes_that_overflow) {
 
 TEST(CallBuilder, tells_calls_apart_that_ranks_must_agree_on) {
   OneOfFour const transport;
-  CallBuilder const call_builder(transport, Check::local);
+  CallBuilder const call_builder(transport, CheckLevel::local);
   auto a = Tensor::zeros({4, 6}, Dtype::f32);
   auto b = Tensor::zeros({6, 4}, Dtype::f32);
   auto c = Tensor::zeros({4, 6}, Dtype::i32);
@@ -95,7 +95,7 @@ TEST(CallBuilder, tells_calls_apart_that_ranks_must_agree_on) {
 /// What a rank gives may stand in its own part of the result; anywhere else it is overwritten before it is read.
 TEST(CallBuilder, takes_a_part_of_the_result_where_it_belongs_and_refuses_it_elsewhere) {
   OneOfFour const transport;
-  CallBuilder const call_builder(transport, Check::local);
+  CallBuilder const call_builder(transport, CheckLevel::local);
   auto whole = Tensor::zeros({4, 8}, Dtype::i32);
   std::vector<std::int64_t> const ones(4, 1);
   for (std::int64_t part = 0; part < 4; ++part) {
@@ -119,7 +119,7 @@ TEST(CallBuilder, takes_a_part_of_the_result_where_it_belongs_and_refuses_it_els
 
 TEST(CallBuilder, takes_nothing_for_an_overlap_that_has_no_bytes) {
   OneOfFour const transport;
-  CallBuilder const call_builder(transport, Check::local);
+  CallBuilder const call_builder(transport, CheckLevel::local);
   auto whole = Tensor::zeros({8}, Dtype::i32);
   auto none = whole.narrow(0, 3, 0);
   std::vector<std::int64_t> const rows{4, 0, 2, 2};
@@ -130,10 +130,10 @@ TEST(CallBuilder, takes_nothing_for_an_overlap_that_has_no_bytes) {
 TEST(CallBuilder, digests_and_notes_nothing_when_checks_are_off_and_all_otherwise) {
   OneOfFour const transport;
   auto a = Tensor::zeros({4, 6}, Dtype::f32);
-  auto const off = CallBuilder(transport, Check::off).reduce(a, ReduceOp::sum, {0});
+  auto const off = CallBuilder(transport, CheckLevel::off).reduce(a, ReduceOp::sum, {0});
   EXPECT_EQ(off.signature.digest, 0U);
   EXPECT_TRUE(off.arguments.empty());
-  for (auto const check : {Check::local, Check::collective}) {
+  for (auto const check : {CheckLevel::local, CheckLevel::collective}) {
     auto const call = CallBuilder(transport, check).reduce(a, ReduceOp::sum, {2});
     EXPECT_EQ(describe_call(call.name(), call.noted().arguments), "reduce root 2 F32 sum [4, 6]");
   }

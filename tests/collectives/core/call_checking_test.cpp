@@ -1,4 +1,5 @@
-// `Check::collective`: ranks that are about to call different things are told so, all of them, before any data moves.
+// `CheckLevel::collective`: ranks that are about to call different things are told so, all of them, before any data
+// moves.
 #include <algorithm>
 #include <functional>
 #include <ostream>
@@ -128,7 +129,7 @@ class CallChecking : public testing::TestWithParam<Disagreement> {};
 
 TEST_P(CallChecking, names_both_sides_in_the_words_of_their_calls) {
   run_thread_ranks(ranks, [](Collective const& world) {
-    expect_mismatch(make_collective(world.transport(), world.timeout_policy(), Check::collective), GetParam());
+    expect_mismatch(make_collective(world.transport(), world.timeout_policy(), CheckLevel::collective), GetParam());
   });
 }
 
@@ -136,8 +137,9 @@ TEST_P(CallChecking, names_both_sides_in_words_where_messages_alone_connect_the_
   for (bool const node_memory : {false, true}) {
     run_message_ranks(ranks,
                       [](Collective const& world, MemoryHub&) {
-                        expect_mismatch(make_collective(world.transport(), world.timeout_policy(), Check::collective),
-                                        GetParam());
+                        expect_mismatch(
+                            make_collective(world.transport(), world.timeout_policy(), CheckLevel::collective),
+                            GetParam());
                       },
                       {.node_memory = node_memory});
   }
@@ -146,7 +148,7 @@ TEST_P(CallChecking, names_both_sides_in_words_where_messages_alone_connect_the_
 TEST_P(CallChecking, names_both_sides_on_a_backend_that_compares_nothing) {
   run_thread_ranks(ranks, [](Collective const& world) {
     auto const plain = std::make_shared<MinimalTransport>(world.transport());
-    expect_mismatch(make_collective(plain, world.timeout_policy(), Check::collective), GetParam());
+    expect_mismatch(make_collective(plain, world.timeout_policy(), CheckLevel::collective), GetParam());
     EXPECT_EQ(plain->posted(), 1) << "the calls in words, and nothing else";
   });
 }
@@ -158,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, CallChecking, testing::ValuesIn(disagreements())
 TEST_P(CallChecking, names_both_sides_in_words_at_the_default_level_too) {
   if (std::string_view(GetParam().name) == "object_operation") GTEST_SKIP() << "zero_only does without the group there";
   run_thread_ranks(ranks, [](Collective const& world) {
-    expect_mismatch(make_collective(world.transport(), world.timeout_policy(), Check::local), GetParam());
+    expect_mismatch(make_collective(world.transport(), world.timeout_policy(), CheckLevel::local), GetParam());
   });
 }
 
@@ -168,7 +170,7 @@ TEST(CallCheckingCollective, moves_no_data_when_ranks_disagree) {
       auto const part = world.split({{0, 1, 2}});
       auto transport = part.transport();
       if (plain) transport = std::make_shared<MinimalTransport>(transport);
-      auto const group = make_collective(transport, world.timeout_policy(), Check::collective);
+      auto const group = make_collective(transport, world.timeout_policy(), CheckLevel::collective);
       std::vector<Tensor> tensors{tensor_of({4}), tensor_of({300'000})};
       for (auto& tensor : tensors) {
         auto const mine = static_cast<std::int32_t>(world.rank());
@@ -185,7 +187,7 @@ TEST(CallCheckingCollective, lets_ranks_that_agree_go_on) {
     for (bool const plain : {false, true}) {
       auto transport = world.transport();
       if (plain) transport = std::make_shared<MinimalTransport>(transport);
-      auto const group = make_collective(transport, world.timeout_policy(), Check::collective);
+      auto const group = make_collective(transport, world.timeout_policy(), CheckLevel::collective);
       for (int step = 0; step < 20; ++step) {
         auto tensor = tensor_of({step + 1});
         group.all_reduce(tensor);

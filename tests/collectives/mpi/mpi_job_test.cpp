@@ -272,7 +272,7 @@ TEST(MpiOwner, hands_over_communicators) {
   MPI_Comm backwards = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &backwards);
   auto world = mpi::connect(MPI_COMM_WORLD, {.arena_cap = std::uint64_t{64} << 20});
-  auto reversed = mpi::connect(backwards, {.backend = "mpi", .check = Check::off});
+  auto reversed = mpi::connect(backwards, {.backend = "mpi", .check = CheckLevel::off});
   use_native_group(world, MPI_COMM_WORLD);
   use_native_group(reversed, backwards);
   auto unchecked = Tensor::zeros({3}, rank == 0 ? Dtype::f32 : Dtype::i32);
