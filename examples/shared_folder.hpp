@@ -14,8 +14,8 @@ inline std::string from_rank_0(xr::Collective const& world, std::string const& t
   return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
 }
 
-/// A folder that all ranks know: the wanted one, which is created if needed, or a temporary one, which rank 0's object
-/// removes at its end.
+/// A folder that all ranks use: the wanted one, created if needed, or a temporary one, which rank 0 removes in the
+/// destructor.
 class SharedFolder {
  public:
   /// Collective.

@@ -24,7 +24,7 @@ std::set<fs::path> write_checkpoint(fs::path const& directory, xr::StateDict con
                            "tokenizer.model", "tokenizer_config.json"}) {
     if (!fs::exists(source.directory() / name)) continue;
     fs::copy_file(source.directory() / name, directory / name, fs::copy_options::overwrite_existing);
-    fs::permissions(directory / name, fs::perms::owner_write, fs::perm_options::add);  // the source's may be read-only
+    fs::permissions(directory / name, fs::perms::owner_write, fs::perm_options::add);  // the source may be read-only
     written.insert(directory / name);
   }
   return written;

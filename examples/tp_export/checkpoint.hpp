@@ -10,14 +10,14 @@
 
 namespace tp_export {
 
-/// Writes model.safetensors and copies config.json, and what else the source has for its tokenizer. Returns what it
-/// wrote.
+/// Writes model.safetensors and copies config.json and the tokenizer files of the source. Returns the paths it has
+/// written.
 std::set<std::filesystem::path> write_checkpoint(std::filesystem::path const& directory, xr::StateDict const& weights,
                                                  SourceModel const& source);
 
-/// Where weights differ from their source, or nothing when dtype, shape and every bit of every tensor are the same. A
-/// tied output layer is compared with the embedding that stands for it. Tells `world` in between that this rank is at
-/// work.
+/// Compares weights with their source. Returns the first difference, or an empty text when dtype, shape and every bit
+/// of every tensor are equal. Compares a tied output layer with the embedding. Calls `world.keep_alive()` in between,
+/// because the other ranks wait.
 [[nodiscard]] std::string compare(xr::StateDict const& weights, SourceModel const& source, LlamaSharding const& plan,
                                   xr::Collective const& world);
 

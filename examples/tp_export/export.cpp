@@ -65,7 +65,7 @@ class Export {
 
 Outcome export_model(xr::Collective const& world, Job const& job, fs::path const& out, fs::path const& exchange) {
   Export exporting(world, job);
-  (void)exporting.merge("shared memory", {});  // the first time all memory is fresh and each page costs a fault
+  (void)exporting.merge("shared memory", {});  // the first merge touches fresh memory, and each page costs a fault
   exporting.write(exporting.merge("shared memory, warm", {}), out);
   exporting.read_back(out);
   (void)exporting.merge("shared directory", {.workspace_path = exchange});

@@ -11,15 +11,15 @@
 
 namespace tp_export {
 
-/// What an export did; problems and files are known to rank 0 alone.
+/// The result of an export. Only rank 0 has problems and files.
 struct Outcome {
   std::vector<Row> rows{};
   std::vector<std::string> problems{};
   std::set<std::filesystem::path> files{};
 };
 
-/// Merges the model through shared memory, twice, writes it to `out` and reads it back, then merges it through files in
-/// `exchange`. Each time rank 0 compares all of it with the source. Collective.
+/// Merges the model through shared memory twice, writes it to `out` and reads it back, then merges it through files in
+/// `exchange`. Rank 0 compares every result with the source. Collective.
 [[nodiscard]] Outcome export_model(xr::Collective const& world, Job const& job, std::filesystem::path const& out,
                                    std::filesystem::path const& exchange);
 

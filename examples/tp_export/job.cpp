@@ -10,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void require_new(fs::path const& file) {
-  if (fs::exists(file)) throw std::runtime_error(file.string() + " is there already: choose another folder with --out");
+  if (fs::exists(file)) throw std::runtime_error(file.string() + "  already exists; choose another folder with --out");
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ std::unique_ptr<Job const> open_job(xr::Collective const& world, fs::path const&
   } catch (std::exception const& e) {
     problem = e.what();
   }
-  // Without this round the ranks that could would wait for those that could not.
+  // Without this round, ranks that succeeded would wait for ranks that failed.
   for (auto const& text : world.all_gatherv(std::as_bytes(std::span(problem)))) {
     if (!text.empty()) throw JobRefused(std::string(reinterpret_cast<char const*>(text.data()), text.size()));
   }

@@ -12,7 +12,7 @@
 
 namespace tp_export {
 
-/// What each rank of the job knows before the first merge: the source, how it is spread, and its own shard.
+/// The state of each rank before the first merge: the source, its sharding, and this rank's shard.
 struct Job {
   Job(std::filesystem::path const& model, int rank, int ranks);
   SourceModel source;
@@ -20,14 +20,14 @@ struct Job {
   std::vector<Unit> units;
 };
 
-/// The job cannot begin. Thrown on all ranks, with the text of the first that found out.
+/// The job cannot start. Thrown on all ranks, with the text of the first rank that failed.
 class JobRefused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Reads model and shard on all ranks. Collective; `JobRefused` when that fails on one, or when there is a checkpoint
-/// in `out`.
+/// Reads the model's headers and this rank's shard. Collective. Throws `JobRefused` when that fails on any rank, or
+/// when `out` already contains a checkpoint.
 [[nodiscard]] std::unique_ptr<Job const> open_job(xr::Collective const& world, std::filesystem::path const& model,
                                                   std::filesystem::path const& out);
 

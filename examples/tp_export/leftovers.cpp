@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void add_shared_memory(std::set<fs::path>& to) {
-  // All that the library makes there is called so, on machines where it needs names at all.
+  // The prefix of every name that the library creates in shared memory, on machines where it needs names.
   auto const prefix = "crossrank." + std::to_string(::getuid()) + ".";
   std::error_code no_such_folder;
   for (auto const& entry : fs::directory_iterator("/dev/shm", no_such_folder)) {
@@ -46,7 +46,7 @@ std::vector<std::string> Leftovers::find_now(std::set<fs::path> const& expected)
 }
 
 std::vector<std::string> Leftovers::find(std::set<fs::path> const& expected) const {
-  // Another job of this user may just pass through shared memory: left behind is what stays.
+  // Another job of this user may use shared memory at the moment, so only names that stay count.
   auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   while (true) {
     auto left = find_now(expected);

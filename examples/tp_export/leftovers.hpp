@@ -6,14 +6,14 @@
 
 namespace tp_export {
 
-/// Remembers what stands in shared memory and in folders, and says later what has come since.
+/// Remembers the content of shared memory and of folders, and later lists what has been added.
 class Leftovers {
  public:
-  /// Looks at shared memory only.
+  /// Remembers the content of shared memory.
   Leftovers();
-  /// From now on looks at all that is below `folder` as well.
+  /// Also watches everything below `folder` from now on.
   void watch(std::filesystem::path const& folder);
-  /// What is new, this user's, and not in `expected`.
+  /// Returns the new paths of this user that are not in `expected`.
   [[nodiscard]] std::vector<std::string> find(std::set<std::filesystem::path> const& expected) const;
 
  private:

@@ -12,7 +12,7 @@ constexpr std::string_view layer_prefix = "model.layers.";
 
 [[noreturn]] void refuse(std::string const& why) { throw std::runtime_error(why); }
 
-/// `fallback` below 1 means that the key is required.
+/// Returns the integer at `key`. A `fallback` below 1 means that the key is required.
 std::int64_t count(xr::Json const& config, char const* key, std::int64_t fallback = 0) {
   auto const found = config.find(key);
   if (fallback > 0 && (found == config.end() || found->is_null())) return fallback;
@@ -31,7 +31,7 @@ struct Rule {
   Placement placement;
 };
 
-/// What stands behind "model.layers.<number>.".
+/// The rules for names after "model.layers.<number>.".
 constexpr std::array<Rule, 17> layer_rules{{
     {"self_attn.q_proj.weight", Placement::column},
     {"self_attn.q_proj.bias", Placement::column},
@@ -40,7 +40,7 @@ constexpr std::array<Rule, 17> layer_rules{{
     {"self_attn.v_proj.weight", Placement::column},
     {"self_attn.v_proj.bias", Placement::column},
     {"self_attn.o_proj.weight", Placement::row},
-    {"self_attn.o_proj.bias", Placement::replicated},  // added once, behind the sum over the ranks
+    {"self_attn.o_proj.bias", Placement::replicated},  // added once, after the sum over the ranks
     {"self_attn.rotary_emb.inv_freq", Placement::replicated},
     {"mlp.gate_proj.weight", Placement::column},
     {"mlp.gate_proj.bias", Placement::column},
@@ -53,12 +53,13 @@ constexpr std::array<Rule, 17> layer_rules{{
 }};
 
 constexpr std::array<Rule, 3> model_rules{{
-    {"model.embed_tokens.weight", Placement::column},  // the vocabulary is dimension 0
+    {"model.embed_tokens.weight", Placement::column},  // dimension 0 is the vocabulary
     {"model.norm.weight", Placement::replicated},
     {"lm_head.weight", Placement::column},
 }};
 
-/// Length of "model.layers.<number>" in `name`, or 0 when it does not begin with a layer below `layers`.
+/// Returns the length of "model.layers.<number>" in `name`, or 0 when the name does not start with a layer below
+/// `layers`.
 std::size_t layer_length(std::string_view name, std::int64_t layers) {
   if (!name.starts_with(layer_prefix)) return 0;
   std::int64_t layer = 0;
@@ -71,7 +72,7 @@ std::size_t layer_length(std::string_view name, std::int64_t layers) {
 template <std::size_t N>
 Placement find_rule(std::array<Rule, N> const& rules, std::string_view key, std::string_view name) {
   auto const rule = std::find_if(rules.begin(), rules.end(), [&](Rule const& each) { return each.name == key; });
-  if (rule == rules.end()) refuse("no Llama of this config has a tensor \"" + std::string(name) + "\"");
+  if (rule == rules.end()) refuse("a Llama with this config has no tensor \"" + std::string(name) + "\"");
   return rule->placement;
 }
 
@@ -95,7 +96,7 @@ LlamaConfig parse_llama_config(xr::Json const& config) {
 LlamaSharding::LlamaSharding(LlamaConfig const& config, int ranks) : config_(config), ranks_(ranks) {
   auto const deal = [&](char const* what, std::int64_t heads) {
     if (heads % ranks == 0) return;
-    refuse(std::to_string(heads) + " " + what + " cannot be dealt out evenly to " + std::to_string(ranks) +
+    refuse(std::to_string(heads) + " " + what + "  cannot be divided evenly among " + std::to_string(ranks) +
            " ranks: choose a number of ranks that divides them");
   };
   deal("attention heads", config.heads);

@@ -1,6 +1,6 @@
 // Merges the tensor-parallel shards of a Llama into one Hugging Face checkpoint: through shared memory, and again
-// through a shared directory. Run it with `crossrank run -n 4 -- tp_export`: each rank holds one shard, rank 0 speaks
-// for all.
+// through a shared directory. Run it with `crossrank run -n 4 -- tp_export`: each rank holds one shard, and rank 0
+// prints the results.
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -30,12 +30,12 @@ struct Options {
   bool small = false;
 };
 
-/// The model to export: the one that is asked for, or one that rank 0 makes. Collective.
+/// Returns the model to export: the given one, or one that rank 0 generates. Collective.
 fs::path prepare_model(xr::Collective const& world, Options const& options, fs::path const& work) {
   if (!options.model.empty()) return options.model;
   auto made = work / "model";
   if (world.is_master() && !fs::exists(made / "config.json")) {
-    std::printf("making a model in %s\n", made.c_str());
+    std::printf("generating a model in %s\n", made.c_str());
     make_model(made, options.small ? ModelSize::small : ModelSize::normal);
   }
   world.barrier();
@@ -54,7 +54,7 @@ void introduce(xr::Collective const& world, Job const& job, fs::path const& out)
   std::printf("checkpoint: %s\n", out.c_str());
 }
 
-/// The last lines. Returns the exit code.
+/// Prints the verdict. Returns the exit code.
 int conclude(std::vector<std::string> const& problems) {
   for (auto const& problem : problems) std::printf("verdict: FAIL: %s\n", problem.c_str());
   if (problems.empty()) std::puts("verdict: pass");
@@ -75,7 +75,7 @@ int run(xr::Collective& world, Options const& options, Leftovers& leftovers) {
   world.close();
   if (!speaks) return 0;
 
-  std::error_code is_not_empty;  // then what is in there is named as left behind
+  std::error_code is_not_empty;  // if it is not empty, its content is listed as left behind
   fs::remove(exchange, is_not_empty);
   auto const left = leftovers.find(outcome.files);
   for (auto const& path : left) outcome.problems.push_back("left behind: " + path);
@@ -90,11 +90,11 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Merges the tensor-parallel shards of a Llama into one checkpoint");
   app.add_option("--model", options.model,
-                 "folder of a Hugging Face Llama in safetensors format; default: one that is made");
+                 "folder of a Hugging Face Llama in safetensors format; default: a generated model");
   app.add_option("--out", options.out, "folder for the checkpoint; default: \"checkpoint\" below --work");
   app.add_option("--work", options.work,
-                 "folder that all ranks can write; default: a temporary one, removed at the end");
-  app.add_flag("--small", options.small, "make a model of a quarter MiB, not of 128");
+                 "folder that all ranks can write to; default: a temporary folder, removed at the end");
+  app.add_flag("--small", options.small, "generate a model of 230 KiB instead of 128 MiB");
   CLI11_PARSE(app, argc, argv);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
 
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
     return speaks ? conclude({e.what()}) : 0;
   } catch (std::exception const& e) {
     if (speaks) {
-      (void)conclude({e.what()});  // before the others learn of it and end the job
+      (void)conclude({e.what()});  // print the verdict before the other ranks learn of the error and end the job
     } else {
       std::fprintf(stderr, "tp_export: %s\n", e.what());
     }

@@ -23,7 +23,7 @@ constexpr Dimensions dimensions_of(ModelSize size) {
   return size == ModelSize::small ? Dimensions{2, 64, 172, 8, 4, 320} : Dimensions{5, 1024, 2816, 16, 8, 8192};
 }
 
-/// Random bits that depend on nothing but the name and the place: splitmix64 from an FNV-1a hash.
+/// Pseudo-random bits that depend only on the name and the position: splitmix64, seeded by an FNV-1a hash.
 class Bits {
  public:
   explicit Bits(std::string_view name) {
@@ -40,7 +40,7 @@ class Bits {
   std::uint64_t state_ = 0xcbf29ce484222325U;
 };
 
-/// bfloat16 numbers of either sign between 1/128 and 1/32.
+/// Fills a tensor with bfloat16 numbers of either sign between 1/128 and 1/32.
 xr::Tensor make_tensor(std::string_view name, xr::Shape const& shape) {
   auto tensor = xr::Tensor::empty(shape, xr::Dtype::bf16);
   auto const bytes = tensor.mutable_bytes();

@@ -9,8 +9,8 @@ enum class ModelSize : std::uint8_t {
   small,   ///< 230 KiB
 };
 
-/// Writes a Llama with tied embeddings and bfloat16 weights that follow from their names alone, as config.json and
-/// model.safetensors.
+/// Writes a Llama with tied embeddings as config.json and model.safetensors. Its bfloat16 weights depend only on their
+/// names.
 void make_model(std::filesystem::path const& directory, ModelSize size);
 
 }  // namespace tp_export

@@ -9,13 +9,13 @@ namespace {
 
 using Shards = xr::CollectiveRange<xr::StateDict>;
 
-/// The copies must agree; the first is this rank's own, which costs nothing to keep.
+/// Returns this rank's own copy, which needs no copying. All copies must be equal.
 xr::Tensor only_copy(Shards& shards, std::string const& name) {
   auto const& first = shards[0].at(name);
   for (std::size_t rank = 1; rank < shards.size(); ++rank) {
     auto const& other = shards[rank].at(name);
     if (first.shape() != other.shape() || !std::ranges::equal(first.bytes(), other.bytes())) {
-      throw std::runtime_error("rank " + std::to_string(rank) + " holds another " + name + " than rank 0");
+      throw std::runtime_error("rank " + std::to_string(rank) + "  has a different " + name + " than rank 0");
     }
   }
   return first;
@@ -27,7 +27,7 @@ xr::Tensor joined(Shards& shards, std::string const& name, xr::Dim dim) {
   return xr::concat(parts, dim);
 }
 
-/// What goes into the checkpoint: views, without the second names of tensors.
+/// Returns views of the tensors for the checkpoint, without the second names of tensors.
 xr::StateDict without_dropped(xr::StateDict const& weights, LlamaSharding const& plan) {
   xr::StateDict exported;
   for (auto const& [name, tensor] : weights) {
@@ -57,8 +57,8 @@ Merged merge_shards(std::vector<Unit> const& units, LlamaSharding const& plan, x
   std::size_t done = 0;
   for (auto const& unit : units) {
     auto const mine = without_dropped(unit.weights, plan);
-    auto shards = xr::get_tensors_parallel(mine, world, options);  // publish, then the ranks exchange them in one round
-    // `consume` ends with the second round; what is thrown inside reaches the other ranks with its text.
+    auto shards = xr::get_tensors_parallel(mine, world, options);  // publish, then exchange with all ranks in one round
+    // `consume` ends with the second round. It sends the text of an exception to the other ranks.
     shards.consume([&](Shards& received) {
       if (!received.empty()) merge_unit(mine, plan, received, merged);
     });

@@ -10,16 +10,16 @@
 
 namespace tp_export {
 
-/// What a merge hands to the rank that exports.
+/// The result of a merge.
 struct Merged {
-  xr::StateDict weights{};   ///< whole tensors; empty on the other ranks
-  std::uint64_t joined = 0;  ///< bytes that joining the parts copied
+  xr::StateDict weights{};   ///< the whole tensors; empty on all ranks but rank 0
+  std::uint64_t joined = 0;  ///< bytes copied while joining the parts
 };
 
-/// Merges the shards of all ranks on rank 0, one round for each unit. Collective.
+/// Merges the shards of all ranks on rank 0, with one range per unit. Collective.
 ///
-/// `on_unit(done)` is told how many units are merged. `std::runtime_error` on rank 0, and `xr::PeerLostError` with its
-/// text on the others, when copies of a replicated tensor differ.
+/// Calls `on_unit` with the number of merged units. When copies of a replicated tensor differ, throws
+/// `std::runtime_error` on rank 0, and `xr::PeerLostError` with its text on the other ranks.
 [[nodiscard]] Merged merge_shards(std::vector<Unit> const& units, LlamaSharding const& plan,
                                   xr::Collective const& world, xr::GatherOptions const& options,
                                   std::function<void(std::size_t done)> const& on_unit);

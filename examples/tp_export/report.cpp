@@ -11,13 +11,13 @@
 namespace tp_export {
 namespace {
 
-/// What this process has done so far.
+/// The costs of this process so far.
 struct Counters {
   std::uint64_t copied = 0;
   std::uint64_t faults = 0;
 };
 
-/// Bytes that read and write calls have moved; 0 where the kernel does not count them.
+/// Returns the bytes that read and write calls have moved, or 0 if the kernel does not count them.
 std::uint64_t file_bytes() {
   std::ifstream in("/proc/self/io");
   std::uint64_t sum = 0, value = 0;
@@ -29,7 +29,7 @@ std::uint64_t file_bytes() {
 
 Counters counters() {
   rusage usage{};
-  (void)getrusage(RUSAGE_SELF, &usage);  // cannot fail for oneself
+  (void)getrusage(RUSAGE_SELF, &usage);  // cannot fail for the own process
   return {xr::statistics().bytes_copied + file_bytes(), static_cast<std::uint64_t>(usage.ru_minflt)};
 }
 

@@ -10,25 +10,25 @@
 
 namespace tp_export {
 
-/// One line of the closing table; the counters are those of all ranks together.
+/// One line of the final table. Counters are sums over all ranks.
 struct Row {
   std::string path{};
   std::uint64_t bytes = 0;   ///< payload
-  double seconds = 0;        ///< until the last rank was through
-  std::uint64_t copied = 0;  ///< bytes moved in memory: by the library, by reads and writes of files, by joining
+  double seconds = 0;        ///< until the last rank has finished
+  std::uint64_t copied = 0;  ///< bytes moved in memory: by the library, by file reads and writes, by joining
   std::uint64_t faults = 0;  ///< minor page faults
 };
 
-/// What a measured step says of itself.
+/// The result of a measured step.
 struct Step {
   std::uint64_t bytes = 0;   ///< payload
-  std::uint64_t joined = 0;  ///< bytes that it copied itself
+  std::uint64_t joined = 0;  ///< bytes that the step copied itself
 };
 
-/// Runs a step on all ranks at once and counts. Collective; each rank gets the row.
+/// Runs a step on all ranks at the same time and measures it. Collective; every rank gets the row.
 [[nodiscard]] Row measure(xr::Collective const& world, std::string path, std::function<Step()> const& step);
 
-/// Says on rank 0 how far a step is, in quarters.
+/// Prints the progress of a step on rank 0, in quarters.
 class Progress {
  public:
   Progress(xr::Collective const& world, std::string what, std::size_t total);
@@ -41,7 +41,7 @@ class Progress {
   bool speaks_;
 };
 
-/// "1.5 MiB".
+/// Formats a size, such as "1.5 MiB".
 [[nodiscard]] std::string bytes_text(std::uint64_t bytes);
 
 void print_table(std::vector<Row> const& rows);

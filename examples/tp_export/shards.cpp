@@ -11,7 +11,7 @@ xr::Tensor read_part(SourceModel const& source, LlamaSharding const& plan, xr::S
   if (placement == Placement::replicated) return source.read(entry.name);
   std::size_t const dim = placement == Placement::row ? 1 : 0;
   if (entry.shape.size() <= dim)
-    throw std::runtime_error(entry.name + " is " + to_string(entry.shape) + ": it cannot be cut");
+    throw std::runtime_error(entry.name + " is " + to_string(entry.shape) + ", which cannot be split");
   auto const part = plan.part_of(entry.shape[dim], rank);
   return source.file_of(entry.name).read_slice(entry.name, {static_cast<std::int64_t>(dim)}, part.begin, part.length);
 }
@@ -29,7 +29,7 @@ std::vector<Unit> read_shard(SourceModel const& source, LlamaSharding const& pla
     units[number->second].weights.insert_or_assign(entry.name, read_part(source, plan, entry, rank));
   }
   if (!number_of.contains("model")) return units;
-  // A running model has an output layer under its own name, which here is the embedding's memory.
+  // In a running model the output layer has its own name, but here it shares the embedding's memory.
   auto& outside = units[number_of["model"]].weights;
   if (auto const* const embedding = outside.find("model.embed_tokens.weight");
       plan.config().tied && embedding != nullptr) {

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 xr::Json read_json(fs::path const& path) {
   std::ifstream in(path);
-  if (!in) throw std::runtime_error("cannot open " + path.string() + ": is this the folder of a Hugging Face model?");
+  if (!in) throw std::runtime_error("cannot open " + path.string() + "; is this the folder of a Hugging Face model?");
   try {
     return xr::Json::parse(in);
   } catch (xr::Json::exception const& e) {
@@ -20,7 +20,7 @@ xr::Json read_json(fs::path const& path) {
   }
 }
 
-/// Names of the files that an index lists. They lie beside it: a name that leads elsewhere is refused.
+/// Returns the file names in an index. Rejects names that lead to another folder.
 std::set<std::string> listed_files(fs::path const& index) {
   auto const json = read_json(index);
   auto const map = json.find("weight_map");
@@ -28,8 +28,8 @@ std::set<std::string> listed_files(fs::path const& index) {
   std::set<std::string> files;
   for (auto const& [tensor, file] : map->items()) {
     if (!file.is_string() || fs::path(file.get<std::string>()).filename() != file.get<std::string>()) {
-      throw std::runtime_error(index.string() + ": " + tensor + " is said to be in " + file.dump() +
-                               ", which is no file name");
+      throw std::runtime_error(index.string() + ": " + tensor + "  is listed in " + file.dump() +
+                               ", which is not a file name");
     }
     files.insert(file.get<std::string>());
   }
@@ -51,7 +51,7 @@ void SourceModel::add_file(std::string const& file_name) {
   xr::SafetensorsFile const file(directory_ / file_name);
   for (auto const& entry : file.entries()) {
     if (!file_of_.emplace(entry.name, files_.size()).second) {
-      throw std::runtime_error(file.path().string() + " holds " + entry.name + ", which another file holds too");
+      throw std::runtime_error(file.path().string() + " holds " + entry.name + ", which is also in another file");
     }
     entries_.push_back(entry);
   }

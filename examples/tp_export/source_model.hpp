@@ -10,20 +10,21 @@
 
 namespace tp_export {
 
-/// A Hugging Face checkpoint: config.json, and model.safetensors or the files that model.safetensors.index.json lists.
+/// A Hugging Face checkpoint: config.json, and model.safetensors or the files listed in model.safetensors.index.json.
 ///
-/// Opening it reads headers; weights are read when they are asked for.
+/// The constructor reads only headers; weights are read on demand.
 class SourceModel {
  public:
-  /// `std::runtime_error`, `xr::IoError` or `xr::FormatError` when that is not what stands in `directory`.
+  /// Throws `std::runtime_error`, `xr::IoError` or `xr::FormatError` when `directory` does not contain a valid
+  /// checkpoint.
   explicit SourceModel(std::filesystem::path directory);
 
   [[nodiscard]] std::filesystem::path const& directory() const noexcept { return directory_; }
   [[nodiscard]] xr::Json const& config() const noexcept { return config_; }
-  /// In the order of the files.
+  /// Returns the entries in the order of the files.
   [[nodiscard]] std::vector<xr::SafetensorsEntry> const& entries() const noexcept { return entries_; }
   [[nodiscard]] bool contains(std::string const& name) const { return file_of_.contains(name); }
-  /// The file that holds the tensor.
+  /// Returns the file that contains the tensor.
   [[nodiscard]] xr::SafetensorsFile const& file_of(std::string const& name) const { return files_[file_of_.at(name)]; }
   [[nodiscard]] xr::Tensor read(std::string const& name) const { return file_of(name).read(name); }
 

@@ -1,7 +1,7 @@
-// Does what ModelOpt's post-processing does before an engine is built: merges pipeline stages, then neighbouring
-// tensor-parallel ranks, quantises to FP8 with the scales that calibration found, and writes a checkpoint of
-// TensorRT-LLM's. Run it with `crossrank run -n 4 -- trtllm_export OUT [RANKS]`: two stages of two ranks, merged into
-// RANKS (1 or 2) tensor-parallel ranks.
+// Does the post-processing that ModelOpt does before an engine is built: merges pipeline stages, then neighbouring
+// tensor-parallel ranks, quantises to FP8 with the scales from calibration, and writes a TensorRT-LLM checkpoint. Run
+// it with `crossrank run -n 4 -- trtllm_export OUT [RANKS]`: two stages of two ranks, merged into RANKS (1 or 2)
+// tensor-parallel ranks.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -23,7 +23,7 @@ using namespace trtllm_export;
 void export_checkpoint(xr::Collective const& world, fs::path const& out, int ranks) {
   int const stages = world.world_size() > 1 ? 2 : 1;
   int const tp = world.world_size() / stages;
-  // Ranks "in" one group become rank "out" of the checkpoint; the last axis counts neighbours.
+  // The ranks along "in" are merged into rank "out" of the checkpoint. The last axis holds neighbours.
   xr::Mesh const mesh(world, {{"pp", stages}, {"out", ranks}, {"in", tp / ranks}});
   Place const place{mesh.coordinate("out") * (tp / ranks) + mesh.coordinate("in"), tp, mesh.coordinate("pp"), stages};
   Sizes const sizes;
@@ -38,7 +38,7 @@ void export_checkpoint(xr::Collective const& world, fs::path const& out, int ran
     if (mesh.coordinate("in") == 0)
       xr::save_safetensors(out / ("rank" + std::to_string(mesh.coordinate("out")) + ".safetensors"), pack(merged));
   }
-  world.barrier();  // the config says that all is there
+  world.barrier();  // write the config last: it marks the checkpoint as complete
   if (!world.is_master()) return;
   std::ofstream(out / "config.json") << describe(sizes, ranks).dump(2) << '\n';
   std::printf("%zu layers of %d stages x %d ranks, as %d ranks\n", whole.layers.size(), stages, tp, ranks);

@@ -23,7 +23,7 @@ xr::Tensor largest(std::span<xr::Tensor const> parts) {
 xr::Tensor the_same(std::string const& name, std::span<xr::Tensor const> parts) {
   for (auto const& part : parts) {
     if (!std::ranges::equal(part.bytes(), parts[0].bytes()))
-      throw std::runtime_error(name + " is not the same on all tensor-parallel ranks");
+      throw std::runtime_error(name + "  differs between tensor-parallel ranks");
   }
   return parts[0].clone();
 }
@@ -35,10 +35,10 @@ xr::Tensor merge_parts(std::string const& name, std::span<xr::Tensor const> part
   return xr::concat(parts, {.dim = by_inputs ? 1 : 0});
 }
 
-/// All tensors of a layer in one gather.
+/// Merges all tensors of a layer in one gather.
 xr::RankState merge_state(xr::RankState const& mine, xr::Collective const& tp) {
   xr::RankState merged;
-  // Inside `consume`, as what a merge throws is to reach the other ranks with its text.
+  // `consume` sends the text of an exception to the other ranks.
   xr::get_tensors_parallel(mine.weights, tp).consume([&](auto& parts) {
     if (!parts.is_receiver()) return;
     merged.config = mine.config;
@@ -61,7 +61,7 @@ Model merge_stages(Model const& mine, xr::Collective const& pp) {
     auto const layer = i < mine.layers.size() ? mine.layers[i] : xr::RankState{};
     std::size_t stage = 0;
     for (auto& entry : xr::get_configs_parallel(layer, pp).take()) {
-      // What fills up a shorter stage is no layer.
+      // Skip the padding of shorter stages.
       if (!entry.state.config.is_null()) by_stage[stage].push_back(std::move(entry.state));
       ++stage;
     }

@@ -8,16 +8,16 @@
 namespace trtllm_export {
 namespace {
 
-/// How a tensor lies over tensor-parallel ranks.
+/// How a tensor is split among tensor-parallel ranks.
 enum class Cut : std::uint8_t { none, rows, columns };
 
-/// A weight of the whole model: each number depends on name, row and column alone, so that ranks need not talk.
+/// A weight of the whole model. Each number depends only on name, row and column, so ranks need not communicate.
 class Weight {
  public:
   Weight(std::string const& name, int rows, int columns) : rows_(rows), columns_(columns) {
     for (char const c : name) seed_ = (seed_ ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
   }
-  /// The part of one rank.
+  /// Returns the part of one rank.
   [[nodiscard]] xr::Tensor part(Cut cut, Place const& place) const {
     int const rows = cut == Cut::rows ? rows_ / place.tp_size : rows_;
     int const columns = cut == Cut::columns ? columns_ / place.tp_size : columns_;
@@ -31,7 +31,7 @@ class Weight {
   }
 
  private:
-  /// Between -1/4 and 1/4.
+  /// Returns a number between -1/4 and 1/4.
   [[nodiscard]] float at(int row, int column) const {
     auto bits = seed_ + static_cast<std::uint64_t>(row) * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(column);
     bits = (bits ^ (bits >> 31U)) * 0xbf58476d1ce4e5b9U;
@@ -47,7 +47,7 @@ xr::Tensor norm(std::string const& name, Sizes const& sizes) {
   return Weight(name, 1, sizes.hidden).part(Cut::none, {}).reshape({sizes.hidden});
 }
 
-/// Adds a quantised linear layer: its weight and what calibration says of this part of it.
+/// Adds a quantised linear layer: its weight, and the scales that calibration found for this part.
 void add_linear(xr::RankState& layer, std::string const& name, xr::Tensor weight, float activation) {
   float largest = 0;
   for (float const value : weight.as<float>()) largest = std::max(largest, std::abs(value));
@@ -62,7 +62,7 @@ void add_linear(xr::RankState& layer, std::string const& name, xr::Tensor weight
 xr::RankState make_layer(Sizes const& sizes, int number, Place const& place) {
   auto const prefix = std::to_string(number) + ".";
   int const kv = sizes.kv_heads * sizes.head();
-  // Calibration saw other tokens on each rank.
+  // Each rank was calibrated with other tokens.
   auto const activation = 1.0F + 0.25F * static_cast<float>((number + place.tp) % 3);
   xr::RankState layer;
   layer.config = {{"__name__", "DecoderLayerConfig"}, {"number", number}, {"rotary_dim", -INFINITY}};

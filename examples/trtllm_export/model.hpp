@@ -5,7 +5,7 @@
 
 namespace trtllm_export {
 
-/// Lengths of the small Llama that the example trains in its mind.
+/// Dimensions of the small Llama that the example pretends to have trained.
 struct Sizes {
   int layers = 3;
   int hidden = 64;
@@ -16,7 +16,7 @@ struct Sizes {
   [[nodiscard]] int head() const noexcept { return hidden / heads; }
 };
 
-/// Place of a rank in the grid in which the model was trained.
+/// The position of a rank in the grid on which the model was trained.
 struct Place {
   int tp = 0;
   int tp_size = 1;
@@ -24,14 +24,15 @@ struct Place {
   int pp_size = 1;
 };
 
-/// What a tensor-parallel rank has of decoder layer `number`: weights in F32, and the scales that calibration found for
-/// its part, as a state whose config says how each linear layer is quantised.
+/// Returns decoder layer `number` as a tensor-parallel rank holds it: weights in F32, and the scales that calibration
+/// found for its part. The config describes the quantisation of each linear layer.
 [[nodiscard]] xr::RankState make_layer(Sizes const& sizes, int number, Place const& place);
 
-/// What it has outside of layers: the embedding on the first stage, the last norm and the head on the last one.
+/// Returns the tensors outside the layers: the embedding on the first stage, the last norm and the head on the last
+/// stage.
 [[nodiscard]] xr::RankState make_ends(Sizes const& sizes, Place const& place);
 
-/// Layers of a stage, in order; the first stages have one more where they do not come out even.
+/// The layers of a stage, in order. If they do not divide evenly, the first stages have one more.
 struct StageLayers {
   int begin = 0;
   int end = 0;

@@ -10,7 +10,7 @@
 namespace trtllm_export {
 namespace {
 
-/// The numbers of `weight` in units of `scale`.
+/// Returns `weight` in units of `scale`, as E4M3 numbers.
 xr::Tensor quantise(xr::Tensor const& weight, float scale) {
   auto out = xr::Tensor::empty(weight.shape(), xr::Dtype::f8_e4m3);
   std::ranges::transform(weight.as<float>(), out.mutable_bytes().begin(), [&](float value) {
@@ -19,7 +19,7 @@ xr::Tensor quantise(xr::Tensor const& weight, float scale) {
   return out;
 }
 
-/// Queries, keys and values become one layer with the largest of their scales.
+/// Joins queries, keys and values into one layer with the largest of their scales.
 void fuse_qkv(xr::StateDict& weights) {
   static constexpr std::array<char const*, 3> parts{"attention.q", "attention.k", "attention.v"};
   std::vector<xr::Tensor> rows;
@@ -53,7 +53,7 @@ xr::StateDict pack(Model const& model) {
       if (scale != nullptr && name.ends_with(".weight")) {
         out.insert_or_assign(prefix + name, quantise(tensor, scale->item<float>()));
       } else {
-        // Engines read scales as vectors of one number.
+        // Engines read a scale as a vector of one number.
         out.insert_or_assign(prefix + name, tensor.shape().empty() ? tensor.reshape({1}) : tensor);
       }
     }

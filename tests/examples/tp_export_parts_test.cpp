@@ -127,7 +127,7 @@ TEST(Merge, refuses_replicas_that_differ) {
   rank_main(0);
   other.join();
 
-  EXPECT_EQ(said[0], "rank 1 holds another model.norm.weight than rank 0");
+  EXPECT_EQ(said[0], "rank 1 has a different model.norm.weight than rank 0");
   EXPECT_THAT(said[1], HasSubstr(said[0]));
 }
 

@@ -210,7 +210,7 @@ TEST_F(TpExport, never_replaces_a_checkpoint) {
   auto const end = run(2);
 
   EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.out, HasSubstr("is there already"));
+  EXPECT_THAT(end.out, HasSubstr("already exists"));
   EXPECT_EQ(contents(out() / "model.safetensors"), "precious");
 }
 
