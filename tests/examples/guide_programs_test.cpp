@@ -143,7 +143,8 @@ bool is_started_by(Json const& job, pid_t run) {
 Json inspect_until_stuck(pid_t run) {
   auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < end) {
-    for (auto const& job : Json::parse(run_command({"inspect", "--json"}).out).at("jobs")) {
+    auto const report = Json::parse(run_command({"inspect", "--json"}).out);
+    for (auto const& job : report.at("jobs")) {
       if (is_started_by(job, run) && is_stuck(job)) return job;
     }
   }
