@@ -10,7 +10,7 @@ set(conformance_suite
   conformance/requests_cases.cpp
   conformance/operation_cases.cpp)
 
-# The protocol that backends over a network share, over packets between threads.
+# The protocol that network backends share, over packets between threads.
 crossrank_add_rank_test(collectives_message_test
   ../support/thread_ranks.cpp
   ${conformance_suite}
@@ -20,8 +20,8 @@ crossrank_add_rank_test(collectives_message_test
   conformance/operation_table_test.cpp)
 set_source_files_properties(conformance/operation_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_BACKENDS_DOCUMENT="${PROJECT_SOURCE_DIR}/docs/BACKENDS.md")
 
-# What is made of collectives, once more with the ranks on two hosts; but for the mesh that follows from how many ranks a
-# node has, and for what names its backends itself.
+# The operations that are built on collectives, run again with the ranks on two hosts. Tests of a mesh that depends on the
+# ranks of a node, and tests that name their backends, are left out.
 set(of_one_node MeshCollective.puts_tensor_parallelism_fastest MeshCollective.gives_partitions_the_local_ranks_of_their_node
                 *GroupOn*)
 list(JOIN of_one_node ":" of_one_node)
@@ -34,7 +34,7 @@ endforeach()
 if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_conformance RANKS 1 2 4 8 SOURCES
     ${conformance_suite}
-    ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp  # inside the shared library nobody else sees it
+    ${PROJECT_SOURCE_DIR}/lib/tensor/small_float.cpp  # the shared library does not export it
     coordinator/group_suite.cpp
     mpi/mpi_conformance_test.cpp
     conformance/operation_table.cpp)
@@ -58,7 +58,7 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
   crossrank_add_mpi_test(NAME mpi_long_tensors PROGRAM mpi_job RANKS 2 FILTER MpiLongTensors.*)
   set_tests_properties(mpi_long_tensors.ranks_2 PROPERTIES RESOURCE_LOCK long_tensors)
 
-  # Nothing is asked for by name, whoever started the ranks.
+  # The program names no backend, whichever launcher started the ranks.
   foreach(launcher slurm torchrun pmix)
     crossrank_add_mpi_test(NAME mpi_connect_hosts_${launcher} PROGRAM mpi_job RANKS 4 OPTIONS --nodes real --as ${launcher}
                            FILTER MpiConnect.picks* ENVIRONMENT CROSSRANK_TEST_EXPECTED=composite)
@@ -67,44 +67,44 @@ if(CROSSRANK_HAVE_MPI AND NOT CROSSRANK_SANITIZE)
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=composite)
   crossrank_add_mpi_test(NAME mpi_connect PROGRAM mpi_job RANKS 4 FILTER MpiConnect.picks*
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm)
-  # Ranks of one host that say that they are on two; and all on one, which need nothing between hosts.
+  # Ranks of one host that declare two hosts, and ranks that all declare the same one, which need no network.
   crossrank_add_mpi_test(NAME mpi_connect_declared PROGRAM mpi_job RANKS 4 OPTIONS --nodes declared FILTER MpiConnect.picks*
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=composite)
   crossrank_add_mpi_test(NAME mpi_connect_declared_one PROGRAM mpi_job RANKS 4 FILTER MpiConnect.picks*
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm CROSSRANK_HOST_ID=all)
-  # PMIx alone tells that there are several ranks: each must not become a job of its own.
+  # Only PMIx announces several ranks. They must not become several jobs of one rank.
   crossrank_add_mpi_test(NAME mpi_best_collective_pmix PROGRAM mpi_job RANKS 4 OPTIONS --as pmix FILTER MpiConnect.builds*)
   crossrank_add_mpi_test(NAME mpi_connect_slurm PROGRAM mpi_job RANKS 4 OPTIONS --as slurm FILTER MpiConnect.picks*
                          ENVIRONMENT CROSSRANK_TEST_EXPECTED=shm)
-  add_test(NAME mpi_connect_without_mpirun COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)
+  add_test(NAME mpi_connect_without_mpirun COMMAND mpi_job --gtest_filter=MpiConnect.refuses_a_job_that_no_backend_can_serve)
   set_tests_properties(mpi_connect_without_mpirun PROPERTIES TIMEOUT ${crossrank_test_timeout} ENVIRONMENT
     "RANK=1;WORLD_SIZE=4;LOCAL_RANK=1;LOCAL_WORLD_SIZE=2;MASTER_ADDR=127.0.0.1;MASTER_PORT=29533")
-  # What PMIx numbered 1 and MPI takes for the only rank of its job has lost the others.
-  add_test(NAME mpi_connect_without_pmix COMMAND mpi_job --gtest_filter=MpiConnect.refuses_what_nothing_can_serve)
+  # A rank with number 1 in PMIx that is the only rank of its job in MPI has lost the others.
+  add_test(NAME mpi_connect_without_pmix COMMAND mpi_job --gtest_filter=MpiConnect.refuses_a_job_that_no_backend_can_serve)
   set_tests_properties(mpi_connect_without_pmix PROPERTIES TIMEOUT ${crossrank_test_timeout} ENVIRONMENT "PMIX_RANK=1;PMIX_NAMESPACE=gone")
 
   foreach(where init the_communicator)
     crossrank_add_mpi_test(NAME mpi_start_${where} PROGRAM mpi_job RANKS 3 OPTIONS --dead 1
                            FILTER MpiStart.ends_in_time_when_a_rank_does_not_come_to_${where})
   endforeach()
-  # Without recovery mpirun ends a job in which a rank has died.
+  # Without recovery, mpirun ends a job in which a rank has died.
   crossrank_add_mpi_test(NAME mpi_death_ends_the_job PROGRAM mpi_job RANKS 4 OPTIONS --ends yes
-                         FILTER Work/MpiDeath.is_told_to_all/barrier)
+                         FILTER Work/MpiDeath.is_reported_to_all/barrier)
 
-  # A job dies but once: one for each operation, in memory and between hosts.
+  # A rank can die only once per job, so each operation has its own ctest, in shared memory and between hosts.
   foreach(work barrier broadcast broadcast_from_the_dead all_reduce reduce all_gather gather scatter reduce_scatter
           all_to_all recv send object split close tensors configs)
     crossrank_add_mpi_test(NAME mpi_death_${work} PROGRAM mpi_job RANKS 4 OPTIONS --nodes declared --dead 1
-                           FILTER Work/MpiDeath.is_told_to_all/${work})
+                           FILTER Work/MpiDeath.is_reported_to_all/${work})
   endforeach()
   foreach(work all_reduce recv tensors)
     crossrank_add_mpi_test(NAME mpi_death_without_node_memory_${work} PROGRAM mpi_job RANKS 3 OPTIONS --dead 1
-                           FILTER Work/MpiDeath.is_told_to_all/${work} ENVIRONMENT CROSSRANK_TEST_BACKEND=mpi)
+                           FILTER Work/MpiDeath.is_reported_to_all/${work} ENVIRONMENT CROSSRANK_TEST_BACKEND=mpi)
     crossrank_add_mpi_test(NAME mpi_death_of_a_host_${work} PROGRAM mpi_job RANKS 4 OPTIONS --nodes real --dead 2
-                           FILTER Work/MpiDeath.is_told_to_all/${work})
+                           FILTER Work/MpiDeath.is_reported_to_all/${work})
   endforeach()
   foreach(where declared real)
     crossrank_add_mpi_test(NAME mpi_death_in_range_${where} PROGRAM mpi_job RANKS 4 OPTIONS --nodes ${where} --dead 1
-                           FILTER MpiDeathInRange.is_told_to_all)
+                           FILTER MpiDeathInRange.is_reported_to_all)
   endforeach()
 endif()

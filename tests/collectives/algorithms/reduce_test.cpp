@@ -49,7 +49,7 @@ TEST(Reduce, gives_the_bits_of_the_serial_model_with_every_kernel) {
   });
 }
 
-TEST(Reduce, takes_unaligned_buffers_and_writes_over_an_input) {
+TEST(Reduce, accepts_unaligned_buffers_and_output_over_an_input) {
   for (auto const kernel : kernels()) {
     for (auto const dtype : {Dtype::f32, Dtype::bf16, Dtype::i64, Dtype::c64}) {
       auto const a = random_elements(dtype, 1500, 1);
@@ -69,7 +69,7 @@ TEST(Reduce, takes_unaligned_buffers_and_writes_over_an_input) {
   }
 }
 
-TEST(Reduce, spreads_nan_and_overflows_as_documented) {
+TEST(Reduce, propagates_nan_and_overflows_as_documented) {
   auto const one = [](Dtype dtype, ReduceOp op, float a, float b) {
     std::vector<std::byte> x(bits_of(dtype) / 8);
     std::vector<std::byte> y(x.size());
@@ -93,7 +93,7 @@ TEST(Reduce, spreads_nan_and_overflows_as_documented) {
   EXPECT_EQ(one(Dtype::f8_e4m3, ReduceOp::avg, 448, 448), 448);  // the sum is wider than the format
 }
 
-TEST(Reduce, refuses_what_makes_no_sense_and_says_what_does) {
+TEST(Reduce, refuses_unsupported_operations_and_lists_supported_ones) {
   auto const refused = [](Dtype dtype, ReduceOp op) {
     try {
       static_cast<void>(algorithms::reducer({dtype, op}, "all_reduce"));

@@ -10,7 +10,8 @@
 
 #include "lib/tensor/small_float.hpp"
 
-/// Reductions done one element after the other, in rank order, with nothing of the product but the formats' codes.
+/// Reductions of one element after the other, in rank order. They share only the codecs of the formats with the
+/// library.
 namespace crossrank::test {
 
 inline std::vector<Dtype> const reducible_integers{Dtype::u8,  Dtype::i8,  Dtype::u16, Dtype::i16,
@@ -24,7 +25,7 @@ inline std::vector<ReduceOp> const float_ops{ReduceOp::sum, ReduceOp::prod, Redu
                                              ReduceOp::avg};
 inline std::vector<ReduceOp> const complex_ops{ReduceOp::sum, ReduceOp::prod, ReduceOp::avg};
 
-/// Every dtype that can be reduced, with the ops that make sense for it.
+/// Calls `body` with every dtype that can be reduced and the ops that it supports.
 template <class Body>
 void for_each_reduction(Body body) {
   for (auto const dtype : reducible_integers) {
@@ -36,7 +37,7 @@ void for_each_reduction(Body body) {
   for (auto const op : complex_ops) body(Dtype::c64, op);
 }
 
-/// Elements of any bits, but for NaN, whose bits are nobody's promise.
+/// Returns elements with random bits, but no NaN, because the bits of a NaN are not specified.
 inline std::vector<std::byte> random_elements(Dtype dtype, std::size_t count, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<std::byte> bytes(count * bits_of(dtype) / 8);
@@ -128,7 +129,7 @@ inline std::vector<std::byte> complex(std::vector<std::vector<std::byte>> const&
       inputs,
       [&](Pair a, Pair b) {
         if (op != ReduceOp::prod) return Pair{a.re + b.re, a.im + b.im};
-        // one rounding per operation: no product may be fused with a sum
+        // One rounding per operation: the compiler must not fuse a product with a sum.
         float volatile const p[] = {a.re * b.re, a.im * b.im, a.re * b.im, a.im * b.re};
         return Pair{p[0] - p[1], p[2] + p[3]};
       },
@@ -158,7 +159,7 @@ inline std::vector<std::byte> small(std::vector<std::vector<std::byte>> const& i
 
 }  // namespace serial
 
-/// What comes out when the inputs of the ranks are combined in their order.
+/// Returns the result of combining the inputs of the ranks in rank order.
 inline std::vector<std::byte> reduce_serially(std::vector<std::vector<std::byte>> const& inputs, Dtype dtype,
                                               ReduceOp op) {
   switch (dtype) {

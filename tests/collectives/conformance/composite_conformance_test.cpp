@@ -14,12 +14,11 @@
 namespace crossrank::test {
 namespace {
 
-/// As for messages alone; and here the ranks of a node share memory.
+/// The cases of the message transport, here with shared memory between the ranks of a node.
 std::vector<ConformanceParameter> cases_of_composites() {
-  static std::set<std::string_view> const apart{
-      "a_second_connect_returns_the_same_job", "a_job_can_be_joined_again_after_it_was_closed",
-      "two_jobs_do_not_disturb_each_other",
-      "the_world_knows_its_ranks"};
+  static std::set<std::string_view> const apart{"a_second_connect_returns_the_same_job",
+                                                "a_job_can_be_joined_again_after_it_was_closed",
+                                                "two_jobs_do_not_disturb_each_other", "the_world_knows_its_ranks"};
   auto all = conformance_parameters({2, 3, 4});
   std::erase_if(all, [](auto const& one) { return apart.contains(one.test.name); });
   return all;
@@ -39,7 +38,7 @@ TEST_P(CompositeConformance, holds) {
 INSTANTIATE_TEST_SUITE_P(Case, CompositeConformance, testing::ValuesIn(cases_of_composites()),
                          [](auto const& one) { return parameter_name(one.param); });
 
-TEST(CompositeTransport, makes_plain_shared_memory_groups_inside_a_node) {
+TEST(CompositeTransport, uses_plain_shared_memory_for_groups_inside_a_node) {
   auto const body = [](Collective const& world, MemoryHub&) {
     EXPECT_EQ(world.backend(), "composite");
     auto const node = world.split_by(world.rank() % 2);
@@ -56,8 +55,8 @@ TEST(CompositeTransport, makes_plain_shared_memory_groups_inside_a_node) {
   run_message_ranks(4, body, {.node_memory = true});
 }
 
-/// Nothing of a large payload passes `across` more than once for each node, whoever it comes from.
-TEST(CompositeTransport, moves_large_payloads_through_each_node) {
+/// A large payload passes `across` at most once per node, whichever rank sends it.
+TEST(CompositeTransport, sends_large_payloads_once_per_node) {
   auto const body = [](Collective const& world, MemoryHub&) {
     std::size_t const large = (std::size_t{5} << 20) + 17;
     for (int root = 0; root < world.world_size(); ++root) {
@@ -75,7 +74,7 @@ TEST(CompositeTransport, moves_large_payloads_through_each_node) {
   run_message_ranks(5, body, {.node_memory = true});
 }
 
-/// Items of one's own node are views of shared memory, those of others are copies that nobody can write either.
+/// Items of the receiver's node are views of shared memory. Items of other nodes are copies, also read-only.
 TEST(CompositeTransport, gathers_from_both_nodes) {
   auto const body = [](Collective const& world, MemoryHub&) {
     for (bool const node_memory : {true, false}) {
@@ -112,7 +111,7 @@ TEST(CompositeTransport, refuses_different_ranks_or_exchange_backends_on_all_ran
   run_message_ranks(3, body, {.node_memory = true});
 }
 
-TEST(CompositeTransport, tells_all_of_an_exception_in_an_open_range) {
+TEST(CompositeTransport, reports_an_exception_in_an_open_range_to_all) {
   auto const body = [](Collective const& world, MemoryHub&) {
     auto const gather = [&] {
       auto items = get_tensors_parallel(Tensor::scalar<float>(1), world);

@@ -19,7 +19,7 @@ ConformanceCase const& find_conformance_case(std::string_view name) {
   for (auto const& test : all) {
     if (test.name == name) return test;
   }
-  throw std::invalid_argument("no conformance case is called " + std::string(name));
+  throw std::invalid_argument("unknown conformance case " + std::string(name));
 }
 
 void run_conformance_case(ConformanceCase const& test, ConformanceRank rank) {

@@ -7,21 +7,21 @@
 
 namespace crossrank::test {
 
-/// One rank of a case.
+/// One rank that runs a case.
 struct ConformanceRank {
   Collective world{};
-  ConnectOptions options{};  ///< with which it connected: whoever connects so again gets the same job
+  ConnectOptions options{};  ///< its connect options; connecting again with them returns the same job
 };
 
-/// One promise of the SPI and of the collectives on it, kept by every backend for every number of ranks.
+/// One property of the SPI and its collectives that every backend has for every number of ranks.
 struct ConformanceCase {
   std::string_view name;
   void (*body)(ConformanceRank&);
-  int min_ranks = 1;         ///< with fewer there is nothing to see
-  bool kills_group = false;  ///< the world is dead afterwards and cannot be closed in order
+  int min_ranks = 1;         ///< smallest number of ranks for which the case makes sense
+  bool kills_group = false;  ///< the case ends the group, so it cannot be closed in order
 };
 
-/// All of them.
+/// Returns all cases.
 [[nodiscard]] std::vector<ConformanceCase> conformance_cases();
 [[nodiscard]] std::span<ConformanceCase const> lifetime_cases();
 [[nodiscard]] std::span<ConformanceCase const> data_cases();
@@ -33,18 +33,18 @@ struct ConformanceCase {
 [[nodiscard]] std::span<ConformanceCase const> disagreement_cases();
 [[nodiscard]] std::span<ConformanceCase const> group_cases();
 
-/// Runs a case on this rank, then meets the others once more where the case left the group alive.
+/// Runs a case on this rank. If the case leaves the group usable, a barrier follows.
 void run_conformance_case(ConformanceCase const& test, ConformanceRank rank);
-/// The case called `name`; the test fails when there is none.
+/// Returns the case with this name. Fails the test if there is none.
 [[nodiscard]] ConformanceCase const& find_conformance_case(std::string_view name);
 
-/// A case together with a number of ranks, as a parameter of a backend's suite.
+/// A case with a number of ranks: the parameter of a backend's suite.
 struct ConformanceParameter {
   ConformanceCase test{};
   int ranks = 1;
 };
 
-/// Every case with each number of ranks that shows something.
+/// Combines every case with each number of ranks for which it makes sense.
 [[nodiscard]] std::vector<ConformanceParameter> conformance_parameters(std::vector<int> const& sizes);
 [[nodiscard]] std::string parameter_name(ConformanceParameter const& parameter);
 

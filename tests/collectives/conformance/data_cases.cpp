@@ -7,13 +7,13 @@
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
-/// What barrier, broadcast, all_gather and all_reduce do, blocking and through post and test.
+/// Barrier, broadcast, all_gather and all_reduce: blocking, and through post and test.
 namespace crossrank::test {
 namespace {
 
 using spi::OpKind;
 
-void nobody_passes_a_barrier_alone(ConformanceRank& self) {
+void no_rank_passes_a_barrier_alone(ConformanceRank& self) {
   auto& world = self.world;
   auto& transport = *world.transport();
   int const last = world.world_size() - 1;
@@ -91,7 +91,7 @@ void all_gather_works_in_place(ConformanceRank& self) {
   }
 }
 
-void test_ends_an_operation_without_wait(ConformanceRank& self) {
+void test_completes_an_operation_without_wait(ConformanceRank& self) {
   auto& world = self.world;
   auto& transport = *world.transport();
   auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -106,7 +106,7 @@ void test_ends_an_operation_without_wait(ConformanceRank& self) {
   }
 }
 
-/// A rank may be two operations ahead of its own waits: what it has not looked at yet must not be overwritten.
+/// A rank may be two operations ahead of its own waits. Data that it has not looked at yet must not be overwritten.
 void operations_posted_ahead_keep_their_data(ConformanceRank& self) {
   auto& world = self.world;
   auto& transport = *world.transport();
@@ -176,12 +176,12 @@ void all_reduce_combines_in_rank_order(ConformanceRank& self) {
 }
 
 constexpr ConformanceCase cases[] = {
-    {"nobody_passes_a_barrier_alone", nobody_passes_a_barrier_alone, 2},
+    {"no_rank_passes_a_barrier_alone", no_rank_passes_a_barrier_alone, 2},
     {"broadcast_gives_all_the_roots_bytes", broadcast_gives_all_the_roots_bytes},
     {"all_gather_joins_in_rank_order", all_gather_joins_in_rank_order},
     {"all_gatherv_takes_any_sizes", all_gatherv_takes_any_sizes},
     {"all_gather_works_in_place", all_gather_works_in_place},
-    {"test_ends_an_operation_without_wait", test_ends_an_operation_without_wait},
+    {"test_completes_an_operation_without_wait", test_completes_an_operation_without_wait},
     {"operations_posted_ahead_keep_their_data", operations_posted_ahead_keep_their_data},
     {"a_source_may_be_written_once_its_operation_has_ended", a_source_may_be_written_once_its_operation_has_ended},
     {"all_reduce_combines_in_rank_order", all_reduce_combines_in_rank_order},

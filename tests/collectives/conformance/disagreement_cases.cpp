@@ -6,13 +6,13 @@
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
-/// What happens when ranks disagree, give up, or ask for what cannot be.
+/// Ranks that make different calls, abort, or pass invalid arguments.
 namespace crossrank::test {
 namespace {
 
 using testing::HasSubstr;
 
-/// Rank 0 does one thing, the others another: all get the same error, which names both sides and kills the group.
+/// Rank 0 makes one call and the others another. All get the same error, which names both calls and ends the group.
 template <class One, class Other>
 ErrorInfo disagree(Collective const& world, One one, Other other) {
   auto info = error_of<MismatchError>([&] {
@@ -35,7 +35,7 @@ ErrorInfo disagree(Collective const& world, One one, Other other) {
   return info;
 }
 
-void another_verb_is_a_mismatch_on_all(ConformanceRank& self) {
+void another_operation_is_a_mismatch_on_all(ConformanceRank& self) {
   auto tensor = Tensor::zeros({4}, Dtype::f32);
   auto const info = disagree(
       self.world, [&] { self.world.barrier(); }, [&] { self.world.broadcast(tensor); });
@@ -49,8 +49,8 @@ void another_root_is_a_mismatch_on_all(ConformanceRank& self) {
       self.world, [&] { self.world.broadcast(tensor, {0}); }, [&] { self.world.broadcast(tensor, {1}); });
 }
 
-/// Nobody waits for objects that somebody else gets, and none meets a call that does something else with them.
-void another_root_or_verb_of_objects_is_a_mismatch_on_all(ConformanceRank& self) {
+/// No rank waits for objects that go to another rank, and no rank's call takes part in a different one.
+void another_root_or_operation_of_objects_is_a_mismatch_on_all(ConformanceRank& self) {
   auto& world = self.world;
   auto const part = [&] {
     std::vector<int> ranks(static_cast<std::size_t>(world.world_size()));
@@ -147,7 +147,7 @@ void an_exchange_that_does_not_fit_is_a_mismatch_on_all(ConformanceRank& self) {
   world.barrier();
 }
 
-void counts_that_are_not_true_are_a_mismatch(ConformanceRank& self) {
+void wrong_counts_are_a_mismatch(ConformanceRank& self) {
   auto& world = self.world;
   auto const ranks = static_cast<std::size_t>(world.world_size());
   auto& transport = *world.transport();
@@ -186,7 +186,7 @@ void an_abort_reaches_all_with_its_reason(ConformanceRank& self) {
   if (world.world_size() > 1 && world.rank() == last) error_of<PeerLostError>([&] { world.recv(token, 0); });
   error_of<PeerLostError>([&] { static_cast<void>(world.split_by(0)); });
   error_of<PeerLostError>([&] { world.close(); });
-  world.close();  // gone is gone
+  world.close();  // closing a failed group does nothing
 }
 
 void a_waiting_receiver_learns_of_an_abort(ConformanceRank& self) {
@@ -200,19 +200,19 @@ void a_waiting_receiver_learns_of_an_abort(ConformanceRank& self) {
   }
 }
 
-void a_cancelled_collective_kills_the_group(ConformanceRank& self) {
+void a_cancelled_collective_ends_the_group(ConformanceRank& self) {
   auto& world = self.world;
   auto& transport = *world.transport();
   if (world.rank() == 0) transport.cancel(transport.post_barrier({.op_kind = spi::OpKind::barrier}));
   auto const info = error_of<PeerLostError>([&] {
-    world.barrier();  // passes where rank 0 had come last
+    world.barrier();  // passes if rank 0 arrived last
     world.barrier();
   });
   EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0));
   EXPECT_THAT(info.message, HasSubstr("cancelled its barrier"));
 }
 
-void a_rank_that_drops_its_handle_is_missed(ConformanceRank& self) {
+void a_rank_that_drops_its_handle_is_reported(ConformanceRank& self) {
   auto const rank = self.world.rank();
   if (rank == 0) {
     self.world = Collective();
@@ -220,11 +220,11 @@ void a_rank_that_drops_its_handle_is_missed(ConformanceRank& self) {
   }
   auto const info = error_of<PeerLostError>([&] { self.world.barrier(); });
   EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0));
-  // The rank may well be alive: what is told is what it did.
+  // The rank may still be alive, so the error says what it did.
   EXPECT_THAT(info.message, testing::AnyOf(HasSubstr("without close()"), HasSubstr("without closing")));
 }
 
-void what_cannot_be_is_refused_before_anything_is_sent(ConformanceRank& self) {
+void invalid_arguments_are_refused_before_anything_is_sent(ConformanceRank& self) {
   auto& world = self.world;
   int const n = world.world_size();
   auto tensor = Tensor::zeros({2}, Dtype::i32);
@@ -248,10 +248,10 @@ void what_cannot_be_is_refused_before_anything_is_sent(ConformanceRank& self) {
   world.barrier();
 }
 
-/// A message needs its whole size at once. More than the cap of the suite, 64 MiB: the sender gets its own error.
+/// A message needs its whole size at once. This one exceeds the cap of the suite, 64 MiB, so the sender gets an error.
 void a_message_that_does_not_fit_is_refused(ConformanceRank& self) {
   auto& world = self.world;
-  if (world.backend() != "shm") return;  // elsewhere messages do not lie in an arena, which has a cap
+  if (world.backend() != "shm") return;  // only shm keeps messages in an arena with a cap
   auto tensor = Tensor::empty({80 << 20}, Dtype::u8);
   if (world.rank() == 0) {
     auto const info = error_of<UnavailableError>([&] { world.send(tensor, 1); });
@@ -261,19 +261,20 @@ void a_message_that_does_not_fit_is_refused(ConformanceRank& self) {
 }
 
 constexpr ConformanceCase cases[] = {
-    {"another_verb_is_a_mismatch_on_all", another_verb_is_a_mismatch_on_all, 2, true},
+    {"another_operation_is_a_mismatch_on_all", another_operation_is_a_mismatch_on_all, 2, true},
     {"another_root_is_a_mismatch_on_all", another_root_is_a_mismatch_on_all, 2, true},
-    {"another_root_or_verb_of_objects_is_a_mismatch_on_all", another_root_or_verb_of_objects_is_a_mismatch_on_all, 2},
+    {"another_root_or_operation_of_objects_is_a_mismatch_on_all",
+     another_root_or_operation_of_objects_is_a_mismatch_on_all, 2},
     {"another_shape_is_a_mismatch_on_all", another_shape_is_a_mismatch_on_all, 2, true},
     {"another_dtype_is_a_mismatch_on_all", another_dtype_is_a_mismatch_on_all, 2, true},
     {"another_reduce_op_is_a_mismatch_on_all", another_reduce_op_is_a_mismatch_on_all, 2, true},
     {"other_lists_to_split_are_a_mismatch_on_all", other_lists_to_split_are_a_mismatch_on_all, 2, true},
-    {"counts_that_are_not_true_are_a_mismatch", counts_that_are_not_true_are_a_mismatch, 2},
+    {"wrong_counts_are_a_mismatch", wrong_counts_are_a_mismatch, 2},
     {"an_abort_reaches_all_with_its_reason", an_abort_reaches_all_with_its_reason, 1, true},
     {"a_waiting_receiver_learns_of_an_abort", a_waiting_receiver_learns_of_an_abort, 2, true},
-    {"a_cancelled_collective_kills_the_group", a_cancelled_collective_kills_the_group, 2, true},
-    {"a_rank_that_drops_its_handle_is_missed", a_rank_that_drops_its_handle_is_missed, 2, true},
-    {"what_cannot_be_is_refused_before_anything_is_sent", what_cannot_be_is_refused_before_anything_is_sent},
+    {"a_cancelled_collective_ends_the_group", a_cancelled_collective_ends_the_group, 2, true},
+    {"a_rank_that_drops_its_handle_is_reported", a_rank_that_drops_its_handle_is_reported, 2, true},
+    {"invalid_arguments_are_refused_before_anything_is_sent", invalid_arguments_are_refused_before_anything_is_sent},
     {"a_message_that_does_not_fit_is_refused", a_message_that_does_not_fit_is_refused, 2},
     {"another_division_is_a_mismatch_on_all", another_division_is_a_mismatch_on_all, 2, true},
     {"an_exchange_that_does_not_fit_is_a_mismatch_on_all", an_exchange_that_does_not_fit_is_a_mismatch_on_all, 2},

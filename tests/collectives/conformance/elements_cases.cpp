@@ -7,7 +7,7 @@
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
-/// Calls on elements of the caller's: vectors, arrays and spans in place of tensors.
+/// Calls on elements of the caller: vectors, arrays and spans instead of tensors.
 namespace crossrank::test {
 namespace {
 
@@ -15,14 +15,14 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Values = std::vector<std::int32_t>;
 
-/// What rank r gives: 10 r, 10 r + 1, ...
+/// Returns the elements of rank r: 10 r, 10 r + 1, ...
 Values of_rank(int rank, int count = 3) {
   Values values(static_cast<std::size_t>(count));
   std::iota(values.begin(), values.end(), 10 * rank);
   return values;
 }
 
-/// What all ranks give, one after the other, `count_of(r)` of rank r.
+/// Returns the elements of all ranks, one after the other, `count_of(r)` of rank r.
 template <class CountOf>
 Values joined(int ranks, CountOf count_of) {
   Values all;
@@ -171,7 +171,7 @@ void requests_take_elements(ConformanceRank& self) {
   EXPECT_TRUE(std::ranges::equal(came, of_rank(before)));
 }
 
-/// Refused before anything is sent: the group goes on.
+/// Wrong sizes are refused before anything is sent, and the group goes on.
 void elements_that_do_not_fit_are_refused(ConformanceRank& self) {
   auto& world = self.world;
   auto const n = static_cast<std::size_t>(world.world_size());
@@ -194,7 +194,7 @@ void elements_that_do_not_fit_are_refused(ConformanceRank& self) {
   world.barrier();
 }
 
-/// An overlap is one, whatever names the memory.
+/// Overlaps are found whether tensors or elements name the memory.
 void elements_that_overlap_are_refused(ConformanceRank& self) {
   auto& world = self.world;
   auto const n = static_cast<std::size_t>(world.world_size());
@@ -207,7 +207,7 @@ void elements_that_overlap_are_refused(ConformanceRank& self) {
   EXPECT_TRUE(std::ranges::equal(whole, joined(world.world_size())));
 }
 
-void elements_meet_tensors_of_one_dimension(ConformanceRank& self) {
+void elements_match_tensors_of_one_dimension(ConformanceRank& self) {
   auto& world = self.world;
   auto values = of_rank(world.rank());
   if (world.rank() == 0) {
@@ -220,7 +220,7 @@ void elements_meet_tensors_of_one_dimension(ConformanceRank& self) {
   EXPECT_EQ(values, of_rank(world.world_size() - 1));
 }
 
-void ranks_that_give_other_elements_disagree(ConformanceRank& self) {
+void different_elements_are_a_mismatch(ConformanceRank& self) {
   auto const checking = make_collective(self.world.transport(), self.world.timeout_policy(), CheckLevel::collective);
   Values values(checking.rank() == 0 ? 3 : 4);
   auto const info = error_of<MismatchError>([&] { checking.broadcast(values); });
@@ -236,8 +236,8 @@ constexpr ConformanceCase cases[] = {
     {"requests_take_elements", requests_take_elements},
     {"elements_that_do_not_fit_are_refused", elements_that_do_not_fit_are_refused},
     {"elements_that_overlap_are_refused", elements_that_overlap_are_refused, 2},
-    {"elements_meet_tensors_of_one_dimension", elements_meet_tensors_of_one_dimension},
-    {"ranks_that_give_other_elements_disagree", ranks_that_give_other_elements_disagree, 2, true},
+    {"elements_match_tensors_of_one_dimension", elements_match_tensors_of_one_dimension},
+    {"different_elements_are_a_mismatch", different_elements_are_a_mismatch, 2, true},
 };
 
 }  // namespace

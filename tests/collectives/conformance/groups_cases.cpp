@@ -5,7 +5,7 @@
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
-/// What split makes, and that groups do not disturb each other.
+/// Groups that split makes, and that groups do not disturb each other.
 namespace crossrank::test {
 namespace {
 
@@ -15,13 +15,13 @@ std::vector<int> ranks_of(Collective const& group) {
 }
 
 std::uint64_t sum_over(Collective const& group, std::uint64_t value) {
-  std::vector<std::uint64_t> values(20, value);  // more than a line holds
+  std::vector<std::uint64_t> values(20, value);  // too many for an arrival line
   group.all_reduce(std::span(values));
   EXPECT_EQ(values.front(), values.back());
   return values.front();
 }
 
-/// The ranks of the world in two lists, the second backwards.
+/// Returns two lists with the ranks of the world. The second list is in descending order.
 std::vector<std::vector<int>> evens_and_odds(int ranks) {
   std::vector<std::vector<int>> lists(2);
   for (int rank = 0; rank < ranks; ++rank) lists[static_cast<std::size_t>(rank % 2)].push_back(rank);
@@ -60,7 +60,7 @@ void split_orders_ranks_as_listed(ConformanceRank& self) {
   group.close();
 }
 
-/// The device of a rank does not depend on the group that it is asked in.
+/// The device of a rank does not depend on the group.
 void a_group_keeps_the_local_ranks_of_the_job(ConformanceRank& self) {
   auto const& world = self.world;
   auto const backwards = world.split_by(0, -world.rank());
@@ -71,7 +71,7 @@ void a_group_keeps_the_local_ranks_of_the_job(ConformanceRank& self) {
     EXPECT_LE(group.local_size_in_group(), std::min(group.world_size(), world.local_world_size()));
     EXPECT_LT(group.local_rank_in_group(), group.local_size_in_group());
     EXPECT_EQ(group.is_local_master(), group.local_rank_in_group() == 0);
-    // Each group has one master on each of its nodes.
+    // Each group has one local master on each of its nodes.
     auto const masters = group.all_reduce_value(group.is_local_master() ? 1 : 0);
     auto const shares = group.all_reduce_value(1.0 / group.local_size_in_group());
     EXPECT_NEAR(masters, shares, 1e-9);
@@ -80,7 +80,7 @@ void a_group_keeps_the_local_ranks_of_the_job(ConformanceRank& self) {
   EXPECT_EQ(world.local_size_in_group(), world.local_world_size());
 }
 
-void who_is_in_no_list_gets_no_group(ConformanceRank& self) {
+void a_rank_in_no_list_gets_no_group(ConformanceRank& self) {
   auto const& world = self.world;
   int const last = world.world_size() - 1;
   auto only_last = world.split({{}, {last}, {}});
@@ -121,8 +121,9 @@ void splits_nest(ConformanceRank& self) {
   EXPECT_EQ(sum_over(world, 2), 2 * static_cast<std::uint64_t>(world.world_size()));
 }
 
-/// More groups than there is space for at once: those that have ended make space, whether closed or dropped.
-void groups_can_be_made_and_ended_without_end(ConformanceRank& self) {
+/// Makes more groups than there is space for at once. Groups that have ended free their space, whether closed or
+/// dropped.
+void groups_can_be_made_and_ended_without_limit(ConformanceRank& self) {
   auto const& world = self.world;
   std::uint64_t const ranks = static_cast<std::uint64_t>(world.world_size());
   std::vector<std::byte> const bulk(8192);
@@ -136,8 +137,9 @@ void groups_can_be_made_and_ended_without_end(ConformanceRank& self) {
   }
 }
 
-/// A rank drops its handle right after its last call, while others may still read what it gave; nothing may reuse that.
-void what_was_given_outlives_a_dropped_handle(ConformanceRank& self) {
+/// A rank drops its handle right after its last call, while others may still read its data. That memory must not be
+/// reused.
+void sent_data_outlives_a_dropped_handle(ConformanceRank& self) {
   auto const& world = self.world;
   int const last = world.world_size() - 1;
   for (int i = 0; i < 20; ++i) {
@@ -188,11 +190,11 @@ constexpr ConformanceCase cases[] = {
     {"the_world_knows_its_ranks", the_world_knows_its_ranks},
     {"split_orders_ranks_as_listed", split_orders_ranks_as_listed, 2},
     {"a_group_keeps_the_local_ranks_of_the_job", a_group_keeps_the_local_ranks_of_the_job},
-    {"who_is_in_no_list_gets_no_group", who_is_in_no_list_gets_no_group},
+    {"a_rank_in_no_list_gets_no_group", a_rank_in_no_list_gets_no_group},
     {"split_by_colour_orders_by_key_then_rank", split_by_colour_orders_by_key_then_rank},
     {"splits_nest", splits_nest},
-    {"groups_can_be_made_and_ended_without_end", groups_can_be_made_and_ended_without_end},
-    {"what_was_given_outlives_a_dropped_handle", what_was_given_outlives_a_dropped_handle},
+    {"groups_can_be_made_and_ended_without_limit", groups_can_be_made_and_ended_without_limit},
+    {"sent_data_outlives_a_dropped_handle", sent_data_outlives_a_dropped_handle},
     {"messages_stay_in_their_group", messages_stay_in_their_group},
     {"an_abort_stays_in_its_group", an_abort_stays_in_its_group},
 };

@@ -60,7 +60,7 @@ void a_job_can_be_joined_again_after_it_was_closed(ConformanceRank& self) {
   EXPECT_EQ(old, self.world.transport());
 }
 
-/// Two threads call on one group at the same time: one of them is refused, and the other does not notice.
+/// Two threads call one group at the same time. One of them gets an error, and the other is not affected.
 void concurrent_calls_on_one_group_are_refused(ConformanceRank& self) {
   auto const& world = self.world;
   auto const signal = world.split_by(0);
@@ -76,7 +76,7 @@ void concurrent_calls_on_one_group_are_refused(ConformanceRank& self) {
     } catch (UsageError const& e) {
       EXPECT_EQ(e.operation(), "barrier");
       ++refused;
-      signal.barrier();  // only now do the others arrive
+      signal.barrier();  // the others arrive only now
     }
   };
   std::thread other(call);
@@ -123,7 +123,7 @@ void two_jobs_do_not_disturb_each_other(ConformanceRank& self) {
 
 using NamedCall = std::pair<char const*, std::function<void(Collective&)>>;
 
-/// Calls that are made of others.
+/// Calls that are composed of other calls.
 std::vector<NamedCall> composed_calls() {
   auto const zeros = [](std::int64_t count) { return Tensor::zeros({count}, Dtype::f32); };
   auto const whole = [zeros](Collective const& group) { return zeros(group.world_size()); };

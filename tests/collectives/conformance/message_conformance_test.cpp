@@ -13,13 +13,11 @@
 namespace crossrank::test {
 namespace {
 
-/// Those that connect again by name need a backend that has one; memory of others is not asked for here; nor are all
-/// ranks on one node.
+/// Leaves out cases that connect again by name, which need a backend, and cases with all ranks on one node.
 std::vector<ConformanceParameter> cases_of_messages() {
-  static std::set<std::string_view> const apart{
-      "a_second_connect_returns_the_same_job", "a_job_can_be_joined_again_after_it_was_closed",
-      "two_jobs_do_not_disturb_each_other",
-      "the_world_knows_its_ranks"};
+  static std::set<std::string_view> const apart{"a_second_connect_returns_the_same_job",
+                                                "a_job_can_be_joined_again_after_it_was_closed",
+                                                "two_jobs_do_not_disturb_each_other", "the_world_knows_its_ranks"};
   auto all = conformance_parameters({1, 2, 3, 4, 8});
   std::erase_if(all, [](auto const& one) { return apart.contains(one.test.name); });
   return all;
@@ -37,7 +35,7 @@ TEST_P(MessageConformance, holds) {
 INSTANTIATE_TEST_SUITE_P(Case, MessageConformance, testing::ValuesIn(cases_of_messages()),
                          [](auto const& one) { return parameter_name(one.param); });
 
-TEST(MessageTransport, knows_who_is_on_its_node) {
+TEST(MessageTransport, knows_the_ranks_of_its_node) {
   run_message_ranks(5, [](Collective const& world, MemoryHub&) {
     EXPECT_EQ(world.local_world_size(), world.rank() % 2 == 0 ? 3 : 2);
     EXPECT_EQ(world.local_rank(), world.rank() / 2);
@@ -46,7 +44,7 @@ TEST(MessageTransport, knows_who_is_on_its_node) {
   });
 }
 
-TEST(MessageTransport, moves_large_payloads_around) {
+TEST(MessageTransport, moves_large_payloads) {
   run_message_ranks(3, [](Collective const& world, MemoryHub&) {
     std::size_t const large = (std::size_t{3} << 20) + 17;
     for (int root = 0; root < 3; ++root) {
@@ -61,7 +59,7 @@ TEST(MessageTransport, moves_large_payloads_around) {
   });
 }
 
-/// Nothing says that the rank has died: its silence does, in the same words on all.
+/// The rank does not report its end. Its silence is noticed, and all get the same error.
 TEST(MessageTransport, names_a_rank_and_its_host_when_it_falls_silent) {
   for (int const silent : {0, 2}) {
     auto const body = [&](Collective const& world, MemoryHub& hub) {
@@ -80,8 +78,8 @@ TEST(MessageTransport, names_a_rank_and_its_host_when_it_falls_silent) {
   }
 }
 
-/// A rank that computes answers all the same: it is slow, not dead, and all are told so.
-TEST(MessageTransport, blames_who_is_missing_though_it_answers) {
+/// A rank that computes still answers. It is slow, not dead, and all ranks are told so.
+TEST(MessageTransport, blames_the_missing_rank_although_it_answers) {
   std::atomic<int> told{0};
   auto const body = [&](Collective const& world, MemoryHub&) {
     world.barrier();
@@ -98,7 +96,7 @@ TEST(MessageTransport, blames_who_is_missing_though_it_answers) {
   run_message_ranks(3, body, {.timeout = std::chrono::milliseconds(700)});
 }
 
-TEST(MessageTransport, waits_longer_for_who_runs_user_code) {
+TEST(MessageTransport, waits_longer_for_a_rank_in_user_code) {
   auto const body = [](Collective const& world, MemoryHub&) {
     world.barrier();
     auto const late = world.split_by(0);

@@ -6,11 +6,11 @@
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
-/// What send and recv do. With one rank the messages go to oneself.
+/// Send and recv. With one rank, the rank sends to itself.
 namespace crossrank::test {
 namespace {
 
-constexpr int depth = 8;  // messages that wait for their receiver before a send does
+constexpr int depth = 8;  // unreceived messages before a send blocks
 
 struct Pair {
   Collective const& world;
@@ -42,7 +42,7 @@ void messages_arrive_in_order(ConformanceRank& self) {
   }
 }
 
-void a_sender_waits_once_eight_messages_are_under_way(ConformanceRank& self) {
+void a_sender_waits_after_eight_unreceived_messages(ConformanceRank& self) {
   Pair const pair{self.world};
   auto& transport = *self.world.transport();
   auto const size_of = [](int i) { return static_cast<std::size_t>(i) * 50; };
@@ -55,15 +55,15 @@ void a_sender_waits_once_eight_messages_are_under_way(ConformanceRank& self) {
     for (int i = 0; i < depth + 5; ++i) EXPECT_EQ(transport.test(waiting[static_cast<std::size_t>(i)]), i < depth) << i;
     waiting.erase(waiting.begin(), waiting.begin() + depth);
   }
-  self.world.barrier();  // only now does the receiver begin
+  self.world.barrier();  // the receiver begins only now
   if (pair.receives()) {
     for (int i = 0; i < depth + 5; ++i) EXPECT_EQ(pair.receive(size_of(i)), pattern(size_of(i), i)) << i;
   }
-  // The last one first: it drives those before it.
+  // The last one first: waiting for it makes progress on the earlier ones.
   for (auto at = waiting.rbegin(); at != waiting.rend(); ++at) transport.wait(*at, self.world.timeout_policy());
 }
 
-void receives_end_in_the_order_of_posting(ConformanceRank& self) {
+void receives_complete_in_the_order_of_posting(ConformanceRank& self) {
   Pair const pair{self.world};
   auto& transport = *self.world.transport();
   std::vector<std::vector<std::byte>> got(3, std::vector<std::byte>(100));
@@ -123,7 +123,7 @@ void another_dtype_or_shape_is_a_mismatch_where_calls_are_compared(ConformanceRa
   EXPECT_EQ(same.as<float>()[5], 6);
 }
 
-void a_cancelled_message_leaves_no_trace(ConformanceRank& self) {
+void a_cancelled_message_has_no_effect(ConformanceRank& self) {
   Pair const pair{self.world};
   auto& transport = *self.world.transport();
   if (pair.receives()) {
@@ -177,7 +177,7 @@ void all_pairs_exchange_at_once(ConformanceRank& self) {
   }
 }
 
-/// Messages and collectives have orders of their own: a message may pass barrier rounds.
+/// Messages and collectives are ordered separately: a message may be received after a later barrier round.
 void a_message_may_be_received_after_later_collectives(ConformanceRank& self) {
   Pair const pair{self.world};
   if (pair.sends()) pair.send(pattern(2000, 4));
@@ -191,8 +191,8 @@ void a_message_may_be_received_after_later_collectives(ConformanceRank& self) {
   }
 }
 
-/// Several dictionaries are under way round the ring; whichever is waited for first, each comes in its turn.
-void dictionaries_arrive_in_turn(ConformanceRank& self) {
+/// Several dictionaries are on their way round the ring. They arrive in order, whichever is waited for first.
+void dictionaries_arrive_in_order(ConformanceRank& self) {
   constexpr std::size_t count = 4;
   std::vector<int> ranks(static_cast<std::size_t>(self.world.world_size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -222,15 +222,15 @@ void dictionaries_arrive_in_turn(ConformanceRank& self) {
 
 constexpr ConformanceCase cases[] = {
     {"messages_arrive_in_order", messages_arrive_in_order},
-    {"a_sender_waits_once_eight_messages_are_under_way", a_sender_waits_once_eight_messages_are_under_way, 2},
-    {"receives_end_in_the_order_of_posting", receives_end_in_the_order_of_posting},
+    {"a_sender_waits_after_eight_unreceived_messages", a_sender_waits_after_eight_unreceived_messages, 2},
+    {"receives_complete_in_the_order_of_posting", receives_complete_in_the_order_of_posting},
     {"another_size_or_tag_is_a_mismatch_of_that_message_only", another_size_or_tag_is_a_mismatch_of_that_message_only},
     {"another_dtype_or_shape_is_a_mismatch_where_calls_are_compared",
      another_dtype_or_shape_is_a_mismatch_where_calls_are_compared},
-    {"a_cancelled_message_leaves_no_trace", a_cancelled_message_leaves_no_trace},
+    {"a_cancelled_message_has_no_effect", a_cancelled_message_has_no_effect},
     {"all_pairs_exchange_at_once", all_pairs_exchange_at_once, 2},
     {"a_message_may_be_received_after_later_collectives", a_message_may_be_received_after_later_collectives},
-    {"dictionaries_arrive_in_turn", dictionaries_arrive_in_turn, 2},
+    {"dictionaries_arrive_in_order", dictionaries_arrive_in_order, 2},
 };
 
 }  // namespace

@@ -4,14 +4,14 @@
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
-/// Gathering, scattering and exchanging, in equal parts and in any others, short and long.
+/// Gathers, scatters and exchanges, in equal and unequal parts, short and long.
 namespace crossrank::test {
 namespace {
 
 constexpr std::int64_t row_bytes = 7;
 
-/// Numbers of rows that tell: none, one, odd, more than one step of a long collective.
-std::vector<std::int64_t> telling_rows(Collective const& world, int shift) {
+/// Returns numbers of rows that cover none, one, odd ones, and more than one step of a long collective.
+std::vector<std::int64_t> varied_rows(Collective const& world, int shift) {
   constexpr std::int64_t sizes[] = {0, 1, 3, 1000, 150'001, 64};
   std::vector<std::int64_t> rows;
   for (int rank = 0; rank < world.world_size(); ++rank)
@@ -23,7 +23,7 @@ std::int64_t sum_of(std::vector<std::int64_t> const& rows) {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
-/// Rows whose bytes tell `seed`.
+/// Returns rows whose bytes depend on `seed`.
 Tensor rows_of(std::int64_t rows, int seed) {
   auto tensor = Tensor::empty({rows, row_bytes}, Dtype::u8);
   std::ranges::copy(pattern(tensor.nbytes(), seed), tensor.mutable_bytes().begin());
@@ -32,7 +32,7 @@ Tensor rows_of(std::int64_t rows, int seed) {
 
 Tensor buffer_for(std::int64_t rows) { return Tensor::zeros({rows, row_bytes}, Dtype::u8); }
 
-/// `tensor` is the rows of all ranks, one after the other, rank r's telling `seed + r`.
+/// Expects that `tensor` is the rows of all ranks, one after the other. Those of rank r have the seed `seed + r`.
 void expect_joined(Tensor const& tensor, std::vector<std::int64_t> const& rows, int seed) {
   std::size_t at = 0;
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
@@ -45,7 +45,7 @@ void expect_joined(Tensor const& tensor, std::vector<std::int64_t> const& rows, 
 void all_gatherv_joins_rows(ConformanceRank& self) {
   auto& world = self.world;
   for (int shift = 0; shift < 6; ++shift) {
-    auto const rows = telling_rows(world, shift);
+    auto const rows = varied_rows(world, shift);
     auto out = buffer_for(sum_of(rows));
     world.all_gatherv(out, rows_of(rows[static_cast<std::size_t>(world.rank())], shift * 10 + world.rank()),
                       {.rows = rows});
@@ -53,7 +53,7 @@ void all_gatherv_joins_rows(ConformanceRank& self) {
   }
 }
 
-void gather_joins_at_the_root_alone(ConformanceRank& self) {
+void gather_joins_only_at_the_root(ConformanceRank& self) {
   auto& world = self.world;
   for (int root = 0; root < world.world_size(); ++root) {
     for (std::int64_t const rows : {0, 1, 90'000}) {
@@ -62,7 +62,7 @@ void gather_joins_at_the_root_alone(ConformanceRank& self) {
       world.gather(out, rows_of(rows, root * 10 + world.rank()), {root});
       if (world.rank() == root) expect_joined(out, all, root * 10);
     }
-    auto const rows = telling_rows(world, root);
+    auto const rows = varied_rows(world, root);
     auto out = world.rank() == root ? buffer_for(sum_of(rows)) : Tensor();
     world.gatherv(out, rows_of(rows[static_cast<std::size_t>(world.rank())], root * 20 + world.rank()),
                   {.rows = rows, .root = root});
@@ -70,7 +70,7 @@ void gather_joins_at_the_root_alone(ConformanceRank& self) {
   }
 }
 
-void scatter_gives_each_its_part(ConformanceRank& self) {
+void scatter_gives_each_rank_its_part(ConformanceRank& self) {
   auto& world = self.world;
   auto const mine = static_cast<std::size_t>(world.rank());
   for (int root = 0; root < world.world_size(); ++root) {
@@ -82,7 +82,7 @@ void scatter_gives_each_its_part(ConformanceRank& self) {
       auto const all = pattern(static_cast<std::size_t>(total * row_bytes), root);
       EXPECT_TRUE(std::ranges::equal(out.bytes(), std::span(all).subspan(mine * out.nbytes(), out.nbytes())));
     }
-    auto const rows = telling_rows(world, root + 1);
+    auto const rows = varied_rows(world, root + 1);
     auto const in = world.rank() == root ? rows_of(sum_of(rows), root + 50) : Tensor();
     auto out = buffer_for(rows[mine]);
     world.scatterv(out, in, {.rows = rows, .root = root});
@@ -141,7 +141,7 @@ void all_to_allv_exchanges_any_parts(ConformanceRank& self) {
   EXPECT_TRUE(std::ranges::equal(out.bytes(), expected));
 }
 
-void sendrecv_goes_round_in_a_circle(ConformanceRank& self) {
+void sendrecv_passes_data_round_a_ring(ConformanceRank& self) {
   auto& world = self.world;
   int const n = world.world_size();
   for (std::int64_t const rows : {1, 50'000}) {
@@ -155,7 +155,7 @@ void sendrecv_goes_round_in_a_circle(ConformanceRank& self) {
   }
 }
 
-void what_does_not_fit_is_refused(ConformanceRank& self) {
+void wrong_sizes_are_refused(ConformanceRank& self) {
   auto& world = self.world;
   auto const n = static_cast<std::size_t>(world.world_size());
   auto in = buffer_for(static_cast<std::int64_t>(2 * n));
@@ -180,12 +180,12 @@ void what_does_not_fit_is_refused(ConformanceRank& self) {
 
 constexpr ConformanceCase cases[] = {
     {"all_gatherv_joins_rows", all_gatherv_joins_rows},
-    {"gather_joins_at_the_root_alone", gather_joins_at_the_root_alone},
-    {"scatter_gives_each_its_part", scatter_gives_each_its_part},
+    {"gather_joins_only_at_the_root", gather_joins_only_at_the_root},
+    {"scatter_gives_each_rank_its_part", scatter_gives_each_rank_its_part},
     {"all_to_all_exchanges_equal_parts", all_to_all_exchanges_equal_parts},
     {"all_to_allv_exchanges_any_parts", all_to_allv_exchanges_any_parts},
-    {"sendrecv_goes_round_in_a_circle", sendrecv_goes_round_in_a_circle},
-    {"what_does_not_fit_is_refused", what_does_not_fit_is_refused},
+    {"sendrecv_passes_data_round_a_ring", sendrecv_passes_data_round_a_ring},
+    {"wrong_sizes_are_refused", wrong_sizes_are_refused},
 };
 
 }  // namespace

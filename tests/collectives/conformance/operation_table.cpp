@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t rows = 9'000;
 
-/// Element i of rank r is r + 1, so sums and order both show.
+/// Returns a tensor whose elements on rank r are r + 1, so that sums and order both show.
 Tensor filled(Collective const& world, std::int64_t count) {
   auto tensor = Tensor::empty({count}, Dtype::f32);
   std::ranges::fill(tensor.as_mutable<float>(), static_cast<float>(world.rank() + 1));
@@ -31,7 +31,7 @@ void expect_all(Tensor const& tensor, int value, char const* operation) {
   EXPECT_TRUE(std::ranges::all_of(values, [&](float v) { return v == static_cast<float>(value); })) << operation;
 }
 
-/// Parts of `rows` elements, that of rank r full of r + 1.
+/// Expects parts of `rows` elements, where that of rank r is full of r + 1.
 void expect_parts(Tensor const& tensor, char const* operation) {
   auto const values = tensor.as<float>();
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -127,7 +127,7 @@ void add_reductions(std::vector<OperationCase>& operations) {
 
 void add_messages_and_groups(std::vector<OperationCase>& operations) {
   auto const message = [](Collective& world) {
-    // From the last rank to the first; alone, to oneself.
+    // From the last rank to the first. A single rank sends to itself.
     int const last = world.world_size() - 1;
     if (world.rank() == last) world.send(filled(world, rows), 0, {4});
     if (world.rank() != 0) return;
@@ -202,7 +202,7 @@ OpSupport documented_ways(std::string const& backend) {
       if (cells.size() < 2 || cells[1] != "operations") continue;
       column = static_cast<std::size_t>(std::find(cells.begin(), cells.end(), backend) - cells.begin());
       if (column == cells.size()) break;
-      std::getline(document, line);  // the rule below the head
+      std::getline(document, line);  // the separator below the header
       continue;
     }
     if (cells.size() <= column) break;

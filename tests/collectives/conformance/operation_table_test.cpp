@@ -5,7 +5,7 @@
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/spawn_rank.hpp"
 
-/// docs/BACKENDS.md says how each backend runs each operation; these tests run them and compare.
+/// docs/BACKENDS.md says how each backend runs each operation. These tests run the operations and compare.
 namespace crossrank::test {
 namespace {
 
@@ -21,7 +21,7 @@ TEST(OperationTable, matches_the_shm_backend) {
   });
 }
 
-/// The plugin has the same transport, over MPI's messages instead of those between threads.
+/// The MPI plugin has the same transport, over MPI's messages instead of messages between threads.
 TEST(OperationTable, matches_the_message_transport) {
   run_message_ranks(
       3, [](Collective const& world, MemoryHub&) { EXPECT_EQ(measure_op_support(world), documented_ways("mpi")); });

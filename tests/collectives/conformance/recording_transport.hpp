@@ -11,14 +11,14 @@
 
 namespace crossrank::test {
 
-/// Another transport, and which operations it has left to the generic algorithms.
+/// Forwards to another transport and records which operations that one leaves to the generic algorithms.
 class RecordingTransport final : public spi::Transport {
  public:
   explicit RecordingTransport(std::shared_ptr<spi::Transport> below) : below_(std::move(below)) {}
 
   [[nodiscard]] std::set<std::string> const& unsupported_ops() const noexcept { return left_; }
   void forget() { left_.clear(); }
-  /// How many pieces of the caller's code run now, as far as this rank has told.
+  /// Returns how many calls of user code are running, as this rank has reported.
   [[nodiscard]] int in_user_code() const noexcept { return in_user_code_; }
 
   [[nodiscard]] std::string_view backend() const noexcept override { return below_->backend(); }

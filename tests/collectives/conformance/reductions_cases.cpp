@@ -6,7 +6,7 @@
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/algorithms/serial_reduction.hpp"
 
-/// Reductions of every dtype by every op: the bits of the serial model, on every backend.
+/// Reductions of every dtype with every op. The bits are those of the serial model, on every backend.
 namespace crossrank::test {
 namespace {
 
@@ -16,7 +16,7 @@ Tensor tensor_of(std::vector<std::byte> const& bytes, Dtype dtype) {
   return tensor;
 }
 
-/// What each rank holds, and what comes out.
+/// The input of each rank and the expected result.
 struct Problem {
   Problem(Collective const& world, Dtype its_dtype, ReduceOp op, std::size_t count, std::uint32_t seed)
       : dtype(its_dtype) {
@@ -55,7 +55,7 @@ void long_reductions_give_the_bits_of_the_serial_model(ConformanceRank& self) {
   }
 }
 
-void reduce_changes_the_roots_tensor_alone(ConformanceRank& self) {
+void reduce_changes_only_the_roots_tensor(ConformanceRank& self) {
   auto& world = self.world;
   for (int root = 0; root < world.world_size(); ++root) {
     for (std::size_t const count : {std::size_t{1}, std::size_t{100'003}}) {
@@ -67,7 +67,7 @@ void reduce_changes_the_roots_tensor_alone(ConformanceRank& self) {
   }
 }
 
-void reduce_scatter_gives_each_its_part(ConformanceRank& self) {
+void reduce_scatter_gives_each_rank_its_part(ConformanceRank& self) {
   auto& world = self.world;
   auto const n = static_cast<std::size_t>(world.world_size());
   auto const mine = static_cast<std::size_t>(world.rank());
@@ -100,8 +100,8 @@ void reduce_scatterv_takes_any_rows(ConformanceRank& self) {
 constexpr ConformanceCase cases[] = {
     {"all_reduce_gives_the_bits_of_the_serial_model", all_reduce_gives_the_bits_of_the_serial_model},
     {"long_reductions_give_the_bits_of_the_serial_model", long_reductions_give_the_bits_of_the_serial_model},
-    {"reduce_changes_the_roots_tensor_alone", reduce_changes_the_roots_tensor_alone},
-    {"reduce_scatter_gives_each_its_part", reduce_scatter_gives_each_its_part},
+    {"reduce_changes_only_the_roots_tensor", reduce_changes_only_the_roots_tensor},
+    {"reduce_scatter_gives_each_rank_its_part", reduce_scatter_gives_each_rank_its_part},
     {"reduce_scatterv_takes_any_rows", reduce_scatterv_takes_any_rows},
 };
 

@@ -6,7 +6,7 @@
 #include "tests/collectives/conformance/conformance.hpp"
 #include "tests/collectives/conformance/test_bytes.hpp"
 
-/// The forms that return at once.
+/// Non-blocking calls.
 namespace crossrank::test {
 namespace {
 
@@ -22,8 +22,8 @@ bool all_are(Tensor const& tensor, std::int32_t value) {
   return std::ranges::all_of(tensor.as<std::int32_t>(), [&](auto v) { return v == value; });
 }
 
-/// Several long and short ones under way at once, asked for in another order on each rank.
-void requests_end_in_any_order_of_asking(ConformanceRank& self) {
+/// Several long and short calls are pending at once. Each rank waits for them in a different order.
+void requests_complete_in_any_order(ConformanceRank& self) {
   auto& world = self.world;
   int const n = world.world_size();
   std::int32_t const sum = n * (n + 1) / 2;
@@ -48,11 +48,11 @@ void requests_end_in_any_order_of_asking(ConformanceRank& self) {
   EXPECT_TRUE(all_are(first, sum));
   EXPECT_TRUE(all_are(second, 77));
   for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(all_are(third.narrow(0, rank, 1), rank));
-  EXPECT_TRUE(requests.front().test());  // has ended, and says so as often as it is asked
+  EXPECT_TRUE(requests.front().test());  // stays true once the request has completed
 }
 
-/// More nanoseconds than a number holds are not fewer than none.
-void a_wait_without_a_limit_waits(ConformanceRank& self) {
+/// A limit that overflows when converted to nanoseconds must not become negative.
+void a_wait_with_a_huge_limit_waits(ConformanceRank& self) {
   auto& world = self.world;
   auto values = filled(500'000, 1);
   auto request = world.iall_reduce(values);
@@ -63,8 +63,8 @@ void a_wait_without_a_limit_waits(ConformanceRank& self) {
   late.wait();
 }
 
-/// A rank waits for a message whose sender waits for a collective that the first one has only started.
-void waiting_for_a_message_carries_collectives_on(ConformanceRank& self) {
+/// A rank waits for a message. The sender first waits for a collective that the receiver has only started.
+void waiting_for_a_message_progresses_collectives(ConformanceRank& self) {
   auto& world = self.world;
   auto values = filled(500'000, 1);
   auto token = Tensor::scalar<std::int32_t>(5);
@@ -81,7 +81,7 @@ void waiting_for_a_message_carries_collectives_on(ConformanceRank& self) {
   EXPECT_TRUE(all_are(values, world.world_size()));
 }
 
-void a_blocking_call_ends_those_before_it(ConformanceRank& self) {
+void a_blocking_call_completes_earlier_requests(ConformanceRank& self) {
   auto& world = self.world;
   auto values = filled(300'000, 2);
   auto request = world.iall_reduce(values);
@@ -90,7 +90,7 @@ void a_blocking_call_ends_those_before_it(ConformanceRank& self) {
   EXPECT_TRUE(all_are(values, 2 * world.world_size()));
 }
 
-void messages_under_way_reach_their_receiver(ConformanceRank& self) {
+void pending_messages_reach_their_receiver(ConformanceRank& self) {
   auto& world = self.world;
   int const n = world.world_size();
   int const next = (world.rank() + 1) % n;
@@ -107,7 +107,7 @@ void messages_under_way_reach_their_receiver(ConformanceRank& self) {
   for (std::int32_t i = 0; i < 6; ++i) EXPECT_TRUE(all_are(in[static_cast<std::size_t>(i)], before * 10 + i));
 }
 
-void a_limit_that_runs_out_harms_nobody(ConformanceRank& self) {
+void an_expired_limit_has_no_other_effect(ConformanceRank& self) {
   auto& world = self.world;
   auto got = filled(3, 0);
   if (world.rank() == 0) {
@@ -123,12 +123,12 @@ void a_limit_that_runs_out_harms_nobody(ConformanceRank& self) {
   }
 }
 
-void a_message_request_that_is_cancelled_leaves_no_trace(ConformanceRank& self) {
+void a_cancelled_message_request_has_no_effect(ConformanceRank& self) {
   auto& world = self.world;
   if (world.rank() == 0) {
     auto got = filled(4, 0);
     world.irecv(got, 1).cancel();
-    static_cast<void>(world.irecv(got, 1));  // dropped is cancelled
+    static_cast<void>(world.irecv(got, 1));  // dropping the request cancels it
     world.barrier();
     world.recv(got, 1);
     EXPECT_TRUE(all_are(got, 9));
@@ -138,10 +138,10 @@ void a_message_request_that_is_cancelled_leaves_no_trace(ConformanceRank& self) 
   }
 }
 
-constexpr int beyond_depth = 20;  // more messages than may wait for their receiver
+constexpr int beyond_depth = 20;  // more messages than a channel holds
 
-/// Rank 0 sends rank 1 more messages than a channel holds. One of them has started them all and waits for something
-/// else; the other one sends or receives them one by one before it comes to that.
+/// Rank 0 sends rank 1 more messages than a channel holds. One of them starts them all and waits for something else.
+/// The other sends or receives them one by one before it joins that wait.
 void exchange_while_waiting(Collective const& group, bool sender_waits, std::function<void()> const& something_else) {
   std::vector<Tensor> messages;
   for (int i = 0; i < beyond_depth; ++i) messages.push_back(filled(3, group.rank() == 0 ? i : -1));
@@ -169,7 +169,7 @@ void exchange_while_waiting(Collective const& group, bool sender_waits, std::fun
     EXPECT_TRUE(all_are(messages[static_cast<std::size_t>(i)], i)) << i;
 }
 
-void messages_go_on_while_their_rank_waits_for_something_else(ConformanceRank& self) {
+void messages_progress_while_their_rank_waits_for_something_else(ConformanceRank& self) {
   auto& world = self.world;
   auto const other = world.split_by(0);
   auto large = filled(20'000, 1);
@@ -182,8 +182,9 @@ void messages_go_on_while_their_rank_waits_for_something_else(ConformanceRank& s
   }
 }
 
-/// Ranks ask for calls of two groups in another order each: what a rank does not ask for yet goes on all the same.
-void calls_of_other_groups_go_on_while_a_rank_waits(ConformanceRank& self) {
+/// Each rank waits for calls of two groups in a different order. Calls that a rank does not wait for yet still
+/// progress.
+void calls_of_other_groups_progress_while_a_rank_waits(ConformanceRank& self) {
   auto& world = self.world;
   auto const other = world.split_by(0);
   auto a = filled(150'000, 1);
@@ -209,8 +210,8 @@ void calls_of_other_groups_go_on_while_a_rank_waits(ConformanceRank& self) {
   }
 }
 
-/// The same for a wait that has a limit, and for one for a message behind a collective of its own group.
-void calls_of_other_groups_go_on_while_a_rank_waits_for_a_message(ConformanceRank& self) {
+/// As above, for a wait with a limit, and for a message behind a collective of its own group.
+void calls_of_other_groups_progress_while_a_rank_waits_for_a_message(ConformanceRank& self) {
   auto& world = self.world;
   auto const other = world.split_by(0);
   for (bool const with_limit : {true, false}) {
@@ -218,13 +219,13 @@ void calls_of_other_groups_go_on_while_a_rank_waits_for_a_message(ConformanceRan
     auto message = filled(4, 0);
     auto reduction = other.iall_reduce(values);
     if (world.rank() == 0) {
-      auto meeting = with_limit ? Request() : world.ibarrier();
+      auto barrier = with_limit ? Request() : world.ibarrier();
       auto receive = world.irecv(message, 1);
       while (with_limit && !receive.wait_for(std::chrono::milliseconds(20))) {
       }
       receive.wait();
       reduction.wait();
-      meeting.wait();
+      barrier.wait();
       EXPECT_TRUE(all_are(message, 5));
     } else {
       reduction.wait();
@@ -235,9 +236,9 @@ void calls_of_other_groups_go_on_while_a_rank_waits_for_a_message(ConformanceRan
   }
 }
 
-/// Asked for after the group was closed and its sender has gone, what has come is there; what has not will never come,
-/// and is not waited for.
-void a_message_under_way_ends_with_its_group(ConformanceRank& self) {
+/// A request is waited for after its group was closed and its sender has left. A message that has arrived is delivered.
+/// One that has not will never come, and the wait ends at once.
+void a_pending_message_ends_with_its_group(ConformanceRank& self) {
   auto& world = self.world;
   auto group = world.split_by(0);
   int const rank = group.rank();
@@ -255,7 +256,7 @@ void a_message_under_way_ends_with_its_group(ConformanceRank& self) {
   }
   group.barrier();
   group.close();
-  // The sender's memory goes on to other messages.
+  // The memory of the sender is reused for other messages.
   if (rank == 1) group = Collective();
   auto const again = world.split_by(0);
   if (rank == 1) {
@@ -266,7 +267,7 @@ void a_message_under_way_ends_with_its_group(ConformanceRank& self) {
     receives[0].wait();
     EXPECT_TRUE(all_are(early, 6));
     EXPECT_THAT(error_of<UsageError>([&] { receives[1].wait(); }).message, HasSubstr("closed"));
-    receives[1].wait();  // says so once
+    receives[1].wait();  // reports the error once
   }
   for (std::size_t i = 0; i < sends.size(); ++i) {
     if (i < 8) {
@@ -278,7 +279,7 @@ void a_message_under_way_ends_with_its_group(ConformanceRank& self) {
   world.barrier();
 }
 
-void a_collective_request_that_is_dropped_kills_the_group(ConformanceRank& self) {
+void a_dropped_collective_request_ends_the_group(ConformanceRank& self) {
   auto& world = self.world;
   auto values = filled(400'000, 1);
   if (world.rank() == 0) {
@@ -295,13 +296,13 @@ void a_collective_request_that_is_dropped_kills_the_group(ConformanceRank& self)
   }
 }
 
-/// The request that gives way to another one is dropped, and so is one behind others that has not begun.
-void a_request_that_is_replaced_is_dropped(ConformanceRank& self) {
+/// Assigning another request drops the old one. A request that waits behind others and has not begun is dropped too.
+void a_replaced_request_is_dropped(ConformanceRank& self) {
   auto& world = self.world;
   auto const other = world.split_by(0);
   auto values = filled(400'000, 1);
   auto others = filled(400'000, 1);
-  if (world.rank() != 0) other.barrier();  // none of it can have ended when rank 0 gives it up
+  if (world.rank() != 0) other.barrier();  // so that the call cannot complete before rank 0 drops it
   auto const reduce_twice = [&] {
     auto first = world.iall_reduce(values);
     auto second = world.ireduce(others);
@@ -315,7 +316,7 @@ void a_request_that_is_replaced_is_dropped(ConformanceRank& self) {
   EXPECT_THAT(error_of<PeerLostError>(reduce_twice).message, HasSubstr("rank 0 dropped the Request of its ireduce"));
 }
 
-void a_request_that_is_cancelled_says_so(ConformanceRank& self) {
+void a_cancelled_request_is_reported(ConformanceRank& self) {
   auto& world = self.world;
   auto const other = world.split_by(0);
   auto values = filled(400'000, 1);
@@ -333,23 +334,22 @@ void a_request_that_is_cancelled_says_so(ConformanceRank& self) {
 }
 
 constexpr ConformanceCase cases[] = {
-    {"requests_end_in_any_order_of_asking", requests_end_in_any_order_of_asking},
-    {"a_wait_without_a_limit_waits", a_wait_without_a_limit_waits},
-    {"waiting_for_a_message_carries_collectives_on", waiting_for_a_message_carries_collectives_on, 2},
-    {"a_blocking_call_ends_those_before_it", a_blocking_call_ends_those_before_it},
-    {"messages_under_way_reach_their_receiver", messages_under_way_reach_their_receiver},
-    {"a_limit_that_runs_out_harms_nobody", a_limit_that_runs_out_harms_nobody, 2},
-    {"a_message_request_that_is_cancelled_leaves_no_trace", a_message_request_that_is_cancelled_leaves_no_trace, 2},
-    {"messages_go_on_while_their_rank_waits_for_something_else",
-     messages_go_on_while_their_rank_waits_for_something_else, 2},
-    {"calls_of_other_groups_go_on_while_a_rank_waits", calls_of_other_groups_go_on_while_a_rank_waits, 2},
-    {"calls_of_other_groups_go_on_while_a_rank_waits_for_a_message",
-     calls_of_other_groups_go_on_while_a_rank_waits_for_a_message, 2},
-    {"a_message_under_way_ends_with_its_group", a_message_under_way_ends_with_its_group, 2},
-    {"a_collective_request_that_is_dropped_kills_the_group", a_collective_request_that_is_dropped_kills_the_group, 2,
-     true},
-    {"a_request_that_is_replaced_is_dropped", a_request_that_is_replaced_is_dropped, 2, true},
-    {"a_request_that_is_cancelled_says_so", a_request_that_is_cancelled_says_so, 2, true},
+    {"requests_complete_in_any_order", requests_complete_in_any_order},
+    {"a_wait_with_a_huge_limit_waits", a_wait_with_a_huge_limit_waits},
+    {"waiting_for_a_message_progresses_collectives", waiting_for_a_message_progresses_collectives, 2},
+    {"a_blocking_call_completes_earlier_requests", a_blocking_call_completes_earlier_requests},
+    {"pending_messages_reach_their_receiver", pending_messages_reach_their_receiver},
+    {"an_expired_limit_has_no_other_effect", an_expired_limit_has_no_other_effect, 2},
+    {"a_cancelled_message_request_has_no_effect", a_cancelled_message_request_has_no_effect, 2},
+    {"messages_progress_while_their_rank_waits_for_something_else",
+     messages_progress_while_their_rank_waits_for_something_else, 2},
+    {"calls_of_other_groups_progress_while_a_rank_waits", calls_of_other_groups_progress_while_a_rank_waits, 2},
+    {"calls_of_other_groups_progress_while_a_rank_waits_for_a_message",
+     calls_of_other_groups_progress_while_a_rank_waits_for_a_message, 2},
+    {"a_pending_message_ends_with_its_group", a_pending_message_ends_with_its_group, 2},
+    {"a_dropped_collective_request_ends_the_group", a_dropped_collective_request_ends_the_group, 2, true},
+    {"a_replaced_request_is_dropped", a_replaced_request_is_dropped, 2, true},
+    {"a_cancelled_request_is_reported", a_cancelled_request_is_reported, 2, true},
 };
 
 }  // namespace

@@ -12,10 +12,10 @@
 
 namespace crossrank::test {
 
-/// None, one, odd, around what travels in an arrival line (72), around a page, large.
+/// Zero, one, odd, around the payload of an arrival line (72), around a page, large.
 inline constexpr std::array<std::size_t, 8> boundary_sizes{0, 1, 7, 72, 73, 4095, 4097, (std::size_t{1} << 20) + 3};
 
-/// Bytes that tell sender and message.
+/// Returns bytes that depend on the sender and the message.
 inline std::vector<std::byte> pattern(std::size_t bytes, int seed) {
   std::vector<std::byte> out(bytes);
   auto state = static_cast<std::uint32_t>(seed) * 2654435761U + 12345U;
@@ -26,7 +26,7 @@ inline std::vector<std::byte> pattern(std::size_t bytes, int seed) {
   return out;
 }
 
-/// The error that `call` ends with, for a look at its parts; a failure of the test when it ends otherwise.
+/// Returns the error that `call` throws. Fails the test if it throws another exception or none.
 template <class Kind, class Call>
 ErrorInfo error_of(Call call) {
   try {
@@ -36,7 +36,7 @@ ErrorInfo error_of(Call call) {
     info.group_usable = e.group_usable();
     return info;
   } catch (std::exception const& e) {
-    ADD_FAILURE() << "another error than expected: " << e.what();
+    ADD_FAILURE() << "unexpected exception: " << e.what();
     return {};
   }
   ADD_FAILURE() << "no error";

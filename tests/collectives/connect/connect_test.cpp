@@ -28,7 +28,7 @@ CROSSRANK_RANK_SCENARIO(connect_by_environment) {
   return 0;
 }
 
-/// Threads of one rank that need the job at the same time get the same one.
+/// Several threads of one rank connect at the same time and get the same job.
 CROSSRANK_RANK_SCENARIO(connect_in_threads) {
   std::vector<Collective> worlds(4);
   std::vector<std::thread> threads;
@@ -55,7 +55,7 @@ int times_in(std::string const& text, std::string const& part) {
   return times;
 }
 
-TEST(Connect, obeys_the_variables) {
+TEST(Connect, uses_the_environment_variables) {
   auto const job = run_ranks(1, "print_resolved_options",
                              {.environment = {{"CROSSRANK_TIMEOUT", "5"},
                                               {"CROSSRANK_CONNECT_TIMEOUT", "250ms"},
@@ -65,14 +65,14 @@ TEST(Connect, obeys_the_variables) {
   EXPECT_EQ(job.ranks.at(0).out, "5000 250 120000 shm\n");
 }
 
-TEST(Connect, takes_the_backend_of_the_environment_unless_the_program_names_one) {
+TEST(Connect, uses_the_backend_of_the_environment_unless_the_program_names_one) {
   auto const job = run_ranks(1, "connect_by_environment",
                              {.environment = {{"CROSSRANK_BACKEND", "shm"}}, .launcher_variables = false});
   EXPECT_TRUE(job.ok()) << job.text();
   EXPECT_EQ(job.ranks.at(0).out, "shm 0/1\n");
 }
 
-TEST(Connect, warns_once_of_a_variable_that_nobody_knows) {
+TEST(Connect, warns_once_about_an_unknown_variable) {
   auto const job = run_ranks(2, "connect_in_threads", {.environment = {{"CROSSRANK_TIMOET", "5"}}});
   EXPECT_TRUE(job.ok()) << job.text();
   EXPECT_EQ(times_in(job.ranks.at(0).err, "variable CROSSRANK_TIMOET, hint did you mean CROSSRANK_TIMEOUT?"), 1)
@@ -80,20 +80,20 @@ TEST(Connect, warns_once_of_a_variable_that_nobody_knows) {
   EXPECT_EQ(times_in(job.ranks.at(1).err, "CROSSRANK_TIMOET"), 0) << job.text();
 }
 
-TEST(Connect, is_silent_where_the_log_is_off) {
+TEST(Connect, is_silent_when_the_log_is_off) {
   auto const job =
       run_ranks(2, "connect_in_threads", {.environment = {{"CROSSRANK_TIMOET", "5"}, {"CROSSRANK_LOG", "off"}}});
   EXPECT_TRUE(job.ok()) << job.text();
   for (auto const& rank : job.ranks) EXPECT_EQ(rank.err, "");
 }
 
-TEST(Connect, gives_threads_that_ask_at_once_one_job) {
+TEST(Connect, gives_concurrent_threads_the_same_job) {
   auto const job = run_ranks(2, "connect_in_threads");
   EXPECT_TRUE(job.ok()) << job.text();
   EXPECT_EQ(job.ranks.at(1).out, "one job\n");
 }
 
-TEST(Connect, takes_what_the_launcher_announced) {
+TEST(Connect, uses_the_variables_of_the_launcher) {
   auto const job = run_ranks(2, "connect_by_environment");
   EXPECT_TRUE(job.ok()) << job.text();
   EXPECT_EQ(job.ranks.at(1).out, "shm 1/2\n");
@@ -123,7 +123,7 @@ TEST(Connect, refuses_ranks_of_other_nodes) {
               testing::ThrowsMessage<UnavailableError>(HasSubstr("2 of 4")));
 }
 
-TEST(Connect, refuses_what_cannot_be) {
+TEST(Connect, refuses_invalid_ranks_and_sizes) {
   EXPECT_THAT([] { static_cast<void>(connect({.rank = 2, .world_size = 2, .job_id = "x"})); },
               testing::ThrowsMessage<UsageError>(HasSubstr("0 to 1")));
   EXPECT_THAT([] { static_cast<void>(connect({.timeout = std::chrono::milliseconds(0)})); },
@@ -132,13 +132,13 @@ TEST(Connect, refuses_what_cannot_be) {
               testing::ThrowsMessage<UsageError>(HasSubstr("CROSSRANK_JOB_ID")));
 }
 
-/// Nothing is reserved for ranks before it is known that there can be so many.
+/// No memory is reserved for ranks before their number is known to be possible.
 TEST(Connect, refuses_more_ranks_than_a_node_has) {
   EXPECT_THAT([] { static_cast<void>(connect({.rank = 0, .world_size = 2'147'483'647, .job_id = "x"})); },
               testing::ThrowsMessage<UnavailableError>(HasSubstr("4096")));
 }
 
-TEST(Connect, waits_for_as_long_as_can_be_counted) {
+TEST(Connect, accepts_the_longest_possible_timeout) {
   auto const forever = std::chrono::milliseconds::max();
   auto const options =
       spi::resolve_options({.timeout = forever, .connect_timeout = forever, .user_limit = forever}, "connect");
@@ -148,7 +148,7 @@ TEST(Connect, waits_for_as_long_as_can_be_counted) {
   }
 }
 
-TEST(Connect, waits_for_the_ranks_as_variable_then_program_then_timeout_say) {
+TEST(Connect, takes_its_limit_from_variable_then_program_then_timeout) {
   using std::chrono::seconds;
   Environment nothing;
   Environment timeout;
@@ -180,7 +180,7 @@ CROSSRANK_RANK_SCENARIO(wait_for_nobody) {
   return 0;
 }
 
-TEST(Connect, is_bounded_by_either_variable) {
+TEST(Connect, is_limited_by_either_variable) {
   for (auto const* const variable : {"CROSSRANK_TIMEOUT", "CROSSRANK_CONNECT_TIMEOUT"}) {
     auto const job = run_ranks(1, "wait_for_nobody",
                                {.environment = {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {variable, "300ms"}}});
@@ -188,7 +188,7 @@ TEST(Connect, is_bounded_by_either_variable) {
   }
 }
 
-/// They find each other in their process: nothing has to tell them from other jobs of the host.
+/// The threads find each other in their process, so nothing has to tell their job from others on the host.
 TEST(Connect, needs_no_job_id_for_ranks_that_are_threads) {
   for (int round = 0; round < 2; ++round) {
     std::vector<std::function<void()>> ranks;
@@ -204,8 +204,8 @@ TEST(Connect, needs_no_job_id_for_ranks_that_are_threads) {
   }
 }
 
-/// There is no group that could be used again.
-TEST(Connect, fails_without_a_group_that_could_go_on) {
+/// These errors leave no usable group.
+TEST(Connect, reports_no_usable_group_when_it_fails) {
   auto const failures = std::vector<ConnectOptions>{{.rank = 2, .world_size = 2, .job_id = "x"},
                                                     {.timeout = std::chrono::milliseconds(0)},
                                                     {.rank = 0, .world_size = 2},
@@ -221,7 +221,7 @@ TEST(Connect, fails_without_a_group_that_could_go_on) {
   }
 }
 
-TEST(Connect, asks_mpi_where_ranks_under_mpirun_declare_their_hosts) {
+TEST(Connect, uses_mpi_when_ranks_under_mpirun_declare_hosts) {
   Environment environment;
   environment.launcher = Launcher::open_mpi;
   environment.rank = 1;
@@ -236,7 +236,7 @@ TEST(Connect, asks_mpi_where_ranks_under_mpirun_declare_their_hosts) {
   EXPECT_EQ(describe_job({}, environment).host_id, "a");
 }
 
-TEST(Connect, lets_two_that_are_alone_be_alone) {
+TEST(Connect, keeps_two_jobs_of_one_rank_separate) {
   for (auto const& error :
        run_threads({[] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "a"}).barrier(); },
                     [] { connect({.backend = "shm", .rank = 0, .world_size = 1, .job_id = "b"}).barrier(); }})) {

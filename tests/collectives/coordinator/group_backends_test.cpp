@@ -5,7 +5,7 @@
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// The coordinator on every backend that needs no launcher; that of MPI runs the same cases in its own program.
+/// The coordinator on every backend that needs no launcher. The MPI backend runs the same cases in its own program.
 namespace crossrank::test {
 namespace {
 

@@ -21,7 +21,7 @@ std::string refusal(Collective const& world, Groups const& groups) {
   return "accepted";
 }
 
-TEST(GroupConstruction, keeps_the_group_of_this_rank_out_of_all_lists) {
+TEST(GroupConstruction, picks_the_list_of_this_rank) {
   run_thread_ranks(4, [](Collective const& world) {
     auto const tp = GroupCoordinator::create(world, {{0, 1}, {2, 3}}, {.name = "tp"});
     auto const pp = GroupCoordinator::create(world, {{0, 2}, {1, 3}}, {.name = "pp"});
@@ -44,7 +44,7 @@ TEST(GroupConstruction, keeps_the_group_of_this_rank_out_of_all_lists) {
   });
 }
 
-TEST(GroupConstruction, honours_the_order_of_a_list) {
+TEST(GroupConstruction, keeps_the_order_of_a_list) {
   run_thread_ranks(3, [](Collective const& world) {
     auto const group = GroupCoordinator::create(world, {{2, 0, 1}});
     EXPECT_EQ(group.rank(), (world.rank() + 1) % 3);
@@ -67,7 +67,7 @@ TEST(GroupConstruction, refuses_lists_that_are_no_partition_on_all_ranks) {
   });
 }
 
-TEST(GroupConstruction, gives_unique_names_that_find_the_group_until_it_is_destroyed) {
+TEST(GroupConstruction, gives_unique_names_that_find_the_group_until_destroy) {
   run_thread_ranks(1, [](Collective const& world) {
     auto const first = whole(world, {.name = "found"});
     auto second = std::make_optional(whole(world, {.name = "found"}));
@@ -87,7 +87,7 @@ TEST(GroupConstruction, gives_unique_names_that_find_the_group_until_it_is_destr
 TEST(GroupConstruction, makes_every_call_after_destroy_a_usage_error) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
-    auto const copy = group;  // NOLINT(performance-unnecessary-copy-initialization): all copies are ended
+    auto const copy = group;  // NOLINT(performance-unnecessary-copy-initialization): destroy() ends all copies
     world.barrier();
     group.destroy();
     EXPECT_THROW(copy.barrier(), UsageError);
@@ -100,7 +100,7 @@ TEST(GroupConstruction, makes_every_call_after_destroy_a_usage_error) {
   });
 }
 
-TEST(GroupConstruction, gives_dense_data_a_group_of_its_own_on_request) {
+TEST(GroupConstruction, gives_dense_data_its_own_group_on_request) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world, {.name = "two", .device_communicator = true});
     EXPECT_NE(group.device_group().transport(), group.cpu_group().transport());
@@ -112,7 +112,7 @@ TEST(GroupConstruction, gives_dense_data_a_group_of_its_own_on_request) {
   });
 }
 
-TEST(GroupConstruction, captures_nothing_and_holds_the_context) {
+TEST(GroupConstruction, has_a_no_op_graph_capture) {
   run_thread_ranks(1, [](Collective const& world) {
     auto const group = whole(world);
     EXPECT_EQ(group.graph_capture().context().stream, nullptr);
@@ -155,12 +155,12 @@ TEST(ParallelLayout, merges_data_context_and_tensor_axes_for_experts) {
             (Groups{{0, 2}, {1, 3}}));
 }
 
-TEST(ParallelLayout, refuses_sizes_that_cannot_be) {
+TEST(ParallelLayout, refuses_impossible_sizes) {
   EXPECT_THROW(static_cast<void>(parallel_layout({.data_parallel = 0})), UsageError);
   EXPECT_THROW(static_cast<void>(parallel_layout({.data_parallel = 1 << 20, .tensor_parallel = 1 << 20})), UsageError);
 }
 
-TEST(ExpertSizes, follow_the_known_answers) {
+TEST(ExpertSizes, match_known_values) {
   using Sizes = std::vector<std::int64_t>;
   EXPECT_EQ(expert_sizes({500, 200, 256}, {.most = 256}), (Sizes{256, 200, 256}));
   EXPECT_EQ(expert_sizes({500, 200, 256}, {.index = 1, .most = 256}), (Sizes{244, 1, 1}));

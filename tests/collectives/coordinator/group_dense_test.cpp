@@ -7,16 +7,16 @@ class GroupDense : public testing::TestWithParam<int> {};
 
 TEST_P(GroupDense, matches_the_serial_reference) {
   run_thread_ranks(GetParam(), [](Collective const& world) {
-    dense_verbs_match_the_serial_reference(world);
-    uneven_verbs_match_the_serial_reference(world);
+    dense_operations_match_the_serial_reference(world);
+    uneven_operations_match_the_serial_reference(world);
     world.barrier();
   });
 }
 
 CROSSRANK_RANK_SCENARIO(group_dense) {
   auto world = connect();
-  dense_verbs_match_the_serial_reference(world);
-  uneven_verbs_match_the_serial_reference(world);
+  dense_operations_match_the_serial_reference(world);
+  uneven_operations_match_the_serial_reference(world);
   world.close();
   return 0;
 }
@@ -29,7 +29,7 @@ TEST_P(GroupDense, matches_the_serial_reference_between_processes) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GroupDense, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
-TEST(GroupDense, joins_zero_rows_of_all_ranks) {
+TEST(GroupDense, joins_tensors_with_zero_rows) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     EXPECT_EQ(group.all_gatherv(counting({0, 4}), {0, 0}).shape(), (Shape{0, 4}));
@@ -38,7 +38,7 @@ TEST(GroupDense, joins_zero_rows_of_all_ranks) {
   });
 }
 
-TEST(GroupDense, leaves_the_input_of_all_reduce_alone_and_has_a_form_in_place) {
+TEST(GroupDense, has_all_reduce_in_place_and_out_of_place) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     auto tensor = counting({3}, 1.F, 1.F);
@@ -77,7 +77,7 @@ TEST(GroupDense, sends_to_the_next_and_receives_from_the_previous) {
   });
 }
 
-TEST(GroupDense, refuses_ranks_dims_and_sizes_that_are_not_there) {
+TEST(GroupDense, refuses_ranks_dims_and_sizes_out_of_range) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     for (int const rank : {-1, 2}) {
@@ -104,7 +104,7 @@ TEST(GroupDense, refuses_ranks_dims_and_sizes_that_are_not_there) {
   });
 }
 
-TEST(GroupAlone, gives_back_what_it_was_given) {
+TEST(GroupAlone, returns_its_input) {
   run_thread_ranks(1, [](Collective const& world) {
     auto const group = whole(world, {.broadcaster = false});
     auto const tensor = counting({2, 3});

@@ -4,7 +4,7 @@
 namespace crossrank::test {
 namespace {
 
-/// Whether both hold the same tree; tensors by their bytes.
+/// Returns whether both hold the same tree. Tensors are compared by their bytes.
 bool same_dict(TensorDict const& a, TensorDict const& b);
 bool same_value(TensorDict::Value const& a, TensorDict::Value const& b) {
   if (auto const* tensor = a.tensor()) return b.tensor() != nullptr && same(*tensor, *b.tensor());
@@ -21,7 +21,7 @@ bool same_dict(TensorDict const& a, TensorDict const& b) {
   });
 }
 
-/// The reference's own test, and what it loses: nested tensors, absent ones, large ones.
+/// The dictionary of the reference's own test, with what that test misses: nested, absent and large tensors.
 TensorDict batch(float factor = 1) {
   return {{"a", counting({8}, factor)},
           {"b", counting<std::int8_t>({16})},
@@ -43,11 +43,11 @@ void dicts_arrive(Collective const& world) {
     auto const got = group.broadcast_tensor_dict(world.rank() == src ? batch(2) : TensorDict{}, {src});
     EXPECT_TRUE(same_dict(got, batch(2)));
   }
-  // Down the pipe.
+  // Down the pipeline.
   auto held = group.is_first_rank() ? batch(3) : group.recv_tensor_dict();
   EXPECT_TRUE(same_dict(held, batch(3)));
   if (!group.is_last_rank()) group.send_tensor_dict(held);
-  // Round the ring, without waiting first.
+  // Round the ring: receive before waiting for the send.
   if (n > 1) {
     auto coming = group.irecv_tensor_dict();
     auto going = group.isend_tensor_dict(batch(static_cast<float>(world.rank())));
@@ -91,14 +91,14 @@ struct Grid {
   GroupCoordinator pp;
 };
 
-/// One stage to the next under an all-gather group: what arrives.
+/// Sends from one stage to the next with an all-gather group, and returns what arrives.
 TensorDict through(Grid const& grid, TensorDict const& dict, std::map<std::string, bool> const& said = {}) {
   if (!grid.pp.is_first_rank()) return grid.pp.recv_tensor_dict({.all_gather_group = grid.tp});
   grid.pp.send_tensor_dict(dict, {.all_gather_group = grid.tp, .all_gather_tensors = said});
   return dict;
 }
 
-TEST(AllGatherRule, joins_what_divides_and_sends_the_rest_whole) {
+TEST(AllGatherRule, splits_divisible_tensors_and_sends_the_rest_whole) {
   run_thread_ranks(4, [](Collective const& world) {
     Grid const grid(world);
     EXPECT_TRUE(same_dict(through(grid, batch(5)), batch(5)));
@@ -108,10 +108,10 @@ TEST(AllGatherRule, joins_what_divides_and_sends_the_rest_whole) {
   });
 }
 
-TEST(AllGatherRule, takes_the_sender_at_its_word_for_overridden_tensors) {
+TEST(AllGatherRule, trusts_the_sender_for_overridden_tensors) {
   run_thread_ranks(4, [](Collective const& world) {
     Grid const grid(world);
-    // Not the same on both tensor-parallel ranks: in parts it would arrive mixed.
+    // The tensor differs between the tensor-parallel ranks. Sent in parts, it would arrive mixed.
     TensorDict const own{{"residual", counting({1000}, static_cast<float>(world.rank() % 2 + 1))},
                          {"nested", TensorDict{{"x", counting({1000}, static_cast<float>(world.rank() % 2 + 1))}}}};
     auto const got = through(grid, own, {{"residual", false}, {"nested.x", false}});
@@ -127,7 +127,7 @@ TEST(AllGatherRule, takes_the_sender_at_its_word_for_overridden_tensors) {
   });
 }
 
-TEST(AllGatherRule, refuses_to_divide_what_does_not_on_both_sides) {
+TEST(AllGatherRule, refuses_an_indivisible_tensor_on_both_sides) {
   run_thread_ranks(4, [](Collective const& world) {
     Grid const grid(world);
     TensorDict const odd{{"odd", counting({1001})}};
@@ -136,7 +136,7 @@ TEST(AllGatherRule, refuses_to_divide_what_does_not_on_both_sides) {
     } else {
       try {
         static_cast<void>(through(grid, odd));
-        ADD_FAILURE() << "nothing was thrown";
+        ADD_FAILURE() << "expected an exception";
       } catch (RemoteError const& e) {
         EXPECT_EQ(e.remote_type(), "crossrank::UsageError");
         EXPECT_THAT(e.what(), testing::HasSubstr("odd"));
@@ -147,7 +147,7 @@ TEST(AllGatherRule, refuses_to_divide_what_does_not_on_both_sides) {
   });
 }
 
-TEST(AllGatherRule, tells_a_receiver_without_the_group_and_stays_in_step) {
+TEST(AllGatherRule, reports_a_receiver_without_the_group_and_stays_in_step) {
   run_thread_ranks(4, [](Collective const& world) {
     Grid const grid(world);
     if (grid.pp.is_first_rank()) {
@@ -172,7 +172,7 @@ TEST(AllGatherRule, ignores_overrides_without_a_group) {
   });
 }
 
-TEST(GroupDict, in_flight_is_polled_until_it_has_come) {
+TEST(GroupDict, can_be_polled_until_it_has_arrived) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 1) {
@@ -190,12 +190,12 @@ TEST(GroupDict, in_flight_is_polled_until_it_has_come) {
   });
 }
 
-/// Dictionary number `i`, one of a few that can be told apart by everything in them.
+/// Returns dictionary number `i`. Every part of it differs from those of other numbers.
 TensorDict numbered(int i) {
   return {{"i", i}, {"small", counting({8}, 1.F, static_cast<float>(i))}, {"big", counting({300 + i, 100}, 1.F)}};
 }
 
-TEST(GroupDict, several_in_flight_are_polled_from_the_last_one_on) {
+TEST(GroupDict, can_be_polled_from_the_last_of_several) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 0) {
@@ -212,7 +212,7 @@ TEST(GroupDict, several_in_flight_are_polled_from_the_last_one_on) {
   });
 }
 
-TEST(GroupDict, in_flight_lets_later_messages_of_that_rank_follow) {
+TEST(GroupDict, lets_later_messages_of_the_rank_follow) {
   run_thread_ranks(2, [](Collective const& world) {
     for (bool const device : {false, true}) {
       auto const group = whole(world, {.device_communicator = device});
@@ -238,7 +238,7 @@ TEST(GroupDict, in_flight_lets_later_messages_of_that_rank_follow) {
   });
 }
 
-TEST(GroupDict, that_fails_in_flight_fails_alone_and_each_time) {
+TEST(GroupDict, fails_alone_and_every_time_it_is_asked) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 0) {
@@ -256,8 +256,8 @@ TEST(GroupDict, that_fails_in_flight_fails_alone_and_each_time) {
   });
 }
 
-/// The group's own messages do not wait: they end with an error, and take nothing for what it is not.
-TEST(GroupDict, is_not_taken_for_a_message_or_an_object) {
+/// The group's own messages end with an error instead of waiting, and never deliver a dictionary as something else.
+TEST(GroupDict, is_not_mistaken_for_a_message_or_an_object) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     if (world.rank() == 0) {
@@ -274,7 +274,7 @@ TEST(GroupDict, is_not_taken_for_a_message_or_an_object) {
   });
 }
 
-TEST(GroupDict, that_cannot_be_written_fails_on_every_rank) {
+TEST(GroupDict, fails_on_every_rank_when_it_cannot_be_serialized) {
   TensorDict const bad{{"text", std::string("\xff")}};
   run_thread_ranks(2, [&](Collective const& world) {
     auto const group = whole(world);
@@ -299,9 +299,9 @@ TEST(TensorDictCodec, refuses_every_truncation_and_survives_any_changed_byte) {
   auto longer = honest;
   longer.push_back({});
   EXPECT_THROW(static_cast<void>(decode_dict(longer)), FormatError);
-  // Memory is there for what the honest ones need.
+  // There is memory for the tensors of valid dictionaries.
   auto const memory_for = [](Shape const& shape, Dtype dtype) {
-    if (dense_bytes(shape, dtype) > std::size_t{1} << 20) throw UnavailableError({.message = "more than there is"});
+    if (dense_bytes(shape, dtype) > std::size_t{1} << 20) throw UnavailableError({.message = "out of memory"});
     return Tensor::empty(shape, dtype);
   };
   for (std::size_t at = 0; at < honest.size(); ++at) {
@@ -311,7 +311,7 @@ TEST(TensorDictCodec, refuses_every_truncation_and_survives_any_changed_byte) {
       static_cast<void>(decode_dict(bytes, memory_for));
     } catch (FormatError const&) {
       continue;
-    } catch (UnavailableError const&) {  // a tensor larger than the memory there is
+    } catch (UnavailableError const&) {  // a changed byte asked for a huge tensor
       continue;
     }
   }

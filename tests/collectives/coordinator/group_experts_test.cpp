@@ -5,25 +5,25 @@
 namespace crossrank::test {
 namespace {
 
-/// What rank r's tokens are; uneven numbers of them, none on rank 1.
+/// Returns the tokens of rank r. Their number differs between ranks, and rank 1 has none.
 Tensor tokens_of(int rank) { return counting({rank == 1 ? 0 : 2 + rank, 3}, 1.F, static_cast<float>(100 * rank)); }
 
 class Experts : public testing::TestWithParam<int> {};
 
 TEST_P(Experts, of_one_group_match_the_serial_reference) {
-  run_thread_ranks(GetParam(), experts_go_by_sequence_parallelism);
+  run_thread_ranks(GetParam(), experts_use_sequence_parallelism);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Experts, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
 TEST(Experts, of_two_by_two_use_the_data_parallel_group_without_sequence_parallelism) {
-  run_thread_ranks(4, experts_go_by_their_data_parallel_group);
+  run_thread_ranks(4, experts_use_their_data_parallel_group);
 }
 
 CROSSRANK_RANK_SCENARIO(experts) {
   auto world = connect();
-  experts_go_by_their_data_parallel_group(world);
+  experts_use_their_data_parallel_group(world);
   world.close();
   return 0;
 }
@@ -33,7 +33,7 @@ TEST(Experts, of_two_by_two_processes_match_the_serial_reference) {
   EXPECT_TRUE(job.ok()) << job.text();
 }
 
-TEST(Experts, that_change_nothing_give_the_tokens_times_the_ranks) {
+TEST(Experts, return_the_tokens_times_the_ranks_when_they_change_nothing) {
   run_thread_ranks(3, [](Collective const& world) {
     auto const group = whole(world);
     auto const sent = group.dispatch(tokens_of(world.rank()), tokens_of(world.rank()), {.is_sequence_parallel = true});
@@ -44,11 +44,11 @@ TEST(Experts, that_change_nothing_give_the_tokens_times_the_ranks) {
   });
 }
 
-TEST(Experts, stay_where_they_are_without_a_data_parallel_group) {
-  run_thread_ranks(3, experts_without_a_data_parallel_group_stay);
+TEST(Experts, stay_local_without_a_data_parallel_group) {
+  run_thread_ranks(3, experts_without_a_data_parallel_group_stay_local);
 }
 
-TEST(Experts, are_refused_with_other_sizes_before_anything_is_sent) {
+TEST(Experts, are_refused_with_wrong_sizes_before_anything_is_sent) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const group = whole(world);
     auto const tokens = counting({2, 3});
@@ -62,14 +62,14 @@ TEST(Experts, are_refused_with_other_sizes_before_anything_is_sent) {
   });
 }
 
-TEST(Experts, whose_tensors_do_not_fit_on_one_rank_end_the_call_on_all) {
+TEST(Experts, end_the_call_on_all_ranks_when_tensors_do_not_fit_on_one) {
   run_thread_ranks(3, [](Collective const& world) {
     auto const group = whole(world);
     auto const tokens = counting({2, 3});
     auto const logits = counting({world.rank() == 1 ? 3 : 2, 3});
     try {
       static_cast<void>(group.dispatch(tokens, logits, {.is_sequence_parallel = true}));
-      ADD_FAILURE() << "it went through";
+      ADD_FAILURE() << "expected an exception";
     } catch (UsageError const&) {
       EXPECT_EQ(world.rank(), 1);
     } catch (RemoteError const& e) {

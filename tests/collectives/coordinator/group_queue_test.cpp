@@ -16,18 +16,18 @@ struct Unwritable {
 
 class GroupQueue : public testing::TestWithParam<int> {};
 
-TEST_P(GroupQueue, brings_objects_of_rank_0_and_leaves_others_to_the_transport) {
-  run_thread_ranks(GetParam(), objects_go_by_queue, {.arena_cap = std::uint64_t{256} << 20});
+TEST_P(GroupQueue, carries_objects_of_rank_0_and_leaves_others_to_the_transport) {
+  run_thread_ranks(GetParam(), objects_are_sent_by_queue, {.arena_cap = std::uint64_t{256} << 20});
 }
 
 CROSSRANK_RANK_SCENARIO(group_queue) {
   auto world = connect();
-  objects_go_by_queue(world);
+  objects_are_sent_by_queue(world);
   world.close();
   return 0;
 }
 
-TEST_P(GroupQueue, brings_objects_between_processes) {
+TEST_P(GroupQueue, carries_objects_between_processes) {
   auto const job = run_ranks(GetParam(), "group_queue");
   EXPECT_TRUE(job.ok()) << job.text();
 }
@@ -35,8 +35,8 @@ TEST_P(GroupQueue, brings_objects_between_processes) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GroupQueue, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
-/// Some would look into the queue, others wait for the group: nobody would come.
-TEST(GroupQueue, is_not_taken_where_ranks_give_other_sources) {
+/// Some ranks would read the queue and others wait for the group, and no rank would ever answer.
+TEST(GroupQueue, is_not_used_when_ranks_pass_different_sources) {
   run_thread_ranks(3,
                    [](Collective const& world) {
                      auto const checking =
@@ -46,7 +46,7 @@ TEST(GroupQueue, is_not_taken_where_ranks_give_other_sources) {
                      EXPECT_EQ(group.broadcast_object(world.rank(), {0}), 0);
                      try {
                        static_cast<void>(group.broadcast_object(1, {world.rank() == 1 ? 1 : 0}));
-                       ADD_FAILURE() << "nothing was thrown";
+                       ADD_FAILURE() << "expected an exception";
                      } catch (MismatchError const& e) {
                        EXPECT_EQ(e.operation(), "broadcast_object");
                        EXPECT_THAT(e.what(), testing::HasSubstr("ranks 1 call broadcast_object root 1"));
@@ -56,7 +56,7 @@ TEST(GroupQueue, is_not_taken_where_ranks_give_other_sources) {
                    {.arena_cap = std::uint64_t{256} << 20});
 }
 
-TEST(GroupQueue, tells_readers_of_an_object_that_cannot_be_written) {
+TEST(GroupQueue, reports_an_object_that_cannot_be_serialized_to_readers) {
   run_thread_ranks(3,
                    [](Collective const& world) {
                      auto const group = whole(world, {.broadcaster = true});
@@ -71,14 +71,14 @@ TEST(GroupQueue, tells_readers_of_an_object_that_cannot_be_written) {
                    {.arena_cap = std::uint64_t{256} << 20});
 }
 
-TEST(GroupQueue, is_made_by_the_coordinator_in_both_directions) {
+TEST(GroupQueue, is_created_by_the_coordinator_in_both_directions) {
   for (int const ranks : {1, 2, 3, 4}) {
     run_thread_ranks(ranks, a_queue_reaches_all_ranks);
     run_thread_ranks(ranks, queues_of_all_ranks_reach_one);
   }
 }
 
-TEST(GroupQueue, takes_a_writer_from_outside_the_group) { run_thread_ranks(3, queues_take_a_writer_from_outside); }
+TEST(GroupQueue, accepts_a_writer_from_outside_the_group) { run_thread_ranks(3, queues_take_a_writer_from_outside); }
 
 }  // namespace
 }  // namespace crossrank::test

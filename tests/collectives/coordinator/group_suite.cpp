@@ -19,15 +19,15 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-/// What rank r gives, for the serial reference.
+/// Returns the input of rank r for the serial reference.
 Tensor given(Shape const& shape, int rank) { return counting(shape, static_cast<float>(rank + 1)); }
 
 Tensor summed(Shape const& shape, int ranks) { return counting(shape, static_cast<float>(ranks * (ranks + 1) / 2)); }
 
-/// What rank r's tokens are; uneven numbers of them, none on rank 1.
+/// Returns the tokens of rank r. Their number differs between ranks, and rank 1 has none.
 Tensor tokens_of(int rank) { return counting({rank == 1 ? 0 : 2 + rank, 3}, 1.F, static_cast<float>(100 * rank)); }
 
-/// An expert doubles its input, plus its rank.
+/// An expert doubles its input and adds its rank.
 Tensor expert(Tensor const& hidden, int rank) {
   auto out = hidden.clone();
   for (auto& value : out.as_mutable<float>()) value = 2 * value + static_cast<float>(rank);
@@ -53,7 +53,7 @@ void experts_match_the_serial_reference(GroupCoordinator const& group, std::vect
   EXPECT_EQ(got.extra_tensors[0].dtype(), Dtype::i32);
   EXPECT_EQ(got.route.sizes(), sizes);
   auto const combined = group.combine(expert(got.hidden_states, world.rank()), got.route);
-  // Serial: every member's expert sees these tokens, and their answers are added.
+  // Serial reference: every member's expert processes these tokens, and the results are added.
   auto expected = mine.clone();
   for (auto& value : expected.as_mutable<float>()) {
     float sum = 0;
@@ -63,7 +63,7 @@ void experts_match_the_serial_reference(GroupCoordinator const& group, std::vect
   EXPECT_TRUE(same(combined, expected));
 }
 
-/// Whether the ranks share memory: all are on one node, and the backend uses it.
+/// Returns whether the ranks share memory: all are on one node, and the backend uses its memory.
 bool share_memory(Collective const& world) {
   return world.world_size() == 1 ||
          (world.local_world_size() == world.world_size() && world.transport()->node_group() != nullptr);
@@ -73,7 +73,7 @@ constexpr QueueOptions small_queue(int writer) { return {.writer_rank = writer, 
 
 }  // namespace
 
-void dense_verbs_match_the_serial_reference(Collective const& world) {
+void dense_operations_match_the_serial_reference(Collective const& world) {
   auto const group = whole(world);
   int const n = world.world_size();
   int const me = world.rank();
@@ -101,7 +101,7 @@ void dense_verbs_match_the_serial_reference(Collective const& world) {
   }
 }
 
-void uneven_verbs_match_the_serial_reference(Collective const& world) {
+void uneven_operations_match_the_serial_reference(Collective const& world) {
   auto const group = whole(world);
   int const n = world.world_size();
   int const me = world.rank();
@@ -128,7 +128,7 @@ void uneven_verbs_match_the_serial_reference(Collective const& world) {
   }
 }
 
-void tensors_reach_the_ranks_that_they_are_for(Collective const& world) {
+void tensors_reach_their_receivers(Collective const& world) {
   auto const group = whole(world);
   int const n = world.world_size();
   int const me = world.rank();
@@ -145,7 +145,7 @@ void tensors_reach_the_ranks_that_they_are_for(Collective const& world) {
   group.barrier();
 }
 
-void experts_go_by_sequence_parallelism(Collective const& world) {
+void experts_use_sequence_parallelism(Collective const& world) {
   if (world.world_size() == 1) {
     auto const sent = whole(world).dispatch(tokens_of(0), tokens_of(0), {.is_sequence_parallel = true});
     EXPECT_TRUE(same(sent.hidden_states, tokens_of(0)));
@@ -159,7 +159,7 @@ void experts_go_by_sequence_parallelism(Collective const& world) {
   world.barrier();
 }
 
-void experts_go_by_their_data_parallel_group(Collective const& world) {
+void experts_use_their_data_parallel_group(Collective const& world) {
   int const tp = 2;
   Mesh const mesh(world, {{"dp", world.world_size() / tp}, {"tp", tp}});
   auto const dp = GroupCoordinator::create(world, mesh.groups("dp"), {.name = "dp"});
@@ -175,7 +175,7 @@ void experts_go_by_their_data_parallel_group(Collective const& world) {
   world.barrier();
 }
 
-void experts_without_a_data_parallel_group_stay(Collective const& world) {
+void experts_without_a_data_parallel_group_stay_local(Collective const& world) {
   auto const group = whole(world);
   auto const tokens = tokens_of(world.rank());
   auto const logits = counting({1 + world.rank()});
@@ -191,7 +191,7 @@ void experts_without_a_data_parallel_group_stay(Collective const& world) {
   world.barrier();
 }
 
-void objects_go_by_queue(Collective const& world) {
+void objects_are_sent_by_queue(Collective const& world) {
   auto const group = whole(world, {.name = "queued", .broadcaster = true});
   for (int i = 0; i < 20; ++i) {
     for (int src = 0; src < world.world_size(); ++src) {
@@ -220,7 +220,7 @@ void a_queue_reaches_all_ranks(Collective const& world) {
   world.barrier();
 }
 
-/// Through shared memory; where there is none between the ranks, each is told and the group goes on.
+/// Uses queues through shared memory. Ranks without it get an error each, and the group goes on.
 void queues_of_all_ranks_reach_one(Collective const& world) {
   auto const group = whole(world);
   int const n = world.world_size();
@@ -234,7 +234,7 @@ void queues_of_all_ranks_reach_one(Collective const& world) {
   } else {
     try {
       static_cast<void>(make());
-      ADD_FAILURE() << "queues between nodes";
+      ADD_FAILURE() << "expected an error for queues between nodes";
     } catch (UnavailableError const& e) {
       EXPECT_TRUE(e.group_usable()) << e.what();
     } catch (RemoteError const& e) {
@@ -244,13 +244,13 @@ void queues_of_all_ranks_reach_one(Collective const& world) {
   world.barrier();
 }
 
-/// Rank 0 of the world writes, all others read: the last of them gets the handle and relays it.
+/// Rank 0 of the world writes and all others read. The last of them gets the handle and relays it.
 void queues_take_a_writer_from_outside(Collective const& world) {
   int const n = world.world_size();
   std::vector<int> readers(static_cast<std::size_t>(n - 1));
   std::iota(readers.begin(), readers.end(), 1);
   auto const group = GroupCoordinator::create(world, {{0}, readers});
-  if (!share_memory(world)) return;  // a handle is one of its node's memory
+  if (!share_memory(world)) return;  // a handle is valid only on its node
   if (world.rank() == 0) {
     auto const writer = MessageQueue::create_writer(world, n - 1, small_queue(0));
     world.send_object(writer.handle(), n - 1);
@@ -264,7 +264,7 @@ void queues_take_a_writer_from_outside(Collective const& world) {
   }
 }
 
-/// The rank on the node selects the device, whatever the group; the place in the group is another number.
+/// The device follows from the rank on the node, whatever the group. The rank in the group is another number.
 void ranks_keep_their_device_in_every_group(Collective const& world) {
   std::vector<std::vector<int>> lists(2);
   for (int rank = world.world_size() - 1; rank >= 0; --rank) lists[static_cast<std::size_t>(rank % 2)].push_back(rank);
@@ -282,13 +282,13 @@ void ranks_keep_their_device_in_every_group(Collective const& world) {
 namespace {
 
 constexpr GroupCase cases[] = {
-    {"dense_verbs_match_the_serial_reference", dense_verbs_match_the_serial_reference},
-    {"uneven_verbs_match_the_serial_reference", uneven_verbs_match_the_serial_reference},
-    {"tensors_reach_the_ranks_that_they_are_for", tensors_reach_the_ranks_that_they_are_for},
-    {"experts_go_by_sequence_parallelism", experts_go_by_sequence_parallelism},
-    {"experts_go_by_their_data_parallel_group", experts_go_by_their_data_parallel_group, 4},
-    {"experts_without_a_data_parallel_group_stay", experts_without_a_data_parallel_group_stay},
-    {"objects_go_by_queue", objects_go_by_queue},
+    {"dense_operations_match_the_serial_reference", dense_operations_match_the_serial_reference},
+    {"uneven_operations_match_the_serial_reference", uneven_operations_match_the_serial_reference},
+    {"tensors_reach_their_receivers", tensors_reach_their_receivers},
+    {"experts_use_sequence_parallelism", experts_use_sequence_parallelism},
+    {"experts_use_their_data_parallel_group", experts_use_their_data_parallel_group, 4},
+    {"experts_without_a_data_parallel_group_stay_local", experts_without_a_data_parallel_group_stay_local},
+    {"objects_are_sent_by_queue", objects_are_sent_by_queue},
     {"a_queue_reaches_all_ranks", a_queue_reaches_all_ranks},
     {"queues_of_all_ranks_reach_one", queues_of_all_ranks_reach_one},
     {"queues_take_a_writer_from_outside", queues_take_a_writer_from_outside, 3},

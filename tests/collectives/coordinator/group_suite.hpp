@@ -7,28 +7,28 @@
 
 namespace crossrank::test {
 
-/// One promise of `GroupCoordinator`, kept on every backend for every number of ranks.
+/// One property of `GroupCoordinator` that every backend has for every number of ranks.
 struct GroupCase {
   std::string_view name;
   void (*body)(Collective const& world);
-  int min_ranks = 1;  ///< with fewer there is nothing to see
+  int min_ranks = 1;  ///< smallest number of ranks for which the case makes sense
 };
 
 [[nodiscard]] std::span<GroupCase const> group_suite();
 
-void dense_verbs_match_the_serial_reference(Collective const& world);
-void uneven_verbs_match_the_serial_reference(Collective const& world);
-void tensors_reach_the_ranks_that_they_are_for(Collective const& world);
-void experts_go_by_sequence_parallelism(Collective const& world);
-void experts_go_by_their_data_parallel_group(Collective const& world);
-void experts_without_a_data_parallel_group_stay(Collective const& world);
-void objects_go_by_queue(Collective const& world);
+void dense_operations_match_the_serial_reference(Collective const& world);
+void uneven_operations_match_the_serial_reference(Collective const& world);
+void tensors_reach_their_receivers(Collective const& world);
+void experts_use_sequence_parallelism(Collective const& world);
+void experts_use_their_data_parallel_group(Collective const& world);
+void experts_without_a_data_parallel_group_stay_local(Collective const& world);
+void objects_are_sent_by_queue(Collective const& world);
 void a_queue_reaches_all_ranks(Collective const& world);
 void queues_of_all_ranks_reach_one(Collective const& world);
 void queues_take_a_writer_from_outside(Collective const& world);
 void ranks_keep_their_device_in_every_group(Collective const& world);
 
-/// A case together with a number of ranks, as a parameter of a backend's suite.
+/// A case with a number of ranks: the parameter of a backend's suite.
 struct GroupParameter {
   GroupCase test{};
   int ranks = 1;

@@ -7,7 +7,7 @@
 
 namespace crossrank::test {
 
-/// 0, 1, 2, ... times `factor` plus `offset`.
+/// Returns the values 0, 1, 2, ... times `factor` plus `offset`.
 template <class T = float>
 [[nodiscard]] Tensor counting(Shape const& shape, T factor = 1, T offset = 0) {
   std::vector<T> values(static_cast<std::size_t>(shape.numel()));
@@ -21,14 +21,14 @@ template <class T = float>
   return {span.begin(), span.end()};
 }
 
-/// Whether dtype, shape and bytes are the same.
+/// Returns whether dtype, shape and bytes are the same.
 [[nodiscard]] inline bool same(Tensor const& a, Tensor const& b) {
   return a.defined() == b.defined() &&
          (!a.defined() || (a.dtype() == b.dtype() && a.shape() == b.shape() &&
                            std::equal(a.bytes().begin(), a.bytes().end(), b.bytes().begin(), b.bytes().end())));
 }
 
-/// One group of all ranks.
+/// Returns the group of all ranks.
 [[nodiscard]] inline GroupCoordinator whole(Collective const& world, GroupOptions options = {}) {
   std::vector<int> ranks(static_cast<std::size_t>(world.world_size()));
   std::iota(ranks.begin(), ranks.end(), 0);

@@ -10,11 +10,11 @@
 
 #include "collectives/fake/fake_transport.hpp"
 
-/// Sizes in bytes, also of tensors that nobody could hold here: planning touches no element.
+/// Plans calls with sizes of tensors that no machine could hold: planning does not touch the elements.
 namespace crossrank::test {
 namespace {
 
-/// Rank 1 of 4, which sends nothing.
+/// Transport of rank 1 of 4 that sends nothing.
 class OneOfFour final : public spi::Transport {
  public:
   std::string_view backend() const noexcept override { return "none"; }
@@ -47,7 +47,7 @@ class OneOfFour final : public spi::Transport {
 
 constexpr std::int64_t billion = 1'000'000'000;
 
-/// A tensor over memory that is not there.
+/// Returns a tensor over memory that does not exist.
 Tensor imagined(Shape const& shape, Dtype dtype) {
   static std::byte first{};
   return Tensor::from_blob(&first, shape, dtype);
@@ -77,7 +77,7 @@ TEST(CallBuilder, refuses_sizes_that_overflow) {
   }
 }
 
-TEST(CallBuilder, tells_calls_apart_that_ranks_must_agree_on) {
+TEST(CallBuilder, gives_different_calls_different_signatures) {
   OneOfFour const transport;
   CallBuilder const call_builder(transport, CheckLevel::local);
   auto a = Tensor::zeros({4, 6}, Dtype::f32);
@@ -92,8 +92,8 @@ TEST(CallBuilder, tells_calls_apart_that_ranks_must_agree_on) {
             call_builder.reduce(a, ReduceOp::max, {0}).signature.digest);
 }
 
-/// What a rank gives may stand in its own part of the result; anywhere else it is overwritten before it is read.
-TEST(CallBuilder, takes_a_part_of_the_result_where_it_belongs_and_refuses_it_elsewhere) {
+/// The input may be its own part of the result. Anywhere else in the result it would be overwritten before it is read.
+TEST(CallBuilder, accepts_an_input_only_at_its_own_place_in_the_result) {
   OneOfFour const transport;
   CallBuilder const call_builder(transport, CheckLevel::local);
   auto whole = Tensor::zeros({4, 8}, Dtype::i32);
@@ -117,7 +117,7 @@ TEST(CallBuilder, takes_a_part_of_the_result_where_it_belongs_and_refuses_it_els
   }
 }
 
-TEST(CallBuilder, takes_nothing_for_an_overlap_that_has_no_bytes) {
+TEST(CallBuilder, finds_no_overlap_between_empty_tensors) {
   OneOfFour const transport;
   CallBuilder const call_builder(transport, CheckLevel::local);
   auto whole = Tensor::zeros({8}, Dtype::i32);
@@ -127,7 +127,7 @@ TEST(CallBuilder, takes_nothing_for_an_overlap_that_has_no_bytes) {
   EXPECT_NO_THROW(static_cast<void>(call_builder.all_gatherv(whole, none, {.rows = rows})));
 }
 
-TEST(CallBuilder, digests_and_notes_nothing_when_checks_are_off_and_all_otherwise) {
+TEST(CallBuilder, records_arguments_unless_checks_are_off) {
   OneOfFour const transport;
   auto a = Tensor::zeros({4, 6}, Dtype::f32);
   auto const off = CallBuilder(transport, CheckLevel::off).reduce(a, ReduceOp::sum, {0});

@@ -1,5 +1,4 @@
-// `CheckLevel::collective`: ranks that are about to call different things are told so, all of them, before any data
-// moves.
+// `CheckLevel::collective`: if ranks are about to make different calls, all of them get an error before any data moves.
 #include <algorithm>
 #include <functional>
 #include <ostream>
@@ -25,7 +24,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int ranks = 3;
-constexpr std::int32_t before = 7;  ///< what stands in a tensor until something is received
+constexpr std::int32_t before = 7;  ///< value of a tensor before it receives data
 
 Tensor tensor_of(Shape const& shape, Dtype dtype = Dtype::i32) {
   auto tensor = Tensor::zeros(shape, dtype);
@@ -70,10 +69,10 @@ void barrier(Collective const& group) { group.barrier(); }
 
 struct Disagreement {
   char const* name;
-  Call one;            ///< what rank 0 calls
-  Call other;          ///< what the others call
-  char const* its;     ///< rank 0's call, as the error words it
-  char const* theirs;  ///< that of the others
+  Call one;            ///< call of rank 0
+  Call other;          ///< call of the other ranks
+  char const* its;     ///< text of rank 0's call in the error
+  char const* theirs;  ///< text of the others' call in the error
 };
 
 void PrintTo(Disagreement const& one, std::ostream* out) { *out << one.name; }
@@ -113,27 +112,27 @@ std::vector<Disagreement> disagreements() {
   };
 }
 
-/// Both sides are named, on every rank, and the group is dead from then on.
+/// Expects that the error of every rank names both calls, and that the group has ended.
 void expect_mismatch(Collective const& group, Disagreement const& sides) {
   auto const info = error_of<MismatchError>([&] { (group.rank() == 0 ? sides.one : sides.other)(group); });
   EXPECT_THAT(info.message, HasSubstr(std::string("ranks 0 call ") + sides.its)) << "rank " << group.rank();
   EXPECT_THAT(info.message, HasSubstr(std::string("ranks 1-2 call ") + sides.theirs)) << "rank " << group.rank();
-  EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0)) << "the fewest\n" << info.message;
+  EXPECT_THAT(info.failed_ranks, testing::ElementsAre(0)) << "the ranks in the minority\n" << info.message;
   EXPECT_FALSE(info.group_usable);
-  EXPECT_THAT(info.message, testing::Not(HasSubstr("#"))) << "a digest is no word";
+  EXPECT_THAT(info.message, testing::Not(HasSubstr("#"))) << "the error must not show digests";
   auto const later = error_of<MismatchError>([&] { group.barrier(); });
   EXPECT_EQ(later.message, info.message);
 }
 
 class CallChecking : public testing::TestWithParam<Disagreement> {};
 
-TEST_P(CallChecking, names_both_sides_in_the_words_of_their_calls) {
+TEST_P(CallChecking, names_both_calls_in_words) {
   run_thread_ranks(ranks, [](Collective const& world) {
     expect_mismatch(make_collective(world.transport(), world.timeout_policy(), CheckLevel::collective), GetParam());
   });
 }
 
-TEST_P(CallChecking, names_both_sides_in_words_where_messages_alone_connect_the_ranks) {
+TEST_P(CallChecking, names_both_calls_in_words_over_messages) {
   for (bool const node_memory : {false, true}) {
     run_message_ranks(ranks,
                       [](Collective const& world, MemoryHub&) {
@@ -145,20 +144,21 @@ TEST_P(CallChecking, names_both_sides_in_words_where_messages_alone_connect_the_
   }
 }
 
-TEST_P(CallChecking, names_both_sides_on_a_backend_that_compares_nothing) {
+TEST_P(CallChecking, names_both_calls_on_a_backend_that_compares_nothing) {
   run_thread_ranks(ranks, [](Collective const& world) {
     auto const plain = std::make_shared<MinimalTransport>(world.transport());
     expect_mismatch(make_collective(plain, world.timeout_policy(), CheckLevel::collective), GetParam());
-    EXPECT_EQ(plain->posted(), 1) << "the calls in words, and nothing else";
+    EXPECT_EQ(plain->posted(), 1) << "only the exchange of the calls was posted";
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, CallChecking, testing::ValuesIn(disagreements()),
                          [](auto const& one) { return std::string(one.param.name); });
 
-/// The default level: what it compares it has in words as well.
-TEST_P(CallChecking, names_both_sides_in_words_at_the_default_level_too) {
-  if (std::string_view(GetParam().name) == "object_operation") GTEST_SKIP() << "zero_only does without the group there";
+/// The default level also shows in words what it compares.
+TEST_P(CallChecking, names_both_calls_in_words_at_the_default_level) {
+  if (std::string_view(GetParam().name) == "object_operation")
+    GTEST_SKIP() << "zero_only does not use the group at this level";
   run_thread_ranks(ranks, [](Collective const& world) {
     expect_mismatch(make_collective(world.transport(), world.timeout_policy(), CheckLevel::local), GetParam());
   });
@@ -182,7 +182,7 @@ TEST(CallCheckingCollective, moves_no_data_when_ranks_disagree) {
   });
 }
 
-TEST(CallCheckingCollective, lets_ranks_that_agree_go_on) {
+TEST(CallCheckingCollective, accepts_ranks_that_agree) {
   run_thread_ranks(ranks, [](Collective const& world) {
     for (bool const plain : {false, true}) {
       auto transport = world.transport();

@@ -9,8 +9,8 @@
 
 namespace crossrank::test {
 
-/// A transport with nothing but the operations that every backend has, over another one: it neither compares signatures
-/// nor has any operation of its own, and counts what is posted.
+/// A transport over another one with only the operations that every backend has. It compares no signatures, has no
+/// other operation, and counts the posted operations.
 class MinimalTransport final : public spi::Transport {
  public:
   explicit MinimalTransport(std::shared_ptr<spi::Transport> below) : below_(std::move(below)) {}
@@ -54,7 +54,7 @@ class MinimalTransport final : public spi::Transport {
   [[nodiscard]] bool is_closed() const noexcept override { return below_->is_closed(); }
 
  private:
-  /// What says nothing, so that what is below does not compare either.
+  /// Returns an empty signature, so that the transport below does not compare either.
   spi::Signature blank() {
     ++posted_;
     return {};

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// All that a job offers: the whole one, and those inside it.
+/// Uses everything that a job offers: the whole job and the jobs inside it.
 void is_a_job(JobCollective const& job) {
   int const n = job.world_size();
   auto const mine = counting({2, 2}, 1.F, static_cast<float>(job.rank()));
@@ -55,7 +55,7 @@ void is_a_job(JobCollective const& job) {
   job.barrier();
 }
 
-/// The job, and the jobs of its node and of its tensor-parallel group, which have all that a job has.
+/// Uses the job, and the jobs of its node and of its tensor-parallel group, which offer the same.
 void is_the_whole_job(JobCollective const& job) {
   is_a_job(job);
   auto const& local = job.local();
@@ -77,7 +77,7 @@ void is_the_whole_job(JobCollective const& job) {
   }
 }
 
-TEST(FakeCollective, is_a_job_of_one) {
+TEST(FakeCollective, is_a_job_of_one_rank) {
   FakeCollective const job;
   is_the_whole_job(job);
   EXPECT_EQ(job.mesh(), nullptr);
@@ -114,7 +114,7 @@ TEST(MeshCollective, knows_nodes_and_replicas) {
   run_thread_ranks(4, [](Collective const& world) {
     MeshCollective const job(world, {.sharding_world_size = 2, .local_world_size = 2});
     is_the_whole_job(job);
-    EXPECT_EQ(job.local_rank(), world.local_rank()) << "on the node that the ranks do share";
+    EXPECT_EQ(job.local_rank(), world.local_rank()) << "on the node that the ranks share";
     EXPECT_EQ(job.local().rank(), world.rank() % 2);
     EXPECT_EQ(job.local().is_master(), world.rank() % 2 == 0);
     EXPECT_EQ(job.local().world_size(), 2);
@@ -135,7 +135,7 @@ std::string refusal(Collective const& world, MeshOptions const& options) {
   return "accepted";
 }
 
-TEST(MeshCollective, refuses_sizes_that_do_not_divide_with_their_numbers) {
+TEST(MeshCollective, refuses_indivisible_sizes_and_names_them) {
   run_thread_ranks(4, [](Collective const& world) {
     EXPECT_THAT(refusal(world, {.tp_size = 3}), HasSubstr("got 3"));
     EXPECT_THAT(refusal(world, {.tp_size = 0}), HasSubstr("tp_size"));
@@ -147,8 +147,8 @@ TEST(MeshCollective, refuses_sizes_that_do_not_divide_with_their_numbers) {
   });
 }
 
-/// Even ranks stand on one host, odd ones on another: as `mpirun --map-by node` places them.
-TEST(MeshCollective, refuses_nodes_that_are_no_rows_unless_it_is_told_otherwise) {
+/// Even ranks are on one host and odd ones on another, as `mpirun --map-by node` places them.
+TEST(MeshCollective, refuses_nodes_that_are_not_rows_unless_told_otherwise) {
   run_message_ranks(4, [](Collective const& world, MemoryHub&) {
     EXPECT_THAT(refusal(world, {}), HasSubstr("expected rank 1 on the node of rank 0, got on the node of rank 1"));
     MeshCollective const alone(world, {.local_world_size = 1});
@@ -160,7 +160,7 @@ TEST(MeshCollective, refuses_nodes_that_are_no_rows_unless_it_is_told_otherwise)
   });
 }
 
-TEST(MeshCollective, refuses_nodes_of_other_sizes_on_all_ranks) {
+TEST(MeshCollective, refuses_nodes_of_different_sizes_on_all_ranks) {
   run_message_ranks(3, [](Collective const& world, MemoryHub&) {
     EXPECT_THAT(refusal(world, {}),
                 HasSubstr("is not divisible by the ranks of a node: expected a divisor of 3, got 2"));
@@ -168,7 +168,7 @@ TEST(MeshCollective, refuses_nodes_of_other_sizes_on_all_ranks) {
   });
 }
 
-TEST(MeshCollective, takes_a_list_of_ranks_and_tells_those_that_are_not_on_it) {
+TEST(MeshCollective, accepts_a_list_of_ranks_and_reports_ranks_not_on_it) {
   run_thread_ranks(3, [](Collective const& world) {
     MeshOptions const options{.tp_size = 2, .ranks = {2, 0}};
     if (world.rank() == 1) {
@@ -182,7 +182,7 @@ TEST(MeshCollective, takes_a_list_of_ranks_and_tells_those_that_are_not_on_it) {
   });
 }
 
-TEST(MeshGroupCoordinator, builds_the_job_of_this_ranks_partition_or_none) {
+TEST(MeshGroupCoordinator, builds_the_job_of_the_partition_of_this_rank_or_none) {
   run_thread_ranks(4, [](Collective const& world) {
     MeshGroupCoordinator const cluster(
         world, {{.name = "train", .ranks = {3, 1}, .tp_size = 2}, {.name = "serve", .ranks = {0}}});
@@ -200,7 +200,7 @@ TEST(MeshGroupCoordinator, builds_the_job_of_this_ranks_partition_or_none) {
   });
 }
 
-/// Rank 2 of a pipeline of ranks 0 and 2 uses the third device of its node.
+/// Rank 2, in a pipeline of ranks 0 and 2, uses the third device of its node.
 TEST(MeshCollective, gives_partitions_the_local_ranks_of_their_node) {
   run_thread_ranks(4, [](Collective const& world) {
     MeshGroupCoordinator const cluster(world, {{.name = "even", .ranks = {0, 2}}, {.name = "odd", .ranks = {3, 1}}});
@@ -217,7 +217,7 @@ TEST(MeshCollective, gives_partitions_the_local_ranks_of_their_node) {
   });
 }
 
-TEST(MeshGroupCoordinator, refuses_partitions_that_overlap_or_cannot_be) {
+TEST(MeshGroupCoordinator, refuses_overlapping_and_invalid_partitions) {
   run_thread_ranks(2, [](Collective world) {
     auto const text = [&](std::vector<MeshPartition> partitions) {
       try {
@@ -246,7 +246,7 @@ CROSSRANK_RANK_SCENARIO(best_collective) {
   return 0;
 }
 
-TEST(BuildBestCollective, makes_one_job_for_each_process) {
+TEST(BuildBestCollective, returns_the_same_job_on_every_call) {
   for (int const ranks : {1, 2, 3}) {
     auto const job = run_ranks(ranks, "best_collective");
     EXPECT_TRUE(job.ok()) << job.text();
@@ -258,7 +258,7 @@ CROSSRANK_RANK_SCENARIO(no_fallback) {
   return 0;
 }
 
-TEST(BuildBestCollective, never_takes_several_ranks_for_one) {
+TEST(BuildBestCollective, refuses_the_fake_backend_for_several_ranks) {
   auto const job = run_ranks(2, "no_fallback");
   EXPECT_TRUE(job.ok()) << job.text();
 }

@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using Groups = std::vector<std::vector<int>>;
 
-TEST(Mesh, puts_the_last_axis_fastest) {
+TEST(Mesh, varies_the_last_axis_fastest) {
   run_thread_ranks(4, [](Collective world) {
     Mesh const mesh(world, {{"dp", 2}, {"tp", 2}});
     EXPECT_EQ(mesh.coordinate("dp"), world.rank() / 2);
@@ -29,7 +29,7 @@ TEST(Mesh, puts_the_last_axis_fastest) {
   });
 }
 
-TEST(Mesh, takes_any_number_of_axes) {
+TEST(Mesh, accepts_any_number_of_axes) {
   run_thread_ranks(6, [](Collective world) {
     Mesh const mesh(world, {{"pp", 3}, {"one", 1}, {"tp", 2}});
     EXPECT_EQ(mesh.groups("pp"), (Groups{{0, 2, 4}, {1, 3, 5}}));
@@ -39,7 +39,7 @@ TEST(Mesh, takes_any_number_of_axes) {
   });
 }
 
-TEST(Mesh, refuses_sizes_that_do_not_fit_and_names_that_come_twice) {
+TEST(Mesh, refuses_wrong_sizes_and_duplicate_names) {
   run_thread_ranks(2, [](Collective world) {
     auto const text = [&](std::vector<Axis> const& axes) {
       try {

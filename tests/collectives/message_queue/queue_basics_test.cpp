@@ -17,7 +17,7 @@
 #include "tests/support/timeouts.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// What a queue carries, and in which order.
+/// The messages of a queue and their order.
 namespace crossrank::test {
 namespace {
 
@@ -40,14 +40,15 @@ TEST(MessageQueue, gives_every_reader_every_message_in_order) {
           ++seen;
         }
         EXPECT_EQ(seen, count);
-        EXPECT_EQ(queue.dequeue_bytes(), std::nullopt) << "the end is not the end";
+        EXPECT_EQ(queue.dequeue_bytes(), std::nullopt) << "the queue must stay at its end";
       }
       world.close();
     });
   }
 }
 
-/// Sizes around what a chunk holds, with one chunk and with several: each wraps around and changes kinds.
+/// Sizes around the size of a chunk, with one chunk and with several. Each queue wraps around and mixes inline and
+/// large messages.
 TEST(MessageQueue, carries_messages_of_every_size) {
   for (std::size_t const chunks : {std::size_t{1}, std::size_t{2}, std::size_t{5}}) {
     run_thread_ranks(2, [chunks](Collective world) {
@@ -73,7 +74,7 @@ TEST(MessageQueue, carries_messages_of_every_size) {
   }
 }
 
-TEST(MessageQueue, gives_the_memory_of_large_messages_back) {
+TEST(MessageQueue, frees_the_memory_of_large_messages) {
   ThreadRankOptions options;
   options.arena_cap = std::uint64_t{16} << 20;
   run_thread_ranks(
@@ -81,7 +82,7 @@ TEST(MessageQueue, gives_the_memory_of_large_messages_back) {
       [](Collective world) {
         auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
         auto const message = sample(std::size_t{1} << 20, 5);
-        for (int i = 0; i < 100; ++i) {  // six times more than the node may hold
+        for (int i = 0; i < 100; ++i) {  // six times the memory of the node
           if (queue.is_writer()) {
             queue.enqueue_bytes(message);
           } else {
@@ -94,7 +95,7 @@ TEST(MessageQueue, gives_the_memory_of_large_messages_back) {
       options);
 }
 
-TEST(MessageQueue, keeps_received_tensors_while_chunks_are_used_again) {
+TEST(MessageQueue, keeps_received_tensors_while_chunks_are_reused) {
   run_thread_ranks(2, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 4096, .chunks = 2});
     std::vector<float> values(2000);
@@ -118,7 +119,7 @@ TEST(MessageQueue, keeps_received_tensors_while_chunks_are_used_again) {
       EXPECT_EQ(first->shape(), (Shape{40, 50}));
       EXPECT_THAT(first->as<float>(), testing::ElementsAreArray(values));
       EXPECT_THAT(second->as<float>(), testing::ElementsAreArray(std::span<float const>(values).first(6)));
-      second->as_mutable<float>()[0] = 7.0F;  // a copy of one's own
+      second->as_mutable<float>()[0] = 7.0F;  // a private copy
       auto frozen = *first;
       EXPECT_THROW(static_cast<void>(frozen.as_mutable<float>()), UsageError);
       EXPECT_EQ(empty->dtype(), Dtype::bf16);
@@ -147,7 +148,7 @@ TEST(MessageQueue, refuses_a_message_that_is_no_tensor_and_goes_on) {
   });
 }
 
-TEST(MessageQueue, frees_the_place_of_a_message_whose_reader_threw) {
+TEST(MessageQueue, frees_the_chunk_of_a_message_whose_reader_threw) {
   run_thread_ranks(2, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
     if (queue.is_writer()) {
@@ -162,7 +163,7 @@ TEST(MessageQueue, frees_the_place_of_a_message_whose_reader_threw) {
   });
 }
 
-TEST(MessageQueue, is_read_by_nobody_when_the_group_is_one_rank) {
+TEST(MessageQueue, has_no_readers_in_a_group_of_one_rank) {
   auto world = connect({.backend = "fake", .rank = 0, .world_size = 1});
   auto const queue = MessageQueue::create(world, {.chunks = 1});
   for (int i = 0; i < 10; ++i) queue.enqueue_bytes(sample(5, 1), {.timeout = milliseconds(0)});
@@ -172,8 +173,8 @@ TEST(MessageQueue, is_read_by_nobody_when_the_group_is_one_rank) {
   EXPECT_THROW(queue.enqueue_bytes({}), UsageError);
 }
 
-/// Many small and large arrays at random, two queues at once, as the reference's stress test; fewer, as CPU is scarce.
-TEST(MessageQueue, survives_a_storm_of_arrays_with_random_pauses) {
+/// Many small and large arrays at random through two queues at once, as in the reference's stress test, but fewer.
+TEST(MessageQueue, carries_many_random_arrays_with_random_pauses) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   run_thread_ranks(4, [seed](Collective world) {

@@ -17,7 +17,7 @@
 #include "tests/support/timeouts.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// How waits end, and what keeps two ends apart.
+/// How waits end, and how the two ends of a queue are kept apart.
 namespace crossrank::test {
 namespace {
 
@@ -37,19 +37,19 @@ ErrorInfo error_of(std::function<void()> const& call) {
   } catch (Kind const& e) {
     return e.info();
   } catch (std::exception const& e) {
-    ADD_FAILURE() << "another error: " << e.what();
+    ADD_FAILURE() << "unexpected exception: " << e.what();
     return {};
   }
   ADD_FAILURE() << "no error";
   return {};
 }
 
-/// Returns once a thread of this process has gone to sleep after `before`.
+/// Returns once a thread of this process has gone to sleep, compared with the count `before`.
 void await_sleeper(std::uint64_t before) {
   while (statistics().futex_waits == before) std::this_thread::yield();
 }
 
-TEST(QueueEndpoint, is_no_loss_when_a_reader_has_read_all_and_drops_its_handle) {
+TEST(QueueEndpoint, is_not_lost_when_a_reader_drops_its_handle_after_the_last_message) {
   run_thread_ranks(3, [](Collective world) {
     auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 4});
     if (queue.is_writer()) {
@@ -63,7 +63,7 @@ TEST(QueueEndpoint, is_no_loss_when_a_reader_has_read_all_and_drops_its_handle) 
     }
     world.barrier();
     if (world.rank() == 0) {
-      EXPECT_FALSE(queue.wait_for(milliseconds(5))) << "rank 2 has read nothing";
+      EXPECT_FALSE(queue.wait_for(milliseconds(5))) << "rank 2 has read no message";
     }
     world.barrier();
     if (world.rank() == 2) {
@@ -77,7 +77,7 @@ TEST(QueueEndpoint, is_no_loss_when_a_reader_has_read_all_and_drops_its_handle) 
   });
 }
 
-TEST(QueueTimeout, names_the_reader_that_is_behind_and_harms_nothing) {
+TEST(QueueTimeout, names_the_slow_reader_and_keeps_the_queue_usable) {
   run_thread_ranks(3, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2, .name = "commands"});
     if (queue.is_writer()) {
@@ -96,7 +96,7 @@ TEST(QueueTimeout, names_the_reader_that_is_behind_and_harms_nothing) {
       EXPECT_THAT(info.resource, HasSubstr("commands"));
       EXPECT_THAT(info.details, Contains(HasSubstr("has taken 0 of 2 messages")));
     }
-    world.barrier();  // the group goes on, and so does the queue
+    world.barrier();  // group and queue stay usable
     if (world.rank() == 2) {
       EXPECT_EQ(queue.dequeue_bytes(), message);
       EXPECT_EQ(queue.dequeue_bytes(), message);
@@ -111,8 +111,9 @@ TEST(QueueTimeout, names_the_reader_that_is_behind_and_harms_nothing) {
   });
 }
 
-/// The reader that times out names whom the writer waits for, and so does the writer when that reader leaves.
-TEST(QueueTimeout, is_blamed_on_the_same_rank_by_all_ends) {
+/// A reader that times out names the rank that the writer waits for. When that reader leaves, the writer names the same
+/// rank.
+TEST(QueueTimeout, blames_the_same_rank_at_all_ends) {
   run_thread_ranks(3, [](Collective world) {
     auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
     if (queue.is_writer()) {
@@ -120,14 +121,14 @@ TEST(QueueTimeout, is_blamed_on_the_same_rank_by_all_ends) {
       queue.enqueue_bytes(message);
       auto const info = error_of<TimeoutError>([&] { queue.enqueue_bytes(message, {.timeout = step_timeout}); });
       EXPECT_THAT(info.failed_ranks, ElementsAre(2));
-      EXPECT_TRUE(info.group_usable) << "nobody has ended";
+      EXPECT_TRUE(info.group_usable) << "no rank has ended";
       EXPECT_THROW(queue.enqueue_bytes(message), TimeoutError) << "forgotten";
     }
     if (world.rank() == 1) {
       EXPECT_EQ(queue.dequeue_bytes(), message);
       EXPECT_EQ(queue.dequeue_bytes(), message);
       ErrorInfo info;
-      do {  // as long as the writer does not wait yet, it is the writer that sends nothing
+      do {  // until the writer waits, the error blames the writer
         info = error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes({.timeout = milliseconds(30)})); });
       } while (info.failed_ranks == std::vector<int>{0});
       EXPECT_THAT(info.failed_ranks, ElementsAre(2));
@@ -135,7 +136,7 @@ TEST(QueueTimeout, is_blamed_on_the_same_rank_by_all_ends) {
     }
     world.barrier();
     if (world.rank() == 2) {
-      EXPECT_EQ(queue.dequeue_bytes(), message) << "what was written before is there";
+      EXPECT_EQ(queue.dequeue_bytes(), message) << "earlier messages must still be readable";
       EXPECT_EQ(queue.dequeue_bytes(), message);
       EXPECT_THAT(error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue_bytes()); }).failed_ranks,
                   ElementsAre(2));
@@ -145,7 +146,7 @@ TEST(QueueTimeout, is_blamed_on_the_same_rank_by_all_ends) {
   });
 }
 
-TEST(QueueTimeout, ends_a_reader_that_nobody_writes_to) {
+TEST(QueueTimeout, ends_the_wait_of_a_reader_without_messages) {
   run_thread_ranks(2, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
     if (!queue.is_writer()) {
@@ -167,7 +168,7 @@ TEST(QueueTimeout, ends_a_reader_that_nobody_writes_to) {
   });
 }
 
-/// `busy`: the reader spins for as long as it does at most; else it sleeps already.
+/// With `busy`, the reader still spins, for as long as it can. Otherwise it already sleeps.
 void cancel_a_reader(bool busy) {
   run_thread_ranks(2, [busy](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
@@ -180,17 +181,17 @@ void cancel_a_reader(bool busy) {
       });
       EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = step_timeout})), CancelledError);
       canceller.join();
-      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), CancelledError) << "cancelled once, cancelled for good";
+      EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), CancelledError) << "a cancelled queue stays cancelled";
     }
     world.barrier();
     world.close();
   });
 }
 
-TEST(QueueCancel, ends_a_busy_reader) { cancel_a_reader(true); }
-TEST(QueueCancel, ends_an_idle_reader) { cancel_a_reader(false); }
+TEST(QueueCancel, ends_the_wait_of_a_busy_reader) { cancel_a_reader(true); }
+TEST(QueueCancel, ends_the_wait_of_an_idle_reader) { cancel_a_reader(false); }
 
-TEST(QueueCancel, ends_a_blocked_writer_and_leaves_the_group_alone) {
+TEST(QueueCancel, ends_the_wait_of_a_writer_and_leaves_the_group_usable) {
   run_thread_ranks(2, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
     if (queue.is_writer()) {
@@ -209,7 +210,7 @@ TEST(QueueCancel, ends_a_blocked_writer_and_leaves_the_group_alone) {
   });
 }
 
-TEST(QueueCancel, comes_through_a_stop_token_for_one_call_only) {
+TEST(QueueCancel, works_by_a_stop_token_for_one_call_only) {
   run_thread_ranks(2, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
     if (!queue.is_writer()) {
@@ -233,9 +234,9 @@ TEST(QueueCancel, comes_through_a_stop_token_for_one_call_only) {
   });
 }
 
-/// From idle to busy and back. A sleeper also wakes by itself after a while, so that only the wake-ups tell whether it
-/// had to: no time does on a busy machine.
-TEST(QueueWake, comes_to_a_reader_and_to_a_writer_that_sleep) {
+/// The writer and the reader change from idle to busy and back. A sleeper also wakes by itself after a while, so only
+/// the count of wake-ups shows whether it was woken. Time would show nothing on a busy machine.
+TEST(QueueWake, reaches_a_sleeping_reader_and_a_sleeping_writer) {
   constexpr int trials = 9;
   std::atomic<int> reader_wakes{0};
   std::atomic<int> writer_wakes{0};
@@ -266,7 +267,7 @@ TEST(QueueWake, comes_to_a_reader_and_to_a_writer_that_sleep) {
     }
     world.close();
   });
-  // A sleeper looks up between two slices of sleep now and then, and needs no waking then.
+  // Between two slices of sleep a rank may be awake and need no wake-up, hence only a lower bound.
   EXPECT_GT(reader_wakes.load(), 0);
   EXPECT_GT(writer_wakes.load(), 0);
 }
@@ -282,14 +283,14 @@ TEST(QueueIdle, readers_sleep) {
       ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
       auto const used =
           seconds(after.tv_sec - before.tv_sec) + std::chrono::nanoseconds(after.tv_nsec - before.tv_nsec);
-      EXPECT_LT(used, milliseconds(100)) << "most of half a second must pass asleep";
+      EXPECT_LT(used, milliseconds(100)) << "the reader must sleep for most of half a second";
     }
     world.barrier();
     world.close();
   });
 }
 
-TEST(QueueWarning, names_who_is_waited_for_unless_the_wait_is_for_ever) {
+TEST(QueueWarning, names_the_awaited_rank_unless_the_wait_has_no_limit) {
   static std::atomic<int> warnings{0};
   set_log_sink([](LogEvent const& event) {
     if (event.message.find("a queue waits") != std::string_view::npos) ++warnings;
@@ -302,7 +303,7 @@ TEST(QueueWarning, names_who_is_waited_for_unless_the_wait_is_for_ever) {
       warnings = 0;
       std::stop_source stop;
       std::thread stopper([&] {
-        std::this_thread::sleep_for(milliseconds(250));  // the time in which nothing may be said
+        std::this_thread::sleep_for(milliseconds(250));  // no warning may come during this time
         stop.request_stop();
       });
       EXPECT_THROW(static_cast<void>(queue.dequeue_bytes({.timeout = QueueWait::forever, .stop = stop.get_token()})),
@@ -322,7 +323,7 @@ TEST(QueueUse, refuses_a_second_thread_and_the_wrong_end) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64});
     if (queue.is_writer()) {
       EXPECT_THROW(static_cast<void>(queue.dequeue_bytes()), UsageError);
-      // The only one that sleeps in the library must be the reader.
+      // The only thread that sleeps in the library must be the reader.
       is_over.wait(false);
     } else {
       EXPECT_THROW(queue.enqueue_bytes(message), UsageError);
@@ -342,7 +343,7 @@ TEST(QueueUse, refuses_a_second_thread_and_the_wrong_end) {
   });
 }
 
-TEST(QueueUse, refuses_options_that_differ) {
+TEST(QueueUse, refuses_different_options) {
   run_thread_ranks(2, [](Collective world) {
     EXPECT_THROW(static_cast<void>(MessageQueue::create(
                      world, {.chunk_bytes = 64, .chunks = static_cast<std::size_t>(world.rank()) + 1})),
@@ -354,7 +355,7 @@ TEST(QueueUse, refuses_options_that_differ) {
   });
 }
 
-TEST(QueueMemory, that_is_not_there_is_an_error_of_all_ranks) {
+TEST(QueueMemory, is_reported_to_all_ranks_when_missing) {
   run_thread_ranks(2, [](Collective world) {
     QueueOptions const huge{.chunk_bytes = std::size_t{8} << 20, .chunks = 16};
     EXPECT_THAT(error_of<UnavailableError>([&] { static_cast<void>(MessageQueue::create(world, huge)); }).resource,
@@ -366,7 +367,7 @@ TEST(QueueMemory, that_is_not_there_is_an_error_of_all_ranks) {
   });
 }
 
-TEST(QueuePeer, that_drops_its_end_is_lost_to_the_other_side) {
+TEST(QueuePeer, is_reported_as_lost_when_it_drops_its_handle) {
   run_thread_ranks(3, [](Collective world) {
     auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
     if (world.rank() == 1) queue = {};
@@ -390,7 +391,7 @@ TEST(QueuePeer, that_drops_its_end_is_lost_to_the_other_side) {
   });
 }
 
-TEST(QueuePeer, that_closes_its_end_is_not_waited_for) {
+TEST(QueuePeer, is_not_waited_for_after_it_closes) {
   run_thread_ranks(3, [](Collective world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 1});
     if (world.rank() == 1) {
@@ -408,7 +409,7 @@ TEST(QueuePeer, that_closes_its_end_is_not_waited_for) {
     if (world.rank() == 2) queue.close();
     world.barrier();
     if (queue.is_writer()) {
-      EXPECT_THROW(queue.enqueue_bytes(message), PeerLostError) << "nobody is left to read";
+      EXPECT_THROW(queue.enqueue_bytes(message), PeerLostError) << "no reader is left";
     }
     world.barrier();
     world.close();

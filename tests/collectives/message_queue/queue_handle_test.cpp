@@ -20,7 +20,7 @@
 #include "tests/support/timeouts.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// Queues that readers come to by a handle, an honest one or not.
+/// Queues that readers open by a handle, valid or forged.
 namespace crossrank::test {
 namespace {
 
@@ -34,7 +34,7 @@ Bytes const message(24, std::byte{3});
 void expect_timeout(std::function<void()> const& call, std::string const& text) {
   try {
     call();
-    ADD_FAILURE() << "no timeout";
+    ADD_FAILURE() << "expected a timeout";
   } catch (TimeoutError const& e) {
     EXPECT_THAT(e.info().message, HasSubstr(text));
   }
@@ -49,8 +49,8 @@ void expect_refused(Collective const& world, Bytes const& handle, int reader, st
   }
 }
 
-/// Whoever comes too late hears that, whether the place had been taken before or not, and from whom.
-TEST(QueueHandle, tells_who_comes_late_how_the_queue_ended) {
+/// A late reader learns how the queue ended and by which rank, whether its endpoint had been taken before or not.
+TEST(QueueHandle, tells_a_late_reader_how_the_queue_ended) {
   for (bool const in_order : {true, false}) {
     run_thread_ranks(3, [in_order](Collective world) {
       MessageQueue queue;
@@ -82,7 +82,7 @@ TEST(QueueHandle, tells_who_comes_late_how_the_queue_ended) {
   }
 }
 
-TEST(QueueHandle, tells_that_a_place_has_been_used) {
+TEST(QueueHandle, tells_that_an_endpoint_has_been_used) {
   run_thread_ranks(2, [](Collective world) {
     MessageQueue queue;
     Bytes handle;
@@ -100,7 +100,7 @@ TEST(QueueHandle, tells_that_a_place_has_been_used) {
   });
 }
 
-TEST(QueueOptions, that_ask_for_too_much_hear_the_bound) {
+TEST(QueueOptions, are_refused_with_the_limit_when_too_large) {
   run_thread_ranks(2, [](Collective world) {
     auto const refused = [&](QueueOptions const& options, std::vector<std::string> const& words) {
       try {
@@ -120,7 +120,7 @@ TEST(QueueOptions, that_ask_for_too_much_hear_the_bound) {
   });
 }
 
-TEST(QueueHandle, lets_readers_come_later_each_to_one_place) {
+TEST(QueueHandle, lets_late_readers_attach_to_one_endpoint_each) {
   run_thread_ranks(3, [](Collective world) {
     MessageQueue queue;
     Bytes handle;
@@ -136,16 +136,17 @@ TEST(QueueHandle, lets_readers_come_later_each_to_one_place) {
       queue = MessageQueue::attach(world, handle, world.rank() - 1);
       EXPECT_EQ(queue.name(), "late");
       EXPECT_THROW(static_cast<void>(MessageQueue::attach(world, handle, world.rank() - 1)), UsageError)
-          << "taken twice";
+          << "the endpoint is already taken";
       EXPECT_THROW(static_cast<void>(MessageQueue::attach(world, handle, 2)), UsageError);
       EXPECT_THROW(static_cast<void>(MessageQueue::attach(world, handle, -1)), UsageError);
-      EXPECT_THROW(static_cast<void>(MessageQueue::attach(handle, world.rank() - 1)), UsageError) << "which rank?";
+      EXPECT_THROW(static_cast<void>(MessageQueue::attach(handle, world.rank() - 1)), UsageError)
+          << "the rank is ambiguous";
       for (int i = 0; i < 5; ++i) EXPECT_EQ(queue.dequeue_bytes(), message);
       EXPECT_EQ(queue.dequeue_bytes(), std::nullopt);
     } else {
       queue.enqueue_bytes(message);
       queue.close();
-      EXPECT_TRUE(queue.wait_for(step_timeout)) << "all have read everything";
+      EXPECT_TRUE(queue.wait_for(step_timeout)) << "readers did not read everything";
     }
     queue = {};
     world.barrier();
@@ -157,7 +158,7 @@ TEST(QueueHandle, lets_readers_come_later_each_to_one_place) {
   });
 }
 
-TEST(QueueHandle, that_is_forged_costs_an_error) {
+TEST(QueueHandle, causes_an_error_when_forged) {
   run_thread_ranks(2, [](Collective world) {
     Bytes handle;
     MessageQueue queue;
@@ -181,8 +182,8 @@ TEST(QueueHandle, that_is_forged_costs_an_error) {
   });
 }
 
-/// Names that are well formed and lie: of a block that is a group, was never made, or has begun another life.
-TEST(QueueHandle, that_names_no_queue_costs_an_error) {
+/// Well-formed handles that are wrong: the block is a group, was never made, or is in another use.
+TEST(QueueHandle, causes_an_error_when_it_names_no_queue) {
   run_thread_ranks(2, [](Collective world) {
     auto const comm = world.transport()->node_group()->shared_comm();
     std::unique_ptr<node::RingWriter> writer;
@@ -208,8 +209,8 @@ TEST(QueueHandle, that_names_no_queue_costs_an_error) {
   });
 }
 
-/// The writer's own words are looked at too: a ring outside its arena, a message outside it.
-TEST(QueueHandle, that_leads_to_a_ring_outside_the_arena_costs_an_error) {
+/// Values that the writer wrote are checked too: a ring outside its arena, a message outside the ring's arena.
+TEST(QueueHandle, causes_an_error_when_the_ring_is_outside_the_arena) {
   run_thread_ranks(2, [](Collective world) {
     auto const comm = world.transport()->node_group()->shared_comm();
     for (int lie = 0; lie < 4; ++lie) {
@@ -234,9 +235,9 @@ TEST(QueueHandle, that_leads_to_a_ring_outside_the_arena_costs_an_error) {
   });
 }
 
-TEST(QueueBlocks, are_used_again) {
+TEST(QueueBlocks, are_reused) {
   run_thread_ranks(2, [](Collective world) {
-    for (int i = 0; i < 600; ++i) {  // more than there are blocks
+    for (int i = 0; i < 600; ++i) {  // more than the number of blocks
       auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
       if (queue.is_writer()) {
         queue.enqueue_bytes(message);

@@ -118,7 +118,8 @@ TEST(MessageQueue, refuses_an_object_of_another_type_and_goes_on) {
   });
 }
 
-/// With a chunk that holds the dictionary and with one that does not: copies of one's own, or views of the writer's.
+/// With a chunk that holds the dictionary, the reader gets copies. With a smaller one, it gets views of the writer's
+/// memory.
 TEST(MessageQueue, carries_tensor_dictionaries) {
   for (std::size_t const chunk_bytes : {std::size_t{64}, std::size_t{1} << 20}) {
     run_thread_ranks(2, [chunk_bytes](Collective world) {
@@ -151,13 +152,13 @@ std::vector<std::byte> message_of(TensorDict const& dict) {
   return bytes;
 }
 
-TEST(QueueDict, puts_every_larger_tensor_on_a_cache_line) {
+TEST(QueueDict, aligns_larger_tensors_to_cache_lines) {
   auto const bytes = message_of(sample_dict());
   EXPECT_EQ(bytes.size() % 64, 0U);
   expect_sample(queue::read_dict(bytes, nullptr));
 }
 
-TEST(QueueDict, refuses_a_message_that_is_cut_or_longer_or_damaged) {
+TEST(QueueDict, refuses_a_truncated_extended_or_damaged_message) {
   auto const whole = message_of(TensorDict{{"a", ramp(600)}, {"b", "json"}});
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes)
     EXPECT_THROW(static_cast<void>(queue::read_dict(std::span(whole).first(bytes), nullptr)), FormatError) << bytes;
@@ -169,7 +170,7 @@ TEST(QueueDict, refuses_a_message_that_is_cut_or_longer_or_damaged) {
   EXPECT_THROW(static_cast<void>(queue::read_dict(damaged, nullptr)), FormatError);
 }
 
-TEST(QueueObjects, refuse_a_tensor_that_is_none_by_name_and_go_on) {
+TEST(QueueObjects, refuse_an_undefined_tensor_by_name_and_go_on) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
     if (queue.is_writer()) {

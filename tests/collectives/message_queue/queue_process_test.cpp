@@ -16,7 +16,7 @@
 #include "tests/support/timeouts.hpp"
 #include "tests/support/process_ranks.hpp"
 
-/// Queues between processes, and what is left when one of them is killed.
+/// Queues between processes, and the state after one of them is killed.
 namespace crossrank::test {
 namespace {
 
@@ -69,7 +69,7 @@ CROSSRANK_RANK_SCENARIO(queue_by_handle) {
   return 0;
 }
 
-TEST(QueueProcesses, find_their_job_by_the_handle_alone) {
+TEST(QueueProcesses, find_their_job_from_the_handle_alone) {
   auto const job = run_ranks(2, "queue_by_handle");
   EXPECT_TRUE(job.ok()) << job.text();
 }
@@ -107,7 +107,7 @@ CROSSRANK_RANK_SCENARIO(writer_blocked_by_a_reader) {
   return 0;
 }
 
-TEST(QueueProcesses, tell_a_blocked_writer_that_a_reader_was_killed) {
+TEST(QueueProcesses, report_a_killed_reader_to_a_blocked_writer) {
   ProcessRanks job(3, "writer_blocked_by_a_reader");
   ASSERT_TRUE(job.wait_for_line(2, "stuck", step_timeout));
   ASSERT_TRUE(job.wait_for_line(0, "blocked", step_timeout));
@@ -118,7 +118,7 @@ TEST(QueueProcesses, tell_a_blocked_writer_that_a_reader_was_killed) {
   EXPECT_TRUE(outcome.leaks.empty()) << outcome.text();
 }
 
-/// Arguments: crash point, the visit at which the writer dies there, messages that readers then get.
+/// Arguments: crash point, visit at which the writer dies there, number of messages that the readers get.
 CROSSRANK_RANK_SCENARIO(writer_dies_at_a_point) {
   auto world = join();
   auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 8});
@@ -143,7 +143,7 @@ CROSSRANK_RANK_SCENARIO(writer_dies_at_a_point) {
 
 class WriterKilled : public testing::TestWithParam<std::tuple<char const*, int, int>> {};
 
-TEST_P(WriterKilled, leaves_readers_all_that_was_whole) {
+TEST_P(WriterKilled, leaves_readers_all_complete_messages) {
   auto const& [point, visit, messages] = GetParam();
   auto const job =
       run_ranks(3, "writer_dies_at_a_point", {.arguments = {point, std::to_string(visit), std::to_string(messages)}});

@@ -16,7 +16,7 @@
 #include "tests/support/message_ranks.hpp"
 #include "tests/support/timeouts.hpp"
 
-/// Queues whose readers stand on other nodes than the writer, all of them or some.
+/// Queues with some or all readers on other nodes than the writer.
 namespace crossrank::test {
 namespace {
 
@@ -30,7 +30,7 @@ E error_of(std::function<void()> const& call) {
   } catch (E const& e) {
     return e;
   }
-  ADD_FAILURE() << "nothing was thrown";
+  ADD_FAILURE() << "expected an exception";
   return E({.operation = "test", .message = "nothing"});
 }
 
@@ -57,7 +57,7 @@ TEST_P(RemoteQueue, gives_every_reader_every_message_in_order) {
       EXPECT_TRUE(queue.wait_for(step_timeout));
     } else {
       EXPECT_EQ(queue.dequeue_bytes(), std::nullopt);
-      EXPECT_EQ(queue.dequeue_bytes(), std::nullopt) << "the end is not the end";
+      EXPECT_EQ(queue.dequeue_bytes(), std::nullopt) << "the queue must stay at its end";
     }
   });
 }
@@ -88,8 +88,8 @@ TEST_P(RemoteQueue, carries_messages_of_several_pieces_and_objects) {
   });
 }
 
-/// No message is dropped however far behind a reader is: the writer waits, and says for whom when its time is over.
-TEST_P(RemoteQueue, holds_the_writer_back_for_a_slow_reader) {
+/// No message is dropped, however far behind a reader is. The writer waits, and its timeout names the reader.
+TEST_P(RemoteQueue, makes_the_writer_wait_for_a_slow_reader) {
   run(3, [](Collective const& world, MemoryHub&) {
     auto const queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
     constexpr int count = 1200;
@@ -114,7 +114,7 @@ TEST_P(RemoteQueue, holds_the_writer_back_for_a_slow_reader) {
   });
 }
 
-TEST_P(RemoteQueue, ends_a_reader_s_wait_by_time_and_cancel) {
+TEST_P(RemoteQueue, ends_the_wait_of_a_reader_by_timeout_and_cancel) {
   run(2, [](Collective const& world, MemoryHub&) {
     auto const queue = MessageQueue::create(world, {.chunks = 2});
     if (!queue.is_writer()) {
@@ -130,7 +130,7 @@ TEST_P(RemoteQueue, ends_a_reader_s_wait_by_time_and_cancel) {
   });
 }
 
-TEST_P(RemoteQueue, tells_the_writer_of_a_reader_that_went_without_closing) {
+TEST_P(RemoteQueue, reports_a_reader_that_left_without_close_to_the_writer) {
   run(2, [](Collective const& world, MemoryHub&) {
     auto queue = MessageQueue::create(world, {.chunks = 2});
     if (queue.is_writer()) {
@@ -138,7 +138,7 @@ TEST_P(RemoteQueue, tells_the_writer_of_a_reader_that_went_without_closing) {
         for (int i = 0; i < 10; ++i) queue.enqueue(i);
       });
       EXPECT_THAT(error.failed_ranks(), testing::ElementsAre(1));
-      EXPECT_THROW(queue.enqueue(1), PeerLostError) << "it is lost for good";
+      EXPECT_THROW(queue.enqueue(1), PeerLostError) << "a lost reader stays lost";
     } else {
       EXPECT_EQ(queue.dequeue<int>(), 0);
       queue = MessageQueue();
@@ -166,7 +166,7 @@ TEST_P(RemoteQueue, goes_on_without_a_reader_that_closed) {
   });
 }
 
-TEST_P(RemoteQueue, tells_readers_of_a_writer_that_went_without_closing) {
+TEST_P(RemoteQueue, reports_a_writer_that_left_without_close_to_readers) {
   run(2, [](Collective const& world, MemoryHub&) {
     auto queue = MessageQueue::create(world, {.chunks = 2});
     if (queue.is_writer()) {
@@ -184,8 +184,8 @@ TEST_P(RemoteQueue, tells_readers_of_a_writer_that_went_without_closing) {
   });
 }
 
-/// What a writer has closed behind itself arrives, though it is not there any more when the reader comes to read.
-TEST_P(RemoteQueue, leaves_readers_all_that_was_written_before_it_closed) {
+/// A reader gets all messages that were written before the writer closed, even if the writer has left by then.
+TEST_P(RemoteQueue, delivers_all_messages_written_before_close) {
   run(2, [](Collective const& world, MemoryHub&) {
     auto queue = MessageQueue::create(world, {.chunks = 6});
     if (queue.is_writer()) {
@@ -200,12 +200,12 @@ TEST_P(RemoteQueue, leaves_readers_all_that_was_written_before_it_closed) {
   });
 }
 
-TEST_P(RemoteQueue, names_a_reader_whose_host_is_silent) {
+TEST_P(RemoteQueue, names_a_reader_on_a_silent_host) {
   std::promise<void> silenced;
   run(2, [&](Collective const& world, MemoryHub& hub) {
     auto queue = MessageQueue::create(world, {.chunks = 2});
     if (!queue.is_writer())
-      return static_cast<void>(silenced.get_future().wait_for(step_timeout));  // not heard when it leaves
+      return static_cast<void>(silenced.get_future().wait_for(step_timeout));  // its packets are dropped when it leaves
     hub.cut(1);
     silenced.set_value();
     queue.enqueue(0);
@@ -215,8 +215,8 @@ TEST_P(RemoteQueue, names_a_reader_whose_host_is_silent) {
   });
 }
 
-/// Rank 1 cannot see for whom the writer waits, so it is told; and the writer is told why rank 1 has left.
-TEST_P(RemoteQueue, names_the_same_slow_rank_on_all_ends) {
+/// Rank 1 cannot know for which rank the writer waits, so the writer tells it. The writer learns why rank 1 has left.
+TEST_P(RemoteQueue, names_the_same_slow_rank_at_all_ends) {
   run(3, [](Collective const& world, MemoryHub&) {
     auto queue = MessageQueue::create(world, {.chunk_bytes = 64, .chunks = 2});
     if (queue.is_writer()) {
@@ -229,7 +229,7 @@ TEST_P(RemoteQueue, names_the_same_slow_rank_on_all_ends) {
       EXPECT_EQ(queue.dequeue<int>(), 0);
       EXPECT_EQ(queue.dequeue<int>(), 1);
       std::vector<int> failed_ranks;
-      do {  // as long as the writer does not wait yet, it is the writer that sends nothing
+      do {  // until the writer waits, the error blames the writer
         failed_ranks =
             error_of<TimeoutError>([&] { static_cast<void>(queue.dequeue<int>({.timeout = milliseconds(50)})); })
                 .info()
@@ -271,7 +271,7 @@ TEST_P(RemoteQueue, names_the_lost_reader_to_the_other_readers) {
 INSTANTIATE_TEST_SUITE_P(Hosts, RemoteQueue, testing::Values(false, true),
                          [](auto const& each) { return each.param ? "with_node_memory" : "packets_alone"; });
 
-/// Keeps a list of the pauses and takes no time for them.
+/// Records the pauses and lets them take no time.
 class Sleeps final : public platform::System {
  public:
   void sleep(std::chrono::nanoseconds duration) override { all.push_back(duration); }
@@ -279,7 +279,7 @@ class Sleeps final : public platform::System {
   std::vector<std::chrono::nanoseconds> all{};
 };
 
-TEST(QueueBackoff, is_never_late_by_more_than_a_part_of_the_wait_and_costs_little) {
+TEST(QueueBackoff, is_late_by_at_most_a_fraction_of_the_wait) {
   Sleeps sleeps;
   platform::ScopedSystem const installed(sleeps);
   queue::Backoff poll;

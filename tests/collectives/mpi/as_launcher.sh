@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs a program with the variables that another starter than mpirun would have set; MPI itself finds its job as before.
+# Runs a program with the variables that a launcher other than mpirun would set. MPI still finds its job.
 # Usage: as_launcher.sh slurm|torchrun|pmix PROGRAM [ARGUMENTS...]
 set -euo pipefail
 launcher=$1
@@ -15,7 +15,7 @@ case $launcher in
     export RANK=$rank WORLD_SIZE=$ranks LOCAL_RANK=$local LOCAL_WORLD_SIZE=$here
     export TORCHELASTIC_RUN_ID=run-4711 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511
     ;;
-  pmix) ;; # PMIX_RANK and PMIX_NAMESPACE stand already
+  pmix) ;; # PMIX_RANK and PMIX_NAMESPACE are already set
   *) echo "unknown launcher $launcher"; exit 2 ;;
 esac
 exec "$@"

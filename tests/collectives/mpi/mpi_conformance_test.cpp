@@ -8,7 +8,7 @@
 #include "tests/collectives/coordinator/group_suite.hpp"
 #include "tests/collectives/conformance/operation_table.hpp"
 
-/// Run by mpirun: every rank goes through the same cases. CROSSRANK_TEST_BACKEND says on which backend.
+/// Run by mpirun: every rank runs the same cases. CROSSRANK_TEST_BACKEND chooses the backend.
 namespace crossrank::test {
 namespace {
 

@@ -10,7 +10,7 @@
 #include "tests/collectives/conformance/test_bytes.hpp"
 #include "tests/collectives/algorithms/serial_reduction.hpp"
 
-/// What `connect()` finds by itself under mpirun, and that it does not matter for the results.
+/// The backend that `connect()` chooses under mpirun, and that results do not depend on it.
 namespace crossrank::test {
 namespace {
 
@@ -19,11 +19,11 @@ std::string expected_backend() {
   return text == nullptr ? "" : text;
 }
 
-/// Of those who keep a group for ever: it goes with the statics, after MPI has been finalised.
+/// A group that the program never closes. It is destroyed with the static objects, after MPI was finalised.
 Collective forgotten;
 
-/// Nothing is asked for by name: one host is served by its memory, several by memory and MPI.
-TEST(MpiConnect, picks_what_serves_the_job) {
+/// The program names no backend. One host uses its memory, several hosts use memory and MPI.
+TEST(MpiConnect, picks_a_backend_that_serves_the_job) {
   auto world = connect();
   EXPECT_EQ(world.backend(), expected_backend());
   std::vector<std::int64_t> values(5000, world.rank() + 1);
@@ -38,15 +38,15 @@ TEST(MpiConnect, picks_what_serves_the_job) {
   world.close();
 }
 
-TEST(MpiConnect, builds_the_job_that_connect_finds) {
+TEST(MpiConnect, builds_the_same_job_as_connect) {
   auto const job = build_best_collective({.mesh = {.tp_size = 2}});
   ASSERT_NE(job.mesh(), nullptr) << "every rank became a job of its own";
   EXPECT_EQ(job.world().world_size(), 4);
   job.world().barrier();
 }
 
-/// A job of several ranks that nothing can serve is refused: it does not become several jobs of one.
-TEST(MpiConnect, refuses_what_nothing_can_serve) {
+/// A job of several ranks without a usable backend is refused. It must not become several jobs of one rank.
+TEST(MpiConnect, refuses_a_job_that_no_backend_can_serve) {
   try {
     static_cast<void>(connect({.connect_timeout = std::chrono::seconds(20)}));
     ADD_FAILURE() << "connected";
@@ -56,7 +56,7 @@ TEST(MpiConnect, refuses_what_nothing_can_serve) {
   }
 }
 
-/// Results of one kind of collective on one backend: bytes that must be those of every other backend.
+/// Returns the results of some collectives on one backend. Their bytes must be the same on every backend.
 std::vector<std::byte> results_on(Collective& world) {
   std::vector<std::byte> all;
   auto const keep = [&](Tensor const& tensor) { all.insert(all.end(), tensor.bytes().begin(), tensor.bytes().end()); };

@@ -10,20 +10,20 @@
 
 #include <crossrank/crossrank.hpp>
 
-/// Run by mpirun, which must let survivors live: the last ranks are killed, all others are told so in the same words,
-/// whatever they wait for. Each ctest names one case, as a job dies but once.
+/// Run by an mpirun that lets survivors live. The last ranks are killed, and all others get the same error, whatever
+/// they wait for. Each ctest names one case, because a job can lose its ranks only once.
 namespace crossrank::test {
 namespace {
 
 constexpr auto deadline = std::chrono::seconds(6);
-constexpr auto slack_of_a_busy_host = std::chrono::seconds(120);  // the promise is the deadline and a second
+constexpr auto slack_of_a_busy_host = std::chrono::seconds(120);  // the guarantee is the deadline plus a second
 
 std::string text_of_variable(char const* name, std::string otherwise) {
   auto const* const text = std::getenv(name);
   return text == nullptr ? std::move(otherwise) : text;
 }
 
-/// One rank's part in an operation for which all ranks are needed.
+/// The part of one rank in an operation that needs all ranks.
 struct Work {
   std::string_view name;
   void (*call)(Collective& world, int doomed);
@@ -80,7 +80,7 @@ void all_to_all(Collective& world, int) {
   world.all_to_all(out, block(parts(world)));
 }
 
-/// The first rank waits for a message of the dead one, the others for the first.
+/// The first rank waits for a message of the dead rank, and the others wait for the first.
 void recv(Collective& world, int doomed) {
   auto token = Tensor::scalar<std::int32_t>(0);
   if (world.rank() == doomed) world.send(token, 0);
@@ -88,7 +88,7 @@ void recv(Collective& world, int doomed) {
   world.barrier();
 }
 
-/// The other way round, with more than fits on the way.
+/// The first rank sends more than fits on the way to the dead rank.
 void send(Collective& world, int doomed) {
   auto much = block(3'000'000);
   if (world.rank() == 0) world.send(much, doomed);
@@ -122,7 +122,7 @@ constexpr Work works[] = {
     {"tensors", tensors},       {"configs", configs},
 };
 
-/// What this rank was told, for the script to compare: the cause, then what took how long.
+/// Writes what this rank was told, for the script to compare: first the cause, then the durations.
 void tell(Collective const& world, Error const& e, std::chrono::steady_clock::duration took) {
   std::ofstream out(std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER")) / std::to_string(world.rank()));
   out << e.info().message << "\n"
@@ -132,7 +132,7 @@ void tell(Collective const& world, Error const& e, std::chrono::steady_clock::du
 
 class MpiDeath : public testing::TestWithParam<Work> {};
 
-TEST_P(MpiDeath, is_told_to_all) {
+TEST_P(MpiDeath, is_reported_to_all) {
   auto world = connect({.backend = text_of_variable("CROSSRANK_TEST_BACKEND", "composite"),
                         .timeout = deadline,
                         .connect_timeout = std::chrono::minutes(5),
@@ -140,7 +140,7 @@ TEST_P(MpiDeath, is_told_to_all) {
                         .arena_cap = std::uint64_t{64} << 20});
   int const survivors = world.world_size() - std::stoi(text_of_variable("CROSSRANK_TEST_DEATHS", "1"));
   GetParam().call(world, survivors);
-  world.barrier();  // what the doomed sent before has arrived
+  world.barrier();  // earlier messages of the doomed rank have arrived
   if (world.rank() >= survivors) ::raise(SIGKILL);
   auto const start = std::chrono::steady_clock::now();
   try {
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Work, MpiDeath, testing::ValuesIn(works),
                          [](auto const& one) { return std::string(one.param.name); });
 
 /// The rank dies between the two barrier rounds of a range.
-TEST(MpiDeathInRange, is_told_to_all) {
+TEST(MpiDeathInRange, is_reported_to_all) {
   auto world = connect({.backend = "composite",
                         .timeout = deadline,
                         .connect_timeout = std::chrono::minutes(5),
@@ -178,7 +178,7 @@ TEST(MpiDeathInRange, is_told_to_all) {
   };
   try {
     gather();
-    ADD_FAILURE() << "the range of a dead rank ended well";
+    ADD_FAILURE() << "the range with a dead rank ended without an error";
   } catch (Error const& e) {
     EXPECT_TRUE(e.code() == ErrorCode::peer_lost || e.code() == ErrorCode::timeout) << e.what();
     EXPECT_FALSE(e.group_usable());

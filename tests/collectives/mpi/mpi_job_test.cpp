@@ -27,7 +27,7 @@ ConnectOptions composite(std::string job, std::chrono::milliseconds timeout = st
   return {.backend = "composite", .timeout = timeout, .job_id = std::move(job), .arena_cap = std::uint64_t{64} << 20};
 }
 
-/// A tensor whose values name its rank.
+/// Returns a tensor whose values depend on its rank.
 Tensor shard(int rank, std::int64_t rows) {
   auto tensor = Tensor::empty({rows, 64}, Dtype::i32);
   int value = rank * 1'000'000;
@@ -58,7 +58,7 @@ TEST(MpiJob, knows_its_nodes) {
   world.close();
 }
 
-/// MPI calls on the native group of a job, in whose order the ranks stand, between calls on the job.
+/// Makes MPI calls on the native group of a job, between calls on the job. Both order the ranks in the same way.
 void use_native_group(Collective const& world, MPI_Comm expected) {
   MeshCollective const job(world);
   auto const group = job.process_group();
@@ -67,7 +67,7 @@ void use_native_group(Collective const& world, MPI_Comm expected) {
   MPI_Comm const native = mpi::communicator_of(*group);
   int same = MPI_UNEQUAL;
   ASSERT_EQ(MPI_Comm_compare(native, expected, &same), MPI_SUCCESS);
-  EXPECT_EQ(same, MPI_CONGRUENT) << "the same ranks in the same order, and no communicator of somebody else";
+  EXPECT_EQ(same, MPI_CONGRUENT) << "expected the same ranks in the same order on a separate communicator";
   int const next = (job.rank() + 1) % job.world_size();
   int const previous = (job.rank() + job.world_size() - 1) % job.world_size();
   int theirs = -1;
@@ -80,7 +80,7 @@ void use_native_group(Collective const& world, MPI_Comm expected) {
   EXPECT_EQ(theirs, previous);
 }
 
-TEST(MpiJob, has_the_communicator_of_all_its_ranks) {
+TEST(MpiJob, has_a_communicator_of_all_its_ranks) {
   auto world = connect(composite("native"));
   use_native_group(world, MPI_COMM_WORLD);
   MeshCollective const half(world.split_by(world.rank() % 2));
@@ -110,8 +110,8 @@ TEST(MpiJob, moves_large_payloads_between_nodes) {
   world.close();
 }
 
-/// From the last rank: one reader shares its node, the others get their messages by the network.
-TEST(MpiJob, passes_messages_of_a_queue_to_all_nodes) {
+/// The writer is the last rank. One reader shares its node, and the others read over the network.
+TEST(MpiJob, sends_queue_messages_to_all_nodes) {
   auto world = connect(composite("queue"));
   auto const writer = world.world_size() - 1;
   {
@@ -135,7 +135,7 @@ TEST(MpiJob, passes_messages_of_a_queue_to_all_nodes) {
   world.close();
 }
 
-TEST(MpiJob, gathers_tensors_of_all_nodes) {
+TEST(MpiJob, gathers_tensors_from_all_nodes) {
   auto world = connect(composite("tensors"));
   SharedMemoryWorkspace const workspace(world);
   for (auto const receiver : {0, world.world_size() - 1}) {
@@ -160,7 +160,7 @@ TEST(MpiJob, gathers_tensors_of_all_nodes) {
   world.close();
 }
 
-TEST(MpiJob, skips_what_the_receiver_does_not_look_at) {
+TEST(MpiJob, skips_items_that_the_receiver_does_not_read) {
   auto world = connect(composite("skips"));
   for (int round = 0; round < 3; ++round) {
     auto items = get_tensors_parallel(shard(world.rank(), 100), world);
@@ -172,7 +172,7 @@ TEST(MpiJob, skips_what_the_receiver_does_not_look_at) {
   world.close();
 }
 
-/// One group for each column of a tensor-parallel job whose stages stand on different nodes, as an export does it.
+/// One group per column of a tensor-parallel job whose stages are on different nodes, as in an export.
 TEST(MpiJob, gathers_configs_of_each_column_through_memory_and_files) {
   auto world = connect(composite("columns"));
   auto const per_stage = world.world_size() / 2;
@@ -200,7 +200,7 @@ TEST(MpiJob, gathers_configs_of_each_column_through_memory_and_files) {
   world.close();
 }
 
-TEST(MpiJob, tells_all_when_a_rank_cannot_do_its_part) {
+TEST(MpiJob, reports_a_rank_that_cannot_do_its_part_to_all) {
   auto world = connect(composite("part"));
   auto const folder = std::filesystem::path(std::getenv("CROSSRANK_TEST_FOLDER"));
   auto const broken = folder / "file" / "below";
@@ -218,7 +218,7 @@ TEST(MpiJob, tells_all_when_a_rank_cannot_do_its_part) {
   world.close();
 }
 
-/// It runs all its handlers, none of which is to end MPI for the ranks or to wait for them.
+/// The child runs its exit handlers. They must not end MPI for the ranks, and must not wait for them.
 TEST(MpiJob, lets_a_forked_child_exit) {
   auto world = connect(composite("fork"));
   pid_t const child = ::fork();
@@ -235,7 +235,7 @@ TEST(MpiJob, lets_a_forked_child_exit) {
   world.close();
 }
 
-/// Those without the first rank connect; that one has no communicator, and an intercommunicator is no group.
+/// All ranks but the first connect. The first has no communicator, and an intercommunicator is no group.
 void connect_what_is_a_group(int rank, int ranks) {
   MPI_Comm others = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? MPI_UNDEFINED : 0, rank, &others);
@@ -260,7 +260,7 @@ void connect_what_is_a_group(int rank, int ranks) {
   MPI_Comm_free(&half);
 }
 
-/// A program that owns MPI: it initialises, hands over communicators of its own, and finalises.
+/// A program that owns MPI initialises it, hands over its communicators, and finalises it.
 TEST(MpiOwner, hands_over_communicators) {
   int provided = 0;
   ASSERT_EQ(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SINGLE, &provided), MPI_SUCCESS);
@@ -276,7 +276,7 @@ TEST(MpiOwner, hands_over_communicators) {
   use_native_group(world, MPI_COMM_WORLD);
   use_native_group(reversed, backwards);
   auto unchecked = Tensor::zeros({3}, rank == 0 ? Dtype::f32 : Dtype::i32);
-  EXPECT_NO_THROW(reversed.broadcast(unchecked));  // as many bytes: a mismatch at any other level
+  EXPECT_NO_THROW(reversed.broadcast(unchecked));  // the same number of bytes; any other check level reports a mismatch
   EXPECT_EQ(world.rank(), rank);
   EXPECT_EQ(world.backend(), "composite");
   EXPECT_EQ(reversed.rank(), ranks - 1 - rank);

@@ -8,8 +8,8 @@
 namespace crossrank::test {
 namespace {
 
-/// The ranks look at the machine together: one that finds memory where the other found none would wait for it.
-TEST(MpiLongTensors, pass_between_ranks) {
+/// The ranks decide together whether there is enough memory. Otherwise one could wait for another that skips the test.
+TEST(MpiLongTensors, are_moved_between_ranks) {
   auto world = connect({.backend = "mpi"});
   auto reason = no_memory_for_long_tensors();
   for (auto const& of_one : world.all_gather_object(reason)) {

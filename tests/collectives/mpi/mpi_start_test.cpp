@@ -14,14 +14,14 @@
 
 #include "tests/collectives/conformance/test_bytes.hpp"
 
-/// Run by mpirun: the last rank does not come, and the others do not wait for it for ever.
+/// Run by mpirun. The last rank does not come, and the others must not wait for it for ever.
 namespace crossrank::test {
 namespace {
 
 std::filesystem::path folder() { return std::getenv("CROSSRANK_TEST_FOLDER"); }
 int launched(char const* what) { return std::stoi(std::getenv(what)); }
 
-/// Where one rank ends, mpirun ends the others: nobody does before all have said what they were told.
+/// When one rank ends, mpirun ends the others. So each rank waits until all have written their error.
 void wait_until_all_were_told(int ranks) {
   auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   for (int rank = 0; rank < ranks && std::chrono::steady_clock::now() < until; std::this_thread::yield()) {

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Runs a test under mpirun with a hard limit that only ends a hang, and ends whatever is left of it.
+# Runs a test under mpirun with a hard limit that only ends a hang, and kills what is left of it.
 # Usage: run_mpi.sh [--nodes declared|real] [--dead N] [--ends yes] [--as LAUNCHER] RANKS PROGRAM [ARGUMENTS...]
-#   --nodes declared  the ranks of this host say that they stand on two
-#   --nodes real      two network namespaces with a wire between them are the hosts
-#   --dead N          the last N ranks die: all others must have written what they were told, in the same words
+#   --nodes declared  the ranks of this host declare that they are on two
+#   --nodes real      two connected network namespaces are the hosts
+#   --dead N          the last N ranks die; all others must have written the same error
 #   --ends yes        the last rank dies, and mpirun ends the job
-#   --as LAUNCHER     with the variables of slurm, torchrun or pmix in place of Open MPI's
+#   --as LAUNCHER     sets the variables of slurm, torchrun or pmix instead of Open MPI's
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 nodes='' dead=0 ends='' as=()
@@ -24,14 +24,14 @@ shift
 set -- "${as[@]}" "$@"
 command -v mpirun >/dev/null || { echo "SKIPPED: there is no mpirun"; exit 77; }
 
-# What passes is not worth a line from every rank.
+# Show only failures, not every passed test of every rank.
 export GTEST_BRIEF=${GTEST_BRIEF:-1} GTEST_COLOR=no
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_base_warn_component_unused=0
-# Ranks share processors with other tests: they must give them up while they wait, and must not be tied to one.
+# The ranks share processors with other tests, so they must yield while they wait and must not be bound to a core.
 options=(--oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
 CROSSRANK_TEST_FOLDER=$(mktemp -d)
 export CROSSRANK_TEST_FOLDER
-# Daemons that were killed leave their session folders behind: in here they go with the rest.
+# Killed daemons leave their session folders behind. This folder is removed at the end.
 mkdir "$CROSSRANK_TEST_FOLDER/tmp"
 export TMPDIR=$CROSSRANK_TEST_FOLDER/tmp
 finish() {
@@ -63,7 +63,7 @@ if [[ $dead -eq 0 ]]; then
   exit "$status"
 fi
 
-# mpirun of 4.1 may wait for the dead rank for ever, and fails the job anyway: what counts is what the others were told.
+# mpirun 4.1 may wait for the dead rank for ever and reports failure anyway. Only the errors of the survivors count.
 living=$((ranks - dead))
 told() { find "$CROSSRANK_TEST_FOLDER" -maxdepth 1 -name '[0-9]*' -size +0 | wc -l; }
 timeout -k 5 "${CROSSRANK_TEST_LIMIT:-600}" "${launch[@]}" &
@@ -75,8 +75,8 @@ for ((wait = 0; wait < 30; ++wait)); do
 done
 kill -TERM "$job" 2>/dev/null || true
 wait "$job" || status=$?
-if (($(told) != living)); then echo "$(told) of $living survivors were told (mpirun: $status)"; exit 1; fi
+if (($(told) != living)); then echo "$(told) of $living survivors got an error (mpirun: $status)"; exit 1; fi
 causes=$(for ((rank = 0; rank < living; ++rank)); do head -n 1 "$CROSSRANK_TEST_FOLDER/$rank"; done | sort -u)
-if [[ $(wc -l <<<"$causes") -ne 1 ]]; then printf 'the survivors were told different things:\n%s\n' "$causes"; exit 1; fi
-echo "told in $(for ((rank = 0; rank < living; ++rank)); do sed -n 2p "$CROSSRANK_TEST_FOLDER/$rank"; done | paste -sd, )"
+if [[ $(wc -l <<<"$causes") -ne 1 ]]; then printf 'the survivors got different errors:\n%s\n' "$causes"; exit 1; fi
+echo "errors after $(for ((rank = 0; rank < living; ++rank)); do sed -n 2p "$CROSSRANK_TEST_FOLDER/$rank"; done | paste -sd, )"
 cat "$CROSSRANK_TEST_FOLDER"/0

@@ -1,15 +1,15 @@
 #!/bin/bash
-# Two hosts on one machine: network namespaces joined by a wire, each with a name of its own, and a process to hold it.
+# Makes two hosts on one machine: connected network namespaces with names of their own, each held by a process.
 #   two_hosts.sh up ID | down ID | run ID SLOTS_EACH MPIRUN_OPTIONS... -- PROGRAM...
-# `up` ends with 77 where the system refuses namespaces. Also the agent by which mpirun reaches a host.
-# Without named namespaces: these mount something, which stays behind, and /sys anew, which a changed root does not allow.
+# `up` exits with 77 where the system refuses namespaces. The script is also the agent by which mpirun reaches a host.
+# Named namespaces are not used: they leave a mount behind and mount /sys again, which a changed root does not allow.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 hosts=(a b)
 folder() { echo "${TMPDIR:-/tmp}/crossrank-hosts-$1"; }
 holder() { cat "$(folder "$1")/$2"; }
 
-# Starts the process that holds host $2 of $1, and waits until it does.
+# Starts the process that holds host $2 of $1, and waits until it runs.
 start() {
   unshare --net --uts bash -c 'hostname "crossrank-$1" && exec sleep 3600' holder "$2" </dev/null >/dev/null 2>&1 &
   local pid=$!
@@ -39,7 +39,7 @@ case $1 in
     for host in "${hosts[@]}"; do
       pid=$(holder "$id" "$host" 2>/dev/null) && space=$(readlink "/proc/$pid/ns/net") || continue
       space=${space//[^0-9]/}
-      # All that still runs there, the holder too.
+      # All processes that still run there, including the holder.
       find /proc -maxdepth 3 -path '/proc/[0-9]*/ns/net' -lname "net:\\[$space\\]" 2>/dev/null | cut -d / -f 3 |
         xargs -r kill -9 2>/dev/null || true
     done
@@ -60,7 +60,7 @@ case $1 in
       --host "10.213.7.1:$slots,10.213.7.2:$slots" -n $((2 * slots)) "${exports[@]}" "$@"
     ;;
   *)
-    # mpirun calls its agent with a host and a command for a shell there.
+    # mpirun calls its agent with a host and a shell command to run there.
     while [[ $1 == -* ]]; do shift; done
     shift
     exec nsenter --target "$(holder "$CROSSRANK_TEST_HOSTS" b)" --net --uts bash -c 'eval "$*"' agent "$@"

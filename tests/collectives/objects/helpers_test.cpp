@@ -35,7 +35,7 @@ void all_helpers_give_their_results(Collective const& world) {
   EXPECT_EQ(zero_only(world, [] {}), me == 0);
   EXPECT_EQ(zero_only_and_broadcast(world, [&] { return me + 7; }), 7);
   zero_only_and_broadcast(world, [&] { EXPECT_EQ(me, 0); });
-  // The reference sends float32, which has no space for these.
+  // The reference sends float32, which cannot represent these values.
   EXPECT_EQ(compute_and_broadcast(world, [] { return 16'777'217; }), 16'777'217);
   EXPECT_EQ(compute_and_broadcast(world, [] { return 0.1; }), 0.1);
   EXPECT_EQ(compute_and_broadcast(world, [&] { return std::string(1000, static_cast<char>('a' + me)); }, {n - 1}),
@@ -58,7 +58,7 @@ void all_helpers_give_their_results(Collective const& world) {
 
 class Helpers : public testing::TestWithParam<int> {};
 
-TEST_P(Helpers, give_their_results) {
+TEST_P(Helpers, return_their_results) {
   run_thread_ranks(GetParam(), [](Collective world) {
     all_helpers_give_their_results(world);
     world.close();
@@ -72,7 +72,7 @@ CROSSRANK_RANK_SCENARIO(helpers) {
   return 0;
 }
 
-TEST_P(Helpers, give_their_results_to_processes) {
+TEST_P(Helpers, return_their_results_to_processes) {
   auto const job = run_ranks(GetParam(), "helpers");
   EXPECT_TRUE(job.ok()) << job.text();
 }
@@ -80,18 +80,18 @@ TEST_P(Helpers, give_their_results_to_processes) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Helpers, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
-/// One helper, told whether this rank's callable is to throw.
+/// A helper, and whether the callable of this rank throws.
 struct Throwing {
   char const* name;
   void (*call)(Collective const& world, std::function<int()> const& fn);
-  bool only_rank_0 = false;  ///< its callable runs nowhere else
+  bool only_rank_0 = false;  ///< the callable runs only on rank 0
 };
 
 void PrintTo(Throwing const& helper, std::ostream* out) { *out << helper.name; }
 
 class ThrowInHelper : public testing::TestWithParam<Throwing> {};
 
-TEST_P(ThrowInHelper, reaches_every_rank_and_the_group_goes_on) {
+TEST_P(ThrowInHelper, is_reported_to_every_rank_and_the_group_goes_on) {
   for (int thrower = 0; thrower < (GetParam().only_rank_0 ? 1 : 3); ++thrower) {
     run_thread_ranks(3, [&](Collective world) {
       bool const throws = world.rank() == thrower;
@@ -101,7 +101,7 @@ TEST_P(ThrowInHelper, reaches_every_rank_and_the_group_goes_on) {
       };
       try {
         GetParam().call(world, fn);
-        ADD_FAILURE() << "rank " << world.rank() << " threw nothing";
+        ADD_FAILURE() << "rank " << world.rank() << " did not throw";
       } catch (std::domain_error const&) {
         EXPECT_TRUE(throws);
       } catch (RemoteError const& e) {
@@ -182,7 +182,7 @@ TEST(ZeroFirst, does_not_run_the_others_when_rank_0_threw) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(ZeroFirst, names_all_that_threw_and_tells_what_is_no_exception_of_the_library) {
+TEST(ZeroFirst, names_all_ranks_that_threw_and_the_types_of_foreign_exceptions) {
   run_thread_ranks(3, [](Collective world) {
     try {
       zero_first(world, [&] {
@@ -199,8 +199,8 @@ TEST(ZeroFirst, names_all_that_threw_and_tells_what_is_no_exception_of_the_libra
   });
 }
 
-/// Reached on rank 0 alone it waits for nobody, and what it throws is nobody else's.
-TEST(ZeroOnly, does_not_meet_the_other_ranks) {
+/// On rank 0 alone it does not wait for other ranks, and its exception stays there.
+TEST(ZeroOnly, does_not_wait_for_other_ranks) {
   run_thread_ranks(3, [](Collective const& world) {
     if (world.rank() == 0) {
       EXPECT_EQ(zero_only(world, [] { return 5; }), std::optional(5));
@@ -214,8 +214,8 @@ TEST(ZeroOnly, does_not_meet_the_other_ranks) {
   });
 }
 
-/// Those that wait for rank 0 elsewhere meanwhile wait up to the user limit.
-TEST(ZeroOnly, is_the_callers_code_to_the_other_ranks) {
+/// Ranks that wait for rank 0 elsewhere meanwhile wait up to the user limit.
+TEST(ZeroOnly, counts_as_user_code_for_other_ranks) {
   auto const watched = std::make_shared<RecordingTransport>(std::make_shared<fake::FakeTransport>("world"));
   auto const world = make_collective(watched, {});
   EXPECT_EQ(zero_only(world, [&] { return watched->in_user_code(); }), std::optional(1));
@@ -224,7 +224,7 @@ TEST(ZeroOnly, is_the_callers_code_to_the_other_ranks) {
   EXPECT_EQ(watched->in_user_code(), 0);
 }
 
-TEST(AbortOnThrow, tells_the_others_why) {
+TEST(AbortOnThrow, reports_the_reason_to_the_others) {
   auto const errors = try_thread_ranks(2, [](Collective const& world) {
     if (world.rank() == 0) abort_on_throw(world, [] { throw std::runtime_error("out of luck"); });
     world.barrier();
@@ -234,7 +234,7 @@ TEST(AbortOnThrow, tells_the_others_why) {
   EXPECT_THROW(std::rethrow_exception(errors[1]), PeerLostError);
 }
 
-TEST(Helpers, take_no_group_as_alone) {
+TEST(Helpers, treat_a_missing_group_as_one_rank) {
   Collective const none;
   EXPECT_FALSE(is_distributed(none));
   EXPECT_TRUE(is_main_process(none));

@@ -24,7 +24,7 @@ struct Step {
   bool operator==(Step const&) const = default;
 };
 
-/// An object that cannot be written.
+/// An object that cannot be serialized.
 struct Unwritable {
   template <class Archive>
   void save(Archive&) const {
@@ -96,13 +96,13 @@ TEST_P(Objects, arrive_between_processes) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Objects, testing::Values(1, 2, 3, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
-/// What every rank throws when `call` is made, and whether the group goes on.
+/// Expects that `call` throws on every rank and that the group stays usable.
 void expect_failure_everywhere(int ranks, int thrower, std::function<void(Collective const&, bool)> const& call) {
   run_thread_ranks(ranks, [&](Collective world) {
     bool const throws = world.rank() == thrower;
     try {
       call(world, throws);
-      ADD_FAILURE() << "rank " << world.rank() << " threw nothing";
+      ADD_FAILURE() << "rank " << world.rank() << " did not throw";
     } catch (std::out_of_range const& e) {
       EXPECT_TRUE(throws);
       EXPECT_STREQ(e.what(), "no such layer");
@@ -119,12 +119,12 @@ void expect_failure_everywhere(int ranks, int thrower, std::function<void(Collec
   });
 }
 
-TEST(Objects, that_cannot_be_written_fail_on_every_rank_of_a_broadcast) {
+TEST(Objects, fail_a_broadcast_on_every_rank_when_not_serializable) {
   expect_failure_everywhere(
       3, 1, [](Collective const& world, bool) { static_cast<void>(world.broadcast_object(Unwritable{}, {1})); });
 }
 
-TEST(Objects, that_cannot_be_written_fail_at_their_receiver) {
+TEST(Objects, fail_at_their_receiver_when_not_serializable) {
   expect_failure_everywhere(2, 0, [](Collective const& world, bool throws) {
     if (throws) {
       world.send_object(Unwritable{}, 1);
@@ -134,7 +134,7 @@ TEST(Objects, that_cannot_be_written_fail_at_their_receiver) {
   });
 }
 
-TEST(Objects, of_one_rank_that_cannot_be_written_fail_a_gather_everywhere) {
+TEST(Objects, fail_a_gather_on_every_rank_when_one_is_not_serializable) {
   for (bool const all : {true, false}) {
     expect_failure_everywhere(3, 2, [all](Collective const& world, bool throws) {
       detail::Produce const part = [throws] {
@@ -150,14 +150,14 @@ TEST(Objects, of_one_rank_that_cannot_be_written_fail_a_gather_everywhere) {
   }
 }
 
-TEST(Objects, of_another_type_are_refused_where_they_arrive_and_the_group_goes_on) {
+TEST(Objects, are_refused_by_the_receiver_when_of_another_type) {
   run_thread_ranks(2, [](Collective world) {
     if (world.rank() == 0) {
       EXPECT_EQ(world.broadcast_object(7), 7);
     } else {
       try {
         static_cast<void>(world.broadcast_object(std::string()));
-        ADD_FAILURE() << "nothing was thrown";
+        ADD_FAILURE() << "expected an exception";
       } catch (FormatError const& e) {
         EXPECT_EQ(e.operation(), "broadcast_object");
         EXPECT_EQ(e.rank(), 1);
@@ -170,7 +170,7 @@ TEST(Objects, of_another_type_are_refused_where_they_arrive_and_the_group_goes_o
   });
 }
 
-TEST(Objects, scattered_in_the_wrong_number_fail_on_every_rank) {
+TEST(Objects, fail_a_scatter_on_every_rank_when_their_number_is_wrong) {
   run_thread_ranks(3, [](Collective world) {
     std::vector<int> const two{1, 2};
     if (world.rank() == 0) {
@@ -183,7 +183,7 @@ TEST(Objects, scattered_in_the_wrong_number_fail_on_every_rank) {
   });
 }
 
-TEST(Objects, in_a_list_of_another_length_are_refused) {
+TEST(Objects, are_refused_in_a_list_of_wrong_length) {
   run_thread_ranks(2, [](Collective world) {
     std::vector<int> list(world.rank() == 0 ? 3 : 2, world.rank());
     if (world.rank() == 0) {
@@ -196,7 +196,7 @@ TEST(Objects, in_a_list_of_another_length_are_refused) {
   });
 }
 
-TEST(Objects, are_refused_for_ranks_that_are_not_there) {
+TEST(Objects, are_refused_for_ranks_out_of_range) {
   run_thread_ranks(2, [](Collective world) {
     for (int const rank : {-1, 2}) {
       EXPECT_THROW(static_cast<void>(world.broadcast_object(1, {rank})), UsageError);
@@ -209,7 +209,7 @@ TEST(Objects, are_refused_for_ranks_that_are_not_there) {
   });
 }
 
-TEST(Objects, larger_than_a_piece_arrive_whole) {
+TEST(Objects, arrive_whole_when_larger_than_a_piece) {
   run_thread_ranks(2,
                    [](Collective world) {
                      std::vector<std::uint32_t> values(5'000'000);

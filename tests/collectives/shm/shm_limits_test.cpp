@@ -15,7 +15,7 @@
 #include "tests/support/faulty_system.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// What the shm backend does when a rank cannot do its part of a split.
+/// The shm backend when a rank cannot do its part of a split.
 namespace crossrank::test {
 namespace {
 
@@ -23,11 +23,11 @@ using testing::HasSubstr;
 
 int most() { return static_cast<int>(node::ControlGeometry(2).group_capacity()); }
 
-/// Both ranks hear the bound and what to do, whichever of them makes it.
+/// Expects an error on both ranks that names the limit and a hint, whichever rank makes the group.
 void expect_no_space(Collective const& world, std::function<void()> const& make) {
   try {
     make();
-    ADD_FAILURE() << "there was space on rank " << world.rank();
+    ADD_FAILURE() << "expected an error on rank " << world.rank();
   } catch (UnavailableError const& e) {
     EXPECT_THAT(e.what(), HasSubstr("at most " + std::to_string(most())));
     EXPECT_THAT(e.what(), HasSubstr("let the handles"));
@@ -50,7 +50,7 @@ TEST(ShmSplit, reclaims_the_memory_of_closed_groups) {
   });
 }
 
-TEST(ShmSplit, tells_all_when_there_are_too_many_groups_and_goes_on) {
+TEST(ShmSplit, reports_too_many_groups_to_all_and_goes_on) {
   run_thread_ranks(2, [](Collective world) {
     std::vector<Collective> groups;
     for (int i = 1; i < most(); ++i) groups.push_back(world.split({{0, 1}}));
@@ -64,15 +64,15 @@ TEST(ShmSplit, tells_all_when_there_are_too_many_groups_and_goes_on) {
   });
 }
 
-/// Two makers, one of which fails: what the other made must not be lost.
-TEST(ShmSplit, gives_back_what_was_made_for_nothing) {
+/// Two ranks make a group each, and one of them fails. The group of the other must not leak.
+TEST(ShmSplit, frees_groups_of_a_failed_split) {
   run_thread_ranks(2, [](Collective world) {
     std::vector<Collective> groups;
     for (int i = 2; i < most(); ++i) groups.push_back(world.split({{0, 1}}));
     for (int i = 0; i < 10; ++i) {
       try {  // there is space for one of the two groups
         static_cast<void>(world.split({{0}, {1}}));
-        ADD_FAILURE() << "there is no space for both";
+        ADD_FAILURE() << "expected an error, as there is no space for both";
       } catch (Error const& e) {
         EXPECT_TRUE(e.group_usable()) << e.what();
       }
@@ -82,7 +82,7 @@ TEST(ShmSplit, gives_back_what_was_made_for_nothing) {
   });
 }
 
-TEST(ShmSplit, tells_all_when_there_is_no_memory_for_the_group) {
+TEST(ShmSplit, reports_missing_memory_for_a_group_to_all) {
   FaultySystem faulty;
   platform::ScopedSystem const installed(faulty);
   run_thread_ranks(3, [&](Collective world) {

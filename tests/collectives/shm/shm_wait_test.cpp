@@ -13,16 +13,16 @@
 
 #include "tests/support/thread_ranks.hpp"
 
-/// Waking and deciding, where only the time or a race shows a fault: a sleeper that nobody rings wakes by itself after
-/// a tenth of a second, and a verdict that is overwritten is right most of the time.
+/// Waking and deciding. Faults here show only by time or in a race: a sleeper that is not woken wakes by itself after a
+/// tenth of a second, and an overwritten verdict is right most of the time.
 namespace crossrank::test {
 namespace {
 
 using Act = void (*)(Collective const& world);
 constexpr int trials = 9;
 
-/// In how many of some trials rank 0's `act` has woken rank 1, which sleeps in `wait`. A sleeper also wakes by itself
-/// after a while, so that only the wake-ups tell whether it had to: no time does on a busy machine.
+/// Returns in how many trials `act` of rank 0 has woken rank 1, which sleeps in `wait`. A sleeper also wakes by itself
+/// after a while, so only the count of wake-ups shows whether it was woken. Time would show nothing on a busy machine.
 int wakes_of(Act wait, Act act) {
   std::atomic<int> trial{0};
   std::atomic<int> wakes{0};
@@ -56,7 +56,7 @@ TEST(ShmWait, ends_at_once_when_the_last_rank_arrives) {
   EXPECT_EQ(wakes_of(barrier, barrier), trials);
 }
 
-TEST(ShmWait, ends_at_once_when_a_message_comes) {
+TEST(ShmWait, ends_at_once_when_a_message_arrives) {
   EXPECT_EQ(wakes_of([](Collective const& world) { world.recv(token(), 0); },
                      [](Collective const& world) { world.send(token(), 1); }),
             trials);
@@ -81,7 +81,7 @@ TEST(ShmWait, ends_at_once_when_a_group_is_aborted_or_dropped) {
   EXPECT_EQ(wakes_of(wait, [](Collective const& world) { static_cast<void>(world.split_by(0)); }), trials);
 }
 
-/// One rank gives the group up while the last one arrives: the round passes for all of them or for none.
+/// One rank aborts the group while the last one arrives. The round passes for all of them or for none.
 TEST(ShmVerdict, is_the_same_for_all_when_an_abort_races_with_the_last_arrival) {
   constexpr int ranks = 3;
   constexpr int rounds = 600;
@@ -97,7 +97,8 @@ TEST(ShmVerdict, is_the_same_for_all_when_an_abort_races_with_the_last_arrival) 
       if (!races) request_id = transport.post_barrier({.op_kind = spi::OpKind::barrier});
       at_the_line.fetch_add(1);
       for (int looks = 1; rank != 2 && at_the_line.load() < (i + 1) * ranks; ++looks) {
-        if (looks % 4096 == 0) std::this_thread::yield();  // awake, so that both start together where there are CPUs
+        if (looks % 4096 == 0)
+          std::this_thread::yield();  // spins, so that both start together if there are enough CPUs
       }
       int const pauses = rank == 0 ? i % 64 * 4 : i / 64 % 16 * 16;
       for (int pause = 0; rank != 2 && pause < pauses; ++pause) at_the_line.load();

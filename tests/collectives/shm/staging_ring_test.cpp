@@ -17,7 +17,7 @@ constexpr std::size_t mebi = std::size_t{1} << 20;
 
 struct Fixture {
   explicit Fixture(std::uint64_t cap = 16 * mebi) : memory(2, cap), arena(memory.arena(0)), ring(*arena) {}
-  /// One round of a group: what was read in the round before the last is free.
+  /// Takes a region for one round of a group. Regions of the round before the last are free again.
   StagingRing::Region round(std::size_t bytes) {
     auto const region = ring.take(bytes);
     ring.read_in(++number);
@@ -34,7 +34,7 @@ bool overlap(StagingRing::Region const& a, StagingRing::Region const& b) {
   return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-TEST(StagingRing, never_gives_what_the_two_rounds_before_are_read_from) {
+TEST(StagingRing, never_reuses_regions_of_the_two_previous_rounds) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -55,7 +55,7 @@ TEST(StagingRing, never_gives_what_the_two_rounds_before_are_read_from) {
   }
 }
 
-TEST(StagingRing, keeps_a_shorter_ring_until_nobody_reads_it) {
+TEST(StagingRing, keeps_a_smaller_ring_until_its_last_reader_is_done) {
   Fixture f;
   auto const small = f.round(100);
   auto const large = f.round(600 * kibi);
@@ -74,21 +74,21 @@ TEST(StagingRing, grows_with_use_and_stops) {
   EXPECT_EQ(f.ring.slots().back().bytes, StagingRing::most_by_use);
 }
 
-TEST(StagingRing, does_with_less_where_memory_is_short) {
+TEST(StagingRing, works_with_less_when_memory_is_short) {
   Fixture f(mebi);
   for (int i = 0; i < 3'000; ++i) f.round(20 * kibi);
   auto const slots = f.ring.slots();
   ASSERT_EQ(slots.size(), 1U);
   EXPECT_EQ(slots.front().bytes, 128 * kibi);
   EXPECT_THROW(static_cast<void>(f.ring.take(2 * mebi)), UnavailableError);
-  f.round(20 * kibi);  // what there is goes on
+  f.round(20 * kibi);  // the smaller ring stays usable
 }
 
 TEST(StagingRing, keeps_space_for_an_abandoned_round) {
   Fixture f;
   f.round(8 * kibi);
   std::vector<StagingRing::Region> taken;
-  // Their steps failed after they had asked for space: the regions are only read, if at all, in the next round.
+  // Their steps failed after they had reserved space. The regions may still be read in the next round, but not later.
   for (int i = 0; i < 12; ++i) {
     auto const region = f.ring.take(8 * kibi);
     for (auto const& other : taken) ASSERT_FALSE(overlap(region, other));

@@ -10,11 +10,12 @@
 #include "lib/node/memory/store_autotuner.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// Staged bytes go through the caches and past them, results as well: what arrives is the same, however odd its place.
+/// Staged bytes and results are written with normal and with streaming stores. The data are the same at every
+/// alignment.
 namespace crossrank::test {
 namespace {
 
-/// So many calls that each way has had its turns.
+/// Enough calls for each store mode to be used several times.
 constexpr int rounds = node::StoreAutotuner::first_steps + node::StoreAutotuner::trial_steps + 8;
 
 std::uint8_t value_of(std::size_t index, int rank, int round) {
@@ -28,7 +29,7 @@ Tensor bytes_of(std::size_t bytes, int rank, int round) {
   return tensor;
 }
 
-/// Whether these are the values of `rank` from `begin` on.
+/// Returns whether these are the values of `rank` from `begin` on.
 bool holds(std::span<std::uint8_t const> values, std::size_t begin, int rank, int round) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i] != value_of(begin + i, rank, round)) return false;
@@ -51,7 +52,7 @@ void move_all(Collective const& world, std::size_t part, int round) {
   }
 }
 
-/// As sums modulo 256.
+/// Returns whether these are the sums modulo 256.
 bool is_sum(std::span<std::uint8_t const> values, std::size_t begin, int ranks, int round) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     unsigned sum = 0;
@@ -74,7 +75,7 @@ void reduce_all(Collective const& world, std::size_t part, int round) {
 
 class StoreModes : public testing::TestWithParam<std::size_t> {
  protected:
-  /// Goes through `calls` with parts of the parameter's length, round by round, for some numbers of ranks.
+  /// Runs `calls` with parts of the parameter's length, round by round, for several numbers of ranks.
   static void run(void (*calls)(Collective const& world, std::size_t part, int round)) {
     for (int const ranks : {2, 3}) {
       run_thread_ranks(ranks, [&](Collective world) {
@@ -85,12 +86,12 @@ class StoreModes : public testing::TestWithParam<std::size_t> {
   }
 };
 
-TEST_P(StoreModes, move_what_was_given) { run(move_all); }
-TEST_P(StoreModes, reduce_what_was_given) { run(reduce_all); }
+TEST_P(StoreModes, move_data_unchanged) { run(move_all); }
+TEST_P(StoreModes, reduce_data_correctly) { run(reduce_all); }
 
 INSTANTIATE_TEST_SUITE_P(Bytes, StoreModes, testing::Values(20'001, 600'000, 600'077));
 
-/// Results that no cache holds: in few calls, each of which has many steps.
+/// Results larger than any cache, in few calls of many steps each.
 TEST(StoreModesOfLongResults, move_and_reduce_more_than_a_cache_holds) {
   run_thread_ranks(2, [&](Collective world) {
     for (int round = 0; round < 2; ++round) {

@@ -12,7 +12,7 @@
 #include "collectives/shm/staged_collective.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// Tensors that live in the arena: long collectives let the peers read them where they stand.
+/// Tensors in an arena: in long collectives the peers read them in place.
 namespace crossrank::test {
 namespace {
 
@@ -20,7 +20,7 @@ constexpr std::int64_t whole_pieces = 3;
 constexpr std::int64_t rest = 4096;
 constexpr std::int64_t length = whole_pieces * static_cast<std::int64_t>(shm::step_bytes) + rest;
 
-// As many bytes alike as that: other ones in each piece, and few enough to be made and compared quickly.
+// Runs of this many equal bytes: different in each piece, and quick to make and to compare.
 constexpr std::size_t alike = 4096;
 static_assert(length % alike == 0);
 
@@ -41,7 +41,7 @@ bool holds(std::span<std::byte const> bytes, int rank, int round) {
   return true;
 }
 
-/// Each rank writes its tensor anew as soon as the call has returned: nobody may still be reading it then.
+/// Each rank overwrites its tensor as soon as the call has returned. No other rank may still be reading it then.
 void gather_and_broadcast(Collective const& world, Tensor mine) {
   auto const part = static_cast<std::size_t>(length);
   auto all = Tensor::empty({world.world_size(), length}, Dtype::u8);

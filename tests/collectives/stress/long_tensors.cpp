@@ -17,14 +17,14 @@ constexpr std::size_t whole = 2 * half;
 constexpr std::size_t odd = (std::size_t{1} << 31) + 5;
 constexpr std::uint64_t needed_gib = 14;
 
-/// Eight values of a rank, small enough for two of them to fit a byte as a sum.
+/// Returns eight values of a rank, small enough for the sum of two to fit a byte.
 std::uint64_t word(std::uint64_t index, int rank) {
   auto const mixed = (index + 1) * 0x9E3779B97F4A7C15U + static_cast<std::uint64_t>(rank) * 0xD1B54A32D192ED03U;
   return (mixed ^ (mixed >> 32U)) & 0x3F3F3F3F3F3F3F3FU;
 }
 std::uint64_t sum_of_words(std::uint64_t index) { return word(index, 0) + word(index, 1); }
 
-/// All values that `of` gives for a whole word, from the first on; the last word may be a part of one.
+/// Writes the values that `of` returns for each word. The last word may be incomplete.
 template <class Of>
 void fill(std::span<std::byte> bytes, Of of) {
   std::size_t at = 0;
@@ -36,7 +36,7 @@ void fill(std::span<std::byte> bytes, Of of) {
   std::memcpy(bytes.data() + at, &value, bytes.size() - at);
 }
 
-/// Where the first word stands that is none of these; the number of bytes when all are.
+/// Returns the offset of the first word with another value, or the number of bytes if all are as expected.
 template <class Of>
 std::size_t first_other(std::span<std::byte const> bytes, Of of) {
   std::size_t at = 0;
@@ -55,7 +55,7 @@ auto values_of(int rank, std::size_t begin = 0) {
 
 Tensor buffer(std::size_t bytes) { return Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8); }
 
-/// Of one tensor, whose last word is a part of one.
+/// Moves one tensor whose last word is incomplete.
 void move_whole_tensors(Collective const& world, Tensor tensor) {
   auto const bytes = tensor.mutable_bytes();
   int const rank = world.rank();
@@ -75,7 +75,7 @@ void move_whole_tensors(Collective const& world, Tensor tensor) {
   EXPECT_EQ(first_other(bytes, sum_of_words), odd) << "all_reduce";
 }
 
-/// Of tensors that are put together of the ranks' halves, or fall into them.
+/// Moves tensors that are joined from the halves of the ranks, or split into them.
 void move_halves(Collective const& world, Tensor tensor) {
   int const rank = world.rank();
   auto const begin = static_cast<std::size_t>(rank) * half;
@@ -117,7 +117,7 @@ std::string no_memory_for_long_tensors() {
     if (kib >> 20U >= needed_gib) return {};
     return std::to_string(kib >> 20U) + " GiB of memory are free, and " + std::to_string(needed_gib) + " are needed";
   }
-  return "the kernel does not tell how much memory is free";
+  return "cannot find out how much memory is free";
 }
 
 void move_long_tensors(Collective const& world) {

@@ -5,11 +5,10 @@
 
 namespace crossrank::test {
 
-/// Why the machine cannot run `move_long_tensors` now; empty when it can.
+/// Returns why this machine cannot run `move_long_tensors` now. Empty if it can.
 [[nodiscard]] std::string no_memory_for_long_tensors();
 
-/// Tensors of more elements than an `int` counts through the operations that move and reduce them, between two ranks;
-/// every element is looked at.
+/// Moves and reduces tensors with more elements than an `int` can count between two ranks. Checks every element.
 void move_long_tensors(Collective const& world);
 
 }  // namespace crossrank::test

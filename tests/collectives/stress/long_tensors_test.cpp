@@ -15,7 +15,7 @@ CROSSRANK_RANK_SCENARIO(long_tensors) {
   return testing::Test::HasFailure() ? 1 : 0;
 }
 
-TEST(LongTensors, pass_between_processes_of_a_node) {
+TEST(LongTensors, are_moved_between_processes_of_a_node) {
   if (auto const reason = no_memory_for_long_tensors(); !reason.empty()) GTEST_SKIP() << reason;
   auto const job = run_ranks(2, "long_tensors");
   EXPECT_TRUE(job.ok()) << job.text();

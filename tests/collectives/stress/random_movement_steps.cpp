@@ -17,7 +17,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// Bytes that a rank sends in this step, to another one or to all.
+/// Returns the bytes that a rank sends in this step, to rank `to` or to all.
 Bytes bytes_from(StepPlace const& at, int rank, std::int64_t size, int to = 0) {
   return pattern(static_cast<std::size_t>(size), at.number * 1009 + rank * 31 + to);
 }
@@ -34,7 +34,7 @@ std::shared_ptr<Tensor> table_of(std::int64_t width, Bytes const& bytes) {
 
 std::shared_ptr<Tensor> none() { return std::make_shared<Tensor>(); }
 
-/// How many rows each rank has, and of how many bytes; the same number for all in every other step.
+/// Rows per rank, and the bytes of a row. In every other step all ranks have the same number of rows.
 struct Division {
   explicit Division(StepPlace const& at) : is_even(at.script.coin()), width(at.script.below(40) + 1) {
     int const limit = at.script.coin() ? 4 : 300;
@@ -43,7 +43,7 @@ struct Division {
   }
   [[nodiscard]] std::int64_t of(int rank) const { return rows[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::int64_t total() const { return std::accumulate(rows.begin(), rows.end(), std::int64_t{0}); }
-  /// What all ranks hold together.
+  /// Returns the data of all ranks together.
   [[nodiscard]] Bytes joined(StepPlace const& at) const {
     Bytes all;
     for (int rank = 0; rank < at.ranks(); ++rank) {
@@ -58,7 +58,7 @@ struct Division {
   std::vector<std::int64_t> rows{};
 };
 
-/// Nothing is expected of a tensor that is none.
+/// Returns a check of the result. An undefined tensor is not checked.
 std::function<void()> expecting(StepPlace const& at, std::shared_ptr<Tensor> out, Bytes expected,
                                 std::shared_ptr<Tensor> in = nullptr) {
   return [out = std::move(out), expected = std::move(expected), in = std::move(in), number = at.number] {
@@ -207,11 +207,11 @@ void scatter_objects(StepPlace const& at) {
   ASSERT_EQ(got, all[static_cast<std::size_t>(at.rank())]) << "step " << at.number;
 }
 
-/// Everybody sends to the rank some places on and takes from the one as many places before.
+/// Every rank sends to the rank a few places after it and receives from the rank as many places before it.
 void exchange(StepPlace const& at) {
   auto const size = static_cast<std::int64_t>(at.script.size());
   auto const turn = at.any_rank();
-  if (turn == 0) return;  // to oneself: refused where there are several
+  if (turn == 0) return;  // a send to oneself is refused with several ranks
   int const n = at.ranks();
   int const src = (at.rank() + n - turn) % n;
   auto const out = table_of(1, bytes_from(at, at.rank(), size));
@@ -220,7 +220,7 @@ void exchange(StepPlace const& at) {
   ASSERT_TRUE(std::ranges::equal(in->bytes(), bytes_from(at, src, size))) << "step " << at.number;
 }
 
-/// One object from each rank to the next, in a chain: the last one's says who passed it on.
+/// Passes an object along a chain of ranks. At the end it lists the ranks that passed it on.
 void pass_object_on(StepPlace const& at) {
   std::string passed;
   if (at.rank() > 0) passed = at.group.recv_object<std::string>(at.rank() - 1);

@@ -11,7 +11,7 @@
 #include "tests/collectives/stress/random_steps.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// Random sequences of operations, the same on every rank, against what a model without ranks says must come out.
+/// Random sequences of operations, the same on every rank, compared with a sequential model.
 namespace crossrank::test {
 namespace {
 
@@ -22,7 +22,7 @@ std::uint64_t draw_seed() {
   return std::random_device{}();
 }
 
-/// One rank's walk through the script; groups are kept on a stack, the innermost is used.
+/// One rank's walk through the script. It uses the innermost group on a stack of groups.
 class Walk {
  public:
   Walk(Collective const& world, std::uint64_t seed) : script_(seed), groups_{world} {}
@@ -46,7 +46,7 @@ class Walk {
 
  private:
   [[nodiscard]] Collective const& group() const { return groups_.back(); }
-  /// Bytes that rank `rank` of the group holds in this step.
+  /// Returns the bytes that rank `rank` of the group holds in this step.
   [[nodiscard]] std::vector<std::byte> bytes_of(int rank, std::size_t size) const {
     return pattern(size, number_ * 31 + rank);
   }
@@ -58,7 +58,7 @@ class Walk {
   }
   RandomStep one_of_all() { return script_.below(3) == 0 ? one_of(reduction_steps()) : one_of(movement_steps()); }
 
-  /// Some operations are started one after the other; their ends are waited for in another order.
+  /// Starts several operations one after the other and waits for them in another order.
   void several_at_once() {
     std::vector<BegunStep> begun;
     for (int i = script_.below(4); i >= 0; --i) begun.push_back(one_of_all()(place(), When::later));
@@ -80,7 +80,7 @@ class Walk {
     }
   }
 
-  /// Everybody sends some messages to the next rank and takes those of the one before.
+  /// Every rank sends some messages to the next rank and receives those of the previous one.
   void ring() {
     int const n = group().world_size();
     int const messages = script_.below(12) + 1;
@@ -110,7 +110,7 @@ class Walk {
     }
   }
 
-  /// All ranks of the group go into the new one, turned by some places, so that the walks stay together.
+  /// All ranks of the group join the new group, rotated by some places, so that the walks stay together.
   void open_group() {
     int const n = group().world_size();
     int const turn = script_.below(n);
@@ -150,10 +150,10 @@ class Walk {
   int number_ = 0;
 };
 
-/// Number of ranks, and of the walk.
+/// Parameters: number of ranks, and number of the walk.
 class RandomOperations : public testing::TestWithParam<std::tuple<int, int>> {};
 
-TEST_P(RandomOperations, do_what_the_model_says) {
+TEST_P(RandomOperations, match_the_model) {
   auto const seed = draw_seed();
   SCOPED_TRACE("CROSSRANK_TEST_SEED=" + std::to_string(seed));
   RecordProperty("seed", std::to_string(seed));
@@ -163,7 +163,7 @@ TEST_P(RandomOperations, do_what_the_model_says) {
     walk.end();
     world.close();
   };
-  // Long for a machine that has much else to do.
+  // A long deadline, for a machine under load.
   run_thread_ranks(std::get<0>(GetParam()), walk_of,
                    {.timeout = std::chrono::minutes(2), .deadline = std::chrono::minutes(4)});
   if (testing::Test::HasFailure())

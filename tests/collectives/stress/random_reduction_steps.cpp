@@ -24,7 +24,7 @@ std::vector<std::pair<Dtype, ReduceOp>> const& all_reductions() {
   return all;
 }
 
-/// What the ranks hold, and what it is combined to.
+/// The inputs of the ranks and the expected result.
 struct Sum {
   Sum(StepPlace const& at, std::int64_t count) {
     auto const& all = all_reductions();
@@ -75,7 +75,7 @@ BegunStep reduce(StepPlace const& at, When when) {
   int const root = at.any_rank();
   Sum const sum(at, any_count(at));
   auto const tensor = sum.mine(at);
-  // Elsewhere the tensor is left as it was.
+  // Ranks other than the root keep their tensor.
   auto const& expected = at.rank() == root ? sum.combined : sum.inputs[static_cast<std::size_t>(at.rank())];
   BegunStep begun{.check = expecting(at, tensor, expected)};
   if (when == When::later) {

@@ -6,10 +6,10 @@
 
 #include <crossrank/collective.hpp>
 
-/// Single steps of a random walk through the operations of a collective, each with what must come out of it.
+/// Single steps of a random walk through the operations of a collective, with their expected results.
 namespace crossrank::test {
 
-/// What all ranks know of a step before it: drawn from one seed, so that each rank can tell what every other one holds.
+/// Random choices that are the same on all ranks, so that each rank knows the data of every other one.
 class Script {
  public:
   explicit Script(std::uint64_t seed) : random_(seed) {}
@@ -28,7 +28,7 @@ class Script {
 struct StepPlace {
   Collective const& group;
   Script& script;
-  int number;  ///< of the step: data differ from step to step
+  int number;  ///< number of the step; the data differ in each step
 
   [[nodiscard]] int rank() const { return group.rank(); }
   [[nodiscard]] int ranks() const { return group.world_size(); }
@@ -37,18 +37,18 @@ struct StepPlace {
 
 enum class When { now, later };
 
-/// A step that has begun: what is still to be waited for, if anything, and the look at what has come out.
+/// A step that has begun: the request to wait for, if any, and the check of its result.
 struct BegunStep {
   Request request{};
   std::function<void()> check{};
 };
 
-/// Calls a operation, or starts its non-blocking form.
+/// Calls an operation, or starts its non-blocking form.
 using RandomStep = BegunStep (*)(StepPlace const&, When);
 
 [[nodiscard]] std::span<RandomStep const> reduction_steps();
 [[nodiscard]] std::span<RandomStep const> movement_steps();
-/// Objects and exchanges of messages: these have no form that returns at once.
+/// Steps with objects and pairs of messages, which have no non-blocking form.
 [[nodiscard]] std::span<void (*const)(StepPlace const&)> object_steps();
 
 }  // namespace crossrank::test
