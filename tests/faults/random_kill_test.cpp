@@ -1,6 +1,6 @@
 // Kills one rank of a job at a random instant, a thousand times in all. Each job repeats one workload.
-// CROSSRANK_KILL_SEED=N  seed that a failed test printed; repeats its victims and instants
-// CROSSRANK_KILLS=N      number of kills of each test (default 100)
+//   CROSSRANK_KILL_SEED=N  seed that a failed test printed; repeats its victims and instants
+//   CROSSRANK_KILLS=N      number of kills of each test (default 100)
 #include <atomic>
 #include <chrono>
 #include <csignal>
