@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
 
-/// Hands `[begin, begin + bytes)` of a written file to `take`, block by block.
+/// Calls `take` with bytes `[begin, begin + bytes)` of a written file, block by block.
 template <class Take>
 void read_blocks(WrittenFile const& file, std::uint64_t begin, std::uint64_t bytes, Take const& take) {
   auto const block = std::make_unique_for_overwrite<std::byte[]>(block_bytes);
@@ -27,7 +27,7 @@ void read_blocks(WrittenFile const& file, std::uint64_t begin, std::uint64_t byt
   }
 }
 
-/// `crcs` are those of the entries that come before the tensors'.
+/// Returns the checksums of an archive. `crcs` has the CRCs of the entries before the tensors.
 std::vector<OutputText> seal_archive(codec::ZipLayout const& zip, std::vector<std::uint32_t> crcs,
                                      WrittenFile const& file) {
   crcs.insert(crcs.end(), file.crcs.begin(), file.crcs.end());

@@ -3,10 +3,10 @@
 
 namespace crossrank::checkpoint {
 
-/// Completes a file that has source, name and tensors: a torch archive of them. Its CRCs follow the data.
+/// Completes the layout of a torch archive from its source, name and tensors. Its CRCs follow the data.
 void arrange_torch(OutputFile& file);
 
-/// The same: a state image with one checksum per tensor in its header.
+/// Completes the layout of a state image from its source, name and tensors. Its header has one checksum per tensor.
 void arrange_image(OutputFile& file, Json const& config, ImagePlace const& place);
 
 }  // namespace crossrank::checkpoint

@@ -21,13 +21,14 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// Without the config, then the index, nobody takes the rest for a checkpoint: these go first.
+/// Returns the order of removal. The config and then the index go first, because no loader takes the remaining files
+/// for a checkpoint without them.
 int removal_rank(std::string const& name) {
   if (name == "config.json") return 0;
   return name.ends_with(".index.json") ? 1 : 2;
 }
 
-/// Whether a name in a plan leads to a place inside the output.
+/// Returns whether a name in a commit record is a path inside the output.
 bool stays_inside(std::string const& name) {
   for (std::size_t begin = 0; begin <= name.size();) {
     auto const end = std::min(name.find('/', begin), name.size());
@@ -38,7 +39,7 @@ bool stays_inside(std::string const& name) {
   return true;
 }
 
-/// The folders that a name passes, and its last part.
+/// Splits a name into its folders and its last part.
 std::pair<std::vector<std::string>, std::string> split_path(std::string const& name) {
   std::vector<std::string> folders;
   std::size_t begin = 0;
@@ -68,9 +69,9 @@ std::vector<std::string> files_to_replace(platform::Directory const& out, std::v
     auto const entry = entry_at(out, name);
     if (entry == Entry::folder && is_wanted) {
       throw UsageError({.operation = write_operation,
-                        .message = "a folder has the name of a file of the result",
+                        .message = "a folder has the same name as an output file",
                         .resource = out.path_of(name),
-                        .hint = "rename it, or give another directory"});
+                        .hint = "rename the folder, or choose another output directory"});
     }
     if (entry == Entry::file) found.push_back(name);
   }
@@ -84,7 +85,7 @@ bool has_commit_record(platform::Directory const& work) { return entry_at(work, 
 
 std::optional<CommitRecord> load_commit_record(platform::Directory const& work) {
   if (!has_commit_record(work)) return std::nullopt;
-  constexpr auto hint = "remove the folder; what starts with .old. there is the checkpoint before";
+  constexpr auto hint = "remove the folder; files in it that start with .old. are the previous checkpoint";
   auto const refuse = [&](std::string got) {
     return unreadable_record(work.path_of(commit_record_name), std::move(got), hint);
   };
@@ -96,7 +97,7 @@ std::optional<CommitRecord> load_commit_record(platform::Directory const& work) 
   } catch (Json::exception const& e) {
     throw refuse(e.what());
   }
-  // A name that leads elsewhere was never written by a job.
+  // A job never writes names outside the output.
   for (auto const* names : {&plan.from_out, &plan.to_out}) {
     for (auto const& name : *names) {
       if (!stays_inside(name)) throw refuse(name);
@@ -120,10 +121,10 @@ void Commit::run(CommitRecord const& plan) {
   renames_.clear();
 }
 
-/// The folder inside the output that holds `name`, made where it is missing; invalid for the output itself. Links are
-/// not followed: they may lead to where somebody else wants files to go.
+/// Opens the folder inside the output that holds `name` and creates missing folders. Returns an invalid descriptor for
+/// the output itself. Does not follow links, because another user might direct files elsewhere with them.
 platform::Fd Commit::open_parent(std::string const& name) {
-  constexpr mode_t mode = S_IRWXU | S_IRWXG | S_IRWXO;  // less what the user's mask takes
+  constexpr mode_t mode = S_IRWXU | S_IRWXG | S_IRWXO;  // the umask applies
   platform::Fd at;
   std::string way;
   for (auto const& folder : split_path(name).first) {
@@ -140,7 +141,7 @@ platform::Fd Commit::open_parent(std::string const& name) {
   return at;
 }
 
-/// Makes changes of names durable in the output and in its folders that were changed.
+/// Makes renames durable in the output and in its changed folders.
 void Commit::sync_out() const {
   for (auto const& way : parents_) {
     platform::Fd const folder(
@@ -151,7 +152,7 @@ void Commit::sync_out() const {
   out_.sync(write_operation);
 }
 
-/// False when there is no such file.
+/// Renames a file. Returns false if it does not exist.
 bool Commit::move(Rename const& wanted, char const* what) {
   auto const& from = wanted.to_out ? work_ : out_;
   auto const& to = wanted.to_out ? out_ : work_;
@@ -164,7 +165,7 @@ bool Commit::move(Rename const& wanted, char const* what) {
                                   : platform::system().renameat(out_fd, last.c_str(), work_.fd(), wanted.to.c_str());
   if (moved != 0) {
     int const error = errno;
-    // NFS may send a request twice: done first, refused then.
+    // NFS may send a request twice: the first one succeeds and the second one fails.
     if (error != ENOENT || entry_at(to, wanted.to) != Entry::file)
       platform::throw_io(std::string(write_operation) + ": " + what, from.path_of(wanted.from), error);
   }
@@ -178,7 +179,7 @@ void Commit::move_old_aside(CommitRecord const& plan) {
   std::stable_sort(names.begin(), names.end(),
                    [](auto const& a, auto const& b) { return removal_rank(a) < removal_rank(b); });
   for (auto const& name : names) {
-    // A name of the result that is no longer in the job's folder is committed already: a killed job went that far.
+    // A file of the result that is not in the job's folder was already committed by a killed job.
     if (result.contains(name) && entry_at(work_, staged_name(name)) != Entry::file) continue;
     if (move({.to_out = false, .from = name, .to = backup_name(name)}, "move the old checkpoint aside"))
       CROSSRANK_CRASH_POINT("checkpoint.commit.moved_old");
@@ -188,17 +189,17 @@ void Commit::move_old_aside(CommitRecord const& plan) {
 
 void Commit::move_new_in(CommitRecord const& plan) {
   for (auto const& name : plan.to_out) {
-    // The last name makes it a checkpoint: whatever it speaks of is there for good by then.
+    // The last file makes the output a checkpoint, so all other files must be durable before it appears.
     if (&name == &plan.to_out.back()) sync_out();
     if (move({.to_out = true, .from = staged_name(name), .to = name}, "commit")) {
       CROSSRANK_CRASH_POINT("checkpoint.commit.named");
     } else if (entry_at(out_, name) != Entry::file) {
-      throw FormatError({.operation = write_operation,
-                         .message = "a file that a killed job had finished is gone",
-                         .resource = work_.path_of(staged_name(name)),
-                         .hint = "put it back, or remove its folder: what starts with .old. there is the checkpoint "
-                                 "before",
-                         .section = "files"});
+      throw FormatError(
+          {.operation = write_operation,
+           .message = "a file that a killed job had finished is missing",
+           .resource = work_.path_of(staged_name(name)),
+           .hint = "put it back, or remove its folder; files in it that start with .old. are the previous checkpoint",
+           .section = "files"});
     }
   }
   sync_out();
@@ -214,11 +215,10 @@ void Commit::undo() noexcept {
     partial_ = partial_ || !done;
   }
   renames_.clear();
-  // Only those that hold nothing go; the deepest first.
+  // Removes empty folders only, the deepest first.
   for (auto at = parents_.rbegin(); at != parents_.rend(); ++at)
     static_cast<void>(platform::system().unlinkat(out_.fd(), at->c_str(), AT_REMOVEDIR));
-  if (partial_)
-    log_event(LogLevel::error, "the old checkpoint could not be put back", {{"folder", work_.path().string()}});
+  if (partial_) log_event(LogLevel::error, "could not restore the old checkpoint", {{"folder", work_.path().string()}});
 }
 
 }  // namespace crossrank::checkpoint

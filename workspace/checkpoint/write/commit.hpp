@@ -9,36 +9,40 @@
 
 namespace crossrank::checkpoint {
 
-/// Whether a file of that name belongs to a checkpoint: weights, an index, the model's config.
+/// Returns whether a file of that name belongs to a checkpoint: weights, an index, or the model's config.
 [[nodiscard]] bool is_checkpoint_file(std::string const& name);
 
-/// Files in `out` that a checkpoint of these names replaces: those of any checkpoint, and those of the same names.
-/// `UsageError` for a folder that has one of the names.
+/// Returns the files in `out` that a checkpoint with these names replaces: files of any checkpoint, and files with the
+/// same names. Throws `UsageError` if a folder has one of the names.
 [[nodiscard]] std::vector<std::string> files_to_replace(platform::Directory const& out,
                                                         std::vector<std::string> const& names);
 
-/// What a job does to its output. Written down in the job's folder before it begins, when all of the result
-/// is durable there: from then on anybody can bring it to its end.
+/// The renames that a job makes in its output.
+///
+/// The job writes the record to its folder once the whole result is durable there and before the first rename. From
+/// then on any process can complete the commit.
 struct CommitRecord {
-  std::vector<std::string> from_out{};  ///< names of the checkpoint before
+  std::vector<std::string> from_out{};  ///< names of the previous checkpoint
   std::vector<std::string> to_out{};    ///< names of the result, in order; the last one makes it a checkpoint
 };
 
-/// Whether a job's folder has a plan. `IoError` when that cannot be told.
+/// Returns whether a job's folder has a commit record. Throws `IoError` if the file system cannot tell.
 [[nodiscard]] bool has_commit_record(platform::Directory const& work);
-/// The plan in a job's folder; nothing when there is none.
+/// Returns the commit record in a job's folder, or nothing if there is none. Throws `FormatError` if it is damaged.
 [[nodiscard]] std::optional<CommitRecord> load_commit_record(platform::Directory const& work);
+/// Writes a commit record to a job's folder, durably. Throws `IoError`.
 void save_commit_record(platform::Directory const& work, CommitRecord const& plan);
 
-/// Moves a checkpoint that is there into a job's folder and the result out of it, from where a killed job had stopped.
+/// Moves the old checkpoint into a job's folder and the result out of it. Continues where a killed job had stopped.
 class Commit {
  public:
-  /// Both must outlive it.
+  /// Keeps references to both directories.
   Commit(platform::Directory const& out, platform::Directory const& work) : out_(out), work_(work) {}
 
-  /// A failure is undone as far as this call had moved: `IoError`; `FormatError` when a file is in neither place.
+  /// Makes all renames. After a failure, undoes the renames of this call and throws `IoError`, or `FormatError` if a
+  /// file is in neither place.
   void run(CommitRecord const& plan);
-  /// Whether a failure could not be undone.
+  /// Returns whether undoing failed.
   [[nodiscard]] bool is_partial() const noexcept { return partial_; }
 
  private:

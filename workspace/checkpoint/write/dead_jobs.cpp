@@ -17,19 +17,19 @@ void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_f
     auto const lock = take_lock(work);
     if (!lock) {
       throw UsageError({.operation = write_operation,
-                        .message = "another job is writing there now",
+                        .message = "another job is writing to the output",
                         .got = name,
                         .resource = out.path().string(),
-                        .hint = "wait for it to end, or give another directory"});
+                        .hint = "wait until it ends, or choose another output directory"});
     }
     auto const plan = load_commit_record(work);
     if (plan && !force) {
       throw UsageError({.operation = write_operation,
-                        .message = "a job was killed there while it gave its files their names",
+                        .message = "a job was killed while it committed its result to this output",
                         .got = name,
                         .resource = out.path().string(),
-                        .hint = "start that job again with `resume`; or this one with `force`, which brings that "
-                                "one to its end and then replaces its checkpoint"});
+                        .hint = "run that job again with `resume`, or run this job with `force`, which completes the "
+                                "other job's commit and then replaces its checkpoint"});
     }
     if (plan) Commit(out, work).run(*plan);
     remove_job(out, work);
@@ -44,13 +44,13 @@ std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsO
     auto const work = platform::Directory::open(out.path_of(name), write_operation);
     CleanedJob job{.name = name, .bytes = bytes_in(work)};
     if (!belongs_to_job(work)) {
-      job.why = "it is not the folder of a job: it has no lock file";
+      job.why = "not the folder of a job: it has no lock file";
     } else if (auto const lock = take_lock(work); !lock) {
-      job.why = "its job is running";
+      job.why = "the job is running";
     } else if (!options.force && !lock_is_effective(work)) {
-      job.why = "nobody can tell whether its job is running: no lock could be asked for";
+      job.why = "it is unknown whether the job is running: the file system has no locks";
     } else if (has_commit_record(work)) {
-      job.why = "it holds what its job was committing: start that job again with `resume`, or another with `force`";
+      job.why = "the job was committing: run it again with `resume`, or run another job with `force`";
     } else {
       job.removed = true;
       if (!options.dry_run) remove_job(out, work);

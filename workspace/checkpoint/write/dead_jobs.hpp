@@ -8,26 +8,28 @@
 
 namespace crossrank::checkpoint {
 
-/// Removes the folders that other jobs left in an output when they died. What one of them had begun to commit is
-/// brought to its end first, and only by `force`: who comes next replaces it, or fails and leaves it whole.
-/// `UsageError` for a job that runs there, and without `force` for one that was committing.
+/// Removes the folders of dead jobs in an output.
+///
+/// With `force`, first completes the commit that a dead job had begun, so that its result is replaced as a whole or
+/// stays whole. Throws `UsageError` for a running job and, without `force`, for a dead job that was committing.
 void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force);
 
-/// What cleaning did with the folder of a job.
+/// What `clean_jobs` did with the folder of a job.
 struct CleanedJob {
   std::string name{};
   std::uint64_t bytes = 0;
-  bool removed = false;  ///< or would be, in a dry run
-  std::string why{};     ///< why it stays; empty for what goes
+  bool removed = false;  ///< in a dry run: would be removed
+  std::string why{};     ///< reason why the folder stays; empty if it is removed
 };
 
+/// Options of `clean_jobs`.
 struct CleanJobsOptions {
-  bool dry_run = false;  ///< say what would go, remove nothing
-  bool force = false;    ///< also where the file system has no locks that tell whether a job is running
+  bool dry_run = false;  ///< report what would be removed, and remove nothing
+  bool force = false;    ///< also remove folders on file systems without locks, where a job may still be running
 };
 
-/// Removes the folders that killed jobs left in an output folder. A folder that only has such a name stays. `IoError`
-/// when the output folder cannot be read.
+/// Removes the folders that killed jobs left in an output folder. Keeps folders that only have a similar name. Throws
+/// `IoError` if the output folder cannot be read.
 [[nodiscard]] std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsOptions options = {});
 
 }  // namespace crossrank::checkpoint

@@ -45,7 +45,7 @@ std::optional<platform::Fd> take_lock(platform::Directory const& work) {
   platform::Fd fd(platform::retry_interrupted(
       [&] { return os.openat(work.fd(), lock_name, O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR); }));
   if (!fd) platform::throw_io(std::string(write_operation) + ": lock", work.path_of(lock_name), errno);
-  // Where locks do not work (ENOLCK, EOPNOTSUPP) two jobs at once are up to the user.
+  // If the file system has no locks (ENOLCK, EOPNOTSUPP), the user must prevent concurrent jobs.
   if (os.flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
   return fd;
 }
@@ -73,7 +73,7 @@ std::uint64_t bytes_in(platform::Directory const& work) {
 
 FormatError unreadable_record(std::string const& file, std::string got, std::string hint) {
   return FormatError({.operation = write_operation,
-                      .message = "what a killed job noted cannot be read",
+                      .message = "a record of a killed job cannot be read",
                       .got = std::move(got),
                       .resource = file,
                       .hint = std::move(hint),
@@ -113,7 +113,7 @@ void remove_job(platform::Directory const& out, platform::Directory const& work)
   CROSSRANK_CRASH_POINT("checkpoint.commit.folder_cleared");
   (void)work.remove(lock_name, write_operation);
   auto const folder = work.path().filename();
-  // A server may keep a removed file that somebody has open: the folder then stays, empty but for it.
+  // An NFS server may keep a removed file that a process has open. Then the folder stays.
   if (platform::system().unlinkat(out.fd(), folder.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT &&
       errno != ENOTEMPTY && errno != EEXIST) {
     platform::throw_io(std::string(write_operation) + ": rmdir", work.path().string(), errno);

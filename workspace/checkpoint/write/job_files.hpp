@@ -11,47 +11,54 @@
 
 namespace crossrank::checkpoint {
 
-inline constexpr char const* restart_hint = "start again without `resume`";
+inline constexpr char const* restart_hint = "run again without `resume`";
 
 inline constexpr char const* write_operation = "checkpoint write";
 
-// What a job keeps in its folder beside the files of the result, whose names never start with a dot.
+// Files of a job in its folder. Names of the result's files never start with a dot.
 inline constexpr char const* lock_name = ".lock";
 inline constexpr char const* commit_record_name = ".committing";
-/// The name of a file of the result while it is in the job's folder, which has no folders inside.
+/// Returns the name of an output file inside the job's folder, which has no subfolders.
 [[nodiscard]] std::string staged_name(std::string const& name);
-/// Where a file that made way for one of the result waits.
+/// Returns the name inside the job's folder of a file that the result replaces.
 [[nodiscard]] inline std::string backup_name(std::string const& name) { return ".old." + staged_name(name); }
-/// The note that a file is finished.
+/// Returns the name of the marker of a finished file.
 [[nodiscard]] inline std::string finished_marker_name(std::string const& name) { return ".finished." + name; }
 
+/// Returns the name of the folder of job `id`.
 [[nodiscard]] inline std::string folder_name(std::string const& id) { return ".crossrank-" + id; }
+/// Returns whether a name is that of a job's folder.
 [[nodiscard]] inline bool is_job_folder(std::string const& name) { return name.starts_with(folder_name({})); }
 
+/// Kinds of directory entries; a link is a file.
 enum class Entry : std::uint8_t { nothing, file, folder };
 
-/// What a directory has under a name; a link is a file. `IoError` when the file system does not tell.
+/// Returns the kind of entry that a directory has under a name. Throws `IoError`.
 [[nodiscard]] Entry entry_at(platform::Directory const& directory, std::string const& name);
 
-/// Takes the lock of a job's folder; nothing when a living process has it.
+/// Takes the lock of a job's folder. Returns nothing if a running process holds it.
 [[nodiscard]] std::optional<platform::Fd> take_lock(platform::Directory const& work);
-/// Whether the lock that `take_lock` returned keeps others out: not where the file system has no locks.
+/// Returns whether the held lock excludes other processes. It does not if the file system has no locks.
 [[nodiscard]] bool lock_is_effective(platform::Directory const& work);
-/// Whether a folder that has the name of a job's is one: a job makes its lock file first.
+/// Returns whether a folder with the name of a job's folder is one, that is, it is empty or has a lock file. A job
+/// creates its lock file first.
 [[nodiscard]] bool belongs_to_job(platform::Directory const& work);
 
+/// Returns the disk space of all files in a job's folder in bytes.
 [[nodiscard]] std::uint64_t bytes_in(platform::Directory const& work);
 
-/// The error for what a killed job noted in `file` and is damaged since; `got` says how.
+/// Returns the error for a damaged record of a killed job in `file`; `got` describes the damage.
 [[nodiscard]] FormatError unreadable_record(std::string const& file, std::string got, std::string hint);
 
-/// `FormatError` with that hint for what is no JSON.
+/// Reads a JSON file in a job's folder. Throws `FormatError` with `hint` if it is not JSON.
 [[nodiscard]] Json load_json(platform::Directory const& work, std::string const& name, char const* hint);
+/// Writes a JSON file to a job's folder, atomically and durably. Throws `IoError`.
 void save_json(platform::Directory const& work, std::string const& name, Json const& value);
 
-/// Removes all files of a job but its lock; the plan first, so that nobody takes the rest for what is to be committed.
+/// Removes all files of a job except its lock. The commit record goes first, so that no process tries to commit the
+/// remaining files.
 void clear_job(platform::Directory const& work);
-/// Removes the folder of a job in `out` and all in it.
+/// Removes the folder of a job in `out` with all its files.
 void remove_job(platform::Directory const& out, platform::Directory const& work);
 
 }  // namespace crossrank::checkpoint

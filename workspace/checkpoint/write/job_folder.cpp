@@ -17,9 +17,9 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr mode_t folder_mode = S_IRWXU | S_IRWXG | S_IRWXO;  // less what the user's mask takes
+constexpr mode_t folder_mode = S_IRWXU | S_IRWXG | S_IRWXO;  // the umask applies
 
-/// Makes a folder that may be there; true when it was not.
+/// Creates a folder unless it exists. Returns whether it was created.
 bool make_folder(fs::path const& path) {
   auto const made =
       platform::retry_interrupted([&] { return platform::system().mkdirat(AT_FDCWD, path.c_str(), folder_mode); });
@@ -28,26 +28,26 @@ bool make_folder(fs::path const& path) {
   return false;
 }
 
-/// The output, or the nearest folder above it that is there, is one.
+/// Throws `UsageError` unless `path` is a folder or can be created as one.
 void require_folder(fs::path const& path) {
   std::error_code error;
   if (path.empty()) {
     throw UsageError({.operation = write_operation,
-                      .message = "the output has no name",
-                      .hint = "give the name of a directory; it is made when it is not there"});
+                      .message = "the output path is empty",
+                      .hint = "give the name of a directory; it is created if needed"});
   }
   if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
     throw UsageError({.operation = write_operation,
-                      .message = "the output is a link that leads nowhere",
+                      .message = "the output is a dangling link",
                       .got = fs::read_symlink(path, error).string(),
                       .resource = path.string(),
-                      .hint = "make the directory that it leads to, or remove the link"});
+                      .hint = "create the directory that it points to, or remove the link"});
   }
   if (!fs::exists(path, error) || fs::is_directory(path, error)) return;
   throw UsageError({.operation = write_operation,
-                    .message = "the output must be a directory, and this is a file",
+                    .message = "the output must be a directory, but this is a file",
                     .resource = path.string(),
-                    .hint = "give the name of a directory; it is made when it is not there"});
+                    .hint = "give the name of a directory; it is created if needed"});
 }
 
 bool make_folders(fs::path const& path) {
@@ -61,14 +61,14 @@ void require_free(platform::Directory const& out, JobRequest const& request) {
   auto const taken = files_to_replace(out, request.names);
   if (request.force || taken.empty()) return;
   throw UsageError({.operation = write_operation,
-                    .message = "there is a checkpoint already",
+                    .message = "the output already has a checkpoint",
                     .got = std::to_string(taken.size()) + " files, " + taken.front() + " among them",
                     .resource = out.path().string(),
-                    .hint = "give another directory, or `force` to replace it",
+                    .hint = "choose another output directory, or use `force` to replace it",
                     .details = taken});
 }
 
-/// `bytes` must fit where `out` is; `have` of them are there already.
+/// Throws unless the file system of `out` has space for `bytes`, of which `have` are already written.
 void require_space(platform::Directory const& out, std::uint64_t have, std::uint64_t bytes) {
   struct statvfs space {};
   if (platform::system().fstatvfs(out.fd(), &space) != 0)
@@ -76,11 +76,11 @@ void require_space(platform::Directory const& out, std::uint64_t have, std::uint
   auto const free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize + have;
   if (free >= bytes) return;
   platform::throw_io(ErrorInfo{.operation = write_operation,
-                               .message = "the disk is too small; nothing was written",
+                               .message = "the file system has too little free space; nothing was written",
                                .expected = std::to_string(bytes) + " bytes",
                                .got = std::to_string(free) + " free",
                                .resource = out.path().string(),
-                               .hint = "free space there, or give a directory on a larger file system"},
+                               .hint = "free some space, or choose a directory on a larger file system"},
                      ENOSPC);
 }
 
@@ -102,12 +102,12 @@ JobFolder JobFolder::make(JobRequest const& request) {
   auto lock = take_lock(job.work_);
   if (!lock) {
     throw UsageError({.operation = write_operation,
-                      .message = "the same job is running there now",
+                      .message = "the same job is already running in this output",
                       .resource = request.out.string(),
-                      .hint = "wait for it to end, or give another directory"});
+                      .hint = "wait until it ends, or choose another output directory"});
   }
   job.lock_ = std::move(*lock);
-  // Before anything can fail: what was begun must outlive every failure.
+  // Loaded before anything can fail, because an interrupted commit must survive every failure.
   if (!is_fresh) job.interrupted_commit_ = load_commit_record(job.work_);
   try {
     clean_up_dead_jobs(job.out_, folder, request.force);
@@ -118,7 +118,7 @@ JobFolder JobFolder::make(JobRequest const& request) {
       require_space(job.out_, bytes_in(job.work_), request.bytes);
     }
   } catch (...) {
-    // What can be resumed is left to be resumed.
+    // Files that can be resumed stay.
     if (is_fresh || !request.resume) job.remove();
     throw;
   }
@@ -130,7 +130,7 @@ void JobFolder::check(JobRequest const& request) {
   std::error_code error;
   auto folder = fs::absolute(request.out);
   bool const there = fs::exists(folder, error);
-  // What does not exist will be made where its nearest parent is.
+  // A missing output will be created below its nearest existing parent.
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
   require_folder(folder);
   auto const out = platform::Directory::open(folder, write_operation);
@@ -152,7 +152,7 @@ void JobFolder::mark_finished(std::string const& name, Json const& facts) const 
 std::optional<Json> JobFolder::finished(std::string const& name) const {
   auto const mark = finished_marker_name(name);
   if (entry_at(work_, mark) != Entry::file || entry_at(work_, name) != Entry::file) {
-    // A file without its mark is one that the killed job was writing. The mark goes first: it speaks of a whole file.
+    // A file without its marker is incomplete. The marker goes first, because it stands for a complete file.
     (void)work_.remove(mark, write_operation);
     (void)work_.remove(name, write_operation);
     return std::nullopt;
@@ -164,12 +164,12 @@ void JobFolder::finish_interrupted_commit() {
   if (!interrupted_commit_ || interrupted_commit_->to_out == request_.names) return;
   if (!request_.force || request_.resume) {
     throw FormatError({.operation = write_operation,
-                       .message = "the job was killed while it committed other files than it would have now",
+                       .message = "the job was killed while it committed a different set of files",
                        .expected = std::to_string(interrupted_commit_->to_out.size()) + " files",
                        .got = std::to_string(request_.names.size()),
                        .resource = work_.path().string(),
-                       .hint = "put back what stands beside the shards as it was; or give `force` without `resume`, "
-                               "which brings that to its end and then writes anew",
+                       .hint = "restore the files beside the shards; or use `force` without `resume`, which completes "
+                               "that commit and then writes again",
                        .section = "files"});
   }
   Commit(out_, work_).run(*interrupted_commit_);
@@ -193,15 +193,15 @@ void JobFolder::commit() {
 }
 
 void JobFolder::remove() noexcept {
-  if (keep_ || interrupted_commit_) return;  // parts of the old checkpoint are in there, or all of the new one
+  if (keep_ || interrupted_commit_) return;  // the folder holds parts of the old or the new checkpoint
   try {
     remove_job(out_, work_);
     if (created_out_) {
-      // Only an empty one goes.
+      // Fails unless the folder is empty.
       static_cast<void>(platform::system().unlinkat(AT_FDCWD, request_.out.c_str(), AT_REMOVEDIR));
     }
   } catch (Error const&) {
-    // The next job in this folder, and `crossrank clean`, remove what is left.
+    // The next job in this folder or `crossrank clean` removes the rest.
   }
 }
 

@@ -13,29 +13,30 @@
 
 namespace crossrank::checkpoint {
 
-/// How a job wants its output folder.
+/// What a job needs of its output folder.
 struct JobRequest {
   std::filesystem::path out{};
-  std::string id{};                  ///< of the job: the same for the same inputs, rules and options
-  std::vector<std::string> names{};  ///< of all files that will appear, in the order of the commit
-  std::uint64_t bytes = 0;           ///< of all of them together
+  std::string id{};                  ///< id of the job: the same for the same inputs, rules and options
+  std::vector<std::string> names{};  ///< names of all output files, in commit order
+  std::uint64_t bytes = 0;           ///< size of all output files
   bool force = false;
   bool resume = false;
 };
 
-/// The hidden folder in which a job works, `.crossrank-<id>` inside the output folder, and how its files get out.
+/// The hidden folder in which a job works, `.crossrank-<id>` inside the output folder, and the commit of its files.
 ///
-/// One rank makes, commits and removes it; the others open it.
+/// One rank makes, commits and removes the folder; the other ranks open it.
 class JobFolder {
  public:
-  /// Checks the output folder, makes what is missing, locks the job, and checks that there is space. Removes what
-  /// killed jobs left unless they are to be resumed, or brings them to their end. `UsageError` for an output that
-  /// exists or a job that runs there now, `FormatError` for a killed one that was committing other files, `IoError`
-  /// for a disk that is too small, before the first byte.
+  /// Checks the output folder, creates missing folders, locks the job, and checks that there is enough space.
+  ///
+  /// Removes the folders of killed jobs unless they are to be resumed, or completes their commits. Throws before the
+  /// first byte is written: `UsageError` if the output has a checkpoint or a job is running in it, `FormatError` if a
+  /// killed run of this job was committing other files, and `IoError` if space is too small.
   [[nodiscard]] static JobFolder make(JobRequest const& request);
-  /// Refuses what `make` would refuse for the output folder as it stands, and makes nothing.
+  /// Throws the errors that `make` would throw for the output folder, and changes nothing.
   static void check(JobRequest const& request);
-  /// For the ranks that did not make it.
+  /// Opens the folder on the ranks that did not make it.
   [[nodiscard]] static JobFolder open(JobRequest const& request);
   JobFolder(JobFolder&&) noexcept = default;
   JobFolder& operator=(JobFolder&&) = delete;
@@ -44,19 +45,20 @@ class JobFolder {
   ~JobFolder() = default;
 
   [[nodiscard]] platform::Directory const& directory() const noexcept { return work_; }
-  /// Notes that a file is durable and read back, with what `--resume` needs to know of it.
+  /// Records that a file is durable and read back, with the facts about it that `--resume` needs.
   void mark_finished(std::string const& name, Json const& facts) const;
-  /// The facts of a file that was finished, by this job or the killed one before; nothing when it was not.
+  /// Returns the facts about a file that this job or a killed run of it has finished, or nothing.
   [[nodiscard]] std::optional<Json> finished(std::string const& name) const;
-  /// Whether this job died before while it committed. Of the rank that made the folder.
+  /// Returns whether an earlier run of this job was killed during its commit. Valid on the rank that made the folder.
   [[nodiscard]] bool was_committing() const noexcept { return interrupted_commit_.has_value(); }
 
-  /// Moves a checkpoint that is there aside and gives all files their names, in order. A failure is undone. `IoError`.
+  /// Moves the old checkpoint aside and renames all files to their final names, in order. Undoes a failure and throws
+  /// `IoError`.
   void commit();
-  /// Removes the folder and all in it, and the output folder if this job made it and nothing stands in it. What was
-  /// begun to be committed and not ended stays.
+  /// Removes the folder with all its files, and the output folder if this job created it and it is empty. Keeps a
+  /// folder with an unfinished commit.
   void remove() noexcept;
-  /// The same once all is committed: the output folder stays.
+  /// Removes the folder after the commit. The output folder stays.
   void remove_after_success() noexcept;
 
  private:
@@ -68,8 +70,8 @@ class JobFolder {
   platform::Directory work_;
   platform::Fd lock_{};
   bool created_out_ = false;
-  bool keep_ = false;                                 ///< holds what could not be put back
-  std::optional<CommitRecord> interrupted_commit_{};  ///< by a killed job, until it is brought to its end
+  bool keep_ = false;                                 ///< the folder holds files that could not be restored
+  std::optional<CommitRecord> interrupted_commit_{};  ///< commit of a killed run, until it is completed
 };
 
 }  // namespace crossrank::checkpoint

@@ -13,11 +13,11 @@
 namespace crossrank::checkpoint {
 namespace {
 
-// As the format's reference pads its header.
+// The reference implementation pads its header to this alignment.
 constexpr std::size_t header_alignment = 8;
 
-/// Widest elements first, then by name, as the format's reference orders a file's data: every tensor then stands on a
-/// multiple of its element.
+/// Orders tensors by element size, widest first, and then by name, like the reference implementation. Every tensor is
+/// then aligned to its element.
 void arrange_safetensors(OutputFile& file, FileMetadata const& metadata = {}) {
   auto const tensors = file.source->tensors();
   std::sort(file.tensors.begin(), file.tensors.end(), [&](auto const& a, auto const& b) {
@@ -137,7 +137,7 @@ Json make_index(std::span<OutputFile const> files) {
     auto placed = file.tensors;
     std::sort(placed.begin(), placed.end(), [](auto const& a, auto const& b) { return a.tensor < b.tensor; });
     for (auto const& tensor : placed) {
-      // Names are unique: an assignment would look through all of them each time.
+      // Names are unique, so the linear search of an assignment is unnecessary.
       map.get_ref<Json::object_t&>().push_back({file.source->tensors()[tensor.tensor].name, file.name});
       total += tensor.bytes;
     }

@@ -19,7 +19,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// The plan's result as a set of one source, which the rules then cut.
+/// Returns the merged model as a set of one source, for the split rules.
 ShardSet as_whole(MergePlan::State const& state) {
   ShardSet set;
   set.sources.push_back(std::make_shared<MergedSource>(state.model));
@@ -41,7 +41,7 @@ void take_options(WriteRequest& request, Options const& options) {
 
 std::string format_text(OutputFormat format) { return " format " + std::to_string(static_cast<int>(format)); }
 
-/// The writer's number in the names of state images: the same for the same job, so that it can be resumed.
+/// Returns the writer number in the names of state images. It is the same for the same job, so that the job can resume.
 std::uint64_t writer_of(std::string const& job) { return codec::checksum(std::as_bytes(std::span(job))); }
 
 OutputFile rank_file(std::shared_ptr<ShardSource const> const& source, int rank, SplitOptions const& options,
@@ -86,12 +86,13 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
   WriteRequest request{.operation = "split", .out = out};
   require_separate_output(request.operation, state.shards, state.model->set.files, out);
   if (options.tp < 1) {
-    throw UsageError(
-        {.operation = request.operation, .message = "no ranks to split for", .got = std::to_string(options.tp)});
+    throw UsageError({.operation = request.operation,
+                      .message = "the number of ranks must be at least 1",
+                      .got = std::to_string(options.tp)});
   }
   if (options.moe_ep < 1 || options.tp % options.moe_ep != 0) {
     throw UsageError({.operation = request.operation,
-                      .message = "the groups of experts do not divide the ranks",
+                      .message = "the number of expert groups does not divide the number of ranks",
                       .expected = "a divisor of " + std::to_string(options.tp),
                       .got = std::to_string(options.moe_ep)});
   }

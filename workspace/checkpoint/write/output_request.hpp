@@ -7,17 +7,18 @@
 
 namespace crossrank::checkpoint {
 
-/// What `consolidate` will write: files and their owners among `ranks`, sidecars, the job's name. Local; reads no
-/// weights. `UsageError` when the output is the folder of the shards.
+/// Returns what `consolidate` will write: files and their owners among `ranks`, sidecar files, the job id.
+///
+/// Local; reads no weights. Throws `UsageError` if the output is the folder of the shards.
 [[nodiscard]] WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path const& out,
                                                ConsolidateOptions const& options, int ranks);
 
-/// The same for `split`. `UsageError` and `FormatError` also where a tensor cannot be cut so.
+/// Returns what `split` will write. Also throws `UsageError` or `FormatError` if a tensor cannot be split.
 [[nodiscard]] WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& out,
                                          SplitOptions const& options, int ranks);
 
-/// Refuses what the writing would refuse before its first byte, an output that exists and a disk that is too small, and
-/// makes nothing. `UsageError`, `IoError`.
+/// Throws the errors that writing would throw before its first byte, and changes nothing: `UsageError` if the output
+/// has a checkpoint, `IoError` if space is too small.
 void check_output(WriteRequest const& request);
 
 }  // namespace crossrank::checkpoint

@@ -32,13 +32,13 @@ OutputText seal_from_json(Json const& json) {
   return {json.at(0).get<std::uint64_t>(), {bytes.begin(), bytes.end()}};
 }
 
-/// The part of a text that stands in a slice, and its place there.
+/// The part of a text that is inside a slice, and its place in the slice.
 struct TextPart {
   std::size_t at = 0;
   std::span<std::byte const> bytes{};
 };
 
-/// Hands the parts of `texts` in the slice `[begin, begin + size)` to `take`.
+/// Calls `take` with each part of `texts` in the slice `[begin, begin + size)`.
 template <class Take>
 void for_texts(std::span<OutputText const> texts, std::uint64_t begin, std::size_t size, Take const& take) {
   auto const end = begin + size;
@@ -60,14 +60,14 @@ struct OutputWriter::File {
   OutputFile const* layout = nullptr;
   std::optional<StagedFile> staged{};
   std::once_flag opened{};
-  std::exception_ptr refusal{};          ///< why it could not be made
-  std::vector<std::uint64_t> digests{};  ///< of the slices, without the seals; each by the thread that does the slice
-  std::vector<std::vector<std::uint32_t>> crcs{};  ///< of the tensors' parts in each slice, where the layout asks
-  std::vector<OutputText> seals{};                 ///< zeros as far as the digests go
-  std::size_t left = 0;  ///< slices of the present pass that are not done; under the job's mutex
+  std::exception_ptr refusal{};          ///< why the file could not be opened
+  std::vector<std::uint64_t> digests{};  ///< checksums of the slices without seals, set by the threads that write them
+  std::vector<std::vector<std::uint32_t>> crcs{};  ///< CRCs of the tensor parts in each slice, if `takes_crcs`
+  std::vector<OutputText> seals{};                 ///< texts of the seal; the digests count zeros in their places
+  std::size_t left = 0;  ///< unfinished slices of the current pass; guarded by the writer's mutex
   bool resumed = false;
 
-  /// What was noted of it when it was finished.
+  /// Restores the state of a finished file from its marker.
   void take_up(Json const& facts) {
     resumed = true;
     try {
@@ -128,7 +128,7 @@ void OutputWriter::add_slices(File& file, bool verify) {
 
 bool OutputWriter::take_unit(Unit& unit) {
   std::unique_lock lock(mutex_);
-  // A file whose last slices are being written gives more to do when they are done.
+  // When the last slices of a file are written, its slices to verify become available.
   if (units_.empty() && open_files_ > 0)
     changed_.wait_for(lock, look_again, [this] { return !units_.empty() || open_files_ == 0; });
   if (units_.empty()) {
@@ -162,7 +162,7 @@ void OutputWriter::open_file(File& file) {
     file.staged.emplace(StagedFile::reopen(written_, layout.name, layout.bytes));
     return;
   }
-  // A seal without them reads the whole file again.
+  // A seal without CRCs reads the whole file again.
   auto const caching = layout.seal && !layout.takes_crcs ? Caching::page_cache : Caching::none;
   file.staged.emplace(folder_->directory(), layout.name, layout.bytes, caching);
 }
@@ -179,7 +179,7 @@ void OutputWriter::write_slice(File& file, std::size_t slice, std::span<std::byt
   if (file.refusal) std::rethrow_exception(file.refusal);
   auto const begin = file.slice_begin(slice);
   auto const end = begin + buffer.size();
-  // What is sealed at the end and what pads are zeros until then.
+  // Padding and the places of the seal are zeros.
   if (layout.seal) std::memset(buffer.data(), 0, buffer.size());
   for_texts(layout.texts, begin, buffer.size(),
             [&](TextPart const& part) { std::memcpy(buffer.data() + part.at, part.bytes.data(), part.bytes.size()); });
@@ -213,12 +213,12 @@ void OutputWriter::verify_slice(File& file, std::size_t slice, std::span<std::by
   if (sealed && digest == file.digests[slice]) return;
   if (compares()) throw output_differs(written_.path(), file.layout->name);
   throw IoError({.operation = operation,
-                 .message = "the file system gives back other bytes than were written",
+                 .message = "the file system returned different bytes than were written",
                  .expected = codec::to_hex(file.digests[slice]),
                  .got = codec::to_hex(digest) + " for " + std::to_string(buffer.size()) + " bytes from " +
                         std::to_string(file.slice_begin(slice)),
                  .resource = folder_->directory().path_of(file.layout->name),
-                 .hint = file.resumed ? "start again without `resume`" : "check the disk and write again"});
+                 .hint = file.resumed ? "run again without `resume`" : "check the disk and write again"});
 }
 
 void OutputWriter::end_unit(Unit const& unit) {
@@ -235,7 +235,7 @@ void OutputWriter::end_unit(Unit const& unit) {
   }
 }
 
-/// The CRCs of whole tensors, from those of their parts.
+/// Combines the CRCs of tensor parts into CRCs of whole tensors.
 std::vector<std::uint32_t> OutputWriter::tensor_crcs(File const& file) {
   std::vector<std::uint32_t> whole;
   if (file.crcs.empty()) return whole;
@@ -254,7 +254,7 @@ std::vector<std::uint32_t> OutputWriter::tensor_crcs(File const& file) {
   return whole;
 }
 
-/// Writes what could be said only of the data.
+/// Writes the texts that depend on the data.
 void OutputWriter::seal(File& file) {
   auto& staged = *file.staged;
   auto const crcs = tensor_crcs(file);

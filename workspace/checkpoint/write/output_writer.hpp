@@ -19,21 +19,24 @@
 
 namespace crossrank::checkpoint {
 
-/// Writes the files of one rank, slice after slice, in as many threads as come: fill a slice from the sources, hash it,
-/// write it; when a file's last slice is written make the file durable, read it again slice by slice and compare.
+/// Writes the files of one rank in slices, with any number of threads.
+///
+/// A thread fills a slice from the sources, hashes it and writes it. After its last slice, a file is made durable, read
+/// back slice by slice and compared.
 class OutputWriter final : public PoolWork {
  public:
-  /// Slices begin on multiples of this in the file.
+  /// Size of a slice in bytes.
   static constexpr std::uint64_t slice_bytes = std::uint64_t{8} << 20;
 
+  /// Options of the constructor.
   struct Options {
     ReadBack read_back = ReadBack::all;
     bool resume = false;
   };
-  /// Takes the files of `files` that belong to `rank`. Both arguments must outlive the job.
+  /// Prepares to write the files that belong to `rank`. `files` and `folder` must outlive the writer.
   OutputWriter(std::span<OutputFile const> files, int rank, JobFolder const& folder, Options options);
-  /// Writes nothing: compares the files that are in `written` with what would be written. `UsageError` where one
-  /// differs.
+  /// Prepares to compare the files in `written` with the result and to write nothing. `step` throws `UsageError` if a
+  /// file differs.
   OutputWriter(std::span<OutputFile const> files, int rank, platform::Directory written);
   ~OutputWriter() override;
   OutputWriter(OutputWriter const&) = delete;
@@ -71,18 +74,18 @@ class OutputWriter final : public PoolWork {
   [[nodiscard]] File& add_file(OutputFile const& layout);
   void open_file(File& file);
 
-  JobFolder const* folder_ = nullptr;  ///< null where written files are compared
-  platform::Directory written_{};      ///< where they are
+  JobFolder const* folder_ = nullptr;  ///< null if written files are compared
+  platform::Directory written_{};      ///< folder of the files to compare
   Options options_{};
   std::vector<std::unique_ptr<File>> files_{};
   std::uint64_t bytes_total_ = 0;
-  std::atomic<std::uint64_t> bytes_done_{0};  ///< for progress only: orders nothing
+  std::atomic<std::uint64_t> bytes_done_{0};  ///< relaxed; only for progress
   int resumed_files_ = 0;
 
   std::mutex mutex_{};
   std::condition_variable changed_{};
-  std::deque<Unit> units_{};    ///< what can be done now; slices to verify stand in front
-  std::size_t open_files_ = 0;  ///< that are not ended
+  std::deque<Unit> units_{};    ///< available work; slices to verify come first
+  std::size_t open_files_ = 0;  ///< number of unfinished files
   std::vector<Buffer> buffers_{};
 };
 

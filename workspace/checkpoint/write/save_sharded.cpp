@@ -37,7 +37,7 @@ std::uint64_t draw(Collective const& world) {
   std::array<std::byte, sizeof(std::uint64_t)> bytes{};
   agree(world, operation, [&] {
     if (platform::system().random(bytes) != 0)
-      throw UnavailableError({.operation = operation, .message = "the system gives no random numbers"});
+      throw UnavailableError({.operation = operation, .message = "the system provides no random numbers"});
   });
   auto const all = world.all_gatherv(bytes);
   std::uint64_t number = 0;
@@ -61,7 +61,7 @@ Summary save_sharded(Collective const& world, StateDict const& weights, std::fil
   for (int rank = 0; rank < world.world_size(); ++rank) {
     auto const& bytes = all[static_cast<std::size_t>(rank)];
     auto const theirs = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
-    // Of the others' files only these are needed: who writes them knows the rest.
+    // Only the owner of a file needs the rest of its layout.
     OutputFile file{.name = theirs.at(0).get<std::string>()};
     file.bytes = theirs.at(1).get<std::uint64_t>();
     file.owner = rank;

@@ -26,9 +26,9 @@ void require_separate_output(std::string const& operation, fs::path const& in, s
   for (auto const& folder : folders) {
     if (!fs::equivalent(folder, out, error)) continue;
     throw UsageError({.operation = operation,
-                      .message = "the output is a folder that shards are in",
+                      .message = "the output directory contains shards of the input",
                       .resource = out.string(),
-                      .hint = "give another directory"});
+                      .hint = "choose another output directory"});
   }
 }
 

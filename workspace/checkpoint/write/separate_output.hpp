@@ -7,8 +7,8 @@
 
 namespace crossrank::checkpoint {
 
-/// `UsageError` when the output is a folder that an input is in, by its own name or behind a link: the inputs would be
-/// replaced while they are read, or be gone afterwards.
+/// Throws `UsageError` if the output folder contains an input, also behind a link. Otherwise inputs might be replaced
+/// while they are read, or be removed afterwards.
 void require_separate_output(std::string const& operation, std::filesystem::path const& in,
                              std::span<FileStamp const> inputs, std::filesystem::path const& out);
 

@@ -18,9 +18,9 @@ namespace {
 
 constexpr char const* operation = "checkpoint write";
 constexpr std::size_t longest_transfer = std::size_t{1} << 30;
-// Shorter files are written sooner than a disk has them.
+// Direct I/O does not pay off for smaller files.
 constexpr std::uint64_t worth_direct = std::uint64_t{16} << 20;
-constexpr mode_t readable = S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;  // less what the mask takes
+constexpr mode_t readable = S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;  // the umask applies
 
 }  // namespace
 
@@ -39,7 +39,7 @@ StagedFile::StagedFile(platform::Directory const& directory, std::string name, s
   if (caching == Caching::none) open_direct();
   auto const length = static_cast<off_t>(bytes_);
   if (platform::retry_interrupted([&] { return os.fallocate(fd_.get(), 0, 0, length); }) == 0) return;
-  // NFS before 4.2 and some others cannot reserve: there, lack of space shows in write, fsync or close.
+  // NFS before 4.2 and some other file systems cannot reserve space. There, write, fsync or close reports a full disk.
   if (errno != EOPNOTSUPP && errno != ENOSYS) fail("fallocate", errno);
 }
 
@@ -53,19 +53,19 @@ StagedFile StagedFile::reopen(platform::Directory const& directory, std::string 
   if (os.fstat(file.fd_.get(), &status) != 0) file.fail("fstat", errno);
   if (static_cast<std::uint64_t>(status.st_size) != bytes) {
     throw FormatError({.operation = operation,
-                       .message = "a file that was finished has changed",
+                       .message = "a finished file has changed",
                        .expected = std::to_string(bytes) + " bytes",
                        .got = std::to_string(status.st_size),
                        .resource = directory.path_of(file.name_),
-                       .hint = "start again without `resume`",
+                       .hint = "run again without `resume`",
                        .section = "data"});
   }
   file.open_direct();
   return file;
 }
 
-/// Only where a block device stands beneath: file systems of the network, in memory and in user space have a better way
-/// of their own, or only pretend.
+/// Opens the file for direct I/O if it is on a block device. Network, memory and user-space file systems have better
+/// ways or only pretend to support it.
 void StagedFile::open_direct() {
   auto& os = platform::system();
   struct stat status {};
@@ -96,7 +96,7 @@ void StagedFile::write_at(std::uint64_t offset, std::span<std::byte const> bytes
     offset += static_cast<std::uint64_t>(put);
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
-  // The disk begins now, so that the sync at the end finds little left to do. Advice: what fails shows up there.
+  // Starts writing to the disk now, so that the final fsync has little left to do. Failures show up in that fsync.
   static_cast<void>(platform::system().sync_file_range(fd_.get(), begin, length, SYNC_FILE_RANGE_WRITE));
 }
 
@@ -113,7 +113,8 @@ void StagedFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const
 
 void StagedFile::sync() {
   CROSSRANK_CRASH_POINT("checkpoint.file.written");
-  // After a failure the kernel may drop the pages and call them clean: never repeated on the same file.
+  // After a failed fsync the kernel may drop the pages and mark them clean, so fsync is never repeated on the same
+  // file.
   if (platform::system().fsync(fd_.get()) != 0) fail("fsync", errno);
   struct stat status {};
   if (platform::system().fstat(fd_.get(), &status) != 0) fail("fstat", errno);
@@ -128,7 +129,8 @@ void StagedFile::sync() {
 }
 
 void StagedFile::close() {
-  // A full NFS export may say so here for the first time; interrupted, the bytes are durable since fsync.
+  // A full NFS export may report an error here for the first time. EINTR is harmless: the bytes are durable since
+  // fsync.
   if (int const error = direct_.close(); error != 0 && error != EINTR) fail("close", error);
   if (int const error = fd_.close(); error != 0 && error != EINTR) fail("close", error);
   CROSSRANK_CRASH_POINT("checkpoint.file.closed");
@@ -140,7 +142,7 @@ void StagedFile::fail(char const* call, int error) const {
                                .message = "nothing was committed",
                                .expected = bytes_ > 0 ? std::to_string(bytes_) + " bytes in this file" : std::string(),
                                .resource = directory_->path_of(name_),
-                               .hint = full ? "free space or raise the quota there, or give another directory" : ""},
+                               .hint = full ? "free some space, raise the quota, or choose another directory" : ""},
                      error);
 }
 

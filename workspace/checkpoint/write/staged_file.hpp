@@ -11,27 +11,29 @@
 
 namespace crossrank::checkpoint {
 
-/// Whether a file's bytes stay in the page cache on their way.
+/// Selects whether written bytes go through the page cache.
 enum class Caching {
   page_cache,
-  /// Not those of long files on block devices; elsewhere as `page_cache`. Fresh pages cost more than a disk: 2 us per
-  /// 4 KiB where a virtual machine has given its free memory back. And what is read again comes from the device.
+  /// Bypasses the page cache for long files on block devices; elsewhere like `page_cache`. Fresh pages may cost more
+  /// than the disk: 2 us per 4 KiB in a virtual machine that has returned its free memory to the host. Also makes sure
+  /// that reading back reads the device.
   none
 };
 
-/// A file of a job's folder while it is written: new, readable for whom the user's mask says, without a name that
-/// anybody looks for. Writes and reads may come from several threads at once; past the cache goes what
-/// `platform::direct_prefix_bytes` allows, the rest through it.
+/// A file of a job's folder while it is written. It is new and has the permissions of the umask.
+///
+/// Several threads may write and read at once. Transfers bypass the cache as far as `platform::direct_prefix_bytes`
+/// allows.
 class StagedFile {
  public:
-  /// Makes the file and reserves its bytes, where the file system can. `IoError`, with the space that is left.
+  /// Creates the file and reserves its bytes if the file system can. Throws `IoError`.
   StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, Caching caching);
-  /// Opens one that an earlier job had finished, to be read. `FormatError` when its size is another.
+  /// Opens a file that an earlier run had finished, for reading. Throws `FormatError` if its size differs.
   [[nodiscard]] static StagedFile reopen(platform::Directory const& directory, std::string name, std::uint64_t bytes);
 
   void write_at(std::uint64_t offset, std::span<std::byte const> bytes);
   void read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
-  /// Durable on return; the size is checked. Once: a failed one is never repeated.
+  /// Makes the file durable and checks its size. Must not be repeated after a failure.
   void sync();
   void close();
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
@@ -39,7 +41,7 @@ class StagedFile {
  private:
   StagedFile(platform::Directory const& directory, std::string name, std::uint64_t bytes, platform::Fd fd);
   void open_direct();
-  /// Calls once, past the cache where that goes; what the call gives.
+  /// Makes one system call, past the cache if possible, and returns its result.
   template <class Bytes, class Call>
   [[nodiscard]] ssize_t transfer(std::uint64_t offset, Bytes bytes, Call const& call) const;
   [[noreturn]] void fail(char const* call, int error) const;
@@ -48,7 +50,7 @@ class StagedFile {
   std::string name_;
   std::uint64_t bytes_;
   platform::Fd fd_{};
-  platform::Fd direct_{};  ///< the same file past the page cache, where that is to be had
+  platform::Fd direct_{};  ///< the same file opened for direct I/O, if possible
 };
 
 }  // namespace crossrank::checkpoint

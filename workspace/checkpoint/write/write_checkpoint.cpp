@@ -26,7 +26,7 @@ constexpr std::size_t copy_block = std::size_t{1} << 20;
 
 void stage(ExtraFile const& extra, platform::Directory const& work) {
   auto const name = staged_name(extra.name);
-  (void)work.remove(name, "checkpoint write");  // of a job that is resumed
+  (void)work.remove(name, "checkpoint write");  // left by a killed run
   if (extra.copy_of.empty()) {
     StagedFile file(work, name, extra.text.size(), Caching::page_cache);
     file.write_at(0, std::as_bytes(std::span(extra.text)));
@@ -46,23 +46,24 @@ void stage(ExtraFile const& extra, platform::Directory const& work) {
   file.close();
 }
 
-/// Inputs that somebody wrote to while they were read give a mixture of both, whatever their checksums say.
+/// Throws `FormatError` if an input has changed. The result would be a mixture of old and new data, which checksums
+/// cannot detect.
 void require_unchanged(WriteRequest const& request) {
   auto const pool = std::make_shared<FilePool>();
   for (auto const& input : request.inputs) {
     std::error_code error;
-    if (!std::filesystem::exists(input.path, error)) continue;  // what was removed was read to its end
+    if (!std::filesystem::exists(input.path, error)) continue;  // a removed file was read completely
     static_cast<void>(pool->open(input.path));
     if (pool->stamps().back() == input) continue;
     throw FormatError({.operation = request.operation,
-                       .message = "a shard was changed while it was read; nothing was written",
+                       .message = "a shard changed while it was read; nothing was written",
                        .resource = input.path,
-                       .hint = "start again when nobody writes there",
+                       .hint = "run again when no other program writes to the inputs",
                        .section = "files"});
   }
 }
 
-/// What one job does on this rank, from the folder's making to its removal.
+/// The work of one job on this rank, from making the folder to removing it.
 class Writing {
  public:
   Writing(Collective const& world, WriteRequest const& request) : world_(world), request_(request) {}
@@ -81,7 +82,7 @@ class Writing {
   }
 
  private:
-  /// Whether what this job would write seems to be there. Collective.
+  /// Returns whether the output seems to hold the result of this job already. Collective.
   bool is_written() {
     agree(world_, request_.operation, [&] {
       if (world_.rank() == 0) written_ = WrittenResult::find(request_);
@@ -89,7 +90,7 @@ class Writing {
     return any(written_.has_value());
   }
 
-  /// Compares all that is there with what this job would write; the number of files. Collective.
+  /// Compares the output with the result of this job. Returns the number of files. Collective.
   int compare() {
     std::optional<OutputWriter> job;
     agree(world_, request_.operation, [&] {
@@ -105,7 +106,7 @@ class Writing {
     return static_cast<int>(request_.files.size());
   }
 
-  /// The number of files that an earlier attempt had finished. Collective.
+  /// Writes and commits. Returns the number of files that an earlier run had finished. Collective.
   int write_and_commit() {
     int resumed = 0;
     try {
@@ -118,11 +119,11 @@ class Writing {
       if (world_.rank() == 0 && folder_) folder_->remove();
       throw;
     } catch (Error const& error) {
-      // A lost rank is no reason to lose what the others have finished; with --resume all stays for the next attempt.
+      // After the loss of a rank, the finished files of all ranks stay for a run with --resume.
       bool const lost = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout;
       if (lost) {
         auto info = error.info();
-        info.hint = "start again with `resume`: the files that are finished are kept";
+        info.hint = "run again with `resume`: finished files are kept";
         throw_error(error.code(), std::move(info));
       }
       if (world_.rank() == 0 && folder_ && !request_.resume) folder_->remove();
@@ -131,7 +132,7 @@ class Writing {
     return resumed;
   }
 
-  /// Whether `mine` holds on any rank. Collective.
+  /// Returns whether `mine` is true on any rank. Collective.
   bool any(bool mine) {
     std::array<std::uint64_t, 1> all{mine ? 1U : 0U};
     if (world_.world_size() > 1) world_.all_reduce(std::span<std::uint64_t>(all), ReduceOp::max);
@@ -146,7 +147,7 @@ class Writing {
             .stage = stage};
   }
 
-  /// Makes the folder; whether a killed job had begun to commit, so that only that is left to do.
+  /// Makes the folder. Returns whether a killed run had begun to commit, so that only the commit is left.
   bool prepare() {
     agree(world_, request_.operation, [&] {
       if (world_.rank() == 0) folder_.emplace(JobFolder::make(job_request(request_)));
@@ -186,7 +187,7 @@ class Writing {
   std::optional<WrittenResult> written_{};
 };
 
-/// Puts `value` under the first of the keys that is there.
+/// Replaces the integers under those of the keys that exist by `value`. Returns whether anything changed.
 bool replace_size(Json& object, std::initializer_list<char const*> keys, int value) {
   bool changed = false;
   for (auto const* key : keys) {
@@ -198,8 +199,8 @@ bool replace_size(Json& object, std::initializer_list<char const*> keys, int val
   return changed;
 }
 
-/// Whether the mapping is the one that a split with groups of experts adds to a config that had none: it has these keys
-/// alone, in a config of Hugging Face. TensorRT-LLM's configs bring their own.
+/// Returns whether the config's "mapping" was added by a split with groups of experts. Such a mapping has exactly these
+/// keys and is in a Hugging Face config. TensorRT-LLM's configs have their own mapping.
 bool is_mapping_of_split(Json const& config) {
   auto const mapping = config.find("mapping");
   if (mapping == config.end() || !mapping->is_object() || !config.contains("model_type")) return false;
@@ -233,7 +234,7 @@ Summary write_checkpoint(Collective const& world, WriteRequest const& request) {
 Json corrected_config(Json config, OutputGrid grid) {
   auto const [tp, moe_ep] = grid;
   if (!config.is_object()) return config;
-  // Who merges these ranks must know of the groups.
+  // A merge of these ranks needs to know the groups.
   if (moe_ep > 1) {
     auto& mapping = config["mapping"];
     if (!mapping.is_object()) mapping = {{"world_size", tp}, {"tp_size", tp}, {"pp_size", 1}};
@@ -263,7 +264,7 @@ std::vector<ExtraFile> extra_files(ShardSet const& set, OutputGrid grid, ExtraFi
       continue;
     }
     auto const corrected = corrected_config(set.config, grid);
-    // Unchanged it is copied byte for byte.
+    // An unchanged config is copied byte for byte.
     if (corrected != set.config) extra = {.name = extra.name, .text = corrected.dump(2) + "\n"};
     config = std::move(extra);
   }

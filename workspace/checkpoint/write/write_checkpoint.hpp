@@ -11,20 +11,21 @@
 
 namespace crossrank::checkpoint {
 
-/// A file beside the weights: text, or a copy.
+/// A file beside the weights, from a text or as a copy.
 struct ExtraFile {
-  std::string name{};  ///< in the output; one in a folder of the model has that before a '/'
+  std::string name{};  ///< path inside the output, with '/'
   std::string text{};
-  std::filesystem::path copy_of{};  ///< in place of the text
+  std::filesystem::path copy_of{};  ///< file to copy; empty: write `text`
 };
 
+/// Everything that a job writes, and how.
 struct WriteRequest {
   std::string operation{};
   std::filesystem::path out{};
-  std::string id{};  ///< of the job: `job_id`
+  std::string id{};  ///< id of the job, from `job_id`
   std::vector<OutputFile> files{};
-  std::vector<ExtraFile> extras{};  ///< in the order of the commit; the last one makes it a checkpoint
-  std::vector<FileStamp> inputs{};  ///< as they were when they were opened
+  std::vector<ExtraFile> extras{};  ///< in commit order; the last one makes it a checkpoint
+  std::vector<FileStamp> inputs{};  ///< stamps of the inputs, taken when they were opened
   bool force = false;
   bool resume = false;
   ReadBack read_back = ReadBack::all;
@@ -33,27 +34,28 @@ struct WriteRequest {
   std::stop_token stop{};
 };
 
-/// Length of the file as it will be. `IoError` when what it copies cannot be read.
+/// Returns the size of the file in bytes. Throws `IoError` if the file to copy cannot be read.
 [[nodiscard]] std::uint64_t size_of(ExtraFile const& extra);
 
-/// The request as the job's folder wants it. `IoError` for an extra that cannot be read.
+/// Converts the request to that of the job's folder. Throws `IoError` if an extra file cannot be read.
 [[nodiscard]] JobRequest job_request(WriteRequest const& request);
 
-/// Writes all files, each by its owner, and commits them together: the whole of what `consolidate` promises about
-/// durability, failures and clean-up. Collective.
+/// Writes all files, each on its owner's rank, and commits them together. Collective.
+///
+/// Implements durability, failure handling and clean-up of `consolidate`.
 Summary write_checkpoint(Collective const& world, WriteRequest const& request);
 
-/// The ranks that a result is for.
+/// The grid of the ranks that a result is for.
 struct OutputGrid {
   int tp = 1;
-  int moe_ep = 1;  ///< groups of experts among them
+  int moe_ep = 1;  ///< groups of experts among the ranks
 };
 
-/// Companions of a shard set as they belong beside the ranks of `grid`: configs that speak of the grid are corrected,
-/// all else is copied; then the index if it has a name; config.json last.
+/// Returns the files to write beside the weights: sidecar files of the set, the index if it has a name, and config.json
+/// last. Sizes of the grid in config.json are corrected; all other files are copied.
 [[nodiscard]] std::vector<ExtraFile> extra_files(ShardSet const& set, OutputGrid grid, ExtraFile const& index);
 
-/// The config with sizes of the grid replaced; the same value when it says nothing of them.
+/// Returns the config with its grid sizes replaced. A config without grid sizes stays unchanged.
 [[nodiscard]] Json corrected_config(Json config, OutputGrid grid);
 
 }  // namespace crossrank::checkpoint

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
 
-/// Whether `out` has a regular file of that name and size.
+/// Returns whether `out` has a regular file of that name and size.
 bool has_file(platform::Directory const& out, std::string const& name, std::uint64_t bytes) {
   struct stat status {};
   return platform::system().fstatat(out.fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -33,7 +33,7 @@ bool has_all(platform::Directory const& out, WriteRequest const& request) {
          std::all_of(request.extras.begin(), request.extras.end(), extra);
 }
 
-/// Whether the next `expected.size()` bytes of a file are these.
+/// Returns whether the bytes of a file from `at` on are equal to `expected`.
 bool has_bytes(PooledFile const& file, std::uint64_t at, std::span<std::byte const> expected) {
   std::vector<std::byte> found(expected.size());
   if (!found.empty()) file.read_at(at, found);
@@ -92,10 +92,10 @@ void WrittenResult::remove_folder() {
 
 UsageError output_differs(std::filesystem::path const& out, std::string const& file) {
   return UsageError({.operation = write_operation,
-                     .message = "there is a checkpoint already, and it is not the result of this job",
+                     .message = "the output already has a checkpoint, and it is not the result of this job",
                      .got = file + " differs from what this job writes",
                      .resource = out.string(),
-                     .hint = "give another directory, or `force` to replace it"});
+                     .hint = "choose another output directory, or use `force` to replace it"});
 }
 
 }  // namespace crossrank::checkpoint

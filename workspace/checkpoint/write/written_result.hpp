@@ -9,28 +9,28 @@
 
 namespace crossrank::checkpoint {
 
-/// What may be the result of the same job: a job that was killed just after it had committed leaves it, and whoever
-/// starts that job again with --resume wants success, not the refusal of an output that exists.
+/// A possible result of the same job in the output. If a job was killed right after its commit, running it again with
+/// --resume should succeed instead of failing because the output exists.
 class WrittenResult {
  public:
-  /// Looks for files of all names and sizes that the job would write, and no other checkpoint beside them. Nothing when
-  /// there are none, when the job is not resumed, or when its folder has something to commit.
+  /// Returns the result if the output has files of all names and sizes of the job and no other checkpoint. Returns
+  /// nothing if a file is missing, if the job is not resumed, or if its folder has a commit record.
   [[nodiscard]] static std::optional<WrittenResult> find(WriteRequest const& request);
 
-  /// Compares the files beside the weights. `UsageError` where one differs.
+  /// Compares the files beside the weights. Throws `UsageError` if one differs.
   void compare_extras(WriteRequest const& request) const;
-  /// Removes what the killed job left in its folder.
+  /// Removes the folder of the killed run.
   void remove_folder();
 
  private:
   explicit WrittenResult(platform::Directory out) : out_(std::move(out)) {}
 
   platform::Directory out_;
-  std::optional<platform::Directory> work_{};  ///< what is left of the job's folder
+  std::optional<platform::Directory> work_{};  ///< the job's folder, if it still exists
   platform::Fd lock_{};
 };
 
-/// The refusal of an output that exists and differs from what this job writes.
+/// Returns the error for an output that exists and differs from the result of this job.
 [[nodiscard]] UsageError output_differs(std::filesystem::path const& out, std::string const& file);
 
 }  // namespace crossrank::checkpoint

@@ -53,8 +53,8 @@ std::vector<std::filesystem::path> all_of(ByData const& files, DirectoryListing 
       refuse(listing,
              "the states of data-parallel rank " + std::to_string(wanted) + " are missing" +
                  (name.empty() ? "" : ": " + name),
-             std::to_string(files.size()) + (files.size() == 1 ? " file, " : " files, ") + "the next one is of rank " +
-                 std::to_string(rank) + "",
+             std::to_string(files.size()) + (files.size() == 1 ? " file, " : " files, ") + "rank " +
+                 std::to_string(rank) + " comes next",
              "copy all files of the save into one directory");
     }
     out.push_back(path);
