@@ -1,16 +1,16 @@
 #!/bin/bash
-# Installs the build into a folder of its own and builds a program against that copy, as its users do.
+# Installs the build into a separate folder and builds programs against that copy, as users do.
 # Usage: consumer.sh install|documents|cmake|mpi|pkg-config|moved|readme|examples|embedding
-# with SOURCE, BUILD, PROJECT, PREFIX, COMPILER, FLAGS and WITH_MPI (of the build: yes or no) in the environment
+# Environment: SOURCE, BUILD, PROJECT, PREFIX, COMPILER, FLAGS, and WITH_MPI (yes or no: whether the build has MPI).
 set -euo pipefail
 
-runs() { # PROGRAM: it says what it joined, with the installed library
+runs() { # PROGRAM: runs it with the installed library and checks its output
   local said
   said=$("$@")
-  [[ $said == "crossrank "*" joined 32 bytes" ]] || { echo "it said: $said"; exit 1; }
+  [[ $said == "crossrank "*" joined 32 bytes" ]] || { echo "unexpected output: $said"; exit 1; }
 }
 
-# use_package PREFIX: pkg-config finds that copy, programs find its library.
+# use_package PREFIX: lets pkg-config find that copy, and programs its library.
 use_package() {
   local config
   config=$(find "$1" -name crossrank.pc)
@@ -35,7 +35,7 @@ build_with_pkg_config() { # PREFIX
   rm -rf "$folder"
 }
 
-# The first program of the README, and what the README says that it prints.
+# Builds the first program of the README and compares its output with the README.
 readme() {
   local folder four one
   use_package "$PREFIX"
@@ -45,10 +45,10 @@ readme() {
   four=$("$PREFIX/bin/crossrank" run -n 4 -- "$folder/hello")
   one=$("$folder/hello")
   rm -rf "$folder"
-  [[ $four == "[0] 96 bytes" && $one == "24 bytes" ]] || { echo "four ranks said: $four; one said: $one"; exit 1; }
+  [[ $four == "[0] 96 bytes" && $one == "24 bytes" ]] || { echo "unexpected output of four ranks: $four; of one rank: $one"; exit 1; }
 }
 
-# Every document that the README names, every library whose code is inside, and the examples.
+# Checks that every document named in the README, the licences of all included libraries, and the examples are installed.
 documents() {
   local folder=$PREFIX/share/doc/crossrank name missing=0
   [[ -e $folder/README.md ]] || { echo "no README.md in $folder"; exit 1; }
@@ -56,7 +56,7 @@ documents() {
     [[ -e $folder/$name || -e $folder/${name##*/} ]] || { echo "the README names $name, which is not installed"; missing=1; }
   done < <(grep -oE '[A-Za-z0-9_/.-]+\.md' "$folder/README.md" | sort -u; printf '%s\n' LICENSE THIRD_PARTY_LICENSES)
   for name in CLI11 nlohmann/json xxHash cereal; do
-    grep -q "^$name" "$folder/THIRD_PARTY_LICENSES" || { echo "no licence of $name"; missing=1; }
+    grep -q "^$name" "$folder/THIRD_PARTY_LICENSES" || { echo "the licence of $name is missing"; missing=1; }
   done
   while read -r name; do
     [[ -e $folder/$name ]] || { echo "$name was not installed"; missing=1; }
@@ -64,24 +64,24 @@ documents() {
   exit "$missing"
 }
 
-# The installed examples, built against the installed library.
+# Builds the installed examples against the installed library.
 examples() {
   local said
   cmake -S "$PREFIX/share/doc/crossrank/examples" -B "$PREFIX-examples" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" \
     -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS"
   cmake --build "$PREFIX-examples" --target hello
   said=$("$PREFIX/bin/crossrank" run -n 2 -- "$PREFIX-examples/hello")
-  [[ $said == "[0] 48 bytes" ]] || { echo "it said: $said"; exit 1; }
+  [[ $said == "[0] 48 bytes" ]] || { echo "unexpected output: $said"; exit 1; }
 }
 
-# The project of its own that chapter 9 of the guide shows, with the commands that it shows.
+# Builds the separate project of chapter 9 of the guide with the commands of that chapter.
 embedding() {
   local said
   cmake -S "$PREFIX/share/doc/crossrank/examples/embedding" -B "$PREFIX-embedding" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" \
     -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS"
   cmake --build "$PREFIX-embedding"
   said=$("$PREFIX-embedding/embedding" 3)
-  [[ $said == "3 threads, ranks sum up to 3" ]] || { echo "it said: $said"; exit 1; }
+  [[ $said == "3 threads, ranks sum up to 3" ]] || { echo "unexpected output: $said"; exit 1; }
 }
 
 case $1 in
@@ -93,7 +93,7 @@ case $1 in
       share/bash-completion/completions/crossrank share/zsh/site-functions/_crossrank; do
       [[ -e $PREFIX/$part ]] || { echo "$part was not installed"; exit 1; }
     done
-    # Where there is no MPI, nobody may think there is.
+    # A build without MPI must not install mpi.hpp.
     found=no
     [[ ! -e $PREFIX/include/crossrank/mpi.hpp ]] || found=yes
     [[ $found == "$WITH_MPI" ]] || { echo "mpi.hpp installed: $found, built: $WITH_MPI"; exit 1; }
@@ -107,7 +107,7 @@ case $1 in
     cmake -S "$PROJECT" -B "$PREFIX-mpi" -G Ninja --fresh -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_CXX_COMPILER="$COMPILER" -DCMAKE_CXX_FLAGS="$FLAGS" -DWITH_MPI=ON
     cmake --build "$PREFIX-mpi"
     said=$(bash "$SOURCE/tests/collectives/mpi/run_mpi.sh" 2 "$PREFIX-mpi/owner")
-    [[ $said == "crossrank "*" joined 6" ]] || { echo "it said: $said"; exit 1; }
+    [[ $said == "crossrank "*" joined 6" ]] || { echo "unexpected output: $said"; exit 1; }
     ;;
   pkg-config) build_with_pkg_config "$PREFIX" ;;
   moved)

@@ -45,7 +45,7 @@ class CleanWorkspace : public ::testing::Test {
   std::string const temporary_ = ".model-00001.safetensors.0123456789abcdef.crossrank.tmp";
 };
 
-TEST_F(CleanWorkspace, removes_what_dead_jobs_left_and_nothing_else) {
+TEST_F(CleanWorkspace, removes_only_the_files_of_dead_jobs) {
   put_state();
   put(temporary_);
   put("rank_2_state.pth");
@@ -69,7 +69,7 @@ TEST_F(CleanWorkspace, removes_nothing_in_a_dry_run) {
   EXPECT_TRUE(there(state_));
 }
 
-TEST_F(CleanWorkspace, spares_the_files_of_live_writers) {
+TEST_F(CleanWorkspace, keeps_the_files_of_live_writers) {
   NFSWorkspace workspace(root_.path(), {.rank = 0});
   workspace.write_configs_and_weights({}, {});
   auto const report = clean();
@@ -107,7 +107,7 @@ TEST_F(CleanWorkspace, keeps_states_of_a_clean_exit_without_file_locks) {
   EXPECT_TRUE(clean({.all = true}).at(0).removed);
 }
 
-TEST_F(CleanWorkspace, takes_what_unwinding_leaves_for_a_killed_writers) {
+TEST_F(CleanWorkspace, treats_states_left_by_stack_unwinding_as_those_of_a_killed_writer) {
   try {
     NFSWorkspace workspace(root_.path(), {.rank = 0});
     workspace.write_configs_and_weights({}, {});
@@ -117,8 +117,8 @@ TEST_F(CleanWorkspace, takes_what_unwinding_leaves_for_a_killed_writers) {
   }
 }
 
-/// Files of others that only have a name of ours: no option removes them.
-TEST_F(CleanWorkspace, never_removes_a_foreign_file_that_is_named_like_ours) {
+/// Foreign files that only have the name of a state: no option removes them.
+TEST_F(CleanWorkspace, never_removes_a_foreign_file_with_the_name_of_a_state) {
   put(state_);
   put(".notes.0123456789abcdef.tmp");
   auto const renamed = StateFileName{.rank = 2, .writer = 9, .counter = 2};
@@ -141,7 +141,7 @@ TEST_F(CleanWorkspace, removes_a_damaged_state_of_a_killed_writer) {
   EXPECT_TRUE(clean().at(0).removed);
 }
 
-TEST_F(CleanWorkspace, leaves_what_nobody_can_tell_unless_forced) {
+TEST_F(CleanWorkspace, keeps_files_of_unknown_writers_unless_forced) {
   put_state();
   test::FaultySystem os;
   os.fail_always(test::Call::flock, ENOLCK);
@@ -152,7 +152,7 @@ TEST_F(CleanWorkspace, leaves_what_nobody_can_tell_unless_forced) {
   EXPECT_FALSE(there(state_));
 }
 
-TEST_F(CleanWorkspace, does_not_touch_a_link) {
+TEST_F(CleanWorkspace, keeps_a_symbolic_link) {
   put("precious");
   fs::create_symlink(root_.path() / "precious", root_.path() / state_);
   EXPECT_FALSE(clean({.force = true}).at(0).removed);
@@ -160,7 +160,7 @@ TEST_F(CleanWorkspace, does_not_touch_a_link) {
   EXPECT_TRUE(there(state_));
 }
 
-TEST_F(CleanWorkspace, says_why_a_file_could_not_be_removed) {
+TEST_F(CleanWorkspace, reports_why_a_file_could_not_be_removed) {
   put_state();
   test::FaultySystem os;
   os.fail_always(test::Call::unlinkat, EACCES);
@@ -170,7 +170,7 @@ TEST_F(CleanWorkspace, says_why_a_file_could_not_be_removed) {
   EXPECT_THAT(report.at(0).why, HasSubstr("EACCES"));
 }
 
-TEST_F(CleanWorkspace, names_a_directory_that_is_not_there) {
+TEST_F(CleanWorkspace, names_a_missing_directory) {
   EXPECT_THROW((void)clean_workspace(root_.path() / "none"), IoError);
 }
 

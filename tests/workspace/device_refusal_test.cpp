@@ -1,5 +1,5 @@
-// Tensors of a device, where nothing here can move them: each operation refuses them before it touches a byte or sends
-// anything, and the group goes on.
+// Tensors on a device that this library cannot move: every operation refuses them before it touches or sends a byte,
+// and the group stays usable.
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -27,7 +27,7 @@ using testing::HasSubstr;
 
 constexpr std::size_t page = 4096;
 
-/// Memory of a device as the host sees it: whoever touches it dies.
+/// Memory of a device, as the host sees it: every access crashes.
 class DeviceMemory final : public spi::Storage {
  public:
   DeviceMemory() : at_(::mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
@@ -58,7 +58,7 @@ void expect_refused(std::function<void()> const& call, std::string const& name) 
   }
 }
 
-/// Rows of each rank, one for each.
+/// One operation per case. Each rank has one row.
 struct OperationCase {
   char const* name;
   std::function<void(Collective const&, Tensor&)> call;
@@ -151,13 +151,13 @@ TEST(DeviceTensors, are_refused_by_a_queue) {
       expect_refused([&] { queue.enqueue(on_device()); }, "enqueue");
       queue.enqueue_tensor(on_host());
     } else {
-      EXPECT_EQ(queue.dequeue_tensor()->numel(), 8) << "nothing of what was refused arrives";
+      EXPECT_EQ(queue.dequeue_tensor()->numel(), 8) << "a refused message must not arrive";
     }
     world.barrier();
   });
 }
 
-TEST(DeviceTensors, are_refused_by_gathers_on_the_rank_that_gives_them) {
+TEST(DeviceTensors, are_refused_by_gathers_on_the_contributing_rank) {
   test::TemporaryDirectory const directory;
   run_thread_ranks(2, [&](Collective const& world) {
     for (bool const files : {false, true}) {
@@ -169,7 +169,7 @@ TEST(DeviceTensors, are_refused_by_gathers_on_the_rank_that_gives_them) {
       } else {
         try {
           gather();
-          ADD_FAILURE() << "rank 1 gave nothing";
+          ADD_FAILURE() << "rank 1 did not contribute";
         } catch (RemoteError const& error) {
           EXPECT_THAT(error.what(), HasSubstr("cuda:1"));
         }
@@ -181,7 +181,7 @@ TEST(DeviceTensors, are_refused_by_gathers_on_the_rank_that_gives_them) {
   });
 }
 
-TEST(DeviceTensors, are_refused_by_workspaces_which_keep_the_state_before) {
+TEST(DeviceTensors, are_refused_by_workspaces_and_keep_the_previous_state) {
   test::TemporaryDirectory const directory;
   run_thread_ranks(1, [&](Collective const& world) {
     StateDict const state{{"layer.w", on_device()}};
@@ -199,7 +199,7 @@ TEST(DeviceTensors, are_refused_by_workspaces_which_keep_the_state_before) {
   });
 }
 
-/// What travels between nodes.
+/// Packing, for contributions to another node.
 TEST(DeviceTensors, are_refused_when_a_contribution_is_packed) {
   auto const tensor = on_device();
   workspace::NamedTensor const named{"layer.w", &tensor};

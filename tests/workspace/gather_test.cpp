@@ -13,7 +13,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
 
-/// Both gathers over both exchanges, with ranks as threads: what arrives, in which order, and what never changes.
+/// Both gathers through both exchanges, with threads as ranks: content, order, and errors.
 namespace crossrank {
 namespace {
 
@@ -27,7 +27,7 @@ std::string name_of(testing::TestParamInfo<std::tuple<int, Through>> const& info
          std::to_string(std::get<0>(info.param)) + "_ranks";
 }
 
-/// The tensor that a rank hands over: its shape and contents tell whose it is.
+/// Returns the tensor that a rank contributes. Its shape and content identify the rank.
 Tensor tensor_of(int rank, std::int64_t rows) {
   std::vector<float> values(static_cast<std::size_t>(rows * 3));
   std::iota(values.begin(), values.end(), static_cast<float>(rank * 1000));
@@ -44,7 +44,7 @@ void expect_equal(Tensor const& got, Tensor const& wanted) {
   EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
 }
 
-/// Signed and unsigned integers compare as equal, and so does this not.
+/// Compares types too, because == treats signed and unsigned integers as equal.
 void expect_same_types(Json const& got, Json const& wanted) {
   EXPECT_EQ(got.type(), wanted.type()) << wanted;
   if (!wanted.is_structured()) return;
@@ -55,7 +55,7 @@ class Gather : public testing::TestWithParam<std::tuple<int, Through>> {
  protected:
   [[nodiscard]] static int ranks() { return std::get<0>(GetParam()); }
 
-  /// Options for the exchange of this case; workspaces that stay are made once for each rank.
+  /// Returns the options for the exchange of this case. Persistent workspaces are created once per rank.
   [[nodiscard]] GatherOptions options(Collective const& world) const {
     switch (std::get<1>(GetParam())) {
       case Through::memory: return {};
@@ -72,7 +72,7 @@ class Gather : public testing::TestWithParam<std::tuple<int, Through>> {
   test::TemporaryDirectory directory_;
 };
 
-TEST_P(Gather, tensors_arrive_in_rank_order_with_their_own_shapes) {
+TEST_P(Gather, delivers_tensors_in_rank_order_with_their_own_shapes) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto const through = options(world);
     for (int round = 0; round < 5; ++round) {
@@ -90,7 +90,7 @@ TEST_P(Gather, tensors_arrive_in_rank_order_with_their_own_shapes) {
   });
 }
 
-TEST_P(Gather, listed_ranks_go_to_the_first_of_them_in_the_order_of_the_list) {
+TEST_P(Gather, delivers_to_the_first_listed_rank_in_the_order_of_the_list) {
   if (ranks() < 3) GTEST_SKIP() << "needs three ranks";
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto const through = options(world);
@@ -102,7 +102,7 @@ TEST_P(Gather, listed_ranks_go_to_the_first_of_them_in_the_order_of_the_list) {
   });
 }
 
-TEST_P(Gather, an_absent_tensor_keeps_its_place) {
+TEST_P(Gather, keeps_the_place_of_an_undefined_tensor) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto const through = options(world);
     auto const mine = world.rank() % 2 == 1 ? Tensor() : tensor_of(world.rank(), 1);
@@ -113,7 +113,7 @@ TEST_P(Gather, an_absent_tensor_keeps_its_place) {
   });
 }
 
-TEST_P(Gather, every_dtype_empty_and_scalar_tensors_survive) {
+TEST_P(Gather, preserves_every_dtype_and_empty_and_scalar_tensors) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto const make = [](int rank) {
       StateDict dict;
@@ -143,7 +143,7 @@ TEST_P(Gather, every_dtype_empty_and_scalar_tensors_survive) {
   });
 }
 
-TEST_P(Gather, what_is_received_cannot_be_written_and_ones_own_can) {
+TEST_P(Gather, makes_received_tensors_read_only_but_not_the_own_one) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto all = get_tensors_parallel(tensor_of(world.rank(), 2), world, options(world)).take();
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -158,7 +158,7 @@ TEST_P(Gather, what_is_received_cannot_be_written_and_ones_own_can) {
   });
 }
 
-TEST_P(Gather, configs_keep_every_value) {
+TEST_P(Gather, preserves_every_value_of_configs) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto const make = [](int rank) {
       RankState state;
@@ -188,7 +188,7 @@ TEST_P(Gather, configs_keep_every_value) {
   });
 }
 
-TEST_P(Gather, ten_thousand_tensors_travel_in_one_round) {
+TEST_P(Gather, moves_ten_thousand_tensors_in_one_round) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     RankState mine;
     for (int i = 0; i < 10'000; ++i)
@@ -203,7 +203,7 @@ TEST_P(Gather, ten_thousand_tensors_travel_in_one_round) {
   });
 }
 
-TEST_P(Gather, ranks_that_are_not_a_proper_list_are_refused_before_anything_is_sent) {
+TEST_P(Gather, refuses_an_invalid_list_of_ranks_before_sending) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto const through = options(world);
     auto const tensor = tensor_of(0, 1);
@@ -217,7 +217,7 @@ TEST_P(Gather, ranks_that_are_not_a_proper_list_are_refused_before_anything_is_s
   });
 }
 
-TEST_P(Gather, ranges_nest) {
+TEST_P(Gather, allows_nested_ranges) {
   run_thread_ranks(ranks(), [this](Collective const& world) {
     auto const through = options(world);
     auto outer = get_tensors_parallel(tensor_of(world.rank(), 1), world, through);
@@ -229,7 +229,7 @@ TEST_P(Gather, ranges_nest) {
   });
 }
 
-TEST_P(Gather, an_exception_in_the_consumers_loop_reaches_every_rank_with_its_text) {
+TEST_P(Gather, sends_the_text_of_an_exception_in_consume_to_every_rank) {
   if (ranks() < 2) GTEST_SKIP() << "needs a peer";
   auto const errors = test::try_thread_ranks(ranks(), [this](Collective const& world) {
     auto range = get_tensors_parallel(tensor_of(world.rank(), 1), world, options(world));
@@ -249,8 +249,8 @@ TEST_P(Gather, an_exception_in_the_consumers_loop_reaches_every_rank_with_its_te
   }
 }
 
-/// The range knows its own errors, whoever is left without the text of others.
-TEST_P(Gather, an_item_that_cannot_be_had_reaches_every_rank_with_its_text) {
+/// The range reports its own errors, even when the exception leaves the loop without their text.
+TEST_P(Gather, sends_the_text_of_a_failed_item_to_every_rank) {
   if (ranks() < 2) GTEST_SKIP() << "needs a peer";
   auto const errors = test::try_thread_ranks(ranks(), [this](Collective const& world) {
     auto range = get_tensors_parallel(tensor_of(world.rank(), 1), world, options(world));
@@ -260,7 +260,7 @@ TEST_P(Gather, an_item_that_cannot_be_had_reaches_every_rank_with_its_text) {
   for (auto const& error : errors) EXPECT_THAT(test::text_of(error), testing::HasSubstr("the item does not exist"));
 }
 
-TEST_P(Gather, ranks_that_list_other_ranks_all_get_a_mismatch) {
+TEST_P(Gather, reports_a_mismatch_on_all_ranks_when_their_lists_differ) {
   if (ranks() < 2) GTEST_SKIP() << "needs a peer";
   auto const errors = test::try_thread_ranks(ranks(), [this](Collective const& world) {
     std::vector<int> const listed = world.rank() == 1 ? std::vector{1, 0} : std::vector{0, 1};
@@ -272,8 +272,9 @@ TEST_P(Gather, ranks_that_list_other_ranks_all_get_a_mismatch) {
   }
 }
 
-/// Rank 0 gathers through memory, rank 1 through files: both sides are told in words, at the default level.
-void ask_for_different_media(Collective const& world, std::filesystem::path const& directory) {
+/// Rank 0 gathers through memory, rank 1 through files. The error describes both calls, even at the default check
+/// level.
+void use_different_exchanges(Collective const& world, std::filesystem::path const& directory) {
   GatherOptions options{.release = Release::lazy};
   if (world.rank() == 1) options = {.workspace_path = directory};
   try {
@@ -285,16 +286,16 @@ void ask_for_different_media(Collective const& world, std::filesystem::path cons
   }
 }
 
-TEST(GatherCheck, says_what_each_side_asked_for) {
+TEST(GatherCheck, describes_the_call_of_each_side) {
   test::TemporaryDirectory const directory;
-  test::run_thread_ranks(2, [&](Collective const& world) { ask_for_different_media(world, directory.path()); });
+  test::run_thread_ranks(2, [&](Collective const& world) { use_different_exchanges(world, directory.path()); });
 }
 
-TEST(GatherCheck, says_what_each_side_asked_for_across_nodes) {
+TEST(GatherCheck, describes_the_call_of_each_side_across_nodes) {
   test::TemporaryDirectory const directory;
   for (bool const node_memory : {true, false}) {
     test::run_message_ranks(
-        2, [&](Collective const& world, test::MemoryHub&) { ask_for_different_media(world, directory.path()); },
+        2, [&](Collective const& world, test::MemoryHub&) { use_different_exchanges(world, directory.path()); },
         {.node_memory = node_memory});
   }
 }
@@ -305,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(Exchanges, Gather,
                                                           Through::named_memory)),
                          name_of);
 
-TEST(GatherFiles, of_one_call_are_gone_when_it_ends) {
+TEST(GatherFiles, are_removed_at_the_end_of_a_call_with_its_own_workspace) {
   test::TemporaryDirectory const directory;
   run_thread_ranks(3, [&](Collective const& world) {
     get_tensors_parallel(tensor_of(world.rank(), 2), world, {.workspace_path = directory.path()}).close();
@@ -319,7 +320,7 @@ std::size_t files_in(std::filesystem::path const& path) {
       std::distance(std::filesystem::directory_iterator(path), std::filesystem::directory_iterator()));
 }
 
-TEST(GatherFiles, of_a_workspace_are_gone_too_but_not_what_was_written_there) {
+TEST(GatherFiles, are_removed_from_a_workspace_that_keeps_its_other_states) {
   test::TemporaryDirectory const directory;
   run_thread_ranks(3, [&](Collective const& world) {
     NFSWorkspace workspace(directory.path(), {.rank = world.rank(), .existing = Existing::keep});
@@ -334,7 +335,7 @@ TEST(GatherFiles, of_a_workspace_are_gone_too_but_not_what_was_written_there) {
   });
 }
 
-TEST(GatherFiles, stay_when_they_are_to_be_kept) {
+TEST(GatherFiles, stay_when_the_options_keep_them) {
   for (bool const named : {false, true}) {
     test::TemporaryDirectory const directory;
     run_thread_ranks(3, [&](Collective const& world) {
@@ -351,7 +352,7 @@ TEST(GatherFiles, stay_when_they_are_to_be_kept) {
   }
 }
 
-TEST(GatherFiles, of_a_workspace_are_gone_after_a_failed_range_as_well) {
+TEST(GatherFiles, are_removed_from_a_workspace_after_a_failed_range) {
   test::TemporaryDirectory const directory;
   static_cast<void>(test::try_thread_ranks(2, [&](Collective const& world) {
     NFSWorkspace const workspace(directory.path(), {.rank = world.rank(), .existing = Existing::keep});
@@ -362,7 +363,7 @@ TEST(GatherFiles, of_a_workspace_are_gone_after_a_failed_range_as_well) {
   EXPECT_EQ(files_in(directory.path()), 0U);
 }
 
-TEST(GatherFiles, in_another_directory_are_waited_for_no_longer_than_the_timeout) {
+TEST(GatherFiles, end_in_a_timeout_when_ranks_use_different_directories) {
   test::TemporaryDirectory const directory;
   auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
     auto const mine = directory.path() / std::to_string(world.rank());
@@ -381,7 +382,7 @@ TEST(GatherFiles, in_another_directory_are_waited_for_no_longer_than_the_timeout
   EXPECT_THROW(std::rethrow_exception(errors[1]), PeerLostError);
 }
 
-TEST(GatherFiles, lazily_released_are_closed_before_anything_else_is_called) {
+TEST(GatherFiles, must_be_closed_before_other_calls_even_with_lazy_release) {
   test::TemporaryDirectory const directory;
   run_thread_ranks(2, [&](Collective const& world) {
     auto range = get_tensors_parallel(tensor_of(world.rank(), 1), world,
@@ -394,7 +395,7 @@ TEST(GatherFiles, lazily_released_are_closed_before_anything_else_is_called) {
   });
 }
 
-TEST(GatherFiles, that_a_larger_group_could_not_use_are_refused_alone_too) {
+TEST(GatherFiles, are_refused_in_a_group_of_one_as_in_a_larger_group) {
   test::TemporaryDirectory const directory;
   auto const alone = connect({.backend = "fake"});
   std::ofstream(directory.path() / "file") << "no directory";
@@ -405,7 +406,7 @@ TEST(GatherFiles, that_a_larger_group_could_not_use_are_refused_alone_too) {
   EXPECT_THROW(static_cast<void>(get_tensors_parallel(tensor_of(0, 1), alone, {.workspace = torch})), UsageError);
 }
 
-TEST(GatherExchange, that_differ_between_ranks_are_a_mismatch_on_all) {
+TEST(GatherExchange, is_a_mismatch_on_all_ranks_when_it_differs) {
   test::TemporaryDirectory const directory;
   auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
     GatherOptions through;

@@ -30,7 +30,7 @@ using testing::HasSubstr;
 
 fs::path golden() { return fs::path(CROSSRANK_TEST_DATA) / "torch"; }
 
-/// Torch has no way to say that a tensor is absent.
+/// Torch cannot represent an undefined tensor.
 RankState whole_state(int seed) {
   auto state = test::sample_state(seed);
   state.weights.erase("absent");
@@ -53,7 +53,7 @@ class ModelOptFile : public testing::Test {
   test::TemporaryDirectory root_{};
 };
 
-TEST_F(ModelOptFile, written_by_modelopt_is_read) {
+TEST_F(ModelOptFile, reads_files_written_by_modelopt) {
   copy_golden("rank_3_state.pth", 3);
   auto const state = NFSWorkspace::open(root_.path()).read_configs_and_weights_from_rank(3);
   ASSERT_TRUE(state);
@@ -64,7 +64,7 @@ TEST_F(ModelOptFile, written_by_modelopt_is_read) {
   EXPECT_FALSE(NFSWorkspace::open(root_.path()).read_configs_and_weights_from_rank(2));
 }
 
-TEST_F(ModelOptFile, that_is_something_else_is_refused) {
+TEST_F(ModelOptFile, refuses_other_content) {
   copy_golden("mixed.pth", 0);
   copy_golden("hostile/os_system.pth", 1);
   auto const workspace = NFSWorkspace::open(root_.path());
@@ -72,7 +72,7 @@ TEST_F(ModelOptFile, that_is_something_else_is_refused) {
   EXPECT_THROW((void)workspace.read_configs_and_weights_from_rank(1), FormatError);
 }
 
-TEST_F(ModelOptFile, comes_back_as_it_was_written) {
+TEST_F(ModelOptFile, reads_back_what_it_wrote) {
   auto const state = whole_state(4);
   auto workspace = torch_workspace(1);
   workspace.write_configs_and_weights(state.config, state.weights);
@@ -86,7 +86,7 @@ TEST_F(ModelOptFile, comes_back_as_it_was_written) {
   EXPECT_EQ(files(), 0U);
 }
 
-TEST_F(ModelOptFile, beside_a_file_of_ours_is_an_error_that_names_both) {
+TEST_F(ModelOptFile, names_both_files_when_a_state_file_exists_too) {
   auto const state = whole_state(4);
   torch_workspace(1).write_configs_and_weights(state.config, state.weights);
   NFSWorkspace ours(root_.path(), {.rank = 1});
@@ -99,7 +99,7 @@ TEST_F(ModelOptFile, beside_a_file_of_ours_is_an_error_that_names_both) {
   }
 }
 
-TEST_F(ModelOptFile, stays_as_it_was_when_a_write_fails_anywhere) {
+TEST_F(ModelOptFile, keeps_the_old_file_when_any_call_of_a_write_fails) {
   auto const old_state = whole_state(4);
   auto const new_state = whole_state(5);
   auto workspace = torch_workspace(1);
@@ -119,7 +119,7 @@ TEST_F(ModelOptFile, stays_as_it_was_when_a_write_fails_anywhere) {
   test::expect_same(*workspace.read_configs_and_weights_from_rank(1), new_state);
 }
 
-TEST_F(ModelOptFile, is_the_old_one_or_the_new_one_wherever_its_writer_is_killed) {
+TEST_F(ModelOptFile, is_the_old_or_the_new_file_when_the_writer_is_killed) {
   auto const old_state = whole_state(4);
   auto const new_state = whole_state(5);
   auto workspace = torch_workspace(1);
@@ -142,7 +142,7 @@ TEST_F(ModelOptFile, is_the_old_one_or_the_new_one_wherever_its_writer_is_killed
   }
 }
 
-TEST_F(ModelOptFile, cannot_be_announced_by_a_range) {
+TEST_F(ModelOptFile, cannot_be_used_by_a_range) {
   EXPECT_THROW((void)torch_workspace(0).store()->write_for_range({}, {}), UsageError);
 }
 

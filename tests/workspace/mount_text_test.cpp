@@ -15,7 +15,7 @@ TEST(MountText, names_file_system_mount_point_and_options) {
   EXPECT_THAT(text, HasSubstr(" on /proc (r"));
 }
 
-TEST(MountText, finds_the_mount_of_a_path_that_is_not_there) {
+TEST(MountText, finds_the_mount_of_a_missing_path) {
   EXPECT_THAT(mount_text("/proc/none/at/all"), HasSubstr(" on /proc ("));
   EXPECT_THAT(mount_text("/processes"), ::testing::Not(HasSubstr(" on /proc (")));
 }

@@ -1,4 +1,4 @@
-// What a damaged state file may do to its reader: nothing but a FormatError, wherever the damage is.
+// A damaged state file gives its reader a FormatError and nothing else, wherever the damage is.
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -44,14 +44,14 @@ class NFSWorkspaceDamage : public ::testing::Test {
   std::string whole_{};
 };
 
-TEST_F(NFSWorkspaceDamage, is_found_at_every_truncation) {
+TEST_F(NFSWorkspaceDamage, is_detected_at_every_truncation) {
   for (std::size_t length = 0; length < whole_.size(); ++length) {
     put(whole_.substr(0, length));
     ASSERT_TRUE(refused()) << "cut to " << length << " of " << whole_.size() << " bytes";
   }
 }
 
-TEST_F(NFSWorkspaceDamage, is_found_in_every_bit) {
+TEST_F(NFSWorkspaceDamage, is_detected_in_every_bit) {
   for (std::size_t at = 0; at < whole_.size(); ++at) {
     for (unsigned bit = 0; bit < 8; ++bit) {
       auto bytes = whole_;
@@ -62,16 +62,16 @@ TEST_F(NFSWorkspaceDamage, is_found_in_every_bit) {
   }
 }
 
-TEST_F(NFSWorkspaceDamage, is_found_behind_the_end) {
+TEST_F(NFSWorkspaceDamage, is_detected_after_the_end) {
   put(whole_ + '\0');
   EXPECT_TRUE(refused());
 }
 
-TEST_F(NFSWorkspaceDamage, is_found_in_the_order_of_two_files) {
+TEST_F(NFSWorkspaceDamage, is_detected_when_two_files_are_swapped) {
   auto const state = test::sample_state(6);
   workspace_.write_configs_and_weights(state.config, state.weights);
   for (auto const& entry : fs::directory_iterator(root_.path())) {
-    if (entry.path() != file_) fs::rename(entry.path(), file_);  // an old name over newer bytes
+    if (entry.path() != file_) fs::rename(entry.path(), file_);  // gives newer bytes an old name
   }
   EXPECT_TRUE(refused());
 }

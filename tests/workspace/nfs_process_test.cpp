@@ -1,4 +1,4 @@
-// Workspaces in several processes: killed writers, two jobs in one directory, stale caches of a second node.
+// Workspaces in several processes: killed writers, two jobs in one directory, and the stale caches of a second node.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -52,7 +52,7 @@ std::size_t entries(fs::path const& path) {
   return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
 }
 
-/// Writes once, then again, and dies at the given visit of the given point.
+/// Writes once, then again, and dies at the given visit of the given crash point.
 CROSSRANK_RANK_SCENARIO(dies_while_writing) {
   NFSWorkspace workspace(self.arguments.at(0), {.rank = 0});
   platform::arm_crash_point(self.arguments.at(1), std::stoi(self.arguments.at(2)));
@@ -60,14 +60,14 @@ CROSSRANK_RANK_SCENARIO(dies_while_writing) {
   return 0;
 }
 
-TEST(NFSWorkspaceKilled, leaves_old_or_new_and_the_next_start_cleans_up) {
+TEST(NFSWorkspaceKilled, leaves_the_old_or_new_state_and_the_next_start_cleans_up) {
   for (auto const* point : points) {
     for (int const visit : {1, 3}) {
       test::TemporaryDirectory const root;
       auto const job =
           run_ranks(1, "dies_while_writing", {.arguments = {root.path().string(), point, std::to_string(visit)}});
       ASSERT_EQ(job.ranks.at(0).signal, SIGKILL) << point << '\n' << job.text();
-      // what a reader finds: the state before, the new one, or nothing when it was the first; never an error
+      // the reader finds the previous state, the new one, or nothing if it was the first; never an error
       auto const seen = NFSWorkspace::open(root.path()).read_configs_and_weights_from_rank(0);
       EXPECT_TRUE(visit == 1 || seen.has_value()) << point;
       if (seen) {
@@ -92,7 +92,7 @@ TEST(NFSWorkspaceKilled, is_cleaned_up_by_the_command_too) {
   }
 }
 
-/// Writes, says so, and stays until it is killed.
+/// Writes, reports that, and waits until it is killed.
 CROSSRANK_RANK_SCENARIO(writes_and_stays) {
   NFSWorkspace workspace(self.arguments.at(0), {.rank = self.rank});
   write(workspace, 100 + self.rank);
@@ -113,7 +113,7 @@ TEST(NFSWorkspaceProcesses, share_a_directory) {
   (void)ranks.wait();
 }
 
-TEST(NFSWorkspaceProcesses, of_two_jobs_are_told_apart_while_both_live) {
+TEST(NFSWorkspaceProcesses, detect_two_live_jobs_in_one_directory) {
   test::TemporaryDirectory const root;
   ProcessRanks other_job(1, "writes_and_stays", {.arguments = {root.path().string()}});
   ASSERT_TRUE(other_job.wait_for_line(0, "written"));
@@ -136,7 +136,7 @@ TEST(NFSWorkspaceProcesses, of_two_jobs_are_told_apart_while_both_live) {
   (void)other_job.wait();
 }
 
-/// The same directory as another node of an NFS export sees it: names and attributes are cached for two seconds.
+/// The same directory as another node of an NFS export sees it. Names and attributes are cached for two seconds.
 class SecondNode {
  public:
   SecondNode(fs::path const& source, fs::path const& mount_point) : mount_point_(mount_point) {
@@ -168,7 +168,7 @@ class SecondNode {
   bool mounted_ = false;
 };
 
-TEST(NFSWorkspaceStaleness, of_a_second_node_never_shows_old_or_missing_data) {
+TEST(NFSWorkspaceStaleness, never_shows_old_or_missing_data_on_a_second_node) {
   test::TemporaryDirectory const root;
   fs::create_directory(root.path() / "source");
   SecondNode const node(root.path() / "source", root.path() / "node");
@@ -176,7 +176,7 @@ TEST(NFSWorkspaceStaleness, of_a_second_node_never_shows_old_or_missing_data) {
   NFSWorkspace writer(root.path() / "source", {.rank = 0});
   auto const reader = NFSWorkspace::open(root.path() / "node");
   auto const state_of = [](int seed) { return sample_state(seed); };
-  // a name that was probed before it was there stays missing for as long as the cache lasts
+  // A name that was looked up before the file existed stays missing until the cache expires.
   auto const next = workspace::next_state_file(0);
   auto expected = next;
   expected.counter += 1;

@@ -48,7 +48,7 @@ class NFSWorkspaceTest : public ::testing::Test {
     EXPECT_EQ(all.size(), 1U);
     return root() / all.at(0);
   }
-  /// Puts a file of another process in the place of the only file.
+  /// Replaces the only file by one of another process.
   fs::path make_foreign(std::uint64_t writer, int seed = 9) const {
     auto file = *workspace::parse_state_file_name(only_file().filename().string());
     fs::remove(root() / file.name());
@@ -78,7 +78,7 @@ ErrorInfo error_of(Call call) {
   return {};
 }
 
-TEST_F(NFSWorkspaceTest, hands_a_state_to_another_rank) {
+TEST_F(NFSWorkspaceTest, passes_a_state_to_another_rank) {
   auto writer = open(3);
   auto const reader = open(0);
   write(writer, 42);
@@ -87,13 +87,13 @@ TEST_F(NFSWorkspaceTest, hands_a_state_to_another_rank) {
   expect_same(*state, sample_state(42));
 }
 
-TEST_F(NFSWorkspaceTest, reads_what_this_rank_wrote_itself) {
+TEST_F(NFSWorkspaceTest, reads_the_own_state) {
   auto workspace = open(0);
   write(workspace, 1);
   expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(1));
 }
 
-TEST_F(NFSWorkspaceTest, tells_null_that_was_written_from_never_written) {
+TEST_F(NFSWorkspaceTest, distinguishes_a_null_config_from_no_state) {
   auto workspace = open(0);
   EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
   workspace.write_configs_and_weights(nullptr, {});
@@ -110,7 +110,7 @@ TEST_F(NFSWorkspaceTest, reads_the_newest_and_keeps_two) {
   expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(4));
 }
 
-TEST_F(NFSWorkspaceTest, writes_a_file_for_its_owner_only) {
+TEST_F(NFSWorkspaceTest, gives_only_the_owner_access_to_its_files) {
   auto workspace = open(0);
   write(workspace, 0);
   struct stat status {};
@@ -118,20 +118,20 @@ TEST_F(NFSWorkspaceTest, writes_a_file_for_its_owner_only) {
   EXPECT_EQ(status.st_mode & 0777U, 0600U);
 }
 
-TEST_F(NFSWorkspaceTest, makes_its_directory) {
+TEST_F(NFSWorkspaceTest, creates_its_directory) {
   NFSWorkspace const workspace(root() / "a" / "b", {.rank = 0});
   EXPECT_TRUE(fs::is_directory(root() / "a" / "b"));
   EXPECT_EQ(workspace.path(), root() / "a" / "b");
   EXPECT_EQ(workspace.rank(), 0);
 }
 
-TEST_F(NFSWorkspaceTest, is_refused_without_a_path_or_with_a_negative_rank) {
+TEST_F(NFSWorkspaceTest, refuses_an_empty_path_and_a_negative_rank) {
   EXPECT_THROW(NFSWorkspace("", {.rank = 0}), UsageError);
   EXPECT_THROW(NFSWorkspace(root(), {.rank = -1}), UsageError);
   EXPECT_THROW((void)open(0).read_configs_and_weights_from_rank(-1), UsageError);
 }
 
-TEST_F(NFSWorkspaceTest, does_nothing_when_default_constructed) {
+TEST_F(NFSWorkspaceTest, refuses_calls_when_default_constructed) {
   NFSWorkspace none;
   EXPECT_FALSE(none.is_initialized());
   EXPECT_THROW((void)none.path(), UsageError);
@@ -156,7 +156,7 @@ TEST_F(NFSWorkspaceTest, opened_for_reading_changes_nothing) {
   EXPECT_THROW((void)NFSWorkspace::open(root() / "none"), IoError);
 }
 
-TEST_F(NFSWorkspaceTest, removes_what_a_dead_process_left_for_its_rank_only) {
+TEST_F(NFSWorkspaceTest, removes_files_of_a_dead_process_for_its_own_rank_only) {
   {
     auto writer = open(0);
     write(writer, 9);
@@ -172,7 +172,7 @@ TEST_F(NFSWorkspaceTest, removes_what_a_dead_process_left_for_its_rank_only) {
   EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
 }
 
-TEST_F(NFSWorkspaceTest, keeps_what_was_there_when_asked_to) {
+TEST_F(NFSWorkspaceTest, keeps_existing_files_when_asked) {
   {
     auto writer = open(0);
     write(writer, 9);
@@ -192,7 +192,7 @@ TEST_F(NFSWorkspaceTest, never_removes_files_of_this_process) {
   expect_same(second.read_configs_and_weights_from_rank(0).value(), sample_state(1));
 }
 
-TEST_F(NFSWorkspaceTest, keeps_two_files_however_many_workspaces_write_one_after_the_other) {
+TEST_F(NFSWorkspaceTest, keeps_two_files_after_writes_of_many_workspaces) {
   for (int i = 0; i < 10; ++i) {
     auto workspace = open(0);
     for (int j = 0; j < 1 + i % 3; ++j) write(workspace, 10 * i + j);
@@ -203,7 +203,7 @@ TEST_F(NFSWorkspaceTest, keeps_two_files_however_many_workspaces_write_one_after
   EXPECT_EQ(names().size(), 0U);
 }
 
-TEST_F(NFSWorkspaceTest, leaves_what_another_workspace_of_this_process_holds) {
+TEST_F(NFSWorkspaceTest, keeps_files_that_another_workspace_of_this_process_holds) {
   auto first = open(0);
   write(first, 1);
   auto second = open(0);
@@ -226,8 +226,8 @@ TEST_F(NFSWorkspaceTest, clean_removes_all_files_of_the_rank) {
   expect_same(workspace.read_configs_and_weights_from_rank(0).value(), sample_state(3));
 }
 
-/// In a loop over layers the state before is another layer's.
-TEST_F(NFSWorkspaceTest, names_a_damaged_newest_file_and_takes_the_older_one_when_asked) {
+/// In a loop over layers, the previous state belongs to another layer.
+TEST_F(NFSWorkspaceTest, names_a_damaged_newest_file_and_reads_the_older_one_when_asked) {
   auto workspace = open(0);
   write(workspace, 1);
   write(workspace, 2);
@@ -250,7 +250,7 @@ TEST_F(NFSWorkspaceTest, refuses_a_rank_that_the_job_does_not_have) {
       << "another job's directory may have any rank";
 }
 
-TEST_F(NFSWorkspaceTest, refuses_a_file_whose_name_says_another_writer) {
+TEST_F(NFSWorkspaceTest, refuses_a_file_with_the_name_of_another_writer) {
   auto workspace = open(0);
   write(workspace, 1);
   auto other = *workspace::parse_state_file_name(only_file().filename().string());
@@ -262,14 +262,14 @@ TEST_F(NFSWorkspaceTest, refuses_a_file_whose_name_says_another_writer) {
   EXPECT_THAT(error.got, HasSubstr(own.substr(own.find("state.") + 6, 16)));
 }
 
-TEST_F(NFSWorkspaceTest, leaves_a_foreign_file_that_is_named_like_a_state_of_its_rank) {
+TEST_F(NFSWorkspaceTest, keeps_a_foreign_file_with_the_name_of_a_state) {
   auto const name = workspace::StateFileName{.rank = 0, .writer = 77, .counter = 5}.name();
   put(name, "somebody's own data");
   (void)open(0);
   EXPECT_THAT(names(), ::testing::ElementsAre(name));
 }
 
-TEST_F(NFSWorkspaceTest, leaves_what_no_lock_speaks_for_unless_forced) {
+TEST_F(NFSWorkspaceTest, keeps_files_of_unknown_writers_unless_forced) {
   test::leave_state(root(), {.rank = 0, .writer = 77, .counter = 5});
   test::FaultySystem os;
   os.fail_always(test::Call::flock, ENOLCK);
@@ -308,7 +308,7 @@ TEST_F(NFSWorkspaceTest, refuses_a_plain_safetensors_file) {
   EXPECT_EQ(error.section, "header");
 }
 
-TEST_F(NFSWorkspaceTest, refuses_a_file_under_the_name_of_another) {
+TEST_F(NFSWorkspaceTest, refuses_a_file_with_the_name_of_another_rank) {
   auto workspace = open(0);
   write(workspace, 1);
   auto const file = *workspace::parse_state_file_name(only_file().filename().string());
@@ -352,14 +352,14 @@ TEST_F(NFSWorkspaceTest, refuses_links_and_files_of_others) {
   EXPECT_THAT(error_of<IoError>(read).got, HasSubstr("symbolic link"));
 }
 
-TEST_F(NFSWorkspaceTest, says_so_when_the_directory_has_vanished) {
+TEST_F(NFSWorkspaceTest, reports_a_directory_that_has_vanished) {
   auto workspace = NFSWorkspace(root() / "gone", {.rank = 0});
   fs::remove_all(root() / "gone");
   EXPECT_EQ(error_of<IoError>([&] { write(workspace, 1); }).system_errno, ENOENT);
   EXPECT_EQ(error_of<IoError>([&] { (void)workspace.read_configs_and_weights_from_rank(0); }).system_errno, ENOENT);
 }
 
-TEST_F(NFSWorkspaceTest, says_so_when_the_directory_is_read_only_or_full) {
+TEST_F(NFSWorkspaceTest, reports_a_read_only_or_full_directory) {
   auto workspace = open(0);
   test::FaultySystem os;
   platform::ScopedSystem const scope(os);
@@ -375,7 +375,7 @@ TEST_F(NFSWorkspaceTest, says_so_when_the_directory_is_read_only_or_full) {
   EXPECT_TRUE(names().empty());
 }
 
-TEST_F(NFSWorkspaceTest, keeps_a_relative_path_when_the_process_moves) {
+TEST_F(NFSWorkspaceTest, keeps_a_relative_path_when_the_working_directory_changes) {
   auto const before = fs::current_path();
   fs::current_path(root());
   NFSWorkspace workspace("here", {.rank = 0});
@@ -385,7 +385,7 @@ TEST_F(NFSWorkspaceTest, keeps_a_relative_path_when_the_process_moves) {
   EXPECT_EQ(workspace.path(), root() / "here");
 }
 
-TEST_F(NFSWorkspaceTest, keeps_announced_files_until_their_range_is_closed) {
+TEST_F(NFSWorkspaceTest, keeps_published_files_until_their_range_is_closed) {
   auto workspace = open(0);
   auto const& store = *workspace.store();
   auto& writer = *workspace.store();
@@ -404,7 +404,7 @@ TEST_F(NFSWorkspaceTest, keeps_announced_files_until_their_range_is_closed) {
   EXPECT_EQ(names().size(), 2U);
 }
 
-TEST_F(NFSWorkspaceTest, retires_what_is_older_than_the_range) {
+TEST_F(NFSWorkspaceTest, removes_files_older_than_the_range) {
   auto workspace = open(0);
   write(workspace, 1);
   auto const state = sample_state(2);
@@ -417,7 +417,7 @@ TEST_F(NFSWorkspaceTest, retires_what_is_older_than_the_range) {
   EXPECT_EQ(names().size(), 2U);
 }
 
-TEST_F(NFSWorkspaceTest, carries_many_tensors_and_large_ones) {
+TEST_F(NFSWorkspaceTest, stores_many_tensors_and_large_ones) {
   StateDict weights;
   for (int i = 0; i < 3000; ++i)
     weights.insert_or_assign("scale." + std::to_string(i), Tensor::scalar(static_cast<float>(i)));

@@ -6,7 +6,7 @@
 #include "tests/support/thread_ranks.hpp"
 #include "workspace/shared_memory/arena_state_store.hpp"
 
-/// Offers of one tensor by several publications: what becomes of one of them is nothing to the others.
+/// Several publications offer the same tensor. The fate of one offer must not affect the others.
 namespace crossrank::workspace {
 namespace {
 
@@ -17,7 +17,7 @@ struct Received final : Collector {
   void tensor(std::string_view, Tensor value) override { tensors.push_back(std::move(value)); }
 };
 
-/// One writer and one reader of a node, driven by the test's own thread.
+/// One writer and one reader on a node, both driven by the test's thread.
 struct SharedTensor : testing::TestWithParam<bool> {
   SharedTensor() {
     auto const job = test::random_job_id();
@@ -33,7 +33,7 @@ struct SharedTensor : testing::TestWithParam<bool> {
     copied = Tensor::zeros({1000}, Dtype::u8);
   }
 
-  /// With a tensor that must be copied beside it the contribution has a slab; alone it travels in the arrival line.
+  /// With another tensor that must be copied, the contribution needs a slab; alone it fits into the arrival line.
   [[nodiscard]] PublishedContribution publish_tensors() const {
     std::vector<NamedTensor> tensors{{"arena_backed", &arena_backed}};
     if (GetParam()) tensors.push_back({"copied", &copied});
@@ -64,7 +64,7 @@ struct SharedTensor : testing::TestWithParam<bool> {
   std::vector<int> const readers{1};
 };
 
-TEST_P(SharedTensor, of_a_failed_round_cannot_be_taken_late_from_another) {
+TEST_P(SharedTensor, rejects_a_revoked_offer_and_keeps_the_other_one) {
   auto const failed = publish_tensors();
   auto const good = publish_tensors();
   revoke(*writer, failed, readers);
@@ -73,7 +73,7 @@ TEST_P(SharedTensor, of_a_failed_round_cannot_be_taken_late_from_another) {
   EXPECT_TRUE(word().free());
 }
 
-TEST_P(SharedTensor, that_was_taken_is_not_revoked_from_another) {
+TEST_P(SharedTensor, stays_offered_elsewhere_after_it_was_taken) {
   auto const failed = publish_tensors();
   auto const good = publish_tensors();
   EXPECT_TRUE(take(failed));
@@ -82,7 +82,7 @@ TEST_P(SharedTensor, that_was_taken_is_not_revoked_from_another) {
   EXPECT_TRUE(word().free());
 }
 
-TEST_P(SharedTensor, that_was_declined_is_not_revoked_from_another) {
+TEST_P(SharedTensor, stays_offered_elsewhere_after_it_was_declined) {
   auto const failed = publish_tensors();
   auto const good = publish_tensors();
   decline(*reader, locate(failed));
@@ -93,7 +93,7 @@ TEST_P(SharedTensor, that_was_declined_is_not_revoked_from_another) {
   EXPECT_TRUE(word().free());
 }
 
-TEST_P(SharedTensor, of_a_workspace_can_be_read_after_a_gather_of_it_failed) {
+TEST_P(SharedTensor, can_be_read_from_a_workspace_after_a_failed_gather) {
   StateDict state;
   state.insert_or_assign("arena_backed", arena_backed);
   store->write({}, state);

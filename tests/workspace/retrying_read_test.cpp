@@ -44,7 +44,7 @@ class RetryingReadTest : public ::testing::Test {
   [[nodiscard]] RankState read(ReadRetryPolicy const& retry_policy = {}) const {
     return read_published(root_.path(), published_, retry_policy);
   }
-  /// Takes the file out of sight until the reader has slept `sleeps` times.
+  /// Hides the file until the reader has slept `sleeps` times.
   void hide_for(int sleeps) {
     fs::rename(file(), root_.path() / "hidden");
     os_.on_sleep = [this, sleeps] {
@@ -70,7 +70,7 @@ class RetryingReadTest : public ::testing::Test {
   PublishedFile published_{};
 };
 
-TEST_F(RetryingReadTest, takes_a_visible_file_without_waiting) {
+TEST_F(RetryingReadTest, reads_a_visible_file_without_waiting) {
   expect_same(read(), sample_state(8));
   EXPECT_EQ(os_.sleeps(), 0);
 }
@@ -81,17 +81,17 @@ TEST_F(RetryingReadTest, waits_until_the_file_is_visible) {
   EXPECT_GE(os_.sleeps(), 40);
 }
 
-TEST_F(RetryingReadTest, opens_the_directory_afresh_for_each_attempt) {
+TEST_F(RetryingReadTest, reopens_the_directory_for_each_attempt) {
   hide_for(3);
   int directory_opens = 0;
   os_.on_name = [&](Call call, std::string const& name) {
     directory_opens += call == Call::openat && name == root_.path().string() ? 1 : 0;
   };
   (void)read();
-  EXPECT_EQ(directory_opens, 4) << "three attempts in vain and one more";
+  EXPECT_EQ(directory_opens, 4) << "three failed attempts and a successful one";
 }
 
-TEST_F(RetryingReadTest, gives_up_after_75_seconds_and_says_what_it_saw) {
+TEST_F(RetryingReadTest, gives_up_after_75_seconds_and_reports_what_it_found) {
   fs::remove(file());
   auto const before = os_.now();
   auto const error = io_error_of([&] { (void)read(); });
@@ -105,7 +105,7 @@ TEST_F(RetryingReadTest, gives_up_after_75_seconds_and_says_what_it_saw) {
   EXPECT_FALSE(error.info().hint.empty());
 }
 
-TEST_F(RetryingReadTest, waits_out_an_old_size) {
+TEST_F(RetryingReadTest, waits_while_the_size_is_old) {
   fs::copy_file(file(), root_.path() / "whole");
   fs::resize_file(file(), published_.bytes - 10);
   os_.on_sleep = [this] {
@@ -114,13 +114,13 @@ TEST_F(RetryingReadTest, waits_out_an_old_size) {
   expect_same(read(), sample_state(8));
 }
 
-TEST_F(RetryingReadTest, names_the_size_it_saw) {
+TEST_F(RetryingReadTest, reports_the_size_that_it_found) {
   fs::resize_file(file(), published_.bytes - 10);
   EXPECT_EQ(io_error_of([&] { (void)read({.limit = 2s}); }).info().got,
             std::to_string(published_.bytes - 10) + " bytes");
 }
 
-TEST_F(RetryingReadTest, never_takes_another_generation) {
+TEST_F(RetryingReadTest, never_reads_another_generation) {
   auto const state = sample_state(8);
   auto const later = writer_.write_for_range(state.config, state.weights);
   published_.digest = later.digest;
@@ -139,7 +139,7 @@ TEST_F(RetryingReadTest, reports_a_damaged_file_at_once) {
   EXPECT_EQ(os_.sleeps(), 0);
 }
 
-TEST_F(RetryingReadTest, survives_two_passing_failures_of_any_call) {
+TEST_F(RetryingReadTest, survives_two_temporary_failures_of_any_call) {
   for (auto const call : {Call::openat, Call::fstat, Call::pread}) {
     for (int const error : {ESTALE, EIO}) {
       test::FaultySystem os;
@@ -152,7 +152,7 @@ TEST_F(RetryingReadTest, survives_two_passing_failures_of_any_call) {
   }
 }
 
-TEST_F(RetryingReadTest, gives_up_on_failures_that_stay) {
+TEST_F(RetryingReadTest, gives_up_on_persistent_failures) {
   for (auto const call : {Call::openat, Call::fstat, Call::pread}) {
     for (int const error : {ESTALE, EIO, EACCES, ENOMEM}) {
       test::FaultySystem os;
@@ -181,9 +181,9 @@ TEST_F(RetryingReadTest, lets_the_caller_give_up_between_attempts) {
   EXPECT_EQ(slices, 10);
 }
 
-/// Every errno at the first, second and last use of each call on the reading path: the state, or an error; never
-/// others.
-TEST_F(RetryingReadTest, never_returns_anything_but_the_state_whatever_call_fails) {
+/// Injects every errno at the first, second and last use of each call on the reading path. The result is the published
+/// state or an error, never another state.
+TEST_F(RetryingReadTest, returns_only_the_published_state_whatever_call_fails) {
   constexpr std::array errors{EIO, ESTALE, EINTR, EAGAIN, EACCES, ENOENT, ENOMEM};
   (void)read();
   for (auto const call : {Call::openat, Call::fstat, Call::pread, Call::close}) {
@@ -205,7 +205,7 @@ TEST_F(RetryingReadTest, never_returns_anything_but_the_state_whatever_call_fail
   }
 }
 
-/// A server that is gone: opens of the directory do not come back until it is.
+/// A server that is gone: opening the directory blocks until the server is back.
 struct GoneServer : platform::System {
   int openat(int directory, char const* path, int flags, mode_t mode) override {
     std::unique_lock lock(mutex);
@@ -222,7 +222,7 @@ struct GoneServer : platform::System {
   bool gone = false;
 };
 
-TEST(BlockedRead, ends_with_an_error_in_time_and_the_call_is_accounted_for) {
+TEST(BlockedRead, ends_with_an_error_in_time_and_tracks_the_abandoned_call) {
   test::TemporaryDirectory const root;
   GoneServer os;
   platform::ScopedSystem const scope(os);
@@ -248,7 +248,7 @@ TEST(BlockedRead, ends_with_an_error_in_time_and_the_call_is_accounted_for) {
   expect_same(read_published(root.path(), published, {.attempt_timeout = 20s}), state);
 }
 
-TEST(BlockedRead, can_be_given_up_while_it_lasts) {
+TEST(BlockedRead, can_be_given_up) {
   test::TemporaryDirectory const root;
   GoneServer os;
   platform::ScopedSystem const scope(os);

@@ -14,8 +14,8 @@
 #include "tests/support/thread_ranks.hpp"
 #include "workspace/shared_memory/arena_state_store.hpp"
 
-/// What only shared memory can promise: no copies, leases that outlive the range, memory that is not written under a
-/// reader.
+/// The promises of shared memory: no copies, leases that outlive the range, and memory that is not overwritten while a
+/// reader uses it.
 namespace crossrank {
 namespace {
 
@@ -34,7 +34,7 @@ bool all_bytes_are(Tensor const& tensor, int value) {
   return std::all_of(bytes.begin(), bytes.end(), [&](std::byte b) { return b == static_cast<std::byte>(value); });
 }
 
-TEST(SharedMemory, a_tensor_of_the_arena_is_not_copied) {
+TEST(SharedMemory, does_not_copy_an_arena_backed_tensor) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace const workspace(world);
     auto const mine = filled(workspace.empty({mebi}, Dtype::u8), world.rank() + 1);
@@ -51,7 +51,7 @@ TEST(SharedMemory, a_tensor_of_the_arena_is_not_copied) {
   });
 }
 
-TEST(SharedMemory, what_is_received_stays_valid_after_the_range_and_cannot_be_written) {
+TEST(SharedMemory, keeps_received_tensors_valid_and_read_only_after_the_range) {
   run_thread_ranks(2, [](Collective const& world) {
     std::vector<Tensor> kept;
     for (int round = 0; round < 4; ++round) {
@@ -69,7 +69,7 @@ TEST(SharedMemory, what_is_received_stays_valid_after_the_range_and_cannot_be_wr
   });
 }
 
-TEST(SharedMemory, the_owner_cannot_write_what_a_reader_holds) {
+TEST(SharedMemory, stops_the_owner_from_writing_a_tensor_that_a_reader_holds) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace const workspace(world);
     auto mine = filled(workspace.empty({4096}, Dtype::u8), 7);
@@ -85,7 +85,7 @@ TEST(SharedMemory, the_owner_cannot_write_what_a_reader_holds) {
   });
 }
 
-TEST(SharedMemory, gathers_in_a_loop_take_no_fresh_memory) {
+TEST(SharedMemory, reuses_memory_for_gathers_in_a_loop) {
   run_thread_ranks(3, [](Collective const& world) {
     auto const mine = filled(Tensor::empty({mebi}, Dtype::u8), world.rank());
     for (int warm = 0; warm < 4; ++warm) get_tensors_parallel(mine, world).close();
@@ -101,7 +101,7 @@ TEST(SharedMemory, gathers_in_a_loop_take_no_fresh_memory) {
   });
 }
 
-TEST(SharedMemory, a_writer_without_space_reports_it_and_the_group_stays_usable) {
+TEST(SharedMemory, keeps_the_group_usable_when_a_writer_runs_out_of_space) {
   auto const errors = test::try_thread_ranks(
       3,
       [](Collective const& world) {
@@ -109,7 +109,7 @@ TEST(SharedMemory, a_writer_without_space_reports_it_and_the_group_stays_usable)
         auto const big = Tensor::zeros({size}, Dtype::u8);
         try {
           get_tensors_parallel(big, world).close();
-          ADD_FAILURE() << "rank " << world.rank() << " saw nothing";
+          ADD_FAILURE() << "rank " << world.rank() << " got no error";
         } catch (UnavailableError const& e) {
           EXPECT_EQ(world.rank(), 2);
           EXPECT_THAT(e.what(), testing::HasSubstr("arena"));
@@ -125,7 +125,7 @@ TEST(SharedMemory, a_writer_without_space_reports_it_and_the_group_stays_usable)
   for (auto const& error : errors) EXPECT_EQ(test::text_of(error), "");
 }
 
-TEST(SharedMemory, leases_that_pin_everything_are_named) {
+TEST(SharedMemory, names_the_leases_when_they_hold_all_memory) {
   run_thread_ranks(2,
                    [](Collective const& world) {
                      std::vector<Tensor> kept;
@@ -147,7 +147,7 @@ TEST(SharedMemory, leases_that_pin_everything_are_named) {
                    {.arena_cap = 8 * mebi});
 }
 
-TEST(SharedMemory, lazy_writers_go_on_before_the_receiver_is_done) {
+TEST(SharedMemory, lets_lazy_writers_continue_before_the_receiver_closes) {
   std::atomic<bool> writer_went_on{false};
   run_thread_ranks(2, [&](Collective const& world) {
     auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank()), world, {.release = Release::lazy});
@@ -163,9 +163,9 @@ TEST(SharedMemory, lazy_writers_go_on_before_the_receiver_is_done) {
   });
 }
 
-/// The writers have arrived at the end of the range already: what the receiver called meanwhile would be a mismatch for
-/// all of them.
-TEST(SharedMemory, the_receiver_of_a_lazy_range_closes_it_before_it_calls_anything_else) {
+/// The writers have already arrived at the end of the range, so any other call of the receiver would be a mismatch for
+/// all ranks.
+TEST(SharedMemory, requires_the_receiver_to_close_a_lazy_range_before_other_calls) {
   run_thread_ranks(3, [](Collective world) {
     GatherOptions const lazy{.release = Release::lazy};
     auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank()), world, lazy);
@@ -187,10 +187,10 @@ TEST(SharedMemory, the_receiver_of_a_lazy_range_closes_it_before_it_calls_anythi
   });
 }
 
-TEST(SharedMemory, a_timeout_that_is_longer_than_can_be_counted_waits) {
+TEST(SharedMemory, waits_with_a_timeout_beyond_the_range_of_the_clock) {
   run_thread_ranks(2, [](Collective const& world) {
     GatherOptions const step_timeout{.timeout = std::chrono::milliseconds::max()};
-    // In some of them one has to wait for the other.
+    // In some of the ranges one rank has to wait for the other.
     for (int i = 0; i < 200; ++i) {
       auto const got = get_tensors_parallel(Tensor::scalar<int>(i), world, step_timeout).take();
       EXPECT_EQ(got.size(), world.rank() == 0 ? 2U : 0U);
@@ -198,7 +198,7 @@ TEST(SharedMemory, a_timeout_that_is_longer_than_can_be_counted_waits) {
   });
 }
 
-TEST(SharedMemory, a_lazy_writer_learns_what_is_known_when_it_closes) {
+TEST(SharedMemory, throws_known_failures_when_a_lazy_writer_closes) {
   std::atomic<bool> failed{false};
   auto const errors =
       test::try_thread_ranks(3,
@@ -214,7 +214,7 @@ TEST(SharedMemory, a_lazy_writer_learns_what_is_known_when_it_closes) {
                                try {
                                  auto range = get_tensors_parallel(mine, world, lazy);
                                  range.close();
-                               } catch (RemoteError const&) {  // the receiver: it has waited for the verdict
+                               } catch (RemoteError const&) {  // the receiver has waited for the verdict
                                  failed = true;
                                  failed.notify_all();
                                  throw;
@@ -225,7 +225,7 @@ TEST(SharedMemory, a_lazy_writer_learns_what_is_known_when_it_closes) {
   EXPECT_THAT(test::text_of(errors[2]), testing::HasSubstr("no space"));
 }
 
-TEST(SharedMemory, two_groups_of_one_rank_do_not_disturb_each_other) {
+TEST(SharedMemory, keeps_two_groups_of_one_rank_independent) {
   run_thread_ranks(4, [](Collective const& world) {
     Mesh const mesh(world, {{"pp", 2}, {"tp", 2}});
     for (int i = 0; i < 20; ++i) {
@@ -243,7 +243,7 @@ TEST(SharedMemory, two_groups_of_one_rank_do_not_disturb_each_other) {
   });
 }
 
-TEST(SharedMemoryWorkspace, hands_states_over_without_a_barrier) {
+TEST(SharedMemoryWorkspace, passes_states_without_a_barrier) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace workspace(world);
     auto const peer = 1 - world.rank();
@@ -270,7 +270,7 @@ TEST(SharedMemoryWorkspace, hands_states_over_without_a_barrier) {
   });
 }
 
-TEST(SharedMemoryWorkspace, a_state_that_is_read_survives_the_next_one) {
+TEST(SharedMemoryWorkspace, keeps_a_read_state_when_the_next_one_is_written) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace workspace(world);
     if (world.rank() == 1)
@@ -289,7 +289,7 @@ TEST(SharedMemoryWorkspace, a_state_that_is_read_survives_the_next_one) {
   });
 }
 
-TEST(SharedMemoryWorkspace, gives_free_memory_back) {
+TEST(SharedMemoryWorkspace, returns_free_memory) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace const workspace(world);
     static_cast<void>(workspace.trim());
@@ -322,7 +322,7 @@ TEST(SharedMemoryWorkspace, keeps_a_state_whose_writer_dropped_its_handle) {
     world.barrier();
     if (world.rank() == 0) expect_published(*workspace, 1, 2);
     world.barrier();
-    // A later handle of the same rank replaces the state and frees the memory of the one before.
+    // A later handle of the same rank replaces the state and frees the memory of the previous one.
     if (!workspace) workspace.emplace(world);
     for (int i = 0; i < 20; ++i) publish(*workspace, 10 + world.rank());
     world.barrier();
@@ -331,14 +331,14 @@ TEST(SharedMemoryWorkspace, keeps_a_state_whose_writer_dropped_its_handle) {
   });
 }
 
-TEST(SharedMemoryWorkspace, keeps_tensors_of_the_arena_that_only_the_state_still_holds) {
+TEST(SharedMemoryWorkspace, keeps_arena_backed_tensors_that_only_the_state_holds) {
   run_thread_ranks(2, [](Collective const& world) {
     {
       SharedMemoryWorkspace workspace(world);
       auto const mine = filled(workspace.empty({mebi}, Dtype::u8), 20 + world.rank());
       workspace.write_configs_and_weights(nullptr, {{"w", mine}});
     }
-    // Whoever allocates now must not get that memory.
+    // The next allocation must not get that memory.
     SharedMemoryWorkspace const workspace(world);
     auto const other = filled(workspace.empty({mebi}, Dtype::u8), 99);
     world.barrier();
@@ -368,8 +368,8 @@ TEST(SharedMemoryWorkspace, keeps_a_state_whose_writer_left_the_job) {
   });
 }
 
-/// The same promise for a range: its writer has given its part and may go.
-TEST(SharedMemory, lazy_writers_may_leave_the_job_before_the_receiver_reads) {
+/// Likewise for a range: a writer that has contributed may leave.
+TEST(SharedMemory, lets_lazy_writers_leave_the_job_before_the_receiver_reads) {
   std::latch left(1);
   run_thread_ranks(2, [&](Collective const& world) {
     auto range = get_tensors_parallel(Tensor::scalar<int>(world.rank() + 5), world, {.release = Release::lazy});
@@ -384,7 +384,7 @@ TEST(SharedMemory, lazy_writers_may_leave_the_job_before_the_receiver_reads) {
   });
 }
 
-TEST(SharedMemoryWorkspace, gives_the_memory_of_a_kept_state_back) {
+TEST(SharedMemoryWorkspace, returns_the_memory_of_a_kept_state) {
   run_thread_ranks(2, [](Collective const& world) {
     {
       SharedMemoryWorkspace workspace(world);
@@ -401,7 +401,7 @@ TEST(SharedMemoryWorkspace, gives_the_memory_of_a_kept_state_back) {
   });
 }
 
-TEST(SharedMemoryWorkspace, refuses_a_record_that_points_nowhere) {
+TEST(SharedMemoryWorkspace, refuses_a_record_that_points_outside_the_arena) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace workspace(world);
     publish(workspace, 5);
@@ -417,7 +417,7 @@ TEST(SharedMemoryWorkspace, refuses_a_record_that_points_nowhere) {
   });
 }
 
-TEST(SharedMemoryWorkspace, says_when_this_rank_holds_a_state_too_often) {
+TEST(SharedMemoryWorkspace, reports_when_this_rank_holds_too_many_views_of_a_state) {
   run_thread_ranks(2, [](Collective const& world) {
     SharedMemoryWorkspace workspace(world);
     publish(workspace, 5);
@@ -438,7 +438,7 @@ TEST(SharedMemoryWorkspace, says_when_this_rank_holds_a_state_too_often) {
   });
 }
 
-TEST(SharedMemoryWorkspace, works_in_a_process_that_is_alone) {
+TEST(SharedMemoryWorkspace, works_in_a_group_of_one_rank) {
   auto const alone = connect({.backend = "fake", .rank = 0, .world_size = 1, .job_id = "alone"});
   {
     SharedMemoryWorkspace workspace(alone);
@@ -458,7 +458,7 @@ TEST(SharedMemoryWorkspace, works_in_a_process_that_is_alone) {
   EXPECT_FALSE(workspace.read_configs_and_weights_from_rank(0).has_value());
 }
 
-TEST(SharedMemoryWorkspace, uninitialized_is_a_usage_error) {
+TEST(SharedMemoryWorkspace, refuses_calls_when_default_constructed) {
   SharedMemoryWorkspace const none;
   EXPECT_FALSE(none.is_initialized());
   EXPECT_THROW(static_cast<void>(none.empty({1}, Dtype::u8)), UsageError);

@@ -24,7 +24,7 @@ TEST(StateFileName, has_a_name_that_parses_back) {
   EXPECT_EQ(parse_state_file_name(large.name()), large);
 }
 
-TEST(StateFileName, is_not_read_from_names_that_we_do_not_write) {
+TEST(StateFileName, is_not_parsed_from_other_names) {
   for (auto const* name :
        {"", "rank_", "rank_7_state.pth", "rank_7_state.00000000000000ab-0000000c.safetensor",
         "rank_7_state.00000000000000ab-0000000c.safetensors2", "xrank_7_state.00000000000000ab-0000000c.safetensors",
@@ -44,7 +44,7 @@ TEST(StateFileName, is_recognised_inside_a_temporary) {
   EXPECT_FALSE(parse_temporary(".model.safetensors.0123456789abcdef.crossrank.tmp").has_value());
 }
 
-TEST(FilesOfRank, are_sorted_by_counter_the_newest_first) {
+TEST(FilesOfRank, are_sorted_newest_first) {
   StateFileName const old{.rank = 1, .writer = 5, .counter = 9};
   StateFileName const newer{.rank = 1, .writer = 5, .counter = 10};
   StateFileName const of_other{.rank = 11, .writer = 5, .counter = 11};
@@ -75,7 +75,7 @@ TEST(RequireOneWriter, names_both_files_when_there_are_two) {
               ::testing::AllOf(HasSubstr(ours.name()), HasSubstr("rank_1_state.pth")));
 }
 
-TEST(NextStateFile, never_gives_a_name_twice) {
+TEST(NextStateFile, never_returns_a_name_twice) {
   auto const first = next_state_file(3);
   auto const second = next_state_file(3);
   EXPECT_EQ(first.rank, 3);

@@ -14,7 +14,7 @@
 
 namespace crossrank::test {
 
-/// A small state whose values depend on `seed`: several dtypes, an empty tensor, an absent one.
+/// Returns a small state whose values depend on `seed`: several dtypes, an empty tensor and an undefined one.
 inline RankState sample_state(int seed) {
   std::vector<float> values(24);
   std::iota(values.begin(), values.end(), static_cast<float>(seed));
@@ -28,14 +28,14 @@ inline RankState sample_state(int seed) {
   return state;
 }
 
-/// Writes a state file as a process that was killed later left it: published, held by nobody.
+/// Writes a state file as a killed process leaves it: published, but locked by nobody.
 inline void leave_state(std::filesystem::path const& folder, workspace::StateFileName const& file, int seed = 0) {
   auto const state = sample_state(seed);
   static_cast<void>(
       workspace::write_state_file(platform::Directory::open(folder, "test"), file, state.config, state.weights));
 }
 
-/// Same config, same names in the same order, same bytes.
+/// Expects the same config, the same names in the same order, and the same bytes.
 inline void expect_same(RankState const& got, RankState const& expected) {
   EXPECT_EQ(got.config, expected.config);
   ASSERT_EQ(got.weights.size(), expected.weights.size());

@@ -5,12 +5,12 @@
 #include <string_view>
 #include <vector>
 
-// This program has an xr of its own.
+// This program has its own namespace xr.
 namespace xr {
 constexpr float second = 2.0F;
 }
 
-// Uses what lies in the library (not only in headers), and catches an error that was thrown inside of it.
+// Calls code inside the library, not only in headers, and catches an exception from it.
 int main() {
   std::vector<float> const values{1, 2, 3, 4};
   auto const half = crossrank::Tensor::of<float>(values, {2, 2});

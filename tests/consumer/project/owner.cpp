@@ -6,7 +6,7 @@
 #include <crossrank/crossrank.hpp>
 #include <crossrank/mpi.hpp>
 
-/// A program that owns MPI and hands a communicator over; and one that is given nothing but a name.
+/// Connects once with a communicator of this program, which owns MPI, and once by the name of the backend.
 int main(int argc, char** argv) {
   if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return 1;
   long sum = 0;
