@@ -9,7 +9,7 @@
 
 namespace {
 
-/// The nearest of all numbers, the one with an even last bit of two: by trying them all.
+/// Returns the nearest E4M3 number, or of two the one with an even last bit, by trying all numbers.
 std::uint8_t nearest(double value) {
   int best = 0;
   for (int bits = 1; bits < 0x7f; ++bits) {
@@ -20,7 +20,7 @@ std::uint8_t nearest(double value) {
   return static_cast<std::uint8_t>(best | (std::signbit(value) ? 0x80 : 0));
 }
 
-TEST(Fp8Codec, knows_the_numbers_of_the_format) {
+TEST(Fp8Codec, decodes_the_numbers_of_the_format) {
   EXPECT_EQ(fp8::decode_e4m3(0x7e), 448);
   EXPECT_EQ(fp8::decode_e4m3(0x38), 1);
   EXPECT_EQ(fp8::decode_e4m3(0x08), 0x1p-6);

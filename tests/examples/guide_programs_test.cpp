@@ -30,7 +30,7 @@ TEST(Configs, joins_the_parts_of_a_layer) {
   }
 }
 
-TEST(Configs, leaves_nothing_in_the_directory_that_it_is_given) {
+TEST(Configs, leaves_the_given_directory_empty) {
   TemporaryDirectory const directory;
   auto const end = run_example(4, "configs", {directory.path()});
 
@@ -52,7 +52,7 @@ TEST(MeshExample, reduces_along_each_axis) {
   }
 }
 
-TEST(Errors, leave_the_group_alive_where_nothing_was_sent) {
+TEST(Errors, leave_the_group_usable_when_nothing_was_sent) {
   auto const end = run_example(4, "errors", {"usage"});
 
   EXPECT_EQ(end.exit_code, 0) << end.err;
@@ -61,7 +61,7 @@ TEST(Errors, leave_the_group_alive_where_nothing_was_sent) {
   EXPECT_THAT(end.out, HasSubstr("[0] the group lives on\n"));
 }
 
-TEST(Errors, bring_an_exception_to_every_rank) {
+TEST(Errors, deliver_an_exception_to_every_rank) {
   auto const end = run_example(4, "errors", {"remote"});
 
   EXPECT_EQ(end.exit_code, 0) << end.err;
@@ -96,7 +96,7 @@ TEST(Errors, name_the_rank_that_died) {
     EXPECT_THAT(end.out, HasSubstr("rank " + std::to_string(rank) + ": peer_lost, failed ranks 3: "));
 }
 
-TEST(Embedding, needs_no_launcher) {
+TEST(Embedding, runs_without_a_launcher) {
   auto const end = run_example(1, "embedding", {"3"});
 
   EXPECT_EQ(end.exit_code, 0) << end.err;
@@ -110,10 +110,10 @@ TEST(TwoHosts, runs_on_one_host_too) {
   EXPECT_EQ(end.out, "[0] backend shm, 1 hosts, local ranks 0/2 1/2\n[0] joined F32 [4, 3]\n");
 }
 
-/// Returns the parent of a process as /proc says; 0 when there is none.
+/// Returns the parent of a process from /proc; 0 when there is none.
 pid_t parent_of(pid_t pid) {
   auto const stat = contents("/proc/" + std::to_string(pid) + "/stat");
-  auto const name_end = stat.rfind(')');  // the name may hold anything
+  auto const name_end = stat.rfind(')');  // the name may contain anything
   if (name_end == std::string::npos) return 0;
   return static_cast<pid_t>(std::stol(stat.substr(name_end + 4)));
 }
@@ -123,7 +123,7 @@ bool is_descendant(pid_t pid, pid_t ancestor) {
   return pid == ancestor;
 }
 
-/// Whether every rank of a job that `inspect` shows waits for another one.
+/// Returns whether every rank of a job that `inspect` shows waits for another rank.
 bool is_stuck(Json const& job) {
   for (auto const& rank : job.at("ranks")) {
     if (!rank.contains("waits_for") || rank.at("waits_for").empty()) return false;
@@ -131,7 +131,7 @@ bool is_stuck(Json const& job) {
   return true;
 }
 
-/// Whether a process that `run` has started is a rank of the job.
+/// Returns whether `run` has started the ranks of the job.
 bool is_started_by(Json const& job, pid_t run) {
   for (auto const& rank : job.at("ranks")) {
     if (rank.at("pid").is_number() && is_descendant(rank.at("pid").get<pid_t>(), run)) return true;
@@ -139,7 +139,7 @@ bool is_started_by(Json const& job, pid_t run) {
   return false;
 }
 
-/// Looks until all ranks of the job wait; null when that does not come.
+/// Inspects until all ranks of the job wait; returns null when that does not happen in time.
 Json inspect_until_stuck(pid_t run) {
   auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < end) {
@@ -151,7 +151,7 @@ Json inspect_until_stuck(pid_t run) {
   return {};
 }
 
-TEST(Hang, shows_its_circle) {
+TEST(Hang, shows_the_cycle_of_waiting_ranks) {
   CommandRun job({"run", "-n", "3", "--", std::string(CROSSRANK_EXAMPLES) + "/hang"});
   auto const seen = inspect_until_stuck(job.pid());
 
@@ -162,7 +162,7 @@ TEST(Hang, shows_its_circle) {
   EXPECT_NE(job.finish().exit_code, 0);
 }
 
-TEST(Hang, ends_when_it_is_fixed) {
+TEST(Hang, ends_in_the_fixed_version) {
   auto const end = run_example(3, "hang", {"fixed"});
 
   EXPECT_EQ(end.exit_code, 0) << end.err;

@@ -28,7 +28,7 @@ TEST_P(Programs, fp8_agrees_on_the_largest_scale) {
   EXPECT_EQ(end.out, "[0] gate_proj" + rest + "[0] up_proj" + rest);
 }
 
-TEST_P(Programs, helpers_lose_one_step_to_a_rank_that_throws) {
+TEST_P(Programs, helpers_lose_one_step_when_a_rank_throws) {
   auto const last = std::to_string(GetParam() - 1);
   auto const end = run_example(GetParam(), "helpers", {last});
 
@@ -80,7 +80,7 @@ TEST(PpMerge, keeps_the_order_of_the_model) {
             "[0] tp 0: layer 2, first weight 2.0\n");
 }
 
-TEST(PpMerge, merges_each_tensor_parallel_rank_by_itself) {
+TEST(PpMerge, merges_each_tensor_parallel_rank_separately) {
   auto const end = run_example(4, "pp_merge");
 
   EXPECT_EQ(end.exit_code, 0) << end.err;

@@ -7,14 +7,14 @@
 
 namespace crossrank::test {
 
-/// Runs an example of the build to its end, under `crossrank run` with that many ranks.
+/// Runs an example of the build to its end under `crossrank run` with `ranks` ranks.
 [[nodiscard]] CommandEnd run_example(int ranks, std::string const& name,
                                      std::vector<std::string> const& arguments = {});
 
-/// All of a file.
+/// Returns the content of a file.
 [[nodiscard]] std::string contents(std::filesystem::path const& path);
 
-/// Names in a directory, sorted; none when there is no such directory.
+/// Returns the sorted names in a directory; empty when the directory does not exist.
 [[nodiscard]] std::vector<std::string> names_in(std::filesystem::path const& directory);
 
 }  // namespace crossrank::test

@@ -32,7 +32,7 @@ LlamaSharding plan_for(int ranks, bool tied = true) {
   return {{.layers = 2, .hidden = 64, .heads = 8, .kv_heads = 4, .tied = tied}, ranks};
 }
 
-TEST(LlamaSharding, knows_the_placement_of_each_tensor) {
+TEST(LlamaSharding, returns_the_placement_of_each_tensor) {
   auto const plan = plan_for(2);
   EXPECT_EQ(plan.placement_of("model.layers.1.self_attn.k_proj.weight"), Placement::column);
   EXPECT_EQ(plan.placement_of("model.layers.0.self_attn.o_proj.weight"), Placement::row);
@@ -44,7 +44,7 @@ TEST(LlamaSharding, knows_the_placement_of_each_tensor) {
   EXPECT_EQ(plan_for(2, false).placement_of("lm_head.weight"), Placement::column);
 }
 
-TEST(LlamaSharding, refuses_names_that_no_llama_has) {
+TEST(LlamaSharding, refuses_names_that_are_not_part_of_a_llama) {
   auto const plan = plan_for(2);
   for (char const* name :
        {"model.layers.2.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight", "model.layers.0",
@@ -68,12 +68,12 @@ TEST(LlamaSharding, parts_cover_a_dimension) {
   }
 }
 
-TEST(LlamaSharding, refuses_ranks_that_do_not_divide_the_heads) {
+TEST(LlamaSharding, refuses_a_number_of_ranks_that_does_not_divide_the_heads) {
   EXPECT_THROW((void)plan_for(3), std::runtime_error);
   EXPECT_THROW((void)plan_for(8), std::runtime_error) << "4 key/value heads";
 }
 
-TEST(Leftovers, names_what_came_and_is_not_expected) {
+TEST(Leftovers, names_new_and_unexpected_files) {
   crossrank::test::TemporaryDirectory const folder;
   std::ofstream(folder.path() / "old") << "x";
   Leftovers leftovers;
@@ -86,7 +86,7 @@ TEST(Leftovers, names_what_came_and_is_not_expected) {
               testing::ElementsAre((folder.path() / ".temporary").string()));
 }
 
-TEST(Compare, finds_one_bit) {
+TEST(Compare, detects_one_changed_bit) {
   crossrank::test::TemporaryDirectory const folder;
   make_model(folder.path(), ModelSize::small);
   SourceModel const source(folder.path());

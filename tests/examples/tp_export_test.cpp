@@ -44,13 +44,13 @@ class TpExport : public testing::Test {
   }
   [[nodiscard]] StateDict weights() const { return load_safetensors(model() / "model.safetensors"); }
 
-  /// The export ends at once with this reason, and nothing was made.
+  /// Expects that the export ends at once with this reason and has written nothing.
   void expect_refusal(int ranks, std::string const& reason) const {
     auto const end = run(ranks);
     EXPECT_EQ(end.exit_code, 1);
     EXPECT_THAT(end.out, HasSubstr("[0] verdict: FAIL: "));
     EXPECT_THAT(end.out, HasSubstr(reason));
-    EXPECT_THAT(end.out + end.err, testing::Not(HasSubstr("[1]"))) << "rank 0 speaks for all";
+    EXPECT_THAT(end.out + end.err, testing::Not(HasSubstr("[1]"))) << "only rank 0 prints results";
     EXPECT_THAT(names_in(out()), testing::Not(testing::Contains("model.safetensors")));
     EXPECT_THAT(names_in(work()), testing::IsEmpty());
   }
@@ -69,7 +69,7 @@ class TpExport : public testing::Test {
 
 class TpExportRanks : public TpExport, public testing::WithParamInterface<int> {};
 
-TEST_P(TpExportRanks, gives_back_the_bytes_of_the_source) {
+TEST_P(TpExportRanks, reproduces_the_bytes_of_the_source) {
   LeakCheck const leaks;
 
   auto const end = run(GetParam());
@@ -89,7 +89,7 @@ TEST_P(TpExportRanks, gives_back_the_bytes_of_the_source) {
 INSTANTIATE_TEST_SUITE_P(Ranks, TpExportRanks, testing::Values(1, 2, 4),
                          [](auto const& each) { return std::to_string(each.param); });
 
-TEST_F(TpExport, gives_back_a_trained_model) {
+TEST_F(TpExport, reproduces_a_trained_model) {
   auto const trained = fs::path(CROSSRANK_TEST_DATA) / "stories260k";
 
   auto const end = run_example(4, "tp_export", {"--model", trained, "--out", out()});
@@ -98,7 +98,7 @@ TEST_F(TpExport, gives_back_a_trained_model) {
   EXPECT_TRUE(contents(out() / "model.safetensors") == contents(trained / "model.safetensors"));
 }
 
-TEST_F(TpExport, makes_a_model_when_none_is_given) {
+TEST_F(TpExport, generates_a_model_when_none_is_given) {
   auto const end = run_example(2, "tp_export", {"--small", "--work", work()});
 
   EXPECT_EQ(end.exit_code, 0) << end.out << end.err;
@@ -127,7 +127,7 @@ TEST_F(TpExport, reads_a_model_in_several_files) {
   expect_the_same_model();
 }
 
-TEST_F(TpExport, takes_untied_outputs_biases_and_uneven_parts) {
+TEST_F(TpExport, accepts_untied_outputs_biases_and_uneven_parts) {
   auto changed = weights();
   changed.insert_or_assign("model.embed_tokens.weight",
                            Tensor::zeros({321, 64}, Dtype::bf16));  // 4 ranks: parts of 80 and 81
@@ -145,7 +145,7 @@ TEST_F(TpExport, takes_untied_outputs_biases_and_uneven_parts) {
   expect_the_same_model();
 }
 
-TEST_F(TpExport, leaves_out_a_tied_output_layer) {
+TEST_F(TpExport, omits_a_tied_output_layer) {
   auto changed = weights();
   changed.insert_or_assign("lm_head.weight", changed.at("model.embed_tokens.weight").clone());
   change_weights(changed);
@@ -156,7 +156,7 @@ TEST_F(TpExport, leaves_out_a_tied_output_layer) {
   EXPECT_FALSE(load_safetensors(out() / "model.safetensors").contains("lm_head.weight"));
 }
 
-TEST_F(TpExport, finds_that_a_tied_output_layer_is_not_the_embedding) {
+TEST_F(TpExport, detects_a_tied_output_layer_that_differs_from_the_embedding) {
   auto changed = weights();
   changed.insert_or_assign("lm_head.weight",
                            Tensor::zeros(changed.at("model.embed_tokens.weight").shape(), Dtype::bf16));
@@ -178,14 +178,14 @@ TEST_F(TpExport, refuses_other_architectures) {
   expect_refusal(2, "MistralForCausalLM");
 }
 
-TEST_F(TpExport, refuses_a_config_that_lacks_something) {
+TEST_F(TpExport, refuses_an_incomplete_config) {
   change_config("num_hidden_layers", nullptr);
   expect_refusal(2, "num_hidden_layers");
 }
 
 TEST_F(TpExport, refuses_a_number_of_ranks_that_does_not_divide_the_heads) { expect_refusal(3, "8 attention heads"); }
 
-TEST_F(TpExport, refuses_a_tensor_that_no_llama_has) {
+TEST_F(TpExport, refuses_a_tensor_that_is_not_part_of_a_llama) {
   auto changed = weights();
   changed.insert_or_assign("model.layers.0.mlp.up_proj.weight_scale", Tensor::scalar(1.0F));
   change_weights(changed);
@@ -197,7 +197,7 @@ TEST_F(TpExport, refuses_a_damaged_file) {
   expect_refusal(2, (model() / "model.safetensors").string());
 }
 
-TEST_F(TpExport, refuses_an_index_that_leads_elsewhere) {
+TEST_F(TpExport, refuses_an_index_that_leads_to_another_folder) {
   std::ofstream(model() / "model.safetensors.index.json")
       << R"({"weight_map": {"model.norm.weight": "../other.safetensors"}})";
   expect_refusal(2, "../other.safetensors");
@@ -214,7 +214,7 @@ TEST_F(TpExport, never_replaces_a_checkpoint) {
   EXPECT_EQ(contents(out() / "model.safetensors"), "precious");
 }
 
-TEST_F(TpExport, opens_in_the_python_package) {
+TEST_F(TpExport, writes_a_checkpoint_that_the_python_package_opens) {
   auto const* const chosen = std::getenv("CROSSRANK_TEST_PYTHON");
   std::string const python = chosen != nullptr ? chosen : "python3";
   if (std::system(("'" + python + "' -c 'import numpy, safetensors' 2>/dev/null").c_str()) != 0) {

@@ -23,12 +23,12 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using trtllm_export::Sizes;
 
-/// The model as one rank would have trained it, and what `tp` ranks calibrated, in one process.
+/// The model as a single process computes it, with the scales that `tp` ranks calibrated.
 struct Reference {
   Sizes sizes{};
   int trained = 1;
 
-  /// The largest of a scale over the training ranks `[first, first + count)`.
+  /// Returns the largest value of a scale over the training ranks `[first, first + count)`.
   [[nodiscard]] float scale(int layer, std::string const& name, int first, int count) const {
     float value = 0;
     for (int rank = first; rank < first + count; ++rank) {
@@ -37,7 +37,7 @@ struct Reference {
     }
     return value;
   }
-  /// The part of a weight that rank `out` of `ranks` has.
+  /// Returns the part of a weight that rank `out` of `ranks` gets.
   [[nodiscard]] Tensor part(int layer, std::string const& name, int out, int ranks) const {
     return trtllm_export::make_layer(sizes, layer, {out, ranks, 0, 1}).weights.at(name);
   }
@@ -91,7 +91,7 @@ class TrtllmExport : public testing::TestWithParam<std::pair<int, int>> {
   TemporaryDirectory root_{};
 };
 
-TEST_P(TrtllmExport, writes_what_one_process_would_have_made) {
+TEST_P(TrtllmExport, writes_the_same_checkpoint_as_one_process) {
   auto const [processes, ranks] = GetParam();
   auto const out = root_.path() / "engine";
   Reference const reference{.trained = processes > 1 ? processes / 2 : 1};
@@ -121,14 +121,14 @@ INSTANTIATE_TEST_SUITE_P(Ranks, TrtllmExport,
                            return std::to_string(each.param.first) + "_to_" + std::to_string(each.param.second);
                          });
 
-TEST(TrtllmExportUse, refuses_ranks_that_do_not_divide) {
+TEST(TrtllmExportUse, refuses_a_number_of_ranks_that_does_not_divide) {
   TemporaryDirectory const root;
   auto const end = run_example(2, "trtllm_export", {(root.path() / "engine").string(), "3"});
   EXPECT_NE(end.exit_code, 0);
   EXPECT_THAT(end.err, testing::HasSubstr("usage"));
 }
 
-TEST(ConsolidateExample, merges_shards_that_it_is_given) {
+TEST(ConsolidateExample, merges_the_given_shards) {
   auto const shards = fs::path(CROSSRANK_TEST_DATA) / "quantized" / "fp8";
   for (int const ranks : {1, 2}) {
     TemporaryDirectory const root;
@@ -145,7 +145,7 @@ TEST(ConsolidateExample, merges_shards_that_it_is_given) {
   }
 }
 
-TEST(ConsolidateExample, says_what_is_wrong_in_one_line) {
+TEST(ConsolidateExample, reports_an_error_in_one_line) {
   TemporaryDirectory const root;
   auto const end = run_example(1, "consolidate", {(root.path() / "nothing").string(), (root.path() / "out").string()});
   EXPECT_NE(end.exit_code, 0);

@@ -17,7 +17,7 @@
 
 namespace crossrank::test {
 
-/// Two shards of a small model, and the model.
+/// Provides two shards of a small model, and the model.
 class CheckpointCommand : public testing::Test {
  protected:
   CheckpointCommand() {
@@ -49,7 +49,7 @@ class CheckpointCommand : public testing::Test {
   TemporaryDirectory folder_;
 };
 
-/// A shard set of one gigabyte that takes no space on the disk.
+/// Creates a shard set of one gigabyte in sparse files, which use no disk space.
 inline void make_large_shards(std::filesystem::path const& directory) {
   constexpr std::uint64_t rows = 4096;
   constexpr std::uint64_t columns = 16384;

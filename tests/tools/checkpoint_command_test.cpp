@@ -1,4 +1,4 @@
-// crossrank consolidate and split as people call them: what they say, and how they end.
+// Tests crossrank consolidate, split, convert, verify and inspect from the command line: output and exit codes.
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -30,7 +30,7 @@ using test::run_command;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST_F(CheckpointCommand, needs_two_paths_and_nothing_else) {
+TEST_F(CheckpointCommand, requires_only_two_paths) {
   auto const end = consolidate();
 
   EXPECT_EQ(end.exit_code, 0) << end.err;
@@ -40,7 +40,7 @@ TEST_F(CheckpointCommand, needs_two_paths_and_nothing_else) {
   EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
 }
 
-TEST_F(CheckpointCommand, does_the_same_with_three_processes_and_several_files) {
+TEST_F(CheckpointCommand, gives_the_same_result_with_three_processes_and_several_files) {
   auto const end = consolidate({"-n", "3", "--max-shard-size", "500B", "--json"});
 
   ASSERT_EQ(end.exit_code, 0) << end.err;
@@ -64,7 +64,7 @@ TEST_F(CheckpointCommand, splits_for_another_number_of_ranks_and_back) {
   EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
 }
 
-TEST_F(CheckpointCommand, only_tells_in_a_dry_run) {
+TEST_F(CheckpointCommand, writes_nothing_in_a_dry_run) {
   auto const end = consolidate({"--dry-run"});
 
   EXPECT_EQ(end.exit_code, 0) << end.err;
@@ -73,7 +73,7 @@ TEST_F(CheckpointCommand, only_tells_in_a_dry_run) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
-TEST_F(CheckpointCommand, explains_a_tensor_and_corrects_its_name) {
+TEST_F(CheckpointCommand, explains_a_tensor_and_suggests_a_similar_name) {
   auto const end = consolidate({"--explain", "model.layers.1.mlp.down_proj.weight"});
   auto const wrong = consolidate({"--explain", "model.layers.1.mlp.down_proj.wieght"});
 
@@ -85,7 +85,7 @@ TEST_F(CheckpointCommand, explains_a_tensor_and_corrects_its_name) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
-TEST_F(CheckpointCommand, explains_what_each_shard_of_a_split_gets) {
+TEST_F(CheckpointCommand, explains_the_shards_of_a_split) {
   auto const end = run_command(
       {"split", shards().string(), out().string(), "--tp", "4", "--explain", "model.layers.1.mlp.down_proj.weight"});
 
@@ -96,7 +96,7 @@ TEST_F(CheckpointCommand, explains_what_each_shard_of_a_split_gets) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
-TEST_F(CheckpointCommand, replaces_a_checkpoint_only_by_force) {
+TEST_F(CheckpointCommand, replaces_a_checkpoint_only_with_force) {
   fs::create_directories(out());
   save_safetensors(out() / "model.safetensors", test::sample_weights(1, 2, 2, 3));
   auto const before = read_model(out());
@@ -111,7 +111,7 @@ TEST_F(CheckpointCommand, replaces_a_checkpoint_only_by_force) {
   EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
 }
 
-TEST_F(CheckpointCommand, corrects_a_typo_in_the_path) {
+TEST_F(CheckpointCommand, suggests_a_similar_path) {
   auto const end = run_command({"consolidate", (folder_.path() / "shrads").string(), out().string()});
 
   EXPECT_EQ(end.exit_code, 3);
@@ -128,7 +128,7 @@ TEST_F(CheckpointCommand, names_the_rank_that_is_missing) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
-TEST_F(CheckpointCommand, refuses_the_first_rank_alone_where_the_config_tells_that_it_is_a_part) {
+TEST_F(CheckpointCommand, refuses_a_single_rank_when_the_config_announces_more) {
   fs::remove(shards() / "rank1.safetensors");
 
   auto const end = consolidate();
@@ -138,7 +138,7 @@ TEST_F(CheckpointCommand, refuses_the_first_rank_alone_where_the_config_tells_th
   EXPECT_FALSE(fs::exists(out()));
 }
 
-TEST_F(CheckpointCommand, takes_a_lone_rank_that_is_the_whole_model) {
+TEST_F(CheckpointCommand, accepts_a_single_rank_that_is_the_whole_model) {
   fs::remove(shards() / "rank1.safetensors");
   fs::rename(folder_.path() / "whole" / "model.safetensors", shards() / "rank0.safetensors");
 
@@ -148,7 +148,7 @@ TEST_F(CheckpointCommand, takes_a_lone_rank_that_is_the_whole_model) {
   EXPECT_TRUE(fs::exists(out() / "model.safetensors"));
 }
 
-TEST_F(CheckpointCommand, names_the_file_whose_copying_is_not_finished) {
+TEST_F(CheckpointCommand, names_an_incompletely_copied_file) {
   auto const file = shards() / "rank1.safetensors";
   fs::resize_file(file, fs::file_size(file) - 8);
 
@@ -214,7 +214,7 @@ TEST_F(CheckpointCommand, converts_to_archives_and_images_and_back) {
   }
 }
 
-TEST_F(CheckpointCommand, cuts_by_the_rule_file_when_it_converts) {
+TEST_F(CheckpointCommand, applies_the_rule_file_in_a_conversion) {
   auto const strange = folder_.path() / "strange";
   auto const rules = folder_.path() / "rules.json";
   auto const cut = folder_.path() / "cut";
@@ -233,7 +233,7 @@ TEST_F(CheckpointCommand, cuts_by_the_rule_file_when_it_converts) {
   EXPECT_EQ(half.shape(), (Shape{4, 3}));
 }
 
-TEST_F(CheckpointCommand, verifies_shards_and_says_what_is_wrong) {
+TEST_F(CheckpointCommand, verifies_shards_and_reports_defects) {
   auto const good = run_command({"verify", shards().string(), "--numbers"});
   auto const file = shards() / "rank1.safetensors";
   fs::resize_file(file, fs::file_size(file) - 8);
@@ -247,7 +247,7 @@ TEST_F(CheckpointCommand, verifies_shards_and_says_what_is_wrong) {
   EXPECT_EQ(answer.at("defects").at(0).at("kind"), "file");
 }
 
-TEST_F(CheckpointCommand, says_how_fused_layers_were_taken_and_takes_the_users_word) {
+TEST_F(CheckpointCommand, reports_the_assumed_layout_of_fused_layers_and_accepts_an_option) {
   std::vector<float> values(32 * 8);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   auto const fused = Tensor::of<float>(values, {32, 8});
@@ -270,7 +270,7 @@ TEST_F(CheckpointCommand, says_how_fused_layers_were_taken_and_takes_the_users_w
   EXPECT_TRUE(std::ranges::equal(merged.at(name).bytes(), fused.bytes()));
 }
 
-TEST_F(CheckpointCommand, warns_of_a_layer_that_lacks_what_others_have) {
+TEST_F(CheckpointCommand, warns_of_a_layer_without_a_tensor_that_others_have) {
   auto const lacking = folder_.path() / "lacking";
   fs::create_directories(lacking);
   auto model = test::sample_weights(4, 4, 4, 1);
@@ -306,7 +306,7 @@ TEST_F(CheckpointCommand, inspects_a_directory_and_a_file) {
   EXPECT_EQ(tensors.at(0).at("name"), "model.layers.1.mlp.down_proj.weight");
 }
 
-TEST_F(CheckpointCommand, shows_a_bar_on_a_terminal_and_leaves_nothing_when_interrupted) {
+TEST_F(CheckpointCommand, shows_a_bar_on_a_terminal_and_leaves_no_files_when_interrupted) {
   auto const large = folder_.path() / "large";
   make_large_shards(large);
   for (auto const* processes : {"1", "2"}) {
@@ -324,7 +324,7 @@ TEST_F(CheckpointCommand, shows_a_bar_on_a_terminal_and_leaves_nothing_when_inte
   }
 }
 
-TEST_F(CheckpointCommand, looks_at_the_crcs_of_torch_archives_as_it_is_told) {
+TEST_F(CheckpointCommand, checks_the_crcs_of_torch_archives_as_requested) {
   auto const archive = folder_.path() / "archive";
   ASSERT_EQ(run_command({"convert", (folder_.path() / "whole").string(), archive.string(), "--to", "torch"}).exit_code,
             0);

@@ -1,4 +1,4 @@
-// What the commands for checkpoints say to people and programs, and how they end.
+// Tests the messages, JSON output and exit codes of the commands for checkpoints.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -30,7 +30,7 @@ using testing::Not;
 
 class CheckpointMessages : public CheckpointCommand {};
 
-TEST_F(CheckpointMessages, counts_the_files_that_are_missing_at_the_end) {
+TEST_F(CheckpointMessages, counts_missing_files_after_the_last_one) {
   auto const four = folder_.path() / "four";
   ASSERT_EQ(run_command({"split", shards().string(), four.string(), "--tp", "4"}).exit_code, 0);
   fs::remove(four / "rank3.safetensors");
@@ -57,7 +57,7 @@ TEST_F(CheckpointMessages, names_both_files_of_two_models) {
   EXPECT_THAT(end.err, HasSubstr("rank1.safetensors"));
 }
 
-TEST_F(CheckpointMessages, corrects_options_commands_and_any_part_of_a_path) {
+TEST_F(CheckpointMessages, suggests_similar_options_commands_and_paths) {
   EXPECT_THAT(consolidate({"--max-shrad-size", "4"}).err, HasSubstr("did you mean --max-shard-size?"));
   EXPECT_THAT(run_command({"consolidat", "a", "b"}).err, HasSubstr("did you mean consolidate?"));
   auto const name = folder_.path().filename().string();
@@ -67,7 +67,7 @@ TEST_F(CheckpointMessages, corrects_options_commands_and_any_part_of_a_path) {
   EXPECT_THAT(end.err, HasSubstr("did you mean " + shards().string() + "?"));
 }
 
-TEST_F(CheckpointMessages, names_an_unknown_subcommand_and_those_that_there_are) {
+TEST_F(CheckpointMessages, names_an_unknown_subcommand_and_lists_the_known_ones) {
   auto const far = run_command({"frobnicate"});
   EXPECT_EQ(far.exit_code, 2);
   EXPECT_THAT(far.err, HasSubstr("unknown subcommand \"frobnicate\""));
@@ -82,7 +82,7 @@ TEST_F(CheckpointMessages, names_an_unknown_subcommand_and_those_that_there_are)
   EXPECT_EQ(run_command({"--help"}).exit_code, 0);
 }
 
-TEST_F(CheckpointMessages, lists_the_words_and_sizes_that_an_option_takes) {
+TEST_F(CheckpointMessages, lists_the_words_and_sizes_that_an_option_accepts) {
   auto const policy = consolidate({"--policy", "exat"});
   EXPECT_EQ(policy.exit_code, 2);
   EXPECT_THAT(policy.err, HasSubstr("exact, requantize, rescale, got exat; did you mean exact?"));
@@ -102,7 +102,7 @@ TEST_F(CheckpointMessages, lists_the_words_and_sizes_that_an_option_takes) {
   }
 }
 
-TEST_F(CheckpointMessages, points_to_where_the_shards_are) {
+TEST_F(CheckpointMessages, suggests_the_folder_that_holds_the_shards) {
   fs::create_directories(folder_.path() / "run" / ".cache");
   fs::rename(shards(), folder_.path() / "run" / "checkpoint-10");
   auto const high = run_command({"consolidate", (folder_.path() / "run").string(), out().string()});
@@ -128,7 +128,7 @@ TEST_F(CheckpointMessages, reports_a_failed_write_to_stdout) {
     EXPECT_NE(WEXITSTATUS(full(how)), 0) << how;
 }
 
-TEST_F(CheckpointMessages, shows_names_from_files_without_obeying_them) {
+TEST_F(CheckpointMessages, escapes_control_characters_in_names_from_files) {
   std::string const evil = "layer.\x1b[2J\x1b]0;title\x07\u202eweight";
   fs::remove_all(shards());
   fs::create_directories(shards());
@@ -156,7 +156,7 @@ TEST_F(CheckpointMessages, shows_names_from_files_without_obeying_them) {
   EXPECT_THAT(run_command({"inspect", shards().string()}).out, HasSubstr("layer.\\x1b[2J"));
 }
 
-TEST_F(CheckpointMessages, wants_a_directory_for_its_result) {
+TEST_F(CheckpointMessages, requires_a_directory_for_its_result) {
   fs::create_symlink(folder_.path() / "gone", folder_.path() / "link");
   for (std::string const& out : {std::string(), (folder_.path() / "link").string()}) {
     auto const end = run_command({"consolidate", shards().string(), out});
@@ -171,7 +171,7 @@ TEST_F(CheckpointMessages, wants_a_directory_for_its_result) {
   }
 }
 
-TEST_F(CheckpointMessages, answers_for_machines_whatever_it_is_asked) {
+TEST_F(CheckpointMessages, prints_one_json_object_for_every_request) {
   auto const in = shards().string();
   auto const nowhere = (folder_.path() / "nowhere" / "at all").string();
   auto const to = [&](char const* name) { return (folder_.path() / name).string(); };
@@ -208,7 +208,7 @@ TEST_F(CheckpointMessages, answers_for_machines_whatever_it_is_asked) {
   }
 }
 
-TEST_F(CheckpointMessages, tells_what_it_would_do_with_packed_numbers) {
+TEST_F(CheckpointMessages, explains_its_plan_for_packed_numbers) {
   std::string const layer = "model.layers.0.mlp.down_proj";
   for (int rank = 0; rank < 2; ++rank) {
     fs::remove(shards() / ("rank" + std::to_string(rank) + ".safetensors"));
@@ -240,7 +240,7 @@ TEST_F(CheckpointMessages, tells_what_it_would_do_with_packed_numbers) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
-TEST_F(CheckpointMessages, says_which_part_of_an_archive_it_left_out) {
+TEST_F(CheckpointMessages, reports_the_part_of_an_archive_that_it_omits) {
   auto const file = folder_.path() / "last.pt";
   checkpoint::TorchFile torch;
   auto const model = checkpoint::dict_of({{"a.weight", torch.filled(4, 1.0F)}});
@@ -257,7 +257,7 @@ TEST_F(CheckpointMessages, says_which_part_of_an_archive_it_left_out) {
   EXPECT_EQ(load_safetensors(folder_.path() / "ema" / "model.safetensors").at("a.weight").as<float>()[0], 2.0F);
 }
 
-TEST_F(CheckpointMessages, ends_as_asked_and_leaves_nothing_whoever_is_asked) {
+TEST_F(CheckpointMessages, stops_on_a_signal_to_any_process_and_leaves_no_files) {
   auto const large = folder_.path() / "large";
   fs::create_directories(large);
   for (int rank = 0; rank < 2; ++rank)
@@ -271,7 +271,7 @@ TEST_F(CheckpointMessages, ends_as_asked_and_leaves_nothing_whoever_is_asked) {
       ASSERT_TRUE(run.wait_for(" of ")) << number << ", " << processes;
       run.signal(number);
       auto const end = run.finish();
-      // What was done before the signal came is whole; else there is nothing.
+      // A checkpoint that was finished before the signal is complete; otherwise there is none.
       EXPECT_THAT(end.exit_code, testing::AnyOf(0, 128 + number)) << end.err;
       EXPECT_EQ(fs::exists(target), end.exit_code == 0) << number << ", " << processes << ": " << end.err;
       fs::remove_all(target);

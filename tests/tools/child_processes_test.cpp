@@ -1,4 +1,4 @@
-// Processes end while they are looked at.
+// Processes may end while they are examined.
 #include "tools/launch/child_processes.hpp"
 
 #include <csignal>
@@ -14,7 +14,7 @@
 namespace crossrank::tools {
 namespace {
 
-/// Starts processes that end at once, one after the other.
+/// Starts short-lived processes, one after the other.
 [[noreturn]] void keep_starting() {
   for (;;) {
     pid_t const short_lived = ::fork();
@@ -36,11 +36,11 @@ TEST(ChildProcesses, are_found_while_processes_come_and_go) {
   ::waitpid(starter, nullptr, 0);
 }
 
-TEST(ChildProcesses, an_unreadable_file_gives_an_empty_text) {
-  EXPECT_EQ(process_text("/proc"), "");  // as the file of a process that ends in between
+TEST(ChildProcesses, return_an_empty_text_for_an_unreadable_file) {
+  EXPECT_EQ(process_text("/proc"), "");  // fails like the file of a process that has ended
 }
 
-TEST(ChildProcesses, the_text_of_an_ended_process_is_empty) {
+TEST(ChildProcesses, return_an_empty_text_for_an_ended_process) {
   pid_t const ended = ::fork();
   if (ended == 0) ::_exit(0);
   auto const status = "/proc/" + std::to_string(ended) + "/stat";

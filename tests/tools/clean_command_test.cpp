@@ -34,14 +34,14 @@ fs::path state_file(fs::path const& folder, std::uint32_t counter) {
   return folder / file.name();
 }
 
-// Holds a file as the workspace of a running job does.
+// Locks a file like the workspace of a running job.
 crossrank::platform::Fd hold(fs::path const& path) {
   crossrank::platform::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(::flock(fd.get(), LOCK_SH | LOCK_NB), 0);
   return fd;
 }
 
-TEST(Clean, removes_what_dead_jobs_left_and_nothing_else) {
+TEST(Clean, removes_only_the_files_of_dead_jobs) {
   TemporaryDirectory const folder;
   auto const dead = state_file(folder.path(), 1);
   auto const alive = state_file(folder.path(), 2);
@@ -77,7 +77,7 @@ TEST(Clean, keeps_states_of_a_clean_exit_unless_all_is_given) {
   EXPECT_FALSE(fs::exists(state)) << all.out;
 }
 
-TEST(Clean, keeps_foreign_files_that_are_named_like_ours) {
+TEST(Clean, keeps_foreign_files_with_names_of_crossrank) {
   TemporaryDirectory const folder;
   auto const nonce = std::string(32, 'a');
   for (auto const& name :
@@ -112,7 +112,7 @@ TEST(Clean, keeps_the_images_of_a_finished_checkpoint) {
   EXPECT_EQ(run_command({"inspect", images.string()}).exit_code, 0);
 }
 
-TEST(Clean, only_says_what_it_would_do_when_asked) {
+TEST(Clean, removes_nothing_in_a_dry_run) {
   TemporaryDirectory const folder;
   auto const dead = state_file(folder.path(), 1);
   auto const end = run_command({"clean", "--dry-run", folder.path().string()});
@@ -121,7 +121,7 @@ TEST(Clean, only_says_what_it_would_do_when_asked) {
   EXPECT_THAT(end.out, HasSubstr("would remove " + dead.string()));
 }
 
-TEST(Clean, answers_with_one_object_for_machines) {
+TEST(Clean, prints_one_json_object) {
   TemporaryDirectory const folder;
   auto const dead = state_file(folder.path(), 1);
   auto const alive = state_file(folder.path(), 2);
@@ -140,7 +140,7 @@ TEST(Clean, answers_with_one_object_for_machines) {
   EXPECT_TRUE(kept.contains(alive.string()));
 }
 
-TEST(Clean, names_a_directory_that_it_cannot_read_and_goes_on) {
+TEST(Clean, reports_an_unreadable_directory_and_continues) {
   TemporaryDirectory const folder;
   auto const dead = state_file(folder.path(), 1);
   auto const missing = (folder.path() / "missing").string();
@@ -150,7 +150,7 @@ TEST(Clean, names_a_directory_that_it_cannot_read_and_goes_on) {
   EXPECT_FALSE(fs::exists(dead));
 }
 
-TEST(Clean, sweeps_shared_memory_that_no_process_holds) {
+TEST(Clean, removes_shared_memory_that_no_process_holds) {
   auto const orphan = "/dev/shm" + crossrank::node::unique_segment_name();
   auto const held = "/dev/shm" + crossrank::node::unique_segment_name();
   std::ofstream(orphan) << "x";

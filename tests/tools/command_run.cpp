@@ -80,7 +80,7 @@ CommandRun::CommandRun(std::vector<std::string> const& arguments, Streams stream
 
 CommandRun::~CommandRun() {
   if (pid_ > 0) {
-    // First politely: a launcher that is killed at once cannot end what its ranks have started.
+    // SIGTERM first: a launcher that is killed cannot end the processes of its ranks.
     ::kill(pid_, SIGTERM);
     ::kill(pid_, SIGCONT);
     ::kill(pid_, SIGTERM);

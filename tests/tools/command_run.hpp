@@ -10,19 +10,19 @@ namespace crossrank::test {
 
 /// How a command ended.
 struct CommandEnd {
-  int exit_code = -1;  ///< -1 when a signal ended it, or the deadline
+  int exit_code = -1;  ///< -1 when a signal or the deadline ended it
   int signal = 0;
   std::string out{};
   std::string err{};
 };
 
-/// How the command's standard streams are made.
+/// How the standard streams of the command are created.
 enum class Streams : unsigned char {
   pipes,     ///< one pipe each
-  terminal,  ///< a new terminal, in a session of its own, for all three; everything arrives as `out`
+  terminal,  ///< a new terminal in its own session for all three streams; all output arrives as `out`
 };
 
-/// The crossrank command under test, run as users run it. Killed with all that it started when this object goes.
+/// Runs the crossrank command under test. The destructor kills it and all processes that it started.
 class CommandRun {
  public:
   explicit CommandRun(std::vector<std::string> const& arguments, Streams streams = Streams::pipes);
@@ -34,9 +34,9 @@ class CommandRun {
   void write(std::string_view text);
   void close_input();
   void signal(int number) const;
-  /// Reads until the output holds `text`; false when it ended or the time ran out.
+  /// Reads until the output contains `text`. Returns false when the command ends or the time runs out before.
   [[nodiscard]] bool wait_for(std::string_view text, std::chrono::milliseconds limit = std::chrono::seconds(20));
-  /// Waits until the process is in `state` ('T': stopped), as /proc says.
+  /// Waits until /proc reports `state` for the process ('T': stopped).
   [[nodiscard]] bool wait_for_state(char state) const;
   /// Closes the input and waits for the end.
   [[nodiscard]] CommandEnd finish(std::chrono::milliseconds limit = std::chrono::seconds(30));
@@ -50,10 +50,10 @@ class CommandRun {
   CommandEnd end_{};
 };
 
-/// Runs it to the end with `input`.
+/// Runs the command to its end with `input`.
 [[nodiscard]] CommandEnd run_command(std::vector<std::string> const& arguments, std::string_view input = {});
 
-/// State of a process as /proc says ('R', 'S', 'T', 'Z'); '-' when there is none.
+/// Returns the state of a process from /proc ('R', 'S', 'T', 'Z'); '-' when there is none.
 [[nodiscard]] char process_state(pid_t pid);
 
 }  // namespace crossrank::test

@@ -1,4 +1,4 @@
-// What ranks under `crossrank run` hear of each other while they connect, and what its summary then says.
+// Tests what ranks under `crossrank run` are told of each other during connect, and the summary of the job.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -33,7 +33,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr int victim = 1;
-/// Ranks that are not told wait this long: no test takes a tenth of it, even under a heavy load.
+/// The timeout of ranks that are told nothing. No test takes a tenth of it, even under heavy load.
 constexpr auto connect_timeout = seconds(600);
 
 void end_before_connect(std::string const& how) {
@@ -44,7 +44,7 @@ void end_before_connect(std::string const& how) {
   ::_exit(127);
 }
 
-/// Waits until all ranks but the victim have written what they were told.
+/// Waits until all ranks except the victim have written what they were told.
 void wait_for_the_others(fs::path const& folder, int ranks) {
   auto const until = std::chrono::steady_clock::now() + seconds(60);
   for (int rank = 0; rank < ranks && std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
@@ -86,7 +86,7 @@ CROSSRANK_RANK_SCENARIO(rank_of_run) {
   }
 }
 
-/// Arguments: victim, microseconds after which it is killed. The others call barriers until they learn of it.
+/// Arguments: the victim, and the microseconds after which it is killed. The others call barriers until they are told.
 CROSSRANK_RANK_SCENARIO(rank_killed_under_run) {
   if (self.rank == std::stoi(self.arguments.at(0))) {
     std::thread([delay = std::chrono::microseconds(std::stol(self.arguments.at(1)))] {
@@ -123,7 +123,7 @@ struct ConnectUnderRun : testing::Test {
   test::TemporaryDirectory folder;
 };
 
-/// How the victim ends, and how the summary says it.
+/// How the victim ends, and how the summary describes it.
 struct End {
   char const* how;
   char const* said;
@@ -131,7 +131,7 @@ struct End {
 };
 struct EndBeforeConnect : ConnectUnderRun, testing::WithParamInterface<End> {};
 
-TEST_P(EndBeforeConnect, is_told_at_once_to_the_ranks_that_wait) {
+TEST_P(EndBeforeConnect, is_reported_at_once_to_the_waiting_ranks) {
   auto const& end = GetParam();
   auto const job = run(3, "", end.how);
   for (auto const* const rank : {"[0] ", "[2] "}) {
@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(By, EndBeforeConnect,
                            return name;
                          });
 
-TEST_F(ConnectUnderRun, hears_of_a_rank_that_ended_before_the_others_began) {
+TEST_F(ConnectUnderRun, is_told_of_a_rank_that_ended_before_the_others_started) {
   auto const file = "'" + (folder.path() / "pid").string() + "'";
   auto const job = run(3,
                        "if [ $RANK = 1 ]; then echo $$ >" + file + "; exit 0; fi; while [ ! -s " + file +
@@ -168,7 +168,7 @@ TEST_F(ConnectUnderRun, hears_of_a_rank_that_ended_before_the_others_began) {
   EXPECT_THAT(job.err, ContainsRegex("rank 1 .*exit code 0 .*ended before connect  <- root cause"));
 }
 
-/// What returned 0 was a shell; the rank is the process that it has left behind.
+/// The process that returned 0 is a shell; the rank is its background process.
 TEST_F(ConnectUnderRun, waits_for_a_rank_whose_first_process_has_ended) {
   auto const job = run(3, "if [ $RANK = 1 ]; then (sleep 0.3; " + rank_command("none") + ") & exit 0; fi; exec env " +
                               rank_command("none"));
@@ -186,15 +186,15 @@ TEST_F(ConnectUnderRun, names_the_rank_that_returned_0_while_the_others_needed_i
   EXPECT_EQ(job.exit_code, 4);
 }
 
-/// The rank that threw ends last, with a code of its own.
-TEST_F(ConnectUnderRun, names_the_rank_that_threw_inside_a_range_though_it_ends_last) {
+/// The rank that threw ends last, with its own exit code.
+TEST_F(ConnectUnderRun, names_the_rank_that_threw_inside_a_range_even_if_it_ends_last) {
   auto const job = run(3, "", "throw");
   EXPECT_THAT(job.err, ContainsRegex("rank 1 \\(pid [0-9]+\\): exit code 5 after [0-9.]+ s  <- root cause")) << job.out;
   EXPECT_EQ(job.exit_code, 5) << job.err;
 }
 
-/// Before it connects, while it does, as server or client, and after that: the others never get different verdicts.
-TEST_F(ConnectUnderRun, gives_all_survivors_one_verdict_whenever_a_rank_is_killed) {
+/// The rank is killed before, during or after connect, as server or as client. The others must always agree.
+TEST_F(ConnectUnderRun, gives_all_survivors_one_verdict_when_a_rank_is_killed_at_any_time) {
   constexpr int ranks = 4;
   auto const seed = std::random_device{}();
   std::mt19937 random(seed);
@@ -215,12 +215,12 @@ TEST_F(ConnectUnderRun, gives_all_survivors_one_verdict_whenever_a_rank_is_kille
   }
 }
 
-TEST_F(ConnectUnderRun, says_nothing_of_connect_where_no_rank_calls_it) {
+TEST_F(ConnectUnderRun, does_not_mention_connect_when_no_rank_calls_it) {
   auto const job = run(2, "exit $RANK");
   EXPECT_THAT(job.err, AllOf(Not(HasSubstr("connect")), HasSubstr("exit code 1"), HasSubstr("root cause")));
 }
 
-TEST_F(ConnectUnderRun, tells_of_a_launcher_that_was_started_inside) {
+TEST_F(ConnectUnderRun, reports_a_launcher_that_was_started_inside) {
   auto const job = run(1, "export OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2;", "none");
   EXPECT_THAT(job.out, HasSubstr("mpirun was started inside `crossrank run`")) << job.err;
 }

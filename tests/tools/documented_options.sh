@@ -6,18 +6,18 @@ command=$1 man=$2 completion=$3
 PATH=$(dirname "$command"):$PATH
 status=0
 
-# options_in_help [SUBCOMMAND]: "  -n,--ranks INT" and "  --prefix,--no-prefix{false}" of the list of options.
+# options_in_help [SUBCOMMAND]: prints the options in --help, which has lines such as "  -n,--ranks INT" and "  --prefix,--no-prefix{false}".
 options_in_help() {
   "$command" "$@" --help | sed -nE '/^  -/{s/^ +//; s/ .*//; s/\{[^}]*\}//g; s/,/\n/g; p}' | sort -u
 }
 
-# options_in_page FILE: what the entries of the page's list begin with.
+# options_in_page FILE: prints the options that start the entries of the man page's list.
 options_in_page() {
   sed -n '/^\.SH OPTIONS/,/^\.SH [^O]/p' "$1" | grep -A1 '^\.TP' | grep '^\.B' | sed 's/\\-/-/g; s/\\f[RP]//g; s/\\//g' |
     grep -oE '(^|[ ,])-{1,2}[a-z][a-z-]*' | tr -d ' ,' | sort -u
 }
 
-# options_completed SUBCOMMAND: what the completion offers behind "crossrank SUBCOMMAND -".
+# options_completed SUBCOMMAND: prints the completions of "crossrank SUBCOMMAND -".
 options_completed() {
   bash -c 'source "$1"; COMP_WORDS=(crossrank $2 -); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _crossrank
            printf "%s\n" "${COMPREPLY[@]}"' completed "$completion" "$1" | sort -u
@@ -25,7 +25,7 @@ options_completed() {
 
 compare() { # WHAT IN_HELP ELSEWHERE NAME_OF_ELSEWHERE
   [[ $2 != "$3" ]] || return 0
-  echo "$1: < is in --help alone, > in the $4 alone"
+  echo "$1: < is only in --help, > is only in the $4"
   diff <(echo "$2") <(echo "$3") | grep '^[<>]' || true
   status=1
 }
@@ -35,7 +35,7 @@ subcommands=$("$command" --help | sed -n '/^Subcommands:/,$s/^  \([a-z]*\) .*/\1
 compare crossrank "$(options_in_help)" "$(options_in_page "$man/crossrank.1")" "man page"
 for name in $subcommands; do
   page=$man/crossrank-$name.1
-  [[ -e $page ]] || { echo "there is no man page crossrank-$name.1"; status=1; continue; }
+  [[ -e $page ]] || { echo "the man page crossrank-$name.1 is missing"; status=1; continue; }
   grep -q "^\\.B $name\$" "$man/crossrank.1" || { echo "crossrank.1 does not name $name"; status=1; }
   compare "$name" "$(options_in_help "$name")" "$(options_in_page "$page")" "man page"
   compare "$name" "$(options_in_help "$name")" "$(options_completed "$name")" completion

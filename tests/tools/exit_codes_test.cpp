@@ -1,4 +1,4 @@
-// Each exit code that the help of the commands for checkpoints promises.
+// Tests every exit code that the help of the commands for checkpoints documents.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -30,14 +30,14 @@ using test::CommandRun;
 using test::run_command;
 using testing::HasSubstr;
 
-// A job may be done before a signal reaches it; then it is tried again.
+// A job may finish before a signal reaches it; the test then tries again.
 constexpr int most_tries = 8;
 
 class ExitCodes : public CheckpointCommand {
  protected:
   [[nodiscard]] fs::path large() const { return folder_.path() / "large"; }
 
-  /// One of two ranks that no launcher watches.
+  /// Starts one of two ranks without a launcher.
   [[nodiscard]] std::unique_ptr<CommandRun> rank_of_two(int rank, std::string const& job) const {
     ::setenv("RANK", std::to_string(rank).c_str(), 1);
     ::setenv("WORLD_SIZE", "2", 1);
@@ -49,7 +49,7 @@ class ExitCodes : public CheckpointCommand {
   }
 };
 
-TEST_F(ExitCodes, are_0_done_1_damaged_2_wrong_use_3_refused_by_the_system) {
+TEST_F(ExitCodes, are_0_done_1_damaged_2_wrong_usage_3_error_of_the_system) {
   EXPECT_EQ(consolidate().exit_code, 0);
   EXPECT_EQ(consolidate().exit_code, 2) << "the output exists";
   EXPECT_EQ(consolidate({"--no-such-option"}).exit_code, 2);
@@ -59,7 +59,7 @@ TEST_F(ExitCodes, are_0_done_1_damaged_2_wrong_use_3_refused_by_the_system) {
   EXPECT_EQ(run_command({"verify", shards().string()}).exit_code, 1);
 }
 
-TEST_F(ExitCodes, are_4_where_ranks_see_different_things) {
+TEST_F(ExitCodes, are_4_when_ranks_see_different_shards) {
   fs::rename(shards(), folder_.path() / "shards0");
   fs::create_directories(folder_.path() / "shards1");
   for (int rank = 0; rank < 2; ++rank)
@@ -75,7 +75,7 @@ TEST_F(ExitCodes, are_4_where_ranks_see_different_things) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
-TEST_F(ExitCodes, are_4_where_a_rank_was_lost) {
+TEST_F(ExitCodes, are_4_when_a_rank_was_lost) {
   test::make_large_shards(large());
   int code = 0;
   for (int i = 0; i < most_tries && code == 0; ++i) {
@@ -94,7 +94,7 @@ TEST_F(ExitCodes, are_4_where_a_rank_was_lost) {
   EXPECT_EQ(code, 4);
 }
 
-/// The process that is a rank of a command; -1 when there is none.
+/// Returns the process id of a rank of a command; -1 when there is none.
 pid_t rank_process(pid_t command, int rank) {
   auto const task = "/proc/" + std::to_string(command) + "/task/" + std::to_string(command) + "/children";
   std::ifstream children(task);
@@ -115,18 +115,19 @@ bool has_finished_file(fs::path const& out) {
   return false;
 }
 
-TEST_F(ExitCodes, are_4_where_one_of_several_processes_is_killed_and_what_is_finished_stays) {
+TEST_F(ExitCodes, are_4_when_a_process_is_killed_and_finished_files_stay) {
   test::make_large_shards(large());
   std::vector<std::string> const command{"consolidate", large().string(), out().string(),     "-n",  "3", "--json",
                                          "--progress",  "lines",          "--max-shard-size", "20MB"};
   CommandEnd end;
-  // All may be published before the signal comes; then it is tried again.
+  // All files may be published before the signal arrives; the test then tries again.
   for (int i = 0; i < most_tries && end.exit_code != 4; ++i) {
     fs::remove_all(out());
     CommandRun run(command);
     auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     while (!has_finished_file(out()) && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // polls the file system, which tells nobody
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(5));  // polls, because the file system gives no notification
     auto const rank = rank_process(run.pid(), i % 2 == 0 ? 2 : 0);
     if (rank > 0) ::kill(rank, SIGKILL);
     end = run.finish(std::chrono::seconds(150));
@@ -144,11 +145,11 @@ TEST_F(ExitCodes, are_4_where_one_of_several_processes_is_killed_and_what_is_fin
   auto const second = run_command(resumed);
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_GE(Json::parse(second.out).at("resumed_files").get<int>(), 1);
-  // A script that tries again until it succeeds must come to its end.
+  // A script that repeats the command until it succeeds must terminate.
   EXPECT_EQ(run_command(resumed).exit_code, 0);
 }
 
-TEST_F(ExitCodes, are_128_and_the_signal_that_ended_it) {
+TEST_F(ExitCodes, are_128_plus_the_signal) {
   test::make_large_shards(large());
   int code = 0;
   for (int i = 0; i < most_tries && code == 0; ++i) {
@@ -162,7 +163,7 @@ TEST_F(ExitCodes, are_128_and_the_signal_that_ended_it) {
   EXPECT_EQ(code, 128 + SIGTERM);
 }
 
-TEST_F(ExitCodes, come_at_once_from_a_rank_that_waits_for_the_others) {
+TEST_F(ExitCodes, are_returned_at_once_by_a_rank_that_waits_for_the_others) {
   test::make_large_shards(large());
   auto const first = rank_of_two(0, "alone");
   ASSERT_TRUE(first->wait_for_state('S'));

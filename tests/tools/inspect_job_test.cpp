@@ -1,4 +1,4 @@
-// What `crossrank inspect` says of jobs that hang, that have failed, and that are dead.
+// Tests `crossrank inspect` on jobs that hang, have failed, or are dead.
 #include "tools/inspect/inspect_job.hpp"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ void hang_in_queue(test::RankSelf const& self, Collective const& world) {
   stay();
 }
 
-/// Calls two barriers, then does what the argument says and stays.
+/// Calls two barriers, then does what its argument says, and stays.
 CROSSRANK_RANK_SCENARIO(get_stuck) {
   auto const& how = self.arguments.at(0);
   auto world = connect({.timeout = std::chrono::minutes(5), .arena_cap = std::uint64_t{64} << 20});
@@ -72,7 +72,7 @@ CROSSRANK_RANK_SCENARIO(get_stuck) {
   stay();
 }
 
-/// What `crossrank inspect --json` prints of a job; null when it finds none.
+/// Returns the JSON output of `crossrank inspect` for a job; null when there is no such job.
 Json inspect(std::string const& job, std::vector<std::string> more = {}) {
   std::vector<std::string> arguments{"inspect", "--json", "--job", job};
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -87,14 +87,14 @@ Json inspect(std::string const& job, std::vector<std::string> more = {}) {
   return jobs.empty() ? Json() : jobs.at(0);
 }
 
-/// Looks until the job is as it will become: one cannot be told when a rank is asleep.
+/// Inspects the job until it reaches the wanted state, because nothing reports that a rank sleeps.
 Json inspect_until(std::string const& job, std::function<bool(Json const&)> const& wanted) {
   auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   for (;;) {
     auto seen = inspect(job);
     if (!seen.is_null() && wanted(seen)) return seen;
     if (std::chrono::steady_clock::now() > end) {
-      ADD_FAILURE() << "it never came to that:\n" << seen.dump(2);
+      ADD_FAILURE() << "the job did not reach the wanted state:\n" << seen.dump(2);
       return seen;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -134,7 +134,7 @@ TEST(InspectJob, names_the_rank_that_a_hung_job_waits_for) {
   EXPECT_EQ(group.at("round"), seen.at("ranks").at(0).at("operations").back().at("round"));
 }
 
-TEST(InspectJob, tells_a_stopped_rank_from_a_slow_one) {
+TEST(InspectJob, distinguishes_a_stopped_rank_from_a_slow_one) {
   ProcessRanks job(3, "get_stuck", {.arguments = {"barrier"}});
   await_all(job, 3, "met");
   job.signal(1, SIGSTOP);
@@ -163,14 +163,14 @@ TEST(InspectJob, shows_a_dead_rank_and_why_the_group_failed) {
   EXPECT_EQ(dead.at("operations").back().at("name"), "barrier");
   EXPECT_EQ(seen.at("ranks").at(0).at("life"), "alive");
   auto const& failure = seen.at("groups").at(0).at("failure");
-  // The other one may have come after the verdict, and so have begun nothing.
+  // The other rank may have arrived after the verdict without starting an operation.
   auto const decider = failure.at("decided_by").get<std::size_t>();
   EXPECT_EQ(seen.at("ranks").at(decider).at("operations").back().at("state"), "failed");
   EXPECT_EQ(failure.at("blamed"), Json{1});
   EXPECT_THAT(failure.at("text").get<std::string>(), HasSubstr("pid " + std::to_string(job.pid(1))));
 }
 
-TEST(InspectJob, shows_messages_that_do_not_come) {
+TEST(InspectJob, shows_pending_receives) {
   ProcessRanks job(3, "get_stuck", {.arguments = {"messages"}});
   await_all(job, 3, "met");
   auto const seen = inspect_until(job.job_id(), [](Json const& now) { return waits_for(now, 0) == Json{2}; });
@@ -198,17 +198,17 @@ TEST(InspectJob, shows_the_reader_that_a_full_queue_waits_for) {
   EXPECT_EQ(seen.at("look_first_at"), Json{2});
 }
 
-/// The environment of a job whose flight records are kept.
+/// Returns the options of a job that keeps flight records.
 test::RankOptions recorded(test::TemporaryDirectory const& directory, std::string how) {
   return {.arguments = {std::move(how)}, .environment = {{"CROSSRANK_FLIGHT_DIR", directory.path().string()}}};
 }
 
-TEST(InspectJob, reads_a_job_of_which_nobody_lives) {
+TEST(InspectJob, reads_the_records_of_a_dead_job) {
   test::TemporaryDirectory const directory;
   ProcessRanks job(3, "get_stuck", recorded(directory, "barrier"));
   await_all(job, 3, "met");
   (void)inspect_until(job.job_id(), [](Json const& now) { return waits_for(now, 0) == Json{1}; });
-  // Stopped first: the one that is killed last is not to notice the others' death.
+  // Stop all ranks first, so that the last one does not notice the death of the others.
   for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
   (void)inspect_until(job.job_id(), [](Json const& now) {
     auto const& all = now.at("ranks");
@@ -234,7 +234,7 @@ TEST(InspectJob, reads_a_job_of_which_nobody_lives) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
-TEST(InspectJob, leaves_the_record_of_a_running_job_to_it) {
+TEST(InspectJob, keeps_the_record_of_a_running_job) {
   test::TemporaryDirectory const directory;
   ProcessRanks job(3, "get_stuck", recorded(directory, "barrier"));
   await_all(job, 3, "met");
@@ -245,20 +245,20 @@ TEST(InspectJob, leaves_the_record_of_a_running_job_to_it) {
   EXPECT_FALSE(std::filesystem::is_empty(directory.path()));
 }
 
-TEST(InspectJob, leaves_no_record_of_a_job_that_ended_well) {
+TEST(InspectJob, keeps_no_record_of_a_job_that_ended_cleanly) {
   test::TemporaryDirectory const directory;
   auto const job = test::run_ranks(3, "get_stuck", recorded(directory, "close"));
   EXPECT_TRUE(job.ok()) << job.text();
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
-TEST(InspectJob, refuses_a_directory_for_records_that_is_not_there) {
+TEST(InspectJob, refuses_a_missing_directory_for_records) {
   test::RankOptions options{.arguments = {"close"}, .environment = {{"CROSSRANK_FLIGHT_DIR", "/proc/nowhere"}}};
   auto const job = test::run_ranks(2, "get_stuck", std::move(options));
   for (auto const& rank : job.ranks) EXPECT_THAT(rank.err, HasSubstr("/proc/nowhere")) << job.text();
 }
 
-/// Arguments: who does not come.
+/// Arguments: the ranks that do not connect.
 CROSSRANK_RANK_SCENARIO(come_or_not) {
   bool const stays_away = self.arguments.at(0).find(std::to_string(self.rank)) != std::string::npos;
   self.say("starts");
@@ -267,7 +267,7 @@ CROSSRANK_RANK_SCENARIO(come_or_not) {
   stay();
 }
 
-TEST(InspectJob, shows_who_has_come_to_a_job_that_waits_in_connect_and_who_is_missing) {
+TEST(InspectJob, shows_which_ranks_have_arrived_in_connect_and_which_are_missing) {
   ProcessRanks job(4, "come_or_not", {.arguments = {"13"}});
   await_all(job, 4, "starts");
   auto const seen = inspect_until(job.job_id(), [](Json const& now) {
@@ -292,26 +292,26 @@ TEST(InspectJob, shows_who_has_come_to_a_job_that_waits_in_connect_and_who_is_mi
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.out, HasSubstr("missing: 1, 3"));
   EXPECT_THAT(text.out, HasSubstr("stopped    rank 2"));
-  EXPECT_EQ(test::run_command({"inspect", "--pid", std::to_string(job.pid(1))}).exit_code, 1) << "it has not come";
+  EXPECT_EQ(test::run_command({"inspect", "--pid", std::to_string(job.pid(1))}).exit_code, 1)
+      << "rank 1 has not connected";
 }
 
-TEST(InspectJob, says_which_record_it_cannot_read_and_goes_on) {
+TEST(InspectJob, reports_an_unreadable_record_and_continues) {
   test::TemporaryDirectory const directory;
   auto const cut = directory.path() / "crossrank.cut.0.flight";
   std::uint64_t const magic = 0x314b4e5253535243;
   std::ofstream(cut, std::ios::binary).write(reinterpret_cast<char const*>(&magic), sizeof magic)
       << std::string(64, 'x');
-  std::ofstream(directory.path() / "crossrank.other.0.flight")
-      << "something else entirely, long enough to be looked at";
+  std::ofstream(directory.path() / "crossrank.other.0.flight") << "something else entirely, long enough to be examined";
   auto const end = test::run_command({"inspect", "--job", "none", "--flight", directory.path().string()});
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_THAT(end.err, HasSubstr(cut.string()));
   EXPECT_THAT(end.err, HasSubstr("no such job"));
 }
 
-TEST(InspectJob, says_when_a_process_cannot_be_looked_into) {
+TEST(InspectJob, reports_a_process_that_it_may_not_inspect) {
   auto const end = test::run_command({"inspect", "--pid", "2147483000"});
-  EXPECT_EQ(end.exit_code, 3) << "the system refused";
+  EXPECT_EQ(end.exit_code, 3) << "error of the system";
   EXPECT_THAT(end.err, HasSubstr("2147483000"));
 }
 

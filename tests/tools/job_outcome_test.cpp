@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 int exited(int code) { return code << 8; }
 
-TEST(JobOutcome, is_good_when_all_returned_0) {
+TEST(JobOutcome, is_success_when_all_ranks_returned_0) {
   JobOutcome outcome;
   outcome.add({.rank = 0, .status = exited(0)});
   EXPECT_FALSE(outcome.failed());
@@ -21,7 +21,7 @@ TEST(JobOutcome, is_good_when_all_returned_0) {
   EXPECT_EQ(outcome.summary(), "");
 }
 
-TEST(JobOutcome, takes_the_first_of_several_exit_codes) {
+TEST(JobOutcome, returns_the_first_of_several_exit_codes) {
   JobOutcome outcome;
   outcome.add({.rank = 2, .pid = 42, .status = exited(9), .after = milliseconds(1250)});
   outcome.add({.rank = 0, .status = exited(1)});
@@ -40,7 +40,7 @@ TEST(JobOutcome, blames_a_killed_rank_that_is_seen_after_its_peers_have_left) {
   EXPECT_THAT(outcome.summary(), HasSubstr("rank 2"));
 }
 
-TEST(JobOutcome, does_not_blame_an_abort_that_came_after_an_exit) {
+TEST(JobOutcome, does_not_blame_an_abort_after_an_exit) {
   JobOutcome outcome;
   outcome.add({.rank = 1, .status = exited(3)});
   outcome.add({.rank = 0, .status = SIGABRT});
@@ -54,7 +54,7 @@ TEST(JobOutcome, does_not_blame_a_rank_that_the_launcher_ended) {
   EXPECT_EQ(outcome.exit_code(), 5);
 }
 
-TEST(JobOutcome, lists_all_ranks_in_order_of_time_and_marks_the_first_cause) {
+TEST(JobOutcome, lists_all_ranks_in_order_of_time_and_marks_the_root_cause) {
   JobOutcome outcome;
   outcome.add({.rank = 3, .pid = 13, .status = exited(0), .after = milliseconds(10)});
   outcome.add({.rank = 1, .pid = 11, .status = exited(7), .after = milliseconds(20)});
@@ -89,7 +89,7 @@ TEST(JobOutcome, blames_the_rank_whose_failure_the_first_one_followed) {
   EXPECT_EQ(outcome.exit_code(), 5);
 }
 
-TEST(JobOutcome, ends_where_ranks_blame_each_other_in_a_circle) {
+TEST(JobOutcome, terminates_when_ranks_blame_each_other_in_a_cycle) {
   JobOutcome outcome;
   outcome.add({.rank = 0, .status = exited(1)});
   outcome.add({.rank = 1, .status = exited(2)});
@@ -97,7 +97,7 @@ TEST(JobOutcome, ends_where_ranks_blame_each_other_in_a_circle) {
   EXPECT_THAT(outcome.summary(), HasSubstr("root cause"));
 }
 
-TEST(JobOutcome, keeps_the_list_of_a_large_job_short) {
+TEST(JobOutcome, shortens_the_list_of_a_large_job) {
   JobOutcome outcome;
   for (int rank = 0; rank < 1000; ++rank) outcome.add({.rank = rank, .status = exited(rank == 500 ? 0 : 1)});
   outcome.annotate([](auto& end) { end.before_connect = end.rank == 500; });

@@ -65,7 +65,7 @@ bool gone_within(pid_t pid, milliseconds limit) {
   return true;
 }
 
-// The pid that a script wrote into a file.
+// Returns the process id that a script wrote to a file.
 pid_t pid_in(std::filesystem::path const& file) {
   auto const deadline = Clock::now() + step_timeout;
   while (Clock::now() < deadline) {
@@ -77,7 +77,7 @@ pid_t pid_in(std::filesystem::path const& file) {
   return -1;
 }
 
-TEST(Run, gives_each_rank_its_number_and_all_the_same_random_job) {
+TEST(Run, gives_each_rank_its_number_and_all_ranks_one_random_job_id) {
   auto const script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; echo job $CROSSRANK_JOB_ID >&2";
   auto const first = run_command(shell(3, script));
   auto const second = run_command(shell(3, script));
@@ -109,12 +109,12 @@ TEST(Run, keeps_lines_whole_and_in_order) {
   EXPECT_EQ(next, (std::map<char, int>{{'0', 2000}, {'1', 2000}, {'2', 2000}, {'3', 2000}}));
 }
 
-TEST(Run, passes_bytes_and_unfinished_lines_on) {
+TEST(Run, forwards_all_bytes_and_unfinished_lines) {
   auto const end = run_command(shell(1, R"(printf 'a\000b\377\r\n\nend')"));
   EXPECT_EQ(end.out, std::string("[0] a\0b\xff\r\n[0] \n[0] end\n", 23));
 }
 
-TEST(Run, cuts_endless_lines_and_stays_within_bounds) {
+TEST(Run, splits_endless_lines_and_bounds_its_memory) {
   auto const end = run_command(shell(1, "head -c 300000 /dev/zero | tr '\\000' x"));
   auto const lines = lines_of(end.out);
   ASSERT_EQ(lines.size(), 5U);
@@ -122,23 +122,23 @@ TEST(Run, cuts_endless_lines_and_stays_within_bounds) {
   EXPECT_EQ(lines.at(4), "[0]+ " + std::string(300'000 - 4 * 65'536, 'x'));
 }
 
-TEST(Run, adds_nothing_without_prefix) {
+TEST(Run, adds_nothing_without_a_prefix) {
   EXPECT_EQ(run_command(shell(1, "printf 'one\\ntwo'", {"--no-prefix"})).out, "one\ntwo");
 }
 
-TEST(Run, gives_standard_input_to_rank_0_alone) {
+TEST(Run, gives_standard_input_to_rank_0_only) {
   auto const end = run_command(shell(3, "cat; echo end"), "typed\n");
   EXPECT_EQ(line_set(end.out), (std::multiset<std::string>{"[0] typed", "[0] end", "[1] end", "[2] end"}));
 }
 
-TEST(Run, passes_what_is_typed_at_a_terminal_to_rank_0) {
+TEST(Run, forwards_terminal_input_to_rank_0) {
   CommandRun run(shell(2, "if [ $RANK = 0 ]; then read line; echo got $line; fi"), Streams::terminal);
   run.write("hello\n");
   EXPECT_TRUE(run.wait_for("[0] got hello"));
   EXPECT_EQ(run.finish().exit_code, 0);
 }
 
-TEST(Run, is_interrupted_from_a_terminal) {
+TEST(Run, can_be_interrupted_from_a_terminal) {
   CommandRun run(shell(2, "echo ready; exec sleep 60"), Streams::terminal);
   ASSERT_TRUE(run.wait_for("[0] ready") && run.wait_for("[1] ready"));
   run.write("\x03");
@@ -161,7 +161,7 @@ TEST(Run, returns_128_and_the_signal_that_ended_a_rank) {
   EXPECT_THAT(end.err, HasSubstr("SIGKILL"));
 }
 
-TEST(Run, lets_the_others_say_what_they_saw_before_it_ends_them) {
+TEST(Run, lets_the_other_ranks_report_before_it_ends_them) {
   auto const script =
       "if [ $RANK = 0 ]; then exit 3; fi; trap 'echo asked; exit 5' TERM; sleep 0.2; echo last line; while :; do "
       "sleep 0.05; done";
@@ -170,7 +170,7 @@ TEST(Run, lets_the_others_say_what_they_saw_before_it_ends_them) {
   EXPECT_EQ(end.out, "[1] last line\n[1] asked\n");
 }
 
-TEST(Run, kills_what_ignores_the_request_within_the_grace_time) {
+TEST(Run, kills_ranks_that_ignore_the_request_after_the_grace_time) {
   auto const start = Clock::now();
   auto const end = run_command(shell(
       2, "trap '' TERM INT HUP; if [ $RANK = 0 ]; then exit 4; fi; while :; do sleep 1; done", {"--grace", "300ms"}));
@@ -178,10 +178,10 @@ TEST(Run, kills_what_ignores_the_request_within_the_grace_time) {
   EXPECT_LT(Clock::now() - start, step_timeout);
 }
 
-TEST(Run, leaves_no_grandchild_behind) {
+TEST(Run, leaves_no_grandchildren) {
   TemporaryDirectory const folder;
   auto const file = folder.path() / "pid";
-  // One in the rank's group, one that has left for a session of its own, and both outlive their parent.
+  // One process in the rank's group, and one in its own session; both outlive their parent.
   auto const script = "trap '' HUP; sleep 60 & echo $! >" + file.string() +
                       ".1; setsid sh -c 'trap \"\" TERM; echo $$ >" + file.string() +
                       ".2; while :; do sleep 60; done' & while [ ! -s " + file.string() + ".2 ]; do :; done; exit 0";
@@ -191,7 +191,7 @@ TEST(Run, leaves_no_grandchild_behind) {
   EXPECT_EQ(process_state(pid_in(file.string() + ".2")), '-');
 }
 
-TEST(Run, takes_the_ranks_along_when_it_is_killed) {
+TEST(Run, ends_the_ranks_when_it_is_killed) {
   TemporaryDirectory const folder;
   auto const file = (folder.path() / "pid").string();
   CommandRun run(shell(2, "echo $$ >" + file + ".$RANK; exec sleep 60"));
@@ -205,10 +205,10 @@ TEST(Run, takes_the_ranks_along_when_it_is_killed) {
   EXPECT_TRUE(gone_within(one, seconds(10)));
 }
 
-TEST(Run, takes_the_grandchildren_along_when_it_is_killed) {
+TEST(Run, ends_the_grandchildren_when_it_is_killed) {
   TemporaryDirectory const folder;
   auto const file = (folder.path() / "pid").string();
-  // In the rank's group; in the group without the job's variables; in a session of its own.
+  // One process in the rank's group, one in the group without the job's variables, one in its own session.
   auto const script = "sleep 60 & echo $! >" + file + ".1; env -i sleep 60 & echo $! >" + file +
                       ".2; setsid sh -c 'trap \"\" TERM HUP; echo $$ >" + file + ".3; exec sleep 60' & wait";
   CommandRun run(shell(1, script));
@@ -220,8 +220,8 @@ TEST(Run, takes_the_grandchildren_along_when_it_is_killed) {
   for (pid_t const pid : pids) EXPECT_TRUE(gone_within(pid, seconds(10))) << pid;
 }
 
-TEST(Run, leaves_no_guard_behind) {
-  TemporaryDirectory const folder;  // its name stands in the command line, which the guard shares
+TEST(Run, leaves_no_guard_process) {
+  TemporaryDirectory const folder;  // its name is part of the command line, which the guard shares
   auto const end = run_command(shell(1, "cat /proc/*/comm 2>/dev/null; exit 0 # " + folder.path().string()));
   EXPECT_THAT(end.out, HasSubstr("crossrank-guard"));
   for (auto const& process : std::filesystem::directory_iterator("/proc")) {
@@ -231,7 +231,7 @@ TEST(Run, leaves_no_guard_behind) {
   }
 }
 
-TEST(Run, passes_signals_on) {
+TEST(Run, forwards_signals) {
   CommandRun run(shell(2,
                        "trap 'echo usr1' USR1; trap 'echo usr2' USR2; trap 'echo term; exit 0' TERM; echo ready; while "
                        ":; do sleep 0.02; done"));
@@ -256,7 +256,7 @@ TEST(Run, kills_on_the_second_request) {
   EXPECT_EQ(run.finish(seconds(20)).exit_code, 128 + SIGKILL);
 }
 
-TEST(Run, stops_and_goes_on_with_its_ranks) {
+TEST(Run, stops_and_continues_with_its_ranks) {
   TemporaryDirectory const folder;
   auto const file = (folder.path() / "pid").string();
   CommandRun run(shell(1, "echo $$ >" + file + "; read line; echo $line"));
@@ -274,12 +274,12 @@ TEST(Run, stops_and_goes_on_with_its_ranks) {
   EXPECT_EQ(end.out, "[0] awake\n");
 }
 
-TEST(Run, obeys_signals_while_nobody_reads_its_output) {
+TEST(Run, handles_signals_while_nobody_reads_its_output) {
   TemporaryDirectory const folder;
   auto const file = (folder.path() / "pid").string();
   CommandRun run(shell(2, "echo $$ >" + file + "$RANK; exec yes", {"--grace", "400ms"}));
   for (auto const* rank : {"0", "1"}) ASSERT_GT(pid_in(file + rank), 0);
-  // Full once the pipe, the queue and the ranks' own pipes are: the ranks then sleep in write.
+  // Output is blocked when the pipe, the queue and the ranks' own pipes are full; the ranks then sleep in write.
   std::this_thread::sleep_for(milliseconds(200));
   auto const start = Clock::now();
   run.signal(SIGTERM);
@@ -289,7 +289,7 @@ TEST(Run, obeys_signals_while_nobody_reads_its_output) {
   EXPECT_EQ(run.finish().exit_code, 128 + SIGTERM);
 }
 
-TEST(Run, refuses_what_it_cannot_run) {
+TEST(Run, refuses_a_program_that_it_cannot_run) {
   auto const missing = run_command({"run", "-n", "3", "--", "no-such-program-anywhere"});
   EXPECT_EQ(missing.exit_code, 127);
   EXPECT_THAT(missing.err, HasSubstr("no-such-program-anywhere"));
@@ -298,14 +298,14 @@ TEST(Run, refuses_what_it_cannot_run) {
   EXPECT_THAT(no_program.err, HasSubstr("/etc/passwd"));
 }
 
-/// A folder of PATH that cannot be searched says nothing about the program: as in a shell, it is not found.
-TEST(Run, does_not_find_a_program_beside_a_folder_that_is_closed) {
+/// A PATH folder that cannot be searched says nothing about the program; as in a shell, it is "not found".
+TEST(Run, reports_a_missing_program_when_a_folder_of_path_is_closed) {
   TemporaryDirectory const directory;
   auto const closed = directory.path() / "closed";
   std::filesystem::create_directory(closed);
   std::filesystem::permissions(closed, std::filesystem::perms::none);
   std::vector<std::string> arguments{"run", "-n", "1", "--", "/usr/bin/env", "PATH=" + closed.string() + ":/usr/bin"};
-  if (::geteuid() == 0) {  // whom nothing is closed to, but without capabilities
+  if (::geteuid() == 0) {  // root can search every folder unless it drops its capabilities
     arguments.insert(arguments.end(), {"/usr/bin/setpriv", "--bounding-set=-all", "--inh-caps=-all"});
   }
   arguments.insert(arguments.end(), {CROSSRANK_COMMAND, "run", "-n", "1", "--", "no-such-program-anywhere"});
@@ -315,14 +315,14 @@ TEST(Run, does_not_find_a_program_beside_a_folder_that_is_closed) {
   std::filesystem::permissions(closed, std::filesystem::perms::owner_all);
 }
 
-TEST(Run, says_why_output_cannot_be_written) {
+TEST(Run, reports_why_output_cannot_be_written) {
   auto const end = run_command({"run", "-n", "1", "--no-prefix", "--", "/bin/sh", "-c",
                                 "exec \"$0\" run -n 1 -- echo text > /dev/full", CROSSRANK_COMMAND});
   EXPECT_NE(end.exit_code, 0);
   EXPECT_THAT(end.err, HasSubstr("No space left"));
 }
 
-TEST(Run, refuses_numbers_of_ranks_that_cannot_be) {
+TEST(Run, refuses_an_impossible_number_of_ranks) {
   for (auto const* const ranks : {"0", "-3", "4097", "four"}) {
     auto const end = run_command({"run", "-n", ranks, "--", "true"});
     EXPECT_EQ(end.exit_code, 2) << ranks;
@@ -332,7 +332,7 @@ TEST(Run, refuses_numbers_of_ranks_that_cannot_be) {
   EXPECT_EQ(run_command({"run", "-n", "2"}).exit_code, 2);
 }
 
-TEST(Run, says_when_the_limit_of_open_files_is_too_low) {
+TEST(Run, reports_a_limit_of_open_files_that_is_too_low) {
   auto const script = std::string("ulimit -n 100; exec '") + CROSSRANK_COMMAND + "' run -n 60 -- true";
   auto const end = run_command(shell(1, script));
   EXPECT_EQ(end.exit_code, 2);
@@ -345,11 +345,11 @@ TEST(Run, can_run_inside_a_rank) {
   EXPECT_EQ(line_set(end.out), (std::multiset<std::string>{"[0] [0] 0/2", "[0] [1] 1/2"})) << end.err;
 }
 
-TEST(Run, takes_the_programs_own_options_after_its_name) {
+TEST(Run, leaves_options_after_the_program_to_the_program) {
   EXPECT_EQ(run_command({"run", "-n", "1", "echo", "-n", "--grace", "x"}).out, "[0] --grace x\n");
   EXPECT_EQ(run_command({"run", "-n", "1", "--", "echo", "a", "--", "-n"}).out, "[0] a -- -n\n");
 }
 
-TEST(Command, says_its_version) { EXPECT_THAT(run_command({"--version"}).out, HasSubstr("crossrank 0.")); }
+TEST(Command, prints_its_version) { EXPECT_THAT(run_command({"--version"}).out, HasSubstr("crossrank 0.")); }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 using crossrank::tools::LinePrefixer;
 
-TEST(LinePrefixer, gives_the_same_lines_however_the_bytes_arrive) {
+TEST(LinePrefixer, gives_the_same_lines_for_every_split_of_the_input) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -35,7 +35,7 @@ TEST(LinePrefixer, gives_the_same_lines_however_the_bytes_arrive) {
   }
 }
 
-TEST(LinePrefixer, does_not_cut_a_line_of_exactly_the_limit) {
+TEST(LinePrefixer, does_not_split_a_line_of_exactly_the_limit) {
   std::string out;
   LinePrefixer lines("[0]");
   std::string const longest(LinePrefixer::max_line, 'x');
