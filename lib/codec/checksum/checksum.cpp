@@ -11,7 +11,7 @@
 namespace crossrank::codec {
 namespace {
 
-// Below this the choice costs more than it gains.
+// For fewer bytes the dispatch costs more than it gains.
 constexpr std::size_t wide_from = 1024;
 
 bool has_wide() noexcept {

@@ -9,17 +9,17 @@
 
 namespace crossrank::codec {
 
-/// XXH3, 64 bits, seed 0, of `bytes`.
+/// Returns the 64-bit XXH3 checksum of `bytes`, with seed 0.
 [[nodiscard]] std::uint64_t checksum(std::span<std::byte const> bytes) noexcept;
 
-/// The same over bytes that come in parts.
+/// Computes the checksum of bytes that come in parts.
 class StreamingChecksum {
  public:
   StreamingChecksum();
-  /// Forgets all bytes so far.
+  /// Starts over, without bytes.
   void restart() noexcept;
   void update(std::span<std::byte const> bytes) noexcept;
-  /// Of all bytes so far; more may follow.
+  /// Returns the checksum of all bytes so far. More may follow.
   [[nodiscard]] std::uint64_t digest() const noexcept;
 
  private:
@@ -30,12 +30,12 @@ class StreamingChecksum {
   std::unique_ptr<State, Free> state_;
 };
 
-/// Digits of a checksum in text form.
+/// Number of digits of a checksum as text.
 inline constexpr std::size_t checksum_digits = 16;
 
-/// 16 lower-case hexadecimal digits, most significant first.
+/// Returns 16 lower-case hexadecimal digits, most significant first.
 [[nodiscard]] std::string to_hex(std::uint64_t digest);
-/// The inverse; nothing for any other text.
+/// Parses the result of `to_hex`. Returns nothing for any other text.
 [[nodiscard]] std::optional<std::uint64_t> from_hex(std::string_view digits) noexcept;
 
 }  // namespace crossrank::codec

@@ -1,5 +1,5 @@
-// This file alone is compiled for AVX2 (lib/codec/CMakeLists.txt): nothing of the standard library that other files
-// share may be instantiated here, or it would run on processors that lack it.
+// Only this file is compiled for AVX2 (lib/codec/CMakeLists.txt). It must not instantiate templates of the standard
+// library that other files share, or AVX2 code would run on processors without it.
 #include "lib/codec/checksum/checksum_avx2.hpp"
 
 #define XXH_INLINE_ALL

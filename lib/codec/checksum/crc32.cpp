@@ -10,12 +10,12 @@
 namespace crossrank::codec {
 namespace {
 
-// The polynomial of zip, lowest power in the highest bit.
+// The polynomial of zip, with the lowest power in the highest bit.
 constexpr std::uint32_t polynomial = 0xedb88320U;
 
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
-/// Table k holds what a byte does to the remainder when k more bytes follow it.
+/// Table k holds the effect of a byte on the remainder when k more bytes follow.
 constexpr Tables make_tables() {
   Tables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -34,7 +34,7 @@ constexpr Tables make_tables() {
 
 constexpr Tables tables = make_tables();
 
-/// `state` is the inverted remainder.
+/// Advances `state`, the inverted remainder, by `count` bytes.
 std::uint32_t advance(std::uint32_t state, std::byte const* at, std::size_t count) noexcept {
   for (; count >= 8; count -= 8, at += 8) {
     std::uint64_t word = 0;
@@ -48,7 +48,7 @@ std::uint32_t advance(std::uint32_t state, std::byte const* at, std::size_t coun
   return state;
 }
 
-/// Of two polynomials below 32 bits, both with the lowest power in the highest bit.
+/// Returns the product of two polynomials below 32 bits, with the lowest power in the highest bit.
 std::uint32_t product(std::uint32_t left, std::uint32_t right) noexcept {
   std::uint32_t sum = 0;
   for (std::uint32_t power = 0x80000000U; power != 0; power >>= 1U) {
@@ -60,8 +60,8 @@ std::uint32_t product(std::uint32_t left, std::uint32_t right) noexcept {
 
 #if defined(__x86_64__)
 
-/// x^n modulo the polynomial as a factor of the folding step: bit-reversed, and shifted once because the product of two
-/// reversed numbers comes out one bit low.
+/// Returns x^n modulo the polynomial as a factor of the folding step. It is bit-reversed, and shifted by one because
+/// the product of two reversed numbers is one bit too low.
 constexpr std::uint64_t fold_factor(unsigned n) {
   std::uint32_t value = 0x80000000U;
   for (unsigned i = 0; i < n; ++i) value = (value >> 1U) ^ ((value & 1U) != 0 ? polynomial : 0U);
@@ -76,12 +76,13 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i fold(__m128i value, __m1
 
 inline __m128i load(std::byte const* at) noexcept { return _mm_loadu_si128(reinterpret_cast<__m128i const*>(at)); }
 
-/// Factors that carry 128 bits over a distance of `bits`: the low half stands 64 bits further away than the high one.
+/// Returns factors that carry 128 bits over a distance of `bits`. The low half is 64 bits further away than the high
+/// one.
 __attribute__((target("pclmul,sse4.1"))) inline __m128i factors_for(std::uint64_t low, std::uint64_t high) noexcept {
   return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
 }
 
-/// Reduces all whole blocks of 16 bytes, at least four, to 16 bytes with the same remainder; the table does the rest.
+/// Reduces all whole blocks of 16 bytes, at least four, to 16 bytes with the same remainder, then uses the table.
 __attribute__((target("pclmul,sse4.1"))) std::uint32_t advance_folding(std::uint32_t state, std::byte const* at,
                                                                        std::size_t count) noexcept {
   constexpr auto by_512_low = fold_factor(512 + 32);
@@ -115,7 +116,7 @@ bool can_fold() noexcept {
 }  // namespace
 
 std::uint32_t crc32_combine(std::uint32_t front, std::uint32_t back, std::uint64_t bytes) noexcept {
-  // Bytes that follow multiply what stands before by x^8 each; the inversions at both ends cancel out.
+  // Each following byte multiplies the preceding polynomial by x^8. The inversions at both ends cancel out.
   std::uint32_t shift = 0x00800000U;
   for (; bytes > 0; bytes >>= 1U) {
     if ((bytes & 1U) != 0) front = product(front, shift);

@@ -5,15 +5,16 @@
 
 namespace crossrank::codec {
 
-/// CRC-32 as zip archives carry it, of the bytes behind `so_far` and then `bytes`; `so_far` is 0 at the start.
+/// Returns the CRC-32 of zip archives after `bytes`. `so_far` is the CRC of the preceding bytes, 0 at the start.
 ///
-/// Folds 64 bytes at a time by carry-less multiplication where the processor has it, many times as fast as a table.
+/// Folds 64 bytes at a time by carry-less multiplication if the processor has it, many times as fast as a table.
 [[nodiscard]] std::uint32_t crc32(std::uint32_t so_far, std::span<std::byte const> bytes) noexcept;
 
-/// Of bytes with the CRC `front` and then `bytes` more with the CRC `back`: both can be taken apart from each other.
+/// Returns the CRC of bytes with the CRC `front`, followed by `bytes` bytes with the CRC `back`. The two CRCs can be
+/// computed independently.
 [[nodiscard]] std::uint32_t crc32_combine(std::uint32_t front, std::uint32_t back, std::uint64_t bytes) noexcept;
 
-/// `crc32` by tables alone: what it must agree with.
+/// Computes `crc32` only with tables, as a reference for tests.
 [[nodiscard]] std::uint32_t crc32_by_table(std::uint32_t so_far, std::span<std::byte const> bytes) noexcept;
 
 }  // namespace crossrank::codec

@@ -20,7 +20,7 @@ std::uint64_t regular_size(std::string const& name, int fd) {
   struct stat status {};
   if (platform::system().fstat(fd, &status) != 0) platform::throw_io("read", name, errno);
   if (!S_ISREG(status.st_mode))
-    throw FormatError({.operation = "read", .message = "this is no regular file", .resource = name, .section = "file"});
+    throw FormatError({.operation = "read", .message = "not a regular file", .resource = name, .section = "file"});
   return static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -49,7 +49,7 @@ void FileSource::read_at(std::uint64_t offset, std::span<std::byte> to) const {
                          .expected = std::to_string(size_) + " bytes",
                          .got = std::to_string(offset),
                          .resource = name_,
-                         .hint = "the file was cut while it was read: read it again",
+                         .hint = "the file was truncated while it was read: read it again",
                          .section = "file",
                          .offset = offset});
     }
@@ -77,7 +77,7 @@ void FileSink::write_at(std::uint64_t offset, std::span<std::byte const> from) {
 void MemorySink::write_at(std::uint64_t offset, std::span<std::byte const> from) {
   if (offset > memory_.size() || from.size() > memory_.size() - offset) {
     throw UsageError({.operation = "write",
-                      .message = "the memory is too small",
+                      .message = "the buffer is too small",
                       .expected = std::to_string(memory_.size()) + " bytes",
                       .got = std::to_string(from.size()) + " from " + std::to_string(offset)});
   }

@@ -9,23 +9,23 @@
 
 namespace crossrank::codec {
 
-/// Bytes that a reader reads: a file, or memory.
+/// Random access to bytes, of a file or in memory.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  /// For messages: a path, or what the memory is.
+  /// Returns a name for messages, such as the path.
   [[nodiscard]] virtual std::string const& name() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t size() const noexcept = 0;
   /// Fills `to` from byte `offset` on; the range lies inside `size()`. `IoError` when the system refuses, `FormatError`
-  /// when the bytes have gone since.
+  /// when the file has become shorter.
   virtual void read_at(std::uint64_t offset, std::span<std::byte> to) const = 0;
-  /// Memory that holds all of it from its first byte on, for views without a copy; null when there is none.
+  /// Returns memory that holds all bytes, for views without a copy; null when there is none.
   [[nodiscard]] virtual std::shared_ptr<spi::Storage> memory() const noexcept { return nullptr; }
-  /// Whether a reader is to read it in the thread that asked for it, all of it.
+  /// Returns whether a reader must read it only in the calling thread.
   [[nodiscard]] virtual bool wants_one_reader() const noexcept { return false; }
 };
 
-/// Where a writer writes.
+/// Random access for writing bytes.
 class ByteSink {
  public:
   virtual ~ByteSink() = default;
@@ -33,7 +33,7 @@ class ByteSink {
   virtual void write_at(std::uint64_t offset, std::span<std::byte const> from) = 0;
 };
 
-/// All bytes of a storage.
+/// The bytes of a storage.
 class MemorySource final : public ByteSource {
  public:
   MemorySource(std::string name, std::shared_ptr<spi::Storage> memory);
@@ -50,7 +50,7 @@ class MemorySource final : public ByteSource {
 /// An open file, read by `pread` through the platform's seam. It does not own the descriptor.
 class FileSource final : public ByteSource {
  public:
-  /// `IoError` when the size cannot be learnt, `FormatError` when it is no regular file.
+  /// Reads the size of the file. `IoError` when that fails, `FormatError` when it is not a regular file.
   FileSource(std::string name, int fd);
   [[nodiscard]] std::string const& name() const noexcept override { return name_; }
   [[nodiscard]] std::uint64_t size() const noexcept override { return size_; }
@@ -73,7 +73,7 @@ class FileSink final : public ByteSink {
   int fd_;
 };
 
-/// Memory of the caller's, as large as what will be written.
+/// The caller's memory, large enough for all writes.
 class MemorySink final : public ByteSink {
  public:
   explicit MemorySink(std::span<std::byte> memory) : memory_(memory) {}

@@ -6,11 +6,11 @@
 
 namespace crossrank::codec {
 
-/// What became of the size of a tensor that a file or a peer announced.
+/// Result of checking the size of a tensor from a file or a peer.
 enum class SizeStatus : std::uint8_t { fits, overflows, splits_a_byte };
 
-/// Bytes of a dense tensor in `bytes`, every product checked, in the order of the dimensions: `Shape` counts elements
-/// with a sign, and refuses what does not fit there even where a length of 0 follows. A negative length overflows.
+/// Computes the size of a dense tensor in `bytes`. Checks every product, in the order of the dimensions. `Shape` counts
+/// elements in a signed type, and refuses an overflow even if a length of 0 follows. A negative length overflows.
 [[nodiscard]] constexpr SizeStatus checked_byte_size(std::span<std::int64_t const> shape, std::size_t bits_per_element,
                                                      std::uint64_t& bytes) noexcept {
   std::int64_t elements = 1;

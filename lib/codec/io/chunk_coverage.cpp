@@ -12,7 +12,7 @@ std::string text_of(ChunkBox const& box) {
   std::string out;
   for (std::size_t dim = 0; dim < box.size.size(); ++dim) {
     if (dim > 0) out += ", ";
-    // Of pieces that lie outside, nothing is known of their numbers.
+    // The numbers of a box outside the tensor may be arbitrary, so the sum may overflow.
     auto end = std::numeric_limits<std::int64_t>::max();
     if (std::int64_t sum = 0; !__builtin_add_overflow(box.begin[dim], box.size[dim], &sum)) end = sum;
     out += std::to_string(box.begin[dim]) + ":" + std::to_string(end);
@@ -30,7 +30,7 @@ bool is_inside(std::span<std::int64_t const> lengths, ChunkBox const& box) {
   return true;
 }
 
-/// Elements of something that lies inside a tensor whose elements fit 63 bits.
+/// Returns the number of elements of a box inside a tensor whose number of elements fits in 63 bits.
 std::int64_t volume(std::span<std::int64_t const> lengths) {
   std::int64_t count = 1;
   for (auto const length : lengths) {
@@ -57,7 +57,7 @@ std::optional<std::string> find_coverage_error(std::span<std::int64_t const> len
     if (!is_inside(lengths, box)) return "the piece " + text_of(box) + " lies outside the tensor";
     auto const count = volume(box.size);
     if (count == 0) continue;
-    // Each is at most the total: before the sum could overflow, it is too large.
+    // Each count is at most the total, so the sum is too large before it could overflow.
     if (count > total - covered) return "the pieces have more elements than the tensor";
     covered += count;
     filled.push_back(&box);
@@ -66,7 +66,7 @@ std::optional<std::string> find_coverage_error(std::span<std::int64_t const> len
     return "the pieces cover " + std::to_string(covered) + " of " + std::to_string(total) + " elements";
   }
   if (lengths.empty()) return std::nullopt;
-  // Only boxes that meet in the first dimension need to be compared.
+  // Only boxes that overlap in the first dimension need to be compared.
   std::sort(filled.begin(), filled.end(), [](auto const* a, auto const* b) { return a->begin < b->begin; });
   for (std::size_t i = 0; i < filled.size(); ++i) {
     auto const end = filled[i]->begin[0] + filled[i]->size[0];

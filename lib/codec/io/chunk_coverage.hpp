@@ -13,8 +13,8 @@ struct ChunkBox {
   std::vector<std::int64_t> size{};
 };
 
-/// Whether the boxes cover the whole tensor and no element twice; otherwise what is wrong, in words. Boxes without
-/// elements are allowed anywhere inside.
+/// Checks that the boxes cover every element of the tensor exactly once. Returns a message if they do not. Empty boxes
+/// are allowed anywhere inside.
 [[nodiscard]] std::optional<std::string> find_coverage_error(std::span<std::int64_t const> lengths,
                                                              std::span<ChunkBox const> boxes);
 

@@ -33,7 +33,7 @@ struct BoxWalk {
     visit(static_cast<Box const&>(box));
   }
 
-  /// Elements `first` to `last` of what lies below the entries fixed for the dimensions before `dim`.
+  /// Visits elements `first` to `last` of the subtensor with fixed entries in the dimensions before `dim`.
   void walk(std::size_t dim, std::int64_t first, std::int64_t last) {
     if (first == last) return;
     std::int64_t inner = 1;
@@ -57,8 +57,8 @@ struct BoxWalk {
 
 }  // namespace detail
 
-/// Calls `visit` with boxes that are, one after the other, elements `first` to `last` of a dense row-major tensor. At
-/// most two for each dimension. The lengths multiply to no more than 63 bits and none is 0.
+/// Calls `visit` with boxes that together are elements `first` to `last` of a dense row-major tensor, in order. There
+/// are at most two boxes for each dimension. The product of the lengths must fit in 63 bits, and no length may be 0.
 template <class Visitor>
 void for_each_box(std::span<std::int64_t const> lengths, std::int64_t first, std::int64_t last, Visitor&& visit) {
   detail::BoxWalk<Visitor> walk{lengths, visit};

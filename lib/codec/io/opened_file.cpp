@@ -14,7 +14,7 @@ namespace crossrank::codec {
 namespace {
 
 platform::Fd open_path(std::filesystem::path const& path, std::string const& operation) {
-  // O_NONBLOCK: a pipe in the file's place is refused by its type later, and must not block the open.
+  // O_NONBLOCK: a pipe must not block the open; its type is refused later.
   int const fd = platform::system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
   if (fd < 0) platform::throw_io(operation, path.string(), errno);
   return platform::Fd(fd);
@@ -32,7 +32,7 @@ RangeSource::RangeSource(std::shared_ptr<ByteSource const> whole, std::uint64_t 
     : whole_(std::move(whole)), begin_(begin), bytes_(bytes), name_(std::move(name)) {
   if (begin_ <= whole_->size() && bytes_ <= whole_->size() - begin_) return;
   throw FormatError({.operation = "read",
-                     .message = "a part lies outside the file: the file was cut, or belongs to another save",
+                     .message = "a part lies outside the file: the file was truncated, or belongs to another save",
                      .expected = std::to_string(bytes_) + " bytes from " + std::to_string(begin_),
                      .got = std::to_string(whole_->size()) + " bytes",
                      .resource = name_,

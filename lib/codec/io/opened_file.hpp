@@ -8,12 +8,13 @@
 
 namespace crossrank::codec {
 
-/// A file that is open for reading as long as this stands.
+/// A file that stays open for reading as long as the object exists.
 class OpenedFile final : public ByteSource {
  public:
-  /// Follows symbolic links, as model caches are made of them. `IoError`; `FormatError` for what is no regular file.
+  /// Opens a file. Follows symbolic links, because model caches consist of them. `IoError`; `FormatError` when it is
+  /// not a regular file.
   OpenedFile(std::filesystem::path const& path, std::string const& operation);
-  /// Takes a descriptor that is open already.
+  /// Takes over an open descriptor.
   OpenedFile(platform::Fd fd, std::string name);
   [[nodiscard]] std::string const& name() const noexcept override { return file_.name(); }
   [[nodiscard]] std::uint64_t size() const noexcept override { return file_.size(); }
@@ -24,10 +25,10 @@ class OpenedFile final : public ByteSource {
   FileSource file_;
 };
 
-/// A part of another source; offset 0 is the part's first byte.
+/// A part of another source. Offset 0 is the first byte of the part.
 class RangeSource final : public ByteSource {
  public:
-  /// `FormatError` when the part does not lie inside `whole`.
+  /// Selects `bytes` bytes from `begin` on. `FormatError` when the part is not inside `whole`.
   RangeSource(std::shared_ptr<ByteSource const> whole, std::uint64_t begin, std::uint64_t bytes, std::string name);
   [[nodiscard]] std::string const& name() const noexcept override { return name_; }
   [[nodiscard]] std::uint64_t size() const noexcept override { return bytes_; }

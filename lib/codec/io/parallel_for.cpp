@@ -13,7 +13,7 @@
 namespace crossrank::codec {
 namespace {
 
-// One thread copies as fast as one core can; a second pays for itself from here on.
+// Bytes per thread from which another thread pays for itself.
 constexpr std::uint64_t parallel_bytes = std::uint64_t{32} << 20;
 constexpr std::size_t most_threads = 4;
 
@@ -28,7 +28,7 @@ class ParallelRun {
       try {
         while (threads.size() < helpers) threads.emplace_back([this] { take_all(); });
       } catch (std::system_error const&) {
-        // As many as the system gives: the calling thread does the rest.
+        // If the system gives no more threads, the calling thread does the rest.
       }
       take_all();
     }
@@ -38,7 +38,7 @@ class ParallelRun {
  private:
   void take_all() noexcept {
     for (;;) {
-      // Hands out numbers; what the units write meets at the threads' joining.
+      // relaxed: only hands out numbers; joining the threads orders their writes.
       auto const index = next_.fetch_add(1, std::memory_order_relaxed);
       if (index >= count_) return;
       try {

@@ -7,7 +7,7 @@
 namespace crossrank::codec {
 namespace {
 
-// From here on a read of its own costs less than a copy.
+// From this size on a separate read costs less than a copy.
 constexpr std::size_t direct_bytes = std::size_t{128} << 10;
 
 }  // namespace

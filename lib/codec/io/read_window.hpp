@@ -8,25 +8,26 @@
 
 namespace crossrank::codec {
 
-/// Reads many small pieces of a part of a source, which come mostly in rising order, by few large reads.
+/// Reads many small pieces of a part of a source with few large reads. The pieces should come mostly in ascending
+/// order.
 class ReadWindow {
  public:
-  /// Most bytes that `view` gives.
+  /// Largest size of a `view`.
   static constexpr std::size_t block_bytes = std::size_t{1} << 20;
 
-  /// Of the `bytes` bytes of `source` from `begin` on.
+  /// Makes a window on the `bytes` bytes of `source` from `begin` on.
   ReadWindow(ByteSource const& source, std::uint64_t begin, std::uint64_t bytes);
 
-  /// `count` bytes from `at` on, until the next call.
+  /// Returns `count` bytes from `at` on, valid until the next call.
   [[nodiscard]] std::byte const* view(std::uint64_t at, std::size_t count);
-  /// Copies bytes from `at` on; large pieces go straight to where they are wanted.
+  /// Copies bytes from `at` on. Reads large pieces directly into `to`.
   void copy(std::uint64_t at, std::span<std::byte> to);
 
  private:
   ByteSource const& source_;
   std::uint64_t begin_;
   std::uint64_t bytes_;
-  std::byte const* memory_ = nullptr;  ///< all of the part, where the source has it in memory
+  std::byte const* memory_ = nullptr;  ///< the whole part, if the source is in memory
   std::vector<std::byte> block_{};
   std::uint64_t block_at_ = 0;
 };

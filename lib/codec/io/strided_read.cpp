@@ -10,14 +10,14 @@
 namespace crossrank::codec {
 namespace {
 
-/// One dimension of a box: how many entries, and how far apart they are in the storage and in the result, in elements.
+/// One dimension of a box: number of entries, and their stride in the storage and in the result, in elements.
 struct Axis {
   std::int64_t count = 1;
   std::int64_t in = 0;
   std::int64_t out = 0;
 };
 
-/// A box of the tensor as loops, those with the widest steps in the storage outside.
+/// A box of the tensor as nested loops. Outer loops have larger strides in the storage.
 struct Loops {
   std::array<Axis, Shape::max_rank> axes{};
   std::size_t depth = 0;
@@ -50,7 +50,7 @@ void copy_element(std::byte* to, std::byte const* from, std::size_t element_byte
   }
 }
 
-/// The innermost loop.
+/// Runs the innermost loop.
 void copy_axis(ReadWindow& storage, StridedView const& view, Axis axis, std::int64_t in, std::byte* out) {
   auto const element_bytes = view.element_bytes;
   auto const at = [&](std::int64_t element) {
@@ -119,7 +119,7 @@ void read_strided(ReadWindow& storage, StridedView const& view, std::uint64_t of
   auto const last = static_cast<std::int64_t>((offset + out.size() + element_bytes - 1) / element_bytes);
   if (offset % element_bytes == 0 && out.size() % view.element_bytes == 0)
     return read_elements(storage, view, first, last, out.data());
-  // The range cuts elements: read them whole.
+  // The range begins or ends inside an element: read whole elements.
   std::vector<std::byte> whole(static_cast<std::size_t>(last - first) * view.element_bytes);
   read_elements(storage, view, first, last, whole.data());
   copy_memory(out.data(), whole.data() + offset % element_bytes, out.size());

@@ -19,7 +19,7 @@ class ConfigBuilder final : public JsonBuilder {
                     RepeatedKey::refuse, about) {}
 
  private:
-  void take_long_integer() override { refuse_here("an integer does not fit 64 bits"); }
+  void take_long_integer() override { refuse_here("an integer does not fit in 64 bits"); }
 
   void finish_object(Json& object) override { resolve_mark(object); }
 

@@ -45,10 +45,9 @@ class Encoder {
     out_.append(digits, end);
   }
 
-  // Marks count as the values that a decoder sees, so that whatever is written can be read under the same limits.
+  // Tags count as the values that a decoder sees, so that everything that is written can be read under the same limits.
   void count_value() {
-    if (++nodes_ > max_config_nodes)
-      refuse("there are too many values", "at most " + std::to_string(max_config_nodes), "more");
+    if (++nodes_ > max_config_nodes) refuse("too many values", "at most " + std::to_string(max_config_nodes), "more");
   }
   static void check_depth(std::size_t depth) {
     if (depth >= max_config_depth)
@@ -64,7 +63,7 @@ class Encoder {
     }
     auto const start = out_.size();
     number(held);
-    // Without a point it would come back as an integer.
+    // Without a point it would be read as an integer.
     if (out_.find_first_of(".e", start) == std::string::npos) out_ += ".0";
   }
 
@@ -104,7 +103,7 @@ class Encoder {
     for (auto const& [key, item] : json.items()) {
       if (!first) out_ += ',';
       first = false;
-      // An object of the user's that looks like a tag gains a dollar, so that it is not taken for one.
+      // A user's object that looks like a tag gains a `$`, so that the two are not confused.
       string(json.size() == 1 && tag_depth(key) > 0 ? "$" + key : key);
       out_ += ':';
       value(item, depth + 1);

@@ -4,7 +4,7 @@
 
 namespace crossrank::codec {
 
-/// Input for nlohmann's lexer that tells how far it has read, which its SAX events do not say.
+/// Input for nlohmann's lexer that records how far the lexer has read. Its SAX events do not give positions.
 class CountingInput {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -14,7 +14,7 @@ class CountingInput {
   using reference = char const&;
 
   CountingInput() = default;
-  /// `*cursor` follows the iterator; null for an end.
+  /// Makes an iterator that `*cursor` follows. `cursor` is null for an end iterator.
   CountingInput(char const* at, char const** cursor) : at_(at), cursor_(cursor) {}
 
   reference operator*() const { return *at_; }

@@ -8,7 +8,7 @@
 namespace crossrank::codec {
 namespace {
 
-/// Calls `visit` for each integer that is not negative, in the order of the text; depth is bounded by the codec.
+/// Calls `visit` for each non-negative integer, in the order of the text. The codec bounds the depth.
 template <class Value, class Visit>
 void each_natural(Value& json, Visit const& visit) {
   switch (json.type()) {

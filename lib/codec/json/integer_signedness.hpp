@@ -6,12 +6,12 @@
 
 namespace crossrank::codec {
 
-/// Which of a config's integers were signed though not negative: JSON text cannot tell, and a reader of it takes such
-/// for unsigned ones. Lengths of runs in the order of the text, unsigned and signed in turn, as in "3,1"; empty when
-/// all are unsigned.
+/// Encodes which non-negative integers of a config have a signed type. JSON text does not distinguish them, and a
+/// reader makes them unsigned. The result has the lengths of runs in the order of the text, alternately unsigned and
+/// signed, as in "3,1". It is empty when all are unsigned.
 [[nodiscard]] std::string encode_integer_signedness(Json const& config);
 
-/// Gives the integers of a config that was text the kinds they had; false for runs that are not exactly of it.
+/// Restores the signed types of the integers of a decoded config. Returns false when the runs do not match the config.
 [[nodiscard]] bool restore_integer_signedness(std::string_view runs, Json& config);
 
 }  // namespace crossrank::codec

@@ -13,7 +13,7 @@ namespace {
 
 using Members = Json::object_t::Container;
 
-/// Spares small objects the sorting.
+/// Returns whether the object is small and its keys differ, so that it need not be sorted.
 bool are_few_and_different(Members const& members) {
   constexpr std::size_t few = 8;
   if (members.size() > few) return false;
@@ -25,7 +25,7 @@ bool are_few_and_different(Members const& members) {
   return true;
 }
 
-/// Positions of the members, sorted by key; those of one key in the order of the text.
+/// Returns the positions of the members, sorted by key, then by position.
 std::vector<std::size_t> sorted_by_key(Members const& members) {
   std::vector<std::size_t> order(members.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -36,7 +36,7 @@ std::vector<std::size_t> sorted_by_key(Members const& members) {
   return order;
 }
 
-/// The members with the last value of each key at the place of its first.
+/// Returns one member per key, with the last value at the position of the first.
 Members last_of_each(Members& members, std::vector<std::size_t> const& order) {
   constexpr auto dropped = static_cast<std::size_t>(-1);
   std::vector<std::size_t> value_at(members.size(), dropped);
@@ -62,9 +62,9 @@ Json JsonBuilder::parse(std::string_view text) {
     refuse(limits_.bytes, "the document is too large: " + std::to_string(text.size()) + " bytes, more than " +
                               std::to_string(limits_.bytes));
   }
-  // nlohmann takes a NUL for the end of its input and skips a byte order mark.
-  if (auto const nul = text.find('\0'); nul != std::string_view::npos) refuse(nul, "there is a NUL in the document");
-  if (text.starts_with("\xef\xbb\xbf")) refuse(0, "there is a byte order mark in the document");
+  // nlohmann's parser treats NUL as the end of input and skips a byte order mark.
+  if (auto const nul = text.find('\0'); nul != std::string_view::npos) refuse(nul, "the document contains NUL");
+  if (text.starts_with("\xef\xbb\xbf")) refuse(0, "the document begins with a byte order mark");
   Json::sax_parse(CountingInput(text.data(), &cursor_), CountingInput(text.data() + text.size(), nullptr), this);
   return std::move(root_);
 }
@@ -74,7 +74,7 @@ bool JsonBuilder::number_float(double held, std::string const& digits) {
   return add(held);
 }
 
-bool JsonBuilder::binary(Json::binary_t&) { refuse_here("JSON text holds no binary values"); }
+bool JsonBuilder::binary(Json::binary_t&) { refuse_here("JSON text cannot contain binary values"); }
 
 bool JsonBuilder::key(std::string& held) {
   key_ = std::move(held);
@@ -94,7 +94,7 @@ bool JsonBuilder::end_array() {
 }
 
 bool JsonBuilder::parse_error(std::size_t position, std::string const&, Json::exception const& error) {
-  refuse(position, "this is no JSON", printable(error.what()));
+  refuse(position, "malformed JSON", printable(error.what()));
 }
 
 void JsonBuilder::finish_object(Json&) {}
@@ -125,7 +125,7 @@ bool JsonBuilder::add(Json value) {
 }
 
 Json* JsonBuilder::place(Json value) {
-  if (++values_ > limits_.values) refuse_here("there are too many values: more than " + std::to_string(limits_.values));
+  if (++values_ > limits_.values) refuse_here("too many values: more than " + std::to_string(limits_.values));
   if (stack_.empty()) {
     root_ = std::move(value);
     return &root_;

@@ -10,34 +10,34 @@
 
 namespace crossrank::codec {
 
-/// How large a JSON document may be.
+/// Limits of a JSON document.
 struct JsonLimits {
-  std::size_t bytes = 0;   ///< of text
+  std::size_t bytes = 0;   ///< length of the text
   std::size_t values = 0;  ///< objects, lists and scalars together
-  std::size_t depth = 0;   ///< of objects and lists inside each other
+  std::size_t depth = 0;   ///< nesting of objects and lists
 };
 
-/// What to do with an object that has the same key twice.
+/// What to do when an object repeats a key.
 enum class RepeatedKey : std::uint8_t {
   refuse,
-  last_counts,  ///< keeps the last value, at the place of the first, as most JSON readers do
+  last_counts,  ///< keeps the last value, at the position of the first, as most JSON readers do
 };
 
-/// Builds a JSON value from the events of nlohmann's parser. Checks the limits before memory is spent on a value, and
-/// takes time linear in the text: the parser's own builder compares each key with all earlier ones of its object.
+/// Builds a JSON value from the events of nlohmann's parser. Checks the limits before it allocates memory for a value,
+/// and takes linear time; the parser's own builder compares each key with all earlier keys of its object.
 class JsonBuilder {
  public:
-  /// `about` holds operation, resource, hint and section of an error, and must outlive the tree.
+  /// `about` holds operation, resource, hint and section of errors, and must outlive the builder.
   JsonBuilder(JsonLimits limits, RepeatedKey repeated, ErrorInfo const& about)
       : limits_(limits), repeated_(repeated), about_(about) {}
   virtual ~JsonBuilder() = default;
   JsonBuilder(JsonBuilder const&) = delete;
   JsonBuilder& operator=(JsonBuilder const&) = delete;
 
-  /// Parses a document; called once. `FormatError` with the byte for text that is no JSON or passes a limit.
+  /// Parses a document. Call it once. `FormatError` with the byte for malformed JSON or more than a limit.
   [[nodiscard]] Json parse(std::string_view text);
 
-  // The events.
+  // Events of the parser.
   bool null() { return add(nullptr); }
   bool boolean(bool held) { return add(held); }
   bool number_integer(std::int64_t held) { return add(held); }
@@ -53,12 +53,12 @@ class JsonBuilder {
   bool parse_error(std::size_t position, std::string const& token, Json::exception const& error);
 
  protected:
-  /// Called with each object once it is complete.
+  /// Receives each complete object.
   virtual void finish_object(Json& object);
-  /// Called for an integer that 64 bits do not hold.
+  /// Receives an integer that does not fit in 64 bits.
   virtual void take_long_integer();
 
-  /// Refuses what was read last.
+  /// Throws a `FormatError` at the current position.
   [[noreturn]] void refuse_here(std::string message) const;
 
  private:
@@ -74,7 +74,7 @@ class JsonBuilder {
   char const* begin_ = nullptr;
   char const* cursor_ = nullptr;
   Json root_{};
-  std::vector<Json*> stack_{};  ///< open objects and lists; none of them grows while one inside it is open
+  std::vector<Json*> stack_{};  ///< open objects and lists; only the innermost one grows
   std::string key_{};
   std::size_t values_ = 0;
 };

@@ -9,19 +9,18 @@
 
 namespace crossrank::codec {
 
-/// Limits of a document that describes a model or a job: config.json and its like.
+/// Limits of a document that describes a model or a job, such as config.json.
 inline constexpr JsonLimits description_limits{.bytes = max_config_bytes, .values = max_config_nodes, .depth = 128};
-/// Limits of a document that has an entry for each tensor or file: an index, a note of a job.
+/// Limits of a document with an entry for each tensor or file, such as an index.
 inline constexpr JsonLimits listing_limits{.bytes = std::size_t{128} << 20, .values = 8 * max_tensors, .depth = 32};
 
 struct JsonDocumentOptions {
   JsonLimits limits = description_limits;
   RepeatedKey repeated_key = RepeatedKey::last_counts;
-  ErrorInfo about{};  ///< operation, resource, hint and section of an error
+  ErrorInfo about{};  ///< operation, resource, hint and section of errors
 };
 
-/// Parses a whole JSON document, in time linear in its length. `FormatError` with the byte for text that is no JSON or
-/// passes a limit.
+/// Parses a JSON document in linear time. `FormatError` with the byte for malformed JSON or more than a limit.
 [[nodiscard]] Json parse_json(std::string_view text, JsonDocumentOptions const& options);
 
 }  // namespace crossrank::codec

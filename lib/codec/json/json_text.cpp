@@ -11,7 +11,7 @@ std::size_t find_bad_utf8(std::string_view text) noexcept {
     std::uint64_t eight = 0;
     if (text.size() - at >= sizeof eight) {
       std::memcpy(&eight, text.data() + at, sizeof eight);
-      if ((eight & 0x8080808080808080U) == 0) {  // eight times ASCII
+      if ((eight & 0x8080808080808080U) == 0) {  // eight ASCII characters
         at += sizeof eight;
         continue;
       }

@@ -43,7 +43,7 @@ class Writer {
 
   void value(Json const& json, std::size_t depth) {
     if (++nodes_ > max_config_nodes)
-      refuse_use("there are too many values", "at most " + std::to_string(max_config_nodes), "more");
+      refuse_use("too many values", "at most " + std::to_string(max_config_nodes), "more");
     switch (json.type()) {
       case Json::value_t::null: return put(Tag::null);
       case Json::value_t::boolean: return put(json.get<bool>() ? Tag::yes : Tag::no);
@@ -71,7 +71,7 @@ class Writer {
  private:
   void put(Tag tag) { out_ += static_cast<char>(tag); }
 
-  /// Seven bits a byte, the low ones first; the last byte is below 128.
+  /// Writes seven bits per byte, low bits first. Only the last byte is below 128.
   void put_number(std::uint64_t number) {
     for (; number >= 0x80; number >>= 7U) out_ += static_cast<char>(number | 0x80U);
     out_ += static_cast<char>(number);
@@ -119,7 +119,7 @@ class Reader {
   Json whole() {
     Json root;
     value(root, 0);
-    if (at_ != bytes_.size()) refuse("there are bytes behind the config");
+    if (at_ != bytes_.size()) refuse("bytes follow the config");
     return root;
   }
 
@@ -133,7 +133,7 @@ class Reader {
   [[nodiscard]] std::size_t left() const noexcept { return bytes_.size() - at_; }
 
   void value(Json& out, std::size_t depth) {
-    if (++nodes_ > max_config_nodes) refuse("there are too many values");
+    if (++nodes_ > max_config_nodes) refuse("too many values");
     switch (static_cast<Tag>(byte())) {
       case Tag::null: return;
       case Tag::no: out = false; return;
@@ -152,7 +152,7 @@ class Reader {
       }
       case Tag::count: break;
     }
-    refuse("there is no such kind of value");
+    refuse("unknown kind of value");
   }
 
   std::uint8_t byte() {
@@ -184,10 +184,10 @@ class Reader {
     return held;
   }
 
-  /// How many things follow that take `least` bytes each.
+  /// Reads a number of items of at least `least` bytes each.
   std::size_t count(std::size_t least) {
     auto const held = number();
-    if (held > left() / least) refuse("there are more things than bytes for them");
+    if (held > left() / least) refuse("more items are announced than the remaining bytes can hold");
     return held;
   }
 
@@ -209,7 +209,7 @@ class Reader {
   std::size_t open(std::size_t depth, std::size_t least) {
     if (depth >= max_config_depth) refuse("the nesting is too deep");
     auto const size = count(least);
-    if (size > max_config_nodes - nodes_) refuse("there are too many values");
+    if (size > max_config_nodes - nodes_) refuse("too many values");
     return size;
   }
 
@@ -224,7 +224,7 @@ class Reader {
   void object(Json& out, std::size_t depth) {
     auto const size = open(depth, 2);
     out = Json::object();
-    // Past the map's own insertion, which searches all keys each time: quadratic in what a stranger sends.
+    // Bypasses the map's insertion, which compares all keys each time and is quadratic in untrusted input.
     auto& members = static_cast<Members&>(out.get_ref<Json::object_t&>());
     members.reserve(size);
     for (std::size_t i = 0; i < size; ++i) value(members.emplace_back(text(), Json()).second, depth + 1);
@@ -245,7 +245,7 @@ class Reader {
     for (auto const& member : members) hashes_.push_back(hash_name(member.first));
     std::sort(hashes_.begin(), hashes_.end());
     if (std::adjacent_find(hashes_.begin(), hashes_.end()) == hashes_.end()) return false;
-    // Equal keys, or two that were made to have one hash.
+    // Equal keys, or two keys with the same hash.
     std::vector<std::string_view> keys;
     for (auto const& member : members) keys.push_back(member.first);
     std::sort(keys.begin(), keys.end());

@@ -45,11 +45,12 @@ void ObjectWriter::enter() {
 std::vector<std::byte> ObjectWriter::take() {
   for (auto const& [at, count] : counted_) {
     if (count <= bytes_.size() - at) continue;
-    throw UsageError({.operation = "encode_object",
-                      .message = "a container has elements without bytes, which a reader cannot hold against its input",
-                      .expected = "at least " + std::to_string(count) + " bytes",
-                      .got = std::to_string(bytes_.size() - at),
-                      .hint = "send their number instead"});
+    throw UsageError(
+        {.operation = "encode_object",
+         .message = "a container has elements without bytes, which a reader cannot check against its input",
+         .expected = "at least " + std::to_string(count) + " bytes",
+         .got = std::to_string(bytes_.size() - at),
+         .hint = "send their number instead"});
   }
   counted_.clear();
   return std::exchange(bytes_, {});
@@ -70,7 +71,7 @@ void ObjectReader::refuse(char const* section, std::string message, std::string 
 
 void ObjectReader::read(void* data, std::size_t bytes) {
   if (bytes > remaining())
-    refuse("value", "the object is cut off", std::to_string(bytes) + " bytes", std::to_string(remaining()));
+    refuse("value", "the object is truncated", std::to_string(bytes) + " bytes", std::to_string(remaining()));
   if (bytes > 0) copy_memory(data, bytes_.data() + at_, bytes);
   at_ += bytes;
 }
@@ -78,7 +79,7 @@ void ObjectReader::read(void* data, std::size_t bytes) {
 bool ObjectReader::read_bool() {
   std::uint8_t value = 0;
   read(&value, sizeof value);
-  if (value > 1) refuse("value", "a truth value is neither", "0 or 1", std::to_string(value));
+  if (value > 1) refuse("value", "a bool is neither 0 nor 1", "0 or 1", std::to_string(value));
   return value == 1;
 }
 
@@ -86,7 +87,7 @@ std::uint64_t ObjectReader::read_count(std::size_t least_bytes) {
   std::uint64_t count = 0;
   read(&count, sizeof count);
   if (count > remaining() / least_bytes) {
-    refuse("count", "more elements are announced than there are bytes for",
+    refuse("count", "more elements are announced than the remaining bytes can hold",
            "at most " + std::to_string(remaining() / least_bytes), std::to_string(count));
   }
   return count;
@@ -130,11 +131,11 @@ void check_envelope(ObjectReader& reader, std::string_view name, std::uint32_t v
   std::uint32_t got_version = 0;
   std::uint16_t length = 0;
   reader.read(&magic, sizeof magic);
-  if (magic != envelope_magic) reader.refuse("envelope", "these bytes are no object");
+  if (magic != envelope_magic) reader.refuse("envelope", "the bytes are not an object");
   reader.read(&got_version, sizeof got_version);
   reader.read(&length, sizeof length);
   if (length > max_tag_bytes || length > reader.remaining())
-    reader.refuse("envelope", "the name of the type is cut off", std::to_string(length) + " bytes");
+    reader.refuse("envelope", "the name of the type is truncated", std::to_string(length) + " bytes");
   std::string got(length, '\0');
   reader.read(got.data(), got.size());
   if (got != name) reader.refuse("tag", "the object is of another type", std::string(name), codec::printable(got));
@@ -145,7 +146,7 @@ void check_envelope(ObjectReader& reader, std::string_view name, std::uint32_t v
 }
 
 void refuse_object(ObjectReader const& reader, std::string_view name, char const* why) {
-  reader.refuse("value", "the bytes are no " + std::string(name) + ": " + why);
+  reader.refuse("value", "the bytes are not a valid " + std::string(name) + ": " + why);
 }
 
 }  // namespace detail

@@ -13,7 +13,7 @@
 namespace crossrank::codec {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the table is copied as it stands in memory");
+static_assert(std::endian::native == std::endian::little, "the table is copied byte by byte");
 
 constexpr std::uint32_t magic = 0x3242'5458;  // "XTB2"
 constexpr std::uint8_t flag_present = 1;
@@ -68,7 +68,7 @@ class Writer {
                      .offset = at});
 }
 
-/// Walks the bytes once; each field is copied out before it is looked at, since a peer may still write them.
+/// Reads the bytes once. Copies each field before checking it, because a peer may still write it.
 class Reader {
  public:
   explicit Reader(std::span<std::byte const> bytes) : bytes_(bytes) {}
@@ -190,21 +190,22 @@ void encode(TableInput const& input, std::span<std::byte> out) {
 TableView decode(std::span<std::byte const> bytes, std::uint64_t payload_bytes) {
   Reader reader(bytes);
   TableHead head{};
-  reader.take(&head, sizeof(head), "the table is shorter than its head");
-  if (head.magic != magic) refuse(0, "this is no tensor table of this version");
+  reader.take(&head, sizeof(head), "the table is shorter than its header");
+  if (head.magic != magic) refuse(0, "not a tensor table of this version");
   if (head.total_bytes != bytes.size()) {
-    refuse(8, "the table is not as long as it says", std::to_string(head.total_bytes), std::to_string(bytes.size()));
+    refuse(8, "the table does not have the length that it states", std::to_string(head.total_bytes),
+           std::to_string(bytes.size()));
   }
   if (head.config_bytes > max_config_bytes)
     refuse(16, "the config is too large", {}, std::to_string(head.config_bytes));
   TableView view;
   view.config = reader.take_text(head.config_bytes, "the table ends inside the config");
   if (head.entries > reader.left() / sizeof(EntryHead)) {
-    refuse(4, "there are more entries than bytes for them", {}, std::to_string(head.entries));
+    refuse(4, "more entries are announced than the remaining bytes can hold", {}, std::to_string(head.entries));
   }
   view.entries.resize(head.entries);
   for (auto& entry : view.entries) take_entry(reader, payload_bytes, entry);
-  if (reader.left() != 0) refuse(reader.at(), "there are bytes behind the last entry");
+  if (reader.left() != 0) refuse(reader.at(), "bytes follow the last entry");
   return view;
 }
 

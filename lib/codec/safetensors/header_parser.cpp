@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t length_bytes = 8;
 
-/// Refuses what repeats (strict) or lets the last one win (lenient).
+/// Refuses repeated names (strict), or keeps the last entry of each (lenient).
 template <class List, class NameOf, class Refuse>
 void drop_repeats(List& list, Strictness strictness, NameOf name_of, Refuse refuse) {
   std::unordered_map<std::string_view, std::size_t, NameHash> last;
@@ -55,7 +55,7 @@ void check_size(HeaderEntry const& entry, ParseOptions const& options) {
     case SizeStatus::overflows:
       refuse_header(options, "header", entry.at, "the size of a tensor overflows", entry.name);
     case SizeStatus::splits_a_byte:
-      refuse_header(options, "header", entry.at, "the elements of a tensor do not fill their last byte", entry.name);
+      refuse_header(options, "header", entry.at, "the elements of a tensor do not fill the last byte", entry.name);
     case SizeStatus::fits: break;
   }
   if (bytes != entry.nbytes()) {
@@ -66,8 +66,8 @@ void check_size(HeaderEntry const& entry, ParseOptions const& options) {
   }
 }
 
-/// Sorts by place, then checks that the tensors follow each other without hole or overlap and that each is as large as
-/// it says.
+/// Sorts by offset. Checks that the tensors follow each other without gap or overlap, and that each has the size of its
+/// shape and dtype.
 void check_layout(Header& header, ParseOptions const& options) {
   std::stable_sort(header.entries.begin(), header.entries.end(),
                    [](auto const& a, auto const& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
@@ -102,7 +102,7 @@ std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file
   std::memcpy(&length, first.data(), sizeof(length));
   auto const limit = std::min(options.header_limit, max_header_bytes);
   if (length > limit) {
-    // A length that the file does not have is no header's.
+    // A length beyond the end of the file shows that this is not a header.
     bool const fits = length <= file_size - length_bytes;
     refuse_header(options, "length", 0,
                   "a header of " + std::to_string(length) + " bytes is larger than " + std::to_string(limit), {}, {},
@@ -111,21 +111,21 @@ std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file
   if (length > file_size - length_bytes) {
     refuse_header(
         options, "length", 0,
-        "a header of " + std::to_string(length) + " bytes does not fit a file of " + std::to_string(file_size));
+        "a header of " + std::to_string(length) + " bytes does not fit in a file of " + std::to_string(file_size));
   }
   return length_bytes + length;
 }
 
 Header parse_header(std::span<std::byte const> prefix, std::uint64_t file_size, ParseOptions const& options) {
   auto const extent = header_extent(prefix, file_size, options);
-  if (prefix.size() < extent) refuse_header(options, "length", 0, "the header was not read whole");
+  if (prefix.size() < extent) refuse_header(options, "length", 0, "the header was not read completely");
   std::string_view const text(reinterpret_cast<char const*>(prefix.data()) + length_bytes, extent - length_bytes);
-  // nlohmann takes a NUL for the end of its input and skips a byte order mark; the format has neither.
+  // nlohmann's parser treats NUL as the end of input and skips a byte order mark; the format allows neither.
   if (auto const nul = text.find('\0'); nul != std::string_view::npos) {
-    refuse_header(options, "header", length_bytes + nul, "there is a NUL in the header");
+    refuse_header(options, "header", length_bytes + nul, "the header contains NUL");
   }
   if (text.starts_with("\xef\xbb\xbf"))
-    refuse_header(options, "header", length_bytes, "there is a byte order mark in the header");
+    refuse_header(options, "header", length_bytes, "the header begins with a byte order mark");
 
   Header header;
   char const* cursor = text.data();

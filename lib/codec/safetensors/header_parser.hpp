@@ -13,14 +13,14 @@
 
 namespace crossrank::codec {
 
-/// One tensor as the header of a file describes it, checked.
+/// The checked entry of one tensor in a header.
 struct HeaderEntry {
   std::string name{};
   Dtype dtype = Dtype::u8;
   Shape shape{};
   std::uint64_t begin = 0;  ///< first byte, counted from the start of the data
-  std::uint64_t end = 0;    ///< byte behind the last
-  std::uint64_t at = 0;     ///< where in the file the header speaks of it, for messages
+  std::uint64_t end = 0;    ///< one past the last byte
+  std::uint64_t at = 0;     ///< byte of the file where the header names it, for messages
   [[nodiscard]] std::uint64_t nbytes() const noexcept { return end - begin; }
 };
 
@@ -30,31 +30,31 @@ struct Header {
   std::vector<std::pair<std::string, std::string>> metadata{};  ///< in the order of the file
   std::uint64_t data_start = 0;                                 ///< byte of the file where the data begins
   std::uint64_t data_bytes = 0;
-  /// Null when there is no such key.
+  /// Returns the value of `key`, or null.
   [[nodiscard]] std::string const* find_metadata(std::string_view key) const noexcept;
 };
 
-/// What to do with what the reference reader lets pass and the format's text forbids or leaves open: repeated names,
-/// unknown keys, entries in array form, null metadata, names beyond the limits.
+/// Whether to refuse what the reference reader accepts although the format's text forbids it or leaves it open:
+/// repeated names, unknown keys, entries in array form, null metadata, names beyond the limits.
 enum class Strictness : std::uint8_t { strict, lenient };
 
 struct ParseOptions {
   Strictness strictness = Strictness::strict;
-  std::uint64_t header_limit = std::uint64_t{32} << 20;  ///< most bytes of header; at most `max_header_bytes`
-  std::string source{};                                  ///< for messages
+  std::uint64_t header_limit = std::uint64_t{32} << 20;  ///< longest header in bytes; at most `max_header_bytes`
+  std::string source{};                                  ///< name of the source, for messages
 };
 
-/// Hint of an error about a file that is well formed and passes a limit.
+/// Hint of an error about a file that may be well formed but exceeds a limit.
 inline constexpr char const* limit_hint =
-    "the file may be well formed, but crossrank does not read it: save it again within this limit";
+    "the file may be well formed, but exceeds a limit of crossrank: save it again within this limit";
 
-/// Bytes of length field and header together, from the first 8 bytes of a file of `file_size` bytes.
+/// Returns the bytes of length field and header together, from the first 8 bytes of a file of `file_size` bytes.
 /// `FormatError`, section "length".
 [[nodiscard]] std::uint64_t header_extent(std::span<std::byte const> first, std::uint64_t file_size,
                                           ParseOptions const& options);
 
-/// Reads and checks a header whole, before anything of it is exposed. `prefix` holds the first `header_extent` bytes.
-/// `FormatError` with section "length", "header" or "data", the byte, and the tensor where there is one.
+/// Reads and checks a whole header before it returns any part of it. `prefix` holds the first `header_extent` bytes.
+/// `FormatError` with section "length", "header" or "data", the byte, and the tensor if there is one.
 [[nodiscard]] Header parse_header(std::span<std::byte const> prefix, std::uint64_t file_size,
                                   ParseOptions const& options);
 

@@ -35,14 +35,14 @@ void HeaderSchema::refuse_limit(std::string message) const {
   refuse_header(options_, "header", offset(), std::move(message), name_, {}, limit_hint);
 }
 
-/// A value that no place of the schema takes, unless it is skipped.
+/// Refuses a value that the schema does not allow, unless it is skipped.
 bool HeaderSchema::scalar(char const* what) {
   if (place_ == Place::skipped) return true;
   if (place_ == Place::entry && field_ == Field::unknown) {
     field_ = Field::none;
     return true;
   }
-  refuse(std::string(what) + " stands where the format has none");
+  refuse(std::string(what) + " is not allowed here");
 }
 
 bool HeaderSchema::null() {
@@ -53,7 +53,7 @@ bool HeaderSchema::null() {
 bool HeaderSchema::boolean(bool) { return scalar("a boolean"); }
 bool HeaderSchema::number_integer(std::int64_t) { return scalar("a negative number"); }
 bool HeaderSchema::number_float(double, std::string const&) {
-  return scalar("a number that is no unsigned 64-bit integer");
+  return scalar("a number that is not an unsigned 64-bit integer");
 }
 bool HeaderSchema::binary(Json::binary_t&) { return scalar("a binary value"); }
 
@@ -118,7 +118,7 @@ bool HeaderSchema::start_object(std::size_t) {
       return true;
     default: break;
   }
-  refuse("an object stands where the format has none");
+  refuse("an object is not allowed here");
 }
 
 bool HeaderSchema::key(std::string& value) {
@@ -136,7 +136,7 @@ void HeaderSchema::take_top_key(std::string& value) {
   name_ = std::move(value);
   name_at_ = offset();
   if (name_ == metadata_name) {
-    if (std::exchange(has_metadata_, true)) refuse("the metadata stands there twice");
+    if (std::exchange(has_metadata_, true)) refuse("the metadata occurs twice");
     return;
   }
   if (lenient()) return;
@@ -198,7 +198,7 @@ bool HeaderSchema::start_array(std::size_t) {
     place_ = field_ == Field::shape ? Place::shape : Place::offsets;
     return true;
   }
-  refuse("an array stands where the format has none");
+  refuse("an array is not allowed here");
 }
 
 bool HeaderSchema::end_array() {
@@ -247,7 +247,7 @@ void HeaderSchema::finish_entry() {
 }
 
 bool HeaderSchema::parse_error(std::size_t position, std::string const&, Json::exception const& e) {
-  refuse_header(options_, "header", 8 + position, "this is no JSON text", name_, printable(e.what()));
+  refuse_header(options_, "header", 8 + position, "malformed JSON", name_, printable(e.what()));
 }
 
 }  // namespace crossrank::codec

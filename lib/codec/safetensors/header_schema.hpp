@@ -11,13 +11,13 @@
 
 namespace crossrank::codec {
 
-/// Throws the `FormatError` of a header: what, where, and the tensor or metadata key concerned.
+/// Throws a `FormatError` for a header, with the position and the tensor or metadata key.
 [[noreturn]] void refuse_header(ParseOptions const& options, char const* section, std::uint64_t offset,
                                 std::string message, std::string_view key = {}, std::string system = {},
                                 std::string hint = {});
 
-/// Takes the SAX events of a safetensors header and fills `Header::entries` and `metadata`, accepting exactly the
-/// schema: no tree is built, and nothing is kept of what the schema does not have.
+/// Fills `Header::entries` and `metadata` from the SAX events of a safetensors header. Accepts exactly the schema,
+/// builds no tree, and keeps nothing else.
 class HeaderSchema {
  public:
   /// `cursor` follows the lexer through `text`, which begins at byte 8 of the file.
@@ -39,12 +39,12 @@ class HeaderSchema {
   bool parse_error(std::size_t position, std::string const&, Json::exception const& e);
 
  private:
-  /// Where in the schema the next event falls.
+  /// Position in the schema of the next event.
   enum class Place : std::uint8_t { outside, top, metadata, entry, entry_list, shape, offsets, skipped };
   enum class Field : std::uint8_t { none, dtype, shape, offsets, unknown };
 
   [[noreturn]] void refuse(std::string message) const;
-  /// Refuses what the format allows and this reader does not take.
+  /// Refuses a header that the format allows but that exceeds a limit of this reader.
   [[noreturn]] void refuse_limit(std::string message) const;
   [[nodiscard]] std::uint64_t offset() const noexcept { return 8 + static_cast<std::uint64_t>(cursor_ - text_.data()); }
   [[nodiscard]] bool lenient() const noexcept { return options_.strictness == Strictness::lenient; }
@@ -68,9 +68,9 @@ class HeaderSchema {
   Place skip_parent_ = Place::entry;
   std::size_t skip_depth_ = 0;
   Field field_ = Field::none;
-  unsigned seen_ = 0;  ///< bit per field of the entry at hand
+  unsigned seen_ = 0;  ///< one bit per field of the current entry
   bool has_metadata_ = false;
-  std::string name_{};  ///< top-level key at hand
+  std::string name_{};  ///< current top-level key
   std::string metadata_key_{};
   std::uint64_t name_at_ = 0;
   HeaderEntry entry_{};

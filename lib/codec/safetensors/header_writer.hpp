@@ -13,13 +13,13 @@ namespace crossrank::codec {
 class HeaderWriter {
  public:
   HeaderWriter();
-  /// Returns where in the file the value's first byte stands, for values that are filled in later; those need no
-  /// escape.
+  /// Adds a metadata entry. Returns the offset of the value in the file, for values that are filled in later. Such a
+  /// value must not need escapes.
   std::size_t add_metadata(std::string_view key, std::string_view value);
-  /// Ends the metadata. The tensor takes the data from `begin` to `end`.
+  /// Adds a tensor with the data from `begin` to `end`. Ends the metadata.
   void add_tensor(std::string_view name, Dtype dtype, Shape const& shape, std::uint64_t begin, std::uint64_t end);
-  /// Length field and header, padded with spaces so that the data begins on a multiple of `alignment`, which is one
-  /// of 8. `UsageError` when the header is larger than the format allows.
+  /// Returns length field and header, padded with spaces so that the data begins on a multiple of `alignment`, which is
+  /// a multiple of 8. `UsageError` when the header is larger than the format allows.
   [[nodiscard]] std::string finish(std::size_t alignment) &&;
 
  private:

@@ -10,16 +10,16 @@
 namespace crossrank::codec {
 namespace {
 
-// Stays in a core's cache between reading and hashing.
+// Small enough to stay in a core's cache between reading and hashing.
 constexpr std::size_t chunk_bytes = std::size_t{512} << 10;
-// Small tensors are read together: one allocation and one system call for all of them.
+// Small tensors are read together, with one allocation and one system call.
 constexpr std::uint64_t group_bytes = std::uint64_t{4} << 20;
 
 std::uint64_t alignment_of(Dtype dtype) { return std::max<std::uint64_t>(1, bits_of(dtype) / 8); }
 
 std::span<std::byte> bytes_of(Tensor& tensor) { return tensor.mutable_bytes(); }
 
-/// Memory of `bytes` bytes as a tensor, the owner of what is read into it.
+/// Returns a buffer of `bytes` bytes as a tensor, which owns it.
 Tensor allocate_buffer(std::uint64_t bytes) { return Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8); }
 
 }  // namespace
@@ -40,9 +40,8 @@ void StateImage::compare(std::size_t index, std::uint64_t digest) const {
 void StateImage::verify(std::string_view name) const {
   auto const index = index_of(name);
   if (!checked_) {
-    throw UsageError({.operation = "state image",
-                      .message = "the file carries no checksums to verify against",
-                      .resource = source_->name()});
+    throw UsageError(
+        {.operation = "state image", .message = "the file has no checksums to verify", .resource = source_->name()});
   }
   auto const& entry = header_.entries[index];
   if (auto const memory = source_->memory()) {
@@ -88,8 +87,8 @@ Tensor StateImage::read_one(std::size_t index) const {
   return tensor;
 }
 
-/// Index behind the last tensor that is read together with `first`: few bytes in all, and each on a multiple of its
-/// element.
+/// Returns the index after the last tensor that is read together with `first`: few bytes in total, each tensor aligned
+/// to its element size.
 std::size_t StateImage::group_end(std::size_t first) const noexcept {
   auto const begin = header_.entries[first].begin;
   auto last = first + 1;

@@ -29,7 +29,7 @@ void check_text(std::string_view text, char const* what) {
 
 void check_name(std::string_view name) {
   check_text(name, "a tensor's name");
-  if (name == "__metadata__") refuse("this name is taken by the format", "__metadata__");
+  if (name == "__metadata__") refuse("the format reserves this name", "__metadata__");
   if (name.size() > max_name_bytes) {
     refuse("a tensor's name has " + std::to_string(name.size()) + " bytes, more than " + std::to_string(max_name_bytes),
            printable(name.substr(0, 80)));
@@ -38,13 +38,13 @@ void check_name(std::string_view name) {
 
 void check_options(ImageOptions const& options) {
   if (!std::has_single_bit(options.alignment) || options.alignment < 8 || options.alignment > 65536) {
-    refuse("the alignment is no power of two from 8 to 65536", std::to_string(options.alignment));
+    refuse("the alignment is not a power of two from 8 to 65536", std::to_string(options.alignment));
   }
   check_text(options.identity.job, "the job id");
 }
 
-/// Widest elements first, so that each tensor stands on a multiple of its element, then by name, as the reference
-/// writes.
+/// Returns the order of the reference implementation: widest elements first, so that each tensor is aligned to its
+/// element size, then by name.
 std::vector<std::size_t> data_order(std::span<ImageTensor const> tensors, ImageOrder& order) {
   std::vector<std::size_t> sorted;
   order.places.assign(tensors.size(), absent_place);
@@ -68,12 +68,12 @@ std::vector<std::size_t> data_order(std::span<ImageTensor const> tensors, ImageO
 
 ImageLayout::ImageLayout(Json const& config, std::span<ImageTensor const> tensors, ImageOptions const& options) {
   check_options(options);
-  if (tensors.size() > max_tensors) refuse("there are more than " + std::to_string(max_tensors) + " tensors");
+  if (tensors.size() > max_tensors) refuse("more than " + std::to_string(max_tensors) + " tensors");
   ImageOrder order;
   auto const sorted = data_order(tensors, order);
   auto const absent = encode_absent_names(order);
   if (absent.size() > max_config_bytes)
-    refuse("the names of absent tensors have " + std::to_string(absent.size()) + " bytes in all");
+    refuse("the names of absent tensors have " + std::to_string(absent.size()) + " bytes in total");
 
   HeaderWriter writer;
   writer.add_metadata(metadata_key::format, "pt");
@@ -95,13 +95,13 @@ ImageLayout::ImageLayout(Json const& config, std::span<ImageTensor const> tensor
   for (auto const number : sorted) {
     auto const& tensor = tensors[number];
     Extent extent{number, cursor, dense_bytes(tensor.shape, tensor.dtype)};
-    if (__builtin_add_overflow(cursor, extent.bytes, &cursor)) refuse("the tensors overflow a file");
+    if (__builtin_add_overflow(cursor, extent.bytes, &cursor)) refuse("the size of the file overflows");
     writer.add_tensor(tensor.name, tensor.dtype, tensor.shape, extent.offset, cursor);
     extents_.push_back(extent);
   }
   header_ = std::move(writer).finish(options.alignment);
   for (auto& extent : extents_) extent.offset += header_.size();
-  if (__builtin_add_overflow(cursor, header_.size(), &file_bytes_)) refuse("the tensors overflow a file");
+  if (__builtin_add_overflow(cursor, header_.size(), &file_bytes_)) refuse("the size of the file overflows");
 }
 
 std::string ImageLayout::sealed_header(std::span<std::uint64_t const> digests) const {

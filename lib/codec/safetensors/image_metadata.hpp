@@ -25,37 +25,37 @@ inline constexpr std::string_view checksums = "crossrank.checksums";
 inline constexpr std::string_view header_checksum = "crossrank.header_checksum";
 }  // namespace metadata_key
 
-/// The version that this library writes and reads.
+/// Version of the format that this library writes and reads.
 inline constexpr std::string_view image_version = "2";
 
-/// The job of images that are a result by themselves, which no living writer holds.
+/// Job id of images that are results of their own, without a living writer.
 inline constexpr std::string_view result_job = "checkpoint";
 
-/// Who wrote a state image, and which of its writings it is.
+/// Identifies the writer of a state image, and which of the writer's images it is.
 struct ImageIdentity {
   int rank = 0;
   int world_size = 1;
   std::string job{};           ///< job id, UTF-8
-  std::uint64_t writer = 0;    ///< drawn at random, once per process; the file's name says the same
-  std::uint64_t sequence = 0;  ///< grows with each state that the writer publishes; the file's name says the same
+  std::uint64_t writer = 0;    ///< random number of the process; also in the file's name
+  std::uint64_t sequence = 0;  ///< increases with each state that the writer publishes; also in the file's name
   bool operator==(ImageIdentity const&) const = default;
 };
 
-/// Whether a header with these keys says that its file is a state image. True when any key of `metadata` is one that
-/// only state images have, so damage to one of the keys cannot hide the others.
+/// Returns whether the metadata belong to a state image: any key that only state images have is enough, so that damage
+/// to one key cannot hide the others.
 [[nodiscard]] bool says_state_image(std::span<std::pair<std::string, std::string> const> metadata) noexcept;
 
-/// Stands for an absent tensor in `ImageOrder::places`.
+/// Marks an absent tensor in `ImageOrder::places`.
 inline constexpr std::uint32_t absent_place = 0xffff'ffff;
 
-/// How the tensors of the data make up the state dict that was written, in its order.
+/// Maps the written state dict, in its order, to the tensors of the data.
 struct ImageOrder {
   std::vector<std::uint32_t> places{};      ///< for each entry its number in data order, or `absent_place`
-  std::vector<std::string> absent_names{};  ///< names of the absent ones, in order
+  std::vector<std::string> absent_names{};  ///< names of the absent tensors, in order
 };
 
-/// "2,0,-,1" and a JSON list of names. `decode_order` returns false for anything that is not exactly such an order of
-/// `tensor_count` tensors, each once.
+/// Encodes the order as "2,0,-,1" and a JSON list of names. `decode_order` returns false unless the text is exactly
+/// such an order, with each of `tensor_count` tensors once.
 [[nodiscard]] std::string encode_places(ImageOrder const& order);
 [[nodiscard]] std::string encode_absent_names(ImageOrder const& order);
 [[nodiscard]] bool decode_order(std::string_view places, std::string_view absent_names, std::size_t tensor_count,

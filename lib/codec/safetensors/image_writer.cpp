@@ -22,7 +22,7 @@ std::vector<ImageTensor> describe(StateDict const& weights) {
   tensors.reserve(weights.size());
   for (auto const& [name, tensor] : weights) {
     if (tensor.defined()) {
-      (void)tensor.bytes();  // refuses what is not on the CPU before anything is written
+      (void)tensor.bytes();  // refuses a tensor that is not on the CPU before anything is written
       tensors.push_back({name, tensor.dtype(), tensor.shape(), false});
     } else {
       tensors.push_back({.name = name, .absent = true});
@@ -78,8 +78,8 @@ void write_image(ImagePlan& plan, ByteSink& sink) {
 
 std::optional<std::size_t> find_header_checksum(std::span<std::byte const> header) noexcept {
   std::string_view const text(reinterpret_cast<char const*>(header.data()), header.size());
-  // The writer puts the key last among the metadata and escapes quotes inside values, so the first such sequence in a
-  // header of ours is the key itself; in any other file the checksum then does not fit.
+  // The writer puts the key last in the metadata and escapes quotes inside values, so the first such sequence in a
+  // state image is the key itself. In any other file the checksum then does not match.
   static constexpr std::string_view key = R"("crossrank.header_checksum":")";
   auto const at = text.find(key);
   if (at == std::string_view::npos || text.size() - at - key.size() < checksum_digits) return std::nullopt;

@@ -25,13 +25,13 @@ namespace {
 
 constexpr char const* read_operation = "safetensors read";
 constexpr char const* write_operation = "safetensors write";
-// Rows are copied out of blocks of this size: large enough to make system calls rare.
+// Rows are copied from blocks of this size, which is large enough to make system calls rare.
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
-// As the reference pads its header.
+// Alignment of the reference implementation.
 constexpr std::size_t header_alignment = 8;
 
 platform::Fd open_for_reading(std::filesystem::path const& path) {
-  // O_NONBLOCK: a pipe in the file's place is refused by its type later, and must not block the open.
+  // O_NONBLOCK: a pipe must not block the open; its type is refused later.
   int const fd = platform::system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
   if (fd < 0) platform::throw_io(read_operation, path.string(), errno);
   return platform::Fd(fd);
@@ -53,7 +53,7 @@ struct SafetensorsFile::State {
     std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return entries[a].name < entries[b].name; });
   }
 
-  /// Null when there is none.
+  /// Returns the entry called `name`, or null.
   [[nodiscard]] codec::HeaderEntry const* find(std::string_view name) const noexcept {
     auto const at = std::lower_bound(by_name.begin(), by_name.end(), name,
                                      [&](auto i, auto wanted) { return entries[i].name < wanted; });
@@ -65,12 +65,12 @@ struct SafetensorsFile::State {
   std::shared_ptr<codec::FileSource const> source;
   codec::StateImage image;
   std::vector<SafetensorsEntry> entries{};
-  std::vector<std::uint32_t> by_name{};  ///< numbers of `entries`, sorted by name
+  std::vector<std::uint32_t> by_name{};  ///< indices of `entries`, sorted by name
 };
 
 namespace {
 
-/// A slice of a dense tensor: of each of `rows` rows the bytes from `skip` on.
+/// A slice of a dense tensor: bytes from `skip` on in each of `rows` rows.
 struct RowSlice {
   std::uint64_t rows = 1;
   std::uint64_t row_bytes = 0;
@@ -92,12 +92,13 @@ RowSlice row_slice_of(codec::HeaderEntry const& entry, std::size_t axis, std::in
   RowSlice slice;
   for (std::size_t i = 0; i < axis; ++i) slice.rows *= static_cast<std::uint64_t>(entry.shape[i]);
   std::uint64_t inner_bits = bits_of(entry.dtype);
-  // The header was checked: all products up to the size of the tensor fit, unless a length of 0 hides the others.
+  // The header was checked, so products up to the size of the tensor fit, unless a length is 0.
   for (std::size_t i = axis + 1; i < entry.shape.size(); ++i) inner_bits *= static_cast<std::uint64_t>(entry.shape[i]);
   auto const bytes = [&](std::int64_t count) {
     auto const bits = static_cast<std::uint64_t>(count) * inner_bits;
     if (bits % 8 != 0)
-      refuse_slice(entry, path, "the slice splits a byte", std::to_string(begin) + " + " + std::to_string(length));
+      refuse_slice(entry, path, "the slice begins or ends inside a byte",
+                   std::to_string(begin) + " + " + std::to_string(length));
     return bits / 8;
   };
   slice.row_bytes = bytes(entry.shape[axis]);
@@ -106,7 +107,7 @@ RowSlice row_slice_of(codec::HeaderEntry const& entry, std::size_t axis, std::in
   return slice;
 }
 
-/// Reads the slice, a block of whole rows at a time unless the slice is one piece.
+/// Reads the slice, in blocks of whole rows unless the slice is contiguous.
 void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice const& slice,
                     std::span<std::byte> out) {
   if (slice.rows == 1 || slice.take == slice.row_bytes) return source.read_at(at + slice.skip, out);
@@ -130,18 +131,18 @@ void read_row_slice(codec::FileSource const& source, std::uint64_t at, RowSlice 
 }
 
 void check_entry(std::filesystem::path const& path, std::string_view name, Tensor const& tensor) {
-  if (!tensor.defined()) refuse_write(path, "the tensor is absent", name);
+  if (!tensor.defined()) refuse_write(path, "the tensor is undefined", name);
   if (codec::find_bad_utf8(name) != std::string_view::npos) refuse_write(path, "the name is not UTF-8", name);
   if (name.find('\0') != std::string_view::npos) refuse_write(path, "the name contains NUL", name);
   if (name.size() > codec::max_name_bytes) refuse_write(path, "the name is longer than 1,024 bytes", name);
-  if (name == "__metadata__") refuse_write(path, "this name is taken by the format", name);
-  (void)tensor.bytes();  // refuses what is not on the CPU before anything is written
+  if (name == "__metadata__") refuse_write(path, "the format reserves this name", name);
+  (void)tensor.bytes();  // refuses a tensor that is not on the CPU before anything is written
 }
 
 using Piece = StateDict::value_type const*;
 
-/// Widest elements first, so that each tensor stands on a multiple of its element, then by name, as the reference
-/// writes.
+/// Returns the order of the reference implementation: widest elements first, so that each tensor is aligned to its
+/// element size, then by name.
 std::vector<Piece> arrange(std::filesystem::path const& path, StateDict const& weights) {
   std::vector<Piece> pieces;
   pieces.reserve(weights.size());
@@ -163,7 +164,7 @@ std::string compose_header(std::filesystem::path const& path, std::span<Piece co
   for (auto const& [key, value] : options.metadata) {
     if (codec::find_bad_utf8(key) != std::string_view::npos) refuse_write(path, "the metadata key is not UTF-8", key);
     if (codec::find_bad_utf8(value) != std::string_view::npos) refuse_write(path, "the metadata is not UTF-8", key);
-    if (!keys.insert(key).second) refuse_write(path, "the metadata key comes twice", key);
+    if (!keys.insert(key).second) refuse_write(path, "the metadata key occurs twice", key);
     writer.add_metadata(key, value);
   }
   std::uint64_t cursor = 0;
@@ -204,11 +205,11 @@ Tensor SafetensorsFile::read_slice(std::string_view name, Dim dim, std::int64_t 
   }
   auto const dims = static_cast<std::int64_t>(entry->shape.size());
   auto const axis = dim.dim < 0 ? dim.dim + dims : dim.dim;
-  if (axis < 0 || axis >= dims) refuse_slice(*entry, path, "there is no such dimension", std::to_string(dim.dim));
+  if (axis < 0 || axis >= dims) refuse_slice(*entry, path, "the dimension does not exist", std::to_string(dim.dim));
   auto const at = static_cast<std::size_t>(axis);
   auto const full = entry->shape[at];
   if (begin < 0 || length < 0 || begin > full || length > full - begin) {
-    refuse_slice(*entry, path, "there is no such range in dimension " + std::to_string(axis),
+    refuse_slice(*entry, path, "the range is outside dimension " + std::to_string(axis),
                  std::to_string(length) + " from " + std::to_string(begin));
   }
   auto out = Tensor::empty(entry->shape.with(at, length), entry->dtype);

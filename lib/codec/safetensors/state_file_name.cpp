@@ -18,8 +18,8 @@ std::string hexadecimal(std::uint64_t value, std::size_t digits) {
   return text;
 }
 
-/// Takes a number off the front of `text`; false, with `text` changed or not, when there is none or it is not written
-/// as we write it.
+/// Reads a number at the start of `text` and removes it. Returns false when there is none or it is not in canonical
+/// form; `text` may be changed then.
 template <class Number>
 bool take_number(std::string_view& text, Number& value, int base, std::size_t digits) {
   auto const available = digits == 0 ? text.size() : std::min(digits, text.size());

@@ -22,7 +22,7 @@ bool parse_number(std::string const& text, T& out) {
   return error == std::errc{} && stop == end;
 }
 
-/// Whether the header's own checksum is right. Its digits count as zeros.
+/// Returns whether the header matches its own checksum, whose digits count as zeros.
 bool header_is_intact(std::span<std::byte const> prefix, std::string const& written) {
   auto const at = find_header_checksum(prefix);
   if (!at) return false;
@@ -65,48 +65,47 @@ void StateImage::refuse_metadata(std::string message, std::string_view key) cons
   throw FormatError({.operation = "state image",
                      .message = std::move(message) + " (\"" + std::string(key) + "\")",
                      .resource = source_->name(),
-                     .hint = "write the state again, or give the file another name and drop its crossrank.* keys",
+                     .hint = "write the state again, or rename the file and remove its crossrank.* keys",
                      .section = "header",
                      .offset = 8});
 }
 
 std::string const& StateImage::required(std::string_view key) const {
   auto const* value = header_.find_metadata(key);
-  if (value == nullptr) refuse_metadata("the header lacks a key", key);
+  if (value == nullptr) refuse_metadata("a key is missing in the header", key);
   return *value;
 }
 
 void StateImage::take_identity() {
   if (required(metadata_key::version) != image_version)
-    refuse_metadata("the version is not one that can be read", metadata_key::version);
-  if (!parse_number(required(metadata_key::rank), identity_.rank))
-    refuse_metadata("this is no number", metadata_key::rank);
+    refuse_metadata("this version cannot be read", metadata_key::version);
+  if (!parse_number(required(metadata_key::rank), identity_.rank)) refuse_metadata("not a number", metadata_key::rank);
   if (!parse_number(required(metadata_key::world_size), identity_.world_size))
-    refuse_metadata("this is no number", metadata_key::world_size);
+    refuse_metadata("not a number", metadata_key::world_size);
   auto const writer = from_hex(required(metadata_key::writer));
-  if (!writer) refuse_metadata("this is no writer's number", metadata_key::writer);
+  if (!writer) refuse_metadata("not the number of a writer", metadata_key::writer);
   identity_.writer = *writer;
   if (!parse_number(required(metadata_key::sequence), identity_.sequence))
-    refuse_metadata("this is no number", metadata_key::sequence);
+    refuse_metadata("not a number", metadata_key::sequence);
   identity_.job = required(metadata_key::job);
 }
 
-/// A file that was given the name of another one would be taken for that one's state.
+/// Refuses a file that was renamed, because it would be read as the state of another rank or writer.
 void StateImage::require_own_name() const {
   auto const named = state_file_name_at(source_->name());
   if (!named) return;
   if (named->rank == identity_.rank && named->writer == identity_.writer && named->counter == identity_.sequence)
     return;
   throw FormatError({.operation = "state image",
-                     .message = "the file is not the one that its name says",
+                     .message = "the name of the file contradicts its metadata",
                      .expected = identity_text(named->rank, named->writer, named->counter),
                      .got = identity_text(identity_.rank, identity_.writer, identity_.sequence),
                      .resource = source_->name(),
-                     .hint = "give the file back the name under which it was written",
+                     .hint = "rename the file to the name under which it was written",
                      .section = "header"});
 }
 
-/// Reads our keys. A plain file that neither has them nor the name of a state image is read without checksums.
+/// Reads the keys of a state image. A plain file with neither these keys nor such a name is read without checksums.
 void StateImage::take_metadata(std::span<std::byte const> prefix, ImageKind kind) {
   auto const* digest = header_.find_metadata(metadata_key::header_checksum);
   if (digest == nullptr || !header_is_intact(prefix, *digest)) {
@@ -122,16 +121,16 @@ void StateImage::take_metadata(std::span<std::byte const> prefix, ImageKind kind
   config_ = decode_config(required(metadata_key::config));
   if (auto const* kinds = header_.find_metadata(metadata_key::integers);
       kinds != nullptr && !restore_integer_signedness(*kinds, config_))
-    refuse_metadata("the kinds are not those of the config's integers", metadata_key::integers);
+    refuse_metadata("the runs do not match the config's integers", metadata_key::integers);
   if (!decode_order(required(metadata_key::order), required(metadata_key::absent), header_.entries.size(), order_)) {
-    refuse_metadata("the order is not one of these tensors", metadata_key::order);
+    refuse_metadata("the order does not match the tensors", metadata_key::order);
   }
   std::string_view const digits = required(metadata_key::checksums);
   if (digits.size() != header_.entries.size() * checksum_digits)
-    refuse_metadata("there is not one checksum per tensor", metadata_key::checksums);
+    refuse_metadata("the number of checksums is not the number of tensors", metadata_key::checksums);
   for (std::size_t at = 0; at < digits.size(); at += checksum_digits) {
     auto const value = from_hex(digits.substr(at, checksum_digits));
-    if (!value) refuse_metadata("this is no checksum", metadata_key::checksums);
+    if (!value) refuse_metadata("not a checksum", metadata_key::checksums);
     checksums_.push_back(*value);
   }
   checked_ = true;

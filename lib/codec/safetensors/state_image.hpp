@@ -14,42 +14,42 @@
 
 namespace crossrank::codec {
 
-/// What a file must be to be opened.
+/// Kind of file that may be opened.
 enum class ImageKind : std::uint8_t {
   workspace,  ///< a state image with all its checksums; anything else is a `FormatError`
-  plain,      ///< any safetensors file; one whose name or keys say state image must have intact checksums
+  plain,      ///< any safetensors file; one with the name or keys of a state image must have intact checksums
 };
 
 struct ReadOptions {
   ImageKind kind = ImageKind::workspace;
   Strictness strictness = Strictness::strict;
-  /// Most bytes of header. Empty: what the format allows for a workspace's own files, 32 MiB for others.
+  /// Longest header in bytes. Empty: the format's limit for files of a workspace, 32 MiB for others.
   std::optional<std::uint64_t> header_limit{};
 };
 
-/// A safetensors file opened for reading: its header is read and checked whole, its data is not touched.
+/// A safetensors file opened for reading, with a header that was read and checked completely.
 class StateImage {
  public:
-  /// Costs in proportion to the header. `FormatError` when the file is not what `options` asks for, or is a state image
-  /// under the name of another one; `IoError`.
+  /// Opens a file and reads its header; no data. `FormatError` when the file is not of the kind in `options`, or is a
+  /// state image under the name of another one; `IoError`.
   [[nodiscard]] static StateImage open(std::shared_ptr<ByteSource const> source, ReadOptions const& options = {});
 
-  /// The tensors in the order of their data.
+  /// Returns the tensors in the order of their data.
   [[nodiscard]] std::span<HeaderEntry const> entries() const noexcept { return header_.entries; }
   [[nodiscard]] Header const& header() const noexcept { return header_; }
-  /// Whether the file carries checksums of ours, so that reads are verified.
+  /// Returns whether the file has crossrank's checksums, so that reads are verified.
   [[nodiscard]] bool checked() const noexcept { return checked_; }
-  /// Who wrote it; the defaults for files that are not ours.
+  /// Returns the writer's identity; the defaults for a file that is not a state image.
   [[nodiscard]] ImageIdentity const& identity() const noexcept { return identity_; }
-  /// The config that was written; null for files that are not ours.
+  /// Returns the config; null for a file that is not a state image.
   [[nodiscard]] Json const& config() const noexcept { return config_; }
 
-  /// Reads the bytes of one tensor and compares their checksum, keeping nothing. `UsageError` for an unknown name or a
-  /// file without checksums, `FormatError` with section "data" when they differ.
+  /// Reads the bytes of one tensor and compares their checksum, without keeping them. `UsageError` for an unknown name
+  /// or a file without checksums, `FormatError` with section "data" when they differ.
   void verify(std::string_view name) const;
-  /// One tensor, verified where there are checksums. A view of the source's memory where it has one, else new memory.
+  /// Returns one tensor, verified if there are checksums. It views the source's memory if possible, else new memory.
   [[nodiscard]] Tensor read(std::string_view name) const;
-  /// Everything, verified before any of it is returned: config, and weights in the order in which they were written.
+  /// Returns config and weights, in the order in which they were written, after verifying all of them.
   [[nodiscard]] RankState read_all() const;
 
  private:
@@ -70,7 +70,7 @@ class StateImage {
   Header header_{};
   ImageIdentity identity_{};
   ImageOrder order_{};
-  std::vector<std::uint32_t> by_name_{};  ///< numbers of `header_.entries`, sorted by name
+  std::vector<std::uint32_t> by_name_{};  ///< indices of `header_.entries`, sorted by name
   Json config_{};
   std::vector<std::uint64_t> checksums_{};  ///< in data order
   bool checked_ = false;

@@ -15,7 +15,7 @@
 namespace crossrank::codec {
 namespace {
 
-// A thousand ranks with a thousand tensors each.
+// Enough for a thousand ranks with a thousand tensors each.
 constexpr std::uint64_t most_metadata_bytes = std::uint64_t{256} << 20;
 constexpr std::size_t most_nodes = 48'000'000;
 
@@ -35,7 +35,7 @@ class MetadataReader {
     PickleValue const root(*tree_, tree_->root);
     read_places(field(root, "storage_data"));
     auto const state = field(root, "state_dict_metadata");
-    if (!state.is(PickleKind::dict)) refuse(state, "state_dict_metadata is no dict");
+    if (!state.is(PickleKind::dict)) refuse(state, "state_dict_metadata is not a dict");
     read_paths(root);
     DcpMetadata out;
     for (std::size_t i = 0; i < state.size(); i += 2) {
@@ -60,41 +60,41 @@ class MetadataReader {
   }
   [[nodiscard]] PickleValue field(PickleValue value, char const* name) const {
     auto const found = value.find(name);
-    if (!found) refuse(value, std::string("there is no field \"") + name + "\"");
+    if (!found) refuse(value, std::string("missing field \"") + name + "\"");
     return *found;
   }
   [[nodiscard]] std::string text(PickleValue value) const {
     if (!value.is(PickleKind::text) || find_bad_utf8(value.text()) != std::string_view::npos)
-      refuse(value, "a name is expected");
+      refuse(value, "expected a name");
     return std::string(value.text());
   }
   [[nodiscard]] std::uint64_t number(PickleValue value) const {
-    if (!value.is(PickleKind::integer) || value.integer() < 0) refuse(value, "a number is expected, not below 0");
+    if (!value.is(PickleKind::integer) || value.integer() < 0) refuse(value, "expected a number that is not negative");
     return value.natural();
   }
   [[nodiscard]] std::vector<std::int64_t> numbers(PickleValue value) const {
-    if (!value.is(PickleKind::tuple) && !value.is(PickleKind::list)) refuse(value, "lengths or offsets are expected");
-    if (value.size() > Shape::max_rank) refuse(value, "a tensor has more dimensions than are known");
+    if (!value.is(PickleKind::tuple) && !value.is(PickleKind::list)) refuse(value, "expected lengths or offsets");
+    if (value.size() > Shape::max_rank) refuse(value, "a tensor has more dimensions than are supported");
     std::vector<std::int64_t> out;
     for (std::size_t i = 0; i < value.size(); ++i) out.push_back(static_cast<std::int64_t>(number(value[i])));
     return out;
   }
 
   void read_places(PickleValue places) {
-    if (!places.is(PickleKind::dict)) refuse(places, "storage_data is no dict");
+    if (!places.is(PickleKind::dict)) refuse(places, "storage_data is not a dict");
     for (std::size_t i = 0; i < places.size(); i += 2) {
       auto const index = places[i];
       auto const name = field(index, "fqn");
-      if (!name.is(PickleKind::text)) refuse(name, "a name is expected");
+      if (!name.is(PickleKind::text)) refuse(name, "expected a name");
       auto const offset = index.find("offset");
       Key key{name.text(), {}};
       if (offset && !offset->is(PickleKind::none)) std::get<1>(key) = numbers(*offset);
       if (!places_.emplace(std::move(key), item(places[i + 1])).second)
-        refuse(index, "an item of \"" + printable(name.text().substr(0, 200)) + "\" has two places");
+        refuse(index, "an item of \"" + printable(name.text().substr(0, 200)) + "\" occurs twice");
     }
   }
 
-  /// What the planner of the save has noted: the keys of each name. Planners of others note other things.
+  /// Reads what the planner of the save recorded: the keys of each name. Other planners record other things.
   void read_paths(PickleValue root) {
     auto const planned = root.find("planner_data");
     if (!planned || !planned->is(PickleKind::dict)) return;
@@ -118,31 +118,32 @@ class MetadataReader {
     out.file = text(field(info, "relative_path"));
     if (out.file.empty() || out.file.find_first_of(std::string_view("/\0", 2)) != std::string::npos ||
         out.file == ".." || out.file == ".")
-      refuse(info, "the file \"" + printable(out.file.substr(0, 200)) + "\" is not one of the checkpoint's directory");
+      refuse(info, "the file \"" + printable(out.file.substr(0, 200)) + "\" is not in the directory of the checkpoint");
     out.offset = number(field(info, "offset"));
     out.length = number(field(info, "length"));
     auto const transforms = info.find("transform_descriptors");
     if (transforms && !transforms->is(PickleKind::none) && transforms->size() > 0)
-      refuse(info, "an item was transformed when it was written (compressed, for instance), which is not undone here");
+      refuse(info, "an item was transformed when it was written (for instance compressed), which is not supported");
     return out;
   }
 
   [[nodiscard]] DcpItem const& place(PickleValue where, std::string_view name, std::vector<std::int64_t> begin) const {
     auto const found = places_.find(Key{name, std::move(begin)});
-    if (found == places_.end()) refuse(where, "a piece of \"" + printable(name.substr(0, 200)) + "\" is in no file");
+    if (found == places_.end())
+      refuse(where, "a piece of \"" + printable(name.substr(0, 200)) + "\" is not in any file");
     return found->second;
   }
 
   [[nodiscard]] Dtype dtype(PickleValue properties, std::string const& name) const {
     auto found = properties.find("dtype");
-    // Written by its own method, the state is a tuple that begins with the dtype.
+    // The class's own method writes the state as a tuple that begins with the dtype.
     if (auto const state = properties.state(); !found && state && state->is(PickleKind::tuple) && state->size() > 0)
       found = (*state)[0];
     auto const* const known = found && found->is(PickleKind::global) ? find_torch_dtype(found->text()) : nullptr;
     if (known == nullptr) refuse(properties, "the tensor \"" + printable(name.substr(0, 200)) + "\" has no dtype");
     if (!known->dtype || known->pairs) {
       refuse(properties, "the tensor \"" + printable(name.substr(0, 200)) + "\" is of " + std::string(known->name) +
-                             ", which no tensor here can be");
+                             ", which is not supported");
     }
     return *known->dtype;
   }
@@ -153,17 +154,17 @@ class MetadataReader {
     out.dtype = dtype(field(about, "properties"), out.name);
     std::uint64_t bytes = 0;
     if (checked_byte_size(lengths, bits_of(out.dtype), bytes) != SizeStatus::fits || bytes >> 62U != 0)
-      refuse(about, "a tensor is larger than any memory");
+      refuse(about, "the size of a tensor overflows");
     out.shape = Shape(lengths);
     auto const chunks = field(about, "chunks");
-    if (!chunks.is(PickleKind::list)) refuse(chunks, "chunks is no list");
+    if (!chunks.is(PickleKind::list)) refuse(chunks, "chunks is not a list");
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       ChunkBox box{numbers(field(chunks[i], "offsets")), numbers(field(chunks[i], "sizes"))};
       out.items.push_back(place(chunks[i], out.name, box.begin));
       out.boxes.push_back(std::move(box));
     }
     if (auto const error = find_coverage_error(lengths, out.boxes))
-      refuse(about, "the tensor \"" + printable(out.name.substr(0, 200)) + "\" is not all there: " + *error);
+      refuse(about, "the tensor \"" + printable(out.name.substr(0, 200)) + "\" is incomplete: " + *error);
     return out;
   }
 

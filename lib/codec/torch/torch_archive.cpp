@@ -27,7 +27,7 @@ constexpr int newest_version = 10;
                      .section = std::move(section)});
 }
 
-/// Tells what torch wrote before version 1.6 from damage.
+/// Distinguishes the formats of torch before version 1.6 from damage.
 void refuse_old_formats(ByteSource const& source) {
   constexpr std::array<unsigned char, 14> magic{0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c,
                                                 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
@@ -35,10 +35,10 @@ void refuse_old_formats(ByteSource const& source) {
   auto const count = static_cast<std::size_t>(std::min<std::uint64_t>(head.size(), source.size()));
   source.read_at(0, std::span(head).first(count));
   auto const is = [](std::byte a, unsigned char b) { return std::to_integer<unsigned char>(a) == b; };
-  char const* const hint = "open and save it once with PyTorch 1.6 or later: torch.save(torch.load(path), path)";
+  char const* const hint = "load and save it with PyTorch 1.6 or later: torch.save(torch.load(path), path)";
   if (count >= magic.size() &&
       std::equal(magic.begin(), magic.end(), head.begin(), [&](unsigned char a, std::byte b) { return is(b, a); }))
-    refuse_file(source, "file", "this is the format of torch before 1.6, which is no zip archive", hint);
+    refuse_file(source, "file", "this is the format of torch before 1.6, which is not a zip archive", hint);
   constexpr std::string_view tar = "ustar";
   if (count >= 257 + tar.size() &&
       std::string_view(reinterpret_cast<char const*>(head.data()) + 257, tar.size()) == tar)
@@ -70,12 +70,12 @@ TorchArchive::TorchArchive(std::shared_ptr<ByteSource const> source, TorchReadOp
   auto const first = records.empty() ? std::string_view{} : std::string_view(records.front().name);
   auto const slash = first.find('/');
   if (slash == std::string_view::npos)
-    refuse_file(zip_.source(), "zip directory", "this is a zip archive, but none of torch's", "");
+    refuse_file(zip_.source(), "zip directory", "this is a zip archive, but not one of torch", "");
   prefix_ = first.substr(0, slash + 1);
   for (auto const& record : records) {
     if (!record.name.starts_with(prefix_))
       refuse_file(zip_.source(), "zip directory",
-                  "the record \"" + printable(record.name.substr(0, 200)) + "\" is not of the archive's folder", "");
+                  "the record \"" + printable(record.name.substr(0, 200)) + "\" is not in the archive's folder", "");
   }
 }
 
@@ -87,10 +87,10 @@ std::vector<std::byte> TorchArchive::read_checked(std::string_view record, std::
   auto const* const found = zip_.find(prefix_ + std::string(record));
   if (found == nullptr) {
     refuse_file(zip_.source(), "zip directory",
-                "this is a zip archive, but none of torch's: it has no record \"" + std::string(record) + "\"", "");
+                "this is a zip archive, but not one of torch: it has no record \"" + std::string(record) + "\"", "");
   }
   auto bytes = zip_.read_small(*found, most);
-  // These tell what all other bytes mean: for them the policy is always to require.
+  // These records determine the meaning of all other bytes, so their CRCs are always required.
   if (options_.crc != CrcPolicy::ignore && crc32(0, bytes) != found->crc) refuse_crc(zip_.source(), *found);
   return bytes;
 }
@@ -105,15 +105,15 @@ void TorchArchive::check_kind() const {
   }
   if (zip_.find(prefix_ + "byteorder") != nullptr && as_text(read_checked("byteorder", 16)) != "little")
     refuse_file(zip_.source(), "byteorder", "the archive was written on a machine of another byte order",
-                "open and save it once with torch on this machine");
+                "load and save it with torch on this machine");
   auto const* const record = zip_.find(prefix_ + "version") != nullptr ? "version" : ".data/version";
   auto const bytes = read_checked(record, 16);
   auto const text = as_text(bytes);
   int version = 0;
   auto const end = std::from_chars(text.data(), text.data() + text.size(), version).ptr;
   if (version < 1 || version > newest_version || std::string_view(end, text.data() + text.size()).size() > 1)
-    refuse_file(zip_.source(), "version", "the archive is of version \"" + printable(text) + "\", 1 to 10 are known",
-                "");
+    refuse_file(zip_.source(), "version",
+                "the archive has version \"" + printable(text) + "\", but only 1 to 10 are known", "");
 }
 
 void TorchArchive::read_values() {
@@ -141,11 +141,11 @@ void TorchArchive::take_storage(PickleValue persistent) {
   if (!id.is(PickleKind::tuple) || id.size() < 5 || id[0].text() != "storage" || !id[1].is(PickleKind::global) ||
       !is_torch_storage(id[1].text()) || !id[2].is(PickleKind::text) || !id[4].is(PickleKind::integer) ||
       id[4].integer() < 0)
-    refuse(persistent, "a persistent id is not one of a storage");
+    refuse(persistent, "a persistent id does not name a storage");
   auto const* const dtype = find_torch_storage(id[1].text());
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(id[4].natural(), dtype == nullptr ? std::size_t{1} : dtype->element_bytes, &bytes))
-    refuse(persistent, "a storage has more bytes than there are numbers for");
+    refuse(persistent, "a storage has more bytes than 64 bits can count");
   auto const [known, is_new] = by_key_.try_emplace(id[2].text(), static_cast<std::uint32_t>(storages_.size()));
   storage_ids_.emplace(persistent.id(), known->second);
   if (!is_new) {
@@ -181,7 +181,7 @@ void TorchArchive::take_tensor(PickleValue call) {
 }
 
 TorchTensor const* TorchArchive::tensor(PickleValue value) const noexcept {
-  // Wrapped in each other no deeper than the pickle's limit.
+  // The pickle's limit also limits how deeply tensors wrap each other.
   for (auto rebuild = find_rebuild(value); rebuild && wraps_tensor(*rebuild) && rebuild->arguments.size() > 0;
        rebuild = find_rebuild(value))
     value = rebuild->arguments[0];
@@ -206,7 +206,7 @@ void TorchArchive::read_storage(std::uint32_t storage, std::span<std::byte> out)
   auto const& record = record_of(storage);
   auto const check = options_.crc != CrcPolicy::ignore;
   std::uint32_t crc = 0;
-  // By blocks that stay in the cache until their CRC is known.
+  // In blocks that stay in the cache until their CRC is known.
   for (std::size_t done = 0; done < out.size();) {
     auto const part = out.subspan(done, std::min(block_bytes, out.size() - done));
     zip_.source().read_at(record.begin + done, part);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view folder = "archive/";
 constexpr std::string_view byte_order = "little";
-// Of the format, as torch.save has written it since it writes zip archives.
+// Version of the format that torch.save has always written in zip archives.
 constexpr std::string_view format_version = "3\n";
 
 [[noreturn]] void refuse(std::string_view name, std::string message) {
@@ -25,9 +25,9 @@ constexpr std::string_view format_version = "3\n";
 
 TorchDtype const& dtype_for(TorchOutput const& tensor) {
   auto const* const dtype = torch_dtype_of(tensor.dtype);
-  if (dtype == nullptr) refuse(tensor.name, "torch has no dtype like " + std::string(name_of(tensor.dtype)));
+  if (dtype == nullptr) refuse(tensor.name, "torch has no dtype for " + std::string(name_of(tensor.dtype)));
   if (dtype->pairs && (tensor.shape.empty() || tensor.shape[tensor.shape.size() - 1] % 2 != 0))
-    refuse(tensor.name, "torch keeps elements in pairs, and the last dimension is not even");
+    refuse(tensor.name, "torch stores the elements in pairs, but the last dimension is odd");
   return *dtype;
 }
 
@@ -43,7 +43,7 @@ void check_output(std::span<TorchOutput const> tensors, std::size_t i) {
   if (tensor.same_as == TorchOutput::own) return;
   if (tensor.same_as >= i || tensors[tensor.same_as].same_as != TorchOutput::own ||
       tensors[tensor.same_as].dtype != tensor.dtype || tensors[tensor.same_as].shape.numel() != tensor.shape.numel())
-    refuse(tensor.name, "it is said to be the same as a tensor that it cannot be the same as");
+    refuse(tensor.name, "`same_as` names a tensor that does not have the same bytes");
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ std::vector<TorchOutput> torch_outputs(StateDict const& weights) {
   std::vector<TorchOutput> outputs;
   std::map<std::tuple<std::byte const*, std::size_t, Dtype>, std::size_t> known;
   for (auto const& [name, tensor] : weights) {
-    if (!tensor.defined()) refuse(name, "the tensor is absent");
+    if (!tensor.defined()) refuse(name, "the tensor is undefined");
     auto const bytes = tensor.bytes();
     TorchOutput output{name, tensor.dtype(), tensor.shape()};
     auto const [before, is_new] = known.try_emplace({bytes.data(), bytes.size(), tensor.dtype()}, outputs.size());

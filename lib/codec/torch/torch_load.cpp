@@ -14,7 +14,7 @@
 namespace crossrank::codec {
 namespace {
 
-// A view may repeat its elements: this is how much larger than the file the tensors may become.
+// A view may repeat its elements. This limits the size of the tensors relative to the file.
 constexpr std::uint64_t most_growth = 16;
 constexpr std::uint64_t growth_floor = std::uint64_t{64} << 20;
 
@@ -22,7 +22,7 @@ void check_growth(TorchArchive const& archive, std::span<NamedTorchTensor const>
   std::uint64_t total = 0;
   auto const most = archive.bytes_on_disk() * most_growth + growth_floor;
   for (auto const& [name, tensor] : tensors) {
-    // Dense tensors view their storage and take nothing of their own.
+    // Dense tensors view their storage and need no memory of their own.
     if (!tensor->view.is_dense() && __builtin_add_overflow(total, tensor->nbytes, &total)) total = ~std::uint64_t{0};
     if (total <= most) continue;
     throw FormatError({.operation = "torch archive read",
@@ -30,12 +30,12 @@ void check_growth(TorchArchive const& archive, std::span<NamedTorchTensor const>
                        .expected = "at most " + std::to_string(most) + " bytes",
                        .got = std::to_string(total) + " with \"" + name + "\"",
                        .resource = archive.name(),
-                       .hint = "save tensor.contiguous(), or read this tensor by parts",
+                       .hint = "save tensor.contiguous(), or read this tensor in parts",
                        .section = "data.pkl"});
   }
 }
 
-/// Storages by number; only those that are wanted.
+/// The requested storages by index.
 using Storages = std::map<std::uint32_t, std::shared_ptr<HeapStorage>>;
 
 }  // namespace

@@ -13,7 +13,7 @@ __extension__ using Wide = __int128;
 
 bool is_sequence(PickleValue value) noexcept { return value.is(PickleKind::tuple) || value.is(PickleKind::list); }
 
-/// A tuple of lengths or strides; false for anything else.
+/// Reads a tuple of lengths or strides. Returns false for any other value.
 bool take_numbers(PickleValue value, std::vector<std::int64_t>& out) {
   if (!is_sequence(value) || value.size() > Shape::max_rank) return false;
   for (std::size_t i = 0; i < value.size(); ++i) {
@@ -23,19 +23,19 @@ bool take_numbers(PickleValue value, std::vector<std::int64_t>& out) {
   return true;
 }
 
-/// Whether all elements lie inside a storage of `bytes` bytes.
+/// Returns whether all elements lie inside a storage of `bytes` bytes.
 bool fits(StridedView const& view, std::int64_t offset, std::uint64_t bytes) noexcept {
   Wide last = offset;
   for (std::size_t dim = 0; dim < view.lengths.size(); ++dim) {
     if (view.lengths[dim] == 0) return true;
-    // One product of two numbers below 2^63 fits; a sum of several might not, unless it stops as soon as it is too far.
+    // The product of two numbers below 2^63 fits. A sum of several may not, so stop as soon as it is too large.
     last += static_cast<Wide>(view.lengths[dim] - 1) * view.strides[dim];
     if (last > std::numeric_limits<std::int64_t>::max()) return false;
   }
   return (last + 1) * static_cast<Wide>(view.element_bytes) <= static_cast<Wide>(bytes);
 }
 
-/// torch marks conjugated and negated views so; their bytes are not their values.
+/// Returns whether it is a conjugated or negated view, whose bytes are not its values.
 bool has_lazy_bits(PickleValue metadata) noexcept {
   for (auto const* key : {"conj", "neg"}) {
     auto const bit = metadata.find(key);
@@ -51,11 +51,11 @@ Shape logical_shape(std::vector<std::int64_t> lengths, bool pairs) {
   return Shape(lengths);
 }
 
-/// The dtype of a tensor: that of its storage's class, or the last argument for those that have no class.
+/// Returns the dtype of a tensor: that of its storage's class, or the last argument for a storage without a class.
 TorchDtype const* dtype_of_tensor(TorchRebuild const& rebuild, TorchStorage const& storage, std::string& problem) {
   auto const* const typed = find_torch_storage(storage.cls);
   if (rebuild.function != "torch._utils._rebuild_tensor_v3") {
-    if (typed == nullptr) problem = "the storage does not say what its elements are";
+    if (typed == nullptr) problem = "the storage has no element type";
     return typed;
   }
   if (rebuild.arguments.size() < 7 || !rebuild.arguments[6].is(PickleKind::global)) {
@@ -64,9 +64,9 @@ TorchDtype const* dtype_of_tensor(TorchRebuild const& rebuild, TorchStorage cons
   }
   auto const* const dtype = find_torch_dtype(rebuild.arguments[6].text());
   if (dtype == nullptr) {
-    problem = "the tensor's dtype is none of torch's";
+    problem = "the tensor's dtype is not one of torch's";
   } else if (storage.cls != untyped_storage && typed != dtype) {
-    problem = "the storage is one of other elements than the tensor's";
+    problem = "storage and tensor have different element types";
   }
   return dtype;
 }
@@ -78,7 +78,7 @@ void take_extent(TorchRebuild const& rebuild, TorchStorage const& storage, Torch
   if (!arguments[1].is(PickleKind::integer) || arguments[1].integer() < 0 ||
       !take_numbers(arguments[2], view.lengths) || !take_numbers(arguments[3], view.strides) ||
       view.lengths.size() != view.strides.size()) {
-    problem = "the tensor's offset, lengths or strides are no such numbers";
+    problem = "the tensor's offset, lengths or strides are invalid numbers";
     return;
   }
   view.element_bytes = dtype.element_bytes;
@@ -88,11 +88,11 @@ void take_extent(TorchRebuild const& rebuild, TorchStorage const& storage, Torch
     problem = "the tensor goes past the end of its storage of " + std::to_string(storage.bytes) + " bytes";
     return;
   }
-  // Where there are no elements the offset may be anything.
+  // Without elements any offset is valid.
   view.first = bytes == 0 ? 0 : static_cast<std::uint64_t>(arguments[1].integer()) * dtype.element_bytes;
   tensor.nbytes = bytes;
   for (auto const length : view.lengths) {
-    if (length > std::numeric_limits<std::int64_t>::max() / 2) problem = "the tensor has a length that no memory holds";
+    if (length > std::numeric_limits<std::int64_t>::max() / 2) problem = "the tensor has a length that is too large";
   }
   auto const metadata = rebuild.function == "torch._utils._rebuild_tensor_v3" ? std::size_t{7} : std::size_t{6};
   if (arguments.size() > metadata && has_lazy_bits(arguments[metadata]))
@@ -129,13 +129,13 @@ TorchTensor describe_tensor(TorchRebuild const& rebuild, TorchStorage const* sto
     return tensor;
   }
   if (storage == nullptr || rebuild.arguments.size() < 4) {
-    problem = "a tensor is made of something else than a storage, an offset, lengths and strides";
+    problem = "a tensor is not made from a storage, an offset, lengths and strides";
     return tensor;
   }
   auto const* const dtype = dtype_of_tensor(rebuild, *storage, problem);
   if (!problem.empty()) return tensor;
   if (!dtype->dtype) {
-    tensor.unsupported = "no tensor here has its dtype, " + std::string(dtype->name) + ": convert it before saving";
+    tensor.unsupported = "its dtype " + std::string(dtype->name) + " is not supported: convert it before saving";
     return tensor;
   }
   tensor.dtype = *dtype->dtype;

@@ -8,19 +8,19 @@
 
 namespace crossrank::codec {
 
-/// A function of torch's that makes a tensor, and what it is given: a call, or what `_rebuild_from_type_v2` wraps.
+/// A function of torch that makes a tensor, with its arguments: a call, or the call that `_rebuild_from_type_v2` wraps.
 struct TorchRebuild {
   std::string_view function{};
   PickleValue arguments;
 };
 
-/// Nothing when `value` is no such call.
+/// Returns the function and its arguments; nothing when `value` is not such a call.
 [[nodiscard]] std::optional<TorchRebuild> find_rebuild(PickleValue value) noexcept;
-/// Whether the function only wraps a tensor, its first argument.
+/// Returns whether the function only wraps a tensor, its first argument.
 [[nodiscard]] bool wraps_tensor(TorchRebuild const& rebuild) noexcept;
 
-/// The tensor that the arguments describe, every number checked against the storage. On a broken rule the reason comes
-/// back in `problem`, which otherwise stays empty.
+/// Returns the tensor that the arguments describe, with every number checked against the storage. Sets `problem` to the
+/// reason when they are invalid; otherwise `problem` stays empty.
 [[nodiscard]] TorchTensor describe_tensor(TorchRebuild const& rebuild, TorchStorage const* storage,
                                           std::uint32_t number, std::string& problem);
 

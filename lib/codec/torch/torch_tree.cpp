@@ -17,14 +17,13 @@ class Taker {
  public:
   Taker(TorchArchive const& archive, TorchContents& contents) : archive_(archive), contents_(contents) {}
 
-  /// The value without its tensors; nothing when it is one.
+  /// Returns the value without its tensors; nothing when it is a tensor.
   std::optional<Json> take(PickleValue value, std::string const& path, std::size_t depth) {
     if (auto const* const tensor = archive_.tensor(value)) {
       keep(value, path, tensor);
       return std::nullopt;
     }
-    if (++values_ > max_config_nodes + contents_.tensors.size() * 4)
-      archive_.refuse(value, "there are too many values");
+    if (++values_ > max_config_nodes + contents_.tensors.size() * 4) archive_.refuse(value, "too many values");
     if (depth > max_config_depth)
       archive_.refuse(value, "values are nested deeper than " + std::to_string(max_config_depth) + " levels");
     switch (value.kind()) {
@@ -66,7 +65,7 @@ class Taker {
       case PickleKind::boolean: return key.boolean() ? "true" : "false";
       case PickleKind::none: return "null";
       case PickleKind::real: return Json(key.real()).dump();
-      default: archive_.refuse(key, std::string("a ") + to_string(key.kind()) + " is a key, which JSON cannot say");
+      default: archive_.refuse(key, std::string("a ") + to_string(key.kind()) + " is a key, which JSON cannot express");
     }
   }
 
@@ -122,8 +121,7 @@ class Taker {
       }
       case PickleKind::global:
         return is_torch_dtype(value.text()) ? std::string(value.text()) : '<' + printable(value.text()) + '>';
-      default:
-        archive_.refuse(value, std::string("a ") + to_string(value.kind()) + " stands where a value is expected");
+      default: archive_.refuse(value, std::string("a ") + to_string(value.kind()) + " is not a value");
     }
   }
 
@@ -145,7 +143,7 @@ TorchContents split_contents(TorchArchive const& archive, PickleValue value) {
 Json plain_value(TorchArchive const& archive, PickleValue value) {
   TorchContents contents;
   auto values = Taker(archive, contents).take(value, {}, 0);
-  if (!values || !contents.tensors.empty()) archive.refuse(value, "a tensor stands among plain values");
+  if (!values || !contents.tensors.empty()) archive.refuse(value, "there is a tensor among plain values");
   return std::move(*values);
 }
 

@@ -59,7 +59,7 @@ TEST(JsonDocument, refuses_what_passes_a_limit) {
 
 TEST(JsonDocument, refuses_what_is_no_json) {
   for (std::string const text : {"", "{", "[1,]", "{}x", "{\"a\" 1}", "NaN", "\"\xff\"", "1e999"})
-    EXPECT_EQ(refusal(text), "this is no JSON") << text;
+    EXPECT_EQ(refusal(text), "malformed JSON") << text;
   EXPECT_NE(refusal(std::string("{}\0{", 4)).find("NUL"), std::string::npos);
   EXPECT_NE(refusal("\xef\xbb\xbf{}").find("byte order mark"), std::string::npos);
 }

@@ -132,12 +132,12 @@ std::string many_keys(bool repeated) {
 
 INSTANTIATE_TEST_SUITE_P(
     With, MalformedTree,
-    testing::Values(Malformed{"an_unknown_tag", "\x0b", "no such kind"},
-                    Malformed{"a_count_beyond_the_bytes", "\x07\xff\xff\xff\xff\x0f", "more things than bytes"},
+    testing::Values(Malformed{"an_unknown_tag", "\x0b", "unknown kind"},
+                    Malformed{"a_count_beyond_the_bytes", "\x07\xff\xff\xff\xff\x0f", "more items are announced"},
                     Malformed{"a_length_beyond_the_bytes",
                               "\x06\x05"
                               "abc",
-                              "more things than bytes"},
+                              "more items are announced"},
                     Malformed{"a_number_beyond_64_bits", "\x04\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", "malformed"},
                     Malformed{"a_number_longer_than_needed", std::string("\x04\x80\x00", 3), "malformed"},
                     Malformed{"text_that_is_not_utf8", "\x06\x02\xc3\x28", "not UTF-8"},

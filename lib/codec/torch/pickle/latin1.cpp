@@ -13,7 +13,7 @@ std::optional<std::string> to_latin1(std::string_view utf8) {
       bytes.push_back(utf8[i]);
       continue;
     }
-    // Characters 128 to 255 are two bytes, of which the first is one of these.
+    // In UTF-8, characters 128 to 255 take two bytes, and the first is one of these.
     if ((first != 0xc2 && first != 0xc3) || i + 1 == utf8.size()) return std::nullopt;
     auto const second = static_cast<unsigned char>(utf8[++i]);
     if ((second & 0xc0U) != 0x80) return std::nullopt;

@@ -5,9 +5,9 @@
 
 namespace crossrank::codec {
 
-/// UTF-8 text whose characters are all below 256, as one byte for each; nothing for any other text.
+/// Converts UTF-8 text with characters below 256 to one byte each. Returns nothing for any other text.
 [[nodiscard]] std::optional<std::string> to_latin1(std::string_view utf8);
-/// The inverse.
+/// Converts Latin-1 bytes to UTF-8.
 [[nodiscard]] std::string from_latin1(std::string_view bytes);
 
 }  // namespace crossrank::codec

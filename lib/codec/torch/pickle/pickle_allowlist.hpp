@@ -9,29 +9,29 @@ namespace crossrank::codec {
 
 /// Opcodes that a pickle may use.
 enum class PickleOpcodes : std::uint8_t {
-  torch,       ///< those that torch's weights-only loader takes
-  protocol_5,  ///< and those with which protocols 3 to 5 write the same values
+  torch,       ///< opcodes of torch's weights-only loader
+  protocol_5,  ///< also the opcodes with which protocols 3 to 5 write the same values
 };
 
-/// What a pickle may hold: its opcodes, and the names it may mention. Names are only ever compared, never looked up.
+/// Opcodes and names that a pickle may contain. Names are only compared, never looked up.
 struct PickleAllowlist {
   PickleOpcodes opcodes = PickleOpcodes::torch;
   std::span<std::string_view const> globals{};  ///< "module.name"
-  std::span<std::string_view const> modules{};  ///< packages all of whose names are taken, as opaque values
+  std::span<std::string_view const> modules{};  ///< packages whose names are all allowed, as opaque values
   bool persistent = true;                       ///< whether it may refer to storages
 };
 
-/// What `torch.save` writes: tensors and plain values.
+/// Returns the allowlist for `torch.save`: tensors and plain values.
 [[nodiscard]] PickleAllowlist torch_allowlist() noexcept;
-/// What training frameworks put beside their weights (argument lists, loss scalers, random states): the same, and their
-/// own classes as opaque values.
+/// Returns the allowlist for training frameworks: that of `torch.save`, and the classes of their arguments, loss
+/// scalers and random states as opaque values.
 [[nodiscard]] PickleAllowlist training_allowlist() noexcept;
-/// The metadata of a distributed checkpoint.
+/// Returns the allowlist for the metadata of a distributed checkpoint.
 [[nodiscard]] PickleAllowlist dcp_allowlist() noexcept;
 
-/// The name in Python 3 of a global, "module.name"; Python 2 called some modules differently.
+/// Returns the Python 3 name "module.name" of a global. Python 2 has other names for some modules.
 [[nodiscard]] std::string global_name(std::string_view module, std::string_view name);
-/// Whether `allowlist`, or one of `extra`, takes it.
+/// Returns whether `allowlist` or `extra` allows the global.
 [[nodiscard]] bool allows(PickleAllowlist const& allowlist, std::span<std::string const> extra,
                           std::string_view global) noexcept;
 

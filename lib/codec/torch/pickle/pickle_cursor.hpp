@@ -9,13 +9,13 @@
 
 namespace crossrank::codec {
 
-/// Takes the parts of a pickle off its front. Refusals name the opcode at hand.
+/// Reads the parts of a pickle in order. Errors give the position of the current opcode.
 class PickleCursor {
  public:
   PickleCursor(std::span<std::byte const> pickle, PickleOptions const& options)
       : text_(reinterpret_cast<char const*>(pickle.data()), pickle.size()), options_(options) {}
 
-  /// The next opcode; from here on refusals name this place.
+  /// Reads the next opcode, which errors then refer to.
   std::uint8_t take_opcode() {
     opcode_at_ = at_;
     return take<std::uint8_t>();
@@ -27,12 +27,12 @@ class PickleCursor {
     return value;
   }
   std::string_view take_bytes(std::uint64_t count) {
-    if (count > left()) refuse_pickle(options_, opcode_at_, "the pickle ends early");
+    if (count > left()) refuse_pickle(options_, opcode_at_, "the pickle is truncated");
     auto const taken = text_.substr(at_, static_cast<std::size_t>(count));
     at_ += taken.size();
     return taken;
   }
-  /// Up to the next line feed, which goes too.
+  /// Reads up to the next line feed, and the line feed.
   std::string_view take_line(std::size_t most) {
     auto const end = text_.find('\n', at_);
     if (end == std::string_view::npos || end - at_ > most) refuse_pickle(options_, opcode_at_, "a name does not end");

@@ -20,13 +20,13 @@ namespace {
 constexpr std::size_t max_global_bytes = 512;
 constexpr PickleId absent = ~PickleId{0};
 
-/// Values that every pickle has, so that the opcodes for them make none.
+/// Values that exist in every tree, so that their opcodes add none.
 constexpr PickleId id_none = 0;
 constexpr PickleId id_true = 1;
 constexpr PickleId id_false = 2;
 constexpr PickleId id_empty_tuple = 3;
 
-/// Reads opcodes one after the other and keeps a stack of values, as Python's unpickler does.
+/// Executes opcodes with a stack of values, as Python's unpickler does.
 class Interpreter {
  public:
   Interpreter(PickleTree& tree, PickleOptions const& options)
@@ -37,14 +37,14 @@ class Interpreter {
   }
 
   void run() {
-    if (tree_.pickle.empty() || tree_.pickle[0] != std::byte{0x80}) refuse("this is no pickle of protocol 2 or later");
+    if (tree_.pickle.empty() || tree_.pickle[0] != std::byte{0x80}) refuse("not a pickle of protocol 2 or later");
     while (!stopped_) {
       auto const opcode = in_.take_opcode();
       if (!plain(opcode) && !containing(opcode) && !memo(opcode) && !(protocol_5() && later(opcode))) {
-        refuse("opcode " + std::to_string(opcode) + " is not one of tensors and plain values");
+        refuse("opcode " + std::to_string(opcode) + " is not needed for tensors and plain values");
       }
     }
-    if (in_.left() != 0) refuse("there are bytes behind the end of the pickle");
+    if (in_.left() != 0) refuse("bytes follow the end of the pickle");
   }
 
  private:
@@ -68,17 +68,17 @@ class Interpreter {
   bool push_new(PickleNode node) { return push(add(std::move(node))); }
   [[nodiscard]] std::size_t floor() const noexcept { return marks_.empty() ? 0 : marks_.back(); }
   PickleId pop() {
-    if (stack_.size() <= floor()) refuse("a value is taken that is not there");
+    if (stack_.size() <= floor()) refuse("a value is missing");
     auto const id = stack_.back();
     stack_.pop_back();
     return id;
   }
   [[nodiscard]] PickleId top() const {
-    if (stack_.size() <= floor()) refuse("a value is taken that is not there");
+    if (stack_.size() <= floor()) refuse("a value is missing");
     return stack_.back();
   }
   std::vector<PickleId> pop_to_mark() {
-    if (marks_.empty()) refuse("a mark is taken that is not there");
+    if (marks_.empty()) refuse("a mark is missing");
     auto const from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
     std::vector<PickleId> items(from, stack_.end());
     stack_.erase(from, stack_.end());
@@ -131,7 +131,7 @@ class Interpreter {
       auto const kind = (value >> 63U) != 0 ? PickleKind::natural : PickleKind::integer;
       return push_new({.kind = kind, .bits = value});
     }
-    if (count > 8) refuse("an integer does not fit 64 bits");
+    if (count > 8) refuse("an integer does not fit in 64 bits");
     if (negative) value = ~std::uint64_t{0};
     if (count > 0) std::memcpy(&value, bytes.data(), static_cast<std::size_t>(count));
     return push_new({.kind = PickleKind::integer, .bits = value});
@@ -145,10 +145,10 @@ class Interpreter {
       auto const shown = printable(full.substr(0, 200));
       if (auto const known = explain_unsupported_global(full))
         refuse(std::string(known->message) + " (" + shown + ")", std::string(known->hint));
-      // Only archives are read with names of the user's.
-      auto const hint = options_.allowlist.persistent ? ", or let it be mentioned: `extra_globals` " + shown : "";
+      // Only archives are read with the user's names.
+      auto const hint = options_.allowlist.persistent ? ", or allow the name: `extra_globals` " + shown : "";
       refuse("the pickle mentions " + shown + ", which no tensor or plain value needs",
-             "save a state dict of tensors and plain values" + hint + "; nothing that is read here is ever called");
+             "save a state dict of tensors and plain values" + hint + "; crossrank never calls anything in a pickle");
     }
     auto const [known, is_new] = globals_.try_emplace(full, absent);
     if (is_new) {
@@ -158,17 +158,17 @@ class Interpreter {
     return push(known->second);
   }
   bool protocol(unsigned version) {
-    if (in_.opcode_at() != 0) refuse("a second header");
+    if (in_.opcode_at() != 0) refuse("there is a second header");
     if (version < 2 || version > 5) refuse("protocol " + std::to_string(version) + " is not one of 2 to 5");
     return true;
   }
   bool stop() {
     tree_.root = pop();
-    if (!stack_.empty() || !marks_.empty()) refuse("values are left over at the end");
+    if (!stack_.empty() || !marks_.empty()) refuse("values remain at the end");
     return stopped_ = true;
   }
 
-  // Opcodes that put values into others.
+  // Opcodes that add values to containers and objects.
   bool containing(std::uint8_t opcode) {
     switch (opcode) {
       case 't': return tuple(pop_to_mark());
@@ -207,7 +207,7 @@ class Interpreter {
   bool append(PickleKind wanted, std::vector<PickleId> const& items) {
     auto& target = node(top());
     if (target.kind != wanted) {
-      refuse(std::string("items of a ") + to_string(wanted) + " are put into a " + to_string(target.kind));
+      refuse(std::string("items of a ") + to_string(wanted) + " are added to a " + to_string(target.kind));
     }
     if (wanted == PickleKind::dict && items.size() % 2 != 0) refuse("a key of a dict has no value");
     target.items.insert(target.items.end(), items.begin(), items.end());
@@ -215,32 +215,32 @@ class Interpreter {
   }
   bool new_object(PickleId cls, PickleId arguments) {
     if (node(cls).kind != PickleKind::global || node(arguments).kind != PickleKind::tuple)
-      refuse("an object is made of what is no class and arguments");
+      refuse("an object is not made from a class and arguments");
     if (is_mapping(node(cls).text)) return reduce(cls, arguments);
     return push_new({.kind = PickleKind::object, .items = {cls, arguments}});
   }
   bool build(PickleId state) {
     auto& target = node(top());
-    // Of an OrderedDict, torch's modules keep "_metadata" so: it says nothing of the weights.
+    // torch's modules store "_metadata" as the state of an OrderedDict. It says nothing about the weights.
     if (target.kind == PickleKind::dict) return true;
     if (target.kind != PickleKind::object && target.kind != PickleKind::call)
-      refuse(std::string("a state is given to a ") + to_string(target.kind));
+      refuse(std::string("a state is set on a ") + to_string(target.kind));
     target.items.push_back(state);
     return true;
   }
   bool persistent(PickleId id) {
-    if (!options_.allowlist.persistent) refuse("the pickle refers to something outside of it");
+    if (!options_.allowlist.persistent) refuse("the pickle refers to data outside of it");
     return push_new({.kind = PickleKind::persistent, .items = {id}});
   }
 
-  // Calls: a few that only wrap plain values become those, all others stay what they are.
+  // Calls. A few that only wrap plain values become those values; all others stay calls.
   static bool is_mapping(std::string_view global) noexcept {
     return global == "collections.OrderedDict" || global == "collections.Counter" ||
            global == "collections.defaultdict" || global == "builtins.dict";
   }
   bool reduce(PickleId callee, PickleId arguments) {
     if (node(callee).kind != PickleKind::global || node(arguments).kind != PickleKind::tuple)
-      refuse("a call of what is no function, or without arguments");
+      refuse("a call without a function or without arguments");
     auto const name = node(callee).text;
     if (is_mapping(name)) return mapping(name, node(arguments).items);
     if (name == "torch.Size" && node(arguments).items.size() == 1 && is_sequence(node(arguments).items[0]))
@@ -259,39 +259,39 @@ class Interpreter {
   bool mapping(std::string_view name, std::vector<PickleId> const& arguments) {
     std::vector<PickleId> items;
     auto const is_default = name == "collections.defaultdict";
-    if (arguments.size() > (is_default ? 2U : 1U)) refuse("a dict is made of too many arguments");
+    if (arguments.size() > (is_default ? 2U : 1U)) refuse("a dict is made from too many arguments");
     if (arguments.size() == (is_default ? 2U : 1U)) {
       auto const from = arguments.back();
       if (node(from).kind == PickleKind::dict) {
         items = node(from).items;
       } else if (is_sequence(from)) {
         for (auto const pair : node(from).items) {
-          if (!is_sequence(pair) || node(pair).items.size() != 2) refuse("a dict is made of what are no pairs");
+          if (!is_sequence(pair) || node(pair).items.size() != 2) refuse("a dict is not made from pairs");
           items.insert(items.end(), node(pair).items.begin(), node(pair).items.end());
         }
       } else {
-        refuse("a dict is made of what are no pairs");
+        refuse("a dict is not made from pairs");
       }
     }
     count_copied(items.size());
     return push_new({.kind = PickleKind::dict, .items = std::move(items)});
   }
-  /// Items are copied from what may be held by many others: without a limit a short pickle could ask for any amount.
+  /// Counts copied items. The source may be shared, so that without a limit a short pickle could ask for any amount.
   void count_copied(std::size_t items) {
     copied_ += items;
     if (copied_ > options_.limits.nodes)
       refuse("there are more than " + std::to_string(options_.limits.nodes) + " values");
   }
-  /// Byte strings are written in protocol 2 as text, one character for each byte.
+  /// Decodes a byte string, which protocol 2 writes as text with one character per byte.
   bool encoded(std::vector<PickleId> const& arguments) {
     if (arguments.empty() || node(arguments[0]).kind != PickleKind::text ||
         (arguments.size() == 2 && node(arguments[1]).text != "latin1" && node(arguments[1]).text != "latin-1"))
-      refuse("an encoding is applied that is not latin1");
+      refuse("an encoding is not latin1");
     auto const from = node(arguments[0]).text;
     made_bytes_ += from.size();
     if (made_bytes_ > options_.limits.made_bytes) refuse("byte strings are larger than the limit");
     auto out = to_latin1(from);
-    if (!out) refuse("a byte string is not written as latin1");
+    if (!out) refuse("a byte string is not latin1 text");
     tree_.made.push_back(std::move(*out));
     return push_new({.kind = PickleKind::bytes, .text = tree_.made.back()});
   }
@@ -308,7 +308,7 @@ class Interpreter {
   }
   bool put(std::uint64_t number) {
     auto const value = top();
-    // Pickles number their memos one after the other: a larger number than there are bytes is an attack on memory.
+    // Pickles number their memos consecutively. A number above the number of bytes is an attack on memory.
     if (number > in_.size()) refuse("a memo has the number " + std::to_string(number));
     if (number >= memo_.size()) memo_.resize(static_cast<std::size_t>(number) + 1, absent);
     memo_[static_cast<std::size_t>(number)] = value;
@@ -316,11 +316,11 @@ class Interpreter {
   }
   bool get(std::uint64_t number) {
     if (number >= memo_.size() || memo_[static_cast<std::size_t>(number)] == absent)
-      refuse("there is no memo " + std::to_string(number));
+      refuse("unknown memo " + std::to_string(number));
     return push(memo_[static_cast<std::size_t>(number)]);
   }
 
-  // What protocols 3 to 5 add.
+  // Opcodes of protocols 3 to 5.
   bool later(std::uint8_t opcode) {
     switch (opcode) {
       case 0x95:
@@ -374,9 +374,8 @@ std::shared_ptr<PickleTree const> read_pickle(std::vector<std::byte> pickle, Pic
   // Positions are kept in 32 bits.
   auto const most = std::min<std::uint64_t>(options.limits.pickle_bytes, ~std::uint32_t{0});
   if (pickle.size() > most) {
-    refuse_pickle(
-        options, most,
-        "the pickle has " + std::to_string(pickle.size()) + " bytes; at most " + std::to_string(most) + " are read");
+    refuse_pickle(options, most,
+                  "the pickle has " + std::to_string(pickle.size()) + " bytes; the limit is " + std::to_string(most));
   }
   auto tree = std::make_shared<PickleTree>();
   tree->pickle = std::move(pickle);

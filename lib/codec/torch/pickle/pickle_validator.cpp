@@ -10,7 +10,7 @@ namespace {
 
 enum class Visit : std::uint8_t { never, open, done };
 
-/// Walks depth first without recursion: the depth is what it checks.
+/// Walks depth first without recursion, because the depth may be too large.
 class PickleValidator {
  public:
   PickleValidator(PickleTree const& tree, PickleOptions const& options)
@@ -27,7 +27,7 @@ class PickleValidator {
         continue;
       }
       auto const child = items[next++];
-      if (visits_[child] == Visit::open) refuse_pickle(options_, tree_.nodes[child].at, "a value holds itself");
+      if (visits_[child] == Visit::open) refuse_pickle(options_, tree_.nodes[child].at, "a value contains itself");
       if (visits_[child] == Visit::never) enter(child);
     }
   }
@@ -53,7 +53,8 @@ class PickleValidator {
     for (auto const item : node.items) total += expanded_[item];  // each is below the limit: the sum cannot overflow
     if (total > options_.limits.expanded) {
       refuse_pickle(options_, node.at,
-                    "shared values written out would be more than " + std::to_string(options_.limits.expanded));
+                    "the number of values, counting shared ones at each use, exceeds " +
+                        std::to_string(options_.limits.expanded));
     }
     expanded_[id] = total;
     visits_[id] = Visit::done;
@@ -68,14 +69,14 @@ class PickleValidator {
       auto const& key = tree_.nodes[dict.items[i]];
       if (key.kind == PickleKind::dict || key.kind == PickleKind::list || key.kind == PickleKind::set)
         refuse_pickle(options_, key.at, std::string("a ") + to_string(key.kind) + " is the key of a dict");
-      // Tuples and objects are compared by those who know what they mean.
+      // The readers of tuples and objects compare these.
       if (key.items.empty() && key.kind != PickleKind::tuple) keys.emplace_back(key.kind, key.text, key.bits);
     }
     std::sort(keys.begin(), keys.end());
     auto const twice = std::adjacent_find(keys.begin(), keys.end());
     if (twice == keys.end()) return;
     refuse_pickle(options_, dict.at,
-                  "a key comes twice in a dict (\"" + printable(std::get<1>(*twice).substr(0, 200)) + "\")");
+                  "a dict repeats a key (\"" + printable(std::get<1>(*twice).substr(0, 200)) + "\")");
   }
 
   PickleTree const& tree_;

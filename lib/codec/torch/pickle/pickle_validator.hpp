@@ -3,8 +3,8 @@
 
 namespace crossrank::codec {
 
-/// Looks at everything that the root holds: no value holds itself, none is nested too deep, no dict has a key twice,
-/// and the tree written out would stay within the limits. `FormatError`.
+/// Checks all values under the root: no value contains itself, none is nested too deeply, no dict repeats a key, and
+/// the expanded tree stays within the limits. `FormatError` otherwise.
 void validate_pickle(PickleTree const& tree, PickleOptions const& options);
 
 }  // namespace crossrank::codec

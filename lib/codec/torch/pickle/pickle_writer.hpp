@@ -10,18 +10,18 @@
 
 namespace crossrank::codec {
 
-/// Composes a pickle of protocol 2 that torch opens, also `weights_only`: dicts, plain values, tensors.
+/// Writes a pickle of protocol 2 with dicts, plain values and tensors, which torch can open with `weights_only`.
 class PickleWriter {
  public:
   PickleWriter() : out_("\x80\x02") {}
-  /// A dict of what is written until `end_dict`: keys and values in turn.
+  /// Begins a dict. Write keys and values alternately until `end_dict`.
   void begin_dict() { out_ += "}("; }
   void end_dict() { out_ += 'u'; }
   void text(std::string_view utf8);
   void integer(std::int64_t value);
-  /// Any JSON value; binary as bytes.
+  /// Writes any JSON value; a binary value as bytes.
   void value(Json const& value);
-  /// A dense tensor that is all of storage `key`; lengths as torch counts them.
+  /// Writes a dense tensor that covers storage `key`. `lengths` count torch's elements.
   void tensor(TorchDtype const& dtype, std::string_view key, std::span<std::int64_t const> lengths);
   [[nodiscard]] std::string finish() &&;
 

@@ -7,14 +7,15 @@ namespace crossrank::codec {
 namespace {
 
 constexpr UnsupportedGlobal d_tensors{
-    "the archive holds DTensors: one rank's pieces of tensors and where they belong, which are not read from archives",
-    "save tensor.full_tensor() of each on rank 0, or save by torch.distributed.checkpoint, which is read"};
+    "the archive contains DTensors, pieces of tensors of one rank, which are not read from archives",
+    "save tensor.full_tensor() of each on rank 0, or save with torch.distributed.checkpoint, which is supported"};
 constexpr UnsupportedGlobal sharded_tensors{
-    "the archive holds ShardedTensors: one rank's pieces of tensors, which are not read from archives",
-    "save a full state dict (StateDictType.FULL_STATE_DICT), or save by torch.distributed.checkpoint, which is read"};
+    "the archive contains ShardedTensors, pieces of tensors of one rank, which are not read from archives",
+    "save a full state dict (StateDictType.FULL_STATE_DICT), or save with torch.distributed.checkpoint, which is "
+    "supported"};
 constexpr UnsupportedGlobal save_plans{
-    "the metadata hold the plans of the save, as Megatron-core's torch_dist format keeps them, which are not read",
-    "save it by Megatron's --ckpt-format torch, or convert it with the program that wrote it"};
+    "the metadata contain the plans of the save, as in Megatron-core's torch_dist format, which is not supported",
+    "save it with Megatron's --ckpt-format torch, or convert it with the program that wrote it"};
 
 constexpr std::array<std::pair<std::string_view, UnsupportedGlobal>, 6> foreign{{
     {"torch.distributed.tensor.", d_tensors},

@@ -5,14 +5,14 @@
 
 namespace crossrank::codec {
 
-/// What a pickle holds that mentions a class which is known and not read.
+/// A known class whose values are not read.
 struct UnsupportedGlobal {
   std::string_view message{};
   std::string_view hint{};
 };
 
-/// Explains a class whose values are not read: sharded tensors in archives, plans of a save in metadata. Nothing for
-/// all others.
+/// Explains a class whose values are not read: sharded tensors in archives, plans of a save in metadata. Returns
+/// nothing for all other classes.
 [[nodiscard]] std::optional<UnsupportedGlobal> explain_unsupported_global(std::string_view global) noexcept;
 
 }  // namespace crossrank::codec

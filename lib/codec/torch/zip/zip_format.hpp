@@ -19,7 +19,7 @@ inline constexpr std::size_t end64_bytes = 56;
 inline constexpr std::size_t locator_bytes = 20;
 inline constexpr std::size_t max_comment_bytes = 0xffff;
 
-/// Stands where the true value is in the ZIP64 part.
+/// Marks a value that is in the ZIP64 part.
 inline constexpr std::uint32_t in_zip64_32 = 0xffffffff;
 inline constexpr std::uint16_t in_zip64_16 = 0xffff;
 inline constexpr std::uint16_t zip64_extra_id = 1;
@@ -28,7 +28,7 @@ inline constexpr std::uint16_t flag_encrypted = 1;
 inline constexpr std::uint16_t flag_descriptor = 8;
 inline constexpr std::uint16_t flag_utf8 = 0x800;
 
-/// A little-endian number at `at`.
+/// Returns the little-endian number at `at`.
 template <class Number>
 [[nodiscard]] Number load(std::byte const* at) noexcept {
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);

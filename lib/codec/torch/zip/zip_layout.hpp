@@ -9,17 +9,19 @@
 
 namespace crossrank::codec {
 
-/// Where everything of a stored archive stands, for writers that do not write front to back: the bytes of `ZipWriter`.
+/// The layout of a stored archive, for writers that do not write front to back. The bytes equal those of `ZipWriter`.
 class ZipLayout {
  public:
   explicit ZipLayout(std::vector<ZipEntry> entries);
 
   [[nodiscard]] std::vector<ZipEntry> const& entries() const noexcept { return entries_; }
-  /// First byte of a record's local header and of its data.
+  /// Returns the offset of a record's local header.
   [[nodiscard]] std::uint64_t header_at(std::size_t entry) const { return places_.at(entry).header; }
+  /// Returns the offset of a record's data.
   [[nodiscard]] std::uint64_t data_at(std::size_t entry) const { return places_.at(entry).data; }
-  /// What follows the data of all records.
+  /// Returns the offset of the directory, which follows all records.
   [[nodiscard]] std::uint64_t directory_at() const noexcept { return directory_at_; }
+  /// Returns the directory, with these CRCs.
   [[nodiscard]] std::string directory(std::span<std::uint32_t const> crcs) const;
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
 

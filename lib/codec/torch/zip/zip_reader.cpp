@@ -30,12 +30,12 @@ constexpr std::size_t block_bytes = std::size_t{1} << 20;
                      .offset = offset});
 }
 
-/// Where the directory is and how much of it.
+/// Position and size of the directory.
 struct Directory {
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;
   std::uint64_t begin = 0;
-  std::uint64_t limit = 0;  ///< first byte behind the place where a directory may stand
+  std::uint64_t limit = 0;  ///< end of the range in which the directory may lie
 };
 
 std::uint64_t find_end(ByteSource const& source, std::vector<std::byte> const& tail, std::uint64_t tail_at) {
@@ -45,8 +45,8 @@ std::uint64_t find_end(ByteSource const& source, std::vector<std::byte> const& t
       if (at + zip::end_bytes + zip::load<std::uint16_t>(&tail[at + 20]) == tail.size()) return tail_at + at;
     }
   }
-  refuse(source, directory_section, source.size(), "this is no zip archive, or its end is missing", {},
-         "a file that was cut while it was copied or written: copy it again");
+  refuse(source, directory_section, source.size(), "not a zip archive, or its end is missing", {},
+         "the file may have been truncated while it was copied or written: copy it again");
 }
 
 template <std::size_t Bytes>
@@ -56,7 +56,7 @@ std::array<std::byte, Bytes> read_array(ByteSource const& source, std::uint64_t 
   return bytes;
 }
 
-/// Takes the wide values; a narrow one that is not the sign for "see there" must agree.
+/// Takes a ZIP64 value. An ordinary value that is not the marker must agree with it.
 void widen(ByteSource const& source, std::uint64_t end_at, std::uint64_t& value, std::uint64_t wide,
            std::uint64_t placeholder) {
   if (value != placeholder && value != wide)
@@ -64,7 +64,7 @@ void widen(ByteSource const& source, std::uint64_t end_at, std::uint64_t& value,
   value = wide;
 }
 
-/// The ZIP64 end record, if a locator stands before the end record.
+/// Reads the ZIP64 end record if a locator precedes the end record.
 void take_end64(ByteSource const& source, std::uint64_t end_at, Directory& directory) {
   if (end_at < zip::locator_bytes) return;
   auto const locator_at = end_at - zip::locator_bytes;
@@ -105,14 +105,14 @@ Directory find_directory(ByteSource const& source) {
   return directory;
 }
 
-/// The values of a record that may stand in its ZIP64 extra field.
+/// Values of a record that may be in its ZIP64 extra field.
 struct Extent {
   std::uint64_t size = 0;
   std::uint64_t packed = 0;
   std::uint64_t header = 0;
 };
 
-/// Replaces the placeholders among the values by those of the extra field, which stand there in this order.
+/// Replaces marked values by those of the extra field, which has them in this order.
 bool take_extra(std::span<std::byte const> extra, Extent& extent) {
   std::uint64_t* wanted[3] = {};
   std::size_t count = 0;
@@ -130,14 +130,14 @@ bool take_extra(std::span<std::byte const> extra, Extent& extent) {
     }
     extra = extra.subspan(4 + std::size_t{bytes});
   }
-  // Without the field the numbers mean themselves: a record may be one byte short of 4 GiB.
+  // Without the field the marker is an ordinary value: a record may be one byte short of 4 GiB.
   return true;
 }
 
-/// Reads one entry of the directory; `begin` becomes the place of the record's local header.
+/// Reads one entry of the directory. Sets `begin` to the offset of the record's local header.
 std::size_t take_entry(ByteSource const& source, std::span<std::byte const> from, std::uint64_t at, ZipRecord& record) {
   if (from.size() < zip::central_bytes || zip::load<std::uint32_t>(from.data()) != zip::central_magic)
-    refuse(source, directory_section, at, "this is no entry of a directory");
+    refuse(source, directory_section, at, "not an entry of a directory");
   auto const name_bytes = zip::load<std::uint16_t>(from.data() + 28);
   auto const extra_bytes = zip::load<std::uint16_t>(from.data() + 30);
   auto const total = zip::central_bytes + name_bytes + extra_bytes + zip::load<std::uint16_t>(from.data() + 32);
@@ -149,7 +149,7 @@ std::size_t take_entry(ByteSource const& source, std::span<std::byte const> from
     refuse(source, directory_section, at, "the record is encrypted", record.name);
   if (zip::load<std::uint16_t>(from.data() + 10) != 0) {
     refuse(source, directory_section, at, "the record is compressed; torch stores records as they are", record.name,
-           "load and save it again with torch");
+           "load and save it with torch");
   }
   Extent extent{zip::load<std::uint32_t>(from.data() + 24), zip::load<std::uint32_t>(from.data() + 20),
                 zip::load<std::uint32_t>(from.data() + 42)};
@@ -161,8 +161,8 @@ std::size_t take_entry(ByteSource const& source, std::span<std::byte const> from
   return total;
 }
 
-/// Reads the local header and moves `begin` behind it. Its name must be that of the directory: readers differ in which
-/// of the two they believe.
+/// Reads the local header and sets `begin` to the byte after it. The name must equal that in the directory, because
+/// other readers may use either of them.
 void place(ByteSource const& source, std::uint64_t limit, ZipRecord& record) {
   auto const header_at = record.begin;
   auto const wanted = zip::local_bytes + record.name.size();
@@ -189,7 +189,7 @@ void place(ByteSource const& source, std::uint64_t limit, ZipRecord& record) {
 
 void refuse_crc(ByteSource const& source, ZipRecord const& record) {
   refuse(source, record_section, record.begin, "the bytes do not match their CRC", record.name,
-         "copy the file again; if its writer left the CRCs out, read it with the CRC policy ignore");
+         "copy the file again; if its writer omitted the CRCs, read it with the CRC policy `ignore`");
 }
 
 ZipArchive ZipArchive::open(std::shared_ptr<ByteSource const> source) {
@@ -210,7 +210,7 @@ void ZipArchive::read_directory() {
   records_.resize(static_cast<std::size_t>(directory.records));
   for (auto& record : records_) at += take_entry(*source_, std::span(bytes).subspan(at), directory.begin + at, record);
   if (at != bytes.size())
-    refuse(*source_, directory_section, directory.begin + at, "the directory has bytes that belong to no record");
+    refuse(*source_, directory_section, directory.begin + at, "the directory has bytes outside its records");
 }
 
 void ZipArchive::place_records() {
@@ -241,7 +241,7 @@ void ZipArchive::index_names() {
   for (std::size_t i = 1; i < by_name_.size(); ++i) {
     auto const& record = records_[by_name_[i]];
     if (record.name == records_[by_name_[i - 1]].name)
-      refuse(*source_, directory_section, record.at, "two records have one name", record.name);
+      refuse(*source_, directory_section, record.at, "two records have the same name", record.name);
   }
 }
 
@@ -255,7 +255,7 @@ ZipRecord const* ZipArchive::find(std::string_view name) const noexcept {
 std::vector<std::byte> ZipArchive::read_small(ZipRecord const& record, std::uint64_t most) const {
   if (record.size > most) {
     refuse(*source_, record_section, record.begin,
-           "the record has " + std::to_string(record.size) + " bytes; at most " + std::to_string(most) + " are read",
+           "the record has " + std::to_string(record.size) + " bytes; the limit is " + std::to_string(most),
            record.name);
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(record.size));

@@ -9,9 +9,9 @@ namespace {
 
 constexpr std::uint64_t alignment = 64;
 constexpr std::uint16_t flags = zip::flag_descriptor | zip::flag_utf8;
-constexpr std::uint16_t version_needed = 45;  // of the format: the first with ZIP64
+constexpr std::uint16_t version_needed = 45;  // first version of the format with ZIP64
 constexpr std::size_t wide_field_bytes = 20;
-// "FB", as torch calls the field that pads.
+// "FB", torch's padding field.
 constexpr std::uint16_t padding_id = 0x4246;
 
 template <class Number>
@@ -25,7 +25,7 @@ std::uint32_t narrow(std::uint64_t value) noexcept {
   return is_wide(value) ? zip::in_zip64_32 : static_cast<std::uint32_t>(value);
 }
 
-/// Bytes of the field that moves the data behind it to a multiple of the alignment.
+/// Returns the size of the field that moves the data to a multiple of the alignment.
 std::size_t padding_bytes(std::uint64_t header_at, ZipEntry const& entry) {
   auto const field = is_wide(entry.size) ? wide_field_bytes : std::size_t{0};
   auto const plain = header_at + zip::local_bytes + entry.name.size() + field + 4;

@@ -49,12 +49,12 @@ void ZipWriter::begin_record() {
 
 void ZipWriter::end_record() { put(zip_descriptor(entries_[written_.size() - 1], written_.back().crc)); }
 
-/// Ends the record at hand if it is complete, and begins the next ones that are not empty.
+/// Ends the current record if it is complete, and begins the next one that is not empty.
 void ZipWriter::skip_finished() {
   while (left_ == 0 && !written_.empty()) {
     end_record();
     if (written_.size() == entries_.size()) {
-      left_ = ~std::uint64_t{0};  // no record takes more
+      left_ = ~std::uint64_t{0};  // no more records
       return;
     }
     begin_record();
@@ -64,7 +64,7 @@ void ZipWriter::skip_finished() {
 void ZipWriter::write(std::span<std::byte const> bytes) {
   while (!bytes.empty()) {
     if (left_ == 0 || left_ == ~std::uint64_t{0})
-      throw UsageError({.operation = "archive write", .message = "there are more bytes than the records were to have"});
+      throw UsageError({.operation = "archive write", .message = "more bytes than the records have"});
     auto const part =
         bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>({bytes.size(), left_, buffer_bytes})));
     written_.back().crc = crc32(written_.back().crc, part);

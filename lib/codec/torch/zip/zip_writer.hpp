@@ -9,22 +9,22 @@
 
 namespace crossrank::codec {
 
-/// Bytes of the archive that `ZipWriter` makes of these records.
+/// Returns the size of the archive that `ZipWriter` makes of these records.
 [[nodiscard]] std::uint64_t zip_file_bytes(std::vector<ZipEntry> const& entries);
 
-/// Writes a stored archive front to back, as torch does: data begins on 64 bytes, CRCs follow it, ZIP64 where a number
-/// needs it. Nothing but small buffers is kept.
+/// Writes an uncompressed archive front to back, as torch does: data begins on a multiple of 64 bytes, CRCs follow it,
+/// and ZIP64 is used if a number needs it. Keeps only small buffers.
 class ZipWriter {
  public:
   ZipWriter(std::vector<ZipEntry> entries, ByteSink& sink);
-  /// The next bytes of the data of all records, one record behind the other. `UsageError` for more than were announced.
+  /// Writes the next bytes of the data of all records, in order. `UsageError` for more bytes than the records have.
   void write(std::span<std::byte const> bytes);
   /// Writes the directory. `UsageError` when bytes are missing.
   void finish();
 
  private:
   struct Written {
-    std::uint64_t header = 0;  ///< where the record's local header stands
+    std::uint64_t header = 0;  ///< offset of the record's local header
     std::uint32_t crc = 0;
   };
 
@@ -37,9 +37,9 @@ class ZipWriter {
   std::vector<ZipEntry> entries_;
   ByteSink& sink_;
   std::vector<Written> written_{};
-  std::uint64_t position_ = 0;  ///< in the file, the buffer included
+  std::uint64_t position_ = 0;  ///< offset in the file, including the buffer
   std::string buffer_{};
-  std::uint64_t left_ = 0;  ///< bytes of the record at hand
+  std::uint64_t left_ = 0;  ///< remaining bytes of the current record
 };
 
 }  // namespace crossrank::codec
