@@ -1,4 +1,4 @@
-"""A case of the oracle: shards that a real program made, the truth it knows, and what crossrank makes of them."""
+"""A case of the oracle: shards from a real program, the expected tensors, and the merge by crossrank."""
 import dataclasses
 import json
 import os
@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 
 @dataclasses.dataclass
 class Case:
-    program: str  # who made the shards
+    program: str  # the program that wrote the shards
     name: str
     shards: str  # a folder or file for `crossrank consolidate`
-    truths: list  # safetensors files; each is one way to name and lay out the same model, and one of them has to come out
-    options: tuple = ()  # of `crossrank consolidate`
-    refusal: bool = False  # the program's files do not say enough: an error is the right answer
+    truths: list  # safetensors files: possible names and layouts of the same model, one of which must result
+    options: tuple = ()  # options of `crossrank consolidate`
+    refusal: bool = False  # the program's files are incomplete, so an error is the correct result
 
 
 @dataclasses.dataclass
@@ -40,9 +40,9 @@ def same_bits(a, b):
 
 
 def difference(made, truth):
-    """Returns what tells `made` from `truth`, or nothing. A tied tensor may be left out: the tensor it is tied to has the same bits."""
+    """Returns the difference between `made` and `truth`, or None. A tied tensor may be omitted: the tensor it is tied to has the same bits."""
     for name in sorted(made.keys() - truth.keys()):
-        return f"{name} is in no model of this kind"
+        return f"{name} is not part of this model"
     for name, tensor in truth.items():
         if name not in made:
             if not any(same_bits(tensor, other) for other in made.values()):

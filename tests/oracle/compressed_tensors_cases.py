@@ -1,7 +1,7 @@
-"""Llamas quantized and compressed by compressed-tensors, cut in two as a tensor-parallel loader cuts them.
+"""Llamas quantized and compressed by compressed-tensors, split in two like a tensor-parallel loader splits them.
 
-A loader cuts the compressed tensors ("compressed, then cut") and keeps the shape of the whole weight, or quantizes what each rank
-holds by the scales of the whole ("cut, then compressed"), where each rank has the shape of its part.
+A loader either splits the compressed tensors ("compressed, then cut") and keeps the shape of the whole weight, or quantizes the
+part of each rank with the scales of the whole ("cut, then compressed"), so that each rank has the shape of its part.
 """
 import os
 
@@ -30,7 +30,7 @@ def llama():
 
 
 def blocks_of(weight, args):
-    """Returns the weight with the values of one scale in the last dimension."""
+    """Returns the weight, reshaped so that the values of one scale are in the last dimension."""
     strategy = str(getattr(args.strategy, "value", args.strategy))
     if strategy == "tensor":
         return weight.reshape(1, -1)
@@ -43,7 +43,7 @@ def blocks_of(weight, args):
 
 
 def calibrate(module):
-    """Gives a module the scales of its own weight, and some for its input."""
+    """Sets the scales of a module's weight, and arbitrary ones for its input."""
     args = module.quantization_scheme.weights
     weight = module.weight.float()
     blocks = blocks_of(weight, args)
@@ -61,7 +61,7 @@ def calibrate(module):
 
 
 def part(name, tensor, rank, world):
-    """Returns a rank's part of a tensor of the layer `name`, or all of it where ranks share it."""
+    """Returns a rank's part of a tensor of the layer `name`, or the whole tensor if it is replicated."""
     field = name.rsplit(".", 1)[1]
     if "proj" not in name or field in ("weight_shape", "weight_global_scale", "input_scale", "input_global_scale", "input_zero_point"):
         return tensor

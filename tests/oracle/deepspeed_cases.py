@@ -24,7 +24,7 @@ def save_ranks(rank, world, work, stage, dtype):
     model = transformers.LlamaForCausalLM.from_pretrained(f"{work}/whole", dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config_for(stage, dtype))
-    # One step, so that master weights differ from what was loaded.
+    # Run one step, so that the master weights differ from the loaded ones.
     loss = engine(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss
     engine.backward(loss)
     engine.step()
@@ -32,7 +32,7 @@ def save_ranks(rank, world, work, stage, dtype):
 
 
 def true_weights(saved, stage, dtype):
-    """Returns what DeepSpeed's own tools make of the checkpoint."""
+    """Returns the merge of the checkpoint by DeepSpeed's own tools."""
     if stage == 0:
         state = torch.load(f"{saved}/global_step1/mp_rank_00_model_states.pt", weights_only=False, map_location="cpu")
         return state["module"]

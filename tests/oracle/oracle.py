@@ -1,4 +1,4 @@
-"""Merges by `crossrank consolidate` what the real programs saved, and compares with what they say of it themselves.
+"""Merges checkpoints of real programs with `crossrank consolidate` and compares them with the programs' own merges.
 
 oracle.py CROSSRANK WORK [PROGRAM[:NAME,NAME...]]...   prints a line a case and ends with a table; exits with 1 if an output is wrong
 """
@@ -29,7 +29,7 @@ def main():
             print(f"{program} | {name} | not made | {' '.join(reason.split())[:200]}", flush=True)
         if not cases:
             wrong += 1
-            print(f"{program} | no case could be made", flush=True)
+            print(f"{program} | produced no case", flush=True)
         for number, case in enumerate(cases):
             outcome = comparison.run_case(crossrank, case, f"{folder}/out-{number}")
             counts[program][outcome.verdict] += 1

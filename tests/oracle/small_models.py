@@ -1,4 +1,4 @@
-"""Small models of every architecture that transformers can cut by its own tensor-parallel plan."""
+"""Small models of every architecture for which transformers has a tensor-parallel plan."""
 import re
 import warnings
 
@@ -10,7 +10,7 @@ from transformers.models.auto import modeling_auto
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 
-LARGEST = 60_000_000  # parameters; a config whose sizes are not recognised below would fill the machine
+LARGEST = 60_000_000  # parameters; protects the machine from configs with sizes that the patterns below do not match
 
 # The first pattern that matches the name of an integer field decides its value.
 SIZES = [
@@ -46,18 +46,18 @@ def shrunk_value(name, value):
 
 
 def shrink(fields):
-    """Returns `fields` of a config with small sizes; lists that have an entry per layer become as long as the model."""
+    """Returns `fields` of a config with small sizes. Lists with an entry per layer are shortened to the number of layers."""
     layers = {v for k, v in fields.items() if isinstance(k, str) and re.fullmatch(SIZES[2][0], k) and isinstance(v, int)}
     small = {}
     for name, value in fields.items():
         if not isinstance(name, str):
             pass  # a label table
         elif name == "per_layer_config":
-            value = {}  # it names layers that the small model does not have
+            value = {}  # it refers to layers that the small model does not have
         elif isinstance(value, dict):
             value = shrink(value)
         elif isinstance(value, list) and len(value) in layers and len(value) > 2:
-            # The last two layers rather than the first: hybrids end with a full-attention or expert layer.
+            # Keep the last two layers, because hybrids end with a full-attention or expert layer.
             value = value[-2:]
         elif isinstance(value, list) and name.endswith("token_id"):
             value = [min(each, 150) for each in value]
@@ -70,7 +70,7 @@ def shrink(fields):
 
 
 def planned_architectures():
-    """Model types with a tensor-parallel plan, and the name of the class that loads each."""
+    """Returns the model types with a tensor-parallel plan, each with the name of its class."""
     classes = dict(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     classes.update(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
     found = {}
@@ -78,7 +78,7 @@ def planned_architectures():
         try:
             config = CONFIG_MAPPING[model_type]()
             text = config.get_text_config()
-        except Exception:  # a config that its own defaults do not satisfy
+        except Exception:  # a config that rejects its own defaults
             continue
         if getattr(text, "base_model_tp_plan", None) or getattr(config, "base_model_tp_plan", None):
             found[model_type] = classes[model_type]
@@ -86,7 +86,7 @@ def planned_architectures():
 
 
 def small_model(model_type, class_name):
-    """Returns a model with random weights, every tensor different from every other."""
+    """Returns a model with random weights, in which all tensors differ."""
     config_class = CONFIG_MAPPING[model_type]
     config = config_class.from_dict(shrink(config_class().to_dict()))
     config.dtype = "bfloat16"

@@ -1,4 +1,4 @@
-"""Shards as transformers' own tensor parallelism leaves them on each rank, for every architecture with a plan."""
+"""Shards of transformers' own tensor parallelism on each rank, for every architecture with a plan."""
 import os
 
 import torch
@@ -10,11 +10,11 @@ import small_models
 from comparison import Case
 from ranks import run_ranks
 
-CHUNK = 12  # architectures for one pair of processes: a crash takes no more than these with it
+CHUNK = 12  # architectures per pair of processes; a crash loses only these
 
 
 def parts_of(model):
-    """Returns this rank's part of every tensor, each in memory of its own."""
+    """Returns this rank's part of every tensor, each in separate memory."""
     parts = {}
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, DTensor):
@@ -24,7 +24,7 @@ def parts_of(model):
 
 
 def options_for(model):
-    """Returns what the command has to be told: no bytes say that a fused layer was cut as one block."""
+    """Returns the options for the command: no file says that a fused layer was split as one block."""
     plain = any(layer.endswith(("gate_up_proj", "qkv_proj")) and style.startswith("colwise") for layer, style in model.tp_plan.items())
     return ("--fused-layout", "plain") if plain else ()
 
@@ -43,7 +43,7 @@ def save_ranks(rank, world, work, architectures):
 
 
 def make(work, world=2, wanted=None):
-    """Returns the cases, and the architectures that transformers itself could not make in small, with the reason."""
+    """Returns the cases, and the architectures for which transformers could not create a small model, with the reason."""
     cases, failed, made, options = [], {}, {}, {}
     for model_type, class_name in small_models.planned_architectures().items():
         if wanted and model_type not in wanted:
@@ -54,7 +54,7 @@ def make(work, world=2, wanted=None):
             os.makedirs(f"{folder}/shards")
             model.save_pretrained(f"{folder}/whole")
             model.config.save_pretrained(f"{folder}/shards")
-            # Names and layout on the disk differ from those in memory for some architectures; ranks hold the latter.
+            # For some architectures names and layout on disk differ from those in memory; ranks hold the latter.
             whole = type(model).from_pretrained(f"{folder}/whole", dtype=torch.bfloat16)
             memory, original = parts_of(whole), parts_of(model)
             if any(not torch.equal(memory[name], original[name]) for name in memory):
@@ -71,7 +71,7 @@ def make(work, world=2, wanted=None):
             run_ranks(world, save_ranks, work, chunk)
         except Exception as error:
             for model_type in chunk:
-                failed.setdefault(model_type, f"its ranks ended: {error}")
+                failed.setdefault(model_type, f"its ranks failed: {error}")
     for model_type in types:
         folder = f"{work}/{model_type}"
         if os.path.exists(f"{folder}/failed"):
