@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t most_layers = 10'000;
 constexpr char const* each_layer = "per_layer_config";
 constexpr std::int64_t most_heads = 1'000'000;
-/// A key of the layer, and the key that has its value in layers of the other kind.
+/// A key of a layer's size, and the key of that size for layers of the other kind.
 using OtherKey = std::pair<char const*, char const*>;
 constexpr std::array<OtherKey, 1> of_global_layers{{{"head_dim", "global_head_dim"}}};
 constexpr std::array<OtherKey, 4> of_window_layers{{{"num_attention_heads", "swa_num_attention_heads"},
@@ -37,7 +37,7 @@ Json changes(Json const& config, std::array<OtherKey, Count> const& keys) {
 Json global_changes(Json const& config) {
   auto changed = changes(config, of_global_layers);
   auto const heads = config.find("num_global_key_value_heads");
-  // Counted only where keys serve as values.
+  // The count is valid only if keys serve as values.
   bool const counts =
       heads != config.end() && heads->is_number_integer() && config.value("attention_k_eq_v", Json()) == true;
   if (counts) changed["num_key_value_heads"] = *heads;
@@ -69,7 +69,7 @@ Changes changes_of_layers(Json const& config) {
   if (auto const kinds = config.find("hybrid_layer_pattern"); kinds != config.end())
     return listed(*kinds, 1, changes(config, of_window_layers));
   auto const kinds = config.find("layer_types");
-  // Twice as many where a window slides; the newer form of its config counts one kind only.
+  // Sliding-window layers have twice as many heads. The newer config of this model gives the number of one kind only.
   if (auto const heads = config.find("num_key_value_heads"); kinds != config.end() && heads != config.end() &&
                                                              heads->is_number_integer() &&
                                                              config.value("model_type", Json()) == "mimo_v2_flash") {
@@ -81,7 +81,7 @@ Changes changes_of_layers(Json const& config) {
   return all;
 }
 
-/// The config without its lists, which hold no sizes: each layer gets a copy.
+/// Returns the config without lists and per-layer sizes. Each layer gets a copy of it, and lists hold no sizes.
 Json without_lists(Json const& config) {
   Json kept = Json::object();
   for (auto const& [key, value] : config.items()) {
@@ -90,7 +90,7 @@ Json without_lists(Json const& config) {
   return kept;
 }
 
-/// Keeps the work within bounds where a file brings many layers and many keys.
+/// Limits the work for a config with many layers and many keys.
 void require_few_keys(Json const& config, Changes const& layers) {
   constexpr std::size_t most_work = 20'000'000;
   std::size_t keys = 0;
@@ -99,10 +99,10 @@ void require_few_keys(Json const& config, Changes const& layers) {
   if (work <= most_work) return;
   throw FormatError({.operation = "checkpoint open",
                      .message = "the config has too many keys for sizes that differ between layers",
-                     .expected = "no more than " + std::to_string(most_work / (keys + layers.size())),
-                     .got = std::to_string(config.size()) + " keys beside " + std::to_string(layers.size()) + " layers",
+                     .expected = "at most " + std::to_string(most_work / (keys + layers.size())),
+                     .got = std::to_string(config.size()) + " keys and " + std::to_string(layers.size()) + " layers",
                      .resource = "config.json",
-                     .hint = "remove what does not describe the model",
+                     .hint = "remove keys that do not describe the model",
                      .section = "config"});
 }
 

@@ -9,16 +9,16 @@
 
 namespace crossrank::checkpoint {
 
-/// Sizes of the layers that differ from the rest of their model: longer heads, or another number of them, where
-/// attention is global.
+/// Sizes of layers that differ from the other layers of their model. For example, layers with global attention may have
+/// longer heads or another number of heads.
 class LayerSizes {
  public:
   LayerSizes() = default;
-  /// Reads "per_layer_config", or what stands beside "layer_types" or "hybrid_layer_pattern". Free of errors, as
-  /// `ModelSizes`.
+  /// Reads "per_layer_config", or the sizes that belong to "layer_types" or "hybrid_layer_pattern". Ignores values that
+  /// it does not understand, like `ModelSizes`. Throws `FormatError` only if the config has too many keys.
   explicit LayerSizes(Json const& config);
 
-  /// The sizes of the layer that a name of the whole model belongs to; null when they are the model's.
+  /// Returns the sizes of the layer that a tensor name belongs to, or null if they are those of the model.
   [[nodiscard]] ModelSizes const* of(std::string_view name) const;
 
  private:

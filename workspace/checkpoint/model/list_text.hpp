@@ -6,7 +6,7 @@
 
 namespace crossrank::checkpoint {
 
-/// "a, b and 3 more": the first `most` of a list that may be long.
+/// Returns the first `most` items of a list as text: "a, b and 3 more".
 [[nodiscard]] std::string list_text(std::span<std::string const> items, std::size_t most = 8);
 [[nodiscard]] std::string list_text(std::span<std::int64_t const> numbers, std::size_t most = 8);
 

@@ -5,7 +5,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-// The names that transformers writes, and those that it reads besides: stacks of experts.
+// Names that transformers writes, and stacks of experts, which it also reads.
 constexpr std::string_view llama_top = "model.embed_tokens model.norm";
 
 constexpr std::array<ModelFamily, 28> families{{

@@ -4,21 +4,21 @@
 
 namespace crossrank::checkpoint {
 
-/// How the layers of a family of models are called.
+/// The layer names of a family of models.
 ///
-/// `layer` lists what stands behind a layer's number: groups end with `;`, each group is one or more alternatives with
-/// `|` between them, an alternative is a list of names of which a layer has all. A group that begins with `?` may be
-/// absent. Braces stand for several texts, `*` for a number.
+/// `layer` lists the parts of names after a layer's number. Groups are separated by `;` and the alternatives of a group
+/// by `|`. An alternative is a list of names, and a layer has all names of one alternative. A group that begins with
+/// `?` is optional. Braces stand for several texts, `*` for a number.
 struct ModelFamily {
-  std::string_view types{};   ///< values of `model_type`, with spaces between them
-  std::string_view before{};  ///< what stands before a layer's number
-  std::string_view top{};     ///< names outside of the layers
+  std::string_view types{};   ///< values of `model_type`, separated by spaces
+  std::string_view before{};  ///< part of the name before a layer's number
+  std::string_view top{};     ///< names outside the layers
   std::string_view layer{};
   std::string_view head{};       ///< name of the output head
-  bool tied_by_default = false;  ///< the head is the embedding where the config says nothing
+  bool tied_by_default = false;  ///< the head is the embedding unless the config says otherwise
 };
 
-/// Families whose names are known.
+/// Returns all known families.
 [[nodiscard]] std::span<ModelFamily const> model_families() noexcept;
 
 }  // namespace crossrank::checkpoint

@@ -27,7 +27,7 @@ std::vector<std::string_view> split_at(std::string_view text, char separator) {
   return parts;
 }
 
-/// "{q,k}_proj" as "q_proj" and "k_proj".
+/// Expands "{q,k}_proj" to "q_proj" and "k_proj".
 void expand(std::string_view text, std::set<std::string>& names) {
   auto const open = text.find('{');
   if (open == std::string_view::npos) {
@@ -54,7 +54,7 @@ ModelFamily const* find_model_family(std::string_view type) {
   return nullptr;
 }
 
-/// Whether the model has a head of its own: what the class of the model adds to the layers, unless they share it.
+/// Returns whether the model has an output head that is not tied to the embedding.
 bool has_head(Json const& config, ModelFamily const& family) {
   auto const tied = config.find("tie_word_embeddings");
   if (tied != config.end() && tied->is_boolean() ? tied->get<bool>() : family.tied_by_default) return false;
@@ -64,7 +64,7 @@ bool has_head(Json const& config, ModelFamily const& family) {
   return classes->front().get<std::string>().ends_with("ForCausalLM");
 }
 
-/// Buffers that older versions saved, and caches of quantized models.
+/// Returns whether the check ignores a name: buffers that older versions saved, and caches of quantized models.
 bool is_ignored(std::string_view name) {
   for (std::string_view const part :
        {"rotary_emb", "masked_bias", "_extra_state", ".attn.", "kv_cache", "quantizer", ".act", "lora_"}) {
@@ -102,7 +102,7 @@ ModelNames::ModelNames(Json const& config) {
     }
     layer_.push_back(std::move(group));
   }
-  // Models with further parts have their language model under names of their own.
+  // Models with further parts use other names for their language model.
   if (config.contains("text_config") || config.contains("llm_config") || config.contains("vision_config")) return;
   before_ = family->before;
   top_ = names_in(family->top);
@@ -143,8 +143,8 @@ std::string ModelNames::stack_name(std::string_view name) const {
   return {};
 }
 
-/// The number of the decoder layer that a module is in, and what stands behind it. A model that was saved without its
-/// head lacks the first element of its names.
+/// Returns the number of the decoder layer of a module, and the rest of its name in `behind`. Names lack their first
+/// element if the model was saved without its head.
 std::optional<std::int64_t> ModelNames::layer_of(std::string_view module, std::string_view& behind) const {
   auto const layer = find_layer(module);
   if (!layer || !layer->after.starts_with('.')) return std::nullopt;
@@ -181,7 +181,7 @@ void ModelNames::check_top(Names const& modules, std::string const& where, std::
     auto const bare = name.substr(name.find('.') + 1);
     if (modules.contains(name) || modules.contains(bare)) continue;
     defects.push_back({DefectKind::coverage, name, "missing: models of type " + type_ + " have it",
-                       "check that " + where + " is the whole model, and that config.json is its own"});
+                       "check that " + where + " is the whole model, and that config.json belongs to it"});
   }
 }
 
@@ -206,12 +206,12 @@ std::vector<Defect> ModelNames::check(std::span<std::string const> names, std::s
   for (auto const& [name, count] : lacks) {
     defects.push_back({DefectKind::coverage, before_ + "*." + name,
                        "missing in " + count_text(count) + ": models of type " + type_ + " have it",
-                       "copy the missing shard there, or save the model again"});
+                       "copy the missing shard to the directory, or save the model again"});
   }
   for (auto const& [name, count] : others) {
     defects.push_back({DefectKind::coverage, before_ + "*." + name,
                        "in " + count_text(count) + ", but models of type " + type_ + " have no such layer",
-                       "check that config.json is of this model, or rename the layer by `rules`"});
+                       "check that config.json belongs to this model, or rename the layer with `rules`"});
   }
   if (!layers.empty()) check_top(modules, where, defects);
   return defects;
@@ -226,8 +226,8 @@ std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json 
     if (!fused || !find_layer(name) || module.find("experts") != std::string_view::npos) continue;
     auto const type = ModelSizes(config).model_type();
     return {{DefectKind::coverage, name,
-             "fused, and it is not known whether models of type \"" + type +
-                 "\" have it so: a loader that looks for its parts does not find them",
+             "fused, but it is unknown whether models of type \"" + type +
+                 "\" have this fused layer: a loader that looks for its parts does not find them",
              "compare with the names of the original model"}};
   }
   return {};
@@ -248,7 +248,8 @@ std::vector<Defect> check_stacked_layers(std::span<std::string const> names) {
   if (stacked.empty()) return {};
   return {{DefectKind::coverage, std::string(stacked.front()),
            "the layers of the model are stacked in " + std::to_string(stacked.size()) +
-               (stacked.size() == 1 ? " tensor" : " tensors") + ", and stay so: no loader of single layers finds them",
+               (stacked.size() == 1 ? " tensor" : " tensors") +
+               " and stay stacked: loaders of single layers do not find them",
            "save it in a format with a tensor for each layer, such as Megatron's --ckpt-format torch"}};
 }
 

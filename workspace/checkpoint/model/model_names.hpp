@@ -13,27 +13,27 @@
 
 namespace crossrank::checkpoint {
 
-/// What the layers of a model are called, by its `model_type`. Knows only families whose names are the same in every
-/// model of them.
+/// The expected tensor names of a model, by its `model_type`. Covers only families in which all models have the same
+/// names.
 class ModelNames {
  public:
   ModelNames() = default;
-  /// Free of errors: an unknown type has no names.
+  /// Looks up the model's family. Does not throw; an unknown type has no names.
   explicit ModelNames(Json const& config);
 
   [[nodiscard]] bool known() const noexcept { return !layer_.empty(); }
-  /// The layers that a fused one becomes in this model: of "....qkv_proj" those called q_proj, k_proj and v_proj where
-  /// the model has these in its place. Empty for every other layer.
+  /// Returns the layers that this model has in place of a fused layer, such as q_proj, k_proj and v_proj for
+  /// "...qkv_proj". Returns nothing for other layers.
   [[nodiscard]] std::vector<std::string> parts_of(std::string_view module) const;
-  /// The name that this model has for a stack of experts' weights under vLLM's name; empty for every other tensor.
+  /// Returns this model's name for a stack of expert weights with a name of vLLM; empty for other tensors.
   [[nodiscard]] std::string stack_name(std::string_view name) const;
-  /// What a whole model's names lack beside those that its type has, and what they have that its type has not; empty
-  /// where the type is not known. Layers that stand behind the config's are not looked at.
+  /// Returns a defect for each name that the type of model has and `names` lacks, and for each name that the type does
+  /// not have. Returns nothing if the type is unknown. Ignores layers beyond the number in the config.
   [[nodiscard]] std::vector<Defect> check(std::span<std::string const> names, std::string const& where) const;
 
  private:
   using Names = std::set<std::string>;
-  /// Of each group a layer has all names of one alternative.
+  /// A group of names. A layer has all names of one alternative.
   struct Group {
     std::vector<Names> alternatives{};
     bool optional = false;
@@ -46,18 +46,18 @@ class ModelNames {
   std::string type_{};
   std::string before_{};
   Names top_{};
-  std::string head_{};  ///< empty where there need not be one
+  std::string head_{};  ///< empty if the model needs no head
   std::vector<Group> layer_{};
-  Names all_{};  ///< of a layer
+  Names all_{};  ///< all names of a layer
   std::int64_t layers_ = 0;
 };
 
-/// Layers that serving programs fuse, in a result whose type of model is not known, so that nothing tells whether the
-/// model has the parts in their place.
+/// Returns a defect if a model of unknown type has a layer that serving programs fuse, because it is unknown whether
+/// the model should have its parts instead.
 [[nodiscard]] std::vector<Defect> check_fused_layers(std::span<std::string const> names, Json const& config);
 
-/// Names of tensors that hold all layers of a model, one behind the other, as Megatron-core's `torch_dist` saves them:
-/// loaders that look for a tensor of each layer do not find them.
+/// Returns a defect if tensors hold all layers of a model in one stack, as Megatron-core's `torch_dist` saves them.
+/// Loaders that look for a tensor per layer do not find them.
 [[nodiscard]] std::vector<Defect> check_stacked_layers(std::span<std::string const> names);
 
 }  // namespace crossrank::checkpoint

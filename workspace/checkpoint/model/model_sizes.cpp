@@ -22,7 +22,7 @@ std::optional<std::int64_t> count(Json const& config, std::initializer_list<char
   return std::nullopt;
 }
 
-/// What encoder and decoder have alike.
+/// Returns the value that encoder and decoder have in common, or nothing if they differ.
 std::optional<std::int64_t> agreed(Json const& config, char const* first, char const* second) {
   auto const a = count(config, {first});
   auto const b = count(config, {second});
@@ -73,7 +73,7 @@ std::optional<std::int64_t> feed_forward(Json const& config, std::string const& 
   if (said) return said;
   if (auto const both = agreed(config, "encoder_ffn_dim", "decoder_ffn_dim")) return both;
   if (model_type == "mpt") return product(hidden, count(config, {"expansion_ratio"}));
-  // Their model classes take four times the width when the config has no number.
+  // The classes of these models use four times the width if the config has no number.
   static constexpr std::array<std::string_view, 8> four_times{
       "gpt2", "bloom", "falcon", "gpt_bigcode", "gpt_bigcode_multi_head", "gptj", "codegen", "openai-gpt"};
   if (std::find(four_times.begin(), four_times.end(), model_type) == four_times.end()) return std::nullopt;
@@ -117,10 +117,10 @@ ModelSizes::ModelSizes(Json const& whole) {
   auto const& config = nested != whole.end() && nested->is_object() ? *nested : whole;
   model_type_ = text(config, {"model_type"});
   gated_ = find_gate(config, model_type_);
-  // What the whole model says holds: its parts may carry the default of their class.
+  // The value of the whole model takes precedence, because parts may carry the default of their class.
   tied_ = flag(whole, "tie_word_embeddings").value_or(flag(config, "tie_word_embeddings").value_or(false)) ||
           flag(config, "share_embedding_table").value_or(false);
-  // Its fused layer is another one.
+  // Without multi-query attention, this model has another fused layer.
   if (model_type_ == "gpt_bigcode" && !flag(config, "multi_query").value_or(true))
     model_type_ = "gpt_bigcode_multi_head";
 
@@ -134,7 +134,7 @@ ModelSizes::ModelSizes(Json const& whole) {
                                  "multi_query_group_num"});
   if (auto const part = config.find("attn_config"); !kv_heads && part != config.end() && part->is_object())
     kv_heads = count(*part, {"kv_n_heads"});
-  // Falcon writes both; its older models mean one head whatever the count says.
+  // Falcon writes both keys; its older models have one head whatever the count is.
   if (flag(config, "multi_query").value_or(false) && !flag(config, "new_decoder_architecture").value_or(false))
     kv_heads = 1;
   if (model_type_ == "falcon" && !flag(config, "multi_query").value_or(true) &&
@@ -180,7 +180,7 @@ ModelSizes::ModelSizes(Json const& whole) {
   set(SizeName::further_layers, count(config, {"num_nextn_predict_layers", "mtp_num_layers"}));
   auto experts =
       count(config, {"num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts"});
-  // TensorRT-LLM and DBRX have objects for it.
+  // TensorRT-LLM and DBRX have the number in a nested object.
   if (!experts) experts = nested_in("moe", {"num_experts"});
   if (!experts) experts = nested_in("ffn_config", {"moe_num_experts"});
   set(SizeName::experts, experts);
@@ -188,7 +188,7 @@ ModelSizes::ModelSizes(Json const& whole) {
   set_mixers(config, hidden);
 }
 
-/// Layers that stand in the place of attention.
+/// Sets the sizes of layers that replace attention.
 void ModelSizes::set_mixers(Json const& config, std::optional<std::int64_t> hidden) {
   auto const set = [&](SizeName name, std::optional<std::int64_t> value) {
     if (value) sizes_.emplace(name, *value);

@@ -9,49 +9,50 @@
 
 namespace crossrank::checkpoint {
 
-/// Lengths that a model's config fixes.
+/// Sizes that a model's config determines.
 enum class SizeName : std::uint8_t {
   hidden,          ///< width of the residual stream
   heads,           ///< attention heads
   kv_heads,        ///< key/value heads
   query,           ///< width of all queries
-  key_value,       ///< width of all keys, or of all values where they are as wide
-  kv_values,       ///< width of all values, where heads of values have a width of their own
+  key_value,       ///< width of all keys, and of all values if they are as wide
+  kv_values,       ///< width of all values, if their heads have another width
   value,           ///< width that the output projection reads
-  latent_kv,       ///< width of keys and values out of a latent (DeepSeek)
+  latent_kv,       ///< width of keys and values from a latent (DeepSeek)
   ffn,             ///< width of the feed-forward
-  expert_ffn,      ///< the same in one expert
-  shared_ffn,      ///< the same in the shared experts
+  expert_ffn,      ///< width of one expert's feed-forward
+  shared_ffn,      ///< width of the shared experts' feed-forward
   vocabulary,      ///< tokens
   layers,          ///< decoder layers
-  further_layers,  ///< behind them, which predict further tokens
+  further_layers,  ///< additional layers that predict further tokens
   experts,         ///< routed experts
-  gated_query,     ///< queries and their gates, head by head
-  linear_key,      ///< keys of linear attention
-  linear_value,    ///< its values
-  linear_heads,    ///< its value heads
-  linear_qkvz,     ///< its queries, keys, values and gates, head by head
-  linear_ba,       ///< its two numbers per head, head by head
+  gated_query,     ///< width of queries and their gates, head by head
+  linear_key,      ///< linear attention: width of keys
+  linear_value,    ///< linear attention: width of values
+  linear_heads,    ///< linear attention: value heads
+  linear_qkvz,     ///< linear attention: width of queries, keys, values and gates, head by head
+  linear_ba,       ///< linear attention: two numbers per head, head by head
   ssm,             ///< inner width of a state-space layer
-  ssm_heads,       ///< its heads
-  ssm_states,      ///< its states of all groups
+  ssm_heads,       ///< heads of a state-space layer
+  ssm_states,      ///< states of all groups of a state-space layer
 };
 
-/// What config.json says of the sizes of a model; whatever it does not say stays unknown.
+/// The sizes of a model in config.json. Sizes that the config does not have stay unknown.
 class ModelSizes {
  public:
   ModelSizes() = default;
-  /// Understands the keys of Hugging Face, Megatron and TensorRT-LLM configs, also under `text_config`. Ignores what is
-  /// no count. Free of errors: an unknown size is an answer.
+  /// Reads the keys of Hugging Face, Megatron and TensorRT-LLM configs, also under `text_config`. Ignores values that
+  /// are not counts. Does not throw.
   explicit ModelSizes(Json const& config);
 
+  /// Returns a size, or nothing if it is unknown.
   [[nodiscard]] std::optional<std::int64_t> operator[](SizeName name) const;
   [[nodiscard]] std::string const& model_type() const noexcept { return model_type_; }
-  /// Whether the feed-forward has a gate beside its up projection; nothing when the config does not tell.
+  /// Returns whether the feed-forward has a gate beside its up projection, or nothing if the config does not tell.
   [[nodiscard]] std::optional<bool> gated() const noexcept { return gated_; }
-  /// Whether the config says by itself that the output head is the embedding.
+  /// Returns whether the config says explicitly that the output head is the embedding.
   [[nodiscard]] bool tied() const noexcept { return tied_; }
-  /// Whether there was a config at all.
+  /// Returns whether there was a config.
   [[nodiscard]] bool known() const noexcept { return known_; }
 
  private:
@@ -64,8 +65,9 @@ class ModelSizes {
   bool known_ = false;
 };
 
-/// "query", as rule files spell it.
+/// Returns the name of a size in rule files, such as "query".
 [[nodiscard]] std::string_view to_string(SizeName name) noexcept;
+/// Returns the size with this name in rule files, or nothing.
 [[nodiscard]] std::optional<SizeName> parse_size_name(std::string_view text) noexcept;
 
 }  // namespace crossrank::checkpoint

@@ -44,17 +44,17 @@ bool glob(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-/// Ends of elements: dots outside braces. Checks that braces pair.
+/// Splits a pattern at dots outside braces. Checks that braces pair.
 std::vector<std::string_view> split_pattern(std::string_view text) {
   std::vector<std::string_view> elements;
   std::size_t begin = 0;
   bool inside = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '{') {
-      if (inside) refuse(text, i, "braces inside braces");
+      if (inside) refuse(text, i, "nested braces");
       inside = true;
     } else if (text[i] == '}') {
-      if (!inside) refuse(text, i, "a brace that closes nothing");
+      if (!inside) refuse(text, i, "a closing brace without an opening one");
       inside = false;
     } else if (text[i] == '.') {
       if (inside) refuse(text, i, "a dot inside braces");
@@ -62,7 +62,7 @@ std::vector<std::string_view> split_pattern(std::string_view text) {
       begin = i + 1;
     }
   }
-  if (inside) refuse(text, text.size(), "a brace that is never closed");
+  if (inside) refuse(text, text.size(), "an opening brace without a closing one");
   elements.push_back(text.substr(begin));
   return elements;
 }
@@ -116,7 +116,7 @@ bool NamePattern::matches(std::string_view name) const {
   if (elements_.empty()) return false;
   auto const parts = split_name(name);
   if (!elements_.back().any_number && !fits(elements_.back(), parts.back())) return false;
-  // reached[i]: the elements so far fit the first i parts.
+  // reached[i]: the elements so far match the first i parts.
   std::vector<char> reached(parts.size() + 1, 0);
   reached[0] = 1;
   for (auto const& element : elements_) {

@@ -5,16 +5,16 @@
 
 namespace crossrank::checkpoint {
 
-/// A pattern of dotted names: `*` stands for any text inside one element, `**` as an element for any number of
-/// elements,
-/// `{a,b}` for one of several texts.
+/// A glob pattern of dotted names: `*` matches any text inside one element, the element `**` matches any number of
+/// elements, and `{a,b}` matches one of several texts.
 ///
-/// "model.layers.*.mlp.{gate,up}_proj" matches "model.layers.7.mlp.up_proj". Matching takes time proportional to name
-/// times pattern, whatever they hold.
+/// "model.layers.*.mlp.{gate,up}_proj" matches "model.layers.7.mlp.up_proj". Matching takes at most time ///
+/// proportional to the product of both lengths.
 class NamePattern {
  public:
   NamePattern() = default;
-  /// `FormatError` for an empty pattern, an empty element, braces that do not pair or that nest, or too many choices.
+  /// Parses a pattern. Throws `FormatError` for an empty pattern, an empty element, braces that do not pair or that are
+  /// nested, or too many choices.
   explicit NamePattern(std::string_view text);
 
   [[nodiscard]] bool matches(std::string_view name) const;
@@ -31,13 +31,13 @@ class NamePattern {
   std::vector<Element> elements_{};
 };
 
-/// `name` cut at its dots.
+/// Splits a name at its dots.
 [[nodiscard]] std::vector<std::string_view> split_name(std::string_view name);
 
-/// Whether `text` is a number without sign.
+/// Returns whether `text` is an unsigned number of at most nine digits.
 [[nodiscard]] bool is_number(std::string_view text) noexcept;
 
-/// The pattern that fits `name` and its siblings in other layers: numbers become `*`.
+/// Returns the pattern that matches `name` and its siblings in other layers, with `*` in place of numbers.
 [[nodiscard]] std::string generalised(std::string_view name);
 
 }  // namespace crossrank::checkpoint

@@ -9,7 +9,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// The name cut around `part` of it, whose end is a number.
+/// Splits a name around a number in it.
 NumberedName around(std::string_view name, std::string_view number) {
   auto const begin = static_cast<std::size_t>(number.data() - name.data());
   std::int64_t value = 0;

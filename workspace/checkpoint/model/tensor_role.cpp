@@ -61,7 +61,7 @@ constexpr std::array<Suffix, 44> suffixes{{
     {"svdquant_lora_b", TensorRole::low_rank_b},
 }};
 
-/// The longest suffix that `name` ends with behind `joint`.
+/// Returns the longest suffix of `name` that follows the character `joint`.
 Suffix const* find_suffix(std::string_view name, char joint) {
   Suffix const* best = nullptr;
   for (auto const& suffix : suffixes) {
@@ -88,7 +88,7 @@ bool stands_in_experts(std::string_view name) {
 
 TensorName parse_tensor_name(std::string_view name) {
   if (auto const* suffix = find_suffix(name, '.')) return split_module(name, *suffix);
-  // Stacked experts are parameters of one module: their suffix is joined by an underscore.
+  // Stacked experts are parameters of one module, so an underscore joins their suffix.
   if (stands_in_experts(name)) {
     if (auto const* suffix = find_suffix(name, '_')) return split_module(name, *suffix);
   }

@@ -10,7 +10,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// From `at` to the end of its block.
+/// Returns the distance from `at` to the end of its block.
 std::int64_t left_in_block(std::int64_t at, std::int64_t block) { return block - at % block; }
 
 AxisRange find_place(std::vector<AxisRange> const& ranges, std::int64_t at) {
@@ -21,8 +21,8 @@ AxisRange find_place(std::vector<AxisRange> const& ranges, std::int64_t at) {
   return {at, found.length - inside, found.to + inside};
 }
 
-/// Calls `visit(at, whole_at)` with the places of both scales for each pair of blocks, of a shard and of the whole,
-/// that have numbers in common.
+/// Calls `visit(at, whole_at)` for each pair of overlapping blocks of a shard and of the whole matrix, with the indices
+/// of their scales.
 template <class Visit>
 void for_each_overlap(ShardBlocks const& shard, BlockGrid const& whole, Visit visit) {
   auto const& grid = shard.grid;

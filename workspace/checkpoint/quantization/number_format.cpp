@@ -17,7 +17,7 @@ bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::u8 || dtype == 
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Where a dimension of the matrix stands in scales that are spread.
+/// Returns the dimension of spread scales that belongs to a dimension of the matrix.
 int spread_axis(int axis, int stack) { return stack + 2 * (axis - stack); }
 
 }  // namespace
@@ -71,7 +71,7 @@ LayerFormat LayerFormat::recognise(std::string_view module, LayerTensors const& 
 void LayerFormat::read_weight(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
   weight_shape_ = weight.shape;
   if (order_.stacked && weight.shape.size() < 3) order_.stacked = false;
-  // Blocks stand behind their outputs, also in models that keep plain weights the other way round.
+  // Tensors of blocks are [out, in], even in models with transposed plain weights.
   if (weight.name.ends_with("blocks")) order_.transposed = false;
   int const stack = order_.stacked ? 1 : 0;
   experts_ = order_.stacked ? weight.shape[0] : 0;
@@ -108,10 +108,10 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
     read_spread_blocks(scale, hints);
   } else if (is_single(scale) && !block_said) {
     format_ = NumberFormat::fp8_tensor;
-  } else if (scale.shape.size() + 1 == weight.shape.size()) {  // NOLINT(bugprone-branch-clone): asked in this order
+  } else if (scale.shape.size() + 1 == weight.shape.size()) {  // NOLINT(bugprone-branch-clone): the order matters
     format_ = NumberFormat::fp8_channel;
   } else if (scale.shape.size() != weight.shape.size()) {
-    refuse(scale, "a weight scale with more dimensions than its weight");
+    refuse(scale, "the scale has more dimensions than its weight");
   } else if (is_power_of_two_scale(scale.dtype)) {
     format_ = NumberFormat::mxfp8;
     group_ = 32;
@@ -125,7 +125,7 @@ void LayerFormat::read_fp8(SourceTensor const& weight, LayerTensors const& tenso
   }
 }
 
-/// Blocks whose sizes the config does not say are as large as the grid of scales makes them.
+/// Reads spread block scales. If the config has no block sizes, they follow from the number of scales.
 void LayerFormat::read_spread_blocks(SourceTensor const& scale, LayerHints const& hints) {
   format_ = NumberFormat::fp8_block;
   spread_ = true;
@@ -148,15 +148,16 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
     return;
   }
   if (blocks) {
-    if (weight.shape[weight.shape.size() - 1] != 16) refuse(weight, "blocks that do not hold 16 bytes each");
+    if (weight.shape[weight.shape.size() - 1] != 16) refuse(weight, "the blocks do not have 16 bytes each");
     format_ = NumberFormat::mxfp4;
     group_ = weight_.in_unit = 32;
     set_lengths(weight);
     return;
   }
-  if (scale.shape.size() != weight.shape.size()) refuse(scale, "a scale without the dimensions of its packed weight");
+  if (scale.shape.size() != weight.shape.size())
+    refuse(scale, "the scale and its packed weight have different numbers of dimensions");
   auto const row = static_cast<std::size_t>(weight_.out);
-  // What is packed shows in the rows: outputs in pairs have half as many rows as their scales.
+  // The number of rows shows the packing: a weight with packed outputs has half as many rows as its scale.
   if (scale.shape[row] == 2 * weight.shape[row] && weight.dtype != Dtype::f4) {
     format_ = NumberFormat::int4_modelopt;
     weight_.out_unit = 2;
@@ -164,7 +165,7 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
     format_ = NumberFormat::int8;
   } else {
     format_ = is_power_of_two_scale(scale.dtype) ? NumberFormat::mxfp4 : NumberFormat::nvfp4;
-    // Stacks that lie the other way round are packed along either dimension; the other one is as long as its scales'.
+    // Transposed stacks may be packed along either dimension. The other dimension is as long as that of the scale.
     packs_outputs_ = order_.transposed && scale.shape[row] != weight.shape[row];
     if (weight.dtype == Dtype::u8) (packs_outputs_ ? weight_.out_unit : weight_.in_unit) = 2;
   }
@@ -174,10 +175,10 @@ void LayerFormat::read_bytes(SourceTensor const& weight, LayerTensors const& ten
                                             : hints.group;
   if (group_ == 0) group_ = group_of(scale);
   if (group_ == 0) group_ = likely_group(scale, hints);
-  if (format_ == NumberFormat::nvfp4 && is_power_of_two_scale(scale.dtype)) refuse(scale, "a scale that is no F8_E4M3");
+  if (format_ == NumberFormat::nvfp4 && is_power_of_two_scale(scale.dtype)) refuse(scale, "the scale is not F8_E4M3");
 }
 
-/// 16 but for formats with F8 activations, whose blocks hold 32: the scales count them.
+/// Returns the inputs per scale, judged by the number of scales: 16, or 32 in formats with F8 activations.
 std::int64_t LayerFormat::nvfp4_group(SourceTensor const& scale, LayerHints const& hints) const {
   auto const length = packs_outputs_ ? outputs_ : inputs_;
   auto const scales = scale.shape[static_cast<std::size_t>(packs_outputs_ ? weight_.out : weight_.in)];
@@ -190,9 +191,11 @@ std::int64_t LayerFormat::nvfp4_group(SourceTensor const& scale, LayerHints cons
 void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& tensors, LayerHints const& hints) {
   auto const& scale = *tensors[TensorRole::weight_scale];
   auto const stack = static_cast<std::size_t>(order_.stacked ? 1 : 0);
-  if (scale.shape.size() != weight.shape.size()) refuse(scale, "a scale without the dimensions of its packed weight");
+  if (scale.shape.size() != weight.shape.size())
+    refuse(scale, "the scale and its packed weight have different numbers of dimensions");
   int const bits = hints.bits > 0 ? hints.bits : bits_of_words(weight, tensors);
-  if (32 % bits != 0) refuse(weight, "a packing of " + std::to_string(bits) + " bits, whose numbers cross words");
+  if (32 % bits != 0)
+    refuse(weight, "numbers of " + std::to_string(bits) + " bits do not fit evenly into words of 32 bits");
   packing_ = 32 / bits;
   auto const columns = weight.shape[stack + 1];
   if (weight.name.ends_with("weight_packed")) {
@@ -209,8 +212,8 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
                .in_unit = gptq ? packing_ : 1};
     order_.transposed = true;
     if (!gptq && columns * packing_ != scale.shape[stack + 1]) {
-      refuse(scale, "scales that are neither as wide as the words nor as wide as what " + std::to_string(bits) +
-                        " bits in words unpack to");
+      refuse(scale, "the scale is neither as wide as the packed weight nor as wide as the weight unpacked with " +
+                        std::to_string(bits) + " bits");
     }
   }
   set_lengths(weight);
@@ -218,7 +221,8 @@ void LayerFormat::read_words(SourceTensor const& weight, LayerTensors const& ten
   if (group_ == 0) group_ = likely_group(scale, hints);
 }
 
-/// Bits of a number as the shapes tell them, where no config does; 4 where they do not.
+/// Returns the bits of a number, judged by the shapes; 4 if they do not tell. Used if the config does not have the
+/// number.
 int LayerFormat::bits_of_words(SourceTensor const& weight, LayerTensors const& tensors) const {
   auto const& scale = *tensors[TensorRole::weight_scale];
   auto const last = weight.shape.size() - 1;
@@ -237,13 +241,15 @@ int LayerFormat::bits_of_words(SourceTensor const& weight, LayerTensors const& t
   return packed_zeros ? bits_for(scale.shape[last], zeros->shape[last]) : 4;
 }
 
-/// Inputs per group as the scales count them; 0 when one scale serves all inputs, or the count does not divide.
+/// Returns the inputs per group, judged by the number of scales; 0 if one scale serves all inputs or the number does
+/// not divide.
 std::int64_t LayerFormat::group_of(SourceTensor const& scale) const {
   auto const groups = scale.shape[static_cast<std::size_t>(weight_.in)];
   return groups > 1 && inputs_ % groups == 0 ? inputs_ / groups : 0;
 }
 
-/// A single scale for the inputs of one rank may be that of its one group.
+/// Returns the group size of other layers if it fits the number of scales, else 0. A rank with a single scale may hold
+/// exactly one group.
 std::int64_t LayerFormat::likely_group(SourceTensor const& scale, LayerHints const& hints) const {
   bool const fits = hints.likely_group > 0 && format_ != NumberFormat::int8 &&
                     scale.shape[static_cast<std::size_t>(weight_.in)] == divide_up(inputs_, hints.likely_group);
@@ -281,18 +287,18 @@ TensorAxes LayerFormat::axes(TensorRole role, SourceTensor const& tensor) const 
       return grid_axes(tensor, format_ == NumberFormat::plain || tensor.dtype != Dtype::i32 ? 1 : packing_);
     default: break;
   }
-  if (!is_single(tensor)) refuse(tensor, "a " + std::string(to_string(role)) + " of more than one value");
+  if (!is_single(tensor)) refuse(tensor, "the " + std::string(to_string(role)) + " has more than one value");
   return {.single = true};
 }
 
 TensorAxes LayerFormat::vector_axes(SourceTensor const& tensor) const {
   if (is_single(tensor) && inputs_ != 1) return {.single = true};
   auto const last = static_cast<int>(tensor.shape.size()) - 1;
-  if (tensor.shape[static_cast<std::size_t>(last)] != inputs_) refuse(tensor, "not one value per input");
+  if (tensor.shape[static_cast<std::size_t>(last)] != inputs_) refuse(tensor, "expected one value per input");
   return {.in = last};
 }
 
-/// Scales of blocks with a dimension of one behind each of theirs.
+/// Returns the axes of spread block scales, which have a dimension of length one after each of their own.
 TensorAxes LayerFormat::spread_axes(SourceTensor const& tensor) const {
   auto const stack = order_.stacked ? 1 : 0;
   TensorAxes const axes{.out = spread_axis(weight_.out, stack),
@@ -300,13 +306,14 @@ TensorAxes LayerFormat::spread_axes(SourceTensor const& tensor) const {
                         .out_unit = block_out_,
                         .in_unit = group_};
   if (tensor.shape[static_cast<std::size_t>(axes.in)] != divide_up(inputs_, group_))
-    refuse(tensor, "not one value per " + std::to_string(group_) + " inputs");
+    refuse(tensor, "expected one value per " + std::to_string(group_) + " inputs");
   if (tensor.shape[static_cast<std::size_t>(axes.out)] != divide_up(outputs_, block_out_))
-    refuse(tensor, "not one value per " + std::to_string(block_out_) + " outputs");
+    refuse(tensor, "expected one value per " + std::to_string(block_out_) + " outputs");
   return axes;
 }
 
-/// A scale or zero point with the dimensions of the weight: along each it has one value per unit, or a single one.
+/// Returns the axes of a scale or zero point with the dimensions of the weight. Along each dimension it has one value
+/// per unit, or a single value.
 TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_unit) const {
   TensorAxes axes{.out = weight_.out, .in = weight_.in, .out_unit = out_unit};
   if (tensor.shape.size() <= static_cast<std::size_t>(std::max(axes.out, axes.in)))
@@ -324,10 +331,10 @@ TensorAxes LayerFormat::grid_axes(SourceTensor const& tensor, std::int64_t out_u
     axes.in = -1;
   }
   if (axes.in >= 0 && columns != divide_up(inputs_, axes.in_unit)) {
-    refuse(tensor, "not one value per " + std::to_string(axes.in_unit) + " inputs");
+    refuse(tensor, "expected one value per " + std::to_string(axes.in_unit) + " inputs");
   }
   if (rows != divide_up(outputs_, axes.out_unit)) {
-    refuse(tensor, "not one value per " + std::to_string(axes.out_unit) + " outputs");
+    refuse(tensor, "expected one value per " + std::to_string(axes.out_unit) + " outputs");
   }
   return axes;
 }

@@ -12,7 +12,7 @@
 
 namespace crossrank::checkpoint {
 
-/// How the numbers of a layer are stored.
+/// The storage formats of a layer's numbers.
 enum class NumberFormat : std::uint8_t {
   plain,           ///< one element is one number
   fp8_tensor,      ///< F8 with one scale
@@ -28,9 +28,10 @@ enum class NumberFormat : std::uint8_t {
   mxfp8,           ///< F8 with a power-of-two scale per 32 inputs
 };
 
+/// Returns the name of a format, for messages.
 [[nodiscard]] std::string_view to_string(NumberFormat format) noexcept;
 
-/// The tensors of one layer on one rank, by role; null where there is none.
+/// The tensors of one layer on one rank, by role. Missing tensors are null.
 struct LayerTensors {
   static constexpr std::size_t role_count = 16;
   std::array<SourceTensor const*, role_count> by_role{};
@@ -41,42 +42,43 @@ struct LayerTensors {
   void set(TensorRole role, SourceTensor const& tensor) { by_role.at(static_cast<std::size_t>(role)) = &tensor; }
 };
 
-/// How a layer's matrix lies in its weight tensor.
+/// The order of dimensions in a layer's weight tensor.
 struct LayerOrder {
-  bool stacked = false;     ///< the first dimension counts experts
+  bool stacked = false;     ///< the first dimension is the number of experts
   bool transposed = false;  ///< [in, out] instead of [out, in]
 };
 
-/// Which dimensions of a stored tensor follow the outputs and inputs of its layer.
+/// The dimensions of a stored tensor that belong to the outputs and inputs of its layer.
 struct TensorAxes {
-  int out = -1;               ///< dimension; -1: the tensor does not depend on the output
-  int in = -1;                ///< dimension; -1: nor on the input
+  int out = -1;               ///< dimension of the outputs; -1: the tensor does not depend on the output
+  int in = -1;                ///< dimension of the inputs; -1: the tensor does not depend on the input
   std::int64_t out_unit = 1;  ///< outputs that one step along `out` covers
   std::int64_t in_unit = 1;   ///< inputs that one step along `in` covers
   bool single = false;        ///< one value for the whole layer (or for each expert)
 };
 
-/// Whether scales of blocks are stored as ModelOpt's FP8_PB_WO stores them: with a dimension of one behind each of
-/// theirs, [4, 1, 8, 1] for a grid of [4, 8].
+/// Returns whether block scales have a dimension of length one after each of their own, as in ModelOpt's FP8_PB_WO: [4,
+/// 1, 8, 1] for a grid of [4, 8].
 [[nodiscard]] bool spreads_blocks(Shape const& weight, Shape const& scale);
 
-/// A layer's format, its lengths in numbers and where they lie in each of its tensors.
+/// The number format of a layer, its sizes, and the axes of each of its tensors.
 class LayerFormat {
  public:
-  /// Recognises the format by dtypes and shapes, helped by the config. `FormatError` when they contradict each other.
+  /// Recognises the format from dtypes, shapes and the config. Throws `FormatError` if they contradict each other.
   [[nodiscard]] static LayerFormat recognise(std::string_view module, LayerTensors const& tensors,
                                              LayerHints const& hints, LayerOrder order);
 
   [[nodiscard]] NumberFormat format() const noexcept { return format_; }
-  /// Numbers along the output; that of the bias where there is no weight, 0 where there is neither.
+  /// Returns the number of outputs, from the weight or else from the bias; 0 if there is neither.
   [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
-  /// Numbers along the input; 0 for a vector.
+  /// Returns the number of inputs; 0 for a vector.
   [[nodiscard]] std::int64_t inputs() const noexcept { return inputs_; }
-  /// Inputs that share a scale; 0 when they do not come in groups.
+  /// Returns the number of inputs that share a scale; 0 if there are no groups.
   [[nodiscard]] std::int64_t group() const noexcept { return group_; }
-  /// Outputs that share a scale in formats whose scales are of blocks.
+  /// Returns the number of outputs that share a scale in block formats.
   [[nodiscard]] std::int64_t block_outputs() const noexcept { return block_out_; }
-  /// Of one of the layer's tensors. `FormatError` when its shape fits neither the format nor a single value.
+  /// Returns the axes of one of the layer's tensors. Throws `FormatError` if its shape matches neither the format nor a
+  /// single value.
   [[nodiscard]] TensorAxes axes(TensorRole role, SourceTensor const& tensor) const;
 
  private:
@@ -107,7 +109,7 @@ class LayerFormat {
   std::int64_t group_ = 0;
   std::int64_t block_out_ = 1;
   std::int64_t packing_ = 1;  ///< numbers in a word
-  bool spread_ = false;       ///< scales of blocks have a dimension of one behind each of theirs
+  bool spread_ = false;       ///< see `spreads_blocks`
   Shape weight_shape_{};
 };
 

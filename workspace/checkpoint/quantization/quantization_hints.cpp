@@ -36,7 +36,7 @@ void read_block(Json const* block, LayerHints& hints) {
   hints.block_in = in;
 }
 
-/// The weights of the first group of compressed-tensors and ModelOpt.
+/// Reads the weights of the only config group of compressed-tensors or ModelOpt.
 void read_groups(Json const& config, LayerHints& hints) {
   auto const* groups = member(config, "config_groups");
   if (groups == nullptr || !groups->is_object() || groups->size() != 1) return;
@@ -45,7 +45,7 @@ void read_groups(Json const& config, LayerHints& hints) {
   if (hints.group == 0) hints.group = count(*weights, "group_size");
   if (hints.bits == 0) hints.bits = static_cast<int>(count(*weights, "num_bits"));
   read_block(member(*weights, "block_structure"), hints);
-  // As texts and, of older versions, a truth value. "weight" and "static" leave the groups in the order of the inputs.
+  // A text or, in older versions, a boolean. With "weight" and "static" the groups keep the order of the inputs.
   auto const* order = member(*weights, "actorder");
   auto const said = text(*weights, "actorder");
   if (said == "group" || said == "dynamic" || (order != nullptr && order->is_boolean() && order->get<bool>()))
@@ -73,7 +73,7 @@ LayerHints read_hints(Json const& config) {
 }  // namespace
 
 QuantizationHints::QuantizationHints(Json const& config, Json const& quantization) {
-  // ModelOpt nests its own file once more than config.json does; TensorRT-LLM's config has a key of its own.
+  // ModelOpt's own file has one level of nesting more than config.json. TensorRT-LLM's config has its own key.
   Json const* said = member(quantization, "quantization");
   if (said == nullptr && quantization.is_object() && !quantization.empty()) said = &quantization;
   if (said == nullptr) said = member(config, "quantization_config");

@@ -80,8 +80,8 @@ void reduce_values(Dtype dtype, ReduceOp op, std::span<std::vector<std::byte> co
     default: break;
   }
   throw UsageError({.operation = "merge",
-                    .message = "values of this kind cannot be combined",
-                    .expected = "max, min or avg of numbers",
+                    .message = "values of this dtype cannot be reduced this way",
+                    .expected = "max, min or avg of a number dtype",
                     .got = std::string(name_of(dtype))});
 }
 
@@ -90,8 +90,8 @@ void sum_element(Dtype dtype, std::size_t element, std::span<std::vector<std::by
   auto const width = bits_of(dtype) / 8;
   if ((dtype != Dtype::i32 && dtype != Dtype::i64) || (element + 1) * width > out.size()) {
     throw UsageError({.operation = "merge",
-                      .message = "there is no such element to sum",
-                      .expected = "an element of I32 or I64",
+                      .message = "the element cannot be summed",
+                      .expected = "an existing element of I32 or I64",
                       .got = std::to_string(element) + " of " + std::string(name_of(dtype))});
   }
   auto const begin = static_cast<std::ptrdiff_t>(element * width);
@@ -103,10 +103,10 @@ void sum_element(Dtype dtype, std::size_t element, std::span<std::vector<std::by
     if (!std::equal(first.begin(), first.begin() + begin, value.begin()) ||
         !std::equal(first.begin() + end, first.end(), value.begin() + end)) {
       throw FormatError({.operation = "merge",
-                         .message = "ranks with different original shapes beside the dimension that they share",
-                         .expected = element_text(dtype, first, element == 0 ? 1 : 0) + " as on rank 0",
+                         .message = "the original shapes of the ranks differ in a dimension that is not sharded",
+                         .expected = element_text(dtype, first, element == 0 ? 1 : 0) + " on rank 0",
                          .got = element_text(dtype, value, element == 0 ? 1 : 0) + " on rank " + std::to_string(rank),
-                         .hint = "check that all files are of one model",
+                         .hint = "check that all files belong to one model",
                          .failed_ranks = {static_cast<int>(rank)},
                          .section = "shape"});
     }

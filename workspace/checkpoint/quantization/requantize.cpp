@@ -31,22 +31,22 @@ std::vector<std::byte> read_all(StoredTensor const& stored) {
 
 [[noreturn]] void refuse_dtype(StoredTensor const& stored, std::string expected) {
   throw FormatError({.operation = "read scales",
-                     .message = "a dtype that no such tensor has",
+                     .message = "a tensor of this kind cannot have this dtype",
                      .expected = std::move(expected),
                      .got = std::string(name_of(describe(stored).dtype)),
                      .resource = stored.source->name() + ": " + describe(stored).name,
                      .section = "dtype"});
 }
 
-/// Bytes of the values under one scale: two values stand in each byte.
+/// Returns the bytes of the values under one scale. Each byte has two values.
 std::uint64_t bytes_of_block(StoredTensor const& values, StoredTensor const& scales) {
   auto const& stored = describe(values);
   auto const bytes = dense_bytes(stored.shape, stored.dtype);
   auto const count = static_cast<std::uint64_t>(describe(scales).shape.numel());
   if (count > 0 && bytes % count == 0 && bytes >= count && bytes / count <= most_block_values / 2) return bytes / count;
   throw FormatError({.operation = "read scales",
-                     .message = "block scales that do not fit the values they scale",
-                     .expected = "one scale for 16 or 32 values",
+                     .message = "the number of block scales does not match the number of values",
+                     .expected = "one scale per 16 or 32 values",
                      .got = std::to_string(count) + " scales for " + std::to_string(2 * bytes) + " values",
                      .resource = values.source->name() + ": " + stored.name,
                      .section = "scales"});
@@ -75,7 +75,7 @@ Requantization::Requantization(RequantizeKernel kernel, int axis, std::vector<Sh
                               static_cast<std::int64_t>(shard.factors.size()) == shape[static_cast<std::size_t>(axis)]);
     if (!fits) {
       throw UsageError({.operation = "Requantization",
-                        .message = "factors that fit no dimension",
+                        .message = "the number of factors matches no dimension",
                         .got = std::to_string(shard.factors.size()) + " for " + crossrank::to_string(shape),
                         .resource = describe(shard.own).name});
     }
@@ -139,7 +139,7 @@ void Requantization::requantize_blocks(Shard const& shard, std::uint64_t offset,
   auto const unit = to_values ? block_bytes : 1;
   auto const first = offset / unit;
   auto const last = (offset + bytes.size() + unit - 1) / unit;
-  // In steps, so that what is read beside the range stays small whatever its length.
+  // Works in steps to bound the size of the buffers.
   constexpr std::uint64_t step = 8192;
   std::vector<std::byte> values;
   std::vector<std::byte> scales;
@@ -166,14 +166,14 @@ std::string Requantization::bound() const {
     case RequantizeKernel::block_f8:
     case RequantizeKernel::scale_f8: {
       bool const fine = shards_.empty() || describe(shards_.front().own).dtype == Dtype::f8_e4m3;
-      return std::string("each stored value moves by at most ") +
+      return std::string("each stored value changes by at most ") +
              (fine ? "1/16 of itself, or by 1/1024" : "1/8 of itself, or by 1/1024") +
-             "; not at all where scales differ by a power of two and nothing underflows";
+             "; not at all if the scales differ by a power of two and nothing underflows";
     }
-    case RequantizeKernel::scale_i8: return "each value moves by at most half the common scale";
+    case RequantizeKernel::scale_i8: return "each value changes by at most half the common scale";
     case RequantizeKernel::fp4_values:
     case RequantizeKernel::fp4_scales:
-      return "each value moves by at most 1/5 of the largest of its block, or by 1/128 of the common scale";
+      return "each value changes by at most 1/5 of the largest value of its block, or by 1/128 of the common scale";
   }
   return {};
 }

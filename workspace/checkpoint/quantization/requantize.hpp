@@ -15,42 +15,43 @@ namespace crossrank::checkpoint {
 
 class BlockRescale;
 
-/// What happens to stored values when their rank's scale gives way to a common one.
+/// Selects how stored values change when a common scale replaces their rank's scale.
 enum class RequantizeKernel : std::uint8_t {
-  scale_f8,    ///< F8 values times a factor, rounded to the nearest, saturated
-  scale_i8,    ///< I8 values likewise
-  fp4_values,  ///< two E2M1 in a byte: quantized anew under new block scales
-  fp4_scales,  ///< those block scales
-  block_f8,    ///< F8 values with a scale per block, where blocks of the result lie otherwise
+  scale_f8,    ///< multiplies F8 values by a factor, rounds to the nearest value, saturates
+  scale_i8,    ///< the same for I8 values
+  fp4_values,  ///< quantizes E2M1 values, two per byte, again under new block scales
+  fp4_scales,  ///< computes the new block scales of `fp4_values`
+  block_f8,    ///< rescales F8 values with a scale per block if the blocks of the result have other boundaries
 };
 
-/// A tensor of a source.
+/// A tensor and its source.
 struct StoredTensor {
   std::shared_ptr<ShardSource const> source{};
   std::size_t tensor = 0;
 };
 
-/// How the stored values of one tensor change on each rank.
+/// The change of the stored values of one tensor on each rank.
 ///
-/// Works on any byte range of a rank's tensor, so that merging streams. Immutable; any thread.
+/// Works on any byte range of a rank's tensor, so that merging can stream. Immutable and thread-safe.
 class Requantization {
  public:
+  /// The tensor of one rank and its factors.
   struct Shard {
     StoredTensor own{};            ///< the tensor itself
     StoredTensor partner{};        ///< fp4 kernels: block scales for values, values for block scales
-    std::vector<float> factors{};  ///< old scale over common scale, at most 1: one, or one per entry of `axis`
-    std::shared_ptr<BlockRescale const> blocks{};  ///< block_f8: in place of factors
+    std::vector<float> factors{};  ///< old scale / common scale, at most 1: one factor, or one per entry of `axis`
+    std::shared_ptr<BlockRescale const> blocks{};  ///< block_f8: instead of factors
   };
-  /// `axis` is the dimension of the stored tensor that several factors follow. `UsageError` for factors that do not
-  /// fit.
+  /// Sets kernel and factors. `axis` is the dimension of the stored tensor that several factors belong to. Throws
+  /// `UsageError` if the number of factors matches no dimension.
   Requantization(RequantizeKernel kernel, int axis, std::vector<Shard> shards);
 
-  /// Changes bytes `[offset, offset + bytes.size())` of shard `shard`, which `bytes` holds as they are stored. Reads
-  /// the partner where the kernel needs it: errors of the source.
+  /// Changes bytes `[offset, offset + bytes.size())` of shard `shard` in place; `bytes` holds the stored bytes. Reads
+  /// the partner if the kernel needs it, and throws the errors of its source.
   void apply(std::size_t shard, std::uint64_t offset, std::span<std::byte> bytes) const;
-  /// How far a value may move, in words.
+  /// Returns the largest possible change of a value, in words.
   [[nodiscard]] std::string bound() const;
-  /// All that decides: kernel and factors.
+  /// Returns kernel and factors as JSON.
   [[nodiscard]] Json to_json() const;
 
  private:
@@ -63,14 +64,16 @@ class Requantization {
   std::vector<Shard> shards_;
 };
 
-/// One block of at most 64 E2M1 values, two in a byte, under the block scale `scale` (F8_E4M3), quantized anew where
-/// its scale of scales shrinks to `factor` of what it was: the nearest values under the new block scale, which is
-/// returned in place of the old one.
+/// Quantizes one block again for a new scale of scales.
+///
+/// `values` has at most 64 E2M1 values, two per byte, under the block scale `scale` (F8_E4M3). `factor` is the old
+/// scale of scales divided by the new one. Replaces `scale` by the new block scale, and `values` by the nearest values
+/// under it.
 void requantize_fp4_block(std::span<std::byte> values, std::byte& scale, float factor);
 
-/// All values of a tensor as numbers. `FormatError` for a dtype that no scale has.
+/// Reads all values of a floating-point tensor. Throws `FormatError` for other dtypes.
 [[nodiscard]] std::vector<float> read_scales(StoredTensor const& tensor);
-/// All values of an integer tensor, I32 or I64. `FormatError` for others.
+/// Reads all values of an I32 or I64 tensor. Throws `FormatError` for other dtypes.
 [[nodiscard]] std::vector<std::int64_t> read_integers(StoredTensor const& tensor);
 
 }  // namespace crossrank::checkpoint
