@@ -1,5 +1,5 @@
 // Joins one layer from the configs and weights of all ranks, on rank 0. Run it with `crossrank run -n 4 -- configs`, or
-// with a directory behind it, through which the states then travel.
+// add a directory, through which the states then travel.
 #include <crossrank/crossrank.hpp>
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 namespace {
 
-/// This rank's part of the layer: two rows of its weight, and a config that describes them.
+/// Returns this rank's part of the layer: two rows of its weight, and a config that describes them.
 xr::RankState make_part(int rank) {
   xr::RankState part;
   part.config = {{"layer", "mlp.up_proj"}, {"rows", 2}, {"dropout", 0.1}};

@@ -13,12 +13,12 @@
 
 namespace {
 
-/// Does one step together with the other ranks. The last rank does its part wrong.
+/// Runs one step with the other ranks. The last rank makes a mistake.
 void step(std::string_view kind, xr::Collective const& world) {
   int const last = world.world_size() - 1;
   bool const wrong = world.rank() == last;
   if (kind == "usage") {
-    world.send(xr::Tensor::scalar(1.F), world.world_size());  // there is no such rank
+    world.send(xr::Tensor::scalar(1.F), world.world_size());  // the group has no such rank
   } else if (kind == "remote") {
     xr::compute_and_broadcast(world, []() -> int { throw std::runtime_error("the disk is full"); }, {.root = last});
   } else if (kind == "mismatch") {

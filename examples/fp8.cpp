@@ -42,7 +42,7 @@ void merge_fp8(xr::StateDict& sd, std::span<std::string const> linears, xr::Coll
   }
 }
 
-/// Makes two rows of each linear layer. All values are 1, in units of 1, 1/2, 1/4 and so on, on ranks 0, 1, 2 and so
+/// Returns two rows of each linear layer. All values are 1, in units of 1, 1/2, 1/4 and so on, on ranks 0, 1, 2 and so
 /// on.
 xr::StateDict make_part(std::span<std::string const> linears, int rank) {
   auto const scale = std::ldexp(1.0F, -(rank % 8));

@@ -1,5 +1,5 @@
-// Hangs: every rank waits for the message of its neighbour before it sends its own. `crossrank inspect` shows the
-// circle. Run it with `crossrank run -n 3 -- hang`, or with `fixed` behind it to see it end.
+// Hangs, because every rank waits for the message of its neighbour before it sends its own. `crossrank inspect` shows
+// the cycle. Run it with `crossrank run -n 3 -- hang`, or with the argument `fixed` to see it end.
 #include <crossrank/crossrank.hpp>
 
 #include <cstdio>

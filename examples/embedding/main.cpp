@@ -9,7 +9,7 @@
 
 namespace {
 
-/// The work of one rank. What it throws must not leave its thread.
+/// Runs one rank. Catches all exceptions, because none may leave the thread.
 void work(int rank, int ranks) {
   try {
     auto world = xr::connect({.rank = rank, .world_size = ranks, .ranks_are = xr::RanksAre::threads});

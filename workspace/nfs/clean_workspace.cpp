@@ -24,7 +24,7 @@ std::string reason_to_keep(WriterState writer, CleanOptions options) {
   return options.force ? "" : "the file system has no locks, so it is unknown whether its writer is still running";
 }
 
-/// Returns why the file must stay whatever the state of its writer; empty when it may be removed.
+/// Returns why the file must stay even if its writer has ended; empty when it may be removed.
 std::string reason_of_content(platform::Directory const& directory, std::string const& name) {
   if (!parse_state_file_name(name)) return {};  // only crossrank writes temporaries with these names
   return identify(directory, name).why;

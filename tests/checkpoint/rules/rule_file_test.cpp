@@ -23,7 +23,7 @@ struct Wrong {
 
 TEST(RuleFile, refuses_what_it_does_not_describe) {
   std::vector<Wrong> const wrong{
-      {"", "no JSON"},
+      {"", "malformed JSON"},
       {"[]", "not an object"},
       {R"({"rule": []})", "\"rule\" means nothing"},
       {R"({"rules": {}})", "not a list"},
