@@ -43,7 +43,7 @@ constexpr std::array table{
                   {{"off", CheckLevel::off}, {"local", CheckLevel::local}, {"collective", CheckLevel::collective}});
             }},
     Setting{log_variable,
-            "which events go to standard error while the program sets no log sink: `off`, `error`, `warning`, `info`, "
+            "which events go to standard error if the program sets no log sink: `off`, `error`, `warning`, `info`, "
             "`debug`",
             "`warning`",
             [](Reader const& reader, char const* name, Environment& out) {
@@ -88,12 +88,13 @@ constexpr std::array table{
         "`mpirun`",
         "the kernel's",
         [](Reader const& reader, char const* name, Environment& out) { out.host_id = reader.first_text({name}); }},
-    Setting{"CROSSRANK_LAUNCHER",
-            "set by `crossrank run`: a rank that waits in `connect()` then learns at once that another rank has ended",
-            "it learns that at the deadline",
-            [](Reader const& reader, char const* name, Environment& out) {
-              out.started_by_run = reader.text(name).has_value();
-            }},
+    Setting{
+        "CROSSRANK_LAUNCHER",
+        "set by `crossrank run`, so that a rank that waits in `connect()` learns at once that another rank has ended",
+        "the rank learns it at the deadline",
+        [](Reader const& reader, char const* name, Environment& out) {
+          out.started_by_run = reader.text(name).has_value();
+        }},
 };
 
 bool looks_like_ours(std::string_view name) {
