@@ -126,7 +126,7 @@ void add_session_options(CLI::App& command, SessionOptions& options) {
       .add_option("--threads", options.threads,
                   "Threads of each process; by default the process's share of the machine")
       ->check(CLI::Range(1, checkpoint::most_threads));
-  command.add_flag("--json", options.json, "Answer with one JSON object on standard output");
+  command.add_flag("--json", options.json, "Print the result as one JSON object");
   command.add_option("--progress", options.progress, "auto (a bar on a terminal, else lines), bar, lines, none")
       ->transform(one_of(styles))
       ->take_last();
