@@ -7,7 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/coordinator/coordinator_state.hpp"
-#include "collectives/objects/serialized_exception.hpp"
+#include "collectives/objects/peer_exception.hpp"
 #include "collectives/core/named_calls.hpp"
 #include "collectives/objects/user_code_scope.hpp"
 
@@ -46,7 +46,7 @@ detail::Bytes GroupCoordinator::broadcast_by_queue(detail::Produce const& produc
       message = behind(object_follows, produce());
     } catch (...) {
       error = std::current_exception();
-      message = behind(failure_follows, encode_object(serialize_exception(error)));
+      message = behind(failure_follows, encode_exception(error));
     }
     held.queue.enqueue_bytes(message);
     if (error) std::rethrow_exception(error);
@@ -61,8 +61,7 @@ detail::Bytes GroupCoordinator::broadcast_by_queue(detail::Produce const& produc
   if (message->empty())
     throw FormatError({.operation = "broadcast_object", .message = "received an empty message", .section = "queue"});
   detail::Bytes bytes(message->begin() + 1, message->end());
-  if (message->front() == failure_follows)
-    throw remote_error(held.cpu, "broadcast_object", {0}, decode_object<SerializedException>(bytes));
+  if (message->front() == failure_follows) throw peer_exception(held.cpu, "broadcast_object", {0}, bytes);
   return bytes;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/node/memory/call_arguments.hpp"
+#include "lib/core/error_record.hpp"
 #include "lib/core/log.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/platform/cgroup.hpp"
@@ -98,15 +99,15 @@ void MessageTransport::fail(GroupFailure failure) noexcept {
   try {
     if (failure.code == ErrorCode::timeout) network_->packet_transport().lost();
     failure_ = std::move(failure);
-    auto const body = encode(*failure_);
+    std::ranges::sort(failure_->failed_ranks);
+    auto const body =
+        encode_error({.code = failure_->code, .failed_ranks = failure_->failed_ranks, .message = failure_->text});
     for (int member = 0; member < world_size(); ++member) {
       if (member == rank()) continue;
       network_->send(job_rank(member),
                      {.kind = PacketKind::failure,
-                      .op_kind = static_cast<std::uint32_t>(failure_->code),
                       .group = identity_.number,
                       .round = failure_->round,
-                      .bytes = failure_->failed_ranks.size(),
                       .root = failure_->decider,
                       .flags = failure_->dead ? flag_dead : 0U},
                      body);
@@ -118,25 +119,15 @@ void MessageTransport::fail(GroupFailure failure) noexcept {
   }
 }
 
-std::vector<std::byte> MessageTransport::encode(GroupFailure const& failure) {
-  auto const failed_ranks = std::as_bytes(std::span(failure.failed_ranks));
-  auto const text = std::as_bytes(std::span(failure.text));
-  std::vector<std::byte> body(failed_ranks.begin(), failed_ranks.end());
-  body.insert(body.end(), text.begin(), text.end());
-  return body;
-}
-
 void MessageTransport::take_failure(PacketHeader const& head, Bytes body) {
   if (failure_ || deferred_failure_) return;
-  GroupFailure failure{.code = static_cast<ErrorCode>(head.op_kind),
+  auto told = decode_error(body);
+  GroupFailure failure{.code = told.code,
+                       .failed_ranks = std::move(told.info.failed_ranks),
+                       .text = std::move(told.info.message),
                        .decider = head.root,
                        .round = head.round,
                        .dead = (head.flags & flag_dead) != 0};
-  auto const failed_ranks = std::min<std::size_t>(head.bytes, body.size() / sizeof(int));
-  failure.failed_ranks.resize(failed_ranks);
-  if (failed_ranks != 0) std::memcpy(failure.failed_ranks.data(), body.data(), failed_ranks * sizeof(int));
-  body = body.subspan(failed_ranks * sizeof(int));
-  failure.text.assign(reinterpret_cast<char const*>(body.data()), body.size());
   deferred_failure_ = std::move(failure);
   deferred_since_ = system().now();
   if (deferred_failure_->round <= decided_ + 1) apply_deferred_failure();

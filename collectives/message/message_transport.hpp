@@ -167,7 +167,6 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
 
   // failure and waiting
   void fail(GroupFailure failure) noexcept;
-  [[nodiscard]] static std::vector<std::byte> encode(GroupFailure const& failure);
   void take_failure(PacketHeader const& head, Bytes body);
   /// The failure that was held back is the group's.
   void apply_deferred_failure() noexcept;

@@ -27,7 +27,7 @@ enum class PacketKind : std::uint32_t {
 /// What every packet begins with. The ranks of a job are of one build, so it travels as it lies in memory.
 struct PacketHeader {
   PacketKind kind{};
-  std::uint32_t op_kind = 0;  ///< `spi::OpKind`; tag of a message; `ErrorCode` of a failure
+  std::uint32_t op_kind = 0;  ///< `spi::OpKind`; tag of a message
   std::uint64_t group = 0;    ///< number of the group
   std::uint64_t round = 0;    ///< of the group; number of a message between two members
   std::uint64_t digest = 0;   ///< of the arguments; progress count in a pong

@@ -6,6 +6,8 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/error_record.hpp"
+
 namespace crossrank::queue {
 namespace {
 
@@ -16,7 +18,7 @@ struct Offer {
   std::int64_t writer = 0;
   std::uint64_t chunk_bytes = 0;
   std::uint64_t chunks = 0;
-  std::uint64_t failed = 0;  ///< 0: no; 1: yes; 2: because of something that the whole group lacks
+  std::uint64_t failed = 0;  ///< 1: an encoded error follows
 };
 
 std::vector<std::byte> put_ahead(Offer const& offer, std::span<std::byte const> rest) {
@@ -36,20 +38,18 @@ std::span<std::byte const> rest_of(std::span<std::byte const> bytes) {
   return bytes.subspan(std::min(bytes.size(), sizeof(Offer)));
 }
 
-std::string text_of(std::span<std::byte const> bytes) {
-  return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
-}
-
-[[noreturn]] void throw_remote(Collective const& group, QueueOptions const& options, int rank, bool unavailable,
-                               std::string const& text) {
+[[noreturn]] void throw_remote(Collective const& group, QueueOptions const& options, int rank,
+                               std::span<std::byte const> encoded) {
+  auto const told = decode_error(encoded);
   ErrorInfo info{.operation = create,
-                 .message = "rank " + std::to_string(rank) + "  could not create its end: " + text,
+                 .message = "rank " + std::to_string(rank) + " could not create its end: " + told.text(),
                  .resource = "queue \"" + options.name + "\"",
                  .group = group.name(),
                  .rank = group.rank(),
                  .world_size = group.world_size(),
                  .failed_ranks = {rank}};
-  if (unavailable) throw UnavailableError(std::move(info));
+  // Where one rank lacks something, the group lacks it.
+  if (told.code == ErrorCode::unavailable) throw UnavailableError(std::move(info));
   throw RemoteError(std::move(info));
 }
 
@@ -83,14 +83,14 @@ std::vector<std::vector<std::byte>> exchange(Collective const& group, QueueOptio
   Offer const offer{.writer = options.writer_rank,
                     .chunk_bytes = options.chunk_bytes,
                     .chunks = options.chunks,
-                    .failed = part.failed() ? (part.unavailable() ? 2U : 1U) : 0U};
-  auto const text = std::as_bytes(std::span(part.text().data(), part.text().size()));
-  auto all = group.all_gatherv(put_ahead(offer, part.failed() ? text : mine));
+                    .failed = part.failure() ? 1U : 0U};
+  auto const error = part.failure() ? describe_exception(part.failure()) : ErrorRecord{};
+  auto const encoded = part.failure() ? encode_error(fields_of(error.code, error.info)) : std::vector<std::byte>{};
+  auto all = group.all_gatherv(put_ahead(offer, part.failure() ? encoded : mine));
   part.rethrow();
   for (int rank = 0; rank < group.world_size(); ++rank) {
     auto const& bytes = all[static_cast<std::size_t>(rank)];
-    if (auto const failed = offer_in(bytes).failed; failed != 0)
-      throw_remote(group, options, rank, failed == 2, text_of(rest_of(bytes)));
+    if (offer_in(bytes).failed != 0) throw_remote(group, options, rank, rest_of(bytes));
   }
   check_agreement(group, options, all);
   for (auto& bytes : all)

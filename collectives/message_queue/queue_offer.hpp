@@ -19,25 +19,18 @@ class LocalStep {
   void run(Body&& body) {
     try {
       body();
-    } catch (std::exception const& e) {
+    } catch (...) {
       failure_ = std::current_exception();
-      text_ = e.what();
-      auto const* const known = dynamic_cast<Error const*>(&e);
-      unavailable_ = known != nullptr && known->code() == ErrorCode::unavailable;
     }
   }
-  [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
-  /// Returns whether it failed because of something that the whole group lacks.
-  [[nodiscard]] bool unavailable() const noexcept { return unavailable_; }
-  [[nodiscard]] std::string const& text() const noexcept { return text_; }
+  /// Returns what the body has thrown; null for nothing.
+  [[nodiscard]] std::exception_ptr const& failure() const noexcept { return failure_; }
   void rethrow() const {
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
   std::exception_ptr failure_{};
-  std::string text_{};
-  bool unavailable_ = false;
 };
 
 /// The writer's description of its ring: the readers with a place in it, and its handle. Empty: there is no ring.

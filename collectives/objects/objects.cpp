@@ -11,7 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/core/with_operation_name.hpp"
-#include "collectives/objects/serialized_exception.hpp"
+#include "collectives/objects/peer_exception.hpp"
 #include "collectives/core/named_calls.hpp"
 #include "collectives/objects/block_header.hpp"
 #include "collectives/objects/user_code_scope.hpp"
@@ -32,7 +32,7 @@ ProducedObject make(Collective const& group, Produce const& produce) {
     part.bytes = produce();
   } catch (...) {
     part.error = std::current_exception();
-    part.bytes = encode_object(serialize_exception(part.error));
+    part.bytes = encode_exception(part.error);
   }
   return part;
 }
@@ -51,7 +51,7 @@ void share(char const* operation, ProducedObject const& part, Call&& call) {
 
 [[noreturn]] void throw_remote(Collective const& group, char const* operation, std::vector<int> failed_ranks,
                                Bytes const& bytes) {
-  throw remote_error(group, operation, std::move(failed_ranks), decode_object<SerializedException>(bytes));
+  throw peer_exception(group, operation, std::move(failed_ranks), bytes);
 }
 
 /// Throws under the name of this call when the handle is closed or refers to no group.

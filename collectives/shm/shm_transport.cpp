@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/error_record.hpp"
 #include "lib/node/group/copy_batch.hpp"
 #include "lib/platform/system.hpp"
 
@@ -235,8 +236,8 @@ Area ShmTransport::take_area(node::Post& post, std::size_t bytes, Stored& stored
     post.bytes = bytes;
     return {.at = group_->comm().arena().at(region.slot) + (region.offset - region.slot.offset),
             .stores = stored.step.stores};
-  } catch (Error const& e) {
-    auto const round = group_->post_error(post, {.type = to_string(e.code()), .text = e.what()}, timeout_policy_);
+  } catch (Error const&) {
+    auto const round = group_->post_error(post, describe_exception(std::current_exception()), timeout_policy_);
     static_cast<void>(group_->wait(round, timeout_policy_, spi::to_string(post.op_kind)));
     throw;
   }

@@ -10,7 +10,7 @@
 #include <crossrank/objects.hpp>
 
 #include "collectives/core/with_operation_name.hpp"
-#include "collectives/objects/serialized_exception.hpp"
+#include "collectives/objects/peer_exception.hpp"
 
 namespace crossrank {
 namespace {
@@ -72,7 +72,7 @@ DictSend::DictSend(Collective const& group, TensorDict const& dict, PartsOf cons
     metadata = encode_dict(dict, parts_of);
   } catch (...) {
     error = std::current_exception();
-    metadata.bytes = encode_object(serialize_exception(error));
+    metadata.bytes = encode_exception(error);
   }
   auto head = BlockHeader::of(metadata.bytes, error != nullptr);
   head.number = route.number;
@@ -178,7 +178,7 @@ void DictReceive::receive_body() {
     messages_.push_back(group_.irecv(piece_, src_, dict_body_tag(head_)));
     return;
   }
-  if (head_.failed != 0) throw remote_error(group_, receiving, {src_}, decode_object<SerializedException>(body_));
+  if (head_.failed != 0) throw peer_exception(group_, receiving, {src_}, body_);
   decoded_ = decode_dict(body_);
   receive_tensors();
   stage_ = Stage::tensors;

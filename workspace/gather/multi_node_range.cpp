@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/error_record.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "workspace/gather/packed_contribution.hpp"
 
@@ -47,11 +48,6 @@ std::shared_ptr<spi::Transport> channel_of(std::shared_ptr<spi::Transport> const
   std::lock_guard const lock(channels().mutex);
   channels().all[transport.get()] = {transport, channel};
   return channel;
-}
-
-template <std::size_t size>
-void put(std::array<char, size>& to, std::string_view text) {
-  text.copy(to.data(), size - 1);
 }
 
 }  // namespace
@@ -99,10 +95,8 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
     auto const* const known = dynamic_cast<Error const*>(&e);
     if (known != nullptr && !known->group_usable()) throw;
     failure = std::current_exception();
-    own.failed = true;
-    put(own.error_type, known == nullptr ? std::string("std::exception")
-                                         : std::string("crossrank ") + to_string(known->code()) + " error");
-    put(own.error_text, e.what());
+    auto const record = describe_exception(failure);
+    own.error_bytes = static_cast<std::uint32_t>(encode_error(fields_of(record.code, record.info), own.error));
     serves_ = false;
   }
   try {
@@ -112,7 +106,7 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
                                                          {.bytes = std::as_writable_bytes(std::span(open_messages_))});
     transport().wait(request_id, parts_.timeout_policy);
     bool const failed =
-        std::any_of(open_messages_.begin(), open_messages_.end(), [](auto const& message) { return message.failed; });
+        std::any_of(open_messages_.begin(), open_messages_.end(), [](auto const& message) { return message.failed(); });
     if (failed) {
       serves_ = false;
       close_round();
@@ -127,23 +121,18 @@ void MultiNodeRange::open(Contribution const& mine, bool writes) {
 }
 
 void MultiNodeRange::throw_if_one_failed() {
-  ErrorInfo info{.operation = parts_.operation,
-                 .group = transport().name(),
-                 .rank = transport().rank(),
-                 .world_size = transport().world_size()};
+  std::vector<RankError> errors;
   for (std::size_t member = 0; member < open_messages_.size(); ++member) {
     auto const& message = open_messages_[member];
-    if (!message.failed) continue;
-    std::string const type(message.error_type.data());
-    std::string const text(message.error_text.data());
-    if (info.failed_ranks.empty()) {
-      info.remote_type = type;
-      info.message = "rank " + std::to_string(member) + "  could not do its part:  " + text;
-    }
-    info.failed_ranks.push_back(static_cast<int>(member));
-    info.details.push_back("rank " + std::to_string(member) + ": " + type + ": " + text);
+    if (!message.failed()) continue;
+    auto const bytes = std::min<std::size_t>(message.error_bytes, message.error.size());
+    errors.push_back({.rank = static_cast<int>(member), .error = decode_error(std::span(message.error).first(bytes))});
   }
-  throw RemoteError(std::move(info));
+  throw remote_error({.operation = parts_.operation,
+                      .group = transport().name(),
+                      .rank = transport().rank(),
+                      .world_size = transport().world_size()},
+                     errors);
 }
 
 void MultiNodeRange::receive(std::size_t index, Collector& collector) {

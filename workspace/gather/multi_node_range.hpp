@@ -49,9 +49,10 @@ class MultiNodeRange {
   /// A rank's message in the first round.
   struct OpenMessage {
     ContributionDescriptor part{};
-    bool failed = false;
-    std::array<char, 64> error_type{};
-    std::array<char, 440> error_text{};
+    std::uint32_t error_bytes = 0;       ///< 0: the rank could do its part
+    std::array<std::byte, 628> error{};  ///< `encode_error` wrote it
+
+    [[nodiscard]] bool failed() const noexcept { return error_bytes != 0; }
   };
   enum class Choice : std::uint8_t { send = 1, decline = 2 };
 

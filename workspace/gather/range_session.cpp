@@ -8,6 +8,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/spi/argument_digest.hpp"
+#include "lib/core/error_record.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/deadline.hpp"
 #include "workspace/nfs/file_state_store.hpp"
@@ -150,9 +151,7 @@ void RangeSession::open(ItemKind kind, Contribution const& mine) {
   } catch (std::exception const& e) {
     auto const* const known = dynamic_cast<Error const*>(&e);
     if (known != nullptr && !known->group_usable()) throw;
-    auto const type = known == nullptr ? std::string("std::exception")
-                                       : std::string("crossrank ") + to_string(known->code()) + " error";
-    round_ = group_->post_error(post, {.type = type, .text = e.what()}, timeout_policy_);
+    round_ = group_->post_error(post, describe_exception(std::current_exception()), timeout_policy_);
     close_round_after_failure();
     throw;
   }

@@ -80,19 +80,19 @@ std::shared_ptr<Group> Group::split(std::vector<int> const& members, std::string
     try {
       made.emplace(*comm_, *this, members, name);
       arrival.inlined = std::as_bytes(std::span(&made->index, 1));
-    } catch (Error const& e) {
-      wait(post_error(arrival, {.type = to_string(e.code()), .text = e.what()}, timeout_policy), timeout_policy,
-           "split");
+    } catch (Error const&) {
+      wait(post_error(arrival, describe_exception(std::current_exception()), timeout_policy), timeout_policy, "split");
       throw;
     }
   }
   CROSSRANK_CRASH_POINT("node.group.block_made");
   auto const round = post(arrival, timeout_policy);
   if (wait(round, timeout_policy, "split") == Outcome::passed_failed) {
-    auto error = remote_error(round, "split");
-    // What one rank lacks space for, the group lacks.
-    if (error.info().remote_type == to_string(ErrorCode::unavailable)) throw UnavailableError(error.info());
-    throw error;  // NOLINT(misc-throw-by-value-catch-by-reference): looked at first
+    auto const errors = member_errors(round);
+    // Where one rank lacks the space, the group lacks it.
+    if (!errors.empty() && errors.front().error.code == ErrorCode::unavailable)
+      throw UnavailableError(remote_error(round, "split").info());
+    throw remote_error(round, "split");
   }
   if (made) made->in_use = true;
   if (members.empty()) return nullptr;
@@ -183,11 +183,11 @@ std::uint64_t Group::post(Post const& post, spi::TimeoutPolicy const& timeout_po
   return arrive(post);
 }
 
-std::uint64_t Group::post_error(Post const& post, OwnError const& error, spi::TimeoutPolicy const& timeout_policy) {
+std::uint64_t Group::post_error(Post const& post, ErrorRecord const& error, spi::TimeoutPolicy const& timeout_policy) {
   await_own_rounds(timeout_policy, post.op_kind);
   auto const round = posted_ + 1;
   auto& own_error = blocks_[rank_].own_error[round & 1];
-  fill_failure_record(own_error, {rank_}, error.type, error.text);
+  fill_failure_record(own_error, fields_of(error.code, error.info));
   own_error.round.store(round, std::memory_order_release);
   auto empty = post;
   empty.slot = {};

@@ -13,6 +13,7 @@
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "lib/core/error_record.hpp"
 #include "lib/node/group/adaptive_spin.hpp"
 #include "lib/node/group/node_comm.hpp"
 #include "lib/node/group/atomic_ops.hpp"
@@ -31,12 +32,6 @@ struct Post {
       0;  ///< number of the range that this opens and whose end is reached too: it will not be waited for
   std::span<std::byte const> inlined{};  ///< at most `Arrival::inline_bytes`
   std::string_view arguments{};          ///< of the call (`CallArguments`): a mismatch shows them in words
-};
-
-/// A member's own error, published instead of its payload.
-struct OwnError {
-  std::string type{};
-  std::string text{};
 };
 
 enum class Outcome { passed, passed_failed };
@@ -71,7 +66,7 @@ class Group : public std::enable_shared_from_this<Group> {
   /// line is not written again before. Throws what failed the group.
   [[nodiscard]] std::uint64_t post(Post const& post, spi::TimeoutPolicy const& timeout_policy);
   /// Arrives with an error of one's own instead of a payload: the round passes, and every member throws `RemoteError`.
-  [[nodiscard]] std::uint64_t post_error(Post const& post, OwnError const& error,
+  [[nodiscard]] std::uint64_t post_error(Post const& post, ErrorRecord const& error,
                                          spi::TimeoutPolicy const& timeout_policy);
   /// Arrives at the round after `open_round`, which opened range `range`, whether that is decided yet or not: a writer
   /// does not wait for a range to start before it waits for its end. Returns the round; nothing may be posted in
@@ -90,6 +85,8 @@ class Group : public std::enable_shared_from_this<Group> {
   [[nodiscard]] std::optional<Outcome> look(std::uint64_t round) noexcept;
   /// After `passed_failed`: the `RemoteError` that names the members and their errors.
   [[nodiscard]] RemoteError remote_error(std::uint64_t round, std::string_view operation) const;
+  /// After `passed_failed`: the errors of the members that could not do their part.
+  [[nodiscard]] std::vector<RankError> member_errors(std::uint64_t round) const;
 
   /// What a member announced for a round that has passed; readable until this member posts the round after it.
   [[nodiscard]] Arrival const& arrival(int member, std::uint64_t round) const noexcept {

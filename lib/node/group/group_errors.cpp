@@ -54,14 +54,14 @@ void Group::fill_failure(std::vector<int> const& blamed, std::string text, std::
     if (!earlier) continue;
     // What came first is not cut off, however long the error text has grown on its way here.
     auto const cause = "; root cause: " + earlier->sentence();
-    text.resize(std::min(text.size(), sizeof own.failure.text - cause.size()));
+    text.resize(std::min(text.size(), FailureRecord::most_text - cause.size()));
     text += cause;
     set_cause(own.root_cause, *earlier);
     break;
   }
   // Unless there was something before: what is set stays.
   set_cause(own.root_cause, {static_cast<int>(comm_->record(node_rank(blamed.front())).global_rank), status});
-  fill_failure_record(own.failure, blamed, "", text);
+  fill_failure_record(own.failure, {.code = ErrorCode::peer_lost, .failed_ranks = blamed, .message = text});
 }
 
 void Group::note_cause(Decision decision) const noexcept {
@@ -76,13 +76,13 @@ void Group::throw_decision(Decision decision, std::string_view operation) const 
                      std::to_string(decision.decider));
   }
   note_cause(decision);
-  auto const& detail = blocks_[decision.decider].failure;
+  auto failure = read_failure_record(blocks_[decision.decider].failure);
   ErrorInfo info{.operation = std::string(operation),
-                 .message = "round " + std::to_string(decision.round) + ": " + text_of(detail),
+                 .message = "round " + std::to_string(decision.round) + ": " + failure.info.message,
                  .group = name_,
                  .rank = rank_,
                  .world_size = size_};
-  info.failed_ranks = blamed_in(detail);
+  info.failed_ranks = std::move(failure.info.failed_ranks);
   std::erase_if(info.failed_ranks, [this](int member) { return member >= size_; });
   std::vector<int> arrived;
   for (int member = 0; member < size_; ++member) {
@@ -108,8 +108,8 @@ void Group::throw_decision(Decision decision, std::string_view operation) const 
   }
 }
 
-RemoteError Group::remote_error(std::uint64_t round, std::string_view operation) const {
-  ErrorInfo info{.operation = std::string(operation), .group = name_, .rank = rank_, .world_size = size_};
+std::vector<RankError> Group::member_errors(std::uint64_t round) const {
+  std::vector<RankError> errors;
   for (int member = 0; member < size_; ++member) {
     // Not the arrival lines: a member that has gone on may have written those anew. The end of a range tells of its
     // start.
@@ -119,16 +119,15 @@ RemoteError Group::remote_error(std::uint64_t round, std::string_view operation)
     bool const at_start =
         call_of(rank_, round).op_kind == static_cast<int>(spi::OpKind::range_close) && told(round - 1);
     if (!told(round) && !at_start) continue;
-    auto const& detail = blocks_[member].own_error[(told(round) ? round : round - 1) & 1];
-    if (info.failed_ranks.empty()) {
-      info.remote_type = type_of(detail);
-      info.message = "rank " + std::to_string(member) + " could not do its part: " + text_of(detail);
-    }
-    info.failed_ranks.push_back(member);
-    info.details.push_back("rank " + std::to_string(member) + ": " + type_of(detail) + ": " + text_of(detail));
+    auto const& record = blocks_[member].own_error[(told(round) ? round : round - 1) & 1];
+    errors.push_back({.rank = member, .error = read_failure_record(record)});
   }
-  if (info.failed_ranks.empty()) info.message = "a rank could not do its part, and its account of that is gone";
-  return RemoteError(std::move(info));
+  return errors;
+}
+
+RemoteError Group::remote_error(std::uint64_t round, std::string_view operation) const {
+  return crossrank::remote_error(
+      {.operation = std::string(operation), .group = name_, .rank = rank_, .world_size = size_}, member_errors(round));
 }
 
 }  // namespace crossrank::node

@@ -270,9 +270,9 @@ class Reader {
     FailureView failure{.verdict = decided.verdict};
     if (decided.decider >= block.size) return failure;
     failure.decided_by = ranks[static_cast<std::size_t>(decided.decider)];
-    auto const& detail = block.members[decided.decider].failure;
-    failure.text = text_of(detail);
-    for (int const member : blamed_in(detail)) {
+    auto const told = read_failure_record(block.members[decided.decider].failure);
+    failure.text = told.info.message;
+    for (int const member : told.info.failed_ranks) {
       if (member < block.size) failure.blamed.push_back(ranks[static_cast<std::size_t>(member)]);
     }
     return failure;

@@ -1,19 +1,13 @@
 #pragma once
-#include <string>
-#include <string_view>
-#include <vector>
-
+#include "lib/core/error_record.hpp"
 #include "lib/node/memory/control_layout.hpp"
 
 namespace crossrank::node {
 
-/// Fills a rank's account of a failure; text that does not fit is cut.
-void fill_failure_record(FailureRecord& detail, std::vector<int> const& blamed, std::string_view type,
-                         std::string_view text) noexcept;
+/// Encodes an error into a member's record in shared memory; truncates texts that do not fit.
+void fill_failure_record(FailureRecord& record, ErrorFields const& error) noexcept;
 
-/// What a rank said. A peer wrote the lengths: they are not believed beyond the fields.
-[[nodiscard]] std::string text_of(FailureRecord const& detail);
-[[nodiscard]] std::string type_of(FailureRecord const& detail);
-[[nodiscard]] std::vector<int> blamed_in(FailureRecord const& detail);
+/// Decodes the error that a member recorded. Does not trust the lengths, which a peer wrote.
+[[nodiscard]] ErrorRecord read_failure_record(FailureRecord const& record);
 
 }  // namespace crossrank::node

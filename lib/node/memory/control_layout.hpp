@@ -18,7 +18,7 @@ namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
 /// Bumped with every change of this file: ranks built from different layouts refuse each other.
-inline constexpr std::uint32_t layout_version = 9;
+inline constexpr std::uint32_t layout_version = 10;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a `Decision` can name
 
@@ -197,13 +197,10 @@ enum ArrivalFlag : std::uint8_t {
 /// Why a round failed, in the line of the rank that decided it (or that could not do its part); written before the
 /// arrival or the decision that points to it.
 struct alignas(64) FailureRecord {
-  std::atomic<std::uint64_t> round;  ///< that a member's own error is about; stored last
-  std::uint32_t blamed_count;        ///< how many of `blamed` are set
-  std::uint16_t blamed[60];
-  std::uint32_t type_bytes;
-  std::uint32_t text_bytes;
-  char type[92];
-  char text[404];
+  static constexpr std::size_t most_text = 400;  ///< a message of that length is not truncated
+  std::atomic<std::uint64_t> round;              ///< that a member's own error is about; stored last
+  std::uint32_t bytes;                           ///< of `encoded`
+  std::byte encoded[628];                        ///< `encode_error` wrote it
 };
 static_assert(std::is_standard_layout_v<FailureRecord> && sizeof(FailureRecord) == 640);
 

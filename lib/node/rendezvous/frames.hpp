@@ -20,15 +20,14 @@ struct Frame {
   std::uint32_t magic = 0x43524652;  // "RFRC"
   std::uint32_t layout = 0;
   Kind kind = Kind::hello;
-  std::uint32_t error_code = 0;  ///< of `failure`: an ErrorCode
+  std::uint32_t error_bytes = 0;  ///< of `failure`: how many of `text` `encode_error` wrote
   std::int32_t rank = -1;
   std::int32_t ranks = 0;
   std::int64_t pid = 0;
-  std::uint64_t value = 0;     ///< hello: address space; welcome: bytes of an arena; memory: first rank; failure: errno
-  std::uint64_t extra = 0;     ///< hello: a server that died before it greeted; memory: how many descriptors follow
-  std::array<char, 33> key{};  ///< digest of the job key
-  std::array<std::uint8_t, 512> blamed{};  ///< of `failure`: one bit for each failed rank
-  std::array<char, 3503> text{};           ///< of `failure`; of `hello`: CROSSRANK_HOST_ID of the rank
+  std::uint64_t value = 0;        ///< hello: address space; welcome: bytes of an arena; memory: first rank
+  std::uint64_t extra = 0;        ///< hello: a server that died before it greeted; memory: how many descriptors follow
+  std::array<char, 33> key{};     ///< digest of the job key
+  std::array<char, 4015> text{};  ///< of `failure`: the error; of `hello`: CROSSRANK_HOST_ID of the rank
 };
 static_assert(sizeof(Frame) == 4096);
 

@@ -95,7 +95,7 @@ TEST(ShmSplit, reports_missing_memory_for_a_group_to_all) {
       EXPECT_THAT(error_of<RemoteError>([&] {
                     static_cast<void>(world.split({{0, 1, 2}}));
                   }).remote_type,
-                  HasSubstr("io"));
+                  HasSubstr("IoError"));
     }
     world.barrier();
     world.close();

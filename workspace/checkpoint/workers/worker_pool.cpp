@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/error_record.hpp"
 #include "lib/platform/cgroup.hpp"
 
 namespace crossrank::checkpoint {
@@ -23,36 +25,24 @@ using Clock = std::chrono::steady_clock;
 constexpr auto interval = std::chrono::milliseconds(100);
 constexpr int max_default_threads = 4;
 
-/// The error of this rank as others are to see it; empty for none.
-std::string encode(std::exception_ptr const& error) {
+/// Encodes the error of this rank for the others; empty for none.
+std::vector<std::byte> encode(std::exception_ptr const& error) {
   if (!error) return {};
-  Json text;
-  try {
-    std::rethrow_exception(error);
-  } catch (Error const& e) {
-    text = {{"code", static_cast<int>(e.code())}, {"message", e.what()},
-            {"resource", e.info().resource},      {"hint", e.info().hint},
-            {"errno", e.info().system_errno},     {"section", e.info().section},
-            {"details", e.info().details}};
-  } catch (std::exception const& e) {
-    text = {{"code", static_cast<int>(ErrorCode::backend)}, {"message", e.what()}};
-  }
-  return text.dump(-1, ' ', false, Json::error_handler_t::replace);
+  auto const record = describe_exception(error);
+  return encode_error(fields_of(record.code, record.info));
 }
 
-[[noreturn]] void throw_for_peer(std::string const& operation, int rank, std::string const& text,
+[[noreturn]] void throw_for_peer(std::string const& operation, int rank, std::span<std::byte const> encoded,
                                  Collective const& world) {
-  auto const told = Json::parse(text);
-  ErrorInfo info{.operation = operation,
-                 .message = "rank " + std::to_string(rank) + " failed: " + told.at("message").get<std::string>(),
-                 .resource = told.value("resource", std::string()),
-                 .rank = world.rank(),
-                 .world_size = world.world_size(),
-                 .failed_ranks = {rank},
-                 .details = told.value("details", std::vector<std::string>()),
-                 .system_errno = told.value("errno", 0),
-                 .section = told.value("section", std::string())};
-  throw_error(static_cast<ErrorCode>(told.at("code").get<int>()), std::move(info));
+  auto [code, info] = decode_error(encoded);
+  info.message = "rank " + std::to_string(rank) + " failed: " + (info.operation.empty() ? "" : info.operation + ": ") +
+                 info.message;
+  info.operation = operation;
+  info.remote_type = {};
+  info.rank = world.rank();
+  info.world_size = world.world_size();
+  info.failed_ranks = {rank};
+  throw_error(code, std::move(info));
 }
 
 /// Meets the others about errors: this rank's own goes first here, else the one of the lowest rank that has one. A
@@ -62,16 +52,14 @@ void throw_if_any_rank_failed(Collective const& world, std::string const& operat
     if (mine) std::rethrow_exception(mine);
     return;
   }
-  auto const text = encode(mine);
-  auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
+  auto const all = world.all_gatherv(encode(mine));
   if (mine) std::rethrow_exception(mine);
   int failed_rank = -1;
   for (int rank = 0; rank < world.world_size(); ++rank) {
     if (failed_rank < 0 && !all[static_cast<std::size_t>(rank)].empty()) failed_rank = rank;
   }
   if (failed_rank < 0) return;
-  auto const& found = all[static_cast<std::size_t>(failed_rank)];
-  throw_for_peer(operation, failed_rank, std::string(reinterpret_cast<char const*>(found.data()), found.size()), world);
+  throw_for_peer(operation, failed_rank, all[static_cast<std::size_t>(failed_rank)], world);
 }
 
 /// The worker threads of this rank.

@@ -1,0 +1,29 @@
+#include "collectives/objects/peer_exception.hpp"
+
+#include <string>
+#include <utility>
+
+#include "lib/core/error_record.hpp"
+#include "lib/core/rank_list.hpp"
+
+namespace crossrank {
+
+std::vector<std::byte> encode_exception(std::exception_ptr const& error) {
+  auto const record = describe_exception(error);
+  return encode_error(fields_of(record.code, record.info));
+}
+
+RemoteError peer_exception(Collective const& group, char const* operation, std::vector<int> failed_ranks,
+                           std::span<std::byte const> encoded) {
+  auto const told = decode_error(encoded);
+  auto const ranks = (failed_ranks.size() == 1 ? "rank " : "ranks ") + node::format_ranks(failed_ranks);
+  return RemoteError({.operation = operation,
+                      .message = ranks + " threw " + told.info.remote_type + ": " + told.text(),
+                      .group = group.name(),
+                      .rank = group.rank(),
+                      .world_size = group.world_size(),
+                      .failed_ranks = std::move(failed_ranks),
+                      .remote_type = told.info.remote_type});
+}
+
+}  // namespace crossrank

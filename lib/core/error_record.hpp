@@ -1,0 +1,70 @@
+#pragma once
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+/// The one encoding of a failure that a rank reports to other ranks: in shared memory, in packets, frames and objects.
+namespace crossrank {
+
+/// A failure on another rank: its kind, and those fields of `ErrorInfo` that mean the same on every rank.
+struct ErrorRecord {
+  ErrorCode code = ErrorCode::backend;
+  ErrorInfo info{};
+
+  /// Returns one line with all that is known, as `what()` of the error on that rank.
+  [[nodiscard]] std::string text() const;
+};
+
+/// The encoded fields of an error, without ownership.
+struct ErrorFields {
+  ErrorCode code = ErrorCode::backend;
+  int system_errno = 0;
+  std::span<int const> failed_ranks{};  ///< ascending
+  std::string_view operation{};
+  std::string_view remote_type{};
+  std::string_view expected{};
+  std::string_view got{};
+  std::string_view resource{};
+  std::string_view system{};
+  std::string_view section{};
+  std::string_view hint{};
+  std::string_view message{};
+  std::span<std::string const> details{};
+};
+
+/// Returns views of the encoded fields of `info`.
+[[nodiscard]] ErrorFields fields_of(ErrorCode code, ErrorInfo const& info) noexcept;
+
+/// Encodes an error into `space` and returns the number of bytes used.
+///
+/// Never fails and does not allocate. Where the error does not fit, each text is truncated to its share of the space;
+/// the message may take all that the other texts leave. `space` must hold at least 64 bytes.
+std::size_t encode_error(ErrorFields const& error, std::span<std::byte> space) noexcept;
+
+/// Encodes an error into as many bytes as it needs. Truncates each text after 16 KiB.
+[[nodiscard]] std::vector<std::byte> encode_error(ErrorFields const& error);
+
+/// Decodes what `encode_error` wrote. Another process wrote `bytes`: decoding stops at the first damaged field.
+[[nodiscard]] ErrorRecord decode_error(std::span<std::byte const> bytes);
+
+/// A failure, and the rank that reports it.
+struct RankError {
+  int rank = 0;
+  ErrorRecord error{};
+};
+
+/// Returns the error with which the other ranks leave a call in which `errors` kept some ranks from doing their part.
+/// `info` says where that was noticed.
+[[nodiscard]] RemoteError remote_error(ErrorInfo info, std::vector<RankError> const& errors);
+
+/// Returns an exception as a record, with its type as the source spells it in `info.remote_type`.
+///
+/// An `Error` keeps its code and fields. Any other exception gets `ErrorCode::backend` and its text as message.
+[[nodiscard]] ErrorRecord describe_exception(std::exception_ptr const& error);
+
+}  // namespace crossrank
