@@ -42,7 +42,7 @@ spi::Plugin const& load_plugin(std::string const& backend, std::filesystem::path
   auto* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     auto const* const why = ::dlerror();
-    refuse(file, "the plugin  cannot be loaded", why == nullptr ? "" : why, "install the libraries that it needs");
+    refuse(file, "the plugin cannot be loaded", why == nullptr ? "" : why, "install the libraries that it needs");
   }
   auto const entry = reinterpret_cast<spi::PluginEntry>(::dlsym(handle, spi::plugin_entry_name));
   if (entry == nullptr)
