@@ -1,5 +1,5 @@
-# The names of all crash points in the product, for the tests that kill a rank at each of them. The target looks at the
-# sources on every build and rewrites the header only when the list has changed.
+# Generates the names of all crash points in the product, for the tests that kill a rank at each of them. The target reads
+# the sources on every build and rewrites the header only when the list has changed.
 set(crossrank_crash_points_dir ${PROJECT_BINARY_DIR}/generated/crash_points)
 add_custom_target(crossrank_crash_points
   COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR}

@@ -1,10 +1,10 @@
-# Documents that a build makes: the man pages of the command, and the target `docs` where doxygen is found.
+# Documents that a build makes: the man pages of the command, and the target `docs` if doxygen is found.
 
-# docs/man/NAME.1.in, with the version and the parts that several pages share.
+# Makes the man pages from docs/man/NAME.1.in, the version and the parts that several pages share.
 set(crossrank_man_source ${PROJECT_SOURCE_DIR}/docs/man)
 set(crossrank_man_pages)
 
-# crossrank_man_part(OUT NAME [PREFIX]): the text of a shared part; @prefix@ in it becomes PREFIX.
+# crossrank_man_part(OUT NAME [PREFIX]): reads a shared part and replaces @prefix@ by PREFIX.
 function(crossrank_man_part out name)
   set(prefix "${ARGN}")
   file(READ ${crossrank_man_source}/${name}.part text)
@@ -28,7 +28,7 @@ foreach(source IN LISTS crossrank_man_sources)
   list(APPEND crossrank_man_pages ${PROJECT_BINARY_DIR}/man/${page})
 endforeach()
 
-# The reference of the public headers: build/PRESET/docs/html/index.html. A warning of doxygen fails the target.
+# Makes the reference of the public headers, build/PRESET/docs/html/index.html. A doxygen warning fails the target.
 find_program(CROSSRANK_DOXYGEN doxygen)
 mark_as_advanced(CROSSRANK_DOXYGEN)
 if(CROSSRANK_DOXYGEN)

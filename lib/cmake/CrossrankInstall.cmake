@@ -1,4 +1,4 @@
-# What others build on: the headers, the library, find_package(crossrank) and pkg-config.
+# Installs headers, libraries, and the files of find_package(crossrank) and pkg-config.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -13,7 +13,7 @@ install(DIRECTORY include/crossrank DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILE
 install(EXPORT crossrank_targets NAMESPACE crossrank:: FILE crossrank-targets.cmake DESTINATION ${crossrank_package_dir})
 
 if(CROSSRANK_HAVE_MPI)
-  # A component of its own: who does not ask for it needs no MPI.
+  # A separate component, so that other programs do not need MPI.
   install(TARGETS crossrank_mpi EXPORT crossrank_mpi_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(EXPORT crossrank_mpi_targets NAMESPACE crossrank:: FILE crossrank-mpi-targets.cmake DESTINATION ${crossrank_package_dir})
@@ -28,7 +28,7 @@ install(FILES ${PROJECT_BINARY_DIR}/crossrank-config.cmake ${PROJECT_BINARY_DIR}
 file(RELATIVE_PATH crossrank_pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(lib/cmake/crossrank.pc.in ${PROJECT_BINARY_DIR}/crossrank.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/crossrank.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-# Every document that the README names, so that its links hold in an installed copy, and the examples.
+# Installs all documents that the README links, so that its links work in an installed copy, and the examples.
 install(FILES LICENSE README.md THIRD_PARTY_LICENSES lib/codec/FORMAT.md workspace/checkpoint/RULES.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")

@@ -1,16 +1,16 @@
-# One CMake target for each layer of the library. A layer sees its own folders and public headers, and those of the layers
-# that it names in USES; any other include does not compile. For that, each layer gets a folder of links in the build tree,
-# which is its only include directory.
+# Makes one CMake target for each layer of the library. A layer can include its own folders and public headers, and those of
+# the layers in USES; any other include does not compile. For that, each layer has a folder of links in the build tree as
+# its only include directory.
 
-# The precompiled header of the first layer serves all others.
+# All layers reuse the precompiled header of the first one.
 set(crossrank_precompiled <nlohmann/json.hpp> <algorithm> <functional> <map> <memory> <optional> <span> <string> <vector>)
 
 # crossrank_layer(NAME [VISIBLE] [FOLDERS dir...] [HEADERS header...] [USES layer...] [SOURCES source...])
-#   VISIBLE  its symbols can be used by crossrank_checkpoint, which is a library beside the one that holds the layer
-#   FOLDERS  folders of the source tree, relative to its root, whose headers belong to the layer (default: the current one)
+#   VISIBLE  exports its symbols to crossrank_checkpoint, which is a separate library
+#   FOLDERS  folders with the layer's headers, relative to the root of the source tree (default: the current one)
 #   HEADERS  public headers of the layer, relative to include/crossrank
-#   USES     the layers below, whose headers this one may include; what they use is seen as well
-#   SOURCES  relative to the current folder; a layer without sources is made of headers only
+#   USES     layers whose headers this one may include, also those that these layers use
+#   SOURCES  source files, relative to the current folder; a layer may have only headers
 function(crossrank_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 layer "VISIBLE" "" "FOLDERS;HEADERS;USES;SOURCES")
   set(root ${PROJECT_BINARY_DIR}/layers/${name})
@@ -50,7 +50,7 @@ function(crossrank_layer name)
   endif()
 endfunction()
 
-# crossrank_layer_objects(VARIABLE layer...): the objects of the layers, for the libraries that are made of them.
+# crossrank_layer_objects(VARIABLE layer...): lists the objects of the layers, for the libraries.
 function(crossrank_layer_objects variable)
   list(TRANSFORM ARGN REPLACE "(.+)" "$<TARGET_OBJECTS:crossrank_\\1_layer>" OUTPUT_VARIABLE objects)
   set(${variable} ${objects} PARENT_SCOPE)

@@ -1,5 +1,5 @@
-# What the product needs, and what its later backends would find. Nothing is downloaded.
-# Each finding is one row of the closing table: crossrank_report(feature state version why).
+# Finds the packages that the product needs, and those of later backends. Nothing is downloaded.
+# crossrank_report(feature state version why): adds a row to the table at the end of the configuration.
 set_property(GLOBAL PROPERTY crossrank_report_rows "")
 function(crossrank_report feature state version why)
   set_property(GLOBAL APPEND PROPERTY crossrank_report_rows "${feature}|${state}|${version}|${why}")
@@ -14,7 +14,7 @@ add_library(crossrank_xxhash INTERFACE)
 target_include_directories(crossrank_xxhash SYSTEM INTERFACE ${CROSSRANK_XXHASH_INCLUDE})
 find_path(CROSSRANK_CEREAL_INCLUDE cereal/cereal.hpp REQUIRED)
 
-# crossrank_version_in(OUT FILE MACRO...): the numbers that a header gives to the macros, joined by dots.
+# crossrank_version_in(OUT FILE MACRO...): reads the macros' numbers from a header and joins them by dots.
 function(crossrank_version_in out file)
   set(numbers)
   foreach(macro IN LISTS ARGN)
@@ -36,7 +36,7 @@ crossrank_version_in(crossrank_xxhash_version ${CROSSRANK_XXHASH_INCLUDE}/xxhash
                      XXH_VERSION_RELEASE)
 crossrank_report(xxHash required "${crossrank_xxhash_version}" "checksums of state files")
 
-# Each probe sets crossrank_found_version (empty: not found) and crossrank_searched (where it looked, in words).
+# Each probe sets crossrank_found_version (empty: not found) and crossrank_searched (a text that says where it searched).
 function(crossrank_probe_mpi)
   set(crossrank_searched "MPI for C (mpicc, MPI_C_COMPILER, MPI_HOME)" PARENT_SCOPE)
   if(NOT CMAKE_C_COMPILER OR (NOT CROSSRANK_MPICC AND NOT MPI_C_COMPILER AND NOT MPI_HOME))
@@ -76,7 +76,7 @@ function(crossrank_probe_nccl)
   endif()
 endfunction()
 
-# Only looks for the package's files: loading it would search for CUDA with its own rules and print over the summary.
+# Only searches for the package's files. Loading the package would search for CUDA by its own rules and print messages.
 function(crossrank_probe_torch)
   set(crossrank_searched "TorchConfigVersion.cmake (Torch_ROOT, CMAKE_PREFIX_PATH)" PARENT_SCOPE)
   find_file(CROSSRANK_TORCH_VERSION_FILE TorchConfigVersion.cmake HINTS ${Torch_ROOT} ENV Torch_ROOT
@@ -88,7 +88,7 @@ function(crossrank_probe_torch)
   endif()
 endfunction()
 
-# CMake finds MPI for C through a C compiler, which nothing else here needs.
+# CMake finds MPI for C with a C compiler, which the project does not need otherwise.
 find_program(CROSSRANK_MPICC NAMES mpicc)
 if(NOT CROSSRANK_WITH_MPI STREQUAL "OFF" AND CROSSRANK_MPICC)
   include(CheckLanguage)

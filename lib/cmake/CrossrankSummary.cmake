@@ -1,4 +1,4 @@
-# The closing table of a configuration: what is built, from what, and why not.
+# Prints the table at the end of the configuration: features, their packages, and why a feature is off.
 foreach(part TOOLS TESTS EXAMPLES BENCH)
   string(TOLOWER ${part} crossrank_part_name)
   if(CROSSRANK_BUILD_${part})

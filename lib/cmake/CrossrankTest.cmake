@@ -1,6 +1,6 @@
-# What the sanitizers are told wherever tests run: findings end the process, leaks are findings.
+# Options of the sanitizers in all tests: an error ends the process, and a leak is an error.
 set(crossrank_test_environment)
-# Only ends a hang: seconds that a machine under a load of fifty does not need.
+# Timeout in seconds that only ends a hang: long enough for a machine with a load of fifty.
 set(crossrank_test_timeout 1800)
 if(CROSSRANK_SANITIZE)
   set(crossrank_test_timeout 3600)
@@ -11,33 +11,33 @@ elseif(CROSSRANK_SANITIZE MATCHES "thread")
   set(crossrank_test_environment ENVIRONMENT TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
 endif()
 
-# What every test executable has in common. What follows PROPERTIES holds for each of its tests.
+# Common settings of all test executables. The properties after PROPERTIES apply to each of its tests.
 function(crossrank_add_test_executable name)
   cmake_parse_arguments(test "" "" "PROPERTIES" ${ARGN})
   add_executable(${name} ${test_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE crossrank_internal crossrank_warnings crossrank_crash_point_list GTest::gmock GTest::gtest)
-  # What is tested is optimised; the tests are compiled in two thirds of the time without.
+  # Only the product is optimised: tests compile in two thirds of the time without optimisation.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(${name} PRIVATE CROSSRANK_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
   target_precompile_headers(${name} PRIVATE <nlohmann/json.hpp> <gtest/gtest.h> <gmock/gmock.h> <string> <vector>)
   gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 600 PROPERTIES TIMEOUT ${crossrank_test_timeout} ${crossrank_test_environment} ${test_PROPERTIES})
 endfunction()
 
-# crossrank_add_test(NAME sources...): one executable of GoogleTest cases, each case a ctest of its own.
+# crossrank_add_test(NAME sources...): makes an executable of GoogleTest cases; each case is a ctest.
 function(crossrank_add_test name)
   crossrank_add_test_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE GTest::gtest_main)
 endfunction()
 
-# crossrank_add_rank_test(NAME sources...): the same, with cases that start ranks as processes (tests/support/process_ranks.hpp).
+# crossrank_add_rank_test(NAME sources...): also, for cases that start ranks as processes (tests/support/process_ranks.hpp).
 function(crossrank_add_rank_test name)
   crossrank_add_test_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE crossrank_process_ranks)
 endfunction()
 
-# crossrank_add_mpi_test(NAME x SOURCES a.cpp RANKS 1 2 4 [FILTER gtest] [OPTIONS ...] [PROGRAM target] [ENVIRONMENT A=b]): GoogleTest
-# cases that mpirun runs on each number of ranks, a ctest for each. PROGRAM names a target made before instead of sources.
-# The program links the shared library, as plugins belong to it.
+# crossrank_add_mpi_test(NAME x SOURCES a.cpp RANKS 1 2 4 [FILTER gtest] [OPTIONS ...] [PROGRAM target] [ENVIRONMENT A=b]): makes
+# GoogleTest cases that mpirun runs, with one ctest for each number of ranks. PROGRAM names an existing target in place of
+# sources. The program links the shared library, because plugins need it.
 function(crossrank_add_mpi_test)
   cmake_parse_arguments(mpi "" "NAME;FILTER;PROGRAM" "SOURCES;RANKS;OPTIONS;ENVIRONMENT" ${ARGN})
   if(NOT mpi_PROGRAM)

@@ -1,4 +1,4 @@
-# Writes the names given to CROSSRANK_CRASH_POINT under lib, collectives and workspace into a header.
+# Writes the names of all CROSSRANK_CRASH_POINTs under lib, collectives and workspace into a header.
 # Usage: cmake -DSOURCE_DIR=... -DOUTPUT=... -P list_crash_points.cmake
 set(names)
 foreach(folder lib collectives workspace)

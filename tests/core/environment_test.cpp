@@ -22,7 +22,7 @@ Environment parse(Variables const& variables) {
   });
 }
 
-TEST(Environment, says_nothing_when_nothing_is_set) {
+TEST(Environment, is_empty_when_no_variable_is_set) {
   auto const environment = parse({});
   EXPECT_EQ(environment.launcher, Launcher::none);
   EXPECT_FALSE(environment.announces_several());
@@ -44,7 +44,7 @@ TEST(Environment, understands_crossrank_run) {
   EXPECT_EQ(environment.restart, 3U);
 }
 
-TEST(Environment, knows_that_crossrank_run_listens) {
+TEST(Environment, detects_that_crossrank_run_listens) {
   EXPECT_FALSE(parse({}).started_by_run);
   EXPECT_TRUE(parse({{"CROSSRANK_LAUNCHER", "4711"}}).started_by_run);
 }
@@ -66,13 +66,13 @@ TEST(Environment, refuses_a_launcher_that_was_started_inside_crossrank_run) {
       EXPECT_NE(e.info().message.find(launcher + " was started inside `crossrank run`"), std::string::npos);
       EXPECT_FALSE(e.group_usable());
     }
-    // A program that has set both for itself, without `crossrank run`, means one job.
+    // A program that sets both variables itself, without `crossrank run`, means one job.
     both.erase("CROSSRANK_LAUNCHER");
     EXPECT_EQ(parse(both).launcher, Launcher::crossrank);
   }
 }
 
-TEST(Environment, says_where_flight_records_are_kept) {
+TEST(Environment, reads_the_directory_of_flight_records) {
   EXPECT_EQ(parse({}).flight_dir, "");
   EXPECT_EQ(parse({{"CROSSRANK_FLIGHT_DIR", "/var/tmp"}}).flight_dir, "/var/tmp");
 }
@@ -109,7 +109,7 @@ TEST(Environment, understands_open_mpi) {
   EXPECT_EQ(environment.pmix_rank, 3);
 }
 
-TEST(Environment, understands_slurm_inside_a_step_only) {
+TEST(Environment, understands_slurm_only_inside_a_step) {
   Variables variables{{"SLURM_PROCID", "1"},
                       {"SLURM_NTASKS", "8"},
                       {"SLURM_LOCALID", "1"},
@@ -133,13 +133,13 @@ TEST(Environment, counts_the_tasks_of_the_step_rather_than_of_the_job) {
   EXPECT_EQ(parse(variables).world_size, 2);
 }
 
-/// Half an identity is none: a rank that took it for none would think that it is alone.
+/// A rank that ignored half an identity would believe that it is alone.
 TEST(Environment, refuses_half_an_identity) {
   EXPECT_THROW(static_cast<void>(parse({{"OMPI_COMM_WORLD_RANK", "1"}})), UsageError);
   EXPECT_THROW(static_cast<void>(parse({{"SLURM_PROCID", "1"}, {"SLURM_STEP_ID", "0"}})), UsageError);
 }
 
-TEST(Environment, refuses_places_on_a_node_that_cannot_be) {
+TEST(Environment, refuses_impossible_local_ranks) {
   Variables const base{{"RANK", "0"}, {"WORLD_SIZE", "2"}};
   for (auto const& [rank, size] :
        std::vector<std::pair<std::string, std::string>>{{"0", "4"}, {"2", "2"}, {"0", "0"}}) {
@@ -150,7 +150,7 @@ TEST(Environment, refuses_places_on_a_node_that_cannot_be) {
   }
 }
 
-TEST(Environment, takes_the_identity_whole_from_one_launcher) {
+TEST(Environment, takes_the_whole_identity_from_one_launcher) {
   auto const environment =
       parse({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}});
   EXPECT_EQ(environment.launcher, Launcher::plain);

@@ -9,8 +9,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-/// File names are bytes, and so is what a peer says of itself.
-TEST(Error, is_json_that_can_be_written_whatever_bytes_it_names) {
+/// File names and texts of peers may be any bytes.
+TEST(Error, converts_to_json_with_any_bytes) {
   UsageError const error(
       {.operation = "open", .message = "cut \xe2\x82", .resource = "/data/\xff\x01", .details = {"\x80"}});
   auto const text = error.to_json().dump();
@@ -18,17 +18,17 @@ TEST(Error, is_json_that_can_be_written_whatever_bytes_it_names) {
   EXPECT_EQ(error.info().resource, "/data/\xff\x01");
 }
 
-TEST(Error, is_one_line_and_keeps_what_it_knows_in_copies) {
+TEST(Error, is_one_line_and_keeps_its_fields_when_copied) {
   FormatError const error({.operation = "read", .message = "bad", .section = "header", .offset = 7});
-  auto const copy = error;  // NOLINT(performance-unnecessary-copy-initialization): what a copy keeps is tested
+  auto const copy = error;  // NOLINT(performance-unnecessary-copy-initialization): tests the copy
   EXPECT_EQ(copy.section(), "header");
   EXPECT_EQ(copy.offset(), 7U);
   EXPECT_EQ(copy.to_json()["code"], "format");
   EXPECT_EQ(std::string(copy.what()).find('\n'), std::string::npos);
 }
 
-/// An error of a file, or of connecting, has no group that could go on or be dead.
-TEST(Error, speaks_of_a_group_only_where_there_is_one) {
+/// An error of a file or of `connect` has no group.
+TEST(Error, mentions_a_group_only_if_there_is_one) {
   IoError const file({.operation = "read", .message = "no such file", .resource = "/a"});
   EXPECT_THAT(file.report(), Not(HasSubstr("group")));
   EXPECT_FALSE(file.to_json().contains("group_usable"));
@@ -41,13 +41,13 @@ TEST(Error, speaks_of_a_group_only_where_there_is_one) {
   EXPECT_THAT(lost.report(), HasSubstr("the group is dead"));
 }
 
-/// The arguments were refused; what became of the group before that is another matter.
-TEST(Error, does_not_promise_a_group_because_an_argument_was_wrong) {
+/// A wrong argument says nothing about the state of the group.
+TEST(Error, does_not_call_a_group_usable_after_a_usage_error) {
   UsageError const closed({.operation = "barrier", .message = "the group is closed", .group = "world"});
   EXPECT_THAT(closed.report(), Not(HasSubstr("can be used again")));
 }
 
-TEST(Error, counts_ranks_only_where_their_number_is_known) {
+TEST(Error, shows_the_world_size_only_if_known) {
   EXPECT_STREQ(UsageError({.operation = "a", .message = "b", .rank = 1, .world_size = 2}).what(), "a: b (rank 1 of 2)");
   EXPECT_STREQ(UsageError({.operation = "a", .message = "b", .rank = 1}).what(), "a: b (rank 1)");
 }

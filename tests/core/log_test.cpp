@@ -17,7 +17,7 @@
 namespace crossrank {
 namespace {
 
-/// Takes the sink away at the end of a test.
+/// Removes the sink at the end of a test.
 class LogSinkTest : public testing::Test {
  protected:
   ~LogSinkTest() override { set_log_sink({}); }
@@ -33,7 +33,7 @@ TEST_F(LogSinkTest, gets_level_message_and_fields) {
   EXPECT_EQ(seen, (std::vector<std::string>{"warning arena nearly full", "used=9", "cap=10"}));
 }
 
-TEST_F(LogSinkTest, drops_events_without_a_sink_and_what_a_sink_throws) {
+TEST_F(LogSinkTest, drops_events_without_a_sink_and_exceptions_of_a_sink) {
   int calls = 0;
   set_log_sink([&](LogEvent const&) {
     ++calls;
@@ -45,7 +45,7 @@ TEST_F(LogSinkTest, drops_events_without_a_sink_and_what_a_sink_throws) {
   EXPECT_EQ(calls, 1);
 }
 
-/// What goes to standard error while `work` runs, with the threshold of a process.
+/// Returns the output to standard error while `work` runs, with this threshold.
 std::string printed_at(LogThreshold threshold, std::function<void()> const& work) {
   set_log_process({.threshold = threshold, .rank = 3});
   testing::internal::CaptureStderr();
@@ -55,7 +55,7 @@ std::string printed_at(LogThreshold threshold, std::function<void()> const& work
   return text;
 }
 
-TEST_F(LogSinkTest, prints_warnings_where_there_is_no_sink) {
+TEST_F(LogSinkTest, prints_warnings_without_a_sink) {
   auto const text = printed_at(default_threshold, [] {
     log_event(LogLevel::info, "unseen");
     log_event(LogLevel::warning, "a wait is long", {{"group", "world"}, {"rank", "1\x1b[2J\n"}});
@@ -66,7 +66,7 @@ TEST_F(LogSinkTest, prints_warnings_where_there_is_no_sink) {
             "crossrank: rank 3: error: and fails\n");
 }
 
-TEST_F(LogSinkTest, prints_what_the_threshold_lets_through) {
+TEST_F(LogSinkTest, prints_events_from_the_threshold_on) {
   auto const all = [] {
     for (auto const level : {LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error})
       log_event(level, "event");
@@ -77,12 +77,12 @@ TEST_F(LogSinkTest, prints_what_the_threshold_lets_through) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
 }
 
-TEST_F(LogSinkTest, prints_nothing_where_there_is_a_sink) {
+TEST_F(LogSinkTest, prints_nothing_with_a_sink) {
   set_log_sink([](LogEvent const&) {});
   EXPECT_EQ(printed_at(LogThreshold::debug, [] { log_event(LogLevel::error, "event"); }), "");
 }
 
-/// Nobody reads a full pipe: the event is dropped, as the thread may be one whose heartbeat others watch.
+/// The event is dropped, because this may be the thread that sends the heartbeat.
 TEST_F(LogSinkTest, does_not_wait_for_a_full_pipe) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
@@ -94,7 +94,7 @@ TEST_F(LogSinkTest, does_not_wait_for_a_full_pipe) {
   for (int const fd : {ends[0], ends[1], before}) ::close(fd);
 }
 
-TEST_F(LogSinkTest, hears_of_a_deleter_that_throws) {
+TEST_F(LogSinkTest, gets_an_event_when_a_deleter_throws) {
   std::string heard;
   set_log_sink([&](LogEvent const& event) { heard = std::string(event.fields.front().value); });
   int memory = 0;

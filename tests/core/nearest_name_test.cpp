@@ -5,13 +5,13 @@
 namespace crossrank {
 namespace {
 
-TEST(NearestName, forgives_two_slips_and_the_case) {
+TEST(NearestName, ignores_two_edits_and_case) {
   EXPECT_EQ(nearest_name("TIMOET", {"CHECK", "TIMEOUT"}), "TIMEOUT");
   EXPECT_EQ(nearest_name("check", {"CHECK", "TIMEOUT"}), "CHECK");
   EXPECT_EQ(nearest_name("verfiy", {"split", "verify"}), "verify");
 }
 
-TEST(NearestName, is_nothing_where_all_are_far) {
+TEST(NearestName, is_empty_when_no_name_is_near) {
   EXPECT_EQ(nearest_name("frobnicate", {"run", "verify"}), std::nullopt);
   EXPECT_EQ(nearest_name("anything", {}), std::nullopt);
 }

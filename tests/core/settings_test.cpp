@@ -38,7 +38,7 @@ std::vector<std::string> rows_of_document() {
 
 TEST(Settings, are_documented_as_in_the_code) { EXPECT_EQ(rows_of_document(), rows_of_code()); }
 
-/// A row without a parser, or with another one's, would leave its variable without effect.
+/// A row with no parser, or with the parser of another row, would have no effect.
 TEST(Settings, are_all_read) {
   std::map<std::string, std::string> const values{{"CROSSRANK_CHECK", "off"},   {"CROSSRANK_LOG", "info"},
                                                   {"CROSSRANK_BACKEND", "shm"}, {"CROSSRANK_FLIGHT_DIR", "text"},
@@ -57,7 +57,7 @@ TEST(Settings, are_all_read) {
   }
 }
 
-TEST(Settings, that_nobody_knows_are_found_with_the_nearest_known) {
+TEST(Settings, unknown_names_are_found_with_the_nearest_setting) {
   auto const unknown = unknown_settings({"HOME", "CROSSRANK_TIMEOUT", "CROSSRANK_TIMOET", "CROSSRANK_check",
                                          "CROSSRANK_ENTIRELY_ELSEWHERE", "XCROSSRANK_LOG"});
   ASSERT_EQ(unknown.size(), 3U);
@@ -67,7 +67,7 @@ TEST(Settings, that_nobody_knows_are_found_with_the_nearest_known) {
   EXPECT_EQ(unknown[2].nearest, "");
 }
 
-TEST(Settings, give_the_flight_folder_alone) {
+TEST(Settings, read_only_the_flight_directory) {
   ::setenv("CROSSRANK_FLIGHT_DIR", "/var/tmp", 1);
   ::setenv("CROSSRANK_TIMEOUT", "nonsense", 1);
   EXPECT_EQ(flight_dir_of_environment(), "/var/tmp");
@@ -76,7 +76,7 @@ TEST(Settings, give_the_flight_folder_alone) {
   EXPECT_EQ(flight_dir_of_environment(), "");
 }
 
-TEST(Settings, leave_the_variables_of_builds_and_tests_alone) {
+TEST(Settings, ignore_the_variables_of_builds_and_tests) {
   EXPECT_THAT(unknown_settings({"CROSSRANK_TEST_RANK", "CROSSRANK_WITH_MPI", "CROSSRANK_BUILD_TESTS"}), IsEmpty());
 }
 

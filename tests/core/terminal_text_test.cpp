@@ -14,7 +14,7 @@ TEST(TerminalText, keeps_plain_text_of_every_language) {
     EXPECT_EQ(terminal_text(text), text);
 }
 
-TEST(TerminalText, escapes_what_a_terminal_obeys) {
+TEST(TerminalText, escapes_terminal_commands) {
   EXPECT_EQ(terminal_text("\x1b[2Ja\x07"), "\\x1b[2Ja\\x07");
   EXPECT_EQ(terminal_text("a\nb\rc\td\x7f"), "a\\nb\\rc\\td\\x7f");
   EXPECT_EQ(terminal_text("\u009b31m"), "\\x9b31m");
@@ -28,7 +28,7 @@ TEST(TerminalText, escapes_malformed_utf8_byte_by_byte) {
   EXPECT_EQ(terminal_text("\x9b"), "\\x9b");
 }
 
-TEST(TerminalText, is_what_errors_say) {
+TEST(TerminalText, is_used_in_error_texts) {
   FormatError const error({.operation = "read",
                            .message = "two lines\nof ours",
                            .got = "\x1b[31m",

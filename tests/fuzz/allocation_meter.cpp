@@ -9,7 +9,7 @@
 
 namespace {
 
-// Relaxed: targets run in one thread, others only add to the sum.
+// Relaxed: a target runs in one thread; other threads only add to the sum.
 std::atomic<std::int64_t> held{0};
 std::atomic<std::int64_t> most{0};
 std::int64_t at_start = 0;
@@ -27,7 +27,7 @@ void* or_throw(void* memory) {
   return memory;
 }
 
-// NOLINTBEGIN(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): these are what owners are made of
+// NOLINTBEGIN(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): these implement allocation
 void give_back(void* memory) noexcept {
   if (memory != nullptr)
     held.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);

@@ -3,12 +3,12 @@
 
 namespace crossrank::test {
 
-/// Bytes that `operator new` gives out in this program, which is linked with the meter's own.
+/// Counts the bytes that `operator new` allocates. The program must be linked with the meter's `operator new`.
 class AllocationMeter {
  public:
-  /// Begins anew from what is held now.
+  /// Starts a new measurement.
   static void start() noexcept;
-  /// The most that was held since then, above what was held at the start.
+  /// Returns the largest number of bytes allocated at one time since the start, beyond those allocated at the start.
   [[nodiscard]] static std::int64_t peak() noexcept;
 };
 

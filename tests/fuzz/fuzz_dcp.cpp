@@ -7,8 +7,8 @@
 
 #include "lib/codec/torch/dcp_metadata.hpp"
 
-/// Any bytes as the metadata of a distributed checkpoint: refused with a `FormatError`, or every tensor is tiled by its
-/// pieces and every piece has a file with a plain name.
+/// Reads any bytes as the metadata of a distributed checkpoint. They are refused with a `FormatError`, or the pieces of
+/// every tensor cover it and every piece has a file with a plain name.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace crossrank::codec;
   auto const bytes = std::as_bytes(std::span(data, size));

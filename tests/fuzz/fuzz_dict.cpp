@@ -9,7 +9,7 @@
 
 namespace {
 
-/// Memory as a receiver with little of it has.
+/// Allocates like a receiver with little memory.
 crossrank::Tensor small_memory(crossrank::Shape const& shape, crossrank::Dtype dtype) {
   if (crossrank::dense_bytes(shape, dtype) > 4096)
     throw crossrank::FormatError({.operation = "fuzz", .message = "too large", .section = "tensor"});
@@ -18,8 +18,8 @@ crossrank::Tensor small_memory(crossrank::Shape const& shape, crossrank::Dtype d
 
 }  // namespace
 
-/// Any bytes as the metadata of a peer's dictionary of tensors: refused with a `FormatError`, or a dictionary whose
-/// metadata reads back.
+/// Reads any bytes as the metadata of a peer's dictionary of tensors. They are refused with a `FormatError`, or the
+/// metadata of the result can be encoded and read again.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace crossrank;
   try {

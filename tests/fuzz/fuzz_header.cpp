@@ -4,7 +4,7 @@
 
 #include "tests/codec/safetensors/image_fixture.hpp"
 
-/// Any bytes as a file: a reader refuses them with a `FormatError`, or hands out tensors that lie inside them.
+/// Reads any bytes as a safetensors file. They are refused with a `FormatError`, or all tensors lie inside them.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace crossrank;
   using namespace crossrank::codec;

@@ -34,7 +34,8 @@ struct Sample {
 template <>
 inline constexpr crossrank::TypeTag crossrank::type_tag<Sample>{"sample", 1};
 
-/// Any bytes as an object of a peer: refused with a `FormatError`, or they encode to an object that is read again.
+/// Reads any bytes as an object of a peer. They are refused with a `FormatError`, or the object can be encoded and read
+/// again.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace crossrank;
   auto const bytes = std::as_bytes(std::span(data, size));

@@ -11,7 +11,7 @@ namespace {
 
 using namespace crossrank::codec;
 
-/// Values that the root holds, shared ones counted each time; a tree that was accepted has no more than its limits.
+/// Counts the values under the root, shared ones at each use. Traps when an accepted tree exceeds the limits.
 std::uint64_t count(PickleValue value, std::size_t depth, PickleLimits const& limits) {
   if (depth > limits.depth) __builtin_trap();
   std::uint64_t values = 1;
@@ -21,8 +21,8 @@ std::uint64_t count(PickleValue value, std::size_t depth, PickleLimits const& li
 
 }  // namespace
 
-/// Any bytes as a pickle of each allowlist: refused with a `FormatError` that names the byte, or a tree within the
-/// limits.
+/// Reads any bytes as a pickle, with each allowlist. They are refused with a `FormatError` that gives the byte, or the
+/// tree is within the limits.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   auto const bytes = std::as_bytes(std::span(data, size));
   for (auto const& allowlist : {torch_allowlist(), training_allowlist(), dcp_allowlist()}) {

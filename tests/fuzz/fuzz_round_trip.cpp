@@ -6,7 +6,7 @@
 
 namespace {
 
-/// Numbers drawn from the input, zeros at its end.
+/// Draws numbers from the input, then zeros.
 class Draw {
  public:
   Draw(std::uint8_t const* data, std::size_t size) : data_(data), size_(size) {}
@@ -20,7 +20,7 @@ class Draw {
 
 }  // namespace
 
-/// A valid state built from the input comes back the same; with one byte changed it is refused.
+/// Builds a valid state from the input and checks that it round-trips. With one byte changed it must be refused.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace crossrank;
   using namespace crossrank::codec;

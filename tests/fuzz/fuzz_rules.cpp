@@ -6,8 +6,8 @@
 
 #include "workspace/checkpoint/rules/rule_file.hpp"
 
-/// Any bytes as a rule file: refused with a `FormatError`, or its patterns answer for any name, the file's own text
-/// among them.
+/// Reads any bytes as a rule file. They are refused with a `FormatError`, or its patterns can be matched with any name,
+/// including the text of the file.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace crossrank::checkpoint;
   std::string_view const text(reinterpret_cast<char const*>(data), size);

@@ -6,8 +6,8 @@
 
 #include "lib/codec/message/tensor_table.hpp"
 
-/// Any bytes as the table of a peer: refused, or every tensor lies inside the payload and the table encodes to the same
-/// bytes.
+/// Reads any bytes as the tensor table of a peer. They are refused, or every tensor lies inside the payload and the
+/// table encodes to the same bytes.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace crossrank::codec;
   constexpr std::uint64_t payload = 4096;

@@ -8,7 +8,7 @@
 
 namespace {
 
-/// The parts of a tensor that a reader of its own would ask for: its ends.
+/// Reads the two ends of a tensor.
 void read_ends(crossrank::codec::TorchArchive const& archive, crossrank::codec::TorchTensor const& tensor) {
   std::vector<std::byte> some(static_cast<std::size_t>(std::min<std::uint64_t>(tensor.nbytes, 4096)));
   archive.read(tensor, 0, some);
@@ -17,7 +17,8 @@ void read_ends(crossrank::codec::TorchArchive const& archive, crossrank::codec::
 
 }  // namespace
 
-/// Any bytes as an archive of torch's: a reader refuses them with a `FormatError` that says where, or its tensors read.
+/// Reads any bytes as an archive of torch. They are refused with a `FormatError` that gives the byte, or the tensors
+/// can be read.
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   using namespace crossrank;
   using namespace crossrank::codec;

@@ -6,7 +6,8 @@
 
 namespace crossrank::test {
 
-/// Draws inputs near to those it was given: a few bits, numbers, blocks changed, or the end of another one.
+/// Makes random inputs near the given seeds: with a few changed bits, numbers or blocks, or with the end of another
+/// seed.
 class Mutator {
  public:
   Mutator(std::vector<std::string> seeds, std::uint64_t seed) : seeds_(std::move(seeds)), random_(seed) {}

@@ -19,12 +19,12 @@ namespace {
 
 using crossrank::test::AllocationMeter;
 
-/// What a target may hold of its own, and for each byte of its input: a value of a pickle is one byte there, and a node
-/// here.
+/// Limits of a target's memory: a constant, and a factor per byte of input, because one byte of a pickle may make a
+/// node.
 constexpr std::int64_t own_bytes = std::int64_t{256} << 10;
 constexpr std::int64_t for_each_byte = 256;
 
-/// Larger files hold data that no parser looks at.
+/// Larger files contain data that no parser looks at.
 constexpr std::uintmax_t largest_seed = std::uintmax_t{64} << 10;
 
 std::int64_t highest = 0;
@@ -49,8 +49,8 @@ void add_files(std::filesystem::path const& folder, std::vector<std::string>& te
 
 }  // namespace
 
-/// Runs a fuzz target over each file of the folders, cut to every length up to 600 bytes and whole, then over so many
-/// inputs near to them; for compilers without libFuzzer: `FOLDER... [--mutations N] [--seed S]`.
+/// Runs a fuzz target without libFuzzer: on each file of the folders, whole and truncated to every length up to 600
+/// bytes, then on N inputs near them. Usage: `FOLDER... [--mutations N] [--seed S]`.
 int main(int argc, char** argv) {
   std::vector<std::string> texts;
   std::uint64_t mutations = 0;
@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
   }
   if (texts.empty()) return 1;
   std::printf("seed %llu, %zu files\n", static_cast<unsigned long long>(seed), texts.size());
-  std::fflush(stdout);  // it is wanted most when a target ends the program
+  std::fflush(stdout);  // most useful when a target ends the program
   for (auto const& text : texts) {
     for (std::size_t size = 0; size < text.size() && size < 600; ++size) run(std::string_view(text).substr(0, size));
     run(text);

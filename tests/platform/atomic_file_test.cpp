@@ -66,7 +66,7 @@ TEST_F(AtomicFileTest, is_hidden_and_locked_until_committed) {
   EXPECT_EQ(system().flock(other.get(), LOCK_EX | LOCK_NB), -1);
 }
 
-/// Cleans up in the moment between a file's making and its lock.
+/// Cleans up between the creation of a file and its lock.
 struct CleanerInBetween final : System {
   explicit CleanerInBetween(Directory const& its_directory) : directory(its_directory) {}
   int flock(int fd, int operation) override {
@@ -79,7 +79,7 @@ struct CleanerInBetween final : System {
   bool done = false;
 };
 
-TEST_F(AtomicFileTest, is_made_again_when_it_was_cleaned_up_before_its_lock) {
+TEST_F(AtomicFileTest, is_created_again_when_it_was_removed_before_its_lock) {
   CleanerInBetween cleaner(directory_);
   ScopedSystem const scope(cleaner);
   commit();
@@ -112,7 +112,7 @@ TEST_F(AtomicFileTest, patches_bytes_written_before) {
   EXPECT_EQ(read("file"), "the QUICK brown fox jumps over the lazy dog");
 }
 
-TEST_F(AtomicFileTest, takes_its_bytes_in_any_order) {
+TEST_F(AtomicFileTest, accepts_its_bytes_in_any_order) {
   AtomicFile file(directory_, "file", content.size(), "test");
   file.write_at(10, bytes_of(content).subspan(10));
   EXPECT_EQ(file.size(), content.size());
@@ -122,7 +122,7 @@ TEST_F(AtomicFileTest, takes_its_bytes_in_any_order) {
   EXPECT_EQ(read("file"), content);
 }
 
-TEST_F(AtomicFileTest, is_as_long_as_what_was_written_whatever_was_expected) {
+TEST_F(AtomicFileTest, has_the_length_that_was_written_not_expected) {
   for (std::uint64_t const expected : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{100'000}}) {
     auto const name = "file" + std::to_string(expected);
     AtomicFile file(directory_, name, expected, "test");
@@ -132,7 +132,7 @@ TEST_F(AtomicFileTest, is_as_long_as_what_was_written_whatever_was_expected) {
   }
 }
 
-TEST_F(AtomicFileTest, refuses_a_name_that_is_taken) {
+TEST_F(AtomicFileTest, refuses_a_name_that_exists) {
   commit();
   EXPECT_THROW(commit(), IoError);
   EXPECT_EQ(read("file"), content);
@@ -148,18 +148,18 @@ TEST_F(AtomicFileTest, survives_short_writes_and_interruptions) {
   EXPECT_EQ(read("file"), content);
 }
 
-TEST_F(AtomicFileTest, tolerates_what_file_systems_do_not_know) {
+TEST_F(AtomicFileTest, tolerates_calls_that_file_systems_do_not_support) {
   test::FaultySystem os;
   ScopedSystem const scope(os);
   os.fail(Call::fallocate, 1, EOPNOTSUPP);
-  os.fail(Call::fsync, 2, EINVAL);  // the directory's
+  os.fail(Call::fsync, 2, EINVAL);  // fsync of the directory
   os.fail(Call::flock, 1, ENOLCK);
   os.fail(Call::close, 1, EINTR);
   commit();
   EXPECT_EQ(read("file"), content);
 }
 
-TEST_F(AtomicFileTest, renames_where_links_are_unknown) {
+TEST_F(AtomicFileTest, renames_when_links_are_not_supported) {
   for (int const error : {EPERM, EOPNOTSUPP, ENOSYS, EMLINK}) {
     test::FaultySystem os;
     ScopedSystem const scope(os);
@@ -173,7 +173,7 @@ TEST_F(AtomicFileTest, renames_where_links_are_unknown) {
   EXPECT_EQ(names().size(), 4U);
 }
 
-/// A link that was made although the system reported a failure: what a repeated NFS request looks like.
+/// Makes a link but reports a failure, as after a repeated NFS request.
 class LyingLink final : public test::FaultySystem {
  public:
   int linkat(int from_directory, char const* from, int to_directory, char const* to) override {
@@ -183,7 +183,7 @@ class LyingLink final : public test::FaultySystem {
   }
 };
 
-TEST_F(AtomicFileTest, recognises_its_own_link_behind_a_reported_failure) {
+TEST_F(AtomicFileTest, recognises_its_own_link_after_a_reported_failure) {
   LyingLink os;
   ScopedSystem const scope(os);
   commit();
@@ -205,7 +205,7 @@ TEST_F(AtomicFileTest, fails_when_the_file_system_lost_bytes) {
   EXPECT_TRUE(names().empty());
 }
 
-TEST_F(AtomicFileTest, makes_its_bytes_durable_before_its_name_and_that_before_success) {
+TEST_F(AtomicFileTest, syncs_its_bytes_before_its_name_and_its_name_before_success) {
   test::FaultySystem os;
   ScopedSystem const scope(os);
   commit();
@@ -230,9 +230,9 @@ TEST_F(AtomicFileTest, reports_the_bytes_written_and_the_space_left) {
   }
 }
 
-/// Every errno at the first, second and last use of every call on the way: either it failed and left nothing, or it
-/// succeeded and the file is there whole.
-TEST_F(AtomicFileTest, never_reports_success_without_the_file_whatever_call_fails) {
+/// Tries every errno at the first, second and last use of every call: either it fails and leaves nothing, or it
+/// succeeds and the file is complete.
+TEST_F(AtomicFileTest, never_reports_success_without_the_file_when_any_call_fails) {
   constexpr std::array calls{Call::openat,    Call::close,  Call::pwrite,   Call::fsync, Call::fstat,
                              Call::fallocate, Call::linkat, Call::unlinkat, Call::flock, Call::random};
   constexpr std::array errors{ENOSPC, EDQUOT, EIO, ESTALE, EINTR, EAGAIN, EACCES, EROFS};
@@ -282,7 +282,7 @@ TEST_F(AtomicFileTest, never_reports_success_without_the_file_whatever_call_fail
   EXPECT_GT(failures, 100);
 }
 
-TEST_F(AtomicFileTest, leaves_a_whole_file_or_a_temporary_wherever_it_is_killed) {
+TEST_F(AtomicFileTest, leaves_a_complete_or_temporary_file_wherever_it_is_killed) {
   struct Case {
     char const* point;
     bool temporary;

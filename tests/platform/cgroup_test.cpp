@@ -18,7 +18,7 @@ constexpr auto legacy =
     "32 31 0:28 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
     "33 31 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
 
-TEST(CgroupLimits, are_those_of_the_own_group_not_of_the_root) {
+TEST(CgroupLimits, are_those_of_the_own_group_and_not_of_the_root) {
   FakeProcFs kernel;
   kernel.own_groups("0::/system.slice/job.scope");
   kernel.mounts(unified);
@@ -42,7 +42,7 @@ TEST(CgroupLimits, are_the_smallest_up_to_the_root) {
   kernel.put("/sys/fs/cgroup/slurm/cpu.max", "50000 100000");
   ScopedSystem const installed(kernel);
   EXPECT_EQ(cgroup_limits().memory_bytes, 3'000'000U);
-  EXPECT_EQ(cgroup_limits().cpus, 1) << "half a processor is one thread";
+  EXPECT_EQ(cgroup_limits().cpus, 1) << "half a processor counts as one";
 }
 
 TEST(CgroupLimits, are_read_of_version_1) {
@@ -60,7 +60,7 @@ TEST(CgroupLimits, are_read_of_version_1) {
   EXPECT_EQ(cgroup_limits().cpus, 4);
 }
 
-/// Both versions side by side: one has the memory, the other the processors.
+/// Both versions at once: one has the memory limit, the other the processor limit.
 TEST(CgroupLimits, are_read_of_both_versions_at_once) {
   FakeProcFs kernel;
   kernel.own_groups("4:memory:/job\n0::/user.slice/job");
@@ -72,7 +72,7 @@ TEST(CgroupLimits, are_read_of_both_versions_at_once) {
   EXPECT_EQ(cgroup_limits().cpus, 3);
 }
 
-/// In a namespace of its own the process sees its group as the root, which has limits then.
+/// In a namespace of its own, the process sees its group as the root, and the root has limits.
 TEST(CgroupLimits, are_read_inside_a_namespace) {
   FakeProcFs kernel;
   kernel.own_groups("0::/");
@@ -84,7 +84,7 @@ TEST(CgroupLimits, are_read_inside_a_namespace) {
   EXPECT_EQ(cgroup_limits().cpus, 2);
 }
 
-/// A container without a namespace: its part of the tree is mounted, the names are the host's.
+/// A container without a namespace mounts its part of the tree but sees the host's names.
 TEST(CgroupLimits, are_read_where_a_part_of_the_tree_is_mounted) {
   FakeProcFs kernel;
   kernel.own_groups("4:memory:/docker/0a1b/worker");
@@ -95,8 +95,8 @@ TEST(CgroupLimits, are_read_where_a_part_of_the_tree_is_mounted) {
   EXPECT_EQ(cgroup_limits().memory_bytes, 1'000'000U);
 }
 
-/// A group outside the namespace has no folder here; nor has one of another part of the tree. What is above counts.
-TEST(CgroupLimits, fall_back_to_the_top_of_what_is_mounted) {
+/// A group outside the namespace, or in another part of the tree, has no folder here. The folders above it count.
+TEST(CgroupLimits, fall_back_to_the_top_of_the_mount) {
   for (auto const& [group, root] : {std::pair("/../sibling", "/"), std::pair("/docker/0a1bc", "/docker/0a1b")}) {
     FakeProcFs kernel;
     kernel.own_groups("0::" + std::string(group));
@@ -109,7 +109,7 @@ TEST(CgroupLimits, fall_back_to_the_top_of_what_is_mounted) {
   }
 }
 
-TEST(CgroupLimits, are_none_where_nothing_can_be_read) {
+TEST(CgroupLimits, are_empty_when_nothing_can_be_read) {
   FakeProcFs kernel;
   ScopedSystem const installed(kernel);
   EXPECT_FALSE(cgroup_limits().memory_bytes);

@@ -25,7 +25,7 @@ TEST(CrashPoint, records_each_name_once) {
   record_crash_points(false);
 }
 
-TEST(CrashPointDeathTest, kills_at_the_visit_asked_for) {
+TEST(CrashPointDeathTest, kills_at_the_chosen_visit) {
   EXPECT_EXIT(
       {
         arm_crash_point("test.first", 2);
@@ -36,7 +36,7 @@ TEST(CrashPointDeathTest, kills_at_the_visit_asked_for) {
       ::testing::KilledBySignal(SIGKILL), "");
 }
 
-TEST(CrashPointDeathTest, lives_until_that_visit) {
+TEST(CrashPointDeathTest, does_not_kill_before_the_chosen_visit) {
   EXPECT_EXIT(
       {
         arm_crash_point("test.first", 3);

@@ -20,7 +20,7 @@ class DeadlineTest : public ::testing::Test {
   ScopedSystem scope_{os_};
 };
 
-TEST_F(DeadlineTest, expires_after_that_much_time_in_slices) {
+TEST_F(DeadlineTest, expires_after_its_timeout_in_slices) {
   Deadline deadline(1s);
   for (int i = 0; i < 9; ++i) pass(100ms, deadline);
   EXPECT_FALSE(deadline.expired());
@@ -54,7 +54,7 @@ TEST_F(DeadlineTest, never_waits_past_itself) {
   EXPECT_EQ(deadline.next_wait(), 50ms);
 }
 
-TEST_F(DeadlineTest, has_expired_at_once_when_it_grants_no_time) { EXPECT_TRUE(Deadline(0ns).expired()); }
+TEST_F(DeadlineTest, expires_at_once_with_a_timeout_of_zero) { EXPECT_TRUE(Deadline(0ns).expired()); }
 
 }  // namespace
 }  // namespace crossrank::platform

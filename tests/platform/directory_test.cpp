@@ -34,7 +34,7 @@ class DirectoryTest : public ::testing::Test {
   ScopedSystem scope_{os_};
 };
 
-/// The IoError that `call` throws; fails the test when it throws none.
+/// Returns the IoError that `call` throws. Fails the test if it throws none.
 template <class Call>
 IoError io_error_of(Call call) {
   try {
@@ -79,7 +79,7 @@ TEST_F(DirectoryTest, may_be_a_symbolic_link_of_the_user) {
   EXPECT_THAT(Directory::open(root() / "link", "test").names("test"), ::testing::ElementsAre("file"));
 }
 
-/// Two users, one of whom has made a link to a directory of the other.
+/// Two users. One has made a link to a directory of the other.
 class ForeignLink : public DirectoryTest {
  protected:
   static constexpr uid_t alice = 54'321;
@@ -147,13 +147,13 @@ TEST_F(DirectoryTest, names_path_and_errno_when_it_cannot_be_opened) {
   EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "file", "test"); }).system_errno(), ENOTDIR);
 }
 
-TEST_F(DirectoryTest, says_why_it_could_not_be_made) {
+TEST_F(DirectoryTest, reports_why_it_could_not_be_created) {
   os_.fail_always(test::Call::mkdirat, EROFS);
   EXPECT_EQ(io_error_of([&] { (void)Directory::open(root() / "a" / "b", "test", IfMissing::create); }).system_errno(),
             EROFS);
 }
 
-TEST_F(DirectoryTest, refuses_what_every_stranger_can_write_to) {
+TEST_F(DirectoryTest, refuses_a_directory_that_others_can_write_to) {
   ::chmod(root().c_str(), 0777);
   EXPECT_THAT(io_error_of([&] { (void)open(); }).info().got, ::testing::HasSubstr("0777"));
   ::chmod(root().c_str(), 01777);
@@ -168,7 +168,7 @@ TEST_F(DirectoryTest, lists_again_after_a_change) {
   EXPECT_THAT(directory.names("test"), ::testing::ElementsAre("a", "b"));
 }
 
-TEST_F(DirectoryTest, tells_a_missing_file_from_an_unreadable_one) {
+TEST_F(DirectoryTest, distinguishes_a_missing_file_from_an_unreadable_one) {
   put("file");
   auto const directory = open();
   EXPECT_FALSE(directory.open_file("none", "test").has_value());

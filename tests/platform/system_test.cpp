@@ -42,8 +42,8 @@ TEST(System, seals_memory_against_truncation) {
   EXPECT_EQ(errno, EPERM);
 }
 
-/// `ulimit -f` in the shell: its signal kills by default, and memory without a name counts as a file.
-TEST(System, says_that_a_file_may_not_grow_so_far_instead_of_dying) {
+/// The signal of `ulimit -f` kills by default, and an unnamed memory file counts as a file.
+TEST(System, reports_the_file_size_limit_instead_of_dying) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   Fd const memory(system().memfd_create("test", 0));
@@ -82,20 +82,20 @@ TEST(System, wakes_a_sleeper_through_another_mapping_of_the_word) {
     while (std::atomic_ref<std::uint32_t>(*there).load() == 0) system().futex_wait(there, 0, 10s);
   });
   std::atomic_ref<std::uint32_t>(*here).store(1);
-  // a private futex would be keyed by address, and this wake would reach nobody
+  // a private futex would be keyed by address, and this wake-up would reach no thread
   system().futex_wake(here, 1);
   sleeper.join();
   ::munmap(here, 4096);
   ::munmap(there, 4096);
 }
 
-TEST(System, fills_more_random_bytes_than_one_call_gives) {
+TEST(System, fills_more_random_bytes_than_one_call_returns) {
   std::array<std::byte, 4096> bytes{};
   ASSERT_EQ(system().random(bytes), 0);
   EXPECT_NE(std::count(bytes.begin() + 2048, bytes.end(), std::byte{0}), 2048);
 }
 
-TEST(System, is_replaced_for_a_scope_only) {
+TEST(System, is_replaced_only_for_a_scope) {
   auto* const before = &system();
   test::FaultySystem replacement;
   {
@@ -111,14 +111,14 @@ TEST(Fd, closes_once_through_the_seam) {
   {
     Fd first(system().memfd_create("test", 0));
     Fd second(std::move(first));
-    // NOLINTNEXTLINE(bugprone-use-after-move,clang-analyzer-cplusplus.Move): what is left is tested
+    // NOLINTNEXTLINE(bugprone-use-after-move,clang-analyzer-cplusplus.Move): tests the moved-from state
     EXPECT_FALSE(first.valid());
     EXPECT_TRUE(second.valid());
   }
   EXPECT_EQ(os.uses(test::Call::close), 1);
 }
 
-TEST(Fd, reports_a_failed_close_and_has_let_go) {
+TEST(Fd, reports_a_failed_close_and_releases_the_descriptor) {
   test::FaultySystem os;
   ScopedSystem const scope(os);
   os.fail(test::Call::close, 1, ENOSPC);

@@ -99,7 +99,7 @@ TEST(Slice, is_undone_by_concat_for_any_dtype_and_dimension) {
     std::vector<std::int64_t> lengths{length(), length() + 1, 4 * length() + 4};
     auto const whole = bytes_tensor(Shape(lengths), dtype, random);
     auto const dim = static_cast<std::int64_t>(random() % 3);
-    // Cuts of the last dimension fall on whole bytes of every dtype at multiples of 4.
+    // Multiples of 4 in the last dimension are on byte boundaries for every dtype.
     std::int64_t const step = dim == 2 ? 4 : 1;
     auto const total = lengths[static_cast<std::size_t>(dim)];
     std::vector<Tensor> parts;

@@ -21,7 +21,7 @@ std::vector<std::byte> random_bytes(std::size_t count) {
   return bytes;
 }
 
-/// The first byte of `buffer` that lies `distance` bytes behind `from`, modulo a page.
+/// Returns the index of the first byte of `buffer` at `distance` bytes after `from`, modulo a page.
 std::size_t place_behind(std::vector<std::byte> const& buffer, std::byte const* from, std::size_t distance) {
   auto const base = reinterpret_cast<std::uintptr_t>(buffer.data());
   auto const wanted = reinterpret_cast<std::uintptr_t>(from) + distance;
@@ -69,7 +69,7 @@ TEST(CopyMemory, knows_the_distances_at_which_rep_movsb_is_slow) {
   EXPECT_FALSE(is_slow_rep_movsb(from + 16, from, rep_movsb_min_bytes - 1)) << "too short for rep movsb";
 }
 
-TEST(MoveMemory, moves_places_that_overlap) {
+TEST(MoveMemory, moves_overlapping_ranges) {
   constexpr std::size_t bytes = 5000;
   auto const original = random_bytes(3 * bytes);
   for (std::ptrdiff_t const distance : {-4999, -4096, -64, -16, -1, 0, 1, 16, 63, 64, 4096, 4097, 4999, 5000, -5000}) {

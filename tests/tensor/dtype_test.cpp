@@ -23,7 +23,7 @@ TEST(Dtype, names_parse_back_and_differ) {
   EXPECT_FALSE(parse_dtype("").has_value());
 }
 
-TEST(Dtype, sizes_are_those_of_the_format) {
+TEST(Dtype, has_the_sizes_of_the_format) {
   EXPECT_EQ(bits_of(Dtype::f4), 4U);
   EXPECT_EQ(bits_of(Dtype::f6_e2m3), 6U);
   EXPECT_EQ(bits_of(Dtype::f6_e3m2), 6U);
@@ -35,12 +35,12 @@ TEST(Dtype, sizes_are_those_of_the_format) {
   EXPECT_EQ(bits_of(Dtype::u64), 64U);
 }
 
-TEST(Dtype, a_number_that_is_none_is_refused) {
+TEST(Dtype, refuses_an_unknown_value) {
   EXPECT_THROW((void)bits_of(static_cast<Dtype>(22)), UsageError);
   EXPECT_THROW((void)name_of(static_cast<Dtype>(255)), UsageError);
 }
 
-TEST(Dtype, follows_the_type) {
+TEST(Dtype, follows_the_element_type) {
   static_assert(dtype_of<bool> == Dtype::boolean);
   static_assert(dtype_of<float> == Dtype::f32);
   static_assert(dtype_of<std::complex<float>> == Dtype::c64);

@@ -10,7 +10,7 @@
 namespace crossrank {
 namespace {
 
-TEST(Shape, of_nothing_is_a_scalar) {
+TEST(Shape, is_a_scalar_when_empty) {
   EXPECT_EQ(Shape{}.size(), 0U);
   EXPECT_EQ(Shape{}.numel(), 1);
   EXPECT_EQ(to_string(Shape{}), "[]");
@@ -38,7 +38,7 @@ TEST(Shape, refuses_sizes_that_overflow) {
   EXPECT_EQ(dense_bytes({INT64_MAX / 8}, Dtype::u8), static_cast<std::size_t>(INT64_MAX / 8));
 }
 
-TEST(Shape, refuses_elements_that_do_not_fill_their_last_byte) {
+TEST(Shape, refuses_elements_that_do_not_fill_the_last_byte) {
   EXPECT_EQ(dense_bytes({2, 2}, Dtype::f4), 2U);
   EXPECT_EQ(dense_bytes({4}, Dtype::f6_e2m3), 3U);
   EXPECT_EQ(dense_bytes({0, 3}, Dtype::f4), 0U);

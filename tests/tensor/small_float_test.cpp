@@ -20,7 +20,7 @@ std::vector<Dtype> const signed_formats{Dtype::f16,     Dtype::bf16,        Dtyp
                                         Dtype::f8_e4m3, Dtype::f8_e5m2fnuz, Dtype::f8_e4m3fnuz,
                                         Dtype::f6_e2m3, Dtype::f6_e3m2,     Dtype::f4};
 
-/// Finite numbers of a format that are not negative, with their codes, in order: the order of the codes is theirs.
+/// Returns the finite non-negative numbers of a format in the order of their codes, which is ascending.
 std::vector<float> numbers_of(Dtype dtype) {
   std::vector<float> numbers;
   for (std::uint32_t code = 0; code < 1U << (bits_of(dtype) - 1); ++code) {
@@ -30,7 +30,7 @@ std::vector<float> numbers_of(Dtype dtype) {
   return numbers;
 }
 
-TEST(SmallFloat, knows_landmarks_of_each_format) {
+TEST(SmallFloat, decodes_known_values_of_each_format) {
   EXPECT_EQ(decode_small_float(Dtype::f16, 0x3c00), 1.0F);
   EXPECT_EQ(decode_small_float(Dtype::f16, 0x7bff), 65504.0F);
   EXPECT_EQ(decode_small_float(Dtype::f16, 0x0001), 0x1p-24F);
@@ -53,7 +53,7 @@ TEST(SmallFloat, knows_landmarks_of_each_format) {
   EXPECT_EQ(decode_small_float(Dtype::f6_e3m2, 0x1f), 28.0F);
 }
 
-TEST(SmallFloat, has_nan_exactly_where_the_format_has) {
+TEST(SmallFloat, has_nan_only_where_the_format_does) {
   auto const count = [](Dtype dtype) {
     int nans = 0;
     for (std::uint32_t code = 0; code < 1U << bits_of(dtype); ++code) {
@@ -71,7 +71,7 @@ TEST(SmallFloat, has_nan_exactly_where_the_format_has) {
   EXPECT_EQ(count(Dtype::f4) + count(Dtype::f6_e2m3) + count(Dtype::f6_e3m2), 0);
 }
 
-TEST(SmallFloat, encodes_each_code_as_itself) {
+TEST(SmallFloat, round_trips_each_code) {
   auto formats = signed_formats;
   formats.push_back(Dtype::f8_e8m0);
   for (auto const dtype : formats) {
@@ -91,9 +91,9 @@ TEST(SmallFloat, rounds_to_nearest_even_between_all_neighbours) {
   for (auto const dtype : signed_formats) {
     auto const numbers = numbers_of(dtype);
     for (std::size_t i = 0; i + 1 < numbers.size(); ++i) {
-      // halves first: near the largest BF16 the sum would overflow
+      // halve before adding: near the largest BF16 the sum would overflow
       auto const middle = numbers[i] / 2 + numbers[i + 1] / 2;
-      if (middle < std::numeric_limits<float>::min()) continue;  // between subnormals of BF16 it is not exact
+      if (middle < std::numeric_limits<float>::min()) continue;  // not exact between subnormals of BF16
       auto const even = static_cast<std::uint16_t>(i % 2 == 0 ? i : i + 1);
       ASSERT_EQ(encode_small_float(dtype, middle), even) << name_of(dtype) << " " << middle;
       ASSERT_EQ(encode_small_float(dtype, std::nextafter(middle, 0.0F)), i) << name_of(dtype);
@@ -104,7 +104,7 @@ TEST(SmallFloat, rounds_to_nearest_even_between_all_neighbours) {
   }
 }
 
-TEST(SmallFloat, overflows_to_infinity_nan_or_the_largest) {
+TEST(SmallFloat, overflows_to_infinity_nan_or_the_largest_number) {
   for (auto const dtype : signed_formats) {
     auto const numbers = numbers_of(dtype);
     auto const largest = numbers.back();
@@ -127,7 +127,7 @@ TEST(SmallFloat, overflows_to_infinity_nan_or_the_largest) {
   EXPECT_EQ(encode_small_float(Dtype::f4, -inf), 0xf);
 }
 
-TEST(SmallFloat, keeps_nan_and_the_sign_of_zero_where_the_format_can) {
+TEST(SmallFloat, keeps_nan_and_the_sign_of_zero_if_the_format_has_them) {
   EXPECT_EQ(encode_small_float(Dtype::f16, nan), 0x7e00);
   EXPECT_EQ(encode_small_float(Dtype::bf16, nan), 0x7fc0);
   EXPECT_EQ(encode_small_float(Dtype::f8_e5m2, nan), 0x7f);
@@ -139,7 +139,7 @@ TEST(SmallFloat, keeps_nan_and_the_sign_of_zero_where_the_format_can) {
   EXPECT_EQ(encode_small_float(Dtype::f8_e4m3, -1e-20F), 0x80);
   EXPECT_EQ(encode_small_float(Dtype::f8_e4m3fnuz, -0.0F), 0);
   EXPECT_EQ(encode_small_float(Dtype::f8_e4m3fnuz, -1e-20F), 0);
-  // 0x7f800001 is a signalling NaN whose payload would vanish: it must not become infinity.
+  // 0x7f800001 is a signalling NaN whose payload is truncated to zero. It must not become infinity.
   float signalling{};
   std::uint32_t const bits = 0x7f80'0001U;
   std::memcpy(&signalling, &bits, sizeof bits);
@@ -147,7 +147,7 @@ TEST(SmallFloat, keeps_nan_and_the_sign_of_zero_where_the_format_can) {
   EXPECT_EQ(encode_small_float(Dtype::f16, signalling), 0x7e00);
 }
 
-TEST(SmallFloat, takes_the_nearest_power_for_scales) {
+TEST(SmallFloat, rounds_scales_to_the_nearest_power) {
   EXPECT_EQ(encode_small_float(Dtype::f8_e8m0, 1.4999F), 127);
   EXPECT_EQ(encode_small_float(Dtype::f8_e8m0, 1.5F), 128);
   EXPECT_EQ(encode_small_float(Dtype::f8_e8m0, 3.0F), 129);
@@ -170,7 +170,7 @@ TEST(SmallFloat, converts_packed_runs_in_stream_order) {
   for (auto const dtype : formats) {
     std::size_t const count = 4 * 37;
     std::vector<std::byte> codes(count * bits_of(dtype) / 8);
-    for (auto& byte : codes) byte = static_cast<std::byte>(random() & 0x3fU);  // no NaN of 16 bits among them
+    for (auto& byte : codes) byte = static_cast<std::byte>(random() & 0x3fU);  // so that no 16-bit code is NaN
     std::vector<float> numbers(count);
     decode_small_floats(dtype, codes, numbers);
     std::vector<std::byte> again(codes.size(), std::byte{0xff});

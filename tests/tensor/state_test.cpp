@@ -29,7 +29,7 @@ TEST(StateDict, keeps_the_order_of_insertion) {
   EXPECT_EQ(state.nbytes(), 8U);
 }
 
-TEST(StateDict, says_which_name_is_missing) {
+TEST(StateDict, names_the_missing_tensor) {
   StateDict const state;
   EXPECT_EQ(state.find("w"), nullptr);
   try {
@@ -40,7 +40,7 @@ TEST(StateDict, says_which_name_is_missing) {
   }
 }
 
-TEST(StateDict, puts_an_erased_name_at_the_end_when_it_comes_back) {
+TEST(StateDict, puts_an_erased_name_at_the_end_when_it_is_added_again) {
   StateDict state{{"a", Tensor::scalar(1)}, {"b", Tensor::scalar(2)}};
   EXPECT_TRUE(state.erase("a"));
   EXPECT_FALSE(state.erase("a"));
@@ -50,7 +50,7 @@ TEST(StateDict, puts_an_erased_name_at_the_end_when_it_comes_back) {
   EXPECT_EQ(names_of(state), (std::vector<std::string>{"b", "a"}));
 }
 
-TEST(StateDict, lets_go_of_an_erased_tensor_at_once) {
+TEST(StateDict, releases_an_erased_tensor_at_once) {
   int given_back = 0;
   int memory = 0;
   StateDict state{{"w", Tensor::from_blob(&memory, {1}, Dtype::i32, [&](void*) { ++given_back; })}};
@@ -62,8 +62,8 @@ TEST(StateDict, is_empty_and_usable_after_it_was_moved_from) {
   StateDict from{{"a", Tensor::scalar(1)}};
   auto to = std::move(from);
   EXPECT_EQ(to.size(), 1U);
-  EXPECT_TRUE(from.empty());           // NOLINT(bugprone-use-after-move): that it is empty is the promise tested
-  EXPECT_EQ(from.find("a"), nullptr);  // NOLINT(clang-analyzer-cplusplus.Move): the same
+  EXPECT_TRUE(from.empty());           // NOLINT(bugprone-use-after-move): tests that it is empty
+  EXPECT_EQ(from.find("a"), nullptr);  // NOLINT(clang-analyzer-cplusplus.Move): see above
   from.insert_or_assign("b", Tensor::scalar(2));
   from = std::move(to);
   EXPECT_EQ(names_of(from), (std::vector<std::string>{"a"}));
@@ -77,7 +77,7 @@ TEST(StateDict, copies_share_tensors_but_not_entries) {
   EXPECT_EQ(first.at("a").data(), second.at("a").data());
 }
 
-TEST(StateDict, adds_a_name_that_is_asked_for_in_brackets) {
+TEST(StateDict, adds_an_unknown_name_in_brackets) {
   StateDict state{{"a", Tensor::scalar(1)}};
   EXPECT_EQ(state["a"].item<int>(), 1);
   state["b"] = Tensor::scalar(2);
@@ -90,7 +90,7 @@ TEST(StateDict, adds_a_name_that_is_asked_for_in_brackets) {
   EXPECT_EQ(state.size(), 3U);
 }
 
-TEST(StateDict, inserts_unless_the_name_is_there) {
+TEST(StateDict, inserts_only_new_names) {
   StateDict state;
   auto const [first, added] = state.insert("a", Tensor::scalar(1));
   EXPECT_TRUE(added);
@@ -104,8 +104,8 @@ TEST(StateDict, inserts_unless_the_name_is_there) {
   EXPECT_EQ(names_of(state), (std::vector<std::string>{"a", "b"}));
 }
 
-/// What a name stands for changes in this dictionary alone, and no byte is copied or written on the way.
-TEST(StateDict, lets_its_tensors_be_replaced_while_they_are_walked) {
+/// Replacing a tensor changes only this dictionary. No byte is copied or written.
+TEST(StateDict, replaces_tensors_during_iteration) {
   StateDict const original{{"a", Tensor::scalar(1)}, {"hole", Tensor{}}, {"b", Tensor::scalar(2)}};
   auto state = original;
   state.erase("hole");
@@ -125,7 +125,7 @@ TEST(StateDict, lets_its_tensors_be_replaced_while_they_are_walked) {
   EXPECT_EQ(same->first, "b");
 }
 
-/// Bytes that others hold.
+/// A storage whose bytes others hold.
 class FrozenStorage final : public spi::Storage {
  public:
   [[nodiscard]] std::byte* data() noexcept override { return bytes_; }
@@ -136,7 +136,7 @@ class FrozenStorage final : public spi::Storage {
   alignas(4) std::byte bytes_[4] = {};
 };
 
-TEST(StateDict, gives_no_way_to_write_what_others_hold) {
+TEST(StateDict, refuses_writes_to_tensors_that_others_hold) {
   StateDict state{{"w", spi::tensor_from_storage(std::make_shared<FrozenStorage>(), 0, {}, Dtype::i32)}};
   for (auto& [name, tensor] : state) EXPECT_THROW((void)tensor.as_mutable<std::int32_t>(), UsageError);
   EXPECT_THROW((void)state["w"].as_mutable<std::int32_t>(), UsageError);
@@ -146,7 +146,7 @@ TEST(StateDict, gives_no_way_to_write_what_others_hold) {
   EXPECT_EQ(state.at("w").item<int>(), 7);
 }
 
-/// Does to a list of pairs, slowly, what the dictionary does.
+/// A slow reference implementation with a list of pairs.
 class Model {
  public:
   void insert_or_assign(std::string const& name, int value) {
@@ -181,7 +181,7 @@ class Model {
   std::vector<std::pair<std::string, int>> entries_;
 };
 
-TEST(StateDict, behaves_like_a_list_of_pairs_under_any_changes) {
+TEST(StateDict, behaves_like_a_list_of_pairs) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);

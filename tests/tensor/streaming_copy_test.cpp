@@ -20,7 +20,7 @@ std::vector<std::byte> random_bytes(std::size_t count, std::uint32_t seed) {
   return bytes;
 }
 
-/// Copies `count` bytes between the given misalignments and looks at each byte of the destination and around it.
+/// Copies `count` bytes between the given misalignments and checks each byte of the destination and around it.
 void expect_exact_copy(CopyKernel kernel, std::size_t count, std::size_t to_skew, std::size_t from_skew) {
   auto const source = random_bytes(count + from_skew, static_cast<std::uint32_t>(count));
   std::vector<std::byte> target(count + 2 * margin + to_skew + 64, guard);
@@ -68,7 +68,7 @@ TEST(CopyBytes, copies_under_each_hint) {
   }
 }
 
-TEST(CopyInterleaved, makes_every_copy_and_touches_nothing_else) {
+TEST(CopyInterleaved, copies_every_segment_and_nothing_else) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -97,7 +97,7 @@ TEST(CopyInterleaved, makes_every_copy_and_touches_nothing_else) {
   copy_interleaved({});
 }
 
-TEST(CopyBytes, takes_no_bytes_from_null) { EXPECT_NO_FATAL_FAILURE(copy_bytes(nullptr, nullptr, 0)); }
+TEST(CopyBytes, accepts_null_for_zero_bytes) { EXPECT_NO_FATAL_FAILURE(copy_bytes(nullptr, nullptr, 0)); }
 
 TEST(StreamingThreshold, shrinks_with_the_ranks_that_share_the_cache) {
   EXPECT_GE(streaming_threshold(1), std::size_t{128} << 10);
@@ -106,7 +106,7 @@ TEST(StreamingThreshold, shrinks_with_the_ranks_that_share_the_cache) {
   EXPECT_EQ(streaming_threshold(0), streaming_threshold(1));
 }
 
-TEST(StreamingKernel, is_one_that_this_machine_has) { EXPECT_TRUE(has_kernel(streaming_kernel())); }
+TEST(StreamingKernel, is_supported_by_this_machine) { EXPECT_TRUE(has_kernel(streaming_kernel())); }
 
 }  // namespace
 }  // namespace crossrank::platform

@@ -16,7 +16,7 @@ TensorDict tree() {
           {"plain", TensorDict{{"a", 1}}}};
 }
 
-TEST(TensorDict, gives_each_kind_of_value) {
+TEST(TensorDict, returns_each_kind_of_value) {
   auto const dict = tree();
   EXPECT_EQ(dict.tensor("hidden").item<float>(), 1.5F);
   EXPECT_EQ(dict.get<int>("step"), 3);
@@ -84,14 +84,14 @@ TEST(SplitConfig, is_undone_by_join) {
   EXPECT_EQ(again.config, split_config_and_weights(tree()).config);
 }
 
-// A string equal to a weight's name used to come back as that tensor in the function this replaces.
-TEST(SplitConfig, leaves_a_string_alone_that_equals_a_weight_key) {
+// In ModelOpt's function, a string equal to a weight's name comes back as that tensor.
+TEST(SplitConfig, keeps_a_string_that_equals_a_weight_key) {
   TensorDict const dict{{"w", Tensor::scalar(1)}, {"note", "w"}};
   EXPECT_EQ(join_config_and_weights(split_config_and_weights(dict)).get<std::string>("note"), "w");
 }
 
-// Entries used to pile up from call to call there.
-TEST(SplitConfig, remembers_nothing_between_calls) {
+// In ModelOpt's function, entries accumulate from call to call.
+TEST(SplitConfig, keeps_no_state_between_calls) {
   (void)split_config_and_weights(tree());
   auto const second = split_config_and_weights(TensorDict{{"x", Tensor::scalar(1)}});
   EXPECT_EQ(second.weights.size(), 1U);
@@ -122,7 +122,7 @@ TEST(JoinConfig, adds_weights_that_no_placeholder_names) {
   EXPECT_THROW((void)join_config_and_weights({Json{{"w", 1}}, {{"w", Tensor::scalar(1)}}}), UsageError);
 }
 
-TEST(JoinConfig, refuses_a_placeholder_without_its_weight_and_a_config_that_is_no_object) {
+TEST(JoinConfig, refuses_a_placeholder_without_a_weight_and_a_config_that_is_not_an_object) {
   EXPECT_THROW((void)join_config_and_weights({Json{{"a", {{"$tensor", "gone"}}}}, {}}), UsageError);
   EXPECT_THROW((void)join_config_and_weights({Json{{"a", {{"$tensor", 3}}}}, {}}), UsageError);
   EXPECT_THROW((void)join_config_and_weights({Json(nullptr), {}}), UsageError);

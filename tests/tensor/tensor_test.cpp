@@ -23,7 +23,7 @@ std::vector<std::int32_t> values_of(Tensor const& tensor) {
   return {view.begin(), view.end()};
 }
 
-/// Memory that counts its own end and may be frozen or elsewhere.
+/// A storage that counts its destruction. It can be frozen or on another device.
 class ProbeStorage final : public spi::Storage {
  public:
   explicit ProbeStorage(int& ended, std::string frozen = {}, Device device = {})
@@ -41,7 +41,7 @@ class ProbeStorage final : public spi::Storage {
   alignas(64) std::byte bytes_[64] = {};
 };
 
-TEST(Tensor, is_none_by_default) {
+TEST(Tensor, is_undefined_by_default) {
   Tensor const none;
   EXPECT_FALSE(none.defined());
   EXPECT_EQ(none.nbytes(), 0U);
@@ -106,7 +106,7 @@ TEST(Tensor, may_be_empty) {
   EXPECT_EQ(tensor.narrow(1, 2, 3).shape(), (Shape{0, 3}));
 }
 
-TEST(Tensor, gives_its_only_element) {
+TEST(Tensor, returns_its_only_element) {
   EXPECT_EQ(Tensor::scalar(2.5).item<double>(), 2.5);
   EXPECT_EQ(Tensor::scalar(true).item<bool>(), true);
   EXPECT_EQ(counting({1, 1}).item<std::int32_t>(), 0);
@@ -141,7 +141,7 @@ TEST(Tensor, refuses_bytes_that_are_not_aligned_for_the_type) {
   EXPECT_EQ(odd.narrow(0, 0, 1).item<float>(), 0.0F);
 }
 
-TEST(Tensor, ends_its_storage_with_the_last_view) {
+TEST(Tensor, releases_its_storage_with_the_last_view) {
   int ended = 0;
   {
     Tensor outlives;
@@ -155,7 +155,7 @@ TEST(Tensor, ends_its_storage_with_the_last_view) {
   EXPECT_EQ(ended, 1);
 }
 
-TEST(Tensor, refuses_writing_while_others_hold_it_and_says_who) {
+TEST(Tensor, refuses_writing_while_others_hold_it_and_names_them) {
   int ended = 0;
   auto tensor = spi::tensor_from_storage(std::make_shared<ProbeStorage>(ended, "published to rank 0 of group tp"), 0,
                                          {16}, Dtype::f32);
@@ -170,7 +170,7 @@ TEST(Tensor, refuses_writing_while_others_hold_it_and_says_who) {
   EXPECT_NO_THROW((void)tensor.clone().as_mutable<float>());
 }
 
-TEST(Tensor, refuses_to_touch_bytes_of_a_device) {
+TEST(Tensor, refuses_access_to_device_memory) {
   int ended = 0;
   auto const tensor = spi::tensor_from_storage(std::make_shared<ProbeStorage>(ended, "", Device{Device::Kind::cuda, 2}),
                                                0, {16}, Dtype::f32);
@@ -180,7 +180,7 @@ TEST(Tensor, refuses_to_touch_bytes_of_a_device) {
   EXPECT_NO_THROW((void)tensor.narrow(0, 1, 2));
 }
 
-TEST(Tensor, refuses_to_lie_outside_its_storage) {
+TEST(Tensor, refuses_bytes_outside_its_storage) {
   int ended = 0;
   auto const storage = std::make_shared<ProbeStorage>(ended);
   EXPECT_NO_THROW((void)spi::tensor_from_storage(storage, 64, {0}, Dtype::f32));
@@ -189,7 +189,7 @@ TEST(Tensor, refuses_to_lie_outside_its_storage) {
   EXPECT_THROW((void)spi::tensor_from_storage(nullptr, 0, {0}, Dtype::u8), UsageError);
 }
 
-TEST(Tensor, gives_borrowed_memory_back_once) {
+TEST(Tensor, returns_borrowed_memory_once) {
   std::vector<std::int32_t> memory{1, 2, 3};
   int given_back = 0;
   {
@@ -203,7 +203,7 @@ TEST(Tensor, gives_borrowed_memory_back_once) {
   EXPECT_THROW((void)Tensor::from_blob(nullptr, {1}, Dtype::u8), UsageError);
 }
 
-TEST(Tensor, narrows_what_stays_dense) {
+TEST(Tensor, narrows_to_dense_views) {
   auto const tensor = counting({3, 4});
   EXPECT_EQ(values_of(tensor.narrow(0, 1, 2)), (std::vector<std::int32_t>{4, 5, 6, 7, 8, 9, 10, 11}));
   EXPECT_EQ(tensor.narrow(0, 1, 2).data(), tensor.data() + 16);
@@ -236,7 +236,7 @@ TEST(Tensor, refuses_a_reshape_that_changes_the_number_of_elements) {
   EXPECT_THROW((void)counting({2, 3}).reshape({7}), UsageError);
 }
 
-TEST(Tensor, says_when_there_is_not_that_much_memory) {
+TEST(Tensor, reports_lack_of_memory) {
   EXPECT_THROW((void)Tensor::empty({INT64_MAX / 16}, Dtype::u8), UnavailableError);
 }
 

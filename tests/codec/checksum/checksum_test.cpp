@@ -1,4 +1,4 @@
-// The same digest by whatever code the processor has, in whatever parts the bytes come.
+// The digest does not depend on the processor or on how the bytes are split.
 #include "lib/codec/checksum/checksum.hpp"
 
 #include <algorithm>
@@ -18,20 +18,20 @@ std::vector<std::byte> random_bytes(std::size_t count, std::mt19937& random) {
   return bytes;
 }
 
-TEST(Checksum, is_that_of_xxh3) {
+TEST(Checksum, equals_xxh3) {
   std::vector<std::byte> zeros(1 << 16);
-  // By the plain C code of xxHash.
+  // Computed by the scalar code of xxHash.
   EXPECT_EQ(to_hex(checksum({})), "2d06800538d394c2");
   EXPECT_EQ(to_hex(checksum(zeros)), "33b202d302b65caa");
 }
 
-TEST(Checksum, does_not_depend_on_the_parts_that_the_bytes_come_in) {
+TEST(Checksum, does_not_depend_on_how_the_bytes_are_split) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   for (std::size_t const size : {1U, 240U, 1023U, 1024U, 1025U, 5000U, 300000U}) {
     auto const bytes = random_bytes(size, random);
-    // Small parts go one way through the library, large ones another.
+    // xxHash has different code for small and large parts.
     for (std::size_t const most : {std::size_t{700}, std::size_t{9000}, size}) {
       StreamingChecksum running;
       for (std::size_t at = 0; at < bytes.size();) {

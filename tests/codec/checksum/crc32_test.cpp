@@ -9,12 +9,12 @@
 namespace crossrank::codec {
 namespace {
 
-TEST(Crc32, is_that_of_the_standard) {
+TEST(Crc32, equals_the_standard) {
   EXPECT_EQ(crc32(0, to_bytes("123456789")), 0xcbf43926U);
   EXPECT_EQ(crc32(0, {}), 0U);
 }
 
-TEST(Crc32, is_the_same_by_folding_and_by_table_and_in_parts) {
+TEST(Crc32, is_the_same_by_folding_by_table_and_in_parts) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -39,7 +39,7 @@ TEST(Crc32, combines_the_crcs_of_two_parts) {
     auto const back = std::span(bytes).subspan(cut);
     EXPECT_EQ(crc32_combine(crc32(0, front), crc32(0, back), back.size()), crc32(0, bytes)) << cut;
   }
-  // As many zeros as no machine holds: a front alone multiplied, so that it can be done in two steps.
+  // More zeros than fit in memory: combining in one step must equal combining in two steps.
   constexpr auto zeros = std::uint64_t{1} << 41U;
   EXPECT_EQ(crc32_combine(0x12345678U, 0, 2 * zeros), crc32_combine(crc32_combine(0x12345678U, 0, zeros), 0, zeros));
 }

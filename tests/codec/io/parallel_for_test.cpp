@@ -1,4 +1,4 @@
-// Work in units that several threads share.
+// Tests of work that several threads share.
 #include "lib/codec/io/parallel_for.hpp"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ TEST(ParallelFor, stays_in_the_calling_thread_for_few_bytes) {
   parallel_for(100, few_bytes, [&](std::size_t) { EXPECT_EQ(std::this_thread::get_id(), self); });
 }
 
-TEST(ParallelFor, throws_the_first_error_and_does_no_more) {
+TEST(ParallelFor, throws_the_first_error_and_stops) {
   std::atomic<std::size_t> done{0};
   auto const work = [&](std::size_t index) {
     if (index == 3) throw std::runtime_error("index 3");

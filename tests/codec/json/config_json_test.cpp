@@ -37,7 +37,7 @@ TEST(ConfigJson, keeps_the_order_of_keys) {
   EXPECT_EQ(encode_config(round_trip(config)), R"({"z":"z","a":"a","m":"m","":""})");
 }
 
-TEST(ConfigJson, keeps_64_bit_integers_apart_from_doubles) {
+TEST(ConfigJson, distinguishes_64_bit_integers_from_doubles) {
   for (auto const value : {INT64_MIN, INT64_MAX, std::int64_t{-1}, (std::int64_t{1} << 53) + 1}) {
     EXPECT_EQ(round_trip(value).get<std::int64_t>(), value);
   }
@@ -46,7 +46,7 @@ TEST(ConfigJson, keeps_64_bit_integers_apart_from_doubles) {
   EXPECT_TRUE(round_trip(3).is_number_integer());
 }
 
-TEST(ConfigJson, keeps_the_bits_of_doubles_that_json_has_no_number_for) {
+TEST(ConfigJson, keeps_the_bits_of_doubles_that_are_not_json_numbers) {
   auto const bits_back = [](std::uint64_t bits) {
     return std::bit_cast<std::uint64_t>(round_trip(Json(std::bit_cast<double>(bits))).get<double>());
   };
@@ -80,7 +80,7 @@ TEST(ConfigJson, keeps_values_of_the_user_that_look_like_its_tags) {
   EXPECT_TRUE(std::isinf(round_trip(nested).at("$float").get<double>()));
 }
 
-TEST(ConfigJson, refuses_to_write_what_no_json_holds) {
+TEST(ConfigJson, refuses_to_write_values_that_json_cannot_hold) {
   EXPECT_THROW((void)encode_config(Json("\xff")), UsageError);
   EXPECT_THROW((void)encode_config(Json{{"\xed\xa0\x80", 1}}), UsageError);
   EXPECT_THROW((void)encode_config(Json(Json::value_t::discarded)), UsageError);
@@ -91,7 +91,7 @@ Json nested(std::size_t depth, Json inner) {
   return inner;
 }
 
-TEST(ConfigJson, reads_whatever_depth_it_writes) {
+TEST(ConfigJson, reads_every_depth_that_it_writes) {
   expect_same(nested(max_config_depth, 1));
   EXPECT_THROW((void)encode_config(nested(max_config_depth + 1, 1)), UsageError);
   for (auto const& leaf : {Json(std::numeric_limits<double>::infinity()), Json::binary({1}), Json::binary({1}, 2)}) {

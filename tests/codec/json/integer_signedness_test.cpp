@@ -16,7 +16,7 @@ Json through_text(Json const& config) {
   return read;
 }
 
-TEST(IntegerSignedness, come_back_through_text) {
+TEST(IntegerSignedness, round_trips_through_text) {
   EXPECT_EQ(through_text(5).type(), Json::value_t::number_integer);
   EXPECT_EQ(through_text(5U).type(), Json::value_t::number_unsigned);
   EXPECT_EQ(through_text(-5).type(), Json::value_t::number_integer);
@@ -30,12 +30,12 @@ TEST(IntegerSignedness, come_back_through_text) {
   EXPECT_TRUE(read["c"]["e"].is_number_unsigned());
 }
 
-TEST(IntegerSignedness, cost_nothing_when_all_are_unsigned) {
+TEST(IntegerSignedness, is_empty_when_all_are_unsigned) {
   EXPECT_EQ(encode_integer_signedness(Json::parse(R"({"a": 1, "b": [2, -3, 0.5]})")), "");
   EXPECT_EQ(encode_integer_signedness(nullptr), "");
 }
 
-TEST(IntegerSignedness, are_refused_unless_they_are_exactly_those_of_the_config) {
+TEST(IntegerSignedness, is_refused_unless_it_matches_the_config) {
   Json const config = Json::parse("[1, 2, 18446744073709551615]");
   for (std::string const runs :
        {"", ",", "3", "3,0", "0,2,1,", "0,2,2", "0,2", "0,3", "a", "0,x", "0,2,1,1", "-1,4", "0,2,1 ", "0;2;1"}) {

@@ -31,7 +31,7 @@ TEST(JsonDocument, keeps_the_order_of_keys_and_all_kinds_of_values) {
   EXPECT_EQ(parse_json(text, {}).dump(), text);
 }
 
-TEST(JsonDocument, takes_the_last_value_of_a_repeated_key_at_the_place_of_the_first) {
+TEST(JsonDocument, keeps_the_last_value_of_a_repeated_key_at_the_position_of_the_first) {
   EXPECT_EQ(parse_json(R"({"a":1,"b":2,"a":3})", {}).dump(), R"({"a":3,"b":2})");
   std::string text = "{";
   for (int i = 0; i < 40; ++i) text += "\"k" + std::to_string(i % 20) + "\":" + std::to_string(i) + ",";
@@ -42,13 +42,13 @@ TEST(JsonDocument, takes_the_last_value_of_a_repeated_key_at_the_place_of_the_fi
   EXPECT_EQ(many.at("k19"), 39);
 }
 
-TEST(JsonDocument, refuses_a_repeated_key_where_that_is_asked) {
+TEST(JsonDocument, refuses_a_repeated_key_on_request) {
   EXPECT_NE(refusal(R"({"a":1,"b":2,"a":3})").find("repeats the key \"a\""), std::string::npos);
   EXPECT_NE(refusal(R"({"x":{"a":1,"a":3}})").find("repeats the key \"a\""), std::string::npos);
   EXPECT_EQ(refusal(R"([{"a":1},{"a":3}])"), "accepted");
 }
 
-TEST(JsonDocument, refuses_what_passes_a_limit) {
+TEST(JsonDocument, refuses_documents_beyond_a_limit) {
   EXPECT_EQ(refusal("[[[0]]]"), "accepted");
   EXPECT_NE(refusal("[[[[0]]]]").find("nesting"), std::string::npos);
   EXPECT_EQ(refusal("[1,2,3,4,5,6,7,8,9]"), "accepted");
@@ -57,7 +57,7 @@ TEST(JsonDocument, refuses_what_passes_a_limit) {
   EXPECT_NE(refusal("\"" + std::string(99, 'x') + "\"").find("101 bytes"), std::string::npos);
 }
 
-TEST(JsonDocument, refuses_what_is_no_json) {
+TEST(JsonDocument, refuses_malformed_json) {
   for (std::string const text : {"", "{", "[1,]", "{}x", "{\"a\" 1}", "NaN", "\"\xff\"", "1e999"})
     EXPECT_EQ(refusal(text), "malformed JSON") << text;
   EXPECT_NE(refusal(std::string("{}\0{", 4)).find("NUL"), std::string::npos);

@@ -23,7 +23,7 @@ using testing::HasSubstr;
 std::span<std::byte const> bytes_of(std::string const& text) { return std::as_bytes(std::span(text)); }
 Json round_trip(Json const& config) { return decode_config_binary(bytes_of(encode_config_binary(config))); }
 
-/// Values at the edges of their kinds, and objects and arrays of such.
+/// Returns values at the limits of their kinds, and objects and arrays of them.
 Json random_config(std::mt19937_64& random, int depth) {
   auto const number = [&](std::uint64_t below) { return random() % below; };
   switch (number(depth > 0 ? 10 : 8)) {
@@ -60,7 +60,7 @@ TEST(ConfigBinary, keeps_every_value_with_its_type_and_order) {
     auto const config = random_config(random, 4);
     auto const bytes = encode_config_binary(config);
     auto const back = decode_config_binary(bytes_of(bytes));
-    ASSERT_EQ(encode_config_binary(back), bytes);  // NaN equals nothing, its bytes do
+    ASSERT_EQ(encode_config_binary(back), bytes);  // compare bytes, because NaN is not equal to itself
     ASSERT_EQ(encode_config(back), encode_config(config));
   }
 }
@@ -73,7 +73,7 @@ TEST(ConfigBinary, keeps_the_kind_of_each_number) {
   EXPECT_EQ(round_trip(std::numeric_limits<std::int64_t>::min()), std::numeric_limits<std::int64_t>::min());
 }
 
-TEST(ConfigBinary, refuses_each_shorter_form_of_itself) {
+TEST(ConfigBinary, refuses_every_truncation) {
   Json const config = {{"name", "layer"}, {"shape", {1, 2.5, -3}}, {"flag", true}, {"raw", Json::binary({1, 2}, 7)}};
   auto const whole = encode_config_binary(config);
   for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -90,7 +90,7 @@ TEST(ConfigBinary, survives_every_changed_byte) {
       auto changed = whole;
       changed[at] = static_cast<char>(value);
       try {
-        // What is read is written back as it was: there is one form of each config.
+        // Each config has exactly one encoding, so encoding the result gives the same bytes.
         ASSERT_EQ(encode_config_binary(decode_config_binary(bytes_of(changed))), changed);
       } catch (FormatError const& e) {
         EXPECT_EQ(e.section(), "config");
@@ -111,7 +111,7 @@ class MalformedTree : public testing::TestWithParam<Malformed> {};
 TEST_P(MalformedTree, is_refused) {
   try {
     (void)decode_config_binary(bytes_of(GetParam().bytes));
-    ADD_FAILURE() << "was taken";
+    ADD_FAILURE() << "was accepted";
   } catch (FormatError const& e) {
     EXPECT_THAT(e.info().message, HasSubstr(GetParam().message));
   }
@@ -151,12 +151,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Malformed{"too_much_depth", nested(max_config_depth + 1), "too deep"}),
     [](auto const& one) { return std::string(one.param.name); });
 
-TEST(ConfigBinary, takes_many_keys_and_the_greatest_depth) {
+TEST(ConfigBinary, accepts_many_keys_and_the_greatest_depth) {
   EXPECT_EQ(decode_config_binary(bytes_of(many_keys(false))).size(), 20U);
   EXPECT_NO_THROW((void)decode_config_binary(bytes_of(nested(max_config_depth))));
 }
 
-TEST(ConfigBinary, refuses_to_write_what_no_reader_takes) {
+TEST(ConfigBinary, refuses_to_write_values_that_no_reader_accepts) {
   EXPECT_THROW((void)encode_config_binary("\xc3\x28"), UsageError);
   EXPECT_THROW((void)encode_config_binary(std::string(max_config_bytes, 'x')), UsageError);
   Json deep = 1;

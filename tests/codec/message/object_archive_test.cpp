@@ -107,7 +107,7 @@ Everything everything() {
           .json = Json{{"b", 1}, {"a", {1, 2}}, {"inf", -std::numeric_limits<double>::infinity()}}};
 }
 
-/// The error of decoding `bytes` as a `T`; the test fails where there is none.
+/// Returns the error of decoding `bytes` as a `T`. Fails the test if there is none.
 template <class T>
 ErrorInfo refusal(Bytes const& bytes) {
   try {
@@ -119,14 +119,14 @@ ErrorInfo refusal(Bytes const& bytes) {
   return {};
 }
 
-/// Writes `count` over the count of a list of integers.
+/// Overwrites the count of a list of integers.
 Bytes with_count(Bytes bytes, std::uint64_t count) {
   auto const name = detail::tag_name<std::vector<int>>().size();
   std::memcpy(bytes.data() + 10 + name, &count, sizeof count);
   return bytes;
 }
 
-TEST(ObjectArchive, brings_every_kind_of_value_back) {
+TEST(ObjectArchive, round_trips_every_kind_of_value) {
   auto const value = everything();
   EXPECT_EQ(decode_object<Everything>(encode_object(value)), value);
   EXPECT_EQ(decode_object<std::int64_t>(encode_object(std::int64_t{16'777'217})), 16'777'217);
@@ -136,7 +136,7 @@ TEST(ObjectArchive, brings_every_kind_of_value_back) {
             (std::vector<bool>{true, false}));
 }
 
-TEST(ObjectArchive, keeps_the_order_of_entries_with_one_key) {
+TEST(ObjectArchive, keeps_the_order_of_entries_with_equal_keys) {
   std::multimap<std::string, int> const value{{"a", 3}, {"a", 1}, {"a", 2}, {"b", 0}};
   EXPECT_EQ((decode_object<std::multimap<std::string, int>>(encode_object(value))), value);
 }
@@ -151,21 +151,21 @@ TEST(ObjectArchive, keeps_every_bit_of_a_number) {
   }
 }
 
-TEST(ObjectArchive, refuses_another_type_naming_both) {
+TEST(ObjectArchive, refuses_another_type_and_names_both) {
   auto const info = refusal<std::string>(encode_object(std::vector<int>{1}));
   EXPECT_EQ(info.section, "tag");
   EXPECT_EQ(info.expected, "string");
   EXPECT_EQ(info.got, "list<i32>");
 }
 
-TEST(ObjectArchive, refuses_another_version_naming_both) {
+TEST(ObjectArchive, refuses_another_version_and_names_both) {
   auto const info = refusal<TaggedLater>(encode_object(Tagged{1}));
   EXPECT_EQ(info.section, "version");
   EXPECT_EQ(info.expected, "3");
   EXPECT_EQ(info.got, "2");
 }
 
-TEST(ObjectArchive, tells_versions_inside_containers_apart) {
+TEST(ObjectArchive, distinguishes_versions_inside_containers) {
   auto const info = refusal<std::vector<TaggedLater>>(encode_object(std::vector<Tagged>{{1}}));
   EXPECT_EQ(info.section, "tag");
   EXPECT_EQ(info.got, "list<tagged:2>");
@@ -180,13 +180,13 @@ TEST(ObjectArchive, refuses_every_truncation) {
   }
 }
 
-TEST(ObjectArchive, refuses_bytes_behind_the_object) {
+TEST(ObjectArchive, refuses_bytes_after_the_object) {
   auto bytes = encode_object(1);
   bytes.push_back({});
   EXPECT_EQ(refusal<int>(bytes).section, "end");
 }
 
-TEST(ObjectArchive, refuses_bytes_that_are_no_object) {
+TEST(ObjectArchive, refuses_bytes_that_are_not_an_object) {
   auto bytes = encode_object(1);
   bytes.front() = std::byte{'x'};
   EXPECT_EQ(refusal<int>(bytes).section, "envelope");
@@ -208,26 +208,26 @@ TEST(ObjectArchive, refuses_a_forged_name_length) {
   EXPECT_EQ(refusal<int>(bytes).section, "envelope");
 }
 
-TEST(ObjectArchive, refuses_a_truth_value_that_is_neither) {
+TEST(ObjectArchive, refuses_a_bool_that_is_neither_0_nor_1) {
   auto bytes = encode_object(true);
   bytes.back() = std::byte{2};
   EXPECT_EQ(refusal<bool>(bytes).section, "value");
 }
 
-TEST(ObjectArchive, refuses_an_alternative_that_is_not_there) {
+TEST(ObjectArchive, refuses_an_unknown_alternative) {
   using Either = std::variant<int, std::string>;
   auto bytes = encode_object(Either(1));
   bytes[bytes.size() - 8] = std::byte{9};
   EXPECT_EQ(refusal<Either>(bytes).section, "value");
 }
 
-TEST(ObjectArchive, refuses_json_that_is_none) {
+TEST(ObjectArchive, refuses_malformed_json) {
   auto bytes = encode_object(Json("abc"));
-  bytes.back() = std::byte{0xff};  // no UTF-8
+  bytes.back() = std::byte{0xff};  // not UTF-8
   EXPECT_EQ(refusal<Json>(bytes).section, "config");
 }
 
-TEST(ObjectArchive, refuses_nesting_that_would_use_up_the_stack) {
+TEST(ObjectArchive, refuses_nesting_that_would_exhaust_the_stack) {
   Tree tree;
   for (int i = 0; i < max_object_depth; ++i) {
     Tree outer;
@@ -250,7 +250,7 @@ TEST(ObjectArchive, refuses_to_write_elements_without_bytes) {
   EXPECT_NO_THROW(static_cast<void>(encode_object(std::vector<Nothing>())));
 }
 
-TEST(ObjectArchive, takes_no_pointers_and_no_polymorphic_types) {
+TEST(ObjectArchive, accepts_no_pointers_and_no_polymorphic_types) {
   EXPECT_TRUE(Object<Everything> && Object<int> && Object<Json> && Object<std::string>);
   EXPECT_FALSE(Object<int*>);
   EXPECT_FALSE(Object<std::shared_ptr<int>>);

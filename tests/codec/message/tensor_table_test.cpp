@@ -35,7 +35,7 @@ void expect_equal(TableEntry const& a, TableEntry const& b) {
   EXPECT_EQ(a.present, b.present);
 }
 
-TEST(TensorTable, gives_back_what_was_encoded) {
+TEST(TensorTable, round_trips_entries) {
   auto entries = three_entries();
   entries.push_back({.name = "arena-backed",
                      .dtype = Dtype::u8,
@@ -53,7 +53,7 @@ TEST(TensorTable, gives_back_what_was_encoded) {
   for (std::size_t i = 0; i < entries.size(); ++i) expect_equal(view.entries[i], entries[i]);
 }
 
-TEST(TensorTable, gives_back_nothing_when_nothing_was_encoded) {
+TEST(TensorTable, round_trips_an_empty_table) {
   auto const bytes = encoded({});
   auto const view = decode(bytes, 0);
   EXPECT_EQ(view.config, "");
@@ -75,7 +75,7 @@ TEST(TensorTable, refuses_a_tensor_outside_its_payload) {
   EXPECT_NO_THROW((void)decode(bytes, 128));
 }
 
-TEST(TensorTable, refuses_a_size_that_is_not_that_of_the_shape) {
+TEST(TensorTable, refuses_a_size_that_does_not_match_the_shape) {
   std::vector<TableEntry> const entries{{.name = "w", .dtype = Dtype::f32, .shape = {2}, .nbytes = 4}};
   EXPECT_THROW((void)decode(encoded({.entries = entries}), 64), FormatError);
 }

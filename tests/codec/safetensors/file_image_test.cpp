@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of the test's own, with one file open in it.
+/// A temporary folder with one open file.
 class FileImage : public testing::Test {
  protected:
   FileImage() {
@@ -53,7 +53,7 @@ StateDict mixed_sizes() {
   return weights;
 }
 
-TEST_F(FileImage, gives_back_large_and_small_tensors) {
+TEST_F(FileImage, round_trips_large_and_small_tensors) {
   write(mixed_sizes(), Json{{"k", "v"}});
   auto const state = open().read_all();
   EXPECT_EQ(state.config.at("k"), "v");
@@ -65,7 +65,7 @@ TEST_F(FileImage, gives_back_large_and_small_tensors) {
   EXPECT_NO_THROW(open().verify("large"));
 }
 
-TEST_F(FileImage, finds_damage_behind_the_first_chunk) {
+TEST_F(FileImage, finds_damage_after_the_first_chunk) {
   write(mixed_sizes());
   char byte = 0;
   auto const at = static_cast<off_t>(fs::file_size(path_)) - 10;
@@ -77,19 +77,19 @@ TEST_F(FileImage, finds_damage_behind_the_first_chunk) {
   EXPECT_NO_THROW((void)open().read("small.7"));
 }
 
-TEST_F(FileImage, is_no_directory) {
+TEST_F(FileImage, refuses_a_directory) {
   platform::Fd const folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   EXPECT_THROW(FileSource("folder", folder.get()), FormatError);
 }
 
-TEST_F(FileImage, says_when_the_file_shrinks_while_it_is_open) {
+TEST_F(FileImage, reports_that_the_file_shrank_while_it_was_open) {
   write(mixed_sizes());
   auto const image = open();
   fs::resize_file(path_, fs::file_size(path_) - 100);
   EXPECT_THROW((void)image.read_all(), FormatError);
 }
 
-/// Moves few bytes at a time, interrupts, and fails at last when told to.
+/// Transfers few bytes per call, interrupts calls, and can fail at the end.
 class FlakySystem final : public platform::System {
  public:
   ssize_t pread(int fd, void* to, std::size_t bytes, off_t at) override {
@@ -115,7 +115,7 @@ TEST_F(FileImage, survives_short_transfers_and_interruptions) {
   EXPECT_EQ(open().read_all().weights.size(), 41U);
 }
 
-TEST_F(FileImage, says_what_the_system_refused) {
+TEST_F(FileImage, reports_the_system_call_that_failed) {
   FlakySystem flaky;
   platform::ScopedSystem const scope(flaky);
   write(mixed_sizes());
@@ -132,7 +132,7 @@ TEST_F(FileImage, says_what_the_system_refused) {
   EXPECT_THROW(write(mixed_sizes()), IoError);
 }
 
-/// The interpreter that has the package safetensors; empty when there is none.
+/// Returns a Python interpreter with the package safetensors, or an empty text.
 std::string python_with_safetensors() {
   for (std::string candidate :
        {std::getenv("CROSSRANK_TEST_PYTHON") ? std::getenv("CROSSRANK_TEST_PYTHON") : "", "python3"}) {

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 fs::path golden() { return fs::path(CROSSRANK_TEST_DATA) / "safetensors"; }
 
-/// Names the files of a folder as test parameters: one empty name if there is none, so that a test fails.
+/// Returns the files of a folder as test parameters, or one empty name if there is none, so that a test fails.
 std::vector<std::string> names_in(char const* folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -55,7 +55,7 @@ TEST_P(GoodGolden, is_read_bit_for_bit) {
   }
 }
 
-TEST_P(GoodGolden, is_no_state_image_of_a_workspace) { EXPECT_THROW((void)open_bytes(load("good")), FormatError); }
+TEST_P(GoodGolden, is_not_a_state_image_of_a_workspace) { EXPECT_THROW((void)open_bytes(load("good")), FormatError); }
 
 TEST_P(BadGolden, is_refused_with_section_and_offset) {
   auto const bytes = load("bad");

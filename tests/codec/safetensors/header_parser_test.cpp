@@ -142,13 +142,13 @@ TEST(HeaderParser, refuses_a_length_whose_sum_wraps) {
   expect_bad_length(to_bytes("\xff\xff\xff\xff\xff\xff\xff\xff{}"));
 }
 
-TEST(HeaderParser, refuses_a_header_over_the_limit_of_the_caller) {
+TEST(HeaderParser, refuses_a_header_over_the_callers_limit) {
   auto const bytes = file_of(one_byte, "x");
   auto const source = std::make_shared<BytesSource>(bytes);
   EXPECT_THROW((void)StateImage::open(source, {.kind = ImageKind::plain, .header_limit = 16}), FormatError);
 }
 
-TEST(HeaderParser, names_the_tensor_that_is_wrong) {
+TEST(HeaderParser, names_the_malformed_tensor) {
   try {
     (void)open_plain(file_of(R"({"layers.7":{"dtype":"U8","shape":[3],"data_offsets":[0,1]}})", "x"));
     FAIL() << "accepted";
@@ -157,11 +157,11 @@ TEST(HeaderParser, names_the_tensor_that_is_wrong) {
   }
 }
 
-TEST(HeaderParser, takes_whitespace_around_the_header) {
+TEST(HeaderParser, accepts_whitespace_around_the_header) {
   EXPECT_EQ(open_plain(file_of(std::string(" \t\r\n") + one_byte + " \n\t\r", "x")).entries().size(), 1U);
 }
 
-TEST(HeaderParser, takes_a_zero_size_tensor_listed_behind_one_at_the_same_place) {
+TEST(HeaderParser, accepts_a_zero_size_tensor_listed_after_one_at_the_same_offset) {
   auto const image = open_plain(file_of(
       R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]}})",
       "xy"));
@@ -169,13 +169,13 @@ TEST(HeaderParser, takes_a_zero_size_tensor_listed_behind_one_at_the_same_place)
   EXPECT_EQ(image.entries()[0].name, "a");
 }
 
-TEST(HeaderParser, takes_names_with_emoji_slashes_and_escapes) {
+TEST(HeaderParser, accepts_names_with_emoji_slashes_and_escapes) {
   auto const image =
       open_plain(file_of(R"({"../\ud83d\ude00\n":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", "x"));
   EXPECT_EQ(image.entries()[0].name, "../\xf0\x9f\x98\x80\n");
 }
 
-TEST(HeaderParser, lets_the_last_of_a_repeated_name_win_when_lenient) {
+TEST(HeaderParser, keeps_the_last_of_a_repeated_name_when_lenient) {
   auto const image = open_plain(
       file_of(
           R"({"a":{"dtype":"U8","shape":[9],"data_offsets":[0,9]},"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}})",

@@ -20,7 +20,7 @@ namespace crossrank::codec {
 
 using Bytes = std::vector<std::byte>;
 
-/// Bytes of a test as a source that must be read, as a file is.
+/// Bytes of a test as a source without memory, like a file.
 class BytesSource final : public ByteSource {
  public:
   explicit BytesSource(Bytes bytes, std::string name = "test bytes")
@@ -43,7 +43,7 @@ inline Bytes to_bytes(std::string_view text) {
   return bytes;
 }
 
-/// A safetensors file: length, `header`, `data`.
+/// Returns a safetensors file: length, `header`, `data`.
 inline Bytes file_of(std::string_view header, std::string_view data = {}) {
   std::uint64_t const length = header.size();
   std::string text(reinterpret_cast<char const*>(&length), sizeof(length));

@@ -45,7 +45,7 @@ std::vector<std::string> names_in(fs::path const& directory) {
   return names;
 }
 
-TEST(Safetensors, gives_back_what_was_saved) {
+TEST(Safetensors, round_trips_saved_tensors) {
   test::TemporaryDirectory const folder;
   auto const path = folder.path() / "model.safetensors";
   StateDict const weights{{"b", counting({3, 5}, Dtype::bf16)},
@@ -66,7 +66,7 @@ TEST(Safetensors, gives_back_what_was_saved) {
   EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("model.safetensors"));
 }
 
-TEST(Safetensors, writes_the_bytes_of_the_reference) {
+TEST(Safetensors, writes_the_bytes_of_the_reference_implementation) {
   fs::path const source = fs::path(CROSSRANK_TEST_DATA) / "stories260k" / "model.safetensors";
   test::TemporaryDirectory const folder;
 
@@ -75,13 +75,13 @@ TEST(Safetensors, writes_the_bytes_of_the_reference) {
   EXPECT_EQ(contents(folder.path() / "copy.safetensors") == contents(source), true);
 }
 
-TEST(Safetensors, slices_are_those_of_memory) {
+TEST(Safetensors, reads_the_same_slices_as_from_memory) {
   test::TemporaryDirectory const folder;
   auto const seed = std::random_device{}();
   RecordProperty("seed", std::to_string(seed));
   std::mt19937 random(seed);
   auto const upto = [&](std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(0, most)(random); };
-  // One tensor is larger than the block in which rows are read, so that a slice crosses blocks.
+  // One tensor is larger than a read block, so that a slice crosses blocks.
   StateDict const weights{{"small", counting({4, 6, 5}, Dtype::i16)}, {"large", counting({700, 1000}, Dtype::f32)}};
   auto const path = folder.path() / "w.safetensors";
   save_safetensors(path, weights);
@@ -100,7 +100,7 @@ TEST(Safetensors, slices_are_those_of_memory) {
   EXPECT_TRUE(same(file.read_slice("small", {-1}, 1, 2), slice(weights.at("small"), {2}, 1, 2)));
 }
 
-TEST(Safetensors, refuses_slices_that_are_not_there) {
+TEST(Safetensors, refuses_slices_that_do_not_exist) {
   test::TemporaryDirectory const folder;
   auto const path = folder.path() / "w.safetensors";
   save_safetensors(
@@ -121,7 +121,7 @@ TEST(Safetensors, refuses_slices_that_are_not_there) {
   EXPECT_THROW((void)file.read("x"), UsageError);
 }
 
-TEST(Safetensors, refuses_to_write_what_the_format_does_not_have) {
+TEST(Safetensors, refuses_to_write_tensors_that_the_format_does_not_support) {
   test::TemporaryDirectory const folder;
   auto const path = folder.path() / "w.safetensors";
   auto const one = Tensor::scalar(1);
@@ -151,7 +151,7 @@ TEST(Safetensors, never_replaces_a_file) {
 TEST(Safetensors, names_the_file_that_cannot_be_read) {
   test::TemporaryDirectory const folder;
   auto const broken = folder.path() / "broken.safetensors";
-  std::ofstream(broken) << "this is no header at all";
+  std::ofstream(broken) << "this is not a header at all";
 
   try {
     (void)load_safetensors(broken);
@@ -169,7 +169,7 @@ TEST(Safetensors, names_the_file_that_cannot_be_read) {
   EXPECT_THROW((void)load_safetensors(folder.path()), Error);
 }
 
-TEST(Safetensors, follows_links_as_model_caches_are_made_of_them) {
+TEST(Safetensors, follows_the_links_of_model_caches) {
   test::TemporaryDirectory const folder;
   save_safetensors(folder.path() / "blob", {{"w", Tensor::scalar(1)}});
   fs::create_symlink("blob", folder.path() / "model.safetensors");

@@ -49,7 +49,7 @@ void expect_same_weights(StateDict const& a, StateDict const& b) {
   }
 }
 
-TEST(StateImage, gives_back_config_weights_order_and_identity) {
+TEST(StateImage, round_trips_config_weights_order_and_identity) {
   ImageIdentity const identity{
       .rank = 3, .world_size = 4, .job = "job \"7\"", .writer = ~0ULL - 8, .sequence = 1ULL << 60};
   Json const config{{"b", 1}, {"a", -std::numeric_limits<double>::infinity()}};
@@ -67,7 +67,7 @@ TEST(StateImage, keeps_a_null_config_without_weights) {
   EXPECT_TRUE(state.weights.empty());
 }
 
-TEST(StateImage, starts_its_data_on_the_alignment_asked_for) {
+TEST(StateImage, starts_its_data_on_the_requested_alignment) {
   for (std::size_t const alignment : {8U, 64U, 4096U}) {
     ImagePlan const plan(nullptr, small_weights(), {.alignment = alignment});
     EXPECT_EQ(plan.header_bytes() % alignment, 0U);
@@ -75,7 +75,7 @@ TEST(StateImage, starts_its_data_on_the_alignment_asked_for) {
   EXPECT_THROW(ImagePlan(nullptr, {}, {.alignment = 48}), UsageError);
 }
 
-TEST(StateImage, places_each_tensor_on_a_multiple_of_its_element) {
+TEST(StateImage, aligns_each_tensor_to_its_element_size) {
   auto const weights = small_weights();
   ImagePlan const plan(nullptr, weights, {});
   for (auto const& extent : plan.extents()) {
@@ -155,7 +155,7 @@ TEST(StateImage, is_refused_under_the_name_of_another_one) {
   }
 }
 
-TEST(StateImage, must_have_checksums_where_the_name_or_a_key_says_state_image) {
+TEST(StateImage, must_have_checksums_if_its_name_or_a_key_marks_a_state_image) {
   auto const plain =
       file_of(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x");
   EXPECT_FALSE(open_named(plain, "model.safetensors").checked());
@@ -167,7 +167,7 @@ TEST(StateImage, must_have_checksums_where_the_name_or_a_key_says_state_image) {
   }
 }
 
-TEST(StateImage, says_which_tensor_is_damaged_and_where) {
+TEST(StateImage, reports_which_tensor_is_damaged_and_where) {
   auto bytes = image_of({}, small_weights());
   auto const entries = open_bytes(bytes);
   auto const entry = *std::find_if(entries.entries().begin(), entries.entries().end(),
@@ -187,7 +187,7 @@ TEST(StateImage, says_which_tensor_is_damaged_and_where) {
 }
 
 TEST(StateImage, finds_damage_wherever_it_is_when_several_threads_read) {
-  // More bytes than one thread reads alone; small tensors that are read together, and large ones.
+  // Enough bytes for several threads: small tensors that are read together, and large ones.
   StateDict weights;
   for (int i = 0; i < 24; ++i) {
     auto tensor = Tensor::empty({i % 2 == 0 ? 3 << 20 : 100'003}, Dtype::u8);
@@ -244,7 +244,7 @@ TEST(StateImage, refuses_to_seal_while_a_checksum_is_missing) {
   EXPECT_THROW((void)plan.sealed_header(), UsageError);
 }
 
-/// A state dict of any dtypes, ranks up to 4, lengths that make small, large and empty tensors.
+/// Returns a random state dict: any dtype, up to 4 dimensions, small, large and empty tensors.
 StateDict random_weights(std::mt19937_64& random) {
   StateDict weights;
   auto const count = random() % 12;
@@ -262,7 +262,7 @@ StateDict random_weights(std::mt19937_64& random) {
   return weights;
 }
 
-TEST(StateImage, gives_back_any_state_dict) {
+TEST(StateImage, round_trips_any_state_dict) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);

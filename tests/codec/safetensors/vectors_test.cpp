@@ -51,7 +51,7 @@ TEST(FormatVectors, config_text) {
   EXPECT_EQ(encode_config(config), R"([1,-0.0,{"$float":"inf"},{"$binary":"AP8="}])");
 }
 
-TEST(Checksum, is_the_same_in_parts_and_at_once) {
+TEST(Checksum, is_the_same_in_parts_and_in_one_call) {
   Bytes bytes(100'000);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31);
   StreamingChecksum running;
@@ -62,7 +62,7 @@ TEST(Checksum, is_the_same_in_parts_and_at_once) {
   EXPECT_EQ(running.digest(), checksum(bytes));
 }
 
-TEST(Checksum, reads_back_its_own_digits_only) {
+TEST(Checksum, parses_only_its_own_digits) {
   EXPECT_EQ(from_hex(to_hex(0x0123'4567'89ab'cdefULL)), 0x0123'4567'89ab'cdefULL);
   for (auto const* bad :
        {"", "0123456789abcde", "0123456789abcdef0", "0123456789ABCDEF", "0x23456789abcdef", "-123456789abcdef"}) {

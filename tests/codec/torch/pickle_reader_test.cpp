@@ -18,7 +18,7 @@ std::shared_ptr<PickleTree const> read(std::string const& pickle, PickleOptions 
 
 PickleOptions dcp() { return {.allowlist = dcp_allowlist()}; }
 
-/// The byte at which `pickle` is refused; -1 when it is not.
+/// Returns the byte at which `pickle` is refused, or -1.
 std::int64_t refused_at(std::string const& pickle, PickleOptions options = {}) {
   options.base = 1000;
   options.section = "data.pkl";
@@ -63,13 +63,13 @@ TEST(PickleReader, keeps_long_integers_that_fit_64_bits) {
   EXPECT_EQ(refused_at("\x80\x02\x8a\x09" + std::string(9, '\x7f') + "."), 2);
 }
 
-TEST(PickleReader, shares_what_was_shared) {
+TEST(PickleReader, keeps_shared_values_shared) {
   auto const tree = read("\x80\x02(]q\x01h\x01h\x01t.");
   PickleValue const root(*tree, tree->root);
   EXPECT_EQ(root[0].id(), root[1].id());
 }
 
-TEST(PickleReader, makes_dicts_of_ordered_dicts_and_of_pairs) {
+TEST(PickleReader, makes_dicts_from_ordered_dicts_and_from_pairs) {
   auto const od = "ccollections\nOrderedDict\n"s;
   auto const tree = read("\x80\x02(" + od + ")R(K\x01K\x02u}" + pickled("_metadata") + "Nsb" + od +
                          "](K\x03K\x04\x86K\x05K\x06\x86" + "e\x85Rt.");
@@ -101,7 +101,7 @@ TEST(PickleReader, keeps_calls_and_objects_as_descriptions) {
   EXPECT_EQ(root.find("a")->integer(), 1);
 }
 
-TEST(PickleReader, refuses_and_says_where) {
+TEST(PickleReader, refuses_malformed_pickles_with_their_position) {
   std::vector<std::tuple<char const*, std::string, std::int64_t>> const cases{
       {"nothing", "", 0},
       {"protocol 1", "]q\x01.", 0},
@@ -168,7 +168,7 @@ TEST(PickleReader, refuses_and_says_where) {
   EXPECT_EQ(refused_at("\x80\x04K\x01K\x02\x93.", dcp()), 6);
 }
 
-TEST(PickleReader, keeps_to_its_limits) {
+TEST(PickleReader, enforces_its_limits) {
   PickleOptions small;
   small.limits = {.pickle_bytes = 4000, .nodes = 50, .expanded = 100, .depth = 10, .made_bytes = 10};
   EXPECT_EQ(refused_at("\x80\x02(" + std::string(5000, ']') + "t.", small), 4000);
@@ -184,7 +184,7 @@ TEST(PickleReader, keeps_to_its_limits) {
   EXPECT_EQ(refused_at("\x80\x02" + std::string(9, ']') + std::string(8, 'a') + ".", small), -1);
 }
 
-TEST(PickleReader, takes_more_names_only_where_it_is_told_to) {
+TEST(PickleReader, accepts_more_names_only_on_request) {
   auto const pickle =
       "\x80\x02"
       "cmine\nThing\n)R."s;

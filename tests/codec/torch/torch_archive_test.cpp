@@ -66,13 +66,13 @@ TEST(TorchArchive, refuses_a_storage_that_is_described_in_two_ways) {
               HasSubstr("described in two ways"));
 }
 
-TEST(TorchArchive, names_the_tensor_whose_dtype_it_has_not) {
+TEST(TorchArchive, names_the_tensor_with_an_unsupported_dtype) {
   auto const file = torch_of(
       pickled_dict("w", pickled_tensor(pickled_storage("ComplexDoubleStorage", "0", 3), 0, {3}, {1})), {floats(12)});
   EXPECT_THAT(message_of(file), testing::AllOf(HasSubstr("\"w\""), HasSubstr("torch.complex128")));
 }
 
-TEST(TorchArchive, refuses_what_is_no_archive_of_weights) {
+TEST(TorchArchive, refuses_files_that_are_not_archives_of_weights) {
   auto const pickle = pickled_dict("a", "N");
   EXPECT_THAT(message_of(zip_of({{"a/data.pkl", pickle}, {"a/version", "3\n"}, {"a/constants.pkl", ""}})),
               HasSubstr("TorchScript"));
@@ -95,7 +95,7 @@ TEST(TorchArchive, unwraps_parameters_and_subclasses) {
   EXPECT_EQ(load_torch(to_bytes(torch_of(pickled_dict("w", subclass), {floats(12)}))).at("w").numel(), 12);
 }
 
-TEST(TorchArchive, refuses_names_that_come_twice) {
+TEST(TorchArchive, refuses_repeated_names) {
   auto const tensor = pickled_tensor(pickled_storage("FloatStorage", "0", 12), 0, {12}, {1});
   auto const nested = "\x80\x02}(" + pickled("a.b") + tensor + pickled("a") + "}" + pickled("b") + tensor + "su.";
   EXPECT_THAT(message_of(torch_of(nested, {floats(12)})), HasSubstr("two tensors have the name"));
@@ -103,7 +103,7 @@ TEST(TorchArchive, refuses_names_that_come_twice) {
   EXPECT_THAT(message_of(torch_of(keys)), HasSubstr("two keys"));
 }
 
-/// The slow reference: element by element.
+/// The slow reference implementation: element by element.
 Bytes gather(Bytes const& storage, StridedView const& view) {
   Bytes out;
   auto const count = view.numel();
@@ -119,7 +119,7 @@ Bytes gather(Bytes const& storage, StridedView const& view) {
   return out;
 }
 
-TEST(StridedRead, gives_any_range_of_any_view_as_the_slow_way_does) {
+TEST(StridedRead, reads_any_range_of_any_view_like_the_reference) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -133,7 +133,7 @@ TEST(StridedRead, gives_any_range_of_any_view_as_the_slow_way_does) {
       view.lengths.push_back(1 + below(6));
       view.strides.push_back(below(3) == 0 ? below(40) : 0);
     }
-    // Some rows dense, some permuted, some as drawn.
+    // Some views are dense, some permuted, some arbitrary.
     std::vector<std::size_t> order(view.lengths.size());
     std::iota(order.begin(), order.end(), 0U);
     if (below(2) == 0) std::shuffle(order.begin(), order.end(), random);

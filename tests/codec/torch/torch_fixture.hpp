@@ -17,10 +17,10 @@ std::string little(Number value) {
   return {reinterpret_cast<char const*>(&value), sizeof(value)};
 }
 
-/// Records of an archive that a test builds by hand.
+/// Records of an archive that a test makes by hand.
 using Records = std::vector<std::pair<std::string, std::string>>;
 
-/// A stored zip archive, small and without ZIP64.
+/// Returns an uncompressed zip archive, without ZIP64.
 inline std::string zip_of(Records const& records) {
   std::string file;
   std::string directory;
@@ -41,7 +41,7 @@ inline std::string zip_of(Records const& records) {
   return file + directory + end;
 }
 
-/// An archive of torch's with this pickle and these storages, "0", "1", ...
+/// Returns an archive of torch with this pickle and the storages "0", "1", ...
 inline std::string torch_of(std::string_view pickle, std::vector<std::string> const& storages = {}) {
   Records records{{"archive/data.pkl", std::string(pickle)}, {"archive/byteorder", "little"}};
   for (std::size_t i = 0; i < storages.size(); ++i)
@@ -60,7 +60,7 @@ inline StateDict load_torch(Bytes bytes, TorchReadOptions options = {}) {
   return load_tensors(*archive, contents.tensors);
 }
 
-/// Parts of pickles, as torch writes them.
+/// Functions for parts of pickles, as torch writes them.
 inline std::string pickled(std::string_view text) {
   return "X" + little(static_cast<std::uint32_t>(text.size())) + std::string(text);
 }
@@ -82,7 +82,7 @@ inline std::string pickled_tensor(std::string const& storage, std::int64_t offse
   return "ctorch._utils\n_rebuild_tensor_v2\n(" + storage + pickled(offset) + pickled(lengths) + pickled(strides) +
          "\x89" + "ccollections\nOrderedDict\n)RtR";
 }
-/// A dict of one entry, whole pickle.
+/// Returns a pickle of a dict with one entry.
 inline std::string pickled_dict(std::string_view key, std::string const& value) {
   return "\x80\x02}" + pickled(key) + value + "s.";
 }

@@ -45,7 +45,7 @@ class TorchGolden : public testing::TestWithParam<std::string> {
 class GoodTorch : public TorchGolden {};
 class HostileTorch : public TorchGolden {};
 
-/// The truth of ModelOpt's file names the weights alone.
+/// The expected contents of ModelOpt's file list only the weights.
 Tensor const* find_named(StateDict const& weights, std::string const& name) {
   for (auto const& [path, tensor] : weights) {
     if (path == name || path == "weight." + name) return &tensor;
@@ -53,7 +53,7 @@ Tensor const* find_named(StateDict const& weights, std::string const& name) {
   return nullptr;
 }
 
-TEST_P(GoodTorch, holds_what_the_truth_says) {
+TEST_P(GoodTorch, matches_the_expected_contents) {
   auto const wanted = truth().at(GetParam() + ".pth");
   auto const weights = load_torch(read_file((golden() / (GetParam() + ".pth")).string()));
   EXPECT_EQ(weights.size(), wanted.size());
@@ -67,7 +67,7 @@ TEST_P(GoodTorch, holds_what_the_truth_says) {
   }
 }
 
-TEST_P(GoodTorch, reads_any_part_as_it_reads_the_whole) {
+TEST_P(GoodTorch, reads_any_part_like_the_whole) {
   auto const archive = open_torch(read_file((golden() / (GetParam() + ".pth")).string()));
   auto const contents = split_contents(*archive, archive->root());
   for (auto const& [name, tensor] : contents.tensors) {
@@ -103,7 +103,7 @@ class TorchFiles : public testing::Test {
   [[nodiscard]] static Bytes load(char const* name) { return read_file((golden() / name).string()); }
 };
 
-TEST_F(TorchFiles, know_tied_tensors_and_views_as_sharing_a_storage) {
+TEST_F(TorchFiles, share_a_storage_between_tied_tensors_and_views) {
   auto const archive = open_torch(load("mixed.pth"));
   auto const weights = load_torch(load("mixed.pth"));
   EXPECT_EQ(weights.at("tied_a").storage(), weights.at("tied_b").storage());
@@ -113,14 +113,14 @@ TEST_F(TorchFiles, know_tied_tensors_and_views_as_sharing_a_storage) {
   EXPECT_EQ(weights.at("float4_e2m1fn_x2").shape(), (Shape{8, 16}));
 }
 
-TEST_F(TorchFiles, with_a_changed_bit_are_read_when_the_policy_lets_them) {
+TEST_F(TorchFiles, with_a_changed_bit_are_read_if_the_policy_allows_it) {
   auto const bytes = load("hostile/flipped_data_bit.pth");
   EXPECT_THROW((void)load_torch(bytes), FormatError);
   EXPECT_EQ(load_torch(bytes, {.crc = CrcPolicy::warn}).size(), load_torch(load("mixed.pth")).size());
   EXPECT_EQ(load_torch(bytes, {.crc = CrcPolicy::ignore}).size(), load_torch(load("mixed.pth")).size());
 }
 
-TEST_F(TorchFiles, of_the_format_before_zip_are_refused_with_the_way_out) {
+TEST_F(TorchFiles, of_the_format_before_zip_are_refused_with_a_hint) {
   try {
     (void)open_torch(load("legacy_not_zip.pth"));
     ADD_FAILURE() << "accepted";
@@ -129,7 +129,7 @@ TEST_F(TorchFiles, of_the_format_before_zip_are_refused_with_the_way_out) {
   }
 }
 
-TEST_F(TorchFiles, keep_plain_values_beside_the_tensors) {
+TEST_F(TorchFiles, keep_plain_values_next_to_the_tensors) {
   auto const archive = open_torch(load("parameter_and_scalars.pth"));
   auto const values = split_contents(*archive, archive->root()).values;
   auto const wanted = Json::parse(R"({"step": 7, "lr": 0.5, "name": "adam", "flags": [true, null, [1, 2]],

@@ -40,7 +40,7 @@ StateDict one_of_each() {
   return weights;
 }
 
-TEST(TorchArchiveWriter, writes_what_reads_back_the_same) {
+TEST(TorchArchiveWriter, round_trips_its_contents) {
   auto const weights = one_of_each();
   auto const back = load_torch(archive_of(weights));
   ASSERT_EQ(back.size(), weights.size());
@@ -51,7 +51,7 @@ TEST(TorchArchiveWriter, writes_what_reads_back_the_same) {
   }
 }
 
-TEST(TorchArchiveWriter, puts_data_on_64_bytes_and_tied_tensors_in_one_place) {
+TEST(TorchArchiveWriter, aligns_data_to_64_bytes_and_stores_tied_tensors_once) {
   auto weights = one_of_each();
   weights.insert_or_assign("tied", weights.at("F32.weight"));
   auto const bytes = archive_of(weights);
@@ -76,7 +76,7 @@ TEST(TorchArchiveWriter, keeps_every_value_of_a_config) {
   EXPECT_EQ(plain_value(*archive, *archive->root().find("config")), config);
 }
 
-TEST(TorchArchiveWriter, refuses_what_torch_has_not) {
+TEST(TorchArchiveWriter, refuses_tensors_that_torch_does_not_support) {
   StateDict weights;
   weights.insert_or_assign("w", Tensor::zeros({4}, Dtype::f6_e2m3));
   EXPECT_THROW((void)archive_of(weights), UsageError);
@@ -85,7 +85,7 @@ TEST(TorchArchiveWriter, refuses_what_torch_has_not) {
   EXPECT_THROW((void)archive_of(absent), UsageError);
 }
 
-TEST(ZipWriter, takes_its_bytes_in_any_pieces_and_no_other_number_of_them) {
+TEST(ZipWriter, accepts_its_bytes_in_any_pieces_but_no_other_number) {
   std::vector<ZipEntry> const entries{{"a/x", 3}, {"a/empty", 0}, {"a/y", 200}, {"a/last", 0}};
   Bytes data(203);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i);
@@ -113,7 +113,7 @@ TEST(ZipWriter, takes_its_bytes_in_any_pieces_and_no_other_number_of_them) {
   EXPECT_THROW(writer.write(std::span(data).first(1)), UsageError);
 }
 
-/// Keeps only what lies near the records' borders: archives of many gigabytes without their bytes.
+/// Keeps only the bytes near the borders of records, to test archives of many gigabytes.
 class SparseSink final : public ByteSink, public ByteSource {
  public:
   explicit SparseSink(std::uint64_t size) : size_(size) {}
@@ -138,7 +138,7 @@ class SparseSink final : public ByteSink, public ByteSource {
   std::map<std::uint64_t, std::byte> bytes_{};
 };
 
-TEST(ZipWriter, goes_on_with_zip64_past_4_gib) {
+TEST(ZipWriter, uses_zip64_beyond_4_gib) {
   constexpr std::uint64_t wide = (std::uint64_t{1} << 32) + 5;
   std::vector<ZipEntry> const entries{{"a/data.pkl", 2}, {"a/data/0", wide}, {"a/data/1", 4}};
   SparseSink sink(zip_file_bytes(entries));

@@ -16,7 +16,7 @@ ZipArchive open(std::string const& file) { return ZipArchive::open(std::make_sha
 
 std::string const two = zip_of({{"a/x", "hello"}, {"a/y", ""}});
 
-/// `two` with one thing changed must be refused in this section.
+/// Returns the section in which `file` is refused.
 std::string refusal(std::string const& file) {
   try {
     (void)open(file);
@@ -51,13 +51,13 @@ TEST(ZipArchive, finds_records_and_their_bytes) {
   EXPECT_THROW((void)archive.read_small(*x, 4), FormatError);
 }
 
-TEST(ZipArchive, takes_a_comment_and_refuses_bytes_that_are_none) {
+TEST(ZipArchive, accepts_a_comment_and_refuses_other_bytes) {
   auto const commented = patched<std::uint16_t>(two, two.size() - 2, 3) + "abc";
   EXPECT_EQ(open(commented).records().size(), 2U);
   EXPECT_EQ(refusal(two + "abc"), "zip directory");
 }
 
-TEST(ZipArchive, is_refused_when_anything_in_it_lies) {
+TEST(ZipArchive, is_refused_when_any_field_is_wrong) {
   auto const first = central();
   std::vector<std::pair<char const*, std::string>> const broken{
       {"cut", two.substr(0, two.size() - 1)},
@@ -86,14 +86,14 @@ TEST(ZipArchive, is_refused_when_anything_in_it_lies) {
   for (auto const& [what, file] : broken) EXPECT_THAT(refusal(file), testing::StartsWith("zip ")) << what;
 }
 
-TEST(ZipArchive, finds_overlaps_that_are_only_partial) {
-  // The first record's data made to reach into the second one's header, in both places that tell its size.
+TEST(ZipArchive, finds_partial_overlaps) {
+  // The data of the first record overlaps the header of the second, in both fields with its size.
   auto const longer = patched<std::uint32_t>(patched<std::uint32_t>(two, 18, 20), 22, 20);
   auto const file = patched<std::uint32_t>(patched<std::uint32_t>(longer, central() + 20, 20), central() + 24, 20);
   EXPECT_EQ(refusal(file), "zip record");
 }
 
-TEST(ZipArchive, reads_the_wide_numbers_of_zip64) {
+TEST(ZipArchive, reads_the_numbers_of_zip64) {
   auto const file = two.substr(0, end_at());
   auto const records = std::uint64_t{2};
   auto const begin = static_cast<std::uint64_t>(central());
