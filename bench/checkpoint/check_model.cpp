@@ -22,10 +22,10 @@ int check(std::string const& path, std::string const& expected_file) {
   auto const& tensors = expected.at("tensors");
   // Skip the CRCs of archives that torch wrote; this program checks content only.
   auto const set = checkpoint::open_shard_set(path, {.crc = codec::CrcPolicy::ignore});
-  if (set.sources.size() != 1) throw std::runtime_error(path + "  is not a single checkpoint");
+  if (set.sources.size() != 1) throw std::runtime_error(path + " is not a single checkpoint");
   auto const& source = *set.sources.front();
   if (source.tensors().size() != tensors.size())
-    throw std::runtime_error(std::to_string(source.tensors().size()) + "  tensors, expected " +
+    throw std::runtime_error(std::to_string(source.tensors().size()) + " tensors, expected " +
                              std::to_string(tensors.size()));
   std::vector<std::byte> bytes;
   for (std::size_t i = 0; i < source.tensors().size(); ++i) {
@@ -35,7 +35,7 @@ int check(std::string const& path, std::string const& expected_file) {
     auto const found = tensors.find(tensor.name);
     if (found == tensors.end()) throw std::runtime_error("unexpected tensor: " + tensor.name);
     if (*found != codec::to_hex(codec::checksum(bytes)))
-      throw std::runtime_error(tensor.name + "  differs from the merge of its shards");
+      throw std::runtime_error(tensor.name + " differs from the merge of its shards");
   }
   return 0;
 }

@@ -56,7 +56,7 @@ crossrank::Shape shard_shape(bench::ModelTensor const& tensor, int ranks) {
   if (tensor.axis < 0) return tensor.shape;
   auto const axis = static_cast<std::size_t>(tensor.axis);
   if (tensor.shape[axis] % ranks != 0)
-    throw std::runtime_error(tensor.name + "  is not divisible by the number of ranks");
+    throw std::runtime_error(tensor.name + " is not divisible by the number of ranks");
   return tensor.shape.with(axis, tensor.shape[axis] / ranks);
 }
 

@@ -158,7 +158,7 @@ JobDescription describe_job(ConnectOptions const& options, Environment const& en
   if (job.world_size > 1 && job.job_id.empty() && !environment.master_port && !by_mpi) {
     throw UsageError({.operation = "connect",
                       .message = std::to_string(job.world_size) +
-                                 "  ranks were announced, but nothing distinguishes this job from others on this host",
+                                 " ranks were announced, but nothing distinguishes this job from others on this host",
                       .expected = "CROSSRANK_JOB_ID, or MASTER_ADDR and MASTER_PORT",
                       .hint = "start with `crossrank run -n " + std::to_string(job.world_size) +
                               " -- program`, or set CROSSRANK_JOB_ID",

@@ -36,7 +36,7 @@ spi::Plugin const& load_plugin(std::string const& backend, std::filesystem::path
   auto const file = folder / ("libcrossrank_" + backend + ".so");
   std::error_code failed;
   if (!std::filesystem::exists(file, failed)) {
-    refuse(file, "the plugin of backend \"" + backend + "\"  is missing", {},
+    refuse(file, "the plugin of backend \"" + backend + "\" is missing", {},
            "build crossrank where " + backend + " is installed, and install the plugin beside the library");
   }
   auto* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

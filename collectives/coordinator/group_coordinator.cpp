@@ -42,7 +42,7 @@ void require_partition(Collective const& world, std::vector<std::vector<int>> co
     if (listed[rank] == 1) continue;
     throw UsageError(
         usage_in(world, creating,
-                 "rank " + std::to_string(rank) + (listed[rank] == 0 ? "  is not listed" : " is listed more than once"),
+                 "rank " + std::to_string(rank) + (listed[rank] == 0 ? " is not listed" : " is listed more than once"),
                  "each rank in exactly one list", std::to_string(listed[rank]) + " times"));
   }
 }

@@ -30,7 +30,7 @@ std::vector<std::int64_t> exchange_rows(Collective const& group, std::vector<Ten
   auto const failed_rank = std::find(sizes.begin(), sizes.end(), unfit) - sizes.begin();
   if (failed_rank == std::ssize(sizes)) return sizes;
   auto info = usage_in(group, "dispatch",
-                       "rank " + std::to_string(failed_rank) + "  passed tensors with different numbers of rows");
+                       "rank " + std::to_string(failed_rank) + " passed tensors with different numbers of rows");
   info.failed_ranks = {static_cast<int>(failed_rank)};
   info.remote_type = "crossrank::UsageError";
   throw RemoteError(std::move(info));

@@ -17,7 +17,7 @@ namespace {
 void require_divides(char const* what, int whole, std::string const& by_what, std::int64_t by) {
   if (by >= 1 && whole % by == 0) return;
   throw UsageError({.operation = "MeshCollective",
-                    .message = std::string(what) + "  is not divisible by " + by_what,
+                    .message = std::string(what) + " is not divisible by " + by_what,
                     .expected = "a divisor of " + std::to_string(whole),
                     .got = std::to_string(by)});
 }
@@ -154,9 +154,9 @@ MeshGroupCoordinator::MeshGroupCoordinator(Collective const& world, std::vector<
     if (ranks.empty()) refuse("the partition has no ranks", name);
     for (int const rank : ranks) {
       if (rank < 0 || rank >= world.world_size())
-        refuse("rank " + std::to_string(rank) + "  of the partition is not a rank of the group", name);
+        refuse("rank " + std::to_string(rank) + " of the partition is not a rank of the group", name);
       if (!listed.insert(rank).second)
-        refuse("rank " + std::to_string(rank) + "  of the partition is already in another partition", name);
+        refuse("rank " + std::to_string(rank) + " of the partition is already in another partition", name);
       if (rank == world.rank()) index_ = i;
     }
     lists.push_back(ranks);

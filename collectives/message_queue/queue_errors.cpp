@@ -122,8 +122,8 @@ void MessageQueue::State::throw_failure(char const* operation) const {
   auto const who = is_writer ? "the writer, " + named(failed_ranks) + "," : named(failed_ranks);
   auto info = error(operation, who + " died or left without closing the queue");
   if (failure->timed_out) {
-    info.message = is_writer ? who + "  sent no message in time, so a reader left the queue"
-                             : who + "  took no message in time, so another rank left the queue";
+    info.message = is_writer ? who + " sent no message in time, so a reader left the queue"
+                             : who + " took no message in time, so another rank left the queue";
   }
   info.failed_ranks = failed_ranks;
   auto const& blamed = failure->ranks;

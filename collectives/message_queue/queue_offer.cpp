@@ -64,7 +64,7 @@ void check_agreement(Collective const& group, QueueOptions const& options,
              std::to_string(offer.chunk_bytes) + " bytes";
     };
     throw MismatchError({.operation = create,
-                         .message = "ranks 0 and " + std::to_string(rank) + "  passed different options",
+                         .message = "ranks 0 and " + std::to_string(rank) + " passed different options",
                          .expected = say(first),
                          .got = say(its),
                          .resource = "queue \"" + options.name + "\"",

@@ -96,7 +96,7 @@ LlamaConfig parse_llama_config(xr::Json const& config) {
 LlamaSharding::LlamaSharding(LlamaConfig const& config, int ranks) : config_(config), ranks_(ranks) {
   auto const deal = [&](char const* what, std::int64_t heads) {
     if (heads % ranks == 0) return;
-    refuse(std::to_string(heads) + " " + what + "  cannot be divided evenly among " + std::to_string(ranks) +
+    refuse(std::to_string(heads) + " " + what + " cannot be divided evenly among " + std::to_string(ranks) +
            " ranks: choose a number of ranks that divides them");
   };
   deal("attention heads", config.heads);

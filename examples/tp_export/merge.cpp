@@ -15,7 +15,7 @@ xr::Tensor only_copy(Shards& shards, std::string const& name) {
   for (std::size_t rank = 1; rank < shards.size(); ++rank) {
     auto const& other = shards[rank].at(name);
     if (first.shape() != other.shape() || !std::ranges::equal(first.bytes(), other.bytes())) {
-      throw std::runtime_error("rank " + std::to_string(rank) + "  has a different " + name + " than rank 0");
+      throw std::runtime_error("rank " + std::to_string(rank) + " has a different " + name + " than rank 0");
     }
   }
   return first;

@@ -28,7 +28,7 @@ std::set<std::string> listed_files(fs::path const& index) {
   std::set<std::string> files;
   for (auto const& [tensor, file] : map->items()) {
     if (!file.is_string() || fs::path(file.get<std::string>()).filename() != file.get<std::string>()) {
-      throw std::runtime_error(index.string() + ": " + tensor + "  is listed in " + file.dump() +
+      throw std::runtime_error(index.string() + ": " + tensor + " is listed in " + file.dump() +
                                ", which is not a file name");
     }
     files.insert(file.get<std::string>());

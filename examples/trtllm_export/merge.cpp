@@ -23,7 +23,7 @@ xr::Tensor largest(std::span<xr::Tensor const> parts) {
 xr::Tensor the_same(std::string const& name, std::span<xr::Tensor const> parts) {
   for (auto const& part : parts) {
     if (!std::ranges::equal(part.bytes(), parts[0].bytes()))
-      throw std::runtime_error(name + "  differs between tensor-parallel ranks");
+      throw std::runtime_error(name + " differs between tensor-parallel ranks");
   }
   return parts[0].clone();
 }

@@ -150,7 +150,7 @@ int run_session(std::string const& command, SessionOptions const& options,
     auto const& launched = environment();
     if (options.processes > 1 && launched.announces_several() && launched.world_size != options.processes) {
       throw UsageError({.operation = command,
-                        .message = std::string(to_string(launched.launcher)) + "  has already started the ranks",
+                        .message = std::string(to_string(launched.launcher)) + " has already started the ranks",
                         .expected = "no -n, or -n " + std::to_string(launched.world_size),
                         .got = "-n " + std::to_string(options.processes),
                         .hint = "leave -n out"});

@@ -134,7 +134,7 @@ void print_queue(QueueView const& queue) {
     std::printf(" rank %d has written %" PRIu64 "%s", queue.writer->rank, queue.writer->messages,
                 queue.writer->asleep ? " and waits for space" : "");
   } else {
-    std::printf("  the writer has left");
+    std::printf(" the writer has left");
   }
   for (auto const& reader : queue.readers)
     std::printf("; rank %d has taken %" PRIu64 "%s", reader.rank, reader.messages,

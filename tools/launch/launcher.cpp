@@ -112,7 +112,7 @@ int Launch::run() {
   if (outcome_.failed() && refused_ == 0 && !(options_.raw && outcome_.by_exit_code())) say(outcome_.summary());
   for (auto const& queue : {std::cref(out_), std::cref(err_)}) {
     int const failure = queue.get().failure();
-    if (failure != 0 && failure != EPIPE) say(std::string("cannot write the output:  ") + std::strerror(failure));
+    if (failure != 0 && failure != EPIPE) say(std::string("cannot write the output: ") + std::strerror(failure));
   }
   int const code = exit_code();
   if (code != 0 && options_.if_silent && !answered_) out_.waiting() += options_.if_silent(code, outcome_.summary());

@@ -25,7 +25,7 @@ class ArenaExchange final : public ExchangeBackend {
     if (workspace::receive(group_->shared_comm(), locate(member, part), LeaseMode::offer, collector)) return;
     group_->throw_if_failed("receive");
     throw PeerLostError({.operation = "receive",
-                         .message = "rank " + std::to_string(member) + "  has revoked its contribution",
+                         .message = "rank " + std::to_string(member) + " has revoked its contribution",
                          .group = group_->name(),
                          .rank = group_->rank(),
                          .world_size = group_->size(),

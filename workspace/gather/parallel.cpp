@@ -91,8 +91,7 @@ class Items final : public detail::RangeItems<Item> {
   }
   void abort(std::string_view why) noexcept override { session_.abort(why); }
   void abort_unwinding() noexcept override {
-    if (failed_)
-      return session_.abort("an exception left the range after this error:  " + std::string(failed_->what()));
+    if (failed_) return session_.abort("an exception left the range after this error: " + std::string(failed_->what()));
     session_.abort("an exception left the range; loop inside CollectiveRange::consume to report its text");
   }
 

@@ -38,7 +38,7 @@ FileIdentity look_at(std::shared_ptr<codec::FileSource const> const& file, State
     return {.why = "its content was written under another name"};
   } catch (FormatError const& error) {
     if (begins_as_ours(*file)) return {.kind = FileIdentity::Kind::state};
-    return {.why = "it is not a state image of crossrank:  " + error.info().message};
+    return {.why = "it is not a state image of crossrank: " + error.info().message};
   }
 }
 

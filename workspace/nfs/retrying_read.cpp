@@ -123,7 +123,7 @@ class RetryingRead {
                   .got = seen_,
                   .resource = (directory_ / published_.file.name()).string(),
                   .hint = "check that all ranks use the same directory and that all nodes mount the same export there",
-                  .details = {"mount on this node:  " + mount_text(directory_)}});
+                  .details = {"mount on this node: " + mount_text(directory_)}});
   }
 
   std::filesystem::path const& directory_;

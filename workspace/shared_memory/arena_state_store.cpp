@@ -53,7 +53,7 @@ ErrorInfo about(node::NodeComm const& comm, int owner, std::string message) {
 }
 
 [[noreturn]] void fail_lost(node::NodeComm const& comm, int owner) {
-  auto info = about(comm, owner, "the rank ended while it was writing its state:  " + comm.describe(owner));
+  auto info = about(comm, owner, "the rank ended while it was writing its state: " + comm.describe(owner));
   info.group_usable = false;
   throw PeerLostError(std::move(info));
 }

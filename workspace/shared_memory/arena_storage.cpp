@@ -28,7 +28,7 @@ LeasedStorage::~LeasedStorage() {
 }
 
 std::string LeasedStorage::frozen_by() const {
-  return "received from rank " + std::to_string(owner_) + "  of this node, which owns the memory";
+  return "received from rank " + std::to_string(owner_) + " of this node, which owns the memory";
 }
 
 }  // namespace crossrank::workspace
