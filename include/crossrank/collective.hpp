@@ -507,11 +507,11 @@ class CROSSRANK_EXPORT Collective {
 /// Joins the job that the launcher announced, and returns the group of all its ranks.
 ///
 /// Collective over the job. Reads `RANK`, `WORLD_SIZE` and a job id as `crossrank run`, torchrun, Slurm and Open MPI
-/// set them. Without a launcher the job consists of this process alone, on the backend "fake". Threads of one process
+/// set them. Without a launcher the job consists only of this process, on the backend "fake". Threads of one process
 /// need no job id. A second call returns the same job.
 ///
 /// Errors: `UnavailableError` when several ranks were announced and no backend can serve them; it lists what was tried.
-/// There is no fallback to "fake". `TimeoutError` names the ranks that did not come within `connect_timeout`.
+/// There is no fallback to "fake". `TimeoutError` names the ranks that did not call `connect` within `connect_timeout`.
 /// `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended before it called
 /// `connect`, without waiting for the timeout. `UsageError` for a rank number that is taken. All ranks of a node get
 /// the same error. Follows `dist.init_process_group` of PyTorch.

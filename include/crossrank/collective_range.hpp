@@ -108,7 +108,7 @@ class [[nodiscard]] CollectiveRange {
 
   /// Returns an iterator to the first item.
   [[nodiscard]] iterator begin() { return {items_.get(), 0}; }
-  /// Returns an iterator behind the last item.
+  /// Returns an iterator past the last item.
   [[nodiscard]] iterator end() { return {items_.get(), size()}; }
   /// Returns whether this rank receives the items.
   [[nodiscard]] bool is_receiver() const noexcept { return items_ && items_->is_receiver(); }

@@ -11,7 +11,7 @@
 
 namespace crossrank {
 
-/// The kinds of failure that callers tell apart. Each has a subclass of `Error`.
+/// The kinds of failure that callers can distinguish. Each has a subclass of `Error`.
 enum class ErrorCode : std::uint8_t {
   usage,        ///< the caller broke a precondition; nothing was sent, the group stays usable
   mismatch,     ///< the ranks disagree about the call; all of them get this error

@@ -324,7 +324,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   /// Brings the tokens of all ranks to each rank: hidden states, logits and extras, joined along their first dimension.
   ///
   /// Collective. In a group of one rank, or without sequence parallelism and without a data-parallel group, it returns
-  /// the same tensors, and `combine` returns what it is given.
+  /// the same tensors, and `combine` returns its argument.
   [[nodiscard]] Dispatched dispatch(Tensor const& hidden_states, Tensor const& router_logits,
                                     DispatchOptions options = {}) const;
   /// Adds all ranks' results for the dispatched tokens and returns this rank's own rows. Collective.

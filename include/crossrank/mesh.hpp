@@ -71,7 +71,8 @@ class CROSSRANK_EXPORT JobCollective : public Collective {
   /// Returns the job's ranks on this node as a job of their own, with the same tensor-parallel groups. Its `dp_world()`
   /// contains the ranks of this node with this rank's tensor-parallel rank.
   [[nodiscard]] JobCollective const& local() const noexcept;
-  /// Returns this rank's tensor-parallel group as a job of its own, in which each rank is alone in its `dp_world()`.
+  /// Returns this rank's tensor-parallel group as a job of its own, in which the `dp_world()` of each rank contains
+  /// only that rank.
   [[nodiscard]] JobCollective const& tp_world() const noexcept;
   /// Returns the group of all ranks with this rank's tensor-parallel rank.
   [[nodiscard]] Collective const& dp_world() const noexcept;
@@ -155,9 +156,9 @@ class CROSSRANK_EXPORT MeshGroupCoordinator {
   /// share a name, or name an unknown rank.
   MeshGroupCoordinator(Collective const& world, std::vector<MeshPartition> partitions, Device device = {});
 
-  /// Returns the job of this rank's partition; null when it is in none.
+  /// Returns the job of this rank's partition; null when it is in no partition.
   [[nodiscard]] MeshCollective const* collective() const noexcept { return own_ ? &*own_ : nullptr; }
-  /// Returns the partition of this rank; null when it is in none.
+  /// Returns the partition of this rank; null when it is in no partition.
   [[nodiscard]] MeshPartition const* partition() const noexcept;
   /// Returns all partitions.
   [[nodiscard]] std::vector<MeshPartition> const& partitions() const noexcept { return partitions_; }

@@ -28,7 +28,7 @@ class RankSpan {
   [[nodiscard]] int operator[](std::size_t index) const noexcept { return ranks_[index]; }
   /// Returns an iterator to the first rank.
   [[nodiscard]] auto begin() const noexcept { return ranks_.begin(); }
-  /// Returns an iterator behind the last rank.
+  /// Returns an iterator past the last rank.
   [[nodiscard]] auto end() const noexcept { return ranks_.end(); }
 
  private:

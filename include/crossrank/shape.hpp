@@ -37,7 +37,7 @@ class CROSSRANK_EXPORT Shape {
   [[nodiscard]] std::int64_t const* data() const noexcept { return lengths_.data(); }
   /// Returns an iterator to the first length.
   [[nodiscard]] std::int64_t const* begin() const noexcept { return data(); }
-  /// Returns an iterator behind the last length.
+  /// Returns an iterator past the last length.
   [[nodiscard]] std::int64_t const* end() const noexcept { return data() + rank_; }
   /// Returns the length of dimension `dim`, which is below `size()`.
   [[nodiscard]] std::int64_t operator[](std::size_t dim) const noexcept { return lengths_[dim]; }

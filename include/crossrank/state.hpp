@@ -114,7 +114,7 @@ class CROSSRANK_EXPORT StateDict {
   std::pair<iterator, bool> insert(std::string name, Tensor tensor);
   /// Adds an entry at the end unless its name exists. Returns the entry of that name, and whether it was added.
   std::pair<iterator, bool> insert(value_type entry) { return insert(entry.first, std::move(entry.second)); }
-  /// Adds a tensor at the end, or replaces the one of that name in its place.
+  /// Adds a tensor at the end, or replaces the tensor with that name in its place.
   void insert_or_assign(std::string name, Tensor tensor);
   /// Erases the entry called `name`. Returns whether there was one.
   bool erase(std::string_view name);
@@ -130,11 +130,11 @@ class CROSSRANK_EXPORT StateDict {
   [[nodiscard]] std::size_t nbytes() const noexcept;
   /// Returns an iterator to the first entry.
   [[nodiscard]] const_iterator begin() const noexcept;
-  /// Returns an iterator behind the last entry.
+  /// Returns an iterator past the last entry.
   [[nodiscard]] const_iterator end() const noexcept;
   /// Returns an iterator to the first entry, to replace its tensor.
   [[nodiscard]] iterator begin() noexcept;
-  /// Returns an iterator behind the last entry.
+  /// Returns an iterator past the last entry.
   [[nodiscard]] iterator end() noexcept;
 
  private:

@@ -78,7 +78,7 @@ class CROSSRANK_EXPORT TensorDict {
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns an iterator to the first entry.
   [[nodiscard]] value_type const* begin() const noexcept;
-  /// Returns an iterator behind the last entry.
+  /// Returns an iterator past the last entry.
   [[nodiscard]] value_type const* end() const noexcept;
 
  private:

@@ -65,7 +65,7 @@ void refuse_nesting(Reader const& reader) {
         {.operation = "environment",
          .message = std::string(other.name) + " was started inside `crossrank run`, so both announce a rank",
          .expected = "one launcher",
-         .got = "RANK=" + reader.text("RANK").value_or("") + " beside " + other.mark + "=" +
+         .got = "RANK=" + reader.text("RANK").value_or("") + " and " + other.mark + "=" +
                 reader.text(other.mark).value_or(""),
          .resource = "CROSSRANK_LAUNCHER",
          .hint = std::string("start the program only with ") + other.name +

@@ -25,7 +25,8 @@ struct TextField {
   std::string ErrorInfo::*to;
   std::size_t percent;
 };
-/// In the order in which they are encoded; the index is the field's id. The message comes last and takes the rest.
+/// Text fields in the order of the encoding; the index is the field's id. The message is last and uses the rest of the
+/// space.
 constexpr std::array<TextField, 9> text_fields{{{&ErrorFields::operation, &ErrorInfo::operation, 4},
                                                 {&ErrorFields::remote_type, &ErrorInfo::remote_type, 14},
                                                 {&ErrorFields::expected, &ErrorInfo::expected, 8},
@@ -40,7 +41,7 @@ constexpr std::size_t ranks_percent = 16;
 struct Header {
   std::uint8_t code = 0;
   std::uint8_t unused = 0;
-  std::uint16_t rank_bytes = 0;  ///< of the failed ranks, which follow
+  std::uint16_t rank_bytes = 0;  ///< bytes of the failed ranks, which follow
   std::int32_t system_errno = 0;
 };
 static_assert(sizeof(Header) == 8);
@@ -52,7 +53,7 @@ struct FieldHeader {
 };
 static_assert(sizeof(FieldHeader) == 4);
 
-/// Appends to bounded space.
+/// Appends to a space of limited size.
 class Writer {
  public:
   explicit Writer(std::span<std::byte> space) noexcept : space_(space) {}
@@ -86,8 +87,8 @@ class Writer {
   std::size_t used_ = 0;
 };
 
-/// Writes runs of consecutive ranks, each as its distance from the run before it and its length; leaves out those that
-/// do not fit.
+/// Writes runs of consecutive ranks, each as its distance from the previous run and its length. Omits runs that do not
+/// fit.
 void put_ranks(Writer& out, std::span<int const> ranks, std::size_t limit) noexcept {
   auto const end = out.used() + limit;
   int next = 0;
@@ -239,7 +240,7 @@ ErrorRecord describe_exception(std::exception_ptr const& error) {
     std::rethrow_exception(error);
   } catch (Error const& e) {
     record = {e.code(), e.info()};
-    record.info.rank = -1;  // the reader adds which rank it was
+    record.info.rank = -1;  // the reader sets the rank
     record.info.remote_type = spelled(typeid(e));
   } catch (std::exception const& e) {
     record.info.message = e.what();

@@ -16,7 +16,7 @@ struct ErrorRecord {
   ErrorCode code = ErrorCode::backend;
   ErrorInfo info{};
 
-  /// Returns one line with all that is known, as `what()` of the error on that rank.
+  /// Returns one line with all fields, as `what()` of the error on that rank.
   [[nodiscard]] std::string text() const;
 };
 
@@ -42,14 +42,14 @@ struct ErrorFields {
 
 /// Encodes an error into `space` and returns the number of bytes used.
 ///
-/// Never fails and does not allocate. Where the error does not fit, each text is truncated to its share of the space;
-/// the message may take all that the other texts leave. `space` must hold at least 64 bytes.
+/// Never fails and does not allocate. If the error does not fit, each text is truncated to its share of the space; the
+/// message may use the rest of the space. `space` must hold at least 64 bytes.
 std::size_t encode_error(ErrorFields const& error, std::span<std::byte> space) noexcept;
 
 /// Encodes an error into as many bytes as it needs. Truncates each text after 16 KiB.
 [[nodiscard]] std::vector<std::byte> encode_error(ErrorFields const& error);
 
-/// Decodes what `encode_error` wrote. Another process wrote `bytes`: decoding stops at the first damaged field.
+/// Decodes an error that another process encoded. Stops at the first damaged field.
 [[nodiscard]] ErrorRecord decode_error(std::span<std::byte const> bytes);
 
 /// A failure, and the rank that reports it.
@@ -58,11 +58,11 @@ struct RankError {
   ErrorRecord error{};
 };
 
-/// Returns the error with which the other ranks leave a call in which `errors` kept some ranks from doing their part.
-/// `info` says where that was noticed.
+/// Returns the error that the other ranks get when a call failed on some ranks with `errors`. `info` has operation,
+/// group and rank of the caller.
 [[nodiscard]] RemoteError remote_error(ErrorInfo info, std::vector<RankError> const& errors);
 
-/// Returns an exception as a record, with its type as the source spells it in `info.remote_type`.
+/// Converts an exception to a record. `info.remote_type` is its type as in C++ source.
 ///
 /// An `Error` keeps its code and fields. Any other exception gets `ErrorCode::backend` and its text as message.
 [[nodiscard]] ErrorRecord describe_exception(std::exception_ptr const& error);

@@ -77,7 +77,7 @@ TEST(ErrorRecord, truncates_a_text_after_16_kib) {
   EXPECT_EQ(decode_error(encode_error(fields_of(ErrorCode::io, info))).info.message.size(), std::size_t{16} << 10);
 }
 
-/// A peer may have written anything.
+/// A peer may write any bytes.
 TEST(ErrorRecord, reads_damaged_bytes_without_harm) {
   auto const good = encode_error(fields_of(ErrorCode::format, full_info()));
   for (std::size_t size = 0; size < good.size(); ++size) static_cast<void>(decode_error(std::span(good).first(size)));

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checks that bench/run plot draws the charts of docs/charts from the results beside them. Usage: charts.sh SOURCE_TREE
+# Checks that bench/run plot draws the charts of docs/charts from the results in the same folder. Usage: charts.sh SOURCE_TREE
 set -euo pipefail
 cd "$1"
 command -v python3 >/dev/null || { echo "skipped: python3 is not installed"; exit 77; }

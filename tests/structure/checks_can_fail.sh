@@ -1,5 +1,5 @@
 #!/bin/bash
-# Shows that each check of this folder finds what it looks for. Usage: checks_can_fail.sh SOURCE_TREE COMPILER
+# Checks that each check in this folder fails on a tree that breaks its rule. Usage: checks_can_fail.sh SOURCE_TREE COMPILER
 set -euo pipefail
 checks=$1/tests/structure
 compiler=$2
@@ -16,7 +16,7 @@ fresh() {
   printf '# A library\nSee [its parts](docs/PARTS.md#the-first-part).\n' >"$tree/README.md"
   printf '# Parts\n\n## The first part\n' >"$tree/docs/PARTS.md"
 }
-# expect VERDICT DESCRIPTION COMMAND...: runs the command on the tree, which must pass or fail as told.
+# expect VERDICT DESCRIPTION COMMAND...: runs the command on the tree, which must "pass" or "fail".
 expect() {
   local verdict=$1 what=$2 got=pass
   shift 2
@@ -68,7 +68,7 @@ broken "a path out of the tree" lib/node/a.cpp "// .""./shared/data" "$checks/wo
 broken "something for later" lib/node/a.cpp "// TO""DO" "$checks/words.sh" "$tree"
 broken "a header that needs another" include/crossrank/error.hpp 'std::string text();' "$checks/headers_alone.sh" "$tree" "$compiler"
 
-# The guide and the version, each in a small tree of its own.
+# Checks of the guide and of the version, each with its own small tree.
 chapters() {
   fresh
   mkdir -p "$tree/docs/guide"

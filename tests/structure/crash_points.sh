@@ -23,4 +23,4 @@ list
 [[ $(stat -c %Y "$tree/out.hpp") -lt 1000000000 ]] || { echo "an unchanged list was written again"; exit 1; }
 
 echo 'void h(char const* name) { CROSSRANK_CRASH_POINT(name); }' >"$tree/collectives/h.cpp"
-if list 2>/dev/null; then echo "a name that is no literal was accepted"; exit 1; fi
+if list 2>/dev/null; then echo "a name that is not a literal was accepted"; exit 1; fi

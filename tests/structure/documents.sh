@@ -1,12 +1,12 @@
 #!/bin/bash
 # Checks that the README has at most 120 lines and that every relative link in the README and in docs/ leads to a file, and
-# to a heading where it names one. Checks that every test that docs/RELIABILITY.md names exists. Usage: documents.sh SOURCE_TREE
+# to a heading if it names one. Checks that every test that docs/RELIABILITY.md names exists. Usage: documents.sh SOURCE_TREE
 set -euo pipefail
 cd "$1"
 failed=0
 fail() { echo "$*"; failed=1; }
 
-# The name that a heading has in a link: lower case, blanks as hyphens, no punctuation.
+# Prints the anchors of a document's headings: lower case, blanks as hyphens, no punctuation.
 anchors_of() {
   grep -E '^#+ ' "$1" | sed -E 's/^#+ +//' | tr '[:upper:]' '[:lower:]' | sed -E 's/[^a-z0-9 _-]//g; s/ /-/g'
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Checks that each chapter of docs/guide links a program under examples/, that each cpp and cmake block of it is found
-# there line by line (whatever the indentation), and that the index links every chapter. Usage: guide.sh SOURCE_TREE
+# there line by line (with any indentation), and that the index links every chapter. Usage: guide.sh SOURCE_TREE
 set -euo pipefail
 cd "$1/docs/guide"
 status=0

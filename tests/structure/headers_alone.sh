@@ -1,6 +1,6 @@
 #!/bin/bash
 # Compiles every public header by itself. Usage: headers_alone.sh SOURCE_TREE COMPILER
-# mpi.hpp, which has native handles, where there is an mpicc to say where these are.
+# Compiles mpi.hpp, which needs the headers of MPI, only if there is an mpicc that names their folder.
 set -euo pipefail
 cd "$1/include"
 export compiler=$2

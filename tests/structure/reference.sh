@@ -3,5 +3,5 @@
 set -euo pipefail
 folder=$(mktemp -d "${TMPDIR:-/tmp}/crossrank-reference.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
-# Warnings are errors there. Only what is read matters here, not what is written.
+# The Doxyfile makes warnings errors. The output is discarded.
 { cat "$3"; echo "OUTPUT_DIRECTORY = $folder"; } | "$2" -

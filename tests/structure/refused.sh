@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checks that each program of a folder is refused by the compiler, for the reason in its first line.
+# Checks that the compiler refuses each program of a folder for the reason in its first line.
 # Usage: check.sh SOURCE_TREE COMPILER FOLDER
 set -euo pipefail
 cd "$1"

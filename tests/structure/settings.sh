@@ -6,7 +6,7 @@ cd "$1"
 table=lib/core/settings.cpp
 known=$(grep -oE '"CROSSRANK_[A-Z_]*[A-Z]"' "$table" | tr -d '"' | sort -u)
 [[ -n $known ]] || { echo "$table names no setting"; exit 1; }
-# Strings only: macros have such names too. Comments of public headers name settings as well.
+# Only strings, because macros have such names too, and the comments of public headers.
 mentioned=$({
   grep -rhoE --include='*.hpp' --include='*.cpp' --exclude=settings.cpp '"[^"]*CROSSRANK_[^"]*"' lib collectives workspace tools
   grep -rhoE --include='*.hpp' '///.*CROSSRANK_.*' include
