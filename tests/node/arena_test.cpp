@@ -58,7 +58,7 @@ TEST_F(ArenaTest, reports_requested_used_cap_and_holders_when_full) {
   arena->release(lent);
   try {
     static_cast<void>(arena->allocate(3 * mebi));
-    FAIL() << "the arena is full";
+    FAIL() << "expected an error: the arena is full";
   } catch (UnavailableError const& e) {
     EXPECT_THAT(e.what(), HasSubstr(std::to_string(3 * mebi)));
     EXPECT_THAT(e.what(), HasSubstr(std::to_string(6 * mebi) + " of at most " + std::to_string(8 * mebi)));
@@ -157,7 +157,7 @@ TEST_F(ArenaTest, refuses_more_offers_than_a_word_can_count) {
   for (std::uint32_t i = 0; i < LeaseWord::count_limit; ++i) arena->offer(slot, 1);
   try {
     arena->offer(slot, 1);
-    FAIL() << "the count is at its limit";
+    FAIL() << "expected an error: the count is at its limit";
   } catch (UsageError const& e) {
     EXPECT_THAT(e.what(), HasSubstr("4095"));
   }
@@ -180,7 +180,7 @@ TEST_F(ArenaTest, restores_the_reservation_when_pages_are_refused) {
   faulty.fail(test::Call::fallocate, 2, ENOSPC);  // the first is for the lease words
   try {
     static_cast<void>(arena->allocate(mebi));
-    FAIL() << "there are no pages";
+    FAIL() << "expected an error: there are no pages";
   } catch (IoError const& e) {
     EXPECT_EQ(e.system_errno(), ENOSPC);
   }

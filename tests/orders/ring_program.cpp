@@ -88,7 +88,7 @@ void RingProgram::read(std::size_t reader) {
     check(chunk.message.read() == 100 + next, "unexpected message");
     if (plan_.takes_before_it_reads) continue;
     deliver(own.cursor, next, [&] {
-      if (!plan_.reader_rings_nobody) ring(ends_[0]->doorbell);
+      if (!plan_.reader_does_not_ring) ring(ends_[0]->doorbell);
     });
   }
   if (!plan_.closes) return;

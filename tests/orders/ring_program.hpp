@@ -29,7 +29,7 @@ struct RingPlan {
   // Steps that are in the wrong order or left out.
   bool looks_before_it_announces = false;
   bool rings_before_it_publishes = false;
-  bool reader_rings_nobody = false;
+  bool reader_does_not_ring = false;
   bool takes_before_it_reads = false;
 };
 

@@ -166,7 +166,7 @@ TEST(Connect, takes_its_limit_from_variable_then_program_then_timeout) {
   EXPECT_EQ(connect_timeout_of(asked, both), seconds(7));
 }
 
-CROSSRANK_RANK_SCENARIO(wait_for_nobody) {
+CROSSRANK_RANK_SCENARIO(wait_for_missing_ranks) {
   auto const started = std::chrono::steady_clock::now();
   try {
     static_cast<void>(connect());
@@ -182,7 +182,7 @@ CROSSRANK_RANK_SCENARIO(wait_for_nobody) {
 
 TEST(Connect, is_limited_by_either_variable) {
   for (auto const* const variable : {"CROSSRANK_TIMEOUT", "CROSSRANK_CONNECT_TIMEOUT"}) {
-    auto const job = run_ranks(1, "wait_for_nobody",
+    auto const job = run_ranks(1, "wait_for_missing_ranks",
                                {.environment = {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {variable, "300ms"}}});
     EXPECT_EQ(job.ranks.at(0).out, "timeout\n") << variable << job.text();
   }
