@@ -27,14 +27,14 @@ struct Parameter {
 };
 using Group = std::vector<Parameter>;
 
-/// A training whose weights ZeRO has cut, with values that are all different.
+/// A training whose weights ZeRO has partitioned. All values are different.
 struct Training {
   std::vector<Group> groups{};
   int world = 2;
   int stage = 2;
-  std::int64_t partition_count = 0;  ///< that is written; 0: the world
-  float next = 1;                    ///< value
-  TorchFile::Entries more{};         ///< in the model states, of stages 1 and 2
+  std::int64_t partition_count = 0;  ///< partition count in the files; 0: the world size
+  float next = 1;                    ///< next value
+  TorchFile::Entries more{};         ///< more entries of the model states in stages 1 and 2
 
   Parameter const& add(std::size_t group, std::string name, std::vector<std::int64_t> lengths) {
     if (groups.size() <= group) groups.resize(group + 1);
@@ -47,7 +47,7 @@ struct Training {
   }
 };
 
-/// One group as one vector, filled up to a multiple of twice the number of ranks, cut evenly.
+/// Returns one rank's part of a flattened group, which is padded to a multiple of twice the number of ranks.
 std::vector<float> part_of_group(Group const& group, int world, int rank) {
   std::vector<float> flat;
   for (auto const& parameter : group) flat.insert(flat.end(), parameter.values.begin(), parameter.values.end());
@@ -57,7 +57,7 @@ std::vector<float> part_of_group(Group const& group, int world, int rank) {
   return {flat.begin() + part * rank, flat.begin() + part * (rank + 1)};
 }
 
-/// Each parameter by itself cut evenly, the last part filled up.
+/// Returns one rank's parts of all parameters of a group. Each parameter is padded and split evenly.
 std::vector<float> parts_of_parameters(Group const& group, int world, int rank) {
   std::vector<float> flat;
   for (auto const& parameter : group) {
@@ -76,7 +76,7 @@ std::string shapes_of(Group const& group) {
   return dict_of(entries);
 }
 
-/// A file's name: "zero_pp_rank_1_mp_rank_00_optim_states.pt".
+/// Returns the name of a file, such as "zero_pp_rank_1_mp_rank_00_optim_states.pt".
 std::string zero_name(int rank, char const* what, int model = 0) {
   return "zero_pp_rank_" + std::to_string(rank) + "_mp_rank_0" + std::to_string(model) + "_" + what + "_states.pt";
 }
@@ -115,7 +115,7 @@ class DeepSpeedSet : public testing::Test {
   }
 
   test::TemporaryDirectory root_{};
-  TorchFile model_file_{};  ///< holds the tensors that `Training::more` mentions
+  TorchFile model_file_{};  ///< holds the tensors of `Training::more`
 
  private:
   void put_optimizer(Training const& training, fs::path const& directory, int model, int rank) const {
@@ -204,7 +204,7 @@ TEST_F(DeepSpeedSet, adds_buffers_frozen_and_tied_parameters) {
   EXPECT_EQ(values_of(source, "head.weight"), training.groups[0][0].values);
 }
 
-TEST_F(DeepSpeedSet, has_a_source_for_each_model_parallel_rank) {
+TEST_F(DeepSpeedSet, opens_one_source_per_model_parallel_rank) {
   for (int const model : {0, 1}) {
     Training training;
     training.add(0, "w", {2 + model});
@@ -241,7 +241,7 @@ class DeepSpeedDamage : public DeepSpeedSet {
   Training training_{.world = 3};
 };
 
-TEST_F(DeepSpeedDamage, names_the_data_parallel_rank_that_is_missing) {
+TEST_F(DeepSpeedDamage, names_a_missing_data_parallel_rank) {
   put(training_);
   fs::remove(root_.path() / zero_name(1, "optim"));
   EXPECT_THAT(refusal(), HasSubstr("data-parallel rank 1"));
@@ -260,7 +260,7 @@ TEST_F(DeepSpeedDamage, reports_a_file_copied_over_another) {
   }
 }
 
-TEST_F(DeepSpeedDamage, explains_universal_checkpoints) {
+TEST_F(DeepSpeedDamage, rejects_universal_checkpoints) {
   TorchFile{}.write(root_.path() / "mp_rank_00_model_states.pt", dict_of({{"universal_checkpoint_info", dict_of({})}}));
   TorchFile state;
   auto const fp32 = state.filled(4, 1);
@@ -268,13 +268,13 @@ TEST_F(DeepSpeedDamage, explains_universal_checkpoints) {
   EXPECT_THAT(refusal(), HasSubstr("universal checkpoint of DeepSpeed"));
 }
 
-TEST_F(DeepSpeedDamage, counts_the_ranks_that_the_files_announce) {
+TEST_F(DeepSpeedDamage, checks_the_number_of_ranks_in_the_files) {
   training_.partition_count = 4;
   put(training_);
   EXPECT_THAT(refusal(), AllOf(HasSubstr("4 files"), HasSubstr("3")));
 }
 
-TEST_F(DeepSpeedDamage, refuses_parameters_that_do_not_fill_the_groups) {
+TEST_F(DeepSpeedDamage, rejects_parameters_that_do_not_fill_the_groups) {
   training_.add(1, "c", {20});
   for (int const stage : {2, 3}) {
     training_.stage = stage;
@@ -292,7 +292,7 @@ TEST_F(DeepSpeedDamage, refuses_parameters_that_do_not_fill_the_groups) {
   }
 }
 
-TEST_F(DeepSpeedDamage, needs_the_model_states_and_the_optimizer_states) {
+TEST_F(DeepSpeedDamage, throws_without_model_or_optimizer_states) {
   put(training_);
   fs::remove(root_.path() / "mp_rank_00_model_states.pt");
   EXPECT_THAT(refusal(), HasSubstr("lacks"));
@@ -302,7 +302,7 @@ TEST_F(DeepSpeedDamage, needs_the_model_states_and_the_optimizer_states) {
   EXPECT_THROW((void)open_shard_set(root_.path() / "z"), FormatError);
 }
 
-TEST_F(DeepSpeedDamage, refuses_experts_and_two_saves_in_one_directory) {
+TEST_F(DeepSpeedDamage, rejects_incomplete_experts_and_two_saves_in_one_directory) {
   put(training_);
   fs::copy_file(root_.path() / zero_name(0, "optim"), root_.path() / ("bf16_" + zero_name(0, "optim")));
   EXPECT_THAT(refusal(), HasSubstr("two optimizer states"));
@@ -337,7 +337,7 @@ class DeepSpeedExperts : public DeepSpeedSet {
   }
 };
 
-TEST_F(DeepSpeedExperts, are_merged_into_the_model_saved_without_them) {
+TEST_F(DeepSpeedExperts, are_merged_with_the_rest_of_the_model) {
   auto const set = open();
   ASSERT_EQ(set.sources.size(), 1U);
   EXPECT_EQ(set.sources[0]->tensors().size(), 5U);
@@ -346,7 +346,7 @@ TEST_F(DeepSpeedExperts, are_merged_into_the_model_saved_without_them) {
   EXPECT_EQ(set.sources[0]->attributes().at("left_out_files").size(), 2U);
 }
 
-TEST_F(DeepSpeedExperts, are_reported_missing_one_by_one) {
+TEST_F(DeepSpeedExperts, are_reported_when_one_is_missing) {
   fs::remove(root_.path() / name(1, 0));
   EXPECT_THAT(refusal(), HasSubstr("expert 0 of layer 1 is missing"));
   fs::remove(root_.path() / name(1, 1));

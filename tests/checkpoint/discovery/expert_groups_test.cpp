@@ -1,4 +1,4 @@
-// Experts that the tensor-parallel ranks hold in groups.
+// Groups of experts among the tensor-parallel ranks.
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ Tensor numbered(Shape const& shape, int seed) {
   return Tensor::of<float>(values, shape);
 }
 
-/// Hidden 8, 4 heads, 4 experts of width 6.
+/// Returns a config with hidden size 8, 4 heads and 4 experts of width 6.
 Json config() {
   return {{"model_type", "qwen3_moe"}, {"hidden_size", 8},           {"num_attention_heads", 4}, {"num_experts", 4},
           {"num_key_value_heads", 4},  {"moe_intermediate_size", 6}, {"intermediate_size", 12},  {"vocab_size", 16}};
@@ -52,7 +52,7 @@ class ExpertParallel : public testing::Test {
       model_.insert_or_assign(expert(e, "down_proj"), numbered({8, 6}, 20 + e));
     }
   }
-  /// What is cut over the tensor-parallel ranks of all layers but the experts.
+  /// Adds the shards of all layers except the experts.
   [[nodiscard]] StateDict dense(int rank, int ranks) const {
     StateDict shard;
     auto const width = 8 / ranks;
@@ -63,7 +63,7 @@ class ExpertParallel : public testing::Test {
     shard.insert_or_assign(layer + "mlp.gate.weight", model_.at(layer + "mlp.gate.weight"));
     return shard;
   }
-  /// Expert `from` of the model as `to` of the shard, its piece `part` of `parts`.
+  /// Adds piece `part` of `parts` of the model's expert `from`, as expert `to` of the shard.
   void take_expert(StateDict& shard, int from, int to, int part = 0, int parts = 1) const {
     auto const width = 6 / parts;
     shard.insert_or_assign(expert(to, "up_proj"),
@@ -93,7 +93,7 @@ class ExpertParallel : public testing::Test {
   StateDict model_{};
 };
 
-TEST_F(ExpertParallel, experts_on_one_rank_each_are_merged) {
+TEST_F(ExpertParallel, merges_experts_that_are_whole_on_one_rank) {
   add_experts();
   for (bool const local : {false, true}) {
     fs::remove_all(folder_.path() / "shards");
@@ -107,7 +107,7 @@ TEST_F(ExpertParallel, experts_on_one_rank_each_are_merged) {
   }
 }
 
-TEST_F(ExpertParallel, experts_sharded_over_some_ranks_are_merged) {
+TEST_F(ExpertParallel, merges_experts_sharded_over_a_group) {
   add_experts();
   for (int rank = 0; rank < 4; ++rank) {
     auto shard = dense(rank, 4);
@@ -117,7 +117,7 @@ TEST_F(ExpertParallel, experts_sharded_over_some_ranks_are_merged) {
   expect_model();
 }
 
-TEST_F(ExpertParallel, stacks_of_some_experts_on_each_rank_are_concatenated) {
+TEST_F(ExpertParallel, concatenates_stacks_of_experts) {
   auto const up = layer + "mlp.experts.gate_up_proj";
   auto const down = layer + "mlp.experts.down_proj";
   model_.insert_or_assign(up, numbered({4, 12, 8}, 4));
@@ -131,8 +131,8 @@ TEST_F(ExpertParallel, stacks_of_some_experts_on_each_rank_are_concatenated) {
   expect_model({.moe_ep = 2});
 }
 
-/// vLLM's names for stacks become those of the model.
-TEST_F(ExpertParallel, stacks_named_by_a_serving_program_get_the_names_of_the_model) {
+/// vLLM's names for stacks become the names of the model.
+TEST_F(ExpertParallel, renames_stacks_with_names_of_vllm) {
   auto const up = layer + "mlp.experts.gate_up_proj";
   auto const down = layer + "mlp.experts.down_proj";
   model_.insert_or_assign(up, numbered({4, 12, 8}, 4));
@@ -151,14 +151,15 @@ TEST_F(ExpertParallel, stacks_named_by_a_serving_program_get_the_names_of_the_mo
   }
 }
 
-/// Megatron's parallel folding: tensor-parallel number, expert-parallel number, and not every pair of them.
-TEST_F(ExpertParallel, experts_of_folded_ranks_are_merged) {
+/// With Megatron's parallel folding, ranks have a tensor-parallel and an expert-parallel number, but not every pair
+/// exists.
+TEST_F(ExpertParallel, merges_experts_of_folded_ranks) {
   add_experts();
   struct Folding {
     int tp;
     int ep;
     std::vector<std::pair<int, int>> ranks;  ///< tensor-parallel, expert-parallel
-    int parts;                               ///< of an expert
+    int parts;                               ///< pieces of an expert
   };
   for (auto const& folding :
        {Folding{2, 2, {{0, 0}, {1, 1}}, 1}, Folding{2, 4, {{0, 0}, {1, 1}, {0, 2}, {1, 3}}, 1},
@@ -175,12 +176,12 @@ TEST_F(ExpertParallel, experts_of_folded_ranks_are_merged) {
   }
 }
 
-TEST(FoldedExperts, are_not_seen_where_a_shard_is_missing) {
+TEST(FoldedExperts, are_not_assumed_when_a_shard_is_missing) {
   ShardGrid grid{.tp = 2, .ep = 2};
   grid.places = {{.tp = 0, .ep = 0}, {.tp = 1, .ep = 0}, {.tp = 0, .ep = 1}};
   EXPECT_FALSE(fold_experts(grid));
   grid.places.push_back({.tp = 1, .ep = 1});
-  EXPECT_FALSE(fold_experts(grid));  // all are there
+  EXPECT_FALSE(fold_experts(grid));  // all pairs exist
 }
 
 }  // namespace

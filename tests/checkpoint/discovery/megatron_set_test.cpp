@@ -22,7 +22,7 @@ constexpr char const* layer = "decoder.layers.0.mlp.linear_fc2.weight";
 
 class MegatronSet : public testing::Test {
  protected:
-  /// A file of a rank that holds `value` only; the optimizer's tensors are not of the model.
+  /// Writes a rank's file whose model has only `value`. The optimizer's tensors are not part of the model.
   void put(std::string const& path, float value, TorchFile::Entries const& arguments = {},
            std::string const& model = "model") const {
     TorchFile file;
@@ -69,7 +69,7 @@ TorchFile::Entries sizes(int tp, int pp, int ep) {
           {"swiglu", boolean(true)}};
 }
 
-TEST_F(MegatronSet, takes_the_model_and_leaves_the_rest) {
+TEST_F(MegatronSet, reads_the_model_and_skips_the_optimizer) {
   put("mp_rank_00/model_optim_rng.pt", 3, sizes(1, 1, 1));
 
   auto const set = open();
@@ -82,14 +82,14 @@ TEST_F(MegatronSet, takes_the_model_and_leaves_the_rest) {
   EXPECT_EQ(attributes.at("left_out"), Json::parse(R"(["decoder.layers.0.mlp._extra_state"])"));
 }
 
-TEST_F(MegatronSet, reads_sizes_from_the_arguments_of_the_training) {
+TEST_F(MegatronSet, reads_sizes_from_training_arguments) {
   put("mp_rank_00/model_optim_rng.pt", 3, sizes(1, 1, 1));
 
   auto const config = open().config;
 
   EXPECT_EQ(config.at("hidden_size"), 64);
   EXPECT_EQ(config.at("swiglu"), true);
-  // Its default means nothing without the switch beside it.
+  // The value is only a default unless its switch is set.
   EXPECT_FALSE(config.contains("num_query_groups"));
   EXPECT_FALSE(config.contains("vocab_size"));
 }
@@ -100,7 +100,7 @@ TEST_F(MegatronSet, prefers_a_config_file_to_the_arguments) {
   EXPECT_EQ(open().config, Json::parse(R"({"hidden_size": 65})"));
 }
 
-TEST_F(MegatronSet, places_ranks_and_stages_by_the_directories) {
+TEST_F(MegatronSet, places_ranks_and_stages_by_directory_names) {
   for (int const pp : {0, 1}) {
     for (int const tp : {0, 1}) {
       auto const name = "mp_rank_0" + std::to_string(tp) + "_00" + std::to_string(pp) + "/model_optim_rng.pt";
@@ -118,7 +118,7 @@ TEST_F(MegatronSet, places_ranks_and_stages_by_the_directories) {
               ElementsAre(ShardPlace{0, 0, 0}, ShardPlace{1, 0, 0}, ShardPlace{0, 1, 0}, ShardPlace{1, 1, 0}));
 }
 
-TEST_F(MegatronSet, takes_the_second_number_for_an_expert_rank_when_there_are_no_stages) {
+TEST_F(MegatronSet, reads_the_second_number_as_expert_rank_without_stages) {
   put("mp_rank_00_000/model_optim_rng.pt", 0, sizes(1, 1, 2));
   put("mp_rank_00_001/model_optim_rng.pt", 1, sizes(1, 1, 2));
 
@@ -129,7 +129,7 @@ TEST_F(MegatronSet, takes_the_second_number_for_an_expert_rank_when_there_are_no
   EXPECT_THAT(firsts(set), ElementsAre(0, 1));
 }
 
-TEST_F(MegatronSet, takes_three_numbers) {
+TEST_F(MegatronSet, reads_three_numbers_in_a_directory_name) {
   for (int const pp : {0, 1}) {
     for (int const ep : {0, 1}) {
       put("mp_rank_00_00" + std::to_string(pp) + "_00" + std::to_string(ep) + "/model_optim_rng.pt",
@@ -142,7 +142,7 @@ TEST_F(MegatronSet, takes_three_numbers) {
   EXPECT_THAT(firsts(set), ElementsAre(0, 1, 2, 3));
 }
 
-TEST_F(MegatronSet, misses_the_last_rank_that_the_arguments_announce) {
+TEST_F(MegatronSet, reports_a_missing_last_rank_by_the_arguments) {
   put("mp_rank_00/model_optim_rng.pt", 0, sizes(3, 1, 1));
   put("mp_rank_01/model_optim_rng.pt", 1, sizes(3, 1, 1));
   EXPECT_THAT(refusal(), HasSubstr("tensor-parallel rank 2"));
@@ -150,7 +150,7 @@ TEST_F(MegatronSet, misses_the_last_rank_that_the_arguments_announce) {
 
 class Interleaved : public MegatronSet {
  protected:
-  /// Two parts of one layer each, filled with their numbers in the whole model.
+  /// Writes two parts of one layer each, filled with their layer numbers in the whole model.
   void put_parts(int stage, float first, float second, int layers) const {
     TorchFile file;
     auto const a = file.filled(4, first);
@@ -164,7 +164,7 @@ class Interleaved : public MegatronSet {
   }
 };
 
-TEST_F(Interleaved, stages_have_every_other_layers) {
+TEST_F(Interleaved, stages_get_their_layer_numbers_in_the_model) {
   put_parts(0, 0, 2, 4);
   put_parts(1, 1, 3, 4);
 
@@ -178,18 +178,18 @@ TEST_F(Interleaved, stages_have_every_other_layers) {
   }
 }
 
-TEST_F(Interleaved, stages_that_do_not_divide_the_layers_are_refused) {
+TEST_F(Interleaved, throws_when_stages_do_not_divide_the_layers) {
   put_parts(0, 0, 2, 6);
   put_parts(1, 1, 3, 6);
   EXPECT_THAT(refusal(), HasSubstr("evenly"));
 }
 
-TEST_F(Interleaved, stages_need_arguments_that_count_the_layers) {
+TEST_F(Interleaved, throws_when_the_arguments_lack_the_number_of_layers) {
   put("mp_rank_00/model_optim_rng.pt", 0, sizes(1, 1, 1), "model0");
   EXPECT_THAT(refusal(), HasSubstr("num_layers"));
 }
 
-TEST_F(MegatronSet, refuses_a_file_without_a_model) {
+TEST_F(MegatronSet, rejects_a_file_without_a_model) {
   put("mp_rank_00/model_optim_rng.pt", 0, sizes(1, 1, 1), "weights");
   EXPECT_THAT(refusal(), HasSubstr("\"model\""));
 }
@@ -216,7 +216,7 @@ TEST_F(MegatronSet, reports_a_missing_iteration) {
   EXPECT_THAT(refusal(), HasSubstr("latest_checkpointed_iteration.txt"));
 }
 
-TEST_F(MegatronSet, takes_the_files_of_deepspeed_without_zero) {
+TEST_F(MegatronSet, reads_deepspeed_files_without_zero) {
   put("mp_rank_00_model_states.pt", 0, {}, "module");
   put("mp_rank_01_model_states.pt", 1, {}, "module");
   auto const set = open();

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-/// Ranks of a model with 4 layers of 8 inputs, on `tp` ranks for each of `pp` stages.
+/// Writes ranks of a model with 4 layers of 8 inputs, on `tp` ranks for each of `pp` stages.
 class MissingRanks : public testing::Test {
  protected:
   void write(std::string const& name, int rank, int tp, int pp = 1) const {
@@ -47,7 +47,7 @@ class MissingRanks : public testing::Test {
     }
     return "accepted";
   }
-  /// Both ways to look at it say it, and in one sentence.
+  /// Expects the text in the only defect of `verify` and in the error of `MergePlan::make`.
   void expect_finding(std::string const& text) const {
     auto const report = verified();
     ASSERT_EQ(report.defects.size(), 1U);
@@ -59,19 +59,19 @@ class MissingRanks : public testing::Test {
   test::TemporaryDirectory folder_{};
 };
 
-TEST_F(MissingRanks, at_the_end_are_named_once_with_their_file) {
+TEST_F(MissingRanks, reports_missing_last_ranks_once_with_their_files) {
   configure();
   for (int rank = 0; rank < 3; ++rank) write("mp_rank_0" + std::to_string(rank) + "/model.safetensors", rank, 4);
   expect_finding("tensor-parallel rank 3 of 4 is missing: mp_rank_03/model.safetensors");
 }
 
-TEST_F(MissingRanks, are_all_others_if_only_one_file_exists) {
+TEST_F(MissingRanks, reports_all_other_ranks_when_only_one_file_exists) {
   configure();
   write("tp0.safetensors", 0, 4);
   expect_finding("tensor-parallel ranks 1 to 3 of 4 are missing: tp1.safetensors, tp2.safetensors, tp3.safetensors");
 }
 
-TEST_F(MissingRanks, of_a_file_that_is_called_like_a_whole_model_are_told_by_all_its_lengths) {
+TEST_F(MissingRanks, needs_several_kinds_of_layers_when_the_name_has_no_rank) {
   configure(1);
   auto const expect = [&](std::int64_t down, std::int64_t up, std::int64_t gate, std::string const& text) {
     SCOPED_TRACE(std::to_string(down) + " " + std::to_string(up) + " " + std::to_string(gate));
@@ -92,25 +92,25 @@ TEST_F(MissingRanks, of_a_file_that_is_called_like_a_whole_model_are_told_by_all
   expect(4, 4, 5, "");
 }
 
-TEST_F(MissingRanks, are_none_where_one_kind_of_layers_is_of_another_length) {
+TEST_F(MissingRanks, accepts_a_model_with_one_kind_of_layers_of_other_length) {
   configure();
   write("model.safetensors", 0, 2);
   EXPECT_EQ(refusal(), "accepted");
 }
 
-TEST_F(MissingRanks, of_the_last_stage_are_counted_by_the_first) {
+TEST_F(MissingRanks, reports_ranks_missing_from_the_last_stage) {
   configure();
   for (int rank = 0; rank < 3; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2, 2);
   expect_finding("rank 3 of 4 is missing: rank3.safetensors");
 }
 
-TEST_F(MissingRanks, that_are_a_whole_stage_leave_layers_out) {
+TEST_F(MissingRanks, reports_missing_layers_when_a_whole_stage_is_missing) {
   configure();
   for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2, 2);
   expect_finding("model.layers.* lacks number 2, 3");
 }
 
-TEST_F(MissingRanks, are_counted_by_names_that_say_how_many_there_are) {
+TEST_F(MissingRanks, reports_ranks_missing_by_the_count_in_file_names) {
   for (std::string const name : {"rank_0_of_2", "world_size_2_rank_0", "tp_rank_00_of_02"}) {
     fs::remove_all(folder_.path());
     write(name + ".safetensors", 0, 2);
@@ -118,7 +118,7 @@ TEST_F(MissingRanks, are_counted_by_names_that_say_how_many_there_are) {
   }
 }
 
-TEST_F(MissingRanks, of_names_that_count_from_zero_are_told_by_their_name) {
+TEST_F(MissingRanks, reports_missing_parts_that_count_from_zero) {
   for (std::string const name : {"shard_0_of_2", "m-0-of-2", "model.0of2"}) {
     fs::remove_all(folder_.path());
     write(name + ".safetensors", 0, 2);
@@ -127,7 +127,7 @@ TEST_F(MissingRanks, of_names_that_count_from_zero_are_told_by_their_name) {
   }
 }
 
-TEST_F(MissingRanks, are_none_where_parts_turn_out_to_be_ranks) {
+TEST_F(MissingRanks, accepts_x_of_y_files_that_are_ranks) {
   configure();
   for (int rank = 0; rank < 2; ++rank) write("shard_" + std::to_string(rank) + "_of_2.safetensors", rank, 2);
   auto const plan = MergePlan::make(connect({.backend = "fake"}), folder_.path());
@@ -135,12 +135,12 @@ TEST_F(MissingRanks, are_none_where_parts_turn_out_to_be_ranks) {
   EXPECT_TRUE(verified().ok());
 }
 
-TEST_F(MissingRanks, cannot_be_told_by_numbers_that_may_mean_anything) {
+TEST_F(MissingRanks, asks_for_a_pattern_when_numbers_are_ambiguous) {
   for (int rank = 0; rank < 2; ++rank) write("shard_" + std::to_string(rank) + ".safetensors", rank, 2);
   EXPECT_THAT(refusal(), HasSubstr("`pattern` \"shard_{rank}.safetensors\""));
 }
 
-TEST_F(MissingRanks, may_be_what_the_config_is_wrong_about) {
+TEST_F(MissingRanks, accepts_the_number_of_layers_in_a_rule_file) {
   configure(5);
   for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2);
   std::ofstream(folder_.path() / "rules") << R"({"sizes": {"num_hidden_layers": 4}, "rules": []})";
@@ -149,7 +149,7 @@ TEST_F(MissingRanks, may_be_what_the_config_is_wrong_about) {
   EXPECT_EQ(MergePlan::make(world, folder_.path(), {.rules = folder_.path() / "rules"}).tensors().size(), 8U);
 }
 
-TEST(ShardNames, of_siblings_differ_in_the_digits_that_count) {
+TEST(ShardNames, sibling_name_replaces_only_the_right_digits) {
   auto const sibling = [](std::string const& name, auto change) {
     auto wanted = parse_shard_name(name);
     change(wanted);
@@ -160,12 +160,12 @@ TEST(ShardNames, of_siblings_differ_in_the_digits_that_count) {
   EXPECT_EQ(sibling("model.pt", [](auto& n) { n.rank = 1; }), "");
 }
 
-TEST(ShardNames, that_differ_in_one_number_have_a_pattern) {
+TEST(ShardNames, common_pattern_covers_one_differing_number) {
   EXPECT_EQ(common_pattern({"a1_x0.pt", "a1_x10.pt"}), "a1_x{rank}.pt");
   EXPECT_EQ(common_pattern({"a1_x0.pt", "a2_x1.pt"}), "");
 }
 
-TEST_F(MissingRanks, are_told_where_the_file_of_one_is_given_by_its_path) {
+TEST_F(MissingRanks, rejects_the_path_of_one_ranks_file) {
   for (int rank = 0; rank < 2; ++rank) write("rank" + std::to_string(rank) + ".safetensors", rank, 2);
   auto const world = connect({.backend = "fake"});
   EXPECT_THROW(static_cast<void>(MergePlan::make(world, folder_.path() / "rank1.safetensors")), UsageError);
@@ -174,7 +174,7 @@ TEST_F(MissingRanks, are_told_where_the_file_of_one_is_given_by_its_path) {
   EXPECT_NO_THROW(static_cast<void>(MergePlan::make(world, folder_.path() / "alone" / "rank1.safetensors")));
 }
 
-TEST(RenamedTensors, that_get_one_name_are_an_error_that_names_both) {
+TEST(RenamedTensors, throw_with_both_names_when_names_collide) {
   test::TemporaryDirectory const folder;
   for (auto const* const rank : {"rank0.safetensors", "rank1.safetensors"}) {
     save_safetensors(folder.path() / rank, {{"q.1.weight", Tensor::zeros({4, 4}, Dtype::f32)},

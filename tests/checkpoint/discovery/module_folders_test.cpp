@@ -1,4 +1,4 @@
-// The folders that modules.json names come along, and nothing from outside the model.
+// Folders that modules.json names are copied, but nothing from outside the model.
 #include "workspace/checkpoint/discovery/module_folders.hpp"
 
 #include <filesystem>
@@ -59,7 +59,7 @@ class ModuleFolders : public testing::Test {
   test::TemporaryDirectory folder_{};
 };
 
-TEST_F(ModuleFolders, come_along_with_the_model) {
+TEST_F(ModuleFolders, are_copied_with_the_model) {
   EXPECT_THAT(found(), ElementsAre("1_Pooling/config.json", "nested/2_Dense/config.json"));
   consolidate_model();
   for (std::string const file : {"1_Pooling/config.json", "nested/2_Dense/config.json", "modules.json"})
@@ -69,14 +69,14 @@ TEST_F(ModuleFolders, come_along_with_the_model) {
   EXPECT_THROW(consolidate_model(), UsageError);
 }
 
-TEST_F(ModuleFolders, are_replaced_where_that_is_asked_for) {
+TEST_F(ModuleFolders, are_replaced_with_force) {
   consolidate_model();
   std::ofstream(model() / "1_Pooling" / "config.json") << "{\"new\": 1}";
   consolidate_model({.force = true});
   EXPECT_EQ(test::text_of_file(out() / "1_Pooling" / "config.json"), "{\"new\": 1}");
 }
 
-TEST_F(ModuleFolders, outside_the_model_are_left_out) {
+TEST_F(ModuleFolders, are_left_out_when_outside_the_model) {
   auto const outside = (folder_.path() / "outside").string();
   fs::create_directory_symlink(outside, model() / "link");
   fs::create_directory_symlink(outside, model() / "nested" / "link");
@@ -85,7 +85,7 @@ TEST_F(ModuleFolders, outside_the_model_are_left_out) {
   EXPECT_THAT(found(), IsEmpty());
 }
 
-TEST_F(ModuleFolders, are_not_written_through_a_link_in_the_output) {
+TEST_F(ModuleFolders, are_not_written_through_an_output_link) {
   fs::create_directories(out());
   fs::create_directory_symlink(folder_.path() / "outside", out() / "1_Pooling");
   EXPECT_THROW(consolidate_model(), IoError);
@@ -93,7 +93,7 @@ TEST_F(ModuleFolders, are_not_written_through_a_link_in_the_output) {
   EXPECT_THAT(test::names_in(out()), ElementsAre("1_Pooling"));
 }
 
-TEST_F(ModuleFolders, of_a_list_that_is_no_json_are_an_error) {
+TEST_F(ModuleFolders, throw_when_the_list_is_not_json) {
   std::ofstream(model() / "modules.json") << "[";
   EXPECT_THROW((void)found(), FormatError);
   std::ofstream(model() / "modules.json") << R"({"path": "1_Pooling"})";

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 std::string layer(int number) { return "model.layers." + std::to_string(number) + ".input_layernorm.weight"; }
 
-/// Ranks as their names make them: all along one dimension.
+/// A set of ranks that are all tensor-parallel, as file names alone suggest.
 class Ranks {
  public:
   explicit Ranks(std::vector<std::vector<std::string>> const& names, Json config = Json::object())
@@ -41,7 +41,7 @@ class Ranks {
 std::string const embedding = "model.embed_tokens.weight";
 std::string const head = "lm_head.weight";
 
-TEST(RefineGrid, takes_blocks_with_layers_that_go_on_for_stages) {
+TEST(RefineGrid, finds_stages_by_consecutive_layers) {
   Ranks ranks({{embedding, layer(0)}, {embedding, layer(0)}, {layer(1), head}, {layer(1), head}});
   auto const& set = ranks.refined();
   EXPECT_EQ(set.tp, 2);
@@ -49,31 +49,31 @@ TEST(RefineGrid, takes_blocks_with_layers_that_go_on_for_stages) {
   EXPECT_EQ(set.places[3], (ShardPlace{.tp = 1, .pp = 1}));
 }
 
-TEST(RefineGrid, takes_stages_that_count_from_zero_where_the_config_has_as_many_layers) {
-  // Those in the middle have the same names.
+TEST(RefineGrid, finds_stages_that_count_layers_from_zero) {
+  // The stages in the middle have the same names.
   std::vector<std::vector<std::string>> const names{{embedding, layer(0)}, {layer(0)}, {layer(0)}, {layer(0), head}};
   Ranks known(names, {{"num_hidden_layers", 4}});
   EXPECT_EQ(known.refined().pp, 4);
   Ranks other(names, {{"num_hidden_layers", 3}});
   EXPECT_EQ(other.refined().pp, 1);
-  // Without a config what stands outside of the layers tells.
+  // Without a config, the names outside the layers decide.
   Ranks silent(names);
   EXPECT_EQ(silent.refined().pp, 4);
 }
 
-TEST(RefineGrid, takes_the_ends_for_stages_where_they_have_no_layers) {
+TEST(RefineGrid, finds_end_stages_without_layers) {
   Ranks ranks({{embedding}, {layer(0)}, {layer(1)}, {head}}, {{"num_hidden_layers", 2}});
   EXPECT_EQ(ranks.refined().pp, 4);
 }
 
-TEST(RefineGrid, takes_two_models_with_the_same_layers_for_no_stages) {
+TEST(RefineGrid, keeps_the_grid_for_two_models_with_the_same_layers) {
   Ranks ranks({{embedding, layer(0), head}, {embedding, layer(0), layer(0) + ".bias", head}});
   EXPECT_EQ(ranks.refined().pp, 1);
   Ranks apart({{embedding, layer(0)}, {"transformer.wte.weight", "transformer.h.1.ln_1.weight"}});
   EXPECT_EQ(apart.refined().pp, 1);
 }
 
-TEST(RefineGrid, counts_experts_that_have_the_same_names_on_all_ranks) {
+TEST(RefineGrid, finds_expert_ranks_that_count_experts_from_zero) {
   auto const expert = [](int number) {
     return "model.layers.0.mlp.experts." + std::to_string(number) + ".up_proj.weight";
   };
@@ -95,12 +95,12 @@ std::string finding(ShardSet const& set) {
   return {};
 }
 
-TEST(OneModel, has_ranks_with_names_in_common) {
+TEST(OneModel, throws_when_ranks_share_no_names) {
   Ranks ranks({{embedding, layer(0)}, {"transformer.wte.weight", "transformer.h.0.ln_1.weight"}});
   EXPECT_THAT(finding(ranks.set()), testing::AllOf(HasSubstr("rank0 has "), HasSubstr("rank1 has transformer.wte")));
 }
 
-TEST(OneModel, has_norms_of_one_width_on_all_ranks_and_stages) {
+TEST(OneModel, throws_when_norms_have_different_widths) {
   Ranks ranks({{embedding, layer(0)}, {embedding, layer(0)}});
   EXPECT_EQ(finding(ranks.set()), "");
   ranks.at(1).add(layer(1), Dtype::bf16, {16});

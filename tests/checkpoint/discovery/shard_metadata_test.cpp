@@ -1,4 +1,4 @@
-// Shards that say which rank they are of.
+// Rank metadata in the headers of shards.
 #include "workspace/checkpoint/discovery/grid/shard_metadata.hpp"
 
 #include <filesystem>

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 class TorchSet : public testing::Test {
  protected:
-  /// A state dict with one vector of `value` under `name`.
+  /// Writes a state dict with one vector of `value` under `name`.
   void put(std::string const& path, float value, std::string const& name = "a.weight") const {
     TorchFile file;
     auto const tensor = file.filled(4, value);
@@ -40,7 +40,7 @@ class TorchSet : public testing::Test {
     }
     return "accepted";
   }
-  /// The value that each source has in its first tensor, in order.
+  /// Returns the first value of each source's first tensor, in order.
   static std::vector<float> firsts(ShardSet const& set) {
     std::vector<float> out;
     for (auto const& source : set.sources) out.push_back(values_of(*source, source->tensors()[0].name)[0]);
@@ -49,7 +49,7 @@ class TorchSet : public testing::Test {
   test::TemporaryDirectory root_{};
 };
 
-TEST_F(TorchSet, takes_consolidated_files_for_tensor_parallel_ranks) {
+TEST_F(TorchSet, reads_consolidated_files_as_tensor_parallel_ranks) {
   put("consolidated.01.pth", 1);
   put("consolidated.00.pth", 0);
   put_text("params.json", "{\"dim\": 8}");
@@ -62,7 +62,7 @@ TEST_F(TorchSet, takes_consolidated_files_for_tensor_parallel_ranks) {
   EXPECT_THAT(set.sidecars, ElementsAre(testing::Field(&SidecarFile::path, at("params.json"))));
 }
 
-TEST_F(TorchSet, names_the_consolidated_file_that_is_missing) {
+TEST_F(TorchSet, names_a_missing_consolidated_file) {
   put("consolidated.00.pth", 0);
   put("consolidated.02.pth", 2);
   EXPECT_THAT(refusal(), HasSubstr("tensor-parallel rank 1"));
@@ -94,24 +94,24 @@ TEST_F(TorchIndex, merges_the_parts_of_one_model) {
   EXPECT_THROW(set.sources[0]->read(1, 16, byte), UsageError);
 }
 
-TEST_F(TorchIndex, is_not_needed_when_the_names_count) {
+TEST_F(TorchIndex, is_not_needed_when_names_have_part_numbers) {
   fs::remove(at("pytorch_model.bin.index.json"));
   EXPECT_EQ(open_shard_set(root_.path()).sources.at(0)->tensors().size(), 2U);
   fs::remove(at("pytorch_model-00001-of-00002.bin"));
   EXPECT_THAT(refusal(), HasSubstr("part 1 of 2 is missing"));
 }
 
-TEST_F(TorchIndex, needs_every_file_that_it_lists) {
+TEST_F(TorchIndex, throws_when_a_listed_file_is_missing) {
   fs::remove(at("pytorch_model-00002-of-00002.bin"));
   EXPECT_THAT(refusal(), HasSubstr("pytorch_model-00002-of-00002.bin"));
 }
 
-TEST_F(TorchIndex, refuses_a_tensor_in_two_parts) {
+TEST_F(TorchIndex, throws_when_two_parts_have_the_same_tensor) {
   put("pytorch_model-00002-of-00002.bin", 2, "a");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("\"a\""), HasSubstr("pytorch_model-00002-of-00002.bin")));
 }
 
-TEST_F(TorchSet, takes_any_names_by_a_pattern) {
+TEST_F(TorchSet, reads_any_file_names_with_a_pattern) {
   put("weights.s1.r0", 2);
   put("weights.s0.r0", 0);
   put("weights.s0.r1", 1);
@@ -124,13 +124,13 @@ TEST_F(TorchSet, takes_any_names_by_a_pattern) {
   EXPECT_THAT(firsts(set), ElementsAre(0, 1, 2, 3));
 }
 
-TEST_F(TorchSet, takes_one_directory_for_each_rank) {
+TEST_F(TorchSet, reads_one_directory_per_rank) {
   put("tp_rank_00_pp_rank_000/model.pt", 0);
   put("tp_rank_01_pp_rank_000/model.pt", 1);
   EXPECT_THAT(firsts(open_shard_set(root_.path())), ElementsAre(0, 1));
 }
 
-TEST_F(TorchSet, takes_what_modelopt_keeps_for_ranks) {
+TEST_F(TorchSet, reads_rank_files_of_modelopt) {
   for (int const rank : {0, 1}) {
     TorchFile file;
     auto const tensor = file.filled(4, static_cast<float>(rank));
@@ -145,7 +145,7 @@ TEST_F(TorchSet, takes_what_modelopt_keeps_for_ranks) {
   EXPECT_EQ(set.sources[1]->attributes(), Json::parse(R"({"config": {"rank": 1}})"));
 }
 
-TEST_F(TorchSet, misses_the_other_ranks_of_a_file_of_modelopts) {
+TEST_F(TorchSet, reports_missing_ranks_of_modelopt_files) {
   auto const file = fs::path(CROSSRANK_TEST_DATA) / "torch" / "rank_3_state.pth";
   fs::copy_file(file, at("rank_3_state.pth"));
   EXPECT_THAT(refusal(), HasSubstr("rank_3_state.pth"));
@@ -169,14 +169,14 @@ TEST_F(TorchSet, merges_the_parts_of_each_rank) {
   EXPECT_THAT(refusal(), HasSubstr("part 1 is missing"));
 }
 
-TEST_F(TorchSet, goes_by_the_directories_of_ranks_where_a_pointer_leads_nowhere) {
+TEST_F(TorchSet, uses_rank_directories_when_the_pointer_is_stale) {
   put("rank0/model.pt", 0);
   put("rank1/model.pt", 1);
   put_text("latest", "global_step10");
   EXPECT_THAT(firsts(open_shard_set(root_.path())), ElementsAre(0, 1));
 }
 
-TEST_F(TorchSet, takes_a_class_of_the_users_only_by_name) {
+TEST_F(TorchSet, keeps_only_the_name_of_an_allowed_class) {
   TorchFile file;
   auto const tensor = file.filled(4, 1);
   file.write(at("model.pt"), dict_of({{"a.weight", tensor}, {"made_by", "cmine\nThing\n"}}));
@@ -184,7 +184,7 @@ TEST_F(TorchSet, takes_a_class_of_the_users_only_by_name) {
   EXPECT_THAT(firsts(open_shard_set(root_.path(), {.extra_globals = {"mine.Thing"}})), ElementsAre(1));
 }
 
-TEST_F(TorchSet, prefers_safetensors_where_both_are) {
+TEST_F(TorchSet, prefers_safetensors_when_both_formats_exist) {
   put("pytorch_model.bin", 1);
   std::vector<float> const values{5};
   StateDict weights;
@@ -193,14 +193,14 @@ TEST_F(TorchSet, prefers_safetensors_where_both_are) {
   EXPECT_EQ(open_shard_set(root_.path()).sources.at(0)->tensors()[0].name, "x");
 }
 
-TEST_F(TorchSet, says_that_a_directory_of_optimizers_holds_no_shards) {
+TEST_F(TorchSet, reports_no_shards_when_there_are_only_optimizer_files) {
   put("optimizer.pt", 1);
   put("scheduler.pt", 1);
   EXPECT_THAT(refusal(), HasSubstr("no shards"));
 }
 
-// The first bytes of such a file are those of an old torch file, or of a zip archive.
-TEST_F(TorchSet, takes_a_file_for_safetensors_whatever_its_header_is_long) {
+// With these header lengths a safetensors file begins like an old torch file or like a zip archive.
+TEST_F(TorchSet, recognises_safetensors_for_any_header_length) {
   for (std::uint64_t const length : {std::uint64_t{0x280}, std::uint64_t{0x4b50}}) {
     std::string header = R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
     header.resize(length, ' ');

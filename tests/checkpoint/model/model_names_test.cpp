@@ -1,4 +1,4 @@
-// Names of a result beside those that its type of model has.
+// Compares the names of a result with those of its type of model.
 #include "workspace/checkpoint/model/model_names.hpp"
 
 #include <algorithm>
@@ -45,9 +45,10 @@ auto finding(std::string const& resource, std::string const& text) {
                Field("text", &Defect::text, HasSubstr(text)));
 }
 
-TEST(ModelNames, of_a_whole_model_are_all_there) {
+TEST(ModelNames, reports_nothing_for_a_whole_model) {
   EXPECT_THAT(ModelNames(config()).check(llama(), "model"), IsEmpty());
-  EXPECT_THAT(ModelNames(config()).check(llama(""), "model"), IsEmpty());  // saved without its head's class
+  EXPECT_THAT(ModelNames(config()).check(llama(""), "model"),
+              IsEmpty());  // a model without a head, whose names lack "model."
   auto names = llama();
   for (auto const* more :
        {"model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.1.self_attn.q_proj.bias",
@@ -57,31 +58,31 @@ TEST(ModelNames, of_a_whole_model_are_all_there) {
   EXPECT_THAT(ModelNames(config()).check(names, "model"), IsEmpty());
 }
 
-TEST(ModelNames, missing_from_one_layer_are_reported) {
+TEST(ModelNames, reports_a_name_missing_from_one_layer) {
   EXPECT_THAT(ModelNames(config()).check(without(llama(), "layers.1.mlp.up_proj"), "model"),
               ElementsAre(finding("model.layers.*.mlp.up_proj", "missing in 1 layer:")));
 }
 
-TEST(ModelNames, missing_from_all_layers_are_reported) {
+TEST(ModelNames, reports_a_name_missing_from_all_layers) {
   EXPECT_THAT(ModelNames(config()).check(without(llama(), "q_proj"), "model"),
               ElementsAre(finding("model.layers.*.self_attn.q_proj", "missing in 3 layers:")));
 }
 
-TEST(ModelNames, unknown_to_the_model_type_are_reported) {
+TEST(ModelNames, reports_a_name_unknown_to_the_model_type) {
   auto names = llama();
   names.emplace_back("model.layers.2.self_attn.qkv_proj.weight");
   EXPECT_THAT(ModelNames(config()).check(names, "model"),
               ElementsAre(finding("model.layers.*.self_attn.qkv_proj", "models of type llama have no such layer")));
 }
 
-TEST(ModelNames, outside_of_the_layers_are_reported) {
+TEST(ModelNames, reports_missing_names_outside_the_layers) {
   EXPECT_THAT(ModelNames(config()).check(without(llama(), "embed_tokens"), "model"),
               ElementsAre(finding("model.embed_tokens", "missing")));
   EXPECT_THAT(ModelNames(config()).check(without(llama(), "lm_head"), "model"),
               ElementsAre(finding("lm_head", "missing")));
 }
 
-TEST(ModelNames, of_the_head_may_be_left_out) {
+TEST(ModelNames, allows_a_missing_head_when_the_model_has_none) {
   auto const names = without(llama(), "lm_head");
   auto tied = config();
   tied["tie_word_embeddings"] = true;
@@ -90,7 +91,7 @@ TEST(ModelNames, of_the_head_may_be_left_out) {
   for (auto const& one : {tied, classifier}) EXPECT_THAT(ModelNames(one).check(names, "model"), IsEmpty());
 }
 
-TEST(ModelNames, of_mixtures_are_dense_per_expert_or_stacked) {
+TEST(ModelNames, accepts_dense_per_expert_and_stacked_feed_forwards) {
   auto const moe = config("qwen2_moe");
   auto names = without(llama(), "layers.1.mlp");
   auto const layer = std::string("model.layers.1.mlp.");
@@ -107,7 +108,7 @@ TEST(ModelNames, of_mixtures_are_dense_per_expert_or_stacked) {
               ElementsAre(finding("model.layers.*.mlp.experts.*.up_proj", "missing in 1 layer")));
 }
 
-TEST(ModelNames, of_unknown_types_are_not_looked_at) {
+TEST(ModelNames, ignores_unknown_model_types) {
   for (Json const& unknown : {config("nobody_knows"), Json::object(), Json(nullptr)}) {
     EXPECT_FALSE(ModelNames(unknown).known());
     EXPECT_THAT(ModelNames(unknown).check(without(llama(), "q_proj"), "model"), IsEmpty());
@@ -117,7 +118,7 @@ TEST(ModelNames, of_unknown_types_are_not_looked_at) {
   EXPECT_THAT(ModelNames(parts).check(without(llama(), "q_proj"), "model"), IsEmpty());
 }
 
-TEST(ModelNames, describe_the_parts_of_fused_layers) {
+TEST(ModelNames, returns_the_parts_of_fused_layers) {
   ModelNames const names(config());
   EXPECT_THAT(names.parts_of("model.layers.1.self_attn.qkv_proj"),
               ElementsAre("model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.k_proj",
@@ -128,7 +129,7 @@ TEST(ModelNames, describe_the_parts_of_fused_layers) {
   EXPECT_THAT(ModelNames(config("qwen2_moe")).parts_of("model.layers.1.mlp.shared_expert.gate_up_proj"), SizeIs(2));
 }
 
-TEST(FusedLayers, of_unknown_models_are_reported) {
+TEST(FusedLayers, are_reported_for_unknown_model_types) {
   std::vector<std::string> const names{"model.layers.0.mlp.experts.gate_up_proj",
                                        "model.layers.0.self_attn.qkv_proj.weight"};
   EXPECT_THAT(check_fused_layers(names, config("nobody_knows")),
@@ -136,7 +137,7 @@ TEST(FusedLayers, of_unknown_models_are_reported) {
   EXPECT_THAT(check_fused_layers(names, config("phi3")), IsEmpty());
 }
 
-TEST(StackedLayers, are_told_by_names_without_numbers) {
+TEST(StackedLayers, are_recognised_by_names_without_layer_numbers) {
   std::vector<std::string> const stacked{"decoder.layers.self_attention.linear_qkv.weight",
                                          "decoder.layers.mlp.linear_fc1.weight", "embedding.word_embeddings.weight"};
   EXPECT_THAT(check_stacked_layers(stacked),
@@ -144,8 +145,8 @@ TEST(StackedLayers, are_told_by_names_without_numbers) {
   EXPECT_THAT(check_stacked_layers(llama()), IsEmpty());
 }
 
-/// A type in two families would have the names of the first.
-TEST(ModelFamilies, name_each_type_once) {
+/// A type that is listed in two families would get the names of the first one.
+TEST(ModelFamilies, list_each_type_once) {
   std::vector<std::string> types;
   for (auto const& family : model_families()) {
     std::string_view rest = family.types;

@@ -1,4 +1,4 @@
-// What other programs cut for two ranks, merged: bit for bit what they had before.
+// Merges shards that other programs made for two ranks. The result equals the original model bit for bit.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -30,7 +30,7 @@ class GoldenMerge : public testing::TestWithParam<std::string> {
   [[nodiscard]] fs::path model() const { return golden() / GetParam(); }
 };
 
-TEST_P(GoldenMerge, gives_the_full_model_bit_for_bit_in_one_process) {
+TEST_P(GoldenMerge, returns_the_full_model_bit_for_bit_in_one_process) {
   TemporaryDirectory const folder;
   auto const out = folder.path() / "full";
   auto const world = connect({.backend = "fake"});
@@ -46,7 +46,7 @@ TEST_P(GoldenMerge, gives_the_full_model_bit_for_bit_in_one_process) {
   }
 }
 
-TEST_P(GoldenMerge, gives_the_same_in_several_files_written_by_three_ranks) {
+TEST_P(GoldenMerge, writes_the_same_model_in_several_files_by_three_ranks) {
   TemporaryDirectory const folder;
   auto const out = folder.path() / "full";
 
@@ -59,7 +59,7 @@ TEST_P(GoldenMerge, gives_the_same_in_several_files_written_by_three_ranks) {
   EXPECT_EQ(difference(read_model(model() / "full" / "model.safetensors"), read_checkpoint(out, true)), "");
 }
 
-TEST_P(GoldenMerge, is_undone_by_splitting_and_done_again) {
+TEST_P(GoldenMerge, is_reversed_by_a_split) {
   TemporaryDirectory const folder;
   auto const world = connect({.backend = "fake"});
   auto const whole = checkpoint::MergePlan::make(world, model() / "full");
@@ -76,11 +76,11 @@ TEST_P(GoldenMerge, is_undone_by_splitting_and_done_again) {
       "");
 }
 
-TEST_P(GoldenMerge, is_not_needed_on_the_way_from_four_ranks_to_two) {
+TEST_P(GoldenMerge, is_not_needed_to_split_four_shards_into_two) {
   TemporaryDirectory const folder;
   auto const world = connect({.backend = "fake"});
   auto const whole = checkpoint::MergePlan::make(world, model() / "full");
-  // Groups of 128 along 256 inputs go to two ranks at most.
+  // Groups of 128 along 256 inputs can be split over at most two ranks.
   if (GetParam() == "quantized/int4_awq") {
     EXPECT_THROW((void)checkpoint::split(world, whole, folder.path() / "tp4", {.tp = 4}), FormatError);
     EXPECT_FALSE(fs::exists(folder.path() / "tp4"));
@@ -111,7 +111,7 @@ CROSSRANK_RANK_SCENARIO(merge_golden_in_processes) {
   return 0;
 }
 
-TEST(GoldenMergeInProcesses, gives_the_full_model_in_four) {
+TEST(GoldenMergeInProcesses, returns_the_full_model_in_four_processes) {
   auto const model = golden() / "quantized" / "nvfp4";
   TemporaryDirectory const folder;
   auto const out = folder.path() / "full";

@@ -1,4 +1,5 @@
-// Shards in torch's archives, merged: bit for bit what the same shards give as safetensors, and what torch says.
+// Merges shards in torch archives. The result equals that of the same shards in safetensors bit for bit, and torch
+// agrees.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -34,7 +35,7 @@ void write_archive(fs::path const& path, StateDict const& weights, codec::TorchR
       .write(reinterpret_cast<char const*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
 
-/// What the shards in a directory become.
+/// Returns the merged model of the shards in a directory.
 test::ModelBytes merged(fs::path const& shards, fs::path const& out) {
   auto const world = connect({.backend = "fake"});
   (void)checkpoint::consolidate(world, checkpoint::MergePlan::make(world, shards), out);
@@ -43,7 +44,7 @@ test::ModelBytes merged(fs::path const& shards, fs::path const& out) {
 
 class GoldenTorchMerge : public testing::TestWithParam<std::string> {};
 
-TEST_P(GoldenTorchMerge, gives_the_full_model_from_archives_of_ranks) {
+TEST_P(GoldenTorchMerge, returns_the_full_model_from_rank_archives) {
   auto const model = fs::path(CROSSRANK_TEST_DATA) / GetParam();
   TemporaryDirectory const folder;
   for (int const rank : {0, 1}) {
@@ -89,7 +90,7 @@ TEST(TorchMerge, reads_damaged_archives_only_on_request) {
   EXPECT_TRUE(fs::exists(folder.path() / "out" / "model.safetensors"));
 }
 
-/// The script beside this file, run by a Python that has torch and safetensors.
+/// Runs the script beside this file with a Python that has torch and safetensors.
 class TorchOracle : public testing::Test {
  protected:
   void SetUp() override {
@@ -105,7 +106,7 @@ class TorchOracle : public testing::Test {
   TemporaryDirectory folder_{};
 };
 
-TEST_F(TorchOracle, agrees_on_what_training_frameworks_save) {
+TEST_F(TorchOracle, agrees_on_files_of_training_frameworks) {
   ASSERT_TRUE(run("make " + folder_.path().string()));
   for (std::string const name : {"megatron", "zero2", "zero3", "consolidated"}) {
     auto const expected = read_model(folder_.path() / (name + ".safetensors"));
@@ -113,7 +114,7 @@ TEST_F(TorchOracle, agrees_on_what_training_frameworks_save) {
   }
 }
 
-TEST_F(TorchOracle, opens_what_is_written_here) {
+TEST_F(TorchOracle, opens_our_archives) {
   StateDict weights;
   auto const values = std::vector<float>{1, -2, 3, 4, 5, 6};
   weights.insert_or_assign("a.weight", Tensor::of<float>(values, {2, 3}));

@@ -32,7 +32,7 @@ float f8(std::byte code) { return decode_small_float(Dtype::f8_e4m3, std::to_int
 std::string const up = "model.layers.0.mlp.up_proj";
 Json const config = {{"hidden_size", 64}, {"intermediate_size", 32}, {"hidden_act", "silu"}};
 
-/// What a policy makes of tensor `name` on two ranks.
+/// Merges tensor `name` of two ranks with a policy.
 WholeTensor merged(SampleSet& samples, std::string const& name, ScalePolicy policy) {
   auto const shards = samples.shards(name);
   auto const rule = RuleSet::make(samples.set(), {}, policy).rule_for(name, shards);
@@ -54,7 +54,7 @@ float scalar(WholeTensor const& tensor) {
   return value;
 }
 
-TEST(Requantize, brings_fp8_of_two_ranks_under_the_larger_scale) {
+TEST(Requantize, converts_fp8_of_two_ranks_to_the_larger_scale) {
   auto const seed = std::random_device{}();
   std::mt19937 random(seed);
   SampleSet samples(2, config);
@@ -74,7 +74,7 @@ TEST(Requantize, brings_fp8_of_two_ranks_under_the_larger_scale) {
     auto const after = f8(weight.bytes[i]) * scale;
     EXPECT_LE(std::abs(after - before), std::max(std::abs(before) / 16, scale / 1024) * 1.0001F) << seed;
     if (i < 16 * 64) continue;
-    EXPECT_EQ(weight.bytes[i], all[i]) << "the rank with the larger scale stays";
+    EXPECT_EQ(weight.bytes[i], all[i]) << "the rank with the larger scale must not change";
   }
 }
 
@@ -131,13 +131,13 @@ void expect_nvfp4_within_bounds(ScalePolicy policy, bool divisor) {
   }
 }
 
-TEST(Requantize, keeps_nvfp4_within_the_bound_it_states) {
+TEST(Requantize, keeps_nvfp4_within_the_stated_bound) {
   for (auto const policy : {ScalePolicy::rescale, ScalePolicy::requantize}) {
     for (bool const divisor : {false, true}) expect_nvfp4_within_bounds(policy, divisor);
   }
 }
 
-TEST(Requantize, of_a_part_equals_part_of_the_whole) {
+TEST(Requantize, changes_a_range_like_the_whole) {
   std::mt19937 random(11);
   auto source = std::make_shared<SampleSource>("rank0");
   auto const weight = random_bytes(64 * 32, random, 0xffU);
@@ -168,7 +168,7 @@ TEST(Requantize, of_a_part_equals_part_of_the_whole) {
   }
 }
 
-TEST(Requantize, refuses_scales_of_zero) {
+TEST(Requantize, rejects_scales_of_zero) {
   SampleSet samples(2, config);
   for (int rank = 0; rank < 2; ++rank) {
     samples.at(rank).add(up + ".weight", Dtype::f8_e4m3, {16, 64}, std::vector<std::byte>(16 * 64));

@@ -1,4 +1,4 @@
-// Ranks whose scales differ: an error that lists them, or new values within the bound that is told.
+// Ranks whose scales differ: an error that lists them, or new values within the stated bound.
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -29,11 +29,11 @@ using testing::HasSubstr;
 using testing::SizeIs;
 
 constexpr std::int64_t rows = 8;
-constexpr std::int64_t columns = 48;  // of one rank
+constexpr std::int64_t columns = 48;  // columns of one rank
 std::string const weight = "model.layers.0.mlp.down_proj.weight";
 std::string const scale = weight + "_scale";
 
-/// Two FP8 shards of one layer, cut along the inputs, each with a scale of its own.
+/// Two FP8 shards of one layer, split along the inputs, each with its own scale.
 class ScalesDiffer : public testing::Test {
  protected:
   ScalesDiffer() {
@@ -69,7 +69,7 @@ class ScalesDiffer : public testing::Test {
   std::vector<StateDict> shards_{};
 };
 
-TEST_F(ScalesDiffer, is_an_error_that_lists_tensors_and_values) {
+TEST_F(ScalesDiffer, throws_with_tensors_and_values) {
   try {
     (void)checkpoint::consolidate(world_, plan(ScalePolicy::exact), folder_.path() / "out");
     FAIL() << "the scales differ";
@@ -81,7 +81,7 @@ TEST_F(ScalesDiffer, is_an_error_that_lists_tensors_and_values) {
   EXPECT_FALSE(fs::exists(folder_.path() / "out"));
 }
 
-TEST_F(ScalesDiffer, is_resolved_by_the_larger_scale_within_the_bound) {
+TEST_F(ScalesDiffer, uses_the_larger_scale_and_stays_within_the_bound) {
   auto const merge = plan(ScalePolicy::rescale);
   ASSERT_THAT(merge.requantized(), SizeIs(1));
   EXPECT_EQ(merge.requantized().front().tensor, weight);
@@ -110,9 +110,9 @@ TEST_F(ScalesDiffer, is_resolved_by_the_larger_scale_within_the_bound) {
   }
 }
 
-TEST_F(ScalesDiffer, is_resolved_identically_for_any_slices_and_ranges) {
+TEST_F(ScalesDiffer, gives_the_same_bytes_for_any_slices_and_ranges) {
   (void)checkpoint::consolidate(world_, plan(ScalePolicy::requantize), folder_.path() / "one");
-  // Cut for four ranks: every row of the merged tensor is read in parts.
+  // Split for four ranks, so that every row of the merged tensor is read in parts.
   (void)checkpoint::split(world_, plan(ScalePolicy::requantize), folder_.path() / "four", {.tp = 4});
   (void)checkpoint::consolidate(world_, checkpoint::MergePlan::make(world_, folder_.path() / "four"),
                                 folder_.path() / "again");
@@ -121,8 +121,8 @@ TEST_F(ScalesDiffer, is_resolved_identically_for_any_slices_and_ranges) {
             "");
 }
 
-// Stored values count from the zero points: a value that is scaled would mean another number.
-TEST(ScalesWithZeroPoints, are_never_resolved) {
+// Stored values are relative to the zero points, so scaling a stored value would change its meaning.
+TEST(ScalesWithZeroPoints, always_throw_when_they_differ) {
   TemporaryDirectory const folder;
   std::string const layer = "model.layers.0.mlp.down_proj.";
   for (int rank = 0; rank < 2; ++rank) {

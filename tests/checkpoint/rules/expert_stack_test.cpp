@@ -34,7 +34,7 @@ MergeRule rule_of(SampleSet& samples, char const* name, int ep) {
   return RuleSet::make(samples.set()).rule_for(name, samples.shards(name, 0, ep));
 }
 
-TEST(ExpertStack, follows_those_of_earlier_ranks) {
+TEST(ExpertStack, is_concatenated_in_rank_order) {
   SampleSet samples(2, config(6), 1, 2);
   samples.add(fused, Dtype::bf16, {2, 8, 6}, 0, 0).add(fused, Dtype::bf16, {4, 8, 6}, 0, 1);
   for (int const ep : {0, 1}) {
@@ -45,13 +45,13 @@ TEST(ExpertStack, follows_those_of_earlier_ranks) {
   }
 }
 
-TEST(ExpertStack, is_replicated_if_every_rank_holds_all_experts) {
+TEST(ExpertStack, is_replicated_when_every_rank_holds_all_experts) {
   SampleSet samples(2, config(4), 1, 2);
   samples.add(down, Dtype::bf16, {4, 6, 4}, 0, 0).add(down, Dtype::bf16, {4, 6, 4}, 0, 1);
   EXPECT_EQ(rule_of(samples, down, 1).ep_axis, -1);
 }
 
-TEST(ExpertStack, needs_a_config_that_counts_them) {
+TEST(ExpertStack, needs_the_number_of_experts_in_the_config) {
   auto silent = config(4);
   silent.erase("num_experts");
   SampleSet samples(2, silent, 1, 2);
@@ -65,20 +65,20 @@ TEST(ExpertStack, needs_a_config_that_counts_them) {
   }
 }
 
-TEST(ExpertStack, refuses_a_number_that_the_config_contradicts) {
+TEST(ExpertStack, rejects_a_number_that_the_config_contradicts) {
   SampleSet samples(1, config(5), 1, 2);
   samples.add(down, Dtype::bf16, {2, 6, 8}, 0, 0).add(down, Dtype::bf16, {2, 6, 8}, 0, 1);
   EXPECT_THROW((void)rule_of(samples, down, 0), FormatError);
 }
 
-/// A tensor whose numbers say where in the whole they were.
+/// Returns a tensor whose values are their own indices.
 Tensor numbered(Shape const& shape) {
   std::vector<float> values(static_cast<std::size_t>(shape.numel()));
   std::iota(values.begin(), values.end(), 0.0F);
   return Tensor::of<float>(values, shape);
 }
 
-TEST(ExpertStack, of_two_by_two_ranks_gives_the_whole_model_back) {
+TEST(ExpertStack, merges_back_from_two_by_two_ranks) {
   test::TemporaryDirectory const folder;
   auto const shards = folder.path() / "shards";
   std::filesystem::create_directory(shards);
@@ -110,7 +110,7 @@ TEST(ExpertStack, of_two_by_two_ranks_gives_the_whole_model_back) {
   EXPECT_TRUE(std::ranges::equal(merged.at(down).bytes(), whole_down.bytes()));
 }
 
-/// TensorRT-LLM spreads experts over tensor-parallel ranks, in groups that each are cut.
+/// TensorRT-LLM spreads experts over tensor-parallel ranks in groups, and splits each group.
 TEST(ExpertGroups, among_tensor_parallel_ranks_are_split_and_merged) {
   test::TemporaryDirectory const folder;
   auto const model = folder.path() / "model";
@@ -131,7 +131,7 @@ TEST(ExpertGroups, among_tensor_parallel_ranks_are_split_and_merged) {
 
   for (int rank = 0; rank < 4; ++rank) {
     auto const shard = load_safetensors(folder.path() / "cut" / ("rank" + std::to_string(rank) + ".safetensors"));
-    // Rank 1 has the second group's first half, rank 2 the first group's second.
+    // Rank 1 has the first half of the second group, rank 2 the second half of the first group.
     auto const experts = slice(weights.at(proj), {.dim = 0}, rank % 2 * 2, 2);
     auto const expected = slice(experts, {.dim = 2}, rank / 2 * 4, 4);
     EXPECT_TRUE(std::ranges::equal(shard.at(proj).bytes(), expected.bytes())) << rank;
@@ -149,8 +149,8 @@ TEST(ExpertGroups, among_tensor_parallel_ranks_are_split_and_merged) {
                UsageError);
 }
 
-/// The mapping is for the shards alone: a config that had none has none again.
-TEST(ExpertGroups, leave_no_mapping_in_a_config_that_had_none) {
+/// Only shards need the mapping, so merging removes it from a config that had none.
+TEST(ExpertGroups, remove_the_mapping_from_a_config_that_had_none) {
   test::TemporaryDirectory const folder;
   auto const model = folder.path() / "model";
   std::filesystem::create_directory(model);
@@ -168,11 +168,11 @@ TEST(ExpertGroups, leave_no_mapping_in_a_config_that_had_none) {
   EXPECT_EQ(Json::parse(again), config(4));
 }
 
-/// Both sides of a stack may be as wide as the model; the other stack of the experts then tells how they lie.
-TEST(ExpertStack, of_equal_sides_lies_as_the_other_stack_of_its_experts) {
+/// If both sides of a stack are as wide as the model, the other stack of the experts shows the order of dimensions.
+TEST(ExpertStack, infers_the_order_of_a_square_stack_from_the_other_stack) {
   auto square = config(4);
   square["model_type"] = "aria_text";
-  square["moe_intermediate_size"] = 12;  // of two ranks: 6, the hidden width
+  square["moe_intermediate_size"] = 12;  // 6 on each of two ranks, the hidden size
   for (bool const transposed : {true, false}) {
     SampleSet samples(2, square);
     samples.add(fused, Dtype::bf16, transposed ? Shape{4, 6, 12} : Shape{4, 12, 6});
@@ -180,7 +180,7 @@ TEST(ExpertStack, of_equal_sides_lies_as_the_other_stack_of_its_experts) {
     EXPECT_EQ(rule_of(samples, down, 0).axis, transposed ? 1 : 2);
     EXPECT_EQ(rule_of(samples, fused, 0).axis, transposed ? 2 : 1);
   }
-  square["moe_intermediate_size"] = 6;  // gate and up of one rank: 6
+  square["moe_intermediate_size"] = 6;  // gate and up of one rank together: 6
   SampleSet samples(2, square);
   samples.add(fused, Dtype::bf16, {4, 6, 6}).add(down, Dtype::bf16, {4, 3, 6});
   EXPECT_EQ(rule_of(samples, fused, 0).axis, 2);

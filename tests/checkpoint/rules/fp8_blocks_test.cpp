@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t block = 4;
 
-/// A matrix of F8 values and the scales of its blocks.
+/// A matrix of F8 values with the scales of its blocks.
 struct Quantized {
   Tensor weight{};
   Tensor scale{};
@@ -65,12 +65,12 @@ constexpr char const* fused = "model.layers.0.mlp.gate_up_proj";
 
 class Fp8Blocks : public testing::Test {
  protected:
-  /// Shards of the feed-forward of a small model, `ffn` wide in all.
+  /// Writes the shards of a feed-forward layer with a total width of `ffn`.
   void put(std::string const& layer, std::vector<Quantized> const& shards, std::int64_t ffn) {
     auto const folder = root_.path() / "shards";
     fs::remove_all(folder);
     fs::create_directories(folder);
-    // Of models that have the parts as layers of their own the fused layer would come apart.
+    // Models that store the parts separately would get an unfused layer.
     Json const config = {{"model_type", layer == fused ? "phi3" : "llama"},
                          {"hidden_size", 8},
                          {"intermediate_size", ffn},
@@ -93,7 +93,7 @@ class Fp8Blocks : public testing::Test {
     auto const merged = load_safetensors(root_.path() / "out" / "model.safetensors");
     return {merged.at(layer + ".weight"), merged.at(layer + ".weight_scale_inv")};
   }
-  /// Each number of a shard is in the result, off by no more than the rounding of E4M3 under the result's scale.
+  /// Expects a number of a shard in the result, within the rounding of E4M3 under the result's scale.
   static void expect_near(Quantized const& shard, Quantized const& whole, std::int64_t row, std::int64_t column,
                           std::int64_t whole_row, std::int64_t whole_column) {
     auto const wanted = shard.number(row, column);
@@ -106,7 +106,7 @@ class Fp8Blocks : public testing::Test {
   test::TemporaryDirectory root_{};
 };
 
-TEST_F(Fp8Blocks, are_recomputed_where_the_output_split_crosses_them) {
+TEST_F(Fp8Blocks, are_recomputed_when_the_output_split_crosses_them) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -129,7 +129,7 @@ TEST_F(Fp8Blocks, are_recomputed_where_the_output_split_crosses_them) {
   }
 }
 
-TEST_F(Fp8Blocks, are_recomputed_where_the_input_split_crosses_them) {
+TEST_F(Fp8Blocks, are_recomputed_when_the_input_split_crosses_them) {
   std::mt19937 random(5);
   std::vector<Quantized> shards{random_matrix(8, 6, random), random_matrix(8, 6, random)};
   put(down_proj, shards, 12);
@@ -145,9 +145,9 @@ TEST_F(Fp8Blocks, are_recomputed_where_the_input_split_crosses_them) {
   }
 }
 
-TEST_F(Fp8Blocks, of_fused_parts_are_merged) {
+TEST_F(Fp8Blocks, are_merged_in_fused_parts) {
   std::mt19937 random(6);
-  // Each shard: 3 gates, 3 ups.
+  // Each shard has 3 gates and 3 ups.
   std::vector<Quantized> shards{random_matrix(6, 8, random), random_matrix(6, 8, random)};
   put(fused, shards, 6);
 
@@ -162,7 +162,7 @@ TEST_F(Fp8Blocks, of_fused_parts_are_merged) {
   }
 }
 
-TEST_F(Fp8Blocks, stay_as_they_are_where_scales_agree) {
+TEST_F(Fp8Blocks, stay_unchanged_when_scales_agree) {
   std::mt19937 random(7);
   std::vector<Quantized> shards{random_matrix(6, 8, random), random_matrix(6, 8, random)};
   for (auto& shard : shards) shard.scale = Tensor::of<float>(std::vector<float>(4, 0.5F), {2, 2});
@@ -175,7 +175,7 @@ TEST_F(Fp8Blocks, stay_as_they_are_where_scales_agree) {
   EXPECT_THAT(whole.scale.as<float>(), testing::Each(0.5F));
 }
 
-TEST_F(Fp8Blocks, of_shared_heads_are_merged_once) {
+TEST_F(Fp8Blocks, are_merged_once_for_shared_heads) {
   std::mt19937 random(12);
   // Two heads of 6 rows on four ranks.
   auto const a = random_matrix(6, 8, random);
@@ -196,7 +196,7 @@ TEST_F(Fp8Blocks, of_shared_heads_are_merged_once) {
   EXPECT_THROW((void)merge(k_proj, {.policy = ScalePolicy::requantize}), FormatError);
 }
 
-/// Matrices one behind the other.
+/// Stacks matrices.
 Quantized stack(std::vector<Quantized> const& each) {
   auto const join = [&](auto member) {
     std::vector<Tensor> parts;
@@ -209,7 +209,7 @@ Quantized stack(std::vector<Quantized> const& each) {
   return {join(&Quantized::weight), join(&Quantized::scale)};
 }
 
-TEST_F(Fp8Blocks, of_stacked_experts_are_merged_one_by_one) {
+TEST_F(Fp8Blocks, are_merged_per_expert_in_stacks) {
   std::mt19937 random(13);
   std::vector<std::vector<Quantized>> by_rank;
   std::vector<Quantized> shards;
@@ -234,10 +234,11 @@ TEST_F(Fp8Blocks, of_stacked_experts_are_merged_one_by_one) {
   }
 }
 
-TEST_F(Fp8Blocks, are_merged_by_the_exact_policy_if_their_scales_agree) {
+TEST_F(Fp8Blocks, are_merged_by_the_exact_policy_when_scales_agree) {
   std::mt19937 random(14);
   std::vector<Quantized> shards{random_matrix(6, 8, random), random_matrix(6, 8, random)};
-  // Rows 4 and 5 of the first share a block with rows 0 and 1 of the second, whose blocks are not cut as the result's.
+  // Rows 4 and 5 of the first shard share a block with rows 0 and 1 of the second one, whose blocks have other
+  // boundaries.
   for (auto& shard : shards) shard.scale = Tensor::of<float>(std::vector<float>{0.5F, 0.25F, 0.5F, 0.25F}, {2, 2});
   put(up_proj, shards, 12);
 
@@ -248,7 +249,7 @@ TEST_F(Fp8Blocks, are_merged_by_the_exact_policy_if_their_scales_agree) {
   EXPECT_THAT(whole.scale.as<float>(), testing::ElementsAre(0.5F, 0.25F, 0.5F, 0.25F, 0.5F, 0.25F));
 }
 
-TEST_F(Fp8Blocks, are_refused_by_the_exact_policy_which_names_the_other) {
+TEST_F(Fp8Blocks, are_rejected_by_the_exact_policy_with_a_hint) {
   std::mt19937 random(8);
   put(up_proj, {random_matrix(6, 8, random), random_matrix(6, 8, random)}, 12);
   try {
@@ -259,7 +260,7 @@ TEST_F(Fp8Blocks, are_refused_by_the_exact_policy_which_names_the_other) {
   }
 }
 
-TEST_F(Fp8Blocks, with_scales_that_are_no_numbers_are_refused) {
+TEST_F(Fp8Blocks, are_rejected_when_scales_are_nan) {
   std::mt19937 random(9);
   std::vector<Quantized> shards{random_matrix(6, 8, random), random_matrix(6, 8, random)};
   shards[1].scale = Tensor::of<float>(std::vector<float>(4, NAN), {2, 2});
@@ -267,7 +268,7 @@ TEST_F(Fp8Blocks, with_scales_that_are_no_numbers_are_refused) {
   EXPECT_THROW((void)merge(up_proj, {.policy = ScalePolicy::requantize}), FormatError);
 }
 
-TEST_F(Fp8Blocks, that_no_shard_boundary_splits_are_merged_bit_for_bit_by_any_policy) {
+TEST_F(Fp8Blocks, are_merged_bit_for_bit_when_no_shard_boundary_splits_them) {
   std::mt19937 random(10);
   std::vector<Quantized> const shards{random_matrix(8, 8, random), random_matrix(5, 8, random)};
   put(up_proj, shards, 13);
@@ -276,7 +277,7 @@ TEST_F(Fp8Blocks, that_no_shard_boundary_splits_are_merged_bit_for_bit_by_any_po
   EXPECT_TRUE(std::ranges::equal(whole.weight.bytes(), expected.bytes()));
 }
 
-TEST(BlockRescale, changes_any_range_of_a_shard_alike) {
+TEST(BlockRescale, changes_a_range_like_the_whole_shard) {
   std::mt19937 random(11);
   auto const made = random_matrix(10, 11, random);
   std::vector<float> const scales(made.scale.as<float>().begin(), made.scale.as<float>().end());

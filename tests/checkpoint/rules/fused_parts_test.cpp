@@ -1,4 +1,4 @@
-// Shards that were cut by hand, independent of the splitter.
+// Shards that the tests cut themselves, independent of the splitter.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -9,7 +9,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 TEST(RuleParts, sharded_by_other_programs_are_merged) {
-  // Independent of the splitter: gates and ups of unequal ranks, by hand.
+  // Gates and ups of ranks with different widths.
   std::mt19937 random(3);
   auto const fused = random_tensor("model.layers.0.mlp.gate_up_proj.weight", Dtype::bf16, {1024, 8}, random);
   auto phi = feed_forward_config();
@@ -28,7 +28,7 @@ TEST(RuleParts, sharded_by_other_programs_are_merged) {
   EXPECT_EQ(merge_slowly(rule, shards, problem).bytes, fused.bytes) << rule.reason;
 }
 
-TEST(RuleParts, of_shared_heads_count_once_in_the_weight_shape) {
+TEST(RuleParts, count_shared_heads_once_in_the_weight_shape) {
   std::mt19937 random(5);
   Json const phi = {
       {"model_type", "phi3"}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
@@ -40,8 +40,8 @@ TEST(RuleParts, of_shared_heads_count_once_in_the_weight_shape) {
   EXPECT_EQ(round_trip(tensors, phi, 4), "");
 }
 
-TEST(RuleParts, of_shared_heads_are_merged) {
-  // Two key/value heads on four ranks, per rank [q; k; v] and in groups, by hand: heads of 4, width 16.
+TEST(RuleParts, are_merged_when_ranks_share_heads) {
+  // Two key/value heads on four ranks, as [q; k; v] per rank and in groups. Heads of 4, width 16.
   std::mt19937 random(4);
   Json const small = {
       {"model_type", "phi3"}, {"hidden_size", 16}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
@@ -68,7 +68,7 @@ TEST(RuleParts, of_shared_heads_are_merged) {
   }
 }
 
-TEST(RuleParts, of_a_layer_may_have_a_bias_that_every_rank_has_whole) {
+TEST(RuleParts, may_have_a_replicated_bias) {
   std::string const layer = "model.layers.0.self_attn.q_proj";
   Json const qwen = {{"model_type", "qwen2"}, {"hidden_size", 64}, {"num_attention_heads", 4}};
   auto const rule_of = [&](std::int64_t bias) {
@@ -81,8 +81,8 @@ TEST(RuleParts, of_a_layer_may_have_a_bias_that_every_rank_has_whole) {
   EXPECT_THROW((void)rule_of(48 + 64), FormatError);
 }
 
-/// transformers cuts the output projection of its linear attention along the outputs.
-TEST(RuleParts, of_a_row_parallel_layer_may_be_sharded_along_the_outputs) {
+/// transformers splits the output projection of its linear attention along the outputs.
+TEST(RuleParts, may_be_sharded_along_outputs_in_a_row_parallel_layer) {
   Json const qwen = {{"model_type", "qwen3_next"},  {"hidden_size", 64},          {"num_attention_heads", 4},
                      {"linear_num_value_heads", 4}, {"linear_value_head_dim", 8}, {"linear_num_key_heads", 2},
                      {"linear_key_head_dim", 8}};
@@ -94,7 +94,7 @@ TEST(RuleParts, of_a_row_parallel_layer_may_be_sharded_along_the_outputs) {
     EXPECT_EQ(rule.kind, MergeKind::concat);
     EXPECT_EQ(rule.axis, axis);
     EXPECT_FALSE(rule.unproven);
-    // Who cuts it so, cuts fused layers as one block.
+    // A program that splits this way splits fused layers as one block.
     std::string const fused = "model.layers.0.linear_attn.in_proj_qkv.weight";
     samples.add(fused, Dtype::bf16, {32, 64});
     auto const parts = RuleSet::make(samples.set()).rule_for(fused, samples.shards(fused)).parts;

@@ -1,4 +1,4 @@
-// Groups of packed INT4 layers: their numbers from rank to rank, and their size where no config says it.
+// Groups of packed INT4 layers: their ids on each rank, and their size if no config gives it.
 #include <cstring>
 #include <string>
 #include <utility>
@@ -36,7 +36,7 @@ SampleSet gptq_ranks(std::int32_t second_first, bool shuffled) {
   return samples;
 }
 
-TEST(RuleGroupIds, grow_from_rank_to_rank_only_where_they_start_at_zero) {
+TEST(RuleGroupIds, are_offset_only_when_every_rank_starts_at_zero) {
   for (auto const& [first, add] : {std::pair(0, 4), std::pair(4, 0)}) {
     auto samples = gptq_ranks(first, false);
     auto const rule = RuleSet::make(samples.set()).rule_for(down + ".g_idx", samples.shards(down + ".g_idx"));
@@ -44,7 +44,7 @@ TEST(RuleGroupIds, grow_from_rank_to_rank_only_where_they_start_at_zero) {
   }
 }
 
-TEST(RuleGroupIds, are_refused_in_another_order) {
+TEST(RuleGroupIds, are_rejected_in_another_order) {
   auto samples = gptq_ranks(0, true);
   EXPECT_THROW((void)RuleSet::make(samples.set()).rule_for(down + ".g_idx", samples.shards(down + ".g_idx")),
                FormatError);
@@ -56,7 +56,7 @@ std::vector<std::byte> halves(std::size_t count, std::uint16_t code) {
   return bytes;
 }
 
-/// GPTQ without a config of it: each rank has a single row of scales for its 256 inputs.
+/// Makes GPTQ layers without a quantization config. Each rank has one row of scales for its 256 inputs.
 SampleSet one_group_each(std::uint16_t second) {
   SampleSet samples(2, feed_forward_config());
   samples.add(down + ".qweight", Dtype::i32, {32, 256}).add(down + ".qzeros", Dtype::i32, {1, 32});
@@ -80,14 +80,14 @@ TEST(RuleGroupSize, is_taken_from_another_layer_without_a_config) {
   EXPECT_EQ(rule_set.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 1);
 }
 
-TEST(RuleGroupSize, is_the_whole_input_where_all_ranks_have_one_scale) {
+TEST(RuleGroupSize, is_the_whole_input_when_all_ranks_have_one_scale) {
   auto samples = one_group_each(0x3c00);
   auto const rule_set = RuleSet::make(samples.set());
   EXPECT_EQ(rule_set.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);
   EXPECT_EQ(rule_set.rule_for(down + ".g_idx", samples.shards(down + ".g_idx")).add_per_rank, 0);
 }
 
-TEST(RuleGroupSize, must_be_given_if_nothing_determines_it) {
+TEST(RuleGroupSize, must_be_given_when_nothing_determines_it) {
   auto samples = one_group_each(0x4000);
   auto const rule_set = RuleSet::make(samples.set());
   for (std::string const tensor : {".scales", ".qzeros", ".g_idx", ".qweight"}) {
@@ -98,7 +98,7 @@ TEST(RuleGroupSize, must_be_given_if_nothing_determines_it) {
       EXPECT_THAT(error.what(), HasSubstr("add \"group_size\": 256")) << tensor;
     }
   }
-  // Where the config says that there are no groups, the scales must agree.
+  // If the config says that there are no groups, the scales must agree.
   samples.set().quantization = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}};
   auto const said = RuleSet::make(samples.set());
   EXPECT_EQ(said.rule_for(down + ".scales", samples.shards(down + ".scales")).kind, MergeKind::replicate);

@@ -9,8 +9,8 @@
 
 namespace crossrank::checkpoint {
 
-/// One line of an architecture's plan: how a layer is cut for two ranks. `rank1` is what the second one gets, in
-/// entries of `axis`; empty with `axis` -1: all.
+/// One line of an architecture's plan: how a tensor is split for two ranks. `rank1` is the part of the second rank, in
+/// entries of `axis`. With `axis` -1 it is empty, and the rank gets the whole tensor.
 struct Line {
   char const* name;
   Shape shape;
@@ -26,7 +26,7 @@ struct Architecture {
 
 inline void PrintTo(Architecture const& architecture, std::ostream* out) { *out << architecture.title; }
 
-/// Hidden 64, 8 heads of 8, 4 key/value heads, feed-forward 96, 160 tokens.
+/// Returns a config with hidden size 64, 8 heads of 8, 4 key/value heads, feed-forward size 96 and 160 tokens.
 inline Json config(char const* type, char const* act = "silu") {
   return {{"model_type", type},       {"hidden_size", 64},       {"num_attention_heads", 8},
           {"num_key_value_heads", 4}, {"intermediate_size", 96}, {"vocab_size", 160},
@@ -40,7 +40,7 @@ inline Json with(Json base, Json const& more) {
 
 inline std::vector<SplitRange> second_half(std::int64_t length) { return {{length / 2, 0, length / 2}}; }
 
-/// Second halves of parts that follow each other.
+/// Returns the second halves of consecutive parts.
 inline std::vector<SplitRange> halves(std::vector<std::int64_t> const& widths) {
   std::vector<SplitRange> pieces;
   std::int64_t begin = 0;
@@ -53,7 +53,7 @@ inline std::vector<SplitRange> halves(std::vector<std::int64_t> const& widths) {
   return pieces;
 }
 
-/// Families whose names or layouts are their own.
+/// Returns families with special names or layouts.
 std::vector<Architecture> other_families();
 
 }  // namespace crossrank::checkpoint

@@ -125,7 +125,7 @@ std::vector<Architecture> architectures() {
                   {"model.layers.0.mlp.experts.gate_up_proj_blocks", {4, 192, 2, 16}, 1, second_half(192)},
                   {"model.layers.0.mlp.experts.gate_up_proj_scales", {4, 192, 2}, 1, second_half(192)},
                   {"model.layers.0.mlp.experts.gate_up_proj_bias", {4, 192}, 1, second_half(192)}}});
-  // Plain weights of this model lie the other way round than its blocks; as wide as deep, nothing else tells.
+  // Plain weights of this model are transposed, unlike its blocks. For a square weight the shape does not show it.
   all.push_back({"gpt_oss_plain",
                  with(config("gpt_oss"), {{"num_local_experts", 4}, {"intermediate_size", 64}}),
                  {{"model.layers.0.mlp.experts.gate_up_proj", {4, 64, 128}, 2, second_half(128)},
@@ -276,7 +276,7 @@ TEST_P(RuleArchitectures, are_split_as_expected) {
   }
 }
 
-TEST_P(RuleArchitectures, merge_back_what_was_split) {
+TEST_P(RuleArchitectures, are_merged_back_after_a_split) {
   EXPECT_EQ(round_trip(random_tensors(GetParam().lines), GetParam().config, 2), "");
 }
 

@@ -4,7 +4,7 @@ namespace crossrank::checkpoint {
 
 std::vector<Architecture> other_families() {
   std::vector<Architecture> all;
-  // What its config says of key/value heads, no model of this kind has.
+  // The config has key/value heads, but models of this type do not use them.
   all.push_back({"gpt_neox_with_stray_heads",
                  config("gpt_neox", "gelu"),
                  {{"gpt_neox.layers.0.attention.query_key_value.weight", {192, 64}, 0, second_half(192)},
@@ -76,14 +76,14 @@ std::vector<Architecture> other_families() {
                   {"bert.encoder.layer.0.output.dense.weight", {64, 96}, 1, second_half(96)},
                   {"cls.predictions.bias", {160}, 0, second_half(160)},
                   {"cls.predictions.transform.dense.weight", {64, 64}, -1, {}}}});
-  // Its heads work in pairs that stand half the width apart.
+  // The heads work in pairs that are half the width apart.
   all.push_back({"diffllama",
                  config("diffllama"),
                  {{"model.layers.0.self_attn.q_proj.weight", {64, 64}, -1, {}},
                   {"model.layers.0.self_attn.o_proj.weight", {64, 64}, -1, {}},
                   {"model.layers.0.self_attn.lambda_q1", {8}, -1, {}},
                   {"model.layers.0.mlp.up_proj.weight", {96, 64}, 0, second_half(96)}}});
-  // Layers that see everything have longer heads.
+  // Layers with full attention have longer heads.
   auto const gemma4 = with(config("gemma4_text", "gelu_pytorch_tanh"),
                            {{"layer_types", {"sliding_attention", "full_attention"}}, {"global_head_dim", 32}});
   auto const longer = Json{{"per_layer_config", {{"01", {{"head_dim", 32}}}}}};
@@ -112,7 +112,7 @@ std::vector<Architecture> other_families() {
                  with(config("mimo_v2_flash"), {{"layer_types", {"full_attention", "sliding_attention"}}}),
                  {{"model.layers.0.self_attn.k_proj.weight", {32, 64}, 0, second_half(32)},
                   {"model.layers.1.self_attn.k_proj.weight", {64, 64}, 0, second_half(64)}}});
-  // No size of the config; whole shards are known by their values.
+  // The length is no size of the config; equal values show that the shards are replicas.
   all.push_back({"olmo_hybrid",
                  with(config("olmo_hybrid"), {{"linear_num_key_heads", 2}, {"linear_key_head_dim", 16}}),
                  {{"model.layers.0.linear_attn.k_conv1d.weight", {43, 1, 4}, -1, {}},

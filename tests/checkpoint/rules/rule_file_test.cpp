@@ -21,7 +21,7 @@ struct Wrong {
   char const* problem;
 };
 
-TEST(RuleFile, refuses_what_it_does_not_describe) {
+TEST(RuleFile, rejects_invalid_rule_files) {
   std::vector<Wrong> const wrong{
       {"", "malformed JSON"},
       {"[]", "not an object"},
@@ -70,13 +70,13 @@ MergeRule ask(char const* file, SampleSet& samples, std::string const& name) {
   return RuleSet::make(samples.set(), path).rule_for(name, samples.shards(name));
 }
 
-// nlohmann calls it no error of parsing, so that it left the reader as an exception of its own.
-TEST(RuleFile, refuses_a_number_that_no_double_holds) {
+// nlohmann does not report this as a parse error, so its own exception used to leave the reader.
+TEST(RuleFile, rejects_a_number_that_overflows_a_double) {
   for (auto const* const text : {R"({"sizes": {"vocab_size": 3e2000}})", "1e999"})
     EXPECT_THROW((void)RuleFile::parse(text, "rules.json"), FormatError) << text;
 }
 
-TEST(RuleFile, comes_before_the_built_in_rules) {
+TEST(RuleFile, takes_precedence_over_built_in_rules) {
   SampleSet samples(2, {{"hidden_size", 8}});
   samples.add("model.layers.3.mlp.up_proj.weight", Dtype::bf16, {4, 8});
   auto const rule = ask(R"({"rules": [{"layer": "model.layers.*.mlp.up_proj", "cut": "row"}]})", samples,
@@ -124,7 +124,7 @@ TEST(RuleFile, drops_renames_and_reduces) {
   EXPECT_EQ(renamed.output_name, "d.1.mixer.weight");
 }
 
-TEST(RuleFile, refuses_a_rename_that_wants_more_numbers_than_there_are) {
+TEST(RuleFile, rejects_a_rename_with_more_numbers_than_the_name) {
   SampleSet samples(2);
   samples.add("q1.w", Dtype::bf16, {4, 4}).add("c.1.mix.weight", Dtype::bf16, {4, 4});
   EXPECT_THROW(static_cast<void>(
@@ -171,7 +171,7 @@ TEST(GlobalNames, renumbers_layers_and_experts_that_count_from_zero) {
   EXPECT_EQ(rule_set.rule_for(name, samples.shards(name, 1, 1)).output_name, "model.layers.3.mlp.experts.3.w1.weight");
 }
 
-TEST(GlobalNames, refuses_stages_that_overlap_in_part) {
+TEST(GlobalNames, rejects_stages_that_partly_overlap) {
   SampleSet samples(1, Json::object(), 2);
   for (int layer : {0, 1}) samples.add("model.layers." + std::to_string(layer) + ".w", Dtype::bf16, {4}, 0);
   for (int layer : {1, 2}) samples.add("model.layers." + std::to_string(layer) + ".w", Dtype::bf16, {4}, 1);

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 std::string const up = "model.layers.0.mlp.up_proj";
 std::string const down = "model.layers.0.mlp.down_proj";
 
-/// One tensor of a quantized layer by its sizes.
+/// The sizes of one tensor of a quantized layer.
 struct FormatTensor {
   std::string suffix;
   Dtype dtype;
@@ -198,7 +198,7 @@ std::vector<WholeTensor> model(Format const& format, std::mt19937& random) {
 
 class RuleFormats : public ::testing::TestWithParam<Format> {};
 
-TEST_P(RuleFormats, come_back_whole_from_two_and_four_ranks) {
+TEST_P(RuleFormats, merge_back_from_two_and_four_ranks) {
   auto const seed = std::random_device{}();
   std::mt19937 random(seed);
   auto const tensors = model(GetParam(), random);
@@ -208,7 +208,7 @@ TEST_P(RuleFormats, come_back_whole_from_two_and_four_ranks) {
   }
 }
 
-/// The dimension of each tensor that is cut follows from which of its lengths shrink.
+/// The dimension that shrinks shows along which axis a tensor is split.
 TEST_P(RuleFormats, halve_exactly_one_dimension_of_sharded_tensors) {
   std::mt19937 random(1);
   auto const tensors = model(GetParam(), random);
@@ -229,7 +229,7 @@ std::string title(::testing::TestParamInfo<Format> const& info) { return info.pa
 
 INSTANTIATE_TEST_SUITE_P(All, RuleFormats, ::testing::ValuesIn(formats()), title);
 
-/// A set of two ranks that have what is listed, described only.
+/// Returns the error for a set of two ranks with these tensors, which have no data.
 std::string refusal(std::string const& name,
                     std::vector<std::pair<std::string, std::pair<Dtype, Shape>>> const& tensors,
                     Json const& quantization = Json::object(), Json const& model_config = feed_forward_config()) {
@@ -244,12 +244,12 @@ std::string refusal(std::string const& name,
   return "no refusal";
 }
 
-TEST(ShardBoundaries, refuse_blocks_that_ranks_share) {
+TEST(ShardBoundaries, reject_blocks_shared_by_ranks) {
   auto narrow = feed_forward_config();
   narrow["intermediate_size"] = 192;
   SampleSet samples(2, narrow);
   samples.add(up + ".weight", Dtype::f8_e4m3, {96, 256});
-  // Under scales that agree they could be joined.
+  // They could be merged if their scales agreed.
   for (int const rank : {0, 1})
     samples.at(rank).add(up + ".weight_scale_inv", Dtype::f32, {1, 2}, std::vector<std::byte>(8, std::byte(32 + rank)));
   auto const scale = up + ".weight_scale_inv";
@@ -262,7 +262,7 @@ TEST(ShardBoundaries, refuse_blocks_that_ranks_share) {
   }
 }
 
-TEST(ShardBoundaries, refuse_groups_that_ranks_share) {
+TEST(ShardBoundaries, reject_groups_shared_by_ranks) {
   auto narrow = feed_forward_config();
   narrow["intermediate_size"] = 48;
   EXPECT_THAT(
@@ -272,7 +272,7 @@ TEST(ShardBoundaries, refuse_groups_that_ranks_share) {
       HasSubstr("multiples of 16 inputs"));
 }
 
-TEST(ShardBoundaries, refuse_odd_rows_of_packed_pairs) {
+TEST(ShardBoundaries, reject_odd_rows_of_packed_pairs) {
   auto narrow = feed_forward_config();
   narrow["model_type"] = "phi3";
   narrow["intermediate_size"] = 6;
@@ -283,14 +283,14 @@ TEST(ShardBoundaries, refuse_odd_rows_of_packed_pairs) {
               HasSubstr("multiples of 2 outputs"));
 }
 
-TEST(ShardBoundaries, refuse_activation_order_across_shards) {
+TEST(ShardBoundaries, reject_activation_order_across_shards) {
   Json const gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}, {"desc_act", true}};
   EXPECT_THAT(refusal(down + ".qweight",
                       {{down + ".qweight", {Dtype::i32, {32, 256}}}, {down + ".scales", {Dtype::f16, {4, 256}}}}, gptq),
               HasSubstr("order of activations"));
 }
 
-TEST(ShardBoundaries, refuse_to_split_inputs_with_reordered_groups) {
+TEST(ShardBoundaries, reject_splits_of_inputs_with_reordered_groups) {
   std::mt19937 random(6);
   auto const split = [&](bool ordered, Json const& quantization) {
     std::vector<WholeTensor> tensors{random_tensor(down + ".qweight", Dtype::i32, {64, 256}, random),
@@ -302,7 +302,7 @@ TEST(ShardBoundaries, refuse_to_split_inputs_with_reordered_groups) {
     auto all = whole_set(tensors, feed_forward_config(), quantization);
     return RuleSet::make(all.set()).split_for(down + ".g_idx", *all.shards(down + ".g_idx").front(), 2);
   };
-  // No config tells of the order: the ids do.
+  // No config has the order; only the ids show it.
   EXPECT_EQ(split(true, Json::object()).subtract_per_group, 4);
   EXPECT_THROW((void)split(false, Json::object()), FormatError);
   for (Json const& order : {Json("group"), Json("dynamic"), Json(true)}) {
@@ -312,7 +312,7 @@ TEST(ShardBoundaries, refuse_to_split_inputs_with_reordered_groups) {
   }
 }
 
-TEST(ShardBoundaries, leave_group_ids_that_were_never_set) {
+TEST(ShardBoundaries, keep_group_ids_that_were_never_set) {
   std::mt19937 random(7);
   std::vector<WholeTensor> tensors{random_tensor(down + ".weight_packed", Dtype::i32, {256, 64}, random),
                                    random_tensor(down + ".weight_scale", Dtype::bf16, {256, 8}, random),
@@ -321,7 +321,7 @@ TEST(ShardBoundaries, leave_group_ids_that_were_never_set) {
   EXPECT_EQ(round_trip(tensors, feed_forward_config(), 2), "");
 }
 
-TEST(ShardBoundaries, refuse_ranks_in_different_formats) {
+TEST(ShardBoundaries, reject_ranks_with_different_formats) {
   SampleSet samples(2, feed_forward_config());
   samples.at(0).add(up + ".weight", Dtype::f8_e4m3, {256, 256});
   samples.at(1).add(up + ".weight", Dtype::f8_e4m3, {256, 256});
@@ -331,7 +331,7 @@ TEST(ShardBoundaries, refuse_ranks_in_different_formats) {
                FormatError);
 }
 
-TEST(RuleScales, of_activations_and_caches_take_the_largest) {
+TEST(RuleScales, use_the_largest_scale_of_activations_and_caches) {
   SampleSet samples(2, feed_forward_config());
   samples.add(up + ".weight", Dtype::f8_e4m3, {256, 256}).add(up + ".weight_scale", Dtype::f32, {});
   samples.add(up + ".input_scale", Dtype::f32, {}).add("model.layers.0.self_attn.k_proj.k_scale", Dtype::f32, {});
@@ -345,7 +345,7 @@ TEST(RuleScales, of_activations_and_caches_take_the_largest) {
   EXPECT_EQ(rule_set.rule_for(up + ".weight_scale", samples.shards(up + ".weight_scale")).kind, MergeKind::replicate);
 }
 
-TEST(RuleScales, stored_as_divisors_take_the_smallest) {
+TEST(RuleScales, use_the_smallest_divisor) {
   SampleSet samples(2, feed_forward_config());
   samples.add(up + ".weight_packed", Dtype::u8, {256, 128}).add(up + ".weight_scale", Dtype::f8_e4m3, {256, 16});
   samples.add(up + ".input_global_scale", Dtype::f32, {1});
@@ -355,8 +355,8 @@ TEST(RuleScales, stored_as_divisors_take_the_smallest) {
   EXPECT_EQ(rule.op, ReduceOp::min);
 }
 
-// ModelOpt packs the experts of such models along their inputs, and turns them back.
-TEST(RuleFormats, know_along_which_side_stacks_are_packed) {
+// ModelOpt packs the experts of these models along their inputs and transposes them back.
+TEST(RuleFormats, know_the_packed_axis_of_stacks) {
   std::string const stack = "model.layers.0.mlp.experts.down_proj";
   Json const config{
       {"model_type", "gpt_oss"}, {"hidden_size", 64}, {"intermediate_size", 128}, {"num_local_experts", 4}};

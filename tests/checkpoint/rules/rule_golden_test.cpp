@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Sets, RuleGolden,
                          ::testing::Values("quantized/fp8", "quantized/nvfp4", "quantized/int4_awq",
                                            "architectures/mixtral", "architectures/gpt_neox"));
 
-TEST(RuleRoundTrips, go_to_two_and_four_ranks_and_back) {
+TEST(RuleRoundTrips, return_the_model_from_two_and_four_ranks) {
   auto const set = open_shard_set(golden("stories260k"));
   for (int ranks : {2, 4}) EXPECT_EQ(round_trip(read_all(*set.sources.front()), set.config, ranks), "") << ranks;
 }

@@ -77,7 +77,7 @@ TEST(RuleSet, keeps_a_replicated_layer) {
   expect_replicate(ask(samples, "model.layers.0.self_attn.o_proj.weight"));
 }
 
-TEST(RuleSet, keeps_one_of_the_copies_of_key_value_heads) {
+TEST(RuleSet, keeps_one_replica_of_key_value_heads) {
   SampleSet samples(4, llama(2));
   samples.add("model.layers.0.self_attn.v_proj.weight", Dtype::bf16, {8, 64})
       .add("model.layers.0.self_attn.v_proj.bias", Dtype::bf16, {8});
@@ -113,13 +113,13 @@ TEST(RuleSet, drops_a_tied_head_by_name) {
   config["tie_word_embeddings"] = true;
   SampleSet samples(2, config);
   samples.add("lm_head.weight", Dtype::bf16, {80, 64});
-  EXPECT_FALSE(ask(samples, "lm_head.weight").drop) << "nothing holds its values";
+  EXPECT_FALSE(ask(samples, "lm_head.weight").drop) << "no other tensor has its values";
   samples.add("model.embed_tokens.weight", Dtype::bf16, {80, 64});
   EXPECT_TRUE(ask(samples, "lm_head.weight").drop);
   EXPECT_FALSE(ask(samples, "model.embed_tokens.weight").drop);
 }
 
-TEST(RuleSet, keeps_a_head_that_is_called_tied_and_has_other_values) {
+TEST(RuleSet, keeps_a_tied_head_with_other_values) {
   auto config = llama();
   config["tie_word_embeddings"] = true;
   SampleSet samples(2, config);
@@ -142,15 +142,15 @@ TEST(RuleSet, keeps_the_head_of_a_whole_model) {
   EXPECT_FALSE(ask(samples, "lm_head.weight").drop);
 }
 
-/// Bytes of BF16 numbers that are not all equal.
+/// Returns the bytes of `count` BF16 numbers that are not all equal.
 std::vector<std::byte> counted(std::size_t count) {
   std::vector<std::byte> bytes(count * 2);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 % 251);
   return bytes;
 }
 
-TEST(RuleSet, keeps_all_rows_of_an_embedding_that_has_more_than_tokens) {
-  // Those behind the tokens are of images.
+TEST(RuleSet, keeps_extra_rows_of_an_embedding) {
+  // The rows after the tokens belong to images.
   SampleSet whole(1, llama());
   whole.add("model.embed_tokens.weight", Dtype::bf16, {168, 64});
   auto const rule_set = RuleSet::make(whole.set());
@@ -161,7 +161,7 @@ TEST(RuleSet, keeps_all_rows_of_an_embedding_that_has_more_than_tokens) {
   EXPECT_EQ(ask(copies, "model.embed_tokens.weight").kind, MergeKind::replicate);
 }
 
-TEST(RuleSet, takes_equal_layers_of_a_tower_for_copies_whatever_its_config_says) {
+TEST(RuleSet, treats_equal_tower_layers_as_replicas_despite_the_config) {
   Json const config{{"text_config", llama()},
                     {"vision_config", {{"hidden_size", 64}, {"num_attention_heads", 4}, {"head_dim", 32}}}};
   SampleSet samples(2, config);
@@ -173,7 +173,7 @@ TEST(RuleSet, takes_equal_layers_of_a_tower_for_copies_whatever_its_config_says)
   EXPECT_EQ(ask(samples, "model.vision_tower.layers.0.self_attn.q_proj.bias").kind, MergeKind::replicate);
 }
 
-TEST(RuleSet, names_every_layer_that_no_rule_covers) {
+TEST(RuleSet, lists_all_layers_without_a_rule) {
   SampleSet samples(2, llama());
   samples.add("model.layers.3.adapter.mixer.weight", Dtype::bf16, {7, 64});
   samples.add("model.layers.4.adapter.mixer.weight", Dtype::bf16, {7, 64});
@@ -192,7 +192,7 @@ TEST(RuleSet, proposes_a_rule_for_an_unknown_name) {
   EXPECT_THAT(info.hint, HasSubstr(R"("cut":"column")"));
 }
 
-TEST(RuleSet, proposes_the_axis_along_which_shards_differ) {
+TEST(RuleSet, proposes_the_axis_in_which_shards_differ) {
   SampleSet samples(2, llama());
   samples.at(0).add("odd", Dtype::bf16, {3, 64});
   samples.at(1).add("odd", Dtype::bf16, {2, 64});
@@ -217,7 +217,7 @@ TEST(RuleSet, merges_state_space_layers_sharded_by_other_programs) {
   EXPECT_EQ(rule("backbone.layers.0.mixer.norm.weight").kind, MergeKind::concat);
 }
 
-TEST(RuleSet, refuses_shards_that_do_not_add_up) {
+TEST(RuleSet, rejects_shards_that_do_not_add_up) {
   SampleSet samples(2, llama());
   samples.add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {40, 64});
   auto const info = refused(samples, "model.layers.0.mlp.up_proj.weight");
@@ -225,7 +225,7 @@ TEST(RuleSet, refuses_shards_that_do_not_add_up) {
   EXPECT_EQ(info.got, "40, 40");
 }
 
-TEST(RuleSet, names_the_file_that_misses_a_tensor) {
+TEST(RuleSet, names_the_file_that_lacks_a_tensor) {
   SampleSet samples(2, Json::object());
   samples.at(0).add("model.norm.weight", Dtype::bf16, {8});
   try {
@@ -236,13 +236,13 @@ TEST(RuleSet, names_the_file_that_misses_a_tensor) {
   }
 }
 
-TEST(RuleSet, names_the_rank_that_misses_a_tensor) {
+TEST(RuleSet, names_the_rank_that_lacks_a_tensor) {
   SampleSet samples(2, llama());
   samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
   EXPECT_THAT(refused(samples, "model.layers.0.mlp.up_proj.weight").failed_ranks, ElementsAre(1));
 }
 
-TEST(RuleSet, refuses_ranks_that_disagree_beside_the_axis) {
+TEST(RuleSet, rejects_ranks_that_differ_in_another_axis) {
   SampleSet samples(2, llama());
   samples.at(0).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 64});
   samples.at(1).add("model.layers.0.mlp.up_proj.weight", Dtype::bf16, {48, 63});
@@ -268,7 +268,7 @@ TEST(RuleSet, needs_no_rule_for_one_rank) {
   expect_replicate(ask(samples, "anything.at.all"));
 }
 
-TEST(RuleSet, refuses_descriptions_of_another_set) {
+TEST(RuleSet, rejects_descriptions_of_another_set) {
   SampleSet samples(1, llama());
   SampleSet others(1, llama());
   others.add("model.norm.weight", Dtype::bf16, {64});

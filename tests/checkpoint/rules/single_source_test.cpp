@@ -1,4 +1,4 @@
-// A model in one file comes out as the same model in shards does.
+// A model in one file gives the same result as the same model in shards.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -73,7 +73,7 @@ TEST_F(SingleSource, follows_the_rule_file) {
   }
 }
 
-TEST_F(SingleSource, is_split_by_the_rule_that_renamed_it) {
+TEST_F(SingleSource, is_split_by_its_rename_rule) {
   auto const rules = folder_.path() / "rules.json";
   std::ofstream(rules) << R"({"rules": [{"layer": "a.*.w", "cut": "row", "rename": "m.*.x"},
                                         {"tensor": "t", "axis": 1, "rename": "model.norm.weight"}]})";
@@ -89,7 +89,7 @@ TEST_F(SingleSource, is_split_by_the_rule_that_renamed_it) {
   EXPECT_EQ(first.at("model.norm.weight").shape(), (Shape{2, 4}));
 }
 
-TEST_F(SingleSource, is_unchanged_by_rules_for_ranks) {
+TEST_F(SingleSource, ignores_rules_for_ranks) {
   auto const rules = folder_.path() / "rules.json";
   std::ofstream(rules) << R"({"rules": [{"layer": "w", "cut": "column", "replicas": 2, "parts": [1, 1, 1]}]})";
   StateDict const state{{"w.weight", Tensor::zeros({7, 3}, Dtype::f32)}, {"unknown", Tensor::scalar(2.0F)}};
@@ -102,7 +102,7 @@ TEST_F(SingleSource, is_unchanged_by_rules_for_ranks) {
   EXPECT_EQ(model.at("unknown").item<float>(), 2.0F);
 }
 
-TEST_F(SingleSource, loses_the_padding_of_a_training_as_shards_do) {
+TEST_F(SingleSource, loses_vocabulary_padding_like_shards) {
   constexpr std::int64_t tokens = 5;
   constexpr std::int64_t padded = 8;
   constexpr std::int64_t hidden = 2;

@@ -1,4 +1,4 @@
-// Layers that serving programs fuse come apart where the model has them in parts.
+// Layers that serving programs fuse are unfused if the model has their parts.
 #include "workspace/checkpoint/rules/unfuse.hpp"
 
 #include <memory>
@@ -21,17 +21,17 @@ using testing::HasSubstr;
 std::string const attention = "model.layers.0.self_attn.";
 std::string const mlp = "model.layers.0.mlp.";
 
-/// Heads of 32: 8 of queries, `kv` of keys and values; feed-forward 512.
+/// Returns a config with 8 query heads and `kv` key/value heads of 32, and feed-forward size 512.
 Json config(std::int64_t kv = 4, char const* type = "llama") {
   return {{"model_type", type},        {"hidden_size", 256},       {"num_attention_heads", 8},
           {"num_key_value_heads", kv}, {"intermediate_size", 512}, {"hidden_act", "silu"}};
 }
 
-/// A tensor of a layer along the outputs: rows per output are `1 / unit`.
+/// A tensor of a layer, with one row per `unit` outputs.
 struct FusedPart {
   char const* suffix;
   Dtype dtype;
-  std::int64_t unit;    ///< outputs for each entry
+  std::int64_t unit;    ///< outputs per row
   Shape inner{};        ///< other dimensions
   bool shared = false;  ///< one value for all outputs
 };
@@ -67,7 +67,7 @@ class Unfuse : public testing::TestWithParam<Layer> {
     return random_tensor(module + part.suffix, part.dtype, Shape(lengths), random_);
   }
 
-  /// The parts of one layer, and their shards fused: of part i rank r has piece r / copies[i].
+  /// Adds the parts of one layer as fused shards. Rank r has piece r / copies[i] of part i.
   void add(SampleSet& samples, int ranks, std::string const& fused,
            std::vector<std::pair<std::string, std::int64_t>> const& parts, std::vector<int> const& copies) {
     for (auto const& part : GetParam().parts) {
@@ -101,7 +101,7 @@ class Unfuse : public testing::TestWithParam<Layer> {
       return alone ? rule_set.rule_for_single_source(*shards.front()) : rule_set.rule_for(name, shards);
     }));
     EXPECT_EQ(engine_differs(expected_, MergedSource(model)), "");
-    // Copies of shared heads are compared.
+    // Replicas of shared heads are compared.
     for (auto const& planned : model->tensors) EXPECT_FALSE(planned.rule.outputs.size() > 0);
   }
 
@@ -120,7 +120,7 @@ TEST_P(Unfuse, yields_parts_sharded_one_by_one) {
   }
 }
 
-TEST_P(Unfuse, keeps_one_copy_of_heads_that_ranks_share) {
+TEST_P(Unfuse, keeps_one_copy_of_shared_heads) {
   SampleSet samples(4, config(2));
   add(samples, 4, attention + "qkv_proj",
       {{attention + "q_proj", 256}, {attention + "k_proj", 64}, {attention + "v_proj", 64}}, {1, 2, 2});
@@ -141,7 +141,7 @@ MergeRule rule_of(SampleSet& samples, std::string const& name) {
   return RuleSet::make(samples.set()).rule_for(name, samples.shards(name));
 }
 
-TEST(UnfusedLayers, are_those_that_the_type_of_model_has_in_parts) {
+TEST(UnfusedLayers, are_split_when_the_model_type_has_parts) {
   for (auto const& [type, parts] :
        {std::pair("llama", 3U), std::pair("qwen3_moe", 3U), std::pair("phi3", 0U), std::pair("nobody_knows", 0U)}) {
     SampleSet samples(2, config(4, type));
@@ -163,7 +163,7 @@ TEST(UnfusedLayers, recompute_the_weight_shape) {
   EXPECT_THAT(lengths, testing::ElementsAre(128, 256));
 }
 
-TEST(UnfusedLayers, refuse_parts_that_share_a_scale) {
+TEST(UnfusedLayers, reject_parts_that_share_a_scale) {
   auto narrow = config();
   narrow["num_key_value_heads"] = 2;  // keys are 64 wide, blocks 128
   SampleSet samples(1, narrow);
@@ -177,15 +177,15 @@ TEST(UnfusedLayers, refuse_parts_that_share_a_scale) {
   }
 }
 
-TEST(UnfusedLayers, cannot_come_out_of_one_block) {
+TEST(UnfusedLayers, are_rejected_when_the_layer_is_one_block) {
   SampleSet samples(2, config());
   samples.set().fused = FusedLayout::plain;
   samples.add(attention + "qkv_proj.weight", Dtype::bf16, {256, 256});
   EXPECT_THROW((void)rule_of(samples, attention + "qkv_proj.weight"), FormatError);
 }
 
-/// transformers' own tensor parallelism: rank 0 has all of the gate, rank 1 all of the up projection.
-TEST(FusedLayout, plain_lets_shards_follow_each_other_whole) {
+/// With transformers' own tensor parallelism, rank 0 has the whole gate and rank 1 the whole up projection.
+TEST(FusedLayout, plain_concatenates_whole_shards) {
   std::mt19937 random(12);
   auto const fused = random_tensor(mlp + "gate_up_proj.weight", Dtype::bf16, {1024, 256}, random);
   SampleSet samples(2, config(4, "glm4"));

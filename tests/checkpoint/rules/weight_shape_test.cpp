@@ -1,4 +1,4 @@
-// `weight_shape` of compressed-tensors: of the shard, or of the whole layer on every rank.
+// `weight_shape` of compressed-tensors is the shape of the shard, or of the whole layer on every rank.
 #include "workspace/checkpoint/rules/scales/weight_shape.hpp"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ std::string const down = "model.layers.0.mlp.down_proj";
 struct Quantized {
   char const* title;
   int bits;
-  std::int64_t group;  ///< 0: a scale per output
+  std::int64_t group;  ///< group size; 0: one scale per output
   bool symmetric;
 };
 
@@ -40,7 +40,7 @@ std::vector<std::byte> shape_bytes(std::int64_t out, std::int64_t in) {
   return tensor.bytes;
 }
 
-/// A layer on both ranks whose shards are [out, in], with a `weight_shape` that says `said`.
+/// Adds a layer with shards [out, in] to both ranks, with `said` as its `weight_shape`.
 void add_layer(SampleSet& samples, std::string const& module, Quantized const& format, Shape const& shard,
                std::vector<Shape> const& said) {
   auto const words = 32 / format.bits;
@@ -68,7 +68,7 @@ std::vector<std::int64_t> merged_shape(SampleSet& samples, std::string const& na
 
 class WeightShapes : public testing::TestWithParam<Quantized> {};
 
-TEST_P(WeightShapes, of_the_whole_layer_are_kept) {
+TEST_P(WeightShapes, keep_the_shape_of_the_whole_layer) {
   SampleSet samples(2, feed_forward_config());
   samples.set().quantization = quantization(GetParam());
   add_layer(samples, up, GetParam(), {256, 256}, {{512, 256}, {512, 256}});
@@ -77,7 +77,7 @@ TEST_P(WeightShapes, of_the_whole_layer_are_kept) {
   EXPECT_THAT(merged_shape(samples, down + ".weight_shape"), ElementsAre(256, 512));
 }
 
-TEST_P(WeightShapes, of_shards_add_up) {
+TEST_P(WeightShapes, add_up_over_shards) {
   SampleSet samples(2, feed_forward_config());
   samples.set().quantization = quantization(GetParam());
   add_layer(samples, up, GetParam(), {256, 256}, {{256, 256}, {256, 256}});
@@ -86,7 +86,7 @@ TEST_P(WeightShapes, of_shards_add_up) {
   EXPECT_THAT(merged_shape(samples, down + ".weight_shape"), ElementsAre(256, 512));
 }
 
-TEST_P(WeightShapes, that_are_neither_are_refused) {
+TEST_P(WeightShapes, are_rejected_when_they_match_neither_shard_nor_layer) {
   SampleSet samples(2, feed_forward_config());
   samples.set().quantization = quantization(GetParam());
   add_layer(samples, up, GetParam(), {256, 256}, {{512, 256}, {256, 256}});
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(All, WeightShapes,
                                          Quantized{"W8A16", 8, 0, true}),
                          [](auto const& tested) { return tested.param.title; });
 
-TEST(WeightShape, of_fewer_heads_than_ranks_counts_each_once) {
+TEST(WeightShape, counts_each_head_once_when_ranks_share_heads) {
   auto config = feed_forward_config();
   config["num_attention_heads"] = 8;
   config["num_key_value_heads"] = 1;
@@ -118,7 +118,7 @@ TEST(WeightShape, of_fewer_heads_than_ranks_counts_each_once) {
   }
 }
 
-TEST(WeightShape, of_a_whole_layer_is_that_of_its_packed_weight) {
+TEST(WeightShape, must_match_the_packed_weight_of_a_whole_layer) {
   Quantized const format{"W4A16", 4, 64, true};
   auto const check = [&](Shape const& said) {
     SampleSet samples(1, feed_forward_config());
@@ -128,7 +128,7 @@ TEST(WeightShape, of_a_whole_layer_is_that_of_its_packed_weight) {
     return check_weight_shapes(samples.set().sources.front(), hints);
   };
   EXPECT_THAT(check({512, 256}), IsEmpty());
-  EXPECT_THAT(check({512, 250}), IsEmpty());  // the last word is filled up
+  EXPECT_THAT(check({512, 250}), IsEmpty());  // the last word is padded
   auto const defects = check({1024, 256});
   ASSERT_THAT(defects, SizeIs(1));
   EXPECT_EQ(defects.front().resource, up + ".weight_shape");

@@ -1,4 +1,4 @@
-// Which of the tensors of a distributed checkpoint are the model.
+// Finds the model among the tensors of a distributed checkpoint.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -21,8 +21,8 @@ using testing::HasSubstr;
 
 class DcpModel : public testing::Test {
  protected:
-  /// Saves one tensor for each way. Tells the names of the model's and, behind a bar, what was left out; or what is
-  /// said against it.
+  /// Saves one tensor for each path. Returns the names of the model's tensors and, after a bar, the left-out keys; or
+  /// the text of the error.
   [[nodiscard]] std::string model(Ways const& ways, std::string const& key = {}, KeyPaths paths = KeyPaths::noted) {
     DcpFiles files;
     for (auto const& way : ways) files.add(way, {1.0F, 2.0F});
@@ -64,19 +64,19 @@ TEST_F(DcpModel, keeps_tensors_next_to_the_model_key) {
   }
 }
 
-TEST_F(DcpModel, is_all_of_a_flat_dict_whatever_its_modules_are_called) {
+TEST_F(DcpModel, is_the_whole_flat_dict_for_any_module_names) {
   EXPECT_EQ(model({{"model.w"}, {"ema.w"}, {"pos"}}), "model.w ema.w pos |");
   EXPECT_EQ(model({{"model.w"}, {"scaler.w"}}), "model.w scaler.w |");
   EXPECT_EQ(model({{"model.w"}, {"ema.w"}, {"pos"}}, "model"), "w | ema pos");
   EXPECT_EQ(model({{"model.model.w"}, {"model.head.w"}}), "model.model.w model.head.w |");
 }
 
-TEST_F(DcpModel, is_what_stands_in_the_outermost_dict_beside_dicts_of_the_training) {
+TEST_F(DcpModel, is_the_outermost_dict_beside_training_dicts) {
   EXPECT_EQ(model({{"layers.0.w"}, {"norm"}, {"optimizer", "state", "norm"}, {"lr_scheduler", "last"}}),
             "layers.0.w norm | optimizer lr_scheduler");
 }
 
-TEST_F(DcpModel, is_found_inside_of_one_unknown_key) {
+TEST_F(DcpModel, is_found_inside_one_unknown_key) {
   Ways const app{{"app", "model", "0.w"}, {"app", "optim", "state", "0.w"}};
   EXPECT_EQ(model(app), "0.w | app.optim");
   EXPECT_EQ(model(app, "app"), "0.w | app.optim");

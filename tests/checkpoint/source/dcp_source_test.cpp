@@ -25,7 +25,7 @@ fs::path golden() { return fs::path(CROSSRANK_TEST_DATA) / "dcp"; }
 class DcpSource : public testing::TestWithParam<char const*> {
  protected:
   void SetUp() override {
-    fs::create_directory(copy());  // the original may be read-only
+    fs::create_directory(copy());  // copied because the original may be read-only
     fs::copy(golden() / GetParam(), copy());
     for (auto const& file : fs::directory_iterator(copy())) fs::permissions(file, fs::perms::owner_all);
   }
@@ -45,7 +45,7 @@ class DcpSource : public testing::TestWithParam<char const*> {
     }
     return "accepted";
   }
-  /// The first data file.
+  /// Returns the first data file.
   [[nodiscard]] fs::path victim() const {
     std::vector<fs::path> files;
     for (auto const& file : fs::directory_iterator(copy())) {
@@ -56,7 +56,7 @@ class DcpSource : public testing::TestWithParam<char const*> {
   test::TemporaryDirectory root_{};
 };
 
-TEST_P(DcpSource, gives_the_whole_model_bit_for_bit) {
+TEST_P(DcpSource, reads_the_whole_model_bit_for_bit) {
   auto const source = open_dcp(copy());
   std::ifstream truth(golden() / "truth.json");
   auto const wanted = Json::parse(truth);
@@ -104,13 +104,13 @@ TEST_P(DcpTorch, reports_a_crc_mismatch) {
   EXPECT_NE(refusal(), "accepted");
 }
 
-TEST_P(DcpTorch, names_the_file_that_is_missing) {
+TEST_P(DcpTorch, names_a_missing_file) {
   auto const file = victim();
   fs::remove(file);
   EXPECT_THAT(refusal(), HasSubstr("missing: " + file.filename().string()));
 }
 
-TEST_P(DcpTorch, without_metadata_was_not_finished) {
+TEST_P(DcpTorch, reports_an_unfinished_save_without_metadata) {
   fs::remove(copy() / ".metadata");
   EXPECT_EQ(find_dcp(copy()), DcpFlavour::none);
   EXPECT_THAT(refusal(), HasSubstr("not finished"));
@@ -119,7 +119,7 @@ TEST_P(DcpTorch, without_metadata_was_not_finished) {
 INSTANTIATE_TEST_SUITE_P(Flavours, DcpTorch, testing::Values("dcp_torch"),
                          [](auto const& test) { return std::string(test.param); });
 
-TEST(ChunkTiling, finds_holes_overlaps_and_what_lies_outside) {
+TEST(ChunkTiling, finds_holes_overlaps_and_chunks_outside) {
   using codec::ChunkBox;
   using codec::find_coverage_error;
   std::vector<std::int64_t> const lengths{4, 6};
@@ -139,7 +139,7 @@ TEST(ChunkTiling, finds_holes_overlaps_and_what_lies_outside) {
   EXPECT_FALSE(find_coverage_error(std::vector<std::int64_t>{0, 5}, std::vector<ChunkBox>{}));
 }
 
-/// Bytes of a test as a piece.
+/// A piece with the bytes of a test.
 class Bytes final : public ChunkData, public codec::ByteSource, public std::enable_shared_from_this<Bytes> {
  public:
   explicit Bytes(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
@@ -158,7 +158,7 @@ class Bytes final : public ChunkData, public codec::ByteSource, public std::enab
   std::vector<std::byte> bytes_;
 };
 
-/// Cuts a box in two at random until no piece is left to cut.
+/// Cuts a box in two, again and again, at random places.
 void cut(codec::ChunkBox const& box, std::mt19937& random, std::vector<codec::ChunkBox>& out) {
   auto const dim = box.size.empty() ? 0 : random() % box.size.size();
   if (box.size.empty() || box.size[dim] < 2 || random() % 4 == 0) {

@@ -1,4 +1,4 @@
-// One rank's file copied over another's, in checkpoints that cut each tensor over files.
+// Detects one rank's file copied over another's, in checkpoints that shard each tensor over files.
 #include "workspace/checkpoint/source/duplicate_files.hpp"
 
 #include <filesystem>
@@ -56,7 +56,7 @@ std::vector<std::vector<float>> pieces(float first) {
   return of_ranks;
 }
 
-TEST(DuplicateFiles, of_a_distributed_checkpoint_are_detected) {
+TEST(DuplicateFiles, are_detected_in_distributed_checkpoints) {
   test::TemporaryDirectory const folder;
   DcpFiles files;
   files.add_cut({"model", "w"}, pieces(1));
@@ -66,7 +66,7 @@ TEST(DuplicateFiles, of_a_distributed_checkpoint_are_detected) {
   files.write(folder.path() / "good");
   EXPECT_EQ(values_of(*open_dcp(folder.path() / "good"), "w").size(), 40U);
 
-  // As large, so that nothing else tells: what rank 0 holds alone comes last.
+  // Both files have the same items at the same offsets, because the item that only rank 0 has comes last.
   files.write(copy);
   std::filesystem::copy_file(copy / "__0_0.distcp", copy / "__1_0.distcp",
                              std::filesystem::copy_options::overwrite_existing);
@@ -79,7 +79,7 @@ TEST(DuplicateFiles, of_a_distributed_checkpoint_are_detected) {
   }
 }
 
-TEST(DuplicateFiles, of_a_distributed_checkpoint_are_not_reported_for_constant_values) {
+TEST(DuplicateFiles, are_not_reported_for_constant_values_in_distributed_checkpoints) {
   test::TemporaryDirectory const folder;
   DcpFiles files;
   files.add_cut({"model", "w"}, {std::vector<float>(20, 1.0F), std::vector<float>(20, 1.0F)});

@@ -26,7 +26,7 @@ using checkpoint::FilePool;
 using checkpoint::PooledFile;
 using test::TemporaryDirectory;
 
-/// This process may have so many descriptors, as long as this lives.
+/// Limits the descriptors of this process during its lifetime.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t most) {
@@ -42,7 +42,7 @@ class FewDescriptors {
   rlimit before_{};
 };
 
-TEST(FilePool, keeps_an_eighth_of_the_descriptors_that_the_process_may_have) {
+TEST(FilePool, limits_itself_to_an_eighth_of_the_descriptors) {
   FewDescriptors const few(80);
   EXPECT_EQ(FilePool::default_limit(), 10);
 }
@@ -68,7 +68,7 @@ TEST(FilePool, reads_more_files_than_it_keeps_open) {
   }
 }
 
-TEST(FilePool, lets_a_checkpoint_of_more_files_than_descriptors_be_verified) {
+TEST(FilePool, verifies_a_checkpoint_with_more_files_than_descriptors) {
   TemporaryDirectory const folder;
   constexpr int files = 90;
   Json map = Json::object();

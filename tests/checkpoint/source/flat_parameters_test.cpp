@@ -1,4 +1,4 @@
-// Flat parameters of FSDP are no model, however they were saved.
+// Flat parameters of FSDP are rejected in every file format.
 #include "workspace/checkpoint/discovery/flat_parameters.hpp"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ void expect_refusal(std::filesystem::path const& path, std::string const& name) 
   }
 }
 
-TEST(FlatParameters, of_a_distributed_checkpoint_are_refused) {
+TEST(FlatParameters, are_rejected_in_distributed_checkpoints) {
   test::TemporaryDirectory const folder;
   for (auto const* name : {"_flat_param", "flat_param_0"}) {
     DcpFiles files;
@@ -36,7 +36,7 @@ TEST(FlatParameters, of_a_distributed_checkpoint_are_refused) {
   }
 }
 
-TEST(FlatParameters, of_archives_of_ranks_are_refused) {
+TEST(FlatParameters, are_rejected_in_rank_archives) {
   test::TemporaryDirectory const folder;
   for (int rank = 0; rank < 2; ++rank) {
     TorchFile file;
@@ -47,7 +47,7 @@ TEST(FlatParameters, of_archives_of_ranks_are_refused) {
   expect_refusal(folder.path() / "pytorch_model_fsdp_rank0.bin", "layers.0._flat_param");
 }
 
-TEST(FlatParameters, are_told_from_parameters_that_are_called_alike) {
+TEST(FlatParameters, are_distinguished_from_parameters_with_similar_names) {
   test::TemporaryDirectory const folder;
   std::vector<float> const values(6, 1.0F);
   save_safetensors(folder.path() / "model.safetensors", {{"flat_param_head.weight", Tensor::of<float>(values, {6})},

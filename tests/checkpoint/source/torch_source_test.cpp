@@ -30,7 +30,7 @@ class TorchSourceTest : public testing::Test {
 std::string tensor() { return codec::pickled_tensor(codec::pickled_storage("ByteStorage", "0", 4), 0, {4}, {1}); }
 std::string entry(std::string const& key, std::string const& value) { return codec::pickled(key) + value; }
 
-TEST_F(TorchSourceTest, leaves_the_way_to_the_model_out_of_the_names) {
+TEST_F(TorchSourceTest, removes_the_path_to_the_model_from_names) {
   auto const inner = "}(" + entry("a.weight", tensor()) + "u";
   auto const source = open_torch_archive(
       put(codec::torch_of("\x80\x02}(" + entry("epoch", "K\x03") + entry("state_dict", inner) + "u.", {"wxyz"})));
@@ -46,13 +46,13 @@ TEST_F(TorchSourceTest, leaves_the_way_to_the_model_out_of_the_names) {
 
 class TrainingState : public TorchSourceTest {
  protected:
-  /// A dict that holds one tensor "a" under each key, as a script saves it.
+  /// Saves a dict that has one tensor "a" under each key, as scripts do.
   [[nodiscard]] fs::path save(std::vector<std::string> const& keys, std::string const& more = {}) const {
     std::string root = "}(";
     for (auto const& key : keys) root += entry(key, "}(" + entry("a", tensor()) + "u");
     return put(codec::torch_of("\x80\x02" + root + more + "u.", {"wxyz"}));
   }
-  /// Names of the tensors, or what is said against it.
+  /// Returns the names of the tensors, or the text of the error.
   [[nodiscard]] static std::string names(fs::path const& path, std::string const& key = {}) {
     try {
       std::string text;
@@ -65,7 +65,7 @@ class TrainingState : public TorchSourceTest {
   }
 };
 
-TEST_F(TrainingState, is_left_out_beside_the_model_and_told) {
+TEST_F(TrainingState, is_left_out_and_listed) {
   auto const file = save({"model", "optimizer", "ema_state_dict", "cuda_rng_state"}, entry("epoch", "K\x03"));
   auto const source = open_torch_archive(file);
   ASSERT_EQ(source->tensors().size(), 1U);
@@ -81,7 +81,7 @@ TEST_F(TrainingState, is_read_on_request) {
   EXPECT_THAT(names(file, "mdoel"), testing::HasSubstr("tensors under model, ema_state_dict"));
 }
 
-TEST_F(TrainingState, is_refused_where_several_parts_might_be_the_model) {
+TEST_F(TrainingState, throws_when_several_parts_might_be_the_model) {
   EXPECT_THAT(names(save({"model", "discriminator"})), testing::HasSubstr("`model_key` model "));
   EXPECT_THAT(names(save({"model", "state_dict"})), testing::HasSubstr("several parts of the file might be the model"));
   EXPECT_THAT(names(save({"net", "optimizer"})), testing::HasSubstr("`model_key` net "));
@@ -89,7 +89,7 @@ TEST_F(TrainingState, is_refused_where_several_parts_might_be_the_model) {
   EXPECT_THAT(names(save({"model"}, entry("prior", tensor()))), testing::HasSubstr("model, prior"));
 }
 
-TEST_F(TrainingState, is_none_where_all_keys_are_modules) {
+TEST_F(TrainingState, is_not_assumed_when_all_keys_are_modules) {
   EXPECT_EQ(names(save({"encoder", "decoder"})), "encoder.a decoder.a ");
   EXPECT_EQ(names(put(codec::torch_of("\x80\x02}(" + entry("a.weight", tensor()) + entry("step", tensor()) + "u.",
                                       {"wxyz"}))),
@@ -101,7 +101,7 @@ TEST_F(TrainingState, may_wrap_the_model_twice) {
   EXPECT_EQ(names(put(codec::torch_of("\x80\x02}(" + entry("state_dict", inner) + "u.", {"wxyz"}))), "a ");
 }
 
-TEST_F(TrainingState, is_told_from_the_model_inside_of_one_unknown_key) {
+TEST_F(TrainingState, is_distinguished_from_the_model_inside_one_unknown_key) {
   auto const part = [](std::string const& key) { return entry(key, "}(" + entry("a", tensor()) + "u"); };
   auto const app = put(codec::torch_of(
       "\x80\x02}(" + entry("checkpoint", "}(" + part("model") + part("optimizer") + "u") + "u.", {"wxyz"}));
@@ -117,18 +117,18 @@ TEST_F(TrainingState, is_told_from_the_model_inside_of_one_unknown_key) {
   EXPECT_THAT(names(unknown), testing::HasSubstr("`model_key` checkpoint.net "));
 }
 
-TEST_F(TrainingState, is_left_out_beside_tensors_of_the_outermost_dict) {
+TEST_F(TrainingState, is_left_out_beside_tensors_in_the_outermost_dict) {
   EXPECT_EQ(names(save({"optimizer"}, entry("a.weight", tensor()))), "a.weight ");
 }
 
-TEST_F(TrainingState, names_counters_too_that_it_leaves_out) {
+TEST_F(TrainingState, lists_left_out_counters) {
   auto const count = codec::pickled_tensor(codec::pickled_storage("ByteStorage", "0", 4), 0, {1}, {1});
   auto const file = save({"model"}, entry("best", count));
   EXPECT_EQ(names(file), "a ");
   EXPECT_EQ(open_torch_archive(file)->attributes(), Json::parse(R"({"left_out_keys": ["best"]})"));
 }
 
-TEST(WrappingKey, is_one_that_models_are_saved_under_and_never_a_module) {
+TEST(WrappingKey, is_a_known_key_and_never_a_module) {
   auto const key = [](std::vector<std::string> const& names) {
     auto const found = wrapping_key(names);
     return found ? found->keys.front() : std::string("none");
@@ -141,7 +141,7 @@ TEST(WrappingKey, is_one_that_models_are_saved_under_and_never_a_module) {
   EXPECT_EQ(key({}), "none");
 }
 
-TEST_F(TorchSourceTest, reads_what_modelopt_keeps_for_a_rank) {
+TEST_F(TorchSourceTest, reads_a_rank_file_of_modelopt) {
   auto const source =
       open_torch_archive(put(codec::torch_of("\x80\x02}(" + entry("config", "}(" + entry("x", "K\x01") + "u") +
                                                  entry("weight", "}(" + entry("a.b", tensor()) + "u") + "u.",
@@ -151,8 +151,8 @@ TEST_F(TorchSourceTest, reads_what_modelopt_keeps_for_a_rank) {
   EXPECT_EQ(source->attributes(), Json::parse(R"({"config": {"x": 1}})"));
 }
 
-/// To let such a class be mentioned would lead nowhere: what it stands for is not read.
-TEST_F(TorchSourceTest, says_what_sharded_tensors_are) {
+/// Allowing such a class would not help, because its contents are not read.
+TEST_F(TorchSourceTest, explains_sharded_tensors) {
   for (auto const* const global :
        {"torch.distributed.tensor\nDTensor\n", "torch.distributed._shard.sharded_tensor.api\nShardedTensor\n"}) {
     auto const file =
@@ -168,7 +168,7 @@ TEST_F(TorchSourceTest, says_what_sharded_tensors_are) {
   }
 }
 
-TEST_F(TorchSourceTest, says_how_to_let_it_mention_an_unknown_class) {
+TEST_F(TorchSourceTest, hints_how_to_allow_an_unknown_class) {
   auto const file = put(
       codec::torch_of("\x80\x02}(" + entry("a", tensor()) +
                           entry("args", "cargparse\nNamespace\n)\x81}" + codec::pickled("lr") + "K\x01" + "sb") + "u.",

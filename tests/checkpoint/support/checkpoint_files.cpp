@@ -24,7 +24,7 @@ void add_file(fs::path const& path, ModelBytes& model) {
                            .emplace(name, TensorBytes{std::string(name_of(tensor.dtype())) + to_string(tensor.shape()),
                                                       {bytes.begin(), bytes.end()}})
                            .second;
-    EXPECT_TRUE(fresh) << name << " comes twice";
+    EXPECT_TRUE(fresh) << name << " occurs twice";
   }
 }
 

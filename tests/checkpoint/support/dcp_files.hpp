@@ -10,15 +10,16 @@
 
 namespace crossrank::checkpoint {
 
-/// Whether a save notes in the metadata by which keys it came to each tensor. Only some planners do.
+/// Whether the metadata of a save has the key path of each tensor. Only some planners write it.
 enum class KeyPaths { noted, left_out };
 
-/// Composes what `torch.distributed.checkpoint` saves of nested dicts: vectors of floats, an item for each piece.
+/// Composes checkpoints like those of `torch.distributed.checkpoint` for nested dicts: vectors of floats, with one item
+/// per piece.
 class DcpFiles {
  public:
   void add(std::vector<std::string> const& path, std::vector<float> const& values) { add_cut(path, {values}); }
 
-  /// One tensor in pieces, of which rank r has piece r in a file of its own.
+  /// Adds one tensor in pieces. Rank r has piece r in its own file.
   void add_cut(std::vector<std::string> const& path, std::vector<std::vector<float>> const& pieces) {
     std::string name;
     for (auto const& key : path) name += (name.empty() ? "" : ".") + key;
@@ -49,7 +50,7 @@ class DcpFiles {
   }
 
  private:
-  /// The piece's chunk in the metadata.
+  /// Returns the piece's chunk in the metadata.
   std::string add_piece(std::string const& name, std::size_t rank, std::int64_t begin,
                         std::vector<float> const& values) {
     auto const count = static_cast<std::int64_t>(values.size());
@@ -72,7 +73,7 @@ class DcpFiles {
     return "ctorch.distributed.checkpoint." + module + "\n" + name + "\n)\x81" + dict_of(fields) + "b";
   }
 
-  std::map<std::string, std::string> data_{};  ///< by file
+  std::map<std::string, std::string> data_{};  ///< contents by file name
   std::string places_{};
   TorchFile::Entries tensors_{};
   TorchFile::Entries paths_{};

@@ -16,7 +16,7 @@ std::size_t length_of(WholeTensor const& tensor, std::size_t axis) {
   return static_cast<std::size_t>(tensor.shape[axis]);
 }
 
-/// Bytes behind one step along `axis`.
+/// Returns the bytes of one step along `axis`.
 std::size_t inner_bytes(WholeTensor const& tensor, std::size_t axis) {
   std::size_t bytes = bits_of(tensor.dtype) / 8;
   for (auto d = axis + 1; d < tensor.shape.size(); ++d) bytes *= length_of(tensor, d);
@@ -227,7 +227,7 @@ std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config
     if (!(merged.shape == whole[i].shape)) problem += whole[i].name + ": " + to_string(merged.shape) + "; ";
     if (merged.bytes != whole[i].bytes) problem += whole[i].name + ": other bytes (" + rule.reason + "); ";
   }
-  // The same by the code that moves the bytes.
+  // Merges again with the code of the commands.
   auto const rule_for = [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
     return rule_set.rule_for(name, tensors);
   };

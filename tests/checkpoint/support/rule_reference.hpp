@@ -23,36 +23,36 @@ struct WholeTensor {
   std::vector<std::byte> bytes{};
 };
 
-/// With bytes of 0 to 63.
+/// Returns a tensor with random bytes from 0 to 63.
 WholeTensor random_tensor(std::string name, Dtype dtype, Shape const& shape, std::mt19937& random);
 
-/// Puts the two sizes of an unpacked matrix into the tensor that tells them.
+/// Stores the two sizes of an unpacked matrix in its `weight_shape` tensor.
 void set_shape(WholeTensor& tensor, std::int64_t out, std::int64_t in);
 
-/// Element by element: what a rule makes of shards, the slow way. `problem` tells of copies that differ.
+/// Merges shards by a rule, element by element. `problem` describes replicas that differ.
 WholeTensor merge_slowly(MergeRule const& rule, std::vector<WholeTensor> const& shards, std::string& problem);
 
-/// Element by element: rank `rank`'s shard.
+/// Returns the shard of `rank`, copied element by element.
 WholeTensor split_slowly(SplitRule const& rule, WholeTensor const& whole, int rank);
 
-/// `length` entries of dimension `axis` from `begin` on.
+/// Returns `length` entries of dimension `axis` from `begin` on.
 WholeTensor cut(WholeTensor const& whole, std::size_t axis, std::int64_t begin, std::int64_t length);
 
-/// Tensors one after the other along `axis`.
+/// Concatenates tensors along `axis`.
 WholeTensor join(std::vector<WholeTensor> const& parts, std::size_t axis);
 
-/// What a source holds and should not, or the other way round: nothing when all is well.
+/// Returns a description of how a source differs from the expected tensors; empty if it does not.
 std::string engine_differs(std::vector<WholeTensor> const& expected, ShardSource const& source);
 
-/// Splits every tensor by the rules for `ranks`, merges the shards by the rules, both the slow way and as the commands
-/// do, and says what differs: nothing when all is well.
+/// Splits every tensor for `ranks` and merges the shards by the rules, element by element and with the code of the
+/// commands. Returns a description of the differences; empty if there are none.
 std::string round_trip(std::vector<WholeTensor> const& whole, Json const& config, int ranks,
                        Json const& quantization = Json::object());
 
-/// A set of one rank that holds all of `whole`.
+/// Returns a set of one rank with all tensors of `whole`.
 SampleSet whole_set(std::vector<WholeTensor> const& whole, Json const& config, Json const& quantization);
 
-/// A Llama of hidden size 256 and feed-forward size 512.
+/// Returns the config of a Llama model with hidden size 256 and feed-forward size 512.
 [[nodiscard]] Json feed_forward_config();
 
 }  // namespace crossrank::checkpoint

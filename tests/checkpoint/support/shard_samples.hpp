@@ -11,7 +11,7 @@
 
 namespace crossrank::checkpoint {
 
-/// A source in memory. Tensors without bytes are zeros.
+/// A source in memory. Tensors without bytes read as zeros.
 class SampleSource final : public ShardSource {
  public:
   explicit SampleSource(std::string name) : name_(std::move(name)) {}
@@ -64,13 +64,13 @@ class SampleSet {
     return *sources_.at(static_cast<std::size_t>((p * ep_ + e) * tp_ + t));
   }
 
-  /// The same description on every tensor-parallel rank of a stage and expert rank.
+  /// Adds the same description to every tensor-parallel rank of a stage and expert rank.
   SampleSet& add(std::string const& name, Dtype dtype, Shape shape, int p = 0, int e = 0) {
     for (int t = 0; t < tp_; ++t) at(t, p, e).add(name, dtype, shape);
     return *this;
   }
 
-  /// What each tensor-parallel rank calls `name`, null where it does not.
+  /// Returns the tensor `name` of each tensor-parallel rank; null for a rank that lacks it.
   std::vector<SourceTensor const*> shards(std::string_view name, int p = 0, int e = 0) {
     std::vector<SourceTensor const*> found;
     for (int t = 0; t < tp_; ++t) {

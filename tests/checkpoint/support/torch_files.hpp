@@ -13,13 +13,13 @@
 
 namespace crossrank::checkpoint {
 
-/// Composes archives as training frameworks save them, value by value. Values are pickled text, made by the functions
-/// here and below, and used in the order in which they were made.
+/// Composes archives like those of training frameworks, value by value. Values are pickled text from the functions here
+/// and below, and must be used in the order in which they were made.
 class TorchFile {
  public:
   using Entries = std::vector<std::pair<std::string, std::string>>;
 
-  /// A dense tensor of 32-bit floats with a storage of its own.
+  /// Returns a dense tensor of 32-bit floats with its own storage.
   std::string floats(std::vector<float> const& values, std::vector<std::int64_t> const& lengths) {
     storages_.emplace_back(reinterpret_cast<char const*>(values.data()), values.size() * sizeof(float));
     std::vector<std::int64_t> strides(lengths.size(), 1);
@@ -28,7 +28,7 @@ class TorchFile {
                                                 static_cast<std::int64_t>(values.size()));
     return codec::pickled_tensor(storage, 0, lengths, strides);
   }
-  /// A vector of one value.
+  /// Returns a vector of `count` equal values.
   std::string filled(std::int64_t count, float value) {
     return floats(std::vector<float>(static_cast<std::size_t>(count), value), {count});
   }
@@ -58,17 +58,17 @@ inline std::string list_of(std::vector<std::string> const& items) {
 
 inline std::string boolean(bool value) { return value ? "\x88" : "\x89"; }
 
-/// An `argparse.Namespace`.
+/// Returns an `argparse.Namespace`.
 inline std::string arguments_of(TorchFile::Entries const& entries) {
   return "cargparse\nNamespace\n)\x81" + dict_of(entries) + "b";
 }
 
-/// A `torch.Size`.
+/// Returns a `torch.Size`.
 inline std::string size_of(std::vector<std::int64_t> const& lengths) {
   return "ctorch\nSize\n" + codec::pickled(lengths) + "\x85R";
 }
 
-/// All of a tensor's values.
+/// Returns all values of a tensor.
 inline std::vector<float> values_of(ShardSource const& source, std::string const& name) {
   for (std::size_t i = 0; i < source.tensors().size(); ++i) {
     auto const& tensor = source.tensors()[i];

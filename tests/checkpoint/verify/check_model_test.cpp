@@ -7,7 +7,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-TEST(CheckScales, take_blocks_of_one_layer_and_of_stacks_for_what_they_are) {
+TEST(CheckScales, accept_blocks_of_layers_and_of_stacks) {
   SampleSource source("sample");
   source.add("model.layers.0.mlp.up_proj.weight_blocks", Dtype::u8, {64, 2, 16});
   source.add("model.layers.0.mlp.up_proj.weight_scales", Dtype::u8, {64, 2});
@@ -16,7 +16,7 @@ TEST(CheckScales, take_blocks_of_one_layer_and_of_stacks_for_what_they_are) {
   EXPECT_TRUE(check_scales(source, Json::object(), Json::object()).empty());
 }
 
-TEST(CheckScales, name_the_layer_whose_blocks_have_too_few_scales) {
+TEST(CheckScales, name_a_layer_with_too_few_block_scales) {
   SampleSource source("sample");
   source.add("model.layers.0.mlp.up_proj.weight_blocks", Dtype::u8, {64, 2, 16});
   source.add("model.layers.0.mlp.up_proj.weight_scales", Dtype::u8, {64, 1});
@@ -25,7 +25,7 @@ TEST(CheckScales, name_the_layer_whose_blocks_have_too_few_scales) {
   EXPECT_EQ(defects.front().resource, "model.layers.0.mlp.up_proj");
 }
 
-/// The names of `layers` layers with two matrices and a norm each.
+/// Returns the names of `layers` layers with two matrices and a norm each.
 std::vector<std::string> layer_names(int layers) {
   std::vector<std::string> names;
   for (int i = 0; i < layers; ++i) {
@@ -35,7 +35,7 @@ std::vector<std::string> layer_names(int layers) {
   return names;
 }
 
-TEST(CheckSiblings, report_a_tensor_that_only_one_layer_misses) {
+TEST(CheckSiblings, report_a_tensor_that_only_one_layer_lacks) {
   auto names = layer_names(4);
   EXPECT_TRUE(check_siblings(names).empty());
   std::erase(names, "model.layers.2.mlp.down_proj.weight");
@@ -45,7 +45,7 @@ TEST(CheckSiblings, report_a_tensor_that_only_one_layer_misses) {
   EXPECT_NE(defects.front().text.find("3 others"), std::string::npos) << defects.front().text;
 }
 
-TEST(CheckSiblings, report_a_tensor_that_only_one_expert_misses) {
+TEST(CheckSiblings, report_a_tensor_that_only_one_expert_lacks) {
   std::vector<std::string> names;
   for (int i = 0; i < 3; ++i) {
     for (auto const* name : {"w1", "w2", "w3"})
@@ -59,7 +59,7 @@ TEST(CheckSiblings, report_a_tensor_that_only_one_expert_misses) {
 
 TEST(CheckSiblings, accept_layers_of_several_kinds_and_a_first_layer_without_a_tensor) {
   auto names = layer_names(5);
-  // Another kind of layer among them, two that are shorter, and a first one that has no norm.
+  // Another kind of layer in between, two shorter layers, and a first layer without a norm.
   for (auto& name : names) {
     if (name == "model.layers.1.mlp.up_proj.weight") name = "model.layers.1.mixer.in_proj.weight";
   }

@@ -1,5 +1,5 @@
-// A file with many JSON keys costs time in proportion to its size. The processor time of this thread is compared, which
-// does not depend on what else the machine does.
+// Reading a file with many JSON keys takes time linear in its size. The tests compare the processor time of this
+// thread, which does not depend on the load of the machine.
 #include <algorithm>
 #include <cstdint>
 #include <ctime>
@@ -31,7 +31,7 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// How much longer `work` takes for eight times as many keys: 8 where it is linear, 64 where it is quadratic.
+/// Returns how much longer `work` takes for eight times as many keys: about 8 if it is linear, 64 if it is quadratic.
 template <class Work>
 double growth(Work const& work) {
   constexpr int few = 4'000;
@@ -48,7 +48,7 @@ constexpr double most_growth = 24;
 
 std::string key(int number) { return "model.layers." + std::to_string(number) + ".mlp.down_proj.weight"; }
 
-TEST(LinearJson, metadata_of_a_safetensors_file) {
+TEST(LinearJson, reads_metadata_of_a_safetensors_file) {
   EXPECT_LT(growth([](int keys) {
               TemporaryDirectory const folder;
               auto const path = folder.path() / "model.safetensors";
@@ -61,7 +61,7 @@ TEST(LinearJson, metadata_of_a_safetensors_file) {
             most_growth);
 }
 
-TEST(LinearJson, config_of_a_model) {
+TEST(LinearJson, reads_the_config_of_a_model) {
   EXPECT_LT(growth([](int keys) {
               TemporaryDirectory const folder;
               save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});
@@ -78,7 +78,7 @@ TEST(LinearJson, config_of_a_model) {
             most_growth);
 }
 
-TEST(LinearJson, index_of_a_model) {
+TEST(LinearJson, reads_the_index_of_a_model) {
   EXPECT_LT(growth([](int keys) {
               TemporaryDirectory const folder;
               std::ofstream index(folder.path() / "model.safetensors.index.json");
@@ -93,7 +93,7 @@ TEST(LinearJson, index_of_a_model) {
             most_growth);
 }
 
-TEST(LinearJson, sizes_of_a_rule_file) {
+TEST(LinearJson, reads_the_sizes_of_a_rule_file) {
   EXPECT_LT(growth([&](int keys) {
               std::string text = R"({"sizes": {)";
               for (int i = 0; i < keys; ++i) text += (i == 0 ? "\"k" : ",\"k") + std::to_string(i) + "\":1";
@@ -102,7 +102,7 @@ TEST(LinearJson, sizes_of_a_rule_file) {
             most_growth);
 }
 
-TEST(LinearJson, places_of_a_distributed_checkpoint_in_safetensors) {
+TEST(LinearJson, reads_offsets_of_a_distributed_checkpoint_in_safetensors) {
   EXPECT_LT(growth([](int keys) {
               TemporaryDirectory const folder;
               Json places = Json::array();
@@ -121,7 +121,7 @@ TEST(LinearJson, places_of_a_distributed_checkpoint_in_safetensors) {
             most_growth);
 }
 
-TEST(LinearJson, sizes_that_differ_between_layers_are_refused_where_they_would_not_be) {
+TEST(LinearJson, rejects_layer_sizes_that_would_not_be_linear) {
   Json config{{"model_type", "llama"}};
   auto& members = static_cast<Json::object_t::Container&>(config.get_ref<Json::object_t&>());
   Json layers = Json::object();

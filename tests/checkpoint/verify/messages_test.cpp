@@ -1,4 +1,4 @@
-// What errors and warnings say: the right file, the right reason, and what to do.
+// Errors and warnings name the right file, the right reason, and what to do.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -37,7 +37,7 @@ ErrorInfo refusal(Call const& call) {
   return {};
 }
 
-TEST(Messages, name_the_file_of_the_data_parallel_rank_that_is_missing) {
+TEST(Messages, name_the_file_of_a_missing_data_parallel_rank) {
   DirectoryListing const listing{
       .path = "save",
       .files = {"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt",
@@ -72,14 +72,14 @@ TEST(Messages, distinguish_a_limit_from_damage) {
   EXPECT_THAT(refusal(opened).hint, HasSubstr("damaged"));
 }
 
-TEST(Messages, advise_where_the_system_refuses) {
+TEST(Messages, have_a_hint_for_system_errors) {
   for (int const error : {EACCES, EPERM, EROFS, ENOSPC, EMFILE}) {
     EXPECT_NE(refusal([&] { platform::throw_io("test", "/some/file", error); }).hint, "") << error;
     EXPECT_EQ(refusal([&] { platform::throw_io("test", "/some/file", error, "own words"); }).hint, "own words");
   }
 }
 
-TEST(Messages, point_to_a_checkpoint_below_whatever_its_format) {
+TEST(Messages, suggest_a_checkpoint_in_a_subdirectory_of_any_format) {
   for (std::string const file :
        {"model.safetensors", "rank0.pth", "__0_0.distcp", "latest", "rank_0/model.pt", "tp_0/model.safetensors"}) {
     for (std::string const way : {"checkpoint-5", "run/checkpoint-5", "a/run/checkpoint-5"}) {
@@ -93,7 +93,7 @@ TEST(Messages, point_to_a_checkpoint_below_whatever_its_format) {
   }
 }
 
-TEST(Messages, name_rules_that_decide_about_nothing) {
+TEST(Messages, list_unused_rules) {
   SampleSet samples(1);
   samples.add("model.layers.0.mlp.up_proj.weight", Dtype::f32, {4, 4});
   auto const file = RuleFile::parse(R"({"rules": [

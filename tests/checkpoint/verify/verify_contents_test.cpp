@@ -1,4 +1,4 @@
-// Checkpoints that open and fit together, and are no model all the same.
+// Checkpoints whose files open and fit together, but whose contents are wrong.
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -73,7 +73,7 @@ TEST(VerifyContents, compares_the_crcs_of_a_distributed_checkpoint) {
 
 std::string module(int layer) { return "model.layers." + std::to_string(layer) + ".mlp.up_proj"; }
 
-/// Two layers of NVFP4.
+/// Returns two layers of NVFP4.
 StateDict nvfp4_layers() {
   StateDict weights;
   for (int i = 0; i < 2; ++i) {
@@ -109,7 +109,7 @@ TEST(VerifyContents, names_a_quantized_weight_without_a_scale) {
     EXPECT_THAT(report.defects, Contains(defect(DefectKind::scales, module(i), "weight_scale_2"))) << list(report);
 }
 
-TEST(VerifyContents, asks_the_config_where_no_layer_has_a_scale) {
+TEST(VerifyContents, uses_the_config_when_no_layer_has_a_scale) {
   StateDict const weights{{module(0) + ".weight", Tensor::zeros({4, 4}, Dtype::f8_e4m3)},
                           {module(1) + ".weight", Tensor::zeros({4, 4}, Dtype::f8_e4m3)}};
   EXPECT_TRUE(verify_weights(weights).ok());
@@ -139,7 +139,7 @@ TEST(VerifyContents, names_a_scale_that_is_not_above_zero) {
   EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::scales, module(0), "all 8 scales are zero")));
 }
 
-TEST(VerifyContents, takes_single_zeros_and_negative_scales_of_integers) {
+TEST(VerifyContents, accepts_single_zeros_and_negative_integer_scales) {
   auto weights = nvfp4_layers();
   weights.at(module(0) + ".weight_scale").mutable_bytes()[3] = std::byte{0};
   std::vector<float> const values{-1.F, 1.F};
@@ -152,7 +152,7 @@ TEST(VerifyContents, takes_single_zeros_and_negative_scales_of_integers) {
   EXPECT_TRUE(report.ok()) << list(report);
 }
 
-TEST(VerifyContents, reads_long_scales_when_all_numbers_are_read) {
+TEST(VerifyContents, reads_long_scales_only_with_numbers) {
   auto scale = Tensor::zeros({512, 256}, Dtype::f8_e4m3);
   for (auto& byte : scale.mutable_bytes()) byte = std::byte{0x38};
   scale.mutable_bytes()[70000] = std::byte{0xb8};
@@ -204,7 +204,7 @@ TEST(VerifyContents, reports_a_damaged_training_file_as_damaged) {
   EXPECT_THAT(report.defects, ElementsAre(defect(DefectKind::file, "global_step1", ""))) << list(report);
 }
 
-TEST(VerifyContents, keeps_a_finding_whose_words_speak_of_an_index) {
+TEST(VerifyContents, keeps_a_finding_that_mentions_an_index) {
   TemporaryDirectory const folder;
   save_safetensors(folder.path() / "index_rank0.safetensors", {{"a", Tensor::zeros({4}, Dtype::f32)}});
   save_safetensors(folder.path() / "index_rank1.safetensors", {{"b", Tensor::zeros({4}, Dtype::f32)}});

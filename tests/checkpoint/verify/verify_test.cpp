@@ -1,4 +1,4 @@
-// Everything that is wrong is named in one run, and nothing that is right.
+// `verify` reports all defects in one run, and nothing else.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -127,7 +127,7 @@ TEST(Verify, continues_after_damaged_and_missing_files) {
   EXPECT_EQ(report.defects.size(), 3U) << list(report);
 }
 
-TEST(Verify, compares_what_ranks_hold_twice_and_fits_scales_to_weights) {
+TEST(Verify, compares_replicas_and_checks_scales) {
   TemporaryDirectory const folder;
   for (int rank = 0; rank < 2; ++rank) {
     StateDict mine;
@@ -152,7 +152,7 @@ TEST(Verify, compares_what_ranks_hold_twice_and_fits_scales_to_weights) {
   EXPECT_THAT(report.defects, Contains(defect(DefectKind::scales, "model.layers.0.mlp.up_proj", ""))) << list(report);
 }
 
-TEST(Verify, reads_again_what_a_workspace_wrote) {
+TEST(Verify, reads_files_of_a_workspace) {
   TemporaryDirectory const folder;
   NFSWorkspace workspace(folder.path(), {.rank = 0});
   workspace.write_configs_and_weights(Json::object(), test::sample_weights(2, 4, 6, 5));
@@ -192,19 +192,19 @@ TEST(Verify, names_a_file_copied_over_another) {
   EXPECT_THROW((void)checkpoint::consolidate(world, plan, folder.path() / "out"), FormatError);
 }
 
-TEST(Verify, is_right_to_warn_of_an_index_that_lists_more_than_there_is) {
+TEST(Verify, merge_rejects_an_index_that_lists_missing_tensors) {
   TemporaryDirectory const folder;
   save_safetensors(folder.path() / "model.safetensors", test::sample_weights(2, 4, 4, 3));
   std::ofstream(folder.path() / "model.safetensors.index.json") << R"({"weight_map": {"ghost": "model.safetensors"}})";
   auto const world = connect({.backend = "fake"});
 
   EXPECT_THROW((void)checkpoint::MergePlan::make(world, folder.path()), FormatError);
-  // An index of other files says nothing of these.
+  // An index of another format does not describe these files.
   fs::rename(folder.path() / "model.safetensors.index.json", folder.path() / "pytorch_model.bin.index.json");
   EXPECT_EQ(checkpoint::MergePlan::make(world, folder.path()).tensors().size(), 3U);
 }
 
-TEST(Verify, says_that_an_index_lists_nothing) {
+TEST(Verify, reports_an_index_that_lists_nothing) {
   TemporaryDirectory const folder;
   save_safetensors(folder.path() / "a.safetensors", test::sample_weights(1, 4, 4, 1));
   std::ofstream(folder.path() / "model.safetensors.index.json") << R"({"weight_map": {}})";
@@ -217,7 +217,7 @@ TEST(Verify, rejects_a_path_that_does_not_exist) {
   EXPECT_THROW((void)verify(folder.path() / "nothing"), IoError);
 }
 
-TEST(NonFinite, are_those_that_decode_to_nan_or_infinity) {
+TEST(NonFinite, finds_values_that_decode_to_nan_or_infinity) {
   for (auto const dtype : {Dtype::f8_e4m3, Dtype::f8_e5m2, Dtype::f8_e8m0, Dtype::f8_e4m3fnuz, Dtype::f8_e5m2fnuz,
                            Dtype::f16, Dtype::bf16}) {
     auto const width = bits_of(dtype) / 8;
@@ -235,7 +235,7 @@ TEST(NonFinite, are_those_that_decode_to_nan_or_infinity) {
   }
 }
 
-/// A torch archive of one vector; with `damage` one of its bytes differs from what was saved.
+/// Writes a torch archive of one vector; with `damage` one of its bytes is changed.
 void write_archive(fs::path const& path, bool damage) {
   checkpoint::TorchFile file;
   file.write(path, checkpoint::dict_of({{"model.norm.weight", file.filled(512, 1.0F)}}));
@@ -248,7 +248,7 @@ void write_archive(fs::path const& path, bool damage) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-TEST(Verify, compares_the_crcs_of_torch_archives_as_the_policy_says) {
+TEST(Verify, compares_crcs_of_torch_archives_by_policy) {
   TemporaryDirectory const folder;
   write_archive(folder.path() / "model.pt", true);
   auto const world = connect({.backend = "fake"});

@@ -1,5 +1,5 @@
-// A job that writes a checkpoint dies, or its file system fails, at every step: what was there stays, or nothing is
-// there, or the new one; and the job can be taken up again.
+// A job that writes a checkpoint is killed, or its file system fails, at every step. The output then has the old
+// checkpoint, none, or the new one, and the job can be resumed.
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -55,7 +55,7 @@ class Killed : public Interrupted, public testing::WithParamInterface<std::strin
 
 TEST_P(Killed, leaves_the_old_checkpoint_or_none_or_the_new_one_and_can_be_resumed) {
   std::string const point(GetParam());
-  // Only archives are sealed.
+  // Only archives have a seal.
   std::string const format = point == "checkpoint.file.sealed" ? "torch" : "safetensors";
   for (int visit = 1; visit <= last_visit; ++visit) {
     put_old();
@@ -85,11 +85,11 @@ TEST_P(Killed, leaves_the_old_checkpoint_or_none_or_the_new_one_and_can_be_resum
   }
 }
 
-TEST_P(Killed, ends_with_success_when_it_is_resumed_without_force) {
+TEST_P(Killed, succeeds_when_resumed_without_force) {
   std::string const point(GetParam());
   for (std::string const format : {"safetensors", "torch"}) {
     if (format == "safetensors" && point == "checkpoint.file.sealed") continue;
-    if (point == "checkpoint.commit.moved_old") return;  // there is nothing to move
+    if (point == "checkpoint.commit.moved_old") return;  // there is no old checkpoint to move
     fs::remove_all(out());
     kill_at(point, 1, format);
     auto options = options_for(format);
@@ -103,7 +103,7 @@ TEST_P(Killed, ends_with_success_when_it_is_resumed_without_force) {
     if (format == "safetensors") {
       EXPECT_EQ(state(), "new");
     }
-    // And once more: it is whole by now.
+    // A second resume finds the complete result.
     EXPECT_EQ(checkpoint::consolidate(world_, plan(), out(), options).resumed_files, summary.files);
   }
 }
@@ -125,7 +125,7 @@ TEST_F(Interrupted, commits_module_folders_completely) {
   }
 }
 
-TEST_F(Interrupted, takes_no_other_checkpoint_for_its_result) {
+TEST_F(Interrupted, does_not_mistake_another_checkpoint_for_its_result) {
   auto options = options_for("safetensors");
   fs::remove_all(out());
   (void)checkpoint::consolidate(world_, plan(), out(), options);
@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(All, Killed, testing::ValuesIn(checkpoint_points()), []
   return name;
 });
 
-TEST_F(Interrupted, goes_on_from_finished_files_only_when_asked) {
+TEST_F(Interrupted, continues_from_finished_files_only_with_resume) {
   for (bool const resume : {true, false}) {
     put_old();
     kill_at("checkpoint.job.marked", 3);
@@ -170,13 +170,13 @@ TEST_F(Interrupted, goes_on_from_finished_files_only_when_asked) {
 
     auto const summary = checkpoint::consolidate(world_, plan(), out(), options);
 
-    // Another thread may have ended its file in the moment of the third mark.
+    // Another thread may have finished its file at the same time.
     EXPECT_TRUE(resume ? summary.resumed_files >= 3 : summary.resumed_files == 0) << summary.resumed_files;
     EXPECT_EQ(state(), "new");
   }
 }
 
-TEST_F(Interrupted, does_not_go_on_from_an_archive_whose_directory_has_changed) {
+TEST_F(Interrupted, does_not_resume_from_an_archive_with_a_changed_directory) {
   put_old();
   kill_at("checkpoint.job.marked", 1, "torch");
   int changed = 0;
@@ -195,7 +195,7 @@ TEST_F(Interrupted, does_not_go_on_from_an_archive_whose_directory_has_changed) 
   EXPECT_EQ(state(), "old");
 }
 
-TEST_F(Interrupted, refuses_inputs_that_change_while_they_are_read) {
+TEST_F(Interrupted, throws_when_inputs_change_during_the_read) {
   auto const merge = plan();
   std::fstream file(in() / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-1, std::ios::end).put('\x7f');
@@ -221,8 +221,8 @@ TEST_F(Interrupted, never_replaces_the_inputs) {
   EXPECT_EQ(difference(new_, read_model(in())), "");
 }
 
-// Parts of one size, changed in place: neither the folder nor the length of any file tells.
-TEST_F(Interrupted, does_not_go_on_from_files_of_other_inputs) {
+// The parts keep their sizes and are changed in place, so neither the folder nor any file size shows the change.
+TEST_F(Interrupted, does_not_resume_from_files_of_other_inputs) {
   auto const put = [&](unsigned seed) {
     auto const changed = test::sample_weights(4, 16, 16, seed);
     for (std::size_t part = 1; part <= 2; ++part) {
@@ -250,7 +250,7 @@ TEST_F(Interrupted, does_not_go_on_from_files_of_other_inputs) {
   EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
 }
 
-TEST_F(Interrupted, keeps_what_it_was_replacing_until_the_job_is_taken_up_or_dropped) {
+TEST_F(Interrupted, keeps_the_old_checkpoint_until_the_job_is_resumed_or_dropped) {
   kill_at("checkpoint.commit.moved_old", 2);
   ASSERT_EQ(state(), "none");
 
@@ -305,7 +305,7 @@ TEST_P(FailingSystem, either_fails_and_keeps_the_old_checkpoint_or_succeeds) {
     EXPECT_EQ(state(), failed ? "old" : "new")
         << test::call_names.at(static_cast<std::size_t>(GetParam().call)) << " use " << nth << " of " << uses;
     if (HasFailure()) return;
-    // Reads and writes of the middle are all alike.
+    // Reads and writes in the middle of the job behave alike.
     if (nth == 12 && uses > 24) nth = uses - 12;
   }
   EXPECT_GT(uses, 0);

@@ -15,14 +15,14 @@
 
 namespace crossrank::test {
 
-/// How the scenario "consolidate_until" merges; what is given the same is the same job.
+/// Returns the options of the scenario "consolidate_until". Calls with equal options are the same job.
 inline checkpoint::ConsolidateOptions options_for(std::string const& format) {
   checkpoint::ConsolidateOptions options{.max_shard_bytes = 1100, .force = true};
   if (format == "torch") options.format = checkpoint::OutputFormat::torch;
   return options;
 }
 
-/// A model, and an older checkpoint where its merged form is to go.
+/// A model, and an old checkpoint in its output directory.
 class Interrupted : public testing::Test {
  protected:
   Interrupted() {
@@ -46,7 +46,7 @@ class Interrupted : public testing::Test {
   [[nodiscard]] std::filesystem::path out() const { return folder_.path() / "out"; }
   [[nodiscard]] checkpoint::MergePlan plan() const { return checkpoint::MergePlan::make(world_, in()); }
 
-  /// "old", "new" or "none"; anything else tells what is mixed up.
+  /// Returns which checkpoint the output has: "old", "new", "none" or "a mixture".
   [[nodiscard]] std::string state() const {
     auto const found = read_checkpoint(out(), true);
     if (found.empty()) return "none";
@@ -54,14 +54,14 @@ class Interrupted : public testing::Test {
     return found == new_ ? "new" : "a mixture";
   }
 
-  /// Merges in a process of its own, which is killed at a visit of a crash point.
+  /// Merges in another process, which is killed at the given visit of a crash point.
   void kill_at(std::string const& point, int visit, std::string const& format = "safetensors") const {
     auto const killed =
         run_ranks(1, "consolidate_until", {.arguments = {in(), out(), point, std::to_string(visit), format}});
     ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
   }
 
-  /// The folder that a killed job left; empty when there is none.
+  /// Returns the folder that a killed job left; empty if there is none.
   [[nodiscard]] std::filesystem::path left_folder() const {
     for (auto const& name : names_in(out())) {
       if (name.starts_with(".crossrank-")) return out() / name;

@@ -1,5 +1,5 @@
-// A job that was killed while it committed is taken up, or another one comes: whatever fails then, nothing that stood
-// there or was finished is lost, and what users keep there under any name is left to them.
+// A job that was killed during its commit is resumed, or another job runs in its output. Whatever fails then, neither
+// the old checkpoint nor finished files are lost, and files of users stay.
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -39,7 +39,7 @@ class ResumedJob : public test::Interrupted {
     (void)checkpoint::consolidate(world_, plan(), out(), options);
   }
 
-  /// Commits what is there already: where no file can be made, nothing else can succeed.
+  /// Expects a resumed commit to succeed while no file can be created, so that it can only use existing files.
   void bring_to_its_end() const {
     auto const merge = plan();
     test::FaultySystem os;
@@ -53,7 +53,7 @@ class ResumedJob : public test::Interrupted {
 
 class FailingAgain : public ResumedJob, public testing::WithParamInterface<Call> {};
 
-TEST_P(FailingAgain, keeps_both_checkpoints_for_a_third_attempt) {
+TEST_P(FailingAgain, keeps_both_checkpoints_when_the_second_attempt_fails) {
   kill_at("checkpoint.commit.moved_old", 2);
   ASSERT_EQ(state(), "none");
   auto const saved = folder_.path() / "saved";
@@ -116,7 +116,7 @@ TEST_F(ResumedJob, commits_every_requested_file_after_a_new_one_appeared) {
   }
 }
 
-TEST_F(ResumedJob, is_an_error_when_a_file_of_the_job_is_gone) {
+TEST_F(ResumedJob, throws_when_a_file_of_the_job_is_missing) {
   kill_at("checkpoint.commit.moved_old", 1);
   auto const staged = left_folder() / "tokenizer.json";
   ASSERT_TRUE(fs::exists(staged));
@@ -130,7 +130,7 @@ TEST_F(ResumedJob, is_an_error_when_a_file_of_the_job_is_gone) {
   EXPECT_EQ(state(), "new");
 }
 
-TEST_F(ResumedJob, rejects_a_damaged_commit_record_or_one_that_leads_outside) {
+TEST_F(ResumedJob, rejects_a_damaged_or_escaping_commit_record) {
   kill_at("checkpoint.commit.moved_old", 1);
   auto const note = left_folder() / ".committing";
   auto const whole = text_of_file(note);
@@ -172,7 +172,7 @@ TEST_F(ResumedJob, rejects_a_damaged_record_of_a_finished_file) {
   EXPECT_EQ(state(), "new");
 }
 
-TEST_F(ResumedJob, rewrites_a_file_of_which_only_the_marker_is_left) {
+TEST_F(ResumedJob, rewrites_a_file_when_only_its_marker_exists) {
   kill_at("checkpoint.job.marked", 1);
   int removed = 0;
   for (auto const& name : names_in(left_folder())) {
@@ -190,7 +190,7 @@ TEST_F(ResumedJob, rewrites_a_file_of_which_only_the_marker_is_left) {
 
 class NextJob : public ResumedJob {
  protected:
-  /// Another job for the same output, which finds no space.
+  /// Runs another job for the same output, which finds no space.
   void fail_another() const {
     auto const merge = plan();
     test::FaultySystem os;
@@ -215,7 +215,7 @@ TEST_F(NextJob, finishes_the_commit_of_a_killed_job_first) {
   }
 }
 
-TEST_F(NextJob, loses_nothing_when_that_fails) {
+TEST_F(NextJob, loses_nothing_when_finishing_that_commit_fails) {
   kill_at("checkpoint.commit.moved_old", 2);
   auto const merge = plan();
   for (int nth = 1; nth <= 3; ++nth) {
@@ -238,7 +238,7 @@ CROSSRANK_RANK_SCENARIO(save_until_moved) {
   return 0;
 }
 
-TEST_F(NextJob, of_a_killed_save_keeps_what_that_had_saved) {
+TEST_F(NextJob, keeps_the_weights_of_a_killed_save) {
   auto const killed = test::run_ranks(1, "save_until_moved", {.arguments = {out()}});
   ASSERT_EQ(killed.ranks.at(0).signal, SIGKILL) << killed.text();
   ASSERT_EQ(state(), "none");
@@ -259,7 +259,7 @@ TEST_F(NextJob, of_a_killed_save_keeps_what_that_had_saved) {
   expect_nothing_hidden();
 }
 
-TEST_F(ResumedJob, takes_companions_of_any_name) {
+TEST_F(ResumedJob, copies_sidecar_files_of_any_name) {
   auto const names = {"old.config.json", "old.tokenizer.json", "lock", "committing",
                       "model-00001-of-00005.safetensors.finished"};
   for (std::string const name : names) std::ofstream(in() / name) << "companion " << name;
@@ -271,7 +271,7 @@ TEST_F(ResumedJob, takes_companions_of_any_name) {
   expect_nothing_hidden();
 }
 
-TEST_F(ResumedJob, leaves_folders_that_are_called_like_weights) {
+TEST_F(ResumedJob, keeps_folders_named_like_weight_files) {
   fs::create_directories(out() / "epoch1.pt");
   std::ofstream(out() / "epoch1.pt" / "mine") << "mine";
 
@@ -288,7 +288,7 @@ TEST_F(ResumedJob, leaves_folders_that_are_called_like_weights) {
   EXPECT_EQ(text_of_file(out() / "epoch1.pt" / "mine"), "mine");
 }
 
-TEST_F(ResumedJob, refuses_a_folder_under_a_name_of_its_own_before_it_writes) {
+TEST_F(ResumedJob, throws_before_writing_when_a_folder_has_an_output_name) {
   fs::create_directories(out() / "tokenizer.json");
   auto const before = names_in(out());
   auto const merge = plan();
@@ -321,7 +321,7 @@ TEST_F(ResumedJob, is_kept_by_clean_jobs) {
   EXPECT_EQ(state(), "new");
 }
 
-TEST_F(ResumedJob, does_not_follow_a_strangers_link_as_root) {
+TEST_F(ResumedJob, does_not_follow_another_users_link_as_root) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make files of another user";
   constexpr uid_t stranger = 4711;
   auto const theirs = folder_.path() / "theirs";

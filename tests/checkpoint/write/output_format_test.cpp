@@ -1,4 +1,4 @@
-// Results as torch archives and state images: what other writers of these formats write, and readers read.
+// Results as torch archives and state images, compared with other writers and read by other readers of these formats.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -30,7 +30,7 @@ using test::text_of_file;
 using testing::ElementsAre;
 using testing::SizeIs;
 
-/// What the archive writer makes of the same tensors, front to back.
+/// Returns the archive that the sequential archive writer makes of the same tensors.
 std::string archive_of(StateDict const& weights) {
   auto const outputs = codec::torch_outputs(weights);
   codec::TorchArchivePlan const plan(outputs, codec::TorchRoot::state_dict);
@@ -53,7 +53,7 @@ class OutputFormats : public testing::Test {
   }
   [[nodiscard]] fs::path at(std::string const& name) const { return folder_.path() / name; }
   [[nodiscard]] test::ModelBytes model() const { return read_model(at("model")); }
-  /// Converts back to safetensors, to compare.
+  /// Converts back to safetensors for a comparison.
   [[nodiscard]] test::ModelBytes reread(std::string const& name) const {
     (void)checkpoint::consolidate(world_, plan(name), at(name + "-again"));
     return read_model(at(name + "-again"));
@@ -64,7 +64,7 @@ class OutputFormats : public testing::Test {
   StateDict weights_ = test::sample_weights(3, 40, 24, 9);
 };
 
-TEST_F(OutputFormats, writes_the_archive_that_a_front_to_back_writer_would) {
+TEST_F(OutputFormats, writes_the_same_archive_as_a_sequential_writer) {
   (void)checkpoint::consolidate(world_, plan("model"), at("torch"), {.format = OutputFormat::torch});
 
   EXPECT_THAT(names_in(at("torch")), ElementsAre("config.json", "pytorch_model.bin"));
@@ -72,8 +72,8 @@ TEST_F(OutputFormats, writes_the_archive_that_a_front_to_back_writer_would) {
   EXPECT_EQ(difference(model(), reread("torch")), "");
 }
 
-// Each checksum is put together from those of parts that several threads wrote.
-TEST_F(OutputFormats, writes_the_same_archive_where_tensors_span_its_slices) {
+// Each checksum is combined from parts that several threads wrote.
+TEST_F(OutputFormats, writes_the_same_archive_when_tensors_span_slices) {
   StateDict large;
   for (int i = 0; i < 3; ++i) {
     auto tensor = Tensor::empty({(9 << 20) + i}, Dtype::u8);
@@ -102,7 +102,7 @@ TEST_F(OutputFormats, writes_archives_in_parts_with_an_index) {
   EXPECT_EQ(difference(model(), reread("torch")), "");
 }
 
-TEST_F(OutputFormats, writes_one_archive_for_each_rank) {
+TEST_F(OutputFormats, writes_one_archive_per_rank) {
   (void)checkpoint::split(world_, plan("model"), at("torch2"), {.tp = 2, .format = OutputFormat::torch});
 
   EXPECT_THAT(names_in(at("torch2")), ElementsAre("config.json", "rank0.pth", "rank1.pth"));
@@ -130,7 +130,7 @@ TEST_F(OutputFormats, writes_one_image_of_a_whole_model) {
   EXPECT_EQ(difference(model(), reread("images")), "");
 }
 
-TEST_F(OutputFormats, saves_what_ranks_hold_as_one_checkpoint_that_merges) {
+TEST_F(OutputFormats, saves_weights_of_all_ranks_as_a_mergeable_checkpoint) {
   for (auto const format : {OutputFormat::safetensors, OutputFormat::torch, OutputFormat::images}) {
     auto const name = "saved" + std::to_string(static_cast<int>(format));
     test::run_thread_ranks(2, [&](Collective const& world) {
@@ -149,7 +149,7 @@ TEST_F(OutputFormats, saves_what_ranks_hold_as_one_checkpoint_that_merges) {
   }
 }
 
-TEST_F(OutputFormats, saves_nothing_when_one_rank_cannot) {
+TEST_F(OutputFormats, saves_nothing_when_one_rank_fails) {
   test::run_thread_ranks(2, [&](Collective const& world) {
     auto mine = weights_;
     if (world.rank() == 1) mine.insert_or_assign("absent", Tensor{});
@@ -158,7 +158,7 @@ TEST_F(OutputFormats, saves_nothing_when_one_rank_cannot) {
   EXPECT_FALSE(fs::exists(at("saved")));
 }
 
-TEST_F(OutputFormats, refuses_a_dtype_that_torch_has_not_before_it_writes) {
+TEST_F(OutputFormats, throws_before_writing_for_a_dtype_that_torch_lacks) {
   fs::create_directories(at("small"));
   save_safetensors(at("small") / "model.safetensors", StateDict{{"w", Tensor::zeros({4, 4}, Dtype::f6_e2m3)}});
   EXPECT_THROW((void)checkpoint::consolidate(world_, plan("small"), at("out"), {.format = OutputFormat::torch}),

@@ -1,5 +1,4 @@
-// A long file goes past the page cache where a block device stands beneath, and the ordinary way wherever that is
-// refused.
+// A long file on a block device is written past the page cache; all other files are written through it.
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -31,7 +30,7 @@ constexpr std::size_t long_file = (std::size_t{16} << 20) + 123;
 
 bool is_direct(int fd) { return (::fcntl(fd, F_GETFL) & O_DIRECT) != 0; }
 
-/// Tells every file's device to be a disk, counts transfers past the page cache, and refuses them when told to.
+/// Reports a disk as the device of every file, counts transfers past the page cache, and rejects them on request.
 class Watch final : public test::FaultySystem {
  public:
   Watch() {
@@ -67,7 +66,7 @@ class Watch final : public test::FaultySystem {
 
 class Staged : public testing::Test {
  protected:
-  /// Writes a file slice by slice, reads it again, both through StagedFile and in the ordinary way.
+  /// Writes a file slice by slice and reads it back, through StagedFile and through a stream.
   void round_trip(std::size_t bytes, Caching caching) {
     platform::ScopedSystem const scope(os_);
     auto buffer = platform::make_direct_buffer(slice);
@@ -104,7 +103,7 @@ class Staged : public testing::Test {
   static void each_slice(std::size_t bytes, Body const& body) {
     for (std::size_t at = 0; at < bytes; at += slice) body(at, std::min(slice, bytes - at));
   }
-  /// Not in memory and the like, whatever `Watch` says of the device.
+  /// Returns whether the file system of the test supports direct I/O, whatever `Watch` reports.
   bool direct_here() const {
     auto const probe = (folder_.path() / "probe").string();
     int const fd = ::open(probe.c_str(), O_CREAT | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
@@ -116,42 +115,42 @@ class Staged : public testing::Test {
   Watch os_{};
 };
 
-TEST_F(Staged, long_file_goes_past_the_page_cache_all_but_its_odd_end) {
-  if (!direct_here()) GTEST_SKIP() << "the folder for temporary files knows no O_DIRECT";
+TEST_F(Staged, writes_a_long_file_past_the_page_cache_except_its_unaligned_end) {
+  if (!direct_here()) GTEST_SKIP() << "the folder for temporary files does not support O_DIRECT";
   round_trip(long_file, Caching::none);
   EXPECT_EQ(os_.written, 4);
   EXPECT_EQ(os_.read, 4);
 }
 
-TEST_F(Staged, file_that_is_to_be_cached_goes_the_ordinary_way) {
+TEST_F(Staged, uses_the_page_cache_when_asked) {
   round_trip(long_file, Caching::page_cache);
   EXPECT_EQ(os_.written, 0);
   EXPECT_EQ(os_.read, 0);
 }
 
-TEST_F(Staged, short_file_goes_the_ordinary_way) {
+TEST_F(Staged, uses_the_page_cache_for_a_short_file) {
   round_trip(2 * slice + 123, Caching::none);
   EXPECT_EQ(os_.written, 0);
 }
 
-TEST_F(Staged, file_without_a_block_device_beneath_goes_the_ordinary_way) {
+TEST_F(Staged, uses_the_page_cache_without_a_block_device) {
   os_.on_fstat = [](struct stat& status) { status.st_dev = makedev(0, 42); };
   round_trip(long_file, Caching::none);
   EXPECT_EQ(os_.written, 0);
 }
 
-TEST_F(Staged, file_system_that_refuses_to_open_past_the_cache_is_written_the_ordinary_way) {
+TEST_F(Staged, uses_the_page_cache_when_direct_open_fails) {
   os_.refuse_open = true;
   round_trip(long_file, Caching::none);
   EXPECT_EQ(os_.written, 0);
 }
 
-TEST_F(Staged, device_with_longer_blocks_is_written_the_ordinary_way) {
+TEST_F(Staged, uses_the_page_cache_when_blocks_are_longer) {
   os_.refuse_transfers = true;
   round_trip(long_file, Caching::none);
 }
 
-TEST_F(Staged, short_transfers_lose_nothing) {
+TEST_F(Staged, loses_nothing_to_short_transfers) {
   for (std::size_t const most : {(std::size_t{1} << 20) + 1, std::size_t{3} << 20, platform::direct_block + 512}) {
     os_.limit_transfers(most);
     round_trip(long_file, Caching::none);
@@ -159,8 +158,8 @@ TEST_F(Staged, short_transfers_lose_nothing) {
   }
 }
 
-TEST_F(Staged, finished_file_is_read_again_past_the_page_cache) {
-  if (!direct_here()) GTEST_SKIP() << "the folder for temporary files knows no O_DIRECT";
+TEST_F(Staged, reads_a_finished_file_past_the_page_cache) {
+  if (!direct_here()) GTEST_SKIP() << "the folder for temporary files does not support O_DIRECT";
   round_trip(long_file, Caching::none);
   platform::ScopedSystem const scope(os_);
   os_.read = 0;

@@ -1,4 +1,4 @@
-// The threads of one rank.
+// The worker threads of one rank.
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 
 #include <atomic>
@@ -27,7 +27,7 @@ class Units final : public PoolWork {
   std::atomic<std::uint64_t> done_{0};
 };
 
-/// No thread can be started while one lives: the stacks that they ask for are larger than the address space.
+/// Prevents new threads during its lifetime, by a default stack size that is larger than the address space.
 class NoThreads {
  public:
   NoThreads() {
@@ -57,7 +57,7 @@ TEST(WorkerPool, runs_every_unit_once) {
   EXPECT_EQ(units.bytes_done(), 1000U);
 }
 
-TEST(WorkerPool, reports_that_no_thread_can_be_started) {
+TEST(WorkerPool, throws_when_no_thread_can_be_started) {
   Units units(10);
   NoThreads const none;
   ASSERT_TRUE(none.refused());
