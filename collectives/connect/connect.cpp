@@ -104,7 +104,8 @@ Collective connect(ConnectOptions options) try {
     std::lock_guard const lock(jobs().mutex);
     opening = jobs().jobs[key].opening;
   }
-  // Threads that connect at the same time share one job. If the threads are ranks, a rank has connected twice.
+  // Threads that connect at the same time share one job. With threads as ranks, two calls for one rank are an error
+  // instead.
   std::unique_lock one_at_a_time(*opening, std::defer_lock);
   if (options.ranks_are == RanksAre::processes) one_at_a_time.lock();
   {

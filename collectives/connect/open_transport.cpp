@@ -45,7 +45,7 @@ std::shared_ptr<spi::Transport> open_shm(ConnectOptions const& options, JobDescr
                             .threads = options.ranks_are == RanksAre::threads,
                             .launcher = job.launcher,
                             .host_id = job.host_id};
-  // A single rank has no peers. A job without an id must not find the rendezvous of another one.
+  // A single rank has no peers, and without a job id it must not join the rendezvous of another job.
   if (on_node.ranks == 1) on_node.key.step += "/" + std::to_string(node::random_nonce()[0]);
   std::vector<int> global(static_cast<std::size_t>(job.world_size));
   std::iota(global.begin(), global.end(), 0);

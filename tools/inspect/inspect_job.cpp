@@ -161,7 +161,7 @@ void print_job(Shown const& shown, std::size_t last) {
               terminal_text(job.host).c_str(), job.ranks_here, job.running ? "running" : "ended",
               terminal_text(shown.where).c_str());
   if (auto const first = holders(job); !first.empty())
-    std::printf("  look first at %s: other ranks wait for it, but it does not wait\n", named(first).c_str());
+    std::printf("  look first at %s: waited for by other ranks, but not waiting\n", named(first).c_str());
   for (auto const& rank : job.ranks) print_rank(job, rank, last);
   for (auto const& group : job.groups) print_group(group);
   for (auto const& queue : job.queues) print_queue(queue);

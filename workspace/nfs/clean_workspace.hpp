@@ -24,11 +24,11 @@ struct CleanedFile {
 
 /// Removes the state files and temporaries that killed jobs left in a workspace directory. Touches no other file.
 ///
-/// Keeps a state whose writer exited cleanly, unless `all` is given. Keeps a file whose header shows that it is no
-/// state of this workspace, or that it is part of a finished checkpoint. A live writer holds a lock on each temporary
-/// while it writes it, and on each published file for the lifetime of its workspace; the kernel releases the lock when
-/// the process ends. A file is removed only under its exclusive lock. On a file system without locks, files stay unless
-/// `force` is given.
+/// Keeps a state whose writer exited cleanly, unless `all` is given. Keeps a file whose header does not
+/// match its name, or shows that the file is part of a finished checkpoint. A live writer holds a lock on each
+/// temporary while it writes it, and on each published file for the lifetime of its workspace; the kernel releases the
+/// lock when the process ends. A file is removed only under its exclusive lock. On a file system without locks, files
+/// stay unless `force` is given.
 ///
 /// Returns every file with a name of crossrank, sorted by name. Throws `IoError` when the directory cannot be read.
 [[nodiscard]] std::vector<CleanedFile> clean_workspace(std::filesystem::path const& path, CleanOptions options = {});

@@ -143,9 +143,8 @@ bool FileStateStore::may_remove(Directory const& directory, std::string const& n
   if (is_own) return true;
   if (writer == WriterState::unknown && existing_ != Existing::force) {
     log_event(LogLevel::warning,
-              "keeping an earlier file of this rank, because no lock shows whether its writer is still running. If it "
-              "has ended, use "
-              "Existing::force, or `crossrank clean` with `force`",
+              "keeping an earlier file of this rank, because no lock shows whether its writer is still running; if it "
+              "has ended, use Existing::force, or `crossrank clean` with `force`",
               {{"file", directory.path_of(name)}});
     return false;
   }

@@ -115,8 +115,8 @@ WrittenFile write_state_file(platform::Directory const& directory, StateFileName
   codec::write_image(plan, sink);
   sink.flush();
   // `commit` closes the file and so releases its lock. Without a second lock, a concurrent `crossrank clean` would take
-  // the file for that of a dead writer. Release the bridge only after locking the final name: on NFS an open temporary
-  // is renamed instead of removed.
+  // the file for that of a dead writer. The bridge is released once the final name is locked, because NFS keeps a
+  // removed temporary while it is open.
   auto bridge = lock_file_shared(directory, out.temporary_name());
   out.commit();
   auto file_lock = lock_file_shared(directory, file.name());
