@@ -1,4 +1,4 @@
-// refused: name the range first: its items go with it
+// refused: give the range a name first: its items die with it
 #include <crossrank/parallel.hpp>
 
 int main() {
