@@ -1,4 +1,4 @@
-"""Checkpoints as torch itself saves them, and what is in them, for the tests beside this file.
+"""Writes checkpoints with torch and reads them back, as the reference of the tests beside this file.
 
 make OUT         writes, for each layout, a folder and NAME.safetensors with the whole model
 load FILE OUT    reads an archive by torch.load(weights_only=True) and writes OUT as safetensors
@@ -36,7 +36,7 @@ def megatron_model():
 
 
 def part(name, whole, rank, ranks):
-    """What a tensor-parallel rank has of a weight, in memory of its own."""
+    """Returns the part of a weight that a tensor-parallel rank has, in its own memory."""
     if "norm" in name:
         return whole.clone()
     if "linear_fc1" in name:

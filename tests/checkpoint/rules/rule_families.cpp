@@ -112,7 +112,7 @@ std::vector<Architecture> other_families() {
                  with(config("mimo_v2_flash"), {{"layer_types", {"full_attention", "sliding_attention"}}}),
                  {{"model.layers.0.self_attn.k_proj.weight", {32, 64}, 0, second_half(32)},
                   {"model.layers.1.self_attn.k_proj.weight", {64, 64}, 0, second_half(64)}}});
-  // The length is no size of the config; equal values show that the shards are replicas.
+  // The config does not have this length; equal values show that the shards are replicas.
   all.push_back({"olmo_hybrid",
                  with(config("olmo_hybrid"), {{"linear_num_key_heads", 2}, {"linear_key_head_dim", 16}}),
                  {{"model.layers.0.linear_attn.k_conv1d.weight", {43, 1, 4}, -1, {}},

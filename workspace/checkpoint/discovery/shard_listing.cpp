@@ -363,7 +363,7 @@ std::vector<ShardFiles> find_shards(DirectoryListing const& listing, std::string
     refuse("the distributed checkpoint has no .metadata, which is written last", listing, {},
            "copy .metadata too (a copy with * leaves it out), or use a save that was finished");
   if (auto const below = checkpoints_below(listing); !below.empty()) {
-    refuse("the directory has no shards, but one below it has", listing, list_text(below, 4),
+    refuse("the directory has no shards, but a directory below it has", listing, list_text(below, 4),
            "did you mean " + (listing.path / below.front()).string() +
                "? A directory of a rank has the rank in its name: rank_0");
   }

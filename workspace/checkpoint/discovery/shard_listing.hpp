@@ -28,7 +28,7 @@ struct DirectoryListing {
 /// Lists a directory. Throws `IoError` if it cannot be read; if it does not exist, the hint has the most similar path.
 [[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
 
-/// Formats of weight files, told by file names.
+/// Formats of weight files, recognised by file names.
 enum class WeightFormat : std::uint8_t {
   safetensors,  ///< ".safetensors"
   torch,        ///< ".pt", ".pth", ".bin", ".ckpt" of `torch.save`, except optimizer and scheduler states

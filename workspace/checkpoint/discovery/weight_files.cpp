@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::array<std::string_view, 1> safetensors_endings{".safetensors"};
 constexpr std::array<std::string_view, 4> torch_endings{".pt", ".pth", ".bin", ".ckpt"};
-// Beginnings of the names of other states that training scripts save beside a model.
+// Name prefixes of other files that training scripts save beside a model.
 constexpr std::array<std::string_view, 9> other_states{"training_args", "optim",         "scheduler",
                                                        "lr_scheduler",  "scaler",        "rng_state",
                                                        "random_states", "distrib_optim", "common.pt"};

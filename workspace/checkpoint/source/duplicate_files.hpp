@@ -18,7 +18,7 @@ struct FileSample {
 
 /// Throws `FormatError` if two files have the same samples, that is, one rank's file was copied over another's.
 ///
-/// Compares recorded checksums and reads data only if they agree. Pieces whose values are all equal are no evidence.
+/// Compares recorded checksums and reads data only if they agree. Pieces whose values are all equal prove nothing.
 void require_no_duplicate_files(std::vector<FileSample> const& samples, std::string const& where);
 
 /// Returns whether the bytes are anything but one repeated value.
