@@ -181,7 +181,7 @@ class CROSSRANK_EXPORT TensorDictReceive {
 ///
 /// Results are new tensors. In a group of one rank, all_reduce, all_gather, reduce_scatter, gather and broadcast return
 /// their argument, in the same memory. After `destroy()` every call is a `UsageError`. Collective calls have the costs
-/// and errors of the same call of `Collective`.
+/// and errors of the same call of `Collective`. Accessors are local.
 class CROSSRANK_EXPORT GroupCoordinator {
  public:
   /// Makes the listed groups and returns the one that holds this rank.

@@ -51,8 +51,8 @@ class CROSSRANK_EXPORT Mesh {
 
 /// A `Collective` of all ranks of a job, with the job's mesh.
 ///
-/// Also works for a job of one rank. A handle, cheap to copy; all copies name the same job. Follows the `Collective` of
-/// optimus_dl.
+/// Also works for a job of one rank. Members are local unless their comments say otherwise. A handle, cheap to copy;
+/// all copies name the same job. Follows the `Collective` of optimus_dl.
 class CROSSRANK_EXPORT JobCollective : public Collective {
  public:
   /// Returns the same group, without the mesh.

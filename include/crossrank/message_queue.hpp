@@ -51,8 +51,8 @@ struct QueueWait {
 /// that the writer waits for. The call can be repeated after a timeout. The group that the queue was made from stays
 /// usable, unless a member has died. If an end is dropped after a timeout, the queue fails on all ends with its error.
 ///
-/// A handle, cheap to copy; all copies name the same end. Two calls on one end at the same time are a `UsageError`,
-/// except `cancel`. Follows vLLM's shared-memory message queue.
+/// Only `create` is collective. A handle, cheap to copy; all copies name the same end. Two calls on one end at the same
+/// time are a `UsageError`, except `cancel`. Follows vLLM's shared-memory message queue.
 class CROSSRANK_EXPORT MessageQueue {
  public:
   /// Makes a handle without a queue. Every member except `connected()` then throws a `UsageError`.
