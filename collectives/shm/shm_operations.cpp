@@ -15,10 +15,10 @@ namespace {
 
 using spi::RequestId;
 
-/// Up to here all ranks read everything after one barrier round; for reductions, which then each does whole, it ends
-/// sooner.
-constexpr std::size_t one_meeting_move = step_bytes;
-constexpr std::size_t one_meeting_reduction = std::size_t{16} << 10;
+/// Largest sizes for which one barrier round is enough: every rank then reads all data. A reduction has a smaller
+/// limit, because every rank then computes all of it.
+constexpr std::size_t one_round_move = step_bytes;
+constexpr std::size_t one_round_reduction = std::size_t{16} << 10;
 
 std::span<std::byte const> as_const(spi::Sink const& sink) { return {sink.bytes.data(), sink.bytes.size()}; }
 
@@ -42,7 +42,7 @@ std::vector<Span> parts_of(Span all, std::span<std::size_t const> counts) {
 
 RequestId ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
   auto const results = stores_of_results({}, buffer.bytes);
-  if (buffer.bytes.size() > one_meeting_move) {
+  if (buffer.bytes.size() > one_round_move) {
     StagedMove::Arguments arguments{
         .incoming = std::vector<StagedMove::MutableBytes>(static_cast<std::size_t>(world_size())),
         .longest = buffer.bytes.size(),
@@ -67,7 +67,7 @@ RequestId ShmTransport::post_broadcast(spi::Signature signature, spi::Sink buffe
 RequestId ShmTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
                                          std::span<std::size_t const> counts, spi::Sink out) {
   auto const results = stores_of_results(mine.bytes, out.bytes);
-  if (auto const longest = longest_of(counts); longest > one_meeting_move) {
+  if (auto const longest = longest_of(counts); longest > one_round_move) {
     StagedMove::Arguments arguments{
         .outgoing = {mine.bytes}, .incoming = parts_of(out.bytes, counts), .longest = longest, .results = results};
     arguments.source = std::move(mine);
@@ -93,7 +93,7 @@ std::optional<RequestId> ShmTransport::post_all_reduce(spi::Signature signature,
 std::optional<RequestId> ShmTransport::post_reduce(spi::Signature signature, spi::Source const& in,
                                                    spi::Sink const& out, int root, spi::Reduction reduction) {
   auto const reducer = algorithms::reducer(reduction, spi::to_string(signature.op_kind));
-  if (in.bytes.size() > one_meeting_reduction) {
+  if (in.bytes.size() > one_round_reduction) {
     return post_staged(signature, std::make_unique<StagedAllReduce>(group_->comm(), rank(), world_size(), in, out,
                                                                     stores_of_results(in.bytes, out.bytes), reducer));
   }

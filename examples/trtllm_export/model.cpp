@@ -9,7 +9,7 @@ namespace trtllm_export {
 namespace {
 
 /// How a tensor is split among tensor-parallel ranks.
-enum class Cut : std::uint8_t { none, rows, columns };
+enum class ShardAxis : std::uint8_t { none, rows, columns };
 
 /// A weight of the whole model. Each number depends only on name, row and column, so ranks need not communicate.
 class Weight {
@@ -18,11 +18,11 @@ class Weight {
     for (char const c : name) seed_ = (seed_ ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
   }
   /// Returns the part of one rank.
-  [[nodiscard]] xr::Tensor part(Cut cut, Place const& place) const {
-    int const rows = cut == Cut::rows ? rows_ / place.tp_size : rows_;
-    int const columns = cut == Cut::columns ? columns_ / place.tp_size : columns_;
-    int const first_row = cut == Cut::rows ? rows * place.tp : 0;
-    int const first_column = cut == Cut::columns ? columns * place.tp : 0;
+  [[nodiscard]] xr::Tensor part(ShardAxis axis, Place const& place) const {
+    int const rows = axis == ShardAxis::rows ? rows_ / place.tp_size : rows_;
+    int const columns = axis == ShardAxis::columns ? columns_ / place.tp_size : columns_;
+    int const first_row = axis == ShardAxis::rows ? rows * place.tp : 0;
+    int const first_column = axis == ShardAxis::columns ? columns * place.tp : 0;
     std::vector<float> values;
     for (int r = 0; r < rows; ++r) {
       for (int c = 0; c < columns; ++c) values.push_back(at(first_row + r, first_column + c));
@@ -44,7 +44,7 @@ class Weight {
 };
 
 xr::Tensor norm(std::string const& name, Sizes const& sizes) {
-  return Weight(name, 1, sizes.hidden).part(Cut::none, {}).reshape({sizes.hidden});
+  return Weight(name, 1, sizes.hidden).part(ShardAxis::none, {}).reshape({sizes.hidden});
 }
 
 /// Adds a quantised linear layer: its weight, and the scales that calibration found for this part.
@@ -66,16 +66,16 @@ xr::RankState make_layer(Sizes const& sizes, int number, Place const& place) {
   auto const activation = 1.0F + 0.25F * static_cast<float>((number + place.tp) % 3);
   xr::RankState layer;
   layer.config = {{"__name__", "DecoderLayerConfig"}, {"number", number}, {"rotary_dim", -INFINITY}};
-  auto const add = [&](std::string const& name, int rows, int columns, Cut cut) {
-    add_linear(layer, name, Weight(prefix + name, rows, columns).part(cut, place), activation);
+  auto const add = [&](std::string const& name, int rows, int columns, ShardAxis axis) {
+    add_linear(layer, name, Weight(prefix + name, rows, columns).part(axis, place), activation);
   };
-  add("attention.q", sizes.hidden, sizes.hidden, Cut::rows);
-  add("attention.k", kv, sizes.hidden, Cut::rows);
-  add("attention.v", kv, sizes.hidden, Cut::rows);
-  add("attention.dense", sizes.hidden, sizes.hidden, Cut::columns);
-  add("mlp.fc", sizes.ffn, sizes.hidden, Cut::rows);
-  add("mlp.gate", sizes.ffn, sizes.hidden, Cut::rows);
-  add("mlp.proj", sizes.hidden, sizes.ffn, Cut::columns);
+  add("attention.q", sizes.hidden, sizes.hidden, ShardAxis::rows);
+  add("attention.k", kv, sizes.hidden, ShardAxis::rows);
+  add("attention.v", kv, sizes.hidden, ShardAxis::rows);
+  add("attention.dense", sizes.hidden, sizes.hidden, ShardAxis::columns);
+  add("mlp.fc", sizes.ffn, sizes.hidden, ShardAxis::rows);
+  add("mlp.gate", sizes.ffn, sizes.hidden, ShardAxis::rows);
+  add("mlp.proj", sizes.hidden, sizes.ffn, ShardAxis::columns);
   auto const cache = xr::Tensor::scalar(1.0F + 0.5F * static_cast<float>(place.tp));
   layer.weights.insert_or_assign("attention.kv_cache_scaling_factor", cache);
   for (auto const* const name : {"input_layernorm.weight", "post_layernorm.weight"})
@@ -88,7 +88,7 @@ xr::RankState make_ends(Sizes const& sizes, Place const& place) {
   ends.config = {{"__name__", "ModelConfig"}, {"stage", place.pp}};
   auto const add = [&](std::string const& name) {
     Weight const whole(name, sizes.vocabulary, sizes.hidden);
-    ends.weights.insert_or_assign(name, whole.part(Cut::rows, place));
+    ends.weights.insert_or_assign(name, whole.part(ShardAxis::rows, place));
   };
   if (place.pp == 0) add("vocab_embedding.weight");
   if (place.pp == place.pp_size - 1) {
