@@ -40,6 +40,7 @@ fresh
 expect pass "a clean tree" "$checks/public_headers.sh" "$tree"
 expect pass "a clean tree" "$checks/waiting.sh" "$tree"
 expect pass "a clean tree" "$checks/words.sh" "$tree"
+expect pass "a clean tree" "$checks/retired_words.sh" "$tree"
 expect pass "a clean tree" "$checks/settings.sh" "$tree"
 expect pass "a clean tree" "$checks/documents.sh" "$tree"
 expect pass "a clean tree" "$checks/options.sh" "$tree"
@@ -61,6 +62,15 @@ broken "a test that does not exist" docs/RELIABILITY.md 'Tested by `Nothing.is_t
 broken "a private folder" lib/node/a.cpp "// see /ho""me/somebody" "$checks/words.sh" "$tree"
 broken "a path out of the tree" lib/node/a.cpp "// .""./shared/data" "$checks/words.sh" "$tree"
 broken "work that is left for later" lib/node/a.cpp "// TO""DO" "$checks/words.sh" "$tree"
+broken "a retired word" lib/node/a.cpp "// the last mee""ting of the group" "$checks/retired_words.sh" "$tree"
+broken "a retired word at the end of an identifier" lib/node/a.cpp "int next_la""st_words = 0;" "$checks/retired_words.sh" "$tree"
+broken "a retired word in the middle of an identifier" lib/node/a.cpp "struct SlowPat""rolThread {};" "$checks/retired_words.sh" "$tree"
+broken "a retired word in capital letters" lib/node/a.cpp "#define CROSSRANK_CUL""PRITS 1" "$checks/retired_words.sh" "$tree"
+broken "a retired word in the name of a file" lib/node/pat''ience.cpp '' "$checks/retired_words.sh" "$tree"
+broken "a type with a retired name" lib/node/a.cpp 'class Wi''re {};' "$checks/retired_words.sh" "$tree"
+fresh
+echo "// Cut the wire in turn: the model stories260k has a heartbeat and a doorbell." >"$tree/lib/node/a.cpp"
+expect pass "ordinary words" "$checks/retired_words.sh" "$tree"
 broken "a header that needs another" include/crossrank/error.hpp 'std::string text();' "$checks/headers_alone.sh" "$tree" "$compiler"
 
 # Checks of the guide and of the version, each with its own small tree.

@@ -1,0 +1,41 @@
+#!/bin/bash
+# Checks that home-made words, which the terms of docs/GLOSSARY.md have replaced, do not come back in prose, in names of
+# files or as parts of identifiers. Usage: retired_words.sh SOURCE_TREE
+#
+# Some retired names are also ordinary words or have another usual meaning: awake, cut, flight recorder, host of a job,
+# life of an object, medium, port, publication, turn, verb, wire. Only types must not have these names.
+set -euo pipefail
+cd "$1"
+
+words=(
+  meeting patrol lobby lobbies guest bell withhold withheld bury buried beat life.token watcher  # node
+  patience ticket lookout                                                                        # transports
+  resident twin fellow team rulebook rule.book                                                   # workspaces, checkpoints
+  culprit remedy remedies last.words story stories room                                          # errors
+)
+types=(Awake Cut Flight Life Medium NfsMedium NodeDomain Port SharedMedium Turn Verb Wire)
+
+join() { local IFS='|'; echo "$*"; }
+lower=$(join "${words[@]}")
+camel=$(sed -E 's/(^|[.|])([a-z])/\1\u\2/g; s/[.]//g' <<<"$lower")
+upper=${lower^^}
+# In lower_case and UPPER_CASE a word ends where its letters end, in CamelCase also at the next capital letter.
+pattern="(^|[^A-Za-z])($lower)s?([^a-z]|$)|($camel)s?([^a-z]|$)|(^|[^A-Z])($upper)S?([^A-Za-z]|$)"
+declaration="\b(class|struct|union|concept|enum|enum class|using) ($(join "${types[@]}"))\b"
+
+# The small model in tests/data has the name stories260k.
+not_a_word='stories260k'
+# This file has to name the words.
+files() {
+  find . -type f -not -path './.git' -not -path './.git/*' -not -path './build*' -not -path '*/.venv/*' -not -path './bench/results/*' \
+    -not -path './tests/data/*' -not -path './LICENSE' -not -path './tests/structure/retired_words.sh' -not -name '*.svg' -print0
+}
+found() { grep -vE "$not_a_word"; }
+failed=0
+if files | xargs -0 grep -nIE "$pattern" | found; then failed=1; fi
+if files | xargs -0 grep -nIE "$declaration" | grep -E '^[^:]*[.][ch]pp:'; then failed=1; fi
+if files | tr '\0' '\n' | grep -E "$pattern" | found; then failed=1; fi
+if [[ $failed -ne 0 ]]; then
+  echo "these lines or names use a retired word: docs/GLOSSARY.md has the term to use"
+  exit 1
+fi
