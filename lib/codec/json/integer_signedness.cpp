@@ -24,27 +24,27 @@ void each_natural(Value& json, Visit const& visit) {
   }
 }
 
-class Runs {
+class RunReader {
  public:
-  explicit Runs(std::string_view text) noexcept : at_(text.data()), end_(text.data() + text.size()) { read(); }
+  explicit RunReader(std::string_view text) noexcept : at_(text.data()), end_(text.data() + text.size()) { read(); }
 
   [[nodiscard]] bool next_is_signed() noexcept {
-    while (left_ == 0 && sound_ && at_ != end_) {
-      sound_ = *at_++ == ',';
+    while (left_ == 0 && valid_ && at_ != end_) {
+      valid_ = *at_++ == ',';
       is_signed_ = !is_signed_;
       read();
     }
-    sound_ = sound_ && left_ > 0;
-    if (sound_) --left_;
+    valid_ = valid_ && left_ > 0;
+    if (valid_) --left_;
     return is_signed_;
   }
-  [[nodiscard]] bool used_up() const noexcept { return sound_ && left_ == 0 && at_ == end_; }
-  [[nodiscard]] bool sound() const noexcept { return sound_; }
+  [[nodiscard]] bool is_used_up() const noexcept { return valid_ && left_ == 0 && at_ == end_; }
+  [[nodiscard]] bool is_valid() const noexcept { return valid_; }
 
  private:
   void read() noexcept {
     auto const [end, error] = std::from_chars(at_, end_, left_);
-    sound_ = sound_ && error == std::errc();
+    valid_ = valid_ && error == std::errc();
     at_ = end;
   }
 
@@ -52,7 +52,7 @@ class Runs {
   char const* end_;
   std::uint64_t left_ = 0;
   bool is_signed_ = false;
-  bool sound_ = true;
+  bool valid_ = true;
 };
 
 }  // namespace
@@ -73,15 +73,15 @@ std::string encode_integer_signedness(Json const& config) {
 }
 
 bool restore_integer_signedness(std::string_view runs, Json& config) {
-  Runs kinds(runs);
+  RunReader kinds(runs);
   bool fits = true;
   each_natural(config, [&](Json& integer) {
-    if (!kinds.sound() || !kinds.next_is_signed()) return;
+    if (!kinds.is_valid() || !kinds.next_is_signed()) return;
     auto const value = integer.get<std::uint64_t>();
     fits = fits && value <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
     if (fits) integer = static_cast<std::int64_t>(value);
   });
-  return fits && kinds.used_up();
+  return fits && kinds.is_used_up();
 }
 
 }  // namespace crossrank::codec
