@@ -513,8 +513,8 @@ class CROSSRANK_EXPORT Collective {
 /// Errors: `UnavailableError` when several ranks were announced and no backend can serve them; it lists what was tried.
 /// There is no fallback to "fake". `TimeoutError` names the ranks that did not call `connect` within `connect_timeout`.
 /// `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended before it called
-/// `connect`, without waiting for the timeout. `UsageError` for a rank number that is taken. All ranks of a node get
-/// the same error. Follows `dist.init_process_group` of PyTorch.
+/// `connect`, without waiting for the timeout. `UsageError` for a rank number that another process has. All ranks of a
+/// node get the same error. Follows `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank
