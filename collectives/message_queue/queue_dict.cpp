@@ -15,7 +15,7 @@
 namespace crossrank::queue {
 namespace {
 
-constexpr std::uint64_t magic = 0x3130305443494452;  // "RDICT001"
+constexpr std::uint64_t dict_magic = 0x3130305443494452;  // "RDICT001"
 constexpr std::size_t line_bytes = 64;
 constexpr std::array<std::byte, line_bytes> zeros{};
 
@@ -76,7 +76,7 @@ class Following {
 
 DictMessage::DictMessage(TensorDict const& dict) {
   auto metadata = encode_dict(dict, [](std::string const&, Tensor const&) { return 1; });
-  DictHead const head{.magic = magic, .metadata_bytes = metadata.bytes.size(), .unused = {}};
+  DictHead const head{.magic = dict_magic, .metadata_bytes = metadata.bytes.size(), .unused = {}};
   auto const head_bytes = std::as_bytes(std::span(&head, 1));
   front_.reserve(head_bytes.size() + metadata.bytes.size());
   front_.insert(front_.end(), head_bytes.begin(), head_bytes.end());
@@ -98,7 +98,7 @@ TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void co
   if (message.size() < sizeof head)
     refuse("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
   std::memcpy(&head, message.data(), sizeof head);
-  if (head.magic != magic) refuse("a tensor dictionary", "other bytes");
+  if (head.magic != dict_magic) refuse("a tensor dictionary", "other bytes");
   auto const behind = message.size() - sizeof head;
   if (head.metadata_bytes > behind || padding_of(head.metadata_bytes) > behind - head.metadata_bytes)
     refuse(std::to_string(head.metadata_bytes) + " bytes of metadata", std::to_string(behind));

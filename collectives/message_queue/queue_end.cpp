@@ -15,10 +15,6 @@ namespace {
 
 using node::WaitResult;
 
-std::string milliseconds(std::chrono::nanoseconds time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
-}
-
 }  // namespace
 
 std::shared_ptr<MessageQueue::State> MessageQueue::State::in_group(Collective const& group,

@@ -9,16 +9,16 @@
 namespace crossrank {
 namespace {
 
-std::string milliseconds(std::chrono::nanoseconds time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
-}
-
 std::string named(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   return (ranks.size() == 1 ? "rank " : "ranks ") + node::format_ranks(ranks);
 }
 
 }  // namespace
+
+std::string milliseconds(std::chrono::nanoseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
+}
 
 ErrorInfo MessageQueue::State::error(char const* operation, std::string message) const {
   return {.operation = operation,

@@ -10,7 +10,7 @@
 namespace crossrank::queue {
 namespace {
 
-constexpr std::uint64_t magic = 0x3130515552434358;  // "XCCRUQ01"
+constexpr std::uint64_t handle_magic = 0x3130515552434358;  // "XCCRUQ01"
 
 struct Handle {
   std::uint64_t magic;
@@ -29,7 +29,7 @@ std::uint64_t checksum_of(Handle const& handle) {
 }  // namespace
 
 std::vector<std::byte> write_handle(node::RingId const& name) {
-  Handle handle{.magic = magic,
+  Handle handle{.magic = handle_magic,
                 .nonce = {name.nonce[0], name.nonce[1]},
                 .life = name.life,
                 .block = name.block,
@@ -53,7 +53,7 @@ node::RingId read_handle(std::span<std::byte const> bytes) {
   if (bytes.size() != sizeof handle)
     refuse("length", std::to_string(sizeof handle) + " bytes", std::to_string(bytes.size()));
   std::memcpy(&handle, bytes.data(), sizeof handle);
-  if (handle.magic != magic || handle.reserved != 0) refuse("magic", "a handle of this version", "other bytes");
+  if (handle.magic != handle_magic || handle.reserved != 0) refuse("magic", "a handle of this version", "other bytes");
   if (handle.checksum != checksum_of(handle)) refuse("checksum", "the checksum of its fields", "another checksum");
   return {.nonce = {handle.nonce[0], handle.nonce[1]}, .block = handle.block, .life = handle.life};
 }

@@ -13,7 +13,7 @@
 namespace crossrank::queue {
 namespace {
 
-constexpr std::uint64_t magic = 0x31303054455352;  // "RSET001"
+constexpr std::uint64_t tensor_magic = 0x31303054455352;  // "RSET001"
 
 [[noreturn]] void refuse(std::string expected, std::string got) {
   throw FormatError({.operation = "dequeue_tensor",
@@ -28,7 +28,7 @@ constexpr std::uint64_t magic = 0x31303054455352;  // "RSET001"
 
 TensorHead head_of(Tensor const& tensor) {
   static_cast<void>(tensor.bytes());  // throws when the tensor is undefined or not on the CPU
-  TensorHead head{.magic = magic,
+  TensorHead head{.magic = tensor_magic,
                   .dtype = static_cast<std::uint32_t>(tensor.dtype()),
                   .dimensions = static_cast<std::uint32_t>(tensor.shape().size()),
                   .lengths = {},
@@ -42,7 +42,7 @@ Tensor read_tensor(std::span<std::byte const> message, std::shared_ptr<void cons
   if (message.size() < sizeof head)
     refuse("at least " + std::to_string(sizeof head) + " bytes", std::to_string(message.size()));
   std::memcpy(&head, message.data(), sizeof head);
-  bool const sound = head.magic == magic && head.dimensions <= Shape::max_rank && head.dtype < dtype_count &&
+  bool const sound = head.magic == tensor_magic && head.dimensions <= Shape::max_rank && head.dtype < dtype_count &&
                      std::all_of(head.lengths.begin(), head.lengths.end(), [](auto length) { return length >= 0; });
   if (!sound) refuse("a tensor's dtype and shape", "other bytes");
   Shape const shape(std::span<std::int64_t const>(head.lengths.data(), head.dimensions));

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t line = 64;
 constexpr int wraps_before_growth = 4;
 
-std::size_t whole_lines(std::size_t bytes) { return (bytes + line - 1) / line * line; }
+std::size_t round_up_to_lines(std::size_t bytes) { return (bytes + line - 1) / line * line; }
 
 }  // namespace
 
@@ -57,7 +57,7 @@ void StagingRing::make_space_for(std::size_t bytes) {
 }
 
 StagingRing::Region StagingRing::take(std::size_t bytes) {
-  auto const wanted = whole_lines(std::max<std::size_t>(bytes, 1));
+  auto const wanted = round_up_to_lines(std::max<std::size_t>(bytes, 1));
   if (wanted > capacity_ / regions) make_space_for(wanted);
   if (next_ + wanted > capacity_) {
     next_ = 0;

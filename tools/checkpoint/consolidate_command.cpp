@@ -10,7 +10,7 @@
 namespace crossrank::tools {
 namespace {
 
-constexpr char const* examples =
+constexpr char const* consolidate_examples =
     R"(Writes one Hugging Face checkpoint: model.safetensors, or model-0000x-of-0000y.safetensors and their index, and
 the configs and tokenizer files that are beside the shards. Reads safetensors shards, state images, torch archives
 and distributed checkpoints (DCP). No process holds more than 256 MiB, whatever the size of the model.
@@ -39,7 +39,7 @@ void add_consolidate_command(CLI::App& app, int& exit_code) {
   add_output_options(*command, request->output);
   add_file_size_options(*command, request->output);
   add_session_options(*command, request->session);
-  finish_checkpoint_command(*command, request, examples, exit_code);
+  finish_checkpoint_command(*command, request, consolidate_examples, exit_code);
 }
 
 }  // namespace crossrank::tools

@@ -15,7 +15,7 @@ namespace {
 
 using checkpoint::OutputFormat;
 
-constexpr char const* examples =
+constexpr char const* convert_examples =
     R"(Writes a checkpoint in another format, for another number of ranks, or both. Does what `crossrank consolidate` and
 `crossrank split` do, with a choice of output files.
 
@@ -49,7 +49,7 @@ void add_convert_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 4096));
   add_file_size_options(*command, request->output);
   add_session_options(*command, request->session);
-  finish_checkpoint_command(*command, request, examples, exit_code);
+  finish_checkpoint_command(*command, request, convert_examples, exit_code);
 }
 
 }  // namespace crossrank::tools

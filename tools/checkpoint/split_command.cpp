@@ -10,7 +10,7 @@
 namespace crossrank::tools {
 namespace {
 
-constexpr char const* examples =
+constexpr char const* split_examples =
     R"(Writes rank0.safetensors to rank<N-1>.safetensors, one for each tensor-parallel rank, and the configs. This is the
 inverse of `crossrank consolidate`. Shards as input are cut for another number of ranks without a merged model on disk.
 Packed weights, scales and group ids are cut as their number format needs. A number of ranks that does not divide heads,
@@ -38,7 +38,7 @@ void add_split_command(CLI::App& app, int& exit_code) {
                    "Groups of stacked experts among the ranks of the result; rank t gets group t modulo this number")
       ->check(CLI::Range(1, 4096));
   add_session_options(*command, request->session);
-  finish_checkpoint_command(*command, request, examples, exit_code);
+  finish_checkpoint_command(*command, request, split_examples, exit_code);
 }
 
 }  // namespace crossrank::tools

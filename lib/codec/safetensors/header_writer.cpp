@@ -11,11 +11,11 @@
 namespace crossrank::codec {
 namespace {
 
-constexpr std::size_t length_bytes = 8;
+constexpr std::size_t length_field_bytes = 8;
 
 }  // namespace
 
-HeaderWriter::HeaderWriter() : text_(length_bytes, '\0') { text_ += R"({"__metadata__":{)"; }
+HeaderWriter::HeaderWriter() : text_(length_field_bytes, '\0') { text_ += R"({"__metadata__":{)"; }
 
 std::size_t HeaderWriter::add_metadata(std::string_view key, std::string_view value) {
   if (!std::exchange(first_, false)) text_ += ',';
@@ -49,7 +49,7 @@ std::string HeaderWriter::finish(std::size_t alignment) && {
   end_metadata();
   text_ += '}';
   text_.resize((text_.size() + alignment - 1) / alignment * alignment, ' ');
-  std::uint64_t const length = text_.size() - length_bytes;
+  std::uint64_t const length = text_.size() - length_field_bytes;
   if (length > max_header_bytes) {
     throw UsageError({.operation = "state image",
                       .message = "the header is larger than the safetensors format allows",

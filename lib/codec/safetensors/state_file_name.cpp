@@ -7,7 +7,7 @@
 namespace crossrank::codec {
 namespace {
 
-constexpr std::string_view prefix = "rank_";
+constexpr std::string_view rank_prefix = "rank_";
 constexpr std::string_view infix = "_state.";
 constexpr std::string_view suffix = ".safetensors";
 
@@ -43,13 +43,13 @@ bool take_text(std::string_view& text, std::string_view wanted) {
 }  // namespace
 
 std::string StateFileName::name() const {
-  return std::string(prefix) + std::to_string(rank) + std::string(infix) + hexadecimal(writer, 16) + '-' +
+  return std::string(rank_prefix) + std::to_string(rank) + std::string(infix) + hexadecimal(writer, 16) + '-' +
          hexadecimal(counter, 8) + std::string(suffix);
 }
 
 std::optional<StateFileName> parse_state_file_name(std::string_view name) noexcept {
   StateFileName file;
-  bool const ok = take_text(name, prefix) && take_number(name, file.rank, 10, 0) && take_text(name, infix) &&
+  bool const ok = take_text(name, rank_prefix) && take_number(name, file.rank, 10, 0) && take_text(name, infix) &&
                   take_number(name, file.writer, 16, 16) && take_text(name, "-") &&
                   take_number(name, file.counter, 16, 8) && name == suffix;
   return ok ? std::optional(file) : std::nullopt;

@@ -18,16 +18,16 @@ constexpr std::string_view byte_order = "little";
 // Version of the format that torch.save has always written in zip archives.
 constexpr std::string_view format_version = "3\n";
 
-[[noreturn]] void refuse(std::string_view name, std::string message) {
+[[noreturn]] void refuse_record(std::string_view name, std::string message) {
   throw UsageError({.operation = "torch archive write",
                     .message = "\"" + printable(name.substr(0, 200)) + "\": " + std::move(message)});
 }
 
 TorchDtype const& dtype_for(TorchOutput const& tensor) {
   auto const* const dtype = torch_dtype_of(tensor.dtype);
-  if (dtype == nullptr) refuse(tensor.name, "torch has no dtype for " + std::string(name_of(tensor.dtype)));
+  if (dtype == nullptr) refuse_record(tensor.name, "torch has no dtype for " + std::string(name_of(tensor.dtype)));
   if (dtype->pairs && (tensor.shape.empty() || tensor.shape[tensor.shape.size() - 1] % 2 != 0))
-    refuse(tensor.name, "torch stores the elements in pairs, but the last dimension is odd");
+    refuse_record(tensor.name, "torch stores the elements in pairs, but the last dimension is odd");
   return *dtype;
 }
 
@@ -39,11 +39,11 @@ std::vector<std::int64_t> lengths_for(TorchOutput const& tensor, TorchDtype cons
 
 void check_output(std::span<TorchOutput const> tensors, std::size_t i) {
   auto const& tensor = tensors[i];
-  if (find_bad_utf8(tensor.name) != std::string_view::npos) refuse(tensor.name, "the name is not UTF-8");
+  if (find_bad_utf8(tensor.name) != std::string_view::npos) refuse_record(tensor.name, "the name is not UTF-8");
   if (tensor.same_as == TorchOutput::own) return;
   if (tensor.same_as >= i || tensors[tensor.same_as].same_as != TorchOutput::own ||
       tensors[tensor.same_as].dtype != tensor.dtype || tensors[tensor.same_as].shape.numel() != tensor.shape.numel())
-    refuse(tensor.name, "`same_as` names a tensor that does not have the same bytes");
+    refuse_record(tensor.name, "`same_as` names a tensor that does not have the same bytes");
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ std::vector<TorchOutput> torch_outputs(StateDict const& weights) {
   std::vector<TorchOutput> outputs;
   std::map<std::tuple<std::byte const*, std::size_t, Dtype>, std::size_t> known;
   for (auto const& [name, tensor] : weights) {
-    if (!tensor.defined()) refuse(name, "the tensor is undefined");
+    if (!tensor.defined()) refuse_record(name, "the tensor is undefined");
     auto const bytes = tensor.bytes();
     TorchOutput output{name, tensor.dtype(), tensor.shape()};
     auto const [before, is_new] = known.try_emplace({bytes.data(), bytes.size(), tensor.dtype()}, outputs.size());

@@ -16,12 +16,12 @@
 #include "workspace/checkpoint/model/list_text.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/nfs/state_file_names.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr char const* operation = "checkpoint open";
 
 std::optional<fs::path> nearest_child(fs::path const& parent, std::string const& wanted) {
   std::error_code error;
@@ -52,7 +52,7 @@ std::string did_you_mean(fs::path const& path) {
 }
 
 [[noreturn]] void refuse(std::string message, DirectoryListing const& listing, std::string got, std::string hint) {
-  throw FormatError({.operation = operation,
+  throw FormatError({.operation = open_operation,
                      .message = std::move(message),
                      .got = std::move(got),
                      .resource = listing.path.string(),
@@ -63,7 +63,7 @@ std::string did_you_mean(fs::path const& path) {
 /// Throws an error about an index that contradicts its directory.
 [[noreturn]] void refuse_index(std::string message, DirectoryListing const& listing, std::string got,
                                std::string hint) {
-  throw FormatError({.operation = operation,
+  throw FormatError({.operation = open_operation,
                      .message = std::move(message),
                      .got = std::move(got),
                      .resource = listing.path.string(),
@@ -134,7 +134,7 @@ std::vector<ShardFiles> state_images(DirectoryListing const& listing) {
     ShardFiles shard;
     shard.images = true;
     shard.shard.numbers.rank = rank;
-    for (auto const& state : workspace::require_one_writer(files, rank, listing.path.string(), operation))
+    for (auto const& state : workspace::require_one_writer(files, rank, listing.path.string(), open_operation))
       shard.files.push_back(listing.path / state.name());
     shard.shard.name = shard.files.front().filename().string();
     shards.push_back(std::move(shard));
@@ -190,7 +190,7 @@ DirectoryListing list_directory(fs::path const& path) {
   std::error_code error;
   fs::directory_iterator at(path, error);
   if (error) {
-    platform::throw_io(ErrorInfo{.operation = operation,
+    platform::throw_io(ErrorInfo{.operation = open_operation,
                                  .message = "the directory cannot be read",
                                  .resource = path.string(),
                                  .hint = error == std::errc::no_such_file_or_directory ? did_you_mean(path) : ""},
@@ -206,7 +206,7 @@ DirectoryListing list_directory(fs::path const& path) {
     }
     if (error) break;
   }
-  if (error) platform::throw_io(std::string(operation) + ": readdir", path.string(), error.value());
+  if (error) platform::throw_io(std::string(open_operation) + ": readdir", path.string(), error.value());
   std::sort(listing.files.begin(), listing.files.end());
   std::sort(listing.directories.begin(), listing.directories.end());
   return listing;
@@ -216,7 +216,7 @@ std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits con
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
   auto const file = std::make_shared<FilePool>()->open(path);
-  ErrorInfo about{.operation = operation,
+  ErrorInfo about{.operation = open_operation,
                   .resource = path.string(),
                   .hint = "correct the file, copy it again, or move it away",
                   .section = "json"};

@@ -31,7 +31,7 @@ std::shared_ptr<ShardSource const> open_image(ShardFiles const& shard, std::shar
   }
 }
 
-bool is_torch(fs::path const& path) { return path.extension() != ".safetensors" && is_torch_archive(path); }
+bool is_torch_file(fs::path const& path) { return path.extension() != ".safetensors" && is_torch_archive(path); }
 
 /// Returns whether training frameworks use this file name for more than a model.
 bool is_training_state(std::string const& name) {
@@ -48,14 +48,14 @@ std::shared_ptr<ShardSource const> open_torch(fs::path const& path, TorchSourceO
 }  // namespace
 
 std::shared_ptr<ShardSource const> open_shard_file(fs::path const& path, TorchSourceOptions const& options) {
-  if (is_torch(path)) return open_torch(path, options);
+  if (is_torch_file(path)) return open_torch(path, options);
   return std::make_shared<SafetensorsSource>(path.string(), std::vector{path}, options.pool);
 }
 
 std::shared_ptr<ShardSource const> open_shard(ShardFiles const& shard, TorchSourceOptions const& options) {
   if (shard.images) return open_image(shard, options.pool);
   if (shard.files.size() == 1) return open_shard_file(shard.files.front(), options);
-  if (std::none_of(shard.files.begin(), shard.files.end(), is_torch))
+  if (std::none_of(shard.files.begin(), shard.files.end(), is_torch_file))
     return std::make_shared<SafetensorsSource>(shard.shard.name, shard.files, options.pool);
   std::vector<std::shared_ptr<ShardSource const>> parts;
   for (auto const& file : shard.files) parts.push_back(open_shard_file(file, options));

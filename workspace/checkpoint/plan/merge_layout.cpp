@@ -11,11 +11,10 @@
 
 #include "workspace/checkpoint/source/shard_names.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
-
-constexpr char const* operation = "merge plan";
 
 /// Collects the outputs of all stages and expert ranks.
 class MergeLayoutBuilder {
@@ -231,7 +230,7 @@ class MergeLayoutBuilder {
       for (auto const& other : more.inputs) {
         if (one.source != other.source || one.tensor == other.tensor) continue;
         auto const& source = *model_.set.sources[one.source];
-        throw FormatError({.operation = operation,
+        throw FormatError({.operation = plan_operation,
                            .message = "two tensors are given the name \"" + kept.name + "\"",
                            .got = source.tensors()[one.tensor].name + " and " + source.tensors()[other.tensor].name,
                            .resource = source.name(),
@@ -242,7 +241,7 @@ class MergeLayoutBuilder {
   }
 
   [[noreturn]] void refuse_collision(MergedTensor const& kept, MergedTensor const& more) const {
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = plan_operation,
                        .message = "two stages or expert ranks give different tensors the name \"" + kept.name + "\"",
                        .expected = std::string(name_of(kept.dtype)) + " " + to_string(kept.shape),
                        .got = std::string(name_of(more.dtype)) + " " + to_string(more.shape),

@@ -25,11 +25,11 @@
 #include "workspace/checkpoint/source/shard_names.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "merge plan";
 constexpr char const* format_name = "crossrank merge plan";
 
 std::string base_name(std::string const& path) { return std::filesystem::path(path).filename().string(); }
@@ -178,7 +178,7 @@ void warn_of_unused_rules(MergePlan::State const& state) {
 void require_coverage(MergeLayout const& model, Json const& config, std::string const& where) {
   for (auto const& gap : find_gaps(names_of(model), config)) {
     if (!gap.wanted || gap.missing.empty()) continue;
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = plan_operation,
                        .message = gap.text(),
                        .expected = std::to_string(*gap.wanted) + " by the config",
                        .resource = where,
@@ -191,7 +191,7 @@ void require_coverage(MergeLayout const& model, Json const& config, std::string 
 /// What an index lists is part of the model.
 void require_listed(ShardSet const& set, std::string const& where) {
   if (set.absent.empty()) return;
-  throw FormatError({.operation = operation,
+  throw FormatError({.operation = plan_operation,
                      .message = "the index lists a tensor that is in none of its files: " + set.absent.front(),
                      .got = std::to_string(set.absent.size()) + " such tensors",
                      .resource = where,
@@ -238,7 +238,7 @@ void require_same(Collective const& world, MergePlan::State const& state) {
   auto const all = world.all_gatherv(std::as_bytes(std::span(&state.hash, 1)));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    throw MismatchError({.operation = operation,
+    throw MismatchError({.operation = plan_operation,
                          .message = "ranks 0 and " + std::to_string(rank) + " see different shards or rules",
                          .resource = state.shards.string(),
                          .hint = "give all ranks the same files, on a file system that they share",
@@ -249,7 +249,7 @@ void require_same(Collective const& world, MergePlan::State const& state) {
 }
 
 MergePlan::State const& require(std::shared_ptr<MergePlan::State const> const& state) {
-  if (!state) throw UsageError({.operation = operation, .message = "this is no plan: make one first"});
+  if (!state) throw UsageError({.operation = plan_operation, .message = "this is no plan: make one first"});
   return *state;
 }
 
@@ -259,7 +259,7 @@ MergedTensor const& find_tensor(MergeLayout const& model, std::string_view name)
   if (found != model.tensors.end()) return *found;
   auto const names = names_of(model);
   auto const near = nearest_name(name, names);
-  throw UsageError({.operation = operation,
+  throw UsageError({.operation = plan_operation,
                     .message = "there is no tensor \"" + std::string(name) + "\" in the result",
                     .got = std::to_string(names.size()) + " others",
                     .hint = near ? "did you mean " + *near + "?" : "`crossrank inspect` lists them"});
@@ -280,7 +280,7 @@ std::string input_runs_text(MergeLayout const& model, InputRuns const& piece) {
 
 MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& shards, PlanOptions const& options) {
   std::shared_ptr<State> state;
-  agree(world, operation, [&] { state = make_state(shards, options); });
+  agree(world, plan_operation, [&] { state = make_state(shards, options); });
   require_same(world, *state);
   if (world.rank() == 0) {
     warn_of_missing_tensors(*state);
@@ -292,10 +292,10 @@ MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& 
 
 MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& file) {
   Json saved;
-  agree(world, operation, [&] {
+  agree(world, plan_operation, [&] {
     auto const found = read_json_object(file, codec::listing_limits);
     if (!found || found->value("format", std::string()) != format_name || !found->contains("inputs")) {
-      throw FormatError({.operation = operation,
+      throw FormatError({.operation = plan_operation,
                          .message = found ? "this is no merge plan" : "there is no such file",
                          .resource = file.string(),
                          .hint = "give a file that MergePlan::save wrote",
@@ -318,7 +318,7 @@ MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& 
                     .fused_layout = static_cast<FusedLayout>(std::clamp(inputs.value("fused_layout", 0), 0, 2))});
   auto const wanted = saved.value("hash", std::string());
   if (codec::to_hex(plan.hash()) != wanted) {
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = plan_operation,
                        .message = "the inputs or rules are no longer those of the plan",
                        .expected = wanted,
                        .got = codec::to_hex(plan.hash()),
@@ -393,9 +393,9 @@ Json MergePlan::to_json() const {
 
 void MergePlan::save(std::filesystem::path const& file) const {
   auto const text = to_json().dump(1) + "\n";
-  auto const directory =
-      platform::Directory::open(file.has_parent_path() ? file.parent_path() : std::filesystem::path("."), operation);
-  platform::AtomicFile out(directory, file.filename().string(), text.size(), operation);
+  auto const directory = platform::Directory::open(
+      file.has_parent_path() ? file.parent_path() : std::filesystem::path("."), plan_operation);
+  platform::AtomicFile out(directory, file.filename().string(), text.size(), plan_operation);
   out.write(std::as_bytes(std::span(text)));
   out.commit();
 }

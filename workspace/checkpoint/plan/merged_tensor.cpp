@@ -1,4 +1,5 @@
 #include "workspace/checkpoint/plan/merged_tensor.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -9,15 +10,13 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "merge plan";
-
 std::string describe(SourceTensor const& tensor) {
   return std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape);
 }
 
 [[noreturn]] void refuse(ShardGroup const& group, std::string message, std::string expected, std::string got,
                          std::size_t shard) {
-  throw FormatError({.operation = operation,
+  throw FormatError({.operation = plan_operation,
                      .message = "\"" + std::string(group.name) + "\": " + std::move(message),
                      .expected = std::move(expected),
                      .got = std::move(got),

@@ -15,7 +15,6 @@ bool is_f8(Dtype dtype) {
 
 bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::u8 || dtype == Dtype::f8_e8m0; }
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Returns the dimension of spread scales that belongs to a dimension of the matrix.
 int spread_axis(int axis, int stack) { return stack + 2 * (axis - stack); }

@@ -12,6 +12,8 @@
 
 namespace crossrank::checkpoint {
 
+[[nodiscard]] constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
 /// The storage formats of a layer's numbers.
 enum class NumberFormat : std::uint8_t {
   plain,           ///< one element is one number

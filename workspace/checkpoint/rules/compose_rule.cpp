@@ -8,8 +8,6 @@
 namespace crossrank::checkpoint {
 namespace {
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 [[noreturn]] void refuse(LayerOnRanks const& layer, std::string message, std::string expected, std::string got,
                          std::string hint) {
   throw FormatError({.operation = "merge rules",

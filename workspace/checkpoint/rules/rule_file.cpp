@@ -24,7 +24,7 @@ constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 constexpr std::size_t max_depth = 8;
 constexpr std::size_t max_rules = 10'000;
 constexpr std::size_t max_parts = 64;
-constexpr std::int64_t largest = std::int64_t{1} << 40;
+constexpr std::int64_t largest_number = std::int64_t{1} << 40;
 
 [[noreturn]] void refuse(std::string const& source, std::string const& where, std::string const& problem,
                          std::uint64_t offset = 0) {
@@ -96,9 +96,10 @@ class RuleReader {
   }
 
   std::int64_t number(Json const& value, std::string const& key, std::int64_t least) const {
-    bool const fits = value.is_number_integer() &&
-                      !(value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest));
-    if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > largest) {
+    bool const fits =
+        value.is_number_integer() &&
+        !(value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest_number));
+    if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > largest_number) {
       fail("\"" + key + "\" is no whole number from " + std::to_string(least) + " on");
     }
     return value.get<std::int64_t>();

@@ -12,13 +12,11 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "split rules";
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr char const* split_operation = "split rules";
 
 [[noreturn]] void refuse_ranks(std::string_view module, std::string const& what, std::int64_t count, int ranks) {
   throw UsageError(
-      {.operation = operation,
+      {.operation = split_operation,
        .message = std::to_string(count) + " " + what + " do not divide over " + std::to_string(ranks) + " ranks",
        .resource = std::string(module),
        .hint = "choose a number of ranks that divides them, or keep the layer whole: " +
@@ -129,7 +127,7 @@ class LayerSplitter {
 
   [[noreturn]] void refuse_width(std::int64_t width) const {
     throw FormatError(
-        {.operation = operation,
+        {.operation = split_operation,
          .message = "the layer is not as wide as config and rule say",
          .expected = width > 0 ? std::to_string(width) : std::string("a config with the widths of the fused parts"),
          .got = std::to_string(outputs_),
@@ -181,7 +179,7 @@ LayerSplit even(ShardAxis shard_axis, std::int64_t length, int ranks, std::strin
 
 [[noreturn]] void refuse_shard_boundary(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit,
                                         NumberRange range) {
-  throw FormatError({.operation = operation,
+  throw FormatError({.operation = split_operation,
                      .message = "a shard boundary between shards falls inside what shares one stored value (" +
                                 std::string(to_string(format.format())) + ")",
                      .expected = "multiples of " + std::to_string(unit),
@@ -253,7 +251,7 @@ SplitRule split_tensor(SourceTensor const& tensor, TensorRole role, LayerFormat 
   if (axes.single || axis < 0) return rule;
   bool const by_words = format.format() == NumberFormat::gptq || format.format() == NumberFormat::compressed_int;
   if (!column && hints.activation_order && by_words) {
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = split_operation,
                        .message = "groups in the order of activations cannot be cut along the inputs",
                        .resource = tensor.name,
                        .hint = "quantize without activation order",

@@ -11,11 +11,10 @@
 #include "lib/codec/io/linear_boxes.hpp"
 #include "lib/codec/io/read_window.hpp"
 #include "lib/tensor/copy_memory.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
-
-constexpr char const* operation = "checkpoint read";
 
 /// The smallest number of elements that fills whole bytes: two 4-bit elements fill one byte, four 6-bit elements fill
 /// three.
@@ -114,7 +113,7 @@ ChunkedSource::Chunks ChunkedSource::chunks_of(ChunkedTensor tensor, std::string
   if (group.elements == 1) return pieces;
   auto const divide = [&](std::int64_t& length) {
     if (length % group.elements != 0) {
-      throw FormatError({.operation = operation,
+      throw FormatError({.operation = read_operation,
                          .message = "a piece of \"" + tensor.tensor.name + "\" begins or ends inside a byte",
                          .resource = name,
                          .section = "chunks"});
@@ -160,7 +159,7 @@ void ChunkedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std
   auto const size = tensor < tensors_.size() ? dense_bytes(tensors_[tensor].shape, tensors_[tensor].dtype) : 0;
   if (offset > size || out.size() > size - offset) {
     throw UsageError(
-        {.operation = operation,
+        {.operation = read_operation,
          .message = "the byte range is outside the tensor",
          .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
          .resource = name_});

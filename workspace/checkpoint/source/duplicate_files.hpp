@@ -7,6 +7,9 @@
 
 namespace crossrank::checkpoint {
 
+/// Bytes that are compared at the beginning of a tensor.
+inline constexpr std::uint64_t duplicate_sample_bytes = std::uint64_t{64} << 10;
+
 /// The piece of a sharded tensor in one rank's file.
 struct FileSample {
   std::string file{};

@@ -10,11 +10,11 @@
 
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/retry.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "checkpoint read";
 // Number of attempts to read a file whose handle the NFS server no longer knows (ESTALE).
 constexpr int stale_attempts = 3;
 // The kernel shortens longer transfers.
@@ -82,16 +82,16 @@ platform::Fd PooledFile::open_now() const {
   // O_NONBLOCK: opening a pipe must not block; it is rejected below.
   platform::Fd fd(platform::retry_interrupted(
       [&] { return os.openat(AT_FDCWD, name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); }));
-  if (!fd) platform::throw_io(std::string(operation) + ": open", name_, errno);
+  if (!fd) platform::throw_io(std::string(read_operation) + ": open", name_, errno);
   struct stat status {};
-  if (os.fstat(fd.get(), &status) != 0) platform::throw_io(std::string(operation) + ": fstat", name_, errno);
+  if (os.fstat(fd.get(), &status) != 0) platform::throw_io(std::string(read_operation) + ": fstat", name_, errno);
   if (!S_ISREG(status.st_mode)) {
     throw FormatError(
-        {.operation = operation, .message = "this is not a regular file", .resource = name_, .section = "length"});
+        {.operation = read_operation, .message = "this is not a regular file", .resource = name_, .section = "length"});
   }
   auto const size = static_cast<std::uint64_t>(status.st_size);
   if (known_ && (size != size_ || status.st_dev != device_ || status.st_ino != inode_)) {
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = read_operation,
                        .message = "the file was replaced while it was being read",
                        .expected = std::to_string(size_) + " bytes",
                        .got = std::to_string(size) + " bytes",
@@ -106,7 +106,7 @@ void PooledFile::learn() {
   auto const fd = pool_->borrow(*this);
   struct stat status {};
   if (platform::system().fstat(fd->get(), &status) != 0)
-    platform::throw_io(std::string(operation) + ": fstat", name_, errno);
+    platform::throw_io(std::string(read_operation) + ": fstat", name_, errno);
   size_ = static_cast<std::uint64_t>(status.st_size);
   device_ = status.st_dev;
   inode_ = status.st_ino;
@@ -127,9 +127,9 @@ void PooledFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {
       fd = pool_->borrow(*this);
       continue;
     }
-    if (got < 0) platform::throw_io(std::string(operation) + ": pread", name_, errno);
+    if (got < 0) platform::throw_io(std::string(read_operation) + ": pread", name_, errno);
     if (got == 0) {
-      throw FormatError({.operation = operation,
+      throw FormatError({.operation = read_operation,
                          .message = "the file became shorter while it was being read",
                          .expected = std::to_string(size_) + " bytes",
                          .got = "end of file at byte " + std::to_string(offset),

@@ -6,11 +6,11 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/model/list_text.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "checkpoint open";
 constexpr int most_wrappers = 4;
 
 constexpr std::array<std::string_view, 6> models{
@@ -81,7 +81,7 @@ struct Sorted {
   std::erase_if(counted, [](auto const& one) { return one.under == KeyContent::counter; });
   auto const likely = !sorted.known.empty() ? sorted.known.front() : none ? keys.front().key : sorted.other.front();
   throw FormatError(
-      {.operation = operation,
+      {.operation = open_operation,
        .message = none ? "the file holds training state but no model" : "several parts of the file might be the model",
        .got = "tensors under " + list_text(paths_to(counted, way)),
        .resource = resource,
@@ -108,7 +108,7 @@ void follow(ListKeys const& list, std::string const& asked, KeyPath& way, std::s
       if (fits && (best == nullptr || key.size() > best->size())) best = &key;
     }
     if (best == nullptr) {
-      throw UsageError({.operation = operation,
+      throw UsageError({.operation = open_operation,
                         .message = "there are no tensors under the key \"" + asked + "\"",
                         .got = keys.empty() ? "" : "tensors under " + list_text(paths_to(keys, way.keys)),
                         .resource = resource,

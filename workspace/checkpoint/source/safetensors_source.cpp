@@ -8,11 +8,11 @@
 #include "lib/codec/safetensors/image_metadata.hpp"
 #include "lib/core/json_members.hpp"
 #include "workspace/checkpoint/discovery/grid/shard_metadata.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "checkpoint read";
 // The format's own limit, as files of large checkpoints need it.
 constexpr std::uint64_t header_limit = codec::max_header_bytes;
 
@@ -43,7 +43,7 @@ SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesyst
   std::set<std::string_view> names;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (names.insert(tensors_[i].name).second) continue;
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = read_operation,
                        .message = "the tensor \"" + tensors_[i].name + "\" is in two files of one shard",
                        .got = "a second copy in " + file_of(i),
                        .resource = name_,
@@ -79,7 +79,7 @@ void SafetensorsSource::add_file(std::filesystem::path const& path, FilePool& po
 void SafetensorsSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   if (tensor >= places_.size() || offset > places_[tensor].bytes || out.size() > places_[tensor].bytes - offset) {
     throw UsageError(
-        {.operation = operation,
+        {.operation = read_operation,
          .message = "the byte range is outside the tensor",
          .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
          .resource = name_});

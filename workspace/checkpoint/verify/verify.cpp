@@ -33,7 +33,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "verify";
+constexpr char const* verify_operation = "verify";
 
 /// Sections of errors that say that a file is damaged come from its reader, whatever the format; these are of the sets
 /// that files make.
@@ -67,7 +67,7 @@ class Verification {
       : world_(world), path_(path), plan_(plan), options_(options) {}
 
   VerifyReport run() {
-    agree(world_, operation, [&] { read_headers(); });
+    agree(world_, verify_operation, [&] { read_headers(); });
     if (model_) compare_copies();
     if (options_.checksums) compare_checksums();
     append(scan_scales(world_, sources(), options_.numbers ? ScaleScope::all : ScaleScope::small, pool_options()));
@@ -279,7 +279,7 @@ class Verification {
   }
 
   [[nodiscard]] WorkerPoolOptions pool_options() const {
-    return {.operation = operation,
+    return {.operation = verify_operation,
             .threads = options_.threads,
             .on_progress = options_.on_progress,
             .stop = options_.stop};

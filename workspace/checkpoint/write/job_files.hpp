@@ -8,12 +8,11 @@
 
 #include "lib/platform/directory.hpp"
 #include "lib/platform/fd.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 
 inline constexpr char const* restart_hint = "run again without `resume`";
-
-inline constexpr char const* write_operation = "checkpoint write";
 
 // Files of a job in its folder. Names of the result's files never start with a dot.
 inline constexpr char const* lock_name = ".lock";

@@ -16,11 +16,11 @@
 #include "lib/platform/crash_point.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
 #include "workspace/checkpoint/write/written_result.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "checkpoint write";
 constexpr auto look_again = std::chrono::milliseconds(50);
 
 Json as_json(OutputText const& seal) {
@@ -212,7 +212,7 @@ void OutputWriter::verify_slice(File& file, std::size_t slice, std::span<std::by
   if (file.resumed) bytes_done_.fetch_add(buffer.size(), std::memory_order_relaxed);
   if (sealed && digest == file.digests[slice]) return;
   if (compares()) throw output_differs(written_.path(), file.layout->name);
-  throw IoError({.operation = operation,
+  throw IoError({.operation = write_operation,
                  .message = "the file system returned different bytes than were written",
                  .expected = codec::to_hex(file.digests[slice]),
                  .got = codec::to_hex(digest) + " for " + std::to_string(buffer.size()) + " bytes from " +

@@ -18,7 +18,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "save sharded";
+constexpr char const* save_operation = "save sharded";
 
 std::string rank_name(int rank, OutputFormat format) {
   return "rank" + std::to_string(rank) + (format == OutputFormat::torch ? ".pth" : ".safetensors");
@@ -35,9 +35,9 @@ OutputFile own_file(Collective const& world, StateDict const& weights, SaveOptio
 
 std::uint64_t draw(Collective const& world) {
   std::array<std::byte, sizeof(std::uint64_t)> bytes{};
-  agree(world, operation, [&] {
+  agree(world, save_operation, [&] {
     if (platform::system().random(bytes) != 0)
-      throw UnavailableError({.operation = operation, .message = "the system provides no random numbers"});
+      throw UnavailableError({.operation = save_operation, .message = "the system provides no random numbers"});
   });
   auto const all = world.all_gatherv(bytes);
   std::uint64_t number = 0;
@@ -52,11 +52,11 @@ Summary save_sharded(Collective const& world, StateDict const& weights, std::fil
   auto const started = std::chrono::steady_clock::now();
   auto const number = draw(world);
   OutputFile mine;
-  agree(world, operation, [&] { mine = own_file(world, weights, options, number); });
+  agree(world, save_operation, [&] { mine = own_file(world, weights, options, number); });
   mine.owner = world.rank();
   Json const told{mine.name, mine.bytes};
   auto const text = told.dump();
-  WriteRequest request{.operation = operation, .out = out, .id = codec::to_hex(number)};
+  WriteRequest request{.operation = save_operation, .out = out, .id = codec::to_hex(number)};
   auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
   for (int rank = 0; rank < world.world_size(); ++rank) {
     auto const& bytes = all[static_cast<std::size_t>(rank)];

@@ -12,11 +12,11 @@
 #include "lib/platform/direct_io.hpp"
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/retry.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "checkpoint write";
 constexpr std::size_t longest_transfer = std::size_t{1} << 30;
 // Direct I/O does not pay off for smaller files.
 constexpr std::uint64_t worth_direct = std::uint64_t{16} << 20;
@@ -52,7 +52,7 @@ StagedFile StagedFile::reopen(platform::Directory const& directory, std::string 
   struct stat status {};
   if (os.fstat(file.fd_.get(), &status) != 0) file.fail("fstat", errno);
   if (static_cast<std::uint64_t>(status.st_size) != bytes) {
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = write_operation,
                        .message = "a finished file has changed",
                        .expected = std::to_string(bytes) + " bytes",
                        .got = std::to_string(status.st_size),
@@ -119,7 +119,7 @@ void StagedFile::sync() {
   struct stat status {};
   if (platform::system().fstat(fd_.get(), &status) != 0) fail("fstat", errno);
   if (static_cast<std::uint64_t>(status.st_size) != bytes_) {
-    throw IoError({.operation = operation,
+    throw IoError({.operation = write_operation,
                    .message = "the file system lost bytes",
                    .expected = std::to_string(bytes_) + " bytes",
                    .got = std::to_string(status.st_size),
@@ -138,7 +138,7 @@ void StagedFile::close() {
 
 void StagedFile::fail(char const* call, int error) const {
   bool const full = error == ENOSPC || error == EDQUOT;
-  platform::throw_io(ErrorInfo{.operation = std::string(operation) + ": " + call,
+  platform::throw_io(ErrorInfo{.operation = std::string(write_operation) + ": " + call,
                                .message = "nothing was committed",
                                .expected = bytes_ > 0 ? std::to_string(bytes_) + " bytes in this file" : std::string(),
                                .resource = directory_->path_of(name_),

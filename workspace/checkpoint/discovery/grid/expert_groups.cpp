@@ -17,15 +17,15 @@
 namespace crossrank::checkpoint {
 namespace {
 
-using Experts = std::set<std::int64_t>;
+using ExpertNumbers = std::set<std::int64_t>;
 
 /// Maps each tensor-parallel rank of one stage to the expert-parallel ranks of its shards.
 using ByTensorRank = std::map<int, std::set<int>>;
 
 /// Returns the group of each shard; shards with the same experts are one group. Returns nothing unless all groups have
 /// the same number of shards.
-std::vector<int> groups_of(std::vector<Experts> const& ranks) {
-  std::map<Experts, int> seen;
+std::vector<int> groups_of(std::vector<ExpertNumbers> const& ranks) {
+  std::map<ExpertNumbers, int> seen;
   std::vector<int> groups;
   for (auto const& experts : ranks)
     groups.push_back(seen.emplace(experts, static_cast<int>(seen.size())).first->second);
@@ -36,9 +36,9 @@ std::vector<int> groups_of(std::vector<Experts> const& ranks) {
   return groups;
 }
 
-bool are_disjoint(std::vector<Experts> const& ranks) {
-  std::set<Experts> const kinds(ranks.begin(), ranks.end());
-  Experts all;
+bool are_disjoint(std::vector<ExpertNumbers> const& ranks) {
+  std::set<ExpertNumbers> const kinds(ranks.begin(), ranks.end());
+  ExpertNumbers all;
   std::size_t count = 0;
   for (auto const& kind : kinds) {
     all.insert(kind.begin(), kind.end());
@@ -48,8 +48,8 @@ bool are_disjoint(std::vector<Experts> const& ranks) {
 }
 
 /// Returns for each rank the numbers of its experts in the first layer with experts.
-std::vector<Experts> numbered_experts(ShardSet const& set) {
-  std::vector<Experts> ranks(static_cast<std::size_t>(set.tp));
+std::vector<ExpertNumbers> numbered_experts(ShardSet const& set) {
+  std::vector<ExpertNumbers> ranks(static_cast<std::size_t>(set.tp));
   std::string before;
   int stage = 0;
   for (std::size_t i = 0; i < set.sources.size(); ++i) {

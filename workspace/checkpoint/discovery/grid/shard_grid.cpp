@@ -10,11 +10,10 @@
 
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
 #include "workspace/nfs/state_file_names.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
-
-constexpr char const* operation = "checkpoint open";
 
 int positive(Json const& object, char const* key) {
   auto const found = object.find(key);
@@ -43,7 +42,7 @@ ShardGrid complete(AnnouncedGrid const& announced, int count, std::string const&
   if (announced.tp > 0 && announced.pp == 0 && count % (grid.tp * grid.ep) == 0) grid.pp = count / (grid.tp * grid.ep);
   if (grid.tp * grid.pp * grid.ep == count) return grid;
   throw UsageError(
-      {.operation = operation,
+      {.operation = open_operation,
        .message = "the number of shards does not match the grid",
        .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards for " + grid_text(grid.tp, grid.pp, grid.ep),
        .got = std::to_string(count),
@@ -86,7 +85,7 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
     auto const& place = grid.places[i];
     auto const [at, fresh] = seen.emplace(std::tuple(place.pp, place.ep, place.tp), shards[i].name);
     if (fresh) continue;
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = open_operation,
                        .message = "two shards belong to the same rank (" + place_text(place, grid) + ")",
                        .got = at->second + " and " + shards[i].name,
                        .resource = where,
@@ -104,7 +103,7 @@ void require_each_once(std::vector<NamedShard> const& shards, ShardGrid const& g
     }
   }
   if (missing.empty()) return;
-  throw FormatError({.operation = operation,
+  throw FormatError({.operation = open_operation,
                      .message = "a shard is missing: " + missing.front() +
                                 (missing.size() > 1 ? " and " + std::to_string(missing.size() - 1) + " more" : ""),
                      .expected = std::to_string(grid.tp * grid.pp * grid.ep) + " shards",

@@ -12,12 +12,12 @@
 #include "lib/codec/safetensors/state_image.hpp"
 #include "workspace/checkpoint/source/torch/dcp_safetensors.hpp"
 #include "workspace/checkpoint/source/torch/dcp_torch.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr char const* operation = "checkpoint open";
 
 std::vector<fs::path> safetensors_files(fs::path const& directory) {
   std::vector<fs::path> files;
@@ -34,7 +34,7 @@ std::vector<fs::path> safetensors_files(fs::path const& directory) {
 std::optional<bool> has_sharding_info(fs::path const& file) {
   try {
     auto const image =
-        codec::StateImage::open(std::make_shared<codec::OpenedFile>(file, operation),
+        codec::StateImage::open(std::make_shared<codec::OpenedFile>(file, open_operation),
                                 {.kind = codec::ImageKind::plain, .header_limit = codec::max_header_bytes});
     return image.header().find_metadata(dcp_sharding_key) != nullptr;
   } catch (FormatError const&) {
@@ -61,7 +61,7 @@ std::shared_ptr<ShardSource const> open_dcp(fs::path const& directory, DcpOption
     case DcpFlavour::safetensors: return open_dcp_safetensors(directory.string(), safetensors_files(directory), pool);
     case DcpFlavour::none: break;
   }
-  throw FormatError({.operation = operation,
+  throw FormatError({.operation = open_operation,
                      .message = "this is not a distributed checkpoint",
                      .expected = "a .metadata file, or safetensors files with " + std::string(dcp_sharding_key),
                      .resource = directory.string(),

@@ -17,14 +17,13 @@
 #include "workspace/checkpoint/source/duplicate_files.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
-constexpr char const* operation = "checkpoint open";
 // Objects that are not tensors are kept up to this size: positions of data loaders, arguments, random states.
 constexpr std::uint64_t most_object_bytes = std::uint64_t{1} << 20;
-constexpr std::uint64_t sample_bytes = std::uint64_t{64} << 10;
 constexpr std::size_t most_samples = 3;
 
 /// The opened archive of an item, as the source of its only tensor.
@@ -60,7 +59,7 @@ class ItemData final : public ChunkData {
     found.bytes = tensor->nbytes;
     found.crc = archive->recorded_crc(tensor->storage);
     found.beginning = [archive, tensor] {
-      std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(sample_bytes, tensor->nbytes)));
+      std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(duplicate_sample_bytes, tensor->nbytes)));
       archive->read(*tensor, 0, bytes);
       return bytes;
     };
@@ -120,7 +119,7 @@ class ItemFiles {
       bytes_ += file->size();
     }
     if (item.offset > file->size() || item.length > file->size() - item.offset) {
-      throw FormatError({.operation = operation,
+      throw FormatError({.operation = open_operation,
                          .message = "the file ends before the piece of \"" + of + "\" that .metadata places in it",
                          .expected = std::to_string(item.length) + " bytes from " + std::to_string(item.offset),
                          .got = std::to_string(file->size()) + " bytes",
@@ -139,7 +138,7 @@ class ItemFiles {
       return pool_->open(directory_ / name);
     } catch (IoError const& error) {
       if (error.info().system_errno != ENOENT) throw;
-      throw FormatError({.operation = operation,
+      throw FormatError({.operation = open_operation,
                          .message = "a file that .metadata lists is missing: " + name,
                          .resource = directory_.string(),
                          .hint = "copy the file to the directory; an incomplete checkpoint is not read",
@@ -170,7 +169,7 @@ std::vector<std::byte> read_metadata(std::filesystem::path const& directory, Fil
   auto const& file = *opened;
   constexpr std::uint64_t most = std::uint64_t{256} << 20;
   if (file.size() > most) {
-    throw FormatError({.operation = operation,
+    throw FormatError({.operation = open_operation,
                        .message = "the metadata is too large",
                        .expected = "at most " + std::to_string(most) + " bytes",
                        .got = std::to_string(file.size()),

@@ -21,7 +21,6 @@ using codec::TorchArchive;
 using codec::TorchTensor;
 using Archive = std::shared_ptr<TorchArchive const>;
 
-constexpr std::uint64_t sample_bytes = std::uint64_t{64} << 10;
 constexpr std::uint64_t element = 4;  // in bytes; flat groups are F32
 
 /// One rank's flat group.
@@ -156,7 +155,7 @@ class Assembly {
       for (std::size_t group = 0; group < groups.size(); ++group) {
         auto const flat = groups[group];
         auto const beginning = [flat] {
-          std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(sample_bytes, flat.tensor->nbytes)));
+          std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(duplicate_sample_bytes, flat.tensor->nbytes)));
           flat.archive->read(*flat.tensor, 0, bytes);
           return bytes;
         };

@@ -11,14 +11,13 @@
 
 #include "lib/codec/io/opened_file.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 using codec::PickleKind;
 using codec::PickleValue;
-
-constexpr char const* operation = "checkpoint read";
 
 /// The parts of a dict: keys with tensors, and plain values.
 struct Parts {
@@ -114,7 +113,7 @@ void TorchSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::
   auto const size = tensor < views_.size() ? views_[tensor]->nbytes : 0;
   if (offset > size || out.size() > size - offset) {
     throw UsageError(
-        {.operation = operation,
+        {.operation = read_operation,
          .message = "the byte range is outside the tensor",
          .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
          .resource = name_});
@@ -132,7 +131,7 @@ std::shared_ptr<TorchSource const> open_torch_archive(std::filesystem::path cons
 }
 
 bool is_torch_archive(std::filesystem::path const& path) {
-  codec::OpenedFile const file(path, operation);
+  codec::OpenedFile const file(path, read_operation);
   std::array<char, 9> head{};
   if (file.size() < 2) return false;
   auto const known = std::min<std::uint64_t>(file.size(), head.size());
