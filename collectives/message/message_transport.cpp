@@ -1,109 +1,496 @@
 #include "collectives/message/message_transport.hpp"
 
 #include <algorithm>
-#include <new>
+#include <cstring>
+#include <exception>
 #include <numeric>
 #include <utility>
 
+#include "collectives/algorithms/exchange_table.hpp"
 #include "collectives/spi/argument_digest.hpp"
+#include "collectives/spi/one_collective.hpp"
+#include "lib/platform/cgroup.hpp"
+#include "lib/platform/progress_hook.hpp"
+#include "lib/platform/system.hpp"
+#include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank::message {
+namespace {
 
+using algorithms::ExchangeTable;
+using platform::system;
 using spi::OpKind;
 using spi::RequestId;
 
-MessageTransport::MessageTransport(std::shared_ptr<Network> network, Identity identity,
-                                   spi::TimeoutPolicy const& timeout_policy)
-    : network_(std::move(network)),
-      identity_(std::move(identity)),
-      timeout_policy_(timeout_policy),
-      arrivals_(identity_.members.size()),
-      peer_queues_(identity_.members.size()),
-      gone_(identity_.members.size()) {
-  auto const guard = network_->lock();
-  backend_ = network_->packet_transport().backend();
-  network_->attach(identity_.number, this);
+constexpr int polls_before_sleep = 200;
+constexpr int polls_where_ranks_share_cores = 10;
+constexpr auto first_sleep = std::chrono::microseconds(20);
+constexpr auto longest_sleep = std::chrono::milliseconds(1);
+
+/// The pauses of a polling wait: nothing, then yields, then longer and longer sleeps.
+class Backoff {
+ public:
+  explicit Backoff(std::size_t ranks_here) noexcept
+      : polls_(ranks_here > static_cast<std::size_t>(platform::usable_cpus()) ? polls_where_ranks_share_cores
+                                                                              : polls_before_sleep) {}
+  void moved() noexcept {
+    count_ = 0;
+    sleep_ = first_sleep;
+  }
+  void pause() {
+    if (++count_ < polls_) {
+      system().yield();
+    } else {
+      system().sleep(sleep_);
+      sleep_ = std::min<std::chrono::nanoseconds>(sleep_ * 2, longest_sleep);
+    }
+  }
+
+ private:
+  int polls_;
+  int count_ = 0;
+  std::chrono::nanoseconds sleep_ = first_sleep;
+};
+
+/// Marks this rank as waiting, for the answers to pings.
+class WaitingMark {
+ public:
+  explicit WaitingMark(Network& network) noexcept : network_(network) { network_.enter_wait(1); }
+  ~WaitingMark() { network_.enter_wait(-1); }
+  WaitingMark(WaitingMark const&) = delete;
+  WaitingMark& operator=(WaitingMark const&) = delete;
+
+ private:
+  Network& network_;
+};
+
+std::size_t sum(std::span<std::size_t const> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-/// The packet transport's group is that of all its ranks; a vendor's group of some of them cannot be made without
-/// waiting for them.
-std::optional<ProcessGroup> MessageTransport::native_group() const noexcept {
-  auto const guard = network_->lock();
-  auto& packet_transport = network_->packet_transport();
-  bool const whole = world_size() == packet_transport.world_size() && std::ranges::is_sorted(identity_.members);
-  auto* const handle = whole ? packet_transport.native_group() : nullptr;
-  if (handle == nullptr) return {};
-  return ProcessGroup{.vendor = packet_transport.backend(), .handle = std::shared_ptr<void>(network_, handle)};
+}  // namespace
+
+// ---------------------------------------------------------------- the group
+
+MessageTransport::MessageTransport(std::shared_ptr<Network> network, Identity identity)
+    : link_(std::move(network), std::move(identity)) {
+  auto const guard = link_.network().lock();
+  backend_ = link_.network().packet_transport().backend();
+  link_.network().attach(link_.number(), this);
 }
 
 MessageTransport::~MessageTransport() {
-  if (!network_->is_own_process()) return;
-  auto const guard = network_->lock();
-  network_->detach(identity_.number);
-  if (closed_ || failure_) return;
+  auto& network = link_.network();
+  if (!network.is_own_process()) return;
+  auto const guard = network.lock();
+  network.detach(link_.number());
+  if (closed_ || failures_.has_failed()) return;
   try {
-    for (int member = 0; member < world_size(); ++member) {
-      if (member != rank()) network_->send(job_rank(member), {.kind = PacketKind::gone, .group = identity_.number});
-    }
-  } catch (Error const&) {  // who still waits for this rank runs into its deadline
+    link_.send_to_others({.kind = PacketKind::gone});
+  } catch (Error const&) {  // a rank that still waits for this one runs into its deadline
   }
+}
+
+/// The packet transport's group has all its ranks. A vendor's group of some of them cannot be made without waiting for
+/// them.
+std::optional<ProcessGroup> MessageTransport::native_group() const noexcept {
+  auto const guard = link_.network().lock();
+  auto& packet_transport = link_.network().packet_transport();
+  bool const whole = world_size() == packet_transport.world_size() && std::ranges::is_sorted(link_.members());
+  auto* const handle = whole ? packet_transport.native_group() : nullptr;
+  if (handle == nullptr) return {};
+  return ProcessGroup{.vendor = packet_transport.backend(),
+                      .handle = std::shared_ptr<void>(link_.shared_network(), handle)};
 }
 
 void MessageTransport::find_node_ranks() {
-  auto const guard = network_->lock();
-  auto const& here = network_->peer(job_rank(rank())).host_id;
+  auto const guard = link_.network().lock();
+  auto const& here = link_.peer(rank()).host_id;
   node_ranks_.clear();
   for (int member = 0; member < world_size(); ++member) {
-    if (network_->peer(job_rank(member)).host_id == here) node_ranks_.push_back(member);
+    if (link_.peer(member).host_id == here) node_ranks_.push_back(member);
   }
 }
 
-ErrorInfo MessageTransport::info(char const* operation) const {
-  return {.operation = operation, .group = name(), .rank = rank(), .world_size = world_size()};
+std::shared_ptr<spi::Transport> MessageTransport::split(spi::Signature signature, std::span<int const> members,
+                                                        std::string name, spi::TimeoutPolicy const& timeout_policy) {
+  wait(post_round(signature, Barrier{}, {}), timeout_policy);
+  auto const nth = ++splits_;
+  if (members.empty()) return nullptr;
+  Identity made{.name = std::move(name)};
+  ArgumentDigest digest;
+  digest.add(link_.number()).add(nth);
+  for (int const member : members) {
+    digest.add(static_cast<std::uint64_t>(member));
+    if (member == rank()) made.rank = static_cast<int>(made.members.size());
+    made.members.push_back(link_.job_rank(member));
+  }
+  made.number = digest.value();
+  auto group = std::make_shared<MessageTransport>(link_.shared_network(), std::move(made));
+  group->find_node_ranks();
+  return group;
 }
 
+void MessageTransport::abort(std::string_view why) noexcept {
+  if (!link_.network().is_own_process()) return;
+  auto const guard = link_.network().lock();
+  failures_.fail({.code = ErrorCode::peer_lost,
+                  .failed_ranks = {rank()},
+                  .text = std::string(why.empty() ? "the group was aborted" : why)});
+}
+
+void MessageTransport::report_lost(std::span<int const> members, std::string_view why) noexcept {
+  if (!link_.network().is_own_process()) return;
+  auto const guard = link_.network().lock();
+  failures_.fail({.code = ErrorCode::peer_lost,
+                  .failed_ranks = {members.begin(), members.end()},
+                  .text = std::string(why),
+                  .dead = true});
+}
+
+void MessageTransport::rank_died(int rank, std::string const& text) {
+  auto const member = link_.member_of(rank);
+  if (member < 0) return;
+  failures_.fail({.code = ErrorCode::peer_lost, .failed_ranks = {member}, .text = text, .dead = true});
+}
+
+void MessageTransport::keep_alive() noexcept { link_.network().count_progress(); }
+
+void MessageTransport::enter_user_code(int change) noexcept { link_.network().enter_user_code(change); }
+
+void MessageTransport::close(spi::TimeoutPolicy const& timeout_policy) {
+  if (closed_) return;
+  auto const request_id = post_round({.op_kind = OpKind::close}, Barrier{}, {});
+  closed_ = true;
+  wait(request_id, timeout_policy);
+}
+
+// ---------------------------------------------------------------- posting
+
 void MessageTransport::require_open(char const* operation) const {
-  network_->require_usable(operation);
+  link_.network().require_usable(operation);
   if (!closed_) return;
-  auto error = info(operation);
+  auto error = link_.info(operation);
   error.message = "the group is closed";
   throw UsageError(std::move(error));
 }
 
-// ---------------------------------------------------------------- request_ids
+void MessageTransport::begin_post(char const* operation) {
+  pump();
+  failures_.throw_if_failed(operation);
+  link_.network().count_progress();
+}
 
-RequestId MessageTransport::keep(PacketOp operation) {
-  auto const request_id = static_cast<RequestId>(next_request_id_++);
-  operations_.emplace(request_id, std::move(operation));
+RequestId MessageTransport::post_round(spi::Signature const& signature, Action action, Rounds::Part const& mine) {
+  auto const* const operation = spi::to_string(signature.op_kind);
+  require_open(operation);
+  auto const guard = link_.network().lock();
+  begin_post(operation);
+  spi::require_one_collective(*this, operation, collective_.has_value());
+  auto& op = collective_.emplace();
+  op.request_id = next_request_id();
+  op.op_kind = signature.op_kind;
+  op.round = rounds_.arrived() + 1;
+  op.action = std::move(action);
+  auto const request_id = op.request_id;
+  apply(rounds_.arrive(signature, mine));
   return request_id;
 }
 
-void MessageTransport::drop(RequestId request_id) noexcept {
-  auto const found = operations_.find(request_id);
-  if (found == operations_.end()) return;
-  auto const& op = found->second;
-  if (op.is_message() && !op.completed) {
-    auto& peer_queue = peer_queues_[static_cast<std::size_t>(op.peer)];
-    std::erase(peer_queue.sends, request_id);
-    std::erase(peer_queue.receives, request_id);
-    for (auto& message : peer_queue.come) {
-      if (!message.bound || message.receive != request_id) continue;
-      // Half taken: what has come waits for the next receive.
-      message.kept.assign(op.sink.bytes.begin(), op.sink.bytes.begin() + static_cast<std::ptrdiff_t>(message.received));
-      message.bound = false;
-    }
+RequestId MessageTransport::post_barrier(spi::Signature signature) { return post_round(signature, Barrier{}, {}); }
+
+RequestId MessageTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
+  auto const mine = root == rank() ? Bytes(buffer.bytes) : Bytes();
+  return post_round(signature, Broadcast{.buffer = std::move(buffer), .root = root},
+                    {.bytes = mine, .flags = flag_data | flag_broadcast, .root = root});
+}
+
+RequestId MessageTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
+                                             std::span<std::size_t const> counts, spi::Sink out) {
+  auto const bytes = mine.bytes;
+  return post_round(signature,
+                    AllGather{.mine = std::move(mine), .out = std::move(out), .counts = {counts.begin(), counts.end()}},
+                    {.bytes = bytes, .flags = flag_data});
+}
+
+/// The rows of all members must fit a verdict.
+bool MessageTransport::can_exchange() const noexcept {
+  auto const ranks = static_cast<std::size_t>(world_size());
+  return ranks * ExchangeTable::row_bytes(ranks) <= chunk_bytes;
+}
+
+std::optional<RequestId> MessageTransport::post_all_to_allv(spi::Signature signature, spi::Source const& in,
+                                                            std::span<std::size_t const> send_counts,
+                                                            spi::Sink const& out,
+                                                            std::span<std::size_t const> recv_counts) {
+  if (!can_exchange()) return {};
+  auto const row = ExchangeTable::row(send_counts, recv_counts);
+  return post_round(signature,
+                    AllToAll{.in = in,
+                             .out = out,
+                             .send_counts = {send_counts.begin(), send_counts.end()},
+                             .recv_counts = {recv_counts.begin(), recv_counts.end()}},
+                    {.bytes = std::as_bytes(std::span(row)), .flags = flag_data});
+}
+
+std::optional<RequestId> MessageTransport::post_gatherv(spi::Signature signature, spi::Source const& mine,
+                                                        std::span<std::size_t const> counts, spi::Sink const& out,
+                                                        int root) {
+  if (sum(counts) <= small_payload) return {};  // an all-gather carries them in its round
+  std::vector<std::size_t> const none(counts.size());
+  auto sends = none;
+  sends[static_cast<std::size_t>(root)] = mine.bytes.size();
+  return post_all_to_allv(signature, mine, sends, out, rank() == root ? counts : std::span(none));
+}
+
+std::optional<RequestId> MessageTransport::post_scatterv(spi::Signature signature, spi::Source const& all,
+                                                         std::span<std::size_t const> counts, spi::Sink const& mine,
+                                                         int root) {
+  if (sum(counts) <= small_payload) return {};
+  std::vector<std::size_t> const none(counts.size());
+  auto expects = none;
+  expects[static_cast<std::size_t>(root)] = mine.bytes.size();
+  return post_all_to_allv(signature, all, rank() == root ? counts : std::span(none), mine, expects);
+}
+
+RequestId MessageTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
+  require_open("send");
+  auto const guard = link_.network().lock();
+  begin_post("send");
+  auto const request_id = next_request_id();
+  mailboxes_.send(request_id, std::move(bytes), dst, tag);
+  return request_id;
+}
+
+RequestId MessageTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
+  require_open("recv");
+  auto const guard = link_.network().lock();
+  begin_post("recv");
+  auto const request_id = next_request_id();
+  mailboxes_.receive(request_id, std::move(bytes), src, tag);
+  return request_id;
+}
+
+// ---------------------------------------------------------------- packets
+
+void MessageTransport::handle(int src, PacketHeader const& head, Bytes body) {
+  auto const member = link_.member_of(src);
+  if (member < 0) return;
+  failures_.note_packet();
+  switch (head.kind) {
+    case PacketKind::arrival:
+      if (failures_.has_failed()) break;
+      apply(rounds_.take_arrival(member, head, body));
+      failures_.fail_if_missing_are_gone();
+      break;
+    case PacketKind::verdict: conclude(Rounds::read_verdict(head, body)); break;
+    case PacketKind::flow:
+      if (failures_.has_failed()) break;
+      flow_.take(member, head.round, body, rounds_.passed());
+      note_flow();
+      break;
+    case PacketKind::message: mailboxes_.take(member, head, body); break;
+    case PacketKind::taken: mailboxes_.take_receipt(member); break;
+    case PacketKind::failure: failures_.take_failure(head, body); break;
+    case PacketKind::overdue: failures_.take_overdue(head); break;
+    case PacketKind::gone: failures_.take_gone(member); break;
+    case PacketKind::ping:
+    case PacketKind::pong: break;
   }
-  operations_.erase(found);
+}
+
+bool MessageTransport::advance() {
+  if (failures_.has_failed()) return false;
+  bool const flowed = flow_.advance();
+  note_flow();
+  return mailboxes_.advance() || flowed;
+}
+
+bool MessageTransport::pump() {
+  try {
+    return link_.network().pump();
+  } catch (BackendError const& e) {
+    failures_.fail({.code = ErrorCode::backend,
+                    .failed_ranks = {rank()},
+                    .text = "rank " + std::to_string(rank()) + ": " + e.what()});
+    failures_.throw_failure("wait");
+  }
+}
+
+// ---------------------------------------------------------------- the end of a round
+
+void MessageTransport::apply(std::optional<RoundOutcome> const& outcome) {
+  if (!outcome) return;
+  if (auto const* const verdict = std::get_if<Verdict>(&*outcome)) {
+    conclude(*verdict);
+  } else {
+    auto const& differs = std::get<Disagreement>(*outcome);
+    failures_.fail({.code = ErrorCode::mismatch, .failed_ranks = differs.failed_ranks, .text = differs.text});
+  }
+}
+
+void MessageTransport::conclude(Verdict const& verdict) {
+  rounds_.pass(verdict.round);
+  if (collective_ && !collective_->completed && collective_->round == verdict.round)
+    std::visit([&](auto const& action) { conclude(action, verdict); }, collective_->action);
+  failures_.apply_deferred_failure_if_due();
+}
+
+void MessageTransport::conclude(Barrier const&, Verdict const&) { collective_->completed = true; }
+
+void MessageTransport::conclude(Broadcast const& action, Verdict const& verdict) {
+  auto& op = *collective_;
+  auto const buffer = action.buffer.bytes;
+  auto const bytes = verdict.sizes.empty() ? 0 : static_cast<std::size_t>(verdict.sizes.front());
+  if (bytes != buffer.size()) op.failure = link_.size_mismatch(op.name(), action.root, buffer.size(), bytes);
+  if (verdict.whole) {
+    if (action.root != rank() && !op.failure && bytes != 0 && verdict.payload.size() <= buffer.size())
+      move_memory(buffer.data(), verdict.payload.data(), verdict.payload.size());
+    op.completed = true;
+    return;
+  }
+  // The others' bytes pass through this rank even where its own buffer does not fit.
+  std::vector<std::byte> scratch(op.failure ? bytes : 0);
+  auto relay = Relay::chain(link_, action.root, op.failure ? std::span(scratch) : buffer);
+  relay.scratch = std::move(scratch);
+  flow_.start(op.round, std::move(relay));
+  note_flow();
+}
+
+std::exception_ptr MessageTransport::disagreeing_size(AllGather const& action,
+                                                      std::span<std::uint64_t const> sizes) const {
+  for (std::size_t member = 0; member < action.counts.size(); ++member) {
+    auto const got = member < sizes.size() ? static_cast<std::size_t>(sizes[member]) : 0;
+    if (got != action.counts[member])
+      return link_.size_mismatch(collective_->name(), static_cast<int>(member), action.counts[member], got);
+  }
+  return nullptr;
+}
+
+void MessageTransport::conclude(AllGather const& action, Verdict const& verdict) {
+  auto& op = *collective_;
+  auto const out = action.out.bytes;
+  op.failure = disagreeing_size(action, verdict.sizes);
+  if (verdict.whole) {
+    if (!op.failure && !verdict.payload.empty() && verdict.payload.size() <= out.size())
+      move_memory(out.data(), verdict.payload.data(), verdict.payload.size());
+    op.completed = true;
+    return;
+  }
+  auto const total = std::accumulate(verdict.sizes.begin(), verdict.sizes.end(), std::size_t{0});
+  std::vector<std::byte> scratch(op.failure ? total : 0);
+  auto const buffer = op.failure ? std::span(scratch) : out;
+  auto const before = verdict.sizes.begin() + rank();
+  auto const own = buffer.subspan(std::accumulate(verdict.sizes.begin(), before, std::size_t{0}), *before);
+  if (!own.empty() && own.data() != action.mine.bytes.data())
+    move_memory(own.data(), action.mine.bytes.data(), own.size());
+  auto relay = Relay::ring(link_, verdict.sizes, buffer);
+  relay.scratch = std::move(scratch);
+  flow_.start(op.round, std::move(relay));
+  note_flow();
+}
+
+void MessageTransport::conclude(AllToAll const& action, Verdict const& verdict) {
+  auto& op = *collective_;
+  ExchangeTable table(static_cast<std::size_t>(world_size()));
+  auto const rows = table.bytes();
+  auto const told = std::min(rows.size(), verdict.payload.size());
+  if (told != 0) std::memcpy(rows.data(), verdict.payload.data(), told);
+  try {
+    table.require_agreement(op.name(), name(), rank());
+  } catch (Error const&) {  // the same on all ranks: nothing moves
+    op.fail(std::current_exception());
+    return;
+  }
+  auto exchange = Exchange::of(action.in.bytes, action.send_counts, action.out.bytes, action.recv_counts);
+  exchange.copy_own(rank());
+  flow_.start(op.round, std::move(exchange));
+  note_flow();
+}
+
+void MessageTransport::note_flow() {
+  if (!flow_.is_active() || !collective_) return;
+  if (auto const& overrun = flow_.overrun()) {
+    collective_->fail(link_.size_mismatch(collective_->name(), overrun->member, overrun->expected, overrun->got));
+  } else if (flow_.complete()) {
+    collective_->completed = true;
+  } else {
+    return;
+  }
+  flow_.stop();
+}
+
+// ---------------------------------------------------------------- waiting
+
+OperationResult& MessageTransport::result_of(RequestId request_id) {
+  if (collective_ && collective_->request_id == request_id) return *collective_;
+  if (auto* const message = mailboxes_.find(request_id)) return *message;
+  throw UsageError({.operation = "wait",
+                    .message = "no such request is under way",
+                    .group = name(),
+                    .rank = rank(),
+                    .world_size = world_size()});
+}
+
+Awaited const& MessageTransport::awaited(RequestId request_id) {
+  awaited_.members.clear();
+  if (auto const* const message = mailboxes_.find(request_id)) {
+    awaited_.what = Awaited::For::message;
+    awaited_.operation = message->name();
+    awaited_.round = 0;
+    awaited_.members.push_back(message->peer);
+    return awaited_;
+  }
+  awaited_.operation = collective_->name();
+  awaited_.round = collective_->round;
+  awaited_.what = flow_.is_active() ? Awaited::For::payload : Awaited::For::verdict;
+  if (flow_.is_active()) {
+    flow_.append_awaited(awaited_.members);
+  } else if (rank() == 0) {
+    rounds_.append_missing(awaited_.members);
+  } else {
+    awaited_.members.push_back(0);
+  }
+  return awaited_;
+}
+
+bool MessageTransport::has_ended(RequestId request_id, OperationResult const& result) {
+  if (result.completed) return true;
+  failures_.apply_deferred_failure_if_due();
+  auto const& now = awaited(request_id);
+  failures_.fail_if_gone(now.members);
+  failures_.throw_if_failed(now.operation);
+  return false;
+}
+
+void MessageTransport::await(RequestId request_id, OperationResult const& result,
+                             spi::TimeoutPolicy const& timeout_policy) {
+  auto& network = link_.network();
+  WaitingMark const mark(network);
+  WaitState wait(timeout_policy.timeout);
+  for (Backoff backoff(node_ranks_.size());;) {
+    {
+      auto const guard = network.lock();
+      if (pump()) backoff.moved();
+      if (has_ended(request_id, result)) break;
+      failures_.watch(awaited_, wait, timeout_policy);
+      if (has_ended(request_id, result)) break;
+    }
+    if (poll_hook_) poll_hook_();
+    static_cast<void>(platform::ProgressHook::make_progress(longest_sleep));
+    backoff.pause();
+  }
+  network.count_progress();
 }
 
 bool MessageTransport::test(RequestId request_id) {
-  network_->require_usable("test");
-  auto const guard = network_->lock();
-  auto& op = operation(request_id);
+  link_.network().require_usable("test");
+  auto const guard = link_.network().lock();
+  auto const& result = result_of(request_id);
   try {
     pump();
-    if (!has_ended(op)) return false;
-    if (op.failure) std::rethrow_exception(op.failure);
+    if (!has_ended(request_id, result)) return false;
+    if (result.failure) std::rethrow_exception(result.failure);
   } catch (...) {
     drop(request_id);
     throw;
@@ -113,18 +500,19 @@ bool MessageTransport::test(RequestId request_id) {
 }
 
 void MessageTransport::wait(RequestId request_id, spi::TimeoutPolicy const& timeout_policy) {
-  network_->require_usable("wait");
-  auto* op = [&] {
-    auto const guard = network_->lock();
-    return &operation(request_id);
+  auto& network = link_.network();
+  network.require_usable("wait");
+  auto const& result = [&]() -> OperationResult const& {
+    auto const guard = network.lock();
+    return result_of(request_id);
   }();
   auto const finished = [&] {
-    auto const guard = network_->lock();
+    auto const guard = network.lock();
     drop(request_id);
   };
   try {
-    await(*op, timeout_policy);
-    if (op->failure) std::rethrow_exception(op->failure);
+    await(request_id, result, timeout_policy);
+    if (result.failure) std::rethrow_exception(result.failure);
   } catch (...) {
     finished();
     throw;
@@ -132,189 +520,29 @@ void MessageTransport::wait(RequestId request_id, spi::TimeoutPolicy const& time
   finished();
 }
 
-void MessageTransport::cancel(RequestId request_id, std::string_view why) noexcept {
-  if (!network_->is_own_process()) return;
-  auto const guard = network_->lock();
-  auto const found = operations_.find(request_id);
-  if (found == operations_.end()) return;
-  auto& op = found->second;
-  // Whether the round has passed meanwhile or not: the others cannot count on this rank's part.
-  if (!op.is_message()) {
-    auto const said = "rank " + std::to_string(rank()) + " cancelled its " + op.name();
-    fail({.code = ErrorCode::peer_lost,
-          .failed_ranks = {rank()},
-          .text = why.empty() ? said : std::string(why),
-          .decider = rank(),
-          .round = op.round});
+void MessageTransport::drop(RequestId request_id) noexcept {
+  if (collective_ && collective_->request_id == request_id) {
+    flow_.stop();
+    collective_.reset();
+  } else {
+    mailboxes_.drop(request_id);
   }
-  if (op.kind == Kind::send && op.under_way && !op.completed) {
-    auto const rest = std::make_shared<std::vector<std::byte>>(op.source.bytes.begin(), op.source.bytes.end());
-    op.source = {.bytes = *rest, .owner = rest};
-    op.abandoned = true;
+}
+
+void MessageTransport::cancel(RequestId request_id, std::string_view why) noexcept {
+  if (!link_.network().is_own_process()) return;
+  auto const guard = link_.network().lock();
+  if (!collective_ || collective_->request_id != request_id) {
+    mailboxes_.cancel(request_id);
     return;
   }
+  // Even if the round has passed meanwhile, the others cannot count on this rank's part.
+  failures_.fail_at(collective_->round,
+                    {.code = ErrorCode::peer_lost,
+                     .failed_ranks = {rank()},
+                     .text = why.empty() ? "rank " + std::to_string(rank()) + " cancelled its " + collective_->name()
+                                         : std::string(why)});
   drop(request_id);
-}
-
-/// Ends the collectives under way before the next one begins: there is one round at a time.
-void MessageTransport::complete_collectives() {
-  for (;;) {
-    PacketOp* next = nullptr;
-    {
-      auto const guard = network_->lock();
-      for (auto& [request_id, op] : operations_) {
-        if (!op.is_message() && !op.completed && (next == nullptr || op.round < next->round)) next = &op;
-      }
-    }
-    if (next == nullptr) return;
-    try {
-      await(*next, timeout_policy_);
-    } catch (...) {
-      auto const guard = network_->lock();
-      next->failure = std::current_exception();  // thrown where that operation is tested or waited for
-      next->completed = true;
-    }
-  }
-}
-
-// ---------------------------------------------------------------- posting
-
-RequestId MessageTransport::post_barrier(spi::Signature signature) {
-  return post_round(signature, {.kind = Kind::barrier}, {}, 0);
-}
-
-RequestId MessageTransport::post_broadcast(spi::Signature signature, spi::Sink buffer, int root) {
-  auto const mine = root == rank() ? Bytes(buffer.bytes) : Bytes();
-  return post_round(signature, {.kind = Kind::broadcast, .sink = std::move(buffer), .peer = root}, mine,
-                    flag_data | flag_broadcast);
-}
-
-RequestId MessageTransport::post_all_gatherv(spi::Signature signature, spi::Source mine,
-                                             std::span<std::size_t const> counts, spi::Sink out) {
-  auto const bytes = mine.bytes;
-  return post_round(signature,
-                    {.kind = Kind::all_gatherv,
-                     .source = std::move(mine),
-                     .sink = std::move(out),
-                     .counts = {counts.begin(), counts.end()}},
-                    bytes, flag_data);
-}
-
-RequestId MessageTransport::post_round(spi::Signature signature, PacketOp operation, Bytes mine, std::uint32_t flags) {
-  require_open(spi::to_string(signature.op_kind));
-  complete_collectives();
-  auto const guard = network_->lock();
-  pump();
-  if (failure_) throw_failure(spi::to_string(signature.op_kind));
-  network_->count_progress();
-  operation.op_kind = signature.op_kind;
-  operation.round = ++posted_;
-  auto const root = operation.peer;
-  auto const round = operation.round;
-  auto const request_id = keep(std::move(operation));
-  bool const whole = mine.size() <= small_payload;
-  PacketHeader const head{.kind = PacketKind::arrival,
-                          .op_kind = static_cast<std::uint32_t>(signature.op_kind),
-                          .group = identity_.number,
-                          .round = round,
-                          .digest = signature.digest,
-                          .bytes = mine.size(),
-                          .root = root,
-                          .flags = flags | (whole ? flag_whole : 0U)};
-  auto const payload = whole ? mine : Bytes();
-  auto const arguments = signature.arguments.substr(0, max_argument_bytes);
-  if (rank() == 0) {
-    arrive(0, round,
-           {head.op_kind,
-            head.digest,
-            head.bytes,
-            head.flags,
-            root,
-            {payload.begin(), payload.end()},
-            std::string(arguments)});
-  } else {
-    network_->send(job_rank(0), head, payload, std::as_bytes(std::span(arguments)));
-  }
-  return request_id;
-}
-
-RequestId MessageTransport::post_send(spi::Source bytes, int dst, std::uint32_t tag) {
-  require_open("send");
-  auto const guard = network_->lock();
-  pump();
-  if (failure_) throw_failure("send");
-  network_->count_progress();
-  auto const request_id =
-      keep({.kind = Kind::send, .op_kind = OpKind::send, .source = std::move(bytes), .peer = dst, .tag = tag});
-  peer_queues_[static_cast<std::size_t>(dst)].sends.push_back(request_id);
-  advance_sends(dst);
-  return request_id;
-}
-
-RequestId MessageTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
-  require_open("recv");
-  auto const guard = network_->lock();
-  pump();
-  if (failure_) throw_failure("recv");
-  network_->count_progress();
-  auto const request_id =
-      keep({.kind = Kind::recv, .op_kind = OpKind::recv, .sink = std::move(bytes), .peer = src, .tag = tag});
-  peer_queues_[static_cast<std::size_t>(src)].receives.push_back(request_id);
-  match(src);
-  return request_id;
-}
-
-// ---------------------------------------------------------------- the group
-
-std::shared_ptr<spi::Transport> MessageTransport::split(spi::Signature signature, std::span<int const> members,
-                                                        std::string name, spi::TimeoutPolicy const& timeout_policy) {
-  wait(post_round(signature, {.kind = Kind::barrier}, {}, 0), timeout_policy);
-  auto const nth = ++splits_;
-  if (members.empty()) return nullptr;
-  Identity made{.name = std::move(name)};
-  ArgumentDigest digest;
-  digest.add(identity_.number).add(nth);
-  for (int const member : members) {
-    digest.add(static_cast<std::uint64_t>(member));
-    if (member == rank()) made.rank = static_cast<int>(made.members.size());
-    made.members.push_back(job_rank(member));
-  }
-  made.number = digest.value();
-  auto group = std::make_shared<MessageTransport>(network_, std::move(made), timeout_policy_);
-  group->find_node_ranks();
-  return group;
-}
-
-void MessageTransport::abort(std::string_view why) noexcept {
-  if (!network_->is_own_process()) return;
-  auto const guard = network_->lock();
-  fail({.code = ErrorCode::peer_lost,
-        .failed_ranks = {rank()},
-        .text = std::string(why.empty() ? "the group was aborted" : why),
-        .decider = rank(),
-        .round = decided_ + 1});
-}
-
-void MessageTransport::report_lost(std::span<int const> members, std::string_view why) noexcept {
-  if (!network_->is_own_process()) return;
-  auto const guard = network_->lock();
-  fail({.code = ErrorCode::peer_lost,
-        .failed_ranks = {members.begin(), members.end()},
-        .text = std::string(why),
-        .decider = rank(),
-        .round = decided_ + 1,
-        .dead = true});
-}
-
-void MessageTransport::keep_alive() noexcept { network_->count_progress(); }
-
-void MessageTransport::enter_user_code(int change) noexcept { network_->enter_user_code(change); }
-
-void MessageTransport::close(spi::TimeoutPolicy const& timeout_policy) {
-  if (closed_) return;
-  auto const request_id = post_round({.op_kind = OpKind::close}, {.kind = Kind::barrier}, {}, 0);
-  closed_ = true;
-  wait(request_id, timeout_policy);
 }
 
 }  // namespace crossrank::message

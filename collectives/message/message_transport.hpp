@@ -1,57 +1,46 @@
 #pragma once
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
 
+#include "collectives/message/failure_detector.hpp"
+#include "collectives/message/group_link.hpp"
+#include "collectives/message/mailboxes.hpp"
 #include "collectives/message/network.hpp"
-#include "collectives/message/packet_op.hpp"
+#include "collectives/message/operation_result.hpp"
+#include "collectives/message/payload_flow.hpp"
+#include "collectives/message/rounds.hpp"
 
 namespace crossrank::message {
 
-/// Why a group is dead: the same on every member that gets the packet.
-struct GroupFailure {
-  ErrorCode code = ErrorCode::peer_lost;
-  std::vector<int> failed_ranks{};
-  std::string text{};
-  int decider = 0;
-  std::uint64_t round = 0;
-  bool dead = false;  ///< the failed ranks are dead, in every group
-};
-
 /// Collectives of a group by packets alone.
 ///
-/// Each collective is a round: members tell the first member that they have arrived, it compares what they call and
-/// tells all that the round has passed. Payloads of up to 16 KiB travel with these two packets; larger ones go from
-/// rank to rank in chunks once all have arrived, down a chain or around a ring, every byte through each rank once;
-/// parts that differ for each rank go straight to it. What is sent is staged: the packet transport never reads the
-/// caller's memory. Messages have a window of eight for each pair.
+/// Joins four parts. `Rounds` compares calls and carries small payloads. `PayloadFlow` moves large payloads once their
+/// round has passed. `Mailboxes` moves messages between two members. `FailureDetector` ends the group when a member is
+/// lost or too slow. Every payload is copied into packets: the packet transport never reads the caller's memory.
 class MessageTransport final : public spi::Transport, private PacketHandler {
  public:
-  struct Identity {
-    std::uint64_t number = 0;  ///< the same on all members, unlike that of any other group
-    std::string name{};
-    std::vector<int> members{};  ///< ranks of the job
-    int rank = 0;                ///< among them
-  };
-  MessageTransport(std::shared_ptr<Network> network, Identity identity, spi::TimeoutPolicy const& timeout_policy);
+  using Identity = GroupIdentity;
+  MessageTransport(std::shared_ptr<Network> network, Identity identity);
   MessageTransport(MessageTransport const&) = delete;
   MessageTransport& operator=(MessageTransport const&) = delete;
   ~MessageTransport() override;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return backend_; }
-  [[nodiscard]] std::string const& name() const noexcept override { return identity_.name; }
-  [[nodiscard]] int rank() const noexcept override { return identity_.rank; }
-  [[nodiscard]] int world_size() const noexcept override { return static_cast<int>(identity_.members.size()); }
-  [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return identity_.members; }
+  [[nodiscard]] std::string const& name() const noexcept override { return link_.name(); }
+  [[nodiscard]] int rank() const noexcept override { return link_.rank(); }
+  [[nodiscard]] int world_size() const noexcept override { return link_.size(); }
+  [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return link_.members(); }
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return node_ranks_; }
   [[nodiscard]] std::optional<ProcessGroup> native_group() const noexcept override;
   [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
@@ -90,125 +79,79 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   void find_node_ranks();
 
  private:
-  struct Arrival {
-    std::uint32_t operation = 0;
-    std::uint64_t digest = 0;
-    std::uint64_t bytes = 0;
-    std::uint32_t flags = 0;
+  struct Barrier {};
+  struct Broadcast {
+    spi::Sink buffer{};
     int root = 0;
-    std::vector<std::byte> payload{};
-    std::string arguments{};  ///< the call as its rank says it; empty where it says nothing
-    [[nodiscard]] auto call() const noexcept { return std::pair(operation, digest); }
   };
-  struct Message {
-    std::uint64_t number = 0;
-    std::uint32_t tag = 0;
-    std::uint64_t bytes = 0;
-    std::size_t received = 0;
-    std::vector<std::byte> kept{};  ///< what came before a receive was posted
-    spi::RequestId receive{};       ///< that takes it
-    bool bound = false;
+  struct AllGather {
+    spi::Source mine{};
+    spi::Sink out{};
+    std::vector<std::size_t> counts{};
   };
-  /// Messages to and from one member.
-  struct PeerQueue {
-    std::deque<spi::RequestId> sends{};     ///< not yet handed over whole, in the order of posting
-    std::deque<spi::RequestId> receives{};  ///< not yet given a message
-    std::deque<Message> come{};             ///< not yet taken whole
-    std::uint64_t sent = 0;
-    std::uint64_t taken = 0;  ///< of ours, by the other side
+  struct AllToAll {
+    spi::Source in{};
+    spi::Sink out{};
+    std::vector<std::size_t> send_counts{};
+    std::vector<std::size_t> recv_counts{};
   };
-  struct Watch;
+  using Action = std::variant<Barrier, Broadcast, AllGather, AllToAll>;
+  /// The collective under way.
+  struct CollectiveOp : OperationResult {
+    spi::RequestId request_id{};
+    spi::OpKind op_kind = spi::OpKind::none;
+    std::uint64_t round = 0;
+    Action action{};
+    [[nodiscard]] char const* name() const noexcept { return spi::to_string(op_kind); }
+  };
 
   // PacketHandler
   void handle(int src, PacketHeader const& head, Bytes body) override;
   bool advance() override;
-  [[nodiscard]] Status status(std::uint64_t round) override;
+  [[nodiscard]] Status status(std::uint64_t round) override { return failures_.status(round); }
   void rank_died(int rank, std::string const& text) override;
 
-  // request_ids
-  [[nodiscard]] PacketOp& operation(spi::RequestId request_id) { return operations_.at(request_id); }
-  [[nodiscard]] spi::RequestId keep(PacketOp operation);
-  void drop(spi::RequestId request_id) noexcept;
   void require_open(char const* operation) const;
-  [[nodiscard]] ErrorInfo info(char const* operation) const;
-
-  // rounds
-  [[nodiscard]] spi::RequestId post_round(spi::Signature signature, PacketOp operation, Bytes mine,
-                                          std::uint32_t flags);
-  void complete_collectives();
-  [[nodiscard]] int member_of(int job_rank) const noexcept;
-  [[nodiscard]] std::vector<int> missing() const;
-  void arrive(int member, std::uint64_t round, Arrival arrival);
-  void decide();
-  [[nodiscard]] bool fail_on_mismatch();
-  void pass(std::uint64_t round, bool whole, Bytes body);
-  void conclude(PacketOp& operation, bool whole, Bytes body);
-  void finish(PacketOp& operation, bool whole, std::span<std::uint64_t const> sizes, Bytes payload);
-  void flow_broadcast(PacketOp& operation, std::size_t bytes);
-  void flow_all_gather(PacketOp& operation, std::vector<std::size_t> const& sizes);
-  void start_flow(PacketOp& operation);
-  void take_flow(int member, std::uint64_t round, Bytes body);
-  void take_bytes(PacketOp& operation, int member, Bytes body);
-  bool advance_flow(PacketOp& operation);
-  [[nodiscard]] std::exception_ptr wrong_size(PacketOp const& operation, int member, std::size_t expected,
-                                              std::size_t got) const;
-
-  // exchanges
+  /// Begins to post: throws where the group is closed or has failed.
+  void begin_post(char const* operation);
+  [[nodiscard]] spi::RequestId next_request_id() noexcept { return static_cast<spi::RequestId>(next_request_id_++); }
+  [[nodiscard]] spi::RequestId post_round(spi::Signature const& signature, Action action, Rounds::Part const& mine);
   [[nodiscard]] bool can_exchange() const noexcept;
-  void start_exchange(PacketOp& operation, Bytes rows);
-  bool advance_exchange(PacketOp& operation);
-  void take_part(PacketOp& operation, int member, Bytes body);
 
-  // messages
-  void take_message(int member, PacketHeader const& head, Bytes body);
-  void match(int member);
-  void complete_receive(int member, Message& message);
-  bool advance_sends(int member);
+  // The end of a round.
+  void apply(std::optional<RoundOutcome> const& outcome);
+  void conclude(Verdict const& verdict);
+  void conclude(Barrier const& action, Verdict const& verdict);
+  void conclude(Broadcast const& action, Verdict const& verdict);
+  void conclude(AllGather const& action, Verdict const& verdict);
+  void conclude(AllToAll const& action, Verdict const& verdict);
+  [[nodiscard]] std::exception_ptr disagreeing_size(AllGather const& action,
+                                                    std::span<std::uint64_t const> sizes) const;
+  /// Notes the end of the collective when its payload has gone and come.
+  void note_flow();
 
-  // failure and waiting
-  void fail(GroupFailure failure) noexcept;
-  void take_failure(PacketHeader const& head, Bytes body);
-  /// The failure that was held back is the group's.
-  void apply_deferred_failure() noexcept;
-  void mark_failed_ranks_dead() noexcept;
-  [[noreturn]] void throw_failure(char const* operation) const;
-  [[nodiscard]] std::vector<int> waits_for(PacketOp const& operation) const;
-  void fail_if_gone(std::vector<int> const& awaited) noexcept;
-  [[nodiscard]] bool has_ended(PacketOp& operation);
-  /// Waits for the operation to end; its own error stays with it, the group's is thrown.
-  void await(PacketOp& operation, spi::TimeoutPolicy const& timeout_policy);
-  void look(PacketOp const& operation, Watch& watch, spi::TimeoutPolicy const& timeout_policy);
-  void warn(PacketOp const& operation, Watch const& watch, std::vector<int> const& awaited) const;
-  void expire(PacketOp const& operation, Watch& watch, std::vector<int> const& awaited);
-  /// Drives the network; what the packet transport refuses kills the group.
+  // Waiting.
+  [[nodiscard]] OperationResult& result_of(spi::RequestId request_id);
+  [[nodiscard]] bool has_ended(spi::RequestId request_id, OperationResult const& result);
+  void await(spi::RequestId request_id, OperationResult const& result, spi::TimeoutPolicy const& timeout_policy);
+  /// Returns what the operation waits for now. Valid until the next call.
+  [[nodiscard]] Awaited const& awaited(spi::RequestId request_id);
+  void drop(spi::RequestId request_id) noexcept;
+  /// Drives the network; an error of the packet transport kills the group.
   bool pump();
-  [[nodiscard]] std::string describe(int member) const;
-  [[nodiscard]] int job_rank(int member) const { return identity_.members[static_cast<std::size_t>(member)]; }
 
-  std::shared_ptr<Network> network_;
-  Identity identity_;
+  GroupLink link_;
   std::string backend_;
   std::vector<int> node_ranks_{};
-  spi::TimeoutPolicy timeout_policy_;
-  std::map<spi::RequestId, PacketOp> operations_{};
+  Rounds rounds_{link_};
+  PayloadFlow flow_{link_};
+  Mailboxes mailboxes_{link_};
+  FailureDetector failures_{link_, rounds_};
+  std::optional<CollectiveOp> collective_{};  ///< one at a time
+  Awaited awaited_{};                         ///< kept for its memory
   std::uint64_t next_request_id_ = 1;
   std::uint64_t splits_ = 0;
-  std::uint64_t posted_ = 0;                      ///< rounds that this member has arrived at
-  std::uint64_t decided_ = 0;                     ///< rounds that have passed
-  std::vector<std::optional<Arrival>> arrivals_;  ///< at round `decided_ + 1`; of the first member only
-  struct Early {
-    int member;
-    std::vector<std::byte> bytes;
-  };
-  std::map<std::uint64_t, std::vector<Early>> early_flow_{};  ///< ahead of the verdict
-  std::vector<PeerQueue> peer_queues_;
-  std::vector<bool> gone_;
-  std::optional<GroupFailure> failure_{};
-  /// Told by another than the first member ahead of verdicts that the teller has seen: those rounds end well here too.
-  std::optional<GroupFailure> deferred_failure_{};
-  std::chrono::nanoseconds deferred_since_{0};
   std::function<void()> poll_hook_{};
-  std::uint64_t activity_ = 0;  ///< packets of the group that have come
   bool closed_ = false;
 };
 

@@ -77,7 +77,7 @@ std::shared_ptr<Transport> open_world(std::shared_ptr<message::Network> const& n
                           .value();
   }
   std::iota(identity.members.begin(), identity.members.end(), 0);
-  auto world = std::make_shared<message::MessageTransport>(network, identity, options.timeout_policy);
+  auto world = std::make_shared<message::MessageTransport>(network, identity);
   auto timeout_policy = options.timeout_policy;
   timeout_policy.timeout = options.connect_timeout;
   auto const mine = greeting_of(options);

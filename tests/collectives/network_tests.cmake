@@ -17,7 +17,11 @@ crossrank_add_rank_test(collectives_message_test
   conformance/composite_conformance_test.cpp
   conformance/message_conformance_test.cpp
   conformance/operation_table.cpp
-  conformance/operation_table_test.cpp)
+  conformance/operation_table_test.cpp
+  message/failure_detector_test.cpp
+  message/mailboxes_test.cpp
+  message/payload_flow_test.cpp
+  message/rounds_test.cpp)
 set_source_files_properties(conformance/operation_table.cpp PROPERTIES COMPILE_DEFINITIONS CROSSRANK_BACKENDS_DOCUMENT="${PROJECT_SOURCE_DIR}/docs/BACKENDS.md")
 
 # The operations that are built on collectives, run again with the ranks on two hosts. Tests of a mesh that depends on the

@@ -33,7 +33,7 @@ class Walk {
       case 0: return all_gather_bytes();
       case 1: return ring();
       case 2: return script_.coin() ? open_group() : close_group();
-      case 3: return posted_ahead();
+      case 3: return started_ahead();
       case 4: return one_of(object_steps())(place());
       case 5: return several_at_once();
       default: break;
@@ -129,18 +129,19 @@ class Walk {
     groups_.pop_back();
   }
 
-  void posted_ahead() {
+  void started_ahead() {
     auto const size = script_.size();
     int const root = script_.below(group().world_size());
-    auto& transport = *group().transport();
     std::vector<std::vector<std::byte>> data(3, std::vector<std::byte>(size));
-    std::vector<spi::RequestId> request_ids;
+    std::vector<Tensor> tensors;
+    std::vector<Request> requests;
     for (int i = 0; i < 3; ++i) {
       auto& bytes = data[static_cast<std::size_t>(i)];
       if (group().rank() == root) bytes = bytes_of(root + 10 * i, size);
-      request_ids.push_back(transport.post_broadcast({spi::OpKind::broadcast, size}, {.bytes = bytes}, root));
+      tensors.push_back(Tensor::from_blob(bytes.data(), {static_cast<std::int64_t>(size)}, Dtype::u8));
     }
-    for (auto const request_id : request_ids) transport.wait(request_id, group().timeout_policy());
+    for (auto& tensor : tensors) requests.push_back(group().ibroadcast(tensor, {root}));
+    for (auto& request : requests) request.wait();
     for (int i = 0; i < 3; ++i)
       ASSERT_EQ(data[static_cast<std::size_t>(i)], bytes_of(root + 10 * i, size)) << "step " << number_;
   }

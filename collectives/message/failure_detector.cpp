@@ -1,0 +1,249 @@
+#include "collectives/message/failure_detector.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "lib/core/error_record.hpp"
+#include "lib/core/log.hpp"
+#include "lib/core/rank_list.hpp"
+#include "lib/node/memory/call_arguments.hpp"
+
+namespace crossrank::message {
+namespace {
+
+using platform::system;
+
+constexpr auto ping_interval = std::chrono::milliseconds(250);
+constexpr auto grace = std::chrono::milliseconds(800);  // for a better informed member to name the cause
+
+std::string named(std::vector<int> const& members) {
+  return (members.size() == 1 ? "rank " : "ranks ") + node::format_ranks(members);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- failing
+
+void FailureDetector::fail_at(std::uint64_t round, Cause cause) noexcept {
+  if (failure_) return;
+  if (deferred_failure_) {
+    apply(*std::exchange(deferred_failure_, std::nullopt));
+    return;
+  }
+  try {
+    std::ranges::sort(cause.failed_ranks);
+    failure_ = GroupFailure{.code = cause.code,
+                            .failed_ranks = std::move(cause.failed_ranks),
+                            .text = std::move(cause.text),
+                            .decider = link_.rank(),
+                            .round = round,
+                            .dead = cause.dead};
+    if (failure_->code == ErrorCode::timeout) link_.network().packet_transport().lost();
+    link_.send_to_others(
+        {.kind = PacketKind::failure,
+         .round = round,
+         .root = failure_->decider,
+         .flags = failure_->dead ? flag_dead : 0U},
+        encode_error({.code = failure_->code, .failed_ranks = failure_->failed_ranks, .message = failure_->text}));
+    mark_failed_ranks_dead();
+    log_event(LogLevel::info, "a group has failed", {{"group", link_.name()}, {"why", failure_->text}});
+  } catch (std::exception const& e) {  // the others run into their deadlines
+    log_event(LogLevel::warning, "some members could not be told of a failure",
+              {{"group", link_.name()}, {"why", e.what()}});
+  }
+}
+
+void FailureDetector::apply(GroupFailure failure) noexcept {
+  failure_ = std::move(failure);
+  if (failure_->code == ErrorCode::timeout) link_.network().packet_transport().lost();
+  mark_failed_ranks_dead();
+}
+
+void FailureDetector::mark_failed_ranks_dead() noexcept {
+  if (!failure_->dead) return;
+  // A copy: marking a rank dead can end further groups, and this one with them.
+  auto const text = failure_->text;
+  auto const failed_ranks = failure_->failed_ranks;
+  for (int const member : failed_ranks) {
+    if (member < link_.size() && is_other(member)) link_.network().mark_dead(link_.job_rank(member), text);
+  }
+}
+
+void FailureDetector::fail_if_gone(std::span<int const> awaited) noexcept {
+  if (failure_ || !anyone_gone_) return;
+  std::vector<int> lost;
+  for (int const member : awaited) {
+    if (member >= 0 && gone_[static_cast<std::size_t>(member)]) lost.push_back(member);
+  }
+  if (lost.empty()) return;
+  auto text = named(lost) + " left the group without closing it: " + link_.describe(lost.front());
+  fail({.code = ErrorCode::peer_lost, .failed_ranks = std::move(lost), .text = std::move(text)});
+}
+
+void FailureDetector::fail_if_missing_are_gone() noexcept {
+  if (anyone_gone_ && link_.rank() == 0 && rounds_.has_arrivals()) fail_if_gone(rounds_.missing());
+}
+
+void FailureDetector::throw_failure(char const* operation) const {
+  auto error = link_.info(operation);
+  error.message = failure_->text;
+  error.failed_ranks = failure_->failed_ranks;
+  error.group_usable = false;
+  for (int const member : failure_->failed_ranks) {
+    if (member >= 0 && member < link_.size())
+      error.details.push_back("rank " + std::to_string(member) + ": " + link_.describe(member));
+  }
+  error.details.push_back("round " + std::to_string(failure_->round) + ", decided by rank " +
+                          std::to_string(failure_->decider) + "; all ranks of the group get this error");
+  switch (failure_->code) {
+    case ErrorCode::timeout:
+      error.hint = "look at what the named ranks are doing, or raise the timeout";
+      throw TimeoutError(std::move(error));
+    case ErrorCode::mismatch: error.hint = mismatch_hint; throw MismatchError(std::move(error));
+    case ErrorCode::backend: throw BackendError(std::move(error));
+    default:
+      error.hint = "restart the job; the output of the named ranks says why they ended";
+      throw PeerLostError(std::move(error));
+  }
+}
+
+// ---------------------------------------------------------------- packets of other members
+
+void FailureDetector::take_failure(PacketHeader const& head, Bytes body) {
+  if (failure_ || deferred_failure_) return;
+  auto told = decode_error(body);
+  deferred_failure_ = GroupFailure{.code = told.code,
+                                   .failed_ranks = std::move(told.info.failed_ranks),
+                                   .text = std::move(told.info.message),
+                                   .decider = head.root,
+                                   .round = head.round,
+                                   .dead = (head.flags & flag_dead) != 0};
+  deferred_since_ = system().now();
+  apply_deferred_failure_if_due();
+}
+
+void FailureDetector::apply_deferred_failure_if_due() noexcept {
+  if (!deferred_failure_) return;
+  if (deferred_failure_->round <= rounds_.current() || system().now() - deferred_since_ >= grace)
+    apply(*std::exchange(deferred_failure_, std::nullopt));
+}
+
+void FailureDetector::take_gone(int member) noexcept {
+  gone_[static_cast<std::size_t>(member)] = true;
+  anyone_gone_ = true;
+  fail_if_missing_are_gone();
+}
+
+void FailureDetector::take_overdue(PacketHeader const& head) {
+  if (link_.rank() != 0 || head.round != rounds_.current() || failure_) return;
+  auto late = rounds_.missing();
+  // This rank itself waits for bytes of another one, and will name that one.
+  if (late.front() == 0 && link_.network().own_status().waiting) return;
+  fail(no_progress(std::move(late), head.bytes));
+}
+
+Status FailureDetector::status(std::uint64_t round) const {
+  auto own = link_.network().own_status();
+  if (link_.rank() != 0 || round != rounds_.current()) return own;
+  auto const now = system().now();
+  for (int const member : rounds_.missing()) {
+    if (member == 0) continue;
+    auto const& peer = link_.peer(member);
+    own.progress += peer.status.progress;
+    own.user_code = own.user_code || (peer.status.user_code && now - peer.heard < answers_within);
+    link_.send(member, {.kind = PacketKind::ping, .round = round});
+  }
+  return own;
+}
+
+// ---------------------------------------------------------------- waiting
+
+void FailureDetector::watch(Awaited const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy) {
+  auto const now = system().now();
+  bool moved = std::exchange(wait.packets, packets_) != packets_;
+  bool user_code = false;
+  for (int const member : awaited.members) {
+    if (!is_other(member)) continue;
+    auto const& peer = link_.peer(member);
+    auto const [known, fresh] = wait.progress.try_emplace(member, peer.status.progress);
+    moved = moved || (!fresh && std::exchange(known->second, peer.status.progress) != peer.status.progress);
+    user_code = user_code || (peer.status.user_code && now - peer.heard < answers_within);
+  }
+  if (moved) {
+    wait.deadline.progress();
+  } else {
+    wait.deadline.tick();
+  }
+  if (now - wait.last_ping >= ping_interval) {
+    wait.last_ping = now;
+    ping(awaited);
+  }
+  wait.limit = user_code ? timeout_policy.user_limit : timeout_policy.timeout;
+  if (wait.warnings.is_due(wait.deadline.idle(), wait.limit)) warn(awaited, wait);
+  if (wait.deadline.idle() >= wait.limit) {
+    expire(awaited, wait);
+  } else {
+    wait.overdue_since = std::chrono::nanoseconds(-1);
+  }
+}
+
+void FailureDetector::ping(Awaited const& awaited) const {
+  for (int const member : awaited.members) {
+    if (is_other(member)) link_.send(member, {.kind = PacketKind::ping, .round = awaited.round});
+  }
+}
+
+/// Warns people of a long wait. Only the first member knows the members that a round waits for. The others only know
+/// that they wait for its verdict: they log at level info, as does a rank that waits for a rank that waits itself.
+void FailureDetector::warn(Awaited const& awaited, WaitState const& wait) const {
+  bool const knows = link_.rank() == 0;
+  std::vector<int> late;
+  for (int const member : awaited.members) {
+    if (!is_other(member)) continue;
+    bool const is_late = awaited.what == Awaited::For::verdict ? knows : !link_.peer(member).status.waiting;
+    if (is_late) late.push_back(member);
+  }
+  auto const& members = late.empty() ? awaited.members : late;
+  if (members.empty()) return;
+  log_event(late.empty() ? LogLevel::info : LogLevel::warning, "a wait is long",
+            {{"operation", awaited.operation},
+             {"group", link_.name()},
+             {"waits for rank", node::format_ranks(members)},
+             {"without progress for", platform::format_duration(wait.deadline.idle())},
+             {"gives up after", platform::format_duration(wait.limit)},
+             {"state", link_.describe(members.front())}});
+}
+
+/// Fails the group, once this rank is sure whom to name. The first member is sure of a round. A rank that waits for
+/// bytes is sure of a member that does not answer or does not wait itself. Other ranks give these a moment first.
+void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
+  auto const now = system().now();
+  auto const milliseconds =
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(wait.limit).count());
+  bool const by_bytes = awaited.what != Awaited::For::verdict;
+  bool const knows = link_.rank() == 0 && !by_bytes;
+  bool const first = wait.overdue_since.count() < 0;
+  if (first) wait.overdue_since = now;
+  if (first && !by_bytes && !knows)
+    link_.send(0, {.kind = PacketKind::overdue, .round = awaited.round, .bytes = milliseconds});
+  std::vector<int> slow;
+  for (int const member : awaited.members) {
+    auto const& peer = link_.peer(member);
+    auto const silent_for = std::min<std::chrono::nanoseconds>(answers_within, wait.deadline.timeout() / 2);
+    if (!by_bytes || !peer.status.waiting || now - peer.heard > silent_for) slow.push_back(member);
+  }
+  bool const sure = knows || (by_bytes && !slow.empty());
+  if (!sure && now - wait.overdue_since < grace) return;
+  if (slow.empty()) slow = awaited.members;
+  auto const round = awaited.what == Awaited::For::payload ? rounds_.passed() : rounds_.current();
+  fail_at(round, no_progress(std::move(slow), milliseconds));
+}
+
+FailureDetector::Cause FailureDetector::no_progress(std::vector<int> members, std::uint64_t milliseconds) const {
+  auto text = named(members) + " made no progress for " + std::to_string(milliseconds) +
+              " ms: " + link_.describe(members.front());
+  return {.code = ErrorCode::timeout, .failed_ranks = std::move(members), .text = std::move(text)};
+}
+
+}  // namespace crossrank::message

@@ -1,0 +1,119 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/message/group_link.hpp"
+#include "collectives/message/rounds.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/system.hpp"
+#include "lib/platform/warning_schedule.hpp"
+
+namespace crossrank::message {
+
+/// Why a group is dead. All members that get the packet know the same failure.
+struct GroupFailure {
+  ErrorCode code = ErrorCode::peer_lost;
+  std::vector<int> failed_ranks{};
+  std::string text{};
+  int decider = 0;
+  std::uint64_t round = 0;
+  bool dead = false;  ///< the failed ranks are dead, in every group
+};
+
+/// What a rank waits for.
+struct Awaited {
+  enum class For : std::uint8_t { verdict, payload, message };
+  For what = For::verdict;
+  char const* operation = "";
+  std::uint64_t round = 0;     ///< of a collective
+  std::vector<int> members{};  ///< as far as this rank knows
+};
+
+/// What one wait has seen so far.
+struct WaitState {
+  explicit WaitState(std::chrono::nanoseconds timeout) : deadline(timeout) {}
+  platform::Deadline deadline;
+  std::uint64_t packets = 0;
+  std::map<int, std::uint64_t> progress{};  ///< by member
+  std::chrono::nanoseconds last_ping{platform::system().now()};
+  std::chrono::nanoseconds overdue_since{-1};
+  std::chrono::nanoseconds limit{};  ///< of a time without progress
+  platform::WarningSchedule warnings{};
+};
+
+/// Finds out that members of a group are dead, gone or too slow, and lets all members fail for the same reason.
+///
+/// A waiting rank pings the members that it waits for. The group fails when one makes no progress for the whole
+/// timeout, is reported dead, or drops its handle while it is needed. Needs the network's lock.
+class FailureDetector {
+ public:
+  FailureDetector(GroupLink const& link, Rounds const& rounds)
+      : link_(link), rounds_(rounds), gone_(link.members().size()) {}
+
+  [[nodiscard]] bool has_failed() const noexcept { return failure_.has_value(); }
+  /// Throws the group's error, if it has failed.
+  void throw_if_failed(char const* operation) const {
+    if (failure_) throw_failure(operation);
+  }
+  [[noreturn]] void throw_failure(char const* operation) const;
+
+  struct Cause {
+    ErrorCode code = ErrorCode::peer_lost;
+    std::vector<int> failed_ranks{};
+    std::string text{};
+    bool dead = false;
+  };
+  /// Fails the group at the current round and tells all members. The first failure counts.
+  void fail(Cause cause) noexcept { fail_at(rounds_.current(), std::move(cause)); }
+  void fail_at(std::uint64_t round, Cause cause) noexcept;
+  /// Fails the group when one of `awaited` has dropped its handle.
+  void fail_if_gone(std::span<int const> awaited) noexcept;
+  /// Fails the group when members that the current round waits for have dropped their handles. First member only.
+  void fail_if_missing_are_gone() noexcept;
+
+  /// Takes another member's failure. If that member has seen more verdicts than this one, it is deferred until these
+  /// have come, so that their rounds end well here too.
+  void take_failure(PacketHeader const& head, Bytes body);
+  /// Applies a deferred failure whose time has come: its rounds have passed, or the verdicts do not come.
+  void apply_deferred_failure_if_due() noexcept;
+  /// Notes that a member has dropped its handle without closing the group.
+  void take_gone(int member) noexcept;
+  /// Answers a member for which the current round takes too long. First member only.
+  void take_overdue(PacketHeader const& head);
+  /// Counts a packet of the group as progress.
+  void note_packet() noexcept { ++packets_; }
+  /// Returns what a ping is answered: this rank's status; on the first member with that of the members that the round
+  /// waits for.
+  [[nodiscard]] Status status(std::uint64_t round) const;
+
+  /// Looks after a wait: pings, counts progress, warns, and fails the group when the time is over.
+  void watch(Awaited const& awaited, WaitState& wait, spi::TimeoutPolicy const& timeout_policy);
+
+ private:
+  void apply(GroupFailure failure) noexcept;
+  void mark_failed_ranks_dead() noexcept;
+  void ping(Awaited const& awaited) const;
+  void warn(Awaited const& awaited, WaitState const& wait) const;
+  void expire(Awaited const& awaited, WaitState& wait);
+  [[nodiscard]] Cause no_progress(std::vector<int> members, std::uint64_t milliseconds) const;
+  [[nodiscard]] bool is_other(int member) const noexcept { return member >= 0 && member != link_.rank(); }
+
+  GroupLink const& link_;
+  Rounds const& rounds_;
+  std::optional<GroupFailure> failure_{};
+  std::optional<GroupFailure> deferred_failure_{};
+  std::chrono::nanoseconds deferred_since_{0};
+  std::vector<bool> gone_;  ///< by member
+  bool anyone_gone_ = false;
+  std::uint64_t packets_ = 0;  ///< of the group that have come
+};
+
+}  // namespace crossrank::message

@@ -1,0 +1,164 @@
+#include "collectives/message/mailboxes.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "collectives/spi/message_mismatch.hpp"
+#include "lib/tensor/copy_memory.hpp"
+
+namespace crossrank::message {
+namespace {
+
+constexpr std::uint64_t window = 8;  // as deep as a channel of the shm backend
+
+}  // namespace
+
+void Mailboxes::send(spi::RequestId request_id, spi::Source bytes, int dst, std::uint32_t tag) {
+  MessageOp op;
+  op.peer = dst;
+  op.tag = tag;
+  op.message = OutgoingMessage{.source = std::move(bytes)};
+  operations_.emplace(request_id, std::move(op));
+  queue(dst).sends.push_back(request_id);
+  advance(dst);
+}
+
+void Mailboxes::receive(spi::RequestId request_id, spi::Sink bytes, int src, std::uint32_t tag) {
+  MessageOp op;
+  op.peer = src;
+  op.tag = tag;
+  op.message = IncomingMessage{.sink = std::move(bytes)};
+  operations_.emplace(request_id, std::move(op));
+  queue(src).receives.push_back(request_id);
+  match(src);
+}
+
+MessageOp* Mailboxes::find(spi::RequestId request_id) noexcept {
+  auto const found = operations_.find(request_id);
+  return found == operations_.end() ? nullptr : &found->second;
+}
+
+void Mailboxes::drop(spi::RequestId request_id) noexcept {
+  auto const* const op = find(request_id);
+  if (op == nullptr) return;
+  if (!op->completed) {
+    auto& peer_queue = queue(op->peer);
+    std::erase(peer_queue.sends, request_id);
+    std::erase(peer_queue.receives, request_id);
+    auto const* const incoming = std::get_if<IncomingMessage>(&op->message);
+    for (auto& arrived : peer_queue.arrived) {
+      if (incoming == nullptr || !arrived.matched || arrived.receive != request_id) continue;
+      auto const bytes = incoming->sink.bytes.first(arrived.received);
+      arrived.kept.assign(bytes.begin(), bytes.end());
+      arrived.matched = false;
+    }
+  }
+  operations_.erase(request_id);
+}
+
+void Mailboxes::cancel(spi::RequestId request_id) {
+  auto* const op = find(request_id);
+  auto* const outgoing = op == nullptr ? nullptr : std::get_if<OutgoingMessage>(&op->message);
+  if (outgoing == nullptr || outgoing->number == 0 || op->completed) {
+    drop(request_id);
+    return;
+  }
+  auto const& bytes = outgoing->source.bytes;
+  auto const copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  outgoing->source = {.bytes = *copy, .owner = copy};
+  outgoing->abandoned = true;
+}
+
+bool Mailboxes::advance() {
+  bool moved = false;
+  for (int member = 0; member < link_.size(); ++member) moved = advance(member) || moved;
+  return moved;
+}
+
+bool Mailboxes::advance(int member) {
+  bool moved = false;
+  while (!queue(member).sends.empty() && send_first(member, moved)) {
+  }
+  return moved;
+}
+
+bool Mailboxes::send_first(int member, bool& moved) {
+  auto& peer_queue = queue(member);
+  auto const request_id = peer_queue.sends.front();
+  auto& op = operations_.at(request_id);
+  auto& outgoing = std::get<OutgoingMessage>(op.message);
+  if (outgoing.number == 0) {
+    if (peer_queue.sent - peer_queue.taken >= window) return false;
+    outgoing.number = ++peer_queue.sent;
+  }
+  auto const bytes = outgoing.source.bytes;
+  do {
+    if (bytes.size() > small_payload && !link_.has_space(member)) return false;
+    auto const chunk = bytes.subspan(outgoing.staged, std::min(chunk_bytes, bytes.size() - outgoing.staged));
+    link_.send(member,
+               {.kind = PacketKind::message, .op_kind = op.tag, .round = outgoing.number, .bytes = bytes.size()},
+               chunk);
+    outgoing.staged += chunk.size();
+    moved = true;
+  } while (outgoing.staged < bytes.size());
+  op.completed = true;
+  peer_queue.sends.pop_front();
+  if (outgoing.abandoned) operations_.erase(request_id);
+  return true;
+}
+
+void Mailboxes::take(int member, PacketHeader const& head, Bytes body) {
+  auto& arrivals = queue(member).arrived;
+  if (arrivals.empty() || arrivals.back().number != head.round)
+    arrivals.push_back({.number = head.round, .tag = head.op_kind, .bytes = head.bytes});
+  auto& arrived = arrivals.back();
+  body = body.first(std::min<std::size_t>(body.size(), arrived.bytes - arrived.received));
+  if (!arrived.matched) {
+    arrived.kept.insert(arrived.kept.end(), body.begin(), body.end());
+  } else if (auto const* const op = find(arrived.receive); op != nullptr && !body.empty()) {
+    copy_memory(std::get<IncomingMessage>(op->message).sink.bytes.data() + arrived.received, body.data(), body.size());
+  }
+  arrived.received += body.size();
+  match(member);
+}
+
+void Mailboxes::take_receipt(int member) {
+  ++queue(member).taken;
+  advance(member);
+}
+
+/// Matches messages to receives, both in order. The first bytes of a message are enough: the rest goes straight to its
+/// place.
+void Mailboxes::match(int member) {
+  auto& peer_queue = queue(member);
+  for (auto& arrived : peer_queue.arrived) {
+    if (arrived.matched) continue;
+    if (peer_queue.receives.empty()) break;
+    auto const request_id = peer_queue.receives.front();
+    peer_queue.receives.pop_front();
+    start_receive(member, arrived, request_id);
+  }
+  while (!peer_queue.arrived.empty() && peer_queue.arrived.front().matched && peer_queue.arrived.front().complete()) {
+    if (auto* const op = find(peer_queue.arrived.front().receive)) op->completed = true;
+    peer_queue.arrived.pop_front();
+    link_.send(member, {.kind = PacketKind::taken});
+  }
+}
+
+void Mailboxes::start_receive(int member, Arrived& arrived, spi::RequestId request_id) {
+  auto& op = operations_.at(request_id);
+  auto const sink = std::get<IncomingMessage>(op.message).sink.bytes;
+  arrived.matched = true;
+  if (arrived.bytes == sink.size() && arrived.tag == op.tag) {
+    arrived.receive = request_id;
+    if (!arrived.kept.empty()) copy_memory(sink.data(), arrived.kept.data(), arrived.kept.size());
+  } else {
+    op.fail(std::make_exception_ptr(
+        MessageMismatch(link_.info("recv"), member, {sink.size(), op.tag}, {arrived.bytes, arrived.tag})));
+  }
+  arrived.kept = {};
+}
+
+}  // namespace crossrank::message

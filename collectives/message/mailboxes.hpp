@@ -1,0 +1,94 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <variant>
+#include <vector>
+
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/message/group_link.hpp"
+#include "collectives/message/operation_result.hpp"
+
+namespace crossrank::message {
+
+/// A message that this member sends.
+struct OutgoingMessage {
+  spi::Source source{};
+  std::uint64_t number = 0;  ///< among those to the same member, from 1; 0 until the first bytes have gone
+  std::size_t staged = 0;    ///< bytes handed to the packet transport
+  bool abandoned = false;    ///< cancelled half sent: the rest goes out from a copy
+};
+
+/// A message that this member receives.
+struct IncomingMessage {
+  spi::Sink sink{};
+};
+
+/// A send or receive that has been posted.
+struct MessageOp : OperationResult {
+  int peer = 0;
+  std::uint32_t tag = 0;
+  std::variant<OutgoingMessage, IncomingMessage> message{};
+
+  [[nodiscard]] char const* name() const noexcept { return message.index() == 0 ? "send" : "recv"; }
+};
+
+/// Messages between pairs of members.
+///
+/// A pair matches its messages to receives in order, and a member may send up to eight messages before the receiver has
+/// taken them. A message that arrives before its receive is kept here. Needs the network's lock.
+class Mailboxes {
+ public:
+  explicit Mailboxes(GroupLink const& link) : link_(link), queues_(link.members().size()) {}
+
+  void send(spi::RequestId request_id, spi::Source bytes, int dst, std::uint32_t tag);
+  void receive(spi::RequestId request_id, spi::Sink bytes, int src, std::uint32_t tag);
+  /// Returns a posted operation; null for another id. The pointer is valid until the operation is dropped.
+  [[nodiscard]] MessageOp* find(spi::RequestId request_id) noexcept;
+  /// Removes an operation. A message that has come in part waits for the next receive.
+  void drop(spi::RequestId request_id) noexcept;
+  /// Gives an operation up: its buffer is not touched any more. A message that has gone in part goes on from a copy.
+  void cancel(spi::RequestId request_id);
+
+  /// Takes a packet that carries bytes of a message.
+  void take(int member, PacketHeader const& head, Bytes body);
+  /// Takes the receipt for one message.
+  void take_receipt(int member);
+  /// Sends what can go to any member. Returns whether any bytes went.
+  bool advance();
+
+ private:
+  struct Arrived {
+    std::uint64_t number = 0;
+    std::uint32_t tag = 0;
+    std::uint64_t bytes = 0;
+    std::size_t received = 0;
+    std::vector<std::byte> kept{};  ///< bytes that came before a receive was posted
+    spi::RequestId receive{};       ///< that takes it
+    bool matched = false;
+    [[nodiscard]] bool complete() const noexcept { return received == bytes; }
+  };
+  /// Messages to and from one member.
+  struct PeerQueue {
+    std::deque<spi::RequestId> sends{};     ///< not yet handed over whole, in the order of posting
+    std::deque<spi::RequestId> receives{};  ///< not yet matched, in the order of posting
+    std::deque<Arrived> arrived{};          ///< not yet taken whole
+    std::uint64_t sent = 0;
+    std::uint64_t taken = 0;  ///< of those sent, by the other side
+  };
+
+  [[nodiscard]] PeerQueue& queue(int member) noexcept { return queues_[static_cast<std::size_t>(member)]; }
+  bool advance(int member);
+  /// Sends what can go of the first message. Returns whether it has gone whole.
+  [[nodiscard]] bool send_first(int member, bool& moved);
+  void match(int member);
+  void start_receive(int member, Arrived& arrived, spi::RequestId request_id);
+
+  GroupLink const& link_;
+  std::map<spi::RequestId, MessageOp> operations_{};
+  std::vector<PeerQueue> queues_;
+};
+
+}  // namespace crossrank::message

@@ -1,0 +1,18 @@
+#pragma once
+#include <exception>
+#include <utility>
+
+namespace crossrank::message {
+
+/// How an operation has ended.
+struct OperationResult {
+  bool completed = false;
+  std::exception_ptr failure{};  ///< of this operation alone; the group goes on
+
+  void fail(std::exception_ptr error) noexcept {
+    failure = std::move(error);
+    completed = true;
+  }
+};
+
+}  // namespace crossrank::message

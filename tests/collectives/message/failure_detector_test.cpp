@@ -1,0 +1,110 @@
+#include "collectives/message/failure_detector.hpp"
+
+#include <chrono>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/collectives/conformance/test_bytes.hpp"
+#include "tests/collectives/message/members.hpp"
+#include "tests/support/faulty_system.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using message::Awaited;
+using message::WaitState;
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr spi::Signature barrier{.op_kind = spi::OpKind::barrier};
+
+TEST(FailureDetector, gives_all_members_the_same_error) {
+  Members members(3);
+  members[1].failures().fail({.code = ErrorCode::timeout, .failed_ranks = {2, 0}, .text = "too slow"});
+  members.settle();
+  for (int rank = 0; rank < 3; ++rank) {
+    auto const error = error_of<TimeoutError>([&] { members[rank].failures().throw_failure("barrier"); });
+    EXPECT_EQ(error.message, "too slow");
+    EXPECT_THAT(error.failed_ranks, ElementsAre(0, 2));
+    EXPECT_FALSE(error.group_usable);
+  }
+}
+
+TEST(FailureDetector, keeps_the_first_failure) {
+  Members members(2);
+  members[0].failures().fail({.failed_ranks = {1}, .text = "first"});
+  members[0].failures().fail({.failed_ranks = {0}, .text = "second"});
+  members.settle();
+  EXPECT_EQ(error_of<PeerLostError>([&] { members[1].failures().throw_failure("barrier"); }).message, "first");
+}
+
+/// A member that has seen more verdicts fails a later round: the rounds before it end well everywhere.
+TEST(FailureDetector, defers_a_failure_until_the_rounds_before_it_have_passed) {
+  Members members(2);
+  for (int rank = 0; rank < 2; ++rank) members[rank].arrive(barrier, {});
+  members[0].failures().fail_at(2, {.failed_ranks = {0}, .text = "gave up"});
+  ASSERT_EQ(members[1].rounds().passed(), 0U);
+  members[1].failures().take_failure({.kind = message::PacketKind::failure, .round = 2}, {});
+  EXPECT_FALSE(members[1].failures().has_failed());
+  members.settle();
+  EXPECT_EQ(members[1].rounds().passed(), 1U);
+  EXPECT_TRUE(members[1].failures().has_failed());
+}
+
+TEST(FailureDetector, fails_when_a_member_that_is_needed_has_gone) {
+  Members members(3);
+  members[2].link().send(0, {.kind = message::PacketKind::gone});
+  members.settle();
+  EXPECT_FALSE(members[0].failures().has_failed());
+  for (int rank = 0; rank < 2; ++rank) members[rank].arrive(barrier, {});
+  members.settle();
+  members[0].failures().fail_if_missing_are_gone();
+  auto const error = error_of<PeerLostError>([&] { members[0].failures().throw_failure("barrier"); });
+  EXPECT_THAT(error.failed_ranks, ElementsAre(2));
+  EXPECT_THAT(error.message, HasSubstr("left the group"));
+}
+
+TEST(FailureDetector, names_the_missing_member_when_the_timeout_is_over) {
+  FaultySystem system;
+  system.fake_clock();
+  platform::ScopedSystem const installed(system);
+  Members members(3);
+  for (int rank : {0, 1}) members[rank].arrive(barrier, {});
+  members.settle();
+  spi::TimeoutPolicy const policy{.timeout = milliseconds(2000)};
+  WaitState wait(policy.timeout);
+  auto const begun = system.now();
+  while (!members[0].failures().has_failed() && system.now() - begun < std::chrono::seconds(10)) {
+    system.sleep(milliseconds(100));
+    members[0].failures().watch({.operation = "barrier", .round = 1, .members = members[0].rounds().missing()}, wait,
+                                policy);
+  }
+  EXPECT_GE(system.now() - begun, policy.timeout);
+  auto const error = error_of<TimeoutError>([&] { members[0].failures().throw_failure("barrier"); });
+  EXPECT_THAT(error.failed_ranks, ElementsAre(2));
+  members.settle();
+  EXPECT_TRUE(members[1].failures().has_failed());
+}
+
+TEST(FailureDetector, asks_the_first_member_before_it_blames_anyone_for_a_round) {
+  FaultySystem system;
+  system.fake_clock();
+  platform::ScopedSystem const installed(system);
+  Members members(3);
+  for (int rank : {0, 1}) members[rank].arrive(barrier, {});
+  members.settle();
+  spi::TimeoutPolicy const policy{.timeout = milliseconds(300)};
+  WaitState wait(policy.timeout);
+  for (int i = 0; i < 8 && !members[1].failures().has_failed(); ++i) {
+    system.sleep(milliseconds(100));
+    members[1].failures().watch({.operation = "barrier", .round = 1, .members = {0}}, wait, policy);
+    if (i == 7) members.settle();
+  }
+  EXPECT_THAT(error_of<TimeoutError>([&] { members[1].failures().throw_failure("barrier"); }).failed_ranks,
+              ElementsAre(2));
+}
+
+}  // namespace
+}  // namespace crossrank::test
