@@ -36,10 +36,8 @@ std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, No
   std::vector<int> all(global.size());
   std::iota(all.begin(), all.end(), 0);
   auto bulk = across->split({.op_kind = OpKind::split}, all, across->name() + "/bulk", timeout_policy);
-  return std::make_shared<composite::CompositeTransport>(
-      composite::CompositeTransport::Parts{
-          .across = std::move(across), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)},
-      options.timeout_policy);
+  return std::make_shared<composite::CompositeTransport>(composite::CompositeTransport::Parts{
+      .across = std::move(across), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)});
 }
 
 }  // namespace crossrank::spi

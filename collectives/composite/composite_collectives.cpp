@@ -55,7 +55,7 @@ RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::So
                         }});
     return post_steps(std::move(op));
   }
-  complete_collectives();
+  require_no_collective(spi::to_string(signature.op_kind));
   auto const request_id = keep({.op_kind = signature.op_kind,
                                 .source = std::move(mine),
                                 .sink = std::move(out),
@@ -141,7 +141,7 @@ void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::by
 
 template <class Post>
 std::optional<RequestId> CompositeTransport::post_across(OpKind op_kind, Post post) {
-  complete_collectives();
+  require_no_collective(spi::to_string(op_kind));
   try {
     auto const request_id = post(across());
     if (!request_id) return {};

@@ -6,6 +6,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/one_collective.hpp"
 #include "lib/node/group/group.hpp"
 #include "lib/core/rank_list.hpp"
 #include "lib/platform/system.hpp"
@@ -21,8 +22,7 @@ constexpr auto departed_for = std::chrono::milliseconds(200);  // whoever has cl
 
 }  // namespace
 
-CompositeTransport::CompositeTransport(Parts parts, spi::TimeoutPolicy const& timeout_policy)
-    : parts_(std::move(parts)), timeout_policy_(timeout_policy) {
+CompositeTransport::CompositeTransport(Parts parts) : parts_(std::move(parts)) {
   parts_.across->set_poll_hook([this] { propagate_local_failure(); });
   parts_.bulk->set_poll_hook([this] { propagate_local_failure(); });
 }
@@ -88,7 +88,7 @@ void CompositeTransport::complete(CompositeOp& op, spi::TimeoutPolicy const& tim
 }
 
 RequestId CompositeTransport::post_steps(CompositeOp operation) {
-  if (!operation.message) complete_collectives();
+  if (!operation.message) require_no_collective(spi::to_string(operation.op_kind));
   return begin_kept(keep(std::move(operation)));
 }
 
@@ -102,17 +102,9 @@ RequestId CompositeTransport::begin_kept(RequestId request_id) {
   return request_id;
 }
 
-/// One collective at a time: its steps must come in the same order on all members.
-void CompositeTransport::complete_collectives() {
-  for (auto& [request_id, op] : operations_) {
-    if (op.message || op.completed) continue;
-    try {
-      complete(op, timeout_policy_);
-    } catch (...) {
-      op.failure = std::current_exception();  // thrown where that operation is tested or waited for
-      op.completed = true;
-    }
-  }
+void CompositeTransport::require_no_collective(char const* operation) const {
+  bool const under_way = std::ranges::any_of(operations_, [](auto const& entry) { return !entry.second.message; });
+  spi::require_one_collective(*this, operation, under_way);
 }
 
 bool CompositeTransport::test(RequestId request_id) {
@@ -254,7 +246,7 @@ void CompositeTransport::enter_user_code(int change) noexcept {
 
 std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signature, std::span<int const> members,
                                                           std::string name, spi::TimeoutPolicy const& timeout_policy) {
-  complete_collectives();
+  require_no_collective("split");
   try {
     auto group = across().split(signature, members, name, timeout_policy);
     std::vector<int> here;
@@ -275,8 +267,7 @@ std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signatu
     std::iota(all.begin(), all.end(), 0);
     auto bulk = group->split({.op_kind = OpKind::split}, all, name + "/bulk", timeout_policy);
     return std::make_shared<CompositeTransport>(
-        Parts{.across = std::move(group), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)},
-        timeout_policy_);
+        Parts{.across = std::move(group), .bulk = std::move(bulk), .local = std::move(local), .map = std::move(map)});
   } catch (Error const& e) {
     if (e.group_usable()) throw;
     end_with(&across(), "split");
@@ -285,7 +276,7 @@ std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signatu
 
 void CompositeTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (is_closed()) return;
-  complete_collectives();
+  require_no_collective("close");
   try {
     across().close(timeout_policy);
     parts_.bulk->close(timeout_policy);

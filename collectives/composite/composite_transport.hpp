@@ -40,7 +40,7 @@ class CompositeTransport final : public spi::Transport {
     std::shared_ptr<spi::Transport> local{};
     NodeMap map{};
   };
-  CompositeTransport(Parts parts, spi::TimeoutPolicy const& timeout_policy);
+  explicit CompositeTransport(Parts parts);
   ~CompositeTransport() override;
   CompositeTransport(CompositeTransport const&) = delete;
   CompositeTransport& operator=(CompositeTransport const&) = delete;
@@ -118,7 +118,7 @@ class CompositeTransport final : public spi::Transport {
   void begin(CompositeOp& operation);
   /// The same for one that is kept; drops it when that fails.
   [[nodiscard]] spi::RequestId begin_kept(spi::RequestId request_id);
-  void complete_collectives();
+  void require_no_collective(char const* operation) const;
   [[nodiscard]] bool advance(CompositeOp& operation);
   void complete(CompositeOp& operation, spi::TimeoutPolicy const& timeout_policy);
   /// Steps that bring `bytes`, which lie at `root`, to all members.
@@ -130,7 +130,6 @@ class CompositeTransport final : public spi::Transport {
   [[noreturn]] void end_with(spi::Transport const* on, char const* operation);
 
   Parts parts_;
-  spi::TimeoutPolicy timeout_policy_;
   std::map<spi::RequestId, CompositeOp> operations_{};
   std::uint64_t next_request_id_ = 1;
   std::chrono::nanoseconds last_look_{0};

@@ -7,6 +7,7 @@
 #include "collectives/shm/shm_transport.hpp"
 #include "collectives/shm/staged_move.hpp"
 #include "collectives/shm/staged_reduce.hpp"
+#include "collectives/spi/one_collective.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 
 /// Which way each operation goes on shared memory, and how the long ones advance.
@@ -173,9 +174,9 @@ void ShmTransport::finish_reduce(ShmOp& op) {
 
 RequestId ShmTransport::post_staged(spi::Signature signature, std::unique_ptr<StagedCollective> staged) {
   require_open(spi::to_string(signature.op_kind));
-  complete_collectives();
+  spi::require_one_collective(*this, spi::to_string(signature.op_kind), collective_under_way_);
   auto const request_id = begin(Kind::staged, {});
-  ++staged_under_way_;
+  staged_under_way_ = true;
   auto& op = operation(request_id);
   op.signature = signature;
   op.staged = std::move(staged);
@@ -243,7 +244,7 @@ void ShmTransport::complete_staged(ShmOp& op, spi::TimeoutPolicy const& timeout_
 }
 
 void ShmTransport::drive_collectives() noexcept {
-  if (staged_under_way_ == 0) return;
+  if (!staged_under_way_) return;
   for (auto& op : operations_) {
     if (op.kind != Kind::staged || op.completed) continue;
     try {

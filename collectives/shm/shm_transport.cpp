@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "collectives/spi/one_collective.hpp"
 #include "lib/core/error_record.hpp"
 #include "lib/node/group/copy_batch.hpp"
 #include "lib/platform/system.hpp"
@@ -75,14 +76,17 @@ RequestId ShmTransport::begin(Kind kind, Posted const& posted) {
   }
   auto const index = free_operations_.back();
   free_operations_.pop_back();
-  operations_[index].kind = kind;
-  operations_[index].posted = posted;
+  auto& op = operations_[index];
+  op.kind = kind;
+  op.posted = posted;
+  if (!is_message(op)) collective_under_way_ = true;
   return static_cast<RequestId>(index);
 }
 
 void ShmTransport::drop(RequestId request_id) noexcept {
   auto& op = operation(request_id);
-  if (op.kind == Kind::staged) --staged_under_way_;
+  if (op.kind == Kind::staged) staged_under_way_ = false;
+  if (!is_message(op)) collective_under_way_ = false;
   op.clear();
   free_operations_.push_back(static_cast<std::uint32_t>(request_id));
 }
@@ -164,19 +168,6 @@ void ShmTransport::complete(ShmOp& op, spi::TimeoutPolicy const& timeout_policy)
   if (op.failure) std::rethrow_exception(op.failure);
 }
 
-/// Ends the collectives under way before the next one begins: after that, peers write their lines and payloads anew.
-void ShmTransport::complete_collectives() {
-  if (operations_.size() == free_operations_.size()) return;
-  for (auto& op : operations_) {
-    if (op.kind == Kind::unused || is_message(op) || op.completed) continue;
-    try {
-      complete(op, timeout_policy_);
-    } catch (...) {
-      op.failure = std::current_exception();  // thrown where that operation is tested or waited for
-    }
-  }
-}
-
 void ShmTransport::cancel(RequestId request_id, std::string_view why) noexcept {
   auto const& op = operation(request_id);
   // A message that has not gone or come leaves no trace; an arrival cannot be taken back without the others.
@@ -202,7 +193,7 @@ void ShmTransport::require_open(char const* operation) const {
 ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::span<std::byte const> bytes, int root,
                                               std::byte* also_to, platform::StoreMode results) {
   require_open(spi::to_string(signature.op_kind));
-  complete_collectives();
+  spi::require_one_collective(*this, spi::to_string(signature.op_kind), collective_under_way_);
   node::Post post{
       .op_kind = signature.op_kind, .digest = signature.digest, .root = root, .arguments = signature.arguments};
   Stored stored;
@@ -313,7 +304,7 @@ platform::StoreMode ShmTransport::stores_of_results(std::span<std::byte const> i
 std::shared_ptr<spi::Transport> ShmTransport::split(spi::Signature signature, std::span<int const> members,
                                                     std::string name, spi::TimeoutPolicy const& timeout_policy) {
   require_open("split");
-  complete_collectives();
+  spi::require_one_collective(*this, "split", collective_under_way_);
   std::vector<int> const list(members.begin(), members.end());
   auto group = group_->split(list, std::move(name), signature, timeout_policy);
   if (!group) return nullptr;
@@ -334,7 +325,7 @@ void ShmTransport::enter_user_code(int change) noexcept {
 void ShmTransport::close(spi::TimeoutPolicy const& timeout_policy) {
   if (closed_) return;
   group_->comm().require_own_process("close");
-  complete_collectives();
+  spi::require_one_collective(*this, "close", collective_under_way_);
   closed_ = true;
   auto const round = group_->post({.op_kind = OpKind::close}, timeout_policy);
   static_cast<void>(group_->wait(round, timeout_policy, "close"));

@@ -125,7 +125,6 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] bool has_ended(ShmOp& operation);
   /// Waits for the operation and throws what it ended with.
   void complete(ShmOp& operation, spi::TimeoutPolicy const& timeout_policy);
-  void complete_collectives();
   [[nodiscard]] Area take_area(node::Post& post, std::size_t bytes, Stored& stored);
   /// Notes how long it took, now that the peers' bytes of the same round have been read.
   void note_speed(Stored const& stored) noexcept;
@@ -180,7 +179,8 @@ class ShmTransport final : public spi::Transport {
   std::vector<std::span<std::byte const>> areas_{};  ///< of the peers, in the step under way
   std::vector<std::deque<SentSlot>> sent_;           ///< by receiver: payloads of messages not yet taken
   std::uint64_t messages_posted_ = 0;
-  int staged_under_way_ = 0;
+  bool collective_under_way_ = false;
+  bool staged_under_way_ = false;
   spi::TimeoutPolicy timeout_policy_;
   bool closed_ = false;
 };

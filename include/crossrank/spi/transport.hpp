@@ -88,9 +88,9 @@ enum class RequestId : std::uint64_t {};
 /// for.
 ///
 /// Calls come from one thread at a time. All ranks of the group post the same operations in the same order. Only send
-/// and recv are ordered by pair and direction. A post may wait for the collective before it; a rank that waits for a
-/// message advances all posted operations. Every operation is waited for, tested until it has ended, or cancelled. A
-/// post after `close` is a `UsageError`.
+/// and recv are ordered by pair and direction. There is one collective at a time: a second one that is posted before
+/// the first has ended is a `UsageError`, as is a post after `close`. A rank that waits for a message advances all
+/// posted operations. Every operation is waited for, tested until it has ended, or cancelled.
 ///
 /// A failure surfaces from `test` or `wait` as a typed error, with the same root cause on every rank. After an error
 /// that leaves the group dead, every later call throws the same error.

@@ -133,6 +133,17 @@ void operations_started_ahead_keep_their_data(ConformanceRank& self) {
   }
 }
 
+/// The sequence of collectives is kept by the group, once for all backends.
+void a_second_collective_is_refused_until_the_first_has_ended(ConformanceRank& self) {
+  auto& world = self.world;
+  if (world.backend() == "fake") return;  // its collectives end when they are posted
+  auto& transport = *world.transport();
+  auto const first = transport.post_barrier({.op_kind = OpKind::barrier});
+  error_of<UsageError>([&] { static_cast<void>(transport.post_barrier({.op_kind = OpKind::barrier})); });
+  transport.wait(first, world.timeout_policy());
+  transport.wait(transport.post_barrier({.op_kind = OpKind::barrier}), world.timeout_policy());
+}
+
 void a_source_may_be_written_once_its_operation_has_ended(ConformanceRank& self) {
   auto& world = self.world;
   std::vector<std::uint64_t> values(3000);
@@ -184,6 +195,8 @@ constexpr ConformanceCase cases[] = {
     {"all_gather_works_in_place", all_gather_works_in_place},
     {"test_completes_an_operation_without_wait", test_completes_an_operation_without_wait},
     {"operations_started_ahead_keep_their_data", operations_started_ahead_keep_their_data},
+    {"a_second_collective_is_refused_until_the_first_has_ended",
+     a_second_collective_is_refused_until_the_first_has_ended},
     {"a_source_may_be_written_once_its_operation_has_ended", a_source_may_be_written_once_its_operation_has_ended},
     {"all_reduce_combines_in_rank_order", all_reduce_combines_in_rank_order},
 };
