@@ -9,7 +9,7 @@
 
 namespace crossrank::algorithms {
 
-/// One call of one operation, validated, in bytes: what an `Execution` carries out on any transport.
+/// A validated call in bytes, which an `Execution` runs on any transport.
 struct Call {
   spi::Signature signature{};
   spi::Source in{};                           ///< none where this rank gives nothing

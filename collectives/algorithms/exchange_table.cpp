@@ -16,8 +16,8 @@ void ExchangeTable::require_agreement(char const* operation, std::string const& 
     for (std::size_t to = 0; to < ranks_; ++to) {
       if (sends(from, to) == expects(to, from)) continue;
       throw MismatchError({.operation = operation,
-                           .message = "rank " + std::to_string(from) + " sends another number of bytes than rank " +
-                                      std::to_string(to) + " expects of it",
+                           .message = "rank " + std::to_string(from) + " sends a different number of bytes than rank " +
+                                      std::to_string(to) + " expects from it",
                            .expected = std::to_string(expects(to, from)),
                            .got = std::to_string(sends(from, to)),
                            .group = group,

@@ -7,12 +7,12 @@
 
 namespace crossrank::algorithms {
 
-/// Who sends how much to whom in an exchange, as all ranks said it.
+/// The bytes that each rank sends to each other one in an exchange, as the ranks report them.
 class ExchangeTable {
  public:
   explicit ExchangeTable(std::size_t ranks) : ranks_(ranks), cells_(ranks * row_cells(ranks)) {}
 
-  /// What one rank says: the bytes that it sends to each, then those that it expects of each.
+  /// Returns one rank's row: the bytes that it sends to each rank, then those that it expects from each.
   [[nodiscard]] static std::vector<std::uint64_t> row(std::span<std::size_t const> sends,
                                                       std::span<std::size_t const> expects);
   [[nodiscard]] static std::size_t row_cells(std::size_t ranks) noexcept { return 2 * ranks; }
@@ -28,7 +28,7 @@ class ExchangeTable {
   [[nodiscard]] std::size_t expects(std::size_t to, std::size_t from) const {
     return cells_[to * row_cells(ranks_) + ranks_ + from];
   }
-  /// `MismatchError` that names the first pair that does not agree, which is the same on all ranks.
+  /// Throws a `MismatchError` that names the first pair of ranks that disagrees, the same pair on all ranks.
   void require_agreement(char const* operation, std::string const& group, int rank) const;
 
  private:

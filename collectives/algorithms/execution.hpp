@@ -11,12 +11,12 @@ namespace crossrank::algorithms {
 class Algorithm {
  public:
   virtual ~Algorithm() = default;
-  /// Posts the next operation, which the one before has ended for; nothing when the call is done.
+  /// Posts the next operation. The one before must have ended. Returns nothing when the call is done.
   [[nodiscard]] virtual std::optional<spi::RequestId> next(spi::Transport& transport) = 0;
 };
 
-/// Carries out one call, which outlives it: by the transport's own operation where it has one, else by a generic
-/// algorithm over those that every transport has. All ranks decide alike.
+/// Runs one call: by the transport's own operation if it has one, otherwise by a generic algorithm over the operations
+/// that every transport has. All ranks choose alike. The call must outlive it.
 class Execution {
  public:
   explicit Execution(Call const& call) : call_(call) {}
@@ -25,7 +25,7 @@ class Execution {
   Execution(Execution const&) = delete;
   Execution& operator=(Execution const&) = delete;
 
-  /// Posts the next operation once the one before has ended; nothing when the call is done.
+  /// Posts the next operation. The one before must have ended. Returns nothing when the call is done.
   [[nodiscard]] std::optional<spi::RequestId> next(spi::Transport& transport);
 
  private:

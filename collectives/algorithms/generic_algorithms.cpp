@@ -12,7 +12,7 @@ namespace {
 
 using spi::OpKind;
 
-/// The root keeps what all see.
+/// gatherv: all ranks receive everything, and the root keeps it.
 class GenericGather final : public PiecewiseGather {
  public:
   explicit GenericGather(Call const& call) : PiecewiseGather(call.noted(), call.in.bytes), call_(call) {
@@ -29,7 +29,7 @@ class GenericGather final : public PiecewiseGather {
   Call const& call_;
 };
 
-/// Each rank keeps its part of what the root tells all.
+/// scatterv: the root broadcasts everything, and each rank keeps its part.
 class GenericScatter final : public Algorithm {
  public:
   GenericScatter(Call const& call, int rank)
@@ -62,7 +62,7 @@ class GenericScatter final : public Algorithm {
   std::span<std::byte> piece_;
 };
 
-/// Each rank tells all how much it sends to whom, then all see everything and keep what is theirs.
+/// all_to_allv: the ranks first exchange their send counts. Then all receive everything and keep their parts.
 class GenericExchange final : public PiecewiseGather {
  public:
   GenericExchange(Call const& call, spi::Transport const& transport)
@@ -115,7 +115,7 @@ class GenericExchange final : public PiecewiseGather {
   bool compared_ = false;
 };
 
-/// All see everything, and reduce the part that they keep.
+/// Reductions: all ranks receive everything and reduce the part that they keep.
 class GenericReduction final : public PiecewiseGather {
  public:
   GenericReduction(Call const& call, spi::Transport const& transport)

@@ -19,7 +19,7 @@ std::optional<spi::RequestId> PiecewiseGather::next(spi::Transport& transport) {
   }
   auto const longest = *std::max_element(counts_.begin(), counts_.end());
   if (under_way_ && at_ >= longest) return {};
-  under_way_ = true;  // one step at least: who gives nothing still meets the others
+  under_way_ = true;  // at least one step: a rank without bytes still takes part
   step_counts_.clear();
   for (auto const count : counts_) step_counts_.push_back(std::min(piece_bytes, count - std::min(count, at_)));
   scratch_.resize(std::accumulate(step_counts_.begin(), step_counts_.end(), std::size_t{0}));

@@ -128,7 +128,7 @@ char const* name_of_op(ReduceOp op) {
 
 [[noreturn]] void refuse(spi::Reduction reduction, char const* operation) {
   throw UsageError({.operation = operation,
-                    .message = "this dtype and op make no sense together",
+                    .message = "this dtype does not support this op",
                     .expected = "I8 to U64 with sum, prod, min, max, band, bor, bxor; F16, BF16, F32, F64, F8_E4M3, "
                                 "F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ with sum, prod, min, max, avg; C64 with sum, prod, "
                                 "avg",

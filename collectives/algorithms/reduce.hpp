@@ -12,8 +12,8 @@ namespace crossrank::algorithms {
 using ReduceFunction = void (*)(std::byte* out, std::byte const* const* inputs, std::size_t count,
                                 std::size_t elements);
 
-/// How elements of one dtype become one by one op: ((a op b) op c) ..., small floats in F32 with one rounding at the
-/// end. Every kernel gives the same bits but for those of a NaN.
+/// Reduces elements of one dtype by one op: ((a op b) op c) and so on. Floats of 8 and 16 bits are combined in F32 and
+/// rounded once at the end. All kernels give the same bits, except those of a NaN.
 struct Reducer {
   ReduceFunction function = nullptr;
   std::size_t element_bytes = 1;
@@ -32,7 +32,8 @@ enum class ReduceKernel : std::uint8_t { standard, avx2, avx512 };
 [[nodiscard]] bool has_kernel(ReduceKernel kernel) noexcept;
 [[nodiscard]] ReduceKernel best_reduce_kernel() noexcept;
 
-/// The reducer for `reduction`. `UsageError` for a dtype or op that makes no sense, which says which do.
+/// Returns the reducer for `reduction`. Throws `UsageError` for a dtype that does not support the op, and lists those
+/// that do.
 [[nodiscard]] Reducer reducer(spi::Reduction reduction, char const* operation);
 /// By one given kernel, which this machine must have. For tests and benchmarks.
 [[nodiscard]] Reducer reducer_with(ReduceKernel kernel, spi::Reduction reduction, char const* operation);

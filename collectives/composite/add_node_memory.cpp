@@ -14,12 +14,12 @@ namespace crossrank::spi {
 std::shared_ptr<Transport> add_node_memory(std::shared_ptr<Transport> across, NodeMemoryOptions const& options) {
   auto timeout_policy = options.timeout_policy;
   timeout_policy.timeout = options.connect_timeout;
-  // A number that only this job has: nodes of other jobs, and other starts of this one, are not met.
+  // A number of this start of the job alone, so that its nodes do not meet those of another job or start.
   auto nonce = across->rank() == 0 ? node::random_nonce() : std::array<std::uint64_t, 2>{};
   across->wait(
       across->post_broadcast({.op_kind = OpKind::broadcast}, {.bytes = std::as_writable_bytes(std::span(nonce))}, 0),
       timeout_policy);
-  auto map = composite::NodeMap::meet(*across, timeout_policy);
+  auto map = composite::NodeMap::exchange(*across, timeout_policy);
   auto const& here = map.members_of(map.own);
   auto const global = across->global_ranks();
   std::vector<int> global_here;

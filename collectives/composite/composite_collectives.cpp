@@ -19,7 +19,7 @@ using spi::RequestId;
 constexpr std::size_t small_bytes = std::size_t{1} << 16;  // travels with the round itself
 constexpr std::size_t piece_bytes = std::size_t{4} << 20;  // in flight between nodes and inside one at the same time
 
-/// A way through the steps that members choose alike must be agreed like the arguments are.
+/// Adds the choice of steps to the digest: the ranks must agree on it as on the arguments.
 spi::Signature with_way(spi::Signature signature, std::uint64_t way) {
   return {signature.op_kind, ArgumentDigest().add(signature.digest).add(way).value(), signature.arguments};
 }
@@ -84,7 +84,7 @@ void CompositeTransport::gather_blocks(CompositeOp& op) {
     if (op.sizes[member] == op.counts[member]) continue;
     op.failure = std::make_exception_ptr(
         MismatchError({.operation = spi::to_string(op.op_kind),
-                       .message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed",
+                       .message = "rank " + std::to_string(member) + " sent a different number of bytes than agreed",
                        .expected = std::to_string(op.counts[member]),
                        .got = std::to_string(op.sizes[member]),
                        .group = name(),

@@ -262,7 +262,7 @@ std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signatu
     }
     auto local = parts_.local->split(signature, here, name, timeout_policy);
     if (!group) return nullptr;
-    auto map = NodeMap::meet(*group, timeout_policy);
+    auto map = NodeMap::exchange(*group, timeout_policy);
     std::vector<int> all(members.size());
     std::iota(all.begin(), all.end(), 0);
     auto bulk = group->split({.op_kind = OpKind::split}, all, name + "/bulk", timeout_policy);

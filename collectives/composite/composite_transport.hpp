@@ -13,25 +13,25 @@
 
 namespace crossrank::composite {
 
-/// Which members stand on which node.
+/// The node of each member.
 struct NodeMap {
   std::vector<std::vector<int>> nodes{};  ///< members, ascending; nodes by their first member
   std::vector<int> node_of{};             ///< by member
   int own = 0;                            ///< this rank's node
 
   [[nodiscard]] std::vector<int> const& members_of(int node) const { return nodes[static_cast<std::size_t>(node)]; }
-  /// Place of a member among those of its node.
+  /// Returns the index of a member among those of its node.
   [[nodiscard]] int place_of(int member) const;
-  /// Each member's own view, put together; collective over `across`.
-  [[nodiscard]] static NodeMap meet(spi::Transport& across, spi::TimeoutPolicy const& timeout_policy);
+  /// Combines what each member knows of its node. Collective over `across`.
+  [[nodiscard]] static NodeMap exchange(spi::Transport& across, spi::TimeoutPolicy const& timeout_policy);
 };
 
 /// A group that spans nodes, from a transport over all its members and one over the members of each node.
 ///
 /// Every collective begins with a round of all members on `across`, so all get the same verdict; small payloads travel
 /// with it. Large ones go in pieces from node to node by a second group of the same members, and inside each node
-/// through its shared memory. Messages, and parts that differ for each rank, go by `across`. Deaths that the watchdogs
-/// of a node see are told to all.
+/// through its shared memory. Messages, and data that differs for each rank, use `across`. Deaths that the
+/// watchdogs of a node notice are reported to all members.
 class CompositeTransport final : public spi::Transport {
  public:
   struct Parts {
@@ -87,7 +87,7 @@ class CompositeTransport final : public spi::Transport {
   [[nodiscard]] bool is_closed() const noexcept override { return across().is_closed(); }
 
  private:
-  /// One call on one of the parts; the next begins when it has ended.
+  /// One call on one of the transports. The next step begins when it has ended.
   struct Step {
     spi::Transport* on = nullptr;
     std::function<spi::RequestId()> post{};
@@ -112,7 +112,7 @@ class CompositeTransport final : public spi::Transport {
   [[nodiscard]] spi::RequestId keep(CompositeOp operation);
   [[nodiscard]] CompositeOp& operation(spi::RequestId request_id) { return operations_.at(request_id); }
   [[nodiscard]] spi::RequestId post_steps(CompositeOp operation);
-  /// A collective that `across` does alone, where it does it at all.
+  /// Posts a collective that `across` does alone. Returns nothing if `across` does not have it.
   template <class Post>
   [[nodiscard]] std::optional<spi::RequestId> post_across(spi::OpKind op_kind, Post post);
   void begin(CompositeOp& operation);
@@ -126,7 +126,8 @@ class CompositeTransport final : public spi::Transport {
   void spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root);
   void gather_blocks(CompositeOp& operation);
   void propagate_local_failure();
-  /// Ends the group on all nodes for what one of the parts has thrown, and throws what all members are told.
+  /// Handles the current exception of one of the transports: ends the group on all nodes, and throws the error that all
+  /// members get.
   [[noreturn]] void end_with(spi::Transport const* on, char const* operation);
 
   Parts parts_;

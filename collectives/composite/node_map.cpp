@@ -9,7 +9,7 @@ int NodeMap::place_of(int member) const {
   return static_cast<int>(std::lower_bound(members.begin(), members.end(), member) - members.begin());
 }
 
-NodeMap NodeMap::meet(spi::Transport& across, spi::TimeoutPolicy const& timeout_policy) {
+NodeMap NodeMap::exchange(spi::Transport& across, spi::TimeoutPolicy const& timeout_policy) {
   auto const ranks = static_cast<std::size_t>(across.world_size());
   std::int32_t const first = across.node_ranks().front();
   std::vector<std::int32_t> firsts(ranks);

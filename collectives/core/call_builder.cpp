@@ -37,7 +37,7 @@ bool have_common_bytes(Tensor const& a, Tensor const& b) {
 
 }  // namespace
 
-/// What all ranks must give alike: for the digest that they compare, and noted for people.
+/// The arguments that all ranks must agree on: their digest, and a note of them for error messages.
 class CallBuilder::Arguments {
  public:
   explicit Arguments(CheckLevel check) : checked_(check != CheckLevel::off) {}
@@ -95,7 +95,7 @@ class CallBuilder::Arguments {
   CallArguments arguments_{};
 };
 
-// ---------------------------------------------------------------- what cannot be
+// ---------------------------------------------------------------- checks
 
 void CallBuilder::refuse(char const* operation, std::string message, std::string expected, std::string got) const {
   auto info = detail::usage_in(transport_, operation, std::move(message));
@@ -111,7 +111,7 @@ void CallBuilder::require_rank(int rank, char const* operation, char const* what
 }
 
 void CallBuilder::require_tensor(Tensor const& tensor, char const* operation) const {
-  if (!tensor.defined()) refuse(operation, "the tensor is none");
+  if (!tensor.defined()) refuse(operation, "tensor is undefined");
   if (tensor.device().kind != Device::Kind::cpu)
     refuse(operation, "the tensor is not on the CPU", "cpu", to_string(tensor.device()));
 }
@@ -129,7 +129,7 @@ void CallBuilder::require_whole(Tensor const& whole, Tensor const& part, char co
 void CallBuilder::require_rows(Tensor const& tensor, std::int64_t rows, char const* operation) const {
   require_tensor(tensor, operation);
   if (tensor.shape().empty() || tensor.shape()[0] != rows)
-    refuse(operation, "a tensor of another number of rows", std::to_string(rows) + " rows", to_string(tensor));
+    refuse(operation, "the tensor has the wrong number of rows", std::to_string(rows) + " rows", to_string(tensor));
 }
 
 void CallBuilder::require_same_rows(Tensor const& a, Tensor const& b, char const* operation) const {
@@ -155,21 +155,20 @@ std::vector<std::size_t> CallBuilder::equal_counts(std::size_t bytes) const {
   return std::vector<std::size_t>(ranks(), bytes);
 }
 
-/// Rows of `like`, divided among the ranks. What one rank alone is told by `rows` may be any size: nothing is taken at
-/// its word.
+/// Divides the rows of `like` among the ranks. Checks every number in `rows`, which only this rank has seen.
 CallBuilder::Division CallBuilder::divide(std::span<std::int64_t const> rows, Tensor const& like,
                                           char const* operation) const {
   if (rows.size() != ranks()) {
-    refuse(operation, "the rows of each rank are to be given", std::to_string(ranks()) + " numbers",
+    refuse(operation, "the number of rows of each rank is missing", std::to_string(ranks()) + " numbers",
            std::to_string(rows.size()));
   }
   require_tensor(like, operation);
   if (like.shape().empty()) refuse(operation, "a scalar has no rows", "at least one dimension", to_string(like));
   Division division;
   for (auto const count : rows) {
-    if (count < 0) refuse(operation, "rows are counted from 0 on", "0 or more", std::to_string(count));
+    if (count < 0) refuse(operation, "a number of rows is negative", "0 or more", std::to_string(count));
     if (count > std::numeric_limits<std::int64_t>::max() - division.rows)
-      refuse(operation, "more rows than can be", "less than 2^63 in all");
+      refuse(operation, "the total number of rows is too large", "less than 2^63 in all");
     division.rows += count;
     division.counts.push_back(dense_bytes(like.shape().with(0, count), like.dtype()));
   }
@@ -344,7 +343,7 @@ Call CallBuilder::all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows)
   return call;
 }
 
-/// Where calls are compared, a message's tag stands for its dtype and shape too: every backend compares tags.
+/// Where calls are compared, the tag of a message also encodes dtype and shape, because every backend compares tags.
 Call CallBuilder::message(OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const {
   Call call{.signature = {.op_kind = op_kind}, .root = peer, .tag = tag.tag};
   if (check_ != CheckLevel::collective) return call;
@@ -356,7 +355,7 @@ Call CallBuilder::message(OpKind op_kind, Tensor const& tensor, int peer, Tag ta
 Call CallBuilder::send(Tensor const& tensor, int dst, Tag tag) const {
   require_tensor(tensor, "send");
   require_rank(dst, "send", "the destination");
-  if (dst == transport_.rank() && ranks() > 1) refuse("send", "a message to oneself");
+  if (dst == transport_.rank() && ranks() > 1) refuse("send", "a rank cannot send to itself");
   auto call = message(OpKind::send, tensor, dst, tag);
   call.in = source(tensor);
   return call;
@@ -365,7 +364,7 @@ Call CallBuilder::send(Tensor const& tensor, int dst, Tag tag) const {
 Call CallBuilder::recv(Tensor& tensor, int src, Tag tag) const {
   require_tensor(tensor, "recv");
   require_rank(src, "recv", "the source");
-  if (src == transport_.rank() && ranks() > 1) refuse("recv", "a message from oneself");
+  if (src == transport_.rank() && ranks() > 1) refuse("recv", "a rank cannot receive from itself");
   auto call = message(OpKind::recv, tensor, src, tag);
   call.out = sink(tensor);
   return call;

@@ -7,8 +7,7 @@
 
 namespace crossrank {
 
-/// Turns the arguments of the public operations into calls in bytes. Throws `UsageError` for what cannot be; sends
-/// nothing.
+/// Turns the arguments of the public operations into calls in bytes. Throws `UsageError` for invalid arguments. Local.
 class CallBuilder {
  public:
   CallBuilder(spi::Transport const& transport, CheckLevel check) : transport_(transport), check_(check) {}
@@ -31,7 +30,7 @@ class CallBuilder {
   [[nodiscard]] Call all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
   [[nodiscard]] Call send(Tensor const& tensor, int dst, Tag tag) const;
   [[nodiscard]] Call recv(Tensor& tensor, int src, Tag tag) const;
-  /// Refuses what would be overwritten while it is read.
+  /// Throws if the operation would overwrite memory while it reads it.
   void require_apart(Tensor const& out, Tensor const& in, char const* operation) const;
 
  private:
@@ -48,13 +47,13 @@ class CallBuilder {
   [[nodiscard]] Call message(spi::OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const;
   void require_rank(int rank, char const* operation, char const* what) const;
   void require_tensor(Tensor const& tensor, char const* operation) const;
-  /// `whole` holds `ranks` times as many elements as `part`, of the same dtype.
+  /// Throws unless `whole` holds `ranks` times as many elements as `part`, of the same dtype.
   void require_whole(Tensor const& whole, Tensor const& part, char const* operation) const;
   void require_rows(Tensor const& tensor, std::int64_t rows, char const* operation) const;
   void require_same_rows(Tensor const& a, Tensor const& b, char const* operation) const;
-  /// `part` is this rank's part of `whole`, `offset` bytes into it, or memory of its own.
+  /// Throws unless `part` is this rank's part of `whole`, `offset` bytes into it, or memory of its own.
   void require_own_part(Tensor const& whole, Tensor const& part, std::size_t offset, char const* operation) const;
-  /// Bytes of the ranks before this one.
+  /// Returns the bytes of all ranks before this one.
   [[nodiscard]] std::size_t before(std::span<std::size_t const> counts) const;
   [[nodiscard]] Division divide(std::span<std::int64_t const> rows, Tensor const& like, char const* operation) const;
   [[nodiscard]] std::vector<std::size_t> equal_counts(std::size_t bytes) const;

@@ -52,7 +52,8 @@ Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Timeo
 
 GroupState& Collective::state(char const* operation) const {
   if (!state_)
-    throw UsageError({.operation = operation, .message = "this handle names no group: connect() or split() makes one"});
+    throw UsageError(
+        {.operation = operation, .message = "this handle has no group; get one from connect() or split()"});
   if (state_->closed.load(std::memory_order_relaxed))
     throw UsageError(usage_in(*state_->transport, operation, "the group is closed"));
   return *state_;

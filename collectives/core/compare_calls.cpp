@@ -32,7 +32,7 @@ std::string text_of(Record const& record) {
   return {record.text.data(), ::strnlen(record.text.data(), record.text.size())};
 }
 
-/// The same calls together, the fewest ranks first: they are more likely to be the failed ones.
+/// Groups ranks by their call. The rarest call comes first, because its ranks are more likely to be wrong.
 std::vector<Side> sides_of(std::vector<Record> const& records) {
   std::vector<Side> sides;
   for (std::size_t rank = 0; rank < records.size(); ++rank) {

@@ -7,11 +7,11 @@
 
 namespace crossrank::detail {
 
-/// Who is in a group: one call of the user at a time; between calls, for a moment, a thread of this rank that waits
-/// elsewhere and carries on what was started here.
+/// The lock of a group. A call of the user holds it for its whole length. Between calls, a thread of this rank that
+/// waits elsewhere takes it for a moment to advance this group's operations.
 class GroupLock {
  public:
-  /// For a call; false while there is another.
+  /// Takes the lock for a call. Returns false if another call holds it.
   [[nodiscard]] bool enter() noexcept {
     for (;;) {
       auto found = Use::none;
@@ -26,13 +26,13 @@ class GroupLock {
     holder_.store({}, std::memory_order_relaxed);  // before the next one's, as that comes after its `enter`
     use_.store(Use::none, std::memory_order_release);
   }
-  /// For a moment; false while there is anybody.
+  /// Takes the lock for a moment. Returns false if it is taken.
   [[nodiscard]] bool visit() noexcept {
     auto found = Use::none;
     return use_.compare_exchange_strong(found, Use::visit, std::memory_order_acquire);
   }
   void end_visit() noexcept { use_.store(Use::none, std::memory_order_release); }
-  /// Whether the calling thread is in a call.
+  /// Returns whether the calling thread holds the lock for a call.
   [[nodiscard]] bool is_held_by_this_thread() const noexcept {
     return holder_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }

@@ -22,7 +22,7 @@ bool is_message(algorithms::Call const& call) {
 }
 bool is_message(PendingOp const& pending_op) { return is_message(pending_op.call); }
 
-/// Runs what receives a message. Where its tag stands for dtype and shape, an error says so in place of that number.
+/// Runs `body`, which receives a message. If the tag encodes dtype and shape, a mismatch is reported in these words.
 template <class Body>
 void with_readable_mismatch(algorithms::Call const& call, Body&& body) {
   try {
@@ -36,7 +36,7 @@ void with_readable_mismatch(algorithms::Call const& call, Body&& body) {
   }
 }
 
-/// What the call failed with, once.
+/// Throws the error of a call, once.
 void throw_failure(PendingOp& pending_op) {
   auto const failure = std::exchange(pending_op.failure, nullptr);
   if (!failure) return;
@@ -174,8 +174,8 @@ bool GroupState::advance() noexcept {
   return moved;
 }
 
-/// A call of this thread that is in the group has seen to its collectives, and waits for the last of them itself: then
-/// only messages are left. A pending operation without a request is being waited for.
+/// If this thread is in a call of the group, that call drives the collectives itself, and only messages are left to do.
+/// A pending operation without a request is already being waited for.
 GroupState::RemainingWork GroupState::make_progress() noexcept {
   bool const held_by_this_thread = group_lock.is_held_by_this_thread();
   if (!held_by_this_thread && !group_lock.visit()) return RemainingWork::elsewhere;
@@ -204,7 +204,7 @@ void GroupState::forget_ended_messages() noexcept {
   sweep_at_ = 2 * messages.size() + 16;
 }
 
-/// Once the group is closed no message comes or goes any more, and nobody is to wait for one.
+/// Cancels a message of a closed group: it can neither arrive nor leave any more.
 void GroupState::end_if_closed(PendingOp& pending_op) {
   if (pending_op.ended || !is_message(pending_op) || !closed.load(std::memory_order_relaxed) || try_step(pending_op))
     return;
@@ -239,7 +239,7 @@ void GroupState::wait(PendingOp& pending_op) {
   throw_failure(pending_op);
 }
 
-/// The other side may wait for a collective that this rank has started: both are carried on.
+/// Drives the collectives as well: the peer may wait for one that this rank has started.
 void GroupState::wait_for_message(PendingOp& pending_op) {
   platform::Deadline deadline(timeout_policy.timeout);
   auto nap = std::chrono::nanoseconds(0);

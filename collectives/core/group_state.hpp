@@ -16,7 +16,7 @@
 
 namespace crossrank::detail {
 
-/// A call that was started and has not been asked for its end.
+/// A non-blocking call that has not been waited for.
 struct PendingOp {
   explicit PendingOp(algorithms::Call&& its_call) : call(std::move(its_call)) {}
   ~PendingOp() = default;
@@ -30,48 +30,50 @@ struct PendingOp {
   std::exception_ptr failure{};
 };
 
-/// What all copies of a handle share.
+/// The state that all copies of a handle share.
 ///
-/// Collectives under way are carried out one after the other, in the order in which they were started: each may take
-/// several operations of the transport, and only so do all ranks post these in the same order.
+/// Runs pending collectives one after the other, in the order in which they were started. A collective may take several
+/// operations of the transport, and all ranks must post these in the same order. This is the only place that puts
+/// collectives in sequence: a transport has at most one at a time.
 struct GroupState {
   std::shared_ptr<spi::Transport> transport;
   spi::TimeoutPolicy timeout_policy;
   CheckLevel check = CheckLevel::local;
   GroupLock group_lock{};
   std::atomic<bool> closed{false};
-  std::atomic<char const*> refusing{nullptr};  ///< why no collective call can be made now
+  std::atomic<char const*> refusing{nullptr};  ///< why collective calls are refused now
   int local_rank = 0;  ///< among the ranks of the job on this node, and how many those are: as in the group split
   int local_world_size = 1;
   int splits = 0;
   std::deque<std::shared_ptr<PendingOp>>
       pending_collectives{};                          ///< collectives under way, the first is being carried out
   std::deque<std::shared_ptr<PendingOp>> messages{};  ///< messages under way
-  std::exception_ptr disagreement{};                  ///< a mismatch found by comparing: the group is dead
+  std::exception_ptr disagreement{};                  ///< a mismatch of calls, which has killed the group
 
-  /// `UsageError` while no collective call can be made. Messages can.
+  /// Throws `UsageError` while collective calls are refused. Messages are always allowed.
   void require_allowed(char const* operation) const;
   /// Takes the group for a call of this thread, until `group_lock.leave()`. `UsageError` while another has it.
   void enter(char const* operation);
-  /// Carries out a call from start to end, after those that are under way.
+  /// Runs a call to its end, after the pending ones.
   void run(algorithms::Call&& call);
   [[nodiscard]] std::shared_ptr<PendingOp> start(algorithms::Call&& call);
-  /// Advances the collectives under way as far as they go without waiting; whether any has moved.
+  /// Advances the pending collectives without blocking. Returns whether any has moved.
   bool advance() noexcept;
-  /// What is left of the calls under way, and whose doorbell rings when they can go on: the one that is waited for
-  /// anyway, or another.
+  /// The work left after `make_progress`. Says whose doorbell rings when it can go on: that of the call which is waited
+  /// for anyway, or another.
   enum class RemainingWork : std::uint8_t { nothing, here, elsewhere };
-  /// Carries on what is under way, called by a thread that waits for something else.
+  /// Advances pending operations for a thread that waits for something else.
   RemainingWork make_progress() noexcept;
-  /// Ends the collectives under way. What they failed with stays with them.
+  /// Waits for all pending collectives. Their errors stay with them.
   void complete_collectives() noexcept;
-  /// Advances `pending_op`; whether it has ended.
+  /// Advances an operation. Returns whether it has ended.
   [[nodiscard]] bool test(PendingOp& pending_op);
   void wait(PendingOp& pending_op);
-  /// Why a call that has not ended is given up.
+  /// Why a call is given up before it has ended.
   enum class AbandonReason : std::uint8_t { cancelled, dropped };
   void give_up(std::shared_ptr<PendingOp> const& pending_op, AbandonReason how) noexcept;
-  /// Collective, at the level that asks for it and where the backend does not: whether all ranks make this call.
+  /// Compares this call with those of the other ranks, at check level `collective` on a backend that does not compare
+  /// calls itself. Collective then.
   void compare(algorithms::Call const& call);
 
  private:
@@ -87,7 +89,7 @@ struct GroupState {
   std::size_t sweep_at_ = 16;  ///< messages, at which the ended ones among them are looked for
 };
 
-/// Holds the group for a call: a second one at the same time is a `UsageError`.
+/// Locks a group for the length of a call. A second call at the same time is a `UsageError`.
 class GroupLockGuard {
  public:
   GroupLockGuard(GroupState& state, char const* operation) : state_(state) { state_.enter(operation); }
@@ -99,7 +101,7 @@ class GroupLockGuard {
   GroupState& state_;
 };
 
-/// What an error says of the group that it happened in.
+/// Returns the fields of an error in a group.
 [[nodiscard]] ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::string message);
 
 }  // namespace crossrank::detail

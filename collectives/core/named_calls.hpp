@@ -7,8 +7,10 @@
 
 namespace crossrank::detail {
 
-/// What a call of another name and with a root of its own does on a group. Where ranks compare calls, they compare
-/// those as well: none meets another that does something else with the same bytes.
+/// The collectives that a composite call (such as `broadcast_object`) makes on a group.
+///
+/// Where ranks compare calls, they also compare the name and root of the composite call, so a rank is never matched
+/// with one that makes another call with the same bytes.
 class NamedCalls {
  public:
   NamedCalls(Collective const& group, char const* name, std::optional<int> root = {}) noexcept
@@ -16,7 +18,7 @@ class NamedCalls {
 
   void broadcast(Tensor& tensor, int root) const;
   void all_gather(Tensor& out, Tensor const& in) const;
-  /// Meets for nothing but the comparison, at the level that compares every call: for what does without the group.
+  /// Compares only the call, at check level `collective`, for calls that otherwise need no communication.
   void agree() const;
 
  private:

@@ -40,7 +40,7 @@ void erase(PendingGroups& all, Over over) noexcept {
   ProgressHook::add(std::ssize(all.entries) - before);
 }
 
-/// The groups in which the calling thread has something under way.
+/// Returns the groups in which the calling thread has pending operations.
 std::vector<std::shared_ptr<GroupState>> own_groups() {
   auto& all = pending_groups();
   std::lock_guard const lock(all.mutex);

@@ -5,8 +5,8 @@ namespace crossrank::detail {
 
 struct GroupState;
 
-/// Remembers that this thread has something under way in the group: until it has ended, every wait of the thread
-/// carries it on, in whatever group or queue that wait is.
+/// Registers a group in which this thread has a pending operation. Until it ends, every wait of the thread, in any
+/// group or queue, also advances that operation.
 void register_pending_group(std::shared_ptr<GroupState> const& group);
 
 }  // namespace crossrank::detail

@@ -8,7 +8,7 @@ namespace crossrank {
 /// Throws `error` again, under the name of the call that the user made.
 [[noreturn]] void rethrow_with_operation_name(Error const& error, char const* operation);
 
-/// Runs what a call is made of: its errors name the call that the user made, not the operation beneath.
+/// Runs a step of a composite call. Errors name the call that the user made, not the operation beneath.
 template <class Body>
 decltype(auto) with_operation_name(char const* operation, Body&& body) {
   try {

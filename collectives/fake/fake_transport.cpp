@@ -58,7 +58,7 @@ spi::RequestId FakeTransport::post_send(spi::Source bytes, int, std::uint32_t ta
   require_usable("send");
   if (messages_.size() == most_messages) {
     throw UsageError({.operation = "send",
-                      .message = "a message to oneself would wait for ever",
+                      .message = "this rank has sent itself too many messages that it has not received",
                       .expected = "at most " + std::to_string(most_messages) + " messages not yet received",
                       .hint = "receive before sending more",
                       .group = name_,
@@ -119,8 +119,8 @@ void FakeTransport::wait(spi::RequestId request_id, spi::TimeoutPolicy const&) {
   if (test(request_id)) return;
   receives_.erase(static_cast<std::uint64_t>(request_id));
   throw UsageError({.operation = "recv",
-                    .message = "a group of one waits for a message that nobody can send any more",
-                    .expected = "a send to oneself before",
+                    .message = "this receive would never end: the only rank of the group has sent no message",
+                    .expected = "a send to this rank before the wait",
                     .group = name_,
                     .rank = 0,
                     .world_size = 1});

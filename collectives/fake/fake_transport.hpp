@@ -12,7 +12,7 @@
 
 namespace crossrank::fake {
 
-/// A group of one: every collective ends at once, a message to oneself waits in a bounded buffer for its receive.
+/// A group of one rank. Every collective ends when it is posted. A message waits in a bounded buffer for its receive.
 class FakeTransport final : public spi::Transport {
  public:
   explicit FakeTransport(std::string name);

@@ -30,7 +30,7 @@ ErrorInfo GroupLink::info(char const* operation) const {
 std::exception_ptr GroupLink::size_mismatch(char const* operation, int member, std::size_t expected,
                                             std::size_t got) const {
   auto error = info(operation);
-  error.message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed";
+  error.message = "rank " + std::to_string(member) + " sent a different number of bytes than agreed";
   error.expected = std::to_string(expected);
   error.got = std::to_string(got);
   error.failed_ranks = {member};
@@ -43,10 +43,10 @@ std::string GroupLink::describe(int member) const {
   if (known.pid != 0) text += " pid " + std::to_string(known.pid);
   if (member == rank()) return text;
   if (known.dead) return text + ", dead";
-  if (known.heard.count() == 0) return text + ", never heard of";
+  if (known.heard.count() == 0) return text + ", never heard from";
   auto const silent = std::chrono::duration_cast<std::chrono::milliseconds>(platform::system().now() - known.heard);
   text += silent > answers_within ? ", does not answer: dead, stopped or unreachable" : ", alive";
-  return text + ", last heard of " + std::to_string(silent.count()) + " ms ago";
+  return text + ", last heard from " + std::to_string(silent.count()) + " ms ago";
 }
 
 }  // namespace crossrank::message

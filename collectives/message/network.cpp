@@ -60,7 +60,7 @@ void Network::stop(std::chrono::milliseconds limit) noexcept {
       system().sleep(drain_interval);
     }
   } catch (std::exception const& e) {
-    log_event(LogLevel::warning, "what was still to be sent stays unsent", {{"why", e.what()}});
+    log_event(LogLevel::warning, "could not send the remaining packets", {{"why", e.what()}});
   }
   stopped_.store(true);
 }
@@ -151,7 +151,7 @@ void Network::dispatch(int src, std::vector<std::byte> packet) {
   PacketHeader head;
   if (packet.size() < sizeof head) {
     throw FormatError({.operation = "receive",
-                       .message = "a packet shorter than its head",
+                       .message = "the packet is shorter than its header",
                        .expected = std::to_string(sizeof head),
                        .got = std::to_string(packet.size()),
                        .resource = "rank " + std::to_string(src)});

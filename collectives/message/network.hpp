@@ -20,14 +20,14 @@
 
 namespace crossrank::message {
 
-/// What a rank says of itself when it is asked whether it lives.
+/// A rank's answer to a ping.
 struct Status {
   std::uint64_t progress = 0;
   bool user_code = false;
   bool waiting = false;
 };
 
-/// A group's side of the network: called with the network locked.
+/// Receives the packets of one group. Called with the network locked.
 class PacketHandler {
  public:
   virtual ~PacketHandler() = default;
@@ -35,7 +35,7 @@ class PacketHandler {
   virtual void handle(int src, PacketHeader const& head, Bytes body) = 0;
   /// Hands further chunks to the packet transport; true when there were any.
   virtual bool advance() = 0;
-  /// What an answer to a ping says: this rank's own status, with that of those whom the round hangs on.
+  /// Returns the answer to a ping: this rank's status, combined with that of the ranks that the round waits for.
   [[nodiscard]] virtual Status status(std::uint64_t round) = 0;
   /// A rank of the job is dead.
   virtual void rank_died(int rank, std::string const& text) = 0;
@@ -51,9 +51,9 @@ struct Peer {
   std::chrono::nanoseconds heard{0};  ///< when a packet of it last came
 };
 
-/// The packets of one packet transport, sorted to the groups that they belong to.
+/// Delivers the packets of one packet transport to the groups that they belong to.
 ///
-/// One lock guards the packet transport and the state of every group on it. Whoever waits drives all groups; where the
+/// One lock guards the packet transport and the state of every group on it. A waiting rank drives all groups. If the
 /// packet transport allows it, a thread of the network does so fifty times a second as well, so that a rank that
 /// computes still answers.
 class Network : public std::enable_shared_from_this<Network> {
@@ -70,24 +70,25 @@ class Network : public std::enable_shared_from_this<Network> {
   [[nodiscard]] bool is_own_process() const noexcept;
   void require_usable(char const* operation) const;
 
-  // All that follows: with the lock held.
+  // These need the lock.
   [[nodiscard]] spi::PacketTransport& packet_transport() noexcept { return *packet_transport_; }
   [[nodiscard]] Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
-  /// Gives a group its packets, those that came before it did first.
+  /// Delivers a group's packets from now on, beginning with those that came before it was made.
   void attach(std::uint64_t group, PacketHandler* packet_handler);
-  /// Its packets are of no use any more.
+  /// Stops delivering packets of a group, and discards later ones.
   void detach(std::uint64_t group) noexcept;
   void send(int dst, PacketHeader const& head, Bytes body = {}, Bytes more = {});
   /// Whether another chunk may be handed to the packet transport.
   [[nodiscard]] bool has_space(int dst) const noexcept;
-  /// Takes what has come and sends what can go; true when anything moved. What the packet transport refuses is thrown.
+  /// Takes arrived packets and sends what can go. Returns whether anything moved. Throws errors of the packet
+  /// transport.
   bool pump();
   /// A rank of the job is dead: every group that it is in ends.
   void mark_dead(int rank, std::string const& text);
   /// How often `open_world` was called for this job before.
   [[nodiscard]] std::uint64_t count_world(std::string const& job) { return worlds_[job]++; }
 
-  // Without the lock.
+  // These do not need the lock.
   void count_progress() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
   void enter_user_code(int change) noexcept { user_code_.fetch_add(change, std::memory_order_relaxed); }
   void enter_wait(int change) noexcept { waiting_.fetch_add(change, std::memory_order_relaxed); }

@@ -17,21 +17,21 @@ enum class PacketKind : std::uint32_t {
   flow,     ///< next bytes of a collective's stream
   message,  ///< next bytes of a message
   taken,    ///< receiver -> sender: one more message was taken
-  failure,  ///< decider -> all: the group is dead, and why
-  overdue,  ///< member -> first member: the round has taken too long; who is missing?
+  failure,  ///< member -> all: the group is dead; carries the error
+  overdue,  ///< member -> first member: the round has taken too long; asks for the missing members
   gone,     ///< member -> all: has dropped its handle
-  ping,     ///< waiter -> who is waited for
+  ping,     ///< waiting member -> awaited member
   pong,     ///< the answer, also while that rank computes
 };
 
-/// What every packet begins with. The ranks of a job are of one build, so it travels as it lies in memory.
+/// The header of every packet. The ranks of a job run the same build, so it is sent as it is in memory.
 struct PacketHeader {
   PacketKind kind{};
   std::uint32_t op_kind = 0;  ///< `spi::OpKind`; tag of a message
   std::uint64_t group = 0;    ///< number of the group
   std::uint64_t round = 0;    ///< of the group; number of a message between two members
   std::uint64_t digest = 0;   ///< of the arguments; progress count in a pong
-  std::uint64_t bytes = 0;    ///< of the whole payload, not of this packet
+  std::uint64_t bytes = 0;    ///< of the whole payload, not of this packet; of a verdict: number of sizes
   std::int32_t root = 0;      ///< member that a broadcast goes out from
   std::uint32_t flags = 0;    ///< `PacketFlag`
 };
@@ -42,17 +42,17 @@ enum PacketFlag : std::uint32_t {
   flag_user_code = 2,  ///< pong: runs the caller's code in a range or guard
   flag_data = 4,       ///< arrival: the round moves bytes
   flag_broadcast = 8,  ///< arrival: from the root only
-  flag_dead = 32,      ///< failure: those to blame are dead, in every group
-  flag_waiting = 16,   ///< pong: waits for somebody itself
+  flag_dead = 32,      ///< failure: the failed ranks are dead, in every group
+  flag_waiting = 16,   ///< pong: waits for another rank itself
 };
 
 /// Payloads up to this size travel with arrival and verdict; larger ones from rank to rank once the round has passed.
 inline constexpr std::size_t small_payload = std::size_t{1} << 14;
-/// Most that a rank says of a call.
+/// Most bytes of a call's arguments in an arrival.
 inline constexpr std::size_t max_argument_bytes = CallArguments::most_bytes;
 /// Most that one packet carries of a larger payload: far below what counts of `int` can say.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
-/// Chunks to one rank that are handed to the packet transport before it has sent them.
+/// Chunks for one rank that the packet transport may hold unsent.
 inline constexpr std::size_t chunks_ahead = 4;
 
 using Bytes = std::span<std::byte const>;

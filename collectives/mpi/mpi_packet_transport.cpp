@@ -24,7 +24,7 @@ void check(int code, char const* function) {
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
   throw BackendError({.operation = function,
-                      .message = "MPI refused it",
+                      .message = "an MPI call failed",
                       .got = "code " + std::to_string(code),
                       .system = std::string(text.data(), static_cast<std::size_t>(length)),
                       .group_usable = false});
@@ -55,7 +55,7 @@ void MpiPacketTransport::require_thread() const {
   check(MPI_Is_thread_main(&here), "MPI_Is_thread_main");
   if (here != 0) return;
   throw UsageError({.operation = "call",
-                    .message = "MPI was initialised for calls from one thread only, and this is another",
+                    .message = "MPI was initialised for calls from one thread only, and this is a different one",
                     .expected = "the thread that called MPI_Init",
                     .hint = "initialise with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE"});
 }
@@ -64,7 +64,7 @@ void MpiPacketTransport::send(int dst, std::vector<std::byte> packet) {
   require_thread();
   if (packet.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
     throw BackendError({.operation = "MPI_Isend",
-                        .message = "a packet longer than a count of MPI",
+                        .message = "the packet is longer than an MPI count can say",
                         .got = std::to_string(packet.size()),
                         .group_usable = false});
   }

@@ -20,7 +20,7 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
   check(MPI_Comm_size(MPI_COMM_WORLD, &ranks), "MPI_Comm_size");
   if ((request.world_size != 0 && ranks != request.world_size) || rank != request.rank) {
     throw UnavailableError({.operation = "connect",
-                            .message = "MPI knows another job than the launcher announced",
+                            .message = "MPI reports another rank or world size than the launcher",
                             .expected = "rank " + std::to_string(request.rank) +
                                         (request.world_size == 0 ? "" : " of " + std::to_string(request.world_size)),
                             .got = "rank " + std::to_string(rank) + " of " + std::to_string(ranks),
@@ -40,7 +40,7 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
   process.require_mpi("mpi::connect");
   if (!options.backend.empty() && options.backend != "mpi" && options.backend != "composite") {
     throw UsageError({.operation = "mpi::connect",
-                      .message = "a communicator has no such backend",
+                      .message = "this backend cannot use a communicator",
                       .expected = "\"mpi\", \"composite\" or nothing",
                       .got = options.backend});
   }
@@ -59,7 +59,7 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
 MPI_Comm communicator_of(ProcessGroup const& group) {
   if (group.vendor == "mpi" && group.handle) return *static_cast<MPI_Comm const*>(group.handle.get());
   throw UsageError({.operation = "mpi::communicator_of",
-                    .message = "this is no group of MPI's",
+                    .message = "this is not an MPI group",
                     .expected = "mpi",
                     .got = std::string(group.vendor)});
 }

@@ -14,10 +14,10 @@
 
 namespace crossrank::mpi {
 
-/// MPI in this process: who initialised it, what its threads may do, and how it ends.
+/// MPI in this process: whether the library initialised it, its thread level, and how it ends.
 ///
-/// Only who initialises finalises: when the process exits, and not at all once a rank is lost, as finalising waits for
-/// all. When a program finalises MPI itself, what was opened on it ends just before.
+/// The library finalises MPI only if it initialised it: when the process exits, and not at all once a rank is lost,
+/// because MPI_Finalize waits for all ranks. If the program finalises MPI, the library's networks stop just before.
 class Process {
  public:
   [[nodiscard]] static Process& instance();

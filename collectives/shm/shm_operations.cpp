@@ -10,7 +10,7 @@
 #include "collectives/spi/one_collective.hpp"
 #include "lib/node/group/bulk_copy.hpp"
 
-/// Which way each operation goes on shared memory, and how the long ones advance.
+/// How each operation runs on shared memory, and how the long ones advance.
 namespace crossrank::shm {
 namespace {
 

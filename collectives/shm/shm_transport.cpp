@@ -37,7 +37,7 @@ ShmTransport::~ShmTransport() {
   if (!group_->comm().is_own_process()) return;
   auto& arena = group_->comm().arena();
   for (auto const& slot : ring_.slots()) {
-    // Who closes has met all others after their last read. Who just drops the handle may be ahead of them.
+    // `close` is a barrier after the last reads of all. A rank that only drops its handle may be ahead of its peers.
     if (closed_) {
       arena.release(slot);
     } else {
@@ -91,7 +91,7 @@ void ShmTransport::drop(RequestId request_id) noexcept {
   free_operations_.push_back(static_cast<std::uint32_t>(request_id));
 }
 
-/// A message that could not go yet, or has not come.
+/// Waits until a message has been sent or received.
 struct ShmTransport::ChannelCondition final : node::Group::Condition {
   bool done() override {
     owner.drive_collectives();
@@ -215,8 +215,8 @@ ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::spa
   return {.round = round, .stored = stored};
 }
 
-/// Space for `bytes` that the post will announce; where there is none, this rank arrives without, so that the others do
-/// not wait for it.
+/// Allocates space for `bytes` and announces it in `post`. If there is none, this rank arrives with its error, so that
+/// the others do not wait for it.
 Area ShmTransport::take_area(node::Post& post, std::size_t bytes, Stored& stored) {
   if (bytes >= node::StoreAutotuner::least_bytes)
     stored = {.step = store_autotuner_.next(), .bytes = bytes, .began = platform::system().now()};
@@ -271,7 +271,7 @@ void ShmTransport::finish_all_gatherv(ShmOp& op) {
 void ShmTransport::require_size(int member, std::size_t got, std::size_t expected) const {
   if (got == expected) return;
   throw MismatchError({.operation = "receive",
-                       .message = "rank " + std::to_string(member) + " sent another number of bytes than was agreed",
+                       .message = "rank " + std::to_string(member) + " sent a different number of bytes than agreed",
                        .expected = std::to_string(expected),
                        .got = std::to_string(got),
                        .group = name(),

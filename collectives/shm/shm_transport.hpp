@@ -19,13 +19,13 @@ namespace crossrank::shm {
 
 /// Collectives of one node, through the arenas of its ranks.
 ///
-/// A short collective is one barrier round. Payloads that fit travel in the arrival lines; larger ones are copied once
-/// into the sender's arena, and once out of it by each receiver. Their place is used again after the barrier round that
-/// follows: by then all have read it (`StagingRing`). Long ones go in pieces, one barrier round each
+/// A short collective is one barrier round. Small payloads travel in the arrival lines. Larger ones are copied once
+/// into the sender's arena, and once out of it by each receiver. Their space is reused after the next barrier round,
+/// when all ranks have read it (`StagingRing`). Long payloads go in pieces, one barrier round each
 /// (`StagedCollective`).
 class ShmTransport final : public spi::Transport {
  public:
-  /// `timeout_policy` holds where a post has to wait for this rank's earlier calls.
+  /// `timeout_policy` applies to waits inside posts and tests.
   ShmTransport(std::shared_ptr<node::Group> group, std::vector<int> global_ranks,
                spi::TimeoutPolicy const& timeout_policy);
   ~ShmTransport() override;
@@ -107,7 +107,7 @@ class ShmTransport final : public spi::Transport {
     bool completed = false;  ///< ended, though nobody has asked yet
     std::exception_ptr failure{};
 
-    /// As it was made, but that what it has allocated can be used again; costs nothing for what was not set.
+    /// Resets the operation and keeps its allocations. Costs nothing for fields that were not set.
     void clear() noexcept;
   };
   struct SentSlot {
@@ -129,7 +129,7 @@ class ShmTransport final : public spi::Transport {
   /// Notes how long it took, now that the peers' bytes of the same round have been read.
   void note_speed(Stored const& stored) noexcept;
   [[nodiscard]] std::uint64_t arrive(node::Post const& post);
-  /// Moves the messages to or from a peer as far as they go, in the order of posting; errors stay with their operation.
+  /// Moves messages to or from a peer without blocking, in the order of posting. Errors stay with their operation.
   void note_message(ShmOp const& operation) const noexcept;
   void advance_messages(Kind kind, int peer);
 
@@ -149,14 +149,14 @@ class ShmTransport final : public spi::Transport {
 
   // staged collectives
   [[nodiscard]] spi::RequestId post_staged(spi::Signature signature, std::unique_ptr<StagedCollective> staged);
-  /// Takes the next step, from what the peers have put there in the one before, and posts the barrier round that
-  /// follows it. False when there was none to take.
+  /// Does the next step, from the peers' areas of the step before, and posts the barrier round after it. Returns false
+  /// when there is no further step.
   [[nodiscard]] bool post_step(ShmOp& operation, PeerAreas const& peers);
-  /// After a barrier round: takes the next step. False when that was the last one.
+  /// Does the step after a barrier round. Returns false when there is no further step.
   [[nodiscard]] bool take_step(ShmOp& operation);
   [[nodiscard]] bool staged_has_ended(ShmOp& operation);
   void complete_staged(ShmOp& operation, spi::TimeoutPolicy const& timeout_policy);
-  /// What a rank that waits for a message does for the collectives under way.
+  /// Advances the collective under way, for a rank that waits for a message.
   void drive_collectives() noexcept;
 
   void require_size(int member, std::size_t got, std::size_t expected) const;

@@ -13,7 +13,7 @@ namespace crossrank::shm {
 /// cache until the peers have read them.
 inline constexpr std::size_t step_bytes = std::size_t{512} << 10;
 
-/// What the peers put into their areas in the step before; empty for a rank that put nothing there, and for oneself.
+/// The areas that the peers filled in the step before. Empty for a peer that filled none, and for this rank.
 class PeerAreas {
  public:
   explicit PeerAreas(std::span<std::span<std::byte const> const> areas) : areas_(areas) {}
@@ -23,7 +23,7 @@ class PeerAreas {
     auto const area = areas_[member];
     if (offset <= area.size() && bytes <= area.size() - offset) return area.data() + offset;
     throw FormatError({.operation = "read an area",
-                       .message = "rank " + std::to_string(member) + " put less there than was agreed",
+                       .message = "rank " + std::to_string(member) + " provided fewer bytes than agreed",
                        .expected = std::to_string(offset + bytes) + " bytes",
                        .got = std::to_string(area.size()) + " bytes",
                        .failed_ranks = {static_cast<int>(member)},
@@ -53,9 +53,9 @@ class AreaAllocator {
 
 /// A collective that goes through the arenas in pieces.
 ///
-/// In each step a rank reads what its peers put into their areas in the step before, fills an area of its own, and
-/// meets them. An area is used anew only after all have met once more. So a piece is on its way while the next one is
-/// written, and the memory that a call needs does not grow with its size.
+/// In each step a rank reads its peers' areas of the step before, fills an area of its own, and takes part in a barrier
+/// round. An area is reused only after one more round. So one piece is read while the next one is written, and the
+/// memory of a call does not grow with its size.
 class StagedCollective {
  public:
   virtual ~StagedCollective() = default;

@@ -25,7 +25,8 @@ StagedMove::StagedMove(node::NodeComm& comm, int rank, Arguments arguments)
     : comm_(comm),
       rank_(static_cast<std::size_t>(rank)),
       arguments_(std::move(arguments)),
-      longest_(std::max<std::size_t>(arguments_.longest, 1)),  // who moves nothing meets the others all the same
+      longest_(
+          std::max<std::size_t>(arguments_.longest, 1)),  // a rank that moves nothing still takes part in the round
       piece_(piece_of(arguments_.streams == Streams::shared ? 1 : arguments_.incoming.size(), longest_)) {}
 
 bool StagedMove::step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) {
@@ -37,7 +38,7 @@ bool StagedMove::step(std::size_t number, AreaAllocator& own, PeerAreas const& p
   return more;
 }
 
-/// Peers have read a piece when all have met once more. After the last piece they do not meet: that one is copied.
+/// Peers may read a piece in place until the next barrier round. No round follows the last piece, so it is copied.
 bool StagedMove::expose(std::size_t number, AreaAllocator& own) const {
   if (arguments_.streams != Streams::shared || arguments_.outgoing.empty() || (number + 1) * piece_ >= longest_)
     return false;
@@ -124,8 +125,8 @@ void StagedExchange::read_headers(PeerAreas const& peers) {
 
 void StagedExchange::disagree(std::size_t from, std::size_t to, std::uint64_t sent, std::uint64_t expected) const {
   throw MismatchError({.operation = "all_to_allv",
-                       .message = "rank " + std::to_string(from) + " sends another number of bytes than rank " +
-                                  std::to_string(to) + " expects of it",
+                       .message = "rank " + std::to_string(from) + " sends a different number of bytes than rank " +
+                                  std::to_string(to) + " expects from it",
                        .expected = std::to_string(expected),
                        .got = std::to_string(sent),
                        .group = group_,

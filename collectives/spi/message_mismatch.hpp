@@ -8,15 +8,15 @@
 
 namespace crossrank {
 
-/// What a message is known by, besides its sender.
+/// What identifies a message, besides its sender.
 struct MessageKind {
   std::size_t bytes = 0;
   std::uint32_t tag = 0;
   bool operator==(MessageKind const&) const = default;
 };
 
-/// A message came that is another than its receiver announced. For callers a `MismatchError`; inside the library the
-/// sizes and tags can be had as numbers.
+/// A message does not match its receive. Users see a `MismatchError`; the library can also read size and tag as
+/// numbers.
 class MessageMismatch : public MismatchError {
  public:
   /// `info` says who received in which group; `src` is the sender in it.
@@ -31,7 +31,7 @@ class MessageMismatch : public MismatchError {
   }
   static ErrorInfo complete(ErrorInfo info, int src, MessageKind expected, MessageKind got) {
     info.operation = "recv";
-    info.message = "the message from rank " + std::to_string(src) + " is another than was expected";
+    info.message = "the message from rank " + std::to_string(src) + " has another size or tag than expected";
     info.expected = describe_call(expected);
     info.got = describe_call(got);
     info.hint = "make both ranks agree on size, tag and order";
