@@ -1,4 +1,4 @@
-#include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/add_node_memory.hpp>
 
 #include <numeric>
 #include <string>

@@ -161,7 +161,7 @@ RequestId CompositeTransport::post_recv(spi::Sink bytes, int src, std::uint32_t 
 // ---------------------------------------------------------------- failure
 
 void CompositeTransport::propagate_local_failure() {
-  auto const group = node_group();
+  auto const group = node::group_of(node_memory());
   auto const now = platform::system().now();
   if (!group || now - last_look_ < look_interval) return;
   last_look_ = now;

@@ -53,7 +53,9 @@ class CompositeTransport final : public spi::Transport {
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override {
     return parts_.map.members_of(parts_.map.own);
   }
-  [[nodiscard]] std::shared_ptr<node::Group> node_group() const noexcept override { return parts_.local->node_group(); }
+  [[nodiscard]] std::shared_ptr<spi::NodeMemory> node_memory() const noexcept override {
+    return parts_.local->node_memory();
+  }
   [[nodiscard]] std::optional<ProcessGroup> native_group() const noexcept override { return across().native_group(); }
   [[nodiscard]] bool compares_signatures() const noexcept override { return across().compares_signatures(); }
 

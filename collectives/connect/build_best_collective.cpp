@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include <crossrank/error.hpp>
-#include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/resolve_options.hpp>
 
 #include "collectives/connect/open_transport.hpp"
 #include "lib/core/environment.hpp"

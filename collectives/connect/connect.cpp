@@ -13,7 +13,7 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/spi/transport.hpp>
-#include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/resolve_options.hpp>
 
 #include "collectives/core/group_state.hpp"
 #include "collectives/connect/open_transport.hpp"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/add_node_memory.hpp>
 
 #include "collectives/fake/fake_transport.hpp"
 #include "collectives/shm/node_transport.hpp"

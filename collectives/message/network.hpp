@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include <crossrank/spi/network.hpp>
 #include <crossrank/spi/packet_transport.hpp>
 
 #include "collectives/message/packet.hpp"
@@ -56,15 +57,14 @@ struct Peer {
 /// One lock guards the packet transport and the state of every group on it. A waiting rank drives all groups. If the
 /// packet transport allows it, a thread of the network does so fifty times a second as well, so that a rank that
 /// computes still answers.
-class Network : public std::enable_shared_from_this<Network> {
+class Network final : public spi::Network, public std::enable_shared_from_this<Network> {
  public:
   explicit Network(std::unique_ptr<spi::PacketTransport> packet_transport);
-  ~Network();
-  Network(Network const&) = delete;
-  Network& operator=(Network const&) = delete;
+  ~Network() override;
   /// Starts the network's own thread where the packet transport allows one.
   void start();
-  void stop(std::chrono::milliseconds limit) noexcept;
+  [[nodiscard]] std::shared_ptr<spi::Transport> open_world(spi::WorldOptions const& options) override;
+  void stop(std::chrono::milliseconds limit) noexcept override;
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
   [[nodiscard]] bool is_own_process() const noexcept;

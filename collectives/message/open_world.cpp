@@ -1,4 +1,4 @@
-#include <crossrank/spi/packet_transport.hpp>
+#include "collectives/message/network.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -17,13 +17,10 @@
 #include "lib/platform/host.hpp"
 #include "lib/platform/system.hpp"
 
-namespace crossrank::spi {
+namespace crossrank::message {
 namespace {
 
-constexpr auto first_pause = std::chrono::microseconds(20);
-constexpr auto longest_pause = std::chrono::milliseconds(5);
-
-/// What a rank says of itself when it joins; fixed, so that one small round carries all of them.
+/// Sent by each rank when it joins. The size is fixed, so one small round carries all greetings.
 struct Greeting {
   std::int64_t pid = 0;
   char host_id[64] = {};
@@ -35,7 +32,7 @@ platform::Host this_host() {
   return declared.empty() ? platform::this_host() : platform::Host{declared, declared};
 }
 
-Greeting greeting_of(WorldOptions const& options) {
+Greeting greeting_of(spi::WorldOptions const& options) {
   Greeting mine{.pid = ::getpid()};
   auto const host = this_host();
   (options.host_id.empty() ? host.id : options.host_id).copy(mine.host_id, sizeof mine.host_id - 1);
@@ -45,7 +42,53 @@ Greeting greeting_of(WorldOptions const& options) {
 
 }  // namespace
 
-std::shared_ptr<message::Network> make_network(std::unique_ptr<PacketTransport> packet_transport) {
+std::shared_ptr<spi::Transport> Network::open_world(spi::WorldOptions const& options) {
+  require_usable("connect");
+  MessageTransport::Identity identity{.name = "world"};
+  {
+    auto const guard = lock();
+    identity.rank = packet_transport().rank();
+    identity.members.resize(static_cast<std::size_t>(packet_transport().world_size()));
+    identity.number = ArgumentDigest()
+                          .add(codec::checksum(std::as_bytes(std::span(options.job))))
+                          .add(count_world(options.job))
+                          .value();
+  }
+  std::iota(identity.members.begin(), identity.members.end(), 0);
+  auto world = std::make_shared<MessageTransport>(shared_from_this(), identity);
+  auto timeout_policy = options.timeout_policy;
+  timeout_policy.timeout = options.connect_timeout;
+  auto const mine = greeting_of(options);
+  std::vector<Greeting> all(identity.members.size());
+  std::vector<std::size_t> const counts(all.size(), sizeof mine);
+  world->wait(
+      world->post_all_gatherv({.op_kind = spi::OpKind::all_gatherv}, {.bytes = std::as_bytes(std::span(&mine, 1))},
+                              counts, {.bytes = std::as_writable_bytes(std::span(all))}),
+      timeout_policy);
+  {
+    auto const guard = lock();
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      auto& joined = peer(static_cast<int>(rank));
+      joined.pid = all[rank].pid;
+      joined.host_id = all[rank].host_id;
+      joined.host_name = all[rank].host_name;
+    }
+  }
+  world->find_node_ranks();
+  return world;
+}
+
+}  // namespace crossrank::message
+
+namespace crossrank::spi {
+namespace {
+
+constexpr auto first_pause = std::chrono::microseconds(20);
+constexpr auto longest_pause = std::chrono::milliseconds(5);
+
+}  // namespace
+
+std::shared_ptr<Network> make_network(std::unique_ptr<PacketTransport> packet_transport) {
   auto network = std::make_shared<message::Network>(std::move(packet_transport));
   network->start();
   return network;
@@ -60,43 +103,6 @@ bool poll_until(std::function<bool()> const& done, std::chrono::milliseconds lim
     pause = std::min<std::chrono::nanoseconds>(pause * 2, longest_pause);
   }
   return true;
-}
-
-void stop_network(message::Network& network, std::chrono::milliseconds limit) noexcept { network.stop(limit); }
-
-std::shared_ptr<Transport> open_world(std::shared_ptr<message::Network> const& network, WorldOptions const& options) {
-  network->require_usable("connect");
-  message::MessageTransport::Identity identity{.name = "world"};
-  {
-    auto const guard = network->lock();
-    identity.rank = network->packet_transport().rank();
-    identity.members.resize(static_cast<std::size_t>(network->packet_transport().world_size()));
-    identity.number = ArgumentDigest()
-                          .add(codec::checksum(std::as_bytes(std::span(options.job))))
-                          .add(network->count_world(options.job))
-                          .value();
-  }
-  std::iota(identity.members.begin(), identity.members.end(), 0);
-  auto world = std::make_shared<message::MessageTransport>(network, identity);
-  auto timeout_policy = options.timeout_policy;
-  timeout_policy.timeout = options.connect_timeout;
-  auto const mine = greeting_of(options);
-  std::vector<Greeting> all(identity.members.size());
-  std::vector<std::size_t> const counts(all.size(), sizeof mine);
-  world->wait(world->post_all_gatherv({.op_kind = OpKind::all_gatherv}, {.bytes = std::as_bytes(std::span(&mine, 1))},
-                                      counts, {.bytes = std::as_writable_bytes(std::span(all))}),
-              timeout_policy);
-  {
-    auto const guard = network->lock();
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      auto& peer = network->peer(static_cast<int>(rank));
-      peer.pid = all[rank].pid;
-      peer.host_id = all[rank].host_id;
-      peer.host_name = all[rank].host_name;
-    }
-  }
-  world->find_node_ranks();
-  return world;
 }
 
 }  // namespace crossrank::spi

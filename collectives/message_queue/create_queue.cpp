@@ -59,7 +59,7 @@ std::unique_ptr<node::RingWriter> make_ring(std::shared_ptr<node::NodeComm> comm
 std::vector<int> local_readers(Collective const& group, int writer) {
   std::vector<int> readers;
   auto const& transport = *group.transport();
-  if (!transport.node_group()) return readers;
+  if (!transport.node_memory()) return readers;
   for (int const rank : transport.node_ranks()) {
     if (rank != writer) readers.push_back(rank);
   }
@@ -89,7 +89,7 @@ MessageQueue MessageQueue::create(Collective const& group, QueueOptions const& o
   if (group.world_size() == 1) return MessageQueue(std::move(state));
 
   auto const readers = local_readers(group, options.writer_rank);
-  auto const node = group.transport()->node_group();
+  auto const node = node::group_of(group.transport()->node_memory());
   queue::LocalStep making;
   std::vector<std::byte> offer;
   if (state->writing && !readers.empty()) {

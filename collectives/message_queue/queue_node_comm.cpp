@@ -33,7 +33,7 @@ std::shared_ptr<node::NodeComm> lone_node_comm() {
 }  // namespace
 
 std::shared_ptr<node::NodeComm> queue_node_comm(Collective const& group) {
-  if (auto const node = group.transport()->node_group()) return node->shared_comm();
+  if (auto const node = node::group_of(group.transport()->node_memory())) return node->shared_comm();
   if (group.world_size() != 1) return nullptr;
   auto comm = lone_node_comm();
   // The group of a single rank keeps its own published states.

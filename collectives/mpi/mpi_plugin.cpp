@@ -3,8 +3,10 @@
 
 #include <crossrank/error.hpp>
 #include <crossrank/mpi.hpp>
+#include <crossrank/spi/add_node_memory.hpp>
+#include <crossrank/spi/network.hpp>
 #include <crossrank/spi/plugin.hpp>
-#include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/resolve_options.hpp>
 
 #include "collectives/mpi/mpi_process.hpp"
 
@@ -27,9 +29,9 @@ std::shared_ptr<spi::Transport> open(spi::PluginRequest const& request) {
                             .hint = "start with mpirun, or with srun --mpi=pmix",
                             .group_usable = false});
   }
-  return spi::open_world(
-      process.world(request.connect_timeout),
-      {.job = request.job, .timeout_policy = request.timeout_policy, .connect_timeout = request.connect_timeout});
+  return process.world(request.connect_timeout)
+      ->open_world(
+          {.job = request.job, .timeout_policy = request.timeout_policy, .connect_timeout = request.connect_timeout});
 }
 
 }  // namespace
@@ -45,9 +47,10 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
                       .got = options.backend});
   }
   spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout, .user_limit = options.user_limit};
-  auto world = spi::open_world(
-      process.open(communicator, *options.connect_timeout),
-      {.job = "communicator", .timeout_policy = timeout_policy, .connect_timeout = *options.connect_timeout});
+  auto world =
+      process.open(communicator, *options.connect_timeout)
+          ->open_world(
+              {.job = "communicator", .timeout_policy = timeout_policy, .connect_timeout = *options.connect_timeout});
   if (options.backend != "mpi") {
     world = spi::add_node_memory(std::move(world), {.timeout_policy = timeout_policy,
                                                     .connect_timeout = *options.connect_timeout,

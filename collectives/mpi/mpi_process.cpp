@@ -118,7 +118,7 @@ MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds lim
   return own;
 }
 
-std::shared_ptr<message::Network> Process::open(MPI_Comm communicator, std::chrono::milliseconds limit) {
+std::shared_ptr<spi::Network> Process::open(MPI_Comm communicator, std::chrono::milliseconds limit) {
   require_group(communicator);
   std::lock_guard const lock(mutex_);
   auto const own = duplicate(communicator, limit);
@@ -137,7 +137,7 @@ std::shared_ptr<message::Network> Process::open(MPI_Comm communicator, std::chro
   return network;
 }
 
-std::shared_ptr<message::Network> Process::world(std::chrono::milliseconds limit) {
+std::shared_ptr<spi::Network> Process::world(std::chrono::milliseconds limit) {
   if (!world_) world_ = open(MPI_COMM_WORLD, limit);
   return world_;
 }
@@ -152,7 +152,7 @@ void Process::hook() {
 
 void Process::end_networks() noexcept {
   for (auto const& network : std::exchange(networks_, {})) {
-    spi::stop_network(*network, lost_.load() ? std::chrono::milliseconds(0) : time_to_send_the_rest);
+    network->stop(lost_.load() ? std::chrono::milliseconds(0) : time_to_send_the_rest);
   }
 }
 

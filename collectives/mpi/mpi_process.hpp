@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include <crossrank/mpi.hpp>
-#include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/network.hpp>
 
 #include "collectives/mpi/mpi_packet_transport.hpp"
 
@@ -29,9 +29,9 @@ class Process {
   void require_mpi(char const* operation);
   /// The network over a duplicate of `communicator`, with another for the program. Collective over it; `TimeoutError`
   /// when not all come, `UsageError` for one that is no group of ranks.
-  [[nodiscard]] std::shared_ptr<message::Network> open(MPI_Comm communicator, std::chrono::milliseconds limit);
+  [[nodiscard]] std::shared_ptr<spi::Network> open(MPI_Comm communicator, std::chrono::milliseconds limit);
   /// The network over all ranks of the job, opened once.
-  [[nodiscard]] std::shared_ptr<message::Network> world(std::chrono::milliseconds limit);
+  [[nodiscard]] std::shared_ptr<spi::Network> world(std::chrono::milliseconds limit);
   void lose() noexcept { lost_.store(true); }
 
  private:
@@ -56,8 +56,8 @@ class Process {
   pid_t pid_ = 0;  ///< that has initialised MPI
   bool hooked_ = false;
   std::atomic<bool> lost_{false};
-  std::vector<std::shared_ptr<message::Network>> networks_{};
-  std::shared_ptr<message::Network> world_{};
+  std::vector<std::shared_ptr<spi::Network>> networks_{};
+  std::shared_ptr<spi::Network> world_{};
 };
 
 }  // namespace crossrank::mpi

@@ -38,7 +38,7 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] int world_size() const noexcept override { return group_->size(); }
   [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return global_ranks_; }
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return node_ranks_; }
-  [[nodiscard]] std::shared_ptr<node::Group> node_group() const noexcept override { return group_; }
+  [[nodiscard]] std::shared_ptr<spi::NodeMemory> node_memory() const noexcept override { return group_; }
   [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
 
   [[nodiscard]] spi::RequestId post_barrier(spi::Signature) override;

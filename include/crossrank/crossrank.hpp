@@ -21,6 +21,7 @@
 #include <crossrank/safetensors.hpp>
 #include <crossrank/serialize.hpp>
 #include <crossrank/shape.hpp>
+#include <crossrank/split_config.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/statistics.hpp>
 #include <crossrank/tensor.hpp>

@@ -158,5 +158,3 @@ struct RankState {
 };
 
 }  // namespace crossrank
-
-#include <crossrank/tensor_dict.hpp>

@@ -1,6 +1,6 @@
-#include <utility>
+#include <crossrank/split_config.hpp>
 
-#include <crossrank/tensor_dict.hpp>
+#include <utility>
 
 #include "lib/core/json_members.hpp"
 

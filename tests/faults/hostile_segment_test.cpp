@@ -170,7 +170,7 @@ CROSSRANK_RANK_SCENARIO(work_while_words_are_overwritten) {
     auto const world = connect(test::fault_options(std::chrono::milliseconds(1500)));
     world.barrier();
     if (self.rank == 0) {
-      writer = std::thread([seed, &written, comm = world.transport()->node_group()->shared_comm()] {
+      writer = std::thread([seed, &written, comm = node::group_of(world.transport()->node_memory())->shared_comm()] {
         Overwriter overwriter(*comm, seed);
         for (int word = 0; word < words_each; ++word) {
           overwriter.write_one();

@@ -174,7 +174,7 @@ CROSSRANK_RANK_SCENARIO(lose_one_to_its_core_dump) {
     auto const world = connect(test::fault_options(step_timeout));
     world.barrier();
     int const last = world.world_size() - 1;
-    dumping.pid = world.transport()->node_group()->comm().record(last).pid;
+    dumping.pid = node::group_of(world.transport()->node_memory())->comm().record(last).pid;
     self.say("working");
     while (self.rank == last) ::pause();
     for (;;) world.barrier();

@@ -26,7 +26,7 @@ using node::Decision;
 using node::Verdict;
 using testing::HasSubstr;
 
-node::Group& group_of(Collective const& world) { return *world.transport()->node_group(); }
+node::Group& group_of(Collective const& world) { return *node::group_of(world.transport()->node_memory()); }
 
 node::GroupBlocks& blocks_of(Collective const& world) { return group_of(world).comm().blocks(); }
 

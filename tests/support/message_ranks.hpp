@@ -10,7 +10,8 @@
 #include <gtest/gtest.h>
 
 #include <crossrank/collective.hpp>
-#include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/add_node_memory.hpp>
+#include <crossrank/spi/network.hpp>
 
 #include "tests/support/memory_packet_transport.hpp"
 #include "tests/support/timeouts.hpp"
@@ -33,7 +34,7 @@ using MessageBody = std::function<void(Collective const& world, MemoryHub& hub)>
   spi::TimeoutPolicy const timeout_policy{.timeout = options.timeout};
   auto const host = "host" + std::to_string(rank % 2);
   auto transport =
-      spi::open_world(network, {.job = "test", .timeout_policy = timeout_policy, .host_id = host, .host_name = host});
+      network->open_world({.job = "test", .timeout_policy = timeout_policy, .host_id = host, .host_name = host});
   if (options.node_memory) {
     transport = spi::add_node_memory(std::move(transport), {.timeout_policy = timeout_policy,
                                                             .connect_timeout = step_timeout,

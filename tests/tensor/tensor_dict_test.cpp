@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <crossrank/split_config.hpp>
+
 namespace crossrank {
 namespace {
 

@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/node/group/group.hpp"
 #include "lib/platform/guarded_call.hpp"
 #include "workspace/nfs/retrying_read.hpp"
 #include "workspace/gather/exchange_backend.hpp"
@@ -95,7 +96,7 @@ class FileExchange final : public ExchangeBackend {
         .between =
             [this] {
               transport_->keep_alive();
-              if (auto const group = transport_->node_group()) group->throw_if_failed("receive");
+              if (auto const group = node::group_of(transport_->node_memory())) group->throw_if_failed("receive");
             },
         .attempt_timeout = timeout_policy_.timeout,
         .on_progress = [transport = transport_] { transport->keep_alive(); }};

@@ -10,6 +10,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/error_record.hpp"
+#include "lib/node/group/group.hpp"
 #include "lib/core/no_destructor.hpp"
 #include "workspace/gather/packed_contribution.hpp"
 
@@ -54,7 +55,7 @@ std::shared_ptr<spi::Transport> channel_of(std::shared_ptr<spi::Transport> const
 
 MultiNodeRange::MultiNodeRange(Parts parts)
     : parts_(std::move(parts)),
-      group_(parts_.collective.transport()->node_group()),
+      group_(node::group_of(parts_.collective.transport()->node_memory())),
       open_messages_(static_cast<std::size_t>(parts_.collective.world_size())),
       received_(parts_.members.size()) {}
 

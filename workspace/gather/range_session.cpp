@@ -9,6 +9,7 @@
 
 #include "collectives/spi/argument_digest.hpp"
 #include "lib/core/error_record.hpp"
+#include "lib/node/group/group.hpp"
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/deadline.hpp"
 #include "workspace/nfs/file_state_store.hpp"
@@ -28,7 +29,7 @@ RangeSession::RangeSession(char const* operation, ItemKind kind, Contribution co
   if (options.timeout) timeout_policy_.timeout = std::min(*options.timeout, platform::max_wait);
   rank_ = collective_.rank();
   map_ranks();
-  group_ = collective_.transport()->node_group();
+  group_ = node::group_of(collective_.transport()->node_memory());
   is_receiver_ = members_.front() == rank_;
   is_writer_ = !is_receiver_ && std::find(members_.begin(), members_.end(), rank_) != members_.end();
   files_ = !options.workspace_path.empty() || (options.workspace && options.workspace->nfs() != nullptr);

@@ -8,24 +8,24 @@
 
 namespace crossrank::spi {
 
-/// What a plugin is asked to open: the group of all ranks of the job.
+/// The group that the library asks a plugin to open: all ranks of the job.
 struct PluginRequest {
   std::string job{};                                   ///< the job's id
   int rank = 0;                                        ///< this rank's number
-  int world_size = 0;                                  ///< as the launcher announced it; 0: whatever the backend finds
+  int world_size = 0;                                  ///< as the launcher announced it; 0: the backend decides
   TimeoutPolicy timeout_policy{};                      ///< how long calls may wait
-  std::chrono::milliseconds connect_timeout{120'000};  ///< how long to wait for all ranks to come
+  std::chrono::milliseconds connect_timeout{120'000};  ///< longest wait for all ranks to join
 };
 
-/// What a plugin exports, by a function called `crossrank_plugin` with C linkage.
+/// The table that a plugin returns from its only exported function, `crossrank_plugin`, which has C linkage.
 struct Plugin {
-  char const* stamp;  ///< `build_stamp` of its build, which must be that of the library
+  char const* stamp;  ///< `build_stamp` of the plugin; the library refuses a plugin whose stamp differs from its own
   std::shared_ptr<Transport> (*open)(PluginRequest const& request);  ///< opens the group
 };
 
-/// The type of that function.
+/// The type of `crossrank_plugin`.
 using PluginEntry = Plugin const* (*)() noexcept;
-/// The name of that function.
+/// The name of the exported function.
 inline constexpr char const* plugin_entry_name = "crossrank_plugin";
 
 #define CROSSRANK_SPI_TEXT_OF(number) #number

@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,89 +13,45 @@
 #include <crossrank/export.hpp>
 #include <crossrank/process_group.hpp>
 #include <crossrank/reduce_op.hpp>
-
-namespace crossrank::node {
-class Group;
-}
+#include <crossrank/spi/node_memory.hpp>
+#include <crossrank/spi/operation.hpp>
 
 namespace crossrank::spi {
 
-/// What a rank does in its group; the same on every rank of a barrier round.
-enum class OpKind : std::uint8_t {
-  none,
-  barrier,
-  broadcast,
-  all_gatherv,
-  send,
-  recv,
-  split,
-  all_reduce,
-  reduce,
-  gatherv,
-  scatterv,
-  reduce_scatterv,
-  all_to_allv,
-  range_open,
-  range_close,
-  close,
-  check,
-  enqueue,
-  dequeue,
-};
-
-/// Returns the name of `op_kind` as users call it ("all_gatherv").
-[[nodiscard]] CROSSRANK_EXPORT char const* to_string(OpKind op_kind) noexcept;
-
-/// What a rank says of the call that it posts. Ranks that differ get a `MismatchError` before any data moves.
-struct Signature {
-  OpKind op_kind = OpKind::none;  ///< the call
-  std::uint64_t digest = 0;       ///< of the arguments that all ranks must agree on; 0 when there are none
-  /// The same arguments for people, at most 119 bytes in a form that only the library reads: what the error of ranks
-  /// that differ says of each. Valid until the operation has ended. May be empty.
-  std::string_view arguments{};
-};
-
-/// How long a call may wait.
-struct TimeoutPolicy {
-  std::chrono::milliseconds timeout{300'000};  ///< time without progress of the rank waited for
-  std::chrono::milliseconds user_limit{
-      21'600'000};  ///< the same while that rank runs the user's code in a range or guard
-};
-
-/// Bytes that an operation reads. The transport may read them until the operation has ended or `cancel` has returned.
+/// The bytes that an operation reads. The transport may read them until the operation has ended or `cancel` returns.
 struct Source {
   std::span<std::byte const> bytes{};   ///< the bytes
-  std::shared_ptr<void const> owner{};  ///< keeps them alive; null when the caller's frame does
+  std::shared_ptr<void const> owner{};  ///< keeps the bytes alive; null when the caller does
 };
 
-/// Bytes that an operation writes. The transport may write them until the operation has ended or `cancel` has returned.
+/// The bytes that an operation writes. The transport may write them until the operation has ended or `cancel` returns.
 struct Sink {
   std::span<std::byte> bytes{};   ///< the bytes
-  std::shared_ptr<void> owner{};  ///< keeps them alive; null when the caller's frame does
+  std::shared_ptr<void> owner{};  ///< keeps the bytes alive; null when the caller does
 };
 
-/// How the elements of the ranks are combined: ((r0 op r1) op r2) and so on, in rank order, element by element.
+/// Says how a reduction combines the elements of the ranks: in rank order, ((r0 op r1) op r2) and so on.
 struct Reduction {
   Dtype dtype = Dtype::f32;     ///< type of the elements
-  ReduceOp op = ReduceOp::sum;  ///< see `ReduceOp` for the dtypes of each
+  ReduceOp op = ReduceOp::sum;  ///< `ReduceOp` lists the dtypes that each supports
 };
 
 /// Names a posted operation of one transport.
 enum class RequestId : std::uint64_t {};
 
-/// The interface that a backend implements: byte-level collectives for one group, posted first, then tested or waited
-/// for.
+/// The interface that a backend implements: non-blocking collectives and messages of one group, in bytes.
 ///
-/// Calls come from one thread at a time. All ranks of the group post the same operations in the same order. Only send
-/// and recv are ordered by pair and direction. There is one collective at a time: a second one that is posted before
-/// the first has ended is a `UsageError`, as is a post after `close`. A rank that waits for a message advances all
-/// posted operations. Every operation is waited for, tested until it has ended, or cancelled.
+/// The library calls a transport from one thread at a time. All ranks of the group post the same collectives in the
+/// same order; send and recv are ordered only within a pair of ranks and a direction. There is one collective at a
+/// time: a second one that is posted before the first has ended throws `UsageError`, and so does a post after `close`.
+/// A rank that waits for a message advances all operations that it has posted. The library waits for every operation,
+/// tests it until it has ended, or cancels it.
 ///
-/// A failure surfaces from `test` or `wait` as a typed error, with the same root cause on every rank. After an error
-/// that leaves the group dead, every later call throws the same error.
+/// `test` and `wait` throw a failure as a typed error, with the same root cause on every rank. If the error leaves the
+/// group dead, every later call throws it again.
 class CROSSRANK_EXPORT Transport {
  public:
-  /// Leaves the group, if `close` has not.
+  /// Leaves the group unless `close` has left it.
   virtual ~Transport() = default;
 
   /// Returns "fake", "shm", "mpi" or "composite".
@@ -111,10 +66,10 @@ class CROSSRANK_EXPORT Transport {
   [[nodiscard]] virtual std::span<int const> global_ranks() const noexcept = 0;
   /// Returns the ranks of this group that are on this node, ascending, this one included.
   [[nodiscard]] virtual std::span<int const> node_ranks() const noexcept = 0;
-  /// The group's part of this node's shared memory, or null where there is none.
-  [[nodiscard]] virtual std::shared_ptr<node::Group> node_group() const noexcept { return nullptr; }
-  /// Returns the vendor's own group of these ranks in this order, for the caller's calls to the vendor; nothing when
-  /// there is none.
+  /// Returns the group's part of this node's shared memory, or null where there is none.
+  [[nodiscard]] virtual std::shared_ptr<NodeMemory> node_memory() const noexcept { return nullptr; }
+  /// Returns the vendor's own group of these ranks, in this order, for the caller's direct use. Empty when there is
+  /// none.
   [[nodiscard]] virtual std::optional<ProcessGroup> native_group() const noexcept { return {}; }
 
   /// Posts a barrier.
@@ -124,34 +79,34 @@ class CROSSRANK_EXPORT Transport {
   /// Posts an all-gather. `mine` has `counts[rank()]` bytes; `out` receives all, one after the other in rank order.
   [[nodiscard]] virtual RequestId post_all_gatherv(Signature, Source mine, std::span<std::size_t const> counts,
                                                    Sink out) = 0;
-  /// Posts a send. It ends when `bytes` may be reused, which may need the receiver.
+  /// Posts a send. It ends when `bytes` may be reused, which may require that the receiver has posted its recv.
   [[nodiscard]] virtual RequestId post_send(Source bytes, int dst, std::uint32_t tag) = 0;
-  /// Posts a receive. It ends when the next message of `src` has arrived; another size or tag is a `MismatchError`.
+  /// Posts a receive. It ends when the next message from `src` has arrived. Another size or tag is a `MismatchError`.
   [[nodiscard]] virtual RequestId post_recv(Sink bytes, int src, std::uint32_t tag) = 0;
 
-  /// Returns whether ranks that post different signatures get a `MismatchError` before any data moves. Otherwise the
-  /// collective compares them itself, at the check level that asks for it.
+  /// Returns whether the transport compares signatures and throws `MismatchError` before any data moves. If it does
+  /// not, the library compares them itself at `CheckLevel::collective`.
   [[nodiscard]] virtual bool compares_signatures() const noexcept { return false; }
 
-  // Optional operations. Nothing: the generic algorithm over the operations above runs in its place. Whether a backend
-  // answers must depend only on what all ranks know alike. Counts are in bytes, whole elements where there is a
-  // reduction.
+  // Optional operations. Where one returns nothing, the library runs a generic algorithm over the operations above. A
+  // backend may base that decision only on values that are the same on all ranks. Counts are in bytes; in reductions
+  // they are whole elements.
 
-  /// Combines `in` of all ranks into `out` of all; both have the same size, and `out` may be `in`.
+  /// Combines `in` of all ranks into `out` on all ranks. Both have the same size; `out` may be `in`.
   [[nodiscard]] virtual std::optional<RequestId> post_all_reduce(Signature, Source const& in, Sink const& out,
                                                                  Reduction);
-  /// Combines `in` of all ranks into `out` of the root, which is empty elsewhere.
+  /// Combines `in` of all ranks into `out` on the root. `out` is empty on the other ranks.
   [[nodiscard]] virtual std::optional<RequestId> post_reduce(Signature, Source const& in, Sink const& out, int root,
                                                              Reduction);
   /// Combines `in` of all ranks; part r of `counts[r]` bytes goes to rank r.
   [[nodiscard]] virtual std::optional<RequestId> post_reduce_scatterv(Signature, Source const& in,
                                                                       std::span<std::size_t const> counts,
                                                                       Sink const& out, Reduction);
-  /// Joins `counts[r]` bytes of each rank r on `root`; `out` is empty elsewhere.
+  /// Joins `counts[r]` bytes of each rank r in `out` on the root. `out` is empty on the other ranks.
   [[nodiscard]] virtual std::optional<RequestId> post_gatherv(Signature, Source const& mine,
                                                               std::span<std::size_t const> counts, Sink const& out,
                                                               int root);
-  /// Gives each rank r its `counts[r]` bytes of the root's `all`, which is empty elsewhere.
+  /// Sends `counts[r]` bytes of the root's `all` to each rank r. `all` is empty on the other ranks.
   [[nodiscard]] virtual std::optional<RequestId> post_scatterv(Signature, Source const& all,
                                                                std::span<std::size_t const> counts, Sink const& mine,
                                                                int root);
@@ -161,35 +116,36 @@ class CROSSRANK_EXPORT Transport {
                                                                   Sink const& out,
                                                                   std::span<std::size_t const> recv_counts);
 
-  /// Advances the operation. Returns true once it has ended; it must not be named after that. Never blocks.
+  /// Advances the operation. Returns true once it has ended; the id is invalid from then on. Never blocks.
   [[nodiscard]] virtual bool test(RequestId) = 0;
-  /// Blocks until the operation has ended, asleep where the backend can. Throws when the time is over.
+  /// Blocks until the operation has ended, sleeping where the backend supports it. Throws `TimeoutError` when the time
+  /// is up.
   virtual void wait(RequestId, TimeoutPolicy const& timeout_policy) = 0;
   /// Cancels the operation; on return its buffers belong to the caller again.
   ///
-  /// Cancelling a collective kills the group, and all ranks are told `why`, or that this rank cancelled it. A message
-  /// that has not been sent or received yet leaves no trace.
+  /// Cancelling a collective kills the group. The errors of all ranks say `why`, or that this rank cancelled the call.
+  /// Cancelling a message that has not been sent or received yet has no other effect.
   virtual void cancel(RequestId, std::string_view why) noexcept = 0;
   /// Cancels the operation without a reason.
   void cancel(RequestId request_id) noexcept { cancel(request_id, {}); }
 
-  /// Makes the group whose members are `members`, in the order of their new ranks; null where the list is empty.
+  /// Makes a group of `members`, in the order of their new ranks. Returns null where the list is empty.
   ///
-  /// Collective over this group; blocks. `members` are ranks of this group, the same list on each of them. The digest
-  /// covers the lists of all ranks.
+  /// Collective over this group; blocks. `members` are ranks of this group; each of them passes the same list. The
+  /// digest covers the lists of all ranks.
   [[nodiscard]] virtual std::shared_ptr<Transport> split(Signature, std::span<int const> members, std::string name,
                                                          TimeoutPolicy const& timeout_policy) = 0;
-  /// Kills the group: every rank's present and later calls throw a `PeerLostError` with `why`.
+  /// Kills the group: the current and later calls of every rank throw `PeerLostError` with `why`.
   virtual void abort(std::string_view why) noexcept = 0;
-  /// Kills the group because `members` are dead or gone, as a rank that is nearer to them has seen.
+  /// Kills the group because another transport has found that `members` are dead or have left.
   virtual void report_lost(std::span<int const> members, std::string_view why) noexcept;
-  /// Counts as progress of this rank for the ranks that wait for it.
+  /// Counts as progress of this rank, so that waiting ranks restart their timeouts.
   virtual void keep_alive() noexcept;
-  /// Begins (1) or ends (-1) a time in which this rank runs the caller's code, and `user_limit` applies to it.
+  /// Begins (1) or ends (-1) a section in which this rank runs the caller's code and `user_limit` applies to it.
   virtual void enter_user_code(int change) noexcept;
-  /// Calls `look` now and then, in the thread that waits, as long as somebody waits in this group.
+  /// Sets a function that a waiting thread of this group calls from time to time.
   virtual void set_poll_hook(std::function<void()> look);
-  /// Runs a last barrier round with the group and leaves it. Collective; blocks; idempotent.
+  /// Runs a last barrier round and leaves the group. Collective; blocks; idempotent.
   virtual void close(TimeoutPolicy const& timeout_policy) = 0;
   /// Returns whether `close` has been called.
   [[nodiscard]] virtual bool is_closed() const noexcept = 0;

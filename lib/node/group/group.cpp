@@ -15,7 +15,15 @@
 #include "lib/node/group/atomic_ops.hpp"
 #include "lib/platform/crash_point.hpp"
 
-namespace crossrank::node {
+namespace crossrank {
+
+spi::NodeMemory::~NodeMemory() = default;
+
+namespace node {
+
+std::shared_ptr<Group> group_of(std::shared_ptr<spi::NodeMemory> const& memory) noexcept {
+  return std::dynamic_pointer_cast<Group>(memory);
+}
 
 Group::Group(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::string name, int rank,
              std::vector<int> node_ranks)
@@ -377,4 +385,5 @@ std::string Group::describe_mismatch(std::uint64_t round, std::vector<int>& blam
   return describe_call_variants(sides);
 }
 
-}  // namespace crossrank::node
+}  // namespace node
+}  // namespace crossrank

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include <crossrank/error.hpp>
-#include <crossrank/spi/transport.hpp>
+#include <crossrank/spi/node_memory.hpp>
+#include <crossrank/spi/operation.hpp>
 
 #include "lib/core/error_record.hpp"
 #include "lib/node/group/adaptive_spin.hpp"
@@ -42,7 +43,7 @@ enum class Outcome { passed, passed_failed };
 /// no progress for too long, disagrees, or gives the group up. Which of the two is settled by the words that members
 /// arrive by (`ArrivalWord`): who gives a round up first keeps a member from arriving at it, so no member passes a
 /// round that another fails, and one that passes takes no word that all write. One thread per member at a time.
-class Group : public std::enable_shared_from_this<Group> {
+class Group final : public spi::NodeMemory {
  public:
   /// The group of all ranks of the node.
   [[nodiscard]] static std::shared_ptr<Group> of_node(std::shared_ptr<NodeComm> comm, std::string name);
@@ -50,7 +51,7 @@ class Group : public std::enable_shared_from_this<Group> {
   /// of the lists of all members.
   [[nodiscard]] std::shared_ptr<Group> split(std::vector<int> const& members, std::string name,
                                              spi::Signature signature, spi::TimeoutPolicy const& timeout_policy);
-  ~Group();
+  ~Group() override;
   Group(Group const&) = delete;
   Group& operator=(Group const&) = delete;
 
@@ -218,5 +219,8 @@ class Group : public std::enable_shared_from_this<Group> {
   AdaptiveSpin spin_{};
   bool closed_ = false;
 };
+
+/// Returns the group behind the handle of a transport; null for a null handle, or one that the library has not made.
+[[nodiscard]] std::shared_ptr<Group> group_of(std::shared_ptr<spi::NodeMemory> const& memory) noexcept;
 
 }  // namespace crossrank::node

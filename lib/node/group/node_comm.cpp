@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include <crossrank/error.hpp>
-#include <crossrank/spi/transport.hpp>
+#include <crossrank/spi/operation.hpp>
 
 #include "lib/core/log.hpp"
 #include "lib/node/memory/counters.hpp"

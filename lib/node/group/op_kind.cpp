@@ -1,4 +1,4 @@
-#include <crossrank/spi/transport.hpp>
+#include <crossrank/spi/operation.hpp>
 
 namespace crossrank::spi {
 

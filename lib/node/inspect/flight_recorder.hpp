@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <crossrank/spi/transport.hpp>
+#include <crossrank/spi/operation.hpp>
 
 #include "lib/node/memory/control_layout.hpp"
 

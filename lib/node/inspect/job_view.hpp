@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <crossrank/spi/transport.hpp>
+#include <crossrank/spi/operation.hpp>
 
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/liveness/process_state.hpp"

@@ -27,7 +27,7 @@ class RecordingTransport final : public spi::Transport {
   [[nodiscard]] int world_size() const noexcept override { return below_->world_size(); }
   [[nodiscard]] std::span<int const> global_ranks() const noexcept override { return below_->global_ranks(); }
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return below_->node_ranks(); }
-  [[nodiscard]] std::shared_ptr<node::Group> node_group() const noexcept override { return below_->node_group(); }
+  [[nodiscard]] std::shared_ptr<spi::NodeMemory> node_memory() const noexcept override { return below_->node_memory(); }
   [[nodiscard]] bool compares_signatures() const noexcept override { return below_->compares_signatures(); }
 
   [[nodiscard]] spi::RequestId post_barrier(spi::Signature signature) override {

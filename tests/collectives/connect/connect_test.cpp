@@ -8,7 +8,7 @@
 
 #include <crossrank/collective.hpp>
 #include <crossrank/error.hpp>
-#include <crossrank/spi/packet_transport.hpp>
+#include <crossrank/spi/resolve_options.hpp>
 
 #include "collectives/connect/open_transport.hpp"
 #include "tests/support/process_ranks.hpp"

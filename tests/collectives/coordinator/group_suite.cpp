@@ -66,7 +66,7 @@ void experts_match_the_serial_reference(GroupCoordinator const& group, std::vect
 /// Returns whether the ranks share memory: all are on one node, and the backend uses its memory.
 bool share_memory(Collective const& world) {
   return world.world_size() == 1 ||
-         (world.local_world_size() == world.world_size() && world.transport()->node_group() != nullptr);
+         (world.local_world_size() == world.world_size() && world.transport()->node_memory() != nullptr);
 }
 
 constexpr QueueOptions small_queue(int writer) { return {.writer_rank = writer, .chunk_bytes = 4096, .chunks = 2}; }

@@ -185,7 +185,7 @@ TEST(QueueHandle, causes_an_error_when_forged) {
 /// Well-formed handles that are wrong: the block is a group, was never made, or is in another use.
 TEST(QueueHandle, causes_an_error_when_it_names_no_queue) {
   run_thread_ranks(2, [](Collective world) {
-    auto const comm = world.transport()->node_group()->shared_comm();
+    auto const comm = node::group_of(world.transport()->node_memory())->shared_comm();
     std::unique_ptr<node::RingWriter> writer;
     if (world.rank() == 0)
       writer = node::RingWriter::make(comm, {.chunk_bytes = 64, .chunks = 2, .readers = 1}, "ring");
@@ -212,7 +212,7 @@ TEST(QueueHandle, causes_an_error_when_it_names_no_queue) {
 /// Values that the writer wrote are checked too: a ring outside its arena, a message outside the ring's arena.
 TEST(QueueHandle, causes_an_error_when_the_ring_is_outside_the_arena) {
   run_thread_ranks(2, [](Collective world) {
-    auto const comm = world.transport()->node_group()->shared_comm();
+    auto const comm = node::group_of(world.transport()->node_memory())->shared_comm();
     for (int lie = 0; lie < 4; ++lie) {
       std::unique_ptr<node::RingWriter> writer;
       node::RingId name{};

@@ -46,7 +46,7 @@ TEST(MpiJob, knows_its_nodes) {
   EXPECT_EQ(world.backend(), "composite");
   EXPECT_EQ(world.local_world_size(), ranks / 2);
   EXPECT_EQ(world.local_rank(), world.rank() % (ranks / 2));
-  EXPECT_EQ(world.transport()->node_group() != nullptr, true);
+  EXPECT_EQ(world.transport()->node_memory() != nullptr, true);
   auto const node = world.split_by(world.rank() < ranks / 2 ? 0 : 1);
   EXPECT_EQ(node.backend(), "shm");
   EXPECT_EQ(node.world_size(), ranks / 2);

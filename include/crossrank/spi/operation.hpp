@@ -1,0 +1,52 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+#include <crossrank/export.hpp>
+
+namespace crossrank::spi {
+
+/// Names the operation that a rank calls in its group. All ranks of a barrier round call the same one.
+enum class OpKind : std::uint8_t {
+  none,
+  barrier,
+  broadcast,
+  all_gatherv,
+  send,
+  recv,
+  split,
+  all_reduce,
+  reduce,
+  gatherv,
+  scatterv,
+  reduce_scatterv,
+  all_to_allv,
+  range_open,
+  range_close,
+  close,
+  check,
+  enqueue,
+  dequeue,
+};
+
+/// Returns the name that users know the operation by ("all_gatherv").
+[[nodiscard]] CROSSRANK_EXPORT char const* to_string(OpKind op_kind) noexcept;
+
+/// Describes the call that a rank posts. Ranks whose signatures differ get a `MismatchError` before any data moves.
+struct Signature {
+  OpKind op_kind = OpKind::none;  ///< the operation
+  std::uint64_t digest = 0;       ///< digest of the arguments that all ranks must agree on; 0 when there are none
+  /// The same arguments for the error message of a mismatch, at most 119 bytes in a format that only the library reads.
+  /// Valid until the operation has ended. May be empty.
+  std::string_view arguments{};
+};
+
+/// Says how long a call may wait for another rank that makes no progress.
+struct TimeoutPolicy {
+  std::chrono::milliseconds timeout{300'000};  ///< limit in general
+  std::chrono::milliseconds user_limit{
+      21'600'000};  ///< limit while that rank runs the caller's code in a range or guard
+};
+
+}  // namespace crossrank::spi
