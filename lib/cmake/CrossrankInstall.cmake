@@ -10,6 +10,7 @@ if(NOT CROSSRANK_HAVE_MPI)
   list(APPEND crossrank_absent_headers PATTERN mpi.hpp EXCLUDE)
 endif()
 install(DIRECTORY include/crossrank DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${crossrank_absent_headers})
+install(FILES ${crossrank_generated_include}/crossrank/spi/interface.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/crossrank/spi)
 install(EXPORT crossrank_targets NAMESPACE crossrank:: FILE crossrank-targets.cmake DESTINATION ${crossrank_package_dir})
 
 if(CROSSRANK_HAVE_MPI)

@@ -1,13 +1,15 @@
 #!/bin/bash
-# Compiles every public header by itself. Usage: headers_alone.sh SOURCE_TREE COMPILER
+# Compiles every public header by itself. Usage: headers_alone.sh SOURCE_TREE COMPILER [GENERATED_HEADERS]
 # Compiles mpi.hpp, which needs the headers of MPI, only if there is an mpicc that names their folder.
 set -euo pipefail
 cd "$1/include"
 export compiler=$2
+export generated=${3:-}
 native=$(mpicc --showme:incdirs 2>/dev/null || true)
 export native
 check() {
   local flags=(-I.) folder
+  if [[ -n $generated ]]; then flags+=(-I "$generated"); fi
   for folder in $native; do flags+=(-isystem "$folder"); done
   if [[ $1 == crossrank/mpi.hpp && -z $native ]]; then return 0; fi
   printf '#include <%s>\n#include <%s>\nint main() {}\n' "$1" "$1" |

@@ -3,6 +3,8 @@
 #include <memory>
 #include <string>
 
+#include <crossrank/spi/interface.hpp>
+#include <crossrank/spi/operation.hpp>
 #include <crossrank/spi/transport.hpp>
 #include <crossrank/version.hpp>
 
@@ -32,7 +34,7 @@ inline constexpr char const* plugin_entry_name = "crossrank_plugin";
 #define CROSSRANK_SPI_TEXT(number) CROSSRANK_SPI_TEXT_OF(number)
 /// Names everything that both sides must have in common: version, interface, compiler and standard library.
 inline constexpr char const* build_stamp =
-    "crossrank " CROSSRANK_VERSION ", interface 2, " __VERSION__ ", C++ " CROSSRANK_SPI_TEXT(
+    "crossrank " CROSSRANK_VERSION ", interface " CROSSRANK_SPI_INTERFACE ", " __VERSION__ ", C++ " CROSSRANK_SPI_TEXT(
         __cplusplus) ", library " CROSSRANK_SPI_TEXT(_GLIBCXX_RELEASE) "/" CROSSRANK_SPI_TEXT(_GLIBCXX_USE_CXX11_ABI);
 #undef CROSSRANK_SPI_TEXT
 #undef CROSSRANK_SPI_TEXT_OF
