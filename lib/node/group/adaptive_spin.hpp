@@ -7,15 +7,16 @@
 
 namespace crossrank::node {
 
-/// Adaptive spinning: spins for as long as that has paid before.
+/// Adaptive spinning: spins only as long as that has paid before.
 ///
-/// Spins some four times as long as was needed lately: a peer that takes longer may be waiting for this very CPU, so
-/// this yields it. A yield that returns at once says that nobody else wants the CPU, so spinning goes on; one that does
-/// not makes the next spin shorter. One that takes as long as a time slice has let somebody else run: who sleeps and is
-/// woken comes before such, so the next waits sleep at once.
+/// Spins about four times as long as was needed lately. If a peer takes longer, it may be waiting for this very CPU, so
+/// this rank yields it. A yield that returns at once shows that no other thread wants the CPU, so spinning goes on. A
+/// slower yield makes the next spin shorter. A yield of a whole time slice has let another thread run; a thread that
+/// sleeps and is woken would come before it, so the next waits sleep at once.
 class AdaptiveSpin {
  public:
-  /// Looks at `done` until it holds or sleeping is cheaper. `may_spin` as `NodeComm::may_spin`.
+  /// Calls `done` until it returns true or sleeping is cheaper. Returns whether it returned true. `may_spin`: see
+  /// `NodeComm::may_spin`.
   template <class Done>
   bool wait(bool may_spin, Done&& done) {
     bool const hurries = asleep_at_once_ > 0;
@@ -52,7 +53,7 @@ class AdaptiveSpin {
   }
 
  private:
-  /// So many looks it took: moves the limit towards four times as many.
+  /// Counts a wait that ended after `spun` looks: moves the limit towards four times as many.
   bool paid(int spun) noexcept {
     lost_slices_ = 0;
     auto const wanted = std::clamp(spun * 4, least_spins, most_spins);
@@ -60,7 +61,7 @@ class AdaptiveSpin {
     return true;
   }
 
-  // Looks at the condition, some 30 ns each: from a microsecond, for peers that share a CPU after all, to two
+  // Numbers of looks, about 30 ns each. The limits are one microsecond, for peers that share a CPU after all, and two
   // milliseconds.
   static constexpr int least_spins = 32;
   static constexpr int most_spins = 64'000;

@@ -5,9 +5,9 @@
 
 namespace crossrank::node {
 
-/// Copies in pieces, each of which counts as progress of this rank: a peer that waits for a large copy sees it move.
+/// Copies in pieces and counts each as progress of this rank, so that peers that wait for a large copy do not time out.
 void bulk_copy(NodeComm& comm, std::byte* to, std::byte const* from, std::size_t bytes);
-/// The same for a part of `whole` bytes that a peer gets together.
+/// Copies a part of `whole` bytes that a peer receives together.
 void bulk_copy(NodeComm& comm, std::byte* to, std::byte const* from, std::size_t bytes, std::size_t whole);
 
 }  // namespace crossrank::node

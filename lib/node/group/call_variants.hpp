@@ -7,7 +7,7 @@
 
 namespace crossrank::node {
 
-/// Ranks that make the same call, and the call in words.
+/// A set of ranks that make the same call, and the call in words.
 struct CallVariant {
   std::vector<int> ranks{};
   std::string call{};

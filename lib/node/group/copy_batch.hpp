@@ -7,13 +7,13 @@
 
 namespace crossrank::node {
 
-/// The copies of one step of a collective, made together.
+/// The copies of one step of a collective, executed together.
 class CopyBatch {
  public:
   explicit CopyBatch(NodeComm& comm) : comm_(comm) {}
-  /// A short one is made at once, in the ordinary way.
+  /// Adds a copy. Executes a short one at once.
   void add(std::byte* to, std::byte const* from, std::size_t bytes, platform::StoreMode stores);
-  /// Makes those that are left to make, and counts as progress.
+  /// Executes the remaining copies and counts them as progress.
   void run();
 
  private:

@@ -22,12 +22,12 @@ class WatchdogThread;
 
 /// The ranks of one job on one node, and the memory that they share.
 ///
-/// Made by `join`, which all of them call; held by every group, workspace, tensor and lease that needs it; left with
-/// the last of these, or when the process exits. A rank that ends in any other way is dead, and the others learn it
+/// Made by `join`, which all ranks of the node call. Groups, workspaces, tensors and leases hold it. A rank leaves when
+/// the last of these is gone, or when the process exits. A rank that ends in any other way is dead; the others notice
 /// within a tenth of a second.
 class NodeComm : public std::enable_shared_from_this<NodeComm> {
  public:
-  /// Collective over the ranks of the node: blocks until all have come.
+  /// Joins the ranks of the node. Collective over them: blocks until all have called it.
   [[nodiscard]] static std::shared_ptr<NodeComm> join(NodeOptions const& options);
   ~NodeComm();
   NodeComm(NodeComm const&) = delete;
@@ -39,44 +39,46 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   [[nodiscard]] RankRecord& record(int rank) const noexcept { return records()[rank]; }
   [[nodiscard]] RankRecord& own_record() const noexcept { return records()[options_.rank]; }
   [[nodiscard]] FlightRing& flight(int rank) const noexcept;
-  /// Notes an operation that this rank begins: what error texts and `crossrank inspect` say of it. Some stores.
+  /// Notes in the flight recorder an operation that this rank begins, for error messages and `crossrank inspect`. Costs
+  /// a few stores.
   void note(FlightOperation const& note) const noexcept;
   [[nodiscard]] Arena& arena() const noexcept { return *arena_; }
   [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
-  /// First byte of a rank's arena as this process sees it; not writable but for one's own.
+  /// Returns the first byte of a rank's arena in this process. Only this rank's own arena is writable.
   [[nodiscard]] std::byte const* arena_of(int rank) const noexcept;
   [[nodiscard]] std::size_t arena_bytes() const noexcept { return attachment_.arenas.front()->size(); }
-  /// Lease slots of each arena: a slot that a peer names is below this.
+  /// Returns the number of lease slots of each arena. The numbers of slots are below this.
   [[nodiscard]] std::uint32_t slot_capacity() const noexcept { return geometry_.slot_capacity(); }
 
-  /// True the first time that this process asks for a slot of a rank: then its pages are worth mapping at once.
+  /// Returns true the first time that this process asks for a slot of a rank. Then it is worth mapping the pages at
+  /// once.
   [[nodiscard]] bool first_read(int owner, std::uint32_t slot);
 
-  /// Whether every rank of the node can have a CPU for itself: only then does waiting begin with spinning.
+  /// Returns whether every rank of the node can have a CPU for itself. Only then does a wait begin with spinning.
   [[nodiscard]] bool may_spin() const noexcept { return may_spin_; }
   [[nodiscard]] bool threads() const noexcept { return options_.threads; }
 
-  /// False in a forked child: it is not a rank, and must not touch what its parent shares.
+  /// Returns false in a forked child. A child is not a rank and must not touch the memory that its parent shares.
   [[nodiscard]] bool is_own_process() const noexcept;
   /// Throws `UsageError` in a forked child.
   void require_own_process(char const* operation) const;
 
-  /// Whether a rank has died or left; records a death that nobody has seen yet. Costs two loads.
+  /// Returns whether a rank has died or left, and records a death that no rank has seen yet. Costs two loads.
   [[nodiscard]] bool has_departed(int rank) const noexcept;
-  /// The same for a rank that somebody waits for, with what only the file system tells: a core dump under way. Reads a
-  /// file when the rank's watchdog has missed a heartbeat.
+  /// Returns the same, and also detects a core dump in progress. For ranks that this rank waits for. Reads a file if
+  /// the rank's watchdog thread has missed a heartbeat.
   [[nodiscard]] bool has_departed_slow(int rank) const noexcept;
   /// Returns whether a rank is recorded as dead, not as having left. Does not look for a new death. Costs one load.
   [[nodiscard]] bool is_dead(int rank) const noexcept;
-  /// "dead since 1.2 s (pid 4711), last in barrier round 17" and the like, for error texts.
+  /// Describes a rank for error messages, for example "dead since 1.2 s (pid 4711), last in barrier round 17".
   [[nodiscard]] std::string describe(int rank) const;
-  /// The exit reason of a rank that ended by an exception; empty when it left none.
+  /// Returns the exit reason of a rank that ended by an exception; empty when it left none.
   [[nodiscard]] std::string exit_reason(int rank) const;
 
   [[nodiscard]] GroupBlocks& blocks() const noexcept { return *blocks_; }
 
-  /// Publishes why this process is about to end, and fails every group that it is in. Async-signal-unsafe, never
-  /// throws.
+  /// Publishes the reason why this process is about to end, and fails every group that it is in. Not async-signal-safe.
+  /// Never throws.
   void set_exit_reason(std::string_view exit_text) noexcept;
   /// Records that this rank leaves in order. Idempotent; called by the destructor and when the process exits.
   void leave() noexcept;
@@ -108,8 +110,8 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   std::unordered_set<std::uint64_t> read_before_;
 };
 
-/// Rings a doorbell: wakes its owner if it sleeps. The caller has changed what it waits for by a sequentially
-/// consistent read-modify-write before.
+/// Rings a doorbell, which wakes its owner if it sleeps. Before, the caller has changed the word that the owner waits
+/// for, by a sequentially consistent read-modify-write.
 void ring(std::atomic<std::uint32_t>& doorbell) noexcept;
 
 }  // namespace crossrank::node

@@ -60,7 +60,7 @@ std::vector<std::string> list(std::string const& directory, boost::system::error
   return names;
 }
 
-/// Whether an open file's name holds `name`: other files of a process are left alone.
+/// Returns whether an open file's name holds `name`: other files of a process are left alone.
 bool leads_to(std::string const& link, std::string_view name) {
   std::array<char, 4096> target{};
   auto const bytes = ::readlink(link.c_str(), target.data(), target.size());

@@ -8,7 +8,7 @@
 
 namespace crossrank::node {
 
-/// One operation of a rank, as its flight ring remembers it.
+/// An operation of a rank in its flight ring.
 struct FlightOperation {
   spi::OpKind op_kind = spi::OpKind::none;
   std::uint32_t block = 0;  ///< of the group or queue
@@ -17,11 +17,11 @@ struct FlightOperation {
   std::uint32_t peer = 0;   ///< of a message, as a rank of its group
 };
 
-/// Writes an entry, by stores alone: of two threads of a rank that note at the same moment one may go unremembered.
-/// Messages of one queue in a row share an entry, so that a busy queue does not wash everything else away.
+/// Writes an entry with plain stores. If two threads of a rank write at the same moment, one entry may be lost.
+/// Successive messages of one queue share an entry, so that a busy queue does not displace all others.
 void write_flight(FlightRing& ring, FlightOperation const& note, std::uint32_t at) noexcept;
 
-/// What a flight ring holds, oldest first, while its owner may be writing, dead, or anything at all.
+/// Returns the entries of a flight ring, oldest first. The owner may be writing or dead, and may have written anything.
 struct FlightRecord {
   FlightOperation note{};
   std::uint64_t number = 0;  ///< from 1, counts entries

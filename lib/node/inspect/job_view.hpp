@@ -11,21 +11,21 @@
 #include "lib/node/memory/control_layout.hpp"
 #include "lib/node/liveness/process_state.hpp"
 
-/// What the control segment of a node says of its job, to a reader that is no rank of it: while the job works, while it
-/// hangs, and after its end. All ranks named here are ranks of the job.
+/// A job as its control segment shows it to a reader that is not one of its ranks: while it works, while it hangs, and
+/// after its end. All ranks are ranks of the job.
 namespace crossrank::node {
 
 enum class OperationState : std::uint8_t {
   done,
   waiting,  ///< for other ranks
   failed,
-  unknown,  ///< its group is over
+  unknown,  ///< its group has ended
 };
 
-/// An entry of a flight ring, with what has become of it.
+/// An entry of a flight ring, and its state.
 struct OperationView {
   spi::OpKind op_kind = spi::OpKind::none;
-  std::string group{};        ///< or queue; empty when it is over
+  std::string group{};        ///< of the group or queue; empty when it has ended
   std::uint32_t block = 0;    ///< number of the group or queue on its node
   std::uint64_t round = 0;    ///< of the group, or number of the message
   std::uint64_t bytes = 0;    ///< of this rank's part
@@ -34,21 +34,21 @@ struct OperationView {
   double age = 0;  ///< seconds since it began
 };
 
-/// How a rank is.
+/// The state of a rank.
 enum class RankStatus : std::uint8_t { absent, alive, stopped, blocked, dead, left };
 
 struct RankView {
   int rank = 0;
   int pid = 0;
   RankStatus life = RankStatus::absent;
-  double since = 0;  ///< seconds: of one that has ended since then, of others since they last made progress
+  double since = 0;  ///< seconds since the rank ended, or since it last made progress
   bool in_user_code = false;
   std::string exit_reason{};                ///< why it ended
   std::vector<OperationView> operations{};  ///< oldest first
   std::vector<int> waits_for{};             ///< ascending
 };
 
-/// Why a group has failed.
+/// The reason why a group has failed.
 struct FailureView {
   Verdict verdict = Verdict::lost;
   std::string text{};
@@ -60,7 +60,7 @@ struct GroupView {
   std::string name{};
   std::uint32_t block = 0;
   std::vector<int> ranks{};
-  std::uint64_t round = 0;                  ///< that is under way or has failed; 0 while nobody has arrived at the next
+  std::uint64_t round = 0;                  ///< in progress or failed; 0 while no member has arrived at the next
   spi::OpKind op_kind = spi::OpKind::none;  ///< of the first that arrived there
   std::vector<int> arrived{};
   std::vector<int> missing{};
@@ -71,7 +71,7 @@ struct QueueView {
   struct End {
     int rank = 0;
     std::uint64_t messages = 0;  ///< published by the writer, taken by a reader
-    bool asleep = false;         ///< until the other side gets on
+    bool asleep = false;         ///< until the other side makes progress
   };
   std::string name{};
   std::uint32_t block = 0;
@@ -82,16 +82,16 @@ struct QueueView {
 struct JobView {
   std::string job{};
   std::string host{};
-  std::string nonce{};   ///< of this start of it, hexadecimal
+  std::string nonce{};   ///< of this start of the job, hexadecimal
   int ranks_here = 0;    ///< on this node
-  bool running = false;  ///< one of them is alive; if not, all ages count back from the last heartbeat
+  bool running = false;  ///< whether one of them is alive; if not, ages are relative to the last heartbeat
   std::vector<RankView> ranks{};
   std::vector<GroupView> groups{};
   std::vector<QueueView> queues{};
 };
 
-/// Reads a control segment, mapped whole and for reading only. Nothing in it is believed beyond the segment.
-/// `FormatError` when it is none, or of another version.
+/// Reads a control segment that is mapped whole and read-only. Trusts nothing in it. `FormatError` when it is not a
+/// control segment, or of another version.
 [[nodiscard]] JobView view_job(std::span<std::byte const> control);
 
 }  // namespace crossrank::node

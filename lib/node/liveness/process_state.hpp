@@ -3,7 +3,7 @@
 
 namespace crossrank::node {
 
-/// What the kernel says of a process.
+/// The state of a process as the kernel reports it.
 enum class ProcessState : std::uint8_t {
   unknown,  ///< another PID namespace, or no `/proc`
   running,  ///< or asleep
@@ -12,7 +12,8 @@ enum class ProcessState : std::uint8_t {
   gone,
 };
 
-/// The state of process `pid` of a PID namespace (its inode, 0 where that is not known).
+/// Returns the state of process `pid` of a PID namespace. The namespace is given by its inode, 0 where that is not
+/// known.
 [[nodiscard]] ProcessState process_state(std::int32_t pid, std::uint64_t pid_namespace);
 
 }  // namespace crossrank::node

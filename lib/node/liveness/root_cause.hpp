@@ -6,21 +6,21 @@
 
 namespace crossrank::node {
 
-/// What failed first. A rank that gives a group up because of it hands it on with its other groups, so that ranks which
-/// never shared a group with the failed rank learn whom to blame.
+/// The failure that happened first. A rank that gives a group up because of it passes it on to its other groups, so
+/// that ranks that never shared a group with the failed rank learn which rank failed.
 struct RootCause {
   int global_rank = 0;
   std::string text{};  ///< what happened to that rank
 
-  /// "rank 3 of the job died 0.1 s ago (pid 4711)".
+  /// Returns for example "rank 3 of the job died 0.1 s ago (pid 4711)".
   [[nodiscard]] std::string sentence() const;
 };
 
-/// Nothing while none is set, or it is being set.
+/// Returns the root cause. Empty while none is set or another thread sets it.
 [[nodiscard]] std::optional<RootCause> read_cause(RootCauseRecord const& cause);
-/// Sets it unless it is set: the first one counts. Text that does not fit is cut.
+/// Sets the root cause unless there is one already. Truncates a text that does not fit.
 void set_cause(RootCauseRecord& cause, RootCause const& what) noexcept;
-/// Makes it unset: the rank has gone on since.
+/// Clears the root cause, because the rank has gone on since.
 void clear_cause(RootCauseRecord& cause) noexcept;
 
 }  // namespace crossrank::node

@@ -36,7 +36,7 @@ std::uint32_t const* futex_of(std::atomic<std::uint32_t> const& word) {
   return reinterpret_cast<std::uint32_t const*>(&word);
 }
 
-/// All signals are the program's: none is delivered to the library's thread.
+/// Blocks all signals: they belong to the program, so none is delivered to the library's thread.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -86,15 +86,15 @@ WatchdogThread::WatchdogThread(RankRecord* records, int rank, int ranks, Hooks h
 WatchdogThread::~WatchdogThread() {
   if (!thread_.joinable()) return;
   stop_.store(true, std::memory_order_seq_cst);
-  // The thread stores what it sleeps on, then looks at stop_: one of the two sees the other; a heartbeat ends it in any
-  // case.
+  // The thread stores the word that it sleeps on, then reads stop_. So either this thread sees the word or that one
+  // sees stop_. The next heartbeat ends the sleep in any case.
   if (auto* const word = asleep_on_.load(std::memory_order_seq_cst)) system().futex_wake(futex_of(*word), INT_MAX);
   thread_.join();
 }
 
 void WatchdogThread::all_attached() noexcept {
   all_attached_.store(true, std::memory_order_seq_cst);
-  // The thread loads this word before it looks at the flag: it sees the flag, or its sleep ends at once.
+  // The thread loads this word before it reads the flag. So it sees the flag, or its sleep ends at once.
   alone_.fetch_add(1, std::memory_order_seq_cst);
   system().futex_wake(futex_of(alone_), INT_MAX);
 }
@@ -131,7 +131,7 @@ void WatchdogThread::watch() {
   auto* const word = next < 0 ? &alone_ : &records_[next].liveness;
   if (next >= 0) seen = word->load(std::memory_order_acquire);
   if (next >= 0 && (seen & (owner_died_bit | FUTEX_WAITERS)) == 0) {
-    // The kernel wakes one sleeper when the word carries this bit; nobody else ever writes the word.
+    // The kernel wakes one sleeper when the word carries this bit. No rank ever writes the word.
     word->compare_exchange_strong(seen, seen | FUTEX_WAITERS, std::memory_order_acq_rel);
     seen = word->load(std::memory_order_acquire);
   }
@@ -165,7 +165,8 @@ bool is_dumping_core(RankRecord const& record) {
 }
 
 bool has_missed_heartbeat(RankRecord const& record, std::chrono::nanoseconds now) {
-  // A heartbeat of the future, from a clock of another time namespace, says nothing: the difference wraps and is late.
+  // A heartbeat in the future comes from a clock of another time namespace and means nothing. The difference wraps
+  // around and counts as late.
   auto const since = static_cast<std::uint64_t>(now.count()) - record.heartbeat_at.load(std::memory_order_relaxed);
   return since > static_cast<std::uint64_t>(std::chrono::nanoseconds(heartbeat_is_late).count());
 }

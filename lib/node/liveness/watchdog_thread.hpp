@@ -10,16 +10,17 @@
 
 namespace crossrank::node {
 
-/// Bit that the kernel sets in a liveness word when its thread has ended.
+/// The bit that the kernel sets in a liveness word when its thread has ended.
 inline constexpr std::uint32_t owner_died_bit = 0x40000000;
 
-/// The library's one thread of a rank: its end is the rank's death notification, and it watches the others.
+/// The library's one thread of a rank. Its end notifies the other ranks of this rank's death, and it watches the
+/// others.
 ///
-/// The thread's id stands in the rank's liveness word, which is on the thread's own robust list: the kernel marks the
-/// word and wakes a sleeper when the thread ends, whatever killed it, before any memory is torn down. Ten times a
-/// second, and whenever the next living rank's word changes, it looks at all words and calls `on_death` for each that
-/// is marked. Of the file system it asks about the next living rank alone: the watchdogs of a node together read one
-/// file for each rank.
+/// The thread's id is in the rank's liveness word, which is on the thread's robust list. When the thread ends for any
+/// reason, the kernel marks the word and wakes a sleeper, before it releases any memory. The thread reads all words ten
+/// times a second, and whenever the word of the next living rank changes. It calls `on_death` for each marked word. It
+/// reads a file of `/proc` only for the next living rank, so the watchdogs of a node together read one file for each
+/// rank.
 class WatchdogThread {
  public:
   struct Hooks {
@@ -27,18 +28,19 @@ class WatchdogThread {
     std::function<void()> on_heartbeat;      ///< ten times a second
   };
 
-  /// Starts the thread; on return the liveness word is set. `UnavailableError` when the system refuses another thread.
+  /// Starts the thread and returns when the liveness word is set. `UnavailableError` when the system refuses another
+  /// thread.
   WatchdogThread(RankRecord* records, int rank, int ranks, Hooks hooks);
-  /// Ends it. The caller has recorded that the rank left in order.
+  /// Ends the thread. The caller has recorded that the rank left in order.
   ~WatchdogThread();
   WatchdogThread(WatchdogThread const&) = delete;
   WatchdogThread& operator=(WatchdogThread const&) = delete;
 
-  /// All ranks are attached. Until this call the thread sleeps on no other rank's word, as it would miss whoever
-  /// attaches after it has chosen one.
+  /// Tells the thread that all ranks are attached. Before this call it does not sleep on another rank's word, because
+  /// it would miss ranks that attach after it has chosen one.
   void all_attached() noexcept;
 
-  /// In a forked child: forgets the thread, which lives in the parent only.
+  /// Forgets the thread. Called in a forked child: the thread exists only in the parent.
   void abandon() noexcept;
 
  private:
@@ -62,14 +64,17 @@ class WatchdogThread {
   std::thread thread_;
 };
 
-/// Whether the process of `record` writes its core dump: then it is dead, though its threads still exist. Reads a file.
+/// Returns whether the process of `record` is writing its core dump. Such a process is dead, although its threads still
+/// exist. Reads a file.
 [[nodiscard]] bool is_dumping_core(RankRecord const& record);
 
-/// Whether the rank's watchdog has missed a heartbeat, as it has when the rank is stopped, starved, or dumps its core.
-/// One load: asked before `is_dumping_core` by whoever may ask about many ranks. `now` is a time of the seam's clock.
+/// Returns whether the rank's watchdog thread has missed a heartbeat. It has if the rank is stopped, gets no CPU, or
+/// dumps its core. Costs one load; call it before `is_dumping_core` when there are many ranks. `now` is a time of
+/// `platform::system()`.
 [[nodiscard]] bool has_missed_heartbeat(RankRecord const& record, std::chrono::nanoseconds now);
 
-/// Inode of this process's PID namespace: process ids mean nothing outside it. 0 where it cannot be told.
+/// Returns the inode of this process's PID namespace, 0 where it is not known. Process ids mean nothing outside their
+/// namespace.
 [[nodiscard]] std::uint64_t pid_namespace();
 
 }  // namespace crossrank::node

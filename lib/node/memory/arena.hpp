@@ -17,7 +17,7 @@
 
 namespace crossrank::node {
 
-/// A piece of an arena: what a lease is held on. The generation counts the slot's uses.
+/// A piece of an arena, on which leases are held. The generation counts the uses of the slot.
 struct Slot {
   std::uint32_t id = 0;
   std::uint64_t generation = 0;
@@ -25,10 +25,11 @@ struct Slot {
   std::size_t bytes = 0;  ///< capacity
 };
 
-/// A rank's own memory that its peers read: slots of pages that stay mapped and warm from one use to the next.
+/// A rank's own memory, which its peers read. Consists of slots whose pages stay mapped between uses.
 ///
-/// Only the owner allocates. Memory is reserved under the node's common cap before it is touched, so that its lack is
-/// an `UnavailableError` that says wanted, used, cap and who holds what. Calls may come from several threads.
+/// Only the owner allocates. The arena reserves memory under the common cap of the node before touching it. When memory
+/// is short, the `UnavailableError` says how much was wanted, how much is used, the cap, and which ranks hold what.
+/// Thread-safe.
 class Arena {
  public:
   struct Parts {
@@ -45,28 +46,28 @@ class Arena {
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
 
-  /// A slot of at least `bytes`; warm when one is free. `UnavailableError` when the cap is reached, after trying to
-  /// give back what is free; `IoError` when the system refuses pages below it.
+  /// Allocates a slot of at least `bytes`, with mapped pages if one is free. When the cap is reached it first frees
+  /// unused pages, then throws `UnavailableError`. `IoError` when the system refuses pages below the cap.
   [[nodiscard]] Slot allocate(std::size_t bytes);
-  /// The owner is done with the slot; it is used again once no reader holds it.
+  /// Releases the slot. It is used again once no reader holds it.
   void release(Slot const& slot) noexcept;
-  /// The same once `ready` says so, which is asked when memory is short.
+  /// Releases the slot once `ready` returns true. `ready` is called when memory is short.
   void release_when(std::function<bool()> ready, Slot const& slot);
-  /// In a forked child: gives nothing back that is the parent's.
+  /// Prevents the destructor from releasing the memory. Called in a forked child: the memory is the parent's.
   void abandon() noexcept { reserved_ = 0; }
-  /// One offer of `slot` to `reader`. `UsageError` when the reader holds it 4,095 times already.
+  /// Makes one offer of `slot` to `reader`. `UsageError` when the reader already holds 4,095.
   void offer(Slot const& slot, int reader);
-  /// False when the reader has taken it.
+  /// Revokes an offer. Returns false when the reader has taken it.
   bool revoke(Slot const& slot, int reader) noexcept;
-  /// The slot in use that holds these bytes, or none: the memory is not from here.
+  /// Returns the slot in use that holds these bytes; none when the memory is not in this arena.
   [[nodiscard]] std::optional<Slot> find(std::byte const* data, std::size_t bytes) const;
-  /// Ranks that hold an offer or a lease of the slot.
+  /// Returns the ranks that hold an offer or a lease of the slot.
   [[nodiscard]] std::vector<int> holders(Slot const& slot) const;
-  /// Gives the pages of all free slots back; returns how many bytes.
+  /// Returns the pages of all free slots to the system. Returns the number of bytes.
   std::size_t trim();
 
   [[nodiscard]] std::byte* at(Slot const& slot) const noexcept { return parts_.memory->data() + slot.offset; }
-  /// Bytes reserved by this arena, and those of them in use or under lease.
+  /// Returns the bytes that this arena has reserved, and how many of them are in use or under lease.
   struct Usage {
     std::size_t reserved = 0;
     std::size_t in_use = 0;
@@ -105,17 +106,17 @@ class Arena {
   Parts parts_;
   LeaseTable leases_;
   ControlHeader& header_;
-  std::uint64_t cap_bytes_;  ///< as all ranks found it at the start
+  std::uint64_t cap_bytes_;  ///< the same on all ranks
   RankRecord* records_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> unused_ids_;
   std::vector<Deferred> deferred_;
-  std::vector<std::uint32_t> released_;             ///< waiting for their readers
-  std::multimap<std::size_t, std::uint32_t> free_;  ///< warm, by capacity
+  std::vector<std::uint32_t> released_;             ///< released slots that readers still hold
+  std::multimap<std::size_t, std::uint32_t> free_;  ///< slots with mapped pages, by capacity
   std::map<std::size_t, std::uint32_t> by_offset_;  ///< all slots that exist
   std::map<std::size_t, std::size_t> cold_;         ///< ranges without pages: offset -> bytes
-  std::size_t end_ = 0;                             ///< no slot was ever beyond
+  std::size_t end_ = 0;                             ///< end of the highest slot so far
   std::size_t reserved_ = 0;
 };
 

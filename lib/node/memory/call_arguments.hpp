@@ -12,13 +12,13 @@
 
 namespace crossrank {
 
-/// What ranks that disagree about a call are advised to do.
+/// The hint in the error of ranks that call different things.
 inline constexpr char const* mismatch_hint = "make every rank of the group call the same thing in the same order";
 
 /// The arguments of a call that all ranks must agree on, noted in a few bytes.
 ///
-/// Every call records them and posts them with its arrival, which costs some nanoseconds. They become words only when
-/// ranks disagree. What does not fit is left out and shown as "...".
+/// Every call records its arguments and posts them with its arrival, which costs some nanoseconds. They become words
+/// only when ranks disagree. Arguments that do not fit are left out and shown as "...".
 class CallArguments {
  public:
   static constexpr std::size_t most_bytes = 119;  ///< with a length they fill two cache lines but for a round number
@@ -32,7 +32,7 @@ class CallArguments {
   }
   ~CallArguments() = default;
 
-  /// The name of the call, where that is not the operation's.
+  /// Records the name of the call where it differs from the operation's.
   CallArguments& name(std::string_view value) noexcept { return put(Kind::name, value); }
   CallArguments& text(std::string_view value) noexcept { return put(Kind::text, value); }
   CallArguments& dtype(Dtype value) noexcept { return put(Kind::dtype, static_cast<std::uint64_t>(value)); }
@@ -40,9 +40,9 @@ class CallArguments {
   CallArguments& root(int value) noexcept { return put(Kind::root, static_cast<std::uint64_t>(value)); }
   CallArguments& tag(std::uint32_t value) noexcept { return put(Kind::tag, value); }
   CallArguments& shape(std::span<std::int64_t const> value) noexcept { return put_list(Kind::shape, value); }
-  /// The shape of tensors that may differ in their first dimension.
+  /// Records the shape of tensors that may differ in their first dimension.
   CallArguments& rows_of(std::span<std::int64_t const> value) noexcept { return put_list(Kind::rows_of, value); }
-  /// How a first dimension is divided among the ranks.
+  /// Records how a first dimension is divided among the ranks.
   CallArguments& parts(std::span<std::int64_t const> value) noexcept;
   template <class Ranks>
   CallArguments& ranks(Ranks const& value) noexcept {

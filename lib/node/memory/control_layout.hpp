@@ -9,22 +9,21 @@
 #include "lib/node/memory/call_arguments.hpp"
 #include "lib/node/memory/decision.hpp"
 
-/// What stands in the control segment of a node: fixed-width, standard-layout structs, one writer for each line.
+/// The contents of a node's control segment: fixed-width, standard-layout structs. Each cache line has one writer.
 ///
-/// The segment is: `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, then `group_capacity` group blocks, then
-/// the lease table. Offsets are computed by `ControlGeometry` from the number of ranks alone, so every rank agrees on
-/// them.
+/// The segment holds `ControlHeader`, `RankRecord[ranks]`, `FlightRing[ranks]`, `group_capacity` group blocks and the
+/// lease table. `ControlGeometry` computes the offsets from the number of ranks alone, so all ranks agree about them.
 namespace crossrank::node {
 
 inline constexpr std::uint64_t control_magic = 0x314b4e5253535243;  // "CRSSRNK1"
-/// Bumped with every change of this file: ranks built from different layouts refuse each other.
+/// Incremented with every change of this file: ranks that were built from different layouts refuse each other.
 inline constexpr std::uint32_t layout_version = 10;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr int max_ranks = 4096;  ///< what 12 bits of a `Decision` can name
 
 enum class RankState : std::uint32_t { absent = 0, attached = 1, left = 2, dead = 3 };
 
-/// First page of the segment. Written by the rendezvous server before anybody else maps it, but for the counters.
+/// First page of the segment. Except for the counters, the rendezvous server writes it before any other rank maps it.
 struct alignas(page_bytes) ControlHeader {
   std::uint64_t magic;
   std::uint32_t version;
@@ -38,19 +37,19 @@ struct alignas(page_bytes) ControlHeader {
   char host[64];                ///< name of this machine
   char flight_file[1024];       ///< path of this segment where it has one, else empty
 
-  /// Memory taken by all arenas; fetch_add before fallocate, given back by trim.
+  /// Memory that all arenas hold. Increased by fetch_add before fallocate; decreased when pages are returned.
   alignas(64) std::atomic<std::uint64_t> reserved_bytes;
-  /// Counts recorded deaths and departures: waiters look at the records only when it has moved.
+  /// Number of recorded deaths and departures. Waiting ranks read the records only when it has changed.
   alignas(64) std::atomic<std::uint32_t> departures;
-  /// Group blocks from this index on were never used, nor are their pages reserved.
+  /// Group blocks from this index on have never been used, and their pages are not reserved.
   std::atomic<std::uint32_t> groups_made;
-  /// Ranks attached so far, for the start through named segments.
+  /// Number of ranks attached so far, for the start through named segments.
   alignas(64) std::atomic<std::uint32_t> attached;
-  /// Ranks that know of `start_failure`.
+  /// Number of ranks that have read `start_failure`.
   std::atomic<std::uint32_t> failures_read;
   /// The first failure of such a start (`StartFailure`), 0 for none; set by compare-and-swap.
   std::atomic<std::uint64_t> start_failure;
-  /// Deaths and failed groups so far: while there are none, a flight file tells nothing worth keeping.
+  /// Number of deaths and failed groups. While it is 0, a flight file contains nothing worth keeping.
   std::atomic<std::uint32_t> failures;
 };
 static_assert(std::is_standard_layout_v<ControlHeader> && sizeof(ControlHeader) == page_bytes);
@@ -59,8 +58,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 /// Why a start through named segments failed.
 struct StartFailure {
   ErrorCode code{};
-  int rank = 0;   ///< whom it blames
-  int ranks = 0;  ///< how many the rank that failed expects
+  int rank = 0;   ///< the rank to blame
+  int ranks = 0;  ///< number of ranks that the failing rank expects
 
   [[nodiscard]] std::uint64_t pack() const noexcept {
     return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(code) << 48 | static_cast<std::uint64_t>(rank) << 16 |
@@ -72,7 +71,7 @@ struct StartFailure {
   }
 };
 
-/// What failed first, as it travels from group to group with the ranks that give up because of it.
+/// The root cause of a failure, passed on from group to group by the ranks that give up because of it.
 struct alignas(64) RootCauseRecord {
   static constexpr std::uint32_t unset = 0;
   static constexpr std::uint32_t set = 1;
@@ -86,8 +85,8 @@ static_assert(std::is_standard_layout_v<RootCauseRecord> && sizeof(RootCauseReco
 
 /// One rank's own page: liveness word, progress, and its exit reason.
 struct alignas(1024) RankRecord {
-  /// Thread id of the rank's library thread, on that thread's robust list: the kernel sets FUTEX_OWNER_DIED when the
-  /// thread ends, however it ends. Nobody acquires it; watchdogs sleep on it.
+  /// Thread id of the rank's watchdog thread, on that thread's robust list. The kernel sets FUTEX_OWNER_DIED when the
+  /// thread ends for any reason. No thread acquires the futex; watchdog threads sleep on it.
   alignas(64) std::atomic<std::uint32_t> liveness;
   std::atomic<std::uint32_t> state;  ///< RankState; `attached` becomes `left` or `dead` once, by compare-and-swap
   std::int32_t pid;
@@ -96,7 +95,7 @@ struct alignas(1024) RankRecord {
   std::atomic<std::uint64_t> departed_at;  ///< monotonic nanoseconds
   std::uint64_t attached_at;
 
-  /// Written by the rank: moves whenever it does something that a waiter should count as progress.
+  /// Written by the rank. Changes whenever the rank does something that a waiting rank should count as progress.
   alignas(64) std::atomic<std::uint64_t> progress;
   std::atomic<std::uint32_t> in_user_code;  ///< open ranges and guards
   std::atomic<std::uint32_t> last_op_kind;
@@ -107,7 +106,7 @@ struct alignas(1024) RankRecord {
   std::atomic<std::uint64_t> heartbeat_at;           ///< time of the last heartbeat, monotonic nanoseconds
   std::atomic<std::uint32_t> tenths;                 ///< of a second from `attached_at` to `heartbeat_at`
 
-  alignas(64) std::uint64_t cpu_mask[16];  ///< CPUs that it may run on
+  alignas(64) std::uint64_t cpu_mask[16];  ///< CPUs on which the rank may run
 
   /// The state that `SharedMemoryWorkspace` published last. `version` is odd while the rank writes the other fields.
   alignas(64) std::atomic<std::uint64_t> state_version;
@@ -128,15 +127,15 @@ struct alignas(1024) RankRecord {
 };
 static_assert(std::is_standard_layout_v<RankRecord> && sizeof(RankRecord) == 2048);
 
-/// Whether a rank runs the caller's code. A number of open ranges and guards that no rank can have is none: whoever
-/// waits would otherwise wait by the longer limit.
+/// Returns whether a rank runs the caller's code. An impossible number of open ranges and guards does not count,
+/// because waiting ranks would otherwise apply the longer limit.
 [[nodiscard]] inline bool is_in_user_code(RankRecord const& record) noexcept {
   constexpr std::uint32_t most = 1 << 16;
   return record.in_user_code.load(std::memory_order_relaxed) - 1 < most;
 }
 
-/// What a rank did last, for a reader that comes while it hangs or after its death. One writer; a reader that sees
-/// another `number` after the other fields than before them has seen a torn entry.
+/// An entry about a recent operation of a rank, read while the rank hangs or after its death. Has one writer. A reader
+/// that sees another `number` after reading the other fields than before has read a torn entry.
 struct FlightEntry {
   std::atomic<std::uint64_t> number;  ///< from 1; 0 while the entry is written
   std::atomic<std::uint64_t> round;   ///< of the group, or number of the message
@@ -169,8 +168,8 @@ struct alignas(64) FlightRing {
 };
 static_assert(sizeof(FlightRing) == 2 * page_bytes);
 
-/// What a member announces for one round. Four of them take turns: who has arrived at a round, and at the end of the
-/// range that it opens too, can still evaluate both while others are two rounds ahead.
+/// A member's arrival at one round. A member has four such lines in turn: a member that has arrived at a round, and at
+/// the close of the range that it opens, can still evaluate both while others are two rounds ahead.
 struct alignas(128) Arrival {
   static constexpr std::size_t inline_bytes = 200;
   static constexpr std::size_t lines = 4;
@@ -194,8 +193,8 @@ enum ArrivalFlag : std::uint8_t {
   arrival_inline = 4,  ///< the payload is `inlined`
 };
 
-/// Why a round failed, in the line of the rank that decided it (or that could not do its part); written before the
-/// arrival or the decision that points to it.
+/// The reason why a round failed, in the block of the member that decided it or that could not do its part. Written
+/// before the arrival or decision that refers to it.
 struct alignas(64) FailureRecord {
   static constexpr std::size_t most_text = 400;  ///< a message of that length is not truncated
   std::atomic<std::uint64_t> round;              ///< that a member's own error is about; stored last
@@ -204,8 +203,8 @@ struct alignas(64) FailureRecord {
 };
 static_assert(std::is_standard_layout_v<FailureRecord> && sizeof(FailureRecord) == 640);
 
-/// The arguments of a member's call of one round, for members that disagree; written before the arrival. A call without
-/// arguments leaves what an earlier round has written.
+/// The arguments of a member's call of one round, for the error of a mismatch. Written before the arrival. A call
+/// without arguments leaves those of an earlier round.
 struct NotedCall {
   std::atomic<std::uint64_t> round;  ///< that it is about; 0 while it is written
   std::uint8_t bytes;                ///< of `arguments`
@@ -213,15 +212,15 @@ struct NotedCall {
 };
 static_assert(sizeof(NotedCall) == 128);
 
-/// What became of a member's handle.
+/// What has happened to a member's handle.
 enum class HandleStatus : std::uint32_t { kept = 0, dropped = 1, dropped_by_exception = 2 };
 
-/// Whether a member uses its block.
+/// Returns whether a member uses its block.
 enum Presence : std::uint32_t { not_yet_joined = 0, joined = 1, has_left = 2 };
 
 struct alignas(1024) MemberBlock {
   Arrival arrivals[Arrival::lines];  ///< line `round % lines`
-  /// The doorbell: bit 0 says that the member sleeps or is about to; a ring adds 2 and clears it.
+  /// The doorbell. Bit 0: the member sleeps or is about to. A ring adds 2 and clears the bit.
   alignas(64) std::atomic<std::uint32_t> doorbell;
   std::atomic<std::uint32_t>
       gone;  ///< HandleStatus, not 0 once the member has dropped its handle without closing the group
@@ -265,7 +264,8 @@ enum class BlockState : std::uint32_t {
   queue = 3,
 };
 
-/// Which of its uses a group block is in, and how far: one word, so that who judges a block and who takes it agree.
+/// Counts the uses of a group block and holds the state of the present one. One word, so that a rank that judges a
+/// block and one that takes it agree.
 struct BlockLife {
   std::uint64_t use = 0;  ///< counted from 1
   int maker = 0;          ///< rank of the node
@@ -279,8 +279,8 @@ struct BlockLife {
   }
 };
 
-/// Who looks for a block to take reads the words of one that another rank may just be taking: these are atomic, and
-/// what was concluded from them holds only if `life` has not changed.
+/// A rank that looks for a free block reads the words of blocks that another rank may be taking. So these are atomic,
+/// and conclusions from them hold only if `life` has not changed.
 struct alignas(page_bytes) GroupHeader {
   std::atomic<std::uint64_t> life;  ///< BlockLife; changed by compare-and-swap
   std::atomic<std::uint32_t> size;
@@ -288,8 +288,8 @@ struct alignas(page_bytes) GroupHeader {
   std::atomic<std::uint64_t> parent_life;  ///< ... as it was then ...
   std::atomic<std::uint64_t> split_round;  ///< ... and the round that tells its members; 0 for the group of all ranks
   char name[128];
-  /// The group's decision word: a `Decision` once it has failed, 0 before that; set once, by compare-and-swap. Of a
-  /// queue it is a `QueueStatus`.
+  /// The group's decision word: 0, or a `Decision` once the group has failed. Set once, by compare-and-swap. In a queue
+  /// it is a `QueueStatus`.
   alignas(64) std::atomic<std::uint64_t> decision;
 };
 static_assert(sizeof(GroupHeader) == page_bytes);
@@ -297,12 +297,13 @@ static_assert(sizeof(GroupHeader) == page_bytes);
 enum class EndpointState : std::uint32_t {
   free = 0,
   taken = 1,
-  closed = 2,   ///< in order: a writer has said all, a reader wants no more
+  closed = 2,   ///< in order: a writer has sent everything, a reader wants no more
   dropped = 3,  ///< its handle went without `close`
   gone = 4,     ///< a writer that had closed, and whose handle has gone: nobody may attach any more
 };
 
-/// The state of an end, with the use of its block: who comes late to a queue that is over takes no place of another.
+/// The state of an endpoint, with the use of its block: a rank that comes late to a queue that has ended does not take
+/// a place in the next one.
 struct EndpointWord {
   std::uint64_t use = 0;
   EndpointState state = EndpointState::free;
@@ -313,7 +314,8 @@ struct EndpointWord {
   }
 };
 
-/// What an end has to say while its queue does not move, or why the queue has failed; written by the end's owner.
+/// A note of an endpoint: what it waits for while its queue does not move, or why the queue has failed. Written by the
+/// owner of the endpoint.
 struct QueueNote {
   static constexpr std::size_t most_ranks = 10;
   enum Kind : std::uint32_t {
@@ -327,8 +329,8 @@ struct QueueNote {
   std::uint32_t ranks[most_ranks];  ///< of the job
 };
 
-/// How a queue has ended, in the `decision` of its block: one word, set once by compare-and-swap by the end that
-/// decides first. All other ends obey it. 0 while the queue goes on.
+/// How a queue has ended, in the `decision` of its block. One word, set once by compare-and-swap by the endpoint that
+/// decides first. All others follow it. 0 while the queue goes on.
 struct QueueStatus {
   enum class How : std::uint8_t {
     goes_on = 0,
@@ -346,7 +348,7 @@ struct QueueStatus {
   }
 };
 
-/// One end of a message queue. The first end of a queue is the writer's, the readers' follow.
+/// One endpoint of a message queue. The first is the writer's; those of the readers follow.
 struct QueueEndpoint {
   /// Messages taken by a reader, published by the writer. The owner's exchange is what the other side waits for.
   alignas(64) std::atomic<std::uint64_t> cursor;
@@ -376,7 +378,8 @@ struct QueueChunk {
 };
 static_assert(std::is_standard_layout_v<QueueChunk> && sizeof(QueueChunk) == 16);
 
-/// Where a message stands that is longer than a chunk: a slot of the writer's arena, kept until all have taken it.
+/// The place of a message that is longer than a chunk: a slot of the writer's arena, kept until all readers have taken
+/// it.
 struct QueueLarge {
   std::uint64_t offset;
   std::uint64_t generation;
@@ -402,7 +405,7 @@ struct LeaseWord {
   [[nodiscard]] bool free() const noexcept { return offered == 0 && taken == 0; }
 };
 
-/// Where everything stands, for a given number of ranks.
+/// The offsets in the control segment for a given number of ranks.
 class ControlGeometry {
  public:
   explicit ControlGeometry(int ranks);
@@ -411,9 +414,9 @@ class ControlGeometry {
   [[nodiscard]] std::size_t flights_offset() const noexcept;
   [[nodiscard]] std::size_t groups_offset() const noexcept;
   [[nodiscard]] std::size_t group_stride() const noexcept;
-  /// Bytes of a group block with `members` members.
+  /// Returns the bytes of a group block with `members` members.
   [[nodiscard]] static std::size_t group_bytes(int members) noexcept;
-  /// Bytes of the block of a queue with `readers` readers; it must not be more than `group_stride`.
+  /// Returns the bytes of the block of a queue with `readers` readers. They must not exceed `group_stride`.
   [[nodiscard]] static std::size_t queue_bytes(int readers) noexcept;
   /// Groups and queues at a time. 12 bits of a `FlightTag` name one.
   [[nodiscard]] std::uint32_t group_capacity() const noexcept;

@@ -7,21 +7,20 @@
 
 namespace crossrank::node {
 
-/// A word of the control segment that no rank can have written there.
+/// A value in the control segment that no rank can have written.
 struct CorruptField {
-  std::string operation{};  ///< that has read it
+  std::string operation{};  ///< that read it
   std::string place{};      ///< "group block 3"
   std::string field{};      ///< "decision"
   std::string expected{};
   std::string got{};
 };
 
-/// Throws the `FormatError` that names segment, place and field. The control segment is writable for every process of
-/// the job: each word that is used as an index, an offset, a count or a size is checked where it is read, and comes
-/// here when it is none.
+/// Throws the `FormatError` that names segment, place and field. Every process of the job can write to the control
+/// segment. So each word that is used as an index, offset, count or size is checked where it is read.
 [[noreturn]] void throw_corrupt(CorruptField word);
 
-/// Copies a value out of shared memory, once: what is checked afterwards is what is used, whatever a peer writes there
+/// Copies a value out of shared memory once, so that the checked value is the one that is used, even if a peer writes
 /// meanwhile.
 template <class T>
 [[nodiscard]] T load_once(T const& shared) noexcept {

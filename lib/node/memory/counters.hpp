@@ -4,7 +4,7 @@
 
 namespace crossrank::node {
 
-/// What `crossrank::statistics()` reads; relaxed, as nothing hangs on their order.
+/// The counters that `crossrank::statistics()` reads. Relaxed: nothing depends on their order.
 struct Counters {
   std::atomic<std::uint64_t> bytes_copied{0};
   std::atomic<std::uint64_t> futex_waits{0};

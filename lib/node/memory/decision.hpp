@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-/// How rounds end, as the words of the control segment say it.
+/// How rounds end, encoded in words of the control segment.
 namespace crossrank::node {
 
 /// How a round was decided.
@@ -29,20 +29,20 @@ struct Decision {
   [[nodiscard]] bool failed() const noexcept { return verdict >= Verdict::lost; }
 };
 
-/// The word by which a member arrives at a round, and by which others keep it from arriving.
+/// The word by which a member arrives at a round, and by which others veto its arrival.
 ///
-/// It changes from an earlier round by compare-and-swap, once: to the round, by the member, or to the decision of
-/// somebody who gives that round up. So a round that all members have reached can fail no more, and one that somebody
-/// was kept from can never pass; each member sees for itself which of the two it is.
+/// A compare-and-swap changes it once from an earlier round: the member sets it to the round, or another member vetoes
+/// it with a decision to give the round up. So a round that all members have reached cannot fail any more, and a round
+/// with a veto can never pass. Each member sees for itself which of the two holds.
 struct ArrivalWord {
   std::uint64_t word = 0;
 
   static constexpr std::uint64_t veto_bit = std::uint64_t{1} << 63;
   [[nodiscard]] static ArrivalWord of(Decision decision) noexcept { return {veto_bit | decision.pack()}; }
   [[nodiscard]] bool vetoed() const noexcept { return (word & veto_bit) != 0; }
-  /// Why, where it is vetoed.
+  /// Returns the decision of the veto.
   [[nodiscard]] Decision decision() const noexcept { return Decision::unpack(word & ~veto_bit); }
-  /// Whether the member has come to `round`, one of those whose line this is.
+  /// Returns whether the member has arrived at `round`, which must be a round of this line.
   [[nodiscard]] bool reached(std::uint64_t round) const noexcept {
     return vetoed() ? decision().round > round : word >= round;
   }

@@ -86,7 +86,7 @@ bool GroupBlocks::departed(std::uint32_t rank) const noexcept {
   return state == RankState::dead || state == RankState::left;
 }
 
-/// Whether members of a block may still learn of it, or have.
+/// Returns whether members of a block may still learn of it, or have.
 bool GroupBlocks::announced(GroupHeader const& group) const noexcept {
   if (group.split_round == 0) return true;
   auto const parent_block = group.parent.load(std::memory_order_relaxed);

@@ -7,13 +7,13 @@
 
 namespace crossrank::node {
 
-/// Mapped memory that may be shared with other processes; unmapped with the last owner.
+/// Mapped memory that may be shared with other processes. The last owner unmaps it.
 class Mapping {
  public:
   enum class Access { read_only, read_write };
 
-  /// Maps the first `bytes` of `fd`; the descriptor may be closed afterwards. Left out of core dumps: a dump would
-  /// write, and so allocate, the whole virtual size. `IoError` when there is no address space.
+  /// Maps the first `bytes` of `fd`; the descriptor may be closed afterwards. Core dumps exclude the mapping: a dump
+  /// would write, and so allocate, the whole virtual size. `IoError` when there is no address space.
   Mapping(platform::Fd const& fd, std::size_t bytes, Access access, std::string const& what);
   ~Mapping();
   Mapping(Mapping const&) = delete;
@@ -29,20 +29,22 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-/// Makes anonymous shared memory of `bytes` virtual size: a sealed memfd, or, where that is refused, a named segment
-/// that is unlinked before anything else happens. Mode owner only. No page is taken yet.
+/// Makes anonymous shared memory of `bytes` virtual size with mode 0600: a sealed memfd, or a named segment that is
+/// unlinked at once where memfds are refused. Allocates no page.
 [[nodiscard]] platform::Fd make_shared_memory(std::string const& what, std::size_t bytes);
 
-/// A second descriptor for the same memory that cannot be mapped writable; without `/proc` the same kind as `fd`.
+/// Returns a second descriptor for the same memory that cannot be mapped writable. Without `/proc` it is of the same
+/// kind as `fd`.
 [[nodiscard]] platform::Fd reopen_read_only(platform::Fd const& fd);
 
-/// Takes the pages of a range, so that lack of memory shows here and not as SIGBUS. 0, or the errno.
+/// Allocates the pages of a range, so that a lack of memory shows here and not as SIGBUS. Returns 0 or the errno.
 [[nodiscard]] int reserve_pages(platform::Fd const& fd, std::size_t offset, std::size_t bytes);
 
-/// Gives the pages of a range back. Errors are ignored: the pages then stay.
+/// Returns the pages of a range to the system. Ignores errors: the pages then stay.
 void release_pages(platform::Fd const& fd, std::size_t offset, std::size_t bytes) noexcept;
 
-/// Refuses memory that a peer passed unless it is a regular file of this user, owner only, exactly `bytes` long.
+/// Checks memory that a peer passed. Throws unless it is a regular file of this user with mode 0600 and exactly `bytes`
+/// long.
 void check_shared_memory(platform::Fd const& fd, std::size_t bytes, std::string const& what);
 
 }  // namespace crossrank::node

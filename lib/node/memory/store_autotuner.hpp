@@ -7,25 +7,25 @@
 
 namespace crossrank::node {
 
-/// Which way of storing what peers read is the fast one: through the caches, or past them.
+/// Chooses the faster way to store bytes that peers will read: through the caches, or with non-temporal stores.
 ///
-/// Past them is the better way while the ranks' cores have no cache in common: a line that a peer holds is then written
-/// and read at a fraction of the speed. Virtual machines say little about their caches and move from core to core: in
-/// one minute two ranks gathered 4 MiB through the caches in 0.2 ms, in another in 0.9. So both ways are tried in turn,
-/// now and then, and the better one is kept. For one thread.
+/// Non-temporal stores are better while the ranks' cores share no cache: a line that a peer holds is then written and
+/// read at a fraction of the speed. Virtual machines tell little about their caches and move between cores: two ranks
+/// gathered 4 MiB through the caches in 0.2 ms in one minute, in 0.9 ms in another. So both ways are tried in turn from
+/// time to time, and the better one is kept. For one thread.
 class StoreAutotuner {
  public:
-  /// Shorter stores say nothing.
+  /// Shorter stores are not measured.
   static constexpr std::size_t least_bytes = std::size_t{16} << 10;
-  /// Steps of a trial that go the same way, one after the other. The first is not counted: it reads what was stored the
-  /// other way.
+  /// Number of steps in a row that a trial makes the same way. The first is not counted: it reads bytes that were
+  /// stored the other way.
   static constexpr int steps_in_a_row = 4;
   static constexpr int turns = 2;  ///< of each way in a trial
   static constexpr int trial_steps = 2 * turns * steps_in_a_row;
   static constexpr int steps_between_trials = 512;
   /// Before the first trial: memory is touched for the first time.
   static constexpr int first_steps = 8;
-  /// Past the caches only if that takes less than this part of the time: chance is no reason.
+  /// Chooses non-temporal stores only if they take less than this part of the time, so that chance does not decide.
   static constexpr double worth_it = 0.85;
 
   /// One step of a collective that stores for its peers.
@@ -33,9 +33,9 @@ class StoreAutotuner {
     platform::StoreMode stores = platform::StoreMode::normal;
     bool counts = false;  ///< in a trial
   };
-  /// How the next step is to store.
+  /// Returns how the next step shall store.
   [[nodiscard]] Step next() noexcept;
-  /// How long such a step took until its peers' bytes had been read; at the latest before the next but one begins.
+  /// Records how long a step took until the peers had read its bytes. Called before the step after the next one begins.
   void note(Step step, std::size_t bytes, std::chrono::nanoseconds took) noexcept;
 
  private:

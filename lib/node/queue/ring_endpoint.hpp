@@ -76,7 +76,7 @@ class RingEndpoint {
   void announce(EndpointState state) noexcept;
   /// Leaves the ring; says how.
   void leave(EndpointState how) noexcept;
-  /// Whether a rank of the node has left, or the queue has failed, since the last call. One load.
+  /// Returns whether a rank of the node has left, or the queue has failed, since the last call. One load.
   [[nodiscard]] bool has_new_departure() noexcept;
 
   std::shared_ptr<NodeComm> comm_;

@@ -30,7 +30,7 @@ class RingReader final : public RingEndpoint {
   [[nodiscard]] std::shared_ptr<void const> keep() const;
   /// Done with the message: its place may be written over.
   void take() noexcept;
-  /// Whether the writer has closed in order and everything is taken.
+  /// Returns whether the writer has closed in order and everything is taken.
   [[nodiscard]] bool at_end() const noexcept;
   /// Why no message will come, once all that was written is read: the queue has failed, the writer has died or gone
   /// without closing, or another reader has died. Decides so for all ends if nobody has before.

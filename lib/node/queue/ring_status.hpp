@@ -50,18 +50,18 @@ class RingStatus {
 
   /// Ends that died, or whose handles went without `close`. A reader that has read a closed queue to its end is none.
   [[nodiscard]] std::vector<int> lost_ends() const;
-  /// Whether a reader among them died: unlike one that only went, it cannot be meant.
+  /// Returns whether a reader among them died: unlike one that only went, it cannot be meant.
   [[nodiscard]] bool has_dead_reader(std::vector<int> const& lost) const noexcept;
   /// Whom to blame for these losses: a rank that died comes before one that left, and one that left because of others
   /// is not to blame where the others are known.
   [[nodiscard]] RingFailure cause_of(std::vector<int> const& lost) const;
-  /// Whether any rank that has held an end has ended: no group that it was in can go on.
+  /// Returns whether any rank that has held an end has ended: no group that it was in can go on.
   [[nodiscard]] bool any_holder_ended() const noexcept;
 
   /// Whom this end waits for when it waits for the ends `direct`: ranks of the job, ascending. One that only waits
   /// itself is replaced by those it waits for.
   [[nodiscard]] std::vector<int> waited_for(std::vector<int> const& direct) const;
-  /// Whether an end waits, or has just waited in vain.
+  /// Returns whether an end waits, or has just waited in vain.
   [[nodiscard]] bool waits(int end) const noexcept;
   /// Ranks of the job that the writer waits for and that hold no end here.
   [[nodiscard]] std::vector<int> remote_ranks_awaited() const;

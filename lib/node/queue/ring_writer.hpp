@@ -30,14 +30,14 @@ class RingWriter final : public RingEndpoint {
   RingWriter(RingWriter const&) = delete;
   RingWriter& operator=(RingWriter const&) = delete;
 
-  /// Whether the next message has a place. Asks the readers only when it seems to have none.
+  /// Returns whether the next message has a place. Asks the readers only when it seems to have none.
   [[nodiscard]] bool has_space() noexcept;
   /// Publishes a message, which is `parts` one behind the other; `has_space` has said yes. `UnavailableError` when
   /// there is no memory for a large one.
   void put(MessageParts parts);
   /// Says that no message will follow. Idempotent.
   void close() noexcept;
-  /// Whether every reader has taken everything, or has left.
+  /// Returns whether every reader has taken everything, or has left.
   [[nodiscard]] bool drained() noexcept;
   /// Why the queue cannot go on: a reader has died, or ended without closing its end, or another end has found such a
   /// reason. Decides so for all ends if nobody has before.
@@ -46,7 +46,7 @@ class RingWriter final : public RingEndpoint {
   [[nodiscard]] std::vector<int> waited_for(std::uint64_t number) const;
   /// Readers that have not taken message `number`.
   [[nodiscard]] std::vector<int> readers_before(std::uint64_t number) const;
-  /// Whether all readers have closed their ends.
+  /// Returns whether all readers have closed their ends.
   [[nodiscard]] bool has_no_readers() const noexcept;
   using RingEndpoint::has_new_departure;
   [[nodiscard]] std::uint64_t taken_by(int reader) const noexcept;

@@ -8,7 +8,7 @@
 
 namespace crossrank::node {
 
-/// An address of a UNIX socket that is no file: its name goes with the last socket that is bound to it.
+/// The address of a UNIX socket without a file. The name disappears with the last socket that is bound to it.
 struct AbstractAddress {
   sockaddr_un name{};
   socklen_t bytes = 0;
@@ -16,13 +16,13 @@ struct AbstractAddress {
   [[nodiscard]] sockaddr const* address() const noexcept { return reinterpret_cast<sockaddr const*>(&name); }
 };
 
-/// "crossrank-<uid>-<text>"; `text` has at most 64 characters.
+/// Returns "crossrank-<uid>-<text>"; `text` has at most 64 characters.
 [[nodiscard]] AbstractAddress abstract_address(std::string const& text);
 
-/// A stream socket that never blocks: connecting to a full backlog would otherwise wait without a limit.
+/// Makes a non-blocking stream socket: connecting to a full backlog would otherwise wait without limit.
 [[nodiscard]] platform::Fd open_socket();
 
-/// Who is at the other end, as the kernel says.
+/// Returns the credentials of the peer from the kernel.
 [[nodiscard]] ucred peer_of(int socket);
 
 }  // namespace crossrank::node

@@ -6,17 +6,17 @@
 
 namespace crossrank::node {
 
-/// Makes `frame` carry an error: its code, its texts and all failed ranks.
+/// Encodes an error into `frame`: its code, its texts and all failed ranks.
 void put_error(Frame& frame, Error const& error);
 
-/// The error that a frame carries, as this rank throws it. Nothing in the frame is taken at its word.
+/// Decodes the error in a frame as this rank throws it. Trusts nothing in the frame.
 [[nodiscard]] Error error_in(Frame const& frame, NodeOptions const& options);
 
-/// Throws `error` as the error of this rank: the subclass of its code, with this rank's number.
+/// Throws `error` with this rank's number, as the subclass of its code.
 [[noreturn]] void throw_as_own(Error const& error, NodeOptions const& options);
 
-/// What was thrown as an `Error`: exceptions of the standard library become an `IoError` with their text. Call it in a
-/// handler.
+/// Returns the current exception as an `Error`: exceptions of the standard library become an `IoError` with their text.
+/// Call it in a handler.
 [[nodiscard]] Error current_start_error(NodeOptions const& options);
 
 }  // namespace crossrank::node

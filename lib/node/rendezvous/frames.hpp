@@ -12,10 +12,12 @@
 
 namespace crossrank::node {
 
-/// What the ranks of a node say to each other on the rendezvous socket; one size, so that a read is whole or an error.
+/// A message between the ranks of a node on the rendezvous socket. All have one size, so that a read is whole or an
+/// error.
 struct Frame {
-  /// `greeting` is the server's first frame and tells its rank; `failure` carries an error (`error_frame.hpp`), from
-  /// the server as the verdict for all, to it as a client's own; `over` says that the start is over, and to begin anew.
+  /// `greeting` is the server's first frame and tells its rank. `failure` carries an error (`error_frame.hpp`): from
+  /// the server the verdict for all, to the server a client's own error. `over` says that the start has ended and the
+  /// client shall begin again.
   enum class Kind : std::uint32_t { greeting = 1, hello, welcome, arena, memory, ack, ready, go, failure, over };
   std::uint32_t magic = 0x43524652;  // "RFRC"
   std::uint32_t layout = 0;
@@ -31,34 +33,34 @@ struct Frame {
 };
 static_assert(sizeof(Frame) == 4096);
 
-/// A frame that has come in part.
+/// A frame that has partly arrived.
 struct PartialFrame {
   Frame frame{};
   std::size_t got = 0;
 };
 
-/// Most descriptors in one message; the kernel takes 253, and counts those in flight against the user's limit.
+/// Maximum of descriptors in one message. The kernel accepts 253 and counts those in flight against the user's limit.
 inline constexpr std::size_t fds_per_frame = 64;
 
 enum class Received { frame, closed, timed_out, partial };
 
-/// Sends one frame with descriptors. False when the peer has gone. `until` is a time of the seam's clock.
+/// Sends one frame with descriptors. Returns false when the peer has gone. `until` is a time of `platform::system()`.
 [[nodiscard]] bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::chrono::nanoseconds until);
 
-/// Receives one frame, and the descriptors that came with it.
+/// Receives one frame with its descriptors.
 [[nodiscard]] Received receive_frame(int socket, Frame& frame, std::vector<platform::Fd>& fds,
                                      std::chrono::nanoseconds until);
 
-/// Takes what has come of a frame without waiting: `partial` while there is more to come.
+/// Receives the part of a frame that has arrived, without waiting. Returns `partial` while more is to come.
 [[nodiscard]] Received receive_part(int socket, PartialFrame& part, std::vector<platform::Fd>& fds);
 
-/// Waits until one of `set` has an event, the time has come, or a second has passed.
+/// Waits until one of `set` has an event, `until` is reached, or a second has passed.
 void wait_for_events(std::span<pollfd> set, std::chrono::nanoseconds until);
 
-/// Waits until one of `sockets` can be read: its index, or -1 when the time has come.
+/// Waits until one of `sockets` is readable. Returns its index, or -1 at `until`.
 [[nodiscard]] int wait_readable(std::span<int const> sockets, std::chrono::nanoseconds until);
 
-/// Copies `text` into a fixed array, cut where it does not fit, always ended.
+/// Copies `text` into a fixed array, truncated to fit and always terminated.
 template <std::size_t N>
 void put_text(std::array<char, N>& to, std::string const& text) {
   auto const bytes = text.size() < N - 1 ? text.size() : N - 1;

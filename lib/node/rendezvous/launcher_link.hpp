@@ -9,11 +9,11 @@
 
 namespace crossrank::node {
 
-/// What `crossrank run` and the rank that serves a rendezvous tell each other.
+/// The messages between `crossrank run` and the rank that serves a rendezvous.
 ///
-/// The launcher listens at `launcher_address` and sees at once how a rank ends. The server of a rendezvous connects to
-/// it while ranks are missing: it hears `ended` for each rank that has ended, before that or later, and tells
-/// `serving`, `came` and `joined`, so that the launcher knows who ended before all had connected.
+/// The launcher listens at `launcher_address` and notices at once when a rank ends. The server of a rendezvous connects
+/// to it while ranks are missing. It receives `ended` for each rank that ends or has ended. It sends `serving`, `came`
+/// and `joined`, so that the launcher knows which ranks ended before all had connected.
 struct LauncherMessage {
   enum class Kind : std::uint32_t { serving = 1, came, joined, ended };
   std::uint32_t magic = 0x4e4c5243;  // "CRLN"
@@ -25,25 +25,25 @@ struct LauncherMessage {
 };
 static_assert(sizeof(LauncherMessage) == 32);
 
-/// Where the launcher of a job listens.
+/// Returns the address at which the launcher of a job listens.
 [[nodiscard]] AbstractAddress launcher_address(std::string const& job_id);
 
-/// "exit code 3", "signal 9 (SIGKILL)", from what `waitpid` gave.
+/// Returns for example "exit code 3" or "signal 9 (SIGKILL)", from a status of `waitpid`.
 [[nodiscard]] std::string describe_status(int status);
 
-/// A rank's end of the connection. Nothing fails for want of it.
+/// A rank's side of the connection. A start does not depend on it.
 class LauncherLink {
  public:
-  /// Connects to the launcher of `job_id`; stays without one where nobody of this user listens.
+  /// Connects to the launcher of `job_id`. Stays unconnected where this user has none.
   explicit LauncherLink(std::string const& job_id) noexcept;
 
-  /// To be polled for input; -1 without a launcher.
+  /// Returns the descriptor to poll for input; -1 without a launcher.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  /// Takes what has come without waiting, and calls `on_end` for each rank that has ended.
+  /// Receives the messages that have arrived, without waiting. Calls `on_end` for each rank that has ended.
   void take(std::function<void(LauncherMessage const&)> const& on_end);
   void tell(LauncherMessage::Kind kind, int rank = -1) noexcept;
-  /// All ranks have connected; `control` is the control segment that they share, from which the launcher reads later
-  /// whom they blame for their ends.
+  /// Tells the launcher that all ranks have connected. From `control`, their control segment, it later reads which
+  /// ranks they blame for their ends.
   void tell_joined(int control) noexcept;
 
  private:

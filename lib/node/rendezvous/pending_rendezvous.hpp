@@ -10,9 +10,9 @@
 
 namespace crossrank::node {
 
-/// What the server of a rendezvous shows of it while ranks are missing: memory without a name that
-/// `find_pending_rendezvous` finds through the server's descriptors, as there is no control segment yet. Its end is
-/// that of the wait, whatever ends it. Nothing fails for want of it.
+/// The state of a rendezvous in progress, shared by its server while ranks are missing: anonymous memory that
+/// `find_pending_rendezvous` finds through the server's descriptors, because there is no control segment yet. It ends
+/// with the wait. A start does not depend on it.
 class PendingRendezvous {
  public:
   explicit PendingRendezvous(NodeOptions const& options) noexcept;
@@ -26,24 +26,25 @@ class PendingRendezvous {
   platform::Fd fd_;
 };
 
-/// Ranks of a node that wait for others to come, as seen from outside.
+/// Ranks of a node that wait for others, seen from outside.
 struct PendingRendezvousView {
   struct Arrived {
-    int rank = 0;  ///< of the job; of the node where ranks count by node
+    int rank = 0;  ///< rank of the job, or of the node where the ranks are numbered by node
     std::int32_t pid = 0;
     ProcessState state{};
   };
   std::string job{};
   std::string host{};
-  std::string where{};  ///< "pid 4711", who listens
+  std::string where{};  ///< for example "pid 4711", the process that listens
   int ranks = 0;
   std::vector<Arrived> arrived{};
   std::vector<int> missing{};
   double waiting = 0;  ///< seconds
-  double timeout = 0;  ///< seconds, after which it is an error
+  double timeout = 0;  ///< seconds until the error
 };
 
-/// The rendezvous of this user's processes on this machine that wait; with `pid`, those to which that process has come.
+/// Returns the pending rendezvous of this user's processes on this machine; with `pid` only those that this process has
+/// joined.
 [[nodiscard]] std::vector<PendingRendezvousView> find_pending_rendezvous(std::optional<int> pid);
 
 }  // namespace crossrank::node

@@ -15,21 +15,22 @@
 #include "lib/node/rendezvous/launcher_link.hpp"
 #include "lib/node/rendezvous/pending_rendezvous.hpp"
 
-/// The two sides of a rendezvous through sockets: the server, which is the rank that took the name, and its clients.
+/// The two sides of a rendezvous through sockets: the server, which is the rank that has bound the name, and its
+/// clients.
 namespace crossrank::node {
 
-/// The side of the rank that listens. It alone decides why a start fails, and tells every rank before it throws itself:
-/// ranks that come later too, until all are accounted for or the deadline has passed.
+/// The side of the rank that listens. It alone decides why a start fails. It tells every rank before it throws itself,
+/// also ranks that join later, until all are accounted for or the deadline has passed.
 class RendezvousServer {
  public:
-  /// `until` is a time of the seam's clock.
+  /// `until` is a time of `platform::system()`.
   RendezvousServer(NodeOptions options, platform::Fd listener, std::chrono::nanoseconds until);
 
   [[nodiscard]] Attachment attach();
   void ready();
-  /// Makes `error` the verdict: tells all ranks, then throws it.
+  /// Makes `error` the verdict: sends it to all ranks, then throws it.
   [[noreturn]] void fail(Error const& error);
-  /// A process that served this start before and ended before it said which rank it was.
+  /// A process that served this start before and ended without telling its rank.
   void add_lost(std::int64_t pid) { lost_servers_.insert(pid); }
 
  private:
@@ -39,7 +40,7 @@ class RendezvousServer {
     bool has_memory = false;
     bool is_ready = false;
   };
-  /// A connection that has not said yet who it is.
+  /// A connection whose rank is not known yet.
   struct PendingConnection {
     platform::Fd socket;
     std::int64_t pid = 0;
@@ -77,37 +78,37 @@ class RendezvousServer {
   std::shared_ptr<ControlHeader> header_{};  ///< in the control segment; `attached` is all ranks once all are ready
   std::shared_ptr<platform::Fd> control_fd_{};
   platform::Fd listener_;
-  platform::Fd spare_;  ///< given up to let a rank in that is to hear why the start has failed
+  platform::Fd spare_;  ///< closed to accept a rank that must learn why the start has failed
   std::chrono::nanoseconds until_;
   std::uint64_t space_;
   std::map<int, Client> clients_{};
   std::vector<PendingConnection> connections_{};
   std::set<std::int64_t> lost_servers_{};
-  std::map<int, LauncherMessage> ended_{};  ///< ranks that the launcher saw end
+  std::map<int, LauncherMessage> ended_{};  ///< ranks that have ended, as the launcher reported
   std::optional<PendingRendezvous> pending_rendezvous_;
   std::optional<LauncherLink> launcher_{};
   std::optional<Error> verdict_{};
-  std::set<int> told_{};  ///< ranks that know the verdict, or will never ask
+  std::set<int> told_{};  ///< ranks that know the verdict or will never ask for it
   int expected_ = 0;      ///< the fewest ranks that any rank expects
   bool over_ = false;     ///< a rank that knew the verdict came again: the next start begins
 };
 
-/// The connection to the server has ended, and `error` says so.
+/// Thrown when the connection to the server has ended; `error` says so.
 struct ServerLost {
   Error error;
 };
 
-/// The connection was one of an earlier start, which is over.
+/// Thrown when the connection belonged to an earlier start, which has ended.
 struct StartOver {};
 
-/// The side of a rank that has connected to the server, whose process id it knows.
+/// The side of a rank that has connected to the server. It knows the server's process id.
 class RendezvousClient {
  public:
   RendezvousClient(NodeOptions options, platform::Fd socket, std::int64_t server_pid, std::chrono::nanoseconds until)
       : options_(std::move(options)), socket_(std::move(socket)), server_pid_(server_pid), until_(until) {}
 
   enum class Greeting : std::uint8_t { come, closed, over };
-  /// Waits for the server to say which rank it is. `closed`: it ended before, or its process did.
+  /// Waits for the server to tell its rank. Returns `closed` when the server or its process has ended before.
   [[nodiscard]] Greeting greet();
   [[nodiscard]] std::int64_t server_pid() const noexcept { return server_pid_; }
 
@@ -115,7 +116,7 @@ class RendezvousClient {
   /// 0.
   [[nodiscard]] Attachment attach(std::int64_t lost_server);
   void ready();
-  /// Tells the server why this rank gives up, and throws the verdict, which may be another.
+  /// Tells the server why this rank gives up, and throws the verdict, which may be a different one.
   [[noreturn]] void report(Error const& error);
 
  private:
@@ -134,12 +135,12 @@ class RendezvousClient {
 };
 
 // What both sides need.
-/// A frame with this rank's part filled in.
+/// Returns a frame with this rank's fields filled in.
 [[nodiscard]] Frame make_frame(NodeOptions const& options, Frame::Kind kind);
-/// Maps the control segment and all arenas, after checking that each is what it must be.
+/// Maps the control segment and all arenas after checking them.
 [[nodiscard]] Attachment map_memory(NodeOptions const& options, platform::Fd control_fd, platform::Fd own_arena,
                                     std::vector<platform::Fd> arenas, std::uint64_t arena_bytes);
-/// The header of the control segment; keeps it mapped.
+/// Returns the header of the control segment, which keeps it mapped.
 [[nodiscard]] std::shared_ptr<ControlHeader> header_of(Attachment const& memory);
 
 }  // namespace crossrank::node
