@@ -8,10 +8,10 @@
 namespace crossrank::node {
 namespace {
 
-/// From here on past the caches, though the bytes would fit: who receives them reads them, and on cores without a
-/// common cache lines that the writer still holds dirty come at a tenth of the speed of memory.
+/// Longer messages are stored past the caches even if they would fit. The receivers read the bytes, and on cores
+/// without a common cache, lines that the writer holds dirty arrive at a tenth of the speed of memory.
 constexpr std::size_t streaming_from = std::size_t{32} << 10;
-/// A smaller part of many goes the ordinary way: the pieces of lines at its ends cost more than the rest saves.
+/// Smaller parts of a whole use ordinary stores: the partial lines at their ends cost more than the rest saves.
 constexpr std::size_t least_streamed = std::size_t{1} << 10;
 constexpr std::size_t piece = std::size_t{32} << 20;
 

@@ -5,7 +5,7 @@
 namespace crossrank::node {
 namespace {
 
-/// Shorter copies are over before another could gain anything from them.
+/// Shorter copies end before another one could gain anything from them.
 constexpr std::size_t worth_sharing = std::size_t{8} << 10;
 
 void progress(NodeComm& comm, std::size_t bytes) {

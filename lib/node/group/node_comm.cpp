@@ -34,7 +34,7 @@ namespace {
 
 using platform::system;
 
-/// Wakes whoever sleeps on a doorbell, whatever its bit says: a ringer may have died between clearing it and waking.
+/// Wakes the sleeper on a doorbell whatever its bit says: a rank may have died between clearing the bit and waking.
 void ring_always(std::atomic<std::uint32_t>& doorbell) noexcept {
   doorbell.fetch_add(2, std::memory_order_seq_cst);
   count(counters().futex_wakes);
@@ -68,7 +68,7 @@ void ring(std::atomic<std::uint32_t>& doorbell) noexcept {
   system().futex_wake(reinterpret_cast<std::uint32_t const*>(&doorbell), INT_MAX);
 }
 
-/// One private page that the kernel empties in a forked child, and the process id for kernels that do not.
+/// A private page that the kernel empties in a forked child, and the process id for kernels that do not.
 struct NodeComm::ForkGuard {
   ForkGuard() : pid(::getpid()) {
     void* const page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -162,7 +162,7 @@ void NodeComm::attach(Attachment attachment) {
   }
   own.state.store(static_cast<std::uint32_t>(RankState::attached), std::memory_order_release);
   if (options_.rank == 0) {
-    // The group of all ranks is the first block: nobody makes another before all are ready.
+    // The group of all ranks has the first block: no rank makes another one before all are ready.
     std::vector<int> all(static_cast<std::size_t>(options_.ranks));
     std::iota(all.begin(), all.end(), 0);
     static_cast<void>(blocks_->make(all, options_.group_name, {}));
@@ -227,7 +227,7 @@ std::byte const* NodeComm::arena_of(int rank) const noexcept {
 void NodeComm::record_departure(int rank, RankState how) const noexcept {
   auto& record = records()[rank];
   auto expected = static_cast<std::uint32_t>(RankState::attached);
-  // Read by whoever sees the new state; another rank may be recording the same death a moment apart.
+  // Ranks that see the new state read these. Another rank may be recording the same death at the same time.
   record.departed_at.store(now_ns(), std::memory_order_relaxed);
   if (!record.state.compare_exchange_strong(expected, static_cast<std::uint32_t>(how), std::memory_order_seq_cst))
     return;

@@ -38,8 +38,7 @@ std::string text_of_current_exception() {
   }
 }
 
-/// A thread that holds the lock may be the one that terminates: then the words stay unsaid, and the death is seen
-/// anyway.
+/// The terminating thread may hold the lock. Then the exit reason is not published, and the peers see only the death.
 template <class Action>
 void for_each_comm(Action action) noexcept {
   auto& all = registry();

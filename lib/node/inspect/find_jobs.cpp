@@ -25,7 +25,7 @@ namespace fs = boost::filesystem;
 using platform::Fd;
 using platform::system;
 
-/// The fields that tell a control segment from an arena, and one job from another.
+/// The fields that distinguish a control segment from an arena, and one job from another.
 struct Greeting {
   std::uint64_t magic = 0;
   std::uint32_t version = 0;
@@ -34,8 +34,8 @@ struct Greeting {
 };
 static_assert(offsetof(ControlHeader, nonce) == offsetof(Greeting, nonce));
 
-/// Maps the segment that stands at `path`, unless it is none, or one that has been found before. Looks with `pread`:
-/// touching a mapping would take pages of somebody's arena.
+/// Maps the segment at `path` unless it is not a control segment or has been found before. Reads it with `pread`,
+/// because touching a mapping would allocate pages of an arena.
 std::shared_ptr<Mapping> open_segment(std::string const& path, std::vector<std::array<std::uint64_t, 2>>& seen) {
   Fd const fd(system().openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0));
   struct stat status {};
@@ -45,14 +45,15 @@ std::shared_ptr<Mapping> open_segment(std::string const& path, std::vector<std::
       greeting.magic != control_magic)
     return nullptr;
   if (std::find(seen.begin(), seen.end(), greeting.nonce) != seen.end()) return nullptr;
-  // Never beyond the end of the file, which would be SIGBUS; whether that is its whole length, the reader checks.
+  // Maps no more than the file has, since reading beyond would raise SIGBUS. The reader checks whether that is the
+  // whole segment.
   auto memory =
       std::make_shared<Mapping>(fd, static_cast<std::size_t>(status.st_size), Mapping::Access::read_only, path);
   seen.push_back(greeting.nonce);
   return memory;
 }
 
-/// Names in a directory, as far as it can be listed.
+/// Returns the names in a directory, as far as it can be listed.
 std::vector<std::string> list(std::string const& directory, boost::system::error_code& failed) {
   std::vector<std::string> names;
   for (fs::directory_iterator entry(directory, failed), none; !failed && entry != none; entry.increment(failed))
@@ -60,7 +61,7 @@ std::vector<std::string> list(std::string const& directory, boost::system::error
   return names;
 }
 
-/// Returns whether an open file's name holds `name`: other files of a process are left alone.
+/// Returns whether an open file's name contains `name`. Other files of a process are ignored.
 bool leads_to(std::string const& link, std::string_view name) {
   std::array<char, 4096> target{};
   auto const bytes = ::readlink(link.c_str(), target.data(), target.size());
@@ -77,7 +78,7 @@ void each_file_of(int pid, std::string_view name, boost::system::error_code& fai
   }
 }
 
-/// "/memfd:crossrank (deleted)", a named segment, or a flight record.
+/// Matches "/memfd:crossrank (deleted)", a named segment or a flight record.
 void look_into(int pid, std::vector<std::array<std::uint64_t, 2>>& seen, std::vector<FoundJob>& found,
                boost::system::error_code& failed) {
   each_file_of(pid, "crossrank", failed, [&](std::string const& link) {

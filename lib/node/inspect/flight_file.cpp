@@ -31,7 +31,8 @@ platform::Fd make_flight_file(std::filesystem::path const& path, std::size_t byt
   platform::check_links_above(path.has_parent_path() ? path.parent_path() : ".", "make a flight record");
   platform::Fd fd(system().openat(AT_FDCWD, path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) platform::throw_io("make a flight record", path.string(), errno, hint);
-  // Where a file system has no locks nobody can tell whether the job lives, and `crossrank clean` leaves it alone.
+  // On a file system without locks it cannot be told whether the job lives, and `crossrank clean` leaves the file
+  // alone.
   static_cast<void>(system().flock(fd.get(), LOCK_SH | LOCK_NB));
   if (system().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     platform::throw_io("make a flight record", path.string(), errno, hint);

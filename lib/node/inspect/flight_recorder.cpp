@@ -27,7 +27,7 @@ void write_flight(FlightRing& ring, FlightOperation const& note, std::uint32_t a
   }
   if (!goes_on) ++number;
   auto& entry = ring.ring[(number - 1) % FlightRing::entries];
-  // Release stores keep the order of all of them: whoever acquires a new field finds the number gone or new.
+  // Release stores keep the order of all fields: a reader that acquires a new field finds the number cleared or new.
   entry.number.store(0, std::memory_order_relaxed);
   entry.round.store(note.round, std::memory_order_release);
   entry.bytes.store(note.bytes, std::memory_order_release);

@@ -19,7 +19,7 @@
 namespace crossrank::node {
 namespace {
 
-/// The number of ranks. Read once: whoever writes there may do so at any time.
+/// Returns the number of ranks. Read once, because another process may write there at any time.
 int check(std::span<std::byte const> control) {
   auto const refuse = [](std::string expected, std::string got) {
     throw FormatError({.operation = "inspect",
@@ -52,7 +52,7 @@ double seconds_between(std::uint64_t from, std::uint64_t to) {
   return to > from ? static_cast<double>(to - from) * 1e-9 : 0.0;
 }
 
-/// One group block as it stands, with the members that may be believed.
+/// One group block as it is, with the members that are plausible.
 struct Block {
   GroupHeader const* header = nullptr;
   MemberBlock const* members = nullptr;
@@ -70,7 +70,7 @@ struct Block {
     }
     return -1;
   }
-  /// The last round that the member has arrived at.
+  /// Returns the last round at which the member has arrived.
   [[nodiscard]] std::uint64_t last_round(int member) const noexcept {
     std::uint64_t last = 0;
     for (auto const& line : members[member].arrivals) {
@@ -81,7 +81,7 @@ struct Block {
     return last;
   }
   [[nodiscard]] bool posted(int member, std::uint64_t round) const noexcept { return last_round(member) >= round; }
-  /// The last round that all members have arrived at.
+  /// Returns the last round at which all members have arrived.
   [[nodiscard]] std::uint64_t last_of_all() const noexcept {
     auto last = size == 0 ? 0 : last_round(0);
     for (int member = 1; member < size; ++member) last = std::min(last, last_round(member));
@@ -160,7 +160,7 @@ class Reader {
     return last;
   }
 
-  /// Rank of the job; -1 for a number that is no rank of the node.
+  /// Returns the rank of the job; -1 for a number that is no rank of the node.
   [[nodiscard]] int global(int node_rank) const noexcept {
     if (node_rank < 0 || node_rank >= ranks_) return -1;
     return static_cast<int>(records_[node_rank].global_rank);

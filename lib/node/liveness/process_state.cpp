@@ -26,7 +26,7 @@ ProcessState process_state(std::int32_t pid, std::uint64_t its_namespace) {
   auto const bytes = system().read(fd.get(), buffer.data(), buffer.size());
   if (bytes <= 0) return ProcessState::gone;
   std::string_view const text(buffer.data(), static_cast<std::size_t>(bytes));
-  // The program's name stands in parentheses before the state, and may hold parentheses and spaces itself.
+  // The program's name is in parentheses before the state. It may contain parentheses and spaces itself.
   auto const name_end = text.rfind(')');
   if (name_end == std::string_view::npos || name_end + 2 >= text.size()) return ProcessState::unknown;
   switch (text[name_end + 2]) {

@@ -9,7 +9,7 @@ std::string RootCause::sentence() const { return "rank " + std::to_string(global
 
 std::optional<RootCause> read_cause(RootCauseRecord const& cause) {
   if (cause.state.load(std::memory_order_acquire) != RootCauseRecord::set) return std::nullopt;
-  // A peer wrote the length: it is not believed beyond the field.
+  // A peer wrote the length, so it is not trusted beyond the field.
   auto const bytes = std::min<std::size_t>(cause.text_bytes, sizeof cause.text);
   return RootCause{static_cast<int>(cause.global_rank), std::string(cause.text, bytes)};
 }

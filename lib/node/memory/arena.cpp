@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t least_slot = page_bytes;
 constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; where it is refused the pages come one by one
 
-/// Rounds up so that sizes near each other share slots: at most an eighth is wasted.
+/// Rounds up so that similar sizes share slots. Wastes at most an eighth.
 std::size_t capacity_for(std::size_t bytes) {
   auto const step = std::max(least_slot, std::bit_floor(std::max(bytes, least_slot)) / 8);
   return (std::max(bytes, least_slot) + step - 1) / step * step;
@@ -35,8 +35,8 @@ Arena::Arena(Parts parts)
 }
 
 Arena::~Arena() {
-  // What peers hold offers or leases on they may still read: it stays reserved, as its pages stay until the last
-  // mapping goes. An arena that was abandoned has nothing to give back.
+  // Peers may still read the slots on which they hold offers or leases. These stay reserved, because their pages stay
+  // until the last mapping is gone. An abandoned arena returns nothing.
   std::size_t lent = 0;
   for (auto const& entry : entries_) {
     bool const in_use = entry.state == State::held || entry.state == State::released;

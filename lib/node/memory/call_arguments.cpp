@@ -15,7 +15,7 @@ char const* name_of(ReduceOp op) {
   return number < std::size(names) ? names[number] : "no op";
 }
 
-/// Takes arguments apart again. Nothing when they end too early.
+/// Decodes recorded arguments. Returns nothing when they end too early.
 class ArgumentsReader {
  public:
   explicit ArgumentsReader(std::string_view arguments) : left_(arguments) {}
@@ -44,7 +44,7 @@ class ArgumentsReader {
     left_.remove_prefix(*size);
     return value;
   }
-  /// "1, 2, 3" with another separator.
+  /// Joins numbers like "1, 2, 3", with a given separator.
   std::optional<std::string> list(char const* separator) {
     auto const count = number();
     if (!count || *count > left_.size()) return std::nullopt;  // a number takes a byte at least

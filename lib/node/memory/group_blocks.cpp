@@ -13,7 +13,7 @@
 namespace crossrank::node {
 namespace {
 
-/// Word by word: others may be looking whether the block is theirs to take.
+/// Copies word by word: other ranks may be checking whether they can take the block.
 void clear(std::byte* at, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t))
     std::atomic_ref(*reinterpret_cast<std::uint64_t*>(at + i)).store(0, std::memory_order_relaxed);
@@ -120,8 +120,8 @@ bool GroupBlocks::is_garbage(std::uint32_t index, BlockLife life) const noexcept
 
 std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
   for (std::uint32_t index = 0; index < geometry_.group_capacity(); ++index) {
-    // Nothing of a block that was never made may be touched before its pages are reserved; of others, which may have
-    // been shorter, the first page is there.
+    // A block that was never made has no reserved pages and must not be touched before. Other blocks, which may have
+    // been shorter, have at least the first page.
     if (index < made() && !is_garbage(index, BlockLife::unpack(header(index).life.load(std::memory_order_seq_cst))))
       continue;
     auto const offset = geometry_.groups_offset() + index * geometry_.group_stride();
@@ -133,7 +133,7 @@ std::uint32_t GroupBlocks::claim(std::size_t bytes, std::string const& name) {
     auto life = BlockLife::unpack(seen);
     if (!is_garbage(index, life)) continue;
     life = {.use = life.use + 1, .maker = rank_, .state = BlockState::being_made};
-    // Fails when the block has begun another life since it was judged.
+    // Fails when the block has been taken for another use since it was judged.
     if (word.compare_exchange_strong(seen, life.pack(), std::memory_order_acq_rel)) return index;
   }
   throw UnavailableError({.operation = "make group " + name,
@@ -195,7 +195,7 @@ void GroupBlocks::join(std::uint32_t index, int member) noexcept {
 
 void GroupBlocks::leave(std::uint32_t index, int member) noexcept {
   auto const life = BlockLife::unpack(header(index).life.load(std::memory_order_acquire));
-  // Two that leave at once: the later one of these sees the other's.
+  // Of two members that leave at once, the later one of these operations sees the other.
   members(index)[member].presence.exchange(has_left, std::memory_order_seq_cst);
   if (all_left(index)) free(index, life);
 }

@@ -7,7 +7,7 @@
 namespace crossrank::node {
 namespace {
 
-// A word is its sequence, and a last bit that says whether the claim is open.
+// A word holds its sequence, and in the last bit whether the claim is open.
 constexpr std::uint64_t open_bit = 1;
 
 }  // namespace

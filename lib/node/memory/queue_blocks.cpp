@@ -6,7 +6,7 @@
 
 #include "lib/node/memory/group_blocks.hpp"
 
-/// Blocks that are used as queues.
+/// The blocks that are used as queues.
 namespace crossrank::node {
 
 QueueHeader& GroupBlocks::queue(std::uint32_t index) const noexcept {
@@ -22,14 +22,14 @@ int GroupBlocks::end_count(std::uint32_t index) const noexcept {
   return static_cast<int>(std::min<std::size_t>(header(index).size.load(std::memory_order_relaxed), capacity));
 }
 
-/// The writer is looked at first: a reader that attaches takes its place, then looks whether the writer is still there.
-/// One of the two sees the other.
+/// Checks the writer first. A reader that attaches takes its place before it checks whether the writer is still there.
+/// So one of the two sees the other.
 bool GroupBlocks::queue_is_over(std::uint32_t index) const noexcept {
   int const size = end_count(index);
   for (int i = 0; i < size; ++i) {
     auto const& end = ends(index)[i];
     auto const state = EndpointWord::unpack(end.state.load(std::memory_order_seq_cst)).state;
-    // A writer that has closed still has its handle, and readers may come.
+    // A writer that has closed still has its handle, and readers may still attach.
     bool const in_use = state == EndpointState::taken || (i == 0 && state == EndpointState::closed);
     auto const rank = end.node_rank.load(std::memory_order_seq_cst);
     if (in_use && !departed(rank)) return false;

@@ -23,7 +23,7 @@ namespace ipc = boost::interprocess;
 using platform::Fd;
 using platform::system;
 
-/// What `mapped_region` needs of a descriptor that has no name.
+/// Adapts a descriptor without a name for `mapped_region`.
 struct DescriptorMapping {
   int fd;
   ipc::mode_t mode;
@@ -33,7 +33,7 @@ struct DescriptorMapping {
   [[nodiscard]] ipc::mode_t get_mode() const noexcept { return mode; }
 };
 
-/// A named segment that stops having a name at once. A crash between the two calls leaves an empty file, which the next
+/// A named segment that is unlinked at once. A crash between the two calls leaves an empty file, which the next
 /// `sweep_names` removes.
 Fd make_named(std::string const& what) {
   for (int attempt = 0; attempt < 16; ++attempt) {
@@ -85,7 +85,8 @@ Fd make_shared_memory(std::string const& what, std::size_t bytes) {
                         .hint = "raise ulimit -f, or set CROSSRANK_ARENA_CAP to a smaller size"},
                        errno);
   }
-  // Named segments and old kernels cannot be sealed: then a peer of the same user could truncate, as it could kill us.
+  // Named segments cannot be sealed, and old kernels have no seals. Then a peer of the same user can truncate the
+  // memory, as it can kill this process.
   if (sealable) system().add_seals(fd.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   CROSSRANK_CRASH_POINT("node.segment.made");
   return fd;

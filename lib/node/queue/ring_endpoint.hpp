@@ -14,27 +14,27 @@
 
 namespace crossrank::node {
 
-/// How one end waits for the other.
+/// How an endpoint waits for the other side.
 struct RingWaitLimits {
   static constexpr auto forever = std::chrono::nanoseconds::max();
-  std::chrono::nanoseconds timeout = forever;     ///< time awake; 0 looks once
+  std::chrono::nanoseconds timeout = forever;     ///< limit in time awake; 0 checks once
   std::chrono::nanoseconds warn_every = forever;  ///< how often `warn` is called
-  std::chrono::nanoseconds look_every = forever;  ///< how often `done` is asked though nobody rings
+  std::chrono::nanoseconds look_every = forever;  ///< how often to call `done` without a ring
   std::stop_token stop{};
-  std::function<void(std::chrono::nanoseconds)> warn{};  ///< gets the time waited so far
+  std::function<void(std::chrono::nanoseconds)> warn{};  ///< called with the time waited so far
 };
 
 enum class WaitResult { ready, lost, timeout, cancelled };
 
-/// Names a ring for whoever wants to read it: what a handle carries.
+/// The name of a ring for its readers, as handles carry it.
 struct RingId {
   std::uint64_t nonce[2]{};  ///< of the node
   std::uint32_t block = 0;
   std::uint64_t life = 0;  ///< BlockLife of the block
 };
 
-/// What both ends of a ring share: its block, a doorbell of one's own, and how to wait. One thread at a time, but for
-/// `cancel`.
+/// The common part of a ring's writer and readers: its block, this endpoint's doorbell, and waiting. Used by one thread
+/// at a time, except for `cancel`.
 class RingEndpoint {
  public:
   RingEndpoint(RingEndpoint const&) = delete;
@@ -47,15 +47,15 @@ class RingEndpoint {
   [[nodiscard]] std::uint32_t chunks() const noexcept { return chunks_; }
   [[nodiscard]] RingStatus& status() noexcept { return status_; }
   [[nodiscard]] RingStatus const& status() const noexcept { return status_; }
-  /// Messages that this end has published or taken.
+  /// Returns the number of messages that this endpoint has published or taken.
   [[nodiscard]] std::uint64_t messages() const noexcept { return next_ - 1; }
-  /// Ends the present wait of this end and all later ones. Any thread.
+  /// Ends the current wait of this endpoint and all later ones. Thread-safe.
   void cancel() noexcept;
   [[nodiscard]] bool cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
 
-  /// Waits until `done` holds: spinning first, then asleep on this end's doorbell. `lost` is asked whenever a rank has
-  /// left, and ends the wait; a `done` that holds comes first. After a timeout this end still counts as one that waits,
-  /// until it withdraws that or says whom it blames.
+  /// Waits until `done` holds: spins first, then sleeps on the doorbell. Calls `lost` whenever a rank has left; it ends
+  /// the wait unless `done` holds. After a timeout this endpoint still counts as waiting until it withdraws that or
+  /// records which ranks it blames.
   template <class Done, class Lost>
   [[nodiscard]] WaitResult wait(Done done, Lost lost, RingWaitLimits const& limits) {
     if (cancelled()) return WaitResult::cancelled;
@@ -65,16 +65,16 @@ class RingEndpoint {
   }
 
  protected:
-  /// `queue` is what stands in the block, looked at once.
+  /// `queue` is the header in the block, which is read only once.
   RingEndpoint(std::shared_ptr<NodeComm> comm, std::uint32_t block, std::uint64_t life, int index,
                QueueHeader const& queue);
   ~RingEndpoint() = default;
   [[nodiscard]] QueueEndpoint& end(int index) const noexcept { return ends_[index]; }
   [[nodiscard]] QueueEndpoint& own() const noexcept { return ends_[index_]; }
   [[nodiscard]] std::size_t stride() const noexcept;
-  /// Says that this end is now in `state`, and wakes all others.
+  /// Sets the state of this endpoint and wakes all others.
   void announce(EndpointState state) noexcept;
-  /// Leaves the ring; says how.
+  /// Leaves the ring with this state.
   void leave(EndpointState how) noexcept;
   /// Returns whether a rank of the node has left, or the queue has failed, since the last call. One load.
   [[nodiscard]] bool has_new_departure() noexcept;
@@ -84,7 +84,7 @@ class RingEndpoint {
   std::uint64_t life_;
   int index_;  ///< among the ends
   QueueEndpoint* ends_;
-  // Copies: what stands in shared memory is looked at once.
+  // Copies: values in shared memory are read only once.
   std::uint64_t ring_offset_;
   std::uint64_t chunk_bytes_;
   std::uint32_t chunks_;

@@ -4,7 +4,7 @@
 
 #include "lib/node/memory/control_layout.hpp"
 
-/// Where the chunks of a ring lie, and what its ends say of themselves.
+/// The layout of a ring's chunks, and descriptions of its endpoints.
 namespace crossrank::node {
 
 inline constexpr std::uint64_t line_bytes = 64;
@@ -21,7 +21,7 @@ inline constexpr std::uint64_t line_bytes = 64;
   return state == EndpointState::closed || state == EndpointState::gone;
 }
 
-/// Bytes of the ring; 0 when they cannot be, whatever the two numbers are.
+/// Returns the bytes of the ring; 0 for impossible numbers.
 [[nodiscard]] inline std::uint64_t ring_bytes(std::uint64_t chunk_bytes, std::uint32_t chunks,
                                               std::uint64_t arena_bytes) noexcept {
   if (chunks == 0 || chunk_bytes > arena_bytes) return 0;

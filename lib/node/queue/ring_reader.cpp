@@ -21,7 +21,7 @@ std::string rank_text(NodeComm const& comm, std::uint32_t rank) {
   return "rank " + std::to_string(record.global_rank) + " (pid " + std::to_string(record.pid) + ")";
 }
 
-/// How an end came to its end, told of whoever held it.
+/// Describes how an endpoint ended.
 std::string status_of(NodeComm const& comm, EndpointState state, std::uint32_t rank) {
   auto const who = rank_text(comm, rank);
   switch (state) {
@@ -50,8 +50,8 @@ std::string status_of(NodeComm const& comm, EndpointState state, std::uint32_t r
          "make a new queue; its writer's handle must stay until all readers have attached");
 }
 
-/// Rank of the job because of which a writer is gone, where that was no choice of the program's: it died, or left
-/// because of others.
+/// Returns the rank of the job because of which the writer has gone, if the program did not choose to: the writer died,
+/// or left because of another rank.
 std::optional<int> lost_by(NodeComm const& comm, int writer) {
   if (writer < 0 || writer >= comm.ranks()) return std::nullopt;
   auto const& record = comm.record(writer);
@@ -60,7 +60,7 @@ std::optional<int> lost_by(NodeComm const& comm, int writer) {
   return cause ? std::optional(cause->global_rank) : std::nullopt;
 }
 
-/// The queue has ended. That is a mistake in the program only where nobody was lost.
+/// The queue has ended. This is an error of the program only if no rank was lost.
 [[noreturn]] void refuse_ended(NodeComm const& comm, RingId const& name, int writer, std::string const& how) {
   auto const lost_rank = lost_by(comm, writer);
   if (!lost_rank) refuse_ended(name, how);
@@ -92,7 +92,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
   auto const& header = comm->header();
   if (name.nonce[0] != header.nonce[0] || name.nonce[1] != header.nonce[1])
     refuse(name, "the queue belongs to another job or node", "a handle of this one", "one of another", "");
-  // A block that was never made has no pages: it must not be touched.
+  // A block that was never made has no pages and must not be touched.
   if (auto const made = comm->blocks().made(); name.block >= made)
     refuse(name, "there is no such queue", "a block below " + std::to_string(made), "this one", "");
   auto const life = BlockLife::unpack(name.life);
@@ -123,7 +123,7 @@ std::unique_ptr<RingReader> RingReader::attach(std::shared_ptr<NodeComm> const& 
   try {
     refuse_if_ended();
   } catch (Error const&) {
-    // Only while the place is this queue's: the block may be the next one's by now.
+    // Only while the place belongs to this queue: the block may already belong to the next one.
     auto held = taken;
     made->own().state.compare_exchange_strong(
         held, EndpointWord{.use = life.use, .state = EndpointState::closed}.pack(), std::memory_order_seq_cst);
@@ -140,7 +140,7 @@ RingReader::RingReader(std::shared_ptr<NodeComm> comm, RingId const& name, int r
   left_ = true;  // until it has its place
 }
 
-/// What the writer says of its ring lies inside its arena, and the readers inside the block.
+/// Checks that the ring lies inside the writer's arena, and the readers inside the block.
 void RingReader::check() {
   ControlGeometry const geometry(comm_->ranks());
   auto const arena = comm_->arena_bytes();
@@ -226,7 +226,7 @@ bool RingReader::at_end() const noexcept {
   return has_closed(state_of(end(0))) && !has_message() && !status_.has_failed();
 }
 
-/// What the writer said before it went counts: each finding is followed by a look for messages.
+/// Messages that the writer sent before it left count. So each finding is followed by a check for messages.
 std::optional<RingFailure> RingReader::find_failure() {
   if (has_message()) return std::nullopt;
   if (auto known = status_.failure()) return has_message() ? std::nullopt : known;

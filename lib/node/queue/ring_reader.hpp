@@ -10,12 +10,12 @@
 
 namespace crossrank::node {
 
-/// A reading end: sees every message once, in order.
+/// A reader's endpoint: receives every message once, in order.
 class RingReader final : public RingEndpoint {
  public:
-  /// Takes place `reader` of the ring that `name` names. `UsageError` when the ring has ended or the place is taken,
-  /// `PeerLostError` when it has ended because a rank was lost,
-  /// `FormatError` when what is written there makes no sense.
+  /// Takes place `reader` of the ring `name`. `UsageError` when the ring has ended or the place is taken.
+  /// `PeerLostError` when the ring has ended because a rank was lost. `FormatError` when its block contains impossible
+  /// values.
   [[nodiscard]] static std::unique_ptr<RingReader> attach(std::shared_ptr<NodeComm> const& comm, RingId const& name,
                                                           int reader);
   ~RingReader();
@@ -23,19 +23,19 @@ class RingReader final : public RingEndpoint {
   RingReader& operator=(RingReader const&) = delete;
 
   [[nodiscard]] bool has_message() const noexcept { return atomic_ops::published(chunk().number) >= next_; }
-  /// The next message, in place; `has_message` has said yes. Readable until `take`. `FormatError` when it lies outside
-  /// the writer's memory.
+  /// Returns the next message in place, after `has_message` has returned true. Valid until `take`. `FormatError` when
+  /// it lies outside the writer's memory.
   [[nodiscard]] std::span<std::byte const> peek() const;
-  /// Keeps the message of `peek` readable beyond `take`: null for one that stands in a chunk, else whatever keeps it.
+  /// Returns an owner that keeps the message of `peek` readable beyond `take`; null for a message in a chunk.
   [[nodiscard]] std::shared_ptr<void const> keep() const;
-  /// Done with the message: its place may be written over.
+  /// Finishes the message: its place may be overwritten.
   void take() noexcept;
   /// Returns whether the writer has closed in order and everything is taken.
   [[nodiscard]] bool at_end() const noexcept;
-  /// Why no message will come, once all that was written is read: the queue has failed, the writer has died or gone
-  /// without closing, or another reader has died. Decides so for all ends if nobody has before.
+  /// Returns why no message will come, once all messages are read: the queue has failed, the writer has died or left
+  /// without closing, or another reader has died. Decides that for all endpoints if none has decided before.
   [[nodiscard]] std::optional<RingFailure> find_failure();
-  /// Whom this end waits for, ranks of the job: the writer, or those that the writer itself waits for.
+  /// Returns the ranks of the job that this endpoint waits for: the writer, or those that the writer itself waits for.
   [[nodiscard]] std::vector<int> waited_for() const;
   [[nodiscard]] int writer_rank() const noexcept { return writer_; }
   void close() noexcept;

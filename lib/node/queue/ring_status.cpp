@@ -11,7 +11,7 @@
 namespace crossrank::node {
 namespace {
 
-/// A peer wrote the note: its length is not believed beyond the field.
+/// A peer wrote the note, so its length is not trusted beyond the field.
 std::vector<int> ranks_in(QueueNote const& note) {
   auto const count = std::min<std::size_t>(note.count, QueueNote::most_ranks);
   return {note.ranks, note.ranks + count};
@@ -53,7 +53,7 @@ RingFailure RingStatus::declare(RingFailure const& failure) {
   if (atomic_ops::set_once(
           *word_, open,
           QueueStatus{.how = QueueStatus::How::failed, .decider = static_cast<std::uint32_t>(own_)}.pack())) {
-    // Who waits asleep, and the writer, who looks when this counter has moved.
+    // Wakes the sleeping ends, and the writer, which looks when this counter has changed.
     comm_->header().departures.fetch_add(1, std::memory_order_seq_cst);
     for (int other = 0; other <= readers_; ++other) {
       if (other != own_) ring(end(other).doorbell);
@@ -151,7 +151,7 @@ bool RingStatus::any_holder_ended() const noexcept {
 
 std::optional<RingFailure> RingStatus::reason_of(int index) const {
   int const rank = holder(index);
-  // A signal has killed it if it left no exit reason: what it had noted before is not why.
+  // A rank that left no exit reason was killed by a signal. An earlier note of it is not the reason.
   bool const killed = has_dead_holder(index) && comm_->exit_reason(rank).empty();
   if (killed || rank < 0) return std::nullopt;
   auto const& note = end(index).note;
@@ -165,7 +165,7 @@ std::optional<RingFailure> RingStatus::reason_of(int index) const {
 }
 
 RingFailure RingStatus::cause_of(std::vector<int> const& lost) const {
-  // A death comes before the departures that it leads to, so whoever has seen one of those finds the death as well.
+  // A death precedes the departures that it causes. So a rank that has seen one of those finds the death as well.
   RingFailure dead;
   RingFailure left;
   std::optional<RingFailure> followed;
@@ -177,7 +177,7 @@ RingFailure RingStatus::cause_of(std::vector<int> const& lost) const {
       followed = std::move(reason);
     }
   }
-  // A rank that died holding no end may be why one that held an end has left.
+  // A rank that held no endpoint and died may be the reason why one that held an endpoint has left.
   for (int rank = 0; blames_any_ && dead.ranks.empty() && !left.ranks.empty() && rank < comm_->ranks(); ++rank) {
     if (comm_->is_dead(rank)) dead.ranks.push_back(static_cast<int>(comm_->record(rank).global_rank));
   }

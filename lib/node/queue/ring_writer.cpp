@@ -13,9 +13,9 @@
 namespace crossrank::node {
 namespace {
 
-/// Nobody reads any more what the writer that has gone left in its arena.
+/// No rank reads the arena of a writer that has gone any more.
 std::function<bool()> all_readers_gone(NodeComm& comm, std::uint32_t block, std::uint64_t life, int readers) {
-  // Runs inside the communicator's own arena: the communicator outlives it, and must not be kept alive by it.
+  // The communicator's own arena calls this: the communicator outlives it and must not be kept alive by it.
   return [comm = &comm, block, life, readers] {
     auto const& blocks = comm->blocks();
     if (blocks.header(block).life.load(std::memory_order_acquire) != life) return true;
@@ -78,7 +78,7 @@ std::unique_ptr<RingWriter> RingWriter::make(std::shared_ptr<NodeComm> comm, Pla
 
 RingWriter::RingWriter(std::shared_ptr<NodeComm> comm, std::uint32_t block, Slot ring, QueueHeader const& queue)
     : RingEndpoint(std::move(comm), block, 0, 0, queue), chunks_at_(comm_->arena().at(ring)), ring_(ring) {
-  // The slot may have been another ring before: no number of that may be taken for one of this.
+  // The slot may have been part of another ring before, whose numbers must not be taken for those of this one.
   for (std::uint32_t i = 0; i < chunks_; ++i) new (chunks_at_ + i * stride()) QueueChunk{};
   auto& blocks = comm_->blocks();
   auto life = BlockLife::unpack(blocks.header(block_).life.load(std::memory_order_relaxed));

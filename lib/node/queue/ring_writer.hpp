@@ -12,11 +12,11 @@
 
 namespace crossrank::node {
 
-/// A message that stands in several places.
+/// A message in several parts.
 using MessageParts = std::span<std::span<std::byte const> const>;
 
-/// The writing end. Messages are numbered from 1; number n stands in chunk (n - 1) mod `chunks`, and is written over
-/// once every reader has taken it.
+/// The writer's endpoint. Messages are numbered from 1. Message n goes to chunk (n - 1) mod `chunks`, which is
+/// overwritten once every reader has taken its message.
 class RingWriter final : public RingEndpoint {
  public:
   struct Plan {
@@ -32,32 +32,32 @@ class RingWriter final : public RingEndpoint {
 
   /// Returns whether the next message has a place. Asks the readers only when it seems to have none.
   [[nodiscard]] bool has_space() noexcept;
-  /// Publishes a message, which is `parts` one behind the other; `has_space` has said yes. `UnavailableError` when
+  /// Publishes a message, the concatenation of `parts`, after `has_space` has returned true. `UnavailableError` when
   /// there is no memory for a large one.
   void put(MessageParts parts);
-  /// Says that no message will follow. Idempotent.
+  /// Announces that no message will follow. Idempotent.
   void close() noexcept;
   /// Returns whether every reader has taken everything, or has left.
   [[nodiscard]] bool drained() noexcept;
-  /// Why the queue cannot go on: a reader has died, or ended without closing its end, or another end has found such a
-  /// reason. Decides so for all ends if nobody has before.
+  /// Returns why the queue cannot go on: a reader has died or ended without closing, or another endpoint has found such
+  /// a reason. Decides that for all endpoints if none has decided before.
   [[nodiscard]] std::optional<RingFailure> find_failure();
-  /// Whom this end waits for while message `number` is not taken by all: ranks of the job.
+  /// Returns the ranks of the job that this endpoint waits for until all have taken message `number`.
   [[nodiscard]] std::vector<int> waited_for(std::uint64_t number) const;
-  /// Readers that have not taken message `number`.
+  /// Returns the readers that have not taken message `number`.
   [[nodiscard]] std::vector<int> readers_before(std::uint64_t number) const;
   /// Returns whether all readers have closed their ends.
   [[nodiscard]] bool has_no_readers() const noexcept;
   using RingEndpoint::has_new_departure;
   [[nodiscard]] std::uint64_t taken_by(int reader) const noexcept;
-  /// Rank on the node of whoever holds the reader's place, -1 when nobody does yet.
+  /// Returns the rank on the node that holds the reader's place; -1 when none does yet.
   [[nodiscard]] int rank_of(int reader) const noexcept;
 
  private:
   RingWriter(std::shared_ptr<NodeComm> comm, std::uint32_t block, Slot ring, QueueHeader const& queue);
   void put_large(std::byte* payload, MessageParts parts, std::size_t bytes);
   void release_taken() noexcept;
-  /// The number of messages that all readers have taken.
+  /// Returns the number of messages that all readers have taken.
   [[nodiscard]] std::uint64_t slowest() const noexcept;
 
   struct Held {
@@ -67,7 +67,7 @@ class RingWriter final : public RingEndpoint {
   std::byte* chunks_at_;
   Slot ring_;
   std::deque<Held> held_{};
-  std::uint64_t floor_ = 0;  ///< all have taken this many, when last looked at
+  std::uint64_t floor_ = 0;  ///< messages that all readers had taken at the last look
 };
 
 }  // namespace crossrank::node

@@ -11,7 +11,7 @@
 namespace crossrank::node {
 namespace {
 
-/// The last round that a member has arrived at; 0 for none.
+/// Returns the last round at which a member has arrived; 0 for none.
 std::uint64_t last_round(MemberBlock const& member) noexcept {
   std::uint64_t last = 0;
   for (auto const& line : member.arrivals) {
@@ -22,7 +22,7 @@ std::uint64_t last_round(MemberBlock const& member) noexcept {
   return last;
 }
 
-/// Finds for whom a rank waits, in one block after the other.
+/// Finds the ranks that a rank waits for, block by block.
 class Blockers {
  public:
   Blockers(NodeComm const& comm, int rank) : comm_(comm), rank_(static_cast<std::uint32_t>(rank)) {}

@@ -5,12 +5,12 @@
 
 namespace crossrank::node {
 
-/// Ranks of the node that keep `waiter` waiting in the end, ascending.
+/// Returns the ranks of the node that `waiter` ultimately waits for, ascending.
 ///
-/// Follows who waits for whom through the groups and queues of the node, from those that `waiter` waits for directly: a
-/// rank that only waits for others is not why nothing moves. Returns `direct` where the chain leads to nobody, as when
-/// all wait for each other. What it reads moves on meanwhile: the answer is of use for ranks that have not moved for a
-/// whole timeout.
+/// Follows the chains of waiting ranks through the groups and queues of the node, from those that `waiter` waits for
+/// directly: a rank that only waits for others is not the cause. Returns `direct` where the chain leads nowhere, as
+/// when all wait for each other. The state changes while it is read, so the answer is meaningful only for ranks that
+/// have not made progress for a whole timeout.
 [[nodiscard]] std::vector<int> blocking_ranks(NodeComm const& comm, std::vector<int> const& direct, int waiter);
 
 }  // namespace crossrank::node

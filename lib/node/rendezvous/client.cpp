@@ -15,7 +15,7 @@ namespace {
 using platform::Fd;
 using Kind = Frame::Kind;
 
-/// The verdict of the server, or that it does not give one: nobody is to be told any more.
+/// Thrown for the verdict of the server, or because the server gives none: no other rank has to be told any more.
 struct Told {
   Error error;
 };
@@ -99,8 +99,8 @@ void RendezvousClient::ready() {
   } catch (Told const& told) {
     throw_as_own(told.error, options_);
   } catch (ServerLost const&) {
-    // The server may die while it says go. A rank that it has not reached joins all the same, and finds the death as
-    // the others do.
+    // The server may die while it sends `go`. A rank that has not received it joins all the same, and notices the death
+    // like the others.
     if (header_->attached.load(std::memory_order_acquire) != static_cast<std::uint32_t>(options_.ranks)) throw;
   } catch (Error const&) {
     report(current_start_error(options_));
@@ -124,7 +124,7 @@ void RendezvousClient::report(Error const& error) {
   }
 }
 
-/// Passes over what was under way to this rank, also memory for which it has no descriptor left.
+/// Discards frames that were in flight to this rank, also memory for which it has no descriptor left.
 void RendezvousClient::receive_verdict() {
   try {
     static_cast<void>(hear(Kind::failure));
@@ -135,11 +135,11 @@ void RendezvousClient::receive_verdict() {
 
 void RendezvousClient::say(Frame const& frame, std::vector<int> const& fds) {
   if (send_frame(socket_.get(), frame, fds, until_)) return;
-  // A server that gave its verdict may have closed its end already: the verdict is then still to be read.
+  // A server that has sent its verdict may have closed its end already. The verdict can still be read.
   for (;;) receive_verdict();
 }
 
-/// The next frame, which is of `kind`; of any kind when only the verdict is waited for.
+/// Returns the next frame. It must be of `kind`, or may be of any kind while this rank only waits for the verdict.
 std::pair<Frame, std::vector<Fd>> RendezvousClient::hear(Kind kind) {
   Frame frame;
   std::vector<Fd> fds;

@@ -17,7 +17,7 @@ namespace crossrank::node {
 void put_error(Frame& frame, Error const& error) {
   auto const space = std::as_writable_bytes(std::span(frame.text)).first(frame.text.size() - 1);
   auto const& info = error.info();
-  // The reader knows what it was doing.
+  // The reader knows its own operation.
   auto fields = fields_of(error.code(), info);
   fields.operation = {};
   fields.details = {};

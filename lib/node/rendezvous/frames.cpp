@@ -17,7 +17,7 @@ int milliseconds_until(std::chrono::nanoseconds until) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000));
 }
 
-/// True when the socket is ready for `events` or has failed; false when the time has come.
+/// Returns true when the socket is ready for `events` or has failed; false at the deadline.
 bool wait_for(int socket, short events, std::chrono::nanoseconds until) {
   for (;;) {
     pollfd entry{socket, events, 0};
@@ -70,7 +70,7 @@ bool send_frame(int socket, Frame const& frame, std::span<int const> fds, std::c
     } else if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       if (!wait_for(socket, POLLOUT, until)) return false;
     } else if (bytes < 0 && errno == ETOOMANYREFS) {
-      // Too many descriptors of this user are under way: other ranks have yet to take theirs.
+      // Too many descriptors of this user are in flight: other ranks have yet to receive theirs.
       if (system().now() >= until) platform::throw_io("rendezvous", "sendmsg", errno, "raise ulimit -n");
       system().sleep(std::chrono::milliseconds(1));
     } else if (bytes < 0 && errno != EINTR) {

@@ -89,7 +89,7 @@ void LauncherLink::send(LauncherMessage const& what, int fd) noexcept {
     header->cmsg_len = CMSG_LEN(sizeof fd);
     std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
   }
-  // A launcher that is stopped may leave its buffer full: what it then does not hear is missing in its summary alone.
+  // A stopped launcher may leave its buffer full. The messages that it misses are missing only in its summary.
   if (system().sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) != static_cast<ssize_t>(sizeof copy))
     fd_ = Fd();
 }

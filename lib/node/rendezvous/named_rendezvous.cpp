@@ -15,10 +15,10 @@
 #include "lib/platform/crash_point.hpp"
 #include "lib/platform/io_error.hpp"
 
-/// Where sockets are refused, the ranks meet at a named control segment. It appears whole: made under a random name,
-/// filled, locked, then linked to the name of the job; whoever comes second finds it there. Every rank holds a shared
-/// lock on each segment it uses, so that a segment that nobody holds is an orphan for the next sweep. Names go as soon
-/// as all ranks are attached.
+/// Where sockets are refused, the ranks meet at a named control segment. It appears complete: a rank makes it under a
+/// random name, fills it, locks it, then links it to the name of the job. Ranks that come later find it there. Every
+/// rank holds a shared lock on each segment that it uses, so a segment without locks is an orphan for the next sweep.
+/// The names are removed as soon as all ranks are attached.
 namespace crossrank::node {
 namespace {
 
@@ -37,7 +37,7 @@ std::string arena_name(NodeOptions const& options, ControlHeader const& header, 
          std::to_string(rank);
 }
 
-/// Holds a segment against sweeps. False when a sweep has taken it, or is about to: then its name is gone.
+/// Locks a segment against sweeps. Returns false when a sweep has locked it: then its name is gone or will be.
 bool hold(Fd const& fd, std::string const& name) {
   if (system().flock(fd.get(), LOCK_SH | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return false;
@@ -115,14 +115,14 @@ class NamedRendezvous final : public Rendezvous {
     control_name_.clear();
   }
 
-  /// Does `step`, or says in the control segment why not. The first failure is everybody's, also of who comes late: the
-  /// rank that made the segment keeps its name until all have read it, or until the deadline.
+  /// Runs `step`. If it fails, writes the reason into the control segment. The first failure is that of all ranks, also
+  /// of late ones: the rank that made the segment keeps its name until all have read it, or until the deadline.
   template <class Step>
   auto or_tell_others(Step step) -> decltype(step()) {
     try {
       return step();
     } catch (Error const& e) {
-      // Who is one too many fails alone.
+      // A rank beyond the expected number fails alone.
       if (memory_.control && e.code() != ErrorCode::usage) tell_others(e);
       throw;
     }
@@ -141,7 +141,7 @@ class NamedRendezvous final : public Rendezvous {
   }
 
   void linger(ControlHeader const& header, StartFailure const& failure) const {
-    // A rank that has died reads nothing.
+    // A dead rank reads nothing.
     auto const dead = failure.code == ErrorCode::peer_lost ? 1U : 0U;
     auto const expected = std::min(header.ranks, static_cast<std::uint32_t>(failure.ranks)) - dead;
     while (header.failures_read.load(std::memory_order_acquire) < expected && system().now() < until_)
@@ -163,7 +163,7 @@ class NamedRendezvous final : public Rendezvous {
     }
   }
 
-  /// Before the size, which follows from the number of ranks: a rank that expects another number says so to all.
+  /// Checked before the size, which depends on the number of ranks: a rank that expects another number tells all.
   void check_header(Fd const& control) {
     auto const mapping =
         std::make_shared<Mapping>(control, sizeof(ControlHeader), Mapping::Access::read_write, control_name(options_));
@@ -237,7 +237,7 @@ class NamedRendezvous final : public Rendezvous {
     CROSSRANK_CRASH_POINT("node.named.arena_made");
   }
 
-  /// A peer's arena once it is there and has its size.
+  /// Returns a peer's arena once it exists and has its size.
   Fd await_arena(ControlHeader const& header, int rank) {
     auto const name = arena_name(options_, header, rank);
     for (;;) {
@@ -252,7 +252,7 @@ class NamedRendezvous final : public Rendezvous {
     }
   }
 
-  /// Between a peer's attachment and its `ready` its death shows in its record alone.
+  /// Between a peer's attachment and its `ready`, only its record shows its death.
   void check_peers() const {
     if (!memory_.control) return;
     auto const& header = *reinterpret_cast<ControlHeader const*>(memory_.control->data());
@@ -261,7 +261,7 @@ class NamedRendezvous final : public Rendezvous {
     auto const* const records =
         reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
     for (int rank = 0; rank < options_.ranks; ++rank) {
-      // Who gave up by itself has left before its token went, and is not the cause.
+      // A rank that gave up by itself left before its liveness word changed, and is not the cause.
       auto const state = static_cast<RankState>(records[rank].state.load(std::memory_order_acquire));
       if (state == RankState::left) continue;
       auto const life = records[rank].liveness.load(std::memory_order_acquire);
@@ -269,7 +269,7 @@ class NamedRendezvous final : public Rendezvous {
     }
   }
 
-  /// The first rank that has not come as far as its liveness word; -1 when all have.
+  /// Returns the first rank without a liveness word; -1 when all have one.
   int first_unattached() const {
     auto const* const records =
         reinterpret_cast<RankRecord const*>(memory_.control->data() + ControlGeometry(options_.ranks).records_offset());
@@ -285,12 +285,12 @@ class NamedRendezvous final : public Rendezvous {
     system().sleep(look_again);
   }
 
-  /// As another rank failed.
+  /// Throws the failure of another rank.
   [[noreturn]] void fail_as(StartFailure const& failure) const {
     if (failure.code == ErrorCode::peer_lost) fail(failure.code, died, failure.rank);
     if (failure.code != ErrorCode::mismatch)
       fail(failure.code, "kept the others from attaching: " + std::string(to_string(failure.code)), failure.rank);
-    // What did not agree are the segment and the rank that refused it, whichever of them this rank sides with.
+    // The segment and the rank that refused it do not agree, whichever of them this rank agrees with.
     auto const made = reinterpret_cast<ControlHeader const*>(memory_.control->data())->ranks;
     bool const numbers = made != static_cast<std::uint32_t>(failure.ranks);
     auto info = info_of("the ranks of this node do not agree", failure.rank);

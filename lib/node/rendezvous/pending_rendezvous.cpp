@@ -23,7 +23,7 @@ using platform::system;
 
 constexpr std::uint64_t pending_magic = 0x3159424f4c435258;  // "XRCLOBY1"
 
-/// What stands in the memory; behind it one process id for each rank, 0 for those that are missing.
+/// The contents of the memory. One process id for each rank follows, 0 for missing ones.
 struct PendingHeader {
   std::uint64_t magic;
   std::uint32_t over;
@@ -89,7 +89,7 @@ PendingRendezvous::PendingRendezvous(NodeOptions const& options) noexcept {
     put(head.host, platform::this_host().name);
     std::vector<std::int32_t> const nobody(static_cast<std::size_t>(options.ranks), 0);
     auto const bytes = nobody.size() * sizeof(std::int32_t);
-    // The head last: without it nothing is seen here.
+    // Written last: without it a reader sees nothing here.
     if (system().pwrite(fd_.get(), nobody.data(), bytes, sizeof head) != static_cast<ssize_t>(bytes)) return;
     arrived(options.rank, ::getpid());
     static_cast<void>(system().pwrite(fd_.get(), &head, sizeof head, 0));
@@ -98,7 +98,7 @@ PendingRendezvous::PendingRendezvous(NodeOptions const& options) noexcept {
   }
 }
 
-/// A child that was forked meanwhile keeps the descriptor for a while.
+/// A child process that was forked meanwhile keeps the descriptor for a while.
 PendingRendezvous::~PendingRendezvous() {
   std::uint32_t const over = 1;
   if (fd_) static_cast<void>(system().pwrite(fd_.get(), &over, sizeof over, offsetof(PendingHeader, over)));

@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t address_bits = std::uint64_t{1} << 46;  // what all arenas of a node may map in one process
 constexpr std::uint64_t least_arena = std::uint64_t{1} << 20;
 
-/// What people know a job by.
+/// Returns the name of a job for messages.
 std::string const& name_of(JobKey const& key) { return key.job_id.empty() ? key.master : key.job_id; }
 
 }  // namespace

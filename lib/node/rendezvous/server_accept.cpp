@@ -16,12 +16,12 @@
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
 
-/// How the server of a rendezvous lets the ranks in, and how every rank learns why a start has failed.
+/// How the server of a rendezvous admits the ranks, and how every rank learns why a start has failed.
 ///
-/// Nobody is waited for by name: connections, first frames, the ends of connections and what the launcher sees are
-/// taken as they come. A failure is decided once, here, and is the error of every rank: those that have come are told
-/// at once, then the name stays taken for those that come later, until each rank has been told, is known to have ended,
-/// or the deadline has passed.
+/// The server waits for events in any order: connections, first frames, ends of connections, and reports of the
+/// launcher. It alone decides a failure, which becomes the error of every rank. It tells the ranks that have joined at
+/// once. Then it keeps the name for those that come later, until each rank has been told or is known to have ended, or
+/// the deadline has passed.
 namespace crossrank::node {
 namespace {
 
@@ -29,10 +29,10 @@ using platform::Fd;
 using platform::system;
 using Kind = Frame::Kind;
 
-/// Ends that show by no event, such as that of a process that served before, are looked for this often.
+/// How often to look for ends that cause no event, such as that of a process that served before.
 constexpr auto look_again = std::chrono::milliseconds(50);
 constexpr auto silence = std::chrono::seconds(5);
-/// The same once a start has failed: few descriptors may be left, and others wait for them.
+/// The same once a start has failed: few descriptors may be left, and other ranks wait for them.
 constexpr auto silence_after_failure = std::chrono::milliseconds(500);
 constexpr auto pause_without_descriptors = std::chrono::milliseconds(2);
 constexpr std::size_t max_pending_connections = 64;
@@ -41,7 +41,7 @@ bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE |
 
 }  // namespace
 
-/// Takes what has happened, after waiting for something to happen.
+/// Waits for events and handles them.
 void RendezvousServer::serve() {
   std::vector<pollfd> set;
   std::vector<int> ranks;
@@ -92,12 +92,12 @@ void RendezvousServer::accept_connections() {
   }
 }
 
-/// Reads from the pending connections. Drops those that were closed or stay silent.
+/// Reads from the pending connections. Drops those that are closed or stay silent.
 void RendezvousServer::read_hellos() {
   auto const now = system().now();
   auto const silence_limit =
       verdict_ ? std::chrono::nanoseconds(silence_after_failure) : std::chrono::nanoseconds(silence);
-  // Where a crowd keeps ranks out, those that have been silent for long make space first.
+  // Where too many connections keep ranks out, those that have been silent for long are dropped first.
   bool const crowd = connections_.size() >= max_pending_connections;
   std::erase_if(connections_, [&](PendingConnection& connection) {
     std::vector<Fd> none;
@@ -131,7 +131,7 @@ void RendezvousServer::answer_hellos() {
   }
 }
 
-/// A rank that comes after the start has failed is told why. One that has been told before makes another attempt.
+/// Tells a rank that comes late why the start has failed. A rank that has been told before makes another attempt.
 void RendezvousServer::answer(PendingConnection const& connection, Frame const& hello) {
   if (hello.ranks > 0) expected_ = std::min(expected_, hello.ranks);
   if (hello.kind == Kind::hello && told_.contains(hello.rank)) {
@@ -146,7 +146,7 @@ void RendezvousServer::answer(PendingConnection const& connection, Frame const& 
 void RendezvousServer::admit(PendingConnection connection, Frame const& hello) {
   int const rank = hello.rank;
   if (hello.kind == Kind::failure) {
-    // It knew that the start has failed: it hears the verdict with the others.
+    // It knew that the start has failed, and learns the verdict with the others.
     clients_.insert_or_assign(rank, Client{.socket = std::move(connection.socket), .pid = connection.pid});
     throw Error(error_in(hello, options_));
   }
@@ -179,7 +179,7 @@ void RendezvousServer::receive_from_launcher() {
   });
 }
 
-/// Fails where it is certain that ranks will not come.
+/// Fails the start where it is certain that ranks will not join.
 void RendezvousServer::fail_if_ended() const {
   std::vector<LauncherMessage> before;
   for (auto const& [rank, message] : ended_) {
@@ -188,7 +188,7 @@ void RendezvousServer::fail_if_ended() const {
     before.push_back(message);
   }
   if (!before.empty()) throw lost_before_connecting_error(options_, before);
-  // A process served this start before, and ended before it could say which rank it was: one of those that are missing.
+  // A process served this start before and ended before it told its rank. It is one of the missing ranks.
   auto const absent = missing();
   auto const own_namespace = pid_namespace();
   auto const has_ended = [&](std::int64_t pid) {
@@ -199,7 +199,7 @@ void RendezvousServer::fail_if_ended() const {
     throw lost_while_connecting_error(options_, absent, *lost_servers_.begin());
 }
 
-/// A rank speaks or leaves though nothing was asked of it.
+/// Handles a frame that was not requested, or the end of a rank.
 void RendezvousServer::receive_unexpected(int rank) {
   auto& client = clients_.at(rank);
   Frame frame;
@@ -223,7 +223,7 @@ void RendezvousServer::fail(Error const& error) {
   throw_as_own(*verdict_, options_);
 }
 
-/// Tells the verdict to every rank, as far as there is time.
+/// Sends the verdict to every rank, as far as there is time.
 void RendezvousServer::broadcast_verdict() noexcept {
   try {
     pending_rendezvous_.reset();
@@ -248,7 +248,7 @@ bool RendezvousServer::all_told() const {
   return std::count_if(told_.begin(), told_.end(), [this](int rank) { return rank < expected_; }) >= expected_;
 }
 
-/// Gives the name back. Connections that nobody has answered are not left to guess why they end.
+/// Releases the name. Answers pending connections first, so that they learn why they end.
 void RendezvousServer::reject_late_connections() noexcept {
   try {
     ::shutdown(listener_.get(), SHUT_RD);  // refuses new ones; those that wait are still there
@@ -278,7 +278,7 @@ std::vector<int> RendezvousServer::missing() const {
 void RendezvousServer::send_error(int socket, Error const& error) const {
   auto frame = make_frame(options_, Kind::failure);
   put_error(frame, error);
-  // A rank that cannot be told sees a closed socket: it does not wait either.
+  // A rank that cannot be told sees a closed socket, so it does not wait either.
   static_cast<void>(send_frame(socket, frame, {}, system().now() + silence_after_failure));
 }
 

@@ -12,7 +12,7 @@
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
 
-/// How the server of a rendezvous hands out the memory once all ranks have come.
+/// How the server of a rendezvous distributes the memory once all ranks have joined.
 namespace crossrank::node {
 
 using platform::Fd;
@@ -83,7 +83,7 @@ void RendezvousServer::ready() {
     fail(current_start_error(options_));
   }
   CROSSRANK_CRASH_POINT("node.rendezvous.server_all_ready");
-  // From here on the start has succeeded: a rank that dies meanwhile shows in the control segment, to all alike.
+  // From here on the start has succeeded: if a rank dies, the control segment shows it to all ranks alike.
   header_->attached.store(static_cast<std::uint32_t>(options_.ranks), std::memory_order_release);
   for (auto& [rank, client] : clients_) {
     try {
@@ -109,8 +109,8 @@ void RendezvousServer::hand_out(int rank, std::vector<Fd> const& arenas) {
   }
 }
 
-/// The next frame of `only_rank`, or of any rank that is not ready yet when that is -1. What another rank says before
-/// its turn ends the start.
+/// Returns the next frame of `only_rank`, or of any rank that is not ready yet if that is -1. A frame of another rank
+/// before its turn ends the start.
 RendezvousServer::Heard RendezvousServer::await(Kind kind, int only_rank) {
   auto const wanted = [&](int rank) { return only_rank < 0 ? !clients_.at(rank).is_ready : rank == only_rank; };
   for (;;) {
@@ -118,7 +118,8 @@ RendezvousServer::Heard RendezvousServer::await(Kind kind, int only_rank) {
     std::vector<int> ranks;
     std::vector<int> late;
     for (auto const& [rank, client] : clients_) {
-      // A rank that has the memory may say that it is ready at any time: only the end of its connection is news.
+      // A rank that has the memory may report that it is ready at any time. Only the end of its connection matters
+      // here.
       bool const hears = wanted(rank) || !client.has_memory;
       set.push_back({client.socket.get(), static_cast<short>(hears ? POLLIN : 0), 0});
       ranks.push_back(rank);

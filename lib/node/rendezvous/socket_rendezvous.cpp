@@ -15,12 +15,13 @@
 #include "lib/platform/io_error.hpp"
 #include "lib/platform/system.hpp"
 
-/// The ranks of a job on one node meet at an abstract socket. Whoever binds it first is the server: it waits until all
-/// have said hello, makes the control segment, collects one arena from each, hands everything to one rank at a time in
-/// acknowledged batches, and says go once all have their liveness words in place. Then every socket is closed.
+/// The ranks of a job on one node meet at an abstract socket. The first rank to bind it is the server. It waits until
+/// all have sent hello, makes the control segment, and collects an arena from each. It sends everything to one rank at
+/// a time in acknowledged batches. It sends `go` once all have their liveness words in place. Then all sockets are
+/// closed.
 ///
-/// The server alone decides why a start fails. When it dies itself, its clients know which rank it was: each tells
-/// whoever holds the name next, or takes the name and tells the others, so that all ranks get that verdict.
+/// The server alone decides why a start fails. If it dies itself, its clients know its rank. Each client tells the next
+/// holder of the name, or takes the name and tells the others, so that all ranks get that verdict.
 namespace crossrank::node {
 namespace {
 
@@ -29,7 +30,8 @@ using platform::system;
 
 constexpr auto retry_pause = std::chrono::milliseconds(2);
 
-/// The server's deadline comes first, as it knows who is missing: clients wait for its word a little longer.
+/// The server's deadline comes first, because it knows which ranks are missing. Clients wait a little longer for its
+/// answer.
 std::chrono::nanoseconds client_grace(std::chrono::nanoseconds timeout) {
   return std::clamp<std::chrono::nanoseconds>(timeout / 10, std::chrono::milliseconds(200), std::chrono::seconds(5));
 }
@@ -46,7 +48,7 @@ std::chrono::nanoseconds client_grace(std::chrono::nanoseconds timeout) {
                           .group_usable = false});
 }
 
-/// Takes the name and listens, or none where somebody else has it.
+/// Binds the name and listens. Returns none where another process holds it.
 Fd try_serve(AbstractAddress const& address) {
   auto socket = open_socket();
   if (system().bind(socket.get(), address.address(), address.bytes) != 0) {
@@ -59,7 +61,7 @@ Fd try_serve(AbstractAddress const& address) {
   return socket;
 }
 
-/// A connection to the server, or none while there is none.
+/// Returns a connection to the server, or none while there is no server.
 Fd try_connect(AbstractAddress const& address) {
   auto socket = open_socket();
   if (system().connect(socket.get(), address.address(), address.bytes) == 0) return socket;
@@ -109,7 +111,7 @@ class SocketRendezvous final : public Rendezvous {
   }
 
  private:
-  /// Connects to the server, or becomes it.
+  /// Connects to the server, or becomes the server.
   void take_side() {
     client_.reset();
     while (!client_ && !server_) {
@@ -136,7 +138,7 @@ class SocketRendezvous final : public Rendezvous {
     client_.reset();
   }
 
-  /// The start has failed by `error`, as this rank knows: tells whoever serves the name now, or serves it.
+  /// Reports that the start has failed with `error`: tells the present holder of the name, or becomes it.
   [[noreturn]] void tell_others(Error const& error) {
     for (;;) {
       try {

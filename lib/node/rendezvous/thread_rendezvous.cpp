@@ -11,8 +11,8 @@
 #include "lib/core/no_destructor.hpp"
 #include "lib/node/rendezvous/rendezvous.hpp"
 
-/// Ranks that are threads of one process share one writable mapping: a race between them is then a race on one address,
-/// which ThreadSanitizer sees.
+/// Ranks that are threads of one process share one writable mapping. A race between them is then a race on one address,
+/// which ThreadSanitizer detects.
 namespace crossrank::node {
 namespace {
 
@@ -27,11 +27,11 @@ struct ThreadStart {
   std::optional<Error> failure;  ///< what the first one failed with, for all
 };
 
-/// The start of a job, as its ranks find it.
+/// The start of a job.
 struct Place {
   std::weak_ptr<ThreadStart> start;
   std::set<int> came;
-  /// The start when it has failed: kept for those who come late, until all have come.
+  /// A failed start, kept until all ranks have come, for those that come late.
   std::shared_ptr<ThreadStart> failed;
   std::size_t ranks = 0;
 };
@@ -50,7 +50,7 @@ std::shared_ptr<ThreadStart> thread_start_of(std::string const& key, int rank) {
   std::lock_guard const lock(thread_starts().mutex);
   auto& place = thread_starts().by_key[key];
   auto start = place.start.lock();
-  // Who has heard of the failure and comes again makes another attempt.
+  // A rank that knows the failure and comes again makes another attempt.
   if (!start || (place.failed && place.came.contains(rank))) {
     place = {};
     place.start = start = std::make_shared<ThreadStart>();
@@ -143,7 +143,7 @@ class ThreadRendezvous final : public Rendezvous {
     if (start_->failure) rethrow();
   }
 
-  /// Ends the start for all.
+  /// Ends the start for all ranks.
   [[noreturn]] void fail(Error const& e) {
     if (!start_->failure) {
       start_->failure = e;
