@@ -109,3 +109,27 @@ versions "## 1.1.0" "project(a)"
 expect fail "a change log with another version" "$checks/version.sh" "$tree"
 versions "## 1.1.1" "project(a VERSION 1.1.1)"
 expect fail "a version that is repeated" "$checks/version.sh" "$tree"
+
+mapped() { # FOLDERS FILES LAYERS: writes a small tree and a map of it; each argument is a line that is added to the map
+  rm -rf "${tree:?}"/*
+  mkdir -p "$tree"/{docs,lib/core,lib/node,tests/core}
+  touch "$tree"/lib/core/{error,log}.cpp "$tree/lib/core/error.hpp" "$tree/lib/node/group.hpp" "$tree/tests/core/error_test.cpp"
+  echo 'crossrank_layer(core SOURCES error.cpp log.cpp)' >"$tree/lib/core/CMakeLists.txt"
+  printf 'crossrank_layer(node # shared memory\n  USES core\n  SOURCES group.cpp)\n' >"$tree/lib/node/CMakeLists.txt"
+  printf '## Layers\n| `core` | | errors |\n%s\n## Folders\n### `lib/core/`\n- `error`: errors\n%s\n### `lib/node/`\n- `group`: a group\n## Tests\n%s\n' \
+    "$3" "$2" "$1" >"$tree/docs/ARCHITECTURE.md"
+}
+folder='| `tests/core/` | tests |' file='- `log`: log' layer='| `node` | `core` | groups |'
+map_fails() { # DESCRIPTION FOLDERS FILES LAYERS
+  mapped "$2" "$3" "$4"
+  expect fail "$1" "$checks/architecture.sh" "$tree"
+}
+mapped "$folder" "$file" "$layer"
+expect pass "a map of the code" "$checks/architecture.sh" "$tree"
+map_fails "a folder that is not on the map" "" "$file" "$layer"
+map_fails "a folder that does not exist" "$folder"$'\n| `tests/node/` | tests |' "$file" "$layer"
+map_fails "a file that is not on the map" "$folder" "" "$layer"
+map_fails "a file that does not exist" "$folder" "$file"$'\n- `text`: text' "$layer"
+map_fails "a layer that is not on the map" "$folder" "$file" ""
+map_fails "a layer that may include less than the map tells" "$folder" "$file" '| `node` | `core`, `tensor` | groups |'
+map_fails "a path that does not exist" "$folder"$'\nSee `lib/node/group.cpp`.' "$file" "$layer"
