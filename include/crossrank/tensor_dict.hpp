@@ -1,6 +1,7 @@
 #pragma once
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -18,7 +19,8 @@ namespace crossrank {
 
 /// A tree of tensors and JSON values. Each value is a tensor, JSON, another dictionary, or a list of values.
 ///
-/// Local. Keys keep their order. A copy shares the bytes of the tensors.
+/// Local. Keys keep their order. A copy shares the bytes of the tensors. Finding and adding a key costs the same for
+/// any number of entries; erasing one costs time in proportion to their number.
 class CROSSRANK_EXPORT TensorDict {
  public:
   /// One value.
@@ -82,7 +84,13 @@ class CROSSRANK_EXPORT TensorDict {
 
  private:
   [[noreturn]] static void refuse_conversion(std::string_view key, Json const& value, char const* why);
+  /// Returns the place in `index_` of `key`, or of the free cell where it would go. `index_` is not empty.
+  [[nodiscard]] std::size_t probe(std::string_view key) const noexcept;
+  /// Builds the index for `count` entries; few entries need none.
+  void index_all(std::size_t count);
+
   std::vector<value_type> entries_;
+  std::vector<std::uint32_t> index_{};  ///< open addressing: 0 free, else position in `entries_` + 1; empty for few
 };
 
 /// One value of a `TensorDict`.

@@ -1,6 +1,10 @@
 #include <crossrank/split_config.hpp>
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "lib/core/json_members.hpp"
 
@@ -41,9 +45,9 @@ class Splitter {
  public:
   explicit Splitter(StateDict& weights) : weights_(weights) {}
 
-  Json dict(TensorDict const& tree, std::string const& path) {
+  Json dict(TensorDict const& tree) {
     Json out = Json::object();
-    for (auto const& [key, held] : tree) append_member(out, key, value(held, join(path, key)));
+    for (auto const& [key, held] : tree) append_member(out, key, below(key, held));
     if (placeholder_depth(out) == 0) return out;
     Json guarded = Json::object();
     guarded["$" + out.begin().key()] = std::move(out.begin().value());
@@ -51,32 +55,38 @@ class Splitter {
   }
 
  private:
-  static std::string join(std::string const& path, std::string const& key) {
-    return path.empty() ? key : path + "." + key;
-  }
-
-  Json value(TensorDict::Value const& held, std::string const& path) {
-    if (auto const* json = held.json()) return escaped(*json);
-    if (auto const* nested = held.dict()) return dict(*nested, path);
-    if (auto const* tensor = held.tensor()) return leaf(*tensor, path);
-    Json out = Json::array();
-    for (auto const& item : *held.list()) out.push_back(value(item, join(path, std::to_string(out.size()))));
+  /// Splits the value under `element`, a key or a position of the current dictionary or list.
+  Json below(std::string const& element, TensorDict::Value const& held) {
+    auto const length = path_.size();
+    if (!path_.empty()) path_ += '.';
+    path_ += element;
+    auto out = value(held);
+    path_.resize(length);
     return out;
   }
 
-  Json leaf(Tensor const& tensor, std::string const& path) {
+  Json value(TensorDict::Value const& held) {
+    if (auto const* json = held.json()) return escaped(*json);
+    if (auto const* nested = held.dict()) return dict(*nested);
+    if (auto const* tensor = held.tensor()) return leaf(*tensor);
+    Json out = Json::array();
+    for (auto const& item : *held.list()) out.push_back(below(std::to_string(out.size()), item));
+    return out;
+  }
+
+  Json leaf(Tensor const& tensor) {
     if (!tensor.defined()) return placeholder(nullptr);
-    if (weights_.contains(path)) {
+    if (!weights_.insert(path_, tensor).second) {
       throw UsageError({.operation = "split_config_and_weights",
                         .message = "two tensors have the same dotted path",
-                        .resource = path,
+                        .resource = path_,
                         .hint = "rename a key that contains a dot"});
     }
-    weights_.insert_or_assign(path, tensor);
-    return placeholder(path);
+    return placeholder(path_);
   }
 
   StateDict& weights_;
+  std::string path_{};  ///< of the current value; kept in one buffer, so that only a tensor costs a copy of it
 };
 
 class Joiner {
@@ -86,9 +96,9 @@ class Joiner {
   TensorDict root(Json const& config) {
     TensorDict out;
     if (placeholder_depth(config) > 1) {
-      out.set(config.begin().key().substr(1), value(config.begin().value()));
+      out.set(config.begin().key().substr(1), to_value(value(config.begin().value())));
     } else {
-      for (auto const& [key, item] : config.items()) out.set(key, value(item));
+      for (auto const& [key, item] : config.items()) out.set(key, to_value(value(item)));
     }
     for (auto const& [name, tensor] : weights_) {
       if (used_.contains(name)) continue;
@@ -103,7 +113,15 @@ class Joiner {
     throw UsageError({.operation = "join_config_and_weights", .message = message, .resource = name});
   }
 
-  TensorDict::Value value(Json const& item) {
+  /// A restored value: JSON where it holds no tensor, so that a container around it can take it over.
+  using Restored = std::variant<Json, TensorDict::Value>;
+
+  static TensorDict::Value to_value(Restored&& restored) {
+    if (auto* const json = std::get_if<Json>(&restored)) return std::move(*json);
+    return std::move(std::get<TensorDict::Value>(restored));
+  }
+
+  Restored value(Json const& item) {
     if (placeholder_depth(item) == 1) return resolve_placeholder(item.begin().value());
     if (item.is_object()) return object(item);
     if (item.is_array()) return array(item);
@@ -119,29 +137,40 @@ class Joiner {
     return *tensor;
   }
 
-  TensorDict::Value object(Json const& item) {
-    bool const guarded = placeholder_depth(item) > 1;
-    TensorDict dict;
-    Json plain = Json::object();
-    for (auto const& [key, held] : item.items()) {
-      auto restored = value(held);
-      auto const name = guarded ? key.substr(1) : key;
-      if (auto const* json = restored.json()) append_member(plain, name, *json);
-      dict.set(name, std::move(restored));
-    }
-    if (plain.size() == item.size()) return plain;
-    return dict;
+  static bool all_json(std::vector<Restored> const& items) {
+    return std::all_of(items.begin(), items.end(), [](auto const& item) { return std::holds_alternative<Json>(item); });
   }
 
-  TensorDict::Value array(Json const& item) {
-    TensorDict::List list;
-    Json plain = Json::array();
-    for (auto const& held : item) {
-      list.push_back(value(held));
-      if (auto const* json = list.back().json()) plain.push_back(*json);
+  Restored object(Json const& item) {
+    auto const dollars = placeholder_depth(item) > 1 ? std::size_t{1} : std::size_t{0};
+    std::vector<Restored> items;
+    for (auto const& held : item) items.push_back(value(held));
+    bool const plain = all_json(items);
+    Json json = Json::object();
+    TensorDict dict;
+    auto restored = items.begin();
+    for (auto const& [key, held] : item.items()) {
+      if (plain) {
+        append_member(json, key.substr(dollars), std::get<Json>(std::move(*restored++)));
+      } else {
+        dict.set(key.substr(dollars), to_value(std::move(*restored++)));
+      }
     }
-    if (plain.size() == item.size()) return plain;
-    return list;
+    if (plain) return json;
+    return TensorDict::Value(std::move(dict));
+  }
+
+  Restored array(Json const& item) {
+    std::vector<Restored> items;
+    for (auto const& held : item) items.push_back(value(held));
+    if (all_json(items)) {
+      Json json = Json::array();
+      for (auto& held : items) json.push_back(std::get<Json>(std::move(held)));
+      return json;
+    }
+    TensorDict::List list;
+    for (auto& held : items) list.push_back(to_value(std::move(held)));
+    return TensorDict::Value(std::move(list));
   }
 
   StateDict const& weights_;
@@ -152,7 +181,7 @@ class Joiner {
 
 RankState split_config_and_weights(TensorDict const& tree) {
   RankState state;
-  state.config = Splitter(state.weights).dict(tree, {});
+  state.config = Splitter(state.weights).dict(tree);
   return state;
 }
 

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <string>
 
+#include "lib/core/name_hash.hpp"
+
 namespace crossrank {
 namespace {
+
+// Up to this number of entries, comparing all keys is faster than hashing one.
+constexpr std::size_t most_unindexed = 16;
 
 std::string kind_of(TensorDict::Value const& value) {
   if (value.tensor() != nullptr) return "a tensor";
@@ -47,9 +52,31 @@ TensorDict::TensorDict(std::initializer_list<value_type> entries) {
 }
 
 TensorDict::Value const* TensorDict::find(std::string_view key) const noexcept {
+  if (!index_.empty()) {
+    auto const position = index_[probe(key)];
+    return position == 0 ? nullptr : &entries_[position - 1].second;
+  }
   auto const found =
       std::find_if(entries_.begin(), entries_.end(), [&](value_type const& entry) { return entry.first == key; });
   return found == entries_.end() ? nullptr : &found->second;
+}
+
+std::size_t TensorDict::probe(std::string_view key) const noexcept {
+  auto const mask = index_.size() - 1;
+  for (auto cell = hash_name(key) & mask;; cell = (cell + 1) & mask) {
+    if (index_[cell] == 0 || entries_[index_[cell] - 1].first == key) return cell;
+  }
+}
+
+void TensorDict::index_all(std::size_t count) {
+  index_.clear();
+  if (count <= most_unindexed) return;
+  // At most half of the cells are in use.
+  auto cells = most_unindexed;
+  while (cells < 2 * count) cells *= 2;
+  index_.resize(cells);
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    index_[probe(entries_[i].first)] = static_cast<std::uint32_t>(i + 1);
 }
 
 TensorDict::Value const& TensorDict::at(std::string_view key) const {
@@ -85,17 +112,22 @@ Json const& TensorDict::json(std::string_view key) const {
 }
 
 void TensorDict::set(std::string key, Value value) {
-  auto const found =
-      std::find_if(entries_.begin(), entries_.end(), [&](value_type const& entry) { return entry.first == key; });
-  if (found == entries_.end()) {
-    entries_.emplace_back(std::move(key), std::move(value));
-  } else {
-    found->second = std::move(value);
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): this object is not const
+  if (auto* const found = const_cast<Value*>(find(key))) {
+    *found = std::move(value);
+    return;
   }
+  auto const count = entries_.size() + 1;
+  if (count > most_unindexed && index_.size() < 2 * count) index_all(2 * count);
+  entries_.emplace_back(std::move(key), std::move(value));
+  if (!index_.empty()) index_[probe(entries_.back().first)] = static_cast<std::uint32_t>(count);
 }
 
 bool TensorDict::erase(std::string_view key) {
-  return std::erase_if(entries_, [&](value_type const& entry) { return entry.first == key; }) > 0;
+  if (!contains(key)) return false;
+  std::erase_if(entries_, [&](value_type const& entry) { return entry.first == key; });
+  index_all(entries_.size());
+  return true;
 }
 
 std::size_t TensorDict::size() const noexcept { return entries_.size(); }
