@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/codec/checksum/checksum.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
 namespace codec = crossrank::codec;
 namespace checkpoint = crossrank::checkpoint;

@@ -35,24 +35,22 @@ Shape joined_shape(std::span<Tensor const> parts, std::size_t dim) {
 /// Copies `part` into `out`, from index `begin` of dimension `dim` on.
 void place(Tensor& out, std::span<std::byte> to, std::int64_t dim, std::int64_t begin, Tensor const& part) {
   auto const length = part.shape()[static_cast<std::size_t>(dim)];
-  auto const runs = slice_runs(out, dim, begin, length, "concat");
+  auto const runs = slice_runs(out, dim, begin, length, "concat").runs;
   auto const from = part.bytes();
   for (std::size_t run = 0; run < runs.count && runs.run_bytes > 0; ++run) {
-    copy_memory(to.data() + runs.first_byte + run * runs.stride_bytes, from.data() + run * runs.run_bytes,
-                runs.run_bytes);
+    copy_memory(to.data() + runs.start(run), from.data() + run * runs.run_bytes, runs.run_bytes);
   }
 }
 
 }  // namespace
 
 Tensor slice(Tensor const& tensor, Dim dim, std::int64_t begin, std::int64_t length) {
-  auto const runs = slice_runs(tensor, dim.dim, begin, length, "slice");
+  auto const [shape, runs] = slice_runs(tensor, dim.dim, begin, length, "slice");
   auto const from = tensor.bytes();
-  auto out = Tensor::empty(runs.shape, tensor.dtype());
+  auto out = Tensor::empty(shape, tensor.dtype());
   auto const to = out.mutable_bytes();
   for (std::size_t run = 0; run < runs.count && runs.run_bytes > 0; ++run) {
-    copy_memory(to.data() + run * runs.run_bytes, from.data() + runs.first_byte + run * runs.stride_bytes,
-                runs.run_bytes);
+    copy_memory(to.data() + run * runs.run_bytes, from.data() + runs.start(run), runs.run_bytes);
   }
   return out;
 }

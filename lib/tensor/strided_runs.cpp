@@ -16,7 +16,7 @@ std::size_t resolve_dim(Shape const& shape, std::int64_t dim, char const* operat
   return static_cast<std::size_t>(from_front);
 }
 
-StridedRuns slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begin, std::int64_t length,
+TensorSlice slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begin, std::int64_t length,
                        char const* operation) {
   if (!tensor.defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
   auto const& shape = tensor.shape();
@@ -28,7 +28,7 @@ StridedRuns slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begi
                                   to_string(shape),
                       .got = std::to_string(length) + " from " + std::to_string(begin)});
   }
-  StridedRuns slice;
+  TensorSlice slice;
   slice.shape = shape.with(at, length);
   if (tensor.nbytes() == 0 || length == 0) return slice;
 
@@ -37,20 +37,20 @@ StridedRuns slice_runs(Tensor const& tensor, std::int64_t dim, std::int64_t begi
   for (std::size_t d = at + 1; d < shape.size(); ++d) inner *= static_cast<std::size_t>(shape[d]);
   auto const row_bits = inner * bits_of(tensor.dtype());
   auto const whole = static_cast<std::size_t>(shape[at]);
-  slice.count = static_cast<std::size_t>(tensor.numel()) / (inner * whole);
+  slice.runs.count = static_cast<std::size_t>(tensor.numel()) / (inner * whole);
   auto const first_bit = static_cast<std::size_t>(begin) * row_bits;
   auto const run_bits = static_cast<std::size_t>(length) * row_bits;
   auto const stride_bits = whole * row_bits;
-  if (first_bit % 8 != 0 || run_bits % 8 != 0 || (slice.count > 1 && stride_bits % 8 != 0)) {
+  if (first_bit % 8 != 0 || run_bits % 8 != 0 || (slice.runs.count > 1 && stride_bits % 8 != 0)) {
     throw UsageError(
         {.operation = operation,
          .message = "the slice begins or ends inside a byte",
          .expected = "ends on whole bytes of " + to_string(tensor),
          .got = std::to_string(length) + " from " + std::to_string(begin) + " of dimension " + std::to_string(at)});
   }
-  slice.first_byte = first_bit / 8;
-  slice.run_bytes = run_bits / 8;
-  slice.stride_bytes = stride_bits / 8;
+  slice.runs.first_byte = first_bit / 8;
+  slice.runs.run_bytes = run_bits / 8;
+  slice.runs.stride_bytes = stride_bits / 8;
   return slice;
 }
 

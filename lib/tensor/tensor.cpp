@@ -61,15 +61,14 @@ std::span<std::byte> Tensor::mutable_bytes() {
 }
 
 Tensor Tensor::narrow(std::int64_t dim, std::int64_t begin, std::int64_t length) const {
-  auto const runs = slice_runs(*this, dim, begin, length, "Tensor.narrow");
+  auto const [shape, runs] = slice_runs(*this, dim, begin, length, "Tensor.narrow");
   if (runs.count > 1 && runs.run_bytes > 0 && runs.run_bytes != runs.stride_bytes) {
     throw UsageError({.operation = "Tensor.narrow",
                       .message = "the view would not be dense",
                       .got = "dimension " + std::to_string(dim) + " of " + to_string(*this),
                       .hint = "use slice, which copies"});
   }
-  return spi::tensor_from_storage(storage_, runs.run_bytes == 0 ? offset_ : offset_ + runs.first_byte, runs.shape,
-                                  dtype_);
+  return spi::tensor_from_storage(storage_, runs.run_bytes == 0 ? offset_ : offset_ + runs.first_byte, shape, dtype_);
 }
 
 Tensor Tensor::reshape(Shape const& shape) const {

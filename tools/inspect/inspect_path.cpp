@@ -16,7 +16,8 @@
 #include "tools/cli/size_text.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 
 namespace crossrank::tools {
 namespace {

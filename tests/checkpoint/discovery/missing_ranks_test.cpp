@@ -1,4 +1,3 @@
-#include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
 
 #include <filesystem>
 #include <fstream>

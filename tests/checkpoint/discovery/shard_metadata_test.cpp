@@ -1,5 +1,5 @@
 // Rank metadata in the headers of shards.
-#include "workspace/checkpoint/discovery/grid/shard_metadata.hpp"
+#include "workspace/checkpoint/source/shard_metadata.hpp"
 
 #include <filesystem>
 

@@ -9,7 +9,8 @@
 
 #include "tests/checkpoint/support/torch_files.hpp"
 #include "tests/support/temporary_directory.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 
 namespace crossrank::checkpoint {
 

@@ -15,7 +15,7 @@
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/model/layer_sizes.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/write/commit.hpp"
 #include "workspace/checkpoint/rules/rule_file.hpp"
 

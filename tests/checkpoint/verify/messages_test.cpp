@@ -13,7 +13,7 @@
 #include "tests/checkpoint/support/shard_samples.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
 #include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
 

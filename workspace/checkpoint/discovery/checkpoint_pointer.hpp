@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
 
 namespace crossrank::checkpoint {
 

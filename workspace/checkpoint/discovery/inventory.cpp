@@ -11,7 +11,7 @@
 
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/source/safetensors_source.hpp"
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
 
 namespace crossrank::checkpoint {

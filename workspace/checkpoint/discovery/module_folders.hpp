@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "workspace/checkpoint/source/sidecar_file.hpp"
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
 
 namespace crossrank::checkpoint {
 

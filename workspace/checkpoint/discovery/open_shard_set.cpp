@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
 #include <algorithm>
 #include <set>
@@ -15,14 +15,16 @@
 #include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/discovery/flat_parameters.hpp"
 #include "workspace/checkpoint/discovery/module_folders.hpp"
 #include "workspace/checkpoint/discovery/grid/one_model.hpp"
-#include "workspace/checkpoint/discovery/grid/parts_or_ranks.hpp"
+#include "workspace/checkpoint/discovery/parts_or_ranks.hpp"
 #include "workspace/checkpoint/discovery/grid/refine_grid.hpp"
 #include "workspace/checkpoint/discovery/grid/shard_grid.hpp"
 #include "workspace/checkpoint/discovery/shard_listing.hpp"
-#include "workspace/checkpoint/discovery/grid/shard_metadata.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
+#include "workspace/checkpoint/discovery/grid/matching_ranks.hpp"
 #include "workspace/checkpoint/discovery/shard_opener.hpp"
 #include "workspace/checkpoint/discovery/megatron/training_arguments.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
@@ -214,7 +216,8 @@ ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& opt
   bool const indexed = options.pattern.empty() && options.model_key.empty() && !shards.front().images;
   if (indexed && shards.size() == 1) set.absent = absent_of(set, listed_tensors(listing));
   describe(set, listing, shards.front().files.front().parent_path());
-  resolve_second_number(shards, config_of_arguments(set.sources.front()->attributes()));
+  auto const arguments = config_of_arguments(set.sources.front()->attributes());
+  for (auto& shard : shards) resolve_second_number(shard.shard, arguments);
   place(set, shards, sizes_from(options, set.config), listing.path);
   sort_shards(set);
   set.fused = fused_layout_of(set, shards);

@@ -1,43 +1,14 @@
 #pragma once
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include <crossrank/checkpoint.hpp>
-#include <crossrank/json.hpp>
 
 #include "lib/codec/torch/torch_archive.hpp"
-#include "workspace/checkpoint/source/file_pool.hpp"
-#include "workspace/checkpoint/source/sidecar_file.hpp"
-#include "workspace/checkpoint/source/shard_source.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 
 namespace crossrank::checkpoint {
-
-/// The place of a shard in the grid of ranks.
-struct ShardPlace {
-  int tp = 0;   ///< tensor-parallel rank
-  int pp = 0;   ///< pipeline stage
-  int ep = 0;   ///< expert-parallel rank
-  int moe = 0;  ///< group of experts, if groups are spread over the tensor-parallel ranks
-  bool operator==(ShardPlace const&) const = default;
-};
-
-/// All inputs of one checkpoint.
-struct ShardSet {
-  std::vector<std::shared_ptr<ShardSource const>> sources{};
-  std::vector<ShardPlace> places{};  ///< one per source
-  int tp = 1;                        ///< size of the grid
-  int pp = 1;
-  int ep = 1;
-  int moe_ep = 1;                              ///< number of expert groups spread over the tensor-parallel ranks
-  FusedLayout fused = FusedLayout::automatic;  ///< layout of fused layers, if it is known
-  Json config = Json::object();                ///< config.json; empty if there is none
-  Json quantization = Json::object();          ///< hf_quant_config.json or an equivalent; empty if there is none
-  std::vector<SidecarFile> sidecars{};         ///< files to copy: tokenizer, generation config, ...
-  std::vector<std::string> absent{};           ///< tensors that an index lists but no file has
-  std::vector<FileStamp> files{};              ///< all opened files, as they were at that time
-};
 
 /// Options of `open_shard_set`.
 struct ShardSetOptions {

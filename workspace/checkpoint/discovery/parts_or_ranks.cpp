@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/discovery/grid/parts_or_ranks.hpp"
+#include "workspace/checkpoint/discovery/parts_or_ranks.hpp"
 
 #include <algorithm>
 #include <string_view>

@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <set>
-#include <system_error>
 #include <tuple>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
-#include "lib/core/nearest_name.hpp"
-#include "lib/platform/io_error.hpp"
-#include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/model/list_text.hpp"
 #include "workspace/checkpoint/discovery/weight_files.hpp"
 #include "workspace/nfs/state_file_names.hpp"
@@ -22,35 +17,6 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<fs::path> nearest_child(fs::path const& parent, std::string const& wanted) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error))
-    names.push_back(at->path().filename().string());
-  auto const near = nearest_name(wanted, names);
-  return near ? std::optional(parent / *near) : std::nullopt;
-}
-
-/// Returns a hint for a path that does not exist: the existing path that is most similar.
-std::string did_you_mean(fs::path const& path) {
-  std::error_code error;
-  fs::path found;
-  bool corrected = false;
-  for (auto const& part : fs::absolute(path, error).lexically_normal()) {
-    auto const next = found / part;
-    if (found.empty() || part.empty() || fs::exists(next, error)) {
-      found = part.empty() ? found : next;
-      continue;
-    }
-    auto const near = nearest_child(found, part.string());
-    if (!near) return corrected ? "did you mean " + found.string() + "?" : "there is no " + next.string();
-    found = *near;
-    corrected = true;
-  }
-  return corrected ? "did you mean " + found.string() + "?" : "check the path";
-}
-
 [[noreturn]] void refuse(std::string message, DirectoryListing const& listing, std::string got, std::string hint) {
   throw FormatError({.operation = open_operation,
                      .message = std::move(message),
@@ -61,12 +27,12 @@ std::string did_you_mean(fs::path const& path) {
 }
 
 /// Throws an error about an index that contradicts its directory.
-[[noreturn]] void refuse_index(std::string message, DirectoryListing const& listing, std::string got,
-                               std::string hint) {
+[[noreturn]] void refuse_index(std::string message, DirectoryListing const& listing, std::string const& name,
+                               std::string got, std::string hint) {
   throw FormatError({.operation = open_operation,
                      .message = std::move(message),
                      .got = std::move(got),
-                     .resource = listing.path.string(),
+                     .resource = (listing.path / name).string(),
                      .hint = std::move(hint),
                      .section = "index"});
 }
@@ -181,83 +147,27 @@ std::vector<ShardFiles> rank_directories(DirectoryListing const& listing, Weight
 
 }  // namespace
 
-bool DirectoryListing::has(std::string const& name) const {
-  return std::binary_search(files.begin(), files.end(), name);
-}
-
-DirectoryListing list_directory(fs::path const& path) {
-  DirectoryListing listing{.path = path};
-  std::error_code error;
-  fs::directory_iterator at(path, error);
-  if (error) {
-    platform::throw_io(ErrorInfo{.operation = open_operation,
-                                 .message = "the directory cannot be read",
-                                 .resource = path.string(),
-                                 .hint = error == std::errc::no_such_file_or_directory ? did_you_mean(path) : ""},
-                       error.value());
-  }
-  for (fs::directory_iterator const end; at != end; at.increment(error)) {
-    std::error_code ignored;
-    auto name = at->path().filename().string();
-    if (at->is_directory(ignored)) {
-      listing.directories.push_back(std::move(name));
-    } else if (at->is_regular_file(ignored)) {
-      listing.files.push_back(std::move(name));
-    }
-    if (error) break;
-  }
-  if (error) platform::throw_io(std::string(open_operation) + ": readdir", path.string(), error.value());
-  std::sort(listing.files.begin(), listing.files.end());
-  std::sort(listing.directories.begin(), listing.directories.end());
-  return listing;
-}
-
-std::optional<Json> read_json_object(fs::path const& path, codec::JsonLimits const& limits) {
-  std::error_code error;
-  if (!fs::exists(path, error)) return std::nullopt;
-  auto const file = std::make_shared<FilePool>()->open(path);
-  ErrorInfo about{.operation = open_operation,
-                  .resource = path.string(),
-                  .hint = "correct the file, copy it again, or move it away",
-                  .section = "json"};
-  if (file->size() > limits.bytes) {
-    about.message = "the file is too large for the description of a model";
-    about.expected = "at most " + std::to_string(limits.bytes) + " bytes";
-    about.got = std::to_string(file->size());
-    throw FormatError(std::move(about));
-  }
-  std::string text(static_cast<std::size_t>(file->size()), '\0');
-  file->read_at(0, std::as_writable_bytes(std::span(text)));
-  std::string_view json(text);
-  if (json.starts_with("\xef\xbb\xbf")) json.remove_prefix(3);  // byte order mark of some editors
-  auto value = codec::parse_json(json, {.limits = limits, .about = about});
-  if (!value.is_object()) {
-    about.message = "the top level is not a JSON object";
-    throw FormatError(std::move(about));
-  }
-  return value;
-}
-
 std::optional<std::vector<std::string>> files_of_index(DirectoryListing const& listing, WeightFormat family) {
   auto const name = index_of(listing, family);
   if (name.empty()) return std::nullopt;
   auto const index = read_json_object(listing.path / name, codec::listing_limits);
   auto const map = index->find("weight_map");
   if (map == index->end() || !map->is_object())
-    refuse_index("the index has no weight_map", listing, name, "remove the index or write it again");
+    refuse_index("the index has no weight_map", listing, name, {}, "remove the index or write it again");
   std::set<std::string> files;
   for (auto const& [tensor, file] : map->items()) {
     if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
-      refuse_index("the index has no plain file name for \"" + tensor + "\"", listing, file.dump(),
+      refuse_index("the index has no plain file name for \"" + tensor + "\"", listing, name, file.dump(),
                    "write the index again");
     files.insert(file.get<std::string>());
   }
   for (auto const& file : files) {
     if (!listing.has(file))
-      refuse_index("a file that the index lists is missing: " + file, listing, name,
+      refuse_index("a file that the index lists is missing: " + file, listing, name, {},
                    "copy the missing file to the directory");
   }
-  if (files.empty()) refuse_index("the index lists no tensors", listing, name, "remove the index or write it again");
+  if (files.empty())
+    refuse_index("the index lists no tensors", listing, name, {}, "remove the index or write it again");
   return std::vector<std::string>(files.begin(), files.end());
 }
 

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/codec/json/json_document.hpp"
 #include "workspace/checkpoint/discovery/grid/shard_grid.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
+#include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -16,17 +17,6 @@ struct ShardFiles {
   std::vector<std::filesystem::path> files{};  ///< in order; state images: newest first
   bool images = false;                         ///< the files are state images of one rank; only the newest is read
 };
-
-/// The contents of one directory.
-struct DirectoryListing {
-  std::filesystem::path path{};
-  std::vector<std::string> files{};        ///< regular files and links to them, sorted
-  std::vector<std::string> directories{};  ///< sorted
-  [[nodiscard]] bool has(std::string const& name) const;
-};
-
-/// Lists a directory. Throws `IoError` if it cannot be read; if it does not exist, the hint has the most similar path.
-[[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
 
 /// Formats of weight files, recognised by file names.
 enum class WeightFormat : std::uint8_t {
@@ -47,10 +37,5 @@ enum class WeightFormat : std::uint8_t {
 
 /// Returns the names of the tensors in the index that `find_shards` uses; empty without an index.
 [[nodiscard]] std::vector<std::string> listed_tensors(DirectoryListing const& listing);
-
-/// Reads a JSON file. Returns nothing if it does not exist. Throws `FormatError` if it is not a JSON object or exceeds
-/// a limit.
-[[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path,
-                                                   codec::JsonLimits const& limits = codec::description_limits);
 
 }  // namespace crossrank::checkpoint

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
 
 namespace crossrank::checkpoint {
 

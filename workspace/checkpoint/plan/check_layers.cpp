@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -94,10 +96,11 @@ std::vector<Defect> check_partners(std::span<std::string const> names) {
 
 std::vector<Defect> check_missing_tensors(std::span<std::string const> names) {
   auto lacks = check_siblings(names);
+  // `check_siblings` names the tensor, `check_partners` its layer.
+  std::set<std::string, std::less<>> modules;
+  for (auto const& lack : lacks) modules.emplace(parse_tensor_name(lack.resource).module);
   for (auto& lack : check_partners(names)) {
-    // One names the tensor, the other its layer.
-    auto const same = [&](auto const& known) { return parse_tensor_name(known.resource).module == lack.resource; };
-    if (std::none_of(lacks.begin(), lacks.end(), same)) lacks.push_back(std::move(lack));
+    if (!modules.contains(lack.resource)) lacks.push_back(std::move(lack));
   }
   return lacks;
 }

@@ -1,7 +1,6 @@
 #include "workspace/checkpoint/plan/check_model.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,6 +21,9 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr std::size_t most_listed = 8;
+// Bounds that no model reaches. They keep the comparison of layers linear for names that are made to be slow.
+constexpr std::size_t most_kinds = 64;
+constexpr std::size_t most_missing = 256;
 
 /// The numbers that stand behind each prefix ("model.layers.", "model.layers.3.mlp.experts.").
 using Counted = std::map<std::string, std::set<std::int64_t>>;
@@ -35,18 +37,39 @@ void list_name(std::optional<NumberedName> const& name, Rosters& rosters) {
     rosters[std::string(name->before)][name->number].insert(generalised(name->after.substr(name->after.find('.') + 1)));
 }
 
-/// What the only owner of `roster` lacks beside the largest number of others; empty when it is of a kind of its own.
-std::pair<Roster, std::size_t> lacking(Roster const& roster, std::map<Roster, std::vector<std::int64_t>> const& kinds) {
-  std::pair<Roster, std::size_t> found;
-  for (auto const& [other, owners] : kinds) {
-    bool const more =
-        other.size() > roster.size() && std::includes(other.begin(), other.end(), roster.begin(), roster.end());
-    if (!more || owners.size() < 2 || owners.size() <= found.second) continue;
-    found = {{}, owners.size()};
-    std::set_difference(other.begin(), other.end(), roster.begin(), roster.end(),
-                        std::inserter(found.first, found.first.end()));
+/// A roster and the layers or experts that have it.
+using Kind = std::pair<Roster const, std::vector<std::int64_t>>;
+
+/// Returns the kinds that two or more layers or experts have, those with the most owners first.
+std::vector<Kind const*> common_kinds(std::map<Roster, std::vector<std::int64_t>> const& kinds) {
+  std::vector<Kind const*> common;
+  for (auto const& kind : kinds) {
+    if (kind.second.size() > 1) common.push_back(&kind);
   }
-  return found;
+  std::stable_sort(common.begin(), common.end(),
+                   [](auto const* a, auto const* b) { return a->second.size() > b->second.size(); });
+  if (common.size() > most_kinds) common.resize(most_kinds);
+  return common;
+}
+
+/// Returns the commonest kind that has all of `roster` and more, or null.
+Kind const* larger_kind(Roster const& roster, std::vector<Kind const*> const& common) {
+  auto const found = std::find_if(common.begin(), common.end(), [&](auto const* kind) {
+    auto const& other = kind->first;
+    return other.size() > roster.size() &&
+           std::all_of(roster.begin(), roster.end(), [&](auto const& name) { return other.contains(name); });
+  });
+  return found == common.end() ? nullptr : *found;
+}
+
+/// Returns the first names of `other` that `roster` lacks, at most `most_missing`.
+std::vector<std::string> lacking(Roster const& roster, Roster const& other) {
+  std::vector<std::string> missing;
+  for (auto const& name : other) {
+    if (missing.size() == most_missing) break;
+    if (!roster.contains(name)) missing.push_back(name);
+  }
+  return missing;
 }
 
 /// Counts layers and experts; other numbers, of steps in a sequence for example, may skip some.
@@ -145,13 +168,16 @@ std::vector<Defect> check_siblings(std::span<std::string const> names) {
   for (auto const& [prefix, siblings] : rosters) {
     std::map<Roster, std::vector<std::int64_t>> kinds;
     for (auto const& [number, roster] : siblings) kinds[roster].push_back(number);
+    auto const common = common_kinds(kinds);
     for (auto const& [roster, owners] : kinds) {
       if (owners.size() > 1 || owners.front() == siblings.begin()->first) continue;
-      auto const [missing, others] = lacking(roster, kinds);
-      for (auto const& name : missing) {
-        defects.push_back({DefectKind::coverage, prefix + std::to_string(owners.front()) + "." + name,
-                           "missing, and " + std::to_string(others) + " others of " + prefix + "* have it",
-                           "copy the missing shard there, or save the model again"});
+      auto const* const larger = larger_kind(roster, common);
+      if (larger == nullptr) continue;
+      for (auto const& name : lacking(roster, larger->first)) {
+        defects.push_back(
+            {DefectKind::coverage, prefix + std::to_string(owners.front()) + "." + name,
+             "missing, and " + std::to_string(larger->second.size()) + " others of " + prefix + "* have it",
+             "copy the missing shard there, or save the model again"});
       }
     }
   }

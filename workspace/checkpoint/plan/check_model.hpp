@@ -7,7 +7,7 @@
 
 #include <crossrank/checkpoint.hpp>
 
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
 
 namespace crossrank::checkpoint {

@@ -19,31 +19,31 @@ namespace {
 /// Collects the outputs of all stages and expert ranks.
 class MergeLayoutBuilder {
  public:
-  MergeLayoutBuilder(MergeLayout& model, RuleFor const& rule_for, OnRefused const& on_refused)
-      : model_(model), rule_for_(rule_for), on_refused_(on_refused) {}
+  MergeLayoutBuilder(MergeLayout& layout, RuleFor const& rule_for, OnRefused const& on_refused)
+      : layout_(layout), rule_for_(rule_for), on_refused_(on_refused) {}
 
   void build() {
-    std::size_t const width = static_cast<std::size_t>(model_.set.tp);
-    for (std::size_t first = 0; first < model_.set.sources.size(); first += width) add_cell(first, width);
+    std::size_t const width = static_cast<std::size_t>(layout_.set.tp);
+    for (std::size_t first = 0; first < layout_.set.sources.size(); first += width) add_cell(first, width);
     add_left_out();
-    auto& tensors = model_.tensors;
+    auto& tensors = layout_.tensors;
     std::sort(tensors.begin(), tensors.end(),
               [](auto const& a, auto const& b) { return natural_less(a.name, b.name); });
-    for (auto const& tensor : tensors) model_.bytes += tensor.bytes;
+    for (auto const& tensor : tensors) layout_.bytes += tensor.bytes;
   }
 
  private:
   /// What stood beside the model in archives.
   void add_left_out() {
     for (auto const& key : listed(left_out_keys))
-      model_.dropped.push_back({key, "beside the model; `model_key` " + key + " takes it in place of the model"});
+      layout_.dropped.push_back({key, "beside the model; `model_key` " + key + " takes it in place of the model"});
     for (auto const& file : listed(left_out_files))
-      model_.dropped.push_back({file, "states of the optimizer; weights are taken in the precision of the training"});
+      layout_.dropped.push_back({file, "states of the optimizer; weights are taken in the precision of the training"});
   }
 
   std::set<std::string> listed(char const* attribute) const {
     std::set<std::string> all;
-    for (auto const& source : model_.set.sources) {
+    for (auto const& source : layout_.set.sources) {
       auto const found = source->attributes().find(attribute);
       if (found == source->attributes().end() || !found->is_array()) continue;
       for (auto const& name : *found) {
@@ -58,7 +58,7 @@ class MergeLayoutBuilder {
     std::unordered_map<std::string_view, std::size_t> index;
     std::vector<ShardGroup> groups;
     for (std::size_t t = 0; t < width; ++t) {
-      auto const& source = *model_.set.sources[first + t];
+      auto const& source = *layout_.set.sources[first + t];
       for (std::size_t i = 0; i < source.tensors().size(); ++i) {
         auto const& tensor = source.tensors()[i];
         auto const [at, fresh] = index.emplace(tensor.name, groups.size());
@@ -83,14 +83,14 @@ class MergeLayoutBuilder {
                      .first = first,
                      .shards = std::vector<SourceTensor const*>(width),
                      .places = std::vector<TensorAt>(width)};
-    for (std::size_t t = 0; t < width; ++t) group.sources.push_back(model_.set.sources[first + t]->name());
+    for (std::size_t t = 0; t < width; ++t) group.sources.push_back(layout_.set.sources[first + t]->name());
     return group;
   }
 
   void add_group(ShardGroup const& group) {
     auto rule = rule_for_ ? rule_for_(group.name, group.shards) : MergeRule{.reason = single_source};
     if (rule.drop) {
-      model_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
+      layout_.dropped.push_back({rule.output_name.empty() ? std::string(group.name) : rule.output_name, rule.reason});
       return;
     }
     for (auto& output : rule.outputs) add_tensor(merge_tensor(present(group), std::move(output)));
@@ -104,7 +104,7 @@ class MergeLayoutBuilder {
     for (int number = 0; number < count; ++number) {
       ShardGroup part{.name = group.name, .first = group.first};
       for (std::size_t t = 0; t < group.shards.size(); ++t) {
-        if (model_.set.places[group.first + t].moe != number || group.shards[t] == nullptr) continue;
+        if (layout_.set.places[group.first + t].moe != number || group.shards[t] == nullptr) continue;
         part.shards.push_back(group.shards[t]);
         part.places.push_back(group.places[t]);
         part.sources.push_back(group.sources[t]);
@@ -128,20 +128,21 @@ class MergeLayoutBuilder {
   }
 
   void add_tensor(MergedTensor tensor) {
-    auto const [at, fresh] = by_name_.emplace(tensor.name, model_.tensors.size());
+    auto const [at, fresh] = by_name_.emplace(tensor.name, layout_.tensors.size());
     if (fresh) {
-      model_.tensors.push_back(std::move(tensor));
+      layout_.tensors.push_back(std::move(tensor));
       return;
     }
-    auto& kept = model_.tensors[at->second];
+    auto& kept = layout_.tensors[at->second];
     refuse_one_name_for_two(kept, tensor);
     if (tensor.rule.ep_axis >= 0) return append(kept, tensor);
     if (kept.dtype != tensor.dtype || !(kept.shape == tensor.shape) || kept.inputs.size() != tensor.inputs.size())
       refuse_collision(kept, tensor);
     for (std::size_t t = 0; t < tensor.inputs.size(); ++t) {
-      auto const& input = model_.set.sources[tensor.inputs[t].source]->tensors()[tensor.inputs[t].tensor];
+      auto const& input = layout_.set.sources[tensor.inputs[t].source]->tensors()[tensor.inputs[t].tensor];
       auto const bytes = dense_bytes(input.shape, input.dtype);
-      if (bytes > 0) kept.replica_runs.push_back({.kept = kept.inputs[t], .other = tensor.inputs[t], .run = bytes});
+      if (bytes > 0)
+        kept.replica_runs.push_back({.kept = kept.inputs[t], .other = tensor.inputs[t], .runs = {.run_bytes = bytes}});
     }
     kept.replica_runs.insert(kept.replica_runs.end(), tensor.replica_runs.begin(), tensor.replica_runs.end());
   }
@@ -186,19 +187,16 @@ class MergeLayoutBuilder {
 
   /// Cuts the runs of a piece at the ends of the old rows and moves them to where these now stand.
   static void widen(InputRuns const& piece, Widening const& rows, std::vector<InputRuns>& out) {
-    for (std::uint64_t row = 0; row < piece.rows; ++row) {
-      auto from = piece.from_at + row * piece.from_stride;
-      auto to = piece.to_at + row * piece.to_stride;
-      for (auto left = piece.run; left > 0;) {
+    for (std::uint64_t row = 0; row < piece.copy.from.count; ++row) {
+      auto from = piece.copy.from.start(row);
+      auto to = piece.copy.to(row);
+      for (auto left = piece.copy.from.run_bytes; left > 0;) {
         auto const inside = to % rows.old_row;
         auto const count = std::min(left, rows.old_row - inside);
         InputRuns part = piece;
-        part.rows = 1;
-        part.run = count;
-        part.from_at = from;
-        part.from_stride = count;
-        part.to_at = to / rows.old_row * rows.new_row + rows.shift + inside;
-        part.to_stride = count;
+        part.copy = {.from = {.run_bytes = count, .first_byte = from, .stride_bytes = count},
+                     .to_first = to / rows.old_row * rows.new_row + rows.shift + inside,
+                     .to_stride = count};
         join(part, out);
         from += count;
         to += count;
@@ -207,18 +205,20 @@ class MergeLayoutBuilder {
     }
   }
 
-  /// Adds a run; runs at equal distances become one piece of many rows.
+  /// Adds a single run. Runs of one input at equal distances are kept together.
   static void join(InputRuns const& part, std::vector<InputRuns>& out) {
-    auto* const last = out.empty() ? nullptr : &out.back();
-    bool const like = last != nullptr && last->from == part.from && last->run == part.run && last->add == part.add &&
-                      part.from_at > last->from_at && part.to_at > last->to_at;
-    if (like && last->rows == 1) {
-      last->from_stride = part.from_at - last->from_at;
-      last->to_stride = part.to_at - last->to_at;
-      last->rows = 2;
-    } else if (like && part.from_at == last->from_at + last->rows * last->from_stride &&
-               part.to_at == last->to_at + last->rows * last->to_stride) {
-      ++last->rows;
+    auto const& run = part.copy;
+    auto* const last = out.empty() ? nullptr : &out.back().copy;
+    bool const like = last != nullptr && out.back().input == part.input && out.back().add == part.add &&
+                      last->from.run_bytes == run.from.run_bytes && run.from.first_byte > last->from.first_byte &&
+                      run.to_first > last->to_first;
+    if (like && last->from.count == 1) {
+      last->from.stride_bytes = run.from.first_byte - last->from.first_byte;
+      last->to_stride = run.to_first - last->to_first;
+      last->from.count = 2;
+    } else if (like && run.from.first_byte == last->from.start(last->from.count) &&
+               run.to_first == last->to(last->from.count)) {
+      ++last->from.count;
     } else {
       out.push_back(part);
     }
@@ -229,7 +229,7 @@ class MergeLayoutBuilder {
     for (auto const& one : kept.inputs) {
       for (auto const& other : more.inputs) {
         if (one.source != other.source || one.tensor == other.tensor) continue;
-        auto const& source = *model_.set.sources[one.source];
+        auto const& source = *layout_.set.sources[one.source];
         throw FormatError({.operation = plan_operation,
                            .message = "two tensors are given the name \"" + kept.name + "\"",
                            .got = source.tensors()[one.tensor].name + " and " + source.tensors()[other.tensor].name,
@@ -245,12 +245,12 @@ class MergeLayoutBuilder {
                        .message = "two stages or expert ranks give different tensors the name \"" + kept.name + "\"",
                        .expected = std::string(name_of(kept.dtype)) + " " + to_string(kept.shape),
                        .got = std::string(name_of(more.dtype)) + " " + to_string(more.shape),
-                       .resource = model_.set.sources[more.inputs.front().source]->name(),
+                       .resource = layout_.set.sources[more.inputs.front().source]->name(),
                        .hint = "give `tp`, `pp` and `ep` as the job had them",
                        .section = "shards"});
   }
 
-  MergeLayout& model_;
+  MergeLayout& layout_;
   RuleFor const& rule_for_;
   OnRefused const& on_refused_;
   std::unordered_map<std::string, std::size_t> by_name_{};
@@ -258,11 +258,17 @@ class MergeLayoutBuilder {
 
 }  // namespace
 
+std::vector<std::string> names_of(MergeLayout const& layout) {
+  std::vector<std::string> names;
+  for (auto const& tensor : layout.tensors) names.push_back(tensor.name);
+  return names;
+}
+
 MergeLayout lay_out_merge(ShardSet set, RuleFor const& rule_for, OnRefused const& on_refused) {
-  MergeLayout model;
-  model.set = std::move(set);
-  MergeLayoutBuilder(model, rule_for, on_refused).build();
-  return model;
+  MergeLayout layout;
+  layout.set = std::move(set);
+  MergeLayoutBuilder(layout, rule_for, on_refused).build();
+  return layout;
 }
 
 }  // namespace crossrank::checkpoint

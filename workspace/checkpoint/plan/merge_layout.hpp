@@ -8,7 +8,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/plan/merged_tensor.hpp"
 
 namespace crossrank::checkpoint {
@@ -26,6 +26,9 @@ struct MergeLayout {
   std::vector<DroppedTensor> dropped{};
   std::uint64_t bytes = 0;  ///< of all tensors
 };
+
+/// Returns the names of all tensors of the result, in their order.
+[[nodiscard]] std::vector<std::string> names_of(MergeLayout const& layout);
 
 /// What to do with one tensor, as `RuleSet::rule_for`.
 using RuleFor = std::function<MergeRule(std::string_view name, std::span<SourceTensor const* const> shards)>;

@@ -1,123 +1,33 @@
 #include <crossrank/checkpoint.hpp>
 
 #include <algorithm>
-#include <cstdio>
-#include <iterator>
 #include <optional>
 #include <utility>
 
 #include <crossrank/error.hpp>
 
 #include "lib/codec/checksum/checksum.hpp"
-#include "lib/core/log.hpp"
-#include "lib/core/nearest_name.hpp"
-#include "lib/core/terminal_text.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
 #include "workspace/checkpoint/plan/check_model.hpp"
-#include "workspace/checkpoint/plan/check_layers.hpp"
-#include "workspace/checkpoint/model/list_text.hpp"
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
-#include "workspace/checkpoint/model/model_names.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
+#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/plan/single_shard.hpp"
+#include "workspace/checkpoint/discovery/other_ranks.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
+#include "workspace/checkpoint/plan/plan_text.hpp"
+#include "workspace/checkpoint/plan/plan_warnings.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
-#include "workspace/checkpoint/rules/rule_set/unused_rules.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 constexpr char const* format_name = "crossrank merge plan";
-
-std::string base_name(std::string const& path) { return std::filesystem::path(path).filename().string(); }
-
-char const* kind_name(MergeKind kind) {
-  switch (kind) {
-    case MergeKind::replicate: return "replicate";
-    case MergeKind::concat: return "concat";
-    case MergeKind::reduce: return "reduce";
-    case MergeKind::requantize: return "requantize";
-    case MergeKind::given: return "given";
-  }
-  return "unknown";
-}
-
-char const* op_name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::min: return "min";
-    case ReduceOp::avg: return "avg";
-    case ReduceOp::sum: return "sum";
-    default: return "max";
-  }
-}
-
-Json rule_json(MergedTensor const& tensor) {
-  auto const& rule = tensor.rule;
-  Json out{{"kind", kind_name(rule.kind)}};
-  if (rule.kind == MergeKind::concat) {
-    out["axis"] = rule.axis;
-    if (!rule.parts.empty()) out["parts"] = rule.parts;
-    if (rule.replicas > 1) out["replicas"] = rule.replicas;
-    if (!rule.part_replicas.empty()) out["part_replicas"] = rule.part_replicas;
-    if (rule.rank_block > 0) out["rank_block"] = rule.rank_block;
-    if (rule.only_part >= 0) out["only_part"] = rule.only_part;
-    if (rule.assumed_layout) out["layout"] = "per_rank, assumed";
-    if (rule.true_size >= 0) out["true_size"] = rule.true_size;
-    if (rule.add_per_rank != 0) out["add_per_rank"] = rule.add_per_rank;
-  }
-  if (rule.kind == MergeKind::reduce) out["op"] = op_name(rule.op);
-  if (rule.ep_axis >= 0) out["ep_axis"] = rule.ep_axis;
-  if (rule.given) out["values"] = codec::to_hex(codec::checksum(rule.given->bytes));
-  if (!tensor.changes.empty()) {
-    out["changes"] = Json::array();
-    for (auto const& change : tensor.changes) out["changes"].push_back(change->to_json());
-  }
-  if (!rule.reason.empty()) out["reason"] = rule.reason;
-  return out;
-}
-
-Json tensor_json(MergedTensor const& tensor) {
-  Json shape = Json::array();
-  for (auto const length : tensor.shape) shape.push_back(length);
-  Json from = Json::array();
-  for (auto const& input : tensor.inputs) from.push_back({input.source, input.tensor});
-  return {{"name", tensor.name},
-          {"dtype", name_of(tensor.dtype)},
-          {"shape", std::move(shape)},
-          {"rule", rule_json(tensor)},
-          {"from", std::move(from)}};
-}
-
-/// Everything that decides about the result; paths by their last element, as ranks may mount them elsewhere.
-Json substance(MergeLayout const& model, Json const& rules) {
-  Json sources = Json::array();
-  for (std::size_t i = 0; i < model.set.sources.size(); ++i) {
-    auto const& place = model.set.places[i];
-    sources.push_back({{"name", base_name(model.set.sources[i]->name())},
-                       {"bytes", model.set.sources[i]->bytes_on_disk()},
-                       {"tp", place.tp},
-                       {"pp", place.pp},
-                       {"ep", place.ep}});
-  }
-  Json tensors = Json::array();
-  for (auto const& tensor : model.tensors) tensors.push_back(tensor_json(tensor));
-  Json dropped = Json::array();
-  for (auto const& tensor : model.dropped) dropped.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
-  return {{"grid", {{"tp", model.set.tp}, {"pp", model.set.pp}, {"ep", model.set.ep}}},
-          {"bytes", model.bytes},
-          {"sources", std::move(sources)},
-          {"rules", rules},
-          {"tensors", std::move(tensors)},
-          {"dropped", std::move(dropped)}};
-}
-
-std::uint64_t hash_of(Json const& value) {
-  auto const text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return codec::checksum(std::as_bytes(std::span(text)));
-}
 
 MergeLayout merge_all(ShardSet const& set, RuleSet const& rule_set) {
   try {
@@ -131,52 +41,9 @@ MergeLayout merge_all(ShardSet const& set, RuleSet const& rule_set) {
   }
 }
 
-std::vector<std::string> names_of(MergeLayout const& model) {
-  std::vector<std::string> names;
-  for (auto const& tensor : model.tensors) names.push_back(tensor.name);
-  return names;
-}
-
-/// A model may be made so, or was saved with a part left out: only its user knows.
-void warn_of_missing_tensors(MergePlan::State const& state) {
-  auto const& model = *state.model;
-  auto const names = names_of(model);
-  auto findings = check_missing_tensors(names);
-  auto const add = [&](std::vector<Defect> more) {
-    findings.insert(findings.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-  };
-  auto const config = state.rules.find("config");
-  add(check_vocabulary(model.tensors, ModelSizes(config != state.rules.end() ? *config : model.set.config)));
-  // What a serving program saved may be fused by it alone.
-  bool const served = base_name(model.set.sources.front()->name()).starts_with("model-rank-");
-  if (served) add(check_fused_layers(names, model.set.config));
-  add(check_stacked_layers(names));
-  add(ModelNames(model.set.config).check(names, state.shards.string()));
-  for (auto const& finding : findings) log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
-}
-
-/// What was taken for granted and would give another model if it were not so.
-void warn_of_assumptions(MergeLayout const& model) {
-  auto const found = std::find_if(model.tensors.begin(), model.tensors.end(),
-                                  [](auto const& tensor) { return tensor.rule.assumed_layout; });
-  if (found == model.tensors.end()) return;
-  log_event(LogLevel::warning,
-            "fused layers were taken as cut part by part (`fused_layout` per_rank); nothing says so, and transformers' "
-            "own tensor parallelism cuts them as one block: `fused_layout` plain merges such shards",
-            {{"tensor", found->name}});
-}
-
-/// A rule that does nothing is one that was meant for something else.
-void warn_of_unused_rules(MergePlan::State const& state) {
-  if (state.options.rules.empty()) return;
-  auto const& set = state.model->set;
-  for (auto const& text : unused_rules(RuleFile::read(state.options.rules), set, ModelSizes(set.config).model_type()))
-    log_event(LogLevel::warning, text, {{"file", state.options.rules.string()}});
-}
-
 /// A stage or expert rank that is missing as a whole leaves a hole in the numbers of layers or experts.
-void require_coverage(MergeLayout const& model, Json const& config, std::string const& where) {
-  for (auto const& gap : find_gaps(names_of(model), config)) {
+void require_coverage(MergeLayout const& layout, Json const& config, std::string const& where) {
+  for (auto const& gap : find_gaps(names_of(layout), config)) {
     if (!gap.wanted || gap.missing.empty()) continue;
     throw FormatError({.operation = plan_operation,
                        .message = gap.text(),
@@ -225,12 +92,12 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
     auto const rule_set = RuleSet::make(set, rule_file, options.policy);
     state->rules = rule_set.to_json();
     sizes = state->rules.at("config");
-    state->model = std::make_shared<MergeLayout const>(merge_all(set, rule_set));
+    state->layout = std::make_shared<MergeLayout const>(merge_all(set, rule_set));
   } else {
-    state->model = std::make_shared<MergeLayout const>(lay_out_merge(std::move(set), {}));
+    state->layout = std::make_shared<MergeLayout const>(lay_out_merge(std::move(set), {}));
   }
-  require_coverage(*state->model, sizes, shards.string());
-  state->hash = hash_of(substance(*state->model, state->rules));
+  require_coverage(*state->layout, sizes, shards.string());
+  state->hash = hash_of(*state->layout, state->rules);
   return state;
 }
 
@@ -253,27 +120,50 @@ MergePlan::State const& require(std::shared_ptr<MergePlan::State const> const& s
   return *state;
 }
 
-MergedTensor const& find_tensor(MergeLayout const& model, std::string_view name) {
-  auto const found =
-      std::find_if(model.tensors.begin(), model.tensors.end(), [&](auto const& tensor) { return tensor.name == name; });
-  if (found != model.tensors.end()) return *found;
-  auto const names = names_of(model);
-  auto const near = nearest_name(name, names);
-  throw UsageError({.operation = plan_operation,
-                    .message = "there is no tensor \"" + std::string(name) + "\" in the result",
-                    .got = std::to_string(names.size()) + " others",
-                    .hint = near ? "did you mean " + *near + "?" : "`crossrank inspect` lists them"});
+/// The contents of a file that `MergePlan::save` wrote.
+struct SavedPlan {
+  std::filesystem::path shards{};
+  PlanOptions options{};
+  std::string hash{};
+};
+
+[[noreturn]] void refuse_saved_plan(std::filesystem::path const& file, char const* message, std::string got = {}) {
+  throw FormatError({.operation = plan_operation,
+                     .message = message,
+                     .got = std::move(got),
+                     .resource = file.string(),
+                     .hint = "give a file that MergePlan::save wrote",
+                     .section = "json"});
 }
 
-std::string input_runs_text(MergeLayout const& model, InputRuns const& piece) {
-  char text[200];
-  auto const& source = *model.set.sources[piece.from.source];
-  std::snprintf(text, sizeof text, "  %llu x %llu bytes from byte %llu (every %llu) to byte %llu (every %llu) of ",
-                static_cast<unsigned long long>(piece.rows), static_cast<unsigned long long>(piece.run),
-                static_cast<unsigned long long>(piece.from_at), static_cast<unsigned long long>(piece.from_stride),
-                static_cast<unsigned long long>(piece.to_at), static_cast<unsigned long long>(piece.to_stride));
-  auto const files = list_text(source.files_of(piece.from.tensor), 4);
-  return text + terminal_text(files + " : " + source.tensors()[piece.from.tensor].name) + "\n";
+/// Reads an enumerator that was saved as a number.
+template <class Enum>
+Enum saved_enum(Json const& inputs, char const* key) {
+  return static_cast<Enum>(std::clamp(inputs.value(key, 0), 0, 2));
+}
+
+SavedPlan read_saved_plan(std::filesystem::path const& file) {
+  auto const found = read_json_object(file, codec::listing_limits);
+  if (!found) refuse_saved_plan(file, "there is no such file");
+  try {
+    if (found->value("format", std::string()) != format_name) refuse_saved_plan(file, "this is not a merge plan");
+    auto const& inputs = found->at("inputs");
+    return {.shards = inputs.value("path", std::string()),
+            .options = {.rules = inputs.value("rules", std::string()),
+                        .tp = inputs.value("tp", 0),
+                        .pp = inputs.value("pp", 0),
+                        .ep = inputs.value("ep", 0),
+                        .pattern = inputs.value("pattern", std::string()),
+                        .policy = saved_enum<ScalePolicy>(inputs, "policy"),
+                        .crc = saved_enum<ArchiveCrc>(inputs, "crc"),
+                        .extra_globals = inputs.value("extra_globals", std::vector<std::string>()),
+                        .model_key = inputs.value("model_key", std::string()),
+                        .moe_ep = inputs.value("moe_ep", 0),
+                        .fused_layout = saved_enum<FusedLayout>(inputs, "fused_layout")},
+            .hash = found->value("hash", std::string())};
+  } catch (Json::exception const& error) {
+    refuse_saved_plan(file, "a value of this merge plan is missing or has the wrong type", error.what());
+  }
 }
 
 }  // namespace
@@ -283,45 +173,21 @@ MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& 
   agree(world, plan_operation, [&] { state = make_state(shards, options); });
   require_same(world, *state);
   if (world.rank() == 0) {
-    warn_of_missing_tensors(*state);
-    warn_of_assumptions(*state->model);
-    warn_of_unused_rules(*state);
+    log_plan_warnings(*state);
   }
   return MergePlan(std::move(state));
 }
 
 MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& file) {
-  Json saved;
-  agree(world, plan_operation, [&] {
-    auto const found = read_json_object(file, codec::listing_limits);
-    if (!found || found->value("format", std::string()) != format_name || !found->contains("inputs")) {
-      throw FormatError({.operation = plan_operation,
-                         .message = found ? "this is no merge plan" : "there is no such file",
-                         .resource = file.string(),
-                         .hint = "give a file that MergePlan::save wrote",
-                         .section = "json"});
-    }
-    saved = *found;
-  });
-  auto const& inputs = saved.at("inputs");
-  auto plan = make(world, inputs.value("path", std::string()),
-                   {.rules = inputs.value("rules", std::string()),
-                    .tp = inputs.value("tp", 0),
-                    .pp = inputs.value("pp", 0),
-                    .ep = inputs.value("ep", 0),
-                    .pattern = inputs.value("pattern", std::string()),
-                    .policy = static_cast<ScalePolicy>(std::clamp(inputs.value("policy", 0), 0, 2)),
-                    .crc = static_cast<ArchiveCrc>(std::clamp(inputs.value("crc", 0), 0, 2)),
-                    .extra_globals = inputs.value("extra_globals", std::vector<std::string>()),
-                    .model_key = inputs.value("model_key", std::string()),
-                    .moe_ep = inputs.value("moe_ep", 0),
-                    .fused_layout = static_cast<FusedLayout>(std::clamp(inputs.value("fused_layout", 0), 0, 2))});
-  auto const wanted = saved.value("hash", std::string());
-  if (codec::to_hex(plan.hash()) != wanted) {
+  SavedPlan saved;
+  agree(world, plan_operation, [&] { saved = read_saved_plan(file); });
+  auto plan = make(world, saved.shards, saved.options);
+  auto const hash = codec::to_hex(plan.hash());
+  if (hash != saved.hash) {
     throw FormatError({.operation = plan_operation,
-                       .message = "the inputs or rules are no longer those of the plan",
-                       .expected = wanted,
-                       .got = codec::to_hex(plan.hash()),
+                       .message = "the inputs or rules have changed since the plan was saved",
+                       .expected = saved.hash,
+                       .got = hash,
                        .resource = file.string(),
                        .hint = "make a new plan",
                        .section = "hash"});
@@ -330,44 +196,20 @@ MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& 
 }
 
 std::uint64_t MergePlan::hash() const { return require(state_).hash; }
-std::uint64_t MergePlan::bytes() const { return require(state_).model->bytes; }
+std::uint64_t MergePlan::bytes() const { return require(state_).layout->bytes; }
 MergePlan::State const& MergePlan::state() const { return require(state_); }
 
 std::vector<Requantized> MergePlan::requantized() const {
   std::vector<Requantized> changed;
-  for (auto const& tensor : require(state_).model->tensors) {
+  for (auto const& tensor : require(state_).layout->tensors) {
     for (auto const& change : tensor.changes) changed.push_back({tensor.name, change->bound()});
   }
   return changed;
 }
 
-std::vector<std::string> MergePlan::tensors() const {
-  std::vector<std::string> names;
-  for (auto const& tensor : require(state_).model->tensors) names.push_back(tensor.name);
-  return names;
-}
+std::vector<std::string> MergePlan::tensors() const { return names_of(*require(state_).layout); }
 
-std::string MergePlan::explain(std::string_view name) const {
-  auto const& model = *require(state_).model;
-  for (auto const& dropped : model.dropped) {
-    if (dropped.name == name) return terminal_text(dropped.name + ": left out: " + dropped.reason) + "\n";
-  }
-  auto const& tensor = find_tensor(model, name);
-  auto text = terminal_text(tensor.name) + ": " + std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) +
-              ", " + std::to_string(tensor.bytes) + " bytes\n" +
-              "rule: " + terminal_text(rule_json(tensor).dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n";
-  for (auto const& piece : tensor.pieces) text += input_runs_text(model, piece);
-  for (auto const& change : tensor.changes) text += "  requantized: " + change->bound() + "\n";
-  if (tensor.rule.kind == MergeKind::reduce) {
-    for (auto const& input : tensor.inputs)
-      text += "  one value of " + terminal_text(model.set.sources[input.source]->name()) + "\n";
-  }
-  for (auto const& replica : tensor.replica_runs) {
-    if (!replica.must_differ)
-      text += "  compared with " + terminal_text(model.set.sources[replica.other.source]->name()) + "\n";
-  }
-  return text;
-}
+std::string MergePlan::explain(std::string_view name) const { return explain_tensor(*require(state_).layout, name); }
 
 Json MergePlan::to_json() const {
   auto const& state = require(state_);
@@ -387,7 +229,7 @@ Json MergePlan::to_json() const {
              {"model_key", state.options.model_key},
              {"moe_ep", state.options.moe_ep},
              {"fused_layout", static_cast<int>(state.options.fused_layout)}}}};
-  out.update(substance(*state.model, state.rules));
+  out.update(describe_layout(*state.layout, state.rules));
   return out;
 }
 
@@ -405,7 +247,7 @@ std::string job_id(MergePlan::State const& plan, std::string const& what) {
   auto const add = [&](std::string const& text) { running.update(std::as_bytes(std::span(text))); };
   add(codec::to_hex(plan.hash) + what);
   // What a killed job has written of other bytes must not be taken for the result of these.
-  for (auto const& file : plan.model->set.files)
+  for (auto const& file : plan.layout->set.files)
     add(file.path + ":" + std::to_string(file.size) + ":" + std::to_string(file.changed) + "\n");
   return codec::to_hex(running.digest());
 }

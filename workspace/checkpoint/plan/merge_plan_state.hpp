@@ -13,7 +13,7 @@ namespace crossrank::checkpoint {
 struct MergePlan::State {
   std::filesystem::path shards{};
   PlanOptions options{};
-  std::shared_ptr<MergeLayout const> model{};
+  std::shared_ptr<MergeLayout const> layout{};
   Json rules{};
   std::uint64_t hash = 0;
 };

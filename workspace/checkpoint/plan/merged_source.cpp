@@ -9,7 +9,7 @@
 
 #include "lib/tensor/copy_memory.hpp"
 #include "workspace/checkpoint/plan/shift_group_ids.hpp"
-#include "workspace/checkpoint/source/strided_runs.hpp"
+#include "workspace/checkpoint/source/strided_copy.hpp"
 #include "workspace/checkpoint/quantization/reduce_values.hpp"
 #include "workspace/checkpoint/quantization/requantize.hpp"
 
@@ -53,21 +53,21 @@ Shares kept_shares(MergeRule const& rule, std::size_t ranks) {
 
 }  // namespace
 
-MergedSource::MergedSource(std::shared_ptr<MergeLayout const> model)
-    : DescribedSource("the merged checkpoint"), model_(std::move(model)) {
-  tensors_.reserve(model_->tensors.size());
-  for (auto const& tensor : model_->tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.shape});
+MergedSource::MergedSource(std::shared_ptr<MergeLayout const> layout)
+    : DescribedSource("the merged checkpoint"), layout_(std::move(layout)) {
+  tensors_.reserve(layout_->tensors.size());
+  for (auto const& tensor : layout_->tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.shape});
 }
 
 void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  if (tensor >= model_->tensors.size() || offset > model_->tensors[tensor].bytes ||
-      out.size() > model_->tensors[tensor].bytes - offset) {
+  if (tensor >= layout_->tensors.size() || offset > layout_->tensors[tensor].bytes ||
+      out.size() > layout_->tensors[tensor].bytes - offset) {
     throw UsageError({.operation = "merge",
                       .message = "there are no such bytes",
                       .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " +
                              std::to_string(tensor)});
   }
-  auto const& planned = model_->tensors[tensor];
+  auto const& planned = layout_->tensors[tensor];
   if (planned.rule.kind == MergeKind::reduce) return read_computed(planned, offset, out);
   if (planned.rule.given) {
     if (!out.empty()) copy_memory(out.data(), planned.rule.given->bytes.data() + offset, out.size());
@@ -77,14 +77,12 @@ void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std:
 }
 
 void MergedSource::read_input_runs(InputRuns const& piece, std::uint64_t offset, std::span<std::byte> out) const {
-  auto const end = piece.to_at + (piece.rows - 1) * piece.to_stride + piece.run;
-  if (piece.to_at >= offset + out.size() || end <= offset) return;
-  StridedRuns const runs{piece.rows, piece.run, piece.from_at, piece.from_stride, piece.to_at, piece.to_stride};
-  auto const& source = *model_->set.sources[piece.from.source];
+  if (!piece.copy.reaches(offset, out.size())) return;
+  auto const& source = *layout_->set.sources[piece.input.source];
   if (piece.change != nullptr) {
-    read_strided_runs(ChangedSource(source, *piece.change, piece.shard), piece.from.tensor, runs, offset, out);
+    read_strided_runs(ChangedSource(source, *piece.change, piece.shard), piece.input.tensor, piece.copy, offset, out);
   } else {
-    read_strided_runs(source, piece.from.tensor, runs, offset, out);
+    read_strided_runs(source, piece.input.tensor, piece.copy, offset, out);
   }
   shift_group_ids(piece, offset, out);
 }
@@ -94,7 +92,7 @@ void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offse
   std::vector<std::vector<std::byte>> values;
   for (auto const& input : tensor.inputs) {
     values.emplace_back(static_cast<std::size_t>(tensor.bytes));
-    model_->set.sources[input.source]->read(input.tensor, 0, values.back());
+    layout_->set.sources[input.source]->read(input.tensor, 0, values.back());
   }
   std::vector<std::byte> result(static_cast<std::size_t>(tensor.bytes));
   if (tensor.rule.sum_element >= 0) {

@@ -15,7 +15,7 @@ namespace crossrank::checkpoint {
 /// The result of a merge as a source of its own: nothing is merged before it is read, and only what is read.
 class MergedSource final : public DescribedSource {
  public:
-  explicit MergedSource(std::shared_ptr<MergeLayout const> model);
+  explicit MergedSource(std::shared_ptr<MergeLayout const> layout);
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
@@ -23,7 +23,7 @@ class MergedSource final : public DescribedSource {
   void read_input_runs(InputRuns const& piece, std::uint64_t offset, std::span<std::byte> out) const;
   void read_computed(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const;
 
-  std::shared_ptr<MergeLayout const> model_;
+  std::shared_ptr<MergeLayout const> layout_;
 };
 
 }  // namespace crossrank::checkpoint

@@ -148,20 +148,18 @@ class Concatenation {
   void add_input_runs(Slot const& slot, std::int64_t to, std::int64_t length) {
     if (length <= 0 || rows_ == 0) return;
     auto const shard = slot.shard;
-    InputRuns piece{.from = group_.places[shard], .rows = rows_};
-    piece.run = bytes(length, shard);
-    piece.from_at = bytes(before(slot), shard);
-    piece.from_stride = bytes(group_.shards[shard]->shape[axis_], shard);
-    piece.to_at = bytes(to, shard);
-    piece.to_stride = bytes(length_, shard);
-    piece.add = out_.rule.add_per_rank * static_cast<std::int64_t>(shard);
-    piece.change = out_.rule.requantization.get();
-    piece.shard = static_cast<std::uint32_t>(shard);
-    if (piece.run == piece.from_stride && piece.run == piece.to_stride) {
-      piece.run *= piece.rows;
-      piece.rows = 1;
-    }
-    if (piece.run > 0) out_.pieces.push_back(piece);
+    InputRuns piece{.input = group_.places[shard],
+                    .add = out_.rule.add_per_rank * static_cast<std::int64_t>(shard),
+                    .change = out_.rule.requantization.get(),
+                    .shard = static_cast<std::uint32_t>(shard)};
+    piece.copy = {.from = {.count = rows_,
+                           .run_bytes = bytes(length, shard),
+                           .first_byte = bytes(before(slot), shard),
+                           .stride_bytes = bytes(group_.shards[shard]->shape[axis_], shard)},
+                  .to_first = bytes(to, shard),
+                  .to_stride = bytes(length_, shard)};
+    piece.copy.merge_adjacent();
+    if (piece.copy.from.run_bytes > 0) out_.pieces.push_back(piece);
   }
 
   void add_replica(Slot const& slot) {
@@ -173,10 +171,10 @@ class Concatenation {
     if (run == 0 || rows_ == 0) return;
     out_.replica_runs.push_back({.kept = group_.places[kept.shard],
                                  .other = group_.places[slot.shard],
-                                 .rows = rows_,
-                                 .run = run,
-                                 .at = bytes(before(slot), slot.shard),
-                                 .stride = bytes(group_.shards[slot.shard]->shape[axis_], slot.shard)});
+                                 .runs = {.count = rows_,
+                                          .run_bytes = run,
+                                          .first_byte = bytes(before(slot), slot.shard),
+                                          .stride_bytes = bytes(group_.shards[slot.shard]->shape[axis_], slot.shard)}});
   }
 
   void add_opposites() {
@@ -184,7 +182,7 @@ class Concatenation {
       auto const size = dense_bytes(group_.shards[t]->shape, group_.shards[t]->dtype);
       if (size == 0 || !(group_.shards[t]->shape == group_.shards[0]->shape)) continue;
       out_.replica_runs.push_back(
-          {.kept = group_.places[0], .other = group_.places[t], .run = size, .must_differ = true});
+          {.kept = group_.places[0], .other = group_.places[t], .runs = {.run_bytes = size}, .must_differ = true});
     }
   }
 
@@ -203,11 +201,10 @@ void merge_replicas(ShardGroup const& group, MergedTensor& out) {
   require_compatible(group, -1);
   out.shape = group.shards.front()->shape;
   auto const bytes = dense_bytes(out.shape, out.dtype);
-  if (bytes > 0)
-    out.pieces.push_back({.from = group.places.front(), .run = bytes, .from_stride = bytes, .to_stride = bytes});
+  if (bytes > 0) out.pieces.push_back({.input = group.places.front(), .copy = StridedCopy::whole(bytes)});
   if (bytes == 0) return;
   for (std::size_t t = 1; t < group.shards.size(); ++t)
-    out.replica_runs.push_back({.kept = group.places.front(), .other = group.places[t], .run = bytes});
+    out.replica_runs.push_back({.kept = group.places.front(), .other = group.places[t], .runs = {.run_bytes = bytes}});
 }
 
 void merge_concat(ShardGroup const& group, MergedTensor& out) {

@@ -11,6 +11,7 @@
 
 #include "workspace/checkpoint/rules/merge_rule.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
+#include "workspace/checkpoint/source/strided_copy.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -21,29 +22,21 @@ struct TensorAt {
   bool operator==(TensorAt const&) const = default;
 };
 
-/// Runs of bytes that go from an input to an output: `rows` of them, each `run` bytes long, in row-major order.
+/// Runs of bytes that go from an input to an output.
 struct InputRuns {
-  TensorAt from{};
-  std::uint64_t rows = 1;
-  std::uint64_t run = 0;
-  std::uint64_t from_at = 0;      ///< first byte in the input tensor
-  std::uint64_t from_stride = 0;  ///< between the starts of two runs there
-  std::uint64_t to_at = 0;
-  std::uint64_t to_stride = 0;
-  std::int64_t add = 0;                    ///< added to each I32 of the piece
+  TensorAt input{};
+  StridedCopy copy{};
+  std::int64_t add = 0;                    ///< added to each I32 of the runs
   Requantization const* change = nullptr;  ///< of the input's stored values, before they go to the output
-  std::uint32_t shard = 0;                 ///< as the change counts shards
+  std::uint32_t shard = 0;                 ///< number of the input's shard for `change`
 };
 
-/// Bytes that an input holds once more and that must be equal to those of another; the same runs in both.
+/// Bytes that two inputs hold and that must be equal; the same runs in both.
 struct ReplicaRuns {
   TensorAt kept{};
   TensorAt other{};
-  std::uint64_t rows = 1;
-  std::uint64_t run = 0;
-  std::uint64_t at = 0;
-  std::uint64_t stride = 0;
-  bool must_differ = false;  ///< copies, where only the name says that these are pieces, are the error
+  StridedRuns runs{};
+  bool must_differ = false;  ///< only the names say that these are pieces: equal bytes are the error
 };
 
 /// One tensor of the result and where its bytes come from.

@@ -12,9 +12,9 @@ namespace crossrank::checkpoint {
 /// Adds `piece.add` to the I32 of the piece that lie in `out`, which holds the target's bytes from `offset` on.
 inline void shift_group_ids(InputRuns const& piece, std::uint64_t offset, std::span<std::byte> out) {
   if (piece.add == 0) return;
-  for (std::uint64_t row = 0; row < piece.rows; ++row) {
-    auto const first = std::max(offset, piece.to_at + row * piece.to_stride);
-    auto const last = std::min(offset + out.size(), piece.to_at + row * piece.to_stride + piece.run);
+  for (std::uint64_t row = 0; row < piece.copy.from.count; ++row) {
+    auto const first = std::max(offset, piece.copy.to(row));
+    auto const last = std::min(offset + out.size(), piece.copy.to(row) + piece.copy.from.run_bytes);
     for (auto at = first; at + sizeof(std::int32_t) <= last; at += sizeof(std::int32_t)) {
       std::int32_t id = 0;
       std::memcpy(&id, out.data() + (at - offset), sizeof id);

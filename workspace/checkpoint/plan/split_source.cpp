@@ -7,7 +7,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/plan/shift_group_ids.hpp"
-#include "workspace/checkpoint/source/strided_runs.hpp"
+#include "workspace/checkpoint/source/strided_copy.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
@@ -39,8 +39,7 @@ SplitSource::SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t r
       tensors_.push_back({tensor.name, tensor.dtype, rule.shape(tensor.shape, static_cast<int>(rank))});
     } else {
       auto const bytes = dense_bytes(tensor.shape, tensor.dtype);
-      cut.pieces.push_back(
-          {.from = {0, static_cast<std::uint32_t>(i)}, .run = bytes, .from_stride = bytes, .to_stride = bytes});
+      cut.pieces.push_back({.input = {0, static_cast<std::uint32_t>(i)}, .copy = StridedCopy::whole(bytes)});
       tensors_.push_back(tensor);
     }
     if (rule.set_element >= 0) {
@@ -82,18 +81,16 @@ std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRul
   std::vector<InputRuns> pieces;
   if (rows == 0) return pieces;
   for (auto const& part : rule.ranks.at(rank)) {
-    InputRuns piece{.from = {0, number}, .rows = rows};
-    piece.run = bytes(part.length);
-    piece.from_stride = bytes(tensor.shape[axis]);
-    piece.from_at = bytes(part.from) + skipped * piece.from_stride;
-    piece.to_at = bytes(part.to);
-    piece.to_stride = bytes(mine);
-    piece.add = -rule.subtract_per_group * static_cast<std::int64_t>(rank);
-    if (piece.run == piece.from_stride && piece.run == piece.to_stride) {
-      piece.run *= piece.rows;
-      piece.rows = 1;
-    }
-    if (piece.run > 0) pieces.push_back(piece);
+    auto const row_bytes = bytes(tensor.shape[axis]);
+    InputRuns piece{.input = {0, number}, .add = -rule.subtract_per_group * static_cast<std::int64_t>(rank)};
+    piece.copy = {.from = {.count = rows,
+                           .run_bytes = bytes(part.length),
+                           .first_byte = bytes(part.from) + skipped * row_bytes,
+                           .stride_bytes = row_bytes},
+                  .to_first = bytes(part.to),
+                  .to_stride = bytes(mine)};
+    piece.copy.merge_adjacent();
+    if (piece.copy.from.run_bytes > 0) pieces.push_back(piece);
   }
   return pieces;
 }
@@ -101,10 +98,8 @@ std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRul
 void SplitSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   auto const& cut = shard_tensors_.at(tensor);
   for (auto const& piece : cut.pieces) {
-    auto const end = piece.to_at + (piece.rows - 1) * piece.to_stride + piece.run;
-    if (piece.to_at >= offset + out.size() || end <= offset) continue;
-    StridedRuns const runs{piece.rows, piece.run, piece.from_at, piece.from_stride, piece.to_at, piece.to_stride};
-    read_strided_runs(*whole_, piece.from.tensor, runs, offset, out);
+    if (!piece.copy.reaches(offset, out.size())) continue;
+    read_strided_runs(*whole_, piece.input.tensor, piece.copy, offset, out);
     shift_group_ids(piece, offset, out);
   }
   if (cut.set_element >= 0) set_integer(tensors_[tensor].dtype, cut.set_element, cut.value, offset, out);
@@ -114,8 +109,9 @@ std::string SplitSource::explain(std::size_t tensor) const {
   auto const& cut = shard_tensors_.at(tensor);
   std::string text;
   for (auto const& piece : cut.pieces) {
-    text += "    " + std::to_string(piece.rows) + " x " + std::to_string(piece.run) + " bytes from byte " +
-            std::to_string(piece.from_at) + " (every " + std::to_string(piece.from_stride) + ")";
+    auto const& runs = piece.copy.from;
+    text += "    " + std::to_string(runs.count) + " x " + std::to_string(runs.run_bytes) + " bytes from byte " +
+            std::to_string(runs.first_byte) + " (every " + std::to_string(runs.stride_bytes) + ")";
     if (piece.add != 0) text += ", " + std::to_string(piece.add) + " added to each";
     text += "\n";
   }

@@ -8,7 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/model/list_text.hpp"
-#include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/source/error_sections.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"
 
 namespace crossrank::checkpoint {

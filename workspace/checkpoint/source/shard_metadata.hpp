@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -6,8 +7,7 @@
 #include <crossrank/json.hpp>
 
 #include "lib/codec/safetensors/header_parser.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
-#include "workspace/checkpoint/discovery/grid/shard_grid.hpp"
+#include "workspace/checkpoint/source/shard_source.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -26,10 +26,7 @@ inline constexpr char const* shard_metadata_key = "__shard__";
 /// Returns the metadata in a header as the attribute of its source; null if there is none.
 [[nodiscard]] Json shard_metadata_in(codec::Header const& header);
 
-/// Compares the metadata of the files with the ranks in their names. Expects a set with places.
-///
-/// Throws `FormatError` if name and metadata of a file give different ranks, if two files are of one rank or of
-/// different splits, or if ranks are missing.
-void require_matching_ranks(ShardSet const& set, std::vector<NamedShard> const& shards, std::string const& where);
+/// Returns the shard metadata of a source, or nothing if it has none.
+[[nodiscard]] std::optional<ShardMetadata> shard_metadata_of(ShardSource const& source);
 
 }  // namespace crossrank::checkpoint

@@ -24,6 +24,12 @@ struct ShardNumbers {
   bool operator==(ShardNumbers const&) const = default;
 };
 
+/// The name of an input and the numbers in it.
+struct NamedShard {
+  std::string name{};  ///< for messages
+  ShardNumbers numbers{};
+};
+
 /// Returns the numbers in a name.
 ///
 /// Knows the usual spellings: "rank3", "rank_3", "tp1_pp0", "tp_rank_01_pp_rank_000", "mp_rank_01_002",

@@ -1,4 +1,4 @@
-#include "workspace/checkpoint/source/strided_runs.hpp"
+#include "workspace/checkpoint/source/strided_copy.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -19,16 +19,22 @@ constexpr std::uint64_t short_run = std::uint64_t{16} << 10;
 
 class StridedReader {
  public:
-  StridedReader(ShardSource const& source, std::size_t tensor, StridedRuns const& runs, std::uint64_t offset,
+  StridedReader(ShardSource const& source, std::size_t tensor, StridedCopy const& copy, std::uint64_t offset,
                 std::span<std::byte> out)
-      : source_(source), tensor_(tensor), runs_(runs), begin_(offset), end_(offset + out.size()), out_(out) {}
+      : source_(source),
+        tensor_(tensor),
+        copy_(copy),
+        runs_(copy.from),
+        begin_(offset),
+        end_(offset + out.size()),
+        out_(out) {}
 
   void read() {
-    bool const gather = runs_.rows > 1 && runs_.run < long_run &&
-                        (runs_.run < short_run || runs_.run * most_waste >= runs_.from_stride) &&
-                        runs_.from_stride <= block_bytes;
+    bool const gather = runs_.count > 1 && runs_.run_bytes < long_run &&
+                        (runs_.run_bytes < short_run || runs_.run_bytes * most_waste >= runs_.stride_bytes) &&
+                        runs_.stride_bytes <= block_bytes;
     auto row = first_row();
-    while (row < runs_.rows && to(row) < end_) {
+    while (row < runs_.count && copy_.to(row) < end_) {
       auto const whole = gather ? whole_rows(row) : 0;
       if (whole > 1) {
         read_block(row, whole);
@@ -40,40 +46,40 @@ class StridedReader {
   }
 
  private:
-  [[nodiscard]] std::uint64_t to(std::uint64_t row) const { return runs_.to_at + row * runs_.to_stride; }
   [[nodiscard]] std::uint64_t first_row() const {
-    if (begin_ <= runs_.to_at || runs_.to_stride == 0) return 0;
-    return (begin_ - runs_.to_at) / runs_.to_stride;
+    if (begin_ <= copy_.to_first || copy_.to_stride == 0) return 0;
+    return (begin_ - copy_.to_first) / copy_.to_stride;
   }
   /// Returns how many rows from `row` on are completely inside the window and fit into one block.
   [[nodiscard]] std::uint64_t whole_rows(std::uint64_t row) const {
-    if (to(row) < begin_ || to(row) + runs_.run > end_) return 0;
-    auto const inside = (end_ - runs_.run - to(row)) / runs_.to_stride + 1;
-    auto const fitting = std::max<std::uint64_t>(1, block_bytes / runs_.from_stride);
-    return std::min({inside, fitting, runs_.rows - row});
+    if (copy_.to(row) < begin_ || copy_.to(row) + runs_.run_bytes > end_) return 0;
+    auto const inside = (end_ - runs_.run_bytes - copy_.to(row)) / copy_.to_stride + 1;
+    auto const fitting = std::max<std::uint64_t>(1, block_bytes / runs_.stride_bytes);
+    return std::min({inside, fitting, runs_.count - row});
   }
 
   void read_row(std::uint64_t row) {
-    auto const first = std::max(begin_, to(row));
-    auto const last = std::min(end_, to(row) + runs_.run);
+    auto const first = std::max(begin_, copy_.to(row));
+    auto const last = std::min(end_, copy_.to(row) + runs_.run_bytes);
     if (first >= last) return;
-    auto const from = runs_.from_at + row * runs_.from_stride + (first - to(row));
+    auto const from = runs_.start(row) + (first - copy_.to(row));
     source_.read(tensor_, from,
                  out_.subspan(static_cast<std::size_t>(first - begin_), static_cast<std::size_t>(last - first)));
   }
 
   void read_block(std::uint64_t row, std::uint64_t count) {
     if (!block_) block_ = std::make_unique_for_overwrite<std::byte[]>(block_bytes);
-    auto const bytes = (count - 1) * runs_.from_stride + runs_.run;
-    source_.read(tensor_, runs_.from_at + row * runs_.from_stride, {block_.get(), static_cast<std::size_t>(bytes)});
+    auto const bytes = (count - 1) * runs_.stride_bytes + runs_.run_bytes;
+    source_.read(tensor_, runs_.start(row), {block_.get(), static_cast<std::size_t>(bytes)});
     for (std::uint64_t i = 0; i < count; ++i) {
-      copy_memory(out_.data() + (to(row + i) - begin_), block_.get() + i * runs_.from_stride,
-                  static_cast<std::size_t>(runs_.run));
+      copy_memory(out_.data() + (copy_.to(row + i) - begin_), block_.get() + i * runs_.stride_bytes,
+                  static_cast<std::size_t>(runs_.run_bytes));
     }
   }
 
   ShardSource const& source_;
   std::size_t tensor_;
+  StridedCopy const& copy_;
   StridedRuns const& runs_;
   std::uint64_t begin_;
   std::uint64_t end_;
@@ -83,9 +89,9 @@ class StridedReader {
 
 }  // namespace
 
-void read_strided_runs(ShardSource const& source, std::size_t tensor, StridedRuns const& runs, std::uint64_t offset,
+void read_strided_runs(ShardSource const& source, std::size_t tensor, StridedCopy const& copy, std::uint64_t offset,
                        std::span<std::byte> out) {
-  StridedReader(source, tensor, runs, offset, out).read();
+  StridedReader(source, tensor, copy, offset, out).read();
 }
 
 }  // namespace crossrank::checkpoint

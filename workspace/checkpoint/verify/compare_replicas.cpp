@@ -11,7 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "workspace/checkpoint/verify/duplicate_ranks.hpp"
-#include "workspace/checkpoint/source/strided_runs.hpp"
+#include "workspace/checkpoint/source/strided_copy.hpp"
 #include "workspace/checkpoint/quantization/reduce_values.hpp"
 
 namespace crossrank::checkpoint {
@@ -30,12 +30,12 @@ struct Pair {
 
 class ReplicaComparison final : public PoolWork {
  public:
-  ReplicaComparison(Collective const& world, MergeLayout const& model, Unreadable unreadable)
-      : model_(model), unreadable_(unreadable) {
+  ReplicaComparison(Collective const& world, MergeLayout const& layout, Unreadable unreadable)
+      : layout_(layout), unreadable_(unreadable) {
     std::uint64_t at = 0;
-    for (std::size_t t = 0; t < model.tensors.size(); ++t) {
-      for (auto const& replica : model.tensors[t].replica_runs) {
-        auto const bytes = replica.rows * replica.run;
+    for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
+      for (auto const& replica : layout.tensors[t].replica_runs) {
+        auto const bytes = replica.runs.bytes();
         // Neighbours stay on one rank: they stand side by side in the files.
         auto const unit = at / unit_bytes;
         at += bytes + 1;
@@ -72,14 +72,13 @@ class ReplicaComparison final : public PoolWork {
   }
 
   void compare(Pair const& pair, std::byte* buffer) {
-    auto const& kept = *model_.set.sources[pair.replica.kept.source];
-    auto const& other = *model_.set.sources[pair.replica.other.source];
+    auto const& kept = *layout_.set.sources[pair.replica.kept.source];
+    auto const& other = *layout_.set.sources[pair.replica.other.source];
     for (std::uint64_t at = 0; at < pair.bytes; at += block_bytes) {
       auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, pair.bytes - at));
       std::span<std::byte> const a(buffer, size);
       std::span<std::byte> const b(buffer + block_bytes, size);
-      StridedRuns const runs{pair.replica.rows, pair.replica.run, pair.replica.at, pair.replica.stride, 0,
-                             pair.replica.run};
+      StridedCopy const runs{.from = pair.replica.runs, .to_stride = pair.replica.runs.run_bytes};
       read_strided_runs(kept, pair.replica.kept.tensor, runs, at, a);
       read_strided_runs(other, pair.replica.other.tensor, runs, at, b);
       if (std::memcmp(a.data(), b.data(), size) == 0) continue;
@@ -95,20 +94,20 @@ class ReplicaComparison final : public PoolWork {
   }
 
   void tell(Pair const& pair, std::uint64_t at, std::span<std::byte const> a, std::span<std::byte const> b) {
-    auto const& kept = *model_.set.sources[pair.replica.kept.source];
-    auto const& other = *model_.set.sources[pair.replica.other.source];
+    auto const& kept = *layout_.set.sources[pair.replica.kept.source];
+    auto const& other = *layout_.set.sources[pair.replica.other.source];
     auto const dtype = kept.tensors()[pair.replica.kept.tensor].dtype;
     auto const differs = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin());
     auto const width = std::max<std::size_t>(1, bits_of(dtype) / 8);
     // Where the runs stand in the tensor itself.
-    auto const place =
-        pair.replica.at + (at + differs) / pair.replica.run * pair.replica.stride + (at + differs) % pair.replica.run;
+    auto const& runs = pair.replica.runs;
+    auto const place = runs.start((at + differs) / runs.run_bytes) + (at + differs) % runs.run_bytes;
     auto text = "element " + std::to_string(place / width) + " is " + element_text(dtype, a, differs / width) + " in " +
                 kept.name() + " and " + element_text(dtype, b, differs / width) + " in " + other.name();
     note(pair, {.text = std::move(text)});
   }
 
-  MergeLayout const& model_;
+  MergeLayout const& layout_;
   Unreadable unreadable_;
   std::vector<std::pair<std::uint64_t, std::vector<Pair>>> units_{};
   std::uint64_t total_ = 0;
@@ -119,9 +118,9 @@ class ReplicaComparison final : public PoolWork {
 };
 
 /// What cannot be read is told of elsewhere.
-std::vector<ReplicaFinding> duplicates(MergeLayout const& model, Unreadable unreadable) {
+std::vector<ReplicaFinding> duplicates(MergeLayout const& layout, Unreadable unreadable) {
   try {
-    return find_duplicate_ranks(model);
+    return find_duplicate_ranks(layout);
   } catch (Error const&) {
     if (unreadable == Unreadable::fail) throw;
     return {};
@@ -130,18 +129,18 @@ std::vector<ReplicaFinding> duplicates(MergeLayout const& model, Unreadable unre
 
 }  // namespace
 
-std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& model,
+std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& layout,
                                              WorkerPoolOptions const& options, Unreadable unreadable) {
-  ReplicaComparison work(world, model, unreadable);
+  ReplicaComparison work(world, layout, unreadable);
   auto staged = options;
   staged.stage = "comparing copies";
   run_worker_pool(world, work, staged);
   Json mine = Json::array();
   if (world.rank() == 0) {
-    for (auto const& finding : duplicates(model, unreadable)) {
-      auto const found = std::find_if(model.tensors.begin(), model.tensors.end(),
+    for (auto const& finding : duplicates(layout, unreadable)) {
+      auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
                                       [&](auto const& tensor) { return tensor.name == finding.tensor; });
-      mine.push_back({found - model.tensors.begin(), finding.text, static_cast<int>(finding.kind)});
+      mine.push_back({found - layout.tensors.begin(), finding.text, static_cast<int>(finding.kind)});
     }
   }
   for (auto const& [tensor, finding] : work.findings())
@@ -152,7 +151,7 @@ std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayou
     auto const parsed = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
     for (auto const& finding : parsed) {
       auto const tensor = finding[0].get<std::size_t>();
-      all.emplace(tensor, ReplicaFinding{model.tensors[tensor].name, finding[1].get<std::string>(),
+      all.emplace(tensor, ReplicaFinding{layout.tensors[tensor].name, finding[1].get<std::string>(),
                                          static_cast<ReplicaProblem>(finding[2].get<int>())});
     }
   }
@@ -187,8 +186,8 @@ std::string summary_of(std::vector<ReplicaFinding> const& findings, ReplicaProbl
 
 }  // namespace
 
-void require_equal_replicas(Collective const& world, MergeLayout const& model, WorkerPoolOptions const& options) {
-  auto const findings = compare_replicas(world, model, options, Unreadable::fail);
+void require_equal_replicas(Collective const& world, MergeLayout const& layout, WorkerPoolOptions const& options) {
+  auto const findings = compare_replicas(world, layout, options, Unreadable::fail);
   if (findings.empty()) return;
   std::vector<std::string> details;
   for (auto const& finding : findings) {

@@ -36,10 +36,10 @@ enum class Unreadable : std::uint8_t {
 
 /// Compares all copies of replicated tensors bit for bit, each pair on one rank. Collective; the findings of all ranks,
 /// in the order of the tensors, on every rank.
-[[nodiscard]] std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& model,
+[[nodiscard]] std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& layout,
                                                            WorkerPoolOptions const& options, Unreadable unreadable);
 
 /// The same; `FormatError` that lists all findings when there are any.
-void require_equal_replicas(Collective const& world, MergeLayout const& model, WorkerPoolOptions const& options);
+void require_equal_replicas(Collective const& world, MergeLayout const& layout, WorkerPoolOptions const& options);
 
 }  // namespace crossrank::checkpoint

@@ -22,8 +22,8 @@ bool is_sharded(MergedTensor const& tensor) {
 }
 
 /// Nothing for numbers that are all equal: ones and zeros say nothing.
-std::vector<std::byte> beginning(MergeLayout const& model, TensorAt at) {
-  auto const& source = *model.set.sources[at.source];
+std::vector<std::byte> beginning(MergeLayout const& layout, TensorAt at) {
+  auto const& source = *layout.set.sources[at.source];
   auto const& tensor = source.tensors()[at.tensor];
   std::vector<std::byte> bytes(std::min(most_bytes, dense_bytes(tensor.shape, tensor.dtype)));
   if (!bytes.empty()) source.read(at.tensor, 0, bytes);
@@ -37,11 +37,11 @@ std::vector<std::byte> beginning(MergeLayout const& model, TensorAt at) {
 using Checksums = std::map<std::uint32_t, codec::StreamingChecksum>;
 
 /// Of the beginnings of some tensors, by source; those that say nothing on one rank count on none.
-Checksums checksums_of(MergeLayout const& model, std::vector<MergedTensor const*> const& tensors) {
+Checksums checksums_of(MergeLayout const& layout, std::vector<MergedTensor const*> const& tensors) {
   Checksums ranks;
   for (auto const* const tensor : tensors) {
     std::map<std::uint32_t, std::vector<std::byte>> starts;
-    for (auto const& input : tensor->inputs) starts[input.source] = beginning(model, input);
+    for (auto const& input : tensor->inputs) starts[input.source] = beginning(layout, input);
     bool const tells =
         std::none_of(starts.begin(), starts.end(), [](auto const& start) { return start.second.empty(); });
     for (auto const& [source, bytes] : starts) {
@@ -53,10 +53,10 @@ Checksums checksums_of(MergeLayout const& model, std::vector<MergedTensor const*
 
 }  // namespace
 
-std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& model) {
+std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& layout) {
   // By the first rank of each group.
   std::map<std::uint32_t, std::vector<MergedTensor const*>> groups;
-  for (auto const& tensor : model.tensors) {
+  for (auto const& tensor : layout.tensors) {
     if (is_sharded(tensor)) groups[tensor.inputs.front().source].push_back(&tensor);
   }
   std::vector<ReplicaFinding> findings;
@@ -64,11 +64,12 @@ std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& model) {
     std::stable_sort(tensors.begin(), tensors.end(), [](auto const* a, auto const* b) { return a->bytes > b->bytes; });
     if (tensors.size() > most_tensors) tensors.resize(most_tensors);
     std::map<std::uint64_t, std::uint32_t> seen;
-    for (auto const& [source, checksum] : checksums_of(model, tensors)) {
+    for (auto const& [source, checksum] : checksums_of(layout, tensors)) {
       auto const [at, fresh] = seen.emplace(checksum.digest(), source);
       if (fresh) continue;
       findings.push_back({.tensor = tensors.front()->name,
-                          .text = model.set.sources[at->second]->name() + " and " + model.set.sources[source]->name() +
+                          .text = layout.set.sources[at->second]->name() + " and " +
+                                  layout.set.sources[source]->name() +
                                   " hold the same bytes of every tensor that is cut: one is a copy of the other's file",
                           .kind = ReplicaProblem::duplicate});
     }

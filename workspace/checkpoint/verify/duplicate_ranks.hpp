@@ -10,6 +10,6 @@ namespace crossrank::checkpoint {
 /// name. Looks at the beginnings of the largest tensors that are cut, and not at those of equal numbers throughout.
 ///
 /// Local; reads some hundred kilobytes of each file. Errors of the sources.
-[[nodiscard]] std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& model);
+[[nodiscard]] std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& layout);
 
 }  // namespace crossrank::checkpoint

@@ -18,6 +18,9 @@
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/plan/merge_layout.hpp"
 #include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
+#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/plan/single_shard.hpp"
 #include "workspace/checkpoint/verify/missing_scales.hpp"
 #include "workspace/checkpoint/source/model_key.hpp"
 #include "workspace/checkpoint/model/model_names.hpp"
@@ -68,7 +71,7 @@ class Verification {
 
   VerifyReport run() {
     agree(world_, verify_operation, [&] { read_headers(); });
-    if (model_) compare_copies();
+    if (layout_) compare_copies();
     if (options_.checksums) compare_checksums();
     append(scan_scales(world_, sources(), options_.numbers ? ScaleScope::all : ScaleScope::small, pool_options()));
     if (options_.numbers) scan_values();
@@ -121,8 +124,8 @@ class Verification {
       append(check_coverage(names, set_->config, path_.string()));
       append(check_missing_tensors(names));
       append(check_stacked_layers(names));
-      if (model_) {
-        append(check_vocabulary(model_->tensors, ModelSizes(set_->config)));
+      if (layout_) {
+        append(check_vocabulary(layout_->tensors, ModelSizes(set_->config)));
         append(ModelNames(set_->config).check(names, path_.string()));
       }
     } else {
@@ -156,12 +159,11 @@ class Verification {
     report_.defects.insert(report_.defects.end(), defects.begin(), defects.end());
   }
 
-  /// A file that does not open and an index that contradicts its files have been told of already.
+  /// Reports an error of the set unless the inventory has reported the same file or index.
   void add_unless_known(Error const& error) {
-    bool const of_index = kind_of(error) == DefectKind::index;
-    bool const known = std::any_of(report_.defects.begin(), report_.defects.end(), [&](auto const& defect) {
-      return defect.resource == error.info().resource || (of_index && defect.kind == DefectKind::index);
-    });
+    auto const& resource = error.info().resource;
+    bool const known = std::any_of(report_.defects.begin(), report_.defects.end(),
+                                   [&](auto const& defect) { return defect.resource == resource; });
     if (!known) report_.defects.push_back(defect_of(error, {}));
   }
 
@@ -180,16 +182,16 @@ class Verification {
           return alone ? rule_set->rule_for_single_source(*tensors.front()) : rule_set->rule_for(name, tensors);
         };
       }
-      model_ = lay_out_merge(*set_, rule_for, refused);
+      layout_ = lay_out_merge(*set_, rule_for, refused);
       report_refusals(refusals);
       if (auto const error = check_single_shard(*set_)) report_.defects.push_back(defect_of(*error, {}));
     } catch (FormatError const& error) {
       report_.defects.push_back(defect_of(error, {}));
       return count_tensors();
     }
-    for (auto const& tensor : model_->tensors) names.push_back(tensor.name);
-    report_.tensors = model_->tensors.size();
-    report_.bytes = model_->bytes;
+    for (auto const& tensor : layout_->tensors) names.push_back(tensor.name);
+    report_.tensors = layout_->tensors.size();
+    report_.bytes = layout_->bytes;
   }
 
   /// Where ranks are missing, that explains every layer whose pieces do not add up.
@@ -216,7 +218,7 @@ class Verification {
   }
 
   void compare_copies() {
-    for (auto const& finding : compare_replicas(world_, *model_, pool_options(), Unreadable::tell)) {
+    for (auto const& finding : compare_replicas(world_, *layout_, pool_options(), Unreadable::tell)) {
       bool const scale = finding.tensor.find("scale") != std::string::npos && finding.kind == ReplicaProblem::differ;
       auto const kind = finding.kind == ReplicaProblem::unreadable ? DefectKind::file
                         : scale                                    ? DefectKind::scales
@@ -292,7 +294,7 @@ class Verification {
   VerifyReport report_{};
   Inventory inventory_{};
   std::optional<ShardSet> set_{};
-  std::optional<MergeLayout> model_{};
+  std::optional<MergeLayout> layout_{};
   std::vector<std::shared_ptr<ShardSource const>> unmerged_{};  ///< opened for their checksums
 };
 

@@ -18,7 +18,7 @@ Summary write_plan(Collective const& world, MergePlan const& plan, std::string c
   WriteRequest request;
   agree(world, operation, [&] { request = lay_out(); });
   require_equal_replicas(
-      world, *plan.state().model,
+      world, *plan.state().layout,
       {.operation = operation, .threads = request.threads, .on_progress = request.on_progress, .stop = request.stop});
   auto summary = write_checkpoint(world, request);
   summary.elapsed = std::chrono::steady_clock::now() - started;

@@ -13,7 +13,7 @@
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
 #include "workspace/checkpoint/write/separate_output.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
-#include "workspace/checkpoint/discovery/grid/shard_metadata.hpp"
+#include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/plan/split_source.hpp"
 
 namespace crossrank::checkpoint {
@@ -22,10 +22,10 @@ namespace {
 /// Returns the merged model as a set of one source, for the split rules.
 ShardSet as_whole(MergePlan::State const& state) {
   ShardSet set;
-  set.sources.push_back(std::make_shared<MergedSource>(state.model));
+  set.sources.push_back(std::make_shared<MergedSource>(state.layout));
   set.places.emplace_back();
-  set.config = state.model->set.config;
-  set.quantization = state.model->set.quantization;
+  set.config = state.layout->set.config;
+  set.quantization = state.layout->set.quantization;
   return set;
 }
 
@@ -61,12 +61,12 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
                                  ConsolidateOptions const& options, int ranks) {
   auto const& state = plan.state();
   WriteRequest request{.operation = "consolidate", .out = out};
-  require_separate_output(request.operation, state.shards, state.model->set.files, out);
-  auto const source = std::make_shared<MergedSource>(state.model);
+  require_separate_output(request.operation, state.shards, state.layout->set.files, out);
+  auto const source = std::make_shared<MergedSource>(state.layout);
   auto const limit = options.single_file ? 0 : options.max_shard_bytes;
   request.id = job_id(state, "consolidate " + std::to_string(limit) + format_text(options.format));
   if (options.format == OutputFormat::images) {
-    auto const config = corrected_config(state.model->set.config, {});
+    auto const config = corrected_config(state.layout->set.config, {});
     request.files.push_back(lay_out_image(source, config, {.writer = writer_of(request.id)}));
   } else {
     request.files = lay_out_model(source, {.max_file_bytes = limit, .ranks = ranks, .format = options.format});
@@ -74,8 +74,8 @@ WriteRequest consolidate_request(MergePlan const& plan, std::filesystem::path co
   ExtraFile index;
   if (request.files.size() > 1)
     index = {.name = index_name(options.format), .text = make_index(request.files).dump(2) + "\n"};
-  request.extras = extra_files(state.model->set, {}, index);
-  request.inputs = state.model->set.files;
+  request.extras = extra_files(state.layout->set, {}, index);
+  request.inputs = state.layout->set.files;
   take_options(request, options);
   return request;
 }
@@ -84,7 +84,7 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
                            int ranks) {
   auto const& state = plan.state();
   WriteRequest request{.operation = "split", .out = out};
-  require_separate_output(request.operation, state.shards, state.model->set.files, out);
+  require_separate_output(request.operation, state.shards, state.layout->set.files, out);
   if (options.tp < 1) {
     throw UsageError({.operation = request.operation,
                       .message = "the number of ranks must be at least 1",
@@ -113,8 +113,8 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
     request.files.push_back(rank_file(source, rank, options, request.id, set.config));
   }
   assign_owners(request.files, ranks);
-  request.inputs = state.model->set.files;
-  request.extras = extra_files(state.model->set, {.tp = options.tp, .moe_ep = options.moe_ep}, {});
+  request.inputs = state.layout->set.files;
+  request.extras = extra_files(state.layout->set, {.tp = options.tp, .moe_ep = options.moe_ep}, {});
   take_options(request, options);
   return request;
 }

@@ -14,7 +14,6 @@
 #include "workspace/checkpoint/source/file_pool.hpp"
 #include "workspace/checkpoint/write/job_files.hpp"
 #include "workspace/checkpoint/write/output_writer.hpp"
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/written_result.hpp"
 

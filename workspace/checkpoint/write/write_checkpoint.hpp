@@ -6,7 +6,7 @@
 #include <crossrank/checkpoint.hpp>
 
 #include "workspace/checkpoint/write/job_folder.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 
 namespace crossrank::checkpoint {

@@ -1,7 +1,7 @@
 #pragma once
 #include <optional>
 
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/discovery/grid/shard_grid.hpp"
 
 namespace crossrank::checkpoint {

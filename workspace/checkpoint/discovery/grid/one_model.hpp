@@ -1,5 +1,5 @@
 #pragma once
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 
 namespace crossrank::checkpoint {
 

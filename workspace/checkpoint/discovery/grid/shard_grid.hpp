@@ -2,16 +2,10 @@
 #include <string>
 #include <vector>
 
-#include "workspace/checkpoint/discovery/shard_set.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 
 namespace crossrank::checkpoint {
-
-/// The name of an input and the numbers in it.
-struct NamedShard {
-  std::string name{};  ///< for messages
-  ShardNumbers numbers{};
-};
 
 /// The sizes of the grid and the place of each shard.
 struct ShardGrid {

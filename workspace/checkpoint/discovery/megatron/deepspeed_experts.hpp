@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
 #include "workspace/checkpoint/source/torch/torch_source.hpp"
 
 namespace crossrank::checkpoint {

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "workspace/checkpoint/source/torch/deepspeed_source.hpp"
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
 
 namespace crossrank::checkpoint {
 

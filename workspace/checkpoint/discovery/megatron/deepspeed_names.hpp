@@ -5,7 +5,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/directory_listing.hpp"
 
 /// File name endings of DeepSpeed, and the error for a directory that lacks files.
 namespace crossrank::checkpoint::deepspeed {

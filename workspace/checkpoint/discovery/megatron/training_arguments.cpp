@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 namespace crossrank::checkpoint {
 namespace {
@@ -64,12 +65,10 @@ bool has_padded_vocabulary(Json const& attributes) {
   return tokens > 0 && count(*found, "padded_vocab_size") > tokens;
 }
 
-void resolve_second_number(std::vector<ShardFiles>& shards, Json const& config) {
+void resolve_second_number(NamedShard& shard, Json const& config) {
   if (count(config, "expert_model_parallel_size") <= 1 || count(config, "pipeline_model_parallel_size") > 1) return;
-  for (auto& shard : shards) {
-    auto& numbers = shard.shard.numbers;
-    if (shard.shard.name.starts_with("mp_rank_") && !numbers.ep) std::swap(numbers.pp, numbers.ep);
-  }
+  auto& numbers = shard.numbers;
+  if (shard.name.starts_with("mp_rank_") && !numbers.ep) std::swap(numbers.pp, numbers.ep);
 }
 
 }  // namespace crossrank::checkpoint

@@ -1,8 +1,7 @@
 #pragma once
-#include <vector>
+#include <crossrank/json.hpp>
 
-#include "workspace/checkpoint/discovery/shard_set.hpp"
-#include "workspace/checkpoint/discovery/shard_listing.hpp"
+#include "workspace/checkpoint/source/shard_names.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -13,6 +12,6 @@ namespace crossrank::checkpoint {
 [[nodiscard]] bool has_padded_vocabulary(Json const& attributes);
 
 /// Decides whether the second number in "mp_rank_00_001" is a stage or, if `config` has only one stage, an expert rank.
-void resolve_second_number(std::vector<ShardFiles>& shards, Json const& config);
+void resolve_second_number(NamedShard& shard, Json const& config);
 
 }  // namespace crossrank::checkpoint

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "workspace/checkpoint/model/model_sizes.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 
 namespace crossrank::checkpoint {
 

@@ -5,7 +5,7 @@
 
 #include <crossrank/error.hpp>
 
-#include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/source/error_sections.hpp"
 #include "workspace/checkpoint/model/numbered_name.hpp"
 #include "workspace/checkpoint/rules/rule_set/rule_set_state.hpp"
 #include "workspace/checkpoint/rules/rule_proposal.hpp"

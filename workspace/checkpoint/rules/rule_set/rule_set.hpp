@@ -11,7 +11,7 @@
 #include <crossrank/json.hpp>
 
 #include "workspace/checkpoint/rules/merge_rule.hpp"
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/quantization/requantize.hpp"
 #include "workspace/checkpoint/source/shard_source.hpp"
 #include "workspace/checkpoint/rules/split_rule.hpp"

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "workspace/checkpoint/discovery/shard_set.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
 #include "workspace/checkpoint/rules/rule_file.hpp"
 
 namespace crossrank::checkpoint {

@@ -1,0 +1,156 @@
+#include "workspace/checkpoint/plan/plan_text.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/nearest_name.hpp"
+#include "lib/core/terminal_text.hpp"
+#include "workspace/checkpoint/model/list_text.hpp"
+#include "workspace/checkpoint/quantization/requantize.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+std::string base_name(std::string const& path) { return std::filesystem::path(path).filename().string(); }
+
+char const* kind_name(MergeKind kind) {
+  switch (kind) {
+    case MergeKind::replicate: return "replicate";
+    case MergeKind::concat: return "concat";
+    case MergeKind::reduce: return "reduce";
+    case MergeKind::requantize: return "requantize";
+    case MergeKind::given: return "given";
+  }
+  return "unknown";
+}
+
+char const* op_name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::min: return "min";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::sum: return "sum";
+    default: return "max";
+  }
+}
+
+Json rule_json(MergedTensor const& tensor) {
+  auto const& rule = tensor.rule;
+  Json out{{"kind", kind_name(rule.kind)}};
+  if (rule.kind == MergeKind::concat) {
+    out["axis"] = rule.axis;
+    if (!rule.parts.empty()) out["parts"] = rule.parts;
+    if (rule.replicas > 1) out["replicas"] = rule.replicas;
+    if (!rule.part_replicas.empty()) out["part_replicas"] = rule.part_replicas;
+    if (rule.rank_block > 0) out["rank_block"] = rule.rank_block;
+    if (rule.only_part >= 0) out["only_part"] = rule.only_part;
+    if (rule.assumed_layout) out["layout"] = "per_rank, assumed";
+    if (rule.true_size >= 0) out["true_size"] = rule.true_size;
+    if (rule.add_per_rank != 0) out["add_per_rank"] = rule.add_per_rank;
+  }
+  if (rule.kind == MergeKind::reduce) out["op"] = op_name(rule.op);
+  if (rule.ep_axis >= 0) out["ep_axis"] = rule.ep_axis;
+  if (rule.given) out["values"] = codec::to_hex(codec::checksum(rule.given->bytes));
+  if (!tensor.changes.empty()) {
+    out["changes"] = Json::array();
+    for (auto const& change : tensor.changes) out["changes"].push_back(change->to_json());
+  }
+  if (!rule.reason.empty()) out["reason"] = rule.reason;
+  return out;
+}
+
+Json tensor_json(MergedTensor const& tensor) {
+  Json shape = Json::array();
+  for (auto const length : tensor.shape) shape.push_back(length);
+  Json from = Json::array();
+  for (auto const& input : tensor.inputs) from.push_back({input.source, input.tensor});
+  return {{"name", tensor.name},
+          {"dtype", name_of(tensor.dtype)},
+          {"shape", std::move(shape)},
+          {"rule", rule_json(tensor)},
+          {"from", std::move(from)}};
+}
+
+MergedTensor const& find_tensor(MergeLayout const& layout, std::string_view name) {
+  auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
+                                  [&](auto const& tensor) { return tensor.name == name; });
+  if (found != layout.tensors.end()) return *found;
+  std::vector<std::string> names;
+  for (auto const& tensor : layout.tensors) names.push_back(tensor.name);
+  auto const near = nearest_name(name, names);
+  throw UsageError({.operation = "merge plan",
+                    .message = "there is no tensor \"" + std::string(name) + "\" in the result",
+                    .got = std::to_string(names.size()) + " others",
+                    .hint = near ? "did you mean " + *near + "?" : "`crossrank inspect` lists them"});
+}
+
+std::string input_runs_text(MergeLayout const& layout, InputRuns const& piece) {
+  char text[200];
+  auto const& source = *layout.set.sources[piece.input.source];
+  std::snprintf(text, sizeof text, "  %llu x %llu bytes from byte %llu (every %llu) to byte %llu (every %llu) of ",
+                static_cast<unsigned long long>(piece.copy.from.count),
+                static_cast<unsigned long long>(piece.copy.from.run_bytes),
+                static_cast<unsigned long long>(piece.copy.from.first_byte),
+                static_cast<unsigned long long>(piece.copy.from.stride_bytes),
+                static_cast<unsigned long long>(piece.copy.to_first),
+                static_cast<unsigned long long>(piece.copy.to_stride));
+  auto const files = list_text(source.files_of(piece.input.tensor), 4);
+  return text + terminal_text(files + " : " + source.tensors()[piece.input.tensor].name) + "\n";
+}
+
+}  // namespace
+
+Json describe_layout(MergeLayout const& layout, Json const& rules) {
+  Json sources = Json::array();
+  for (std::size_t i = 0; i < layout.set.sources.size(); ++i) {
+    auto const& place = layout.set.places[i];
+    sources.push_back({{"name", base_name(layout.set.sources[i]->name())},
+                       {"bytes", layout.set.sources[i]->bytes_on_disk()},
+                       {"tp", place.tp},
+                       {"pp", place.pp},
+                       {"ep", place.ep}});
+  }
+  Json tensors = Json::array();
+  for (auto const& tensor : layout.tensors) tensors.push_back(tensor_json(tensor));
+  Json dropped = Json::array();
+  for (auto const& tensor : layout.dropped) dropped.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
+  return {{"grid", {{"tp", layout.set.tp}, {"pp", layout.set.pp}, {"ep", layout.set.ep}}},
+          {"bytes", layout.bytes},
+          {"sources", std::move(sources)},
+          {"rules", rules},
+          {"tensors", std::move(tensors)},
+          {"dropped", std::move(dropped)}};
+}
+
+std::uint64_t hash_of(MergeLayout const& layout, Json const& rules) {
+  auto const text = describe_layout(layout, rules).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return codec::checksum(std::as_bytes(std::span(text)));
+}
+
+std::string explain_tensor(MergeLayout const& layout, std::string_view name) {
+  for (auto const& dropped : layout.dropped) {
+    if (dropped.name == name) return terminal_text(dropped.name + ": left out: " + dropped.reason) + "\n";
+  }
+  auto const& tensor = find_tensor(layout, name);
+  auto text = terminal_text(tensor.name) + ": " + std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) +
+              ", " + std::to_string(tensor.bytes) + " bytes\n" +
+              "rule: " + terminal_text(rule_json(tensor).dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n";
+  for (auto const& piece : tensor.pieces) text += input_runs_text(layout, piece);
+  for (auto const& change : tensor.changes) text += "  requantized: " + change->bound() + "\n";
+  if (tensor.rule.kind == MergeKind::reduce) {
+    for (auto const& input : tensor.inputs)
+      text += "  one value of " + terminal_text(layout.set.sources[input.source]->name()) + "\n";
+  }
+  for (auto const& replica : tensor.replica_runs) {
+    if (!replica.must_differ)
+      text += "  compared with " + terminal_text(layout.set.sources[replica.other.source]->name()) + "\n";
+  }
+  return text;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,29 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <crossrank/json.hpp>
+
+#include "lib/codec/json/json_document.hpp"
+
+namespace crossrank::checkpoint {
+
+/// The contents of one directory.
+struct DirectoryListing {
+  std::filesystem::path path{};
+  std::vector<std::string> files{};        ///< regular files and links to them, sorted
+  std::vector<std::string> directories{};  ///< sorted
+  [[nodiscard]] bool has(std::string const& name) const;
+};
+
+/// Lists a directory. Throws `IoError` if it cannot be read; if it does not exist, the hint has the most similar path.
+[[nodiscard]] DirectoryListing list_directory(std::filesystem::path const& path);
+
+/// Reads a JSON file. Returns nothing if it does not exist. Throws `FormatError` if it is not a JSON object or exceeds
+/// a limit.
+[[nodiscard]] std::optional<Json> read_json_object(std::filesystem::path const& path,
+                                                   codec::JsonLimits const& limits = codec::description_limits);
+
+}  // namespace crossrank::checkpoint
