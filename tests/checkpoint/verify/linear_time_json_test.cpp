@@ -2,51 +2,61 @@
 // thread, which does not depend on the load of the machine.
 #include <algorithm>
 #include <cstdint>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include <crossrank/checkpoint.hpp>
 #include <crossrank/safetensors.hpp>
 
+#include "tests/support/growth.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "workspace/checkpoint/discovery/inventory.hpp"
 #include "workspace/checkpoint/model/layer_sizes.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
 #include "workspace/checkpoint/write/commit.hpp"
+#include "workspace/checkpoint/plan/check_layers.hpp"
+#include "workspace/checkpoint/plan/check_model.hpp"
 #include "workspace/checkpoint/rules/rule_file.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using test::growth;
+using test::most_growth;
 using test::TemporaryDirectory;
 
-double thread_seconds() {
-  std::timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-/// Returns how much longer `work` takes for eight times as many keys: about 8 if it is linear, 64 if it is quadratic.
-template <class Work>
-double growth(Work const& work) {
-  constexpr int few = 4'000;
-  auto const measure = [&](int keys) {
-    auto const begin = thread_seconds();
-    work(keys);
-    return thread_seconds() - begin;
-  };
-  double const base = std::max(measure(few), measure(few));
-  return measure(8 * few) / base;
-}
-
-constexpr double most_growth = 24;
-
 std::string key(int number) { return "model.layers." + std::to_string(number) + ".mlp.down_proj.weight"; }
+
+TEST(LinearChecks, layers_that_all_differ) {
+  EXPECT_LT(growth([](int keys) {
+              std::vector<std::string> names;
+              // Each layer has a tensor of its own, and each pair of layers shares one.
+              for (int i = 0; i < keys / 2; ++i) {
+                names.push_back("model.layers." + std::to_string(i) + ".w" + std::to_string(i / 2) + ".weight");
+                names.push_back("model.layers." + std::to_string(i) + ".gate_proj.weight");
+              }
+              EXPECT_TRUE(check_siblings(names).empty());
+            }),
+            most_growth);
+}
+
+TEST(LinearChecks, layers_that_all_lack_a_matrix) {
+  EXPECT_LT(growth([](int keys) {
+              std::vector<std::string> names;
+              for (int i = 0; i < keys / 2; ++i) {
+                auto const prefix = "model.layers." + std::to_string(i) + ".mlp" + std::to_string(i) + ".";
+                names.push_back(prefix + "gate_proj.weight");
+                names.push_back(prefix + "up_proj.weight");
+              }
+              EXPECT_EQ(check_missing_tensors(names).size(), static_cast<std::size_t>(keys / 2));
+            }),
+            most_growth);
+}
 
 TEST(LinearJson, reads_metadata_of_a_safetensors_file) {
   EXPECT_LT(growth([](int keys) {

@@ -1,0 +1,60 @@
+// Loading a merge plan that somebody else wrote.
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+#include <crossrank/workspace.hpp>
+
+#include "tests/support/temporary_directory.hpp"
+
+namespace crossrank {
+namespace {
+
+using test::TemporaryDirectory;
+
+TEST(SavedPlan, is_the_same_plan_after_loading) {
+  TemporaryDirectory const folder;
+  save_safetensors(folder.path() / "model.safetensors", {{"w", Tensor::zeros({2}, Dtype::f32)}});
+  auto const world = connect({.backend = "fake"});
+  auto const plan = checkpoint::MergePlan::make(world, folder.path() / "model.safetensors");
+  plan.save(folder.path() / "plan.json");
+  EXPECT_EQ(checkpoint::MergePlan::load(world, folder.path() / "plan.json").hash(), plan.hash());
+}
+
+TEST(SavedPlan, with_a_value_of_another_type_is_a_format_error) {
+  TemporaryDirectory const folder;
+  auto const file = folder.path() / "plan.json";
+  auto const world = connect({.backend = "fake"});
+  for (auto const* text : {
+           R"({})",
+           R"({"format": 1})",
+           R"({"format": "crossrank merge plan"})",
+           R"({"format": "crossrank merge plan", "inputs": "model"})",
+           R"({"format": "crossrank merge plan", "inputs": []})",
+           R"({"format": "crossrank merge plan", "inputs": {"path": 7}})",
+           R"({"format": "crossrank merge plan", "inputs": {"path": "model", "tp": "2"}})",
+           R"({"format": "crossrank merge plan", "inputs": {"path": "model", "extra_globals": [1]}})",
+           R"({"format": "crossrank merge plan", "inputs": {"path": "model"}, "hash": {}})",
+       }) {
+    std::ofstream(file) << text;
+    try {
+      (void)checkpoint::MergePlan::load(world, file);
+      ADD_FAILURE() << "loaded " << text;
+    } catch (FormatError const& error) {
+      EXPECT_EQ(error.info().resource, file.string()) << text;
+      EXPECT_EQ(error.section(), "json") << text;
+    }
+  }
+}
+
+TEST(SavedPlan, names_a_file_that_does_not_exist) {
+  TemporaryDirectory const folder;
+  EXPECT_THROW((void)checkpoint::MergePlan::load(connect({.backend = "fake"}), folder.path() / "none"), FormatError);
+}
+
+}  // namespace
+}  // namespace crossrank
