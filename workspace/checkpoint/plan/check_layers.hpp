@@ -10,11 +10,11 @@
 
 namespace crossrank::checkpoint {
 
-/// Finds layers that lack one of the matrices that only make sense together, such as `up_proj` beside `gate_proj` and
-/// `down_proj`. Needs no other layer for comparison and no config.
+/// Finds layers that lack one of several matrices that belong together, such as `up_proj` beside `gate_proj` and
+/// `down_proj`. Needs neither a config nor other layers for comparison.
 [[nodiscard]] std::vector<Defect> check_partners(std::span<std::string const> names);
 
-/// What `check_siblings` and `check_partners` find, each lack once.
+/// Returns the defects of `check_siblings` and `check_partners` without duplicates.
 [[nodiscard]] std::vector<Defect> check_missing_tensors(std::span<std::string const> names);
 
 /// Finds embeddings and output heads with fewer rows than the config has tokens.

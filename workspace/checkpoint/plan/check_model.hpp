@@ -12,28 +12,29 @@
 
 namespace crossrank::checkpoint {
 
-/// Numbers of layers or experts that are missing, or too many.
+/// Numbers of layers or experts that are missing or surplus.
 struct NumberGap {
-  std::string prefix{};  ///< what stands before the numbers: "model.layers."
+  std::string prefix{};  ///< text before the number: "model.layers."
   std::vector<std::int64_t> missing{};
   std::vector<std::int64_t> extra{};
-  std::optional<std::int64_t> wanted{};  ///< how many there are by the config
-  /// "model.layers.* lacks number 2, 3"
+  std::optional<std::int64_t> wanted{};  ///< number of layers or experts in the config
+  /// Returns a sentence: "model.layers.* lacks number 2, 3".
   [[nodiscard]] std::string text() const;
 };
 
-/// Gaps in the numbers that the names of a whole model have; without a config's word only those between two numbers.
+/// Finds gaps in the numbers of layers and experts of a whole model. If the config gives no count, only gaps between
+/// two numbers are found.
 [[nodiscard]] std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const& config);
 
-/// Layers and experts that the names of a whole model skip, or that the config has and the names do not.
+/// Reports the gaps of `find_gaps` as defects of `where`.
 [[nodiscard]] std::vector<Defect> check_coverage(std::span<std::string const> names, Json const& config,
                                                  std::string const& where);
 
-/// Tensors that one layer or expert lacks and two or more others have, which have all else that it has. The first of
-/// them may be without: there are models whose first layer is made so.
+/// Finds tensors that one layer or expert lacks and two or more siblings have, if those siblings also have all of its
+/// other tensors. Does not look at the first layer, which differs in some models.
 [[nodiscard]] std::vector<Defect> check_siblings(std::span<std::string const> names);
 
-/// Scales and zero points of one source whose shapes do not fit the weights that they belong to.
+/// Finds scales and zero points of one source whose shapes do not fit their weights.
 [[nodiscard]] std::vector<Defect> check_scales(ShardSource const& source, Json const& config, Json const& quantization);
 
 }  // namespace crossrank::checkpoint

@@ -19,27 +19,29 @@ struct DroppedTensor {
   std::string reason{};
 };
 
-/// All that a merge does: inputs, and for each output where its bytes come from.
+/// The layout of a merge: its inputs, and for each tensor of the result the sources of its bytes.
 struct MergeLayout {
   ShardSet set{};
   std::vector<MergedTensor> tensors{};  ///< in natural order of their names
   std::vector<DroppedTensor> dropped{};
-  std::uint64_t bytes = 0;  ///< of all tensors
+  std::uint64_t bytes = 0;  ///< sum over all tensors
 };
 
 /// Returns the names of all tensors of the result, in their order.
 [[nodiscard]] std::vector<std::string> names_of(MergeLayout const& layout);
 
-/// What to do with one tensor, as `RuleSet::rule_for`.
+/// Returns the rule for one tensor, like `RuleSet::rule_for`.
 using RuleFor = std::function<MergeRule(std::string_view name, std::span<SourceTensor const* const> shards)>;
 
-/// Told of a tensor that cannot be planned; it is left out then.
+/// Receives the error of a tensor that cannot be planned and that the layout therefore lacks.
 using OnRefused = std::function<void(std::string_view name, Error const& error)>;
 
-/// Applies the rules to all tensors of a set: tensor ranks are merged, stages and experts gathered under the names that
-/// the rules give. Without rules all is taken as it is: a single source.
-/// `FormatError` when shards do not fit together; what the rules throw.
-/// With `on_refused` these are told and the rest is planned.
+/// Applies the rules to all tensors of a set. Tensor-parallel ranks are merged; the tensors of stages and expert ranks
+/// are collected under the names that the rules give. Without rules the set has one source, whose tensors stay as they
+/// are.
+///
+/// `FormatError` when shards do not fit together; errors of the rules. With `on_refused` these errors go to it, and the
+/// layout has all other tensors.
 [[nodiscard]] MergeLayout lay_out_merge(ShardSet set, RuleFor const& rule_for, OnRefused const& on_refused = {});
 
 }  // namespace crossrank::checkpoint

@@ -9,7 +9,7 @@
 
 namespace crossrank::checkpoint {
 
-/// What a plan's handle holds.
+/// The state behind the handle of a plan.
 struct MergePlan::State {
   std::filesystem::path shards{};
   PlanOptions options{};
@@ -18,8 +18,8 @@ struct MergePlan::State {
   std::uint64_t hash = 0;
 };
 
-/// Name of a job that makes `what` of a plan: the same only for the same inputs (sizes and times of change included),
-/// rules and options.
+/// Returns the id of a job that produces `what` from a plan. Ids are equal only for equal rules, options and inputs,
+/// including file sizes and modification times.
 [[nodiscard]] std::string job_id(MergePlan::State const& plan, std::string const& what);
 
 }  // namespace crossrank::checkpoint

@@ -12,7 +12,7 @@
 
 namespace crossrank::checkpoint {
 
-/// The result of a merge as a source of its own: nothing is merged before it is read, and only what is read.
+/// The result of a merge as a source. Merges only the bytes that are read, at the time of the read.
 class MergedSource final : public DescribedSource {
  public:
   explicit MergedSource(std::shared_ptr<MergeLayout const> layout);

@@ -39,7 +39,7 @@ struct ReplicaRuns {
   bool must_differ = false;  ///< only the names say that these are pieces: equal bytes are the error
 };
 
-/// One tensor of the result and where its bytes come from.
+/// One tensor of the result and the sources of its bytes.
 struct MergedTensor {
   std::string name{};
   Dtype dtype = Dtype::u8;
@@ -47,12 +47,12 @@ struct MergedTensor {
   std::uint64_t bytes = 0;
   MergeRule rule{};
   std::vector<InputRuns> pieces{};  ///< replicate and concat: cover the tensor exactly once
-  std::vector<TensorAt> inputs{};   ///< of all tensor-parallel ranks, in their order
-  std::vector<std::shared_ptr<Requantization const>> changes{};  ///< that pieces point to
-  std::vector<ReplicaRuns> replica_runs{};  ///< compared before anything is written, or while it is
+  std::vector<TensorAt> inputs{};   ///< one per tensor-parallel rank, in rank order
+  std::vector<std::shared_ptr<Requantization const>> changes{};  ///< owners of `InputRuns::change`
+  std::vector<ReplicaRuns> replica_runs{};                       ///< compared before the result is committed
 };
 
-/// One tensor-parallel group's view of a tensor: `shards[t]` is null where rank t has none.
+/// The shards of one tensor in a tensor-parallel group; `shards[t]` is null if rank t has none.
 struct ShardGroup {
   std::string_view name{};
   std::size_t first = 0;  ///< source of tensor-parallel rank 0
@@ -61,7 +61,7 @@ struct ShardGroup {
   std::vector<std::string_view> sources{};  ///< names of the files, for messages
 };
 
-/// Lays out what a rule makes of a group. `FormatError` when the shards do not fit together or one is missing.
+/// Applies a rule to a group. `FormatError` when the shards do not fit together or one is missing.
 [[nodiscard]] MergedTensor merge_tensor(ShardGroup const& group, MergeRule rule);
 
 }  // namespace crossrank::checkpoint

@@ -9,7 +9,7 @@
 
 namespace crossrank::checkpoint {
 
-/// Adds `piece.add` to the I32 of the piece that lie in `out`, which holds the target's bytes from `offset` on.
+/// Adds `piece.add` to each I32 of the piece inside `out`, which holds the bytes of the target from `offset` on.
 inline void shift_group_ids(InputRuns const& piece, std::uint64_t offset, std::span<std::byte> out) {
   if (piece.add == 0) return;
   for (std::uint64_t row = 0; row < piece.copy.from.count; ++row) {

@@ -13,21 +13,21 @@
 
 namespace crossrank::checkpoint {
 
-/// How a whole tensor, one of the source's own descriptions, is cut.
+/// Returns how a whole tensor, one of the source's own descriptions, is split.
 using SplitRuleFor = std::function<SplitRule(SourceTensor const& whole)>;
 
-/// What one tensor-parallel rank gets of a whole model, read through its source: the inverse of a merge.
+/// The shard of one tensor-parallel rank as a source that reads from the whole model: the inverse of a merge.
 class SplitSource final : public DescribedSource {
  public:
-  /// `FormatError` where a cut would fall inside a byte; what `split_rule_for` throws.
+  /// `FormatError` when a shard boundary falls inside a byte; errors of `split_rule_for`.
   SplitSource(std::shared_ptr<ShardSource const> whole, std::size_t rank, SplitRuleFor const& split_rule_for);
 
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
-  /// Which bytes of the whole tensor this rank gets, a line for each run of them.
+  /// Returns the bytes of the whole tensor that this rank gets, in one line for each `InputRuns`.
   [[nodiscard]] std::string explain(std::size_t tensor) const;
 
  private:
-  /// Where a shard's tensor comes from.
+  /// The sources of one tensor of the shard.
   struct ShardTensor {
     std::vector<InputRuns> pieces{};
     int set_element = -1;  ///< an original shape: this element is `value`
@@ -37,7 +37,7 @@ class SplitSource final : public DescribedSource {
                                                      std::size_t rank) const;
 
   std::shared_ptr<ShardSource const> whole_;
-  std::vector<ShardTensor> shard_tensors_{};  ///< of each tensor
+  std::vector<ShardTensor> shard_tensors_{};  ///< one per tensor
 };
 
 }  // namespace crossrank::checkpoint

@@ -7,11 +7,11 @@
 
 namespace crossrank::checkpoint {
 
-/// Whether the experts that expert-parallel ranks have stacked in one tensor follow each other: `true`; or each rank
-/// has all of them: `false`. `lengths` are the first dimensions, one per rank.
+/// Returns whether the stacks of experts of the expert-parallel ranks must be concatenated; false if each rank has all
+/// experts. `lengths` are the first dimensions, one per rank.
 ///
-/// `FormatError` when the config does not say how many experts there are, or the ranks have neither all nor together as
-/// many.
+/// `FormatError` when the config does not give the number of experts, or when that number is neither the length of each
+/// stack nor their sum.
 [[nodiscard]] bool stacks_concatenate(std::string_view name, std::span<std::int64_t const> lengths,
                                       ModelSizes const& sizes);
 

@@ -11,21 +11,21 @@
 
 namespace crossrank::checkpoint {
 
-/// A rule file, as RULES.md describes it: rules of one's own, which come before the built-in ones, and sizes that the
-/// config lacks.
+/// A rule file (see RULES.md): the user's rules, which come before the built-in rules, and sizes that the config lacks.
 struct RuleFile {
   std::vector<LayerRule> rules{};
-  std::optional<LayerRule> otherwise{};  ///< for layers that neither these rules nor the built-in ones know
+  std::optional<LayerRule> otherwise{};  ///< for layers that no other rule covers
   Json sizes = Json::object();           ///< keys of config.json
-  std::string text{};                    ///< as read; empty: no file
+  std::string text{};                    ///< the text of the file; empty if there is no file
 
-  /// Strict: `FormatError` names the rule and the key for anything that RULES.md does not allow.
+  /// Parses a rule file. `FormatError` names the rule and the key of anything that RULES.md does not allow.
   [[nodiscard]] static RuleFile parse(std::string_view text, std::string const& source);
-  /// `IoError` when the file cannot be read.
+  /// Reads a rule file. `IoError` when it cannot be read; errors of `parse`.
   [[nodiscard]] static RuleFile read(std::filesystem::path const& path);
 };
 
-/// `target` with each `*` replaced by the next number among the elements of `name`; those that are left over stay.
+/// Returns `target` with each `*` replaced by the next number among the elements of `name`. `FormatError` when there
+/// are fewer numbers.
 [[nodiscard]] std::string fill_numbers(std::string_view target, std::string_view name);
 
 }  // namespace crossrank::checkpoint

@@ -7,20 +7,20 @@
 
 namespace crossrank::checkpoint {
 
-/// Patterns of the names in encoders of images and sound and in what joins them to the language model.
+/// Returns patterns of the names in image and audio encoders and in the layers that connect them to the language model.
 [[nodiscard]] std::vector<std::string_view> tower_patterns();
 
-/// What a model has beside its language model: encoders of images and sound, whose layers are called like the language
-/// model's and have other sizes.
+/// The image and audio encoders of a model. Their layers have the same names as those of the language model, and other
+/// sizes.
 class Towers {
  public:
   Towers() = default;
   /// Reads "vision_config" and "audio_config".
   explicit Towers(Json const& config);
 
-  /// The sizes of the tower that the module is in; null when it is in none.
+  /// Returns the sizes of the tower that contains the module, or null if no tower does.
   [[nodiscard]] ModelSizes const* sizes_of(std::string_view module) const;
-  /// Whether a rule can be held against a tower's config. Where not, the ranks can only have copies.
+  /// Returns whether the tower's config has the sizes of a rule. If not, the ranks can only have replicas.
   [[nodiscard]] static bool can_apply(LayerRule const& rule, ModelSizes const& sizes);
 
  private:

@@ -8,16 +8,16 @@
 
 namespace crossrank::checkpoint {
 
-/// What a fused layer is taken apart into.
+/// The layers that a fused layer is split into.
 struct FusedParts {
   std::vector<std::string> modules{};  ///< names of the layers, in the order of the parts
-  std::vector<std::int64_t> widths{};  ///< outputs of each in the whole model
+  std::vector<std::int64_t> widths{};  ///< number of outputs of each in the whole model
 };
 
-/// Takes apart the rule for one tensor of a fused layer: the parts become tensors of layers of their own. What follows
-/// the outputs is cut, what all outputs share is there for each of them, an original shape is made anew.
+/// Splits the rule for one tensor of a fused layer into rules for its parts, which become separate tensors. Dimensions
+/// along the outputs are split, values that all outputs share are repeated, and an original shape is computed again.
 ///
-/// `suffix` is the tensor's, behind the name of its layer. `FormatError` where parts share a scale or a byte.
+/// `suffix` follows the name of the layer in the tensor's name. `FormatError` when parts share a scale or a byte.
 [[nodiscard]] MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerSharding const& sharding,
                                FusedParts const& parts, std::string_view suffix);
 

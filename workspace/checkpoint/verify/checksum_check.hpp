@@ -18,15 +18,15 @@
 
 namespace crossrank::checkpoint {
 
-/// Compares the data with the checksums that came with it: each tensor of crossrank's own files, each storage of torch
-/// archives, each piece of a distributed checkpoint. Each rank takes its share.
+/// Compares data with stored checksums: of each tensor in crossrank's own files, each storage of a torch archive, and
+/// each chunk of a distributed checkpoint. The work is divided over the ranks.
 class ChecksumCheck final : public PoolWork {
  public:
-  /// Adds what a source and the files behind it carry; the source must outlive the work.
+  /// Adds the checksums in the files of a source. The source must outlive the work.
   void add(ShardSource const& source);
-  /// Adds an archive of a training, which is no source by itself.
+  /// Adds an archive of training state, which is not a source.
   void add(std::shared_ptr<codec::TorchArchive const> const& archive);
-  /// Leaves the share of one rank; to be called once, when all is added.
+  /// Keeps the share of one rank. Call it once, after all additions.
   void take_share(int rank, int world_size);
 
   bool step() override;
@@ -37,7 +37,7 @@ class ChecksumCheck final : public PoolWork {
  private:
   struct ChecksumItem {
     std::string file{};
-    std::string name{};  ///< what the error does not say
+    std::string name{};  ///< name of the tensor, for errors that lack it
     std::uint64_t bytes = 0;
     std::function<void()> verify{};
   };

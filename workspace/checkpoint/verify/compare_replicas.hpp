@@ -11,35 +11,35 @@
 
 namespace crossrank::checkpoint {
 
-/// What is wrong with a pair of copies.
+/// What is wrong with a pair of replicas.
 enum class ReplicaProblem : std::uint8_t {
   differ,      ///< they should be equal and are not
   same,        ///< they should be pieces of one tensor and are equal
-  duplicate,   ///< a whole file is a copy of another rank's
+  duplicate,   ///< a whole file is a copy of another rank's file
   unreadable,  ///< one of them cannot be read
 };
 
 struct ReplicaFinding {
   std::string tensor{};
-  std::string text{};  ///< which files, where, and both values; or why one of them cannot be read
+  std::string text{};  ///< files, element and both values; or why a file cannot be read
   ReplicaProblem kind = ReplicaProblem::differ;
 };
 
-/// What to do about a finding.
+/// Returns what to do about a finding.
 [[nodiscard]] char const* hint_for(ReplicaProblem kind) noexcept;
 
-/// What becomes of copies that cannot be read.
+/// How replicas that cannot be read are handled.
 enum class Unreadable : std::uint8_t {
   fail,  ///< their error ends the comparison
   tell,  ///< a finding, and the comparison goes on
 };
 
-/// Compares all copies of replicated tensors bit for bit, each pair on one rank. Collective; the findings of all ranks,
-/// in the order of the tensors, on every rank.
+/// Compares all replicas bit for bit, each pair on one rank. Returns the findings of all ranks in the order of the
+/// tensors. Collective.
 [[nodiscard]] std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& layout,
                                                            WorkerPoolOptions const& options, Unreadable unreadable);
 
-/// The same; `FormatError` that lists all findings when there are any.
+/// Compares all replicas; throws a `FormatError` that lists the findings. Collective.
 void require_equal_replicas(Collective const& world, MergeLayout const& layout, WorkerPoolOptions const& options);
 
 }  // namespace crossrank::checkpoint

@@ -6,10 +6,10 @@
 
 namespace crossrank::checkpoint {
 
-/// Ranks that hold the same bytes where they should hold different pieces: a file that was copied over another one's
-/// name. Looks at the beginnings of the largest tensors that are cut, and not at those of equal numbers throughout.
+/// Finds ranks that hold the same bytes although they should hold different pieces, because one file was copied over
+/// another. Compares the beginnings of the largest sharded tensors and skips constant data.
 ///
-/// Local; reads some hundred kilobytes of each file. Errors of the sources.
+/// Local; reads a few hundred kilobytes of each file. Errors of the sources.
 [[nodiscard]] std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& layout);
 
 }  // namespace crossrank::checkpoint

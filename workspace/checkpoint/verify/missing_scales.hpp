@@ -7,8 +7,8 @@
 
 namespace crossrank::checkpoint {
 
-/// Finds the layers of one source whose weights are quantized and which lack a scale that their format needs: packed or
-/// FP8 weights without a weight scale, and NVFP4 weights without the scale of their scales.
+/// Finds the quantized layers of one source that lack a scale: packed or FP8 weights without a weight scale, and NVFP4
+/// weights without a global scale.
 [[nodiscard]] std::vector<Defect> check_missing_scales(ShardSource const& source, Json const& config,
                                                        Json const& quantization);
 

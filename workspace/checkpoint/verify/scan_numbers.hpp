@@ -13,16 +13,16 @@
 
 namespace crossrank::checkpoint {
 
-/// Numbers that no weight should be.
+/// Counts of NaN and infinity.
 struct NonFinite {
   std::uint64_t nans = 0;
   std::uint64_t infinities = 0;
-  std::uint64_t first = 0;  ///< element at which the first of either stands
+  std::uint64_t first = 0;  ///< index of the first such element
   [[nodiscard]] bool any() const noexcept { return nans + infinities > 0; }
 };
 
-/// Counts them in elements that stand one after another; `first` counts from `bytes`' first element. Integers and
-/// formats that have neither give none.
+/// Counts them in contiguous elements; `first` is relative to the first element of `bytes`. Returns zeros for integers
+/// and for formats without NaN and infinity.
 [[nodiscard]] NonFinite count_non_finite(Dtype dtype, std::span<std::byte const> bytes);
 
 struct ScanResult {
@@ -30,13 +30,13 @@ struct ScanResult {
   std::uint64_t bytes_read = 0;
 };
 
-/// Reads all data of the sources, each part on one rank, and looks for NaN and infinity. Collective; all findings on
-/// every rank. What cannot be read is a finding, too.
+/// Reads all data of the sources, each part on one rank, and finds NaN and infinity. Data that cannot be read is a
+/// finding too. Returns the findings of all ranks. Collective.
 [[nodiscard]] ScanResult scan_numbers(Collective const& world,
                                       std::span<std::shared_ptr<ShardSource const> const> sources,
                                       WorkerPoolOptions const& options);
 
-/// Gathers the findings of all ranks, in order of resources. Collective.
+/// Gathers the findings of all ranks, sorted by resource. Collective.
 [[nodiscard]] std::vector<Defect> gather_defects(Collective const& world, std::vector<Defect> const& mine);
 
 }  // namespace crossrank::checkpoint

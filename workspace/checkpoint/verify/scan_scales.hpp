@@ -13,14 +13,14 @@ namespace crossrank::checkpoint {
 
 /// Which scales are read.
 enum class ScaleScope : std::uint8_t {
-  small,  ///< of at most `small_scale_bytes`: single values, one per channel
+  small,  ///< at most `small_scale_bytes`: single values, one per channel
   all,
 };
 
 inline constexpr std::uint64_t small_scale_bytes = std::uint64_t{64} << 10;
 
-/// Reads the scales of all sources and finds those that are not above zero: a single scale of zero or below, a scale
-/// tensor of zeros only, and values below zero where the format has none. Collective: each rank reads its share.
+/// Reads the scales of all sources and finds invalid ones: a single scale that is not positive, a scale tensor of zeros
+/// only, and negative scales in formats without them. Collective; each rank reads its share.
 [[nodiscard]] std::vector<Defect> scan_scales(Collective const& world,
                                               std::span<std::shared_ptr<ShardSource const> const> sources,
                                               ScaleScope reach, WorkerPoolOptions const& options);

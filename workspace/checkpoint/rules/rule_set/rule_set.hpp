@@ -18,51 +18,52 @@
 
 namespace crossrank::checkpoint {
 
-/// How long a tensor is beside what the config says of its layer.
+/// How the length of a tensor compares with the config.
 enum class Fit : std::uint8_t {
-  unknown,  ///< nothing is said, or no rank would have less of it
+  unknown,  ///< the config does not say, or the tensor is never sharded
   whole,
-  piece,  ///< so many of it make up the whole
+  piece,  ///< several of this length add up to the whole
   neither,
 };
 
-/// How every tensor of a set of shards becomes one: from config, names, shapes and an optional rule file.
+/// The rules for all tensors of a set of shards, from config, names, shapes and an optional rule file.
 ///
-/// Copyable; any thread may ask. What values must agree, the rules say; read are only group ids, and scales where the
-/// policy is not `exact`.
+/// Copyable; may be used by any thread. Reads no data except group ids and, if the policy is not `exact`, scales.
 class RuleSet {
  public:
-  /// `FormatError` for a rule file that is none, `IoError` when it cannot be read. Keeps the set's sources alive.
+  /// Makes the rules of a set and keeps its sources alive. `FormatError` for an invalid rule file, `IoError` when it
+  /// cannot be read.
   [[nodiscard]] static RuleSet make(ShardSet const& set, std::optional<std::filesystem::path> const& rule_file = {},
                                     ScalePolicy policy = ScalePolicy::exact);
 
-  /// Whether the built-in rules change a set of one source: where a training says that it has padded its vocabulary, or
-  /// where there is a fused layer that models of this type have in parts.
+  /// Returns whether the built-in rules change a set of one source: if its training arguments give a padded vocabulary,
+  /// or if it has a fused layer that models of this type have in parts.
   [[nodiscard]] static bool changes_single_source(ShardSet const& set);
 
-  /// The rule for tensor `name` of one pipeline stage and expert rank; `shards[t]` is what tensor-parallel rank t has,
-  /// one of the set's own descriptions, null when it has none.
+  /// Returns the rule for tensor `name` of one pipeline stage and expert rank. `shards[t]` is the tensor of
+  /// tensor-parallel rank t: one of the set's own descriptions, or null.
   ///
-  /// Results of different stages and expert ranks with the same output name are copies of one tensor (or pieces, where
-  /// the rule has an `ep_axis`). `FormatError` when no rule covers the tensor, with rules that would, and when shapes
-  /// contradict rule, format or each other; `UsageError` for descriptions that are not the set's.
+  /// Results of different stages and expert ranks with the same output name are replicas of one tensor, or its pieces
+  /// if the rule has an `ep_axis`. `FormatError` when no rule covers the tensor (it proposes rules), or when shapes
+  /// contradict the rule, the format or each other. `UsageError` for descriptions of other sets.
   [[nodiscard]] MergeRule rule_for(std::string_view name, std::span<SourceTensor const* const> shards) const;
 
-  /// The rule for a tensor of a set of one source, which is taken as it is but for what the rule file wants otherwise
-  /// (names, what is dropped, rows of a vocabulary) and the padding that a training says it has given its vocabulary.
-  /// Errors as there.
+  /// Returns the rule for a tensor of a set of one source. The tensor stays as it is except for names, dropped tensors
+  /// and vocabulary rows that the rule file changes, and padding of the vocabulary that the training arguments give.
+  /// Errors as for `rule_for`.
   [[nodiscard]] MergeRule rule_for_single_source(SourceTensor const& tensor) const;
 
-  /// Whether a tensor of a set of one source is whole, by the rules built in; with what contradicts the config where it
-  /// is not.
+  /// Returns whether a tensor of a set of one source is whole by the built-in rules, and the contradiction to the
+  /// config if it is not.
   [[nodiscard]] std::pair<Fit, std::optional<FormatError>> fit_of(SourceTensor const& tensor) const;
 
-  /// How tensor `name` of a whole model (the set's one source, or one cell that is whole) is cut for `ranks` ranks: the
-  /// inverse of `rule_for`; with `moe_ep` rank t gets group t % moe_ep of the experts of a stack, cut for those that
-  /// have the same. `UsageError` when something does not divide, `FormatError` as there.
+  /// Returns how tensor `name` of a whole model is split over `ranks` ranks: the inverse of `rule_for`. With `moe_ep`,
+  /// rank t gets group t % moe_ep of the experts of a stack, split over the ranks of that group. `UsageError` when the
+  /// ranks do not divide a dimension; `FormatError` as for `rule_for`.
   [[nodiscard]] SplitRule split_for(std::string_view name, SourceTensor const& tensor, int ranks, int moe_ep = 1) const;
 
-  /// All that decides: the rules in their order, sizes and format hints. Equal rule sets give equal texts.
+  /// Returns everything that decides: the rules in their order, sizes and format hints. Equal rule sets give equal
+  /// JSON.
   [[nodiscard]] Json to_json() const;
 
  private:

@@ -8,8 +8,8 @@
 
 namespace crossrank::checkpoint {
 
-/// Finds the rules of a file that decide about no tensor of the set: because nothing fits their pattern, or because
-/// earlier rules take all that does. One sentence for each. Rules for other model types are left out.
+/// Returns a sentence for each rule of a file that applies to no tensor of the set, because nothing matches its pattern
+/// or because earlier rules match first. Ignores rules for other model types.
 [[nodiscard]] std::vector<std::string> unused_rules(RuleFile const& file, ShardSet const& set,
                                                     std::string_view model_type);
 

@@ -6,13 +6,14 @@
 
 namespace crossrank::checkpoint {
 
-/// Whether a shard boundary between shards falls inside a block of F8 values that share a scale, so that the tensor
-/// asked about, weight or scale, can only be joined by computing it anew.
+/// Returns whether a shard boundary splits a block of F8 values that share a scale, so that the tensor, weight or
+/// scale, must be computed again.
 [[nodiscard]] bool splits_blocks(LayerOnRanks const& layer, LayerSharding const& sharding);
 
-/// The rule for such a tensor: blocks of the joined matrix take the largest scale of those that meet in them, and
-/// values are rounded to it; where the scales that meet agree, nothing is. Nothing where they do not and the policy is
-/// exact. Reads the scales. `FormatError` for scales that are no finite numbers, and for copies under other scales.
+/// Returns the rule for such a tensor. Each block of the merged matrix takes the largest scale of the blocks that meet
+/// in it, and the values are rounded to it; values under equal scales do not change. Returns nothing if scales differ
+/// and the policy is `exact`. Reads the scales. `FormatError` for scales that are not finite, and for replicas with
+/// different scales.
 [[nodiscard]] std::optional<MergeRule> merge_blocks(LayerOnRanks const& layer, LayerValues const& values,
                                                     LayerSharding const& sharding, ScalePolicy policy);
 

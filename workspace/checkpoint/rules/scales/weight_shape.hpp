@@ -8,15 +8,15 @@
 
 namespace crossrank::checkpoint {
 
-/// Completes the rule for an original shape (`weight_shape` of compressed-tensors): the ranks hold either the shape of
-/// their own shard, whose lengths add up, or all of them the shape of the whole layer, which stays as it is.
+/// Completes the rule for an original shape (`weight_shape` of compressed-tensors). The ranks hold either the shapes of
+/// their shards, whose lengths are added, or the shape of the whole layer, which is kept.
 ///
-/// `FormatError` when a rank's shape is neither, compared with its packed weight. Reads two integers per rank.
+/// `FormatError` when a rank's shape fits its packed weight in neither way. Reads two integers per rank.
 void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValues const& values,
                           LayerSharding const& sharding);
 
-/// Compares the original shapes in a source that holds whole layers with their packed weights. Reads two integers per
-/// packed layer; what cannot be read is left to other checks.
+/// Compares the original shapes in a source of whole layers with their packed weights. Reads two integers per packed
+/// layer; other checks report data that cannot be read.
 [[nodiscard]] std::vector<Defect> check_weight_shapes(std::shared_ptr<ShardSource const> const& source,
                                                       QuantizationHints const& hints);
 
