@@ -319,7 +319,7 @@ TEST_F(CheckpointCommand, shows_a_bar_on_a_terminal_and_leaves_no_files_when_int
 
     EXPECT_EQ(end.exit_code, 130) << end.out;
     EXPECT_THAT(end.out, HasSubstr("of 1.1 GB"));
-    EXPECT_THAT(end.out, HasSubstr("stopped as asked"));
+    EXPECT_THAT(end.out, HasSubstr("cancelled by the caller"));
     EXPECT_FALSE(fs::exists(out())) << testing::PrintToString(names_in(out()));
   }
 }

@@ -15,7 +15,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// Where the first two are, the third belongs.
+/// A layer with the first two matrices needs the third.
 struct Partners {
   std::string_view first;
   std::string_view second;
@@ -34,7 +34,7 @@ constexpr std::array<Partners, 8> partners{{
     {"linear_fc2", "linear_fc2", "linear_fc1"},
 }};
 
-/// What stands under each module, as far as it has a weight.
+/// Returns the children of each module that have a weight.
 std::map<std::string_view, std::set<std::string_view>> children_of(std::span<std::string const> names) {
   std::map<std::string_view, std::set<std::string_view>> children;
   for (auto const& name : names) {
@@ -46,7 +46,7 @@ std::map<std::string_view, std::set<std::string_view>> children_of(std::span<std
   return children;
 }
 
-/// Whether it is the embedding or the head of the model that the config speaks of, and not of another one beside it.
+/// Returns whether it is the embedding or the head of the model in the config, and not of a model beside it.
 bool is_vocabulary(std::string_view name) {
   constexpr std::array<std::string_view, 8> modules{"embed_tokens",   "lm_head",        "wte",
                                                     "embed_in",       "embed_out",      "vocab_embedding",
@@ -69,7 +69,7 @@ bool is_vocabulary(std::string_view name) {
          std::find(parents.begin(), parents.end(), parent) != parents.end();
 }
 
-/// Rows of packed matrices are no tokens.
+/// Returns false for packed matrices, whose rows are not tokens.
 bool has_a_row_per_token(Dtype dtype) {
   return dtype != Dtype::i32 && dtype != Dtype::u32 && dtype != Dtype::u8 && dtype != Dtype::i8;
 }

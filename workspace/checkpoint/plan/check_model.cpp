@@ -25,10 +25,10 @@ constexpr std::size_t most_listed = 8;
 constexpr std::size_t most_kinds = 64;
 constexpr std::size_t most_missing = 256;
 
-/// The numbers that stand behind each prefix ("model.layers.", "model.layers.3.mlp.experts.").
+/// The numbers after each prefix ("model.layers.", "model.layers.3.mlp.experts.").
 using Counted = std::map<std::string, std::set<std::int64_t>>;
 
-/// What each layer or expert has behind its number, further numbers left out.
+/// The tensors of a layer or expert: their names after its number, without further numbers.
 using Roster = std::set<std::string>;
 using Rosters = std::map<std::string, std::map<std::int64_t, Roster>>;
 
@@ -79,7 +79,7 @@ void count_numbers(std::string_view name, Counted& counted) {
   if (auto const expert = find_expert(name)) counted[std::string(expert->before)].insert(expert->number);
 }
 
-/// How many there must be behind a prefix, if the config says so.
+/// Returns the number of layers or experts after a prefix if the config gives it.
 std::optional<std::int64_t> announced(std::string_view prefix, ModelSizes const& sizes) {
   bool const experts = prefix.ends_with("experts.") || prefix.find("experts.linear_fc") != std::string_view::npos;
   if (experts && prefix.find("shared") == std::string_view::npos) return sizes[SizeName::experts];
@@ -129,12 +129,12 @@ std::vector<NumberGap> find_gaps(std::span<std::string const> names, Json const&
   for (auto const& [prefix, numbers] : counted) {
     NumberGap gap{.prefix = prefix, .wanted = announced(prefix, sizes)};
     auto const last = gap.wanted ? std::max(*gap.wanted - 1, *numbers.rbegin()) : *numbers.rbegin();
-    // Without a config's word a list may begin anywhere, such as one stage's layers.
+    // Without a count in the config the numbers may begin anywhere, such as those of one stage.
     for (auto i = gap.wanted ? 0 : *numbers.begin(); i <= last && gap.missing.size() < numbers.size() + most_listed + 1;
          ++i) {
       if (!numbers.contains(i)) gap.missing.push_back(i);
     }
-    // Layers that predict further tokens stand behind the others, and are not counted among them.
+    // Layers that predict further tokens follow the others and are not in their count.
     auto const wanted = gap.wanted ? *gap.wanted + sizes[SizeName::further_layers].value_or(0) : 0;
     for (auto const number : numbers) {
       if (gap.wanted && number >= wanted) gap.extra.push_back(number);

@@ -33,7 +33,7 @@ class MergeLayoutBuilder {
   }
 
  private:
-  /// What stood beside the model in archives.
+  /// Lists the contents of archives that are not part of the model.
   void add_left_out() {
     for (auto const& key : listed(left_out_keys))
       layout_.dropped.push_back({key, "beside the model; `model_key` " + key + " takes it in place of the model"});
@@ -53,7 +53,7 @@ class MergeLayoutBuilder {
     return all;
   }
 
-  /// The tensor-parallel group of one stage and expert rank.
+  /// Adds the tensor-parallel group of one stage and expert rank.
   void add_cell(std::size_t first, std::size_t width) {
     std::unordered_map<std::string_view, std::size_t> index;
     std::vector<ShardGroup> groups;
@@ -99,7 +99,7 @@ class MergeLayoutBuilder {
     add_tensor(merge_tensor(present(group), std::move(rule)));
   }
 
-  /// Each group of experts by itself; they follow each other.
+  /// Adds each group of experts separately; their results are concatenated.
   void add_expert_groups(ShardGroup const& group, int count) {
     for (int number = 0; number < count; ++number) {
       ShardGroup part{.name = group.name, .first = group.first};
@@ -115,7 +115,7 @@ class MergeLayoutBuilder {
     }
   }
 
-  /// The rules let some ranks alone have a tensor: an expert.
+  /// Returns the ranks that have the tensor. The rules allow an expert on some ranks only.
   static ShardGroup present(ShardGroup const& group) {
     ShardGroup out{.name = group.name, .first = group.first};
     for (std::size_t t = 0; t < group.shards.size(); ++t) {
@@ -147,7 +147,7 @@ class MergeLayoutBuilder {
     kept.replica_runs.insert(kept.replica_runs.end(), tensor.replica_runs.begin(), tensor.replica_runs.end());
   }
 
-  /// Puts the piece of another expert rank behind those that are there.
+  /// Appends the piece of another expert rank.
   void append(MergedTensor& kept, MergedTensor const& more) {
     auto const axis = static_cast<std::size_t>(more.rule.ep_axis);
     bool same = kept.dtype == more.dtype && kept.shape.size() == more.shape.size() && axis < kept.shape.size() &&
@@ -185,7 +185,7 @@ class MergeLayoutBuilder {
     std::uint64_t new_row = 0;
   };
 
-  /// Cuts the runs of a piece at the ends of the old rows and moves them to where these now stand.
+  /// Splits the runs of a piece at the ends of the old rows and moves them to the new places of these rows.
   static void widen(InputRuns const& piece, Widening const& rows, std::vector<InputRuns>& out) {
     for (std::uint64_t row = 0; row < piece.copy.from.count; ++row) {
       auto from = piece.copy.from.start(row);
@@ -224,7 +224,7 @@ class MergeLayoutBuilder {
     }
   }
 
-  /// Stages and expert ranks may hold the same tensor; one rank has no two of a name but by a rename.
+  /// Stages and expert ranks may hold the same tensor. One rank has two of a name only after a rename.
   void refuse_one_name_for_two(MergedTensor const& kept, MergedTensor const& more) const {
     for (auto const& one : kept.inputs) {
       for (auto const& other : more.inputs) {
@@ -234,7 +234,7 @@ class MergeLayoutBuilder {
                            .message = "two tensors are given the name \"" + kept.name + "\"",
                            .got = source.tensors()[one.tensor].name + " and " + source.tensors()[other.tensor].name,
                            .resource = source.name(),
-                           .hint = "correct what renames them: a \"rename\" of `rules`",
+                           .hint = "correct the \"rename\" in `rules`",
                            .section = "rules"});
       }
     }
@@ -246,7 +246,7 @@ class MergeLayoutBuilder {
                        .expected = std::string(name_of(kept.dtype)) + " " + to_string(kept.shape),
                        .got = std::string(name_of(more.dtype)) + " " + to_string(more.shape),
                        .resource = layout_.set.sources[more.inputs.front().source]->name(),
-                       .hint = "give `tp`, `pp` and `ep` as the job had them",
+                       .hint = "pass the `tp`, `pp` and `ep` of the job",
                        .section = "shards"});
   }
 

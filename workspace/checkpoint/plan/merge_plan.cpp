@@ -41,7 +41,7 @@ MergeLayout merge_all(ShardSet const& set, RuleSet const& rule_set) {
   }
 }
 
-/// A stage or expert rank that is missing as a whole leaves a hole in the numbers of layers or experts.
+/// Finds missing stages and expert ranks by gaps in the numbers of layers or experts.
 void require_coverage(MergeLayout const& layout, Json const& config, std::string const& where) {
   for (auto const& gap : find_gaps(names_of(layout), config)) {
     if (!gap.wanted || gap.missing.empty()) continue;
@@ -55,14 +55,14 @@ void require_coverage(MergeLayout const& layout, Json const& config, std::string
   }
 }
 
-/// What an index lists is part of the model.
+/// Throws if the index lists tensors that no file has.
 void require_listed(ShardSet const& set, std::string const& where) {
   if (set.absent.empty()) return;
   throw FormatError({.operation = plan_operation,
                      .message = "the index lists a tensor that is in none of its files: " + set.absent.front(),
                      .got = std::to_string(set.absent.size()) + " such tensors",
                      .resource = where,
-                     .hint = "a file is of another save: copy it anew; or remove the index, if that is what is wrong",
+                     .hint = "copy the file of the same save again, or remove the index if it is wrong",
                      .details = set.absent,
                      .section = "coverage"});
 }
@@ -108,7 +108,7 @@ void require_same(Collective const& world, MergePlan::State const& state) {
     throw MismatchError({.operation = plan_operation,
                          .message = "ranks 0 and " + std::to_string(rank) + " see different shards or rules",
                          .resource = state.shards.string(),
-                         .hint = "give all ranks the same files, on a file system that they share",
+                         .hint = "give all ranks the same files on a shared file system",
                          .rank = world.rank(),
                          .world_size = world.world_size(),
                          .failed_ranks = {static_cast<int>(rank)}});
@@ -116,7 +116,8 @@ void require_same(Collective const& world, MergePlan::State const& state) {
 }
 
 MergePlan::State const& require(std::shared_ptr<MergePlan::State const> const& state) {
-  if (!state) throw UsageError({.operation = plan_operation, .message = "this is no plan: make one first"});
+  if (!state)
+    throw UsageError({.operation = plan_operation, .message = "the plan is empty: make one with MergePlan::make"});
   return *state;
 }
 
@@ -246,7 +247,7 @@ std::string job_id(MergePlan::State const& plan, std::string const& what) {
   codec::StreamingChecksum running;
   auto const add = [&](std::string const& text) { running.update(std::as_bytes(std::span(text))); };
   add(codec::to_hex(plan.hash) + what);
-  // What a killed job has written of other bytes must not be taken for the result of these.
+  // A job must not resume from files that a killed job wrote from other inputs.
   for (auto const& file : plan.layout->set.files)
     add(file.path + ":" + std::to_string(file.size) + ":" + std::to_string(file.changed) + "\n");
   return codec::to_hex(running.digest());

@@ -26,7 +26,7 @@ std::string describe(SourceTensor const& tensor) {
                      .section = "shards"});
 }
 
-/// All are there, of one dtype, and equal in every dimension but `axis` (-1: in all).
+/// Checks that all shards have one dtype and equal lengths in every dimension except `axis` (-1: no exception).
 void require_compatible(ShardGroup const& group, int axis) {
   auto const& first = *group.shards.front();
   for (std::size_t t = 0; t < group.shards.size(); ++t) {
@@ -65,7 +65,7 @@ std::uint64_t rows_before(Shape const& shape, std::size_t axis) {
   return rows;
 }
 
-/// Widths of the sub-parts of a shard that is `length` long.
+/// Returns the widths of the parts of a shard of `length`.
 std::vector<std::int64_t> widths_of(ShardGroup const& group, std::vector<std::int64_t> const& parts,
                                     std::int64_t length, std::size_t shard) {
   if (parts.empty()) return {length};
@@ -74,7 +74,7 @@ std::vector<std::int64_t> widths_of(ShardGroup const& group, std::vector<std::in
   std::vector<std::int64_t> widths;
   for (auto const part : parts) {
     if (sum <= 0 || length % sum != 0) {
-      refuse(group, "the sub-parts of the fused tensor do not divide it", "a multiple of " + std::to_string(sum),
+      refuse(group, "the parts of the fused tensor do not divide it", "a multiple of " + std::to_string(sum),
              std::to_string(length), shard);
     }
     widths.push_back(part * (length / sum));
@@ -82,7 +82,7 @@ std::vector<std::int64_t> widths_of(ShardGroup const& group, std::vector<std::in
   return widths;
 }
 
-/// Lays the sub-parts of all shards behind each other: in each block of ranks all first ones, then all second ones.
+/// Concatenates the parts of all shards: in each block of ranks first all first parts, then all second parts.
 class Concatenation {
  public:
   Concatenation(ShardGroup const& group, MergedTensor& out)
@@ -109,7 +109,8 @@ class Concatenation {
     for (auto const& slot : slots_) total += is_kept(slot) ? width(slot) : 0;
     auto const wanted = out_.rule.true_size;
     if (wanted > total)
-      refuse(group_, "the shards hold less than there must be", std::to_string(wanted), std::to_string(total), 0);
+      refuse(group_, "the shards are shorter than the result must be", std::to_string(wanted), std::to_string(total),
+             0);
     length_ = wanted >= 0 ? wanted : total;
     out_.shape = first.shape.with(axis_, length_);
     inner_bits_ = bits_behind(first.shape, axis_, first.dtype);
@@ -127,7 +128,7 @@ class Concatenation {
   }
 
  private:
-  /// A sub-part of a shard.
+  /// A part of a shard.
   struct Slot {
     std::size_t shard = 0;
     std::size_t part = 0;
@@ -211,15 +212,15 @@ void merge_concat(ShardGroup const& group, MergedTensor& out) {
   auto const dims = static_cast<int>(group.shards.front()->shape.size());
   int const axis = out.rule.axis < 0 ? out.rule.axis + dims : out.rule.axis;
   if (axis < 0 || axis >= dims) {
-    refuse(group, "there is no dimension to join along", "dimension " + std::to_string(out.rule.axis),
+    refuse(group, "the dimension to concatenate along does not exist", "dimension " + std::to_string(out.rule.axis),
            describe(*group.shards.front()), 0);
   }
   out.rule.axis = axis;
   require_compatible(group, axis);
   if (out.rule.add_per_rank != 0 && out.dtype != Dtype::i32)
-    refuse(group, "only I32 can be counted on from rank to rank", "I32", std::string(name_of(out.dtype)), 0);
+    refuse(group, "`add_per_rank` needs I32 ids", "I32", std::string(name_of(out.dtype)), 0);
   if (group.shards.size() % static_cast<std::size_t>(std::max(1, out.rule.replicas)) != 0) {
-    refuse(group, "the ranks do not divide into groups of equal copies",
+    refuse(group, "`replicas` does not divide the number of ranks",
            "a multiple of " + std::to_string(out.rule.replicas), std::to_string(group.shards.size()) + " ranks", 0);
   }
   Concatenation(group, out).lay_out();

@@ -15,7 +15,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// A model may be made so, or was saved with a part left out: only its user knows.
+/// Warns of tensors that the model may lack by design, or because a part was not saved.
 void warn_of_missing_tensors(MergePlan::State const& state) {
   auto const& layout = *state.layout;
   auto const names = names_of(layout);
@@ -25,7 +25,7 @@ void warn_of_missing_tensors(MergePlan::State const& state) {
   };
   auto const config = state.rules.find("config");
   add(check_vocabulary(layout.tensors, ModelSizes(config != state.rules.end() ? *config : layout.set.config)));
-  // What a serving program saved may be fused by it alone.
+  // Only some serving programs fuse these layers.
   bool const served =
       std::filesystem::path(layout.set.sources.front()->name()).filename().string().starts_with("model-rank-");
   if (served) add(check_fused_layers(names, layout.set.config));
@@ -34,18 +34,18 @@ void warn_of_missing_tensors(MergePlan::State const& state) {
   for (auto const& finding : findings) log_event(LogLevel::warning, finding.text, {{"tensor", finding.resource}});
 }
 
-/// What was taken for granted and would give another model if it were not so.
+/// Warns of assumptions that change the model if they are wrong.
 void warn_of_assumptions(MergeLayout const& layout) {
   auto const found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
                                   [](auto const& tensor) { return tensor.rule.assumed_layout; });
   if (found == layout.tensors.end()) return;
   log_event(LogLevel::warning,
-            "fused layers were taken as cut part by part (`fused_layout` per_rank); nothing says so, and transformers' "
-            "own tensor parallelism cuts them as one block: `fused_layout` plain merges such shards",
+            "assumed that fused layers are sharded part by part (`fused_layout` per_rank); transformers' own tensor "
+            "parallelism shards them as one block: `fused_layout` plain merges such shards",
             {{"tensor", found->name}});
 }
 
-/// A rule that does nothing is one that was meant for something else.
+/// Warns of rules that apply to no tensor, which are probably mistakes.
 void warn_of_unused_rules(MergePlan::State const& state) {
   if (state.options.rules.empty()) return;
   auto const& set = state.layout->set;

@@ -19,7 +19,7 @@ namespace {
                      .section = "shape"});
 }
 
-/// A value for the whole layer.
+/// Returns the rule for a single value of the whole layer.
 MergeRule single_rule(LayerOnRanks const& layer, LayerSharding const& sharding) {
   require_same_shape_and_dtype(layer.tensors, -1);
   MergeRule rule{.kind = MergeKind::reduce};
@@ -45,7 +45,7 @@ MergeRule single_rule(LayerOnRanks const& layer, LayerSharding const& sharding) 
   }
 }
 
-/// Whether the shard boundaries between shards, and between the parts in them, fall between stored elements.
+/// Checks that the boundaries between shards, and between the parts in them, do not split stored elements.
 void check_shard_boundaries(LayerOnRanks const& layer, LayerSharding const& sharding, std::int64_t unit,
                             bool last_may_be_short) {
   auto const weight = std::accumulate(sharding.parts.begin(), sharding.parts.end(), std::int64_t{0});
@@ -59,9 +59,7 @@ void check_shard_boundaries(LayerOnRanks const& layer, LayerSharding const& shar
       bool const last = rank + 1 == layer.formats.size() && parts.size() == 1;
       if (length % sum == 0 && (piece % unit == 0 || (last && last_may_be_short))) continue;
       auto const side = std::string(sharding.shard_axis == ShardAxis::column ? " outputs" : " inputs");
-      refuse(layer,
-             "a shard boundary between shards falls inside what shares one stored value (" +
-                 std::string(to_string(format.format())) + ")",
+      refuse(layer, "a shard boundary splits a stored value (" + std::string(to_string(format.format())) + ")",
              "multiples of " + std::to_string(unit) + side,
              std::to_string(piece) + side + " on rank " + std::to_string(rank),
              format.format() == NumberFormat::fp8_block
@@ -78,7 +76,7 @@ MergeRule group_ids_rule(LayerOnRanks const& layer, LayerSharding const& shardin
   MergeRule rule{.kind = MergeKind::concat, .axis = axis, .add_per_rank = groups(layer.formats.front())};
   for (auto const& format : layer.formats) {
     if (groups(format) != rule.add_per_rank) {
-      refuse(layer, "ranks with different numbers of groups", std::to_string(rule.add_per_rank),
+      refuse(layer, "the ranks have different numbers of groups", std::to_string(rule.add_per_rank),
              std::to_string(groups(format)), "merge the unquantized weights and quantize again");
     }
   }
@@ -122,8 +120,8 @@ MergeRule concat_rule(LayerOnRanks const& layer, LayerSharding const& sharding, 
   return rule;
 }
 
-/// Whether every rank has the whole bias of a layer whose weight is cut along the outputs. `FormatError` for a bias
-/// that fits neither the shard nor the layer.
+/// Returns whether every rank has the whole bias of a column-parallel layer. `FormatError` for a bias that fits neither
+/// the shard nor the layer.
 bool has_whole_bias(LayerOnRanks const& layer) {
   auto const length = [&](std::size_t rank) {
     auto const& shape = layer.tensors[rank]->shape;
@@ -138,7 +136,7 @@ bool has_whole_bias(LayerOnRanks const& layer) {
     own = own && length(rank) == outputs;
     whole = whole && length(rank) == length(0) && length(rank) > outputs && length(rank) <= all;
     if (own || whole) continue;
-    refuse(layer, "a bias that is not as long as its layer",
+    refuse(layer, "the length of the bias does not match its layer",
            std::to_string(outputs) + " values on rank " + std::to_string(rank), std::to_string(length(rank)),
            "check that all files are of one model");
   }
@@ -196,7 +194,7 @@ MergeRule compose_rule(LayerOnRanks const& layer, LayerSharding const& sharding)
   if (axes.single) return single_rule(layer, sharding);
   if (layer.role == TensorRole::bias && sharding.shard_axis == ShardAxis::column && has_whole_bias(layer)) {
     require_same_shape_and_dtype(layer.tensors, -1);
-    return {.kind = MergeKind::replicate, .reason = "a bias that every rank has whole: must agree"};
+    return {.kind = MergeKind::replicate, .reason = "every rank has the whole bias: must agree"};
   }
   if ((sharding.shard_axis == ShardAxis::column ? axes.out : axes.in) < 0) {
     require_same_shape_and_dtype(layer.tensors, -1);

@@ -36,7 +36,7 @@ constexpr std::int64_t largest_number = std::int64_t{1} << 40;
                      .offset = offset});
 }
 
-/// The text as JSON without duplicate keys and of bounded depth.
+/// Parses the text as JSON without duplicate keys and of bounded depth.
 Json parse_strictly(std::string_view text, std::string const& source) {
   if (text.size() > max_file_bytes) refuse(source, "the file", "more than 1 MiB");
   if (auto const bad = codec::find_bad_utf8(text); bad != std::string_view::npos) {
@@ -50,7 +50,7 @@ Json parse_strictly(std::string_view text, std::string const& source) {
                                             .section = "rules"}});
 }
 
-/// One rule while it is read: every key must be asked for.
+/// Reads one rule. A key that no member function asks for is an error.
 class RuleReader {
  public:
   RuleReader(Json const& rule, std::size_t number, std::string const& source)

@@ -14,7 +14,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-// A layer of more pieces is one that something else is wrong with.
+// If a layer has more pieces, something else is wrong with it.
 constexpr std::int64_t most_ranks = 4096;
 constexpr std::int64_t most_parts = 4096;
 
@@ -28,7 +28,7 @@ std::int64_t total(std::span<std::int64_t const> lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
 
-/// Widths as small as they get.
+/// Divides the widths by their greatest common divisor.
 std::vector<std::int64_t> relative(std::vector<std::int64_t> widths) {
   if (widths.size() < 2) return {};
   std::int64_t divisor = 0;
@@ -63,10 +63,10 @@ class ShardingDecision {
                        .section = lengths_section});
   }
 
-  /// Equal pieces of which more make up the whole: files are missing.
+  /// Throws if equal pieces make up only a part of the whole, because files are missing.
   void refuse_if_ranks_are_missing(std::span<std::int64_t const> lengths, std::int64_t whole) const {
     auto const piece = lengths.front();
-    // Only a vocabulary is filled up so that the last piece is as long as the others.
+    // Only a vocabulary is padded so that the last piece is as long as the others.
     bool const divides = piece > 0 && (whole % piece == 0 || rule_.shard_axis == ShardAxis::vocabulary);
     if (!divides || !all_equal(lengths)) return;
     auto const all = (whole + piece - 1) / piece;
@@ -84,7 +84,7 @@ class ShardingDecision {
          .section = missing_ranks_section});
   }
 
-  /// The rule's parts with their sizes; an empty one where the config is silent.
+  /// Returns the sizes of the rule's parts; no value for a size that the config lacks.
   std::vector<std::optional<std::int64_t>> parts() const {
     std::vector<std::optional<std::int64_t>> widths;
     for (auto const& part : rule_.parts) widths.push_back(resolve(part, sizes_));
@@ -135,7 +135,7 @@ class ShardingDecision {
     return sharding;
   }
 
-  /// Fewer key/value heads than ranks: neighbours hold the same head.
+  /// Handles fewer key/value heads than ranks: neighbouring ranks hold the same head.
   std::optional<LayerSharding> with_shared_heads(std::vector<std::int64_t> const& full) const {
     auto const heads = sizes_[SizeName::kv_heads];
     if (!heads || full.size() != rule_.parts.size() || !all_equal(question_.outputs)) return std::nullopt;
@@ -168,7 +168,7 @@ class ShardingDecision {
     return std::nullopt;
   }
 
-  /// What the name alone allows to say, or the user's word.
+  /// Decides by the name alone, or by the rule of the user.
   LayerSharding column_by_name() const {
     auto const& out = question_.outputs;
     LayerSharding sharding{.shard_axis = ShardAxis::column,
@@ -189,7 +189,8 @@ class ShardingDecision {
     return sharding;
   }
 
-  /// Widths of parts without their sizes: numbers are relative, equal names are equally wide. Empty: not known.
+  /// Returns relative widths of parts whose sizes are unknown: numbers are relative, and equal names have equal widths.
+  /// Empty if they are not known.
   std::vector<std::int64_t> relative_parts() const {
     if (has_numbers()) {
       std::vector<std::int64_t> widths;
@@ -234,7 +235,7 @@ class ShardingDecision {
            std::to_string(*whole) + " in all, or " + std::to_string(*whole) + " on each rank", list_text(in));
   }
 
-  /// Some programs cut a layer along its outputs where others cut it along its inputs.
+  /// Some programs shard a layer along its outputs that others shard along its inputs.
   bool adds_up_to_outputs() const {
     auto const whole = rule_.parts.size() == 1 ? resolve(rule_.parts.front(), sizes_) : std::nullopt;
     return whole && ranks_ > 1 && !all_are(question_.outputs, *whole) && total(question_.outputs) == *whole;

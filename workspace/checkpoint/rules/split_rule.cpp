@@ -23,7 +23,7 @@ constexpr char const* split_operation = "split rules";
                propose_rules(module, {"replicate"})});
 }
 
-/// One fused part: where it stands in the whole layer, and what of it a rank gets.
+/// One fused part: its place in the whole layer, and the share of a rank.
 struct FusedPart {
   std::int64_t begin = 0;
   std::int64_t width = 0;
@@ -72,7 +72,7 @@ class LayerSplitter {
     return query && heads && *query % *heads == 0 ? *query / *heads : 1;
   }
 
-  /// What of a named width stays together.
+  /// Returns how many outputs of a named width stay together.
   FusedPart part_of(RuleSize const& size, std::int64_t begin, std::int64_t width) const {
     bool const shared = is_of_kv_heads(size);
     bool const by_heads = shared || size == RuleSize(SizeName::query);
@@ -128,7 +128,7 @@ class LayerSplitter {
   [[noreturn]] void refuse_width(std::int64_t width) const {
     throw FormatError(
         {.operation = split_operation,
-         .message = "the layer is not as wide as config and rule say",
+         .message = "the width of the layer contradicts config and rule",
          .expected = width > 0 ? std::to_string(width) : std::string("a config with the widths of the fused parts"),
          .got = std::to_string(outputs_),
          .resource = std::string(module_),
@@ -138,7 +138,7 @@ class LayerSplitter {
 
   bool has_queries() const { return !rule_.parts.empty() && rule_.parts.front() == RuleSize(SizeName::query); }
 
-  /// Key/value groups, or pairs that alternate: each rank gets neighbouring ones.
+  /// Splits alternating key/value groups or pairs: each rank gets neighbouring ones.
   std::vector<FusedPart> groups() const {
     auto const kv = rule_.groups ? resolve(*rule_.groups, sizes_) : sizes_[SizeName::kv_heads];
     if (!has_queries() || !kv) return {{0, outputs_, 1, false}};
@@ -146,7 +146,7 @@ class LayerSplitter {
     return {{0, outputs_, outputs_ / *kv, false}};
   }
 
-  /// Fewer groups than ranks: part of a group's queries, and copies of its key and value.
+  /// Splits fewer groups than ranks: a rank gets a part of a group's queries and a replica of its key and value.
   void share_groups(std::int64_t kv, LayerSplit& split) const {
     auto const copies = ranks_ / kv;
     auto const width = outputs_ / kv;
@@ -179,15 +179,15 @@ LayerSplit even(ShardAxis shard_axis, std::int64_t length, int ranks, std::strin
 
 [[noreturn]] void refuse_shard_boundary(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit,
                                         NumberRange range) {
-  throw FormatError({.operation = split_operation,
-                     .message = "a shard boundary between shards falls inside what shares one stored value (" +
-                                std::string(to_string(format.format())) + ")",
-                     .expected = "multiples of " + std::to_string(unit),
-                     .got = std::to_string(range.length) + " from " + std::to_string(range.begin) + " on",
-                     .resource = tensor.name,
-                     .hint = "choose fewer ranks, or keep the layer whole: " +
-                             propose_rules(parse_tensor_name(tensor.name).module, {"replicate"}),
-                     .section = "shape"});
+  throw FormatError(
+      {.operation = split_operation,
+       .message = "a shard boundary splits a stored value (" + std::string(to_string(format.format())) + ")",
+       .expected = "multiples of " + std::to_string(unit),
+       .got = std::to_string(range.length) + " from " + std::to_string(range.begin) + " on",
+       .resource = tensor.name,
+       .hint = "choose fewer ranks, or keep the layer whole: " +
+               propose_rules(parse_tensor_name(tensor.name).module, {"replicate"}),
+       .section = "shape"});
 }
 
 void check_range(SourceTensor const& tensor, LayerFormat const& format, std::int64_t unit, NumberRange range,
@@ -214,7 +214,7 @@ Shape SplitRule::shape(Shape const& whole, int rank) const {
 
 LayerSplit split_layer(std::string_view module, std::int64_t outputs, std::int64_t inputs, LayerRule const& rule,
                        ModelSizes const& sizes, int ranks) {
-  if (rule.left_whole) return {.why = "left whole by those who cut this model"};
+  if (rule.left_whole) return {.why = "programs that shard this model leave it whole"};
   switch (rule.shard_axis) {
     case ShardAxis::column: {
       return LayerSplitter(module, outputs, rule, sizes, ranks).column();

@@ -23,12 +23,12 @@ namespace {
                      .section = "shape"});
 }
 
-/// Two integers in the dtype that the shards have.
+/// Returns the rule for two integers in the dtype of the shards.
 MergeRule weight_shape_rule(LayerOnRanks const& layer, std::int64_t outputs) {
   auto const dtype = layer.tensors.front()->dtype;
   auto const width = bits_of(dtype) / 8;
   if (dtype != Dtype::i64 && dtype != Dtype::i32)
-    refuse(layer, "an original shape that is no integers", "I64 or I32", std::string(name_of(dtype)));
+    refuse(layer, "an original shape does not consist of integers", "I64 or I32", std::string(name_of(dtype)));
   auto values = std::make_shared<PrecomputedValues>();
   values->shape = {2};
   values->bytes.resize(2 * width);
@@ -39,13 +39,13 @@ MergeRule weight_shape_rule(LayerOnRanks const& layer, std::int64_t outputs) {
   return {.kind = MergeKind::given, .reason = "the original shape: computed", .given = std::move(values)};
 }
 
-/// Every rank has all of the layer.
+/// Splits a layer that every rank has whole.
 MergeRule part_of_whole(LayerOnRanks const& layer, FusedParts const& parts, MergeRule const& fused) {
   auto const axes = layer.formats.front().axes(layer.role, *layer.tensors.front());
   if (axes.single || axes.out < 0) return fused;
   for (auto const width : parts.widths) {
     if (width % axes.out_unit == 0) continue;
-    refuse(layer, "parts of a fused layer share one stored value, so that they cannot be taken apart",
+    refuse(layer, "parts of a fused layer share one stored value, so they cannot be separated",
            "multiples of " + std::to_string(axes.out_unit) + " outputs", list_text(parts.widths));
   }
   auto const divisor = std::accumulate(parts.widths.begin(), parts.widths.end(), std::int64_t{0},
@@ -63,7 +63,7 @@ MergeRule part_of_whole(LayerOnRanks const& layer, FusedParts const& parts, Merg
 MergeRule unfuse(MergeRule const& fused, LayerOnRanks const& layer, LayerSharding const& sharding,
                  FusedParts const& parts, std::string_view suffix) {
   if (fused.given) {
-    refuse(layer, "parts of a fused layer share blocks of scales, so that they cannot be taken apart",
+    refuse(layer, "parts of a fused layer share blocks of scales, so they cannot be separated",
            "shard boundaries between blocks", list_text(parts.widths));
   }
   bool const whole = sharding.shard_axis == ShardAxis::replicate ||

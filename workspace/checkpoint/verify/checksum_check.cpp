@@ -46,7 +46,7 @@ void ChecksumCheck::add_chunks(ChunkedSource const& source) {
 }
 
 void ChecksumCheck::take_share(int rank, int world_size) {
-  // What a file holds lies side by side: each rank reads a part of every file.
+  // The parts of a file are neighbours in the list: each rank reads a share of every file.
   auto const ranks = static_cast<std::size_t>(world_size);
   std::size_t kept = 0;
   for (auto i = static_cast<std::size_t>(rank); i < parts_.size(); i += ranks) std::swap(parts_[kept++], parts_[i]);

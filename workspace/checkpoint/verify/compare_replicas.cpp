@@ -18,7 +18,7 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
-// The unit of work: small tensors are looked at many at once.
+// The unit of work; it may contain many small tensors.
 constexpr std::uint64_t unit_bytes = std::uint64_t{16} << 20;
 constexpr std::size_t most_listed = 100;
 
@@ -36,7 +36,7 @@ class ReplicaComparison final : public PoolWork {
     for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
       for (auto const& replica : layout.tensors[t].replica_runs) {
         auto const bytes = replica.runs.bytes();
-        // Neighbours stay on one rank: they stand side by side in the files.
+        // Neighbouring tensors are neighbours in the files, so one rank compares them.
         auto const unit = at / unit_bytes;
         at += bytes + 1;
         if (unit % static_cast<std::uint64_t>(world.world_size()) != static_cast<std::uint64_t>(world.rank())) continue;
@@ -99,7 +99,7 @@ class ReplicaComparison final : public PoolWork {
     auto const dtype = kept.tensors()[pair.replica.kept.tensor].dtype;
     auto const differs = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin());
     auto const width = std::max<std::size_t>(1, bits_of(dtype) / 8);
-    // Where the runs stand in the tensor itself.
+    // The place in the tensor itself.
     auto const& runs = pair.replica.runs;
     auto const place = runs.start((at + differs) / runs.run_bytes) + (at + differs) % runs.run_bytes;
     auto text = "element " + std::to_string(place / width) + " is " + element_text(dtype, a, differs / width) + " in " +
@@ -117,7 +117,7 @@ class ReplicaComparison final : public PoolWork {
   std::map<std::size_t, ReplicaFinding> findings_{};  ///< by tensor, the first one of each
 };
 
-/// What cannot be read is told of elsewhere.
+/// Finds duplicate ranks. Files that cannot be read are reported elsewhere.
 std::vector<ReplicaFinding> duplicates(MergeLayout const& layout, Unreadable unreadable) {
   try {
     return find_duplicate_ranks(layout);
@@ -162,9 +162,10 @@ std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayou
 
 char const* hint_for(ReplicaProblem kind) noexcept {
   switch (kind) {
-    case ReplicaProblem::differ: return "calibrate or save again, or say what is to become of it by `policy` or a rule";
+    case ReplicaProblem::differ:
+      return "calibrate or save again, or choose a `policy` or a rule that merges different values";
     case ReplicaProblem::same: return "give a rule that says whether each rank holds all of it or a piece";
-    case ReplicaProblem::duplicate: return "copy the file of the rank that lost its own there";
+    case ReplicaProblem::duplicate: return "copy the original file of the overwritten rank there";
     case ReplicaProblem::unreadable: break;
   }
   return "copy the file again";
@@ -172,7 +173,7 @@ char const* hint_for(ReplicaProblem kind) noexcept {
 
 namespace {
 
-/// One sentence for all findings of one kind.
+/// Returns one sentence for all findings of one kind.
 std::string summary_of(std::vector<ReplicaFinding> const& findings, ReplicaProblem kind) {
   auto const count = std::count_if(findings.begin(), findings.end(), [&](auto const& one) { return one.kind == kind; });
   auto const first = std::find_if(findings.begin(), findings.end(), [&](auto const& one) { return one.kind == kind; });
@@ -193,7 +194,7 @@ void require_equal_replicas(Collective const& world, MergeLayout const& layout, 
   for (auto const& finding : findings) {
     if (details.size() < most_listed) details.push_back(finding.tensor + ": " + finding.text);
   }
-  // A file in the place of another makes all else that differs.
+  // A file that was copied over another one causes all other differences.
   auto const rank = [](ReplicaProblem kind) {
     return kind == ReplicaProblem::duplicate ? 0 : kind == ReplicaProblem::differ ? 1 : 2;
   };

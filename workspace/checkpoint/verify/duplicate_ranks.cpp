@@ -14,14 +14,14 @@ namespace {
 constexpr std::uint64_t most_bytes = std::uint64_t{64} << 10;
 constexpr std::size_t most_tensors = 8;
 
-/// Whether each rank has a piece of its own.
+/// Returns whether each rank has its own piece.
 bool is_sharded(MergedTensor const& tensor) {
   bool const joined = tensor.rule.kind == MergeKind::concat || tensor.rule.kind == MergeKind::requantize;
   return joined && tensor.rule.replicas == 1 && tensor.rule.part_replicas.empty() && tensor.rule.ep_axis < 0 &&
          tensor.inputs.size() > 1;
 }
 
-/// Nothing for numbers that are all equal: ones and zeros say nothing.
+/// Returns the beginning of a tensor; empty if all numbers are equal, because ones and zeros prove nothing.
 std::vector<std::byte> beginning(MergeLayout const& layout, TensorAt at) {
   auto const& source = *layout.set.sources[at.source];
   auto const& tensor = source.tensors()[at.tensor];
@@ -36,7 +36,7 @@ std::vector<std::byte> beginning(MergeLayout const& layout, TensorAt at) {
 
 using Checksums = std::map<std::uint32_t, codec::StreamingChecksum>;
 
-/// Of the beginnings of some tensors, by source; those that say nothing on one rank count on none.
+/// Returns checksums of the beginnings of some tensors, by source. Skips a tensor that is constant on any rank.
 Checksums checksums_of(MergeLayout const& layout, std::vector<MergedTensor const*> const& tensors) {
   Checksums ranks;
   for (auto const* const tensor : tensors) {
@@ -54,7 +54,7 @@ Checksums checksums_of(MergeLayout const& layout, std::vector<MergedTensor const
 }  // namespace
 
 std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& layout) {
-  // By the first rank of each group.
+  // Keyed by the first rank of each group.
   std::map<std::uint32_t, std::vector<MergedTensor const*>> groups;
   for (auto const& tensor : layout.tensors) {
     if (is_sharded(tensor)) groups[tensor.inputs.front().source].push_back(&tensor);
@@ -70,7 +70,7 @@ std::vector<ReplicaFinding> find_duplicate_ranks(MergeLayout const& layout) {
       findings.push_back({.tensor = tensors.front()->name,
                           .text = layout.set.sources[at->second]->name() + " and " +
                                   layout.set.sources[source]->name() +
-                                  " hold the same bytes of every tensor that is cut: one is a copy of the other's file",
+                                  " hold the same bytes of every sharded tensor: one file is a copy of the other",
                           .kind = ReplicaProblem::duplicate});
     }
   }

@@ -38,8 +38,8 @@ namespace {
 
 constexpr char const* verify_operation = "verify";
 
-/// Sections of errors that say that a file is damaged come from its reader, whatever the format; these are of the sets
-/// that files make.
+/// Returns the kind of a defect by the section of its error. The listed sections are about sets of files; all others
+/// come from readers of damaged files.
 DefectKind kind_of(Error const& error) {
   if (error.code() == ErrorCode::io) return DefectKind::file;
   auto const& section = error.info().section;
@@ -62,7 +62,7 @@ Defect defect_of(Error const& error, std::string resource) {
   return {kind_of(error), std::move(resource), std::move(text), info.hint};
 }
 
-/// All checks of one path, one after another.
+/// Runs all checks of one path.
 class Verification {
  public:
   Verification(Collective const& world, std::filesystem::path const& path, PlanOptions const& plan,
@@ -75,7 +75,7 @@ class Verification {
     if (options_.checksums) compare_checksums();
     append(scan_scales(world_, sources(), options_.numbers ? ScaleScope::all : ScaleScope::small, pool_options()));
     if (options_.numbers) scan_values();
-    // The same finding may come from a file by itself and from the set that it is a part of.
+    // A file and its set may report the same defect.
     auto& defects = report_.defects;
     auto const key = [](Defect const& defect) { return std::tie(defect.resource, defect.kind, defect.text); };
     std::sort(defects.begin(), defects.end(), [&](auto const& a, auto const& b) { return key(a) < key(b); });
@@ -86,10 +86,10 @@ class Verification {
   }
 
  private:
-  /// What headers and indexes tell; the same on every rank.
+  /// Runs the checks of headers and indexes. Every rank gets the same result.
   void read_headers() {
     auto const crc = crc_policy(plan_.crc);
-    // What others are warned of is told here.
+    // What causes a warning elsewhere is a defect here.
     auto const told = plan_.crc == ArchiveCrc::ignore ? crc : codec::CrcPolicy::require;
     inventory_ =
         take_inventory(path_, {.crc = told, .extra_globals = plan_.extra_globals, .model_key = plan_.model_key});
@@ -133,7 +133,7 @@ class Verification {
     }
   }
 
-  /// The files that were found by themselves, and those that the set consists of, wherever they are.
+  /// Counts the files of the inventory and of the set.
   std::size_t count_files() const {
     std::set<std::string> files;
     for (auto const& file : inventory_.files) files.insert(file.path.string());
@@ -143,7 +143,7 @@ class Verification {
     return files.size();
   }
 
-  /// Files of the set that hold data and are not in the inventory.
+  /// Returns the files of the set that hold data and are not in the inventory.
   std::vector<std::string> beside_inventory() const {
     std::set<std::string> known;
     for (auto const& file : inventory_.files) known.insert(file.path.string());
@@ -194,7 +194,7 @@ class Verification {
     report_.bytes = layout_->bytes;
   }
 
-  /// Where ranks are missing, that explains every layer whose pieces do not add up.
+  /// Reports the errors of the rules. Missing ranks explain every layer whose pieces do not add up.
   void report_refusals(std::vector<std::pair<std::string, Error>> const& refusals) {
     Error const* missing = nullptr;
     for (auto const& [name, error] : refusals) {
@@ -240,7 +240,7 @@ class Verification {
     append(gather_defects(world_, work.defects()));
   }
 
-  /// What only the set knows: pieces of a distributed checkpoint, files of a training, files in folders of ranks.
+  /// Adds the files that only the set knows: chunks of a distributed checkpoint, training states, folders of ranks.
   void add_beside_inventory(ChecksumCheck& work) {
     for (auto const& source : set_->sources) {
       if (std::dynamic_pointer_cast<ChunkedSource const>(source)) work.add(*source);

@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto interval = std::chrono::milliseconds(100);
 constexpr int max_default_threads = 4;
 
-/// Encodes the error of this rank for the others; empty for none.
+/// Encodes the error of this rank for the others; empty if there is none.
 std::vector<std::byte> encode(std::exception_ptr const& error) {
   if (!error) return {};
   auto const record = describe_exception(error);
@@ -45,8 +45,8 @@ std::vector<std::byte> encode(std::exception_ptr const& error) {
   throw_error(code, std::move(info));
 }
 
-/// Meets the others about errors: this rank's own goes first here, else the one of the lowest rank that has one. A
-/// cancelled rank counts only when no other has failed by itself.
+/// Exchanges errors and throws if any rank has one: the error of this rank, else that of the lowest rank. A cancelled
+/// rank counts only if no other rank failed.
 void throw_if_any_rank_failed(Collective const& world, std::string const& operation, std::exception_ptr const& mine) {
   if (world.world_size() == 1) {
     if (mine) std::rethrow_exception(mine);
@@ -87,7 +87,7 @@ class WorkerPool {
       if (thread.joinable()) thread.join();
     }
   }
-  /// Waits one interval or until all have ended; true then.
+  /// Waits one interval or until all threads have ended. Returns whether they have.
   [[nodiscard]] bool wait_interval() {
     std::unique_lock lock(mutex_);
     return ended_.wait_for(lock, interval, [this] { return running_ == 0 || error_ != nullptr; }) && running_ == 0;
@@ -98,7 +98,7 @@ class WorkerPool {
   }
 
  private:
-  /// Fewer threads are slower; none at all is an error.
+  /// Continues with fewer threads if some do not start; no thread at all is an error.
   void accept_fewer_threads(int wanted, std::system_error const& refused) {
     std::lock_guard const lock(mutex_);
     running_ -= wanted - static_cast<int>(threads_.size());
@@ -132,7 +132,7 @@ class WorkerPool {
   std::vector<std::thread> threads_{};
 };
 
-/// What the ranks tell each other at each interval.
+/// The values that the ranks exchange at each interval.
 struct PoolStatus {
   std::uint64_t done = 0;
   std::uint64_t total = 0;
@@ -150,7 +150,7 @@ PoolStatus combine(Collective const& world, PoolStatus const& mine) {
 int thread_count(Collective const& world, int wanted) {
   if (wanted > 0) return std::min(wanted, most_threads);
   auto const cpus = platform::usable_cpus();
-  // Twice as many as there are CPUs: half of them wait for the disk.
+  // Two threads per CPU, because half of them wait for the disk.
   return std::clamp(2 * cpus / std::max(1, world.local_world_size()), 2, max_default_threads);
 }
 
@@ -171,7 +171,7 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
                                        .cancelled = options.stop.stop_requested() ? 1U : 0U});
     cancelled = total.cancelled > 0 && total.finished < static_cast<std::uint64_t>(world.world_size());
     over = total.failed > 0 || cancelled || total.finished == static_cast<std::uint64_t>(world.world_size());
-    // Where there is nothing to do there is nothing to tell.
+    // Without work there is no progress to report.
     if (world.rank() != 0 || !options.on_progress || total.failed > 0 || total.total == 0) continue;
     try {
       options.on_progress({.bytes_done = total.done,
@@ -187,7 +187,7 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
   if (!error) error = workers.error();
   if (!error && cancelled) {
     error = std::make_exception_ptr(CancelledError({.operation = options.operation,
-                                                    .message = "stopped as asked",
+                                                    .message = "cancelled by the caller",
                                                     .rank = world.rank(),
                                                     .world_size = world.world_size()}));
   }
