@@ -103,8 +103,8 @@ TEST(Messages, list_unused_rules) {
       {"layer": "nothing", "cut": "row", "models": ["other"]}]})",
                                     "rules");
   EXPECT_THAT(unused_rules(file, samples.set(), "llama"),
-              ElementsAre("rule 1 (model.layers.*.mlp.up) decides about no tensor: no name fits its pattern",
-                          "rule 2 (model.**.up_proj) decides about no tensor: earlier rules take all that it fits"));
+              ElementsAre("rule 1 (model.layers.*.mlp.up) applies to no tensor: no name matches its pattern",
+                          "rule 2 (model.**.up_proj) applies to no tensor: earlier rules match all of its tensors"));
 }
 
 }  // namespace

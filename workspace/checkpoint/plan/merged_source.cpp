@@ -16,7 +16,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// A shard whose stored values are requantized as they are read, in the shard's own order: whole blocks at a time.
+/// A shard whose stored values are requantized while they are read, in the order of the shard.
 class ChangedSource final : public ShardSource {
  public:
   ChangedSource(ShardSource const& inner, Requantization const& change, std::size_t shard)
@@ -36,7 +36,7 @@ class ChangedSource final : public ShardSource {
   std::size_t shard_;
 };
 
-/// Of an unpacked length each rank adds what no rank before it holds too.
+/// Returns the share of each rank in an unpacked length, without replicas.
 Shares kept_shares(MergeRule const& rule, std::size_t ranks) {
   auto const parts = rule.parts.empty() ? std::vector<std::int64_t>{1} : rule.parts;
   Shares shares{.of_rank = std::vector<std::int64_t>(ranks),
@@ -63,7 +63,7 @@ void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std:
   if (tensor >= layout_->tensors.size() || offset > layout_->tensors[tensor].bytes ||
       out.size() > layout_->tensors[tensor].bytes - offset) {
     throw UsageError({.operation = "merge",
-                      .message = "there are no such bytes",
+                      .message = "the tensor does not have these bytes",
                       .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " +
                              std::to_string(tensor)});
   }
@@ -87,7 +87,7 @@ void MergedSource::read_input_runs(InputRuns const& piece, std::uint64_t offset,
   shift_group_ids(piece, offset, out);
 }
 
-/// Scalars and small vectors: computed whole, whatever part of them is asked for.
+/// Computes a scalar or small vector as a whole, whatever part of it is read.
 void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offset, std::span<std::byte> out) const {
   std::vector<std::vector<std::byte>> values;
   for (auto const& input : tensor.inputs) {

@@ -12,7 +12,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// Puts one integer of a small tensor over what was read, as far as it lies in `out`.
+/// Overwrites one integer of a small tensor, as far as it is inside `out`.
 void set_integer(Dtype dtype, int element, std::int64_t value, std::uint64_t offset, std::span<std::byte> out) {
   auto const width = bits_of(dtype) / 8;
   auto const begin = static_cast<std::uint64_t>(element) * width;
@@ -72,7 +72,7 @@ std::vector<InputRuns> SplitSource::runs_for_rank(std::uint32_t number, SplitRul
                          .expected = "whole bytes",
                          .got = std::to_string(all) + " bits",
                          .resource = whole_->name(),
-                         .hint = "give a size that divides it, or a rule that keeps it whole",
+                         .hint = "choose a number of ranks that divides it, or a rule that keeps it whole",
                          .section = "shards"});
     }
     return all / 8;

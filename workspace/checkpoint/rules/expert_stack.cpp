@@ -15,8 +15,8 @@ bool stacks_concatenate(std::string_view name, std::span<std::int64_t const> len
   if (said && std::all_of(lengths.begin(), lengths.end(), [&](auto length) { return length == *said; })) return false;
   throw FormatError(
       {.operation = "merge rules",
-       .message = said ? "the expert-parallel ranks have neither all experts nor together as many"
-                       : "the config does not say how many experts there are, so that stacks may be parts or copies",
+       .message = said ? "the experts of the expert-parallel ranks do not add up, and no rank has all of them"
+                       : "the config does not give the number of experts, so the stacks may be pieces or replicas",
        .expected = said ? std::to_string(*said) + " experts" : std::string("\"num_local_experts\" or the like"),
        .got = std::to_string(total) + " experts on " + std::to_string(lengths.size()) + " ranks",
        .resource = std::string(name),

@@ -19,12 +19,12 @@ std::string line(std::string_view key, std::string_view pattern, Json const& res
 }
 
 std::string join(std::vector<std::string> const& lines) {
-  std::string text = "say which it is by a rule in a file given with `rules`, {\"rules\": [...]}: ";
+  std::string text = "choose a rule and pass it in a file with `rules`, {\"rules\": [...]}: ";
   for (std::size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? "" : " or ") + lines[i];
   return text;
 }
 
-/// Dimensions whose lengths differ between ranks.
+/// Returns the dimensions whose lengths differ between ranks.
 std::vector<int> uneven_dimensions(std::span<SourceTensor const* const> shards, SourceTensor const& first) {
   std::vector<int> dimensions;
   for (std::size_t d = 0; d < first.shape.size(); ++d) {

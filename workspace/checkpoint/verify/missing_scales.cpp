@@ -22,13 +22,13 @@ bool is_fp8(Dtype dtype) {
 
 bool is_packed(Dtype dtype) { return dtype == Dtype::u8 || dtype == Dtype::f4; }
 
-/// A matrix by name and shape whose dtype only makes sense together with a scale.
+/// Returns whether it is a matrix by name and shape with a dtype that needs a scale.
 bool wants_scale(SourceTensor const& tensor, TensorName const& name) {
   return name.role == TensorRole::weight && !name.suffix.empty() && tensor.shape.size() >= 2 &&
          (is_fp8(tensor.dtype) || is_packed(tensor.dtype));
 }
 
-/// Whether the config names a quantizer that writes a weight scale for each weight that it has quantized.
+/// Returns whether the config names a quantizer that writes a scale for each quantized weight.
 bool writes_scales(std::string algorithm) {
   std::transform(algorithm.begin(), algorithm.end(), algorithm.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -37,7 +37,7 @@ bool writes_scales(std::string algorithm) {
   return std::any_of(known.begin(), known.end(), [&](auto word) { return algorithm.find(word) != std::string::npos; });
 }
 
-/// The layers of one source, in the order of its tensors.
+/// The layers of one source in the order of its tensors.
 struct Layers {
   std::vector<std::string_view> order{};
   std::unordered_map<std::string_view, LayerTensors> by_module{};
@@ -55,7 +55,7 @@ Layers layers_of(ShardSource const& source) {
   return layers;
 }
 
-/// How many layers have a weight scale, by the dtype of the weight.
+/// Returns the number of layers with a weight scale for each dtype of the weight.
 std::map<Dtype, std::size_t> count_scaled(Layers const& layers) {
   std::map<Dtype, std::size_t> scaled;
   for (auto const& [module, tensors] : layers.by_module) {
@@ -71,7 +71,7 @@ bool has_second_scale(LayerTensors const& tensors) {
 
 Defect lack(std::string_view module, std::string text) {
   return {DefectKind::scales, std::string(module), std::move(text),
-          "save the model again, or copy the scale from the checkpoint that the weight is of"};
+          "save the model again, or copy the scale from the checkpoint of the weight"};
 }
 
 }  // namespace
@@ -89,8 +89,7 @@ std::vector<Defect> check_missing_scales(ShardSource const& source, Json const& 
     if (auto const* const scale = tensors[TensorRole::weight_scale]) {
       bool const nvfp4 = is_packed(weight->dtype) && scale->dtype == Dtype::f8_e4m3;
       if (nvfp4 && !has_second_scale(tensors))
-        defects.push_back(
-            lack(module, "the NVFP4 weight has no scale of its scales (weight_scale_2) in " + source.name()));
+        defects.push_back(lack(module, "the NVFP4 weight has no global scale (weight_scale_2) in " + source.name()));
       continue;
     }
     auto const others = scaled.contains(weight->dtype) ? scaled.at(weight->dtype) : 0;

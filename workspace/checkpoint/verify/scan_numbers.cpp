@@ -14,12 +14,12 @@
 namespace crossrank::checkpoint {
 namespace {
 
-// A multiple of the bytes in which whole elements of every dtype fit (F6: four in three bytes).
+// A multiple of the bytes that hold whole elements of every dtype (F6: four elements in three bytes).
 constexpr std::uint64_t part_bytes = std::uint64_t{3} << 21;
-// Small tensors are read many at once.
+// Many small tensors are read at once.
 constexpr std::uint64_t unit_bytes = std::uint64_t{16} << 20;
 
-/// How the codes of a format without a number look: all of `mask` set; with `rest` zero they are infinities.
+/// The codes of NaN and infinity in a format: all bits of `mask` are set; infinities have zeros in `rest`.
 template <class Code>
 struct NonFiniteFinding {
   Code mask;
@@ -41,7 +41,7 @@ NonFinite count(std::span<std::byte const> bytes, NonFiniteFinding<Code> odd) {
   return found;
 }
 
-/// One code alone is NaN.
+/// A format with a single code for NaN.
 NonFinite count_code(std::span<std::byte const> bytes, std::byte code) {
   NonFinite found;
   found.nans = static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), code));

@@ -30,7 +30,7 @@ bool is_scale(TensorRole role) {
   }
 }
 
-/// Dtypes that hold numbers of both signs and zero; the others are packed, or powers of two.
+/// Returns whether a dtype holds zero and numbers of both signs. Other dtypes are packed, or powers of two.
 bool can_be_zero_or_below(Dtype dtype) {
   return dtype == Dtype::f32 || dtype == Dtype::f64 ||
          (is_small_float(dtype) && dtype != Dtype::f8_e8m0 && bits_of(dtype) >= 8);
@@ -40,7 +40,7 @@ float number_at(Dtype dtype, std::span<std::byte const> bytes, std::size_t i) {
   if (dtype == Dtype::f64) {
     double value = 0;
     std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
-    // Only the sign counts here: what a float rounds to zero is above zero.
+    // Only the sign counts: a value that a float rounds to zero is positive.
     return value > 0 ? 1.F : value < 0 ? -1.F : static_cast<float>(value);
   }
   if (dtype == Dtype::f32) {
@@ -70,8 +70,8 @@ Count count_signs(Dtype dtype, std::span<std::byte const> bytes) {
   return count;
 }
 
-/// What is wrong; nothing where all is well. Some quantizers of integers use negative scales, one per group, and a
-/// group of zeros may have a scale of zero.
+/// Returns the defect, or nothing. Some integer quantizers use negative scales, one per group, and a group of zeros may
+/// have a scale of zero.
 std::optional<std::string> finding_of(Count const& count, bool may_be_negative) {
   if (count.values == 0) return std::nullopt;
   if (count.values == 1 && count.zeros + count.below > 0)
@@ -101,7 +101,7 @@ class ScaleWork final : public PoolWork {
     }
   }
 
-  /// Whether any rank has something to read; the same on all.
+  /// Returns whether any rank has data to read, on all ranks.
   [[nodiscard]] bool any() const noexcept { return found_ > 0; }
   bool step() override {
     auto const number = next_.fetch_add(1, std::memory_order_relaxed);
@@ -140,7 +140,7 @@ class ScaleWork final : public PoolWork {
     bool may_be_negative = false;
   };
 
-  /// Modules whose weights are words or integers.
+  /// Returns the modules whose weights are words or integers.
   static std::unordered_set<std::string_view> integer_layers(ShardSource const& source) {
     std::unordered_set<std::string_view> modules;
     for (auto const& tensor : source.tensors()) {

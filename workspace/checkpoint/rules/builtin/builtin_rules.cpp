@@ -12,7 +12,7 @@ namespace {
 
 using namespace rules;
 
-/// Gates and sinks beside the heads of attention.
+/// Adds gates and sinks of attention heads.
 void add_gates_of_attention(Rules& rules) {
   rules.push_back(column("**.self_attn.{sinks,attention_sink_bias,softmax_offset}", {SizeName::heads}));
   rules.push_back(only({"afmoe", "muse_glimmer_text", "beam"}, column("**.self_attn.gate_proj", {SizeName::query})));
@@ -21,26 +21,26 @@ void add_gates_of_attention(Rules& rules) {
   rules.push_back(only({"beam"}, column("**.self_attn.gate_bias", {SizeName::heads})));
 }
 
-/// Experts of families that stack them in their own ways.
+/// Adds experts of model families with special stacks.
 void add_special_experts(Rules& rules) {
   auto const ffn = SizeName::expert_ffn;
-  // Here gate and up alternate, so that both are cut by one plain cut.
+  // Gate and up alternate, so sharding as one block shards both.
   rules.push_back(only({"gpt_oss"}, stacked(grouped(column("**.experts.gate_up_proj", {ffn, ffn})), true)));
   rules.push_back(only({"gpt_oss"}, stacked(row("**.experts.down_proj", ffn), true)));
   rules.push_back(only({"llama4_text", "llama4"}, stacked(column("**.experts.gate_up_proj", {ffn, ffn}), true)));
   rules.push_back(only({"llama4_text", "llama4"}, stacked(row("**.experts.down_proj", ffn), true)));
   rules.push_back(only({"aria_text", "aria"}, stacked(column("**.experts.fc1", {ffn, ffn}), true)));
   rules.push_back(only({"aria_text", "aria"}, stacked(row("**.experts.fc2", ffn), true)));
-  // One expert's rows behind the other's; the last one is stored [in, out].
+  // The rows of all experts follow each other; the last matrix is stored [in, out].
   rules.push_back(only({"dbrx"}, column("**.experts.mlp.{w1,v1,w2}", {ffn})));
   rules.back().repeat = SizeName::experts;
 }
 
-/// Layers whose names mean something else in one family stand before the general ones.
+/// Adds layers whose names have a special meaning in one model family. They come before the general rules.
 void add_special(Rules& rules) {
   auto const q = SizeName::query;
   auto const kv = SizeName::key_value;
-  // Its config counts gate and up together.
+  // The config counts gate and up together.
   rules.push_back(only({"qwen"}, column("**.attn.c_attn", {q, kv, kv})));
   rules.push_back(only({"qwen"}, column("**.mlp.{w1,w2}", {})));
   rules.push_back(only({"qwen"}, by_name(row("**.mlp.c_proj", SizeName::ffn))));
@@ -52,40 +52,40 @@ void add_special(Rules& rules) {
     rules.push_back(only({model}, transposed(row("**.mlp.c_proj", SizeName::ffn))));
   }
   rules.push_back(only({"gpt_bigcode"}, column("**.attn.c_attn", {q, kv, kv})));
-  // Head by head, whatever their configs say of key/value heads.
+  // The parts alternate per head, whatever the config says about key/value heads.
   rules.push_back(only({"gpt_bigcode_multi_head"}, in_groups(SizeName::heads, column("**.attn.c_attn", {q, q, q}))));
   rules.push_back(
       only({"gpt_neox", "gpt_neox_japanese", "bloom", "persimmon"},
            in_groups(SizeName::heads, column("**.{attention,self_attention,self_attn}.query_key_value", {q, q, q}))));
   rules.push_back(only({"minimax"}, in_groups(SizeName::heads, column("**.self_attn.qkv_proj", {q, q, q}))));
   rules.push_back(only({"minimax"}, column("**.self_attn.output_gate", {q})));
-  // Two attentions and two feed-forwards in each layer.
+  // Each layer has two attentions and two feed-forward blocks.
   rules.push_back(only({"longcat_flash"}, row("**.self_attn.*.o_proj", SizeName::value)));
   rules.push_back(only({"longcat_flash"}, column("**.mlps.*.{gate_proj,up_proj}", {SizeName::ffn})));
   rules.push_back(only({"longcat_flash"}, row("**.mlps.*.down_proj", SizeName::ffn)));
-  // In four groups of queries, values and keys each, as it was trained.
+  // Four groups of queries, values and keys each, as in training.
   rules.push_back(only({"codegen"}, in_groups(std::int64_t{4}, column("**.attn.qkv_proj", {q, q, q}))));
   rules.push_back(only({"chatglm"}, column("**.self_attention.query_key_value", {q, kv, kv})));
   rules.push_back(only({"chatglm"}, column("**.mlp.dense_h_to_4h", {SizeName::ffn, SizeName::ffn})));
-  // Queries come with gates, head by head.
+  // Queries and their gates alternate per head.
   rules.push_back(
       only({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}, column("**.self_attn.q_proj", {SizeName::gated_query})));
-  // All its layers are called mixers.
+  // All layers are called mixers.
   rules.push_back(only({"nemotron_h"}, column("**.mixer.q_proj", {q})));
   rules.push_back(only({"nemotron_h"}, column("**.mixer.{k_proj,v_proj}", {kv})));
   rules.push_back(only({"nemotron_h"}, row("**.mixer.o_proj", SizeName::value)));
   rules.push_back(only({"nemotron_h"}, column("**.mixer.up_proj", {SizeName::ffn})));
   rules.push_back(only({"nemotron_h"}, row("**.mixer.down_proj", SizeName::ffn)));
-  // Small layers inside of its norms, and queries with their gates, head by head.
+  // Small layers inside the norms; queries and their gates alternate per head.
   rules.push_back(only({"axk2"}, replicate("**.*layernorm.mlp.*")));
   rules.push_back(only({"axk2"}, column("**.self_attn.q_gate_proj", {})));
-  // Its heads work in pairs that stand half the width apart.
+  // The heads form pairs at a distance of half the width.
   for (auto rule : {column("**.self_attn.q_proj", {q}), column("**.self_attn.{k_proj,v_proj}", {kv}),
                     row("**.self_attn.o_proj", SizeName::value)}) {
     rule.left_whole = true;
     rules.push_back(only({"diffllama"}, std::move(rule)));
   }
-  // Over the whole width, so that shards may hold a slice; those who cut the model leave them whole.
+  // These cover the whole width, so shards may hold a slice; a split leaves them whole.
   for (auto const& [name, width] : {std::pair("**.self_attn.q_norm", q), std::pair("**.self_attn.k_norm", kv)}) {
     rules.push_back(only({"olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2"}, column(name, {width})));
     rules.back().left_whole = true;
@@ -107,11 +107,11 @@ void add_attention(Rules& rules) {
   rules.push_back(column("**.{self_attn,attention}.{qkv_proj,qkv,W_pack}", {q, kv, kv}));
   rules.push_back(column("**.attn.Wqkv", {q, kv, kv}));
   rules.push_back(grouped(column("**.attention.wqkv", {q, kv, kv})));
-  // Megatron and its descendants keep the queries of a key/value head beside it, so that a rank has whole groups.
+  // Megatron and its derivatives store the queries of a key/value head next to it, so a rank has whole groups.
   rules.push_back(grouped(column("**.self_attention.linear_qkv", {q, kv, kv})));
   rules.push_back(grouped(column("**.{attention,self_attention,self_attn}.query_key_value", {q, kv, kv})));
   rules.push_back(row("**.self_attention.linear_proj", SizeName::value));
-  // Latent attention: what maps into a latent is whole, what maps out of it goes by heads.
+  // Latent attention: projections into the latent are replicated, projections out of it are sharded by heads.
   rules.push_back(replicate("**.self_attn.**.{q_a_proj,kv_a_proj_with_mqa,q_a_layernorm,kv_a_layernorm}"));
   auto from_latent = column("**.self_attn.**.q_b_proj", {q});
   from_latent.inputs.reset();
@@ -143,7 +143,7 @@ void add_experts(Rules& rules) {
   rules.push_back(row("**.experts.linear_fc2.{weight*,bias*}", ffn));
   rules.push_back(stacked(column("**.experts.gate_up_proj", {ffn, ffn})));
   rules.push_back(stacked(row("**.experts.down_proj", ffn)));
-  // vLLM's names for the same.
+  // The same layers under vLLM's names.
   rules.push_back(stacked(column("**.experts.w13", {ffn, ffn})));
   rules.push_back(stacked(row("**.experts.w2", ffn)));
   rules.push_back(stacked(column("**.moe.{gate_proj,up_proj}", {ffn})));
@@ -170,7 +170,7 @@ void add_experts(Rules& rules) {
 
 void add_feed_forward(Rules& rules) {
   auto const ffn = SizeName::ffn;
-  // TensorRT-LLM calls a gate what others call a router.
+  // TensorRT-LLM calls this layer a gate; in other programs a gate is the router.
   rules.push_back(column("transformer.layers.*.mlp.gate", {ffn}));
   rules.push_back(stacked(column("transformer.layers.*.mlp.fc", {SizeName::expert_ffn, SizeName::expert_ffn})));
   rules.push_back(stacked(row("transformer.layers.*.mlp.proj", SizeName::expert_ffn)));
@@ -180,7 +180,7 @@ void add_feed_forward(Rules& rules) {
   rules.push_back(column("**.{mlp,feed_forward}.{gate_proj,up_proj}", {ffn}));
   rules.push_back(row("**.{mlp,feed_forward}.down_proj", ffn));
   rules.push_back(column("**.mlp.gate_up_proj", {ffn, ffn}));
-  // Megatron keeps gate and up in it.
+  // Megatron fuses gate and up in this layer.
   rules.push_back(gated(column("**.{encoder,transformer}.layers.*.mlp.dense_h_to_4h", {ffn})));
   rules.push_back(column("**.mlp.{fc1,c_fc,fc_in,dense_h_to_4h}", {ffn}));
   rules.push_back(row("**.mlp.{fc2,c_proj,fc_out,dense_4h_to_h}", ffn));
@@ -207,7 +207,7 @@ void add_outside_of_layers(Rules& rules) {
   rules.push_back(vocabulary("{backbone,model}.embeddings"));
 }
 
-/// What every rank needs whole: routers, indexers, scalars of layers.
+/// Adds layers that every rank needs whole: routers, indexers, scalars of layers.
 void add_small_ones(Rules& rules) {
   rules.push_back(replicate("**.{e_score_correction_bias,e_score_correction,expert_bias,router_bias}"));
   rules.push_back(replicate("**.{router,indexer,ada_rms_norm,altup,laurel,act_fn}.**"));

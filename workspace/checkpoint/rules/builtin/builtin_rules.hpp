@@ -5,10 +5,11 @@
 
 namespace crossrank::checkpoint {
 
-/// The rules for names of Hugging Face, Megatron and TensorRT-LLM models; the first that matches a layer holds.
+/// Returns the rules for names of Hugging Face, Megatron and TensorRT-LLM models. The first rule that matches a layer
+/// applies.
 ///
-/// They say how a layer is cut when it is cut. Whether it is, shapes and config tell. A rule for stacked experts
-/// holds only where the weight has three dimensions or more.
+/// The rules give the shard axis of a layer if it is sharded. Shapes and config decide whether it is. A rule for
+/// stacked experts applies only to weights of three or more dimensions.
 [[nodiscard]] std::vector<LayerRule> builtin_rules();
 
 }  // namespace crossrank::checkpoint

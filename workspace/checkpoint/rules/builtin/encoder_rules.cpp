@@ -18,7 +18,7 @@ void add_bart(Rules& all) {
   all.push_back(column("**.experts.*.fc1", {SizeName::ffn}));
   all.push_back(row("**.experts.*.fc2", SizeName::ffn));
   all.push_back(vocabulary("**.{shared,output_projection,generator_lm_head}"));
-  // A bias for each token, that stands by itself.
+  // A separate bias for each token.
   all.push_back(replicate("**.final_logits_bias"));
 }
 
@@ -28,7 +28,7 @@ void add_t5(Rules& all) {
   all.push_back(column(in(".q"), {SizeName::query}));
   all.push_back(column(in(".{k,v}"), {SizeName::key_value}));
   all.push_back(row(in(".o"), SizeName::value));
-  // A column for each head; each rank takes its own out of all.
+  // One column per head; every rank has all of them and uses its own.
   all.push_back(replicate("**.{relative_attention_bias,global_relative_attention_bias}"));
   all.push_back(column("**.DenseReluDense.{wi,wi_0,wi_1}", {SizeName::ffn}));
   all.push_back(row("**.DenseReluDense.wo", SizeName::ffn));

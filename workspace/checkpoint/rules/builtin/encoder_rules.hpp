@@ -5,7 +5,7 @@
 
 namespace crossrank::checkpoint {
 
-/// Layers of encoders, and of decoders that look at one: the names of BERT, T5 and BART.
+/// Returns the rules for encoders and for decoders with cross-attention, in the names of BERT, T5 and BART.
 [[nodiscard]] std::vector<LayerRule> encoder_rules();
 
 }  // namespace crossrank::checkpoint

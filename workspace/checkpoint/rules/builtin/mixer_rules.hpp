@@ -5,9 +5,9 @@
 
 namespace crossrank::checkpoint {
 
-/// Rules for state-space layers, linear attention and short convolutions, which hybrid models have in the place of
-/// attention. Shards may hold them cut; who cuts a model leaves them whole, as states of one group belong to many
-/// heads.
+/// Returns the rules for state-space layers, linear attention and short convolutions, which hybrid models use instead
+/// of attention. A merge accepts them sharded; a split leaves them whole, because the states of one group belong to
+/// many heads.
 [[nodiscard]] std::vector<LayerRule> mixer_rules();
 
 }  // namespace crossrank::checkpoint

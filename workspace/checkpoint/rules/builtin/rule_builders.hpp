@@ -6,7 +6,7 @@
 
 #include "workspace/checkpoint/rules/layer_rule.hpp"
 
-/// Short ways to write the rules that are built in.
+/// Short constructors for the built-in rules.
 namespace crossrank::checkpoint::rules {
 
 using Rules = std::vector<LayerRule>;
@@ -34,13 +34,13 @@ inline LayerRule vocabulary(std::string_view pattern) {
           .inputs = SizeName::hidden};
 }
 
-/// Parts alternate per key/value head.
+/// Makes the parts alternate per key/value head.
 inline LayerRule grouped(LayerRule rule) {
   rule.grouped = true;
   return rule;
 }
 
-/// Parts alternate in so many groups.
+/// Makes the parts alternate in this number of groups.
 inline LayerRule in_groups(RuleSize groups, LayerRule rule) {
   rule.grouped = true;
   rule.groups = groups;
@@ -63,7 +63,7 @@ inline LayerRule transposed(LayerRule rule) {
   return rule;
 }
 
-/// The config's size is of something else.
+/// Ignores the size in the config, which belongs to another layer.
 inline LayerRule by_name(LayerRule rule) {
   rule.inputs.reset();
   return rule;

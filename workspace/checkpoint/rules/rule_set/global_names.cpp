@@ -11,7 +11,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// Numbers that each member (stage, expert rank) has.
+/// The numbers of each member (stage or expert rank).
 using Members = std::map<int, std::set<std::int64_t>>;
 
 bool disjoint(Members const& members) {
@@ -36,7 +36,7 @@ bool all_count_from_zero(Members const& members) {
 [[noreturn]] void refuse(std::string const& what, std::string const& where, std::string const& problem) {
   throw FormatError({.operation = "merge rules",
                      .message = what + " " + problem,
-                     .expected = "numbers that go on from one rank to the next, or start at 0 on each",
+                     .expected = "numbers that continue from one rank to the next, or start at 0 on each",
                      .resource = where,
                      .hint = "check `pp` and `ep`, or that all files are of one model",
                      .section = "name"});
@@ -110,7 +110,7 @@ void GlobalNames::number_experts(ShardSet const& set, ModelSizes const& sizes) {
 
 std::string GlobalNames::global_name(std::string_view name, ShardPlace place) const {
   std::string result(name);
-  // Experts first: their key holds the layer's number as the source has it.
+  // Experts first, because their key contains the layer number of the source.
   if (auto const expert = find_expert(name)) {
     auto const found = expert_offsets_.find({std::string(expert->before), place.pp, member(place)});
     if (found != expert_offsets_.end()) result = replaced(*expert, found->second);

@@ -14,7 +14,7 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// A rule of the file for one tensor, the other way round.
+/// Inverts a rule of the file for one tensor.
 SplitRule split_by_name(LayerRule const& rule, SourceTensor const& tensor, int ranks) {
   if (rule.shard_axis == ShardAxis::drop) return {.drop = rule.tied_to.empty(), .reason = "not part of the result"};
   if (!rule.axis) return {.reason = "every rank has all of it"};
@@ -49,7 +49,7 @@ SplitRule split_by_name(LayerRule const& rule, SourceTensor const& tensor, int r
   return split;
 }
 
-/// A cut for the ranks that have the same experts, spread over all.
+/// Extends a split over the ranks of one group of experts to all ranks.
 SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t experts, int ranks, int groups) {
   if (ranks % groups != 0 || experts % groups != 0 || inner.subtract_per_group != 0) {
     throw UsageError({.operation = "split rules",
@@ -77,8 +77,8 @@ SplitRule split_groups(SplitRule inner, SourceTensor const& tensor, std::int64_t
   return rule;
 }
 
-/// Group ids that follow the inputs count from 0 in each shard; others say that a shard's inputs want the scales of
-/// other shards. Ids of -1 were never set.
+/// Completes the split of group ids. Ids that follow the inputs start at 0 in each shard. With other ids the inputs of
+/// a shard need scales of other shards. Ids of -1 were never set.
 void resolve_split_group_ids(SplitRule& rule, StoredTensor const& stored, LayerFormat const& format) {
   auto const ids = read_integers(stored);
   auto const inputs = std::max<std::int64_t>(format.inputs(), 1);
@@ -90,7 +90,7 @@ void resolve_split_group_ids(SplitRule& rule, StoredTensor const& stored, LayerF
   rule.subtract_per_group = 0;
   if (std::all_of(ids.begin(), ids.end(), [](auto id) { return id == -1; })) return;
   throw FormatError({.operation = "split rules",
-                     .message = "group ids that do not follow the inputs cannot be cut along them",
+                     .message = "group ids that do not follow the inputs cannot be split along them",
                      .expected = "ids that grow by one per group",
                      .got = "groups in the order of activations",
                      .resource = stored.source->tensors()[stored.tensor].name,
@@ -136,7 +136,7 @@ MergeRule RuleSet::rule_for(std::string_view name, std::span<SourceTensor const*
                        .got = state_->file_of(asked.sources.front(), missing.front()) + " lacks it, " +
                               state_->set.sources[asked.sources.front()]->name() + " has it",
                        .resource = std::string(name),
-                       .hint = "check that all files are there, whole and of one model",
+                       .hint = "check that all files exist, are complete and belong to one model",
                        .failed_ranks = missing,
                        .section = "coverage"});
   }
@@ -167,7 +167,7 @@ MergeRule RuleSet::rule_for_single_source(SourceTensor const& tensor) const {
     return rule_for(tensor.name, {&shard, 1});
   }
   alone.output_name = state_->own_stack_name(tensor.name, parsed, source);
-  // However ranks would cut it: here it is whole.
+  // The tensor is whole, whatever the shard axis of the rule.
   if (!rule->rename.empty()) {
     alone.output_name = new_name(*rule, tensor.name, parsed);
     alone.reason += " under the name that the rule file gives";
@@ -187,7 +187,7 @@ std::pair<Fit, std::optional<FormatError>> RuleSet::fit_of(SourceTensor const& t
                           parsed.role == TensorRole::weight && state_->towers.sizes_of(parsed.module) == nullptr;
     return {sharding && merged.kind == MergeKind::replicate ? Fit::whole : Fit::unknown, std::nullopt};
   } catch (FormatError const& error) {
-    // What no rule knows is taken as it is.
+    // A tensor without a rule stays as it is.
     if (error.section() == missing_ranks_section) return {Fit::piece, error};
     if (error.section() == lengths_section) return {Fit::neither, error};
     return {Fit::unknown, std::nullopt};
@@ -204,8 +204,8 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
       return split_groups(split_for(name, tensor, ranks / moe_ep), tensor, weight->shape[0], ranks, moe_ep);
     if (find_expert(name)) {
       throw UsageError({.operation = "split rules",
-                        .message = "groups of experts are made of stacked experts only",
-                        .got = "an expert that is a tensor of its own",
+                        .message = "`moe_ep` needs stacked experts",
+                        .got = "an expert in a separate tensor",
                         .resource = tensor.name,
                         .hint = "leave `moe_ep` out"});
     }
@@ -226,7 +226,7 @@ SplitRule RuleSet::split_for(std::string_view name, SourceTensor const& tensor, 
   if (rule->whole_name) return split_by_name(*rule, tensor, ranks);
   auto const hints = state_->hints_of(parsed.module);
   if (!rule->from_file && state_->towers.sizes_of(parsed.module) != nullptr)
-    return {.reason = "beside the language model: whole on each rank"};
+    return {.reason = "not part of the language model: whole on each rank"};
   auto const format = LayerFormat::recognise(
       parsed.module, layer, hints, state_->order_of(*rule, layer, state_->layers[state_->source_of(&tensor)]));
   auto const split = split_layer(parsed.module, format.outputs(), format.inputs(), *rule,

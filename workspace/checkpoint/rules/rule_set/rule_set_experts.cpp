@@ -17,7 +17,7 @@ bool RuleSet::State::has_expert_groups(RankTensors const& asked) const {
   auto const said = sizes[SizeName::experts];
   auto const& layer = layers[asked.sources.front()].at(parse_tensor_name(asked.tensors.front()->name).module);
   auto const* const weight = layer[TensorRole::weight];
-  // Where each rank has all experts there is nothing to put together.
+  // If each rank has all experts, there is nothing to merge.
   return !said || weight == nullptr || weight->shape.empty() || weight->shape[0] != *said;
 }
 
@@ -31,7 +31,7 @@ bool RuleSet::State::is_on_some_ranks(std::string_view name, RankTensors const& 
 }
 
 std::string RuleSet::State::own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const {
-  // How scales of such stacks are called, no model tells.
+  // The names of scales of such stacks are unknown.
   auto const found = layers[source].find(parsed.module);
   bool const plain = found != layers[source].end() && found->second[TensorRole::weight_scale] == nullptr;
   return plain ? names.stack_name(name) : std::string();
@@ -55,18 +55,18 @@ void RuleSet::State::require_all_experts(TensorName const& parsed, SourceTensor 
   auto const there = tensor.shape.empty() ? 0 : tensor.shape[0];
   if (parsed.role != TensorRole::weight || !said || there < 1 || there >= *said || *said % there != 0) return;
   throw FormatError({.operation = "merge rules",
-                     .message = "experts are missing: those of other expert-parallel ranks",
+                     .message = "the experts of other expert-parallel ranks are missing",
                      .expected = std::to_string(*said) + " experts by the config",
                      .got = std::to_string(there),
                      .resource = tensor.name,
-                     .hint = "copy the missing files there, or give `ep` where they are",
+                     .hint = "copy the missing files there, or pass `ep` if they exist",
                      .section = "coverage"});
 }
 
 void RuleSet::State::concatenate_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const {
   auto const first = asked.sources.front();
   auto const& tensor = *asked.tensors.front();
-  // What has no dimension of experts is one value for all of them.
+  // A tensor without a dimension of experts is one value for all of them.
   if (!has_expert_dimension(parsed, asked)) return;
   std::vector<std::int64_t> lengths;
   std::set<std::pair<int, int>> counted;

@@ -29,7 +29,7 @@ bool is_embedding(std::string_view module) {
 
 bool is_head(std::string_view module) { return ends_in(module, {"lm_head", "embed_out", "output_layer"}); }
 
-/// `tensor` is one of the source's own descriptions.
+/// Returns the place of `tensor`, one of the source's own descriptions.
 PlacedTensor placed(ShardSource const& source, SourceTensor const& tensor) {
   return {&source, static_cast<std::size_t>(&tensor - source.tensors().data())};
 }
@@ -39,7 +39,7 @@ MergeRule reduced(std::vector<SourceTensor const*> const& tensors, ReduceOp op, 
   return {.kind = MergeKind::reduce, .op = op, .reason = std::move(reason)};
 }
 
-/// A rule of the file for one tensor: its word is taken.
+/// Applies a rule of the file for one tensor without checks against the config.
 MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> const& tensors) {
   if (rule.shard_axis == ShardAxis::reduce) return reduced(tensors, rule.op, "made one value");
   if (!rule.axis) {
@@ -66,7 +66,7 @@ MergeRule by_whole_name(LayerRule const& rule, std::vector<SourceTensor const*> 
   return merged;
 }
 
-/// Whether transformers' own tensor parallelism cut the shards: it alone cuts this layer along its outputs.
+/// Returns whether transformers' own tensor parallelism sharded the model. Only it shards this layer along its outputs.
 bool are_of_transformers(ShardSet const& set, ModelSizes const& sizes) {
   auto const tensors = set.sources.front()->tensors();
   return set.tp > 1 && std::any_of(tensors.begin(), tensors.end(), [&](SourceTensor const& tensor) {
@@ -105,7 +105,7 @@ Json RuleSet::State::full_config(ShardSet const& shards, RuleFile const& rule_fi
   Json config = shards.config.is_object() ? shards.config : Json::object();
   for (auto const& [key, value] : rule_file.sizes.items()) {
     config[key] = value;
-    // Where a model has parts, the sizes of the one that speaks count.
+    // If a model has parts, the sizes belong to its language model.
     for (auto const* part : {"text_config", "llm_config"}) {
       if (config.contains(part) && config[part].is_object()) config[part][key] = value;
     }
@@ -134,7 +134,7 @@ std::size_t RuleSet::State::source_of(SourceTensor const* tensor) const {
       [](SourceTensor const* wanted, Extent const& extent) { return std::less<>{}(wanted, extent.begin); });
   if (after != extents_.begin() && std::less<>{}(tensor, std::prev(after)->end)) return std::prev(after)->source;
   throw UsageError({.operation = "RuleSet",
-                    .message = "a tensor that is not of the set that the rule set was made from",
+                    .message = "this tensor does not belong to the set of the rules",
                     .resource = tensor->name});
 }
 
@@ -170,7 +170,7 @@ LayerRule const* RuleSet::State::find_rule(std::string_view name, TensorName con
     if (!applies_to_model(rule)) continue;
     if (rule.stacked && !rule.from_file && (weight == nullptr || weight->shape.size() < 3)) continue;
     if (rule.pattern.matches(rule.whole_name ? name : parsed.module)) return &rule;
-    // Buffers such as "...attn.masked_bias", or a parameter that is called like a role.
+    // Buffers such as "...attn.masked_bias", or a parameter with the name of a role.
     if (!rule.whole_name && rule.shard_axis == ShardAxis::replicate && rule.pattern.matches(name)) return &rule;
   }
   return nullptr;
@@ -217,9 +217,9 @@ MergeRule RuleSet::State::decide(std::string_view name, RankTensors const& asked
   }
   MergeRule merged;
   if (is_dropped(*rule, parsed, asked)) {
-    merged = {
-        .drop = true,
-        .reason = rule->shard_axis == ShardAxis::drop ? "not part of the result" : "the embedding once more, by name"};
+    merged = {.drop = true,
+              .reason = rule->shard_axis == ShardAxis::drop ? "not part of the result"
+                                                            : "a copy of the embedding under another name"};
   } else {
     merged = rule->whole_name ? by_whole_name(*rule, asked.tensors) : by_layer(*rule, parsed, asked);
   }
@@ -237,7 +237,7 @@ LayerOrder RuleSet::State::order_of(LayerRule const& rule, LayerTensors const& l
   auto const hidden = sizes[SizeName::hidden];
   bool const column = rule.shard_axis == ShardAxis::column;
   if (!rule.stacked || rule.from_file || !hidden || weight == nullptr || weight->shape.size() != 3) return order;
-  // What is packed is shorter than it counts; and only the side that is never cut can be known by its length.
+  // Packed weights are shorter than their number of values. Only the side that is never sharded is known by its length.
   bool const packed = weight->dtype == Dtype::u8 || weight->dtype == Dtype::i8 || weight->dtype == Dtype::i32 ||
                       weight->dtype == Dtype::f4;
   bool const first = weight->shape[1] == *hidden;
@@ -247,8 +247,8 @@ LayerOrder RuleSet::State::order_of(LayerRule const& rule, LayerTensors const& l
   return order;
 }
 
-/// Where both sides of a stack are as wide as the model, the other stack of the same experts tells how they lie: up
-/// projections are [in, out] where the hidden width stands first, down projections where it stands last.
+/// If both sides of a stack have the hidden width, the other stack of the same experts gives the order of dimensions:
+/// up projections are [in, out] if the hidden width is first, down projections if it is last.
 std::optional<bool> RuleSet::State::sibling_transposed(SourceTensor const& weight, Layers const& layers_of) const {
   auto const hidden = sizes[SizeName::hidden];
   auto const before = std::string_view(weight.name).substr(0, weight.name.rfind('.') + 1);
@@ -264,7 +264,7 @@ std::optional<bool> RuleSet::State::sibling_transposed(SourceTensor const& weigh
 
 bool RuleSet::State::is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const {
   if (rule.shard_axis == ShardAxis::drop) return rule.tied_to.empty() || has_tensor(rule.tied_to);
-  // A head's bias is its own.
+  // The bias of a head is not tied.
   return rule.shard_axis == ShardAxis::vocabulary && sizes.tied() && has_embedding_ && is_head(parsed.module) &&
          parsed.role != TensorRole::bias && !differs_from_embedding(parsed, asked);
 }
@@ -301,7 +301,7 @@ MergeRule RuleSet::State::by_layer(LayerRule const& rule, TensorName const& pars
       .module = parsed.module, .role = parsed.role, .tensors = asked.tensors, .hints = hints_of(parsed.module)};
   if (rule.shard_axis == ShardAxis::reduce) return reduced(asked.tensors, rule.op, "made one value");
   auto const* const tower = towers.sizes_of(parsed.module);
-  // A drop whose counterpart is missing keeps its tensor.
+  // A tensor stays if the tensor that it is tied to is missing.
   if (rule.shard_axis == ShardAxis::replicate || rule.shard_axis == ShardAxis::drop ||
       (tower != nullptr && !Towers::can_apply(rule, *tower))) {
     return compose_rule(layer, {.shard_axis = ShardAxis::replicate, .why = "every rank has all of it"});
@@ -351,7 +351,7 @@ LayerRule RuleSet::State::as_laid_out(LayerRule const& rule) const {
   return own;
 }
 
-/// Only of these is it known that other programs cut the same layer in another way.
+/// Only for these layers are programs known that shard them in another way.
 bool RuleSet::State::is_assumed(LayerRule const& rule, LayerSharding const& sharding) const {
   auto const& type = sizes.model_type();
   bool const cut_plainly_by_others =
@@ -374,9 +374,8 @@ FusedParts RuleSet::State::parts_of(LayerRule const& rule, TensorName const& par
   return parts;
 }
 
-/// Where config and shapes may mislead, the values tell: towers have names of the language model that need not mean the
-/// same, an embedding may have more rows than there are tokens, and what is left whole when a model is cut may be of
-/// any size.
+/// Decides by values if config and shapes may mislead. Towers use names of the language model with other meanings, an
+/// embedding may have more rows than there are tokens, and layers that a split leaves whole may have any size.
 bool RuleSet::State::holds_copies(LayerRule const& rule, ShardingQuery const& question, LayerValues const& values,
                                   ModelSizes const* tower) const {
   auto const tokens = sizes[SizeName::vocabulary];

@@ -19,50 +19,50 @@
 
 namespace crossrank::checkpoint {
 
-/// The tensors that are asked about, of the ranks that have them, and the number of each one's source.
+/// The shards of one tensor on the ranks that have it, and the source of each.
 struct RankTensors {
   std::vector<SourceTensor const*> tensors{};
   std::vector<std::size_t> sources{};
-  std::size_t ranks = 0;  ///< of the group, also those that have none
+  std::size_t ranks = 0;  ///< size of the group, including ranks without the tensor
 };
 
-/// What a rule that renames calls a tensor.
+/// Returns the name that a rule with `rename` gives to a tensor.
 [[nodiscard]] std::string new_name(LayerRule const& rule, std::string_view name, TensorName const& parsed);
 
 /// The layers of one source by name.
 using Layers = std::unordered_map<std::string_view, LayerTensors>;
 
-/// What a rule set knows; made once, then only read.
+/// The state of a rule set, constant after construction.
 struct RuleSet::State {
   State(ShardSet const& shards, RuleFile rule_file, ScalePolicy scale_policy);
 
-  /// `UsageError` when the description is none of the set's.
+  /// Returns the source of a description. `UsageError` when the set does not contain it.
   [[nodiscard]] std::size_t source_of(SourceTensor const* tensor) const;
-  /// The first rule that matches; null for none.
+  /// Returns the first rule that matches, or null.
   [[nodiscard]] LayerRule const* find_rule(std::string_view name, TensorName const& parsed,
                                            LayerTensors const& layer) const;
-  /// The same for a tensor of the result: rules that rename hold for the names that they give.
+  /// Returns the first rule that matches a tensor of the result. Rules with `rename` match their new names.
   [[nodiscard]] LayerRule const* find_rule_of_result(std::string_view name, TensorName const& parsed,
                                                      LayerTensors const& layer) const;
-  /// Whether an expert is only on these of the tensor-parallel ranks: on one, whole, or on those of its group.
+  /// Returns whether it is an expert that only these ranks have: one rank has it whole, or the ranks of its group do.
   [[nodiscard]] bool is_on_some_ranks(std::string_view name, RankTensors const& asked) const;
-  /// Patterns of all layers that no rule matches.
+  /// Returns patterns of all layers that no rule matches.
   [[nodiscard]] std::vector<std::string> uncovered() const;
-  /// The file of the tensor-parallel rank `tp` beside a source.
+  /// Returns the file of tensor-parallel rank `tp` in the cell of a source.
   [[nodiscard]] std::string file_of(std::size_t beside, int tp) const;
-  /// What the config says of the layer that a module of a source is in.
+  /// Returns the sizes in the config for the layer of a module.
   [[nodiscard]] ModelSizes const& sizes_of(std::string_view module, std::size_t source) const;
-  /// What config and the shapes of all layers say of one layer's numbers.
+  /// Returns the number format of a layer as config and the shapes of all layers give it.
   [[nodiscard]] LayerHints hints_of(std::string_view module) const;
   [[nodiscard]] MergeRule decide(std::string_view name, RankTensors const& asked) const;
-  /// How the rule's layer lies in its weight; stacks of experts show it by where the hidden width stands.
+  /// Returns the order of dimensions in a layer's weight. In stacks of experts the place of the hidden width gives it.
   [[nodiscard]] LayerOrder order_of(LayerRule const& rule, LayerTensors const& layer, Layers const& layers_of) const;
-  /// What a fused layer becomes in models of this type; nothing where it stays.
+  /// Returns the layers that a fused layer is split into in models of this type; empty if it stays fused.
   [[nodiscard]] FusedParts parts_of(LayerRule const& rule, TensorName const& parsed) const;
-  /// The model's own name for a stack of plain weights that has another program's; empty for all others.
+  /// Returns the model's name for a stack of plain weights under another program's name; empty for other tensors.
   [[nodiscard]] std::string own_stack_name(std::string_view name, TensorName const& parsed, std::size_t source) const;
   [[nodiscard]] bool is_dropped(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
-  /// config.json with what the rule file adds.
+  /// Returns config.json with the sizes of the rule file.
   [[nodiscard]] static Json full_config(ShardSet const& shards, RuleFile const& rule_file);
 
   ShardSet set{};
@@ -74,42 +74,42 @@ struct RuleSet::State {
   GlobalNames grid{};
   ModelNames names{};
   RuleFile file{};
-  std::vector<LayerRule> rules{};  ///< the file's first
+  std::vector<LayerRule> rules{};  ///< those of the file first
   std::vector<Layers> layers{};    ///< per source
 
  private:
-  /// Where the descriptions of one source stand in memory.
+  /// The place in memory of the descriptions of one source.
   struct Extent {
     SourceTensor const* begin = nullptr;
     SourceTensor const* end = nullptr;
     std::size_t source = 0;
   };
   void index();
-  /// Whether the rule is for models such as this.
+  /// Returns whether the rule is for this model type.
   [[nodiscard]] bool applies_to_model(LayerRule const& rule) const;
-  /// Whether a head has other numbers than the embedding that the config says it is; what is not as the embedding is
+  /// Returns whether a head differs from the embedding to which the config ties it. A head of another dtype or shape
   /// cannot be compared.
   [[nodiscard]] bool differs_from_embedding(TensorName const& parsed, RankTensors const& asked) const;
   [[nodiscard]] std::optional<bool> sibling_transposed(SourceTensor const& weight, Layers const& layers_of) const;
   [[nodiscard]] bool has_tensor(std::string const& name) const;
-  /// The rule as the shards' fused layers are laid out.
+  /// Returns the rule adapted to the layout of the fused layers in the shards.
   [[nodiscard]] LayerRule as_laid_out(LayerRule const& rule) const;
-  /// Whether nothing but habit says that the parts of a fused layer were cut one by one.
+  /// Returns whether it is only an assumption that the parts of a fused layer were sharded one by one.
   [[nodiscard]] bool is_assumed(LayerRule const& rule, LayerSharding const& sharding) const;
   [[nodiscard]] MergeRule by_layer(LayerRule const& rule, TensorName const& parsed, RankTensors const& asked) const;
   [[nodiscard]] bool holds_copies(LayerRule const& rule, ShardingQuery const& question, LayerValues const& values,
                                   ModelSizes const* tower) const;
-  /// Whether the tensor-parallel ranks hold different experts.
+  /// Returns whether the tensor-parallel ranks hold different experts.
   [[nodiscard]] bool has_expert_groups(RankTensors const& asked) const;
-  /// Whether the ranks count experts from 0 each, so that one name is of several.
+  /// Returns whether the experts start at 0 on each rank, so that one name stands for several experts.
   [[nodiscard]] bool are_different_experts(std::string_view name, RankTensors const& asked) const;
   [[nodiscard]] bool has_expert_dimension(TensorName const& parsed, RankTensors const& asked) const;
-  /// Stacks without further expert-parallel ranks hold all experts of the config. `FormatError`.
+  /// Throws a `FormatError` unless a stack holds all experts of the config.
   void require_all_experts(TensorName const& parsed, SourceTensor const& tensor) const;
-  /// Lets the stacks of experts of the expert-parallel ranks follow each other.
+  /// Makes the rule concatenate the stacks of the expert-parallel ranks.
   void concatenate_stacks(MergeRule& merged, TensorName const& parsed, RankTensors const& asked) const;
 
-  std::vector<Extent> extents_{};  ///< in order of memory
+  std::vector<Extent> extents_{};  ///< in order of their addresses
   bool has_embedding_ = false;
   std::int64_t likely_group_ = 0;
 };

@@ -41,8 +41,8 @@ std::vector<std::string> unused_rules(RuleFile const& file, ShardSet const& set,
   std::vector<std::string> unused;
   for (std::size_t i = 0; i < uses.size(); ++i) {
     if (uses[i] == Use::decides || !applies_to_model(file.rules[i], model_type)) continue;
-    unused.push_back("rule " + std::to_string(i) + " (" + file.rules[i].pattern.text() + ") decides about no tensor: " +
-                     (uses[i] == Use::none ? "no name fits its pattern" : "earlier rules take all that it fits"));
+    unused.push_back("rule " + std::to_string(i) + " (" + file.rules[i].pattern.text() + ") applies to no tensor: " +
+                     (uses[i] == Use::none ? "no name matches its pattern" : "earlier rules match all of its tensors"));
   }
   return unused;
 }

@@ -20,8 +20,8 @@ std::vector<std::int64_t> parts_of(LayerSharding const& sharding) {
   return sharding.parts.empty() ? std::vector<std::int64_t>{1} : sharding.parts;
 }
 
-/// Where the parts of all shards go, in the order in which plans lay them behind each other: block of ranks by block of
-/// ranks, in each all first parts come first, and of neighbours with the same piece the first one's counts.
+/// The places of the parts of all shards in the merged tensor. Blocks of ranks follow each other; in each block all
+/// first parts come first. Of neighbouring ranks with the same piece, the first one counts.
 class Layout {
  public:
   Layout(LayerOnRanks const& layer, LayerSharding const& sharding)
@@ -46,7 +46,7 @@ class Layout {
 
   [[nodiscard]] bool divides() const noexcept { return divides_; }
   [[nodiscard]] std::int64_t total() const noexcept { return total_; }
-  /// The rank whose piece counts where `rank` has a copy of it; else `rank` itself.
+  /// Returns the rank whose piece is kept: `rank`, or the rank that it replicates.
   [[nodiscard]] std::size_t kept(std::size_t rank, std::size_t part) const {
     return rank / replicas_[part] * replicas_[part];
   }
@@ -77,7 +77,7 @@ class Layout {
   bool divides_ = true;
 };
 
-/// Dimensions before those of the matrix: one where it is a stack of experts.
+/// Returns the number of dimensions before those of the matrix: 1 for a stack of experts, else 0.
 int stack_of(Shape const& shape) { return static_cast<int>(shape.size()) - 2; }
 
 ShardBlocks blocks_of(LayerOnRanks const& layer, LayerValues const& values, LayerSharding const& sharding,
@@ -105,7 +105,8 @@ ShardBlocks blocks_of(LayerOnRanks const& layer, LayerValues const& values, Laye
   return shard;
 }
 
-/// Copies of a piece are told by their bytes, which mean the same only under the same scales.
+/// Checks that replicas have equal scales. Replicas are compared by their bytes, which need equal scales to be equal
+/// values.
 void require_equal_scales(LayerOnRanks const& layer, std::vector<ShardBlocks> const& shards, Layout const& layout) {
   for (std::size_t rank = 0; rank < shards.size(); ++rank) {
     for (std::size_t part = 0; part < shards[rank].ranges.size(); ++part) {
@@ -130,7 +131,7 @@ void require_equal_scales(LayerOnRanks const& layer, std::vector<ShardBlocks> co
   }
 }
 
-/// Scales as the shards store theirs. Each is one of the shards', so that nothing is rounded.
+/// Returns the scales in the dtype of the shards. Each is the scale of a shard, so no scale is rounded.
 std::vector<std::byte> encode(std::vector<float> const& scales, Dtype dtype) {
   std::vector<std::byte> bytes(scales.size() * bits_of(dtype) / 8);
   if (dtype == Dtype::f32) {
@@ -143,7 +144,7 @@ std::vector<std::byte> encode(std::vector<float> const& scales, Dtype dtype) {
 
 MergeRule precomputed_scales(LayerOnRanks const& layer, BlockGrid const& whole) {
   auto values = std::make_shared<PrecomputedValues>();
-  // As the shards have it: a stack or not, and perhaps a dimension of one behind each of the grid's.
+  // The dimensions of the shards: possibly a stack, possibly a dimension of length 1 after each grid dimension.
   auto const dimensions = layer.tensors.front()->shape.size();
   std::vector<std::int64_t> lengths;
   if (dimensions % 2 != 0) lengths.push_back(whole.matrices);
@@ -156,7 +157,7 @@ MergeRule precomputed_scales(LayerOnRanks const& layer, BlockGrid const& whole) 
   return {.kind = MergeKind::given, .given = std::move(values)};
 }
 
-/// The weight itself: as it is stored where no scale changes.
+/// Returns the rule for the weight; its bytes do not change if no scale does.
 MergeRule merged_weight(LayerOnRanks const& layer, LayerValues const& values, LayerSharding const& sharding,
                         std::vector<ShardBlocks> shards, std::shared_ptr<BlockGrid const> const& whole, bool exact) {
   MergeRule rule{.kind = exact ? MergeKind::concat : MergeKind::requantize,
@@ -187,7 +188,7 @@ bool splits_blocks(LayerOnRanks const& layer, LayerSharding const& sharding) {
   if (!asked || layer.formats.size() < 2 ||
       (sharding.shard_axis != ShardAxis::column && sharding.shard_axis != ShardAxis::row))
     return false;
-  // The scales of blocks may have twice as many as the matrix.
+  // The scales of blocks may have twice as many dimensions as the matrix.
   auto const most = layer.role == TensorRole::weight ? 3U : 5U;
   if (layer.formats.front().format() != NumberFormat::fp8_block || dimensions < 2 || dimensions > most) return false;
   if (layer.role == TensorRole::weight_scale && dtype != Dtype::f32 && !is_small_float(dtype)) return false;

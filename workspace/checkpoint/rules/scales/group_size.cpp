@@ -13,7 +13,7 @@ bool comes_in_groups(NumberFormat format) {
          format == NumberFormat::int4_modelopt;
 }
 
-/// 0 where it does not tell.
+/// Returns the group size of a layer; 0 if its shapes do not give it.
 std::int64_t group_of(std::string_view module, LayerTensors const& layer, LayerHints const& hints) {
   auto const* const weight = layer[TensorRole::weight];
   auto const* const scale = layer[TensorRole::weight_scale];

@@ -22,7 +22,7 @@ class ValueResolver {
   void resolve() {
     if (sharding_.shard_axis != ShardAxis::column && sharding_.shard_axis != ShardAxis::row) return;
     if (layer_.role == TensorRole::weight_shape) return resolve_weight_shape(rule_, layer_, values_, sharding_);
-    // All inputs have one scale: every rank's ids are of the same group.
+    // All inputs have one scale: the ids of every rank belong to the same group.
     bool const whole = layer_.hints.whole_inputs && layer_.formats.front().group() == 0;
     bool const shared = share_one_scale(layer_, values_, sharding_);
     if ((shared || whole) && layer_.role == TensorRole::group_ids) rule_.add_per_rank = 0;
@@ -47,7 +47,7 @@ class ValueResolver {
                        [&](LayerTensors const& tensors) { return tensors[role] != nullptr; });
   }
 
-  /// The ranks' scales where they differ; nothing where they agree or there are none.
+  /// Returns the scales of the ranks if they differ; nothing if they agree or if there are none.
   std::optional<Scales> differing(TensorRole role) const {
     if (!has(role)) return std::nullopt;
     Scales scales;
@@ -61,7 +61,7 @@ class ValueResolver {
     return scales;
   }
 
-  /// Old over common scale, or common over old divisor: never above 1.
+  /// Returns old scale divided by common scale, or common divisor divided by old divisor; at most 1.
   Scales factors(Scales const& scales, ReduceOp op) const {
     auto result = scales;
     for (std::size_t i = 0; i < scales.front().size(); ++i) {
@@ -103,11 +103,12 @@ class ValueResolver {
     rule_.requantization = std::move(made);
   }
 
-  /// Weights under one scale, or one per output that the ranks of a row-parallel layer each have their own of.
+  /// Resolves weights with one scale, or with one scale per output that differs between the ranks of a row-parallel
+  /// layer.
   void resolve_scaled(RequantizeKernel kernel) {
     auto const role = TensorRole::weight_scale;
     if (!has(role) || (layer_.role != role && layer_.role != TensorRole::weight)) return;
-    // Stored values count from their zero points: scaling them would move what they mean. The scales must agree.
+    // Stored values are relative to their zero points, so they cannot be rescaled. The scales must agree.
     if (has(TensorRole::zeros)) return;
     auto const axes = layer_.formats.front().axes(role, *values_.layers.front()[role]);
     bool const shared = axes.single || (sharding_.shard_axis == ShardAxis::row ? axes.in : axes.out) < 0;
@@ -135,7 +136,7 @@ class ValueResolver {
     requantize(RequantizeKernel::fp4_values, 0, by, TensorRole::weight_scale);
   }
 
-  /// Ids that count from 0 in each shard grow from rank to rank; ids of the whole layer stay as they are.
+  /// Decides about group ids: ids that start at 0 in each shard grow from rank to rank, ids of the whole layer stay.
   void resolve_group_ids() {
     bool local = true;
     bool global = true;
@@ -155,7 +156,7 @@ class ValueResolver {
     if (global || unset) rule_.add_per_rank = 0;
     if (local || global || unset) return;
     throw FormatError({.operation = "merge rules",
-                       .message = "group ids that do not follow the inputs cannot be joined along them",
+                       .message = "group ids that do not follow the inputs cannot be concatenated along them",
                        .expected = "ids that grow by one per group, from 0 in each shard or through all of them",
                        .got = "groups in the order of activations",
                        .resource = layer_.tensors.front()->name,
@@ -178,7 +179,7 @@ StoredTensor LayerValues::stored(std::size_t rank, TensorRole role) const {
 
 void refuse_scale(LayerOnRanks const& layer, std::size_t rank, float value, std::string expected, std::string hint) {
   throw FormatError({.operation = "merge rules",
-                     .message = "a scale that nothing can be scaled to",
+                     .message = "the values cannot be requantized to this scale",
                      .expected = std::move(expected),
                      .got = std::to_string(value) + " on rank " + std::to_string(rank),
                      .resource = layer.tensors.front()->name,

@@ -16,7 +16,7 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-/// Whether `length` numbers, packed, take as much space as `packed` numbers do. The last word may be filled up.
+/// Returns whether `length` packed numbers take as much space as `packed` numbers. The last word may be padded.
 bool fits(std::int64_t length, std::int64_t packed, std::int64_t packing) {
   return length <= packed && length > packed - packing;
 }
@@ -25,7 +25,7 @@ std::string text_of(std::int64_t outputs, std::int64_t inputs) {
   return "[" + std::to_string(outputs) + ", " + std::to_string(inputs) + "]";
 }
 
-/// What the ranks hold together along the cut; pieces that several ranks hold count once.
+/// Returns the length of all ranks together along the shard axis; replicas count once.
 std::int64_t merged_length(LayerSharding const& sharding, Lengths const& own) {
   auto const parts = sharding.parts.empty() ? Lengths{1} : sharding.parts;
   std::int64_t sum = 0;
@@ -40,7 +40,7 @@ std::int64_t merged_length(LayerSharding const& sharding, Lengths const& own) {
   return whole;
 }
 
-/// A layer's lengths and how many inputs share a word.
+/// The lengths of a layer, and the number of inputs in one word.
 struct Packed {
   explicit Packed(LayerFormat const& format, SourceTensor const& weight)
       : outputs(format.outputs()), inputs(format.inputs()), packing(format.axes(TensorRole::weight, weight).in_unit) {}
@@ -86,7 +86,7 @@ void resolve_weight_shape(MergeRule& rule, LayerOnRanks const& layer, LayerValue
          .section = "shape"});
   }
   if (own) return;
-  rule = {.kind = MergeKind::replicate, .reason = "the original shape: every rank has that of the whole layer"};
+  rule = {.kind = MergeKind::replicate, .reason = "the original shape of the whole layer is on every rank"};
 }
 
 std::vector<Defect> check_weight_shapes(std::shared_ptr<ShardSource const> const& source,
@@ -108,11 +108,11 @@ std::vector<Defect> check_weight_shapes(std::shared_ptr<ShardSource const> const
       auto const said = read_integers({source, at});
       if (packed.is(said)) continue;
       defects.push_back({DefectKind::shape, tensors[at].name,
-                         "the original shape is not that of the packed weight: expected " +
+                         "the original shape does not fit the packed weight: expected " +
                              text_of(packed.outputs, packed.inputs) + ", got " + list_text(said),
                          "merge or save the model again"});
     } catch (Error const&) {
-      // Formats and files that cannot be read have defects of their own.
+      // Other checks report formats and files that cannot be read.
     }
   }
   return defects;
