@@ -136,7 +136,7 @@ TEST_F(MissingRanks, accepts_x_of_y_files_that_are_ranks) {
 
 TEST_F(MissingRanks, asks_for_a_pattern_when_numbers_are_ambiguous) {
   for (int rank = 0; rank < 2; ++rank) write("shard_" + std::to_string(rank) + ".safetensors", rank, 2);
-  EXPECT_THAT(refusal(), HasSubstr("`pattern` \"shard_{rank}.safetensors\""));
+  EXPECT_THAT(refusal(), HasSubstr("`pattern` to \"shard_{rank}.safetensors\""));
 }
 
 TEST_F(MissingRanks, accepts_the_number_of_layers_in_a_rule_file) {
