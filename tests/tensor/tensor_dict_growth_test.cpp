@@ -1,4 +1,5 @@
 // A tree with many keys costs time in proportion to its size.
+#include <crossrank/split_config.hpp>
 #include <crossrank/tensor_dict.hpp>
 
 #include <string>
