@@ -19,7 +19,7 @@ compare() {
 roots() { find include lib collectives workspace tools "$@" -type f -not -path '*/.venv/*' 2>/dev/null || true; }
 
 folders=$(roots tests bench examples | grep -vE '^tests/(data|fuzz/seeds)/' | grep -E '\.(hpp|cpp|h|c|py|sh|cmake|pml)$' | sed 's|[^/]*$||' | sort -u)
-named=$(grep -oE '^(###|\|) `[a-z_/]+/`' "$document" | tr -d '#|` ' | sort -u)
+named=$(grep -oE '^(###|\|) `[a-z0-9_/]+/`' "$document" | tr -d '#|` ' | sort -u)
 compare folder "$folders" "$named"
 
 files=$(roots | grep -E '\.(hpp|cpp)$' | sed -E 's/\.[a-z]+$//' | sort -u)
