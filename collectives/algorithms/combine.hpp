@@ -7,13 +7,13 @@
 
 #include <crossrank/reduce_op.hpp>
 
-/// What reduce kernels do with one element, and with a block of them. All of it is inlined into functions that are
-/// compiled for one instruction set each.
+/// The work of reduce kernels on one element and on a block. All of it is inlined into functions that are each compiled
+/// for one instruction set.
 namespace crossrank::algorithms {
 
 #define CROSSRANK_INTO_KERNEL [[gnu::always_inline]] inline
 
-/// Elements on which a kernel works before it goes on to the next ones: few enough for the first cache.
+/// Elements that a kernel works on at a time: few enough for the first-level cache.
 inline constexpr std::size_t block_elements = 1024;
 
 /// C64. A type of its own: the library's product mends infinities by a call, and so differs between compilers.
@@ -96,7 +96,7 @@ CROSSRANK_INTO_KERNEL void average_block(T* values, std::size_t n, std::size_t r
   }
 }
 
-/// Reduces elements that are combined as what they are.
+/// Reduces elements in their own dtype.
 template <class T, ReduceOp op>
 CROSSRANK_INTO_KERNEL void reduce_plain(std::byte* out, std::byte const* const* inputs, std::size_t count,
                                         std::size_t elements) {
@@ -118,7 +118,7 @@ CROSSRANK_INTO_KERNEL void reduce_plain(std::byte* out, std::byte const* const* 
   }
 }
 
-/// Reduces elements that are combined as F32: `Format` widens and narrows blocks of them.
+/// Reduces elements in F32: `Format` widens and narrows blocks of them.
 template <class Format, ReduceOp op>
 CROSSRANK_INTO_KERNEL void reduce_widened(std::byte* out, std::byte const* const* inputs, std::size_t count,
                                           std::size_t elements) {

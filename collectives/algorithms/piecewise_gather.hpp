@@ -13,12 +13,12 @@ namespace crossrank::algorithms {
 /// Bytes of each rank that travel in one operation of a generic algorithm; a whole number of elements of any dtype.
 inline constexpr std::size_t piece_bytes = std::size_t{256} << 10;
 
-/// Where the part of `rank` begins in the concatenation of all.
+/// Returns the offset of `rank`'s part in the concatenation of all parts.
 [[nodiscard]] inline std::size_t offset_of(std::span<std::size_t const> counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
 }
 
-/// What two ranges have in common.
+/// The intersection of two ranges.
 struct Overlap {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -29,7 +29,8 @@ struct Overlap {
   return {std::max(begin, other), std::min(begin + size, other + other_size)};
 }
 
-/// Copies what of `piece`, which begins at `at`, lies in the range from `wanted` on into `out`, which is that range.
+/// Copies the bytes of `piece` that lie in the wanted range into `out`. `piece` begins at offset `at`. The range begins
+/// at `wanted` and has the size of `out`.
 inline void take_overlap(std::span<std::byte const> piece, std::size_t at, std::size_t wanted,
                          std::span<std::byte> out) {
   auto const common = overlap(at, piece.size(), wanted, out.size());
@@ -38,14 +39,15 @@ inline void take_overlap(std::span<std::byte const> piece, std::size_t at, std::
   }
 }
 
-/// Gathers the bytes of all ranks everywhere, `piece_bytes` of each at a time, and shows each step's pieces.
+/// Gathers the bytes of all ranks on all ranks, `piece_bytes` of each at a time, and hands over the pieces of each
+/// step.
 class PiecewiseGather : public Algorithm {
  public:
   [[nodiscard]] std::optional<spi::RequestId> next(spi::Transport& transport) override;
 
  protected:
   PiecewiseGather(spi::Signature signature, std::span<std::byte const> mine) : signature_(signature), mine_(mine) {}
-  /// Sets how many bytes each rank gives. Before the first step.
+  /// Sets the number of bytes of each rank. Call it before the first step.
   void give(std::vector<std::size_t> counts) { counts_ = std::move(counts); }
   /// Bytes from `at` on of each rank; shorter or empty where a rank has no more.
   virtual void take(std::size_t at, std::span<std::span<std::byte const> const> pieces) = 0;

@@ -7,11 +7,11 @@
 
 namespace crossrank::algorithms {
 
-/// A long reduction over the transport's own all_to_allv: ranks exchange slices, each reduces its own in rank order,
-/// and all_reduce and reduce then bring the results where they belong.
+/// A long reduction over the transport's all_to_allv. Ranks exchange slices and each reduces its own in rank order.
+/// all_reduce and reduce then gather the results.
 class SlicedReduction final : public Algorithm {
  public:
-  /// Null where the transport has no all_to_allv, or the values are too short for it to pay.
+  /// Returns null if the transport has no all_to_allv, or if the values are too short to gain from it.
   [[nodiscard]] static std::unique_ptr<Algorithm> make(Call const& call, spi::Transport& transport);
   [[nodiscard]] std::optional<spi::RequestId> next(spi::Transport& transport) override;
 
@@ -31,7 +31,7 @@ class SlicedReduction final : public Algorithm {
   enum class Step { exchange, results, done } step_ = Step::exchange;
 };
 
-/// Parts of `bytes` for `ranks`, whole elements, as even as they can be.
+/// Divides `bytes` among `ranks` as evenly as whole elements allow.
 [[nodiscard]] std::vector<std::size_t> even_slices(std::size_t bytes, std::size_t element_bytes, int ranks);
 
 }  // namespace crossrank::algorithms

@@ -34,7 +34,7 @@ struct Bf16 {
   }
 };
 
-/// Any format, one element after the other.
+/// Converts any format, one element at a time.
 template <Dtype dtype, std::size_t Bytes>
 struct ByTable {
   static constexpr std::size_t bytes = Bytes;
@@ -49,7 +49,7 @@ struct ByTable {
 using F16Plain = ByTable<Dtype::f16, 2>;
 
 #if CROSSRANK_REDUCE_X86
-/// F16 by the processor's own conversion, 8 at a time: the rest of a block goes the plain way.
+/// Converts F16 by the processor's instruction, 8 elements at a time, and the rest of a block one by one.
 struct F16Converted {
   static constexpr std::size_t bytes = 2;
   __attribute__((target("avx2,f16c"))) static void widen(float* to, std::byte const* from, std::size_t n) {

@@ -62,7 +62,7 @@ RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::So
                                 .counts = {counts.begin(), counts.end()},
                                 .sizes = std::vector<std::uint64_t>(counts.size())});
   auto& op = operation(request_id);
-  // First the sizes, which say what follows: what a member gives decides, not what others expect.
+  // The sizes that the members send decide what follows, not the sizes that others expect.
   auto const own = std::make_shared<std::uint64_t>(op.source.bytes.size());
   op.steps.push_back({&across(), [this, signature, own, &op] {
                         std::vector<std::size_t> const eight(op.counts.size(), sizeof *own);
@@ -77,7 +77,7 @@ RequestId CompositeTransport::post_all_gatherv(spi::Signature signature, spi::So
   return begin_kept(request_id);
 }
 
-/// The sizes are known: one spread for each member's block.
+/// Adds one spread for each member's block, once the sizes are known.
 void CompositeTransport::gather_blocks(CompositeOp& op) {
   auto buffer = op.sink.bytes;
   for (std::size_t member = 0; member < op.sizes.size() && !op.failure; ++member) {
@@ -109,7 +109,8 @@ void CompositeTransport::spread(std::deque<Step>& steps, std::span<std::byte> by
     spread_piece(steps, bytes.subspan(at, std::min(piece_bytes, bytes.size() - at)), root);
 }
 
-/// From the root's node on, down a chain of one member of each; each of these gives the piece to its node.
+/// The piece goes down a chain with one member of each node, from the root's node on. Each of these members broadcasts
+/// it on its node.
 void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::byte> piece, int root) {
   auto const& map = parts_.map;
   auto const nodes = static_cast<int>(map.nodes.size());
@@ -137,7 +138,7 @@ void CompositeTransport::spread_piece(std::deque<Step>& steps, std::span<std::by
                    }});
 }
 
-// What is another for each rank gains nothing from going through its node.
+// Data that differs for each rank gains nothing from shared memory on the way, so it goes straight to its rank.
 
 template <class Post>
 std::optional<RequestId> CompositeTransport::post_across(OpKind op_kind, Post post) {

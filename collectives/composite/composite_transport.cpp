@@ -18,7 +18,8 @@ using spi::OpKind;
 using spi::RequestId;
 
 constexpr auto look_interval = std::chrono::milliseconds(50);
-constexpr auto departed_for = std::chrono::milliseconds(200);  // whoever has closed the group may be gone sooner
+constexpr auto departed_for =
+    std::chrono::milliseconds(200);  // a rank that has closed the group may leave earlier than this
 
 }  // namespace
 
@@ -196,7 +197,7 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
         failed_ranks.push_back(members[static_cast<std::size_t>(member)]);
     }
     if (on != &across()) {
-      // The part of a node speaks of its own ranks: say which those are here.
+      // The error counts ranks on the node: name the node's ranks in this group.
       auto const text =
           info.message + " (on the node of ranks " + node::format_ranks(parts_.map.members_of(parts_.map.own)) + ")";
       if (failed_ranks.empty()) failed_ranks.push_back(rank());
@@ -205,7 +206,7 @@ void CompositeTransport::end_with(spi::Transport const* on, char const* operatio
     parts_.local->abort(info.message);
     parts_.bulk->abort(info.message);
   }
-  // What `across` was told first is what all members throw.
+  // All members throw the failure that `across` knew first.
   try {
     static_cast<void>(across().post_barrier({.op_kind = OpKind::barrier}));
   } catch (Error const& e) {
@@ -256,7 +257,7 @@ std::shared_ptr<spi::Transport> CompositeTransport::split(spi::Signature signatu
     }
     bool const one_node = here.size() == members.size();
     if (one_node && !members.empty()) {
-      // Nobody waits for `across` in this group: it ends here, in order.
+      // A group on one node does not need `across`: closes it.
       group->close(timeout_policy);
       return parts_.local->split(signature, here, std::move(name), timeout_policy);
     }

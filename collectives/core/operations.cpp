@@ -10,7 +10,7 @@
 #include "collectives/core/pending_groups.hpp"
 #include "collectives/core/call_builder.hpp"
 
-/// The public operations: each is planned, then run, or started and handed out.
+/// The public operations. Each builds a call, then runs it, or starts it and returns a request.
 namespace crossrank {
 
 using detail::GroupLockGuard;

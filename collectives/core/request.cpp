@@ -70,7 +70,7 @@ void Request::drop() noexcept { give_up(true); }
 void Request::give_up(bool dropped) noexcept {
   using detail::GroupState;
   if (pending_op_) {
-    // Beside a call of another thread it is given up all the same: this cannot throw.
+    // Gives up even while another thread is in a call of the group: this must not throw.
     bool const entered = group_->group_lock.enter();
     group_->give_up(pending_op_, dropped ? GroupState::AbandonReason::dropped : GroupState::AbandonReason::cancelled);
     if (entered) group_->group_lock.leave();

@@ -38,8 +38,8 @@ MpiPacketTransport::MpiPacketTransport(MPI_Comm communicator, MPI_Comm callers, 
   sends_.resize(static_cast<std::size_t>(ranks));
 }
 
-/// What MPI still reads or writes outlives the packet transport: there is no way to take it back that does not wait for
-/// the peer.
+/// Buffers that MPI still reads or writes outlive the packet transport: MPI gives them back only when the peer takes
+/// part.
 MpiPacketTransport::~MpiPacketTransport() {
   if (sending_ == 0 && receives_.empty()) return;
   static NoDestructor<std::vector<std::deque<Transfer>>> kept;  // MPI may end after statics are gone

@@ -7,10 +7,10 @@
 
 namespace crossrank::mpi {
 
-/// Throws the `BackendError` for what an MPI function returned, unless it is `MPI_SUCCESS`.
+/// Throws a `BackendError` if an MPI function returned an error.
 void check(int code, char const* function);
 
-/// Packets by non-blocking point-to-point calls on a communicator of its own.
+/// Sends packets by non-blocking point-to-point calls on a communicator of its own.
 class MpiPacketTransport final : public spi::PacketTransport {
  public:
   enum class Threads { any, callers, main_only };

@@ -48,7 +48,7 @@ void Process::need_mpi(std::chrono::milliseconds limit) {
   std::atexit([] { on_exit(); });
 }
 
-/// MPI_Init waits for all ranks of the job, for ever: a thread of its own does, and is left there when they do not
+/// MPI_Init waits for all ranks of the job without a limit. A separate thread calls it, and is abandoned if they do not
 /// come.
 void Process::start(std::chrono::milliseconds limit) {
   if (!start_) {
@@ -101,7 +101,7 @@ void Process::require_group(MPI_Comm communicator) {
 }
 
 MPI_Comm Process::duplicate(MPI_Comm communicator, std::chrono::milliseconds limit) {
-  // Where MPI writes when the others come at last.
+  // MPI writes here if the others come late.
   static NoDestructor<std::deque<MPI_Comm>> late;  // MPI may end after statics are gone
   auto& own = late.value.emplace_back(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
@@ -163,7 +163,7 @@ int Process::on_finalize(MPI_Comm, int, void*, void*) noexcept {
 
 void Process::on_exit() noexcept {
   auto& process = instance();
-  if (process.pid_ != ::getpid()) return;  // a forked child that would finalise would wait for the ranks for ever
+  if (process.pid_ != ::getpid()) return;  // a forked child would wait in MPI_Finalize for ever
   int finalized = 0;
   if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
   process.end_networks();

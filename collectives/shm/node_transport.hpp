@@ -9,8 +9,8 @@
 
 namespace crossrank {
 
-/// Joins the ranks of a node and makes the group of all of them, called `name`. Collective over the node;
-/// `global_ranks` are those of the job, in the order of ranks on the node.
+/// Joins the ranks of a node and makes the group of all of them. Collective over the node. `global_ranks` holds the
+/// job's rank of each rank on the node.
 [[nodiscard]] std::shared_ptr<spi::Transport> node_transport(node::NodeOptions const& on_node, std::string name,
                                                              std::vector<int> global_ranks,
                                                              spi::TimeoutPolicy const& timeout_policy);

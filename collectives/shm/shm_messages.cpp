@@ -8,7 +8,7 @@
 #include "lib/node/group/bulk_copy.hpp"
 #include "lib/node/memory/corruption.hpp"
 
-/// Messages between two ranks: each ordered pair has a ring of descriptors, and payloads stand in the sender's arena.
+/// Messages between two ranks: each ordered pair has a ring of descriptors; payloads are in the sender's arena.
 namespace crossrank::shm {
 
 using spi::OpKind;
@@ -41,7 +41,7 @@ RequestId ShmTransport::post_recv(spi::Sink bytes, int src, std::uint32_t tag) {
   return request_id;
 }
 
-/// With its number on the channel: those that have moved, and those posted before it.
+/// Notes a message for the flight recorder, with its number on the channel.
 void ShmTransport::note_message(ShmOp const& op) const noexcept {
   bool const sends = op.kind == Kind::send;
   auto const& channel = sends ? group_->channel(rank(), op.peer) : group_->channel(op.peer, rank());

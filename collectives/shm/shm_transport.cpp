@@ -44,7 +44,7 @@ ShmTransport::~ShmTransport() {
       arena.release_when(group_->everyone_left(), slot);
     }
   }
-  // A message may be taken after all have closed: by a receive that was posted before.
+  // A receive that was posted before may take a message after all ranks have closed.
   for (int dst = 0; dst < world_size(); ++dst) {
     release_sent_slots(dst);
     for (auto const& held : sent_[static_cast<std::size_t>(dst)])
@@ -95,7 +95,7 @@ void ShmTransport::drop(RequestId request_id) noexcept {
 struct ShmTransport::ChannelCondition final : node::Group::Condition {
   bool done() override {
     owner.drive_collectives();
-    // All of them: the peer may itself wait for a message that this rank has posted and not sent yet.
+    // All messages: the peer may itself wait for one that this rank has posted and not sent yet.
     for (auto const& op : owner.operations_) {
       if (is_message(op) && !op.completed) owner.advance_messages(op.kind, op.peer);
     }
@@ -170,7 +170,7 @@ void ShmTransport::complete(ShmOp& op, spi::TimeoutPolicy const& timeout_policy)
 
 void ShmTransport::cancel(RequestId request_id, std::string_view why) noexcept {
   auto const& op = operation(request_id);
-  // A message that has not gone or come leaves no trace; an arrival cannot be taken back without the others.
+  // A message that has not moved leaves no trace. An arrival at a round cannot be taken back.
   if (!is_message(op) && !op.completed) {
     auto const said = "rank " + std::to_string(rank()) + " cancelled its " + name_of(op);
     group_->abort(why.empty() ? said : why);
@@ -205,7 +205,7 @@ ShmTransport::Posted ShmTransport::post_round(spi::Signature signature, std::spa
     copies.add(area.at, bytes.data(), bytes.size(), area.stores);
   }
   bool const has_own = also_to != nullptr && also_to != bytes.data();
-  // A short copy is made while the others are on their way; a long one is cheaper together with the first.
+  // A short copy is made while the others arrive. A long one is cheaper together with the first copy.
   bool const afterwards = has_own && bytes.size() < short_copy;
   if (has_own && !afterwards) copies.add(also_to, bytes.data(), bytes.size(), results);
   copies.run();
@@ -238,7 +238,8 @@ void ShmTransport::note_speed(Stored const& stored) noexcept {
   if (stored.step.counts) store_autotuner_.note(stored.step, stored.bytes, platform::system().now() - stored.began);
 }
 
-/// A post returns when all earlier rounds are decided; what was read in round r was read by all once r + 1 was.
+/// A post returns once all earlier rounds are decided. Once round r + 1 is decided, all ranks have read the payloads of
+/// round r.
 std::uint64_t ShmTransport::arrive(node::Post const& post) {
   auto const round = group_->post(post, timeout_policy_);
   ring_.read_in(round);
@@ -267,7 +268,7 @@ void ShmTransport::finish_all_gatherv(ShmOp& op) {
   }
 }
 
-/// `MismatchError` when a rank sent another number of bytes than this one was told.
+/// Throws `MismatchError` if a rank sent another number of bytes than agreed.
 void ShmTransport::require_size(int member, std::size_t got, std::size_t expected) const {
   if (got == expected) return;
   throw MismatchError({.operation = "receive",
@@ -288,9 +289,9 @@ void ShmTransport::read_payload(ShmOp const& op, int member, std::span<std::byte
   copies.run();
 }
 
-/// Measured where two cores share 32 MiB: what is touched there by all ranks of a node in one call stays from call to
-/// call up to about 20 MiB, all_to_all of 2 MiB between four ranks took 0.47 ms past the caches and 0.84 through them,
-/// and all_gather of 4 MiB between two 0.32 and 0.21.
+/// Measured on two cores that share a cache of 32 MiB. Up to about 20 MiB touched by all ranks of a node in one call
+/// stay in the cache until the next call. An all_to_all of 2 MiB between four ranks took 0.47 ms with streaming stores
+/// and 0.84 ms with normal ones; an all_gather of 4 MiB between two ranks took 0.32 ms and 0.21 ms.
 platform::StoreMode ShmTransport::stores_of_results(std::span<std::byte const> in,
                                                     std::span<std::byte const> out) const {
   bool const in_place = in.data() == out.data();

@@ -104,7 +104,7 @@ class ShmTransport final : public spi::Transport {
     std::size_t step = 0;                        ///< of a staged one, done last
     int peer = 0;                                ///< root, dst or src
     std::uint32_t tag = 0;
-    bool completed = false;  ///< ended, though nobody has asked yet
+    bool completed = false;  ///< has ended, but has not been waited for
     std::exception_ptr failure{};
 
     /// Resets the operation and keeps its allocations. Costs nothing for fields that were not set.
@@ -123,7 +123,7 @@ class ShmTransport final : public spi::Transport {
   [[nodiscard]] static char const* name_of(ShmOp const& op) noexcept;
   void require_open(char const* operation) const;
   [[nodiscard]] bool has_ended(ShmOp& operation);
-  /// Waits for the operation and throws what it ended with.
+  /// Waits for the operation and throws its error.
   void complete(ShmOp& operation, spi::TimeoutPolicy const& timeout_policy);
   [[nodiscard]] Area take_area(node::Post& post, std::size_t bytes, Stored& stored);
   /// Notes how long it took, now that the peers' bytes of the same round have been read.
@@ -134,7 +134,7 @@ class ShmTransport final : public spi::Transport {
   void advance_messages(Kind kind, int peer);
 
   [[nodiscard]] ShmOp& operation(spi::RequestId);
-  /// A new operation, whose kind says which of its other members count.
+  /// Makes a new operation.
   [[nodiscard]] spi::RequestId begin(Kind kind, Posted const& posted);
   [[nodiscard]] spi::RequestId begin_message(Kind kind, int peer, std::uint32_t tag);
   void drop(spi::RequestId request_id) noexcept;
@@ -160,9 +160,9 @@ class ShmTransport final : public spi::Transport {
   void drive_collectives() noexcept;
 
   void require_size(int member, std::size_t got, std::size_t expected) const;
-  /// Takes what a member has posted in the round of a collective.
+  /// Copies the payload that a member has posted in the round of a collective.
   void read_payload(ShmOp const& operation, int member, std::span<std::byte> to);
-  /// How ranks store the results of a call: past the caches where all that they touch in it would not stay there.
+  /// Returns how to store the results of a call: past the caches if the bytes that it touches do not fit into them.
   [[nodiscard]] platform::StoreMode stores_of_results(std::span<std::byte const> in,
                                                       std::span<std::byte const> out) const;
   [[nodiscard]] bool try_send(ShmOp& operation);

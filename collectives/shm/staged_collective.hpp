@@ -9,8 +9,8 @@
 
 namespace crossrank::shm {
 
-/// Bytes that a rank puts into its arena in one step: enough for the barrier round not to count, few enough to stay in
-/// cache until the peers have read them.
+/// Bytes that a rank puts into its arena in one step: so many that the barrier round costs little in comparison, and so
+/// few that they stay in the cache until the peers have read them.
 inline constexpr std::size_t step_bytes = std::size_t{512} << 10;
 
 /// The areas that the peers filled in the step before. Empty for a peer that filled none, and for this rank.
@@ -18,7 +18,8 @@ class PeerAreas {
  public:
   explicit PeerAreas(std::span<std::span<std::byte const> const> areas) : areas_(areas) {}
 
-  /// Part of a peer's area. `FormatError` when it has none such: the peer is out of step, or its memory is damaged.
+  /// Returns a part of a peer's area. Throws `FormatError` if the area is too short: the peer is out of step, or its
+  /// memory is damaged.
   [[nodiscard]] std::byte const* at(std::size_t member, std::size_t offset, std::size_t bytes) const {
     auto const area = areas_[member];
     if (offset <= area.size() && bytes <= area.size() - offset) return area.data() + offset;
@@ -35,7 +36,7 @@ class PeerAreas {
   std::span<std::span<std::byte const> const> areas_;
 };
 
-/// Where a rank puts what its peers read in the next step, and how it is to store there.
+/// The memory that a rank's peers read in the next step, and how to store there.
 struct Area {
   std::byte* at = nullptr;
   platform::StoreMode stores = platform::StoreMode::normal;
@@ -45,9 +46,9 @@ struct Area {
 class AreaAllocator {
  public:
   virtual ~AreaAllocator() = default;
-  /// An area of so many bytes, asked for at most once in a step. When there is no memory for it the peers are told.
+  /// Returns an area of `bytes`. At most once in a step. Throws if there is no memory, and tells the peers.
   [[nodiscard]] virtual Area take(std::size_t bytes) = 0;
-  /// Gives bytes of this rank's arena as the area instead, where they stand; false when they are not there.
+  /// Uses bytes that are in this rank's arena as the area, without a copy. Returns false if they are not in the arena.
   [[nodiscard]] virtual bool expose(std::span<std::byte const> bytes) = 0;
 };
 
@@ -59,7 +60,8 @@ class AreaAllocator {
 class StagedCollective {
  public:
   virtual ~StagedCollective() = default;
-  /// Step `number` from 0 on, when `peers` are empty. False after the last: no barrier round follows.
+  /// Does step `number`, counted from 0; `peers` is empty in step 0. Returns false after the last step, which no
+  /// barrier round follows.
   [[nodiscard]] virtual bool step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) = 0;
 };
 

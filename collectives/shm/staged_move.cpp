@@ -58,7 +58,7 @@ void StagedMove::put(std::size_t number, AreaAllocator& own, node::CopyBatch& co
     if (now == 0) continue;
     if (!exposed && (shared || stream != rank_))
       copies.add(area.at + stream * piece_, bytes.data() + at, now, area.stores);
-    // Of its own stream a rank takes its part here, where it reads it anyway.
+    // A rank copies its own part here, where it reads the stream anyway.
     auto const to = shared || stream == rank_ ? arguments_.incoming[rank_] : MutableBytes{};
     if (!to.empty() && to.data() != bytes.data())
       copies.add(to.data() + at, bytes.data() + at, now, arguments_.results);
@@ -90,7 +90,7 @@ StagedExchange::StagedExchange(node::NodeComm& comm, std::string const& group, i
             table_.begin() + static_cast<std::ptrdiff_t>(rank_ * ranks_));
 }
 
-/// The parts stand close together, so that a short exchange touches few lines.
+/// The parts lie close together, so that a short exchange touches few lines.
 std::size_t StagedExchange::place(std::size_t from, std::size_t to, std::size_t number) const noexcept {
   std::size_t at = number == 0 ? header_bytes_ : 0;
   for (std::size_t other = 0; other < to; ++other) {
@@ -99,7 +99,7 @@ std::size_t StagedExchange::place(std::size_t from, std::size_t to, std::size_t 
   return at;
 }
 
-/// Every rank reads what all send and expect: so all find the same disagreement, and the same length.
+/// Every rank reads the counts of all ranks, so all find the same disagreement and the same length.
 void StagedExchange::read_headers(PeerAreas const& peers) {
   auto const row_bytes = ranks_ * sizeof(std::uint64_t);
   auto* const expects = &table_[ranks_ * ranks_];
@@ -149,7 +149,8 @@ void StagedExchange::put(std::size_t number, AreaAllocator& own, node::CopyBatch
     auto const* const bytes = arguments_.in.bytes.data() + part + number * piece_;
     if (to != rank_) {
       if (now != 0) copies.add(area.at + place(rank_, to, number), bytes, now, area.stores);
-    } else if (arguments_.receive[to] == arguments_.send[to]) {  // else all will find that out
+    } else if (arguments_.receive[to] ==
+               arguments_.send[to]) {  // otherwise all ranks find the disagreement in the next step
       copies.add(arguments_.out.bytes.data() + received + number * piece_, bytes, now, arguments_.results);
     }
     part += arguments_.send[to];

@@ -10,22 +10,22 @@
 
 namespace crossrank::shm {
 
-/// Every operation that only moves bytes: streams from rank to rank, a piece of each in a step.
+/// An operation that only moves bytes: streams from rank to rank, one piece of each per step.
 class StagedMove final : public StagedCollective {
  public:
   using Bytes = std::span<std::byte const>;
   using MutableBytes = std::span<std::byte>;
-  /// Which part of each peer's area is for this rank.
+  /// Which part of each peer's area this rank reads.
   enum class Streams : std::uint8_t {
     shared,           ///< one, which all read
     per_destination,  ///< one for each rank
   };
   struct Arguments {
     Streams streams = Streams::shared;
-    std::vector<Bytes> outgoing{};         ///< one, or one for each rank; none when this rank gives nothing
-    std::vector<MutableBytes> incoming{};  ///< from each rank; empty where nothing is taken
+    std::vector<Bytes> outgoing{};         ///< one stream, or one for each rank; empty if this rank sends nothing
+    std::vector<MutableBytes> incoming{};  ///< by sender; empty where nothing is received
     std::size_t longest = 0;               ///< of the streams of all ranks
-    platform::StoreMode results = platform::StoreMode::normal;  ///< how to store what is taken
+    platform::StoreMode results = platform::StoreMode::normal;  ///< how to store received bytes
     spi::Source source{};                                       ///< keep the buffers alive
     spi::Sink sink{};
   };
@@ -35,7 +35,7 @@ class StagedMove final : public StagedCollective {
 
  private:
   void put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const;
-  /// Whether the peers read this piece where it stands.
+  /// Returns whether the peers read this piece in place.
   [[nodiscard]] bool expose(std::size_t number, AreaAllocator& own) const;
   void take(std::size_t number, PeerAreas const& peers, node::CopyBatch& copies) const;
 
@@ -46,7 +46,7 @@ class StagedMove final : public StagedCollective {
   std::size_t piece_;  ///< of a stream in one step
 };
 
-/// all_to_allv: as a move with a stream for each rank, whose lengths the ranks tell each other in the first step.
+/// all_to_allv: a move with one stream for each pair of ranks. The ranks exchange the lengths in the first step.
 class StagedExchange final : public StagedCollective {
  public:
   struct Arguments {
@@ -54,10 +54,10 @@ class StagedExchange final : public StagedCollective {
     std::vector<std::size_t> receive{};  ///< bytes from each rank
     spi::Source in{};
     spi::Sink out{};
-    platform::StoreMode results = platform::StoreMode::normal;  ///< how to store what is received
+    platform::StoreMode results = platform::StoreMode::normal;  ///< how to store received bytes
   };
 
-  /// `group` is named in errors, and outlives this.
+  /// `group` is the name for errors; it must outlive this object.
   StagedExchange(node::NodeComm& comm, std::string const& group, int rank, Arguments arguments);
   [[nodiscard]] bool step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) override;
 
@@ -65,7 +65,7 @@ class StagedExchange final : public StagedCollective {
   void put(std::size_t number, AreaAllocator& own, node::CopyBatch& copies) const;
   void read_headers(PeerAreas const& peers);
   void take(std::size_t number, PeerAreas const& peers, node::CopyBatch& copies) const;
-  /// Where in its area rank `from` puts what is for rank `to`.
+  /// Returns the offset in the area of `from` at which the bytes for `to` begin.
   [[nodiscard]] std::size_t place(std::size_t from, std::size_t to, std::size_t number) const noexcept;
   [[nodiscard]] std::uint64_t& sends(std::size_t from, std::size_t to) noexcept { return table_[from * ranks_ + to]; }
   [[nodiscard]] std::uint64_t sends(std::size_t from, std::size_t to) const noexcept {

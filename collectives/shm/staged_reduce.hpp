@@ -10,11 +10,11 @@
 
 namespace crossrank::shm {
 
-/// all_reduce and reduce: in each step a rank puts a piece of its values into its area, reduces its slice of the piece
-/// before, and takes the other ranks' slices of the piece before that.
+/// all_reduce and reduce. In each step a rank copies a piece of its values into its area, reduces its slice of the
+/// previous piece, and copies the other ranks' slices of the piece before that.
 class StagedAllReduce final : public StagedCollective {
  public:
-  /// `out` is empty on a rank that takes no result; `results` says how to store there.
+  /// `out` is empty on a rank that receives no result; `results` says how to store there.
   StagedAllReduce(node::NodeComm& comm, int rank, int ranks, spi::Source in, spi::Sink out, platform::StoreMode results,
                   algorithms::Reducer reduce);
   [[nodiscard]] bool step(std::size_t number, AreaAllocator& own, PeerAreas const& peers) override;
@@ -25,7 +25,7 @@ class StagedAllReduce final : public StagedCollective {
     std::size_t bytes = 0;
   };
   [[nodiscard]] std::size_t piece_size(std::size_t piece) const;
-  /// What rank `member` reduces of a piece.
+  /// Returns the slice of a piece that rank `member` reduces.
   [[nodiscard]] Range slice_of(std::size_t member, std::size_t piece) const;
   void put_values(std::size_t piece, Area area, node::CopyBatch& copies) const;
   void reduce_slice(std::size_t piece, Area area, PeerAreas const& peers);
@@ -44,8 +44,8 @@ class StagedAllReduce final : public StagedCollective {
   std::vector<std::byte const*> inputs_{};
 };
 
-/// reduce_scatterv: in each step a rank puts a piece of every other rank's part into its area, and reduces the piece
-/// before of its own.
+/// reduce_scatterv. In each step a rank copies a piece of every other rank's part into its area, and reduces the
+/// previous piece of its own part.
 class StagedReduceScatter final : public StagedCollective {
  public:
   StagedReduceScatter(node::NodeComm& comm, int rank, std::vector<std::size_t> counts, spi::Source in, spi::Sink out,

@@ -20,7 +20,7 @@ bool StagingRing::is_free(std::size_t begin, std::size_t bytes) const noexcept {
                       [&](Use const& use) { return begin < use.end && use.begin < begin + bytes; });
 }
 
-/// Goes on in a ring of this capacity; the one before is given back once nobody reads it.
+/// Continues in a new ring of this capacity. The old one is released once nobody reads it.
 void StagingRing::replace(std::size_t capacity) {
   auto const slot = arena_.allocate(capacity);
   if (slot_ && used_.empty()) {
@@ -40,7 +40,7 @@ void StagingRing::grow_by_use() noexcept {
   try {
     replace(2 * capacity_);
   } catch (Error const&) {
-    may_grow_ = false;  // memory is short: a shorter ring does as well, only slower
+    may_grow_ = false;  // memory is short: a shorter ring works too, but slower
   }
 }
 

@@ -8,10 +8,10 @@
 
 namespace crossrank::shm {
 
-/// Where a rank of a group puts what its peers read: regions of one long slot, one behind the other.
+/// The memory of a rank for payloads that its peers read: consecutive regions of one long slot.
 ///
-/// Long on purpose: a region that peers still have in their caches is written at a fifth of the speed. A busy group's
-/// ring grows until a region's turn comes again only after those caches have seen enough else.
+/// The slot is long on purpose: writing to a region that peers still have in their caches is five times slower. The
+/// ring of a busy group grows until other data has replaced a region in those caches before it is reused.
 class StagingRing {
  public:
   struct Region {
@@ -29,13 +29,14 @@ class StagingRing {
   StagingRing(StagingRing const&) = delete;
   StagingRing& operator=(StagingRing const&) = delete;
 
-  /// Space for `bytes`, on a line of its own. `UnavailableError` when the arena has none; what was taken before stays.
+  /// Takes a region of `bytes`, aligned to a cache line. Throws `UnavailableError` if the arena has no space; earlier
+  /// regions stay valid.
   [[nodiscard]] Region take(std::size_t bytes);
-  /// The regions taken since the last round are read in this one.
+  /// Says that the peers read the regions taken since the last call in `round`.
   void read_in(std::uint64_t round) noexcept;
-  /// All peers are done with what they read in rounds before `round`.
+  /// Frees the regions that the peers read in rounds before `round`.
   void free_before(std::uint64_t round) noexcept;
-  /// Every slot that is still used, for its owner to release.
+  /// Returns the slots that are still in use; the caller releases them.
   [[nodiscard]] std::vector<node::Slot> slots() const;
 
  private:
