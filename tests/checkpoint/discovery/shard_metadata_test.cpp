@@ -11,6 +11,7 @@
 #include <crossrank/safetensors.hpp>
 
 #include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

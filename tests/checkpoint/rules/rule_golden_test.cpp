@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/checkpoint/support/rule_reference.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
 namespace crossrank::checkpoint {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "tests/checkpoint/support/dcp_files.hpp"
 #include "tests/support/temporary_directory.hpp"
+#include "workspace/checkpoint/discovery/open_shard_set.hpp"
 
 namespace crossrank::checkpoint {
 namespace {
