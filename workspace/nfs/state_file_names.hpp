@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include <crossrank/export.hpp>
+
 #include "lib/codec/safetensors/state_file_name.hpp"
 
 namespace crossrank::workspace {
@@ -24,13 +26,14 @@ struct RankFiles {
   bool torch = false;                      ///< whether there is a file that ModelOpt wrote
 };
 
-[[nodiscard]] RankFiles files_of_rank(std::vector<std::string> const& names, int rank);
+// crossrank_checkpoint, a library beside this one, reads names of state files with the next two.
+[[nodiscard]] CROSSRANK_EXPORT RankFiles files_of_rank(std::vector<std::string> const& names, int rank);
 
 /// Returns the state files if one writer wrote them all. Otherwise throws `FormatError` that names two files of
 /// different writers, or a state file and a torch archive.
-[[nodiscard]] std::vector<StateFileName> const& require_one_writer(RankFiles const& files, int rank,
-                                                                   std::string const& directory,
-                                                                   std::string const& operation);
+[[nodiscard]] CROSSRANK_EXPORT std::vector<StateFileName> const& require_one_writer(RankFiles const& files, int rank,
+                                                                                    std::string const& directory,
+                                                                                    std::string const& operation);
 
 /// Returns the next file name of `rank` for this process; forked children never repeat a name. Throws `IoError` when
 /// the kernel gives no random number, `UnavailableError` after 2^32 names.
