@@ -34,18 +34,18 @@ std::string notes(MergePlan const& plan) {
   std::string text;
   for (auto const& [bound, count] : bounds)
     text += "requantized " + count_text(count, "tensor") + ": " + terminal_text(bound) + "\n";
-  for (auto const& dropped : plan.state().model->dropped)
+  for (auto const& dropped : plan.state().layout->dropped)
     text += "left out " + terminal_text(dropped.name) + ": " + terminal_text(dropped.reason) + "\n";
   return text;
 }
 
 Json plan_json(MergePlan const& plan) {
-  auto const& set = plan.state().model->set;
+  auto const& set = plan.state().layout->set;
   Json requantized = Json::array();
   for (auto const& changed : plan.requantized())
     requantized.push_back({{"tensor", changed.tensor}, {"bound", changed.bound}});
   Json dropped = Json::array();
-  for (auto const& tensor : plan.state().model->dropped)
+  for (auto const& tensor : plan.state().layout->dropped)
     dropped.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
   return {{"hash", codec::to_hex(plan.hash())},
           {"sources", set.sources.size()},
@@ -99,7 +99,7 @@ CommandResult explain_shards(MergePlan const& plan, checkpoint::WriteRequest con
 
 CommandResult describe_request(MergePlan const& plan, checkpoint::WriteRequest const& request) {
   checkpoint::check_output(request);
-  auto const& set = plan.state().model->set;
+  auto const& set = plan.state().layout->set;
   CommandResult answer;
   Json files = Json::array();
   std::uint64_t bytes = 0;
@@ -130,7 +130,7 @@ CommandResult describe_summary(MergePlan const& plan, checkpoint::Summary const&
   auto const rate = static_cast<double>(summary.bytes) / std::max(seconds, 1e-6);
   answer.text = notes(plan) + terminal_text(output.out.string()) + ": " + size_text(summary.bytes) + " in " +
                 count_text(static_cast<std::size_t>(summary.files), "file") + " from " +
-                grid_text(plan.state().model->set) + ", in " + seconds_text(seconds) + " (" +
+                grid_text(plan.state().layout->set) + ", in " + seconds_text(seconds) + " (" +
                 size_text(static_cast<std::uint64_t>(rate)) + "/s)" +
                 (output.no_read_back ? "" : ", read back and compared") + "\n";
   if (summary.resumed_files > 0)

@@ -17,7 +17,7 @@ namespace {
 // A multiple of the bytes that hold whole elements of every dtype (F6: four elements in three bytes).
 constexpr std::uint64_t part_bytes = std::uint64_t{3} << 21;
 // Many small tensors are read at once.
-constexpr std::uint64_t unit_bytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t scan_unit_bytes = std::uint64_t{16} << 20;
 
 /// The codes of NaN and infinity in a format: all bits of `mask` are set; infinities have zeros in `rest`.
 template <class Code>
@@ -83,7 +83,7 @@ class ScanWork final : public PoolWork {
         auto const& tensor = sources[s]->tensors()[t];
         auto const bytes = dense_bytes(tensor.shape, tensor.dtype);
         for (std::uint64_t begin = 0; can_be_non_finite(tensor.dtype) && begin < bytes; begin += part_bytes) {
-          auto const unit = at / unit_bytes;
+          auto const unit = at / scan_unit_bytes;
           auto const size = std::min(part_bytes, bytes - begin);
           at += size;
           if (unit % ranks != static_cast<std::uint64_t>(world.rank())) continue;
