@@ -15,6 +15,8 @@
 #include <crossrank/json.hpp>
 #include <crossrank/state.hpp>
 
+/// Merges, splits, saves and verifies sharded checkpoints. These functions are in a library of their own: link
+/// `crossrank::checkpoint`, or `pkg-config --libs crossrank-checkpoint`.
 namespace crossrank::checkpoint {
 
 /// The progress of a job, summed over all ranks.

@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(crossrank_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/crossrank)
-install(TARGETS crossrank EXPORT crossrank_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+install(TARGETS crossrank crossrank_checkpoint EXPORT crossrank_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 set(crossrank_absent_headers)
 if(NOT CROSSRANK_HAVE_MPI)
@@ -27,8 +27,10 @@ install(FILES ${PROJECT_BINARY_DIR}/crossrank-config.cmake ${PROJECT_BINARY_DIR}
         DESTINATION ${crossrank_package_dir})
 
 file(RELATIVE_PATH crossrank_pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-configure_file(lib/cmake/crossrank.pc.in ${PROJECT_BINARY_DIR}/crossrank.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/crossrank.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(name crossrank crossrank-checkpoint)
+  configure_file(lib/cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
+endforeach()
+install(FILES ${PROJECT_BINARY_DIR}/crossrank.pc ${PROJECT_BINARY_DIR}/crossrank-checkpoint.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 # Installs all documents that the README links, so that its links work in an installed copy, and the examples.
 install(FILES LICENSE README.md THIRD_PARTY_LICENSES lib/codec/FORMAT.md workspace/checkpoint/RULES.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -137,7 +137,7 @@ TEST_F(ModelOptFile, is_the_old_or_the_new_file_when_the_writer_is_killed) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << point;
     auto const renamed =
-        std::string_view(point).ends_with("unlinked") || std::string_view(point).ends_with("published");
+        std::string_view(point).ends_with("unlinked") || std::string_view(point).ends_with("committed");
     test::expect_same(*workspace.read_configs_and_weights_from_rank(1), renamed ? new_state : old_state);
   }
 }

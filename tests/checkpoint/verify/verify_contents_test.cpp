@@ -225,7 +225,7 @@ TEST(VerifyContents, hints_to_restore_the_file_of_a_duplicated_rank) {
   std::ofstream(folder.path() / "config.json")
       << R"({"num_hidden_layers": 2, "hidden_size": 4, "intermediate_size": 8})";
   auto const report = verify_alone(folder.path());
-  EXPECT_THAT(report.defects, Contains(Field("hint", &Defect::hint, HasSubstr("copy the file of the rank"))))
+  EXPECT_THAT(report.defects, Contains(Field("hint", &Defect::hint, HasSubstr("copy the original file"))))
       << list(report);
   auto const world = connect({.backend = "fake"});
   auto const plan = MergePlan::make(world, folder.path());

@@ -56,6 +56,10 @@ class Member final : public message::PacketHandler {
     failures_.emplace(*link_, *rounds_);
     network_->attach(7, this);
   }
+  Member(Member const&) = delete;
+  Member& operator=(Member const&) = delete;
+  /// Detaches first: the network hands out the last packets when it ends.
+  ~Member() override { network_->detach(7); }
 
   [[nodiscard]] message::GroupLink const& link() { return *link_; }
   [[nodiscard]] message::Rounds& rounds() { return *rounds_; }

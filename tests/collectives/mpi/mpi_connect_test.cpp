@@ -51,7 +51,7 @@ TEST(MpiConnect, refuses_a_job_that_no_backend_can_serve) {
     static_cast<void>(connect({.connect_timeout = std::chrono::seconds(20)}));
     ADD_FAILURE() << "connected";
   } catch (UnavailableError const& e) {
-    EXPECT_THAT(e.report(), testing::HasSubstr("\"fake\" serves one rank"));
+    EXPECT_THAT(e.report(), testing::HasSubstr("\"fake\" serves only a single rank"));
     EXPECT_THAT(e.report(), testing::HasSubstr("composite"));
   }
 }
