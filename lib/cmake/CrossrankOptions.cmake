@@ -5,7 +5,6 @@ option(CROSSRANK_BUILD_BENCH "Build the benchmarks" OFF)
 if(CROSSRANK_BUILD_TESTS)
   set(CROSSRANK_BUILD_TOOLS ON)
 endif()
-option(CROSSRANK_UNITY_BUILD "Compile the files of a layer eight at a time: a third of the time for a whole build" OFF)
 option(CROSSRANK_WERROR "Treat warnings as errors" OFF)
 set(CROSSRANK_SANITIZE "" CACHE STRING "Sanitizers for everything that is built: address,undefined or thread")
 

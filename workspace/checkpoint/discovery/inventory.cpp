@@ -24,7 +24,7 @@ constexpr std::size_t most_of_a_kind = 20;
 bool is_torch(std::string const& name) {
   return name.ends_with(".pth") || name.ends_with(".pt") || name.ends_with(".bin");
 }
-bool is_weights(std::string const& name) {
+bool is_weight_file(std::string const& name) {
   return !name.starts_with('.') && (name.ends_with(".safetensors") || is_torch(name));
 }
 
@@ -154,7 +154,7 @@ Inventory take_inventory(fs::path const& path, TorchSourceOptions const& torch) 
   }
   auto const listing = list_directory(path);
   for (auto const& name : listing.files) {
-    if (is_weights(name)) builder.add_file(path / name);
+    if (is_weight_file(name)) builder.add_file(path / name);
   }
   for (auto const& name : listing.files) {
     if (name.ends_with(index_suffix)) builder.check_index(listing, name);
