@@ -3,9 +3,9 @@
 namespace crossrank::detail {
 namespace {
 
-/// A tensor over elements that a call only reads is only read as well: the calls take it as a constant.
+/// Returns a pointer for a tensor over elements that a call only reads. The call takes that tensor as a constant.
 void* pointer(void const* data) {
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): as above
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the call only reads the elements
   return const_cast<void*>(data);
 }
 

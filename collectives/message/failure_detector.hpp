@@ -28,7 +28,7 @@ struct GroupFailure {
   bool dead = false;  ///< the failed ranks are dead, in every group
 };
 
-/// What a rank waits for.
+/// The event that a rank waits for.
 struct Awaited {
   enum class For : std::uint8_t { verdict, payload, message };
   For what = For::verdict;
@@ -37,7 +37,7 @@ struct Awaited {
   std::vector<int> members{};  ///< as far as this rank knows
 };
 
-/// What one wait has seen so far.
+/// The observations of one wait so far.
 struct WaitState {
   explicit WaitState(std::chrono::nanoseconds timeout) : deadline(timeout) {}
   platform::Deadline deadline;

@@ -18,7 +18,7 @@ namespace crossrank::message {
 /// A member of which nothing was heard for longer does not answer.
 inline constexpr auto answers_within = std::chrono::seconds(3);
 
-/// What identifies a group and this rank in it.
+/// The identity of a group and of this rank in it.
 struct GroupIdentity {
   std::uint64_t number = 0;  ///< the same on all members, and different from every other group's
   std::string name{};

@@ -42,7 +42,7 @@ class PacketHandler {
   virtual void rank_died(int rank, std::string const& text) = 0;
 };
 
-/// What is known of a rank of the job.
+/// The state of another rank of the job.
 struct Peer {
   std::string host_id{};
   std::string host_name{};

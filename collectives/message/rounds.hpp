@@ -39,7 +39,7 @@ class Rounds {
  public:
   explicit Rounds(GroupLink const& link) : link_(link), arrivals_(link.members().size()) {}
 
-  /// What a member brings to a round.
+  /// The contribution of a member to a round.
   struct Part {
     Bytes bytes{};
     std::uint32_t flags = 0;  ///< `flag_data`, `flag_broadcast`

@@ -8,7 +8,7 @@
 
 namespace crossrank {
 
-/// What identifies a message, besides its sender.
+/// The properties that identify a message, besides its sender.
 struct MessageKind {
   std::size_t bytes = 0;
   std::uint32_t tag = 0;

@@ -11,7 +11,7 @@
 
 namespace crossrank::checkpoint {
 
-/// What is wrong with a pair of replicas.
+/// The problem of a pair of replicas.
 enum class ReplicaProblem : std::uint8_t {
   differ,      ///< they should be equal and are not
   same,        ///< they should be pieces of one tensor and are equal

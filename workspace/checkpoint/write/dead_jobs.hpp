@@ -14,7 +14,7 @@ namespace crossrank::checkpoint {
 /// stays whole. Throws `UsageError` for a running job and, without `force`, for a dead job that was committing.
 void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force);
 
-/// What `clean_jobs` did with the folder of a job.
+/// The result of `clean_jobs` for the folder of one job.
 struct CleanedJob {
   std::string name{};
   std::uint64_t bytes = 0;

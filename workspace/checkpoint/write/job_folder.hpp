@@ -13,7 +13,7 @@
 
 namespace crossrank::checkpoint {
 
-/// What a job needs of its output folder.
+/// The requirements of a job for its output folder.
 struct JobRequest {
   std::filesystem::path out{};
   std::string id{};                  ///< id of the job: the same for the same inputs, rules and options
