@@ -197,12 +197,11 @@ void RangeSession::leave_user_code() noexcept {
 }
 
 void RangeSession::receive(std::size_t index, Collector& collector) {
+  if (!open_) fail_usage("the range was closed before the item was received", "item " + std::to_string(index));
   if (multi_node_) {
-    if (!open_) fail_usage("the range was closed before the item was received", "item " + std::to_string(index));
     multi_node_->receive(index, collector);
     return;
   }
-  if (!open_) fail_usage("the range was closed before the item was received", "item " + std::to_string(index));
   contributions_[index].received = true;
   exchange_->receive(members_[index], contributions_[index].part, collector);
   CROSSRANK_CRASH_POINT("workspace.range.received");
