@@ -16,9 +16,11 @@
 #include "tools/inspect/clean_command.hpp"
 #include "tools/checkpoint/consolidate_command.hpp"
 #include "tools/checkpoint/convert_command.hpp"
+#include "tools/inspect/doctor_command.hpp"
 #include "tools/inspect/inspect_command.hpp"
 #include "tools/launch/run_command.hpp"
 #include "tools/cli/session.hpp"
+#include "tools/checkpoint/plan_command.hpp"
 #include "tools/checkpoint/split_command.hpp"
 #include "tools/cli/suggestion.hpp"
 #include "tools/checkpoint/verify_command.hpp"
@@ -56,10 +58,12 @@ int main(int argc, char** argv) {
     crossrank::tools::add_run_command(app, exit_code);
     crossrank::tools::add_clean_command(app, exit_code);
     crossrank::tools::add_consolidate_command(app, exit_code);
+    crossrank::tools::add_plan_command(app, exit_code);
     crossrank::tools::add_split_command(app, exit_code);
     crossrank::tools::add_convert_command(app, exit_code);
     crossrank::tools::add_verify_command(app, exit_code);
     crossrank::tools::add_inspect_command(app, exit_code);
+    crossrank::tools::add_doctor_command(app, exit_code);
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {
     auto const unknown = error.get_exit_code() == 0 ? "" : crossrank::tools::unknown_subcommand(app, arguments);

@@ -13,6 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr double mebibyte = 1048576.0;
 constexpr double allowed_mebibytes = 256.0;
+constexpr double allowed_of_plan_mebibytes = 1024.0;
 // A larger model needs a little more memory for the names and positions of its tensors.
 constexpr double allowed_growth = 1.5;
 
@@ -76,7 +77,9 @@ Json memory_table(Results const& results) {
     row["least_us"] = *std::min_element(times.begin(), times.end());
     char const* met = "";
     if (w.who == "crossrank") {
-      row["met"] = peak <= allowed_mebibytes * mebibyte;
+      // A plan of many tensors is in memory as a whole.
+      auto const allowed = w.path == "headers" ? allowed_of_plan_mebibytes : allowed_mebibytes;
+      row["met"] = peak <= allowed * mebibyte;
       met = row.at("met").get<bool>() ? "met" : "MISSED";
     }
     std::printf("%-18s %5d  %8.1f  %-14s %10.1f %12.2f %10.2f  %s\n", (w.who + (w.reads ? ", read back" : "")).c_str(),

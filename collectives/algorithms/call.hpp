@@ -1,8 +1,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
+#include <crossrank/device.hpp>
 #include <crossrank/spi/transport.hpp>
 
 #include "lib/node/memory/call_arguments.hpp"
@@ -19,8 +21,11 @@ struct Call {
   int root = 0;                               ///< or the other side of a message
   std::uint32_t tag = 0;
   spi::Reduction reduction{};
+  Device device{};               ///< where the tensors are
   CallArguments arguments{};     ///< the arguments for people, in case that ranks disagree
   char const* called = nullptr;  ///< how the user called it, where that is not the operation's own name
+  std::function<void()> pack{};    ///< fills the buffer of `in` before the first operation; empty: nothing to do
+  std::function<void()> unpack{};  ///< takes the results from the buffer of `out` after the last one
 
   /// What the operations of this call are posted with; valid as long as the call stays where it is.
   [[nodiscard]] spi::Signature noted() const noexcept {

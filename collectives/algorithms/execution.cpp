@@ -28,10 +28,13 @@ std::optional<spi::RequestId> Execution::post_own(spi::Transport& transport) con
 std::optional<spi::RequestId> Execution::next(spi::Transport& transport) {
   if (!begun_) {
     begun_ = true;
+    if (call_.pack) call_.pack();
     if (auto const request_id = post_own(transport)) return request_id;
     algorithm_ = generic_algorithm(call_, transport);
   }
-  return algorithm_ ? algorithm_->next(transport) : std::nullopt;
+  auto const request_id = algorithm_ ? algorithm_->next(transport) : std::nullopt;
+  if (!request_id && call_.unpack) call_.unpack();
+  return request_id;
 }
 
 }  // namespace crossrank::algorithms

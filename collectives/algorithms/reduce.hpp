@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include <crossrank/export.hpp>
 #include <crossrank/spi/transport.hpp>
 
 namespace crossrank::algorithms {
@@ -33,8 +34,8 @@ enum class ReduceKernel : std::uint8_t { standard, avx2, avx512 };
 [[nodiscard]] ReduceKernel best_reduce_kernel() noexcept;
 
 /// Returns the reducer for `reduction`. Throws `UsageError` for a dtype that does not support the op, and lists those
-/// that do.
-[[nodiscard]] Reducer reducer(spi::Reduction reduction, char const* operation);
+/// that do. Exported for the checkpoint library.
+[[nodiscard]] CROSSRANK_EXPORT Reducer reducer(spi::Reduction reduction, char const* operation);
 /// By one given kernel, which this machine must have. For tests and benchmarks.
 [[nodiscard]] Reducer reducer_with(ReduceKernel kernel, spi::Reduction reduction, char const* operation);
 

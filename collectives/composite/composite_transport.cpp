@@ -178,7 +178,7 @@ void CompositeTransport::propagate_local_failure() {
   }
   if (departed_since_.count() < 0) departed_since_ = now;
   if (now - departed_since_ < departed_for) return;
-  auto const what = (lost.size() == 1 ? "rank " : "ranks ") + node::format_ranks(lost) +
+  auto const what = node::name_ranks(lost) +
                     " did not arrive: " + group->comm().describe(group->node_rank(parts_.map.place_of(lost.front())));
   report_lost(lost, what);
 }

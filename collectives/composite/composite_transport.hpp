@@ -58,6 +58,7 @@ class CompositeTransport final : public spi::Transport {
   }
   [[nodiscard]] std::optional<ProcessGroup> native_group() const noexcept override { return across().native_group(); }
   [[nodiscard]] bool compares_signatures() const noexcept override { return across().compares_signatures(); }
+  [[nodiscard]] bool may_use_threads() const noexcept override { return across().may_use_threads(); }
 
   [[nodiscard]] spi::RequestId post_barrier(spi::Signature) override;
   [[nodiscard]] spi::RequestId post_broadcast(spi::Signature, spi::Sink buffer, int root) override;

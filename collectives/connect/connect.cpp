@@ -113,10 +113,15 @@ Collective connect(ConnectOptions options) try {
     auto const& known = jobs().jobs[key];
     auto const transport = known.transport.lock();
     auto state = std::static_pointer_cast<detail::GroupState>(known.state.lock());
-    if (transport && state && !transport->is_closed()) return Collective(std::move(state));
+    if (transport && state && !transport->is_closed()) {
+      Collective joined(std::move(state));
+      if (options.progress == Progress::thread) joined.start_progress_thread();
+      return joined;
+    }
   }
   auto transport = open_transport(options, job, timeout_policy);
-  auto world = make_collective(transport, timeout_policy, options.check.value_or(CheckLevel::local));
+  auto world = make_collective(transport, timeout_policy, options.check.value_or(CheckLevel::local),
+                               options.progress);
   std::lock_guard const lock(jobs().mutex);
   auto& known = jobs().jobs[key];
   known.transport = transport;

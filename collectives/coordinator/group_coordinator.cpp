@@ -75,6 +75,7 @@ GroupCoordinator GroupCoordinator::create(Collective const& world, std::vector<s
   state->cpu = world.split(groups, options.name);
   // Split the world, because ranks in a group of one take part too.
   state->device = options.device_communicator ? world.split(groups, options.name + "/device") : state->cpu;
+  if (options.device_communicator) state->tensor_device = default_device();
   state->data_parallel = std::move(options.data_parallel);
   if (options.broadcaster && state->cpu.world_size() > 1)
     state->queue = MessageQueue::create(state->cpu, {.name = options.name + "/objects"});
@@ -110,7 +111,7 @@ Collective const& GroupCoordinator::dense(char const* operation) const { return 
 int GroupCoordinator::rank() const { return state("rank").cpu.rank(); }
 int GroupCoordinator::world_size() const { return state("world_size").cpu.world_size(); }
 int GroupCoordinator::local_rank() const { return state("local_rank").cpu.local_rank(); }
-Device GroupCoordinator::device() const { return static_cast<void>(state("device")), Device{}; }
+Device GroupCoordinator::device() const { return state("device").tensor_device; }
 std::string const& GroupCoordinator::unique_name() const { return state("unique_name").unique_name; }
 GlobalRank GroupCoordinator::global_rank() const { return GlobalRank{state("global_rank").cpu.global_rank()}; }
 std::vector<GlobalRank> GroupCoordinator::ranks() const { return state("ranks").ranks; }
@@ -153,7 +154,7 @@ void GroupCoordinator::prepare_communication_buffer_for_model(std::vector<Buffer
   for (auto const& [name, shape, dtype] : buffers) {
     auto const found = held.buffers.find(name);
     if (found == held.buffers.end()) {
-      held.buffers.emplace(name, Tensor::zeros(shape, dtype));
+      held.buffers.emplace(name, Tensor::zeros(shape, dtype, held.tensor_device));
     } else if (found->second.shape() != shape || found->second.dtype() != dtype) {
       auto info = usage_in(held.cpu, operation, "a different buffer of that name already exists",
                            to_string(found->second), std::string(name_of(dtype)) + " " + to_string(shape));

@@ -56,7 +56,7 @@ Tensor reduce_scatter_along(Collective const& group, Tensor const& tensor, std::
   }
   auto const mine = sizes[static_cast<std::size_t>(group.rank())];
   auto const shape = tensor.shape().with(at, mine);
-  if (tensor.numel() == 0) return Tensor::zeros(shape, tensor.dtype());
+  if (tensor.numel() == 0) return Tensor::zeros(shape, tensor.dtype(), tensor.device());
   auto const per_entry = tensor.numel() / length;
   // Orders the data by rank. Along the first dimension it is in that order already.
   auto packed = tensor;
@@ -77,7 +77,7 @@ Tensor all_gather_along(Collective const& group, Tensor const& tensor, std::int6
   require_tensor(group, tensor, operation);
   auto const at = resolve_dim(tensor.shape(), dim, operation);
   std::int64_t const ranks = group.world_size();
-  auto joined = Tensor::empty({ranks, tensor.numel()}, tensor.dtype());
+  auto joined = Tensor::empty({ranks, tensor.numel()}, tensor.dtype(), tensor.device());
   group.all_gather(joined, tensor);
   return along(joined, tensor.shape(), at);
 }
@@ -187,7 +187,7 @@ void GroupCoordinator::send(Tensor const& tensor, std::optional<int> dst) const 
 
 Tensor GroupCoordinator::recv(Shape const& shape, Dtype dtype, std::optional<int> src) const {
   auto const& group = dense("recv");
-  auto out = Tensor::empty(shape, dtype);
+  auto out = Tensor::empty(shape, dtype, device());
   int const from = src.value_or((group.rank() + group.world_size() - 1) % group.world_size());
   if (group.transport() == cpu_group().transport()) static_cast<void>(behind_dicts(from, "recv"));
   group.recv(out, from);

@@ -73,7 +73,8 @@ Tensor GroupCoordinator::combine(Tensor const& hidden_states, ExpertRoute const&
   }
   auto const mine = sizes[static_cast<std::size_t>(route.group_->rank())];
   auto const shape = hidden_states.shape().with(0, mine);
-  if (total == 0 || hidden_states.numel() == 0) return Tensor::zeros(shape, hidden_states.dtype());
+  if (total == 0 || hidden_states.numel() == 0)
+    return Tensor::zeros(shape, hidden_states.dtype(), hidden_states.device());
   auto elements = sizes;
   for (auto& size : elements) size *= hidden_states.numel() / total;
   return reduce_parts(*route.group_, hidden_states.reshape({hidden_states.numel()}), elements).reshape(shape);

@@ -9,9 +9,8 @@
 #include <crossrank/error.hpp>
 
 #include "collectives/algorithms/reduce.hpp"
-#include "collectives/spi/argument_digest.hpp"
+#include "collectives/core/agreed_arguments.hpp"
 #include "collectives/core/group_state.hpp"
-#include "lib/node/memory/call_arguments.hpp"
 
 namespace crossrank {
 
@@ -20,13 +19,18 @@ using spi::OpKind;
 
 namespace {
 
-spi::Source source(Tensor const& tensor) { return {.bytes = tensor.bytes(), .owner = tensor.storage()}; }
-spi::Sink sink(Tensor& tensor) { return {.bytes = tensor.mutable_bytes(), .owner = tensor.storage()}; }
 /// For a transport that reads here, though a broadcast has one buffer for both directions.
 spi::Sink read_only_sink(Tensor const& tensor) {
-  auto const bytes = tensor.bytes();
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): of a source the bytes are only read
-  return {.bytes = {const_cast<std::byte*>(bytes.data()), bytes.size()}, .owner = tensor.storage()};
+  if (tensor.device().kind == Device::Kind::cpu) static_cast<void>(tensor.bytes());  // refuses memory that has ended
+  return {.bytes = {tensor.data(), tensor.nbytes()}, .owner = tensor.storage()};
+}
+spi::Source source(Tensor const& tensor) {
+  auto all = read_only_sink(tensor);
+  return {.bytes = all.bytes, .owner = std::move(all.owner)};
+}
+spi::Sink sink(Tensor& tensor) {
+  if (tensor.device().kind == Device::Kind::cpu) static_cast<void>(tensor.mutable_bytes());  // refuses read-only memory
+  return read_only_sink(tensor);
 }
 
 bool have_common_bytes(Tensor const& a, Tensor const& b) {
@@ -36,64 +40,6 @@ bool have_common_bytes(Tensor const& a, Tensor const& b) {
 }
 
 }  // namespace
-
-/// The arguments that all ranks must agree on: their digest, and a note of them for error messages.
-class CallBuilder::Arguments {
- public:
-  explicit Arguments(CheckLevel check) : checked_(check != CheckLevel::off) {}
-
-  Arguments& dtype(Dtype value) {
-    if (checked_) arguments_.dtype(value);
-    return add(static_cast<std::uint64_t>(value));
-  }
-  Arguments& shape(Shape const& value) {
-    if (!checked_) return *this;
-    arguments_.shape(std::span(value.begin(), value.size()));
-    digest_.add(std::span(value.begin(), value.size()));
-    return *this;
-  }
-  /// Everything behind the first dimension.
-  Arguments& row(Shape const& value) {
-    if (!checked_) return *this;
-    arguments_.rows_of(std::span(value.begin(), value.size()));
-    if (!value.empty()) digest_.add(std::span(value.begin() + 1, value.size() - 1));
-    return *this;
-  }
-  Arguments& rows(std::span<std::int64_t const> value) {
-    if (!checked_) return *this;
-    arguments_.parts(value);
-    digest_.add(value);
-    return *this;
-  }
-  Arguments& root(int value) {
-    if (checked_) arguments_.root(value);
-    return add(static_cast<std::uint64_t>(value));
-  }
-  Arguments& tag(Tag value) {
-    if (checked_) arguments_.tag(value.tag);
-    return add(value.tag);
-  }
-  Arguments& op(ReduceOp value) {
-    if (checked_) arguments_.op(value);
-    return add(static_cast<std::uint64_t>(value));
-  }
-  void into(Call& call, OpKind op_kind, char const* called = nullptr) {
-    call.signature = {op_kind, checked_ ? digest_.value() : 0};
-    call.called = called;
-    if (checked_ && called != nullptr) arguments_.name(called);
-    call.arguments = arguments_;
-  }
-
- private:
-  Arguments& add(std::uint64_t value) {
-    if (checked_) digest_.add(value);
-    return *this;
-  }
-
-  bool checked_;
-  ArgumentDigest digest_;
-  CallArguments arguments_{};
-};
 
 // ---------------------------------------------------------------- checks
 
@@ -112,13 +58,17 @@ void CallBuilder::require_rank(int rank, char const* operation, char const* what
 
 void CallBuilder::require_tensor(Tensor const& tensor, char const* operation) const {
   if (!tensor.defined()) refuse(operation, "tensor is undefined");
-  if (tensor.device().kind != Device::Kind::cpu)
-    refuse(operation, "the tensor is not on the CPU", "cpu", to_string(tensor.device()));
+}
+
+void CallBuilder::require_one_device(Tensor const& a, Tensor const& b, char const* operation) const {
+  if (a.device() == b.device()) return;
+  refuse(operation, "the tensors are on different devices", to_string(a.device()), to_string(b.device()));
 }
 
 void CallBuilder::require_whole(Tensor const& whole, Tensor const& part, char const* operation) const {
   require_tensor(whole, operation);
   require_tensor(part, operation);
+  require_one_device(whole, part, operation);
   auto const n = static_cast<std::int64_t>(ranks());
   bool const fits = whole.dtype() == part.dtype() && whole.numel() % n == 0 && whole.numel() / n == part.numel();
   if (!fits) {
@@ -133,6 +83,7 @@ void CallBuilder::require_rows(Tensor const& tensor, std::int64_t rows, char con
 }
 
 void CallBuilder::require_same_rows(Tensor const& a, Tensor const& b, char const* operation) const {
+  require_one_device(a, b, operation);
   bool const same = a.dtype() == b.dtype() && a.shape().with(0, 0) == b.shape().with(0, 0);
   if (!same) refuse(operation, "the tensors do not fit together", "rows as of " + to_string(a), to_string(b));
 }
@@ -185,7 +136,8 @@ Call CallBuilder::broadcast(Tensor& tensor, Root root) const {
   require_rank(root.root, "broadcast", "the root");
   Call call{.root = root.root};
   call.out = root.root == transport_.rank() ? read_only_sink(tensor) : sink(tensor);
-  Arguments(check_).root(root.root).dtype(tensor.dtype()).shape(tensor.shape()).into(call, OpKind::broadcast);
+  AgreedArguments(check_).device(tensor.device()).root(root.root).dtype(tensor.dtype()).shape(tensor.shape())
+      .into(call, OpKind::broadcast);
   return call;
 }
 
@@ -193,16 +145,16 @@ Call CallBuilder::all_reduce(std::span<std::byte> values, Dtype dtype, ReduceOp 
   static_cast<void>(algorithms::reducer({dtype, op}, "all_reduce"));  // refuses what makes no sense
   Call call{.in = {.bytes = values}, .out = {.bytes = values}, .reduction = {dtype, op}};
   auto const count = static_cast<std::int64_t>(values.size() * 8 / bits_of(dtype));
-  Arguments(check_).dtype(dtype).op(op).shape({count}).into(call, OpKind::all_reduce);
+  AgreedArguments(check_).dtype(dtype).op(op).shape({count}).into(call, OpKind::all_reduce);
   return call;
 }
 
 Call CallBuilder::all_reduce(Tensor& tensor, ReduceOp op) const {
   require_tensor(tensor, "all_reduce");
-  auto call = all_reduce(tensor.mutable_bytes(), tensor.dtype(), op);
-  call.in.owner = tensor.storage();
-  call.out.owner = tensor.storage();
-  Arguments(check_).dtype(tensor.dtype()).op(op).shape(tensor.shape()).into(call, OpKind::all_reduce);
+  static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "all_reduce"));
+  Call call{.in = source(tensor), .out = sink(tensor), .reduction = {tensor.dtype(), op}};
+  AgreedArguments(check_).device(tensor.device()).dtype(tensor.dtype()).op(op).shape(tensor.shape())
+      .into(call, OpKind::all_reduce);
   return call;
 }
 
@@ -212,7 +164,8 @@ Call CallBuilder::reduce(Tensor& tensor, ReduceOp op, Root root) const {
   static_cast<void>(algorithms::reducer({tensor.dtype(), op}, "reduce"));
   Call call{.in = source(tensor), .root = root.root, .reduction = {tensor.dtype(), op}};
   if (root.root == transport_.rank()) call.out = sink(tensor);
-  Arguments(check_).root(root.root).dtype(tensor.dtype()).op(op).shape(tensor.shape()).into(call, OpKind::reduce);
+  AgreedArguments(check_).device(tensor.device()).root(root.root).dtype(tensor.dtype()).op(op).shape(tensor.shape())
+      .into(call, OpKind::reduce);
   return call;
 }
 
@@ -221,7 +174,8 @@ Call CallBuilder::reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) con
   require_apart(out, in, "reduce_scatter");
   static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatter"));
   Call call{.in = source(in), .out = sink(out), .counts = equal_counts(out.nbytes()), .reduction = {in.dtype(), op}};
-  Arguments(check_).dtype(in.dtype()).op(op).shape(out.shape()).into(call, OpKind::reduce_scatterv, "reduce_scatter");
+  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).op(op).shape(out.shape())
+      .into(call, OpKind::reduce_scatterv, "reduce_scatter");
   return call;
 }
 
@@ -233,7 +187,8 @@ Call CallBuilder::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, Redu
   require_apart(out, in, "reduce_scatterv");
   static_cast<void>(algorithms::reducer({in.dtype(), op}, "reduce_scatterv"));
   Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts), .reduction = {in.dtype(), op}};
-  Arguments(check_).dtype(in.dtype()).op(op).row(in.shape()).rows(rows.rows).into(call, OpKind::reduce_scatterv);
+  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).op(op).row(in.shape()).rows(rows.rows)
+      .into(call, OpKind::reduce_scatterv);
   return call;
 }
 
@@ -241,7 +196,8 @@ Call CallBuilder::all_gather(Tensor& out, Tensor const& in) const {
   require_whole(out, in, "all_gather");
   require_own_part(out, in, rank() * in.nbytes(), "all_gather");
   Call call{.in = source(in), .out = sink(out), .counts = equal_counts(in.nbytes())};
-  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, OpKind::all_gatherv, "all_gather");
+  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).shape(in.shape())
+      .into(call, OpKind::all_gatherv, "all_gather");
   return call;
 }
 
@@ -252,7 +208,8 @@ Call CallBuilder::all_gatherv(Tensor& out, Tensor const& in, Rows rows) const {
   require_same_rows(in, out, "all_gatherv");
   require_own_part(out, in, before(division.counts), "all_gatherv");
   Call call{.in = source(in), .out = sink(out), .counts = std::move(division.counts)};
-  Arguments(check_).dtype(in.dtype()).row(in.shape()).rows(rows.rows).into(call, OpKind::all_gatherv);
+  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).row(in.shape()).rows(rows.rows)
+      .into(call, OpKind::all_gatherv);
   return call;
 }
 
@@ -265,7 +222,8 @@ Call CallBuilder::gather(Tensor& out, Tensor const& in, Root root) const {
     require_own_part(out, in, rank() * in.nbytes(), "gather");
     call.out = sink(out);
   }
-  Arguments(check_).root(root.root).dtype(in.dtype()).shape(in.shape()).into(call, OpKind::gatherv, "gather");
+  AgreedArguments(check_).device(in.device()).root(root.root).dtype(in.dtype()).shape(in.shape())
+      .into(call, OpKind::gatherv, "gather");
   return call;
 }
 
@@ -280,7 +238,8 @@ Call CallBuilder::gatherv(Tensor& out, Tensor const& in, Rows rows) const {
     require_own_part(out, in, before(call.counts), "gatherv");
     call.out = sink(out);
   }
-  Arguments(check_).root(rows.root).dtype(in.dtype()).row(in.shape()).rows(rows.rows).into(call, OpKind::gatherv);
+  AgreedArguments(check_).device(in.device()).root(rows.root).dtype(in.dtype()).row(in.shape()).rows(rows.rows)
+      .into(call, OpKind::gatherv);
   return call;
 }
 
@@ -293,7 +252,8 @@ Call CallBuilder::scatter(Tensor& out, Tensor const& in, Root root) const {
     require_own_part(in, out, rank() * out.nbytes(), "scatter");
     call.in = source(in);
   }
-  Arguments(check_).root(root.root).dtype(out.dtype()).shape(out.shape()).into(call, OpKind::scatterv, "scatter");
+  AgreedArguments(check_).device(out.device()).root(root.root).dtype(out.dtype()).shape(out.shape())
+      .into(call, OpKind::scatterv, "scatter");
   return call;
 }
 
@@ -308,13 +268,15 @@ Call CallBuilder::scatterv(Tensor& out, Tensor const& in, Rows rows) const {
     require_own_part(in, out, before(call.counts), "scatterv");
     call.in = source(in);
   }
-  Arguments(check_).root(rows.root).dtype(out.dtype()).row(out.shape()).rows(rows.rows).into(call, OpKind::scatterv);
+  AgreedArguments(check_).device(out.device()).root(rows.root).dtype(out.dtype()).row(out.shape()).rows(rows.rows)
+      .into(call, OpKind::scatterv);
   return call;
 }
 
 Call CallBuilder::all_to_all(Tensor& out, Tensor const& in) const {
   require_tensor(in, "all_to_all");
   require_tensor(out, "all_to_all");
+  require_one_device(in, out, "all_to_all");
   bool const fits = in.dtype() == out.dtype() && in.nbytes() == out.nbytes() &&
                     in.numel() % static_cast<std::int64_t>(ranks()) == 0 && in.nbytes() % ranks() == 0;
   if (!fits) {
@@ -324,7 +286,8 @@ Call CallBuilder::all_to_all(Tensor& out, Tensor const& in) const {
   require_apart(out, in, "all_to_all");
   auto const part = in.nbytes() / ranks();
   Call call{.in = source(in), .out = sink(out), .counts = equal_counts(part), .receive_counts = equal_counts(part)};
-  Arguments(check_).dtype(in.dtype()).shape(in.shape()).into(call, OpKind::all_to_allv, "all_to_all");
+  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).shape(in.shape())
+      .into(call, OpKind::all_to_allv, "all_to_all");
   return call;
 }
 
@@ -339,15 +302,16 @@ Call CallBuilder::all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows)
             .out = sink(out),
             .counts = std::move(sent.counts),
             .receive_counts = std::move(received.counts)};
-  Arguments(check_).dtype(in.dtype()).row(in.shape()).into(call, OpKind::all_to_allv);
+  AgreedArguments(check_).device(in.device()).dtype(in.dtype()).row(in.shape()).into(call, OpKind::all_to_allv);
   return call;
 }
 
 /// Where calls are compared, the tag of a message also encodes dtype and shape, because every backend compares tags.
 Call CallBuilder::message(OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const {
-  Call call{.signature = {.op_kind = op_kind}, .root = peer, .tag = tag.tag};
+  Call call{.signature = {.op_kind = op_kind}, .root = peer, .tag = tag.tag, .device = tensor.device()};
   if (check_ != CheckLevel::collective) return call;
-  Arguments(check_).dtype(tensor.dtype()).shape(tensor.shape()).tag(tag).into(call, op_kind);
+  AgreedArguments(check_).dtype(tensor.dtype()).shape(tensor.shape()).tag(tag).into(call, op_kind);
+  call.device = tensor.device();  // the device is not compared: a message may go from a GPU to a CPU
   call.tag = static_cast<std::uint32_t>(call.signature.digest);
   return call;
 }

@@ -26,6 +26,10 @@ class CallBuilder {
   [[nodiscard]] Call gatherv(Tensor& out, Tensor const& in, Rows rows) const;
   [[nodiscard]] Call scatter(Tensor& out, Tensor const& in, Root root) const;
   [[nodiscard]] Call scatterv(Tensor& out, Tensor const& in, Rows rows) const;
+  // Fused calls, in fused_calls.cpp.
+  [[nodiscard]] Call all_reduce(std::span<Tensor> tensors, ReduceOp op) const;
+  [[nodiscard]] Call reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op) const;
+  [[nodiscard]] Call all_gather(std::span<Tensor> outs, std::span<Tensor const> ins) const;
   [[nodiscard]] Call all_to_all(Tensor& out, Tensor const& in) const;
   [[nodiscard]] Call all_to_allv(Tensor& out, Tensor const& in, ExchangedRows rows) const;
   [[nodiscard]] Call send(Tensor const& tensor, int dst, Tag tag) const;
@@ -34,7 +38,6 @@ class CallBuilder {
   void require_apart(Tensor const& out, Tensor const& in, char const* operation) const;
 
  private:
-  class Arguments;
   struct Division {
     std::vector<std::size_t> counts;  ///< bytes of each rank
     std::int64_t rows = 0;            ///< of all
@@ -47,6 +50,7 @@ class CallBuilder {
   [[nodiscard]] Call message(spi::OpKind op_kind, Tensor const& tensor, int peer, Tag tag) const;
   void require_rank(int rank, char const* operation, char const* what) const;
   void require_tensor(Tensor const& tensor, char const* operation) const;
+  void require_one_device(Tensor const& a, Tensor const& b, char const* operation) const;
   /// Throws unless `whole` holds `ranks` times as many elements as `part`, of the same dtype.
   void require_whole(Tensor const& whole, Tensor const& part, char const* operation) const;
   void require_rows(Tensor const& tensor, std::int64_t rows, char const* operation) const;
@@ -57,6 +61,11 @@ class CallBuilder {
   [[nodiscard]] std::size_t before(std::span<std::size_t const> counts) const;
   [[nodiscard]] Division divide(std::span<std::int64_t const> rows, Tensor const& like, char const* operation) const;
   [[nodiscard]] std::vector<std::size_t> equal_counts(std::size_t bytes) const;
+  /// Throws unless there are as many results as inputs, and at least one.
+  void require_pairs(std::size_t outs, std::size_t ins, char const* operation) const;
+  void require_same_dtype(std::span<Tensor const> tensors, char const* operation) const;
+  /// Throws for tensors on a device: a fused call packs them with the host.
+  void require_fusable(std::span<Tensor const> tensors, char const* operation) const;
 
   spi::Transport const& transport_;
   CheckLevel check_;

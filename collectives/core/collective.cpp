@@ -40,14 +40,31 @@ int place_on_node(spi::Transport const& transport) {
 }  // namespace
 
 Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::TimeoutPolicy const& timeout_policy,
-                           CheckLevel check) {
+                           CheckLevel check, Progress progress) {
   auto state = std::make_shared<GroupState>();
   state->local_rank = place_on_node(*transport);
   state->local_world_size = static_cast<int>(transport->node_ranks().size());
   state->transport = std::move(transport);
   state->timeout_policy = timeout_policy;
   state->check = check;
-  return Collective(std::move(state));
+  Collective collective(std::move(state));
+  if (progress == Progress::thread) collective.start_progress_thread();
+  return collective;
+}
+
+void Collective::start_progress_thread() const {
+  auto& group = state("connect");
+  if (!group.transport->may_use_threads()) {
+    throw UnavailableError({.operation = "connect",
+                            .message = "this backend serves one thread only, and a progress thread would be a second one",
+                            .resource = std::string(group.transport->backend()),
+                            .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or leave out Progress::thread",
+                            .group = group.transport->name(),
+                            .rank = group.transport->rank(),
+                            .world_size = group.transport->world_size()});
+  }
+  detail::GroupLockGuard const guard(group, "connect");
+  if (!group.progress_thread) group.progress_thread = std::make_shared<detail::ProgressThread>();
 }
 
 GroupState& Collective::state(char const* operation) const {
@@ -125,6 +142,7 @@ Collective Collective::split(std::vector<std::vector<int>> const& groups, std::s
   auto group = make_collective(std::move(made), state_->timeout_policy, state_->check);
   group.state_->local_rank = state_->local_rank;
   group.state_->local_world_size = state_->local_world_size;
+  group.state_->progress_thread = state_->progress_thread;
   return group;
 }
 

@@ -9,6 +9,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/peer_errors.hpp"
 #include "lib/node/memory/call_arguments.hpp"
 #include "lib/node/group/call_variants.hpp"
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 
@@ -13,11 +14,11 @@ class GroupLock {
  public:
   /// Takes the lock for a call. Returns false if another call holds it.
   [[nodiscard]] bool enter() noexcept {
-    for (;;) {
+    for (int attempt = 0;; ++attempt) {
       auto found = Use::none;
       if (use_.compare_exchange_weak(found, Use::call, std::memory_order_acquire)) break;  // partner: `leave`
       if (found == Use::call) return false;
-      if (found == Use::visit) platform::system().yield();
+      if (found == Use::visit) wait_for_visitor(attempt);
     }
     holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     return true;
@@ -32,12 +33,21 @@ class GroupLock {
     return use_.compare_exchange_strong(found, Use::visit, std::memory_order_acquire);
   }
   void end_visit() noexcept { use_.store(Use::none, std::memory_order_release); }
+  /// Returns whether any thread holds the lock for a call.
+  [[nodiscard]] bool is_in_call() const noexcept { return use_.load(std::memory_order_relaxed) == Use::call; }
   /// Returns whether the calling thread holds the lock for a call.
   [[nodiscard]] bool is_held_by_this_thread() const noexcept {
     return holder_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
 
  private:
+  /// A visit may copy much: a waiting call leaves the CPU to it after some attempts.
+  static void wait_for_visitor(int attempt) noexcept {
+    constexpr int yields = 16;
+    if (attempt < yields) return platform::system().yield();
+    platform::system().sleep(std::chrono::microseconds(20));
+  }
+
   enum class Use : std::uint8_t { none, call, visit };
   std::atomic<Use> use_{Use::none};
   std::atomic<std::thread::id> holder_{};

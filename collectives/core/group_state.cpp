@@ -56,8 +56,16 @@ ErrorInfo usage_in(spi::Transport const& transport, char const* operation, std::
           .world_size = transport.world_size()};
 }
 
+GroupState::~GroupState() {
+  if (progress_thread) progress_thread->remove(*this);
+}
+
 void GroupState::enter(char const* operation) {
-  if (group_lock.enter()) return;
+  if (group_lock.enter()) return admit();
+  refuse_second_call(operation);
+}
+
+void GroupState::refuse_second_call(char const* operation) const {
   throw UsageError(
       usage_in(*transport, operation, "another call on this group is under way in another thread or open range"));
 }
@@ -79,7 +87,43 @@ void GroupState::compare(algorithms::Call const& call) {
   }
 }
 
+std::unique_ptr<device::StagedCall> GroupState::stage(algorithms::Call const& call) {
+  if (!own_device) own_device = call.device;
+  if (*own_device != call.device) {
+    auto info = usage_in(*transport, call.name(), "the tensors are not on this rank's device of the group");
+    info.expected = to_string(*own_device);
+    info.got = to_string(call.device);
+    info.hint = "a rank uses one device in a group: the one of its first call";
+    throw UsageError(std::move(info));
+  }
+  if (!staging) staging = std::make_shared<device::StagingBuffers>(call.device.kind);
+  bool const is_source = call.signature.op_kind == spi::OpKind::broadcast && call.root == transport->rank();
+  return std::make_unique<device::StagedCall>(call, is_source, staging, current_stream(call.device));
+}
+
+void GroupState::run_staged(algorithms::Call&& call) {
+  auto const pieces = device::staged_pieces(std::move(call));
+  bool begun = false;
+  try {
+    auto next = stage(pieces.front());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      auto const current = std::move(next);
+      auto on_host = current->on_host(timeout_policy.timeout);
+      if (i + 1 < pieces.size()) next = stage(pieces[i + 1]);
+      run(std::move(on_host));
+      begun = true;
+      current->finish();
+    }
+  } catch (std::exception const& e) {
+    // The other ranks would wait for the next piece.
+    if (begun)
+      transport->abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + e.what());
+    throw;
+  }
+}
+
 void GroupState::run(algorithms::Call&& call) {
+  if (call.device.kind != Device::Kind::cpu) return run_staged(std::move(call));
   bool const message = is_message(call);
   if (message && !pending_collectives.empty()) {
     auto const pending_op = start(std::move(call));
@@ -95,7 +139,13 @@ void GroupState::run(algorithms::Call&& call) {
 }
 
 std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
+  std::unique_ptr<device::StagedCall> staged;
+  if (call.device.kind != Device::Kind::cpu) {
+    staged = stage(call);
+    call = staged->on_host(timeout_policy.timeout);
+  }
   auto pending_op = std::make_shared<PendingOp>(std::move(call));
+  pending_op->staged = std::move(staged);
   if (is_message(*pending_op)) {
     pending_op->request_id = pending_op->execution.next(*transport);
     messages.push_back(pending_op);
@@ -118,15 +168,53 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
     throw;
   }
   if (!pending_op->request_id) {
+    if (pending_op->staged) pending_op->staged->finish();
     pending_op->ended = true;
     pending_collectives.pop_back();
   }
   return pending_op;
 }
 
+/// Where the library itself compares the calls of a collective, it does so as the call starts, and blocks.
+bool GroupState::can_queue(algorithms::Call const& call) const noexcept {
+  if (!progress_thread || call.device.kind != Device::Kind::cpu) return false;
+  return is_message(call) || check != CheckLevel::collective || transport->compares_signatures();
+}
+
+std::shared_ptr<PendingOp> GroupState::queue(algorithms::Call&& call) {
+  if (group_lock.is_in_call()) refuse_second_call(call.name());
+  if (!is_message(call)) require_allowed(call.name());
+  auto pending_op = std::make_shared<PendingOp>(std::move(call));
+  {
+    std::lock_guard const lock(inbox_mutex_);
+    inbox_.push_back(pending_op);
+  }
+  progress_thread->add(*this);
+  return pending_op;
+}
+
+void GroupState::admit() noexcept {
+  if (!progress_thread) return;
+  std::deque<std::shared_ptr<PendingOp>> started;
+  {
+    std::lock_guard const lock(inbox_mutex_);
+    started.swap(inbox_);
+  }
+  for (auto& pending_op : started) {
+    if (pending_op->ended) continue;  // given up meanwhile
+    if (!is_message(*pending_op)) {
+      pending_collectives.push_back(std::move(pending_op));
+      continue;
+    }
+    post_next(*pending_op);
+    if (!pending_op->ended) messages.push_back(std::move(pending_op));
+  }
+}
+
 void GroupState::post_next(PendingOp& pending_op) noexcept {
   try {
     pending_op.request_id = pending_op.execution.next(*transport);
+    if (!pending_op.request_id && pending_op.staged) pending_op.staged->finish();
     pending_op.ended = !pending_op.request_id;
   } catch (...) {
     pending_op.request_id.reset();
@@ -176,18 +264,22 @@ bool GroupState::advance() noexcept {
 
 /// If this thread is in a call of the group, that call drives the collectives itself, and only messages are left to do.
 /// A pending operation without a request is already being waited for.
-GroupState::RemainingWork GroupState::make_progress() noexcept {
+GroupState::ProgressMade GroupState::make_progress() noexcept {
   bool const held_by_this_thread = group_lock.is_held_by_this_thread();
-  if (!held_by_this_thread && !group_lock.visit()) return RemainingWork::elsewhere;
-  if (!held_by_this_thread) advance();
-  for (auto const& pending_op : messages) {
-    if (!pending_op->ended && pending_op->request_id) try_step(*pending_op);
+  if (!held_by_this_thread && !group_lock.visit()) return {};
+  bool moved = false;
+  if (!held_by_this_thread) {
+    admit();
+    moved = advance();
   }
-  std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended; });
+  for (auto const& pending_op : messages) {
+    if (!pending_op->ended && pending_op->request_id) moved = try_step(*pending_op) || moved;
+  }
+  std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended.load(); });
   auto left = messages.empty() && pending_collectives.empty() ? RemainingWork::nothing : RemainingWork::elsewhere;
   if (held_by_this_thread && messages.empty() && !pending_collectives.empty()) left = RemainingWork::here;
   if (!held_by_this_thread) group_lock.end_visit();
-  return left;
+  return {left, moved};
 }
 
 void GroupState::complete_collectives() noexcept {
@@ -200,7 +292,7 @@ void GroupState::complete_collectives() noexcept {
 void GroupState::forget_ended_messages() noexcept {
   while (!messages.empty() && messages.front()->ended) messages.pop_front();
   if (messages.size() < sweep_at_) return;
-  std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended; });
+  std::erase_if(messages, [](auto const& pending_op) { return pending_op->ended.load(); });
   sweep_at_ = 2 * messages.size() + 16;
 }
 

@@ -4,6 +4,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -12,7 +13,9 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/algorithms/execution.hpp"
+#include "collectives/device/staged_call.hpp"
 #include "collectives/core/group_lock.hpp"
+#include "collectives/core/progress_thread.hpp"
 
 namespace crossrank::detail {
 
@@ -26,16 +29,25 @@ struct PendingOp {
   algorithms::Call const call;
   algorithms::Execution execution{call};
   std::optional<spi::RequestId> request_id{};  ///< of the operation under way
-  bool ended = false;
   std::exception_ptr failure{};
+  std::unique_ptr<device::StagedCall> staged{};  ///< of a call on device tensors
+  std::atomic<bool> ended{false};  ///< stored after the results and `failure`, for a thread that polls it
 };
 
 /// The state that all copies of a handle share.
+///
+/// With a progress thread, a started call goes into the inbox without the group's lock. Whoever takes the lock next admits
+/// it, so that the order of the calls stays that of their starts.
 ///
 /// Runs pending collectives one after the other, in the order in which they were started. A collective may take several
 /// operations of the transport, and all ranks must post these in the same order. This is the only place that puts
 /// collectives in sequence: a transport has at most one at a time.
 struct GroupState {
+  GroupState() = default;
+  ~GroupState();
+  GroupState(GroupState const&) = delete;
+  GroupState& operator=(GroupState const&) = delete;
+
   std::shared_ptr<spi::Transport> transport;
   spi::TimeoutPolicy timeout_policy;
   CheckLevel check = CheckLevel::local;
@@ -48,7 +60,10 @@ struct GroupState {
   std::deque<std::shared_ptr<PendingOp>>
       pending_collectives{};                          ///< collectives under way, the first is being carried out
   std::deque<std::shared_ptr<PendingOp>> messages{};  ///< messages under way
+  std::shared_ptr<ProgressThread> progress_thread{};  ///< of the job; null: the callers alone advance calls
   std::exception_ptr disagreement{};                  ///< a mismatch of calls, which has killed the group
+  std::optional<Device> own_device{};  ///< of this rank's tensors, as its first call on a device has chosen it
+  std::shared_ptr<device::StagingBuffers> staging{};  ///< from the first call on a device on
 
   /// Throws `UsageError` while collective calls are refused. Messages are always allowed.
   void require_allowed(char const* operation) const;
@@ -56,14 +71,28 @@ struct GroupState {
   void enter(char const* operation);
   /// Runs a call to its end, after the pending ones.
   void run(algorithms::Call&& call);
+  /// Runs a call on device tensors through host memory, with the copies of one piece during the call of another.
+  void run_staged(algorithms::Call&& call);
+  /// Enqueues the copies to the host. `UsageError` when this rank has used another device in this group.
+  [[nodiscard]] std::unique_ptr<device::StagedCall> stage(algorithms::Call const& call);
   [[nodiscard]] std::shared_ptr<PendingOp> start(algorithms::Call&& call);
+  /// Returns whether the progress thread can start the call.
+  [[nodiscard]] bool can_queue(algorithms::Call const& call) const noexcept;
+  /// Leaves a call to the progress thread. Does not take the lock. `UsageError` while another call holds it.
+  [[nodiscard]] std::shared_ptr<PendingOp> queue(algorithms::Call&& call);
+  /// Takes over the queued calls. Needs the lock.
+  void admit() noexcept;
   /// Advances the pending collectives without blocking. Returns whether any has moved.
   bool advance() noexcept;
   /// The work left after `make_progress`. Says whose doorbell rings when it can go on: that of the call which is waited
   /// for anyway, or another.
   enum class RemainingWork : std::uint8_t { nothing, here, elsewhere };
-  /// Advances pending operations for a thread that waits for something else.
-  RemainingWork make_progress() noexcept;
+  struct ProgressMade {
+    RemainingWork left = RemainingWork::elsewhere;
+    bool moved = false;  ///< whether any operation has taken a step
+  };
+  /// Advances pending operations for the progress thread, or for a thread that waits for something else.
+  ProgressMade make_progress() noexcept;
   /// Waits for all pending collectives. Their errors stay with them.
   void complete_collectives() noexcept;
   /// Advances an operation. Returns whether it has ended.
@@ -85,7 +114,10 @@ struct GroupState {
   void end_if_closed(PendingOp& pending_op);
   void forget_ended_messages() noexcept;
   void wait_for_message(PendingOp& pending_op);
+  [[noreturn]] void refuse_second_call(char const* operation) const;
 
+  std::mutex inbox_mutex_{};
+  std::deque<std::shared_ptr<PendingOp>> inbox_{};  ///< started calls that no thread has admitted yet
   std::size_t sweep_at_ = 16;  ///< messages, at which the ended ones among them are looked for
 };
 

@@ -31,6 +31,12 @@ void Collective::run(algorithms::Call&& call) const {
 
 Request Collective::start(algorithms::Call&& call) const {
   auto const* const called = call.name();
+  if (state_->can_queue(call)) {
+    auto pending_op = with_operation_name(called, [&] { return state_->queue(std::move(call)); });
+    // A blocking call of this thread keeps the progress thread out of the group, and then advances its messages itself.
+    detail::register_pending_group(state_);
+    return {state_, std::move(pending_op)};
+  }
   GroupLockGuard const guard(*state_, called);
   auto pending_op = with_operation_name(called, [&] { return state_->start(std::move(call)); });
   if (!pending_op->ended) detail::register_pending_group(state_);
@@ -54,6 +60,10 @@ Request Collective::iall_reduce(Tensor& tensor, ReduceOp op) const {
   return start(call_builder(state("all_reduce")).all_reduce(tensor, op));
 }
 
+Request Collective::iall_reduce(std::span<Tensor> tensors, ReduceOp op) const {
+  return start(call_builder(state("all_reduce")).all_reduce(tensors, op));
+}
+
 void Collective::reduce(Tensor& tensor, ReduceOp op, Root root) const {
   run(call_builder(state("reduce")).reduce(tensor, op, root));
 }
@@ -68,6 +78,10 @@ Request Collective::ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op) 
   return start(call_builder(state("reduce_scatter")).reduce_scatter(out, in, op));
 }
 
+Request Collective::ireduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op) const {
+  return start(call_builder(state("reduce_scatter")).reduce_scatter(outs, ins, op));
+}
+
 void Collective::reduce_scatterv(Tensor& out, Tensor const& in, Rows rows, ReduceOp op) const {
   run(call_builder(state("reduce_scatterv")).reduce_scatterv(out, in, rows, op));
 }
@@ -80,6 +94,10 @@ void Collective::all_gather(Tensor& out, Tensor const& in) const {
 }
 Request Collective::iall_gather(Tensor& out, Tensor const& in) const {
   return start(call_builder(state("all_gather")).all_gather(out, in));
+}
+
+Request Collective::iall_gather(std::span<Tensor> outs, std::span<Tensor const> ins) const {
+  return start(call_builder(state("all_gather")).all_gather(outs, ins));
 }
 
 void Collective::all_gatherv(Tensor& out, Tensor const& in, Rows rows) const {

@@ -57,7 +57,7 @@ bool make_progress() noexcept {
   bool left = false;
   try {
     for (auto const& group : own_groups()) {
-      auto const still = group->make_progress();
+      auto const still = group->make_progress().left;
       left = left || still == GroupState::RemainingWork::elsewhere;
       if (still != GroupState::RemainingWork::nothing) continue;
       auto& all = pending_groups();

@@ -29,18 +29,34 @@ Request& Request::operator=(Request&& other) noexcept {
 
 Request::~Request() { drop(); }
 
+namespace {
+
+/// Lets the current stream wait for the results of an ended call on device tensors.
+void join_stream(detail::PendingOp const& pending_op) {
+  if (!pending_op.staged) return;
+  auto const stream = current_stream(pending_op.staged->stream().device());
+  if (!(stream == pending_op.staged->stream())) stream.wait(pending_op.staged->ended());
+}
+
+}  // namespace
+
 bool Request::test() {
   if (!pending_op_) return true;
+  // The progress thread may be inside a long visit: this must not wait for it.
+  bool const is_driven = group_->progress_thread && !group_->closed.load(std::memory_order_relaxed);
+  if (is_driven && !pending_op_->ended) return false;
   GroupLockGuard const guard(*group_, pending_op_->call.name());
-  bool const ended = group_->test(*pending_op_);
-  if (ended) pending_op_.reset();
-  return ended;
+  if (!group_->test(*pending_op_)) return false;
+  if (pending_op_->staged && !pending_op_->staged->ended().passed()) return false;
+  pending_op_.reset();
+  return true;
 }
 
 void Request::wait() {
   if (!pending_op_) return;
   GroupLockGuard const guard(*group_, pending_op_->call.name());
   group_->wait(*pending_op_);
+  join_stream(*pending_op_);
   pending_op_.reset();
 }
 
@@ -72,6 +88,7 @@ void Request::give_up(bool dropped) noexcept {
   if (pending_op_) {
     // Gives up even while another thread is in a call of the group: this must not throw.
     bool const entered = group_->group_lock.enter();
+    if (entered) group_->admit();
     group_->give_up(pending_op_, dropped ? GroupState::AbandonReason::dropped : GroupState::AbandonReason::cancelled);
     if (entered) group_->group_lock.leave();
   }

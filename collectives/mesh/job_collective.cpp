@@ -8,7 +8,6 @@
 
 #include "collectives/fake/fake_transport.hpp"
 #include "collectives/mesh/job_collective_state.hpp"
-#include "lib/tensor/copy_memory.hpp"
 
 namespace crossrank {
 
@@ -43,11 +42,10 @@ void JobCollective::all_gather_to_list(std::span<Tensor> outs, Tensor const& in)
     if (!out.defined() || out.dtype() != in.dtype() || out.shape() != in.shape())
       refuse("the shape or dtype of a result is wrong", to_string(in), to_string(out));
   }
-  auto joined = Tensor::empty({world_size(), in.numel()}, in.dtype());
+  auto joined = Tensor::empty({world_size(), in.numel()}, in.dtype(), in.device());
   all_gather(joined, in);
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    auto const part = joined.narrow(0, static_cast<std::int64_t>(i), 1).bytes();
-    if (!part.empty()) copy_memory(outs[i].mutable_bytes().data(), part.data(), part.size());
+    outs[i].copy_from(joined.narrow(0, static_cast<std::int64_t>(i), 1).reshape(in.shape()));
   }
 }
 

@@ -6,8 +6,8 @@
 
 #include "lib/core/error_record.hpp"
 #include "lib/core/log.hpp"
+#include "lib/core/peer_errors.hpp"
 #include "lib/core/rank_list.hpp"
-#include "lib/node/memory/call_arguments.hpp"
 
 namespace crossrank::message {
 namespace {
@@ -16,10 +16,6 @@ using platform::system;
 
 constexpr auto ping_interval = std::chrono::milliseconds(250);
 constexpr auto grace = std::chrono::milliseconds(800);  // for a better informed member to name the cause
-
-std::string named(std::vector<int> const& members) {
-  return (members.size() == 1 ? "rank " : "ranks ") + node::format_ranks(members);
-}
 
 }  // namespace
 
@@ -77,7 +73,7 @@ void FailureDetector::fail_if_gone(std::span<int const> awaited) noexcept {
     if (member >= 0 && gone_[static_cast<std::size_t>(member)]) lost.push_back(member);
   }
   if (lost.empty()) return;
-  auto text = named(lost) + " left the group without closing it: " + link_.describe(lost.front());
+  auto text = node::name_ranks(lost) + " left the group without closing it: " + link_.describe(lost.front());
   fail({.code = ErrorCode::peer_lost, .failed_ranks = std::move(lost), .text = std::move(text)});
 }
 
@@ -96,16 +92,7 @@ void FailureDetector::throw_failure(char const* operation) const {
   }
   error.details.push_back("round " + std::to_string(failure_->round) + ", decided by rank " +
                           std::to_string(failure_->decider) + "; all ranks of the group get this error");
-  switch (failure_->code) {
-    case ErrorCode::timeout:
-      error.hint = "look at what the named ranks are doing, or raise the timeout";
-      throw TimeoutError(std::move(error));
-    case ErrorCode::mismatch: error.hint = mismatch_hint; throw MismatchError(std::move(error));
-    case ErrorCode::backend: throw BackendError(std::move(error));
-    default:
-      error.hint = "restart the job; the output of the named ranks says why they ended";
-      throw PeerLostError(std::move(error));
-  }
+  throw_peer_error(failure_->code, std::move(error));
 }
 
 // ---------------------------------------------------------------- packets of other members
@@ -241,7 +228,7 @@ void FailureDetector::expire(Awaited const& awaited, WaitState& wait) {
 }
 
 FailureDetector::Cause FailureDetector::no_progress(std::vector<int> members, std::uint64_t milliseconds) const {
-  auto text = named(members) + " made no progress for " + std::to_string(milliseconds) +
+  auto text = node::name_ranks(members) + " made no progress for " + std::to_string(milliseconds) +
               " ms: " + link_.describe(members.front());
   return {.code = ErrorCode::timeout, .failed_ranks = std::move(members), .text = std::move(text)};
 }

@@ -93,6 +93,8 @@ MessageTransport::~MessageTransport() {
 
 /// The packet transport's group has all its ranks. A vendor's group of some of them cannot be made without waiting for
 /// them.
+bool MessageTransport::may_use_threads() const noexcept { return link_.network().packet_transport().may_use_threads(); }
+
 std::optional<ProcessGroup> MessageTransport::native_group() const noexcept {
   auto const guard = link_.network().lock();
   auto& packet_transport = link_.network().packet_transport();

@@ -44,6 +44,7 @@ class MessageTransport final : public spi::Transport, private PacketHandler {
   [[nodiscard]] std::span<int const> node_ranks() const noexcept override { return node_ranks_; }
   [[nodiscard]] std::optional<ProcessGroup> native_group() const noexcept override;
   [[nodiscard]] bool compares_signatures() const noexcept override { return true; }
+  [[nodiscard]] bool may_use_threads() const noexcept override;
 
   [[nodiscard]] spi::RequestId post_barrier(spi::Signature) override;
   [[nodiscard]] spi::RequestId post_broadcast(spi::Signature, spi::Sink buffer, int root) override;

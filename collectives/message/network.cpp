@@ -1,7 +1,6 @@
 #include "collectives/message/network.hpp"
 
 #include <algorithm>
-#include <csignal>
 #include <utility>
 
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/log.hpp"
+#include "lib/platform/signals_blocked.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::message {
@@ -36,13 +36,8 @@ Network::~Network() {
 
 void Network::start() {
   if (!packet_transport_->may_use_threads()) return;
-  // Signals are for the threads of the program.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  platform::SignalsBlocked const blocked;
   thread_ = std::thread([this] { run_progress_thread(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Network::stop(std::chrono::milliseconds limit) noexcept {

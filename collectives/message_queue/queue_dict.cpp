@@ -28,6 +28,16 @@ static_assert(sizeof(DictHead) == line_bytes);
 
 std::size_t padding_of(std::size_t bytes) noexcept { return (line_bytes - bytes % line_bytes) % line_bytes; }
 
+void require_on_cpu(std::string const& path, Tensor const& tensor) {
+  if (tensor.device().kind == Device::Kind::cpu) return;
+  throw UsageError({.operation = "enqueue_dict",
+                    .message = "the tensor is not on the CPU",
+                    .expected = to_string(Device::cpu()),
+                    .got = to_string(tensor.device()),
+                    .resource = path,
+                    .hint = "to(Device::cpu()) copies it to the host"});
+}
+
 [[noreturn]] void refuse(std::string expected, std::string got) {
   throw FormatError({.operation = "dequeue_dict",
                      .message = "the message is not a tensor dictionary",
@@ -75,7 +85,10 @@ class Following {
 }  // namespace
 
 DictMessage::DictMessage(TensorDict const& dict) {
-  auto metadata = encode_dict(dict, [](std::string const&, Tensor const&) { return 1; });
+  auto metadata = encode_dict(dict, [](std::string const& path, Tensor const& tensor) {
+    require_on_cpu(path, tensor);
+    return 1;
+  });
   DictHead const head{.magic = dict_magic, .metadata_bytes = metadata.bytes.size(), .unused = {}};
   auto const head_bytes = std::as_bytes(std::span(&head, 1));
   front_.reserve(head_bytes.size() + metadata.bytes.size());
@@ -104,7 +117,10 @@ TensorDict read_dict(std::span<std::byte const> message, std::shared_ptr<void co
     refuse(std::to_string(head.metadata_bytes) + " bytes of metadata", std::to_string(behind));
   auto const metadata = message.subspan(sizeof head, head.metadata_bytes);
   Following following(message, sizeof head + metadata.size() + padding_of(metadata.size()), owner);
-  auto decoded = decode_dict(metadata, [&](Shape const& shape, Dtype dtype) { return following.next(shape, dtype); });
+  auto decoded = decode_dict(metadata, [&](Shape const& shape, Dtype dtype, Device::Kind kind) {
+    if (kind != Device::Kind::cpu) refuse("tensors on the CPU", "a tensor on a device");
+    return shape.numel() == 0 ? Tensor::empty(shape, dtype) : following.next(shape, dtype);
+  });
   following.finish();
   return std::move(decoded.dict);
 }

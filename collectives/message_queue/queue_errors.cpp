@@ -2,8 +2,9 @@
 #include <utility>
 
 #include "collectives/message_queue/queue_state.hpp"
-#include "lib/node/liveness/root_cause.hpp"
+#include "lib/core/peer_errors.hpp"
 #include "lib/core/rank_list.hpp"
+#include "lib/node/liveness/root_cause.hpp"
 
 /// The errors of one end of a queue. All ends name the same ranks.
 namespace crossrank {
@@ -11,7 +12,7 @@ namespace {
 
 std::string named(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  return (ranks.size() == 1 ? "rank " : "ranks ") + node::format_ranks(ranks);
+  return node::name_ranks(ranks);
 }
 
 }  // namespace
@@ -142,9 +143,9 @@ void MessageQueue::State::throw_failure(char const* operation) const {
   info.group_usable = shared == nullptr || !shared->any_holder_ended();
   if (!info.group_usable) {
     info.hint = failure->timed_out ? "restart the job; look at what the named ranks were doing, or raise the timeout"
-                                   : "restart the job; the output of the named ranks says why they ended";
+                                   : lost_peer_hint;
   } else if (failure->timed_out) {
-    info.hint = "look at what the named ranks are doing, or raise the timeout";
+    info.hint = slow_peer_hint;
   } else {
     info.hint = shared == nullptr || !remote_writers.empty()
                     ? "see the output of the named ranks for the reason; if they still run, make a new queue"

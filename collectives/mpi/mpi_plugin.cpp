@@ -56,7 +56,7 @@ Collective connect(MPI_Comm communicator, ConnectOptions const& wanted) {
                                                     .connect_timeout = *options.connect_timeout,
                                                     .arena_cap = options.arena_cap});
   }
-  return make_collective(std::move(world), timeout_policy, options.check.value_or(CheckLevel::local));
+  return make_collective(std::move(world), timeout_policy, options.check.value_or(CheckLevel::local), options.progress);
 }
 
 MPI_Comm communicator_of(ProcessGroup const& group) {

@@ -92,7 +92,7 @@ void ShmTransport::drop(RequestId request_id) noexcept {
 }
 
 /// Waits until a message has been sent or received.
-struct ShmTransport::ChannelCondition final : node::Group::Condition {
+struct ShmTransport::ChannelCondition final : node::WaitCondition {
   bool done() override {
     owner.drive_collectives();
     // All messages: the peer may itself wait for one that this rank has posted and not sent yet.

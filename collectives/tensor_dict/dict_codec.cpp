@@ -12,7 +12,7 @@ namespace crossrank {
 namespace {
 
 constexpr std::string_view tag = "tensor_dict";
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t version = 2;
 constexpr int most_levels = 64;
 /// Tensors up to this size travel inside the metadata, because a separate message would cost more.
 constexpr std::size_t max_inlined = 1024;
@@ -62,15 +62,11 @@ class Encoder {
 
   void leaf(Tensor const& tensor, std::string const& path) {
     if (!tensor.defined()) return writer_(Kind::none), void();
-    if (tensor.device().kind != Device::Kind::cpu) {
-      throw UsageError({.operation = "tensor_dict",
-                        .message = "the tensor is not on the CPU",
-                        .got = to_string(tensor.device()),
-                        .resource = path});
-    }
     int const parts = parts_of_(path, tensor);
-    bool const inlined = parts == 1 && tensor.nbytes() <= max_inlined;
-    writer_(inlined ? Kind::inlined_tensor : Kind::tensor, tensor.dtype(),
+    auto const kind = tensor.device().kind;
+    bool const small = tensor.nbytes() <= (kind == Device::Kind::cpu ? max_inlined : 0);
+    bool const inlined = parts == 1 && small;
+    writer_(inlined ? Kind::inlined_tensor : Kind::tensor, kind, tensor.dtype(),
             static_cast<std::uint8_t>(tensor.shape().size()));
     for (auto const length : tensor.shape()) writer_(length);
     if (inlined) {
@@ -137,9 +133,13 @@ class Decoder {
   }
 
   Tensor leaf(bool inlined) {
+    std::uint8_t device = 0;
     std::uint8_t dtype = 0;
     std::uint8_t rank = 0;
-    reader_(dtype, rank);
+    reader_(device, dtype, rank);
+    auto const kind = static_cast<Device::Kind>(device);
+    if (kind != Device::Kind::cpu && kind != Device::Kind::cuda)
+      reader_.refuse("device", "the kind of device is unknown", "0 or 1", std::to_string(device));
     if (dtype >= dtype_count) reader_.refuse("dtype", "the dtype is unknown", "0 to 21", std::to_string(dtype));
     if (rank > Shape::max_rank) reader_.refuse("shape", "too many dimensions", "16", std::to_string(rank));
     std::array<std::int64_t, Shape::max_rank> lengths{};
@@ -153,9 +153,12 @@ class Decoder {
       reader_.refuse("shape", "the size of a tensor overflows or splits a byte");
     if (inlined && bytes > std::min<std::uint64_t>(reader_.remaining(), max_inlined))
       reader_.refuse("tensor", "a tensor is cut off", std::to_string(bytes) + " bytes");
-    if (!inlined) return follow(memory_for_(Shape(shape), static_cast<Dtype>(dtype)));
+    if (!inlined) return follow(memory_for_(Shape(shape), static_cast<Dtype>(dtype), kind));
+    if (kind != Device::Kind::cpu && bytes > 0)
+      reader_.refuse("tensor", "a tensor on a device is inside the metadata", "0 bytes", std::to_string(bytes));
+    if (bytes == 0) return memory_for_(Shape(shape), static_cast<Dtype>(dtype), kind);
     auto tensor = Tensor::empty(Shape(shape), static_cast<Dtype>(dtype));
-    if (bytes > 0) reader_.read(tensor.mutable_bytes().data(), tensor.nbytes());
+    reader_.read(tensor.mutable_bytes().data(), tensor.nbytes());
     return tensor;
   }
 
@@ -176,6 +179,12 @@ class Decoder {
 };
 
 }  // namespace
+
+Tensor memory_for_tensor(Shape const& shape, Dtype dtype, Device::Kind kind) {
+  if (kind == Device::Kind::cpu) return Tensor::empty(shape, dtype);
+  auto const own = default_device();
+  return Tensor::empty(shape, dtype, own.kind == kind ? own : Device{kind, 0});  // the other one says what is missing
+}
 
 DictMetadata encode_dict(TensorDict const& dict, PartsOf const& parts_of) {
   Encoder encoder(parts_of);

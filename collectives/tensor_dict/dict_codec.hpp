@@ -33,8 +33,7 @@ struct DictMetadata {
   std::vector<DictTensor> tensors{};
 };
 
-/// Encodes the dictionary in order. Throws `UsageError` for tensors that are not on the CPU and for more than 64
-/// levels, and any error of `parts_of`.
+/// Encodes the dictionary in order. Throws `UsageError` for more than 64 levels, and any error of `parts_of`.
 [[nodiscard]] DictMetadata encode_dict(TensorDict const& dict, PartsOf const& parts_of);
 
 /// The decoded metadata: the dictionary, in which the tensors that follow have memory but no content yet.
@@ -43,10 +42,14 @@ struct DecodedDict {
   std::vector<DictTensor> tensors{};
 };
 
-/// Allocates the memory of a tensor that follows.
-using MemoryFor = std::function<Tensor(Shape const& shape, Dtype dtype)>;
+/// Allocates the memory of a tensor: on the CPU, or on this rank's device of that kind.
+using MemoryFor = std::function<Tensor(Shape const& shape, Dtype dtype, Device::Kind kind)>;
+
+/// Allocates it as the group's own calls do. `UnavailableError` for a tensor on a GPU where this rank has none.
+[[nodiscard]] Tensor memory_for_tensor(Shape const& shape, Dtype dtype, Device::Kind kind);
 
 /// The inverse. Throws `FormatError` for bytes that `encode_dict` cannot have written.
-[[nodiscard]] DecodedDict decode_dict(std::span<std::byte const> bytes, MemoryFor const& memory_for = Tensor::empty);
+[[nodiscard]] DecodedDict decode_dict(std::span<std::byte const> bytes,
+                                      MemoryFor const& memory_for = memory_for_tensor);
 
 }  // namespace crossrank

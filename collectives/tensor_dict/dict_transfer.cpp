@@ -191,7 +191,8 @@ void DictReceive::receive_tensors() {
     auto const& to =
         parts_.emplace_back(travelling.travel == TransferMode::whole
                                 ? bytes_of(travelling.tensor, 0, nbytes)
-                                : Tensor::empty({static_cast<std::int64_t>(nbytes) / travelling.parts}, Dtype::u8));
+                                : Tensor::empty({static_cast<std::int64_t>(nbytes) / travelling.parts}, Dtype::u8,
+                                                travelling.tensor.device()));
     for_each_piece(to, [&](Tensor piece) { messages_.push_back(group_.irecv(piece, src_, dict_tensor_tag(head_))); });
   }
 }

@@ -25,7 +25,9 @@ struct Progress {
   std::uint64_t bytes_total = 0;            ///< all bytes of this stage
   std::chrono::duration<double> elapsed{};  ///< time since the job began
   std::string_view tensor{};                ///< name of a tensor in progress; valid during the call
-  std::string_view stage{};                 ///< "comparing copies" or "writing"; each stage counts from 0
+  /// "writing"; "comparing" with a result that an earlier run completed; "comparing copies" of replicas, "comparing
+  /// checksums" or "looking at numbers" of a check. Each stage counts from 0.
+  std::string_view stage{};
 };
 
 /// Selects what to do when the ranks' scales of one layer differ.
@@ -62,8 +64,7 @@ struct PlanOptions {
   ArchiveCrc crc = ArchiveCrc::require;      ///< what to do when a checksum does not match
   std::vector<std::string> extra_globals{};  ///< more classes that torch archives may mention, as "module.name"; never
                                              ///< called, only the name is kept
-                                             /// Key that holds the model in torch archives, or first part of the tensor
-                                             /// names in distributed checkpoints, such as
+  /// Key that holds the model in torch archives, or first part of the tensor names in distributed checkpoints, such as
   /// "ema_state_dict". Empty: a known key. ".": everything is the model.
   std::string model_key{};
   int moe_ep = 0;  ///< groups of experts among the tensor-parallel ranks (expert parallelism inside tensor parallelism)
@@ -126,7 +127,11 @@ class CROSSRANK_EXPORT MergePlan {
   [[nodiscard]] State const& state() const;
 
  private:
+  friend class PartsPlan;
   explicit MergePlan(std::shared_ptr<State const> state) noexcept : state_(std::move(state)) {}
+  /// Does the same as `make`, without warnings.
+  [[nodiscard]] static MergePlan make_quietly(Collective const& world, std::filesystem::path const& shards,
+                                              PlanOptions const& options);
   std::shared_ptr<State const> state_{};
 };
 

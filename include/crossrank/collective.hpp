@@ -68,6 +68,12 @@ enum class RanksAre : std::uint8_t {
   threads,    ///< all ranks are threads of this process; each calls `connect` with its own `rank`
 };
 
+/// Says who advances the non-blocking calls of a rank.
+enum class Progress : std::uint8_t {
+  caller,  ///< the thread that started a call, whenever it waits or calls `test` or `wait`
+  thread,  ///< also a thread of the library, one for each job, so that calls advance while the caller computes
+};
+
 /// Says how `connect` joins the job, and how long the group's calls may wait.
 struct ConnectOptions {
   /// "shm", "mpi", "composite" or "fake". Empty: `CROSSRANK_BACKEND`, else the first backend that can
@@ -89,12 +95,15 @@ struct ConnectOptions {
   /// the node's memory.
   std::optional<std::uint64_t> arena_cap{};
   std::optional<CheckLevel> check{};  ///< empty: `CheckLevel::local`. `CROSSRANK_CHECK` overrides it
+  /// Who advances non-blocking calls. A second `connect` to the same job can add the thread, while no other thread uses
+  /// the job, and cannot remove it.
+  Progress progress = Progress::caller;
 };
 
 /// A non-blocking call in progress. Holds the tensors of the call.
 ///
 /// Local. The call advances whenever the thread that started it waits for a peer, in any group or queue, and whenever
-/// `test` or `wait` is called on the request.
+/// `test` or `wait` is called on the request. With `Progress::thread` it also advances while the caller computes.
 ///
 /// Keep a request until `wait()` returns or `test()` returns true. Dropping the request of an unfinished collective
 /// kills the group: every rank gets a `PeerLostError` that names this rank and the call. Dropping the request of an
@@ -136,19 +145,24 @@ class CROSSRANK_EXPORT Request {
 ///
 /// `rank()`, `root`, `src` and `dst` are ranks in the group; `global_rank()` and `ranks()` are ranks of the job.
 ///
-/// All ranks of the group make the same calls in the same order, from one thread at a time. Every wait has a deadline.
+/// All ranks of the group make the same calls in the same order, from one thread at a time. Different groups may be used
+/// from different threads at the same time. Every wait has a deadline.
 /// When a rank dies, stops or makes a different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or
 /// `MismatchError`. The group is dead after that. Wrong arguments are a `UsageError`, which is thrown before
 /// anything is sent; the group stays usable.
 ///
-/// Tensors are on the CPU; another device is a `UsageError`. Reductions combine in rank order, ((r0 op r1) op r2) and
-/// so on, so that every backend gives bit-identical results. `gather`, `scatter` and their variants accept
-/// `Tensor{}` for a tensor that the rank neither sends nor receives.
+/// A call's tensors are all on the CPU or all on one GPU, those of a fused call on the CPU. GPU tensors go through host
+/// memory, in stream order. Reductions combine in rank order, ((r0 op r1) op r2) and so on, with the same bits on every
+/// backend. `gather`, `scatter` and variants accept `Tensor{}` for a tensor that the rank neither sends nor receives.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
 ///
 /// **Non-blocking variants** begin with `i` (`ibroadcast`) and return a `Request`. Ranks start them in the same order
 /// as all other calls. The tensors belong to the call until the request has finished.
+///
+/// **Fused variants** take several tensors and combine or gather all of them in one operation, which costs as many
+/// rounds as one tensor of their total size. Tensors that do not follow each other in memory are copied through a buffer
+/// of that size. `UsageError` for an empty list. All ranks pass as many tensors, with the same shapes.
 ///
 /// **Variants for elements** take a vector, array or span of numbers in place of a tensor. The call treats it as a
 /// tensor of one dimension, so that row counts are element counts. One rank may pass a tensor and another elements, as
@@ -215,6 +229,8 @@ class CROSSRANK_EXPORT Collective {
   void all_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   /// Starts an `all_reduce` and returns at once.
   [[nodiscard]] Request iall_reduce(Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  /// Starts a fused `all_reduce` of tensors of one dtype and returns at once.
+  [[nodiscard]] Request iall_reduce(std::span<Tensor> tensors, ReduceOp op = ReduceOp::sum) const;
   /// Combines the caller's elements on every rank.
   template <MutableElementRange R>
   void all_reduce(R&& values, ReduceOp op = ReduceOp::sum) const;
@@ -245,6 +261,9 @@ class CROSSRANK_EXPORT Collective {
   void reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
   /// Starts a `reduce_scatter` and returns at once.
   [[nodiscard]] Request ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
+  /// Starts a fused `reduce_scatter` of tensors of one dtype and returns at once: `outs[i]` receives a part of `ins[i]`.
+  [[nodiscard]] Request ireduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins,
+                                        ReduceOp op = ReduceOp::sum) const;
   /// Combines the caller's elements and scatters equal parts of the result.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void reduce_scatter(Out&& out, In&& in, ReduceOp op = ReduceOp::sum) const;
@@ -273,6 +292,9 @@ class CROSSRANK_EXPORT Collective {
   void all_gather(Tensor& out, Tensor const& in) const;
   /// Starts an `all_gather` and returns at once.
   [[nodiscard]] Request iall_gather(Tensor& out, Tensor const& in) const;
+  /// Starts a fused `all_gather` and returns at once: `outs[i]` receives the i-th tensors of all ranks. Dtypes may
+  /// differ between the tensors of a rank.
+  [[nodiscard]] Request iall_gather(std::span<Tensor> outs, std::span<Tensor const> ins) const;
   /// Joins the caller's elements on every rank.
   template <MutableElementRange Out, ElementRangeLike<Out> In>
   void all_gather(Out&& out, In&& in) const;
@@ -489,20 +511,23 @@ class CROSSRANK_EXPORT Collective {
   friend class detail::NamedCalls;
   friend Collective connect(ConnectOptions options);
   friend Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::TimeoutPolicy const& timeout_policy,
-                                    CheckLevel check);
+                                    CheckLevel check, Progress progress);
 
   [[nodiscard]] detail::GroupState& state(char const* operation) const;
   void run(algorithms::Call&& call) const;
   [[nodiscard]] Request start(algorithms::Call&& call) const;
+  void start_progress_thread() const;
   void all_reduce_bytes(std::span<std::byte> values, Dtype dtype, ReduceOp op) const;
 
   std::shared_ptr<detail::GroupState> state_{};
 };
 
-/// Makes a handle to the group of a transport. Local. For backends and tests.
+/// Makes a handle to the group of a transport. Local. For backends and tests. `UnavailableError` for `Progress::thread`
+/// on a transport that serves one thread only.
 [[nodiscard]] CROSSRANK_EXPORT Collective make_collective(std::shared_ptr<spi::Transport> transport,
                                                           spi::TimeoutPolicy const& timeout_policy,
-                                                          CheckLevel check = CheckLevel::local);
+                                                          CheckLevel check = CheckLevel::local,
+                                                          Progress progress = Progress::caller);
 
 /// Joins the job that the launcher announced, and returns the group of all its ranks.
 ///
@@ -513,7 +538,8 @@ class CROSSRANK_EXPORT Collective {
 /// Errors: `UnavailableError` when several ranks were announced and no backend can serve them; it lists what was tried.
 /// There is no fallback to "fake". `TimeoutError` names the ranks that did not call `connect` within `connect_timeout`.
 /// `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended before it called
-/// `connect`, without waiting for the timeout. `UsageError` for a rank number that another process has. All ranks of a
+/// `connect`, without waiting for the timeout. `UsageError` for a rank number that another process has.
+/// `UnavailableError` for `Progress::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`. All ranks of a
 /// node get the same error. Follows `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 

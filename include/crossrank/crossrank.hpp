@@ -5,6 +5,7 @@
 #include <crossrank/collective_elements.hpp>
 #include <crossrank/collective_range.hpp>
 #include <crossrank/concat.hpp>
+#include <crossrank/cuda.hpp>
 #include <crossrank/device.hpp>
 #include <crossrank/dtype.hpp>
 #include <crossrank/element_range.hpp>
@@ -13,10 +14,12 @@
 #include <crossrank/helpers.hpp>
 #include <crossrank/json.hpp>
 #include <crossrank/log.hpp>
+#include <crossrank/memory_export.hpp>
 #include <crossrank/mesh.hpp>
 #include <crossrank/message_queue.hpp>
 #include <crossrank/objects.hpp>
 #include <crossrank/parallel.hpp>
+#include <crossrank/placements.hpp>
 #include <crossrank/process_group.hpp>
 #include <crossrank/safetensors.hpp>
 #include <crossrank/serialize.hpp>
@@ -24,6 +27,7 @@
 #include <crossrank/split_config.hpp>
 #include <crossrank/state.hpp>
 #include <crossrank/statistics.hpp>
+#include <crossrank/stream.hpp>
 #include <crossrank/tensor.hpp>
 #include <crossrank/tensor_dict.hpp>
 #include <crossrank/version.hpp>

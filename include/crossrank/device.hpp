@@ -12,11 +12,22 @@ struct Device {
   enum class Kind : std::uint8_t { cpu, cuda };
   Kind kind = Kind::cpu;  ///< CPU or GPU
   int index = 0;          ///< number of the device among those of its kind
+
+  /// Returns the host. Local, free.
+  [[nodiscard]] static constexpr Device cpu() noexcept { return {}; }
+  /// Returns a GPU by its number among those that `CUDA_VISIBLE_DEVICES` leaves. Local, free; does not look for it.
+  [[nodiscard]] static constexpr Device cuda(int index = 0) noexcept { return {Kind::cuda, index}; }
   /// Returns whether both are the same device.
   bool operator==(Device const&) const = default;
 };
 
 /// Returns "cpu" or "cuda:0". Local, free.
 [[nodiscard]] CROSSRANK_EXPORT std::string to_string(Device device);
+
+/// Returns the GPU of this process, or the CPU when there is no GPU or no driver.
+///
+/// Local. The GPU's number is the rank of this process on its node, as the launcher gives it, modulo the number of
+/// GPUs. The first call logs a warning when ranks of the node share a GPU. Errors as for `parse_environment`.
+[[nodiscard]] CROSSRANK_EXPORT Device default_device();
 
 }  // namespace crossrank

@@ -177,7 +177,7 @@ class CROSSRANK_EXPORT TensorDictReceive {
 /// A group of ranks for one kind of parallelism. Follows vLLM's `GroupCoordinator`.
 ///
 /// A handle, cheap to copy; all copies name the same group. `src` and `dst` are ranks in the group, a `GlobalRank` is
-/// a rank of the job. A negative `Dim` counts from the last dimension. Tensors are on the CPU.
+/// a rank of the job. A negative `Dim` counts from the last dimension. Tensors are on the CPU or the GPU.
 ///
 /// Results are new tensors. In a group of one rank, all_reduce, all_gather, reduce_scatter, gather and broadcast return
 /// their argument, in the same memory. After `destroy()` every call is a `UsageError`. Collective calls have the costs
@@ -209,7 +209,7 @@ class CROSSRANK_EXPORT GroupCoordinator {
   [[nodiscard]] int world_size() const;
   /// Returns this rank's place among the job's ranks on its node, in every group. It selects the device.
   [[nodiscard]] int local_rank() const;
-  /// Returns the device of this rank's tensors. Always the CPU today, as there is no backend for devices.
+  /// Returns where `recv` allocates: `default_device()` of a group with a device communicator, else the CPU.
   [[nodiscard]] Device device() const;
   /// Returns a name such as "tp:0": the given name, and the number of groups with that name that this process made
   /// before.

@@ -16,13 +16,33 @@
 #include <crossrank/export.hpp>
 #include <crossrank/shape.hpp>
 #include <crossrank/spi/storage.hpp>
+#include <crossrank/stream.hpp>
 
 namespace crossrank {
+
+/// Where and how the memory of a new tensor is allocated.
+struct MemoryOptions {
+  Device device{};         ///< host or GPU
+  bool pinned = false;     ///< page-locks host memory, so that GPUs copy it directly; costs a system call per tensor
+  bool shareable = false;  ///< lets other processes open GPU memory
+};
+
+/// How bytes are copied between host and device.
+struct CopyOptions {
+  /// Returns before a copy between a GPU and pinned host memory has ended. The host may touch that memory after
+  /// `current_stream(gpu).synchronize()`.
+  bool non_blocking = false;
+};
 
 /// A dense row-major view of shared memory, with a shape and an element type.
 ///
 /// Local. Copying a `Tensor` copies the view: both share the bytes, which live until the last view is gone. A
 /// default-constructed tensor is *undefined*: `defined()` is false, it has no elements, and access is a `UsageError`.
+/// So is access to a parameter of a sharded model after its memory was given back.
+///
+/// The bytes are on the host or on a GPU. Operations on a GPU are enqueued on `current_stream(device)` and return
+/// without waiting; the memory is freed in the order of the streams that have used it. They throw `UnavailableError`
+/// without a driver or the memory, and `BackendError` when CUDA fails, also because of earlier work.
 class CROSSRANK_EXPORT Tensor {
  public:
   /// Makes an undefined tensor.
@@ -31,8 +51,21 @@ class CROSSRANK_EXPORT Tensor {
   /// Allocates memory aligned to 64 bytes; its contents are undetermined. `UsageError` for sizes that overflow,
   /// `UnavailableError` when there is not enough memory.
   [[nodiscard]] static Tensor empty(Shape const& shape, Dtype dtype);
+  /// Allocates memory on a device, or on the host as above. A GPU's memory comes from a pool in the order of the
+  /// current stream. `UsageError` for a device that does not exist.
+  [[nodiscard]] static Tensor empty(Shape const& shape, Dtype dtype, MemoryOptions const& memory);
+  /// Allocates memory on a device.
+  [[nodiscard]] static Tensor empty(Shape const& shape, Dtype dtype, Device device) {
+    return empty(shape, dtype, MemoryOptions{.device = device});
+  }
   /// Allocates memory filled with zero bytes; errors as for `empty`.
   [[nodiscard]] static Tensor zeros(Shape const& shape, Dtype dtype);
+  /// Allocates memory on a device, filled with zero bytes; errors as for `empty`.
+  [[nodiscard]] static Tensor zeros(Shape const& shape, Dtype dtype, MemoryOptions const& memory);
+  /// Allocates memory on a device, filled with zero bytes.
+  [[nodiscard]] static Tensor zeros(Shape const& shape, Dtype dtype, Device device) {
+    return zeros(shape, dtype, MemoryOptions{.device = device});
+  }
   /// Copies any contiguous range of elements: `of(vector, {2, 3})`. `UsageError` when their number does not match the
   /// shape.
   template <ElementRange R>
@@ -58,6 +91,10 @@ class CROSSRANK_EXPORT Tensor {
   /// is gone; without a deleter the memory must outlive all views.
   [[nodiscard]] static Tensor from_blob(void* data, Shape const& shape, Dtype dtype,
                                         std::function<void(void*)> deleter = {});
+  /// Makes a view of the caller's memory on a device. `deleter(data)` runs in any thread, without waiting for streams.
+  /// `UsageError` when `data` is not memory of that device, or when fewer bytes are left in its allocation.
+  [[nodiscard]] static Tensor from_blob(void* data, Shape const& shape, Dtype dtype, Device device,
+                                        std::function<void(void*)> deleter = {});
 
   /// Returns whether the tensor is defined.
   [[nodiscard]] bool defined() const noexcept { return storage_ != nullptr; }
@@ -67,13 +104,15 @@ class CROSSRANK_EXPORT Tensor {
   [[nodiscard]] Dtype dtype() const noexcept { return dtype_; }
   /// Returns the device that holds the bytes.
   [[nodiscard]] Device device() const noexcept;
+  /// Returns whether the bytes are host memory that GPUs copy directly.
+  [[nodiscard]] bool is_pinned() const noexcept;
   /// Returns the number of elements; 0 for an undefined tensor.
   [[nodiscard]] std::int64_t numel() const noexcept;
   /// Returns the number of bytes.
   [[nodiscard]] std::size_t nbytes() const noexcept { return nbytes_; }
 
-  /// Returns the elements. `UsageError` when `T` is not the dtype, when the tensor is undefined or not on the CPU, or
-  /// when the bytes are not aligned for `T` (`clone()` first).
+  /// Returns the elements. `UsageError` when `T` is not the dtype, when the tensor is undefined or not on the CPU (use
+  /// `to(Device::cpu())`), or when the bytes are not aligned for `T` (`clone()` first).
   template <Element T>
   [[nodiscard]] std::span<T const> as() const {
     require_typed(dtype_of<T>, alignof(T), "Tensor.as");
@@ -108,9 +147,23 @@ class CROSSRANK_EXPORT Tensor {
   [[nodiscard]] Tensor narrow(std::int64_t dim, std::int64_t begin, std::int64_t length) const;
   /// Returns a view of the same bytes in another shape with as many elements; `UsageError` otherwise.
   [[nodiscard]] Tensor reshape(Shape const& shape) const;
-  /// Copies the tensor into writable memory of its own. `UsageError` when it is not on the CPU. An undefined tensor
-  /// stays undefined.
+  /// Copies the tensor into writable memory of its own, on the same device. An undefined tensor stays undefined.
   [[nodiscard]] Tensor clone() const;
+
+  /// Returns the tensor on `device`: itself when it is there already, else a copy. An undefined tensor stays undefined.
+  ///
+  /// Copies the bytes once. A copy to the host returns when the bytes are there; a copy from the host returns when the
+  /// source may be changed. `CopyOptions::non_blocking` lifts both. From one GPU to another, both current streams are
+  /// ordered and the host waits for nothing. `TimeoutError` when the stream does not get there, as for
+  /// `Event::synchronize`.
+  [[nodiscard]] Tensor to(Device device, CopyOptions const& options = {}) const;
+  /// Overwrites the bytes with those of `source`, which may be on another device; costs and errors as for `to`.
+  /// `UsageError` when dtype or shape differ, when one of the two is undefined, or while others hold the bytes.
+  void copy_from(Tensor const& source, CopyOptions const& options = {});
+  /// Says that work that the caller has enqueued on `stream` uses the bytes: they are neither freed nor used again
+  /// before the stream has passed that work. Only needed for work that is not the library's. Nothing to do for the
+  /// CPU's stream.
+  void record_stream(Stream const& stream) const;
 
   /// Returns the first byte, which may be device memory. For backends.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
@@ -124,6 +177,8 @@ class CROSSRANK_EXPORT Tensor {
 
   [[nodiscard]] static Tensor copy_of(std::span<std::byte const> bytes, std::size_t count, Shape const& shape,
                                       Dtype dtype);
+  static void require_pointer(void const* data, std::size_t bytes, Shape const& shape);
+  void require_usable(char const* operation) const;
   void require_cpu(char const* operation) const;
   void require_typed(Dtype wanted, std::size_t alignment, char const* operation) const;
   void require_single() const;

@@ -12,6 +12,8 @@ endif()
 install(DIRECTORY include/crossrank DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${crossrank_absent_headers})
 install(FILES ${crossrank_generated_include}/crossrank/spi/interface.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/crossrank/spi)
 install(EXPORT crossrank_targets NAMESPACE crossrank:: FILE crossrank-targets.cmake DESTINATION ${crossrank_package_dir})
+# Lets the tests of the Python package use the libraries of this build folder.
+export(EXPORT crossrank_targets NAMESPACE crossrank:: FILE ${PROJECT_BINARY_DIR}/crossrank-targets.cmake)
 
 if(CROSSRANK_HAVE_MPI)
   # A separate component, so that other programs do not need MPI.

@@ -48,6 +48,7 @@ struct Environment {
   bool started_by_run = false;        ///< CROSSRANK_LAUNCHER: `crossrank run` started this process and listens
   std::string flight_dir{};           ///< CROSSRANK_FLIGHT_DIR: directory for flight records
   std::string backend{};              ///< CROSSRANK_BACKEND: shm, mpi, composite or fake
+  std::string cuda_library{};         ///< CROSSRANK_CUDA_LIBRARY: path of libcuda.so.1
   std::optional<LogThreshold> log{};  ///< CROSSRANK_LOG
 
   /// Returns whether a launcher announced several ranks. A backend for them must then be found.

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@ namespace crossrank::node {
     i = last + 1;
   }
   return text;
+}
+
+/// Names ascending ranks in error texts: "rank 3" or "ranks 0-3, 7".
+[[nodiscard]] inline std::string name_ranks(std::vector<int> const& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + format_ranks(ranks);
 }
 
 }  // namespace crossrank::node

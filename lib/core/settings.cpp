@@ -89,6 +89,10 @@ constexpr std::array table{
         "the kernel's",
         [](Reader const& reader, char const* name, Environment& out) { out.host_id = reader.first_text({name}); }},
     Setting{
+        "CROSSRANK_CUDA_LIBRARY", "path of the NVIDIA driver's `libcuda.so.1`",
+        "the one that the process has loaded, else the system's",
+        [](Reader const& reader, char const* name, Environment& out) { out.cuda_library = reader.first_text({name}); }},
+    Setting{
         "CROSSRANK_LAUNCHER",
         "set by `crossrank run`, so that a rank that waits in `connect()` learns at once that another rank has ended",
         "the rank learns it at the deadline",

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <atomic>
 
+#include <crossrank/spi/wait_hook.hpp>
+
 namespace crossrank::platform {
 namespace {
+
+constinit std::atomic<spi::WaitHook> wait_hook{nullptr};
 
 constinit std::atomic<std::ptrdiff_t> started{0};
 constinit std::atomic<ProgressHook::MakeProgress> how{nullptr};
@@ -17,6 +21,8 @@ void ProgressHook::set(MakeProgress make_progress) noexcept { how.store(make_pro
 void ProgressHook::add(std::ptrdiff_t pieces) noexcept { started.fetch_add(pieces, std::memory_order_relaxed); }
 
 std::chrono::nanoseconds ProgressHook::make_progress(std::chrono::nanoseconds nap) noexcept {
+  // Partner of the store in `set_wait_hook`.
+  if (auto const hook = wait_hook.load(std::memory_order_acquire); hook != nullptr) nap = std::min(nap, hook());
   if (started.load(std::memory_order_relaxed) == 0 || inside) return nap;
   auto const work = how.load(std::memory_order_acquire);  // partner of the store in `set`
   if (work == nullptr) return nap;
@@ -27,3 +33,9 @@ std::chrono::nanoseconds ProgressHook::make_progress(std::chrono::nanoseconds na
 }
 
 }  // namespace crossrank::platform
+
+namespace crossrank::spi {
+
+void set_wait_hook(WaitHook hook) noexcept { platform::wait_hook.store(hook, std::memory_order_release); }
+
+}  // namespace crossrank::spi

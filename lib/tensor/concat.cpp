@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lib/tensor/copy_memory.hpp"
+#include "lib/tensor/device_tensor.hpp"
 #include "lib/tensor/strided_runs.hpp"
 
 namespace crossrank {
@@ -21,6 +22,7 @@ Shape joined_shape(std::span<Tensor const> parts, std::size_t dim) {
   std::int64_t length = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     auto const& part = parts[i];
+    if (part.device() != first.device()) refuse_part(i, "is not on the device of part 0", first, part);
     if (part.dtype() != first.dtype()) refuse_part(i, "does not have the dtype of part 0", first, part);
     if (part.shape().size() != first.shape().size())
       refuse_part(i, "does not have the number of dimensions of part 0", first, part);
@@ -32,13 +34,20 @@ Shape joined_shape(std::span<Tensor const> parts, std::size_t dim) {
   return first.shape().with(dim, length);
 }
 
-/// Copies `part` into `out`, from index `begin` of dimension `dim` on.
-void place(Tensor& out, std::span<std::byte> to, std::int64_t dim, std::int64_t begin, Tensor const& part) {
-  auto const length = part.shape()[static_cast<std::size_t>(dim)];
-  auto const runs = slice_runs(out, dim, begin, length, "concat").runs;
-  auto const from = part.bytes();
-  for (std::size_t run = 0; run < runs.count && runs.run_bytes > 0; ++run) {
-    copy_memory(to.data() + runs.start(run), from.data() + run * runs.run_bytes, runs.run_bytes);
+/// Returns the same number and length of runs, one after the other.
+StridedRuns packed(StridedRuns const& runs) {
+  return {.count = runs.count, .run_bytes = runs.run_bytes, .first_byte = 0, .stride_bytes = runs.run_bytes};
+}
+
+/// Copies runs of bytes between two tensors of one device.
+void copy_runs(Tensor& to, StridedRuns const& to_runs, Tensor const& from, StridedRuns const& from_runs,
+               char const* operation) {
+  if (to_runs.bytes() == 0) return;
+  if (on_gpu(to) || on_gpu(from)) return copy_runs_on_gpu(to, to_runs, from, from_runs, operation);
+  auto* const out = to.mutable_bytes().data();
+  auto const* const in = from.bytes().data();
+  for (std::size_t run = 0; run < to_runs.count; ++run) {
+    copy_memory(out + to_runs.start(run), in + from_runs.start(run), to_runs.run_bytes);
   }
 }
 
@@ -46,12 +55,8 @@ void place(Tensor& out, std::span<std::byte> to, std::int64_t dim, std::int64_t 
 
 Tensor slice(Tensor const& tensor, Dim dim, std::int64_t begin, std::int64_t length) {
   auto const [shape, runs] = slice_runs(tensor, dim.dim, begin, length, "slice");
-  auto const from = tensor.bytes();
-  auto out = Tensor::empty(shape, tensor.dtype());
-  auto const to = out.mutable_bytes();
-  for (std::size_t run = 0; run < runs.count && runs.run_bytes > 0; ++run) {
-    copy_memory(to.data() + run * runs.run_bytes, from.data() + runs.start(run), runs.run_bytes);
-  }
+  auto out = Tensor::empty(shape, tensor.dtype(), tensor.device());
+  copy_runs(out, packed(runs), tensor, runs, "slice");
   return out;
 }
 
@@ -61,12 +66,13 @@ Tensor concat(std::span<Tensor const> parts, Dim dim) {
     if (!parts[i].defined()) refuse_part(i, "is undefined", parts.front(), parts[i]);
   }
   auto const at = resolve_dim(parts.front().shape(), dim.dim, "concat");
-  auto out = Tensor::empty(joined_shape(parts, at), parts.front().dtype());
-  auto const to = out.mutable_bytes();
+  auto out = Tensor::empty(joined_shape(parts, at), parts.front().dtype(), parts.front().device());
   std::int64_t begin = 0;
   for (auto const& part : parts) {
-    place(out, to, static_cast<std::int64_t>(at), begin, part);
-    begin += part.shape()[at];
+    auto const length = part.shape()[at];
+    auto const runs = slice_runs(out, static_cast<std::int64_t>(at), begin, length, "concat").runs;
+    copy_runs(out, runs, part, packed(runs), "concat");
+    begin += length;
   }
   return out;
 }

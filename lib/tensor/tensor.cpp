@@ -34,11 +34,7 @@ Tensor Tensor::copy_of(std::span<std::byte const> bytes, std::size_t count, Shap
 
 Tensor Tensor::from_blob(void* data, Shape const& shape, Dtype dtype, std::function<void(void*)> deleter) {
   auto const bytes = dense_bytes(shape, dtype);
-  if (data == nullptr && bytes > 0) {
-    throw UsageError({.operation = "Tensor.from_blob",
-                      .message = "the data pointer is null, but the tensor has bytes",
-                      .got = to_string(shape)});
-  }
+  require_pointer(data, bytes, shape);
   return spi::tensor_from_storage(std::make_shared<BorrowedStorage>(data, bytes, std::move(deleter)), 0, shape, dtype);
 }
 
@@ -81,21 +77,27 @@ Tensor Tensor::reshape(Shape const& shape) const {
   return spi::tensor_from_storage(storage_, offset_, shape, dtype_);
 }
 
-Tensor Tensor::clone() const {
-  if (!defined()) return {};
-  require_cpu("Tensor.clone");
-  auto copy = empty(shape_, dtype_);
-  if (nbytes_ > 0) copy_memory(copy.data_, data_, nbytes_);
-  return copy;
+void Tensor::require_pointer(void const* data, std::size_t bytes, Shape const& shape) {
+  if (data != nullptr || bytes == 0) return;
+  throw UsageError({.operation = "Tensor.from_blob",
+                    .message = "the data pointer is null, but the tensor has bytes",
+                    .got = to_string(shape)});
+}
+
+void Tensor::require_usable(char const* operation) const {
+  if (!defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
+  if (auto why = storage_->revoked_by(); !why.empty())
+    throw UsageError({.operation = operation, .message = std::move(why), .resource = to_string(*this)});
 }
 
 void Tensor::require_cpu(char const* operation) const {
-  if (!defined()) throw UsageError({.operation = operation, .message = "the tensor is undefined"});
+  require_usable(operation);
   if (device().kind != Device::Kind::cpu) {
     throw UsageError({.operation = operation,
                       .message = "the tensor is not on the CPU",
                       .expected = "cpu",
-                      .got = to_string(device())});
+                      .got = to_string(device()),
+                      .hint = "to(Device::cpu()) copies it to the host"});
   }
 }
 

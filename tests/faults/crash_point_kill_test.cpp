@@ -68,6 +68,8 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (auto const point : test::crash_points) {
     if (point.starts_with("checkpoint.")) continue;  // tests/checkpoint/write/crash_test.cpp covers those
+    if (point.starts_with("parts.")) continue;       // tests/checkpoint/parts/parts_crash_test.cpp covers those
+    if (point.starts_with("export.")) continue;      // tests/checkpoint/memory/export_faults_test.cpp covers those
     if (while_failing(point)) continue;
     if (point == "node.queue.failing") continue;  // queue_verdict_test.cpp covers it
     for (int const victim : {0, 1}) {

@@ -9,8 +9,8 @@
 
 namespace {
 
-/// Allocates like a receiver with little memory.
-crossrank::Tensor small_memory(crossrank::Shape const& shape, crossrank::Dtype dtype) {
+/// Allocates like a receiver with little memory. Tensors on a device are on the CPU here.
+crossrank::Tensor small_memory(crossrank::Shape const& shape, crossrank::Dtype dtype, crossrank::Device::Kind) {
   if (crossrank::dense_bytes(shape, dtype) > 4096)
     throw crossrank::FormatError({.operation = "fuzz", .message = "too large", .section = "tensor"});
   return crossrank::Tensor::empty(shape, dtype);

@@ -16,18 +16,18 @@ compare() {
   sed -E "s|^<|$document does not name this $1:|; s|^>|$document names this $1, which does not exist:|" <<<"$differences"
   failed=1
 }
-roots() { find include lib collectives workspace tools "$@" -type f -not -path '*/.venv/*' 2>/dev/null || true; }
+roots() { find include lib collectives transforms workspace tools python "$@" -type f -not -path '*/.venv/*' 2>/dev/null || true; }
 
 folders=$(roots tests bench examples | grep -vE '^tests/(data|fuzz/seeds)/' | grep -E '\.(hpp|cpp|h|c|py|sh|cmake|pml)$' | sed 's|[^/]*$||' | sort -u)
 named=$(grep -oE '^(###|\|) `[a-z0-9_/]+/`' "$document" | tr -d '#|` ' | sort -u)
 compare folder "$folders" "$named"
 
-files=$(roots | grep -E '\.(hpp|cpp)$' | sed -E 's/\.[a-z]+$//' | sort -u)
+files=$(roots | grep -E '\.(hpp|cpp)$|^python/.*\.py$' | sed -E 's/\.[a-z]+$//' | sort -u)
 named=$(awk '/^### `.*\/`/ { gsub(/[#` ]/, ""); folder = $0; next } /^##/ { folder = ""; next }
              folder != "" && /^- `/ { split($0, part, "`"); print folder part[2] }' "$document" | sort)
 compare file "$files" "$named"
 
-layers=$({ find lib collectives workspace -name CMakeLists.txt -exec cat {} + 2>/dev/null || true; } | sed 's/#.*//' | tr '\n' ' ' | sed 's/crossrank_layer(/\n&/g' |
+layers=$({ find lib collectives transforms workspace -name CMakeLists.txt -exec cat {} + 2>/dev/null || true; } | sed 's/#.*//' | tr '\n' ' ' | sed 's/crossrank_layer(/\n&/g' |
   sed -nE 's/^crossrank_layer\(([a-z_]+)([^)]*)\).*/\1\2/p' |
   awk '{ uses = ""; on = 0; for (i = 2; i <= NF; i++) { if ($i ~ /^[A-Z]+$/) on = ($i == "USES"); else if (on) uses = uses " " $i } print $1 ":" uses }' | sort)
 named=$(awk '/^##/ { on = ($0 == "## Layers") } on && /^\| `/' "$document" | awk -F'|' '{ gsub(/[`, ]+/, " ", $3); gsub(/[` ]/, "", $2); sub(/ +$/, "", $3); print $2 ":" $3 }' | sort)

@@ -8,7 +8,7 @@ trap 'rm -rf "$tree"' EXIT
 
 fresh() {
   rm -rf "${tree:?}"/*
-  mkdir -p "$tree"/{include/crossrank,lib/{core,node,platform},collectives/{fake,shm},workspace,tools,examples,bench}
+  mkdir -p "$tree"/{include/crossrank,lib/{core,node,platform},collectives/{fake,shm},transforms,workspace,tools,examples,bench}
   printf '#pragma once\n#include <string>\n' >"$tree/include/crossrank/error.hpp"
   echo '#include <crossrank/error.hpp>' >"$tree/lib/core/error.cpp"
   echo 'Setting{"CROSSRANK_TIMEOUT"}' >"$tree/lib/core/settings.cpp"
@@ -133,3 +133,19 @@ map_fails "a file that does not exist" "$folder" "$file"$'\n- `text`: text' "$la
 map_fails "a layer that is not on the map" "$folder" "$file" ""
 map_fails "a layer that may include less than the map tells" "$folder" "$file" '| `node` | `core`, `tensor` | groups |'
 map_fails "a path that does not exist" "$folder"$'\nSee `lib/node/group.cpp`.' "$file" "$layer"
+
+includes() { # LINES: what the layers can include, beside the map above
+  mapped "$folder" "$file" "$layer"
+  printf '%s\n' "$1" >"$tree/includes.txt"
+}
+core='core:/build/layers/core'
+includes "$core"$'\n''node:/build/layers/node;/build/layers/core'
+expect pass "layers that include what the map allows" "$checks/layers.sh" "$tree" "$tree/includes.txt"
+includes 'core:/build/layers/core;/build/layers/node'
+expect fail "a layer that can include a layer above it" "$checks/layers.sh" "$tree" "$tree/includes.txt"
+includes "$core;$tree"
+expect fail "a layer that can include the whole tree" "$checks/layers.sh" "$tree" "$tree/includes.txt"
+includes 'node:/build/layers/core'
+expect fail "a layer without its own headers" "$checks/layers.sh" "$tree" "$tree/includes.txt"
+includes ''
+expect fail "no layer" "$checks/layers.sh" "$tree" "$tree/includes.txt"

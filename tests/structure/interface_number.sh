@@ -14,7 +14,7 @@ include($source_tree/lib/cmake/CrossrankInterface.cmake)
 crossrank_write_interface_number(\${PROJECT_SOURCE_DIR}/include \${PROJECT_BINARY_DIR}/interface.hpp)
 add_custom_target(nothing ALL)
 END
-"$cmake" -S "$tree" -B "$tree/build" >"$tree/log"
+"$cmake" -S "$tree" -B "$tree/build" -G Ninja >"$tree/log"
 
 number() {
   "$cmake" --build "$tree/build" >"$tree/log" || { cat "$tree/log" >&2; return 1; }

@@ -1,8 +1,10 @@
-// Tensors on a device that this library cannot move: every operation refuses them before it touches or sends a byte,
-// and the group stays usable.
+// Tensors on a device that this library cannot move, because there is no driver: every operation refuses them before it
+// touches or sends a byte, and the group stays usable.
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,7 +16,6 @@
 #include <crossrank/crossrank.hpp>
 #include <crossrank/spi/storage.hpp>
 
-#include "tests/collectives/coordinator/group_fixture.hpp"
 #include "tests/support/temporary_directory.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "workspace/gather/packed_contribution.hpp"
@@ -26,6 +27,12 @@ using test::run_thread_ranks;
 using testing::HasSubstr;
 
 constexpr std::size_t page = 4096;
+
+/// Each case is a process of its own, because a process looks for the driver once.
+class DeviceTensors : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::setenv("CROSSRANK_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1); }
+};
 
 /// Memory of a device, as the host sees it: every access crashes.
 class DeviceMemory final : public spi::Storage {
@@ -48,12 +55,13 @@ Tensor on_device(Shape const& shape = {8}) {
 
 Tensor on_host(std::int64_t elements = 8) { return Tensor::zeros({elements}, Dtype::f32); }
 
-void expect_refused(std::function<void()> const& call, std::string const& name) {
+template <class E = UsageError>
+void expect_refused(std::function<void()> const& call, std::string const& name, char const* says = "cuda:1") {
   try {
     call();
     ADD_FAILURE() << name << " took the tensor";
-  } catch (UsageError const& error) {
-    EXPECT_THAT(error.what(), HasSubstr("cuda:1")) << name;
+  } catch (E const& error) {
+    EXPECT_THAT(error.what(), HasSubstr(says)) << name;
     EXPECT_TRUE(error.group_usable()) << name;
   }
 }
@@ -64,11 +72,31 @@ struct OperationCase {
   std::function<void(Collective const&, Tensor&)> call;
 };
 
-std::vector<OperationCase> operations() {
+/// Calls that take all their tensors on one GPU.
+std::vector<OperationCase> operations_on_one_device() {
   return {
       {"broadcast", [](auto const& world, Tensor& t) { world.broadcast(t); }},
       {"all_reduce", [](auto const& world, Tensor& t) { world.all_reduce(t); }},
       {"reduce", [](auto const& world, Tensor& t) { world.reduce(t); }},
+      {"gather",
+       [](auto const& world, Tensor& t) {
+         auto out = on_device({16});
+         world.gather(out, t);
+       }},
+      {"all_to_all",
+       [](auto const& world, Tensor& t) {
+         auto out = on_device();
+         world.all_to_all(out, t);
+       }},
+      {"send", [](auto const& world, Tensor& t) { world.send(t, 1 - world.rank()); }},
+      {"recv", [](auto const& world, Tensor& t) { world.recv(t, 1 - world.rank()); }},
+      {"iall_reduce", [](auto const& world, Tensor& t) { world.iall_reduce(t).wait(); }},
+  };
+}
+
+/// Calls with a tensor on a GPU and one on the CPU, and calls that take no tensor on a GPU.
+std::vector<OperationCase> impossible_operations() {
+  return {
       {"reduce_scatter",
        [](auto const& world, Tensor& t) {
          auto out = on_host(4);
@@ -88,12 +116,12 @@ std::vector<OperationCase> operations() {
       {"gather",
        [](auto const& world, Tensor& t) {
          auto out = on_host(16);
-         world.gather(out, t);
+         world.gather(out, t, {world.rank()});
        }},
       {"scatter",
        [](auto const& world, Tensor& t) {
          auto in = on_host(16);
-         world.scatter(t, in);
+         world.scatter(t, in, {world.rank()});
        }},
       {"all_to_all",
        [](auto const& world, Tensor& t) {
@@ -101,54 +129,46 @@ std::vector<OperationCase> operations() {
          world.all_to_all(out, t);
        }},
       {"all_to_all out", [](auto const& world, Tensor& t) { world.all_to_all(t, on_host()); }},
-      {"send", [](auto const& world, Tensor& t) { world.send(t, 1 - world.rank()); }},
-      {"recv", [](auto const& world, Tensor& t) { world.recv(t, 1 - world.rank()); }},
-      {"iall_reduce", [](auto const& world, Tensor& t) { world.iall_reduce(t).wait(); }},
+      {"fused all_reduce",
+       [](auto const& world, Tensor& t) {
+         std::vector<Tensor> tensors{on_host(), t};
+         world.iall_reduce(std::span<Tensor>(tensors)).wait();
+       }},
+      {"fused reduce_scatter",
+       [](auto const& world, Tensor& t) {
+         std::vector<Tensor> outs{on_device({4})};
+         std::vector<Tensor> const ins{t};
+         world.ireduce_scatter(std::span<Tensor>(outs), std::span<Tensor const>(ins)).wait();
+       }},
+      {"fused all_gather",
+       [](auto const& world, Tensor& t) {
+         std::vector<Tensor> outs{on_device({16})};
+         std::vector<Tensor> const ins{t};
+         world.iall_gather(std::span<Tensor>(outs), std::span<Tensor const>(ins)).wait();
+       }},
   };
 }
 
-TEST(DeviceTensors, are_refused_by_every_operation_before_anything_is_sent) {
+TEST_F(DeviceTensors, are_refused_by_every_operation_before_anything_is_sent) {
   run_thread_ranks(2, [](Collective const& world) {
     auto tensor = on_device();
-    for (auto const& [name, call] : operations()) expect_refused([&] { call(world, tensor); }, name);
+    for (auto const& [name, call] : impossible_operations()) expect_refused([&] { call(world, tensor); }, name);
+    for (auto const& [name, call] : operations_on_one_device())
+      expect_refused<UnavailableError>([&] { call(world, tensor); }, name, "the library cannot be opened");
     auto ours = Tensor::scalar(1);
     world.all_reduce(ours);
     EXPECT_EQ(ours.item<int>(), 2);
   });
 }
 
-TEST(DeviceTensors, are_refused_in_dictionaries_by_their_path) {
-  run_thread_ranks(2, [](Collective const& world) {
-    auto const group = test::whole(world);
-    TensorDict const batch{{"a", on_host()}, {"nested", TensorDict{{"list", TensorDict::List{on_device()}}}}};
-    if (world.rank() == 0) {
-      expect_refused([&] { group.send_tensor_dict(batch); }, "send_tensor_dict");
-      expect_refused([&] { static_cast<void>(group.broadcast_tensor_dict(batch)); }, "broadcast_tensor_dict");
-      EXPECT_THROW(
-          {
-            try {
-              group.send_tensor_dict(batch);
-            } catch (UsageError const& error) {
-              EXPECT_THAT(error.info().resource, HasSubstr("nested.list.0"));
-              throw;
-            }
-          },
-          UsageError);
-    } else {
-      EXPECT_THROW(static_cast<void>(group.recv_tensor_dict()), RemoteError);
-      EXPECT_THROW(static_cast<void>(group.broadcast_tensor_dict({})), RemoteError);
-      EXPECT_THROW(static_cast<void>(group.recv_tensor_dict()), RemoteError);
-    }
-    world.barrier();
-  });
-}
-
-TEST(DeviceTensors, are_refused_by_a_queue) {
+TEST_F(DeviceTensors, are_refused_by_a_queue) {
   run_thread_ranks(2, [](Collective const& world) {
     auto const queue = MessageQueue::create(world, {.writer_rank = 0});
     if (queue.is_writer()) {
       expect_refused([&] { queue.enqueue_tensor(on_device()); }, "enqueue_tensor");
       expect_refused([&] { queue.enqueue(on_device()); }, "enqueue");
+      TensorDict const batch{{"a", on_host()}, {"nested", TensorDict{{"list", TensorDict::List{on_device()}}}}};
+      expect_refused([&] { queue.enqueue(batch); }, "enqueue of a dictionary", "nested.list.0");
       queue.enqueue_tensor(on_host());
     } else {
       EXPECT_EQ(queue.dequeue_tensor()->numel(), 8) << "a refused message must not arrive";
@@ -157,7 +177,7 @@ TEST(DeviceTensors, are_refused_by_a_queue) {
   });
 }
 
-TEST(DeviceTensors, are_refused_by_gathers_on_the_contributing_rank) {
+TEST_F(DeviceTensors, are_refused_by_gathers_on_the_contributing_rank) {
   test::TemporaryDirectory const directory;
   run_thread_ranks(2, [&](Collective const& world) {
     for (bool const files : {false, true}) {
@@ -181,7 +201,7 @@ TEST(DeviceTensors, are_refused_by_gathers_on_the_contributing_rank) {
   });
 }
 
-TEST(DeviceTensors, are_refused_by_workspaces_and_keep_the_previous_state) {
+TEST_F(DeviceTensors, are_refused_by_workspaces_and_keep_the_previous_state) {
   test::TemporaryDirectory const directory;
   run_thread_ranks(1, [&](Collective const& world) {
     StateDict const state{{"layer.w", on_device()}};
@@ -200,7 +220,7 @@ TEST(DeviceTensors, are_refused_by_workspaces_and_keep_the_previous_state) {
 }
 
 /// Packing, for contributions to another node.
-TEST(DeviceTensors, are_refused_when_a_contribution_is_packed) {
+TEST_F(DeviceTensors, are_refused_when_a_contribution_is_packed) {
   auto const tensor = on_device();
   workspace::NamedTensor const named{"layer.w", &tensor};
   expect_refused([&] { static_cast<void>(workspace::pack({.tensors = {&named, 1}})); }, "pack");

@@ -115,21 +115,25 @@ void add_file_size_options(CLI::App& command, OutputOptions& options) {
   command.add_flag("--single-file", options.single_file, "Write one file, whatever its size");
 }
 
-void add_session_options(CLI::App& command, SessionOptions& options) {
+void add_report_options(CLI::App& command, SessionOptions& options) {
   static std::map<std::string, ProgressStyle> const styles{{"auto", ProgressStyle::automatic},
                                                            {"bar", ProgressStyle::bar},
                                                            {"lines", ProgressStyle::lines},
                                                            {"none", ProgressStyle::none}};
+  command.add_flag("--json", options.json, "Print the result as one JSON object");
+  command.add_option("--progress", options.progress, "auto (a bar on a terminal, else lines), bar, lines, none")
+      ->transform(one_of(styles))
+      ->take_last();
+}
+
+void add_session_options(CLI::App& command, SessionOptions& options) {
   command.add_option("-n,--processes", options.processes, "Number of processes on this host that share the work")
       ->check(CLI::Range(1, most_processes));
   command
       .add_option("--threads", options.threads,
                   "Threads of each process; by default the process's share of the machine")
       ->check(CLI::Range(1, checkpoint::most_threads));
-  command.add_flag("--json", options.json, "Print the result as one JSON object");
-  command.add_option("--progress", options.progress, "auto (a bar on a terminal, else lines), bar, lines, none")
-      ->transform(one_of(styles))
-      ->take_last();
+  add_report_options(command, options);
 }
 
 }  // namespace crossrank::tools

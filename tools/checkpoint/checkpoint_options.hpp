@@ -44,7 +44,9 @@ void add_input_options(CLI::App& command, std::filesystem::path& in, checkpoint:
 void add_output_options(CLI::App& command, OutputOptions& options);
 /// Adds the options that limit the size of output files.
 void add_file_size_options(CLI::App& command, OutputOptions& options);
-/// Adds the options for processes, threads, JSON and progress.
+/// Adds the options for JSON and progress.
+void add_report_options(CLI::App& command, SessionOptions& options);
+/// Adds the options for processes and threads, and those of `add_report_options`.
 void add_session_options(CLI::App& command, SessionOptions& options);
 
 /// List of exit codes at the end of each command's help.

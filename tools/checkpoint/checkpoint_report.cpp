@@ -39,25 +39,6 @@ std::string notes(MergePlan const& plan) {
   return text;
 }
 
-Json plan_json(MergePlan const& plan) {
-  auto const& set = plan.state().layout->set;
-  Json requantized = Json::array();
-  for (auto const& changed : plan.requantized())
-    requantized.push_back({{"tensor", changed.tensor}, {"bound", changed.bound}});
-  Json dropped = Json::array();
-  for (auto const& tensor : plan.state().layout->dropped)
-    dropped.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
-  return {{"hash", codec::to_hex(plan.hash())},
-          {"sources", set.sources.size()},
-          {"tp", set.tp},
-          {"pp", set.pp},
-          {"ep", set.ep},
-          {"tensors", plan.tensors().size()},
-          {"bytes", plan.bytes()},
-          {"requantized", std::move(requantized)},
-          {"dropped", std::move(dropped)}};
-}
-
 /// Describes the part of a tensor that goes to `file`, the shard of one rank.
 std::string shard_text(checkpoint::OutputFile const& file, std::string const& name) {
   auto const& tensors = file.source->tensors();
@@ -83,6 +64,25 @@ CommandResult explained(MergePlan const& plan, std::vector<std::string> const& t
 }
 
 }  // namespace
+
+Json plan_json(MergePlan const& plan) {
+  auto const& set = plan.state().layout->set;
+  Json requantized = Json::array();
+  for (auto const& changed : plan.requantized())
+    requantized.push_back({{"tensor", changed.tensor}, {"bound", changed.bound}});
+  Json dropped = Json::array();
+  for (auto const& tensor : plan.state().layout->dropped)
+    dropped.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
+  return {{"hash", codec::to_hex(plan.hash())},
+          {"sources", set.sources.size()},
+          {"tp", set.tp},
+          {"pp", set.pp},
+          {"ep", set.ep},
+          {"tensors", plan.tensors().size()},
+          {"bytes", plan.bytes()},
+          {"requantized", std::move(requantized)},
+          {"dropped", std::move(dropped)}};
+}
 
 CommandResult explain_tensors(MergePlan const& plan, std::vector<std::string> const& tensors) {
   return explained(plan, tensors, [](auto const&) { return std::string(); });

@@ -9,6 +9,9 @@
 
 namespace crossrank::tools {
 
+/// Returns a merge plan as the JSON output of the commands describes it.
+[[nodiscard]] Json plan_json(checkpoint::MergePlan const& plan);
+
 /// Describes where each of these tensors comes from.
 [[nodiscard]] CommandResult explain_tensors(checkpoint::MergePlan const& plan, std::vector<std::string> const& tensors);
 /// Describes where each of these tensors comes from and which part of it each output shard gets.

@@ -49,12 +49,15 @@ CommandResult answer(CheckpointRequest const& request, Session const& session) {
 
 }  // namespace
 
+int run_checkpoint_command(std::string const& name, CheckpointRequest const& request) {
+  return run_session(name, request.session, [&](Session const& session) { return answer(request, session); });
+}
+
 void finish_checkpoint_command(CLI::App& command, std::shared_ptr<CheckpointRequest const> const& request,
                                char const* examples, int& exit_code) {
   command.footer(std::string(examples) + "\n" + written_json + "\n" + exit_codes);
-  command.callback([request, name = command.get_name(), &exit_code] {
-    exit_code = run_session(name, request->session, [&](Session const& session) { return answer(*request, session); });
-  });
+  command.callback(
+      [request, name = command.get_name(), &exit_code] { exit_code = run_checkpoint_command(name, *request); });
 }
 
 }  // namespace crossrank::tools

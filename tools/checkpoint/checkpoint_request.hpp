@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include <crossrank/checkpoint.hpp>
 
@@ -19,8 +20,11 @@ struct CheckpointRequest {
   int tp = 0;      ///< tensor-parallel size of the result; 0: one whole model
 };
 
-/// Appends `examples`, the JSON fields and the exit codes to the help of `command`, and sets its callback, which
-/// explains, describes or writes the result once the options are parsed.
+/// Explains, describes or writes the result of a command once its options are parsed. Returns the exit code.
+[[nodiscard]] int run_checkpoint_command(std::string const& name, CheckpointRequest const& request);
+
+/// Appends `examples`, the JSON fields and the exit codes to the help of `command`, and sets its callback to
+/// `run_checkpoint_command`.
 void finish_checkpoint_command(CLI::App& command, std::shared_ptr<CheckpointRequest const> const& request,
                                char const* examples, int& exit_code);
 

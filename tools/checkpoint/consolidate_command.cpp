@@ -6,6 +6,7 @@
 
 #include "tools/checkpoint/checkpoint_options.hpp"
 #include "tools/checkpoint/checkpoint_request.hpp"
+#include "tools/checkpoint/parts_options.hpp"
 
 namespace crossrank::tools {
 namespace {
@@ -28,18 +29,32 @@ Examples:
   crossrank consolidate shards/ model/ --fused-layout plain    fused layers cut as one block, as transformers does
   crossrank consolidate shards/ model/ --policy rescale --max-shard-size 10GB -n 4
   mpirun -n 8 crossrank consolidate /nfs/shards /nfs/model
+  crossrank consolidate --plan plan.json --part 7/64    one part of a plan that `crossrank plan` wrote
+  crossrank consolidate --plan plan.json --finish       publishes the parts, or names those that are missing
+
+Parts and --finish always continue from finished files, as with --resume. With --json they answer with out, parts, bytes,
+files, resumed_files and seconds; a part also with part; --finish --dry-run with dry_run, out, parts and missing: [part].
 )";
 
 }  // namespace
 
 void add_consolidate_command(CLI::App& app, int& exit_code) {
   auto const request = std::make_shared<CheckpointRequest>();
+  auto const parts = std::make_shared<PartsRequest>();
   auto* const command = app.add_subcommand("consolidate", "Merge the shards of a model into one checkpoint");
   add_input_options(*command, request->in, request->plan, GridOptions::plain);
   add_output_options(*command, request->output);
   add_file_size_options(*command, request->output);
   add_session_options(*command, request->session);
+  add_parts_options(*command, *parts);
+  // A plan has these paths.
+  command->get_option("shards")->required(false);
+  command->get_option("out")->required(false);
   finish_checkpoint_command(*command, request, consolidate_examples, exit_code);
+  command->callback([request, parts, command, &exit_code] {
+    check_parts_options(*command, *parts);
+    exit_code = parts->plan.empty() ? run_checkpoint_command("consolidate", *request) : run_parts(*parts, *request);
+  });
 }
 
 }  // namespace crossrank::tools

@@ -1,5 +1,6 @@
 #include "tools/cli/session.hpp"
 
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -79,15 +80,18 @@ void print_result(std::string const& command, SessionOptions const& options, Com
   std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
+/// Whether a process connects to the other ranks that a launcher has announced.
+enum class Peers : std::uint8_t { connect, none };
+
 /// Runs the work of one rank. Rank 0 reports the result.
 int run_rank(std::string const& command, SessionOptions const& options,
-             std::function<CommandResult(Session const&)> const& work) {
-  bool speaks = environment().rank == 0;
+             std::function<CommandResult(Session const&)> const& work, Peers peers) {
+  bool speaks = peers == Peers::none || environment().rank == 0;
   ProgressLine progress("crossrank " + command, speaks ? settled(options) : ProgressStyle::none);
   WarningLog const warnings("crossrank " + command, settled(options));
   InterruptHandler interrupts;
   try {
-    auto const world = connect();
+    auto const world = peers == Peers::none ? connect({.backend = "fake", .rank = 0, .world_size = 1}) : connect();
     speaks = world.rank() == 0;
     interrupts.begin_work();
     auto answer = work({world, interrupts.token(), progress});
@@ -102,6 +106,20 @@ int run_rank(std::string const& command, SessionOptions const& options,
     int const code = stopped ? 128 + (number != 0 ? number : SIGINT) : exit_code_of(error.code());
     if (speaks) print_error(command, options.json, error, code);
     return code;
+  }
+}
+
+/// Returns what `run` returns, or prints its error and returns the error's exit code.
+int reported(std::string const& command, SessionOptions const& options, std::function<int()> const& run) {
+  try {
+    return run();
+  } catch (Error const& error) {
+    int const code = exit_code_of(error.code());
+    print_error(command, options.json, error, code);
+    return code;
+  } catch (std::exception const& error) {
+    print_error(command, options.json, BackendError({.operation = command, .message = error.what()}), 4);
+    return 4;
   }
 }
 
@@ -146,7 +164,7 @@ void print_error(std::string const& command, bool json, Error const& error, int 
 
 int run_session(std::string const& command, SessionOptions const& options,
                 std::function<CommandResult(Session const&)> const& work) {
-  try {
+  return reported(command, options, [&] {
     auto const& launched = environment();
     if (options.processes > 1 && launched.announces_several() && launched.world_size != options.processes) {
       throw UsageError({.operation = command,
@@ -156,15 +174,13 @@ int run_session(std::string const& command, SessionOptions const& options,
                         .hint = "leave -n out"});
     }
     if (options.processes > 1 && !launched.announces_several()) return run_processes(command, options);
-    return run_rank(command, options, work);
-  } catch (Error const& error) {
-    int const code = exit_code_of(error.code());
-    print_error(command, options.json, error, code);
-    return code;
-  } catch (std::exception const& error) {
-    print_error(command, options.json, BackendError({.operation = command, .message = error.what()}), 4);
-    return 4;
-  }
+    return run_rank(command, options, work, Peers::connect);
+  });
+}
+
+int run_alone(std::string const& command, SessionOptions const& options,
+              std::function<CommandResult(Session const&)> const& work) {
+  return reported(command, options, [&] { return run_rank(command, options, work, Peers::none); });
 }
 
 }  // namespace crossrank::tools

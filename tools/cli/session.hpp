@@ -42,4 +42,9 @@ void print_error(std::string const& command, bool json, Error const& error, int 
 [[nodiscard]] int run_session(std::string const& command, SessionOptions const& options,
                               std::function<CommandResult(Session const&)> const& work);
 
+/// Runs the work of a command as one process that does not connect to others, even if a launcher has started several.
+/// Otherwise like `run_session`.
+[[nodiscard]] int run_alone(std::string const& command, SessionOptions const& options,
+                            std::function<CommandResult(Session const&)> const& work);
+
 }  // namespace crossrank::tools

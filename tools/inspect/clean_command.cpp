@@ -86,7 +86,8 @@ void clean_directory(std::string const& directory, workspace::CleanOptions optio
 
 /// Cleans up the folders in which jobs write checkpoints.
 void clean_checkpoint_jobs(std::string const& directory, workspace::CleanOptions options, CleanReport& report) {
-  for (auto const& job : checkpoint::clean_jobs(directory, {.dry_run = options.dry_run, .force = options.force})) {
+  for (auto const& job :
+       checkpoint::clean_jobs(directory, {.dry_run = options.dry_run, .force = options.force, .all = options.all})) {
     auto const path = directory + "/" + job.name;
     job.removed ? report.removed(path, job.bytes, "the folder of a checkpoint job") : report.kept(path, job.why);
   }
@@ -147,8 +148,10 @@ void add_clean_command(CLI::App& app, int& exit_code) {
   auto* const command = app.add_subcommand("clean", "Remove the files that killed jobs left behind");
   command->add_option("directory", request->directories, "Workspace directories");
   command->add_flag("-n,--dry-run", request->options.dry_run, "Only print what would be removed from the directories");
-  command->add_flag("--all", request->options.all,
-                    "Also remove states that a process left on purpose when it exited cleanly");
+  command->add_flag(
+      "--all", request->options.all,
+      "Also remove states that a process left on purpose when it exited cleanly, and parts of plans that are "
+      "not finished");
   command->add_flag("--force", request->options.force,
                     "Also remove files on file systems without locks; only after all jobs have ended");
   command->add_flag("--json", request->json, "Print the result as one JSON object");
@@ -157,9 +160,10 @@ void add_clean_command(CLI::App& app, int& exit_code) {
       "folders of\n"
       "jobs that were writing a checkpoint. Also removes this user's shared memory of dead jobs on this machine. Keeps "
       "the\n"
-      "files of running jobs, the states of processes that exited cleanly (--all removes these too), and files that "
-      "only\n"
-      "look like files of crossrank. Exit code: 0, or 1 when a directory could not be read.\n"
+      "files of running jobs, the states of processes that exited cleanly and the parts of unfinished plans (--all "
+      "removes\n"
+      "these too), and files that only look like files of crossrank. Exit code: 0, or 1 when a directory could not be "
+      "read.\n"
       "With --json: command, ok, exit_code, dry_run, files, bytes, found: [{path, removed, and bytes and kind, or "
       "why}]\n"
       "and errors: [{path, error}].");

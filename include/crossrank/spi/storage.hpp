@@ -1,16 +1,18 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include <crossrank/device.hpp>
-#include <crossrank/dtype.hpp>
 #include <crossrank/export.hpp>
-#include <crossrank/shape.hpp>
 
 namespace crossrank {
+class Shape;
+class Stream;
 class Tensor;
-}
+enum class Dtype : std::uint8_t;
+}  // namespace crossrank
 
 namespace crossrank::spi {
 
@@ -21,7 +23,7 @@ class CROSSRANK_EXPORT Storage {
  public:
   /// For derived classes.
   Storage() = default;
-  /// Frees the memory.
+  /// Frees the memory. Device memory is freed after the streams that have used it have passed.
   virtual ~Storage();
   Storage(Storage const&) = delete;
   Storage& operator=(Storage const&) = delete;
@@ -35,6 +37,13 @@ class CROSSRANK_EXPORT Storage {
   /// Returns who keeps the bytes from being written, for people ("published to rank 0 of group tp"); empty when they
   /// may be written.
   [[nodiscard]] virtual std::string frozen_by() const;
+  /// Returns why the bytes may not be used any more, for people ("the parameter was resharded"); empty while they may.
+  [[nodiscard]] virtual std::string revoked_by() const;
+  /// Returns whether this is host memory that devices copy directly, without staging.
+  [[nodiscard]] virtual bool is_pinned() const noexcept;
+  /// Notes that work that is enqueued on `stream` uses the bytes. Returns whether the storage frees them only after
+  /// that work by itself. If not, the caller keeps the storage alive: see `DeviceProvider::keep_alive`.
+  [[nodiscard]] virtual bool used_on(Stream const& stream);
 };
 
 /// Makes a tensor that views `storage` from `byte_offset` on, dense and row-major. Copies nothing. `UsageError` when it

@@ -88,6 +88,9 @@ class CROSSRANK_EXPORT Transport {
   /// not, the library compares them itself at `CheckLevel::collective`.
   [[nodiscard]] virtual bool compares_signatures() const noexcept { return false; }
 
+  /// Returns whether a thread of the library may call the transport, while no other thread does.
+  [[nodiscard]] virtual bool may_use_threads() const noexcept { return true; }
+
   // Optional operations. Where one returns nothing, the library runs a generic algorithm over the operations above. A
   // backend may base that decision only on values that are the same on all ranks. Counts are in bytes; in reductions
   // they are whole elements.

@@ -20,7 +20,7 @@ void copy(NodeComm& comm, std::byte* to, std::byte const* from, std::size_t byte
   platform::CopyHint const hint{.stores = streams ? platform::StoreMode::streaming : platform::StoreMode::normal};
   for (std::size_t done = 0; done < bytes; done += piece) {
     platform::copy_bytes(to + done, from + done, std::min(piece, bytes - done), hint);
-    comm.own_record().progress.fetch_add(1, std::memory_order_relaxed);
+    comm.count_progress();
   }
   count(counters().bytes_copied, bytes);
 }

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t worth_sharing = std::size_t{8} << 10;
 
 void progress(NodeComm& comm, std::size_t bytes) {
-  comm.own_record().progress.fetch_add(1, std::memory_order_relaxed);
+  comm.count_progress();
   count(counters().bytes_copied, bytes);
 }
 

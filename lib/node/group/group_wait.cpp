@@ -1,76 +1,71 @@
-#include "lib/node/group/group.hpp"
+#include "lib/node/group/group_wait.hpp"
 
-#include "lib/node/memory/counters.hpp"
-#include "lib/node/group/peer_watchdog.hpp"
 #include "lib/node/group/atomic_ops.hpp"
+#include "lib/node/group/lost_members.hpp"
+#include "lib/node/group/peer_watchdog.hpp"
+#include "lib/node/memory/counters.hpp"
 #include "lib/platform/progress_hook.hpp"
 #include "lib/platform/system.hpp"
 
-/// How a member waits: spinning for as long as that has paid before, then asleep on its doorbell.
 namespace crossrank::node {
 namespace {
 
-using platform::system;
-
-}  // namespace
-
-/// A round of this group that is over, one way or the other.
-class Group::RoundCondition final : public Group::Condition {
+/// A round has passed or failed.
+class RoundIsOver final : public WaitCondition {
  public:
-  RoundCondition(Group& group, std::uint64_t round) : group_(group), round_(round) {}
-  bool done() override { return group_.is_over(round_); }
-  bool waits_for(int member) override { return !group_.posted(member, group_.passed_ + 1); }
+  RoundIsOver(Rounds& rounds, std::uint64_t round) : rounds_(rounds), round_(round) {}
+  bool done() override { return rounds_.is_over(round_); }
+  bool waits_for(int member) override { return !rounds_.has_arrived(member); }
 
  private:
-  Group& group_;
+  Rounds& rounds_;
   std::uint64_t round_;
 };
 
-void Group::wait_for(Condition& condition, spi::TimeoutPolicy const& timeout_policy, std::string_view operation) {
-  if (spin_.wait(comm_->may_spin(), [&] { return condition.done(); })) return;
-  auto& doorbell = blocks_[rank_].doorbell;
-  PeerWatchdog peer_watchdog(*this, timeout_policy, operation);
+}  // namespace
+
+void GroupWait::wait_for(WaitCondition& condition, spi::TimeoutPolicy const& timeout_policy,
+                         std::string_view operation) {
+  auto const& comm = members_.comm();
+  if (spin_.wait(comm.may_spin(), [&] { return condition.done(); })) return;
+  auto& doorbell = members_.own_block().doorbell;
+  PeerWatchdog watchdog(members_, rounds_, timeout_policy, operation);
   std::uint32_t departures = 0;
   for (;;) {
-    auto const nap = platform::ProgressHook::make_progress(peer_watchdog.slice());
+    auto const nap = platform::ProgressHook::make_progress(watchdog.slice());
     auto const seen = atomic_ops::announce_sleep(doorbell);
-    if (condition.done() || has_failed()) break;
-    // Who left before the doorbell was set has rung nobody: partner of the counter's increment in front of that ring.
-    if (auto const now = comm_->header().departures.load(std::memory_order_seq_cst); now != departures) {
+    if (condition.done() || decision_.has_failed()) break;
+    // A member that left before the doorbell announced the sleep has not rung it. Partner of the counter's increment,
+    // which precedes that ring.
+    if (auto const now = comm.header().departures.load(std::memory_order_seq_cst); now != departures) {
       departures = now;
-      fail_if_lost(condition);
+      fail_if_lost(members_, rounds_, condition);
       continue;
     }
     count(counters().futex_waits);
-    system().futex_wait(reinterpret_cast<std::uint32_t const*>(&doorbell), seen, nap);
-    if (condition.done() || has_failed()) break;
-    peer_watchdog.look(condition);
+    platform::system().futex_wait(reinterpret_cast<std::uint32_t const*>(&doorbell), seen, nap);
+    if (condition.done() || decision_.has_failed()) break;
+    watchdog.look(condition);
   }
   atomic_ops::announce_awake(doorbell);
-  if (!condition.done()) throw_decision(decision(), operation);
+  if (!condition.done()) errors_.throw_decision(operation);
 }
 
-bool Group::test(std::uint64_t round, std::string_view operation) {
-  RoundCondition condition(*this, round);
-  if (!condition.done()) fail_if_lost(condition);
-  if (!condition.done()) return false;
-  if (passed_ < round) throw_decision(decision(), operation);
-  return true;
-}
-
-std::optional<Outcome> Group::look(std::uint64_t round) noexcept {
-  advance();
-  if (passed_ < round) return std::nullopt;
-  return outcome(round);
-}
-
-Outcome Group::wait(std::uint64_t round, spi::TimeoutPolicy const& timeout_policy, std::string_view operation) {
-  if (!is_over(round)) {
-    RoundCondition condition(*this, round);
+void GroupWait::wait_for_round(std::uint64_t round, spi::TimeoutPolicy const& timeout_policy,
+                               std::string_view operation) {
+  if (!rounds_.is_over(round)) {
+    RoundIsOver condition(rounds_, round);
     wait_for(condition, timeout_policy, operation);
   }
-  if (passed_ < round) throw_decision(decision(), operation);
-  return outcome(round);
+  if (!rounds_.has_passed(round)) errors_.throw_decision(operation);
+}
+
+bool GroupWait::test_round(std::uint64_t round, std::string_view operation) {
+  RoundIsOver condition(rounds_, round);
+  if (!condition.done()) fail_if_lost(members_, rounds_, condition);
+  if (!condition.done()) return false;
+  if (!rounds_.has_passed(round)) errors_.throw_decision(operation);
+  return true;
 }
 
 }  // namespace crossrank::node

@@ -40,8 +40,10 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   [[nodiscard]] RankRecord& own_record() const noexcept { return records()[options_.rank]; }
   [[nodiscard]] FlightRing& flight(int rank) const noexcept;
   /// Notes in the flight recorder an operation that this rank begins, for error messages and `crossrank inspect`. Costs
-  /// a few stores.
+  /// a few stores and a lock, because threads of the rank may use different groups.
   void note(FlightOperation const& note) const noexcept;
+  /// Counts as progress of this rank for the peers that wait for it.
+  void count_progress() const noexcept { own_record().progress.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] Arena& arena() const noexcept { return *arena_; }
   [[nodiscard]] LeaseTable& leases() const noexcept { return *leases_; }
   /// Returns the first byte of a rank's arena in this process. Only this rank's own arena is writable.
@@ -68,7 +70,8 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   /// Returns the same, and also detects a core dump in progress. For ranks that this rank waits for. Reads a file if
   /// the rank's watchdog thread has missed a heartbeat.
   [[nodiscard]] bool has_departed_slow(int rank) const noexcept;
-  /// Returns whether a rank is recorded as dead, not as having left. Does not look for a new death. Costs one load.
+  /// Returns whether a rank is recorded as dead, not as having left. Does not look for a new death: call `has_departed`
+  /// for that. Costs one load.
   [[nodiscard]] bool is_dead(int rank) const noexcept;
   /// Describes a rank for error messages, for example "dead since 1.2 s (pid 4711), last in barrier round 17".
   [[nodiscard]] std::string describe(int rank) const;
@@ -106,6 +109,7 @@ class NodeComm : public std::enable_shared_from_this<NodeComm> {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<WatchdogThread> watchdog_;
   bool may_spin_ = false;
+  mutable std::mutex flight_mutex_;
   std::mutex read_mutex_;
   std::unordered_set<std::uint64_t> read_before_;
 };

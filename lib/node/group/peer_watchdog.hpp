@@ -1,50 +1,60 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
-#include "lib/node/group/group.hpp"
+#include <crossrank/spi/operation.hpp>
+
+#include "lib/node/group/group_members.hpp"
+#include "lib/node/group/rounds.hpp"
+#include "lib/node/group/wait_condition.hpp"
 #include "lib/platform/warning_schedule.hpp"
 
 namespace crossrank::node {
 
-/// What a member that waits does between two naps: looks whether those it waits for are still there and still moving.
+/// Checks, between two naps of a waiting member, that the members it waits for are alive and make progress.
 ///
-/// A deadline counts the time that a member has made no progress while this rank was awake to see it: a job that was
-/// suspended as a whole has not timed out. While a member runs the caller's code inside a range or guard and its
-/// watchdog sends heartbeats, the longer limit holds for it.
+/// A deadline limits the time in which a member made no progress although this rank was awake to see it. So a job that
+/// was suspended as a whole does not time out. While a member runs the caller's code inside a range or guard and its
+/// watchdog thread sends heartbeats, the longer limit applies to it.
 class PeerWatchdog {
  public:
-  PeerWatchdog(Group& group, spi::TimeoutPolicy const& timeout_policy, std::string_view operation);
-  /// How long to sleep at most until the next look.
+  PeerWatchdog(GroupMembers const& members, Rounds& rounds, spi::TimeoutPolicy const& timeout_policy,
+               std::string_view operation);
+  /// Returns the longest time to sleep before the next look.
   [[nodiscard]] std::chrono::nanoseconds slice() const noexcept { return slice_; }
-  /// Fails the group when a member that `condition` hangs on is lost or has been silent for too long.
-  void look(Group::Condition& condition);
+  /// Fails the group if a member that the condition waits for is lost or has made no progress for too long.
+  void look(WaitCondition& condition);
 
  private:
   struct Watched {
     std::uint64_t progress = 0;
     std::uint64_t heartbeat = 0;
-    std::chrono::nanoseconds silent{};  ///< no progress
-    std::chrono::nanoseconds limit{};   ///< of that silence, as of the last look
+    std::chrono::nanoseconds silent{};  ///< time without progress
+    std::chrono::nanoseconds limit{};   ///< of `silent`, at the last look
     platform::WarningSchedule warnings{};
-    std::chrono::nanoseconds without_heartbeat{};  ///< no heartbeat of its watchdog
+    std::chrono::nanoseconds without_heartbeat{};
   };
-  /// Looks for a core dump among those that `condition` hangs on and whose watchdog is silent.
-  void check_one_suspect(Group::Condition& condition);
-  [[nodiscard]] bool too_slow(int member, std::chrono::nanoseconds awake, Group::Condition& condition);
+  [[nodiscard]] Watched& watched(int member) noexcept { return watched_[static_cast<std::size_t>(member)]; }
+  [[nodiscard]] Watched const& watched(int member) const noexcept { return watched_[static_cast<std::size_t>(member)]; }
+  /// Looks for a core dump of one member that the condition waits for and that has missed a heartbeat.
+  void check_one_suspect(WaitCondition& condition);
+  [[nodiscard]] bool is_too_slow(int member, std::chrono::nanoseconds awake, WaitCondition& condition);
+  [[nodiscard]] bool has_heartbeat(int member) const noexcept;
   void drop_ranks_that_only_wait(std::vector<int>& slow) const;
-  /// Whether another member that waits here too has a lower rank: then it is the one to warn people.
-  [[nodiscard]] bool another_member_warns(Group::Condition& condition) const;
-  void warn(int member, Group::Condition& condition) const;
+  /// Returns whether a member with a lower rank waits here too. Then that one warns the user.
+  [[nodiscard]] bool another_member_warns(WaitCondition& condition) const;
+  void warn(int member, WaitCondition& condition) const;
 
-  Group& group_;
+  GroupMembers const& members_;
+  Rounds& rounds_;
   spi::TimeoutPolicy timeout_policy_;
   std::string_view operation_;
   std::chrono::nanoseconds slice_;
   std::chrono::nanoseconds last_look_;
-  std::vector<Watched> watched_;
-  int next_suspect_;  ///< member at which the next look begins to search
+  std::vector<Watched> watched_;  ///< by member
+  int last_suspect_;              ///< the search for the next suspect begins behind this member
 };
 
 }  // namespace crossrank::node

@@ -21,6 +21,7 @@
 
 #include "lib/platform/fd.hpp"
 #include "lib/platform/io_error.hpp"
+#include "lib/platform/signals_blocked.hpp"
 #include "lib/platform/system.hpp"
 
 namespace crossrank::node {
@@ -35,22 +36,6 @@ std::uint32_t const* futex_of(std::atomic<std::uint32_t> const& word) {
   static_assert(sizeof(word) == sizeof(std::uint32_t));
   return reinterpret_cast<std::uint32_t const*>(&word);
 }
-
-/// Blocks all signals: they belong to the program, so none is delivered to the library's thread.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(SignalsBlocked const&) = delete;
-  SignalsBlocked& operator=(SignalsBlocked const&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 }  // namespace
 
@@ -69,7 +54,7 @@ WatchdogThread::WatchdogThread(RankRecord* records, int rank, int ranks, Hooks h
       hooks_(std::move(hooks)),
       robust_node_(std::make_unique<RobustListNode>()) {
   try {
-    SignalsBlocked const blocked;
+    platform::SignalsBlocked const blocked;
     thread_ = std::thread([this] { run(); });
   } catch (std::system_error const& e) {
     throw UnavailableError({.operation = "connect",

@@ -12,9 +12,6 @@
 
 namespace crossrank {
 
-/// The hint in the error of ranks that call different things.
-inline constexpr char const* mismatch_hint = "make every rank of the group call the same thing in the same order";
-
 /// The arguments of a call that all ranks must agree on, noted in a few bytes.
 ///
 /// Every call records its arguments and posts them with its arrival, which costs some nanoseconds. They become words

@@ -7,6 +7,7 @@
 
 #include <crossrank/error.hpp>
 
+#include "lib/core/peer_errors.hpp"
 #include "lib/node/memory/corruption.hpp"
 #include "lib/node/liveness/root_cause.hpp"
 #include "lib/node/queue/ring_layout.hpp"
@@ -68,7 +69,7 @@ std::optional<int> lost_by(NodeComm const& comm, int writer) {
       {.operation = "attach to a queue",
        .message = "rank " + std::to_string(*lost_rank) + " of the job was lost, and the queue has ended: " + how,
        .resource = "queue block " + std::to_string(name.block),
-       .hint = "restart the job; the output of the named rank says why it ended",
+       .hint = lost_peer_hint,
        .rank = static_cast<int>(comm.own_record().global_rank),
        .failed_ranks = {*lost_rank},
        .group_usable = false});

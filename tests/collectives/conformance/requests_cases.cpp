@@ -51,6 +51,55 @@ void requests_complete_in_any_order(ConformanceRank& self) {
   EXPECT_TRUE(requests.front().test());  // stays true once the request has completed
 }
 
+/// Tensors of different lengths, one of them empty, apart in memory and as views of one buffer.
+void fused_calls_treat_each_tensor(ConformanceRank& self) {
+  auto& world = self.world;
+  int const n = world.world_size();
+  std::int32_t const sum = n * (n + 1) / 2;
+  std::vector<Tensor> apart{filled(3, world.rank() + 1), filled(0, 0), filled(300'000, 2 * (world.rank() + 1))};
+  world.iall_reduce(apart).wait();
+  EXPECT_TRUE(all_are(apart[0], sum));
+  EXPECT_TRUE(all_are(apart[2], 2 * sum));
+  auto whole = filled(10, world.rank() + 1);
+  std::vector<Tensor> views{whole.narrow(0, 0, 4), whole.narrow(0, 4, 6)};
+  world.iall_reduce(views, ReduceOp::max).wait();
+  EXPECT_TRUE(all_are(whole, n));
+
+  std::vector<Tensor> const parts{filled(2, world.rank()), filled(5, 100 + world.rank())};
+  std::vector<Tensor> gathered{Tensor::zeros({n, 2}, Dtype::i32), Tensor::zeros({n, 5}, Dtype::i32)};
+  world.iall_gather(gathered, parts).wait();
+  for (int rank = 0; rank < n; ++rank) {
+    EXPECT_TRUE(all_are(gathered[0].narrow(0, rank, 1), rank));
+    EXPECT_TRUE(all_are(gathered[1].narrow(0, rank, 1), 100 + rank));
+  }
+  std::vector<Tensor> outs{filled(2, 0), filled(5, 0)};
+  world.ireduce_scatter(outs, gathered).wait();
+  EXPECT_TRUE(all_are(outs[0], n * world.rank()));
+  EXPECT_TRUE(all_are(outs[1], n * (100 + world.rank())));
+}
+
+void fused_calls_reject_invalid_lists(ConformanceRank& self) {
+  auto& world = self.world;
+  std::vector<Tensor> none;
+  EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(world.iall_reduce(none)); }).message, HasSubstr("empty"));
+  std::vector<Tensor> mixed{filled(2, 0), Tensor::zeros({2}, Dtype::f32)};
+  auto const info = error_of<UsageError>([&] { static_cast<void>(world.iall_reduce(mixed)); });
+  EXPECT_THAT(info.message, HasSubstr("tensor 1 has another dtype"));
+  EXPECT_EQ(info.got, "F32");
+  std::vector<Tensor> const inputs{filled(2, 0)};
+  EXPECT_EQ(error_of<UsageError>([&] { static_cast<void>(world.iall_gather(mixed, inputs)); }).got, "2");
+  std::vector<Tensor> short_one{filled(2 * world.world_size() + 1, 0)};
+  EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(world.iall_gather(short_one, inputs)); }).message,
+              HasSubstr("do not fit"));
+  world.barrier();
+}
+
+void fused_calls_of_different_shapes_are_reported(ConformanceRank& self) {
+  auto& world = self.world;
+  std::vector<Tensor> tensors{filled(world.rank() == 1 ? 3 : 2, 0), filled(world.rank() == 1 ? 2 : 3, 0)};
+  EXPECT_THAT(error_of<MismatchError>([&] { world.iall_reduce(tensors).wait(); }).failed_ranks, testing::SizeIs(1));
+}
+
 /// A limit that overflows when converted to nanoseconds must not become negative.
 void a_wait_with_a_huge_limit_waits(ConformanceRank& self) {
   auto& world = self.world;
@@ -335,6 +384,9 @@ void a_cancelled_request_is_reported(ConformanceRank& self) {
 
 constexpr ConformanceCase cases[] = {
     {"requests_complete_in_any_order", requests_complete_in_any_order},
+    {"fused_calls_treat_each_tensor", fused_calls_treat_each_tensor},
+    {"fused_calls_reject_invalid_lists", fused_calls_reject_invalid_lists},
+    {"fused_calls_of_different_shapes_are_reported", fused_calls_of_different_shapes_are_reported, 3, true},
     {"a_wait_with_a_huge_limit_waits", a_wait_with_a_huge_limit_waits},
     {"waiting_for_a_message_progresses_collectives", waiting_for_a_message_progresses_collectives, 2},
     {"a_blocking_call_completes_earlier_requests", a_blocking_call_completes_earlier_requests},

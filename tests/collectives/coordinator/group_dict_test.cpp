@@ -300,7 +300,7 @@ TEST(TensorDictCodec, refuses_every_truncation_and_survives_any_changed_byte) {
   longer.push_back({});
   EXPECT_THROW(static_cast<void>(decode_dict(longer)), FormatError);
   // There is memory for the tensors of valid dictionaries.
-  auto const memory_for = [](Shape const& shape, Dtype dtype) {
+  auto const memory_for = [](Shape const& shape, Dtype dtype, Device::Kind) {
     if (dense_bytes(shape, dtype) > std::size_t{1} << 20) throw UnavailableError({.message = "out of memory"});
     return Tensor::empty(shape, dtype);
   };
@@ -315,6 +315,26 @@ TEST(TensorDictCodec, refuses_every_truncation_and_survives_any_changed_byte) {
       continue;
     }
   }
+}
+
+TEST(TensorDictCodec, refuses_impossible_devices) {
+  TensorDict const dict{{"K", Tensor::of<float>({1, 2}, {2})}};
+  auto const honest = encode_dict(dict, [](auto const&, auto const&) { return 1; }).bytes;
+  // The device is behind the only letter of the key and the kind of the value.
+  auto const at = std::find(honest.begin(), honest.end(), std::byte{'K'}) - honest.begin() + 2;
+  auto const section_of = [&](int device) -> std::string {
+    auto bytes = honest;
+    bytes[static_cast<std::size_t>(at)] = static_cast<std::byte>(device);
+    try {
+      static_cast<void>(decode_dict(bytes));
+    } catch (FormatError const& e) {
+      return e.section();
+    }
+    return "none";
+  };
+  EXPECT_EQ(section_of(0), "none");
+  EXPECT_EQ(section_of(1), "tensor") << "the metadata contains no bytes of a tensor on a device";
+  EXPECT_EQ(section_of(2), "device");
 }
 
 TEST(TensorDictCodec, refuses_dictionaries_nested_too_deeply) {

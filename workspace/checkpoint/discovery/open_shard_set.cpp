@@ -15,9 +15,10 @@
 #include "workspace/checkpoint/discovery/megatron/deepspeed_files.hpp"
 #include "workspace/checkpoint/discovery/grid/expert_groups.hpp"
 #include "workspace/checkpoint/source/file_pool.hpp"
+#include "workspace/checkpoint/source/for_each_index.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/discovery/flat_parameters.hpp"
-#include "workspace/checkpoint/discovery/module_folders.hpp"
+#include "workspace/checkpoint/discovery/model_description.hpp"
 #include "workspace/checkpoint/discovery/grid/one_model.hpp"
 #include "workspace/checkpoint/discovery/parts_or_ranks.hpp"
 #include "workspace/checkpoint/discovery/grid/refine_grid.hpp"
@@ -33,49 +34,11 @@ namespace crossrank::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-// Larger files beside the weights are not part of a model's description.
-constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
-
-// These files describe the input directory, not the model.
-constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py"};
-
-std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
-  std::vector<SidecarFile> found;
-  for (auto const& name : listing.files) {
-    std::error_code error;
-    if (name.starts_with('.') || is_weights(name)) continue;
-    if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
-    if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;
-    found.push_back({listing.path / name, name});
-  }
-  for (auto& companion : module_sidecars(listing, largest_companion)) found.push_back(std::move(companion));
-  return found;
-}
-
 ShardSet set_of(std::shared_ptr<ShardSource const> source) {
   ShardSet set;
   set.sources.push_back(std::move(source));
   set.places.emplace_back();
   return set;
-}
-
-void take_description(ShardSet& set, DirectoryListing const& listing) {
-  auto const& directory = listing.path;
-  if (auto config = read_json_object(directory / "config.json")) set.config = std::move(*config);
-  for (auto const* name : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
-    auto quantization = read_json_object(directory / name);
-    if (!quantization) continue;
-    set.quantization = std::move(*quantization);
-    break;
-  }
-  auto const inside = set.config.find("quantization_config");
-  if (set.quantization.empty() && inside != set.config.end() && inside->is_object()) set.quantization = *inside;
-  auto sidecars = sidecars_of(listing);
-  for (auto& known : set.sidecars) {
-    auto const same = [&](auto const& companion) { return companion.name == known.name; };
-    if (std::none_of(sidecars.begin(), sidecars.end(), same)) sidecars.push_back(std::move(known));
-  }
-  set.sidecars = std::move(sidecars);
 }
 
 bool has_config_file(ShardSet const& set) {
@@ -212,7 +175,8 @@ ShardSet open_shards(DirectoryListing const& listing, ShardSetOptions const& opt
   // Names come before contents, so that a missing rank is reported before a damaged one.
   auto shards = find_shards(listing, options.pattern, sizes_from(options, beside));
   if (!has_index(listing)) distinguish_parts_from_ranks(shards, torch);
-  for (auto const& shard : shards) set.sources.push_back(open_shard(shard, torch));
+  set.sources.resize(shards.size());
+  for_each_index(shards.size(), [&](std::size_t i) { set.sources[i] = open_shard(shards[i], torch); });
   bool const indexed = options.pattern.empty() && options.model_key.empty() && !shards.front().images;
   if (indexed && shards.size() == 1) set.absent = absent_of(set, listed_tensors(listing));
   describe(set, listing, shards.front().files.front().parent_path());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -26,13 +27,24 @@ class MergeLayoutBuilder {
     std::size_t const width = static_cast<std::size_t>(layout_.set.tp);
     for (std::size_t first = 0; first < layout_.set.sources.size(); first += width) add_cell(first, width);
     add_left_out();
-    auto& tensors = layout_.tensors;
-    std::sort(tensors.begin(), tensors.end(),
-              [](auto const& a, auto const& b) { return natural_less(a.name, b.name); });
-    for (auto const& tensor : tensors) layout_.bytes += tensor.bytes;
+    sort_tensors();
+    for (auto const& tensor : layout_.tensors) layout_.bytes += tensor.bytes;
   }
 
  private:
+  /// Sorts the tensors by name. Moves each one once, because they are large.
+  void sort_tensors() {
+    auto& tensors = layout_.tensors;
+    std::vector<std::size_t> order(tensors.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(),
+              [&](auto a, auto b) { return natural_less(tensors[a].name, tensors[b].name); });
+    std::vector<MergedTensor> sorted;
+    sorted.reserve(tensors.size());
+    for (auto const at : order) sorted.push_back(std::move(tensors[at]));
+    tensors = std::move(sorted);
+  }
+
   /// Lists the contents of archives that are not part of the model.
   void add_left_out() {
     for (auto const& key : listed(left_out_keys))

@@ -9,16 +9,14 @@
 #include "lib/codec/checksum/checksum.hpp"
 #include "lib/platform/atomic_file.hpp"
 #include "lib/platform/directory.hpp"
-#include "workspace/checkpoint/plan/check_model.hpp"
-#include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
 #include "workspace/checkpoint/discovery/open_shard_set.hpp"
-#include "workspace/checkpoint/source/error_sections.hpp"
-#include "workspace/checkpoint/plan/single_shard.hpp"
 #include "workspace/checkpoint/discovery/other_ranks.hpp"
 #include "workspace/checkpoint/plan/merge_plan_state.hpp"
+#include "workspace/checkpoint/plan/plan_inputs.hpp"
+#include "workspace/checkpoint/plan/plan_shard_set.hpp"
 #include "workspace/checkpoint/plan/plan_text.hpp"
 #include "workspace/checkpoint/plan/plan_warnings.hpp"
-#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+#include "workspace/checkpoint/quantization/requantize.hpp"
 #include "workspace/checkpoint/source/directory_listing.hpp"
 #include "workspace/checkpoint/source/shard_names.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
@@ -28,32 +26,6 @@ namespace crossrank::checkpoint {
 namespace {
 
 constexpr char const* format_name = "crossrank merge plan";
-
-MergeLayout merge_all(ShardSet const& set, RuleSet const& rule_set) {
-  try {
-    bool const alone = set.sources.size() == 1;
-    return lay_out_merge(set, [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
-      return alone ? rule_set.rule_for_single_source(*tensors.front()) : rule_set.rule_for(name, tensors);
-    });
-  } catch (FormatError const& error) {
-    if (error.section() == missing_ranks_section) throw missing_ranks(set, error);
-    throw;
-  }
-}
-
-/// Finds missing stages and expert ranks by gaps in the numbers of layers or experts.
-void require_coverage(MergeLayout const& layout, Json const& config, std::string const& where) {
-  for (auto const& gap : find_gaps(names_of(layout), config)) {
-    if (!gap.wanted || gap.missing.empty()) continue;
-    throw FormatError({.operation = plan_operation,
-                       .message = gap.text(),
-                       .expected = std::to_string(*gap.wanted) + " by the config",
-                       .resource = where,
-                       .hint = "copy the missing shards there, or correct the config; `rules` with {\"sizes\": ...} "
-                               "gives other numbers than the config's",
-                       .section = "coverage"});
-  }
-}
 
 /// Throws if the index lists tensors that no file has.
 void require_listed(ShardSet const& set, std::string const& where) {
@@ -82,21 +54,11 @@ std::shared_ptr<MergePlan::State> make_state(std::filesystem::path const& shards
                                      .model_key = options.model_key,
                                      .extra_globals = options.extra_globals});
   require_listed(set, shards.string());
-  std::optional<std::filesystem::path> rule_file;
-  if (!options.rules.empty()) rule_file = options.rules;
-  auto sizes = set.config;
-  if (!rule_file) {
-    if (auto const error = check_single_shard(set)) throw FormatError(*error);
-  }
-  if (set.sources.size() > 1 || rule_file || RuleSet::changes_single_source(set)) {
-    auto const rule_set = RuleSet::make(set, rule_file, options.policy);
-    state->rules = rule_set.to_json();
-    sizes = state->rules.at("config");
-    state->layout = std::make_shared<MergeLayout const>(merge_all(set, rule_set));
-  } else {
-    state->layout = std::make_shared<MergeLayout const>(lay_out_merge(std::move(set), {}));
-  }
-  require_coverage(*state->layout, sizes, shards.string());
+  std::optional<RuleFile> rule_file;
+  if (!options.rules.empty()) rule_file = RuleFile::read(options.rules);
+  auto planned = plan_shard_set(std::move(set), std::move(rule_file), options.policy, shards.string());
+  state->layout = std::move(planned.layout);
+  state->rules = std::move(planned.rules);
   state->hash = hash_of(*state->layout, state->rules);
   return state;
 }
@@ -123,8 +85,7 @@ MergePlan::State const& require(std::shared_ptr<MergePlan::State const> const& s
 
 /// The contents of a file that `MergePlan::save` wrote.
 struct SavedPlan {
-  std::filesystem::path shards{};
-  PlanOptions options{};
+  PlanInputs inputs{};
   std::string hash{};
 };
 
@@ -137,31 +98,12 @@ struct SavedPlan {
                      .section = "json"});
 }
 
-/// Reads an enumerator that was saved as a number.
-template <class Enum>
-Enum saved_enum(Json const& inputs, char const* key) {
-  return static_cast<Enum>(std::clamp(inputs.value(key, 0), 0, 2));
-}
-
 SavedPlan read_saved_plan(std::filesystem::path const& file) {
   auto const found = read_json_object(file, codec::listing_limits);
   if (!found) refuse_saved_plan(file, "there is no such file");
   try {
     if (found->value("format", std::string()) != format_name) refuse_saved_plan(file, "this is not a merge plan");
-    auto const& inputs = found->at("inputs");
-    return {.shards = inputs.value("path", std::string()),
-            .options = {.rules = inputs.value("rules", std::string()),
-                        .tp = inputs.value("tp", 0),
-                        .pp = inputs.value("pp", 0),
-                        .ep = inputs.value("ep", 0),
-                        .pattern = inputs.value("pattern", std::string()),
-                        .policy = saved_enum<ScalePolicy>(inputs, "policy"),
-                        .crc = saved_enum<ArchiveCrc>(inputs, "crc"),
-                        .extra_globals = inputs.value("extra_globals", std::vector<std::string>()),
-                        .model_key = inputs.value("model_key", std::string()),
-                        .moe_ep = inputs.value("moe_ep", 0),
-                        .fused_layout = saved_enum<FusedLayout>(inputs, "fused_layout")},
-            .hash = found->value("hash", std::string())};
+    return {.inputs = plan_inputs_from_json(found->at("inputs")), .hash = found->value("hash", std::string())};
   } catch (Json::exception const& error) {
     refuse_saved_plan(file, "a value of this merge plan is missing or has the wrong type", error.what());
   }
@@ -169,20 +111,24 @@ SavedPlan read_saved_plan(std::filesystem::path const& file) {
 
 }  // namespace
 
-MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& shards, PlanOptions const& options) {
+MergePlan MergePlan::make_quietly(Collective const& world, std::filesystem::path const& shards,
+                                  PlanOptions const& options) {
   std::shared_ptr<State> state;
   agree(world, plan_operation, [&] { state = make_state(shards, options); });
   require_same(world, *state);
-  if (world.rank() == 0) {
-    log_plan_warnings(*state);
-  }
   return MergePlan(std::move(state));
+}
+
+MergePlan MergePlan::make(Collective const& world, std::filesystem::path const& shards, PlanOptions const& options) {
+  auto plan = make_quietly(world, shards, options);
+  if (world.rank() == 0) log_plan_warnings(plan.state());
+  return plan;
 }
 
 MergePlan MergePlan::load(Collective const& world, std::filesystem::path const& file) {
   SavedPlan saved;
   agree(world, plan_operation, [&] { saved = read_saved_plan(file); });
-  auto plan = make(world, saved.shards, saved.options);
+  auto plan = make(world, saved.inputs.shards, saved.inputs.options);
   auto const hash = codec::to_hex(plan.hash());
   if (hash != saved.hash) {
     throw FormatError({.operation = plan_operation,
@@ -217,19 +163,7 @@ Json MergePlan::to_json() const {
   Json out{{"format", format_name},
            {"version", 1},
            {"hash", codec::to_hex(state.hash)},
-           {"inputs",
-            {{"path", state.shards.string()},
-             {"rules", state.options.rules.string()},
-             {"tp", state.options.tp},
-             {"pp", state.options.pp},
-             {"ep", state.options.ep},
-             {"pattern", state.options.pattern},
-             {"policy", static_cast<int>(state.options.policy)},
-             {"crc", static_cast<int>(state.options.crc)},
-             {"extra_globals", state.options.extra_globals},
-             {"model_key", state.options.model_key},
-             {"moe_ep", state.options.moe_ep},
-             {"fused_layout", static_cast<int>(state.options.fused_layout)}}}};
+           {"inputs", checkpoint::to_json(PlanInputs{state.shards, state.options})}};
   out.update(describe_layout(*state.layout, state.rules));
   return out;
 }

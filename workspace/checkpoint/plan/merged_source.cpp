@@ -59,6 +59,11 @@ MergedSource::MergedSource(std::shared_ptr<MergeLayout const> layout)
   for (auto const& tensor : layout_->tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.shape});
 }
 
+bool MergedSource::is_in_memory() const noexcept {
+  auto const& sources = layout_->set.sources;
+  return std::all_of(sources.begin(), sources.end(), [](auto const& source) { return source->is_in_memory(); });
+}
+
 void MergedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
   if (tensor >= layout_->tensors.size() || offset > layout_->tensors[tensor].bytes ||
       out.size() > layout_->tensors[tensor].bytes - offset) {
@@ -102,6 +107,15 @@ void MergedSource::read_computed(MergedTensor const& tensor, std::uint64_t offse
     reduce_values(tensor.dtype, tensor.rule.op, values, result);
   }
   if (!out.empty()) copy_memory(out.data(), result.data() + offset, out.size());
+}
+
+ShardSet as_whole(std::shared_ptr<MergeLayout const> const& layout) {
+  ShardSet set;
+  set.sources.push_back(std::make_shared<MergedSource>(layout));
+  set.places.emplace_back();
+  set.config = layout->set.config;
+  set.quantization = layout->set.quantization;
+  return set;
 }
 
 }  // namespace crossrank::checkpoint

@@ -17,6 +17,7 @@ class MergedSource final : public DescribedSource {
  public:
   explicit MergedSource(std::shared_ptr<MergeLayout const> layout);
 
+  [[nodiscard]] bool is_in_memory() const noexcept override;
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:
@@ -25,5 +26,8 @@ class MergedSource final : public DescribedSource {
 
   std::shared_ptr<MergeLayout const> layout_;
 };
+
+/// Returns the merged model as a set of one source, for the split rules.
+[[nodiscard]] ShardSet as_whole(std::shared_ptr<MergeLayout const> const& layout);
 
 }  // namespace crossrank::checkpoint

@@ -105,7 +105,10 @@ std::string input_runs_text(MergeLayout const& layout, InputRuns const& piece) {
 
 }  // namespace
 
-Json describe_layout(MergeLayout const& layout, Json const& rules) {
+namespace {
+
+/// Returns everything but the tensors.
+Json describe_set(MergeLayout const& layout, Json const& rules) {
   Json sources = Json::array();
   for (std::size_t i = 0; i < layout.set.sources.size(); ++i) {
     auto const& place = layout.set.places[i];
@@ -115,21 +118,35 @@ Json describe_layout(MergeLayout const& layout, Json const& rules) {
                        {"pp", place.pp},
                        {"ep", place.ep}});
   }
-  Json tensors = Json::array();
-  for (auto const& tensor : layout.tensors) tensors.push_back(tensor_json(tensor));
   Json dropped = Json::array();
   for (auto const& tensor : layout.dropped) dropped.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
   return {{"grid", {{"tp", layout.set.tp}, {"pp", layout.set.pp}, {"ep", layout.set.ep}}},
           {"bytes", layout.bytes},
           {"sources", std::move(sources)},
           {"rules", rules},
-          {"tensors", std::move(tensors)},
           {"dropped", std::move(dropped)}};
 }
 
+}  // namespace
+
+Json describe_layout(MergeLayout const& layout, Json const& rules) {
+  auto out = describe_set(layout, rules);
+  Json tensors = Json::array();
+  for (auto const& tensor : layout.tensors) tensors.push_back(tensor_json(tensor));
+  out["tensors"] = std::move(tensors);
+  return out;
+}
+
 std::uint64_t hash_of(MergeLayout const& layout, Json const& rules) {
-  auto const text = describe_layout(layout, rules).dump(-1, ' ', false, Json::error_handler_t::replace);
-  return codec::checksum(std::as_bytes(std::span(text)));
+  codec::StreamingChecksum running;
+  auto const add = [&](Json const& part) {
+    auto const text = part.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    running.update(std::as_bytes(std::span(text)));
+  };
+  add(describe_set(layout, rules));
+  // One tensor at a time, because all of them together are large.
+  for (auto const& tensor : layout.tensors) add(tensor_json(tensor));
+  return running.digest();
 }
 
 std::string explain_tensor(MergeLayout const& layout, std::string_view name) {

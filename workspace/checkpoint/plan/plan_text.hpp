@@ -12,7 +12,7 @@ namespace crossrank::checkpoint {
 /// mount them in different places.
 [[nodiscard]] Json describe_layout(MergeLayout const& layout, Json const& rules);
 
-/// Returns a checksum of `describe_layout`, equal on ranks that would write the same result.
+/// Returns a checksum of all that `describe_layout` returns, equal on ranks that would write the same result.
 [[nodiscard]] std::uint64_t hash_of(MergeLayout const& layout, Json const& rules);
 
 /// Returns where the bytes of one tensor of the result come from, in lines of text. `UsageError` when there is no such

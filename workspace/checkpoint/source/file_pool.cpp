@@ -42,7 +42,10 @@ std::size_t FilePool::open_files() const {
 
 std::vector<FileStamp> FilePool::stamps() const {
   std::lock_guard const lock(mutex_);
-  return stamps_;
+  // Files may be opened by several threads, in any order.
+  auto sorted = stamps_;
+  std::sort(sorted.begin(), sorted.end(), [](auto const& a, auto const& b) { return a.path < b.path; });
+  return sorted;
 }
 
 void FilePool::note(FileStamp stamp) {
@@ -50,18 +53,25 @@ void FilePool::note(FileStamp stamp) {
   stamps_.push_back(std::move(stamp));
 }
 
-std::shared_ptr<platform::Fd const> FilePool::borrow(PooledFile const& file) {
+std::shared_ptr<platform::Fd const> FilePool::find(PooledFile const& file) {
   std::lock_guard const lock(mutex_);
-  if (auto const found = index_.find(&file); found != index_.end()) {
-    recent_.splice(recent_.begin(), recent_, found->second);
-    return recent_.front().fd;
-  }
+  auto const found = index_.find(&file);
+  if (found == index_.end()) return nullptr;
+  recent_.splice(recent_.begin(), recent_, found->second);
+  return recent_.front().fd;
+}
+
+std::shared_ptr<platform::Fd const> FilePool::borrow(PooledFile const& file) {
+  if (auto known = find(file)) return known;
+  // Opened without the lock, because a network file system may take long.
+  auto fd = std::make_shared<platform::Fd const>(file.open_now());
+  std::lock_guard const lock(mutex_);
+  if (auto const found = index_.find(&file); found != index_.end()) return found->second->fd;
   // A reader of the oldest file still shares its descriptor, so the descriptor closes when that read is done.
   while (recent_.size() >= limit_) {
     index_.erase(recent_.back().file);
     recent_.pop_back();
   }
-  auto fd = std::make_shared<platform::Fd const>(file.open_now());
   recent_.push_front({&file, fd});
   index_[&file] = recent_.begin();
   return fd;
@@ -111,7 +121,8 @@ void PooledFile::learn() {
   device_ = status.st_dev;
   inode_ = status.st_ino;
   known_ = true;
-  pool_->note({name_, size_, std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});
+  stamp_ = {name_, size_, std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+  pool_->note(stamp_);
 }
 
 void PooledFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {

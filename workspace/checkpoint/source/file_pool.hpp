@@ -37,12 +37,14 @@ class FilePool : public std::enable_shared_from_this<FilePool> {
   [[nodiscard]] std::shared_ptr<PooledFile const> open(std::filesystem::path const& path);
   /// Returns the number of open descriptors.
   [[nodiscard]] std::size_t open_files() const;
-  /// Returns a stamp of each file that was opened, taken at that time, in order.
+  /// Returns a stamp of each file that was opened, taken at that time, sorted by path.
   [[nodiscard]] std::vector<FileStamp> stamps() const;
 
  private:
   friend class PooledFile;
   [[nodiscard]] std::shared_ptr<platform::Fd const> borrow(PooledFile const& file);
+  /// Returns the descriptor of a file if it is open, else null.
+  [[nodiscard]] std::shared_ptr<platform::Fd const> find(PooledFile const& file);
   void forget(PooledFile const& file);
   void note(FileStamp stamp);
 
@@ -68,6 +70,8 @@ class PooledFile final : public codec::ByteSource {
 
   [[nodiscard]] std::string const& name() const noexcept override { return name_; }
   [[nodiscard]] std::uint64_t size() const noexcept override { return size_; }
+  /// Returns the stamp that was taken when the file was opened first.
+  [[nodiscard]] FileStamp const& stamp() const noexcept { return stamp_; }
   void read_at(std::uint64_t offset, std::span<std::byte> to) const override;
 
  private:
@@ -79,6 +83,7 @@ class PooledFile final : public codec::ByteSource {
   std::shared_ptr<FilePool> pool_;
   std::string name_;
   std::uint64_t size_ = 0;
+  FileStamp stamp_{};
   dev_t device_ = 0;
   ino_t inode_ = 0;
   bool known_ = false;

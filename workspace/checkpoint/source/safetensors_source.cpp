@@ -7,6 +7,7 @@
 
 #include "lib/codec/safetensors/image_metadata.hpp"
 #include "lib/core/json_members.hpp"
+#include "workspace/checkpoint/source/for_each_index.hpp"
 #include "workspace/checkpoint/source/shard_metadata.hpp"
 #include "workspace/checkpoint/source/operation_names.hpp"
 
@@ -37,7 +38,7 @@ SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesyst
                                      std::shared_ptr<FilePool> const& pool)
     : DescribedSource(std::move(name)) {
   Described described;
-  for (auto const& file : files) add_file(file, *pool, described);
+  for (auto& opened : open_all(files, *pool)) add_file(std::move(opened), described);
   if (!described.metadata.empty()) described.attributes.set("__metadata__", std::move(described.metadata).take());
   attributes_ = std::move(described.attributes).take();
   std::set<std::string_view> names;
@@ -52,14 +53,26 @@ SafetensorsSource::SafetensorsSource(std::string name, std::vector<std::filesyst
   }
 }
 
-void SafetensorsSource::add_file(std::filesystem::path const& path, FilePool& pool, Described& described) {
-  auto const file = pool.open(path);
+/// Opens the files and parses their headers.
+std::vector<SafetensorsSource::Opened> SafetensorsSource::open_all(std::vector<std::filesystem::path> const& files,
+                                                                   FilePool& pool) {
+  std::vector<Opened> opened(files.size());
+  for_each_index(files.size(), [&](std::size_t i) {
+    opened[i].file = pool.open(files[i]);
+    try {
+      opened[i].image.emplace(
+          codec::StateImage::open(opened[i].file, {.kind = codec::ImageKind::plain, .header_limit = header_limit}));
+    } catch (FormatError const& error) {
+      explain_damage(error, opened[i].file->size());
+    }
+  });
+  return opened;
+}
+
+void SafetensorsSource::add_file(Opened opened, Described& described) {
+  auto const& file = opened.file;
   bytes_on_disk_ += file->size();
-  try {
-    images_.push_back(codec::StateImage::open(file, {.kind = codec::ImageKind::plain, .header_limit = header_limit}));
-  } catch (FormatError const& error) {
-    explain_damage(error, file->size());
-  }
+  images_.push_back(std::move(*opened.image));
   auto const& image = images_.back();
   for (auto const& entry : image.entries()) {
     tensors_.push_back({entry.name, entry.dtype, entry.shape});
@@ -77,13 +90,7 @@ void SafetensorsSource::add_file(std::filesystem::path const& path, FilePool& po
 }
 
 void SafetensorsSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  if (tensor >= places_.size() || offset > places_[tensor].bytes || out.size() > places_[tensor].bytes - offset) {
-    throw UsageError(
-        {.operation = read_operation,
-         .message = "the byte range is outside the tensor",
-         .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
-         .resource = name_});
-  }
+  require_range(tensor, offset, out.size());
   if (!out.empty()) files_[places_[tensor].file]->read_at(places_[tensor].at + offset, out);
 }
 

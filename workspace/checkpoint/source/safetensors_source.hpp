@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,13 @@ class SafetensorsSource final : public DescribedSource {
 
  private:
   struct Described;
-  void add_file(std::filesystem::path const& path, FilePool& pool, Described& described);
+  /// One file and its parsed header.
+  struct Opened {
+    std::shared_ptr<PooledFile const> file{};
+    std::optional<codec::StateImage> image{};
+  };
+  [[nodiscard]] static std::vector<Opened> open_all(std::vector<std::filesystem::path> const& files, FilePool& pool);
+  void add_file(Opened opened, Described& described);
   struct Place {
     std::size_t file = 0;
     std::uint64_t at = 0;  ///< first byte in the file

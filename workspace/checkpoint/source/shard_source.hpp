@@ -35,6 +35,8 @@ class ShardSource {
   [[nodiscard]] virtual std::uint64_t bytes_on_disk() const noexcept = 0;
   /// Returns the files that hold the data of `tensors()[tensor]`, for messages.
   [[nodiscard]] virtual std::vector<std::string> files_of(std::size_t) const { return {name()}; }
+  /// Returns whether the data is in memory, so that many short reads cost no more than a long one.
+  [[nodiscard]] virtual bool is_in_memory() const noexcept { return false; }
   /// Copies bytes `[offset, offset + out.size())` of the contiguous row-major form of `tensors()[tensor]`. Throws
   /// `IoError` or `FormatError`.
   virtual void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const = 0;
@@ -58,6 +60,8 @@ class DescribedSource : public ShardSource {
  protected:
   explicit DescribedSource(std::string name, Json attributes = Json::object(), std::uint64_t bytes_on_disk = 0)
       : name_(std::move(name)), attributes_(std::move(attributes)), bytes_on_disk_(bytes_on_disk) {}
+  /// Throws `UsageError` unless `length` bytes from `offset` on belong to `tensors()[tensor]`.
+  void require_range(std::size_t tensor, std::uint64_t offset, std::size_t length) const;
 
   std::string name_;
   std::vector<SourceTensor> tensors_{};

@@ -24,12 +24,8 @@ StateDictSource::StateDictSource(std::string name, StateDict const& weights) : D
 }
 
 void StateDictSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  auto const bytes = data_.at(tensor).bytes();
-  if (offset > bytes.size() || out.size() > bytes.size() - offset) {
-    throw UsageError(
-        {.operation = "save sharded", .message = "the byte range is outside the tensor", .resource = name_});
-  }
-  if (!out.empty()) copy_memory(out.data(), bytes.data() + offset, out.size());
+  require_range(tensor, offset, out.size());
+  if (!out.empty()) copy_memory(out.data(), data_[tensor].bytes().data() + offset, out.size());
 }
 
 }  // namespace crossrank::checkpoint

@@ -14,6 +14,7 @@ class StateDictSource final : public DescribedSource {
   /// Keeps views of the tensors. Throws `UsageError` for an undefined tensor and for one that is not on the CPU.
   StateDictSource(std::string name, StateDict const& weights);
 
+  [[nodiscard]] bool is_in_memory() const noexcept override { return true; }
   void read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const override;
 
  private:

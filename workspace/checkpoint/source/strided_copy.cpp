@@ -30,7 +30,7 @@ class StridedReader {
         out_(out) {}
 
   void read() {
-    bool const gather = runs_.count > 1 && runs_.run_bytes < long_run &&
+    bool const gather = !source_.is_in_memory() && runs_.count > 1 && runs_.run_bytes < long_run &&
                         (runs_.run_bytes < short_run || runs_.run_bytes * most_waste >= runs_.stride_bytes) &&
                         runs_.stride_bytes <= block_bytes;
     auto row = first_row();

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,8 +33,32 @@ struct StridedCopy {
   }
 };
 
+/// Calls `visit(begin, bytes)` for the bytes of the tensor that go to bytes `[offset, offset + size)` of the target, in
+/// the order of the runs. Runs that follow each other in the tensor are visited as one.
+template <class Visitor>
+void for_each_input_range(StridedCopy const& copy, std::uint64_t offset, std::uint64_t size, Visitor const& visit) {
+  auto const end = offset + size;
+  auto const skipped = offset <= copy.to_first || copy.to_stride == 0 ? 0 : (offset - copy.to_first) / copy.to_stride;
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+  for (auto row = skipped; row < copy.from.count && copy.to(row) < end; ++row) {
+    auto const first = std::max(offset, copy.to(row));
+    auto const last = std::min(end, copy.to(row) + copy.from.run_bytes);
+    if (first >= last) continue;
+    auto const from = copy.from.start(row) + (first - copy.to(row));
+    if (bytes > 0 && from == begin + bytes) {
+      bytes += last - first;
+      continue;
+    }
+    if (bytes > 0) visit(begin, bytes);
+    begin = from;
+    bytes = last - first;
+  }
+  if (bytes > 0) visit(begin, bytes);
+}
+
 /// Reads the parts of the runs that belong to bytes `[offset, offset + out.size())` of the target into `out`. Other
-/// bytes of `out` stay as they are. Many short runs are read at once into a block of at most 1 MiB.
+/// bytes of `out` stay as they are. Many short runs of a file are read at once into a block of at most 1 MiB.
 void read_strided_runs(ShardSource const& source, std::size_t tensor, StridedCopy const& copy, std::uint64_t offset,
                        std::span<std::byte> out);
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <string_view>
 #include <utility>
 
 #include <crossrank/error.hpp>
@@ -21,6 +23,7 @@ constexpr std::size_t block_bytes = std::size_t{1} << 20;
 // The unit of work; it may contain many small tensors.
 constexpr std::uint64_t unit_bytes = std::uint64_t{16} << 20;
 constexpr std::size_t most_listed = 100;
+constexpr std::string_view comparing_stage = "comparing copies";
 
 struct Pair {
   std::size_t tensor = 0;
@@ -30,10 +33,11 @@ struct Pair {
 
 class ReplicaComparison final : public PoolWork {
  public:
-  ReplicaComparison(Collective const& world, MergeLayout const& layout, Unreadable unreadable)
+  ReplicaComparison(Collective const& world, MergeLayout const& layout, std::span<std::size_t const> tensors,
+                    Unreadable unreadable)
       : layout_(layout), unreadable_(unreadable) {
     std::uint64_t at = 0;
-    for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
+    for (auto const t : tensors) {
       for (auto const& replica : layout.tensors[t].replica_runs) {
         auto const bytes = replica.runs.bytes();
         // Neighbouring tensors are neighbours in the files, so one rank compares them.
@@ -117,6 +121,12 @@ class ReplicaComparison final : public PoolWork {
   std::map<std::size_t, ReplicaFinding> findings_{};  ///< by tensor, the first one of each
 };
 
+std::vector<std::size_t> all_tensors(MergeLayout const& layout) {
+  std::vector<std::size_t> all(layout.tensors.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return all;
+}
+
 /// Finds duplicate ranks. Files that cannot be read are reported elsewhere.
 std::vector<ReplicaFinding> duplicates(MergeLayout const& layout, Unreadable unreadable) {
   try {
@@ -131,9 +141,9 @@ std::vector<ReplicaFinding> duplicates(MergeLayout const& layout, Unreadable unr
 
 std::vector<ReplicaFinding> compare_replicas(Collective const& world, MergeLayout const& layout,
                                              WorkerPoolOptions const& options, Unreadable unreadable) {
-  ReplicaComparison work(world, layout, unreadable);
+  ReplicaComparison work(world, layout, all_tensors(layout), unreadable);
   auto staged = options;
-  staged.stage = "comparing copies";
+  staged.stage = comparing_stage;
   run_worker_pool(world, work, staged);
   Json mine = Json::array();
   if (world.rank() == 0) {
@@ -185,10 +195,8 @@ std::string summary_of(std::vector<ReplicaFinding> const& findings, ReplicaProbl
   return "ranks hold different values of " + tensors + " that must agree" + example;
 }
 
-}  // namespace
-
-void require_equal_replicas(Collective const& world, MergeLayout const& layout, WorkerPoolOptions const& options) {
-  auto const findings = compare_replicas(world, layout, options, Unreadable::fail);
+/// Throws a `FormatError` that lists the findings, if there are any.
+void refuse(std::vector<ReplicaFinding> const& findings, std::string const& operation) {
   if (findings.empty()) return;
   std::vector<std::string> details;
   for (auto const& finding : findings) {
@@ -200,12 +208,36 @@ void require_equal_replicas(Collective const& world, MergeLayout const& layout, 
   };
   auto const worst = std::min_element(findings.begin(), findings.end(),
                                       [&](auto const& a, auto const& b) { return rank(a.kind) < rank(b.kind); });
-  throw FormatError({.operation = options.operation,
+  throw FormatError({.operation = operation,
                      .message = summary_of(findings, worst->kind),
                      .resource = worst->tensor,
                      .hint = hint_for(worst->kind),
                      .details = details,
                      .section = worst->kind == ReplicaProblem::duplicate ? "files" : "data"});
+}
+
+}  // namespace
+
+void require_equal_replicas(Collective const& world, MergeLayout const& layout, WorkerPoolOptions const& options) {
+  refuse(compare_replicas(world, layout, options, Unreadable::fail), options.operation);
+}
+
+void require_equal_replicas_of(Collective const& world, MergeLayout const& layout, std::span<std::size_t const> tensors,
+                               WorkerPoolOptions const& options) {
+  ReplicaComparison work(world, layout, tensors, Unreadable::fail);
+  auto staged = options;
+  staged.stage = comparing_stage;
+  run_worker_pool(world, work, staged);
+  std::vector<ReplicaFinding> findings;
+  for (auto const& [tensor, finding] : work.findings()) {
+    findings.push_back(finding);
+    findings.back().tensor = layout.tensors[tensor].name;
+  }
+  refuse(findings, options.operation);
+}
+
+void require_distinct_ranks(MergeLayout const& layout, std::string const& operation) {
+  refuse(find_duplicate_ranks(layout), operation);
 }
 
 }  // namespace crossrank::checkpoint

@@ -1,5 +1,7 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,5 +43,12 @@ enum class Unreadable : std::uint8_t {
 
 /// Compares all replicas; throws a `FormatError` that lists the findings. Collective.
 void require_equal_replicas(Collective const& world, MergeLayout const& layout, WorkerPoolOptions const& options);
+
+/// Does the same for the replicas of some tensors, given by their indexes, in a world of one rank.
+void require_equal_replicas_of(Collective const& world, MergeLayout const& layout, std::span<std::size_t const> tensors,
+                               WorkerPoolOptions const& options);
+
+/// Throws a `FormatError` if one rank's file is a copy of another's. Local; reads samples.
+void require_distinct_ranks(MergeLayout const& layout, std::string const& operation);
 
 }  // namespace crossrank::checkpoint

@@ -114,6 +114,8 @@ class WorkerPool {
     try {
       while (!stopped_.load(std::memory_order_relaxed) && work.step()) {
       }
+    } catch (ExchangeStopped const&) {
+      stop();
     } catch (...) {
       error = std::current_exception();
       stop();
@@ -139,12 +141,13 @@ struct PoolStatus {
   std::uint64_t finished = 0;
   std::uint64_t failed = 0;
   std::uint64_t cancelled = 0;
+  std::uint64_t prepared = 0;  ///< for the next round of the exchange
 };
 
 PoolStatus combine(Collective const& world, PoolStatus const& mine) {
-  std::array<std::uint64_t, 5> values{mine.done, mine.total, mine.finished, mine.failed, mine.cancelled};
+  std::array<std::uint64_t, 6> values{mine.done, mine.total, mine.finished, mine.failed, mine.cancelled, mine.prepared};
   if (world.world_size() > 1) world.all_reduce(std::span<std::uint64_t>(values), ReduceOp::sum);
-  return {values[0], values[1], values[2], values[3], values[4]};
+  return {values[0], values[1], values[2], values[3], values[4], values[5]};
 }
 
 int thread_count(Collective const& world, int wanted) {
@@ -154,25 +157,59 @@ int thread_count(Collective const& world, int wanted) {
   return std::clamp(2 * cpus / std::max(1, world.local_world_size()), 2, max_default_threads);
 }
 
+/// Stops the exchange before the threads of a pool are joined, whatever ends the pool.
+class ExchangeStop {
+ public:
+  explicit ExchangeStop(PoolExchange* exchange) noexcept : exchange_(exchange) {}
+  ~ExchangeStop() { stop(); }
+  ExchangeStop(ExchangeStop const&) = delete;
+  ExchangeStop& operator=(ExchangeStop const&) = delete;
+  void stop() noexcept {
+    if (exchange_ != nullptr) exchange_->stop();
+  }
+
+ private:
+  PoolExchange* exchange_;
+};
+
+/// Prepares the next round. Returns whether this rank is prepared. Keeps a failure in `error`.
+bool prepare(PoolExchange& exchange, std::exception_ptr& error) {
+  try {
+    return !error && exchange.prepare_round(interval);
+  } catch (...) {
+    error = std::current_exception();
+    return false;
+  }
+}
+
 }  // namespace
 
 void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions const& options) {
   auto const started = Clock::now();
+  auto reported = started;
   std::exception_ptr error;
   bool cancelled = false;
   WorkerPool workers(work, thread_count(world, options.threads));
+  ExchangeStop exchange_stop(options.exchange);
   for (bool over = false; !over;) {
-    bool const finished = workers.wait_interval();
+    if (!error) error = workers.error();
+    bool const exchanging = options.exchange != nullptr && !options.exchange->over();
+    bool const prepared = exchanging && prepare(*options.exchange, error);
+    bool const finished = !exchanging && workers.wait_interval();
     if (!error) error = workers.error();
     auto const total = combine(world, {.done = work.bytes_done(),
                                        .total = work.bytes_total(),
                                        .finished = finished && !error ? 1U : 0U,
                                        .failed = error ? 1U : 0U,
-                                       .cancelled = options.stop.stop_requested() ? 1U : 0U});
+                                       .cancelled = options.stop.stop_requested() ? 1U : 0U,
+                                       .prepared = prepared ? 1U : 0U});
     cancelled = total.cancelled > 0 && total.finished < static_cast<std::uint64_t>(world.world_size());
     over = total.failed > 0 || cancelled || total.finished == static_cast<std::uint64_t>(world.world_size());
-    // Without work there is no progress to report.
-    if (world.rank() != 0 || !options.on_progress || total.failed > 0 || total.total == 0) continue;
+    if (!over && total.prepared == static_cast<std::uint64_t>(world.world_size())) options.exchange->run_round(world);
+    // Without work there is no progress to report. Rounds of an exchange may be shorter than an interval.
+    bool const due = over || Clock::now() - reported >= interval;
+    if (world.rank() != 0 || !options.on_progress || !due || total.failed > 0 || total.total == 0) continue;
+    reported = Clock::now();
     try {
       options.on_progress({.bytes_done = total.done,
                            .bytes_total = total.total,
@@ -183,6 +220,7 @@ void run_worker_pool(Collective const& world, PoolWork& work, WorkerPoolOptions 
     }
   }
   workers.stop();
+  exchange_stop.stop();
   workers.join();
   if (!error) error = workers.error();
   if (!error && cancelled) {

@@ -6,6 +6,7 @@
 
 #include "workspace/checkpoint/write/job_files.hpp"
 #include "workspace/checkpoint/write/commit.hpp"
+#include "workspace/checkpoint/write/part_runs.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -21,6 +22,16 @@ void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_f
                         .got = name,
                         .resource = out.path().string(),
                         .hint = "wait until it ends, or choose another output directory"});
+    }
+    bool const unfinished = has_unfinished_parts(work);
+    if (unfinished && (!force || any_part_runs(work))) {
+      throw UsageError({.operation = write_operation,
+                        .message = "the output has parts of a plan that is not finished",
+                        .got = name,
+                        .resource = out.path().string(),
+                        .hint = force ? "wait until its parts end, or choose another output directory"
+                                      : "finish that plan, or use `force` to drop its parts, or choose another output "
+                                        "directory"});
     }
     auto const plan = load_commit_record(work);
     if (plan && !force) {
@@ -49,6 +60,11 @@ std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsO
       job.why = "the job is running";
     } else if (!options.force && !lock_is_effective(work)) {
       job.why = "it is unknown whether the job is running: the file system has no locks";
+    } else if (any_part_runs(work)) {
+      job.why = "a part is running";
+    } else if (has_unfinished_parts(work) && !options.all) {
+      job.why = "parts of a plan that is not finished: finish it, or use `all` to remove them";
+      if (!options.dry_run) remove_dead_runs(work);
     } else if (has_commit_record(work)) {
       job.why = "the job was committing: run it again with `resume`, or run another job with `force`";
     } else {

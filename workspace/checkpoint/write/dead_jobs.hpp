@@ -10,6 +10,8 @@ namespace crossrank::checkpoint {
 
 /// Removes the folders of dead jobs in an output.
 ///
+/// Throws `UsageError` for the unfinished parts of a plan, unless `force` is set and no part is running.
+///
 /// With `force`, first completes the commit that a dead job had begun, so that its result is replaced as a whole or
 /// stays whole. Throws `UsageError` for a running job and, without `force`, for a dead job that was committing.
 void clean_up_dead_jobs(platform::Directory const& out, std::string const& own_folder, bool force);
@@ -26,10 +28,12 @@ struct CleanedJob {
 struct CleanJobsOptions {
   bool dry_run = false;  ///< report what would be removed, and remove nothing
   bool force = false;    ///< also remove folders on file systems without locks, where a job may still be running
+  bool all = false;      ///< also remove the parts of plans that are not finished
 };
 
-/// Removes the folders that killed jobs left in an output folder. Keeps folders that only have a similar name. Throws
-/// `IoError` if the output folder cannot be read.
+/// Removes the folders that killed jobs left in an output folder. Keeps folders that only have a similar name. Of a
+/// plan that is not finished, removes only files that killed parts were writing. Throws `IoError` if the output folder
+/// cannot be read.
 [[nodiscard]] std::vector<CleanedJob> clean_jobs(std::filesystem::path const& path, CleanJobsOptions options = {});
 
 }  // namespace crossrank::checkpoint

@@ -15,6 +15,13 @@
 #include "workspace/checkpoint/source/file_pool.hpp"
 
 namespace crossrank::checkpoint {
+namespace {
+
+// A part that still runs may add a file while the folder is removed. An NFS server may also keep a removed file that a
+// process has open; then the folder stays.
+constexpr int most_removals = 10;
+
+}  // namespace
 
 std::string staged_name(std::string const& name) {
   if (name.find('/') == std::string::npos) return name;
@@ -104,19 +111,21 @@ void save_json(platform::Directory const& work, std::string const& name, Json co
 void clear_job(platform::Directory const& work) {
   (void)work.remove(commit_record_name, write_operation);
   for (auto const& name : work.names(write_operation)) {
-    if (name != lock_name) (void)work.remove(name, write_operation);
+    if (name != lock_name && name != published_name) (void)work.remove(name, write_operation);
   }
 }
 
 void remove_job(platform::Directory const& out, platform::Directory const& work) {
-  clear_job(work);
-  CROSSRANK_CRASH_POINT("checkpoint.commit.folder_cleared");
-  (void)work.remove(lock_name, write_operation);
   auto const folder = work.path().filename();
-  // An NFS server may keep a removed file that a process has open. Then the folder stays.
-  if (platform::system().unlinkat(out.fd(), folder.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT &&
-      errno != ENOTEMPTY && errno != EEXIST) {
-    platform::throw_io(std::string(write_operation) + ": rmdir", work.path().string(), errno);
+  for (int attempt = 0; attempt < most_removals; ++attempt) {
+    clear_job(work);
+    CROSSRANK_CRASH_POINT("checkpoint.commit.folder_cleared");
+    (void)work.remove(published_name, write_operation);
+    (void)work.remove(lock_name, write_operation);
+    if (platform::system().unlinkat(out.fd(), folder.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return;
+    if (errno != ENOTEMPTY && errno != EEXIST)
+      platform::throw_io(std::string(write_operation) + ": rmdir", work.path().string(), errno);
+    if (entry_at(work, lock_name) == Entry::file) return;  // the next run of the job has begun
   }
 }
 

@@ -17,6 +17,10 @@ inline constexpr char const* restart_hint = "run again without `resume`";
 // Files of a job in its folder. Names of the result's files never start with a dot.
 inline constexpr char const* lock_name = ".lock";
 inline constexpr char const* commit_record_name = ".committing";
+inline constexpr char const* parts_record_name = ".parts";   ///< the folder belongs to a plan of parts
+inline constexpr char const* published_name = ".published";  ///< the result of the plan is in the output
+inline constexpr char const* run_prefix = ".run.";           ///< locked file of a running part
+inline constexpr char const* part_file_prefix = ".part.";    ///< file that a running part writes
 /// Returns the name of an output file inside the job's folder, which has no subfolders.
 [[nodiscard]] std::string staged_name(std::string const& name);
 /// Returns the name inside the job's folder of a file that the result replaces.
@@ -54,10 +58,10 @@ enum class Entry : std::uint8_t { nothing, file, folder };
 /// Writes a JSON file to a job's folder, atomically and durably. Throws `IoError`.
 void save_json(platform::Directory const& work, std::string const& name, Json const& value);
 
-/// Removes all files of a job except its lock. The commit record goes first, so that no process tries to commit the
-/// remaining files.
+/// Removes all files of a job except its lock and the mark of a published result. The commit record goes first, so that
+/// no process tries to commit the remaining files.
 void clear_job(platform::Directory const& work);
-/// Removes the folder of a job in `out` with all its files.
+/// Removes the folder of a job in `out` with all its files, also those that a running part adds meanwhile.
 void remove_job(platform::Directory const& out, platform::Directory const& work);
 
 }  // namespace crossrank::checkpoint

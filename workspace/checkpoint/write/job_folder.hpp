@@ -10,6 +10,7 @@
 #include "lib/platform/directory.hpp"
 #include "lib/platform/fd.hpp"
 #include "workspace/checkpoint/write/commit.hpp"
+#include "workspace/checkpoint/write/staging.hpp"
 
 namespace crossrank::checkpoint {
 
@@ -26,7 +27,7 @@ struct JobRequest {
 /// The hidden folder in which a job works, `.crossrank-<id>` inside the output folder, and the commit of its files.
 ///
 /// One rank makes, commits and removes the folder; the other ranks open it.
-class JobFolder {
+class JobFolder final : public Staging {
  public:
   /// Checks the output folder, creates missing folders, locks the job, and checks that there is enough space.
   ///
@@ -42,13 +43,12 @@ class JobFolder {
   JobFolder& operator=(JobFolder&&) = delete;
   JobFolder(JobFolder const&) = delete;
   JobFolder& operator=(JobFolder const&) = delete;
-  ~JobFolder() = default;
+  ~JobFolder() override = default;
 
-  [[nodiscard]] platform::Directory const& directory() const noexcept { return work_; }
-  /// Records that a file is durable and read back, with the facts about it that `--resume` needs.
-  void mark_finished(std::string const& name, Json const& facts) const;
-  /// Returns the facts about a file that this job or a killed run of it has finished, or nothing.
-  [[nodiscard]] std::optional<Json> finished(std::string const& name) const;
+  [[nodiscard]] platform::Directory const& directory() const noexcept override { return work_; }
+  [[nodiscard]] std::string working_name(std::string const& name) const override { return name; }
+  [[nodiscard]] std::optional<Json> finished(std::string const& name) const override;
+  void mark_finished(std::string const& name, Json const& facts) const override;
   /// Returns whether an earlier run of this job was killed during its commit. Valid on the rank that made the folder.
   [[nodiscard]] bool was_committing() const noexcept { return interrupted_commit_.has_value(); }
 

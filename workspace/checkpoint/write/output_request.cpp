@@ -19,16 +19,6 @@
 namespace crossrank::checkpoint {
 namespace {
 
-/// Returns the merged model as a set of one source, for the split rules.
-ShardSet as_whole(MergePlan::State const& state) {
-  ShardSet set;
-  set.sources.push_back(std::make_shared<MergedSource>(state.layout));
-  set.places.emplace_back();
-  set.config = state.layout->set.config;
-  set.quantization = state.layout->set.quantization;
-  return set;
-}
-
 template <class Options>
 void take_options(WriteRequest& request, Options const& options) {
   request.force = options.force;
@@ -96,7 +86,7 @@ WriteRequest split_request(MergePlan const& plan, std::filesystem::path const& o
                       .expected = "a divisor of " + std::to_string(options.tp),
                       .got = std::to_string(options.moe_ep)});
   }
-  auto const set = as_whole(state);
+  auto const set = as_whole(state.layout);
   auto const& rules = options.rules.empty() ? state.options.rules : options.rules;
   std::optional<std::filesystem::path> rule_file;
   if (!rules.empty()) rule_file = rules;

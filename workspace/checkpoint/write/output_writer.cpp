@@ -96,7 +96,7 @@ OutputWriter::File& OutputWriter::add_file(OutputFile const& layout) {
   return file;
 }
 
-OutputWriter::OutputWriter(std::span<OutputFile const> files, int rank, JobFolder const& folder, Options options)
+OutputWriter::OutputWriter(std::span<OutputFile const> files, int rank, Staging const& folder, Options options)
     : folder_(&folder), options_(options) {
   for (auto const& layout : files) {
     if (layout.owner != rank) continue;
@@ -164,7 +164,7 @@ void OutputWriter::open_file(File& file) {
   }
   // A seal without CRCs reads the whole file again.
   auto const caching = layout.seal && !layout.takes_crcs ? Caching::page_cache : Caching::none;
-  file.staged.emplace(folder_->directory(), layout.name, layout.bytes, caching);
+  file.staged.emplace(folder_->directory(), folder_->working_name(layout.name), layout.bytes, caching);
 }
 
 void OutputWriter::write_slice(File& file, std::size_t slice, std::span<std::byte> buffer) {

@@ -1,18 +1,14 @@
 #include <crossrank/checkpoint.hpp>
 
-#include <array>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include <crossrank/error.hpp>
-
 #include "lib/codec/checksum/checksum.hpp"
-#include "lib/platform/system.hpp"
 #include "workspace/checkpoint/source/state_dict_source.hpp"
 #include "workspace/checkpoint/workers/worker_pool.hpp"
+#include "workspace/checkpoint/write/draw_number.hpp"
 #include "workspace/checkpoint/write/write_checkpoint.hpp"
 
 namespace crossrank::checkpoint {
@@ -33,24 +29,12 @@ OutputFile own_file(Collective const& world, StateDict const& weights, SaveOptio
                        {.rank = world.rank(), .world_size = world.world_size(), .writer = writer});
 }
 
-std::uint64_t draw(Collective const& world) {
-  std::array<std::byte, sizeof(std::uint64_t)> bytes{};
-  agree(world, save_operation, [&] {
-    if (platform::system().random(bytes) != 0)
-      throw UnavailableError({.operation = save_operation, .message = "the system provides no random numbers"});
-  });
-  auto const all = world.all_gatherv(bytes);
-  std::uint64_t number = 0;
-  std::memcpy(&number, all.front().data(), sizeof number);
-  return number;
-}
-
 }  // namespace
 
 Summary save_sharded(Collective const& world, StateDict const& weights, std::filesystem::path const& out,
                      SaveOptions const& options) {
   auto const started = std::chrono::steady_clock::now();
-  auto const number = draw(world);
+  auto const number = draw_number(world, save_operation);
   OutputFile mine;
   agree(world, save_operation, [&] { mine = own_file(world, weights, options, number); });
   mine.owner = world.rank();

@@ -45,23 +45,6 @@ void stage(ExtraFile const& extra, platform::Directory const& work) {
   file.close();
 }
 
-/// Throws `FormatError` if an input has changed. The result would be a mixture of old and new data, which checksums
-/// cannot detect.
-void require_unchanged(WriteRequest const& request) {
-  auto const pool = std::make_shared<FilePool>();
-  for (auto const& input : request.inputs) {
-    std::error_code error;
-    if (!std::filesystem::exists(input.path, error)) continue;  // a removed file was read completely
-    static_cast<void>(pool->open(input.path));
-    if (pool->stamps().back() == input) continue;
-    throw FormatError({.operation = request.operation,
-                       .message = "a shard changed while it was read; nothing was written",
-                       .resource = input.path,
-                       .hint = "run again when no other program writes to the inputs",
-                       .section = "files"});
-  }
-}
-
 /// The work of one job on this rank, from making the folder to removing it.
 class Writing {
  public:
@@ -143,7 +126,8 @@ class Writing {
             .threads = request_.threads,
             .on_progress = request_.on_progress,
             .stop = request_.stop,
-            .stage = stage};
+            .stage = stage,
+            .exchange = request_.exchange};
   }
 
   /// Makes the folder. Returns whether a killed run had begun to commit, so that only the commit is left.
@@ -173,8 +157,7 @@ class Writing {
   void commit() {
     if (!folder_->was_committing()) {
       require_unchanged(request_);
-      for (auto const& extra : request_.extras) stage(extra, folder_->directory());
-      folder_->directory().sync(request_.operation);
+      stage_extra_files(request_, folder_->directory());
     }
     folder_->commit();
     folder_->remove_after_success();
@@ -226,6 +209,25 @@ JobRequest job_request(WriteRequest const& request) {
     job.bytes += size_of(extra);
   }
   return job;
+}
+
+void stage_extra_files(WriteRequest const& request, platform::Directory const& work) {
+  for (auto const& extra : request.extras) stage(extra, work);
+  work.sync(request.operation);
+}
+
+void require_unchanged(WriteRequest const& request) {
+  auto const pool = std::make_shared<FilePool>();
+  for (auto const& input : request.inputs) {
+    std::error_code error;
+    if (!std::filesystem::exists(input.path, error)) continue;  // a removed file was read completely
+    if (pool->open(input.path)->stamp() == input) continue;
+    throw FormatError({.operation = request.operation,
+                       .message = "a shard changed while it was read; nothing was written",
+                       .resource = input.path,
+                       .hint = "run again when no other program writes to the inputs",
+                       .section = "files"});
+  }
 }
 
 Summary write_checkpoint(Collective const& world, WriteRequest const& request) { return Writing(world, request).run(); }

@@ -7,6 +7,7 @@
 
 #include "workspace/checkpoint/write/job_folder.hpp"
 #include "workspace/checkpoint/source/shard_set.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
 #include "workspace/checkpoint/write/output_layout.hpp"
 
 namespace crossrank::checkpoint {
@@ -32,6 +33,7 @@ struct WriteRequest {
   int threads = 0;
   std::function<void(Progress const&)> on_progress{};
   std::stop_token stop{};
+  PoolExchange* exchange = nullptr;  ///< brings the data of the sources while they are read; null: none
 };
 
 /// Returns the size of the file in bytes. Throws `IoError` if the file to copy cannot be read.
@@ -39,6 +41,14 @@ struct WriteRequest {
 
 /// Converts the request to that of the job's folder. Throws `IoError` if an extra file cannot be read.
 [[nodiscard]] JobRequest job_request(WriteRequest const& request);
+
+/// Writes the files beside the weights to the job's folder, durably, in place of any from a killed run. Throws
+/// `IoError`.
+void stage_extra_files(WriteRequest const& request, platform::Directory const& work);
+
+/// Throws `FormatError` if an input has changed since it was opened. The result would be a mixture of old and new data,
+/// which checksums cannot detect.
+void require_unchanged(WriteRequest const& request);
 
 /// Writes all files, each on its owner's rank, and commits them together. Collective.
 ///

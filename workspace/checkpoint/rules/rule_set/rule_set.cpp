@@ -101,7 +101,11 @@ void resolve_split_group_ids(SplitRule& rule, StoredTensor const& stored, LayerF
 }  // namespace
 
 RuleSet RuleSet::make(ShardSet const& set, std::optional<std::filesystem::path> const& rule_file, ScalePolicy policy) {
-  return RuleSet(std::make_shared<State const>(set, rule_file ? RuleFile::read(*rule_file) : RuleFile(), policy));
+  return make_with(set, rule_file ? RuleFile::read(*rule_file) : RuleFile(), policy);
+}
+
+RuleSet RuleSet::make_with(ShardSet const& set, RuleFile rule_file, ScalePolicy policy) {
+  return RuleSet(std::make_shared<State const>(set, std::move(rule_file), policy));
 }
 
 bool RuleSet::changes_single_source(ShardSet const& set) {

@@ -18,6 +18,8 @@
 
 namespace crossrank::checkpoint {
 
+struct RuleFile;
+
 /// How the length of a tensor compares with the config.
 enum class Fit : std::uint8_t {
   unknown,  ///< the config does not say, or the tensor is never sharded
@@ -35,6 +37,9 @@ class RuleSet {
   /// cannot be read.
   [[nodiscard]] static RuleSet make(ShardSet const& set, std::optional<std::filesystem::path> const& rule_file = {},
                                     ScalePolicy policy = ScalePolicy::exact);
+  /// Makes the rules of a set with rules that are already read.
+  [[nodiscard]] static RuleSet make_with(ShardSet const& set, RuleFile rule_file,
+                                         ScalePolicy policy = ScalePolicy::exact);
 
   /// Returns whether the built-in rules change a set of one source: if its training arguments give a padded vocabulary,
   /// or if it has a fused layer that models of this type have in parts.

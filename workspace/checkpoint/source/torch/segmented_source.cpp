@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <crossrank/error.hpp>
-
 namespace crossrank::checkpoint {
 
 SegmentedSource::SegmentedSource(std::string name, std::vector<SegmentedTensor> tensors, Json attributes,
@@ -17,14 +15,7 @@ SegmentedSource::SegmentedSource(std::string name, std::vector<SegmentedTensor> 
 }
 
 void SegmentedSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  auto const size = tensor < tensors_.size() ? dense_bytes(tensors_[tensor].shape, tensors_[tensor].dtype) : 0;
-  if (offset > size || out.size() > size - offset) {
-    throw UsageError(
-        {.operation = "checkpoint read",
-         .message = "the byte range is outside the tensor",
-         .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
-         .resource = name_});
-  }
+  require_range(tensor, offset, out.size());
   if (out.empty()) return;
   for (auto const& segment : segments_[tensor]) {
     if (offset >= segment.bytes) {

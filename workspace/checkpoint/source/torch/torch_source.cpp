@@ -110,14 +110,7 @@ TorchSource::TorchSource(std::string name, std::shared_ptr<codec::TorchArchive c
 }
 
 void TorchSource::read(std::size_t tensor, std::uint64_t offset, std::span<std::byte> out) const {
-  auto const size = tensor < views_.size() ? views_[tensor]->nbytes : 0;
-  if (offset > size || out.size() > size - offset) {
-    throw UsageError(
-        {.operation = read_operation,
-         .message = "the byte range is outside the tensor",
-         .got = std::to_string(out.size()) + " from " + std::to_string(offset) + " of tensor " + std::to_string(tensor),
-         .resource = name_});
-  }
+  require_range(tensor, offset, out.size());
   archive_->read(*views_[tensor], offset, out);
 }
 

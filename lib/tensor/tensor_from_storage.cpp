@@ -7,12 +7,6 @@
 
 namespace crossrank::spi {
 
-Storage::~Storage() = default;
-
-Device Storage::device() const noexcept { return {}; }
-
-std::string Storage::frozen_by() const { return {}; }
-
 Tensor tensor_from_storage(std::shared_ptr<Storage> storage, std::size_t byte_offset, Shape const& shape, Dtype dtype) {
   if (!storage) throw UsageError({.operation = "tensor_from_storage", .message = "the storage is null"});
   auto const bytes = dense_bytes(shape, dtype);

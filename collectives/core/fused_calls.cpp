@@ -1,0 +1,181 @@
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "collectives/algorithms/reduce.hpp"
+#include "collectives/core/agreed_arguments.hpp"
+#include "collectives/core/call_builder.hpp"
+
+/// Calls on several tensors in one operation. Tensors that follow each other in memory are used where they are; others
+/// go through a buffer that the call owns.
+namespace crossrank {
+namespace {
+
+using algorithms::Call;
+using spi::OpKind;
+
+std::size_t bytes_of(std::span<Tensor const> tensors) {
+  std::size_t bytes = 0;
+  for (auto const& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+/// Whether the tensors are one run of bytes of one storage.
+bool are_adjacent(std::span<Tensor const> tensors) {
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    auto const& before = tensors[i - 1];
+    if (tensors[i].storage() != before.storage() || tensors[i].data() != before.data() + before.nbytes()) return false;
+  }
+  return true;
+}
+
+/// The shape that agreement is about, besides all single shapes: the number of elements of all.
+AgreedArguments& add_shapes(AgreedArguments& arguments, std::span<Tensor const> tensors) {
+  std::vector<std::int64_t> numbers{static_cast<std::int64_t>(tensors.size())};
+  for (auto const& tensor : tensors) {
+    auto const& shape = tensor.shape();
+    numbers.push_back(static_cast<std::int64_t>(tensor.dtype()));
+    numbers.push_back(static_cast<std::int64_t>(shape.size()));
+    numbers.insert(numbers.end(), shape.begin(), shape.end());
+  }
+  std::int64_t elements = 0;
+  for (auto const& tensor : tensors) elements += tensor.numel();
+  return arguments.shape({elements}).rows(numbers);
+}
+
+/// A buffer for tensors that do not follow each other in memory: `parts` times all of them.
+Tensor make_buffer(std::size_t bytes) { return Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8); }
+
+/// Copies between tensors and a buffer that holds, for each of `parts`, that part of every tensor in turn.
+template <class Copy>
+void for_each_part(std::span<Tensor const> tensors, std::size_t parts, Copy&& copy) {
+  std::size_t at = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    for (auto const& tensor : tensors) {
+      auto const bytes = tensor.nbytes() / parts;
+      if (bytes != 0) copy(tensor.data() + part * bytes, at, bytes);
+      at += bytes;
+    }
+  }
+}
+
+void pack(std::byte* buffer, std::span<Tensor const> tensors, std::size_t parts) {
+  for_each_part(tensors, parts, [&](std::byte const* from, std::size_t at, std::size_t bytes) {
+    std::memcpy(buffer + at, from, bytes);
+  });
+}
+
+void unpack(std::byte const* buffer, std::span<Tensor const> tensors, std::size_t parts) {
+  for_each_part(tensors, parts,
+                [&](std::byte* to, std::size_t at, std::size_t bytes) { std::memcpy(to, buffer + at, bytes); });
+}
+
+std::vector<Tensor> list_of(std::span<Tensor const> tensors) { return {tensors.begin(), tensors.end()}; }
+
+/// Sets the input: the tensors themselves if they are one run of bytes in the order of the buffer.
+void set_input(Call& call, std::span<Tensor const> tensors, std::size_t parts) {
+  auto const bytes = bytes_of(tensors);
+  if ((parts == 1 && are_adjacent(tensors)) || tensors.size() == 1) {
+    call.in = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
+    return;
+  }
+  auto buffer = make_buffer(bytes);
+  call.in = {.bytes = buffer.bytes(), .owner = buffer.storage()};
+  call.pack = [to = buffer.data(), list = list_of(tensors), parts] { pack(to, list, parts); };
+}
+
+void set_output(Call& call, std::span<Tensor> tensors, std::size_t parts) {
+  for (auto& tensor : tensors) static_cast<void>(tensor.mutable_bytes());  // refuses a tensor that others hold
+  auto const bytes = bytes_of(tensors);
+  if ((parts == 1 && are_adjacent(tensors)) || tensors.size() == 1) {
+    call.out = {.bytes = {tensors.front().data(), bytes}, .owner = tensors.front().storage()};
+    return;
+  }
+  auto buffer = make_buffer(bytes);
+  call.out = {.bytes = buffer.mutable_bytes(), .owner = buffer.storage()};
+  call.unpack = [from = buffer.data(), list = list_of(tensors), parts] { unpack(from, list, parts); };
+}
+
+}  // namespace
+
+void CallBuilder::require_pairs(std::size_t outs, std::size_t ins, char const* operation) const {
+  if (ins == 0) refuse(operation, "the list of tensors is empty", "at least one tensor");
+  if (outs != ins) {
+    refuse(operation, "the lists of results and inputs differ in length", std::to_string(ins) + " results",
+           std::to_string(outs));
+  }
+}
+
+void CallBuilder::require_same_dtype(std::span<Tensor const> tensors, char const* operation) const {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    require_tensor(tensors[i], operation);
+    if (tensors[i].dtype() == tensors.front().dtype()) continue;
+    refuse(operation, "tensor " + std::to_string(i) + " has another dtype than the first",
+           std::string(name_of(tensors.front().dtype())), std::string(name_of(tensors[i].dtype())));
+  }
+}
+
+void CallBuilder::require_fusable(std::span<Tensor const> tensors, char const* operation) const {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    require_tensor(tensors[i], operation);
+    if (tensors[i].device().kind == Device::Kind::cpu) continue;
+    refuse(operation, "a fused call takes tensors on the CPU only; tensor " + std::to_string(i) + " is on a device",
+           to_string(Device::cpu()), to_string(tensors[i].device()));
+  }
+}
+
+Call CallBuilder::all_reduce(std::span<Tensor> tensors, ReduceOp op) const {
+  require_pairs(tensors.size(), tensors.size(), "all_reduce");
+  require_fusable(tensors, "all_reduce");
+  require_same_dtype(tensors, "all_reduce");
+  spi::Reduction const reduction{tensors.front().dtype(), op};
+  static_cast<void>(algorithms::reducer(reduction, "all_reduce"));
+  Call call{.reduction = reduction};
+  set_output(call, tensors, 1);
+  call.in = {.bytes = call.out.bytes, .owner = call.out.owner};
+  if (call.unpack) {
+    call.pack = [to = call.out.bytes.data(), list = list_of(tensors)] { pack(to, list, 1); };
+  }
+  AgreedArguments arguments(check_);
+  add_shapes(arguments.dtype(reduction.dtype).op(op), tensors).into(call, OpKind::all_reduce);
+  return call;
+}
+
+Call CallBuilder::reduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins, ReduceOp op) const {
+  require_pairs(outs.size(), ins.size(), "reduce_scatter");
+  require_fusable(ins, "reduce_scatter");
+  require_fusable(outs, "reduce_scatter");
+  require_same_dtype(ins, "reduce_scatter");
+  for (std::size_t i = 0; i < ins.size(); ++i) {
+    require_whole(ins[i], outs[i], "reduce_scatter");
+    require_apart(outs[i], ins[i], "reduce_scatter");
+  }
+  spi::Reduction const reduction{ins.front().dtype(), op};
+  static_cast<void>(algorithms::reducer(reduction, "reduce_scatter"));
+  Call call{.counts = equal_counts(bytes_of(outs)), .reduction = reduction};
+  set_input(call, ins, ranks());
+  set_output(call, outs, 1);
+  AgreedArguments arguments(check_);
+  add_shapes(arguments.dtype(reduction.dtype).op(op), outs).into(call, OpKind::reduce_scatterv, "reduce_scatter");
+  return call;
+}
+
+Call CallBuilder::all_gather(std::span<Tensor> outs, std::span<Tensor const> ins) const {
+  require_pairs(outs.size(), ins.size(), "all_gather");
+  require_fusable(ins, "all_gather");
+  require_fusable(outs, "all_gather");
+  for (std::size_t i = 0; i < ins.size(); ++i) {
+    require_whole(outs[i], ins[i], "all_gather");
+    require_own_part(outs[i], ins[i], rank() * ins[i].nbytes(), "all_gather");
+  }
+  Call call{.counts = equal_counts(bytes_of(ins))};
+  set_input(call, ins, 1);
+  set_output(call, outs, ranks());
+  AgreedArguments arguments(check_);
+  add_shapes(arguments, ins).into(call, OpKind::all_gatherv, "all_gather");
+  return call;
+}
+
+}  // namespace crossrank

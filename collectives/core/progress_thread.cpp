@@ -1,0 +1,103 @@
+#include "collectives/core/progress_thread.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "collectives/core/group_state.hpp"
+#include "lib/platform/signals_blocked.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::detail {
+namespace {
+
+constexpr int yields_before_nap = 4;
+constexpr auto shortest_nap = std::chrono::microseconds(5);
+constexpr auto longest_nap = std::chrono::microseconds(200);
+
+}  // namespace
+
+ProgressThread::ProgressThread() : process_(::getpid()) {
+  platform::SignalsBlocked const blocked;
+  thread_ = std::thread([this] { run(); });
+}
+
+ProgressThread::~ProgressThread() {
+  if (process_ != ::getpid()) {
+    thread_.detach();  // it lives in the parent only
+    return;
+  }
+  {
+    std::lock_guard const lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void ProgressThread::add_once(GroupState& group) {
+  if (std::find(with_work_.begin(), with_work_.end(), &group) == with_work_.end()) with_work_.push_back(&group);
+}
+
+void ProgressThread::add(GroupState& group) {
+  {
+    std::lock_guard const lock(mutex_);
+    add_once(group);
+  }
+  changed_.notify_all();
+}
+
+void ProgressThread::remove(GroupState& group) noexcept {
+  if (process_ != ::getpid()) return;
+  std::unique_lock lock(mutex_);
+  std::erase(with_work_, &group);
+  std::erase(to_visit_, &group);
+  changed_.wait(lock, [&] { return visited_ != &group; });
+}
+
+bool ProgressThread::visit_groups(std::unique_lock<std::mutex>& lock) {
+  bool moved = false;
+  to_visit_.swap(with_work_);
+  while (!to_visit_.empty()) {
+    auto& group = *to_visit_.back();
+    to_visit_.pop_back();
+    visited_ = &group;
+    lock.unlock();
+    auto const made = group.make_progress();
+    lock.lock();
+    visited_ = nullptr;
+    changed_.notify_all();
+    moved = moved || made.moved;
+    if (made.left != GroupState::RemainingWork::nothing) add_once(group);
+  }
+  return moved;
+}
+
+void ProgressThread::run() noexcept {
+  // Short pauses are meant as they are: by default the kernel makes each longer by 50 us.
+  ::prctl(PR_SET_TIMERSLACK, 1'000UL, 0UL, 0UL, 0UL);
+  int idle = 0;
+  auto nap = std::chrono::nanoseconds(shortest_nap);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !with_work_.empty(); });
+    if (stopping_) return;
+    if (visit_groups(lock)) {
+      idle = 0;
+      nap = shortest_nap;
+      continue;
+    }
+    lock.unlock();
+    if (++idle <= yields_before_nap) {
+      platform::system().yield();
+    } else {
+      platform::system().sleep(nap);
+      nap = std::min<std::chrono::nanoseconds>(2 * nap, longest_nap);
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace crossrank::detail

@@ -1,0 +1,46 @@
+#pragma once
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace crossrank::detail {
+
+struct GroupState;
+
+/// A thread that advances the non-blocking calls of all groups of a job while their callers compute.
+///
+/// It visits each group that has work, and polls with growing pauses while nothing moves. It never waits inside a
+/// transport, because another group may get work meanwhile. A blocking call keeps it out of its group. Without work it
+/// sleeps. The groups of the job hold it; the last of them ends it.
+class ProgressThread {
+ public:
+  ProgressThread();
+  ~ProgressThread();
+  ProgressThread(ProgressThread const&) = delete;
+  ProgressThread& operator=(ProgressThread const&) = delete;
+
+  /// Tells the thread that the group has work.
+  void add(GroupState& group);
+  /// Forgets the group. Returns when the thread does not use it any more.
+  void remove(GroupState& group) noexcept;
+
+ private:
+  void run() noexcept;
+  /// Visits all groups with work once. Returns whether any operation has moved.
+  bool visit_groups(std::unique_lock<std::mutex>& lock);
+  void add_once(GroupState& group);
+
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  std::vector<GroupState*> with_work_{};
+  std::vector<GroupState*> to_visit_{};  ///< rest of the present turn
+  GroupState* visited_ = nullptr;        ///< in use by the thread at the moment
+  bool stopping_ = false;
+  pid_t const process_;
+  std::thread thread_{};
+};
+
+}  // namespace crossrank::detail

@@ -1,0 +1,100 @@
+#include "collectives/device/staged_call.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/device_provider.hpp>
+
+namespace crossrank::device {
+namespace {
+
+using spi::OpKind;
+
+constexpr std::size_t piece_bytes = std::size_t{4} << 20;
+
+std::span<std::byte> host_bytes(StagingBuffers::Buffer const& buffer, std::size_t bytes) {
+  return bytes == 0 ? std::span<std::byte>() : std::span(buffer.storage->data(), bytes);
+}
+
+}  // namespace
+
+StagedCall::StagedCall(algorithms::Call const& call, bool is_source, std::shared_ptr<StagingBuffers> buffers,
+                       Stream stream)
+    : call_(call), is_source_(is_source), buffers_(std::move(buffers)), stream_(std::move(stream)) {
+  require_no_capture();
+  auto const out_bytes = call_.out.bytes.size();
+  auto& provider = spi::device_provider(call_.device.kind);
+  auto const to_host = [&](StagingBuffers::Buffer const& buffer, std::span<std::byte const> from) {
+    provider.copy(stream_, {.to = buffer.storage->data(),
+                            .from = from.data(),
+                            .from_device = call_.device,
+                            .run_bytes = from.size()});
+  };
+  if (!call_.in.bytes.empty()) {
+    in_ = buffers_->take(call_.in.bytes.size());
+    to_host(in_, call_.in.bytes);
+  }
+  if (out_bytes > 0) out_ = buffers_->take(out_bytes);
+  if (is_source_ && out_bytes > 0) to_host(out_, call_.out.bytes);
+  if (in_.storage || is_source_) copied_ = stream_.record();
+}
+
+StagedCall::~StagedCall() {
+  try {
+    if (in_.storage) buffers_->give_back(std::move(in_), copied_);
+    // Without `finish` nothing is copied back, but the copy to the host may still be under way.
+    if (out_.storage) buffers_->give_back(std::move(out_), ended_.native() == nullptr ? copied_ : ended_);
+  } catch (std::bad_alloc const&) {  // the buffer's storage waits for its last use by itself
+  }
+}
+
+void StagedCall::require_no_capture() const {
+  if (!stream_.is_capturing()) return;
+  throw UsageError({.operation = call_.name(),
+                    .message = "a call on GPU tensors cannot be captured, because the host takes part in it",
+                    .hint = "end the capture before the call"});
+}
+
+algorithms::Call StagedCall::on_host(std::chrono::milliseconds timeout) {
+  copied_.synchronize(timeout);
+  auto call = call_;
+  call.device = Device::cpu();
+  call.in = {.bytes = host_bytes(in_, call_.in.bytes.size()), .owner = in_.storage};
+  call.out = {.bytes = host_bytes(out_, call_.out.bytes.size()), .owner = out_.storage};
+  return call;
+}
+
+void StagedCall::finish() {
+  auto const bytes = call_.out.bytes.size();
+  auto& provider = spi::device_provider(call_.device.kind);
+  if (bytes > 0 && !is_source_) {
+    provider.copy(stream_, {.to = call_.out.bytes.data(),
+                            .to_device = call_.device,
+                            .from = out_.storage->data(),
+                            .run_bytes = bytes});
+  }
+  ended_ = stream_.record();
+  if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);
+  if (call_.out.owner && call_.out.owner != call_.in.owner) provider.keep_alive(stream_, call_.out.owner);
+}
+
+std::vector<algorithms::Call> staged_pieces(algorithms::Call&& call) {
+  auto const kind = call.signature.op_kind;
+  bool const by_element = kind == OpKind::broadcast || kind == OpKind::all_reduce || kind == OpKind::reduce;
+  auto const bytes = std::max(call.in.bytes.size(), call.out.bytes.size());
+  std::vector<algorithms::Call> pieces;
+  if (!by_element || bytes <= piece_bytes) {
+    pieces.push_back(std::move(call));
+    return pieces;
+  }
+  for (std::size_t at = 0; at < bytes; at += piece_bytes) {
+    auto const length = std::min(piece_bytes, bytes - at);
+    auto& piece = pieces.emplace_back(call);
+    if (!call.in.bytes.empty()) piece.in.bytes = call.in.bytes.subspan(at, length);
+    if (!call.out.bytes.empty()) piece.out.bytes = call.out.bytes.subspan(at, length);
+  }
+  return pieces;
+}
+
+}  // namespace crossrank::device

@@ -1,0 +1,90 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <crossrank/device.hpp>
+#include <crossrank/export.hpp>
+#include <crossrank/stream.hpp>
+
+// The driver's opaque types, as cuda.h declares them. No header of CUDA is needed, and including one does no harm.
+struct CUstream_st;
+struct CUevent_st;
+
+/// CUDA devices. The driver's library is opened at the first use, never before: see docs/DEVICES.md.
+namespace crossrank::cuda {
+
+using crossrank::current_stream;
+using crossrank::Event;
+using crossrank::Stream;
+using crossrank::StreamGuard;
+
+/// Returns the number of GPUs that `CUDA_VISIBLE_DEVICES` leaves; 0 without a driver or a GPU. Local.
+[[nodiscard]] CROSSRANK_EXPORT int device_count();
+
+/// Returns normally when CUDA can be used. `UnavailableError` otherwise, which says what was tried and what to install.
+/// Local.
+CROSSRANK_EXPORT void require_driver();
+
+/// Makes a view of the caller's stream, such as PyTorch's; see `Stream::borrow`. Local, free.
+[[nodiscard]] inline Stream borrow_stream(CUstream_st* native, Device device) noexcept {
+  return Stream::borrow(device, native);
+}
+/// Returns the driver's handle, for calls of CUDA and NCCL. Local, free.
+[[nodiscard]] inline CUstream_st* native(Stream const& stream) noexcept {
+  return static_cast<CUstream_st*>(stream.native());
+}
+/// Returns the driver's handle. Local, free.
+[[nodiscard]] inline CUevent_st* native(Event const& event) noexcept {
+  return static_cast<CUevent_st*>(event.native());
+}
+
+/// The driver and its devices, for reports.
+struct DriverInfo {
+  std::string path{};  ///< file that was opened
+  int version = 0;     ///< newest CUDA version that the driver supports, 1000 * major + 10 * minor
+  /// Features that the driver lacks, with the missing function: "graphs (cuGraphInstantiateWithFlags)".
+  std::vector<std::string> missing{};
+};
+
+/// A GPU, for reports.
+struct DeviceInfo {
+  Device device{};                          ///< its number in this process
+  std::string name{};                       ///< the vendor's name
+  std::string uuid{};                       ///< its identity on every rank: "GPU-" and 32 hexadecimal digits in groups
+  std::string pci{};                        ///< domain, bus, device and function
+  std::array<int, 2> compute_capability{};  ///< major and minor
+  std::size_t total_bytes = 0;              ///< memory
+  std::size_t free_bytes = 0;               ///< memory that no process holds
+  bool has_memory_pools = false;            ///< whether frees are ordered by streams in the driver
+  std::vector<Device> peers{};              ///< other GPUs whose memory it can access
+};
+
+/// Returns the driver that was loaded. `UnavailableError` as for `require_driver`. Local.
+[[nodiscard]] CROSSRANK_EXPORT DriverInfo driver_info();
+/// Returns a GPU. `UsageError` when there is no such device, `UnavailableError` without a driver. Local.
+[[nodiscard]] CROSSRANK_EXPORT DeviceInfo device_info(Device device);
+
+/// Functions that allocate device memory in place of the library's pool, such as those of PyTorch's caching allocator.
+///
+/// Both are called with the device's primary context current, and must be safe for any thread. `allocate` returns null
+/// when there is not enough memory. Memory that `free` receives may be used again at once by work on `stream`.
+struct Allocator {
+  /// Allocates `bytes` on a device for a stream.
+  std::function<void*(std::size_t bytes, int device, CUstream_st* stream)> allocate{};
+  /// Frees them.
+  std::function<void(void* data, std::size_t bytes, int device, CUstream_st* stream)> free{};
+};
+
+/// Sets the allocator of device tensors that are made from now on; an empty one restores the library's pool. Local.
+/// Tensors keep the allocator that made them. Shareable memory always comes from the driver. `UsageError` when only one
+/// of the two functions is set.
+CROSSRANK_EXPORT void set_allocator(Allocator allocator);
+
+/// Returns memory that the library's pool of the device holds but no tensor uses to the driver. Local. The pool keeps
+/// up to 1 GiB otherwise.
+CROSSRANK_EXPORT void trim(Device device);
+
+}  // namespace crossrank::cuda

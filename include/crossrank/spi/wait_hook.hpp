@@ -1,0 +1,18 @@
+#pragma once
+#include <chrono>
+
+#include <crossrank/export.hpp>
+
+namespace crossrank::spi {
+
+/// Called by the caller's thread while it waits inside the library, before each sleep and never under a lock of the
+/// library. Returns how long the thread may sleep before the next call. It may abort a group or request a stop, which
+/// ends the wait.
+using WaitHook = std::chrono::nanoseconds (*)() noexcept;
+
+/// Sets the function that all waits of this process call, for language bindings that must look at signals. Local.
+///
+/// Call it once, before the first wait. Without it a wait costs one load more.
+CROSSRANK_EXPORT void set_wait_hook(WaitHook hook) noexcept;
+
+}  // namespace crossrank::spi

@@ -1,0 +1,175 @@
+#include "lib/device/cuda/cuda_provider.hpp"
+
+#include <utility>
+
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+
+#include "lib/device/cuda/device_memory.hpp"
+#include "lib/device/cuda/device_state.hpp"
+#include "lib/device/cuda/host_memory.hpp"
+
+namespace crossrank::cuda {
+namespace {
+
+using api::DevicePointer;
+using api::Result;
+
+DevicePointer address_of(void const* data) noexcept { return reinterpret_cast<DevicePointer>(data); }
+bool on_gpu(Device device) noexcept { return device.kind == Device::Kind::cuda; }
+
+/// Copies one run.
+void copy_run(DeviceState const& state, CUstream_st* stream, spi::DeviceCopy const& copy, std::byte* to,
+              std::byte const* from) {
+  auto const& f = state.functions();
+  constexpr auto const* operation = "copy on a GPU";
+  auto const bytes = copy.run_bytes;
+  if (!on_gpu(copy.from_device)) {
+    check(state.driver(), f.cuMemcpyHtoDAsync_v2(address_of(to), from, bytes, stream), "cuMemcpyHtoDAsync", operation);
+  } else if (!on_gpu(copy.to_device)) {
+    check(state.driver(), f.cuMemcpyDtoHAsync_v2(to, address_of(from), bytes, stream), "cuMemcpyDtoHAsync", operation);
+  } else if (copy.to_device == copy.from_device) {
+    check(state.driver(), f.cuMemcpyDtoDAsync_v2(address_of(to), address_of(from), bytes, stream), "cuMemcpyDtoDAsync",
+          operation);
+  } else {
+    auto* const source = device_state(copy.from_device).context();
+    auto* const target = device_state(copy.to_device).context();
+    check(state.driver(), f.cuMemcpyPeerAsync(address_of(to), target, address_of(from), source, bytes, stream),
+          "cuMemcpyPeerAsync", operation);
+  }
+}
+
+/// Copies all runs with one call.
+void copy_rows(DeviceState const& state, CUstream_st* stream, spi::DeviceCopy const& copy) {
+  bool const from_gpu = on_gpu(copy.from_device);
+  bool const to_gpu = on_gpu(copy.to_device);
+  api::Copy2d rows{};
+  rows.from_type = from_gpu ? api::MemoryType::device : api::MemoryType::host;
+  if (from_gpu) {
+    rows.from_device = address_of(copy.from);
+  } else {
+    rows.from_host = copy.from;
+  }
+  rows.from_pitch = copy.from_stride;
+  rows.to_type = to_gpu ? api::MemoryType::device : api::MemoryType::host;
+  if (to_gpu) {
+    rows.to_device = address_of(copy.to);
+  } else {
+    rows.to_host = copy.to;
+  }
+  rows.to_pitch = copy.to_stride;
+  rows.width = copy.run_bytes;
+  rows.height = copy.runs;
+  check(state.driver(), state.functions().cuMemcpy2DAsync_v2(&rows, stream), "cuMemcpy2DAsync", "copy on a GPU");
+}
+
+class CudaProvider final : public spi::DeviceProvider {
+ public:
+  [[nodiscard]] int device_count() override { return cuda::device_count(); }
+
+  [[nodiscard]] std::shared_ptr<spi::Storage> allocate(Stream const& stream,
+                                                       spi::DeviceAllocation const& request) override {
+    return allocate_device_memory(stream, request);
+  }
+  [[nodiscard]] std::shared_ptr<spi::Storage> borrow(Device device, void* data, std::size_t bytes,
+                                                     std::function<void(void*)> deleter) override {
+    return borrow_device_memory(device_state(device), data, bytes, std::move(deleter));
+  }
+  [[nodiscard]] std::shared_ptr<spi::Storage> allocate_pinned(std::size_t bytes) override {
+    return allocate_pinned_memory(bytes);
+  }
+  [[nodiscard]] std::shared_ptr<void> register_host(std::span<std::byte const> bytes, HostAccess access) override {
+    return register_host_memory(bytes, access);
+  }
+
+  [[nodiscard]] Stream create_stream(Device device, StreamOptions const& options) override {
+    auto& state = device_state(device);
+    ContextScope const scope(state);
+    CUstream_st* made = nullptr;
+    check(state.driver(),
+          state.functions().cuStreamCreateWithPriority(&made, api::stream_non_blocking, options.priority),
+          "cuStreamCreateWithPriority", "Stream.create");
+    return {device, std::shared_ptr<void>(made, [&state](void* handle) { destroy_stream(state, handle); })};
+  }
+  [[nodiscard]] Event record(Stream const& stream) override {
+    auto& state = device_state(stream.device());
+    ContextScope const scope(state);
+    return state.record(native(stream));
+  }
+  void wait(Stream const& stream, Event const& event) override {
+    auto const& state = device_state(stream.device());
+    ContextScope const scope(state);
+    check(state.driver(), state.functions().cuStreamWaitEvent(native(stream), native(event), 0), "cuStreamWaitEvent",
+          "Stream.wait");
+  }
+  [[nodiscard]] bool passed(Event const& event) override {
+    auto const& state = device_state(event.device());
+    ContextScope const scope(state);
+    return state.passed(native(event));
+  }
+  [[nodiscard]] bool passed(Stream const& stream) override {
+    auto const& state = device_state(stream.device());
+    ContextScope const scope(state);
+    auto const result = state.functions().cuStreamQuery(native(stream));
+    if (result == Result::not_ready) return false;
+    check(state.driver(), result, "cuStreamQuery", "Stream.passed");
+    return true;
+  }
+  [[nodiscard]] bool is_capturing(Stream const& stream) override {
+    auto const& state = device_state(stream.device());
+    ContextScope const scope(state);
+    auto status = api::CaptureStatus::none;
+    check(state.driver(), state.functions().cuStreamIsCapturing(native(stream), &status), "cuStreamIsCapturing",
+          "Stream.is_capturing");
+    return status != api::CaptureStatus::none;
+  }
+
+  void copy(Stream const& stream, spi::DeviceCopy const& copy) override {
+    if (copy.run_bytes == 0 || copy.runs == 0) return;
+    auto& state = device_state(stream.device());
+    ContextScope const scope(state);
+    state.drop_passed();
+    bool const pitches_fit = copy.to_stride <= state.max_pitch() && copy.from_stride <= state.max_pitch();
+    bool const crosses_gpus = on_gpu(copy.from_device) && on_gpu(copy.to_device) && copy.from_device != copy.to_device;
+    if (copy.runs > 1 && pitches_fit && !crosses_gpus) return copy_rows(state, native(stream), copy);
+    for (std::size_t run = 0; run < copy.runs; ++run) {
+      copy_run(state, native(stream), copy, copy.to + run * copy.to_stride, copy.from + run * copy.from_stride);
+    }
+  }
+  void fill(Stream const& stream, std::byte* at, std::byte value, std::size_t bytes) override {
+    if (bytes == 0) return;
+    auto const& state = device_state(stream.device());
+    ContextScope const scope(state);
+    check(
+        state.driver(),
+        state.functions().cuMemsetD8Async(address_of(at), std::to_integer<unsigned char>(value), bytes, native(stream)),
+        "cuMemsetD8Async", "fill GPU memory");
+  }
+  void keep_alive(Stream const& stream, std::shared_ptr<void const> object) override {
+    auto& state = device_state(stream.device());
+    ContextScope const scope(state);
+    state.drop_passed();
+    state.keep_alive(native(stream), std::move(object));
+  }
+
+ private:
+  static void destroy_stream(DeviceState const& state, void* handle) noexcept {
+    if (open_driver() == nullptr) return;
+    auto const& f = state.functions();
+    try {
+      ContextScope const scope(state);
+      log_driver_error(f, f.cuStreamDestroy_v2(static_cast<CUstream_st*>(handle)), "cuStreamDestroy");
+    } catch (Error const&) {  // the driver has shut down, and its streams with it
+    }
+  }
+};
+
+}  // namespace
+
+spi::DeviceProvider& cuda_provider() noexcept {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: tensors may outlive `main`
+  static auto* const provider = new CudaProvider;
+  return *provider;
+}
+
+}  // namespace crossrank::cuda

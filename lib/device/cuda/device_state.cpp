@@ -1,0 +1,173 @@
+#include "lib/device/cuda/device_state.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+namespace crossrank::cuda {
+namespace {
+
+using api::DeviceAttribute;
+using api::Result;
+
+// A pool without a threshold gives its memory back at each synchronisation, and the next tensor pays for it again. A
+// pool that keeps everything starves other libraries of the process.
+constexpr std::uint64_t pool_keeps = std::uint64_t{1} << 30;
+
+int attribute(Driver const& driver, DeviceAttribute which, int device) {
+  int value = 0;
+  // An older driver does not know a newer attribute: the device then lacks the feature.
+  return driver.functions.cuDeviceGetAttribute(&value, which, device) == Result::success ? value : 0;
+}
+
+/// States of all GPUs. Each is made at its first use and never destroyed, because tensors may outlive `main`.
+struct States {
+  std::mutex mutex{};
+  std::vector<DeviceState*> states{};
+};
+
+States& states() {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, see above
+  static auto* const all = new States;
+  return *all;
+}
+
+}  // namespace
+
+DeviceState::DeviceState(Driver const& driver, int index) : driver_(driver), index_(index) {
+  constexpr auto const* operation = "open a GPU";
+  int device = 0;
+  check(driver_, functions().cuDeviceGet(&device, index), "cuDeviceGet", operation);
+  check(driver_, functions().cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain", operation);
+  max_pitch_ = static_cast<std::size_t>(attribute(driver_, DeviceAttribute::max_pitch, device));
+  registers_read_only_ = attribute(driver_, DeviceAttribute::read_only_host_register_supported, device) != 0;
+  if (attribute(driver_, DeviceAttribute::memory_pools_supported, device) != 0) make_pool();
+}
+
+void DeviceState::make_pool() {
+  auto const& f = functions();
+  if (f.cuMemPoolCreate == nullptr || f.cuMemPoolTrimTo == nullptr || f.cuMemPoolSetAttribute == nullptr ||
+      f.cuMemAllocFromPoolAsync == nullptr || f.cuMemFreeAsync == nullptr) {
+    return;
+  }
+  constexpr auto const* operation = "make a memory pool";
+  api::PoolProperties const properties{.allocation = api::AllocationType::pinned,
+                                       .handles = api::HandleType::none,
+                                       .location = {.type = api::LocationType::device, .id = index_},
+                                       .win32_security_attributes = nullptr,
+                                       .max_size = 0,
+                                       .usage = 0,
+                                       .reserved = {}};
+  check(driver_, f.cuMemPoolCreate(&pool_, &properties), "cuMemPoolCreate", operation);
+  auto keeps = pool_keeps;
+  check(driver_, f.cuMemPoolSetAttribute(pool_, api::PoolAttribute::release_threshold, &keeps), "cuMemPoolSetAttribute",
+        operation);
+}
+
+CUevent_st* DeviceState::idle_event() {
+  {
+    std::lock_guard const lock(mutex_);
+    if (!idle_events_.empty()) {
+      auto* const event = idle_events_.back();
+      idle_events_.pop_back();
+      return event;
+    }
+  }
+  CUevent_st* event = nullptr;
+  check(driver_, functions().cuEventCreate(&event, api::event_disable_timing), "cuEventCreate", "record an event");
+  return event;
+}
+
+Event DeviceState::record(CUstream_st* stream) {
+  // An event may be recorded again although streams still wait for its previous record.
+  std::shared_ptr<void> event(idle_event(), [this](void* handle) {
+    std::lock_guard const lock(mutex_);
+    idle_events_.push_back(static_cast<CUevent_st*>(handle));
+  });
+  check(driver_, functions().cuEventRecord(static_cast<CUevent_st*>(event.get()), stream), "cuEventRecord",
+        "record an event");
+  return {device(), std::move(event)};
+}
+
+bool DeviceState::passed(CUevent_st* event) const {
+  auto const result = functions().cuEventQuery(event);
+  if (result == Result::not_ready) return false;
+  check(driver_, result, "cuEventQuery", "look at an event");
+  return true;
+}
+
+void DeviceState::keep_alive(CUstream_st* stream, std::shared_ptr<void const> object) {
+  auto event = record(stream);
+  std::lock_guard const lock(mutex_);
+  auto found = std::find_if(held_.begin(), held_.end(), [stream](auto const& one) { return one.stream == stream; });
+  if (found == held_.end()) found = held_.insert(held_.end(), {.stream = stream});
+  found->held.push_back({.event = std::move(event), .object = std::move(object)});
+}
+
+void DeviceState::drop_passed() {
+  std::vector<Held> dropped;  // destroyed after the lock: a destructor may come back here
+  std::lock_guard const lock(mutex_);
+  for (auto& [stream, held] : held_) {
+    while (!held.empty() &&
+           functions().cuEventQuery(static_cast<CUevent_st*>(held.front().event.native())) != Result::not_ready) {
+      dropped.push_back(std::move(held.front()));
+      held.pop_front();
+    }
+  }
+  std::erase_if(held_, [](auto const& one) { return one.held.empty(); });
+}
+
+DeviceState& device_state(Device device) {
+  auto const& opened = driver();
+  if (device.kind != Device::Kind::cuda || device.index < 0 || device.index >= opened.device_count) {
+    ErrorInfo info{.operation = "open a GPU",
+                   .message = "there is no such GPU",
+                   .expected = "cuda:0 to cuda:" + std::to_string(opened.device_count - 1),
+                   .got = to_string(device),
+                   .hint = "CUDA_VISIBLE_DEVICES limits the GPUs of a process"};
+    if (opened.device_count > 0) throw UsageError(std::move(info));
+    info.expected = "a GPU";
+    info.hint = "check nvidia-smi, the device nodes of a container, and CUDA_VISIBLE_DEVICES";
+    throw UnavailableError(std::move(info));
+  }
+  auto& all = states();
+  std::lock_guard const lock(all.mutex);
+  if (all.states.empty()) all.states.resize(static_cast<std::size_t>(opened.device_count));
+  auto& state = all.states[static_cast<std::size_t>(device.index)];
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, see `States`
+  if (state == nullptr) state = new DeviceState(opened, device.index);
+  return *state;
+}
+
+DeviceState& any_device_state() {
+  {
+    auto& all = states();
+    std::lock_guard const lock(all.mutex);
+    static_cast<void>(driver());
+    for (auto* const state : all.states) {
+      if (state != nullptr) return *state;
+    }
+  }
+  auto const own = default_device();
+  return device_state(own.kind == Device::Kind::cuda ? own : Device::cuda(0));
+}
+
+ContextScope::ContextScope(DeviceState const& state) : state_(state) {
+  CUctx_st* current = nullptr;
+  auto const& f = state.functions();
+  if (f.cuCtxGetCurrent(&current) == Result::success && current == state.context()) return;
+  check(state.driver(), f.cuCtxPushCurrent_v2(state.context()), "cuCtxPushCurrent", "use a GPU");
+  pushed_ = true;
+}
+
+ContextScope::~ContextScope() {
+  if (!pushed_) return;
+  CUctx_st* popped = nullptr;
+  log_driver_error(state_.functions(), state_.functions().cuCtxPopCurrent_v2(&popped), "cuCtxPopCurrent");
+}
+
+}  // namespace crossrank::cuda

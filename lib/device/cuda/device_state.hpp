@@ -1,0 +1,89 @@
+#pragma once
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <crossrank/stream.hpp>
+
+#include "lib/device/cuda/driver.hpp"
+
+namespace crossrank::cuda {
+
+/// The state of one GPU in this process: its primary context, which the CUDA runtime and PyTorch use too, its memory
+/// pool, idle events, and objects that wait for a stream. Lives until the process ends.
+class DeviceState {
+ public:
+  DeviceState(Driver const& driver, int index);
+  DeviceState(DeviceState const&) = delete;
+  DeviceState& operator=(DeviceState const&) = delete;
+
+  [[nodiscard]] Driver const& driver() const noexcept { return driver_; }
+  [[nodiscard]] api::Functions const& functions() const noexcept { return driver_.functions; }
+  [[nodiscard]] Device device() const noexcept { return Device::cuda(index_); }
+  [[nodiscard]] CUctx_st* context() const noexcept { return context_; }
+  /// Returns the largest distance of two rows of a copy.
+  [[nodiscard]] std::size_t max_pitch() const noexcept { return max_pitch_; }
+  /// Returns whether a mapping that cannot be written can be registered.
+  [[nodiscard]] bool registers_read_only() const noexcept { return registers_read_only_; }
+  /// Returns the pool, or null when driver or device have none.
+  [[nodiscard]] CUmemPoolHandle_st* pool() const noexcept { return pool_; }
+
+  /// Records an event; the context must be current.
+  [[nodiscard]] Event record(CUstream_st* stream);
+  [[nodiscard]] bool passed(CUevent_st* event) const;
+  /// Keeps an object until the stream has passed the work that is enqueued now; the context must be current.
+  void keep_alive(CUstream_st* stream, std::shared_ptr<void const> object);
+  /// Drops the objects whose streams have passed; the context must be current. Never blocks.
+  void drop_passed();
+
+ private:
+  struct Held {
+    Event event{};
+    std::shared_ptr<void const> object{};
+  };
+  /// Objects in the order of one stream.
+  struct HeldByStream {
+    CUstream_st* stream = nullptr;
+    std::deque<Held> held{};
+  };
+
+  [[nodiscard]] CUevent_st* idle_event();
+  void make_pool();
+
+  Driver const& driver_;
+  int index_;
+  CUctx_st* context_ = nullptr;
+  std::size_t max_pitch_ = 0;
+  bool registers_read_only_ = false;
+  CUmemPoolHandle_st* pool_ = nullptr;
+  std::mutex mutex_{};  // guards the members below
+  std::vector<CUevent_st*> idle_events_{};
+  std::vector<HeldByStream> held_{};
+};
+
+/// Returns the state of a GPU, which the first call makes. `UsageError` when there is no such GPU; errors of
+/// `driver()`.
+[[nodiscard]] DeviceState& device_state(Device device);
+
+/// Returns the state of a GPU that is in use already, for calls that belong to no GPU in particular; else that of
+/// `default_device()`. So no GPU gets a context only because it has number 0.
+[[nodiscard]] DeviceState& any_device_state();
+
+/// Makes the context of a GPU current in the calling thread until the end of the scope. Restores the previous one,
+/// because the CUDA runtime takes its current device from there.
+class ContextScope {
+ public:
+  /// Throws `BackendError` when the context cannot be made current.
+  explicit ContextScope(DeviceState const& state);
+  ~ContextScope();
+  ContextScope(ContextScope const&) = delete;
+  ContextScope& operator=(ContextScope const&) = delete;
+
+ private:
+  DeviceState const& state_;
+  bool pushed_ = false;
+};
+
+}  // namespace crossrank::cuda

@@ -1,0 +1,196 @@
+#include "lib/device/cuda/driver.hpp"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <pthread.h>
+
+#include <crossrank/error.hpp>
+
+#include "lib/core/environment.hpp"
+#include "lib/device/vendor_library.hpp"
+
+namespace crossrank::cuda {
+namespace {
+
+using api::Result;
+
+// CUDA 11.0: the oldest driver whose binary interface is the one that is declared here.
+constexpr int oldest_version = 11'000;
+constexpr char const* operation = "load the NVIDIA driver";
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+/// Finds the functions of the driver.
+class Binder {
+ public:
+  explicit Binder(VendorLibrary const& library) : library_(library) {}
+
+  template <class Function>
+  void required(char const* name, Function& slot) {
+    if (!bind(name, slot)) absent_.emplace_back(name);
+  }
+  template <class Function>
+  void optional(char const* name, char const* use, Function& slot) {
+    if (!bind(name, slot)) missing_.push_back(std::string(use) + " (" + name + ")");
+  }
+  [[nodiscard]] std::vector<std::string> const& absent() const noexcept { return absent_; }
+  [[nodiscard]] std::vector<std::string> take_missing() noexcept { return std::move(missing_); }
+
+ private:
+  template <class Function>
+  [[nodiscard]] bool bind(char const* name, Function& slot) {
+    slot = reinterpret_cast<Function>(library_.find(name));
+    return slot != nullptr;
+  }
+
+  VendorLibrary const& library_;
+  std::vector<std::string> absent_{};
+  std::vector<std::string> missing_{};
+};
+
+void bind_required(Binder& to, api::Functions& f) {
+  to.required("cuInit", f.cuInit);
+  to.required("cuDriverGetVersion", f.cuDriverGetVersion);
+  to.required("cuGetErrorName", f.cuGetErrorName);
+  to.required("cuGetErrorString", f.cuGetErrorString);
+  to.required("cuDeviceGetCount", f.cuDeviceGetCount);
+  to.required("cuDeviceGet", f.cuDeviceGet);
+  to.required("cuDeviceGetName", f.cuDeviceGetName);
+  to.required("cuDeviceTotalMem_v2", f.cuDeviceTotalMem_v2);
+  to.required("cuDeviceGetAttribute", f.cuDeviceGetAttribute);
+  to.required("cuDeviceGetPCIBusId", f.cuDeviceGetPCIBusId);
+  to.required("cuDeviceCanAccessPeer", f.cuDeviceCanAccessPeer);
+  to.required("cuDevicePrimaryCtxRetain", f.cuDevicePrimaryCtxRetain);
+  to.required("cuCtxPushCurrent_v2", f.cuCtxPushCurrent_v2);
+  to.required("cuCtxPopCurrent_v2", f.cuCtxPopCurrent_v2);
+  to.required("cuCtxGetCurrent", f.cuCtxGetCurrent);
+  to.required("cuMemGetInfo_v2", f.cuMemGetInfo_v2);
+  to.required("cuMemAlloc_v2", f.cuMemAlloc_v2);
+  to.required("cuMemFree_v2", f.cuMemFree_v2);
+  to.required("cuMemGetAddressRange_v2", f.cuMemGetAddressRange_v2);
+  to.required("cuPointerGetAttribute", f.cuPointerGetAttribute);
+  to.required("cuMemHostAlloc", f.cuMemHostAlloc);
+  to.required("cuMemFreeHost", f.cuMemFreeHost);
+  to.required("cuMemHostRegister_v2", f.cuMemHostRegister_v2);
+  to.required("cuMemHostUnregister", f.cuMemHostUnregister);
+  to.required("cuMemcpyHtoDAsync_v2", f.cuMemcpyHtoDAsync_v2);
+  to.required("cuMemcpyDtoHAsync_v2", f.cuMemcpyDtoHAsync_v2);
+  to.required("cuMemcpyDtoDAsync_v2", f.cuMemcpyDtoDAsync_v2);
+  to.required("cuMemcpyPeerAsync", f.cuMemcpyPeerAsync);
+  to.required("cuMemcpy2DAsync_v2", f.cuMemcpy2DAsync_v2);
+  to.required("cuMemsetD8Async", f.cuMemsetD8Async);
+  to.required("cuStreamCreateWithPriority", f.cuStreamCreateWithPriority);
+  to.required("cuStreamDestroy_v2", f.cuStreamDestroy_v2);
+  to.required("cuStreamQuery", f.cuStreamQuery);
+  to.required("cuStreamWaitEvent", f.cuStreamWaitEvent);
+  to.required("cuStreamIsCapturing", f.cuStreamIsCapturing);
+  to.required("cuEventCreate", f.cuEventCreate);
+  to.required("cuEventDestroy_v2", f.cuEventDestroy_v2);
+  to.required("cuEventRecord", f.cuEventRecord);
+  to.required("cuEventQuery", f.cuEventQuery);
+}
+
+void bind_optional(Binder& to, api::Functions& f) {
+  constexpr auto const* pools = "memory pools";
+  to.optional("cuMemPoolCreate", pools, f.cuMemPoolCreate);
+  to.optional("cuMemPoolTrimTo", pools, f.cuMemPoolTrimTo);
+  to.optional("cuMemPoolSetAttribute", pools, f.cuMemPoolSetAttribute);
+  to.optional("cuMemAllocFromPoolAsync", pools, f.cuMemAllocFromPoolAsync);
+  to.optional("cuMemFreeAsync", pools, f.cuMemFreeAsync);
+  to.optional("cuDeviceGetUuid_v2", "identity of GPUs", f.cuDeviceGetUuid_v2);
+}
+
+[[noreturn]] void refuse_old(std::string const& path, std::string got, std::vector<std::string> details) {
+  throw UnavailableError({.operation = operation,
+                          .message = "the driver is too old",
+                          .expected = "a driver for CUDA " + version_text(oldest_version) + " or later",
+                          .got = std::move(got),
+                          .resource = path,
+                          .hint = "install a newer NVIDIA driver",
+                          .details = std::move(details)});
+}
+
+Driver open() {
+  VendorLibrary const library({.chosen = environment().cuda_library,
+                               .setting = "CROSSRANK_CUDA_LIBRARY",
+                               .name = "libcuda.so.1",
+                               .what = "the NVIDIA driver",
+                               .installation = "install the NVIDIA driver (Debian's package is nvidia-driver)"});
+  Driver out;
+  out.path = library.path();
+  Binder binder(library);
+  bind_required(binder, out.functions);
+  bind_optional(binder, out.functions);
+  auto const& f = out.functions;
+  if (f.cuDriverGetVersion != nullptr && f.cuDriverGetVersion(&out.version) == Result::success &&
+      out.version < oldest_version) {
+    refuse_old(out.path, "CUDA " + version_text(out.version), {});
+  }
+  if (!binder.absent().empty()) refuse_old(out.path, "no function " + binder.absent().front(), binder.absent());
+  out.missing = binder.take_missing();
+  auto const started = f.cuInit(0);
+  if (started == Result::no_device) return out;
+  if (started == Result::stub_library || started == Result::system_driver_mismatch) {
+    throw UnavailableError({.operation = operation,
+                            .message = started == Result::stub_library ? "the library is a stub for linking"
+                                                                       : "the library does not fit the kernel module",
+                            .resource = out.path,
+                            .hint = "use the libcuda.so.1 that belongs to the loaded driver"});
+  }
+  check(out, started, "cuInit", operation);
+  check(out, f.cuDeviceGetCount(&out.device_count), "cuDeviceGetCount", operation);
+  return out;
+}
+
+struct Outcome {
+  std::optional<Driver> driver{};
+  std::optional<UnavailableError> error{};
+};
+
+constinit std::once_flag opened;
+constinit std::atomic<Outcome const*> outcome{nullptr};
+constinit std::atomic<bool> forked{false};
+
+void mark_fork() { forked.store(true, std::memory_order_relaxed); }  // a child has one thread
+
+void open_once() {
+  auto found = std::make_unique<Outcome>();
+  try {
+    found->driver.emplace(open());
+    static_cast<void>(::pthread_atfork(nullptr, nullptr, &mark_fork));
+  } catch (UnavailableError const& error) {
+    found->error.emplace(error);
+  }
+  outcome.store(found.release(), std::memory_order_release);  // pairs with the loads below; never freed
+}
+
+}  // namespace
+
+Driver const& driver() {
+  auto const* found = outcome.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    std::call_once(opened, open_once);
+    found = outcome.load(std::memory_order_acquire);
+  }
+  if (found->error) throw UnavailableError(*found->error);
+  if (forked.load(std::memory_order_relaxed)) {
+    throw UsageError({.operation = "CUDA",
+                      .message = "this process is a child that was forked after its parent had used CUDA",
+                      .hint = "fork before the first use of CUDA, or start the child with exec"});
+  }
+  return *found->driver;
+}
+
+Driver const* open_driver() noexcept {
+  auto const* const found = outcome.load(std::memory_order_acquire);
+  if (found == nullptr || !found->driver || forked.load(std::memory_order_relaxed)) return nullptr;
+  return &*found->driver;
+}
+
+}  // namespace crossrank::cuda

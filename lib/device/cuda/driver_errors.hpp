@@ -1,0 +1,20 @@
+#pragma once
+#include <string>
+
+#include "lib/device/cuda/driver_api.hpp"
+
+namespace crossrank::cuda {
+
+/// Returns whether every later call of the process fails as well.
+[[nodiscard]] bool is_sticky(api::Result result) noexcept;
+
+/// Throws for a result that is not success, at most with the driver's texts: `UnavailableError` when there is no device
+/// or memory, else `BackendError`. `function` is the driver's function, `operation` the library's.
+[[noreturn]] void throw_driver_error(api::Functions const& functions, api::Result result, char const* function,
+                                     char const* operation, std::string resource = {});
+
+/// Logs an error where nothing can be thrown. An error because the driver has shut down before this process's last
+/// tensor is no event.
+void log_driver_error(api::Functions const& functions, api::Result result, char const* function) noexcept;
+
+}  // namespace crossrank::cuda

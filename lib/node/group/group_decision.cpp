@@ -1,0 +1,43 @@
+#include "lib/node/group/group_decision.hpp"
+
+#include <algorithm>
+
+#include "lib/node/liveness/failure_record.hpp"
+#include "lib/node/liveness/root_cause.hpp"
+#include "lib/platform/crash_point.hpp"
+
+namespace crossrank::node {
+
+void GroupDecision::write_reason(Blame const& blame) const noexcept {
+  auto& own = members_.own_block();
+  own.root_cause.state.store(RootCauseRecord::unset, std::memory_order_relaxed);
+  auto text = blame.text;
+  for (int const member : blame.members) {
+    auto const earlier = read_cause(members_.record(member).cause);
+    if (!earlier) continue;
+    // The text may have grown on its way here. It is cut rather than the root cause.
+    auto const cause = "; root cause: " + earlier->sentence();
+    text.resize(std::min(text.size(), FailureRecord::most_text - cause.size()));
+    text += cause;
+    set_cause(own.root_cause, *earlier);
+    break;
+  }
+  // Has no effect if an earlier cause is set.
+  set_cause(own.root_cause, {static_cast<int>(members_.record(blame.members.front()).global_rank), blame.status});
+  fill_failure_record(own.failure, {.code = ErrorCode::peer_lost, .failed_ranks = blame.members, .message = text});
+}
+
+void GroupDecision::set_once(Decision decision) const noexcept {
+  std::uint64_t undecided = 0;
+  if (!atomic_ops::set_once(word_, undecided, decision.pack())) return;
+  members_.comm().header().failures.fetch_add(1, std::memory_order_seq_cst);
+  CROSSRANK_CRASH_POINT("node.group.failing.decided");
+}
+
+void GroupDecision::adopt_root_cause(Decision decision) const noexcept {
+  if (!is_sound(decision)) return;
+  if (auto const cause = read_cause(members_.block_of(decision.decider).root_cause))
+    set_cause(members_.comm().own_record().cause, *cause);
+}
+
+}  // namespace crossrank::node

@@ -1,0 +1,116 @@
+#include <crossrank/stream.hpp>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/device_provider.hpp>
+
+#include "lib/core/environment.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank {
+namespace {
+
+constexpr auto default_timeout = std::chrono::minutes(5);
+// Most copies end within the first of these, which costs no sleep.
+constexpr int looks_before_a_nap = 200;
+constexpr auto shortest_nap = std::chrono::microseconds(10);
+constexpr auto longest_nap = std::chrono::milliseconds(1);
+
+std::chrono::nanoseconds limit_of(std::chrono::milliseconds timeout) {
+  if (timeout > std::chrono::milliseconds(0)) return std::min(timeout, platform::max_wait);
+  return environment().timeout.value_or(default_timeout);
+}
+
+/// The streams that guards of this thread have made current; a device without one has its default stream.
+std::vector<Stream>& guarded() {
+  thread_local std::vector<Stream> streams;
+  return streams;
+}
+
+Stream* guarded_stream(Device device) {
+  auto& streams = guarded();
+  auto const found =
+      std::find_if(streams.begin(), streams.end(), [device](Stream const& one) { return one.device() == device; });
+  return found == streams.end() ? nullptr : &*found;
+}
+
+bool is_cpu(Device device) { return device.kind == Device::Kind::cpu; }
+
+}  // namespace
+
+bool Event::passed() const { return handle_ == nullptr || spi::device_provider(device_.kind).passed(*this); }
+
+void Event::synchronize(std::chrono::milliseconds timeout) const {
+  if (handle_ == nullptr) return;
+  auto& provider = spi::device_provider(device_.kind);
+  for (int look = 0; look < looks_before_a_nap; ++look) {
+    if (provider.passed(*this)) return;
+  }
+  platform::Deadline deadline(limit_of(timeout));
+  std::chrono::nanoseconds nap = shortest_nap;
+  while (!provider.passed(*this)) {
+    deadline.tick();
+    if (deadline.expired()) {
+      throw TimeoutError(
+          {.operation = "Event.synchronize",
+           .message = "the stream has not passed the event in time",
+           .expected =
+               "within " +
+               std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.timeout()).count()) +
+               " ms",
+           .resource = to_string(device_),
+           .hint = "look for a kernel that does not end, or set CROSSRANK_TIMEOUT"});
+    }
+    platform::system().sleep(std::min(nap, deadline.next_wait()));
+    nap = std::min<std::chrono::nanoseconds>(nap * 2, longest_nap);
+  }
+}
+
+Stream Stream::create(Device device, StreamOptions const& options) {
+  return is_cpu(device) ? Stream() : spi::device_provider(device.kind).create_stream(device, options);
+}
+
+Stream Stream::borrow(Device device, void* native) noexcept {
+  // An aliasing pointer without an owner never destroys the caller's stream.
+  return {device, std::shared_ptr<void>(std::shared_ptr<void>(), native)};
+}
+
+Event Stream::record() const { return is_cpu(device_) ? Event() : spi::device_provider(device_.kind).record(*this); }
+
+void Stream::wait(Event const& event) const {
+  if (event.native() == nullptr) return;
+  if (is_cpu(device_)) return event.synchronize();
+  spi::device_provider(device_.kind).wait(*this, event);
+}
+
+bool Stream::passed() const { return is_cpu(device_) || spi::device_provider(device_.kind).passed(*this); }
+
+void Stream::synchronize(std::chrono::milliseconds timeout) const { record().synchronize(timeout); }
+
+bool Stream::is_capturing() const { return !is_cpu(device_) && spi::device_provider(device_.kind).is_capturing(*this); }
+
+Stream current_stream(Device device) {
+  auto const* const guarded = guarded_stream(device);
+  return guarded == nullptr ? Stream::borrow(device, nullptr) : *guarded;
+}
+
+StreamGuard::StreamGuard(Stream stream) : previous_(current_stream(stream.device())) {
+  if (is_cpu(stream.device())) return;
+  if (auto* const slot = guarded_stream(stream.device())) {
+    *slot = std::move(stream);
+  } else {
+    guarded().push_back(std::move(stream));
+  }
+}
+
+StreamGuard::~StreamGuard() {
+  if (is_cpu(previous_.device())) return;
+  // The constructor has made the slot.
+  *guarded_stream(previous_.device()) = std::move(previous_);
+}
+
+}  // namespace crossrank

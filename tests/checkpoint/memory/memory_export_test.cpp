@@ -1,0 +1,326 @@
+// Weights in the memory of several ranks become one checkpoint.
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/memory_export.hpp>
+
+#include "tests/checkpoint/memory/cut_model.hpp"
+#include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "tests/support/message_ranks.hpp"
+#include "tests/support/temporary_directory.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "workspace/checkpoint/memory/export_buffers.hpp"
+
+namespace crossrank {
+namespace {
+
+using checkpoint::consolidate;
+using test::bytes_of;
+using test::CutModel;
+using test::difference;
+using test::part_of;
+using test::read_checkpoint;
+using test::run_thread_ranks;
+using test::TemporaryDirectory;
+
+/// Exports a model and returns the checkpoint.
+test::ModelBytes exported(CutModel const& model, int ranks, checkpoint::ExportOptions const& options = {}) {
+  TemporaryDirectory const folder;
+  run_thread_ranks(ranks, [&](Collective const& world) {
+    auto const part = part_of(model, world.rank(), ranks);
+    (void)consolidate(world, part.weights, part.placements, folder.path() / "out", options);
+  });
+  return read_checkpoint(folder.path() / "out", false);
+}
+
+class RandomPlacements : public testing::TestWithParam<int> {};
+
+TEST_P(RandomPlacements, give_the_whole_model) {
+  for (unsigned round = 0; round < 8; ++round) {
+    auto const seed = static_cast<unsigned>(GetParam()) * 1000 + round;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    auto const model = test::random_model(seed, GetParam());
+
+    auto const found = exported(model, GetParam(), {.max_shard_bytes = round % 2 == 0 ? 300U : 5'000'000U});
+
+    EXPECT_EQ(difference(bytes_of(model), found), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RandomPlacements, testing::Values(1, 2, 3, 4, 5));
+
+TEST_P(RandomPlacements, give_the_model_to_one_rank_or_in_another_layout) {
+  for (unsigned round = 0; round < 3; ++round) {
+    auto const seed = static_cast<unsigned>(GetParam()) * 2000 + round;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    auto const model = test::random_model(seed, GetParam());
+    // The same tensors, cut in another way.
+    auto other = model;
+    std::mt19937 random(seed);
+    for (auto& [name, tensor] : other) {
+      tensor.placement = {};
+      auto const dims = static_cast<std::int64_t>(tensor.whole.shape().size());
+      if (dims > 1) tensor.placement.placements = {checkpoint::Shard{static_cast<std::int64_t>(random()) % (dims - 1)}};
+    }
+    run_thread_ranks(GetParam(), [&](Collective const& world) {
+      auto const part = part_of(model, world.rank(), GetParam());
+      auto const wanted = part_of(other, world.rank(), GetParam());
+      int const dst = GetParam() - 1;
+
+      auto const full = checkpoint::get_full_state_dict(world, part.weights, part.placements, {.dst = dst});
+      auto const cut = checkpoint::reshard(world, part.weights, part.placements, wanted.placements);
+
+      EXPECT_EQ(difference(world.rank() == dst ? bytes_of(model) : test::ModelBytes(), bytes_of(full)), "");
+      EXPECT_EQ(difference(bytes_of(wanted.weights), bytes_of(cut)), "");
+    });
+  }
+}
+
+TEST(MemoryExport, sums_partial_values) {
+  checkpoint::TensorPlacement const partial{.placements = {checkpoint::Partial{}, checkpoint::Shard{0}},
+                                            .mesh = {.shape = {2, 2}}};
+  TemporaryDirectory const folder;
+  run_thread_ranks(4, [&](Collective const& world) {
+    auto const at = static_cast<float>(world.rank());
+    StateDict const weights{{"w", Tensor::of<float>({at, 10 * at}, {2, 1})}};
+    (void)consolidate(world, weights, {.otherwise = partial}, folder.path() / "out");
+  });
+  // Ranks 0 and 2 have the first two rows, ranks 1 and 3 the others.
+  StateDict const expected{{"w", Tensor::of<float>({2, 20, 4, 40}, {4, 1})}};
+  EXPECT_EQ(difference(bytes_of(expected), read_checkpoint(folder.path() / "out", false)), "");
+}
+
+TEST(MemoryExport, joins_flattened_and_padded_tensors) {
+  auto const whole = Tensor::of<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {5, 2});
+  TemporaryDirectory const folder;
+  run_thread_ranks(3, [&](Collective const& world) {
+    auto const rank = world.rank();
+    checkpoint::Placements placements;
+    placements.tensors["flat"] = {.shape = Shape{5, 2}, .first_element = rank * 4};
+    placements.tensors["padded"] = {.placements = {checkpoint::Shard{0}}, .shape = Shape{5, 2}};
+    StateDict weights;
+    auto flat = Tensor::zeros({4}, Dtype::f32);
+    for (int i = 0; i < 4 && rank * 4 + i < 10; ++i)
+      flat.as_mutable<float>()[static_cast<std::size_t>(i)] = static_cast<float>(rank * 4 + i);
+    weights.insert("flat", flat);
+    weights.insert("padded", flat.reshape({2, 2}));
+    (void)consolidate(world, weights, placements, folder.path() / "out");
+  });
+  StateDict const expected{{"flat", whole}, {"padded", whole}};
+  EXPECT_EQ(difference(bytes_of(expected), read_checkpoint(folder.path() / "out", false)), "");
+}
+
+/// A small Llama in Hugging Face's names.
+StateDict small_llama() {
+  std::mt19937 random(3);
+  StateDict weights;
+  auto const add = [&](std::string const& name, Shape const& shape) {
+    weights.insert(name, test::random_tensor(random, shape, Dtype::bf16));
+  };
+  add("model.embed_tokens.weight", {32, 16});
+  for (std::string const layer : {"model.layers.0.", "model.layers.1."}) {
+    add(layer + "self_attn.q_proj.weight", {16, 16});
+    add(layer + "self_attn.k_proj.weight", {8, 16});
+    add(layer + "self_attn.v_proj.weight", {8, 16});
+    add(layer + "self_attn.o_proj.weight", {16, 16});
+    add(layer + "mlp.gate_proj.weight", {24, 16});
+    add(layer + "mlp.up_proj.weight", {24, 16});
+    add(layer + "mlp.down_proj.weight", {16, 24});
+    add(layer + "input_layernorm.weight", {16});
+    add(layer + "post_attention_layernorm.weight", {16});
+  }
+  add("model.norm.weight", {16});
+  add("lm_head.weight", {32, 16});
+  return weights;
+}
+
+Json llama_config() {
+  return {{"model_type", "llama"},       {"architectures", {"LlamaForCausalLM"}},
+          {"hidden_size", 16},           {"intermediate_size", 24},
+          {"num_attention_heads", 4},    {"num_key_value_heads", 2},
+          {"num_hidden_layers", 2},      {"vocab_size", 32},
+          {"max_position_embeddings", 8}};
+}
+
+TEST(MemoryExport, equals_the_merge_of_the_same_shards_from_files) {
+  auto const whole = small_llama();
+  TemporaryDirectory const folder;
+  run_thread_ranks(4, [&](Collective const& world) {
+    auto const rank = world.rank();
+    checkpoint::ModelDescription const model{.config = llama_config()};
+    checkpoint::Placements const from_first{};
+    StateDict const none;
+    // Two tensor-parallel ranks, each sharded over two ranks.
+    checkpoint::Placements const to{.tp_rank = rank % 2, .tp = 2, .otherwise = {.placements = {checkpoint::Shard{0}}}};
+    auto const own = checkpoint::reshard(world, rank == 0 ? whole : none, from_first, to, {.model = model});
+    checkpoint::Placements const unsharded{.tp_rank = rank % 2, .tp = 2};
+    auto const shard = checkpoint::reshard(world, rank == 0 ? whole : none, from_first, unsharded, {.model = model});
+    EXPECT_EQ(shard.at("model.layers.0.mlp.down_proj.weight").shape(), (Shape{16, 12}));
+    EXPECT_EQ(own.at("model.layers.0.mlp.down_proj.weight").shape(), (Shape{8, 12}));
+
+    auto const summary =
+        consolidate(world, own, to, folder.path() / "memory", {.model = model, .max_shard_bytes = 3000});
+
+    EXPECT_GT(summary.files, 3);
+    auto const pair = world.split({{0, 1}});
+    if (rank > 1) return;
+    (void)checkpoint::save_sharded(pair, shard, folder.path() / "shards", {.config = llama_config()});
+    auto const plan = checkpoint::MergePlan::make(pair, folder.path() / "shards", {.tp = 2});
+    (void)consolidate(pair, plan, folder.path() / "files", {.max_shard_bytes = 3000});
+  });
+  auto const names = test::names_in(folder.path() / "files");
+  EXPECT_EQ(test::names_in(folder.path() / "memory"), names);
+  for (auto const& name : names) {
+    if (name == "config.json") continue;
+    EXPECT_EQ(test::text_of_file(folder.path() / "memory" / name), test::text_of_file(folder.path() / "files" / name))
+        << name;
+  }
+  EXPECT_EQ(difference(bytes_of(whole), read_checkpoint(folder.path() / "memory", true)), "");
+}
+
+TEST(MemoryExport, translates_names_in_both_directions) {
+  TemporaryDirectory const folder;
+  std::ofstream(folder.path() / "rules.json")
+      << R"({"rules": [{"tensor": "decoder.layers.*.norm.weight", "cut": "replicate", "rename": "model.layers.*.ln.weight"}]})";
+  auto const value = Tensor::of<float>({1, 2}, {2});
+  run_thread_ranks(2, [&](Collective const& world) {
+    checkpoint::ModelDescription model{.rules = folder.path() / "rules.json"};
+    StateDict const megatron{{"decoder.layers.3.norm.weight", value}};
+    StateDict const huggingface{{"model.layers.3.ln.weight", value}};
+
+    auto const forward = checkpoint::get_full_state_dict(world, megatron, {}, {.model = model});
+    model.direction = checkpoint::RuleDirection::backward;
+    auto const backward = checkpoint::get_full_state_dict(world, huggingface, {}, {.model = model});
+
+    if (world.rank() != 0) return;
+    EXPECT_EQ(difference(bytes_of(huggingface), bytes_of(forward)), "");
+    EXPECT_EQ(difference(bytes_of(megatron), bytes_of(backward)), "");
+  });
+}
+
+TEST(MemoryExport, works_between_hosts) {
+  auto const model = test::random_model(77, 4);
+  for (bool const node_memory : {false, true}) {
+    TemporaryDirectory const folder;
+    test::run_message_ranks(4,
+                            [&](Collective const& world, test::MemoryHub&) {
+                              auto const part = part_of(model, world.rank(), 4);
+                              (void)consolidate(world, part.weights, part.placements, folder.path() / "out",
+                                                {.max_shard_bytes = 500});
+                            },
+                            {.node_memory = node_memory});
+    EXPECT_EQ(difference(bytes_of(model), read_checkpoint(folder.path() / "out", false)), "");
+  }
+}
+
+TEST(MemoryExport, needs_less_than_256_MiB_beside_the_weights) {
+  // Rows of all ranks alternate, so every block is put together.
+  constexpr std::int64_t rows = 1024;
+  constexpr std::int64_t columns = 48 * 1024;
+  TemporaryDirectory const folder;
+  run_thread_ranks(4, [&](Collective const& world) {
+    StateDict const weights{{"w", Tensor::zeros({rows, columns}, Dtype::u8)}};
+    auto const summary =
+        consolidate(world, weights, {.otherwise = {.placements = {checkpoint::Shard{1}}}}, folder.path() / "out");
+    EXPECT_GE(summary.bytes, std::uint64_t{4} * rows * columns);
+  });
+  // Two sets of buffers, and a slice for each of four threads.
+  auto const most = 2 * checkpoint::ExportBuffers::process_peak_bytes() + (std::size_t{4} * 8 << 20);
+  EXPECT_LE(most, std::size_t{256} << 20);
+  EXPECT_GT(most, std::size_t{8} << 20);
+}
+
+TEST(MemoryExport, goes_on_in_the_background_while_the_weights_change) {
+  TemporaryDirectory const folder;
+  auto const whole = Tensor::of<float>({1, 2, 3, 4}, {4});
+  run_thread_ranks(2, [&](Collective const& world) {
+    auto own = Tensor::of<float>(
+        {1.0F + 2.0F * static_cast<float>(world.rank()), 2.0F + 2.0F * static_cast<float>(world.rank())}, {2});
+    StateDict weights{{"w", std::move(own)}};
+    checkpoint::Placements const sharded{.otherwise = {.placements = {checkpoint::Shard{0}}}};
+
+    auto request = checkpoint::iconsolidate(world, weights, sharded, folder.path() / "out");
+    for (auto& value : weights.at("w").as_mutable<float>()) value = -1;
+    world.barrier();
+    auto const summary = request.wait();
+
+    EXPECT_EQ(summary.files, 1);
+    EXPECT_TRUE(request.done());
+    EXPECT_THROW((void)checkpoint::iconsolidate(world, weights, sharded, folder.path() / "out", {.max_copy_bytes = 1}),
+                 UnavailableError);
+    auto again = checkpoint::iconsolidate(world, weights, sharded, folder.path() / "out");
+    EXPECT_THROW((void)again.wait(), UsageError) << "the output exists";
+  });
+  StateDict const expected{{"w", whole}};
+  EXPECT_EQ(difference(bytes_of(expected), read_checkpoint(folder.path() / "out", false)), "");
+}
+
+/// Weights that rank 1 holds in another way than rank 0.
+struct Contradiction {
+  char const* name;
+  Dtype dtype = Dtype::f32;
+  Shape shape{2};
+  checkpoint::TensorPlacement placement{.placements = {checkpoint::Shard{0}}};
+  char const* tensor = "w";
+};
+
+class Contradicting : public testing::TestWithParam<Contradiction> {};
+
+TEST_P(Contradicting, weights_are_a_typed_error_on_all_ranks_and_leave_the_output_alone) {
+  auto const& other = GetParam();
+  TemporaryDirectory const folder;
+  auto const errors = test::try_thread_ranks(2, [&](Collective const& world) {
+    StateDict weights;
+    checkpoint::Placements placements{.otherwise = {.placements = {checkpoint::Shard{0}}}};
+    weights.insert("first", Tensor::zeros({3}, Dtype::u8));
+    if (world.rank() == 0) {
+      weights.insert("w", Tensor::zeros({2}, Dtype::f32));
+    } else {
+      weights.insert(other.tensor, Tensor::zeros(other.shape, other.dtype));
+      placements.tensors[other.tensor] = other.placement;
+    }
+    try {
+      (void)consolidate(world, weights, placements, folder.path() / "out");
+    } catch (Error const& error) {
+      EXPECT_TRUE(error.code() == ErrorCode::format || error.code() == ErrorCode::usage) << error.what();
+      throw;
+    }
+  });
+  for (auto const& error : errors) EXPECT_NE(error, nullptr);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, Contradicting,
+    testing::Values(
+        Contradiction{.name = "dtype", .dtype = Dtype::i32}, Contradiction{.name = "placement", .placement = {}},
+        Contradiction{.name = "length", .shape = {5}}, Contradiction{.name = "dimensions", .shape = {2, 1}},
+        Contradiction{.name = "missing", .tensor = "v"},
+        Contradiction{.name = "global_shape", .placement = {.placements = {checkpoint::Shard{0}}, .shape = Shape{9}}},
+        Contradiction{.name = "mesh_without_the_rank",
+                      .placement = {.placements = {checkpoint::Shard{0}}, .mesh = {.ranks = {0, 2}}}},
+        Contradiction{.name = "mesh_of_another_size",
+                      .placement = {.placements = {checkpoint::Shard{0}}, .mesh = {.shape = {3}}}},
+        Contradiction{.name = "dimension_that_does_not_exist", .placement = {.placements = {checkpoint::Shard{4}}}},
+        Contradiction{.name = "flat_without_shape", .placement = {.first_element = 1}}),
+    [](auto const& tested) { return std::string(tested.param.name); });
+
+TEST(MemoryExport, refuses_replicas_that_differ) {
+  TemporaryDirectory const folder;
+  auto const errors = test::try_thread_ranks(3, [&](Collective const& world) {
+    StateDict const weights{{"w", Tensor::of<float>({world.rank() == 2 ? 1.0F : 0.0F}, {1})}};
+    EXPECT_THROW((void)consolidate(world, weights, {}, folder.path() / "out"), FormatError);
+  });
+  for (auto const& error : errors) EXPECT_EQ(test::text_of(error), "");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+}
+
+}  // namespace
+}  // namespace crossrank

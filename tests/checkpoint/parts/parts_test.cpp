@@ -1,0 +1,437 @@
+// Parts of a merge, as a scheduler runs them: in any order, repeated, at the same time, on hosts that know nothing of
+// each other.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/checkpoint_parts.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/safetensors.hpp>
+
+#include "tests/checkpoint/parts/planned_parts.hpp"
+#include "tests/checkpoint/support/checkpoint_files.hpp"
+#include "workspace/checkpoint/write/dead_jobs.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::consolidate_part;
+using checkpoint::finish_parts;
+using checkpoint::PartCheck;
+using checkpoint::PartsPlan;
+using test::names_in;
+using test::text_of_file;
+using testing::Each;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+class Parts : public test::PlannedParts {};
+
+/// Returns all files of a directory with their bytes.
+std::map<std::string, std::string> bytes_of(fs::path const& folder) {
+  std::map<std::string, std::string> all;
+  for (auto const& name : names_in(folder)) all[name] = text_of_file(folder / name);
+  return all;
+}
+
+TEST_F(Parts, end_in_the_files_of_a_plain_consolidate) {
+  (void)checkpoint::consolidate(world_, plan(), folder_.path() / "plain", test::options_for("safetensors"));
+
+  auto const loaded = run_all_parts();
+  EXPECT_EQ(state(), "old") << "before finish";
+  auto const summary = finish_parts(loaded);
+
+  EXPECT_EQ(bytes_of(out()), bytes_of(folder_.path() / "plain"));
+  EXPECT_EQ(state(), "new");
+  EXPECT_GT(summary.files, parts);
+}
+
+TEST_F(Parts, have_each_file_once_and_about_the_same_bytes) {
+  auto const made = PartsPlan::make(plan(), out(), {.parts = parts, .max_shard_bytes = 1100, .force = true});
+  std::multiset<std::string> names;
+  std::uint64_t largest = 0;
+  std::uint64_t all = 0;
+  for (int part = 0; part < parts; ++part) {
+    for (auto const& name : made.files(part)) names.insert(name);
+    largest = std::max(largest, made.bytes(part));
+    all += made.bytes(part);
+  }
+  EXPECT_EQ(names.size(), std::set<std::string>(names.begin(), names.end()).size());
+  EXPECT_LE(largest, all / parts + 1100 + 512) << "one file more than the average";
+  auto const again = PartsPlan::make(plan(), out(), {.parts = parts, .max_shard_bytes = 1100, .force = true});
+  for (int part = 0; part < parts; ++part) EXPECT_EQ(made.files(part), again.files(part));
+  EXPECT_THROW((void)made.files(parts), UsageError);
+  EXPECT_THROW((void)consolidate_part(made, -1), UsageError);
+}
+
+TEST_F(Parts, without_files_do_nothing) {
+  auto const loaded = run_all_parts(40);
+  EXPECT_THAT(loaded.files(39), IsEmpty());
+  (void)finish_parts(loaded);
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(Parts, keep_their_files_when_they_run_again) {
+  save_plan();
+  auto const loaded = load_plan();
+  EXPECT_EQ(consolidate_part(loaded, 0).resumed_files, 0);
+  auto const again = consolidate_part(loaded, 0);
+  EXPECT_EQ(again.resumed_files, again.files);
+}
+
+TEST_F(Parts, write_a_file_again_that_has_changed) {
+  save_plan();
+  auto const loaded = load_plan();
+  (void)consolidate_part(loaded, 0);
+  flip_last_byte(staged(loaded.files(0).front()));
+  EXPECT_EQ(consolidate_part(loaded, 0).resumed_files, static_cast<int>(loaded.files(0).size()) - 1);
+}
+
+TEST_F(Parts, run_at_the_same_time_do_no_harm) {
+  save_plan();
+  auto const loaded = load_plan();
+  std::vector<std::thread> runs;
+  for (int run = 0; run < 3 * parts; ++run)
+    runs.emplace_back([&, run] { EXPECT_NO_THROW((void)consolidate_part(loaded, run % parts)); });
+  for (auto& run : runs) run.join();
+  (void)finish_parts(loaded);
+  EXPECT_EQ(state(), "new");
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+}
+
+TEST_F(Parts, that_are_missing_are_named) {
+  save_plan();
+  auto const loaded = load_plan();
+  (void)consolidate_part(loaded, 1);
+  EXPECT_THAT(loaded.missing(), ElementsAre(0, 2));
+  try {
+    (void)finish_parts(loaded);
+    FAIL() << "published";
+  } catch (FormatError const& error) {
+    EXPECT_EQ(error.info().details.size(), 2U);
+    EXPECT_THAT(error.info().message, testing::HasSubstr("0, 2"));
+  }
+  EXPECT_EQ(state(), "old");
+  EXPECT_EQ(consolidate_part(loaded, 1).resumed_files, static_cast<int>(loaded.files(1).size())) << "nothing is lost";
+}
+
+TEST_F(Parts, that_are_damaged_are_named_and_can_be_repaired) {
+  enum class Damage { flipped, shorter, record, no_record };
+  for (auto const damage : {Damage::flipped, Damage::shorter, Damage::record, Damage::no_record}) {
+    put_old();
+    auto const loaded = run_all_parts();
+    auto const name = loaded.files(2).front();
+    auto const record = staged(".finished." + name);
+    if (damage == Damage::flipped) flip_last_byte(staged(name));
+    if (damage == Damage::shorter) fs::resize_file(staged(name), 5);
+    if (damage == Damage::record) flip_last_byte(record);
+    if (damage == Damage::no_record) fs::remove(record);
+    try {
+      (void)finish_parts(loaded);
+      ADD_FAILURE() << "published";
+    } catch (FormatError const& error) {
+      ASSERT_EQ(error.info().details.size(), 1U);
+      EXPECT_THAT(error.info().details.front(), StartsWith("part 2: "));
+    }
+    EXPECT_EQ(state(), "old");
+    (void)consolidate_part(loaded, 2);
+    (void)finish_parts(loaded);
+    EXPECT_EQ(state(), "new");
+  }
+}
+
+// The time of modification says nothing about a disk that loses bits.
+TEST_F(Parts, are_all_read_on_request) {
+  auto const loaded = run_all_parts();
+  auto const file = staged(loaded.files(2).front());
+  auto const time = fs::last_write_time(file);
+  flip_last_byte(file);
+  fs::last_write_time(file, time);
+  EXPECT_THROW((void)finish_parts(loaded, {.check = PartCheck::all}), FormatError);
+  (void)consolidate_part(loaded, 2);
+  (void)finish_parts(loaded, {.check = PartCheck::all});
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(Parts, that_were_not_read_back_are_read_by_finish) {
+  save_plan();
+  auto const loaded = load_plan();
+  for (int part = 0; part < parts; ++part)
+    (void)consolidate_part(loaded, part, {.read_back = checkpoint::ReadBack::none});
+  auto const file = staged(loaded.files(1).front());
+  auto const time = fs::last_write_time(file);
+  flip_last_byte(file);
+  fs::last_write_time(file, time);
+  EXPECT_THROW((void)finish_parts(loaded), FormatError);
+}
+
+TEST_F(Parts, of_changed_inputs_are_refused) {
+  auto const loaded = run_all_parts();
+  auto const shard = in() / "model.safetensors";
+  auto const time = fs::last_write_time(shard);
+  auto const refused = [&](char const* what) {
+    try {
+      (void)load_plan();
+      ADD_FAILURE() << what;
+    } catch (FormatError const& error) {
+      EXPECT_THAT(error.info().details, Not(IsEmpty())) << what;
+    }
+  };
+  fs::last_write_time(shard, time + std::chrono::seconds(2));
+  refused("a newer shard");
+  EXPECT_THROW((void)finish_parts(load_plan()), FormatError);
+  fs::last_write_time(shard, time);
+  EXPECT_NO_THROW((void)load_plan());
+  std::ofstream(in() / "tokenizer.json") << "{\"a\": 1}";
+  refused("another tokenizer");
+  fs::remove(in() / "tokenizer.json");
+  refused("no tokenizer");
+  EXPECT_EQ(state(), "old");
+}
+
+// The size and the time may be kept, for example by `cp -p`.
+TEST_F(Parts, of_inputs_with_another_header_are_refused) {
+  save_plan();
+  auto const shard = in() / "model.safetensors";
+  auto const time = fs::last_write_time(shard);
+  auto text = text_of_file(shard);
+  auto const at = text.find("F32");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 3, "I32");
+  std::ofstream(shard, std::ios::binary) << text;
+  fs::last_write_time(shard, time);
+  EXPECT_THROW((void)load_plan(), FormatError);
+}
+
+TEST_F(Parts, accept_times_that_a_host_sees_in_whole_seconds) {
+  save_plan();
+  auto const shard = in() / "model.safetensors";
+  auto const time = fs::last_write_time(shard);
+  fs::last_write_time(shard, std::chrono::floor<std::chrono::seconds>(time));
+  EXPECT_NO_THROW((void)load_plan());
+}
+
+TEST_F(Parts, can_be_finished_again_and_run_again_after_finish) {
+  auto const loaded = run_all_parts();
+  (void)finish_parts(loaded);
+  EXPECT_NO_THROW((void)finish_parts(loaded));
+  auto const again = consolidate_part(loaded, 1);
+  EXPECT_EQ(again.resumed_files, again.files);
+  EXPECT_THROW((void)loaded.missing(), UsageError);
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+
+  flip_last_byte(out() / loaded.files(1).front());
+  EXPECT_THROW((void)consolidate_part(loaded, 1), UsageError);
+  EXPECT_THROW((void)finish_parts(loaded), UsageError);
+}
+
+TEST_F(Parts, finished_by_two_processes_at_once_are_published_once) {
+  for (int round = 0; round < 5; ++round) {
+    put_old();
+    auto const loaded = run_all_parts();
+    std::vector<std::thread> finishing;
+    for (int i = 0; i < 3; ++i) {
+      finishing.emplace_back([&] {
+        try {
+          (void)finish_parts(loaded);
+        } catch (UsageError const&) {
+          // Another one is at it.
+        }
+      });
+    }
+    for (auto& thread : finishing) thread.join();
+    (void)finish_parts(loaded);
+    EXPECT_EQ(state(), "new");
+    EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+  }
+}
+
+// A scheduler may start a part twice. The result does not wait for the slower run.
+TEST_F(Parts, that_still_run_do_not_delay_or_harm_the_result) {
+  save_plan();
+  auto const loaded = load_plan();
+  bool published = false;
+  auto const publish = [&](checkpoint::Progress const&) {
+    if (std::exchange(published, true)) return;
+    std::thread other([&] {
+      for (int part = 0; part < parts; ++part) (void)consolidate_part(loaded, part);
+      (void)finish_parts(loaded);
+    });
+    other.join();
+  };
+  EXPECT_NO_THROW((void)consolidate_part(loaded, 0, {.on_progress = publish, .threads = 1}));
+  EXPECT_TRUE(published);
+  EXPECT_EQ(state(), "new");
+  EXPECT_THAT(names_in(out()), Each(Not(StartsWith("."))));
+}
+
+TEST_F(Parts, that_were_stopped_can_run_again) {
+  save_plan();
+  auto const loaded = load_plan();
+  std::stop_source stop;
+  stop.request_stop();
+  try {
+    (void)consolidate_part(loaded, 0, {.stop = stop.get_token()});
+  } catch (CancelledError const&) {
+  }
+  EXPECT_THAT(names_in(staged()), Each(Not(testing::AnyOf(StartsWith(".run."), StartsWith(".part.")))));
+  (void)consolidate_part(loaded, 0);
+  EXPECT_THAT(loaded.missing(), ElementsAre(1, 2));
+}
+
+TEST_F(Parts, of_a_plan_are_not_removed_by_other_jobs) {
+  save_plan();
+  auto const loaded = load_plan();
+  (void)consolidate_part(loaded, 0);
+  fs::remove(out() / "model.safetensors");
+  fs::remove(out() / "config.json");
+  EXPECT_THROW((void)checkpoint::consolidate(world_, plan(), out(), {.max_shard_bytes = 1100}), UsageError);
+  EXPECT_THROW(PartsPlan::make(plan(), out(), {.parts = 2, .max_shard_bytes = 2200}).save(plan_file()), UsageError);
+  EXPECT_THAT(loaded.missing(), ElementsAre(1, 2)) << "nothing is lost";
+
+  PartsPlan::make(plan(), out(), {.parts = 2, .max_shard_bytes = 2200, .force = true}).save(plan_file());
+  EXPECT_THROW((void)consolidate_part(loaded, 1), UsageError) << "the other plan has replaced this one";
+  auto const other = load_plan();
+  for (int part = 0; part < 2; ++part) (void)consolidate_part(other, part);
+  (void)finish_parts(other);
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(Parts, are_kept_when_the_same_plan_is_saved_again_for_other_parts) {
+  auto const three = run_all_parts();
+  save_plan(2);
+  EXPECT_THAT(load_plan().missing(), IsEmpty());
+  (void)finish_parts(load_plan());
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(Parts, are_removed_by_clean_only_on_request) {
+  save_plan();
+  auto const loaded = load_plan();
+  (void)consolidate_part(loaded, 0);
+  auto const kept = checkpoint::clean_jobs(out());
+  ASSERT_EQ(kept.size(), 1U);
+  EXPECT_FALSE(kept.front().removed);
+  EXPECT_THAT(loaded.missing(), ElementsAre(1, 2));
+  ASSERT_EQ(checkpoint::clean_jobs(out(), {.all = true}).size(), 1U);
+  EXPECT_THAT(names_in(out()), ElementsAre("config.json", "model.safetensors"));
+  EXPECT_THROW((void)consolidate_part(loaded, 0), UsageError);
+  EXPECT_THROW((void)finish_parts(loaded), UsageError);
+  EXPECT_THAT(names_in(out()), ElementsAre("config.json", "model.safetensors"));
+}
+
+TEST_F(Parts, replace_a_checkpoint_only_if_the_plan_or_finish_says_so) {
+  EXPECT_THROW((void)PartsPlan::make(plan(), out(), {.parts = 2}), UsageError);
+  fs::remove_all(out());
+  save_plan(parts, false);
+  auto const loaded = load_plan();
+  for (int part = 0; part < parts; ++part) (void)consolidate_part(loaded, part);
+  std::ofstream(out() / "config.json") << "{}";
+  EXPECT_THROW((void)finish_parts(loaded), UsageError);
+  (void)finish_parts(loaded, {.force = true});
+  EXPECT_EQ(state(), "new");
+}
+
+TEST_F(Parts, with_replicas_that_differ_are_refused) {
+  fs::remove_all(in());
+  fs::create_directories(in());
+  for (int rank = 0; rank < 2; ++rank) {
+    StateDict weights{{"model.layers.0.mlp.down_proj.weight", Tensor::zeros({4, 8}, Dtype::f32)},
+                      {"model.norm.weight", Tensor::of<float>({1.0F, static_cast<float>(rank)}, {2})}};
+    weights.at("model.layers.0.mlp.down_proj.weight").as_mutable<float>()[0] = static_cast<float>(rank);
+    save_safetensors(in() / ("rank" + std::to_string(rank) + ".safetensors"), weights);
+  }
+  std::ofstream(in() / "config.json") << R"({"num_hidden_layers": 1, "hidden_size": 4, "intermediate_size": 16})";
+  PartsPlan::make(plan(), out(), {.parts = 2, .max_shard_bytes = 10, .force = true}).save(plan_file());
+  auto const loaded = load_plan();
+  int refused = 0;
+  for (int part = 0; part < 2; ++part) {
+    try {
+      (void)consolidate_part(loaded, part);
+    } catch (FormatError const& error) {
+      EXPECT_EQ(error.info().resource, "model.norm.weight");
+      ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 1) << "only the part that has the tensor compares it";
+}
+
+struct EnvironmentCase {
+  char const* name;
+  std::vector<std::pair<char const*, char const*>> variables;
+  std::optional<int> part;
+};
+
+class PartsEnvironment : public test::PlannedParts, public testing::WithParamInterface<EnvironmentCase> {
+ protected:
+  ~PartsEnvironment() override {
+    for (auto const& [name, value] : GetParam().variables) ::unsetenv(name);
+  }
+};
+
+TEST_P(PartsEnvironment, gives_the_part) {
+  auto const made = PartsPlan::make(plan(), out(), {.parts = 4, .max_shard_bytes = 1100, .force = true});
+  for (auto const* const name : {"RANK", "WORLD_SIZE"}) ::unsetenv(name);
+  for (auto const& [name, value] : GetParam().variables) ::setenv(name, value, 1);
+  if (GetParam().part) {
+    EXPECT_EQ(checkpoint::part_from_environment(made), *GetParam().part);
+  } else {
+    EXPECT_THROW((void)checkpoint::part_from_environment(made), UsageError);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PartsEnvironment,
+    testing::Values(
+        EnvironmentCase{"nothing", {}, std::nullopt},
+        EnvironmentCase{"slurm_from_0",
+                        {{"SLURM_ARRAY_TASK_ID", "3"}, {"SLURM_ARRAY_TASK_COUNT", "4"}, {"SLURM_ARRAY_TASK_MIN", "0"}},
+                        3},
+        EnvironmentCase{"slurm_from_1",
+                        {{"SLURM_ARRAY_TASK_ID", "4"}, {"SLURM_ARRAY_TASK_COUNT", "4"}, {"SLURM_ARRAY_TASK_MIN", "1"}},
+                        3},
+        EnvironmentCase{"slurm_in_steps",
+                        {{"SLURM_ARRAY_TASK_ID", "14"},
+                         {"SLURM_ARRAY_TASK_COUNT", "4"},
+                         {"SLURM_ARRAY_TASK_MIN", "10"},
+                         {"SLURM_ARRAY_TASK_MAX", "16"},
+                         {"SLURM_ARRAY_TASK_STEP", "2"}},
+                        2},
+        EnvironmentCase{"slurm_of_other_size",
+                        {{"SLURM_ARRAY_TASK_ID", "1"}, {"SLURM_ARRAY_TASK_COUNT", "8"}, {"SLURM_ARRAY_TASK_MIN", "0"}},
+                        std::nullopt},
+        EnvironmentCase{"slurm_list",
+                        {{"SLURM_ARRAY_TASK_ID", "7"},
+                         {"SLURM_ARRAY_TASK_COUNT", "4"},
+                         {"SLURM_ARRAY_TASK_MIN", "1"},
+                         {"SLURM_ARRAY_TASK_MAX", "9"}},
+                        std::nullopt},
+        EnvironmentCase{"slurm_not_a_number", {{"SLURM_ARRAY_TASK_ID", "two"}}, std::nullopt},
+        EnvironmentCase{"kubernetes", {{"JOB_COMPLETION_INDEX", "2"}}, 2},
+        EnvironmentCase{"kubernetes_too_large", {{"JOB_COMPLETION_INDEX", "4"}}, std::nullopt},
+        EnvironmentCase{"torchrun", {{"RANK", "1"}, {"WORLD_SIZE", "4"}}, 1},
+        EnvironmentCase{"torchrun_of_other_size", {{"RANK", "1"}, {"WORLD_SIZE", "2"}}, std::nullopt},
+        EnvironmentCase{
+            "slurm_before_others",
+            {{"SLURM_ARRAY_TASK_ID", "3"}, {"JOB_COMPLETION_INDEX", "2"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}},
+            3}),
+    [](auto const& tested) { return std::string(tested.param.name); });
+
+}  // namespace
+}  // namespace crossrank

@@ -1,0 +1,238 @@
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/group.hpp>
+
+#include "tests/support/thread_ranks.hpp"
+
+/// Collectives on GPU tensors of the emulated driver, which has two GPUs.
+namespace crossrank::test {
+namespace {
+
+constexpr Device gpu = Device::cuda(0);
+
+/// Lets the nth call of the driver's function from now on fail.
+void fail_call(char const* name, unsigned long long nth, int code) {
+  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
+  using Fail = void(char const*, unsigned long long, int);
+  reinterpret_cast<Fail*>(::dlsym(library, "emulated_fail_call"))(name, nth, code);
+}
+
+void run_gpu_ranks(int ranks, std::function<void(Collective const&)> const& body) {
+  ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1);
+  run_thread_ranks(ranks, body);
+}
+
+/// Returns a GPU tensor whose elements on rank r are r + 1.
+Tensor filled(Collective const& world, std::int64_t count) {
+  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(world.rank() + 1)), {count})
+      .to(gpu);
+}
+
+std::vector<float> values(Tensor const& tensor) {
+  auto const host = tensor.to(Device::cpu());
+  auto const all = host.as<float>();
+  return {all.begin(), all.end()};
+}
+
+class StagedCollectives : public testing::TestWithParam<int> {};
+
+TEST_P(StagedCollectives, reduce_and_move_gpu_tensors) {
+  run_gpu_ranks(GetParam(), [](Collective const& world) {
+    auto const ranks = static_cast<std::size_t>(world.world_size());
+    auto const sum = static_cast<float>(ranks * (ranks + 1)) / 2;
+    auto reduced = filled(world, 1'000);
+    world.all_reduce(reduced);
+    EXPECT_EQ(values(reduced), std::vector<float>(1'000, sum));
+    auto sent = filled(world, 5);
+    world.broadcast(sent);
+    EXPECT_EQ(values(sent), std::vector<float>(5, 1));
+    auto joined = Tensor::empty({world.world_size(), 3}, Dtype::f32, gpu);
+    world.all_gather(joined, filled(world, 3));
+    for (std::size_t i = 0; i < 3 * ranks; ++i) EXPECT_EQ(values(joined)[i], static_cast<float>(i / 3 + 1));
+    auto exchanged = Tensor::empty({world.world_size(), 2}, Dtype::f32, gpu);
+    world.all_to_all(exchanged, filled(world, 2 * world.world_size()));
+    for (std::size_t i = 0; i < 2 * ranks; ++i) EXPECT_EQ(values(exchanged)[i], static_cast<float>(i / 2 + 1));
+    auto part = Tensor::empty({4}, Dtype::f32, gpu);
+    world.reduce_scatter(part, filled(world, 4 * world.world_size()));
+    EXPECT_EQ(values(part), std::vector<float>(4, sum));
+  });
+}
+
+TEST_P(StagedCollectives, move_rows_to_and_from_a_root) {
+  run_gpu_ranks(GetParam(), [](Collective const& world) {
+    auto const n = world.world_size();
+    int const root = n - 1;
+    bool const is_root = world.rank() == root;
+    auto joined = is_root ? Tensor::empty({n, 3}, Dtype::f32, gpu) : Tensor{};
+    world.gather(joined, filled(world, 3), {root});
+    auto own = Tensor::empty({3}, Dtype::f32, gpu);
+    world.scatter(own, joined, {root});
+    EXPECT_EQ(values(own), std::vector<float>(3, static_cast<float>(world.rank() + 1)));
+    auto reduced = filled(world, 5);
+    world.reduce(reduced, ReduceOp::sum, {root});
+    if (is_root) {
+      EXPECT_EQ(values(reduced), std::vector<float>(5, static_cast<float>(n * (n + 1)) / 2));
+    }
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(n));
+    std::iota(rows.begin(), rows.end(), 0);  // rank 0 has none
+    auto const total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    auto all = Tensor::empty({total}, Dtype::f32, gpu);
+    world.all_gatherv(all, filled(world, world.rank()), {.rows = rows});
+    std::vector<float> expected;
+    for (int r = 0; r < n; ++r) expected.insert(expected.end(), static_cast<std::size_t>(r), static_cast<float>(r + 1));
+    EXPECT_EQ(values(all), expected);
+  });
+}
+
+TEST_P(StagedCollectives, reduce_tensors_longer_than_a_piece) {
+  run_gpu_ranks(GetParam(), [](Collective const& world) {
+    auto const ranks = world.world_size();
+    auto tensor = filled(world, (9 << 20) / 4);
+    world.all_reduce(tensor);
+    EXPECT_THAT(values(tensor), testing::Each(static_cast<float>(ranks * (ranks + 1)) / 2));
+  });
+}
+
+TEST_P(StagedCollectives, non_blocking_calls_order_the_current_stream) {
+  run_gpu_ranks(GetParam(), [](Collective const& world) {
+    auto const ranks = world.world_size();
+    auto first = filled(world, 100);
+    auto second = filled(world, 7);
+    auto one = world.iall_reduce(first);
+    auto two = world.iall_reduce(second, ReduceOp::max);
+    auto const other = Stream::create(gpu);
+    StreamGuard const guard(other);
+    one.wait();
+    two.wait();
+    EXPECT_EQ(values(first), std::vector<float>(100, static_cast<float>(ranks * (ranks + 1)) / 2));
+    EXPECT_EQ(values(second), std::vector<float>(7, static_cast<float>(ranks)));
+  });
+}
+
+TEST_P(StagedCollectives, messages_shift_in_a_circle) {
+  run_gpu_ranks(GetParam(), [](Collective const& world) {
+    int const n = world.world_size();
+    int const src = (world.rank() + n - 1) % n;
+    auto in = Tensor::empty({6}, Dtype::f32, gpu);
+    world.sendrecv(in, filled(world, 6), {.dst = (world.rank() + 1) % n, .src = src});
+    EXPECT_EQ(values(in), std::vector<float>(6, static_cast<float>(src + 1)));
+  });
+}
+
+TEST(StagedMessages, go_from_a_gpu_to_a_cpu_and_back) {
+  run_gpu_ranks(2, [](Collective const& world) {
+    auto tensor = world.rank() == 0 ? filled(world, 4) : Tensor::zeros({4}, Dtype::f32);
+    if (world.rank() == 0) {
+      world.send(tensor, 1);
+      world.recv(tensor, 1);
+    } else {
+      world.recv(tensor, 0);
+      for (auto& value : tensor.as_mutable<float>()) value += 1;
+      world.send(tensor, 0);
+    }
+    EXPECT_EQ(values(tensor), std::vector<float>(4, 2));
+  });
+}
+
+TEST(StagedCollectives, refuse_fused_calls) {
+  run_gpu_ranks(2, [](Collective const& world) {
+    std::vector<Tensor> tensors{filled(world, 2), filled(world, 3)};
+    try {
+      world.iall_reduce(std::span<Tensor>(tensors)).wait();
+      ADD_FAILURE() << "no error";
+    } catch (UsageError const& e) {
+      EXPECT_EQ(e.info().expected, "cpu");
+      EXPECT_EQ(e.info().got, "cuda:0");
+      EXPECT_TRUE(e.group_usable());
+    }
+    world.all_reduce(tensors[0]);
+    EXPECT_EQ(values(tensors[0]), std::vector<float>(2, 3));
+  });
+}
+
+TEST_P(StagedCollectives, a_dictionary_keeps_the_devices_of_its_tensors) {
+  run_gpu_ranks(GetParam(), [](Collective const& world) {
+    std::vector<int> all(static_cast<std::size_t>(world.world_size()));
+    std::iota(all.begin(), all.end(), 0);
+    auto const group = GroupCoordinator::create(world, {all});
+    TensorDict dict;
+    if (world.rank() == 0) {
+      dict.set("gpu", filled(world, 600));
+      dict.set("cpu", Tensor::of<float>({1, 2}, {2}));
+      dict.set("empty", Tensor::empty({0, 3}, Dtype::f32, gpu));
+    }
+    dict = group.broadcast_tensor_dict(std::move(dict));
+    EXPECT_EQ(dict.at("gpu").tensor()->device().kind, Device::Kind::cuda);
+    EXPECT_EQ(dict.at("cpu").tensor()->device(), Device::cpu());
+    EXPECT_EQ(dict.at("empty").tensor()->device().kind, Device::Kind::cuda);
+    EXPECT_EQ(values(*dict.at("gpu").tensor()), std::vector<float>(600, 1));
+    auto const gathered = group.all_gather(filled(world, 2).reshape({1, 2}), {1});
+    EXPECT_EQ(gathered.device().kind, Device::Kind::cuda);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, StagedCollectives, testing::Values(1, 2, 4));
+
+TEST(StagedCollectives, refuse_tensors_on_two_devices) {
+  run_gpu_ranks(2, [](Collective const& world) {
+    auto const in = filled(world, 2);
+    auto on_host = Tensor::empty({2, 2}, Dtype::f32);
+    EXPECT_THROW(world.all_gather(on_host, in), UsageError);
+    auto elsewhere = Tensor::empty({2, 2}, Dtype::f32, Device::cuda(1));
+    EXPECT_THROW(world.all_gather(elsewhere, in), UsageError);
+    auto own = filled(world, 2);
+    world.all_reduce(own);
+    auto other = Tensor::zeros({2}, Dtype::f32, Device::cuda(1));
+    EXPECT_THROW(world.all_reduce(other), UsageError);
+    world.barrier();
+  });
+}
+
+TEST(StagedCollectives, a_copy_that_fails_between_two_pieces_ends_the_call_on_all_ranks) {
+  std::atomic<int> failed{0};
+  std::atomic<int> told{0};
+  run_gpu_ranks(2, [&](Collective const& world) {
+    auto tensor = filled(world, (9 << 20) / 4);
+    // Both ranks copy two pieces to the host before the first exchange, so the fifth copy is behind it.
+    if (world.rank() == 0) fail_call("cuMemcpyDtoHAsync_v2", 5, 1);
+    world.barrier();
+    try {
+      world.all_reduce(tensor);
+      ADD_FAILURE() << "no error";
+    } catch (BackendError const&) {
+      ++failed;
+    } catch (PeerLostError const& e) {
+      EXPECT_THAT(e.what(), testing::HasSubstr("in the middle of a call"));
+      ++told;
+    }
+  });
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(told, 1);
+}
+
+TEST(StagedCollectives, cpu_on_one_rank_and_gpu_on_another_is_a_mismatch) {
+  run_gpu_ranks(2, [](Collective const& world) {
+    auto tensor = world.rank() == 0 ? filled(world, 4) : Tensor::zeros({4}, Dtype::f32);
+    try {
+      world.all_reduce(tensor);
+      ADD_FAILURE() << "no error";
+    } catch (MismatchError const& e) {
+      EXPECT_THAT(e.info().message, testing::HasSubstr("on cuda"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace crossrank::test

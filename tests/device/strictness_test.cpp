@@ -1,0 +1,157 @@
+// What the emulated driver reports although the real one is silent, and the faults that tests can ask for.
+#include <vector>
+
+#include "tests/device/driver.hpp"
+#include "tests/support/emulated_gpu/cuda/emulated_gpu.hpp"
+
+namespace device_test {
+namespace {
+
+class Strictness : public Driver {
+ protected:
+  void SetUp() override {
+    if (real()) GTEST_SKIP() << "only the emulated driver has these";
+    Driver::SetUp();
+  }
+  void TearDown() override {
+    if (!real()) Driver::TearDown();
+  }
+  /// Ends the context with its sticky error, so that the next test has a fresh one.
+  void reset() {
+    forget_reports();
+    EXPECT_EQ(cu("cuDevicePrimaryCtxReset_v2", CUdevice{0}), CUDA_SUCCESS);
+    EXPECT_EQ(cu("cuDevicePrimaryCtxRetain", &context, CUdevice{0}), CUDA_SUCCESS);
+    EXPECT_EQ(cu("cuCtxSetCurrent", context), CUDA_SUCCESS);
+  }
+};
+
+TEST_F(Strictness, reports_use_after_free) {
+  auto const address = allocate(4096);
+  free(address);
+  EXPECT_EQ(cu("cuMemsetD8_v2", address, static_cast<unsigned char>(1), std::size_t{1}), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(reports(), 1U);
+  forget_reports();
+}
+
+TEST_F(Strictness, reports_a_free_that_another_stream_does_not_know) {
+  auto const owner = stream();
+  auto const user = stream();
+  CUdeviceptr address = 0;
+  ASSERT_EQ(cu("cuMemAllocAsync", &address, std::size_t{4096}, owner), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuStreamSynchronize", owner), CUDA_SUCCESS);
+  auto const late = event();
+  auto const hold = stream();
+  // The user waits for a stream that is held until the free has run.
+  CUdeviceptr const flag = allocate(4);
+  ASSERT_EQ(cu("cuMemsetD32_v2", flag, 0U, std::size_t{1}), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuCtxSynchronize"), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuStreamWaitValue32_v2", hold, flag, cuuint32_t{1}, 0U), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuEventRecord", late, hold), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuStreamWaitEvent", user, late, 0U), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuMemsetD32Async", address, 1U, std::size_t{16}, user), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuMemFreeAsync", address, owner), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuStreamWriteValue32_v2", owner, flag, cuuint32_t{1}, 0U), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuStreamSynchronize", user), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_GE(reports(), 1U);
+  EXPECT_EQ(cu("cuCtxSynchronize"), CUDA_ERROR_ILLEGAL_ADDRESS);
+  reset();
+  EXPECT_EQ(cu("cuEventDestroy_v2", late), CUDA_SUCCESS);
+}
+
+TEST_F(Strictness, copies_late_enough_for_a_missing_wait_to_show) {
+  auto const address = allocate(1024);
+  auto const s = stream();
+  Pinned back(256);
+  back.data[0] = -1;
+  int stale = 0;
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_EQ(cu("cuMemsetD32Async", address, static_cast<unsigned>(round), std::size_t{256}, s), CUDA_SUCCESS);
+    ASSERT_EQ(cu("cuMemcpyDtoHAsync_v2", static_cast<void*>(back.data), address, back.bytes(), s), CUDA_SUCCESS);
+    stale += cu("cuStreamQuery", s) == CUDA_ERROR_NOT_READY ? 1 : 0;
+    ASSERT_EQ(cu("cuStreamSynchronize", s), CUDA_SUCCESS);
+  }
+  EXPECT_GT(stale, 0);
+  destroy(s);
+  free(address);
+}
+
+TEST_F(Strictness, makes_the_nth_call_fail) {
+  emulated<void(char const*, unsigned long long, int)>("emulated_fail_call")("cuMemAlloc_v2", 2,
+                                                                             CUDA_ERROR_OUT_OF_MEMORY);
+  auto const first = allocate(16);
+  CUdeviceptr second = 0;
+  EXPECT_EQ(cu("cuMemAlloc_v2", &second, std::size_t{16}), CUDA_ERROR_OUT_OF_MEMORY);
+  free(first);
+}
+
+TEST_F(Strictness, runs_registered_kernels_and_keeps_sticky_errors) {
+  static int seen = 0;
+  std::size_t const sizes[] = {sizeof(CUdeviceptr), sizeof(int)};
+  emulated<void(char const*, EmulatedKernel, std::size_t const*, std::size_t)>("emulated_register_kernel")(
+      "add_one",
+      [](EmulatedLaunch const* launch, void** arguments) {
+        auto const address = *static_cast<CUdeviceptr*>(arguments[0]);
+        auto* const values = static_cast<int*>(
+            emulated<void*(CUdeviceptr, std::size_t, int)>("emulated_bytes")(address, sizeof(int), launch->device));
+        seen = values[0] + *static_cast<int*>(arguments[1]);
+      },
+      sizes, 2);
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cu("cuModuleLoadData", &module, static_cast<void const*>(".version 7.0")), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuModuleGetFunction", &function, module, "missing"), CUDA_ERROR_NOT_FOUND);
+  ASSERT_EQ(cu("cuModuleGetFunction", &function, module, "add_one"), CUDA_SUCCESS);
+  auto address = allocate(16);
+  ASSERT_EQ(cu("cuMemsetD32_v2", address, 41U, std::size_t{4}), CUDA_SUCCESS);
+  int one = 1;
+  void* arguments[] = {&address, &one};
+  auto const launch = [&] {
+    return cu("cuLaunchKernel", function, 1U, 1U, 1U, 1U, 1U, 1U, 0U, CUstream{}, static_cast<void**>(arguments),
+              static_cast<void**>(nullptr));
+  };
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuCtxSynchronize"), CUDA_SUCCESS);
+  EXPECT_EQ(seen, 42);
+  emulated<void(unsigned long long, int)>("emulated_fail_kernel")(1, CUDA_ERROR_LAUNCH_FAILED);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_EQ(cu("cuCtxSynchronize"), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(cu("cuMemFree_v2", address), CUDA_ERROR_LAUNCH_FAILED);
+  reset();
+}
+
+TEST_F(Strictness, makes_the_nth_kernel_hang) {
+  auto const register_kernel =
+      emulated<void(char const*, EmulatedKernel, std::size_t const*, std::size_t)>("emulated_register_kernel");
+  register_kernel(
+      "nothing", [](EmulatedLaunch const*, void**) {}, nullptr, 0);
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cu("cuModuleLoadData", &module, static_cast<void const*>(".version 7.0")), CUDA_SUCCESS);
+  ASSERT_EQ(cu("cuModuleGetFunction", &function, module, "nothing"), CUDA_SUCCESS);
+  auto const s = stream();
+  emulated<void(unsigned long long)>("emulated_hang_kernel")(2);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(cu("cuLaunchKernel", function, 1U, 1U, 1U, 1U, 1U, 1U, 0U, s, static_cast<void**>(nullptr),
+                 static_cast<void**>(nullptr)),
+              CUDA_SUCCESS);
+  }
+  EXPECT_EQ(cu("cuStreamQuery", s), CUDA_ERROR_NOT_READY);
+  // The kernel may not have begun to hang yet, so it is released until the stream ends.
+  while (cu("cuStreamQuery", s) == CUDA_ERROR_NOT_READY) emulated<void()>("emulated_release_hangs")();
+  EXPECT_EQ(cu("cuStreamSynchronize", s), CUDA_SUCCESS);
+  destroy(s);
+}
+
+TEST_F(Strictness, counts_calls_and_host_waits) {
+  auto const address = allocate(64);
+  emulated<void()>("emulated_reset_counts")();
+  std::vector<int> host(16);
+  ASSERT_EQ(cu("cuMemcpyDtoH_v2", static_cast<void*>(host.data()), address, std::size_t{64}), CUDA_SUCCESS);
+  EXPECT_EQ(count("cuMemcpyDtoH_v2"), 1U);
+  EXPECT_EQ(count("host_wait"), 1U);
+  EXPECT_EQ(count("copy"), 1U);
+  free(address);
+}
+
+}  // namespace
+}  // namespace device_test

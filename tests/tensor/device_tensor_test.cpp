@@ -1,0 +1,267 @@
+// Tensors on GPUs, on the emulated driver: a host access to device memory crashes, streams run late, and a leak or a
+// misuse is reported.
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/concat.hpp>
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+#include <crossrank/spi/device_provider.hpp>
+#include <crossrank/tensor.hpp>
+
+namespace crossrank {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr auto gpu = Device::cuda(0);
+constexpr auto other_gpu = Device::cuda(1);
+
+/// Returns a function of the emulated driver.
+template <class Function>
+Function* emulated(char const* name) {
+  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+unsigned long long calls(char const* name) { return emulated<unsigned long long(char const*)>("emulated_count")(name); }
+unsigned long long live(char const* kind) { return emulated<unsigned long long(char const*)>("emulated_live")(kind); }
+unsigned long long reports() { return emulated<unsigned long long()>("emulated_report_count")(); }
+void fail_call(char const* name, unsigned long long nth, int code) {
+  emulated<void(char const*, unsigned long long, int)>("emulated_fail_call")(name, nth, code);
+}
+
+class DeviceTensor : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::setenv("CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA, 1); }
+  void TearDown() override { EXPECT_EQ(reports(), 0U); }
+};
+
+Tensor numbers(Shape const& shape) {
+  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+  std::iota(values.begin(), values.end(), 0.0F);
+  return Tensor::of(values, shape);
+}
+
+std::vector<float> host_values(Tensor const& tensor) {
+  auto const host = tensor.to(Device::cpu());
+  auto const values = host.as<float>();
+  return {values.begin(), values.end()};
+}
+
+template <class Kind, class Call>
+Kind thrown(Call call) {
+  try {
+    call();
+  } catch (Kind const& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Kind({});
+}
+
+TEST_F(DeviceTensor, goes_to_the_gpu_and_back) {
+  auto const there = numbers({3}).to(gpu);
+  EXPECT_EQ(there.device(), gpu);
+  EXPECT_THAT(host_values(there), ElementsAre(0, 1, 2));
+}
+
+TEST_F(DeviceTensor, zeros_clone_narrow_and_reshape_stay_on_the_gpu) {
+  EXPECT_THAT(host_values(Tensor::zeros({2}, Dtype::f32, gpu)), ElementsAre(0, 0));
+  auto const there = numbers({2, 3}).to(gpu);
+  EXPECT_EQ(there.clone().device(), gpu);
+  EXPECT_THAT(host_values(there.clone()), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(host_values(there.narrow(0, 1, 1).reshape({3})), ElementsAre(3, 4, 5));
+}
+
+TEST_F(DeviceTensor, slices_and_joins_inner_dimensions_without_the_host) {
+  auto const there = numbers({2, 3}).to(gpu);
+  auto const downloads = calls("cuMemcpyDtoHAsync_v2");
+  auto const left = slice(there, {1}, 0, 1);
+  auto const right = slice(there, {1}, 1, 2);
+  auto const joined = concat(std::vector{right, left}, {1});
+  EXPECT_EQ(calls("cuMemcpyDtoHAsync_v2"), downloads);
+  EXPECT_THAT(host_values(left), ElementsAre(0, 3));
+  EXPECT_THAT(host_values(joined), ElementsAre(1, 2, 0, 4, 5, 3));
+}
+
+TEST_F(DeviceTensor, goes_from_one_gpu_to_another_without_a_wait) {
+  auto const there = numbers({3}).to(gpu).to(other_gpu);
+  EXPECT_EQ(there.device(), other_gpu);
+  EXPECT_THAT(host_values(there), ElementsAre(0, 1, 2));
+}
+
+TEST_F(DeviceTensor, pinned_memory_is_host_memory_that_may_change_after_to) {
+  auto pinned = Tensor::zeros({4}, Dtype::f32, MemoryOptions{.pinned = true});
+  EXPECT_TRUE(pinned.is_pinned());
+  EXPECT_EQ(pinned.device(), Device::cpu());
+  auto const there = pinned.to(gpu);
+  pinned.as_mutable<float>()[0] = 7;
+  EXPECT_THAT(host_values(there), ElementsAre(0, 0, 0, 0));
+}
+
+TEST_F(DeviceTensor, non_blocking_download_lands_when_the_stream_has_passed) {
+  auto const there = numbers({3}).to(gpu);
+  auto const host = there.to(Device::cpu(), {.non_blocking = true});
+  current_stream(gpu).synchronize();
+  EXPECT_THAT(host.as<float>(), ElementsAre(0, 1, 2));
+}
+
+TEST_F(DeviceTensor, copy_from_overwrites_the_bytes) {
+  auto there = Tensor::empty({3}, Dtype::f32, gpu);
+  there.copy_from(numbers({3}));
+  EXPECT_THAT(host_values(there), ElementsAre(0, 1, 2));
+  EXPECT_THROW(there.copy_from(numbers({4})), UsageError);
+}
+
+TEST_F(DeviceTensor, memory_is_freed_after_the_streams_that_used_it) {
+  auto const side = Stream::create(gpu);
+  Tensor out;
+  {
+    auto const there = numbers({1024}).to(gpu);
+    side.wait(current_stream(gpu).record());
+    StreamGuard const guard(side);
+    out = there.clone();
+  }
+  StreamGuard const guard(side);
+  EXPECT_EQ(host_values(out).back(), 1023);
+}
+
+TEST_F(DeviceTensor, guards_nest_and_end) {
+  auto const first = Stream::create(gpu);
+  EXPECT_EQ(current_stream(gpu).native(), nullptr);
+  {
+    StreamGuard const outer(first);
+    { StreamGuard const inner(Stream::create(gpu)); }
+    EXPECT_EQ(current_stream(gpu), first);
+    EXPECT_EQ(current_stream(other_gpu).native(), nullptr);
+  }
+  EXPECT_EQ(current_stream(gpu).native(), nullptr);
+}
+
+TEST_F(DeviceTensor, empty_tensors_do_not_touch_the_gpu) {
+  auto const there = Tensor::empty({0}, Dtype::f32, gpu);
+  EXPECT_EQ(there.device(), gpu);
+  EXPECT_EQ(there.to(Device::cpu()).numel(), 0);
+  EXPECT_EQ(calls("cuMemAllocFromPoolAsync"), 0U);
+}
+
+TEST_F(DeviceTensor, elements_of_a_gpu_name_the_way_to_the_host) {
+  auto const there = numbers({3}).to(gpu);
+  EXPECT_THAT(thrown<UsageError>([&] { (void)there.as<float>(); }).what(), HasSubstr("to(Device::cpu())"));
+}
+
+TEST_F(DeviceTensor, refuses_a_host_pointer_as_memory_of_a_gpu) {
+  std::vector<float> host(4);
+  auto const error = thrown<UsageError>([&] { (void)Tensor::from_blob(host.data(), {4}, Dtype::f32, gpu); });
+  EXPECT_EQ(error.info().expected, "memory of cuda:0");
+  auto pinned = Tensor::zeros({4}, Dtype::f32, MemoryOptions{.pinned = true});
+  EXPECT_THROW((void)Tensor::from_blob(pinned.data(), {4}, Dtype::f32, gpu), UsageError);
+}
+
+TEST_F(DeviceTensor, refuses_a_blob_of_another_gpu_and_one_that_is_too_long) {
+  auto const there = Tensor::zeros({4}, Dtype::f32, gpu);
+  EXPECT_THROW((void)Tensor::from_blob(there.data(), {4}, Dtype::f32, other_gpu), UsageError);
+  EXPECT_THROW((void)Tensor::from_blob(there.data(), {1 << 28}, Dtype::f32, gpu), UsageError);
+  EXPECT_THAT(host_values(Tensor::from_blob(there.data(), {4}, Dtype::f32, gpu)), ElementsAre(0, 0, 0, 0));
+}
+
+TEST_F(DeviceTensor, refuses_parts_of_two_gpus) {
+  std::vector const parts{numbers({2}).to(gpu), numbers({2}).to(other_gpu)};
+  EXPECT_THAT(thrown<UsageError>([&] { (void)concat(parts); }).what(), HasSubstr("cuda:1"));
+}
+
+TEST_F(DeviceTensor, refuses_a_gpu_that_does_not_exist) {
+  EXPECT_THAT(thrown<UsageError>([] { (void)Tensor::zeros({1}, Dtype::u8, Device::cuda(9)); }).what(),
+              HasSubstr("cuda:9"));
+}
+
+TEST_F(DeviceTensor, says_how_much_memory_is_left) {
+  auto const error = thrown<UnavailableError>([] { (void)Tensor::empty({std::int64_t{1} << 33}, Dtype::u8, gpu); });
+  EXPECT_THAT(error.info().got, HasSubstr("8589934592"));
+  EXPECT_THAT(error.info().expected, HasSubstr("bytes are free"));
+}
+
+TEST_F(DeviceTensor, a_sticky_error_ends_the_use_of_cuda) {
+  auto const there = numbers({3}).to(gpu);
+  fail_call("cuMemcpyDtoDAsync_v2", 1, 700);
+  auto const error = thrown<BackendError>([&] { (void)there.clone(); });
+  EXPECT_FALSE(error.group_usable());
+}
+
+TEST_F(DeviceTensor, a_child_after_fork_gets_a_usage_error) {
+  auto const there = numbers({3}).to(gpu);
+  auto const child = ::fork();
+  if (child == 0) {
+    int code = 1;
+    try {
+      (void)there.clone();
+    } catch (UsageError const&) {
+      code = 0;
+    } catch (...) {
+      code = 2;
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(DeviceTensor, a_plugged_allocator_serves_and_gets_its_memory_back) {
+  static std::vector<Tensor> backing;
+  static int freed = 0;
+  (void)Tensor::zeros({1}, Dtype::u8, gpu);
+  backing.push_back(Tensor::zeros({64}, Dtype::u8, gpu));
+  auto* const memory = backing.front().data();
+  cuda::set_allocator({.allocate = [memory](std::size_t, int, CUstream_st*) -> void* { return memory; },
+                       .free = [](void*, std::size_t, int, CUstream_st*) { ++freed; }});
+  { EXPECT_EQ(Tensor::empty({8}, Dtype::u8, gpu).data(), memory); }
+  cuda::set_allocator({});
+  EXPECT_EQ(freed, 1);
+  EXPECT_THROW(cuda::set_allocator({.allocate = {}, .free = [](void*, std::size_t, int, CUstream_st*) {}}), UsageError);
+  backing.clear();
+}
+
+TEST_F(DeviceTensor, shareable_memory_is_freed_after_its_stream) {
+  {
+    auto const there = Tensor::zeros({64}, Dtype::u8, MemoryOptions{.device = gpu, .shareable = true});
+    EXPECT_EQ(there.to(Device::cpu()).bytes()[0], std::byte{0});
+  }
+  current_stream(gpu).synchronize();
+  cuda::trim(gpu);
+  EXPECT_EQ(live("allocation"), 0U);
+}
+
+TEST_F(DeviceTensor, a_registered_mapping_is_registered_once_and_released) {
+  auto const page = Tensor::zeros({8192}, Dtype::u8);
+  auto& provider = spi::device_provider(Device::Kind::cuda);
+  {
+    auto const held = provider.register_host(page.bytes(), spi::DeviceProvider::HostAccess::read_write);
+    EXPECT_EQ(calls("cuMemHostRegister_v2"), 1U);
+  }
+  EXPECT_EQ(calls("cuMemHostUnregister"), 1U);
+}
+
+TEST_F(DeviceTensor, reports_name_each_gpu) {
+  auto const info = cuda::device_info(gpu);
+  EXPECT_FALSE(info.name.empty());
+  EXPECT_THAT(info.uuid, HasSubstr("GPU-"));
+  EXPECT_EQ(info.uuid.size(), 40U);
+  EXPECT_EQ(cuda::device_count(), 2);
+  EXPECT_EQ(default_device(), gpu);
+}
+
+}  // namespace
+}  // namespace crossrank

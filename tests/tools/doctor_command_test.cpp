@@ -1,0 +1,54 @@
+#include <cstdlib>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/json.hpp>
+
+#include "tests/tools/command_run.hpp"
+
+namespace crossrank {
+namespace {
+
+using test::run_command;
+using testing::HasSubstr;
+
+/// Sets variables for the commands that a test runs.
+class DoctorCommand : public testing::Test {
+ protected:
+  ~DoctorCommand() override {
+    for (auto const* name : {"CROSSRANK_CUDA_LIBRARY", "EMULATED_GPU_COUNT"}) ::unsetenv(name);
+  }
+  static void use(char const* library, char const* gpus) {
+    ::setenv("CROSSRANK_CUDA_LIBRARY", library, 1);
+    ::setenv("EMULATED_GPU_COUNT", gpus, 1);
+  }
+};
+
+TEST_F(DoctorCommand, says_what_is_missing_without_a_driver) {
+  use("/nowhere/libcuda.so.1", "0");
+  auto const end = run_command({"doctor"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("CUDA: not used on this machine"));
+  EXPECT_THAT(end.out, HasSubstr("/nowhere/libcuda.so.1"));
+  auto const report = Json::parse(run_command({"doctor", "--json"}).out);
+  EXPECT_EQ(report["ok"], true);
+  EXPECT_EQ(report["devices"].size(), 0U);
+  EXPECT_THAT(report["cuda"]["unavailable"].get<std::string>(), HasSubstr("/nowhere/libcuda.so.1"));
+}
+
+TEST_F(DoctorCommand, shows_each_gpu_and_sends_bytes_there_and_back) {
+  use(CROSSRANK_TEST_CUDA, "2");
+  auto const end = run_command({"doctor"});
+  EXPECT_EQ(end.exit_code, 0) << end.out << end.err;
+  EXPECT_THAT(end.out, HasSubstr("GPU 1: "));
+  EXPECT_THAT(end.out, HasSubstr("round trip   1 MiB, equal"));
+  auto const report = Json::parse(run_command({"doctor", "--json"}).out);
+  ASSERT_EQ(report["devices"].size(), 2U);
+  EXPECT_NE(report["devices"][0]["uuid"], report["devices"][1]["uuid"]);
+  EXPECT_EQ(report["devices"][1]["error"], "");
+}
+
+}  // namespace
+}  // namespace crossrank

@@ -1,0 +1,145 @@
+// Tests crossrank plan, and crossrank consolidate with a plan, from the command line: output and exit codes.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/json.hpp>
+
+#include "tests/tools/checkpoint_command.hpp"
+
+namespace crossrank {
+namespace {
+
+namespace fs = std::filesystem;
+using test::CommandEnd;
+using test::difference;
+using test::names_in;
+using test::read_checkpoint;
+using test::run_command;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class PartsCommand : public test::CheckpointCommand {
+ protected:
+  PartsCommand() {
+    // The tests may run under a scheduler themselves.
+    for (auto const* const name : {"SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"})
+      ::unsetenv(name);
+  }
+  [[nodiscard]] std::string file() const { return (folder_.path() / "plan.json").string(); }
+  [[nodiscard]] CommandEnd plan(std::vector<std::string> const& more = {}) const {
+    std::vector<std::string> arguments{"plan", shards().string(),  out().string(), "--parts", "2", "--output",
+                                       file(), "--max-shard-size", "500B"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_command(arguments);
+  }
+  [[nodiscard]] CommandEnd with_plan(std::vector<std::string> const& more) const {
+    std::vector<std::string> arguments{"consolidate", "--plan", file()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_command(arguments);
+  }
+};
+
+TEST_F(PartsCommand, merges_in_two_parts) {
+  auto const planned = plan({"--json"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  auto const answer = Json::parse(planned.out);
+  EXPECT_EQ(answer.at("files"), 3);
+  EXPECT_EQ(answer.at("parts").size(), 2U);
+  EXPECT_EQ(answer.at("plan").at("tp"), 2);
+
+  EXPECT_EQ(with_plan({"--part", "1/2"}).exit_code, 0);
+  auto const missing = with_plan({"--finish"});
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("1 of 2 parts are missing or damaged: 0"));
+  auto const listed = with_plan({"--finish", "--dry-run", "--json"});
+  EXPECT_EQ(listed.exit_code, 1);
+  EXPECT_EQ(Json::parse(listed.out).at("missing"), Json::array({0}));
+
+  auto const part = with_plan({"--part", "0", "--json"});
+  EXPECT_EQ(Json::parse(part.out).at("part"), 0) << part.err;
+  EXPECT_EQ(with_plan({"--finish", "--dry-run"}).exit_code, 0);
+  auto const finished = with_plan({"--finish", "--json"});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_EQ(Json::parse(finished.out).at("files"), 3);
+  EXPECT_EQ(difference(whole(), read_checkpoint(out(), true)), "");
+  EXPECT_EQ(with_plan({"--finish", "--read-back"}).exit_code, 0) << "again";
+}
+
+TEST_F(PartsCommand, takes_the_part_from_torchrun_without_connecting) {
+  ASSERT_EQ(plan().exit_code, 0);
+  ::setenv("WORLD_SIZE", "2", 1);
+  for (auto const* const rank : {"0", "1"}) {
+    ::setenv("RANK", rank, 1);
+    auto const end = with_plan({});
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_THAT(end.out, StartsWith("part " + std::string(rank) + " of 2"));
+  }
+  ::setenv("WORLD_SIZE", "3", 1);
+  auto const other = with_plan({});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("WORLD_SIZE=3"));
+  ::unsetenv("WORLD_SIZE");
+  ::unsetenv("RANK");
+}
+
+TEST_F(PartsCommand, refuses_wrong_numbers_and_combinations) {
+  ASSERT_EQ(plan().exit_code, 0);
+  for (auto const& wrong : std::vector<std::vector<std::string>>{{},
+                                                                 {"--part", "2/2"},
+                                                                 {"--part", "-1"},
+                                                                 {"--part", "0/3"},
+                                                                 {"--part", "0/"},
+                                                                 {"--part", "/2"},
+                                                                 {"--part", "0x1"},
+                                                                 {"--part", "0/2/2"},
+                                                                 {"--part", "0", "--finish"},
+                                                                 {"--part", "0", "--force"},
+                                                                 {"--part", "0", "--tp", "2"},
+                                                                 {"--part", "0", "-n", "2"},
+                                                                 {"--part", "0", "--read-back"},
+                                                                 {"--finish", "--read-back", "--no-read-back"},
+                                                                 {"--finish", "--max-shard-size", "1GB"},
+                                                                 {"shards", "out"}}) {
+    EXPECT_EQ(with_plan(wrong).exit_code, 2) << testing::PrintToString(wrong);
+  }
+  EXPECT_EQ(run_command({"consolidate", "--finish", shards().string(), out().string()}).exit_code, 2);
+  EXPECT_EQ(run_command({"consolidate", shards().string()}).exit_code, 2);
+  EXPECT_EQ(run_command({"plan", shards().string(), out().string(), "--parts", "0", "--output", file()}).exit_code, 2);
+}
+
+TEST_F(PartsCommand, has_an_exit_code_for_each_kind_of_error) {
+  EXPECT_EQ(with_plan({"--part", "0"}).exit_code, 3) << "no such plan";
+  std::ofstream(file()) << "{}";
+  EXPECT_EQ(with_plan({"--part", "0"}).exit_code, 1) << "not a plan";
+  ASSERT_EQ(plan().exit_code, 0) << "an old plan is replaced";
+  std::ofstream(shards() / "config.json", std::ios::app) << " ";
+  auto const changed = with_plan({"--part", "0"});
+  EXPECT_EQ(changed.exit_code, 1);
+  EXPECT_THAT(changed.err, HasSubstr("config.json"));
+  fs::create_directories(out());
+  std::ofstream(out() / "model.safetensors") << "old";
+  EXPECT_EQ(plan().exit_code, 2) << "the output exists";
+}
+
+TEST_F(PartsCommand, leaves_parts_that_clean_keeps_and_removes_with_all) {
+  ASSERT_EQ(plan().exit_code, 0);
+  ASSERT_EQ(with_plan({"--part", "0"}).exit_code, 0);
+  auto const kept = run_command({"clean", out().string()});
+  EXPECT_THAT(kept.out, HasSubstr("--all"));
+  EXPECT_THAT(names_in(out()), Contains(StartsWith(".crossrank-")));
+  EXPECT_EQ(run_command({"clean", "--all", out().string()}).exit_code, 0);
+  EXPECT_THAT(names_in(out()), ElementsAre());
+  auto const gone = with_plan({"--part", "0"});
+  EXPECT_EQ(gone.exit_code, 2) << gone.err;
+}
+
+}  // namespace
+}  // namespace crossrank

@@ -1,0 +1,56 @@
+#include "workspace/checkpoint/discovery/model_description.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "workspace/checkpoint/discovery/module_folders.hpp"
+#include "workspace/checkpoint/discovery/weight_files.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+// Larger files beside the weights are not part of a model's description.
+constexpr std::uintmax_t largest_companion = std::uintmax_t{256} << 20;
+
+// These files describe the input directory, not the model.
+constexpr std::string_view not_of_model[] = {"latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py"};
+
+std::vector<SidecarFile> sidecars_of(DirectoryListing const& listing) {
+  std::vector<SidecarFile> found;
+  for (auto const& name : listing.files) {
+    std::error_code error;
+    if (name.starts_with('.') || is_weights(name)) continue;
+    if (std::find(std::begin(not_of_model), std::end(not_of_model), name) != std::end(not_of_model)) continue;
+    if (fs::file_size(listing.path / name, error) > largest_companion || error) continue;
+    found.push_back({listing.path / name, name});
+  }
+  for (auto& companion : module_sidecars(listing, largest_companion)) found.push_back(std::move(companion));
+  return found;
+}
+
+}  // namespace
+
+void take_description(ShardSet& set, DirectoryListing const& listing) {
+  auto const& directory = listing.path;
+  if (auto config = read_json_object(directory / "config.json")) set.config = std::move(*config);
+  for (auto const* name : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
+    auto quantization = read_json_object(directory / name);
+    if (!quantization) continue;
+    set.quantization = std::move(*quantization);
+    break;
+  }
+  auto const inside = set.config.find("quantization_config");
+  if (set.quantization.empty() && inside != set.config.end() && inside->is_object()) set.quantization = *inside;
+  auto sidecars = sidecars_of(listing);
+  for (auto& known : set.sidecars) {
+    auto const same = [&](auto const& companion) { return companion.name == known.name; };
+    if (std::none_of(sidecars.begin(), sidecars.end(), same)) sidecars.push_back(std::move(known));
+  }
+  set.sidecars = std::move(sidecars);
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,11 @@
+#pragma once
+#include "workspace/checkpoint/source/directory_listing.hpp"
+#include "workspace/checkpoint/source/shard_set.hpp"
+
+namespace crossrank::checkpoint {
+
+/// Reads the description of a model from its directory: config, quantization config and the files to copy. Files that
+/// the set already has and the directory lacks stay. Throws `IoError` or `FormatError`.
+void take_description(ShardSet& set, DirectoryListing const& listing);
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,123 @@
+#include <crossrank/memory_export.hpp>
+
+#include <atomic>
+#include <exception>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+#include <crossrank/spi/storage.hpp>
+
+#include "lib/platform/cgroup.hpp"
+#include "lib/tensor/copy_memory.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* operation = "iconsolidate";
+constexpr std::size_t alignment = 64;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+/// Copies all tensors into one block of memory.
+StateDict copy_into_arena(StateDict const& weights, std::uint64_t limit) {
+  std::size_t bytes = 0;
+  for (auto const& [name, tensor] : weights) bytes += aligned(tensor.nbytes());
+  if (bytes > limit) {
+    throw UnavailableError({.operation = operation,
+                            .message = "the copy of this rank's weights would exceed the limit",
+                            .expected = "at most " + std::to_string(limit) + " bytes",
+                            .got = std::to_string(bytes),
+                            .hint = "raise `max_copy_bytes`, or use `consolidate`, which needs no copy"});
+  }
+  StateDict copies;
+  auto arena = Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8);
+  auto const memory = arena.mutable_bytes();
+  std::size_t at = 0;
+  for (auto const& [name, tensor] : weights) {
+    if (!tensor.defined()) {
+      copies.insert_or_assign(name, tensor);  // refused with the others
+      continue;
+    }
+    if (tensor.nbytes() > 0) copy_memory(memory.data() + at, tensor.bytes().data(), tensor.nbytes());
+    copies.insert_or_assign(
+        name, spi::tensor_from_storage(arena.storage(), arena.byte_offset() + at, tensor.shape(), tensor.dtype()));
+    at += aligned(tensor.nbytes());
+  }
+  return copies;
+}
+
+}  // namespace
+
+/// The thread of an export and its result.
+struct ExportRequest::State {
+  std::stop_source stop{};
+  std::optional<std::stop_callback<std::function<void()>>> caller_stops{};
+  Summary summary{};
+  std::exception_ptr error{};
+  std::atomic<bool> done{false};  ///< set with release after the result; partner: the loads in `done`
+  std::thread thread{};
+
+  ~State() {
+    stop.request_stop();
+    join();
+  }
+  State() = default;
+  State(State const&) = delete;
+  State& operator=(State const&) = delete;
+
+  void join() {
+    if (thread.joinable()) thread.join();
+  }
+};
+
+ExportRequest::ExportRequest() noexcept = default;
+ExportRequest::ExportRequest(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+ExportRequest::~ExportRequest() = default;
+ExportRequest::ExportRequest(ExportRequest&& other) noexcept = default;
+ExportRequest& ExportRequest::operator=(ExportRequest&& other) noexcept = default;
+
+bool ExportRequest::done() const { return !state_ || state_->done.load(std::memory_order_acquire); }
+
+Summary ExportRequest::wait() {
+  if (!state_) return {};
+  state_->join();
+  auto const state = std::move(state_);
+  if (state->error) std::rethrow_exception(state->error);
+  return state->summary;
+}
+
+ExportRequest iconsolidate(Collective const& world, StateDict const& weights, Placements const& placements,
+                           std::filesystem::path const& out, BackgroundOptions const& options) {
+  StateDict copies;
+  agree(world, operation, [&] {
+    auto const limit = options.max_copy_bytes > 0 ? options.max_copy_bytes : platform::usable_memory() / 2;
+    copies = copy_into_arena(weights, limit);
+  });
+  std::vector<int> all(static_cast<std::size_t>(world.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  auto group = world.split({all}, "export");
+  auto state = std::make_unique<ExportRequest::State>();
+  auto write = options.write;
+  write.stop = state->stop.get_token();
+  state->caller_stops.emplace(options.write.stop, [stop = state->stop]() mutable { stop.request_stop(); });
+  state->thread = std::thread([self = state.get(), group = std::move(group), copies = std::move(copies), placements,
+                               out, write = std::move(write)]() mutable {
+    try {
+      self->summary = consolidate(group, copies, placements, out, write);
+    } catch (...) {
+      self->error = std::current_exception();
+    }
+    copies.clear();
+    group = {};
+    self->done.store(true, std::memory_order_release);
+  });
+  return ExportRequest(std::move(state));
+}
+
+}  // namespace crossrank::checkpoint

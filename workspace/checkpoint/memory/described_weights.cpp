@@ -1,0 +1,190 @@
+#include "workspace/checkpoint/memory/described_weights.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "lib/platform/host.hpp"
+#include "workspace/checkpoint/memory/placement_json.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// The description of one rank: a text that ranks may share, and numbers of its own.
+struct Encoded {
+  std::string names{};                  ///< JSON: dtype, name and placement of each tensor; distinct placements
+  std::vector<std::int64_t> numbers{};  ///< place and grid, then first element and shape of each tensor
+};
+
+constexpr std::size_t grid_numbers = 8;
+
+class Encoder {
+ public:
+  explicit Encoder(Placements const& placements, std::string const& operation)
+      : placements_(placements), operation_(operation) {}
+
+  [[nodiscard]] Encoded encode(StateDict const& weights) {
+    auto const& p = placements_;
+    require_place("tp_rank", p.tp_rank, p.tp);
+    require_place("pp_rank", p.pp_rank, p.pp);
+    require_place("ep_rank", p.ep_rank, p.ep);
+    require_place("moe_ep", 0, p.moe_ep);
+    Encoded out;
+    out.numbers = {p.tp_rank, p.tp, p.pp_rank, p.pp, p.ep_rank, p.ep, p.moe_ep, 0};
+    Json tensors = Json::array();
+    for (auto const& [name, tensor] : weights) tensors.push_back(describe(name, tensor, out));
+    out.names = Json{std::move(tensors), std::move(known_)}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return out;
+  }
+
+ private:
+  void require_place(char const* name, int rank, int size) const {
+    if (size >= 1 && rank >= 0 && rank < size) return;
+    throw UsageError({.operation = operation_,
+                      .message = std::string("`") + name + "` of the placements is outside the grid",
+                      .expected = "0 to " + std::to_string(size - 1),
+                      .got = std::to_string(rank)});
+  }
+
+  Json describe(std::string const& name, Tensor const& tensor, Encoded& out) {
+    if (!tensor.defined()) {
+      throw UsageError({.operation = operation_,
+                        .message = "tensor is undefined",
+                        .resource = name,
+                        .hint = "assign it, or erase its name from the weights"});
+    }
+    (void)tensor.bytes();  // throws if the tensor is not on the CPU
+    auto const own = placements_.tensors.find(name);
+    auto placement = own == placements_.tensors.end() ? placements_.otherwise : own->second;
+    auto const first = placement.first_element;
+    if (first && (!placement.placements.empty() || !placement.shape || *first < 0)) {
+      throw UsageError(
+          {.operation = operation_,
+           .message = "a flattened tensor needs `first_element` of at least 0, a `shape` and no placements",
+           .resource = name});
+    }
+    placement.first_element.reset();
+    out.numbers.push_back(first.value_or(-1));
+    out.numbers.push_back(static_cast<std::int64_t>(tensor.shape().size()));
+    out.numbers.insert(out.numbers.end(), tensor.shape().begin(), tensor.shape().end());
+    return {name, static_cast<int>(tensor.dtype()), number_of(placement)};
+  }
+
+  std::size_t number_of(TensorPlacement const& placement) {
+    // Neighbours usually have the same placement.
+    if (last_ && *last_ == placement) return last_number_;
+    auto json = to_json(placement);
+    auto const [at, fresh] = numbers_.emplace(json.dump(), known_.size());
+    if (fresh) known_.push_back(std::move(json));
+    last_ = placement;
+    last_number_ = at->second;
+    return last_number_;
+  }
+
+  Placements const& placements_;
+  std::string const& operation_;
+  Json known_ = Json::array();
+  std::map<std::string, std::size_t> numbers_{};
+  std::optional<TensorPlacement> last_{};
+  std::size_t last_number_ = 0;
+};
+
+/// A text of names, parsed.
+struct ParsedNames {
+  std::shared_ptr<WeightNames const> names{};
+  std::vector<std::pair<Dtype, std::size_t>> tensors{};  ///< dtype and placement of each
+};
+
+ParsedNames parse_names(std::string_view text) {
+  auto const json = Json::parse(text);
+  auto names = std::make_shared<WeightNames>();
+  ParsedNames parsed;
+  for (auto const& one : json.at(1)) names->placements.push_back(tensor_placement_from(one));
+  for (auto const& one : json.at(0)) {
+    names->names.push_back(one.at(0).get<std::string>());
+    parsed.tensors.emplace_back(static_cast<Dtype>(one.at(1).get<int>()), one.at(2).get<std::size_t>());
+  }
+  parsed.names = std::move(names);
+  return parsed;
+}
+
+std::string_view as_text(std::vector<std::byte> const& bytes) {
+  return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+}
+
+RankWeights decode(ParsedNames const& parsed, std::span<std::int64_t const> numbers) {
+  RankWeights rank{.place = {.tp = static_cast<int>(numbers[0]),
+                             .pp = static_cast<int>(numbers[2]),
+                             .ep = static_cast<int>(numbers[4])},
+                   .names = parsed.names};
+  rank.place.moe = rank.place.tp % static_cast<int>(numbers[6]);
+  auto at = grid_numbers;
+  for (std::size_t i = 0; i < parsed.tensors.size(); ++i) {
+    auto const dims = static_cast<std::size_t>(numbers[at + 1]);
+    rank.tensors.push_back({.name = &parsed.names->names[i],
+                            .dtype = parsed.tensors[i].first,
+                            .shape = Shape(numbers.subspan(at + 2, dims)),
+                            .placement = &parsed.names->placements.at(parsed.tensors[i].second),
+                            .first_element = numbers[at]});
+    at += 2 + dims;
+  }
+  return rank;
+}
+
+}  // namespace
+
+DescribedWeights describe_weights(Collective const& world, StateDict const& weights, Placements const& placements,
+                                  std::string const& operation) {
+  Encoded mine;
+  agree(world, operation, [&] { mine = Encoder(placements, operation).encode(weights); });
+  auto const digest = codec::checksum(std::as_bytes(std::span(mine.names)));
+  mine.numbers[grid_numbers - 1] = static_cast<std::int64_t>(digest);
+  auto const numbers = world.all_gatherv(std::as_bytes(std::span(mine.numbers)));
+  auto const host = platform::this_host().id;
+  auto const hosts = world.all_gatherv(std::as_bytes(std::span(host)));
+
+  std::vector<std::vector<std::int64_t>> all(numbers.size());
+  std::map<std::int64_t, std::size_t> first_with;  // digest of names -> first rank that has them
+  for (std::size_t rank = 0; rank < numbers.size(); ++rank) {
+    all[rank].resize(numbers[rank].size() / sizeof(std::int64_t));
+    std::memcpy(all[rank].data(), numbers[rank].data(), numbers[rank].size());
+    first_with.emplace(all[rank][grid_numbers - 1], rank);
+  }
+  bool const tells = first_with.at(mine.numbers[grid_numbers - 1]) == static_cast<std::size_t>(world.rank());
+  auto const texts = world.all_gatherv(tells ? std::as_bytes(std::span(mine.names)) : std::span<std::byte const>());
+
+  DescribedWeights out;
+  std::map<std::int64_t, ParsedNames> parsed;
+  for (auto const& [key, rank] : first_with) parsed.emplace(key, parse_names(as_text(texts[rank])));
+  auto const& grid = all.front();
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    for (auto const i : {1U, 3U, 5U, 6U}) {
+      if (all[rank][i] == grid[i]) continue;
+      throw MismatchError({.operation = operation,
+                           .message = "ranks 0 and " + std::to_string(rank) + " give different sizes of the grid",
+                           .expected = std::to_string(grid[i]),
+                           .got = std::to_string(all[rank][i]),
+                           .hint = "pass the same `tp`, `pp`, `ep` and `moe_ep` on all ranks",
+                           .rank = world.rank(),
+                           .world_size = world.world_size(),
+                           .failed_ranks = {static_cast<int>(rank)}});
+    }
+    out.ranks.push_back(decode(parsed.at(all[rank][grid_numbers - 1]), all[rank]));
+    out.ranks.back().host = as_text(hosts[rank]);
+  }
+  out.tp = static_cast<int>(grid[1]);
+  out.pp = static_cast<int>(grid[3]);
+  out.ep = static_cast<int>(grid[5]);
+  out.moe_ep = static_cast<int>(grid[6]);
+  return out;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,109 @@
+#include "workspace/checkpoint/memory/export_plan.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/discovery/model_description.hpp"
+#include "workspace/checkpoint/memory/described_weights.hpp"
+#include "workspace/checkpoint/memory/replica_digests.hpp"
+#include "workspace/checkpoint/memory/rule_direction.hpp"
+#include "workspace/checkpoint/plan/plan_shard_set.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+/// What rank 0 tells the others about the model.
+struct SharedDescription {
+  Json config = Json::object();
+  Json quantization = Json::object();
+  std::optional<RuleFile> rules{};
+  FusedLayout fused = FusedLayout::automatic;
+};
+
+Json describe_model(ModelDescription const& model, ShardSet& set) {
+  if (!model.directory.empty()) take_description(set, list_directory(model.directory));
+  if (!model.config.empty()) set.config = model.config;
+  std::string rules;
+  if (!model.rules.empty()) rules = directed(RuleFile::read(model.rules), model.direction, model.rules.string()).text;
+  return {set.config, set.quantization, std::move(rules), model.rules.string(), static_cast<int>(model.fused_layout)};
+}
+
+/// Tells all ranks what the model is. Collective; only rank 0's description counts.
+SharedDescription share_description(Collective const& world, ModelDescription const& model, ShardSet& set,
+                                    std::string const& operation) {
+  std::string text;
+  agree(world, operation, [&] {
+    if (world.rank() == 0) text = describe_model(model, set).dump(-1, ' ', false, Json::error_handler_t::replace);
+  });
+  auto const all = world.all_gatherv(std::as_bytes(std::span(text)));
+  auto const json =
+      Json::parse(std::string_view(reinterpret_cast<char const*>(all.front().data()), all.front().size()));
+  SharedDescription shared{
+      .config = json.at(0), .quantization = json.at(1), .fused = static_cast<FusedLayout>(json.at(4).get<int>())};
+  auto const& rules = json.at(2).get_ref<std::string const&>();
+  if (!rules.empty()) shared.rules = RuleFile::parse(rules, json.at(3).get<std::string>());
+  return shared;
+}
+
+}  // namespace
+
+void join_ranges(std::vector<CellRange>& ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](auto const& a, auto const& b) {
+    return std::tie(a.cell, a.tensor, a.begin) < std::tie(b.cell, b.tensor, b.begin);
+  });
+  std::vector<CellRange> joined;
+  for (auto const& range : ranges) {
+    bool const touches = !joined.empty() && joined.back().cell == range.cell && joined.back().tensor == range.tensor &&
+                         range.begin <= joined.back().end;
+    if (touches) {
+      joined.back().end = std::max(joined.back().end, range.end);
+    } else {
+      joined.push_back(range);
+    }
+  }
+  ranges = std::move(joined);
+}
+
+std::vector<CellRange> inputs_of(MergeLayout const& layout, std::size_t tensor, std::uint64_t offset,
+                                 std::uint64_t size) {
+  auto const& merged = layout.tensors[tensor];
+  std::vector<CellRange> ranges;
+  if (size == 0 || merged.rule.given) return ranges;
+  if (merged.rule.kind == MergeKind::reduce) {
+    for (auto const& input : merged.inputs) ranges.push_back({input.source, input.tensor, 0, merged.bytes});
+  } else {
+    for (auto const& piece : merged.pieces) {
+      if (!piece.copy.reaches(offset, size)) continue;
+      for_each_input_range(piece.copy, offset, size, [&](std::uint64_t begin, std::uint64_t bytes) {
+        ranges.push_back({piece.input.source, piece.input.tensor, begin, begin + bytes});
+      });
+    }
+  }
+  join_ranges(ranges);
+  return ranges;
+}
+
+ExportPlan plan_export(Collective const& world, StateDict const& weights, Placements const& placements,
+                       ModelDescription const& model, std::string const& operation) {
+  ExportPlan plan;
+  auto const described = describe_weights(world, weights, placements, operation);
+  agree(world, operation, [&] { plan.cells = make_cells(described, weights, world.rank(), operation); });
+  auto& set = plan.cells.set;
+  auto shared = share_description(world, model, set, operation);
+  set.config = std::move(shared.config);
+  set.quantization = std::move(shared.quantization);
+  set.fused = shared.fused;
+  plan.layout = with_values(world, plan.cells, operation, [&] {
+                  return plan_shard_set(plan.cells.set, shared.rules, ScalePolicy::exact, "the weights of all ranks");
+                }).layout;
+  require_equal_replicas_in_memory(world, plan.cells, *plan.layout, operation);
+  return plan;
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,31 @@
+#include <crossrank/memory_export.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/memory/memory_fill.hpp"
+#include "workspace/checkpoint/plan/merged_source.hpp"
+
+namespace crossrank::checkpoint {
+
+StateDict get_full_state_dict(Collective const& world, StateDict const& weights, Placements const& placements,
+                              FullStateOptions const& options) {
+  std::string const operation = "get_full_state_dict";
+  if (options.dst < 0 || options.dst >= world.world_size()) {
+    throw UsageError({.operation = operation,
+                      .message = "`dst` is not a rank of the group",
+                      .expected = "0 to " + std::to_string(world.world_size() - 1),
+                      .got = std::to_string(options.dst)});
+  }
+  auto const plan = plan_export(world, weights, placements, options.model, operation);
+  std::vector<FillTarget> targets(static_cast<std::size_t>(world.world_size()));
+  targets[static_cast<std::size_t>(options.dst)] = {
+      .source = std::make_shared<MergedSource>(plan.layout),
+      .inputs_of = [&](WorkUnit const& unit) { return inputs_of(*plan.layout, unit.tensor, unit.offset, unit.bytes); }};
+  return fill_memory(world, plan, targets, {.operation = operation, .threads = options.threads, .stop = options.stop});
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,83 @@
+#include <crossrank/memory_export.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "workspace/checkpoint/memory/export_plan.hpp"
+#include "workspace/checkpoint/memory/exported_source.hpp"
+#include "workspace/checkpoint/memory/file_owners.hpp"
+#include "workspace/checkpoint/memory/weight_exchange.hpp"
+#include "workspace/checkpoint/plan/merged_source.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+#include "workspace/checkpoint/write/draw_number.hpp"
+#include "workspace/checkpoint/write/output_layout.hpp"
+#include "workspace/checkpoint/write/write_checkpoint.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* export_operation = "consolidate";
+// Each thread has a buffer for a slice, and the exchange needs most of the 256 MiB.
+constexpr int most_writers = 4;
+
+std::vector<OutputFile> lay_out(std::shared_ptr<ShardSource const> const& source, ShardSet const& set,
+                                ExportOptions const& options, std::uint64_t writer, int ranks) {
+  if (options.format == OutputFormat::images)
+    return {lay_out_image(source, corrected_config(set.config, {}), {.writer = writer})};
+  return lay_out_model(
+      source,
+      {.max_file_bytes = options.single_file ? 0 : options.max_shard_bytes, .ranks = ranks, .format = options.format});
+}
+
+/// Returns the files beside the weights. Only rank 0 needs them.
+std::vector<ExtraFile> extras_of(ShardSet const& set, std::vector<OutputFile> const& files,
+                                 ExportOptions const& options) {
+  ExtraFile index;
+  if (files.size() > 1) index = {.name = index_name(options.format), .text = make_index(files).dump(2) + "\n"};
+  auto extras = extra_files(set, {}, index);
+  if (options.model.config.empty()) return extras;
+  // The config of the options replaces that of the directory.
+  std::erase_if(extras, [](auto const& extra) { return extra.name == "config.json"; });
+  extras.push_back({.name = "config.json", .text = corrected_config(set.config, {}).dump(2) + "\n"});
+  return extras;
+}
+
+}  // namespace
+
+Summary consolidate(Collective const& world, StateDict const& weights, Placements const& placements,
+                    std::filesystem::path const& out, ExportOptions const& options) {
+  auto const started = std::chrono::steady_clock::now();
+  auto const plan = plan_export(world, weights, placements, options.model, export_operation);
+  auto const number = draw_number(world, export_operation);
+  CROSSRANK_CRASH_POINT("export.planned");
+  WriteRequest request{.operation = export_operation, .out = out, .id = codec::to_hex(number)};
+  auto const source = std::make_shared<ExportedSource>(std::make_shared<MergedSource>(plan.layout));
+  std::unique_ptr<WeightExchange> exchange;
+  agree(world, export_operation, [&] {
+    request.files = lay_out(source, plan.cells.set, options, number, world.world_size());
+    assign_owners_by_bytes(request.files, *plan.layout, plan.cells);
+    auto const units = units_of(request.files, world.world_size());
+    exchange = std::make_unique<WeightExchange>(plan.cells, units, [&](int, WorkUnit const& unit) {
+      return inputs_of(*plan.layout, unit.tensor, unit.offset, unit.bytes);
+    });
+    for (auto const& cell : plan.cells.cells) cell->read_from(exchange->received());
+    source->start(units[static_cast<std::size_t>(world.rank())], exchange->received());
+    if (world.rank() == 0) request.extras = extras_of(plan.cells.set, request.files, options);
+  });
+  request.force = options.force;
+  request.read_back = options.read_back;
+  request.threads = std::min(options.threads, most_writers);
+  request.on_progress = options.on_progress;
+  request.stop = options.stop;
+  request.exchange = exchange.get();
+  auto summary = write_checkpoint(world, request);
+  summary.elapsed = std::chrono::steady_clock::now() - started;
+  return summary;
+}
+
+}  // namespace crossrank::checkpoint

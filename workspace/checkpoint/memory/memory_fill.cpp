@@ -1,0 +1,101 @@
+#include "workspace/checkpoint/memory/memory_fill.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "workspace/checkpoint/memory/exported_source.hpp"
+#include "workspace/checkpoint/memory/weight_exchange.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr std::uint64_t unit_bytes = std::uint64_t{8} << 20;
+
+std::vector<WorkUnit> units_of(FillTarget const& target) {
+  std::vector<WorkUnit> units;
+  if (!target.source) return units;
+  auto const tensors = target.source->tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    auto const bytes = dense_bytes(tensors[i].shape, tensors[i].dtype);
+    for (std::uint64_t at = 0; at < bytes; at += unit_bytes)
+      units.push_back({static_cast<std::uint32_t>(i), at, std::min<std::uint64_t>(unit_bytes, bytes - at)});
+  }
+  return units;
+}
+
+/// Reads the units of one rank in their order, with any number of threads.
+class MemoryFill final : public PoolWork {
+ public:
+  MemoryFill(std::shared_ptr<ShardSource const> source, std::vector<WorkUnit> units)
+      : source_(std::move(source)), units_(std::move(units)) {
+    for (auto const& unit : units_) total_ += unit.bytes;
+    if (!source_) return;
+    for (auto const& tensor : source_->tensors()) {
+      tensors_.push_back(Tensor::empty(tensor.shape, tensor.dtype));
+      memory_.push_back(tensors_.back().mutable_bytes());
+    }
+  }
+
+  bool step() override {
+    auto const number = next_.fetch_add(1, std::memory_order_relaxed);
+    if (number >= units_.size()) return false;
+    auto const& unit = units_[number];
+    source_->read(
+        unit.tensor, unit.offset,
+        memory_[unit.tensor].subspan(static_cast<std::size_t>(unit.offset), static_cast<std::size_t>(unit.bytes)));
+    done_.fetch_add(unit.bytes, std::memory_order_relaxed);
+    return true;
+  }
+  [[nodiscard]] std::uint64_t bytes_total() const noexcept override { return total_; }
+  [[nodiscard]] std::uint64_t bytes_done() const noexcept override { return done_.load(std::memory_order_relaxed); }
+
+  [[nodiscard]] StateDict take() {
+    StateDict weights;
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      weights.insert_or_assign(source_->tensors()[i].name, std::move(tensors_[i]));
+    return weights;
+  }
+
+ private:
+  std::shared_ptr<ShardSource const> source_;
+  std::vector<WorkUnit> units_;
+  std::vector<Tensor> tensors_{};
+  std::vector<std::span<std::byte>> memory_{};
+  std::uint64_t total_ = 0;
+  std::atomic<std::uint64_t> done_{0};  ///< for progress only
+  std::atomic<std::size_t> next_{0};    ///< hands each unit to one thread
+};
+
+}  // namespace
+
+StateDict fill_memory(Collective const& world, ExportPlan const& plan, std::vector<FillTarget> const& targets,
+                      FillOptions const& options) {
+  std::unique_ptr<WeightExchange> exchange;
+  std::unique_ptr<MemoryFill> fill;
+  agree(world, options.operation, [&] {
+    std::vector<std::vector<WorkUnit>> units;
+    for (auto const& target : targets) units.push_back(units_of(target));
+    auto const own = static_cast<std::size_t>(world.rank());
+    auto mine = units[own];
+    exchange = std::make_unique<WeightExchange>(plan.cells, std::move(units), [&](int rank, WorkUnit const& unit) {
+      return targets[static_cast<std::size_t>(rank)].inputs_of(unit);
+    });
+    for (auto const& cell : plan.cells.cells) cell->read_from(exchange->received());
+    std::shared_ptr<ExportedSource> source;
+    if (targets[own].source) {
+      source = std::make_shared<ExportedSource>(targets[own].source);
+      source->start(mine, exchange->received());
+    }
+    fill = std::make_unique<MemoryFill>(std::move(source), std::move(mine));
+  });
+  run_worker_pool(world, *fill,
+                  {.operation = options.operation,
+                   .threads = options.threads,
+                   .stop = options.stop,
+                   .stage = "receiving",
+                   .exchange = exchange.get()});
+  return fill->take();
+}
+
+}  // namespace crossrank::checkpoint

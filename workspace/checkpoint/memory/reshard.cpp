@@ -1,0 +1,217 @@
+#include <crossrank/memory_export.hpp>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/memory/held_tensor.hpp"
+#include "workspace/checkpoint/memory/memory_fill.hpp"
+#include "workspace/checkpoint/memory/placed_source.hpp"
+#include "workspace/checkpoint/memory/placement_json.hpp"
+#include "workspace/checkpoint/plan/merged_source.hpp"
+#include "workspace/checkpoint/plan/split_source.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+#include "workspace/checkpoint/source/strided_copy.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+constexpr char const* reshard_operation = "reshard";
+
+/// What one rank wants, as all ranks know it.
+struct WantedLayout {
+  int tp_rank = 0;
+  int tp = 1;
+  int moe_ep = 1;
+  std::tuple<int, int, int> cell{};
+  TensorPlacement otherwise{};
+  std::map<std::string, TensorPlacement> placements{};
+  std::vector<std::size_t> tensors{};  ///< of the whole model
+};
+
+void require_target(TensorPlacement const& placement, std::string const& name) {
+  bool const partial = std::any_of(placement.placements.begin(), placement.placements.end(),
+                                   [](auto const& one) { return std::holds_alternative<Partial>(one); });
+  if (!partial && !placement.first_element) return;
+  throw UsageError({.operation = reshard_operation,
+                    .message = "a result cannot be partial or flattened",
+                    .expected = "Replicate, Shard or StridedShard",
+                    .resource = name});
+}
+
+Json wanted_json(Placements const& to, ReshardOptions const& options, std::span<SourceTensor const> tensors) {
+  if (to.tp < 1 || to.tp_rank < 0 || to.tp_rank >= to.tp || to.moe_ep < 1) {
+    throw UsageError({.operation = reshard_operation,
+                      .message = "`tp_rank` of the new placements is outside the grid",
+                      .expected = "0 to " + std::to_string(to.tp - 1),
+                      .got = std::to_string(to.tp_rank)});
+  }
+  require_target(to.otherwise, "otherwise");
+  Json placements = Json::array();
+  for (auto const& [name, placement] : to.tensors) {
+    require_target(placement, name);
+    placements.push_back({name, to_json(placement)});
+  }
+  Json wanted = Json::array();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!options.wants || options.wants(tensors[i].name)) wanted.push_back(i);
+  }
+  return Json::array({Json::array({to.tp_rank, to.tp, to.moe_ep, to.pp_rank, to.ep_rank}), to_json(to.otherwise),
+                      std::move(placements), std::move(wanted)});
+}
+
+WantedLayout wanted_from(std::vector<std::byte> const& bytes) {
+  auto const json = Json::parse(std::string_view(reinterpret_cast<char const*>(bytes.data()), bytes.size()));
+  auto const& grid = json.at(0);
+  WantedLayout wanted{.tp_rank = grid.at(0).get<int>(), .tp = grid.at(1).get<int>(), .moe_ep = grid.at(2).get<int>()};
+  wanted.cell = {wanted.tp_rank, grid.at(3).get<int>(), grid.at(4).get<int>()};
+  wanted.otherwise = tensor_placement_from(json.at(1));
+  for (auto const& one : json.at(2))
+    wanted.placements.emplace(one.at(0).get<std::string>(), tensor_placement_from(one.at(1)));
+  wanted.tensors = json.at(3).get<std::vector<std::size_t>>();
+  return wanted;
+}
+
+/// Makes what each rank receives.
+class Targets {
+ public:
+  Targets(ExportPlan const& plan, std::vector<WantedLayout> const& wanted) : plan_(plan), wanted_(wanted) {
+    for (std::size_t rank = 0; rank < wanted.size(); ++rank)
+      cells_[wanted[rank].cell].push_back(static_cast<int>(rank));
+  }
+
+  [[nodiscard]] std::vector<FillTarget> make() {
+    std::vector<FillTarget> targets;
+    for (std::size_t rank = 0; rank < wanted_.size(); ++rank) targets.push_back(target_of(static_cast<int>(rank)));
+    return targets;
+  }
+
+ private:
+  /// The tensors of one tensor-parallel rank.
+  std::shared_ptr<SplitSource const> split_of(WantedLayout const& wanted) {
+    auto& known = splits_[{wanted.tp_rank, wanted.tp, wanted.moe_ep}];
+    if (known) return known;
+    auto const set = as_whole(plan_.layout);
+    std::optional<RuleSet> rules;
+    if (wanted.tp > 1) rules = RuleSet::make(set);
+    known = std::make_shared<SplitSource>(set.sources.front(), static_cast<std::size_t>(wanted.tp_rank),
+                                          [&](SourceTensor const& tensor) {
+                                            if (!rules) return SplitRule{};
+                                            return rules->split_for(tensor.name, tensor, wanted.tp, wanted.moe_ep);
+                                          });
+    return known;
+  }
+
+  FillTarget target_of(int rank) {
+    auto const& wanted = wanted_[static_cast<std::size_t>(rank)];
+    auto const split = split_of(wanted);
+    std::map<std::string_view, std::size_t> numbers;
+    for (std::size_t i = 0; i < split->tensors().size(); ++i) numbers.emplace(split->tensors()[i].name, i);
+    std::vector<PlacedTensor> placed;
+    for (auto const i : wanted.tensors) {
+      auto const found = numbers.find(plan_.layout->tensors.at(i).name);
+      if (found != numbers.end()) placed.push_back(place(rank, wanted, *split, found->second));
+    }
+    auto const source = std::make_shared<PlacedSource>(split, placed);
+    return {.source = source, .inputs_of = [this, split, source](WorkUnit const& unit) {
+              return inputs_of_piece(*split, *source, unit);
+            }};
+  }
+
+  PlacedTensor place(int rank, WantedLayout const& wanted, ShardSource const& split, std::size_t number) const {
+    auto const& tensor = split.tensors()[number];
+    auto const own = wanted.placements.find(tensor.name);
+    auto const& placement = own == wanted.placements.end() ? wanted.otherwise : own->second;
+    auto const& ranks = placement.mesh.ranks.empty() ? cells_.at(wanted.cell) : placement.mesh.ranks;
+    auto shape = placement.mesh.shape;
+    if (shape.empty()) shape = {static_cast<std::int64_t>(ranks.size())};
+    auto const at = std::find(ranks.begin(), ranks.end(), rank);
+    bool fits = at != ranks.end() && (placement.placements.empty() || placement.placements.size() == shape.size());
+    std::int64_t product = 1;
+    for (auto const length : shape)
+      product = length < 1 || length > static_cast<std::int64_t>(ranks.size()) ? 0 : product * length;
+    fits = fits && product == static_cast<std::int64_t>(ranks.size());
+    for (auto const& one : placement.placements) fits = fits && cuts_existing(one, tensor.shape.size());
+    if (!fits) {
+      throw UsageError(
+          {.operation = reshard_operation,
+           .message = "the new placement does not fit its mesh or the tensor",
+           .expected = "a mesh with rank " + std::to_string(rank) + ", a placement for each of its dimensions",
+           .got = std::to_string(placement.placements.size()) + " placements on " + std::to_string(ranks.size()) +
+                  " ranks for " + to_string(tensor.shape),
+           .resource = tensor.name,
+           .hint = "correct the new placements"});
+    }
+    std::vector<MeshPlace> places(shape.size());
+    auto rest = static_cast<std::int64_t>(at - ranks.begin());
+    for (auto dim = shape.size(); dim-- > 0;) {
+      places[dim] = {rest % shape[dim], shape[dim]};
+      rest /= shape[dim];
+    }
+    return {number, held_entries(tensor.shape, placement.placements, places)};
+  }
+
+  static bool cuts_existing(Placement const& placement, std::size_t dims) {
+    auto const exists = [&](std::int64_t dim) {
+      auto const count = static_cast<std::int64_t>(dims);
+      return dim >= -count && dim < count;
+    };
+    if (auto const* const shard = std::get_if<Shard>(&placement)) return exists(shard->dim);
+    auto const* const strided = std::get_if<StridedShard>(&placement);
+    return strided == nullptr || (exists(strided->dim) && strided->split_factor >= 1);
+  }
+
+  /// Follows the bytes of a unit from the piece through the split to the cells.
+  [[nodiscard]] std::vector<CellRange> inputs_of_piece(SplitSource const& split, PlacedSource const& source,
+                                                       WorkUnit const& unit) const {
+    std::vector<CellRange> ranges;
+    source.for_each_input(unit.tensor, unit.offset, unit.bytes,
+                          [&](std::size_t tensor, std::uint64_t begin, std::uint64_t bytes, std::uint64_t) {
+                            for (auto const& piece : split.pieces(tensor)) {
+                              if (!piece.copy.reaches(begin, bytes)) continue;
+                              for_each_input_range(
+                                  piece.copy, begin, bytes, [&](std::uint64_t first, std::uint64_t size) {
+                                    for (auto const& range : inputs_of(*plan_.layout, piece.input.tensor, first, size))
+                                      ranges.push_back(range);
+                                  });
+                            }
+                          });
+    join_ranges(ranges);
+    return ranges;
+  }
+
+  ExportPlan const& plan_;
+  std::vector<WantedLayout> const& wanted_;
+  std::map<std::tuple<int, int, int>, std::vector<int>> cells_{};
+  std::map<std::tuple<int, int, int>, std::shared_ptr<SplitSource const>> splits_{};
+};
+
+}  // namespace
+
+StateDict reshard(Collective const& world, StateDict const& weights, Placements const& from, Placements const& to,
+                  ReshardOptions const& options) {
+  auto plan = plan_export(world, weights, from, options.model, reshard_operation);
+  std::string text;
+  agree(world, reshard_operation, [&] {
+    text = wanted_json(to, options, MergedSource(plan.layout).tensors())
+               .dump(-1, ' ', false, Json::error_handler_t::replace);
+  });
+  std::vector<WantedLayout> wanted;
+  for (auto const& bytes : world.all_gatherv(std::as_bytes(std::span(text)))) wanted.push_back(wanted_from(bytes));
+  Targets targets(plan, wanted);
+  auto const all = with_values(world, plan.cells, reshard_operation, [&] { return targets.make(); });
+  return fill_memory(world, plan, all,
+                     {.operation = reshard_operation, .threads = options.threads, .stop = options.stop});
+}
+
+}  // namespace crossrank::checkpoint

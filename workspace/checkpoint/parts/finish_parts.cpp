@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/platform/crash_point.hpp"
+#include "lib/platform/io_error.hpp"
+#include "lib/platform/system.hpp"
+#include "workspace/checkpoint/model/list_text.hpp"
+#include "workspace/checkpoint/parts/part_folder.hpp"
+#include "workspace/checkpoint/parts/parts_plan_state.hpp"
+#include "workspace/checkpoint/workers/worker_pool.hpp"
+#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job_folder.hpp"
+#include "workspace/checkpoint/write/output_writer.hpp"
+#include "workspace/checkpoint/write/written_result.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr char const* operation = "finish parts";
+constexpr std::size_t most_named = 20;
+
+/// The publication of a plan's result.
+class Publication {
+ public:
+  Publication(PartsPlan::State const& plan, FinishOptions const& options) : plan_(plan), options_(options) {}
+
+  Summary run() {
+    auto const started = Clock::now();
+    Summary summary{.files = static_cast<int>(plan_.request.files.size())};
+    for (auto const& file : plan_.request.files) summary.bytes += file.bytes;
+    publish();
+    summary.resumed_files = summary.files;
+    summary.elapsed = Clock::now() - started;
+    return summary;
+  }
+
+ private:
+  [[nodiscard]] WorkerPoolOptions pool_options() const {
+    return {.operation = operation,
+            .threads = options_.threads,
+            .on_progress = options_.on_progress,
+            .stop = options_.stop,
+            .stage = "comparing"};
+  }
+
+  void publish() {
+    auto folder = PartFolder::open(plan_.file.out, plan_.request.id);
+    if (!folder) return compare_published();
+    if (folder->is_published()) return remove_published(*folder);
+    auto job = JobFolder::make(folder_request(plan_, options_.force));
+    if (folder->is_published() || folder->stage() == PlanStage::gone) {
+      // Another process has published the result, or somebody has removed the parts.
+      if (!PartFolder::open(plan_.file.out, plan_.request.id)) job.remove();
+      return compare_published();
+    }
+    if (!job.was_committing()) check_and_stage(*folder);
+    job.commit();
+    mark_published(*folder);
+    job.remove_after_success();
+  }
+
+  void check_and_stage(PartFolder const& folder) {
+    require_complete(folder);
+    require_unchanged(plan_.request);
+    stage_extra_files(plan_.request, folder.directory());
+    CROSSRANK_CRASH_POINT("parts.staged");
+  }
+
+  /// Marks the folder, so that its files are not taken for missing parts while they are removed.
+  static void mark_published(PartFolder const& folder) {
+    auto const& work = folder.directory();
+    if (platform::system().renameat(work.fd(), commit_record_name, work.fd(), published_name) != 0 &&
+        !folder.is_published())
+      platform::throw_io(std::string(operation) + ": rename", work.path_of(commit_record_name), errno);
+    CROSSRANK_CRASH_POINT("parts.published");
+  }
+
+  void remove_published(PartFolder const& folder) const {
+    auto const lock = take_lock(folder.directory());
+    if (lock) remove_job(platform::Directory::open(plan_.file.out, operation), folder.directory());
+  }
+
+  /// Throws `FormatError` with the missing and damaged parts.
+  void require_complete(PartFolder const& folder) {
+    std::map<int, std::string> wrong;
+    for (auto const& file : plan_.request.files) {
+      if (wrong.contains(file.owner)) continue;
+      auto const state = folder.state_of(file);
+      bool const reads =
+          options_.check == PartCheck::all || (options_.check == PartCheck::changed && state == PartFile::unproven);
+      if (state == PartFile::missing) {
+        wrong.emplace(file.owner, file.name + " is missing or incomplete");
+      } else if (reads && !has_recorded_bytes(folder, file)) {
+        folder.forget(file.name);
+        wrong.emplace(file.owner, file.name + " does not match its checksums");
+      }
+    }
+    if (wrong.empty()) return;
+    std::vector<std::string> numbers;
+    std::vector<std::string> details;
+    for (auto const& [part, why] : wrong) {
+      numbers.push_back(std::to_string(part));
+      details.push_back("part " + std::to_string(part) + ": " + why);
+    }
+    auto const parts = std::to_string(plan_.file.options.parts);
+    throw FormatError({.operation = operation,
+                       .message = std::to_string(wrong.size()) + " of " + parts +
+                                  " parts are missing or damaged: " + list_text(numbers, most_named),
+                       .resource = plan_.file.out.string(),
+                       .hint = "run these parts again (they count from 0), then finish",
+                       .details = std::move(details),
+                       .section = "parts"});
+  }
+
+  /// Reads a file and compares it with the checksums that its part recorded.
+  bool has_recorded_bytes(PartFolder const& folder, OutputFile const& file) {
+    auto one = file;
+    one.owner = 0;
+    auto const world = lone_world();
+    try {
+      OutputWriter reader(std::span(&one, 1), 0, folder, {.resume = true});
+      run_worker_pool(world, reader, pool_options());
+      return true;
+    } catch (IoError const& error) {
+      if (error.info().system_errno != 0) throw;
+      return false;
+    } catch (FormatError const&) {
+      return false;
+    }
+  }
+
+  void compare_published() {
+    require_published(plan_, plan_.request.files, pool_options());
+    auto request = plan_.request;
+    request.resume = true;
+    request.force = false;
+    auto const result = WrittenResult::find(request);
+    if (!result) throw output_differs(plan_.file.out, "another checkpoint's file");
+    result->compare_extras(request);
+    require_unchanged(plan_.request);
+  }
+
+  PartsPlan::State const& plan_;
+  FinishOptions const& options_;
+};
+
+}  // namespace
+
+Summary finish_parts(PartsPlan const& plan, FinishOptions const& options) {
+  return Publication(plan.state(), options).run();
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,314 @@
+#include "workspace/checkpoint/parts/parts_plan_state.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/version.hpp>
+
+#include "lib/codec/checksum/checksum.hpp"
+#include "lib/core/log.hpp"
+#include "lib/platform/atomic_file.hpp"
+#include "lib/platform/crash_point.hpp"
+#include "workspace/checkpoint/parts/part_folder.hpp"
+#include "workspace/checkpoint/plan/merge_plan_state.hpp"
+#include "workspace/checkpoint/verify/compare_replicas.hpp"
+#include "workspace/checkpoint/write/job_files.hpp"
+#include "workspace/checkpoint/write/job_folder.hpp"
+#include "workspace/checkpoint/write/output_request.hpp"
+#include "workspace/checkpoint/write/output_writer.hpp"
+#include "workspace/checkpoint/write/written_result.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+PartsPlan::State const& require(std::shared_ptr<PartsPlan::State const> const& state) {
+  if (!state) {
+    throw UsageError(
+        {.operation = parts_operation, .message = "the plan of parts is empty: make one with PartsPlan::make"});
+  }
+  return *state;
+}
+
+fs::path absolute_path(fs::path const& path) { return path.empty() ? path : fs::absolute(path).lexically_normal(); }
+
+/// Returns the stamps of all inputs: those that were opened, then the files that are copied.
+std::vector<FileStamp> stamps_of(ShardSet const& set) {
+  auto stamps = set.files;
+  auto const pool = std::make_shared<FilePool>();
+  for (auto const& sidecar : set.sidecars) static_cast<void>(pool->open(sidecar.path));
+  for (auto& stamp : pool->stamps()) stamps.push_back(std::move(stamp));
+  for (auto& stamp : stamps) stamp.path = absolute_path(stamp.path).string();
+  return stamps;
+}
+
+/// Returns the name of the plan's folder. It depends on the recorded stamps, so that it is the same on all hosts.
+std::string id_of(PlanFile const& file) {
+  codec::StreamingChecksum running;
+  auto const add = [&](std::string const& text) { running.update(std::as_bytes(std::span(text))); };
+  auto const& options = file.options;
+  add("parts " + codec::to_hex(file.merge_hash) + " " +
+      std::to_string(options.single_file ? 0 : options.max_shard_bytes) + " " +
+      std::to_string(static_cast<int>(options.format)) + "\n");
+  for (auto const& stamp : file.stamps)
+    add(stamp.path + ":" + std::to_string(stamp.size) + ":" + std::to_string(stamp.changed) + "\n");
+  return codec::to_hex(running.digest());
+}
+
+std::vector<PlannedFile> planned_files(WriteRequest const& request) {
+  std::vector<PlannedFile> files;
+  for (auto const& file : request.files) files.push_back({.name = file.name, .bytes = file.bytes, .part = file.owner});
+  return files;
+}
+
+WriteRequest request_of(MergePlan const& merge, fs::path const& out, PartsOptions const& options) {
+  return consolidate_request(merge, out,
+                             {.max_shard_bytes = options.max_shard_bytes,
+                              .force = options.force,
+                              .single_file = options.single_file,
+                              .format = options.format},
+                             options.parts);
+}
+
+/// File systems and network protocols may cut a time to whole seconds.
+bool is_same_time(std::int64_t a, std::int64_t b) {
+  constexpr std::int64_t second = 1'000'000'000;
+  if (a % second != 0 && b % second != 0) return a == b;
+  return a / second == b / second;
+}
+
+std::string stamp_text(FileStamp const& stamp) {
+  return std::to_string(stamp.size) + " bytes, modified at " + std::to_string(stamp.changed / 1'000'000'000) + " s";
+}
+
+/// Throws `FormatError` if the inputs are not those of the plan. Names all that differ.
+void require_recorded(std::vector<FileStamp> const& recorded, std::vector<FileStamp> const& found,
+                      std::string const& plan_file) {
+  std::vector<std::string> changed;
+  FileStamp expected;
+  FileStamp got;
+  for (std::size_t i = 0; i < std::max(recorded.size(), found.size()); ++i) {
+    auto const before = i < recorded.size() ? recorded[i] : FileStamp{};
+    auto const now = i < found.size() ? found[i] : FileStamp{.path = before.path};
+    if (before.path == now.path && before.size == now.size && is_same_time(before.changed, now.changed)) continue;
+    if (changed.empty()) {
+      expected = before;
+      got = now;
+    }
+    changed.push_back(now.path);
+  }
+  if (changed.empty()) return;
+  throw FormatError({.operation = parts_operation,
+                     .message = "an input has changed since the plan was made: " + changed.front(),
+                     .expected = expected.path == got.path ? stamp_text(expected) : expected.path,
+                     .got = stamp_text(got),
+                     .resource = plan_file,
+                     .hint = "make a new plan",
+                     .details = changed,
+                     .section = "stamps"});
+}
+
+[[noreturn]] void refuse_result(std::string const& plan_file, PlanFile const& plan, char const* section,
+                                std::string expected, std::string got) {
+  std::string const version = CROSSRANK_VERSION;
+  bool const same_version = plan.made_by == version;
+  throw FormatError({.operation = parts_operation,
+                     .message = same_version
+                                    ? "the headers of the inputs or the rules have changed since the plan was made"
+                                    : "version " + version + " of crossrank merges these inputs in another way than " +
+                                          plan.made_by + ", which made the plan",
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .resource = plan_file,
+                     .hint = same_version ? "make a new plan" : "use one version for the plan and for all parts",
+                     .section = section});
+}
+
+void warn_of_empty_parts(PartsPlan::State const& state) {
+  auto const files = state.request.files.size();
+  auto const parts = static_cast<std::size_t>(state.file.options.parts);
+  if (parts <= files) return;
+  std::uint64_t bytes = 0;
+  for (auto const& file : state.request.files) bytes += file.bytes;
+  log_event(LogLevel::warning, "there are more parts than output files, so some parts have nothing to do",
+            {{"files", std::to_string(files)},
+             {"parts", std::to_string(parts)},
+             {"hint",
+              "a size limit of " + std::to_string(bytes / parts + 1) + " bytes for a file would give each part one"}});
+}
+
+}  // namespace
+
+Collective lone_world() { return connect({.backend = "fake", .rank = 0, .world_size = 1}); }
+
+void require_part(PartsPlan::State const& plan, int part) {
+  auto const parts = plan.file.options.parts;
+  if (part >= 0 && part < parts) return;
+  throw UsageError({.operation = parts_operation,
+                    .message = "the plan has no such part",
+                    .expected = "a part from 0 to " + std::to_string(parts - 1),
+                    .got = std::to_string(part),
+                    .hint = "parts count from 0"});
+}
+
+std::vector<OutputFile> files_of_part(PartsPlan::State const& plan, int part) {
+  std::vector<OutputFile> files;
+  for (auto const& file : plan.request.files) {
+    if (file.owner == part) files.push_back(file);
+  }
+  return files;
+}
+
+JobRequest folder_request(PartsPlan::State const& plan, bool force) {
+  auto request = job_request(plan.request);
+  request.force = force || plan.file.options.force;
+  request.resume = true;
+  return request;
+}
+
+void require_published(PartsPlan::State const& plan, std::vector<OutputFile> files, WorkerPoolOptions const& options) {
+  auto const gone = [&](std::string got) {
+    return UsageError({.operation = options.operation,
+                       .message = "the folder of this plan is gone, and the output does not have its result",
+                       .got = std::move(got),
+                       .resource = plan.file.out.string(),
+                       .hint = "save the plan again, and run all of its parts"});
+  };
+  std::error_code error;
+  for (auto& file : files) {
+    file.owner = 0;
+    if (fs::file_size(plan.file.out / file.name, error) != file.bytes || error) throw gone(file.name);
+  }
+  auto const world = lone_world();
+  try {
+    OutputWriter comparison(files, 0, platform::Directory::open(plan.file.out, options.operation));
+    run_worker_pool(world, comparison, options);
+  } catch (UsageError const& differs) {
+    throw gone(differs.info().got);
+  }
+}
+
+PartsPlan PartsPlan::make(MergePlan const& plan, fs::path const& out, PartsOptions const& options) {
+  if (options.parts < 1 || options.parts > most_parts) {
+    throw UsageError({.operation = parts_operation,
+                      .message = "the number of parts is out of range",
+                      .expected = "1 to " + std::to_string(most_parts),
+                      .got = std::to_string(options.parts)});
+  }
+  auto const& merge = plan.state();
+  auto state = std::make_shared<State>();
+  state->merge = plan;
+  state->request = request_of(plan, absolute_path(out), options);
+  auto recorded = merge.options;
+  recorded.rules = absolute_path(recorded.rules);
+  state->file = PlanFile{.inputs = {absolute_path(merge.shards), std::move(recorded)},
+                         .merge_hash = merge.hash,
+                         .stamps = stamps_of(merge.layout->set),
+                         .out = absolute_path(out),
+                         .options = options,
+                         .files = planned_files(state->request),
+                         .made_by = CROSSRANK_VERSION};
+  state->request.inputs = state->file.stamps;
+  state->request.id = id_of(state->file);
+  if (!PartFolder::open(state->file.out, state->request.id)) JobFolder::check(folder_request(*state, false));
+  require_distinct_ranks(*merge.layout, parts_operation);
+  warn_of_empty_parts(*state);
+  return PartsPlan(std::move(state));
+}
+
+PartsPlan PartsPlan::load(fs::path const& file) {
+  auto state = std::make_shared<State>();
+  state->file = read_plan_file(file);
+  auto const& saved = state->file;
+  state->merge = MergePlan::make_quietly(lone_world(), saved.inputs.shards, saved.inputs.options);
+  auto const found = stamps_of(state->merge.state().layout->set);
+  require_recorded(saved.stamps, found, file.string());
+  if (state->merge.hash() != saved.merge_hash)
+    refuse_result(file.string(), saved, "merge_hash", codec::to_hex(saved.merge_hash),
+                  codec::to_hex(state->merge.hash()));
+  state->request = request_of(state->merge, saved.out, saved.options);
+  auto const files = planned_files(state->request);
+  if (files != saved.files) {
+    auto const [mine, theirs] = std::mismatch(files.begin(), files.end(), saved.files.begin(), saved.files.end());
+    refuse_result(file.string(), saved, "files", theirs == saved.files.end() ? "no more files" : theirs->name,
+                  mine == files.end() ? "no more files" : mine->name);
+  }
+  state->request.inputs = found;
+  state->request.id = id_of(saved);
+  return PartsPlan(std::move(state));
+}
+
+void PartsPlan::save(fs::path const& file) const {
+  auto const& state = require(state_);
+  auto const text = to_text(state.file);
+  auto const folder = platform::Directory::open(absolute_path(file).parent_path(), parts_operation);
+  auto job = JobFolder::make(folder_request(state, false));
+  if (entry_at(job.directory(), published_name) == Entry::file) {
+    // An earlier publication of the same plan was killed before it removed the folder.
+    clear_job(job.directory());
+    (void)job.directory().remove(published_name, parts_operation);
+  }
+  bool const is_known = entry_at(job.directory(), parts_record_name) == Entry::file;
+  try {
+    platform::AtomicFile out(folder, file.filename().string(), text.size(), parts_operation);
+    out.write(std::as_bytes(std::span(text)));
+    out.commit(platform::IfExists::replace);
+    CROSSRANK_CRASH_POINT("parts.saved");
+    // From now on the folder outlives its processes.
+    if (!is_known) save_json(job.directory(), parts_record_name, Json{{"plan", absolute_path(file).string()}});
+    CROSSRANK_CRASH_POINT("parts.planned");
+  } catch (...) {
+    if (!is_known) job.remove();
+    throw;
+  }
+}
+
+int PartsPlan::parts() const { return require(state_).file.options.parts; }
+fs::path const& PartsPlan::out() const { return require(state_).file.out; }
+MergePlan const& PartsPlan::merge_plan() const { return require(state_).merge; }
+PartsPlan::State const& PartsPlan::state() const { return require(state_); }
+
+std::vector<std::string> PartsPlan::files(int part) const {
+  auto const& state = require(state_);
+  require_part(state, part);
+  std::vector<std::string> names;
+  for (auto const& file : state.file.files) {
+    if (file.part == part) names.push_back(file.name);
+  }
+  return names;
+}
+
+std::uint64_t PartsPlan::bytes(int part) const {
+  auto const& state = require(state_);
+  require_part(state, part);
+  std::uint64_t bytes = 0;
+  for (auto const& file : state.file.files) bytes += file.part == part ? file.bytes : 0;
+  return bytes;
+}
+
+std::vector<int> PartsPlan::missing() const {
+  auto const& state = require(state_);
+  auto const folder = PartFolder::open(state.file.out, state.request.id);
+  if (!folder) {
+    throw UsageError({.operation = parts_operation,
+                      .message = "the folder of this plan is gone: its result was published, or its parts were removed",
+                      .resource = state.file.out.string(),
+                      .hint = "save the plan again, and run all of its parts"});
+  }
+  if (folder->stage() != PlanStage::open) return {};
+  std::set<int> missing;
+  for (auto const& file : state.request.files) {
+    if (!missing.contains(file.owner) && folder->state_of(file) == PartFile::missing) missing.insert(file.owner);
+  }
+  return {missing.begin(), missing.end()};
+}
+
+}  // namespace crossrank::checkpoint

@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <crossrank/checkpoint_parts.hpp>
+
+#include "workspace/checkpoint/plan/plan_inputs.hpp"
+#include "workspace/checkpoint/source/file_pool.hpp"
+
+namespace crossrank::checkpoint {
+
+inline constexpr char const* parts_operation = "parts plan";
+
+/// One output file of a plan.
+struct PlannedFile {
+  std::string name{};
+  std::uint64_t bytes = 0;
+  int part = 0;
+  bool operator==(PlannedFile const&) const = default;
+};
+
+/// The contents of a plan file.
+struct PlanFile {
+  PlanInputs inputs{};
+  std::uint64_t merge_hash = 0;     ///< hash of the merge plan, over the headers of all inputs
+  std::vector<FileStamp> stamps{};  ///< inputs and sidecar files, when the plan was made
+  std::filesystem::path out{};      ///< absolute path of the output
+  PartsOptions options{};
+  std::vector<PlannedFile> files{};
+  std::string made_by{};  ///< version of crossrank
+};
+
+/// Returns the text of a plan file, with a checksum. Throws `UsageError` if a path is not valid UTF-8.
+[[nodiscard]] std::string to_text(PlanFile const& plan);
+
+/// Reads a plan file. Throws `IoError` if there is none, and `FormatError` with the field in `section` if it is
+/// damaged, of another version, or has values that no plan has, such as a file name that leads out of the output.
+[[nodiscard]] PlanFile read_plan_file(std::filesystem::path const& path);
+
+}  // namespace crossrank::checkpoint

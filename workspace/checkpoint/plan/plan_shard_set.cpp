@@ -1,0 +1,66 @@
+#include "workspace/checkpoint/plan/plan_shard_set.hpp"
+
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "workspace/checkpoint/discovery/grid/missing_ranks.hpp"
+#include "workspace/checkpoint/plan/check_model.hpp"
+#include "workspace/checkpoint/plan/single_shard.hpp"
+#include "workspace/checkpoint/rules/rule_set/rule_set.hpp"
+#include "workspace/checkpoint/source/error_sections.hpp"
+#include "workspace/checkpoint/source/operation_names.hpp"
+
+namespace crossrank::checkpoint {
+namespace {
+
+MergeLayout merge_all(ShardSet const& set, RuleSet const& rule_set) {
+  try {
+    bool const alone = set.sources.size() == 1;
+    return lay_out_merge(set, [&](std::string_view name, std::span<SourceTensor const* const> tensors) {
+      return alone ? rule_set.rule_for_single_source(*tensors.front()) : rule_set.rule_for(name, tensors);
+    });
+  } catch (FormatError const& error) {
+    if (error.section() == missing_ranks_section) throw missing_ranks(set, error);
+    throw;
+  }
+}
+
+/// Finds missing stages and expert ranks by gaps in the numbers of layers or experts.
+void require_coverage(MergeLayout const& layout, Json const& config, std::string const& where) {
+  for (auto const& gap : find_gaps(names_of(layout), config)) {
+    if (!gap.wanted || gap.missing.empty()) continue;
+    throw FormatError({.operation = plan_operation,
+                       .message = gap.text(),
+                       .expected = std::to_string(*gap.wanted) + " by the config",
+                       .resource = where,
+                       .hint = "copy the missing shards there, or correct the config; `rules` with {\"sizes\": ...} "
+                               "gives other numbers than the config's",
+                       .section = "coverage"});
+  }
+}
+
+}  // namespace
+
+PlannedSet plan_shard_set(ShardSet set, std::optional<RuleFile> rule_file, ScalePolicy policy,
+                          std::string const& where) {
+  PlannedSet planned;
+  auto sizes = set.config;
+  if (!rule_file) {
+    if (auto const error = check_single_shard(set)) throw FormatError(*error);
+  }
+  if (set.sources.size() > 1 || rule_file || RuleSet::changes_single_source(set)) {
+    auto const rule_set = RuleSet::make_with(set, std::move(rule_file).value_or(RuleFile()), policy);
+    planned.rules = rule_set.to_json();
+    sizes = planned.rules.at("config");
+    planned.layout = std::make_shared<MergeLayout const>(merge_all(set, rule_set));
+  } else {
+    planned.layout = std::make_shared<MergeLayout const>(lay_out_merge(std::move(set), {}));
+  }
+  require_coverage(*planned.layout, sizes, where);
+  return planned;
+}
+
+}  // namespace crossrank::checkpoint
