@@ -1,0 +1,87 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <crossrank/export.hpp>
+#include <crossrank/state.hpp>
+#include <crossrank/transforms_model.hpp>
+
+namespace crossrank {
+
+/// An optimizer over the trained tensors of a model: whole parameters, or this rank's shards.
+///
+/// Works on one element at a time, so that a sharded model gets the same values as a whole one.
+class CROSSRANK_EXPORT Optimizer {
+ public:
+  /// Makes an optimizer for `model`, which it keeps.
+  explicit Optimizer(std::shared_ptr<TrainableModel> model);
+  virtual ~Optimizer();
+  Optimizer(Optimizer const&) = delete;
+  Optimizer& operator=(Optimizer const&) = delete;
+
+  /// Changes all tensors that have a gradient. Local. An exception ends the training on all ranks.
+  void step();
+  /// Returns the number of steps so far.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// Returns the optimizer's tensors by "parameter.kind", for example "fc.weight.exp_avg". Views, not copies.
+  [[nodiscard]] StateDict const& state() const noexcept { return state_; }
+
+ protected:
+  /// Changes one tensor.
+  virtual void update(TrainedTensor& tensor) = 0;
+  /// Returns the state of a tensor under `kind`: F64 for F64 tensors, else F32; zeros at first.
+  [[nodiscard]] Tensor& state_of(TrainedTensor const& tensor, char const* kind);
+
+ private:
+  std::shared_ptr<TrainableModel> model_;
+  StateDict state_{};
+  std::int64_t steps_ = 0;
+};
+
+/// Says how `SGD` trains.
+struct SGDOptions {
+  double lr = 1e-3;           ///< learning rate
+  double momentum = 0;        ///< factor of the earlier direction
+  double weight_decay = 0;    ///< added to the gradient, times the value
+};
+
+/// Stochastic gradient descent with momentum. Follows `torch.optim.SGD`.
+class CROSSRANK_EXPORT SGD final : public Optimizer {
+ public:
+  /// Makes the optimizer.
+  SGD(std::shared_ptr<TrainableModel> model, SGDOptions options);
+
+ private:
+  void update(TrainedTensor& tensor) override;
+  SGDOptions options_;
+};
+
+/// Says how `AdamW` trains.
+struct AdamWOptions {
+  double lr = 1e-3;            ///< learning rate
+  double beta1 = 0.9;          ///< decay of the mean gradient
+  double beta2 = 0.999;        ///< decay of the mean square
+  double eps = 1e-8;           ///< added to the denominator
+  double weight_decay = 0.01;  ///< decay of the values, times the learning rate
+};
+
+/// Adam with decoupled weight decay. Follows `torch.optim.AdamW`.
+class CROSSRANK_EXPORT AdamW final : public Optimizer {
+ public:
+  /// Makes the optimizer.
+  AdamW(std::shared_ptr<TrainableModel> model, AdamWOptions options);
+
+ private:
+  void update(TrainedTensor& tensor) override;
+  AdamWOptions options_;
+  std::map<std::string, std::int64_t> updates_{};  ///< of each tensor, for the correction of the bias
+};
+
+/// Scales all gradients so that their common norm is at most `max_norm`. Returns the norm before that.
+///
+/// Collective for a sharded model; one reduction of a number. Follows `torch.nn.utils.clip_grad_norm_`.
+CROSSRANK_EXPORT double clip_grad_norm(TrainableModel& model, double max_norm);
+
+}  // namespace crossrank

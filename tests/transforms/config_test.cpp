@@ -1,0 +1,52 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/transforms_config.hpp>
+
+namespace crossrank {
+namespace {
+
+TEST(TransformConfig, keeps_all_fields_in_json) {
+  DDPTransformConfig ddp{.find_unused_parameters = true, .gradient_as_bucket_view = false, .static_graph = true};
+  ddp.common.name = "ddp";
+  EXPECT_EQ(to_json(ddp_config_from_json(to_json(ddp))), to_json(ddp));
+  FullyShardTransformConfig sharded{.reshard_after_forward = 2, .use_hybrid_sharding = false, .sync_grad_accum = true};
+  sharded.mixed_precision = {
+      .param_dtype = Dtype::bf16, .reduce_dtype = Dtype::f32, .fp8_enabled = true, .fp8_format = Dtype::f8_e5m2};
+  sharded.offload.cpu_offload = true;
+  EXPECT_EQ(to_json(fully_shard_config_from_json(to_json(sharded))), to_json(sharded));
+  EXPECT_EQ(to_json(sharded)["mixed_precision"]["param_dtype"], "bfloat16");
+}
+
+TEST(TransformConfig, has_the_defaults_of_the_reference) {
+  auto const ddp = ddp_config_from_json(Json::object());
+  EXPECT_FALSE(ddp.find_unused_parameters);
+  EXPECT_TRUE(ddp.gradient_as_bucket_view);
+  auto const sharded = fully_shard_config_from_json(Json::object());
+  EXPECT_EQ(std::get<bool>(sharded.reshard_after_forward), false);
+  EXPECT_TRUE(sharded.use_hybrid_sharding);
+  EXPECT_TRUE(sharded.mixed_precision.cast_forward_inputs);
+  EXPECT_TRUE(sharded.offload.pin_memory);
+}
+
+std::string refusal(Json const& json) {
+  try {
+    static_cast<void>(fully_shard_config_from_json(json));
+  } catch (UsageError const& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(TransformConfig, names_a_wrong_field) {
+  EXPECT_THAT(refusal({{"reshard", true}}), testing::HasSubstr("reshard_after_forward"));
+  EXPECT_THAT(refusal({{"mixed_precision", {{"param_dtype", "int8"}}}}),
+              testing::AllOf(testing::HasSubstr("mixed_precision.param_dtype"), testing::HasSubstr("bfloat16")));
+  EXPECT_THAT(refusal({{"sync_grad_accum", 1}}), testing::HasSubstr("true or false"));
+  EXPECT_THAT(refusal({{"reshard_after_forward", "yes"}}), testing::HasSubstr("number of ranks"));
+  EXPECT_THAT(refusal(Json::array()), testing::HasSubstr("object"));
+}
+
+}  // namespace
+}  // namespace crossrank

@@ -1,0 +1,222 @@
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+
+#include "tests/support/spawn_rank.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "tests/transforms/tiny_mlp.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int steps = 20;
+
+/// Runs `body` on threads whose job has a progress thread and does not shard.
+void run_jobs(int count, std::function<void(MeshCollective const& job)> const& body) {
+  ThreadRankOptions const options{.job_id = random_job_id()};
+  run_thread_ranks(
+      count,
+      [&](Collective const& world) {
+        auto driven = thread_options(world.rank(), count, options);
+        driven.progress = Progress::thread;
+        body(MeshCollective(connect(driven), {.sharding_world_size = 1}));
+      },
+      options);
+}
+
+std::vector<std::vector<double>> values_of(TrainableModel const& model) {
+  std::vector<std::vector<double>> values;
+  for (auto const& parameter : model.parameters()) values.push_back(reals_of(parameter->value));
+  return values;
+}
+
+void expect_near(std::vector<std::vector<double>> const& got, std::vector<std::vector<double>> const& expected,
+                 double most) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_THAT(got[i], testing::Pointwise(testing::DoubleNear(most), expected[i])) << i;
+}
+
+std::vector<std::vector<double>> trained_alone(TinyOptions const& model_options) {
+  auto const alone = std::make_shared<TinyMlp>(model_options);
+  AdamW optimizer(alone, {.lr = 0.02});
+  train(*alone, optimizer, steps, 0, 1);
+  return values_of(*alone);
+}
+
+struct Setting {
+  char const* name;
+  DDPTransformConfig config{};
+  TinyOptions model{};
+};
+
+Setting const settings[] = {
+    {"default", {}, {}},
+    {"copied_gradients", {.gradient_as_bucket_view = false}, {.frozen = true}},
+    {"static_graph_and_tied", {.static_graph = true}, {.widths = {3, 5, 5, 5, 2}, .tied = true}},
+    {"unused", {.find_unused_parameters = true}, {.unused = true}},
+    {"unused_with_copies", {.find_unused_parameters = true, .gradient_as_bucket_view = false}, {.unused = true}},
+    {"two_dtypes", {}, {.bias_dtype = Dtype::f32}},
+};
+
+/// Equal to rounding: the sums of the batch are taken in another order.
+TEST(DDP, trains_as_one_process_on_the_whole_batch) {
+  for (auto const& setting : settings) {
+    SCOPED_TRACE(setting.name);
+    auto const expected = trained_alone(setting.model);
+    for (int const ranks : {1, 2, 3, 4}) {
+      run_jobs(ranks, [&](MeshCollective const& job) {
+        auto mine = setting.model;
+        mine.seed += job.rank();  // only the values of rank 0 count
+        auto const model = DDPTransform(setting.config, job).apply(std::make_shared<TinyMlp>(mine));
+        AdamW optimizer(model, {.lr = 0.02});
+        train(*model, optimizer, steps, job.rank(), ranks);
+        expect_near(values_of(*model), expected, setting.model.bias_dtype == Dtype::f32 ? 1e-5 : 1e-9);
+        job.close();
+      });
+    }
+  }
+}
+
+TEST(DDP, leaves_the_model_of_one_rank_untouched) {
+  auto const model = std::make_shared<TinyMlp>();
+  EXPECT_EQ(DDPTransform({}, FakeCollective()).apply(model), model);
+}
+
+TEST(DDP, reduces_only_the_last_microbatch) {
+  auto const alone = std::make_shared<TinyMlp>();
+  run_pass(*alone, 0, 0, batch_rows);
+  run_jobs(2, [&](MeshCollective const& job) {
+    auto const model = std::make_shared<DDPWrappedModel>(std::make_shared<TinyMlp>(), job.world().split_by(0),
+                                                         DDPTransformConfig{});
+    for (int i = 0; i < 2; ++i) {
+      auto const scope = model->accumulation_context(i == 1);
+      auto const begin = job.rank() * 6 + i * 3;
+      run_pass(*model, 0, begin, begin + 3);
+    }
+    auto const got = model->trained_tensors();
+    auto const expected = alone->trained_tensors();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      auto sum = reals_of(expected[i].grad);
+      for (auto& value : sum) value *= 2;  // two microbatches, each with a mean of its own
+      EXPECT_THAT(reals_of(got[i].grad), testing::Pointwise(testing::DoubleNear(1e-12), sum)) << got[i].name;
+    }
+    job.close();
+  });
+}
+
+TEST(DDP, sends_bf16_with_the_hook) {
+  run_jobs(2, [](MeshCollective const& job) {
+    auto const model = std::make_shared<DDPWrappedModel>(std::make_shared<TinyMlp>(), job.world().split_by(0),
+                                                         DDPTransformConfig{});
+    model->register_comm_hook(bf16_compress_hook());
+    run_pass(*model, 0, 0, 3);
+    TinyMlp exact;
+    run_pass(exact, 0, 0, 3);
+    auto const expected = exact.trained_tensors();
+    auto const got = model->trained_tensors();
+    bool rounded = false;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_THAT(reals_of(got[i].grad), testing::Pointwise(testing::DoubleNear(1e-2), reals_of(expected[i].grad)));
+      rounded = rounded || reals_of(got[i].grad) != reals_of(expected[i].grad);
+    }
+    EXPECT_TRUE(rounded);
+    job.close();
+  });
+}
+
+TEST(DDP, builds_buckets_in_the_order_of_the_first_step) {
+  run_jobs(2, [](MeshCollective const& job) {
+    DDPWrappedModel model(std::make_shared<TinyMlp>(), job.world().split_by(0), DDPTransformConfig{});
+    EXPECT_EQ(model.buckets().front().front(), "scale");
+    EXPECT_EQ(model.buckets().front()[1], "layer2.bias");
+    run_pass(model, 0, 0, 3);
+    EXPECT_THAT(model.buckets().front(), testing::ElementsAre("scale", "layer2.bias", "layer2.weight", "layer1.bias",
+                                                              "layer1.weight", "layer0.bias", "layer0.weight"));
+    job.close();
+  });
+}
+
+std::string error_on(int rank, MeshCollective const& job, std::function<void()> const& body) {
+  try {
+    body();
+  } catch (std::exception const& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "no error on rank " << rank << " of " << job.world_size();
+  return {};
+}
+
+TEST(DDP, names_a_parameter_that_differs) {
+  run_jobs(3, [](MeshCollective const& job) {
+    TinyOptions mine;
+    if (job.rank() == 2) mine.bias_dtype = Dtype::f32;
+    auto const text =
+        error_on(job.rank(), job, [&] { static_cast<void>(DDPTransform({}, job).apply(std::make_shared<TinyMlp>(mine))); });
+    EXPECT_THAT(text, testing::AllOf(HasSubstr("layer0.bias"), HasSubstr("rank 2")));
+  });
+}
+
+TEST(DDP, names_a_parameter_without_a_gradient_on_all_ranks) {
+  run_jobs(2, [](MeshCollective const& job) {
+    auto const tiny = std::make_shared<TinyMlp>();
+    auto const model = DDPTransform({}, job).apply(tiny);
+    tiny->skip_last_bias = job.rank() == 1;
+    EXPECT_THAT(error_on(job.rank(), job, [&] { run_pass(*model, 0, 0, 3); }), HasSubstr("layer2.bias"));
+  });
+}
+
+TEST(DDP, refuses_sparse_gradients_and_a_mesh_that_shards) {
+  run_thread_ranks(2, [](Collective const& world) {
+    MeshCollective const sharding(world, {});
+    auto const tiny = std::make_shared<TinyMlp>();
+    EXPECT_THAT(error_on(world.rank(), sharding, [&] { static_cast<void>(DDPTransform({}, sharding).apply(tiny)); }),
+                HasSubstr("sharding_world_size = 1"));
+    MeshCollective const job(world, {.sharding_world_size = 1});
+    tiny->units()[0].parameters[0]->grad_layout = GradientLayout::sparse;
+    EXPECT_THAT(error_on(world.rank(), job, [&] { static_cast<void>(DDPTransform({}, job).apply(tiny)); }),
+                testing::AllOf(HasSubstr("layer0.weight"), HasSubstr("sparse")));
+    job.close();
+  });
+}
+
+/// A throw anywhere in a step ends it on all ranks, whose errors contain its message.
+TEST(DDP, ends_the_step_on_all_ranks_when_one_throws) {
+  for (std::string const where : {"forward 1", "backward 2", "backward 0"}) {
+    run_jobs(3, [&](MeshCollective const& job) {
+      auto const tiny = std::make_shared<TinyMlp>();
+      auto const model = DDPTransform({}, job).apply(tiny);
+      run_pass(*model, 0, 0, 3);
+      tiny->on_event = [&](std::string const& at) {
+        if (job.rank() == 1 && at == where) throw std::runtime_error("tensor on fire");
+      };
+      EXPECT_THAT(error_on(job.rank(), job, [&] { run_pass(*model, 1, 0, 3); }), HasSubstr("tensor on fire")) << where;
+    });
+  }
+}
+
+TEST(DDP, checks_that_the_graph_is_static) {
+  run_jobs(2, [](MeshCollective const& job) {
+    auto const tiny = std::make_shared<TinyMlp>();
+    auto const model = DDPTransform({.find_unused_parameters = true, .static_graph = true}, job).apply(tiny);
+    run_pass(*model, 0, 0, 3);
+    tiny->skip_last_bias = true;
+    EXPECT_THAT(error_on(job.rank(), job, [&] { run_pass(*model, 1, 0, 3); }), HasSubstr("not static"));
+  });
+}
+
+TEST(DDP, clips_by_the_norm_of_all_gradients) {
+  auto const model = std::make_shared<TinyMlp>();
+  run_pass(*model, 0, 0, 3);
+  auto const before = clip_grad_norm(*model, 0.01);
+  EXPECT_GT(before, 0.01);
+  EXPECT_NEAR(clip_grad_norm(*model, 1), 0.01, 1e-6);
+}
+
+}  // namespace
+}  // namespace crossrank::test

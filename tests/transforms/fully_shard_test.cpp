@@ -1,0 +1,192 @@
+#include <map>
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/error.hpp>
+#include <crossrank/transforms_fully_shard.hpp>
+
+#include "tests/support/spawn_rank.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "tests/transforms/tiny_mlp.hpp"
+
+namespace crossrank::test {
+namespace {
+
+using testing::HasSubstr;
+using Values = std::map<std::string, std::vector<double>>;
+
+constexpr int steps = 20;
+
+void run_jobs(int count, int sharding, std::function<void(MeshCollective const& job)> const& body) {
+  ThreadRankOptions const options{.job_id = random_job_id()};
+  run_thread_ranks(
+      count,
+      [&](Collective const& world) {
+        auto driven = thread_options(world.rank(), count, options);
+        driven.progress = Progress::thread;
+        body(MeshCollective(connect(driven), {.sharding_world_size = sharding}));
+      },
+      options);
+}
+
+Values trained_alone(TinyOptions const& options) {
+  auto const alone = std::make_shared<TinyMlp>(options);
+  AdamW optimizer(alone, {.lr = 0.02});
+  train(*alone, optimizer, steps, 0, 1);
+  Values values;
+  for (auto const& parameter : alone->parameters()) values[parameter->name] = reals_of(parameter->value);
+  return values;
+}
+
+struct Setting {
+  char const* name;
+  FullyShardTransformConfig config{};
+  TinyOptions model{};
+  double most = 1e-9;
+};
+
+std::vector<Setting> settings() {
+  TinyOptions const tied{.widths = {3, 5, 5, 5, 2}, .tied = true};
+  return {{"default", {}, {}},
+          {"reshard", {.reshard_after_forward = true}, {.frozen = true}},
+          {"tied", {.reshard_after_forward = true}, tied},
+          {"flattened", {.use_hybrid_sharding = false}, {.unused = true}},
+          {"two_dtypes", {.reshard_after_forward = true}, {.bias_dtype = Dtype::f32}, 1e-5}};
+}
+
+void expect_trained(FullyShardTransformConfig const& config, TinyOptions const& options, MeshCollective const& job,
+                    Values const& expected, double most) {
+  auto mine = options;
+  mine.seed += job.rank();  // only the values of rank 0 count
+  auto const model = FullyShardTransform(config, job).apply(std::make_shared<TinyMlp>(mine));
+  AdamW optimizer(model, {.lr = 0.02});
+  train(*model, optimizer, steps, job.rank(), job.world_size());
+  auto* const sharded = dynamic_cast<FullyShardedModel*>(model.get());
+  ASSERT_NE(sharded, nullptr);
+  std::size_t seen = 0;
+  sharded->for_each_parameter([&](std::string const& name, Tensor const& value) {
+    EXPECT_THAT(reals_of(value), testing::Pointwise(testing::DoubleNear(most), expected.at(name))) << name;
+    ++seen;
+  });
+  EXPECT_EQ(seen, expected.size());
+}
+
+/// Equal to rounding: the sums of the batch are taken in another order.
+TEST(FullyShard, trains_as_one_process_on_the_whole_batch) {
+  for (auto const& setting : settings()) {
+    SCOPED_TRACE(setting.name);
+    auto const expected = trained_alone(setting.model);
+    for (auto const& [ranks, sharding] : {std::pair{2, 2}, {3, 3}, {4, 4}, {4, 2}}) {
+      run_jobs(ranks, sharding, [&](MeshCollective const& job) {
+        expect_trained(setting.config, setting.model, job, expected, setting.most);
+        job.close();
+      });
+    }
+  }
+}
+
+TEST(FullyShard, reshards_to_smaller_groups) {
+  auto const expected = trained_alone({});
+  run_jobs(4, 4, [&](MeshCollective const& job) {
+    expect_trained({.reshard_after_forward = 2}, {}, job, expected, 1e-9);
+    EXPECT_THROW(
+        static_cast<void>(FullyShardTransform({.reshard_after_forward = 3}, job).apply(std::make_shared<TinyMlp>())),
+        UsageError);
+    job.close();
+  });
+}
+
+TEST(FullyShard, computes_in_other_dtypes_and_keeps_its_shards) {
+  auto const expected = trained_alone({});
+  run_jobs(2, 2, [&](MeshCollective const& job) {
+    expect_trained({.mixed_precision = {.param_dtype = Dtype::f32, .reduce_dtype = Dtype::f32}}, {}, job, expected, 0.05);
+    expect_trained({.mixed_precision = {.fp8_enabled = true}}, {}, job, expected, 0.6);
+    job.close();
+  });
+}
+
+TEST(FullyShard, refuses_to_read_values_that_were_given_back) {
+  run_jobs(2, 2, [](MeshCollective const& job) {
+    auto const tiny = std::make_shared<TinyMlp>();
+    auto const model = FullyShardTransform({.reshard_after_forward = true}, job).apply(tiny);
+    struct Holder final : TrainingObserver {
+      void before_unit(std::size_t unit, Pass pass) override {
+        if (unit != 1 || pass != Pass::forward) return;
+        held = tiny->units()[1].parameters[0]->value;
+        EXPECT_NO_THROW(static_cast<void>(held.bytes()));
+      }
+      void after_unit(std::size_t, Pass) override {}
+      void gradient_ready(Parameter&) override {}
+      TinyMlp* tiny = nullptr;
+      Tensor held{};
+    } holder;
+    holder.tiny = tiny.get();
+    model->observe(&holder);
+    auto& held = holder.held;
+    run_pass(*model, 0, 0, 3);
+    try {
+      static_cast<void>(held.bytes());
+      FAIL() << "readable";
+    } catch (UsageError const& e) {
+      EXPECT_THAT(e.what(), HasSubstr("layer1.weight"));
+    }
+    job.close();
+  });
+}
+
+TEST(FullyShard, holds_two_units_at_most) {
+  run_jobs(2, 2, [](MeshCollective const& job) {
+    TinyOptions const options{.widths = {3, 64, 64, 64, 64, 2}};
+    auto const model = FullyShardTransform({.reshard_after_forward = true}, job).apply(std::make_shared<TinyMlp>(options));
+    run_pass(*model, 0, 0, 3);
+    auto const memory = dynamic_cast<FullyShardedModel&>(*model).memory();
+    EXPECT_LE(memory.peak_gathered, 2 * memory.largest_unit);
+    EXPECT_LE(memory.peak_full_gradients, 2 * memory.largest_unit);
+    EXPECT_EQ(memory.gathered, 0U);
+    EXPECT_EQ(memory.full_gradients, 0U);
+    job.close();
+  });
+}
+
+TEST(FullyShard, accumulates_and_clips_as_one_process) {
+  for (bool const sync : {false, true}) {
+    auto const alone = std::make_shared<TinyMlp>();
+    run_pass(*alone, 0, 0, batch_rows);
+    auto const expected = 2 * clip_grad_norm(*alone, 1e9);
+    run_jobs(2, 2, [&](MeshCollective const& job) {
+      auto const model = FullyShardTransform({.sync_grad_accum = sync}, job).apply(std::make_shared<TinyMlp>());
+      auto& sharded = dynamic_cast<FullyShardedModel&>(*model);
+      for (int i = 0; i < 2; ++i) {
+        auto const scope = sharded.accumulation_context(i == 1);
+        auto const begin = job.rank() * 6 + i * 3;
+        run_pass(*model, 0, begin, begin + 3);
+      }
+      EXPECT_NEAR(clip_grad_norm(*model, 0.5), expected, 1e-9);
+      EXPECT_NEAR(clip_grad_norm(*model, 1e9), 0.5, 1e-5);
+      job.close();
+    });
+  }
+}
+
+TEST(FullyShard, ends_the_step_on_all_ranks_when_one_throws) {
+  for (std::string const where : {"forward 1", "backward 1"}) {
+    run_jobs(3, 3, [&](MeshCollective const& job) {
+      auto const tiny = std::make_shared<TinyMlp>();
+      auto const model = FullyShardTransform({}, job).apply(tiny);
+      tiny->on_event = [&](std::string const& at) {
+        if (job.rank() == 1 && at == where) throw std::runtime_error("tensor on fire");
+      };
+      try {
+        run_pass(*model, 1, 0, 3);
+        ADD_FAILURE() << "no error on rank " << job.rank();
+      } catch (std::exception const& e) {
+        EXPECT_THAT(e.what(), HasSubstr("tensor on fire"));
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace crossrank::test

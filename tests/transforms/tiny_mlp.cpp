@@ -1,0 +1,166 @@
+#include "tests/transforms/tiny_mlp.hpp"
+
+#include <cmath>
+
+#include "transforms/model/reals.hpp"
+
+namespace crossrank::test {
+namespace {
+
+std::shared_ptr<Parameter> make(std::string name, Shape const& shape, Dtype dtype, double& seed) {
+  auto parameter = std::make_shared<Parameter>();
+  parameter->name = std::move(name);
+  parameter->value = Tensor::empty(shape, dtype);
+  std::vector<double> values(static_cast<std::size_t>(parameter->value.numel()));
+  for (auto& value : values) value = 0.5 * std::sin(seed += 1.7);
+  transforms::write_reals(parameter->value, 0, values);
+  return parameter;
+}
+
+}  // namespace
+
+std::vector<double> reals_of(Tensor const& tensor) {
+  std::vector<double> values(static_cast<std::size_t>(tensor.numel()));
+  transforms::read_reals(tensor, 0, values);
+  return values;
+}
+
+TinyMlp::TinyMlp(TinyOptions options) : options_(std::move(options)) {
+  auto seed = options_.seed;
+  auto const& widths = options_.widths;
+  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
+    auto const name = "layer" + std::to_string(i);
+    bool const tie = options_.tied && i == 2;
+    weights_.push_back(tie ? weights_[1] : make(name + ".weight", {widths[i + 1], widths[i]}, options_.dtype, seed));
+    biases_.push_back(make(name + ".bias", {widths[i + 1]}, options_.bias_dtype, seed));
+    units_.push_back({name, {weights_[i], biases_[i]}});
+  }
+  if (options_.frozen) biases_.front()->requires_grad = false;
+  scale_ = make("scale", {}, options_.dtype, seed);
+  units_.back().parameters.push_back(scale_);
+  if (options_.unused) units_.back().parameters.push_back(make("unused", {7, 2}, options_.dtype, seed));
+}
+
+void TinyMlp::event(std::size_t unit, Pass pass, bool before) {
+  if (before && on_event) on_event((pass == Pass::forward ? "forward " : "backward ") + std::to_string(unit));
+  if (observer_ == nullptr) return;
+  if (before) return observer_->before_unit(unit, pass);
+  observer_->after_unit(unit, pass);
+}
+
+std::vector<Tensor> TinyMlp::forward(std::span<Tensor const> inputs) {
+  rows_ = inputs[0].shape()[0];
+  inputs_.assign(1, reals_of(inputs[0]));
+  auto const layers = weights_.size();
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    event(layer, Pass::forward, true);
+    auto const w = reals_of(weights_[layer]->value);
+    auto const b = reals_of(biases_[layer]->value);
+    auto const in = static_cast<std::size_t>(options_.widths[layer]);
+    auto const out = static_cast<std::size_t>(options_.widths[layer + 1]);
+    auto const& x = inputs_[layer];
+    Reals y(static_cast<std::size_t>(rows_) * out);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      double sum = skip_last_bias && layer + 1 == layers ? 0 : b[i % out];
+      for (std::size_t k = 0; k < in; ++k) sum += x[i / out * in + k] * w[i % out * in + k];
+      y[i] = layer + 1 < layers ? std::tanh(sum) : sum;
+    }
+    inputs_.push_back(y);
+    if (layer + 1 == layers) {
+      for (auto& value : y) value *= reals_of(scale_->value)[0];
+      event(layer, Pass::forward, false);
+      auto output = Tensor::empty({rows_, options_.widths.back()}, Dtype::f64);
+      transforms::write_reals(output, 0, y);
+      return {output};
+    }
+    event(layer, Pass::forward, false);
+  }
+  return {};
+}
+
+void TinyMlp::add_gradient(Parameter& parameter, Reals const& gradient) {
+  if (!parameter.requires_grad) return;
+  if (!parameter.grad.defined()) parameter.grad = Tensor::zeros(parameter.value.shape(), parameter.value.dtype());
+  auto sum = reals_of(parameter.grad);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
+  transforms::write_reals(parameter.grad, 0, sum);
+}
+
+void TinyMlp::layer_backward(std::size_t layer, Reals& gradient) {
+  auto const in = static_cast<std::size_t>(options_.widths[layer]);
+  auto const out = static_cast<std::size_t>(options_.widths[layer + 1]);
+  auto const& x = inputs_[layer];
+  auto const w = reals_of(weights_[layer]->value);
+  bool const is_last = layer + 1 == weights_.size();
+  Reals dw(in * out);
+  Reals db(out);
+  Reals dx(x.size());
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    auto const y = inputs_[layer + 1][i];
+    auto const g = is_last ? gradient[i] : gradient[i] * (1 - y * y);
+    db[i % out] += g;
+    for (std::size_t k = 0; k < in; ++k) {
+      dw[i % out * in + k] += g * x[i / out * in + k];
+      dx[i / out * in + k] += g * w[i % out * in + k];
+    }
+  }
+  auto const report = [&](Parameter& parameter, Reals const& values) {
+    add_gradient(parameter, values);
+    bool const complete = !(options_.tied && layer == 2 && &parameter == weights_[2].get());
+    if (complete && parameter.requires_grad && observer_ != nullptr) observer_->gradient_ready(parameter);
+  };
+  if (!(skip_last_bias && is_last)) report(*biases_[layer], db);
+  report(*weights_[layer], dw);
+  gradient = std::move(dx);
+}
+
+void TinyMlp::backward(std::span<Tensor const> gradients) {
+  auto gradient = reals_of(gradients[0]);
+  for (auto layer = weights_.size(); layer-- > 0;) {
+    event(layer, Pass::backward, true);
+    if (layer + 1 == weights_.size()) {
+      auto const scale = reals_of(scale_->value)[0];
+      double sum = 0;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        sum += gradient[i] * inputs_.back()[i];
+        gradient[i] *= scale;
+      }
+      add_gradient(*scale_, {sum});
+      if (observer_ != nullptr) observer_->gradient_ready(*scale_);
+    }
+    layer_backward(layer, gradient);
+    event(layer, Pass::backward, false);
+  }
+}
+
+double run_pass(TrainableModel& model, int step, std::int64_t begin, std::int64_t end) {
+  std::vector<double> x;
+  for (auto row = begin; row < end; ++row) {
+    for (int i = 0; i < 3; ++i) x.push_back(std::cos(static_cast<double>(row * 3 + i) + 0.3 * step));
+  }
+  Tensor const input = Tensor::of(x, {end - begin, 3});
+  auto const y = reals_of(model.forward(std::span(&input, 1)).front());
+  std::vector<double> gradient(y.size());
+  double loss = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    auto const target = std::sin(static_cast<double>(begin * 2 + static_cast<std::int64_t>(i)));
+    loss += (y[i] - target) * (y[i] - target) / static_cast<double>(y.size());
+    gradient[i] = 2 * (y[i] - target) / static_cast<double>(y.size());
+  }
+  Tensor const upstream = Tensor::of(gradient, {end - begin, 2});
+  model.backward(std::span(&upstream, 1));
+  return loss;
+}
+
+std::vector<double> train(TrainableModel& model, Optimizer& optimizer, int steps, int rank, int ranks) {
+  std::vector<double> losses;
+  auto const share = batch_rows / ranks;
+  for (int step = 0; step < steps; ++step) {
+    model.zero_grad();
+    losses.push_back(run_pass(model, step, rank * share, (rank + 1) * share));
+    optimizer.step();
+  }
+  return losses;
+}
+
+}  // namespace crossrank::test

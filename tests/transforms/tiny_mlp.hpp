@@ -1,0 +1,64 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <crossrank/transforms.hpp>
+
+namespace crossrank::test {
+
+/// What a tiny model contains besides its layers.
+struct TinyOptions {
+  std::vector<std::int64_t> widths{3, 5, 5, 2};  ///< of the input and of each layer's output
+  Dtype dtype = Dtype::f64;                      ///< of weights
+  Dtype bias_dtype = Dtype::f64;
+  bool tied = false;    ///< the second and third layer share their weight
+  bool unused = false;  ///< the last unit has a parameter without a use
+  bool frozen = false;  ///< the first bias is frozen
+  double seed = 1;      ///< of the values
+};
+
+/// A multi-layer perceptron with a backward pass by hand: layers y = tanh(x W^T + b), the last one without tanh, and a
+/// scalar that scales the output. One unit for each layer.
+class TinyMlp final : public TrainableModel {
+ public:
+  explicit TinyMlp(TinyOptions options = {});
+  [[nodiscard]] std::vector<ModelUnit> units() const override { return units_; }
+  [[nodiscard]] std::vector<Tensor> forward(std::span<Tensor const> inputs) override;
+  void backward(std::span<Tensor const> gradients) override;
+  void observe(TrainingObserver* observer) override { observer_ = observer; }
+
+  /// Called at each event, for faults: "forward 0", "backward 2".
+  std::function<void(std::string const& where)> on_event{};
+  /// Layers that the next passes skip the bias of, so that it gets no gradient.
+  bool skip_last_bias = false;
+
+ private:
+  using Reals = std::vector<double>;
+  void event(std::size_t unit, Pass pass, bool before);
+  void add_gradient(Parameter& parameter, Reals const& gradient);
+  void layer_backward(std::size_t layer, Reals& gradient);
+
+  TinyOptions options_;
+  std::vector<ModelUnit> units_{};
+  std::vector<std::shared_ptr<Parameter>> weights_{};
+  std::vector<std::shared_ptr<Parameter>> biases_{};
+  std::shared_ptr<Parameter> scale_{};
+  TrainingObserver* observer_ = nullptr;
+  std::vector<Reals> inputs_{};  ///< of each layer, then the output of the last
+  std::int64_t rows_ = 0;
+};
+
+/// Trains for some steps on rows `rank` of `ranks` of a batch that is the same in all calls. Returns the losses.
+std::vector<double> train(TrainableModel& model, Optimizer& optimizer, int steps, int rank, int ranks);
+/// Runs one forward and backward pass on rows `begin` to `end` of that batch, whose loss counts `rows` rows. Returns the
+/// loss.
+double run_pass(TrainableModel& model, int step, std::int64_t begin, std::int64_t end);
+/// The rows of the batch.
+inline constexpr std::int64_t batch_rows = 12;
+
+/// Returns all elements as numbers.
+[[nodiscard]] std::vector<double> reals_of(Tensor const& tensor);
+
+}  // namespace crossrank::test

@@ -1,0 +1,281 @@
+#include "transforms/fully_shard/unit_shards.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/tensor/small_float.hpp"
+#include "transforms/model/reals.hpp"
+
+namespace crossrank::transforms {
+namespace {
+
+Shape with_rows(Shape const& shape, std::int64_t rows) { return shape.empty() ? Shape{rows} : shape.with(0, rows); }
+
+Tensor zeros_like_rows(Shape const& shape, std::int64_t rows, Dtype dtype) {
+  return Tensor::zeros(with_rows(shape, rows), dtype);
+}
+
+std::vector<float> floats_of(Tensor const& tensor) {
+  auto const as_float = as_dtype(tensor, Dtype::f32);
+  auto const values = as_float.as<float>();
+  return {values.begin(), values.end()};
+}
+
+}  // namespace
+
+std::string GatheredStorage::revoked_by() const {
+  if (bytes_ == 0 || memory_.defined()) return {};
+  return "the full values of " + name_ + " were given back after its unit ran; read them while the unit runs";
+}
+
+UnitShards::UnitShards(std::vector<std::shared_ptr<Parameter>> const& parameters,
+                       FullyShardedModel::Groups const& groups, FullyShardTransformConfig const& config,
+                       ShardedMemory& memory)
+    : groups_(groups), config_(config), memory_(memory) {
+  std::size_t bytes = 0;
+  for (auto const& parameter : parameters) {
+    add(parameter);
+    bytes += members_.back().storage->size_bytes();
+  }
+  memory_.largest_unit = std::max(memory_.largest_unit, bytes);
+}
+
+/// Scatters the values of rank 0, so that all ranks begin with the same.
+void UnitShards::add(std::shared_ptr<Parameter> const& parameter) {
+  auto const& group = groups_.shard;
+  auto const& value = parameter->value;
+  Member member{.parameter = parameter, .shape = value.shape()};
+  member.rows = value.shape().empty() ? 1 : value.shape()[0];
+  auto const chunk = (member.rows + group.world_size() - 1) / group.world_size();
+  member.own_rows = std::clamp<std::int64_t>(member.rows - chunk * group.rank(), 0, chunk);
+  member.shard = zeros_like_rows(member.shape, chunk, value.dtype());
+  Tensor padded;
+  if (group.rank() == 0) {
+    padded = zeros_like_rows(member.shape, chunk * group.world_size(), value.dtype());
+    if (value.nbytes() != 0) std::memcpy(padded.mutable_bytes().data(), value.bytes().data(), value.nbytes());
+  }
+  group.scatter(member.shard, padded);
+  if (groups_.replicate.connected()) groups_.replicate.broadcast(member.shard);
+  memory_.shards += member.shard.nbytes();
+  auto const dtype = gathered_dtype(member, false);
+  auto const bytes = dense_bytes(with_rows(member.shape, chunk * group.world_size()), dtype);
+  member.storage = std::make_shared<GatheredStorage>(parameter->name, bytes);
+  parameter->value = spi::tensor_from_storage(member.storage, 0, member.shape, dtype);
+  parameter->grad = {};
+  members_.push_back(std::move(member));
+}
+
+Dtype UnitShards::gathered_dtype(Member const& member, bool exact) const {
+  auto const own = member.shard.dtype();
+  return exact || !is_real(own) ? own : config_.mixed_precision.param_dtype.value_or(own);
+}
+
+bool UnitShards::travels_as_fp8(Member const& member, bool exact) const {
+  return !exact && config_.mixed_precision.fp8_enabled && member.shape.size() >= 2 && is_real(member.shard.dtype());
+}
+
+/// Encodes the shard with one scale for the whole parameter, so that its largest value uses the whole range.
+void UnitShards::encode(Member& member, std::vector<Tensor>& ins, std::vector<Tensor>& outs) {
+  auto const format = config_.mixed_precision.fp8_format;
+  auto values = floats_of(member.shard);
+  float largest = 0;
+  for (auto const value : values) largest = std::max(largest, std::abs(value));
+  largest = groups_.shard.all_reduce_value(largest, ReduceOp::max);
+  auto const limit = format == Dtype::f8_e4m3 ? 448.0 : 57344.0;
+  member.scale = largest > 0 ? limit / static_cast<double>(largest) : 1;
+  for (auto& value : values) value = static_cast<float>(static_cast<double>(value) * member.scale);
+  auto codes = Tensor::empty(member.shard.shape(), format);
+  encode_small_floats(format, values, codes.mutable_bytes(), Overflow::saturate);
+  member.wire = Tensor::empty(with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size()), format);
+  ins.push_back(std::move(codes));
+  outs.push_back(member.wire);
+}
+
+void UnitShards::decode(Member& member) const {
+  std::vector<float> values(static_cast<std::size_t>(member.wire.numel()));
+  decode_small_floats(member.wire.dtype(), member.wire.bytes(), values);
+  std::vector<double> scaled(values.size());
+  std::transform(values.begin(), values.end(), scaled.begin(),
+                 [&](float value) { return static_cast<double>(value) / member.scale; });
+  write_reals(member.full, 0, scaled);
+  member.wire = {};
+}
+
+void UnitShards::start_gather(bool exact) {
+  if (state_ != State::sharded || members_.empty()) return;
+  std::vector<Tensor> ins;
+  std::vector<Tensor> outs;
+  bool const from_parts = !exact && members_.front().part.defined();
+  for (auto& member : members_) {
+    auto const dtype = gathered_dtype(member, exact);
+    auto const shape = with_rows(member.shape, member.shard.shape()[0] * groups_.shard.world_size());
+    member.storage = std::make_shared<GatheredStorage>(member.parameter->name, dense_bytes(shape, dtype));
+    member.storage->allocate();
+    member.full = spi::tensor_from_storage(member.storage, 0, shape, dtype);
+    memory_.gathered += member.full.nbytes();
+    if (from_parts) {
+      ins.push_back(std::exchange(member.part, {}));
+      outs.push_back(member.full);
+    } else if (travels_as_fp8(member, exact)) {
+      encode(member, ins, outs);
+    } else {
+      ins.push_back(as_dtype(member.shard, dtype));
+      outs.push_back(member.full);
+    }
+  }
+  memory_.peak_gathered = std::max(memory_.peak_gathered, memory_.gathered);
+  gather_ = (from_parts ? groups_.smaller : groups_.shard).iall_gather(outs, ins);
+  state_ = State::gathering;
+}
+
+void UnitShards::finish_gather() {
+  if (state_ != State::gathering) return;
+  gather_.wait();
+  for (auto& member : members_) {
+    if (member.wire.defined()) decode(member);
+    member.parameter->value = member.full.narrow(0, 0, member.rows).reshape(member.shape);
+  }
+  state_ = State::gathered;
+}
+
+void UnitShards::release(bool keep_part) {
+  finish_gather();
+  for (auto& member : members_) {
+    if (keep_part && state_ == State::gathered) {
+      auto const& group = groups_.smaller;
+      auto const rows = member.full.shape()[0] / group.world_size();
+      member.part = member.full.narrow(0, rows * group.rank(), rows).clone();
+    } else {
+      member.part = {};
+    }
+    memory_.gathered -= member.full.nbytes();
+    member.full = {};
+    if (state_ == State::gathered) member.storage->release();
+  }
+  state_ = State::sharded;
+}
+
+void UnitShards::prepare_gradients() {
+  for (auto& member : members_) {
+    if (!member.parameter->requires_grad || member.full_grad.defined()) continue;
+    auto const rows = member.shard.shape()[0] * groups_.shard.world_size();
+    member.full_grad = zeros_like_rows(member.shape, rows, gathered_dtype(member, false));
+    member.parameter->grad = member.full_grad.narrow(0, 0, member.rows).reshape(member.shape);
+    memory_.full_gradients += member.full_grad.nbytes();
+  }
+  memory_.peak_full_gradients = std::max(memory_.peak_full_gradients, memory_.full_gradients);
+}
+
+bool UnitShards::mark_used(Parameter const& parameter) {
+  for (auto& member : members_) {
+    if (member.parameter.get() != &parameter) continue;
+    member.is_used = true;
+    return true;
+  }
+  return false;
+}
+
+/// One call for each dtype. A number for each parameter travels along, which says whether any rank has used it: an unused
+/// one must not get a gradient of zeros, because an optimizer would still decay it.
+void UnitShards::start_reduction() {
+  prepare_gradients();
+  std::map<Dtype, std::vector<std::size_t>> by_dtype;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (!members_[i].full_grad.defined()) continue;
+    by_dtype[config_.mixed_precision.reduce_dtype.value_or(members_[i].full_grad.dtype())].push_back(i);
+  }
+  auto const ranks = groups_.shard.world_size();
+  for (auto const& [dtype, list] : by_dtype) {
+    Reduction reduction{.members = list};
+    std::vector<Tensor> ins;
+    std::vector<double> used;
+    for (auto const i : list) {
+      ins.push_back(as_dtype(members_[i].full_grad, dtype));
+      reduction.results.push_back(Tensor::empty(members_[i].shard.shape(), dtype));
+      used.push_back(members_[i].is_used ? 1 : 0);
+    }
+    auto const count = static_cast<std::int64_t>(list.size());
+    ins.push_back(Tensor::empty({ranks, count}, dtype));
+    for (int rank = 0; rank < ranks; ++rank) write_reals(ins.back(), static_cast<std::size_t>(rank * count), used);
+    reduction.results.push_back(Tensor::empty({count}, dtype));
+    reduction.request = groups_.shard.ireduce_scatter(reduction.results, ins, ReduceOp::avg);
+    reductions_.push_back(std::move(reduction));
+  }
+}
+
+void UnitShards::finish_reduction() {
+  for (auto& reduction : reductions_) {
+    reduction.request.wait();
+    if (groups_.replicate.connected()) groups_.replicate.iall_reduce(reduction.results, ReduceOp::avg).wait();
+    std::vector<double> used(reduction.members.size());
+    read_reals(reduction.results.back(), 0, used);
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      auto& member = members_[reduction.members[i]];
+      memory_.full_gradients -= member.full_grad.nbytes();
+      member.full_grad = {};
+      member.parameter->grad = {};
+      member.is_used = false;
+      if (used[i] == 0) continue;
+      auto const result = as_dtype(reduction.results[i], member.shard.dtype());
+      if (member.grad.defined()) {
+        add_reals(member.grad, result);
+      } else {
+        member.grad = result;
+      }
+    }
+  }
+  reductions_.clear();
+}
+
+void UnitShards::drop_gradients() noexcept {
+  for (auto& member : members_) {
+    memory_.full_gradients -= member.full_grad.nbytes();
+    member.grad = {};
+    member.full_grad = {};
+    member.parameter->grad = {};
+    member.is_used = false;
+  }
+}
+
+void UnitShards::cancel() noexcept {
+  gather_.cancel();
+  for (auto& reduction : reductions_) reduction.request.cancel();
+  reductions_.clear();
+}
+
+void UnitShards::add_trained(std::vector<TrainedTensor>& trained) const {
+  for (auto const& member : members_) {
+    if (!member.parameter->requires_grad) continue;
+    trained.push_back({member.parameter->name, member.shard.narrow(0, 0, member.own_rows),
+                       member.grad.defined() ? member.grad.narrow(0, 0, member.own_rows) : Tensor{}});
+  }
+}
+
+void UnitShards::visit(std::function<void(std::string const&, Tensor const&)> const& use) const {
+  for (auto const& member : members_) use(member.parameter->name, member.parameter->value);
+}
+
+void UnitShards::load(std::function<Tensor(std::string const&)> const& load_one) {
+  for (auto& member : members_) {
+    auto const full = load_one(member.parameter->name);
+    if (!full.defined() || full.shape() != member.shape) {
+      throw UsageError({.operation = "FullyShardedModel.load_parameters",
+                        .message = "the loaded tensor does not fit the parameter",
+                        .expected = to_string(member.shape),
+                        .got = to_string(full),
+                        .resource = member.parameter->name});
+    }
+    auto const chunk = member.shard.shape()[0];
+    auto own = member.shard.narrow(0, 0, member.own_rows);
+    if (member.own_rows == 0) continue;
+    convert(full.reshape(with_rows(member.shape, member.rows)).narrow(0, chunk * groups_.shard.rank(), member.own_rows),
+            own);
+  }
+}
+
+}  // namespace crossrank::transforms

@@ -1,0 +1,94 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/spi/storage.hpp>
+#include <crossrank/transforms_fully_shard.hpp>
+
+namespace crossrank::transforms {
+
+/// Memory of a gathered parameter. Once it is given back, each access to a tensor over it is an error.
+class GatheredStorage final : public spi::Storage {
+ public:
+  GatheredStorage(std::string name, std::size_t bytes) : name_(std::move(name)), bytes_(bytes) {}
+  void allocate() { memory_ = Tensor::empty({static_cast<std::int64_t>(bytes_)}, Dtype::u8); }
+  void release() noexcept { memory_ = {}; }
+  [[nodiscard]] std::byte* data() noexcept override { return memory_.data(); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept override { return bytes_; }
+  [[nodiscard]] std::string revoked_by() const override;
+
+ private:
+  std::string name_;
+  std::size_t bytes_;
+  Tensor memory_{};
+};
+
+/// The parameters of one unit, sharded on dimension 0 and padded, and the calls that gather and reduce them.
+class UnitShards {
+ public:
+  UnitShards(std::vector<std::shared_ptr<Parameter>> const& parameters, FullyShardedModel::Groups const& groups,
+             FullyShardTransformConfig const& config, ShardedMemory& memory);
+
+  /// Starts to gather the full parameters, unless they are gathered already. `exact`: in the dtypes of the shards.
+  void start_gather(bool exact = false);
+  /// Waits until the parameters are gathered.
+  void finish_gather();
+  /// Gives the full parameters back. `keep_part`: keeps this rank's part in the smaller group for the next gather.
+  void release(bool keep_part = false);
+  /// Makes the buffers into which the engine adds gradients.
+  void prepare_gradients();
+  /// Notes that a gradient was computed. Returns false for a parameter of another unit.
+  bool mark_used(Parameter const& parameter);
+  /// Starts to average the gradients and to scatter the result.
+  void start_reduction();
+  /// Waits for the reduction and adds the result to the gradients of the shards.
+  void finish_reduction();
+  void drop_gradients() noexcept;
+  void cancel() noexcept;
+  /// Appends this rank's rows of each trained parameter.
+  void add_trained(std::vector<TrainedTensor>& trained) const;
+  /// Calls `use` with each full parameter, while they are gathered.
+  void visit(std::function<void(std::string const&, Tensor const&)> const& use) const;
+  /// Sets the values of the shards.
+  void load(std::function<Tensor(std::string const&)> const& load_one);
+
+ private:
+  struct Member {
+    std::shared_ptr<Parameter> parameter{};
+    Shape shape{};
+    std::int64_t rows = 0;      ///< of dimension 0; a scalar has one
+    std::int64_t own_rows = 0;  ///< of this rank, without padding
+    Tensor shard{};             ///< padded
+    Tensor grad{};              ///< of the shard; undefined: none
+    Tensor full{};              ///< padded, while gathered
+    Tensor full_grad{};         ///< padded, until it is reduced
+    Tensor part{};              ///< of the smaller group
+    Tensor wire{};              ///< FP8 codes of all ranks, while they are gathered
+    double scale = 1;           ///< of the FP8 codes
+    std::shared_ptr<GatheredStorage> storage{};
+    bool is_used = false;
+  };
+  struct Reduction {
+    std::vector<std::size_t> members{};
+    std::vector<Tensor> results{};  ///< of the members, then how many ranks used each
+    Request request{};
+  };
+
+  void add(std::shared_ptr<Parameter> const& parameter);
+  [[nodiscard]] Dtype gathered_dtype(Member const& member, bool exact) const;
+  [[nodiscard]] bool travels_as_fp8(Member const& member, bool exact) const;
+  void encode(Member& member, std::vector<Tensor>& ins, std::vector<Tensor>& outs);
+  void decode(Member& member) const;
+
+  FullyShardedModel::Groups const& groups_;
+  FullyShardTransformConfig const& config_;
+  ShardedMemory& memory_;
+  std::vector<Member> members_{};
+  std::vector<Reduction> reductions_{};
+  Request gather_{};
+  enum class State : std::uint8_t { sharded, gathering, gathered } state_ = State::sharded;
+};
+
+}  // namespace crossrank::transforms

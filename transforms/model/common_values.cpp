@@ -1,0 +1,86 @@
+#include "transforms/model/common_values.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <crossrank/error.hpp>
+#include <crossrank/objects.hpp>
+
+namespace crossrank::transforms {
+namespace {
+
+constexpr std::size_t most_bytes = std::size_t{256} << 20;
+
+std::string describe(Parameter const& parameter) {
+  return parameter.name + " " + to_string(parameter.value) + (parameter.requires_grad ? "" : ", frozen");
+}
+
+[[noreturn]] void refuse(Collective const& group, char const* operation, int rank, std::string expected,
+                         std::string got) {
+  auto const name = (expected.empty() ? got : expected).substr(0, (expected.empty() ? got : expected).find(' '));
+  throw MismatchError({.operation = operation,
+                       .message = "rank " + std::to_string(rank) + " has another model than rank 0",
+                       .expected = expected.empty() ? "no such parameter" : std::move(expected),
+                       .got = got.empty() ? "no such parameter" : std::move(got),
+                       .resource = name,
+                       .hint = "build the same model on all ranks",
+                       .group = group.name(),
+                       .rank = group.rank(),
+                       .world_size = group.world_size(),
+                       .failed_ranks = {rank}});
+}
+
+}  // namespace
+
+void require_same_parameters(Collective const& group, std::vector<std::shared_ptr<Parameter>> const& parameters,
+                             char const* operation) {
+  std::string mine;
+  for (auto const& parameter : parameters) mine += describe(*parameter) + '\n';
+  auto const all = group.all_gather_objects(mine);
+  auto const lines_of = [](std::string const& text) {
+    std::vector<std::string> lines;
+    for (std::size_t at = 0; at < text.size();) {
+      auto const end = text.find('\n', at);
+      lines.push_back(text.substr(at, end - at));
+      at = end + 1;
+    }
+    return lines;
+  };
+  auto const expected = lines_of(all.front());
+  for (int rank = 1; rank < group.world_size(); ++rank) {
+    auto const& text = all[static_cast<std::size_t>(rank)];
+    if (text == all.front()) continue;
+    auto const got = lines_of(text);
+    for (std::size_t i = 0; i < std::max(got.size(), expected.size()); ++i) {
+      auto const a = i < expected.size() ? expected[i] : std::string();
+      auto const b = i < got.size() ? got[i] : std::string();
+      if (a != b) refuse(group, operation, rank, a, b);
+    }
+  }
+}
+
+void broadcast_values(Collective const& group, std::vector<std::shared_ptr<Parameter>> const& parameters) {
+  for (std::size_t next = 0; next < parameters.size();) {
+    auto const first = next;
+    std::size_t bytes = 0;
+    do {
+      bytes += parameters[next++]->value.nbytes();
+    } while (next < parameters.size() && bytes + parameters[next]->value.nbytes() <= most_bytes);
+    auto buffer = Tensor::empty({static_cast<std::int64_t>(bytes)}, Dtype::u8);
+    auto const for_each = [&](auto&& copy) {
+      auto* at = buffer.mutable_bytes().data();
+      for (auto i = first; i < next; ++i) {
+        auto& value = parameters[i]->value;
+        if (value.nbytes() != 0) copy(value, at);
+        at += value.nbytes();
+      }
+    };
+    if (group.rank() == 0) for_each([](Tensor& v, std::byte* at) { std::memcpy(at, v.bytes().data(), v.nbytes()); });
+    group.broadcast(buffer);
+    if (group.rank() != 0) {
+      for_each([](Tensor& v, std::byte const* at) { std::memcpy(v.mutable_bytes().data(), at, v.nbytes()); });
+    }
+  }
+}
+
+}  // namespace crossrank::transforms

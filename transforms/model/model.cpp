@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <utility>
+
+#include <crossrank/error.hpp>
+#include <crossrank/transforms.hpp>
+
+/// The adapter between engines and transforms, and the bases of the transforms.
+namespace crossrank {
+
+TrainingObserver::~TrainingObserver() = default;
+TrainableModel::~TrainableModel() = default;
+BaseModelTransform::~BaseModelTransform() = default;
+
+std::vector<std::shared_ptr<Parameter>> TrainableModel::buffers() const { return {}; }
+
+std::vector<std::shared_ptr<Parameter>> TrainableModel::parameters() const {
+  std::vector<std::shared_ptr<Parameter>> all;
+  for (auto const& unit : units()) {
+    for (auto const& parameter : unit.parameters) {
+      if (std::find(all.begin(), all.end(), parameter) == all.end()) all.push_back(parameter);
+    }
+  }
+  return all;
+}
+
+std::vector<TrainedTensor> TrainableModel::trained_tensors() {
+  std::vector<TrainedTensor> trained;
+  for (auto const& parameter : parameters()) {
+    if (parameter->requires_grad) trained.push_back({parameter->name, parameter->value, parameter->grad});
+  }
+  return trained;
+}
+
+void TrainableModel::zero_grad() {
+  for (auto const& parameter : parameters()) parameter->grad = {};
+}
+
+double TrainableModel::sum_over_shards(double local) { return local; }
+void TrainableModel::abort(std::string_view) noexcept {}
+
+BaseDistributedTransform::BaseDistributedTransform(ModelTransformConfig config, JobCollective collective, Device device)
+    : config_(std::move(config)), collective_(std::move(collective)), device_(device) {}
+BaseDistributedTransform::~BaseDistributedTransform() = default;
+
+void BaseDistributedTransform::require_parameters(TrainableModel const& model, char const* operation) const {
+  auto const refuse = [&](Parameter const& parameter, std::string message, std::string expected, std::string got) {
+    throw UsageError({.operation = operation,
+                      .message = std::move(message),
+                      .expected = std::move(expected),
+                      .got = std::move(got),
+                      .resource = parameter.name,
+                      .rank = collective_.dp_rank(),
+                      .world_size = collective_.dp_world_size()});
+  };
+  for (auto const& parameter : model.parameters()) {
+    if (!parameter->value.defined()) refuse(*parameter, "the parameter has no values", "a tensor", "none");
+    if (parameter->value.device() != device_) {
+      refuse(*parameter, "the parameter is on another device than the transform", to_string(device_),
+             to_string(parameter->value.device()));
+    }
+    if (parameter->requires_grad && parameter->grad_layout == GradientLayout::sparse)
+      refuse(*parameter, "the parameter has a sparse gradient", "a dense gradient", "a sparse one");
+  }
+}
+
+std::shared_ptr<TrainableModel> apply_transforms(std::span<std::shared_ptr<BaseModelTransform> const> transforms,
+                                                 std::shared_ptr<TrainableModel> model) {
+  for (auto const& transform : transforms) model = transform->apply(std::move(model));
+  return model;
+}
+
+}  // namespace crossrank

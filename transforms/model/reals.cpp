@@ -1,0 +1,102 @@
+#include "transforms/model/reals.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include <crossrank/error.hpp>
+
+#include "lib/tensor/small_float.hpp"
+
+namespace crossrank::transforms {
+namespace {
+
+[[noreturn]] void refuse(Tensor const& tensor) {
+  throw UsageError({.operation = "convert",
+                    .message = "the tensor has no real numbers that a transform can convert",
+                    .expected = "F64, F32, BF16 or F16",
+                    .got = to_string(tensor)});
+}
+
+template <class T, class Convert>
+void read_as(Tensor const& tensor, std::size_t begin, std::span<double> out, Convert&& convert_one) {
+  auto const* const from = reinterpret_cast<T const*>(tensor.bytes().data()) + begin;
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = convert_one(from[i]);
+}
+
+template <class T, class Convert>
+void write_as(Tensor& tensor, std::size_t begin, std::span<double const> values, Convert&& convert_one) {
+  auto* const to = reinterpret_cast<T*>(tensor.mutable_bytes().data()) + begin;
+  for (std::size_t i = 0; i < values.size(); ++i) to[i] = convert_one(values[i]);
+}
+
+}  // namespace
+
+bool is_real(Dtype dtype) noexcept {
+  return dtype == Dtype::f64 || dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16;
+}
+
+void read_reals(Tensor const& tensor, std::size_t begin, std::span<double> out) {
+  switch (tensor.dtype()) {
+    case Dtype::f64: return read_as<double>(tensor, begin, out, [](double value) { return value; });
+    case Dtype::f32: return read_as<float>(tensor, begin, out, [](float value) { return double{value}; });
+    case Dtype::bf16:
+      return read_as<std::uint16_t>(tensor, begin, out, [](std::uint16_t code) { return double{bf16_to_float(code)}; });
+    case Dtype::f16:
+      return read_as<std::uint16_t>(tensor, begin, out, [](std::uint16_t code) { return double{f16_to_float(code)}; });
+    default: refuse(tensor);
+  }
+}
+
+void write_reals(Tensor& tensor, std::size_t begin, std::span<double const> values) {
+  auto const narrow = [](double value) { return static_cast<float>(value); };
+  switch (tensor.dtype()) {
+    case Dtype::f64: return write_as<double>(tensor, begin, values, [](double value) { return value; });
+    case Dtype::f32: return write_as<float>(tensor, begin, values, narrow);
+    case Dtype::bf16:
+      return write_as<std::uint16_t>(tensor, begin, values, [&](double v) { return float_to_bf16(narrow(v)); });
+    case Dtype::f16:
+      return write_as<std::uint16_t>(tensor, begin, values, [&](double v) { return float_to_f16(narrow(v)); });
+    default: refuse(tensor);
+  }
+}
+
+void for_each_chunk(std::size_t count, std::function<void(std::size_t, std::size_t)> const& step) {
+  for (std::size_t begin = 0; begin < count; begin += chunk_elements)
+    step(begin, std::min(chunk_elements, count - begin));
+}
+
+void convert(Tensor const& from, Tensor& to) {
+  if (from.dtype() == to.dtype()) {
+    if (from.nbytes() != 0) std::memcpy(to.mutable_bytes().data(), from.bytes().data(), from.nbytes());
+    return;
+  }
+  std::array<double, chunk_elements> values{};
+  for_each_chunk(static_cast<std::size_t>(from.numel()), [&](std::size_t begin, std::size_t count) {
+    auto const part = std::span(values).first(count);
+    read_reals(from, begin, part);
+    write_reals(to, begin, part);
+  });
+}
+
+Tensor as_dtype(Tensor const& tensor, Dtype dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  auto converted = Tensor::empty(tensor.shape(), dtype);
+  convert(tensor, converted);
+  return converted;
+}
+
+void add_reals(Tensor& to, Tensor const& from) {
+  std::array<double, chunk_elements> a{};
+  std::array<double, chunk_elements> b{};
+  for_each_chunk(static_cast<std::size_t>(to.numel()), [&](std::size_t begin, std::size_t count) {
+    read_reals(to, begin, std::span(a).first(count));
+    read_reals(from, begin, std::span(b).first(count));
+    for (std::size_t i = 0; i < count; ++i) a[i] += b[i];
+    write_reals(to, begin, std::span(a).first(count));
+  });
+}
+
+}  // namespace crossrank::transforms
