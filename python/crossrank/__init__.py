@@ -1,0 +1,90 @@
+"""Moves configs and weights between the ranks of one job, and merges sharded checkpoints.
+
+>>> import crossrank
+>>> with crossrank.connect() as world:
+...     world.all_reduce(gradient)
+"""
+
+from ._core import __version__
+from .checkpoint import (
+    Defect,
+    Summary,
+    VerifyReport,
+    consolidate,
+    convert,
+    inspect,
+    load,
+    save,
+    save_sharded,
+    split,
+    verify,
+)
+from .collective import Collective, Request, connect, statistics
+from .coordinator import GroupCoordinator
+from .errors import (
+    BackendError,
+    CancelledError,
+    Error,
+    FormatError,
+    IoError,
+    MismatchError,
+    PeerLostError,
+    RemoteError,
+    TimeoutError,
+    UnavailableError,
+    UsageError,
+)
+from .gather import CollectiveRange, RankedState, get_configs_parallel, get_tensors_parallel
+from .helpers import compute_and_broadcast, gather_from_all_ranks, reduce_and_broadcast, zero_first, zero_only
+from .mesh import Mesh
+from .message_queue import MessageQueue
+from .tensor import Tensor, as_tensor, concat, empty
+from .workspace import NFSWorkspace, SharedMemoryWorkspace
+
+__all__ = [
+    "BackendError",
+    "CancelledError",
+    "Collective",
+    "CollectiveRange",
+    "Defect",
+    "Error",
+    "FormatError",
+    "GroupCoordinator",
+    "IoError",
+    "Mesh",
+    "MessageQueue",
+    "MismatchError",
+    "NFSWorkspace",
+    "PeerLostError",
+    "RankedState",
+    "RemoteError",
+    "Request",
+    "SharedMemoryWorkspace",
+    "Summary",
+    "Tensor",
+    "TimeoutError",
+    "UnavailableError",
+    "UsageError",
+    "VerifyReport",
+    "__version__",
+    "as_tensor",
+    "compute_and_broadcast",
+    "concat",
+    "connect",
+    "consolidate",
+    "convert",
+    "empty",
+    "gather_from_all_ranks",
+    "get_configs_parallel",
+    "get_tensors_parallel",
+    "inspect",
+    "load",
+    "reduce_and_broadcast",
+    "save",
+    "save_sharded",
+    "split",
+    "statistics",
+    "verify",
+    "zero_first",
+    "zero_only",
+]

@@ -1,0 +1,20 @@
+"""Types that several modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+# A crossrank, torch, numpy or DLPack tensor, or an object with the buffer protocol.
+TensorLike = Any
+# Seconds, or a timedelta.
+Timeout = float | timedelta
+Shape = int | Sequence[int]
+Weights = Mapping[str, TensorLike]
+ReduceOp = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
+
+
+def seconds(timeout: Timeout | None) -> float | None:
+    """Returns a timeout in seconds."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

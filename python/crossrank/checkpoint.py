@@ -1,0 +1,231 @@
+"""Merges, splits, verifies, loads and saves checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from . import _core
+from ._types import Weights
+from .collective import Collective, connect
+from .errors import FormatError, IoError, UsageError
+from .tensor import Tensor
+
+Path = str | os.PathLike[str]
+# Gets the finished bytes, all bytes, and the name of the stage.
+OnProgress = Callable[[int, int, str], None]
+
+
+class Summary(NamedTuple):
+    """The result of a job."""
+
+    bytes: int
+    files: int
+    resumed_files: int
+    seconds: float
+
+
+class Defect(NamedTuple):
+    """One defect of a checkpoint."""
+
+    kind: str
+    resource: str
+    text: str
+    hint: str
+
+
+class VerifyReport(NamedTuple):
+    """The findings of `verify`."""
+
+    defects: list[Defect]
+    files: int
+    tensors: int
+    bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether no defect was found."""
+        return not self.defects
+
+
+class _Bar:
+    """Shows progress by tqdm."""
+
+    def __init__(self, tqdm: Any) -> None:
+        self._tqdm = tqdm
+        self._stage = ""
+        self._bar: Any = None
+
+    def __call__(self, done: int, total: int, stage: str) -> None:
+        if stage != self._stage:
+            self.close()
+            self._stage = stage
+            self._bar = self._tqdm(total=total, desc=stage, unit="B", unit_scale=True)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _run(native: Callable[[OnProgress | None], Any], progress: bool | OnProgress) -> Any:
+    """Runs a job with a progress bar, a callback, or neither."""
+    if progress is not True:
+        return native(progress or None)
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return native(None)
+    bar = _Bar(tqdm)
+    try:
+        return native(bar)
+    finally:
+        bar.close()
+
+
+def _world(world: Collective | None) -> Any:
+    return (connect() if world is None else world)._native
+
+
+def consolidate(
+    shards: Path, out: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any
+) -> Summary:
+    """Writes the merged model of sharded files as a Hugging Face checkpoint. Collective over `world`.
+
+    Options: max_shard_bytes, force, resume, threads, single_file, format ("safetensors", "torch", "images"), rules,
+    source_tp, pp, ep, moe_ep, pattern, scales ("exact", "rescale", "requantize"), model_key.
+
+    >>> crossrank.consolidate("shards/", "model/", progress=True)
+    """
+    native = _world(world)
+    return Summary(
+        **_run(lambda on: _core.consolidate(native, os.fspath(shards), os.fspath(out), on, options), progress)
+    )
+
+
+def convert(
+    source: Path,
+    out: Path,
+    *,
+    to: str = "safetensors",
+    tp: int | None = None,
+    world: Collective | None = None,
+    progress: bool | OnProgress = False,
+    **options: Any,
+) -> Summary:
+    """Writes a checkpoint in another format, and with `tp` for another number of ranks. Options as for `consolidate`.
+
+    >>> crossrank.convert("model.pth", "model/", to="safetensors")
+    """
+    if tp is not None:
+        return split(source, out, tp=tp, world=world, progress=progress, format=to, **options)
+    return consolidate(source, out, world=world, progress=progress, format=to, **options)
+
+
+def split(
+    model: Path, out: Path, *, tp: int, world: Collective | None = None, progress: bool | OnProgress = False,
+    **options: Any,
+) -> Summary:  # fmt: skip
+    """Splits a model for `tp` ranks. Options: force, resume, threads, format, rules, and those that find the input.
+
+    >>> crossrank.split("model/", "shards/", tp=4)
+    """
+    native = _world(world)
+    return Summary(**_run(lambda on: _core.split(native, os.fspath(model), os.fspath(out), tp, on, options), progress))
+
+
+def verify(
+    path: Path, *, world: Collective | None = None, progress: bool | OnProgress = False, **options: Any
+) -> VerifyReport:
+    """Finds all defects of shards or of a whole checkpoint. Options: numbers, checksums, threads.
+
+    >>> crossrank.verify("model/").ok
+    True
+    """
+    native = _world(world)
+    report = _run(lambda on: _core.verify(native, os.fspath(path), on, options), progress)
+    return VerifyReport(**{**report, "defects": [Defect(*each) for each in report["defects"]]})
+
+
+def inspect(path: Path) -> dict[str, Any]:
+    """Returns what `crossrank inspect --json` says about a file, a directory or a job.
+
+    >>> crossrank.inspect("model/")["ok"]
+    """
+    import subprocess
+
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "crossrank")
+    done = subprocess.run([program, "inspect", "--json", os.fspath(path)], capture_output=True, text=True, check=False)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise UsageError(f"inspect: {done.stderr.strip() or 'no answer'}") from None
+    if done.returncode != 0 and "error" in answer:
+        kind = {1: FormatError, 3: IoError}.get(done.returncode, UsageError)
+        raise kind(answer["error"].get("message", done.stderr.strip()))
+    return answer
+
+
+class LazyTensors(Mapping[str, Tensor]):
+    """The tensors of safetensors files by name. A tensor is read when it is asked for.
+
+    >>> weights = crossrank.load("model/")
+    >>> weights["lm_head.weight"].torch()
+    """
+
+    def __init__(self, files: list[str]) -> None:
+        self._places: dict[str, Any] = {}
+        for path in files:
+            file = _core.SafetensorsFile(path)
+            for name in file.names():
+                if name in self._places:
+                    raise FormatError(f"load: two files hold the tensor {name}")
+                self._places[name] = file
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._places[name].read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def load(path: Path) -> LazyTensors:
+    """Returns the tensors of a safetensors file, or of all such files of a directory, without reading their data.
+
+    For another format, `convert` it first.
+
+    >>> crossrank.load("model/")["lm_head.weight"].shape
+    """
+    place = os.fspath(path)
+    if not os.path.isdir(place):
+        return LazyTensors([place])
+    files = sorted(os.path.join(place, name) for name in os.listdir(place) if name.endswith(".safetensors"))
+    if not files:
+        raise UsageError(f"load: {place} holds no safetensors file. Convert the checkpoint with crossrank.convert")
+    return LazyTensors(files)
+
+
+def save(path: Path, weights: Weights, *, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a new safetensors file, which appears complete and durable or not at all.
+
+    >>> crossrank.save("model.safetensors", model.state_dict())
+    """
+    _core.save_safetensors(os.fspath(path), dict(weights), list((metadata or {"format": "pt"}).items()))
+
+
+def save_sharded(
+    weights: Weights, out: Path, *, world: Collective, config: Any = None, progress: bool | OnProgress = False,
+    **options: Any,
+) -> Summary:  # fmt: skip
+    """Saves the weights of all ranks as one checkpoint, with one file per rank. Collective.
+
+    >>> crossrank.save_sharded(model.state_dict(), "shards/", world=world)
+    """
+    tensors, place, settings = dict(weights), os.fspath(out), {} if config is None else config
+    native = world._native
+    return Summary(**_run(lambda on: _core.save_sharded(native, tensors, place, settings, on, options), progress))

@@ -1,0 +1,115 @@
+"""The helpers of axolotl's `axolotl.utils.distributed`, over crossrank.
+
+Values keep their type and all their digits, where axolotl sends 32-bit floats. A function that raises on one rank ends the
+call on all ranks with its message, where axolotl's other ranks wait for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import groups
+
+__all__ = [
+    "barrier",
+    "broadcast_dict",
+    "compute_and_broadcast",
+    "gather_from_all_ranks",
+    "gather_scalar_from_all_ranks",
+    "get_world_size",
+    "is_distributed",
+    "is_local_main_process",
+    "is_main_process",
+    "reduce_and_broadcast",
+    "zero_first",
+    "zero_only",
+]
+
+
+def is_distributed() -> bool:
+    """Returns whether there is more than one rank."""
+    return groups.world().world_size > 1
+
+
+def is_main_process() -> bool:
+    """Returns whether this is rank 0."""
+    return groups.world().rank == 0
+
+
+def is_local_main_process() -> bool:
+    """Returns whether this is the first rank of its node."""
+    return groups.world().local_rank == 0
+
+
+def get_world_size() -> int:
+    """Returns the number of ranks that the launcher announced; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def barrier() -> None:
+    """Blocks until all ranks have called it. Does nothing when there is one rank."""
+    groups.world().barrier()
+
+
+@contextmanager
+def zero_first(is_main: bool) -> Iterator[None]:
+    """Runs the body on rank 0 first, then on the others. An exception of rank 0 reaches them as an error."""
+    world = groups.world()
+    if not is_main:
+        world.barrier()
+    try:
+        yield
+    except BaseException as error:
+        if is_main:
+            world.abort(f"rank {world.rank} failed in zero_first: {error}")
+        raise
+    if is_main:
+        world.barrier()
+
+
+@contextmanager
+def zero_only() -> Iterator[bool]:
+    """Yields whether this is rank 0, which alone should do the work. Does not synchronise the ranks."""
+    yield is_main_process()
+
+
+def gather_scalar_from_all_ranks(fn: Callable[[], Any], world_size: int = 1) -> list[Any] | None:
+    """Returns the results of `fn` of all ranks on rank 0, and None elsewhere. `world_size` is not needed."""
+    return gather_from_all_ranks(fn, world_size)
+
+
+def gather_from_all_ranks(fn: Callable[[], Any], world_size: int = 1) -> list[Any] | None:
+    """Returns the results of `fn` of all ranks on rank 0, and None elsewhere. `world_size` is not needed."""
+    world = groups.world()
+    values = world.gather_objects(_run(fn), root=0)
+    return values if world.rank == 0 else None
+
+
+def broadcast_dict(vals: dict[str, Any]) -> dict[str, Any]:
+    """Returns rank 0's dictionary on all ranks."""
+    return groups.world().broadcast_object(vals, root=0)
+
+
+def compute_and_broadcast(fn: Callable[[], Any]) -> Any:
+    """Runs `fn` on rank 0 and returns its result on all ranks."""
+    world = groups.world()
+    return world.broadcast_object(_run(fn) if world.rank == 0 else None, root=0)
+
+
+def reduce_and_broadcast(fn1: Callable[[], Any], fn2: Callable[[list[Any]], Any]) -> Any:
+    """Runs `fn1` on all ranks, `fn2` on rank 0 with the list of the results, and returns what `fn2` returned on all ranks."""
+    values = gather_from_all_ranks(fn1)
+    return compute_and_broadcast(lambda: fn2(values or []))
+
+
+def _run(fn: Callable[[], Any]) -> Any:
+    """Runs a function of the user. Its exception ends the operation on all ranks."""
+    try:
+        return fn()
+    except BaseException as error:
+        world = groups.world()
+        world.abort(f"rank {world.rank} failed: {type(error).__name__}: {error}")
+        raise

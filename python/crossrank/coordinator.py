@@ -1,0 +1,173 @@
+"""A group of ranks for one kind of parallelism, after vLLM's `GroupCoordinator`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core
+from ._types import Shape, TensorLike
+from .collective import Collective
+from .tensor import Tensor
+
+
+class GroupCoordinator:
+    """A group with collectives on tensors and dicts. Results are new tensors.
+
+    >>> tp = crossrank.GroupCoordinator.create(world, [[0, 1], [2, 3]], name="tp")
+    >>> full = tp.all_gather(shard, dim=-1)
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _core.GroupCoordinator) -> None:
+        self._native = native
+
+    @classmethod
+    def create(
+        cls,
+        world: Collective,
+        groups: Sequence[Sequence[int]],
+        *,
+        name: str = "anonymous",
+        device_communicator: bool = False,
+        broadcaster: bool = False,
+    ) -> GroupCoordinator:
+        """Makes the listed groups and returns the one that holds this rank. Collective.
+
+        >>> tp = crossrank.GroupCoordinator.create(world, [[0, 1]])
+        """
+        return cls(_core.create_coordinator(world._native, groups, name, device_communicator, broadcaster))
+
+    @property
+    def cpu_group(self) -> Collective:
+        """The group that objects and metadata use."""
+        return Collective(self._native.cpu_group())
+
+    @property
+    def unique_name(self) -> str:
+        """A name such as "tp:0"."""
+        return self._native.unique_name()
+
+    @property
+    def rank_in_group(self) -> int:
+        """This rank's number in the group."""
+        return self.cpu_group.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks in the group."""
+        return self.cpu_group.world_size
+
+    @property
+    def ranks(self) -> list[int]:
+        """The job ranks of the members, in group order."""
+        return self._native.ranks()
+
+    def barrier(self) -> None:
+        """Blocks until all ranks have called it.
+
+        >>> tp.barrier()
+        """
+        self._native.barrier()
+
+    def all_reduce(self, tensor: TensorLike) -> Tensor:
+        """Returns the sum of all ranks' tensors.
+
+        >>> total = tp.all_reduce(partial)
+        """
+        return self._native.all_reduce(tensor)
+
+    def all_gather(self, tensor: TensorLike, *, dim: int = -1) -> Tensor:
+        """Returns the tensors of all ranks joined along a dimension.
+
+        >>> full = tp.all_gather(shard, dim=0)
+        """
+        return self._native.all_gather(tensor, dim)
+
+    def all_gatherv(self, tensor: TensorLike, *, sizes: Sequence[int] = ()) -> Tensor:
+        """Returns tensors of different lengths joined along their first dimension.
+
+        >>> tokens = tp.all_gatherv(mine)
+        """
+        return self._native.all_gatherv(tensor, list(sizes))
+
+    def reduce_scatter(self, tensor: TensorLike, *, dim: int = -1) -> Tensor:
+        """Adds the tensors of all ranks and returns the r-th of equal parts on rank r.
+
+        >>> part = tp.reduce_scatter(partial, dim=0)
+        """
+        return self._native.reduce_scatter(tensor, dim)
+
+    def reduce_scatterv(self, tensor: TensorLike, *, dim: int = -1, sizes: Sequence[int] = ()) -> Tensor:
+        """Adds the tensors of all ranks and returns `sizes[r]` entries on rank r.
+
+        >>> part = tp.reduce_scatterv(partial, dim=0, sizes=[3, 5])
+        """
+        return self._native.reduce_scatterv(tensor, dim, list(sizes))
+
+    def gather(self, tensor: TensorLike, *, dst: int = 0, dim: int = -1) -> Tensor | None:
+        """Returns the tensors of all ranks joined, on rank `dst`; None elsewhere.
+
+        >>> full = tp.gather(shard)
+        """
+        return self._native.gather(tensor, dst, dim)
+
+    def broadcast(self, tensor: TensorLike, *, src: int = 0) -> TensorLike:
+        """Fills the tensor with the source's bytes and returns it.
+
+        >>> tp.broadcast(weight)
+        """
+        self._native.broadcast(tensor, src)
+        return tensor
+
+    def send(self, tensor: TensorLike, *, dst: int | None = None) -> None:
+        """Sends a tensor to a rank; without `dst` to the next one.
+
+        >>> pp.send(activations)
+        """
+        self._native.send(tensor, dst)
+
+    def recv(self, shape: Shape, dtype: str, *, src: int | None = None) -> Tensor:
+        """Returns the next tensor from a rank; without `src` from the previous one.
+
+        >>> activations = pp.recv((8, 128), "BF16")
+        """
+        return self._native.recv(shape, dtype, src)
+
+    def broadcast_object(self, value: Any = None, *, src: int = 0, pickle: bool = False) -> Any:
+        """Returns the source's value on every rank.
+
+        >>> config = tp.broadcast_object(config)
+        """
+        return self.cpu_group.broadcast_object(value, root=src, pickle=pickle)
+
+    def broadcast_tensor_dict(self, values: dict[str, Any] | None = None, *, src: int = 0) -> dict[str, Any]:
+        """Returns the source's dict of tensors and JSON values.
+
+        >>> batch = tp.broadcast_tensor_dict(batch)
+        """
+        return self._native.broadcast_tensor_dict(values, src)
+
+    def send_tensor_dict(
+        self, values: dict[str, Any], *, dst: int | None = None, all_gather_group: Collective | None = None
+    ) -> None:
+        """Sends a dict of tensors and JSON values to a rank; without `dst` to the next one.
+
+        >>> pp.send_tensor_dict({"hidden": hidden, "step": 7})
+        """
+        self._native.send_tensor_dict(values, dst, None if all_gather_group is None else all_gather_group._native)
+
+    def recv_tensor_dict(self, *, src: int | None = None, all_gather_group: Collective | None = None) -> dict[str, Any]:
+        """Returns the next dict from a rank; without `src` from the previous one.
+
+        >>> values = pp.recv_tensor_dict()
+        """
+        return self._native.recv_tensor_dict(src, None if all_gather_group is None else all_gather_group._native)
+
+    def destroy(self) -> None:
+        """Leaves the group.
+
+        >>> tp.destroy()
+        """
+        self._native.destroy()

@@ -1,0 +1,156 @@
+"""Gathers: one tensor, state dict or state of each rank, on the first rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Literal, TypeVar
+
+from . import _core
+from ._types import TensorLike, Timeout, Weights, seconds
+from .collective import Collective
+from .tensor import Tensor
+from .workspace import NFSWorkspace, SharedMemoryWorkspace
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class RankedState:
+    """The config and weights of one rank of the job."""
+
+    rank: int
+    config: Any
+    weights: dict[str, Tensor]
+
+
+class CollectiveRange(Generic[Item]):
+    """The items of a gather, one per rank. Empty except on the receiver.
+
+    Use it in a `with` block, which closes it: the other ranks wait until the receiver has closed. An exception in the
+    block aborts the group with its text. Iterating to the end outside of a `with` block closes it as well.
+
+    >>> with crossrank.get_tensors_parallel(weight, group=world) as shards:
+    ...     for shard in shards:
+    ...         merge(shard)
+    """
+
+    __slots__ = ("_entered", "_native")
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self._entered = False
+
+    def __enter__(self) -> CollectiveRange[Item]:
+        self._entered = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._native.abort(f"{kind.__name__}: {error}")
+
+    def __len__(self) -> int:
+        return self._native.size()
+
+    def __getitem__(self, index: int) -> Item:
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"the range has {size} items")
+        return _item(self._native.at(index % size))
+
+    def __iter__(self) -> Iterator[Item]:
+        for index in range(len(self)):
+            yield self[index]
+        if not self._entered:
+            self.close()
+
+    @property
+    def is_receiver(self) -> bool:
+        """Whether this rank receives the items."""
+        return self._native.is_receiver()
+
+    def take(self) -> list[Item]:
+        """Receives all items, closes the range and returns them.
+
+        >>> shards = crossrank.get_tensors_parallel(weight, group=world).take()
+        """
+        return [_item(item) for item in self._native.take()]
+
+    def close(self) -> None:
+        """Ends the range, and raises errors of other ranks.
+
+        >>> shards.close()
+        """
+        self._native.close()
+
+
+def _item(native: Any) -> Any:
+    return RankedState(*native) if isinstance(native, tuple) else native
+
+
+def get_tensors_parallel(
+    tensor: TensorLike | Weights,
+    ranks: Sequence[int] | None = None,
+    *,
+    group: Collective,
+    workspace: NFSWorkspace | SharedMemoryWorkspace | None = None,
+    workspace_path: str | os.PathLike[str] = "",
+    release: Literal["strict", "lazy"] = "strict",
+    timeout: Timeout | None = None,
+    files: Literal["remove", "keep"] = "remove",
+) -> CollectiveRange[Any]:
+    """Gathers one tensor, or a dict of tensors, of each listed rank of the job on the first of them.
+
+    Without a workspace the tensors go through shared memory: each is copied once, by its owner. All ranks of the group
+    call it. Received tensors are read-only views of their owner's memory.
+
+    >>> with crossrank.get_tensors_parallel(weight, group=world) as shards:
+    ...     merged = crossrank.concat(shards)
+    """
+    native = _core.get_tensors_parallel(
+        tensor if isinstance(tensor, dict) or not hasattr(tensor, "items") else dict(tensor),
+        None if ranks is None else list(ranks),
+        group._native,
+        None if workspace is None else workspace._native,
+        os.fspath(workspace_path),
+        release,
+        seconds(timeout),
+        files,
+    )
+    return CollectiveRange(native)
+
+
+def get_configs_parallel(
+    config: Any,
+    weights: Weights | None = None,
+    ranks: Sequence[int] | None = None,
+    *,
+    group: Collective,
+    workspace: NFSWorkspace | SharedMemoryWorkspace | None = None,
+    workspace_path: str | os.PathLike[str] = "",
+    release: Literal["strict", "lazy"] = "strict",
+    timeout: Timeout | None = None,
+    files: Literal["remove", "keep"] = "remove",
+) -> CollectiveRange[RankedState]:
+    """Gathers config and weights of each listed rank of the job on the first of them.
+
+    >>> with crossrank.get_configs_parallel({"layer": 3}, {"w": weight}, group=world) as states:
+    ...     for state in states:
+    ...         print(state.rank, state.config, list(state.weights))
+    """
+    native = _core.get_configs_parallel(
+        config,
+        dict(weights or {}),
+        None if ranks is None else list(ranks),
+        group._native,
+        None if workspace is None else workspace._native,
+        os.fspath(workspace_path),
+        release,
+        seconds(timeout),
+        files,
+    )
+    return CollectiveRange(native)

@@ -1,0 +1,94 @@
+"""Tensors, and their conversion to numpy and torch, which are imported when a tensor of theirs is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._core import Tensor
+from ._types import Shape, TensorLike
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+# safetensors name -> names of numpy or ml_dtypes, and of torch
+_NUMPY = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "F16": "float16", "I32": "int32",
+    "U32": "uint32", "F32": "float32", "C64": "complex64", "F64": "float64", "I64": "int64", "U64": "uint64",
+}  # fmt: skip
+_ML_DTYPES = {
+    "BF16": "bfloat16", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
+_TORCH = {**_NUMPY, **_ML_DTYPES}
+_ML_NAMES = {name: dtype for dtype, name in _ML_DTYPES.items()}
+
+
+def as_tensor(tensor: TensorLike) -> Tensor:
+    """Returns a crossrank tensor of the same memory.
+
+    >>> crossrank.as_tensor(numpy.zeros(3)).dtype
+    'F64'
+    """
+    return _core.as_tensor(tensor)
+
+
+def empty(shape: Shape, dtype: str) -> Tensor:
+    """Returns a writable tensor whose contents are undetermined.
+
+    >>> crossrank.empty((2, 3), "BF16").numel()
+    6
+    """
+    return _core.empty(shape, dtype)
+
+
+def concat(parts: Iterable[TensorLike], *, dim: int = 0) -> Tensor:
+    """Joins tensors along a dimension. Copies each byte once.
+
+    >>> weight = crossrank.concat(shards, dim=0)
+    """
+    return _core.concat(list(parts), dim)
+
+
+def _to_numpy(tensor: Tensor) -> numpy.ndarray:
+    import numpy
+
+    if tensor.dtype in _NUMPY:
+        dtype = numpy.dtype(_NUMPY[tensor.dtype])
+    elif tensor.dtype in _ML_DTYPES:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise UsageError(
+                f"Tensor.numpy: numpy has no {tensor.dtype}. Install ml_dtypes, or use tensor.torch() or tobytes()"
+            ) from None
+        dtype = numpy.dtype(getattr(ml_dtypes, _ML_DTYPES[tensor.dtype]))
+    else:
+        raise UsageError(f"Tensor.numpy: numpy has no {tensor.dtype}. Use tensor.tobytes()")
+    if tensor.nbytes == 0:
+        return numpy.empty(tensor.shape, dtype)
+    return numpy.frombuffer(memoryview(tensor), dtype=dtype).reshape(tensor.shape)
+
+
+def _to_torch(tensor: Tensor) -> torch.Tensor:
+    import torch
+
+    dtype = getattr(torch, _TORCH.get(tensor.dtype, ""), None)
+    if dtype is None:
+        raise UsageError(f"Tensor.torch: this torch has no {tensor.dtype}. Use tensor.tobytes()")
+    if tensor.nbytes == 0:
+        return torch.empty(tensor.shape, dtype=dtype)
+    # torch has no read-only tensors, so it gets memory of its own where the tensor must not be written.
+    own = tensor.clone() if tensor.readonly else tensor
+    return torch.frombuffer(memoryview(own), dtype=dtype).reshape(tensor.shape)
+
+
+def _bits_of_array(array: Any) -> tuple[Any, str] | None:
+    """Returns an array of a dtype of ml_dtypes as integers, and the safetensors name of its dtype."""
+    name = _ML_NAMES.get(getattr(array.dtype, "name", ""))
+    if name is None:
+        return None
+    return array.view(f"uint{8 * array.dtype.itemsize}"), name

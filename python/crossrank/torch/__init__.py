@@ -1,0 +1,12 @@
+"""crossrank for PyTorch: the backend "crossrank" of `torch.distributed`.
+
+    import crossrank.torch
+    torch.distributed.init_process_group("crossrank")
+"""
+
+from .checkpoint import export_checkpoint, gather_full_state_dict
+from .process_group import CrossrankProcessGroup, register
+
+__all__ = ["CrossrankProcessGroup", "export_checkpoint", "gather_full_state_dict", "register"]
+
+register()

@@ -1,0 +1,97 @@
+"""Checkpoints from models whose parameters are spread over ranks: FSDP2, DTensor, tensor parallelism by torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from crossrank import Summary, UsageError, _core
+from crossrank.compat import groups
+
+__all__ = ["export_checkpoint", "gather_full_state_dict"]
+
+
+def export_checkpoint(
+    model: torch.nn.Module | dict[str, torch.Tensor],
+    out: str | Path,
+    *,
+    config: dict[str, Any] | None = None,
+    assets: str | Path | None = None,
+    max_shard_bytes: int = 5_000_000_000,
+    force: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Summary:
+    """Writes a model as one Hugging Face checkpoint, from the memory of all ranks. Collective over torch's ranks.
+
+    `model` is a module or a state dict. A parameter that is a `DTensor` is spread over the ranks as its placements say; every
+    other one is the same on all ranks. No shard is written and no rank holds the whole model: a rank needs at most 256 MiB
+    beyond its own parameters. The directory `out` holds the old or the new checkpoint, whatever happens.
+
+    `config` becomes `config.json`; by default it is the model's own. `assets` is a directory whose tokenizer and similar files
+    are copied. `force` replaces an existing checkpoint. `progress` gets the finished bytes, all bytes and the stage.
+
+        crossrank.torch.export_checkpoint(model, "out", assets="meta-llama")
+    """
+    group = groups.world()
+    weights, placements = _weights_and_placements(model)
+    if config is None and hasattr(model, "config") and hasattr(model.config, "to_dict"):
+        config = model.config.to_dict()
+    options = {"config": config, "assets": assets, "max_shard_bytes": max_shard_bytes, "force": force}
+    return Summary(**_core.export_checkpoint(group._native, weights, placements, os.fspath(out), progress, options))
+
+
+def gather_full_state_dict(
+    model: torch.nn.Module | dict[str, torch.Tensor], dst: int = 0
+) -> dict[str, torch.Tensor]:
+    """Returns the whole state dict on rank `dst`, and an empty one elsewhere. Collective over torch's ranks."""
+    weights, placements = _weights_and_placements(model)
+    full = _core.get_full_state_dict(groups.world()._native, weights, placements, dst)
+    return {name: tensor.torch() for name, tensor in full.items()}
+
+
+def _weights_and_placements(
+    model: torch.nn.Module | dict[str, torch.Tensor],
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
+    """Returns this rank's tensors, and for those that are spread over ranks how they are."""
+    from torch.distributed.tensor import DTensor
+
+    state = model if isinstance(model, dict) else model.state_dict()
+    tied = set() if isinstance(model, dict) else _tied_names(model)
+    weights, placements = {}, {}
+    for name, tensor in state.items():
+        if name in tied:
+            continue
+        if isinstance(tensor, DTensor):
+            placements[name] = {
+                "mesh_shape": list(tensor.device_mesh.mesh.shape),
+                "mesh_ranks": tensor.device_mesh.mesh.flatten().tolist(),
+                "placements": [_placement(placement) for placement in tensor.placements],
+                "shape": list(tensor.shape),
+            }
+            tensor = tensor.to_local()
+        weights[name] = tensor.detach().cpu().contiguous()
+    return weights, placements
+
+
+def _tied_names(model: torch.nn.Module) -> set[str]:
+    """Returns the names that a transformers model ties to another parameter, and does not store for that reason."""
+    names = getattr(model, "_tied_weights_keys", None) or ()
+    if not getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+        return set()
+    return set(names)
+
+
+def _placement(placement: Any) -> tuple[Any, ...]:
+    if placement.is_replicate():
+        return ("replicate",)
+    if placement.is_partial():
+        return ("partial", placement.reduce_op)
+    if hasattr(placement, "split_factor"):
+        return ("strided_shard", placement.dim, placement.split_factor)
+    if placement.is_shard():
+        return ("shard", placement.dim)
+    raise UsageError(f"the placement {placement} of a DTensor is not known")

@@ -1,0 +1,568 @@
+"""The `torch.distributed` backend "crossrank" for CPU tensors."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+
+import crossrank
+
+from .pending import Operations, OperationWork, Started
+
+__all__ = ["CrossrankProcessGroup", "register"]
+
+_OPERATORS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.BAND: "band",
+    dist.ReduceOp.BOR: "bor",
+    dist.ReduceOp.BXOR: "bxor",
+}
+# A sum of booleans is true where one of them is, a product where all of them are.
+_BOOLEAN_OPERATORS = {"sum": "bor", "max": "bor", "bor": "bor", "prod": "band", "min": "band", "band": "band", "bxor": "bxor"}
+
+Finish = Callable[[], list[Any]]
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Returns a contiguous tensor with the same values, in the same memory where that is possible."""
+    if tensor.device.type != "cpu":
+        raise ValueError(f"the backend crossrank takes CPU tensors, and this one is on {tensor.device}")
+    if tensor.is_sparse:
+        raise ValueError("this operation of the backend crossrank takes dense tensors; call to_dense() first")
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Returns the bytes of a contiguous tensor, so that every dtype can travel."""
+    # A dimension of length 1 may have any stride in a contiguous tensor, which view() refuses.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def _copy_back(target: Tensor, dense: Tensor) -> None:
+    """Writes the values of `dense` to `target` unless they share their memory."""
+    if target.data_ptr() != dense.data_ptr() or target.stride() != dense.stride():
+        target.detach().copy_(dense.view(target.shape))
+
+
+class _Reduction:
+    """A reduction as crossrank knows it, and what remains to be done with the result."""
+
+    def __init__(self, op: Any, world_size: int) -> None:
+        kind = op.op if hasattr(op, "op") else op
+        self.factor: Any = None
+        self.divisor = 0
+        if kind == dist.ReduceOp.RedOpType.PREMUL_SUM:
+            # Torch hands the factor over only in the pickled state of the operator.
+            self.factor = op.__getstate__()[1]
+            self.name = "sum"
+        elif kind == dist.ReduceOp.AVG:
+            self.divisor = world_size
+            self.name = "sum"
+        elif kind in _OPERATORS:
+            self.name = _OPERATORS[kind]
+        else:
+            raise ValueError(f"the backend crossrank does not know the reduction {op}")
+
+    def prepare(self, dense: Tensor) -> Tensor:
+        """Returns a tensor of a dtype that can be reduced. It shares the memory of `dense` unless there is a factor."""
+        if self.factor is not None:
+            dense = dense * self.factor
+        if dense.is_complex():
+            if self.name != "sum":
+                raise ValueError(f"complex numbers cannot be reduced by {self.name}")
+            return torch.view_as_real(dense)
+        return dense.view(torch.uint8) if dense.dtype == torch.bool else dense
+
+    def operator(self, dtype: torch.dtype) -> str:
+        """Returns crossrank's name of the operation for elements of `dtype`."""
+        return _BOOLEAN_OPERATORS[self.name] if dtype == torch.bool else self.name
+
+    def complete(self, result: Tensor) -> None:
+        """Divides a sum for an average, in place."""
+        if self.divisor:
+            result.copy_(result / self.divisor if result.is_floating_point() or result.is_complex() else result // self.divisor)
+
+
+class CrossrankProcessGroup(dist.ProcessGroup):
+    """A process group whose operations are those of a `crossrank.Collective`.
+
+    Torch's own Python functions call the methods below, which all return a `Work`. The tensors of an operation stay
+    alive until it has completed.
+    """
+
+    def __init__(self, collective: crossrank.Collective, name: str, store: dist.Store, timeout: timedelta) -> None:
+        super().__init__(collective.rank, collective.world_size)
+        self._collective = collective
+        self._store = store
+        self._timeout = timeout
+        self._name = name
+        self._description = "undefined"
+        self._operations = Operations(name)
+        self._barriers = 0
+
+    # Names and sizes
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """Returns "crossrank"."""
+        return "crossrank"
+
+    def name(self) -> str:
+        """Returns "crossrank"."""
+        return "crossrank"
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+        super()._set_group_name(name)
+
+    @property
+    def group_name(self) -> str:
+        """The name under which torch knows the group."""
+        return self._name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+        super()._set_group_desc(description)
+
+    @property
+    def group_desc(self) -> str:
+        """Torch's description of the group."""
+        return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices of the tensors that the group takes, which torch asks for before a monitored barrier."""
+        return [torch.device("cpu")]
+
+    def _get_backend(self, _device: torch.device) -> CrossrankProcessGroup:
+        """Returns the group itself, which torch asks whether it can fuse point-to-point operations."""
+        return self
+
+    @property
+    def collective(self) -> crossrank.Collective:
+        """The group for calls of crossrank itself. Do not use it while operations of torch are in progress."""
+        return self._collective
+
+    # Operations
+
+    def _run(self, opts: Any, start: Callable[[], Started]) -> OperationWork:
+        return self._operations.run(start, waits=opts is not None and not getattr(opts, "asyncOp", True))
+
+    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
+        """Reduces each tensor over all ranks, in place."""
+        opts = opts or AllreduceOptions()
+        if len(tensors) == 1 and tensors[0].is_sparse:
+            return self._allreduce_sparse(tensors[0], opts)
+        reduction = _Reduction(opts.reduceOp, self.size())
+
+        def start() -> Started:
+            dense = [_dense(tensor) for tensor in tensors]
+            prepared = [reduction.prepare(tensor) for tensor in dense]
+            requests = [
+                self._collective.iall_reduce(value, op=reduction.operator(tensor.dtype))
+                for tensor, value in zip(dense, prepared, strict=True)
+            ]
+            return requests, lambda: self._end_reduction(tensors, dense, prepared, reduction)
+
+        return self._run(opts, start)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
+        """Does the same as `allreduce`."""
+        return self.allreduce(tensors, opts)
+
+    @staticmethod
+    def _end_reduction(
+        tensors: Sequence[Tensor], dense: Sequence[Tensor], prepared: Sequence[Tensor], reduction: _Reduction
+    ) -> list[Tensor]:
+        for tensor, own, value in zip(tensors, dense, prepared, strict=True):
+            result = value.view(torch.bool) if own.dtype == torch.bool else value
+            if own.is_complex():
+                result = torch.view_as_complex(result)
+            reduction.complete(result)
+            _copy_back(tensor, result)
+        return list(tensors)
+
+    def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> OperationWork:
+        if _Reduction(opts.reduceOp, self.size()).name != "sum":
+            raise ValueError("sparse tensors can only be added")
+
+        def start() -> Started:
+            mine = tensor.detach().coalesce()
+            parts = self._collective.all_gather_objects(mine.values().shape[0])
+            indices = _gathered_rows(self._collective, mine.indices().t().contiguous(), parts)
+            values = _gathered_rows(self._collective, mine.values().contiguous(), parts)
+            summed = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+
+            def finish() -> list[Tensor]:
+                with torch.no_grad():  # a detached sparse tensor would not share its indices
+                    tensor.copy_(summed)
+                return [tensor]
+
+            return [], finish
+
+        return self._run(opts, start)
+
+    def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
+        """Reduces a tensor to the root. The tensors of other ranks keep their values."""
+        opts = opts or ReduceOptions()
+        reduction, root = _Reduction(opts.reduceOp, self.size()), opts.rootRank
+
+        def start() -> Started:
+            dense = [_dense(tensor) for tensor in tensors]
+            prepared = [reduction.prepare(tensor) for tensor in dense]
+            requests = [
+                self._collective.ireduce(value, op=reduction.operator(tensor.dtype), root=root)
+                for tensor, value in zip(dense, prepared, strict=True)
+            ]
+            if self.rank() == root:
+                return requests, lambda: self._end_reduction(tensors, dense, prepared, reduction)
+            return requests, lambda: list(tensors)
+
+        return self._run(opts, start)
+
+    def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> OperationWork:
+        """Fills the tensors of all ranks with those of the root."""
+        opts = opts or BroadcastOptions()
+
+        def start() -> Started:
+            dense = [_dense(tensor) for tensor in tensors]
+            requests = [self._collective.ibroadcast(_bytes(tensor), root=opts.rootRank) for tensor in dense]
+            return requests, lambda: self._filled(tensors, dense)
+
+        return self._run(opts, start)
+
+    @staticmethod
+    def _filled(tensors: Sequence[Tensor], dense: Sequence[Tensor]) -> list[Tensor]:
+        for tensor, own in zip(tensors, dense, strict=True):
+            _copy_back(tensor, own)
+        return list(tensors)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> OperationWork:  # noqa: A002
+        """Joins the tensors of all ranks in `output`, along its first dimension."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> OperationWork:
+        """Joins several tensors, each as `all_gather_single` does."""
+        opts = opts or AllgatherOptions()
+        for output, own in zip(outputs, inputs, strict=True):
+            if output.numel() != own.numel() * self.size():
+                raise ValueError(
+                    f"all_gather needs an output of {own.numel() * self.size()} elements for {self.size()} ranks, "
+                    f"and this one has {output.numel()}"
+                )
+
+        def start() -> Started:
+            dense = [_dense(output) for output in outputs]
+            requests = [
+                self._collective.iall_gather(_bytes(output), _bytes(_dense(own)))
+                for output, own in zip(dense, inputs, strict=True)
+            ]
+            return requests, lambda: self._filled(outputs, dense)
+
+        return self._run(opts, start)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather(
+        self, output_tensors: Sequence[Sequence[Tensor]], input_tensors: Sequence[Tensor], opts: Any = None
+    ) -> OperationWork:
+        """Fills each list of outputs with one tensor of each rank. Their sizes may differ between ranks."""
+        opts = opts or AllgatherOptions()
+
+        def start() -> Started:
+            endings: list[Finish] = []
+            requests = []
+            for outputs, own in zip(output_tensors, input_tensors, strict=True):
+                lengths = [output.numel() * output.element_size() for output in outputs]
+                joined = torch.empty(sum(lengths), dtype=torch.uint8)
+                requests.append(self._collective.iall_gatherv(joined, _bytes(_dense(own)), rows=lengths))
+                endings.append(lambda outputs=outputs, joined=joined: _distribute(joined, outputs))
+            return requests, lambda: [ending() for ending in endings]
+
+        return self._run(opts, start)
+
+    def allgather_coalesced(
+        self, output_lists: Sequence[Sequence[Tensor]], input_list: Sequence[Tensor], opts: Any = None
+    ) -> OperationWork:
+        """Gathers each input: `output_lists[r]` gets the tensors of rank r."""
+        outputs = [[row[i] for row in output_lists] for i in range(len(input_list))]
+        return self.allgather(outputs, input_list, opts)
+
+    def gather(
+        self, output_tensors: Sequence[Sequence[Tensor]], input_tensors: Sequence[Tensor], opts: Any = None
+    ) -> OperationWork:
+        """Fills the root's list of outputs with one tensor of each rank."""
+        opts = opts or GatherOptions()
+        root = opts.rootRank
+
+        def start() -> Started:
+            own = _bytes(_dense(input_tensors[0]))
+            outputs = output_tensors[0] if self.rank() == root else []
+            joined = torch.empty(own.numel() * len(outputs), dtype=torch.uint8)
+            request = self._collective.igather(joined, own, root=root)
+            return [request], lambda: _distribute(joined, outputs)
+
+        return self._run(opts, start)
+
+    def scatter(
+        self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Sequence[Tensor]], opts: Any = None
+    ) -> OperationWork:
+        """Gives each rank one tensor of the root's list."""
+        opts = opts or ScatterOptions()
+        root = opts.rootRank
+
+        def start() -> Started:
+            dense = _dense(output_tensors[0])
+            parts = input_tensors[0] if self.rank() == root else []
+            request = self._collective.iscatter(_bytes(dense), _joined(parts), root=root)
+            return [request], lambda: self._filled(output_tensors, [dense])
+
+        return self._run(opts, start)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> OperationWork:  # noqa: A002
+        """Reduces the inputs of all ranks and gives rank r the r-th part."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> OperationWork:
+        """Reduces several tensors, each as `reduce_scatter_single` does."""
+        opts = opts or ReduceScatterOptions()
+        for output, own in zip(outputs, inputs, strict=True):
+            if own.numel() != output.numel() * self.size():
+                raise ValueError(
+                    f"reduce_scatter needs an input of {output.numel() * self.size()} elements for {self.size()} ranks, "
+                    f"and this one has {own.numel()}"
+                )
+        return self._start_reduce_scatter(outputs, [[own] for own in inputs], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter(
+        self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Sequence[Tensor]], opts: Any = None
+    ) -> OperationWork:
+        """Reduces the lists of all ranks and gives rank r the r-th tensor. Sizes may differ between the entries."""
+        return self._start_reduce_scatter(output_tensors, input_tensors, opts or ReduceScatterOptions())
+
+    def _start_reduce_scatter(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
+    ) -> OperationWork:
+        reduction = _Reduction(opts.reduceOp, self.size())
+
+        def start() -> Started:
+            dense = [_dense(output) for output in outputs]
+            prepared = [_Reduction(dist.ReduceOp.SUM, 1).prepare(output) for output in dense]
+            requests = []
+            for own, output, parts in zip(dense, prepared, inputs, strict=True):
+                flat = [reduction.prepare(_dense(part)).reshape(-1) for part in parts]
+                values = flat[0] if len(flat) == 1 else torch.cat(flat)
+                operator = reduction.operator(own.dtype)
+                if len(flat) == 1:
+                    requests.append(self._collective.ireduce_scatter(output.view(-1), values, op=operator))
+                else:
+                    rows = [part.numel() for part in flat]
+                    requests.append(self._collective.ireduce_scatterv(output.view(-1), values, rows=rows, op=operator))
+            return requests, lambda: self._end_reduction(outputs, dense, prepared, reduction)
+
+        return self._run(opts, start)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        output_split_sizes: Sequence[int] | None,
+        input_split_sizes: Sequence[int] | None,
+        opts: Any = None,
+    ) -> OperationWork:
+        """Sends rows of `input` to each rank and receives rows of `output` from each rank."""
+        opts = opts or AllToAllOptions()
+
+        def start() -> Started:
+            dense = _dense(output)
+            receive = _split_bytes(output, output_split_sizes, self.size())
+            send = _split_bytes(input, input_split_sizes, self.size())
+            request = self._collective.iall_to_allv(_bytes(dense), _bytes(_dense(input)), send=send, receive=receive)
+            return [request], lambda: self._filled([output], [dense])
+
+        return self._run(opts, start)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(
+        self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], opts: Any = None
+    ) -> OperationWork:
+        """Sends one tensor to each rank and receives one from each rank."""
+        opts = opts or AllToAllOptions()
+
+        def start() -> Started:
+            receive = [output.numel() * output.element_size() for output in output_tensors]
+            send = [own.numel() * own.element_size() for own in input_tensors]
+            joined = torch.empty(sum(receive), dtype=torch.uint8)
+            request = self._collective.iall_to_allv(joined, _joined(input_tensors), send=send, receive=receive)
+            return [request], lambda: _distribute(joined, output_tensors)
+
+        return self._run(opts, start)
+
+    def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> OperationWork:
+        """Sends a tensor to one rank."""
+
+        def start() -> Started:
+            requests = [self._collective.isend(_bytes(_dense(tensor)), dst=dst, tag=tag) for tensor in tensors]
+            return requests, lambda: list(tensors)
+
+        return self._operations.run(start, waits=False)
+
+    def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> OperationWork:
+        """Receives a tensor from one rank."""
+
+        def start() -> Started:
+            dense = [_dense(tensor) for tensor in tensors]
+            requests = [self._collective.irecv(_bytes(tensor), src=src, tag=tag) for tensor in dense]
+            return requests, lambda: self._filled(tensors, dense)
+
+        return self._operations.run(start, waits=False)
+
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> OperationWork:
+        """Is an error: a receive must name the sender, as with NCCL."""
+        raise crossrank.UsageError("recv of the backend crossrank needs the rank of the sender: give src")
+
+    def barrier(self, opts: Any = None) -> OperationWork:
+        """Blocks until all ranks have called it."""
+        opts = opts or BarrierOptions()
+        return self._run(opts, lambda: ([self._collective.ibarrier()], list))
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Blocks until all ranks have called it. Rank 0 names the ranks that are late; the group stays usable."""
+        self._operations.wait_until_idle()
+        limit = timeout or self._timeout
+        round_number, self._barriers = self._barriers, self._barriers + 1
+        prefix = f"monitored_barrier/{round_number}"
+        if self.rank() != 0:
+            self._store.set(f"{prefix}/{self.rank()}", "here")
+            self._store.wait([f"{prefix}/verdict"], limit)
+            verdict = self._store.get(f"{prefix}/verdict").decode()
+            if verdict:
+                raise RuntimeError(verdict)
+            return
+        late = []
+        for rank in range(1, self.size()):
+            try:
+                self._store.wait([f"{prefix}/{rank}"], limit if not late else timedelta(milliseconds=1))
+            except RuntimeError:
+                late.append(rank)
+                if not wait_all_ranks:
+                    break
+        seconds = limit.total_seconds()
+        if not late:
+            verdict = ""
+        elif wait_all_ranks:
+            verdict = f"[Rank 0]: Ranks {', '.join(map(str, late))} failed to pass monitoredBarrier in {seconds:g} s"
+        else:
+            verdict = f"[Rank 0]: Rank {late[0]} failed to pass monitoredBarrier in {seconds:g} s"
+        self._store.set(f"{prefix}/verdict", verdict)
+        if verdict:
+            raise RuntimeError(verdict)
+
+    # End
+
+    def shutdown(self) -> None:
+        """Completes what is in progress and leaves the group. The last call on the group."""
+        self._operations.close()
+        self._collective = None  # type: ignore[assignment]
+
+    def abort(self) -> None:
+        """Ends the operations of all ranks with an error."""
+        self._collective.abort("torch.distributed aborted the process group")
+        self.shutdown()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of `monitored_barrier`. Other operations keep the timeout that the group was made with."""
+        self._timeout = timeout
+
+
+def _gathered_rows(collective: crossrank.Collective, rows: Tensor, counts: Sequence[int]) -> Tensor:
+    """Returns the rows of all ranks."""
+    row_bytes = rows.element_size() * (rows[0].numel() if rows.shape[0] else torch.Size(rows.shape[1:]).numel())
+    joined = torch.empty((sum(counts), *rows.shape[1:]), dtype=rows.dtype)
+    collective.all_gatherv(_bytes(joined), _bytes(rows), rows=[count * row_bytes for count in counts])
+    return joined
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns the bytes of all tensors, one after the other."""
+    if not tensors:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.cat([_bytes(_dense(tensor)) for tensor in tensors])
+
+
+def _distribute(joined: Tensor, targets: Sequence[Tensor]) -> list[Tensor]:
+    """Writes consecutive bytes of `joined` to the targets."""
+    begin = 0
+    for target in targets:
+        end = begin + target.numel() * target.element_size()
+        part = joined[begin:end]
+        if begin % target.element_size():
+            part = part.clone()
+        target.detach().copy_(part.view(target.dtype).view(target.shape))
+        begin = end
+    return list(targets)
+
+
+def _split_bytes(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[int]:
+    """Returns how many bytes of `tensor` belong to each rank, from its rows per rank or in equal parts."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not sizes:
+        if rows % ranks:
+            raise ValueError(f"{rows} rows cannot be divided equally between {ranks} ranks: give split sizes")
+        sizes = [rows // ranks] * ranks
+    if len(sizes) != ranks or sum(sizes) != rows:
+        raise ValueError(f"the split sizes {list(sizes)} do not divide {rows} rows between {ranks} ranks")
+    row_bytes = tensor.numel() // rows * tensor.element_size() if rows else 0
+    return [size * row_bytes for size in sizes]
+
+
+def _create(options: Any, _backend_options: Any) -> CrossrankProcessGroup:
+    """Makes a group for `init_process_group` or `new_group`. The ranks find each other by a name in torch's store."""
+    store, rank, size = options.store, options.group_rank, options.group_size
+    if rank == 0:
+        store.set("crossrank/job", secrets.token_hex(16))
+    store.wait(["crossrank/job"], options.timeout)
+    collective = crossrank.connect(
+        rank=rank,
+        world_size=size,
+        job_id=store.get("crossrank/job").decode(),
+        timeout=options.timeout,
+        connect_timeout=options.timeout,
+    )
+    return CrossrankProcessGroup(collective, options.group_id or "", store, options.timeout)
+
+
+def register() -> None:
+    """Makes `init_process_group(backend="crossrank")` work. Importing `crossrank.torch` calls it."""
+    if "crossrank" not in dist.Backend.backend_list:
+        # Torch's flight recorder cannot record a group that is written in Python. The library has its own.
+        getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("crossrank")
+        dist.Backend.register_backend("crossrank", _create, extended_api=True, devices=["cpu"])

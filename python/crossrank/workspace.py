@@ -1,0 +1,129 @@
+"""Workspaces: places in which a rank leaves its config and weights for others."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+from . import _core
+from ._types import Shape, Weights
+from .collective import Collective
+from .tensor import Tensor
+
+State = tuple[Any, dict[str, Tensor]]
+
+
+class NFSWorkspace:
+    """Exchanges configs and weights through files in a shared directory.
+
+    Creates the directory and deletes the states that earlier processes of this rank left there.
+
+    >>> workspace = crossrank.NFSWorkspace("/shared/job", rank=0)
+    >>> workspace.write_configs_and_weights({"step": 7}, {"w": weight})
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rank: int | None = None,
+        existing: Literal["remove", "keep", "force"] = "remove",
+        format: Literal["safetensors", "torch"] = "safetensors",
+        world_size: int | None = None,
+    ) -> None:
+        self._native = _core.make_nfs_workspace(os.fspath(path), rank, existing, format, world_size)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> NFSWorkspace:
+        """Opens an existing directory for reading; deletes nothing.
+
+        >>> workspace = crossrank.NFSWorkspace.open("/shared/job")
+        """
+        workspace = cls.__new__(cls)
+        workspace._native = _core.open_nfs_workspace(os.fspath(path))
+        return workspace
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return os.fspath(self._native.path())
+
+    def write_configs_and_weights(self, config: Any, weights: Weights) -> None:
+        """Publishes this rank's state as a new file, complete and durable or not at all.
+
+        >>> workspace.write_configs_and_weights({"step": 7}, {"w": weight})
+        """
+        self._native.write(config, dict(weights))
+
+    def read_configs_and_weights_from_rank(
+        self, rank: int, *, damaged: Literal["refuse", "take_older"] = "refuse"
+    ) -> State | None:
+        """Returns config and weights of a rank; None when it never wrote.
+
+        >>> config, weights = workspace.read_configs_and_weights_from_rank(1)
+        """
+        return self._native.read(rank, damaged)
+
+    def clean(self) -> None:
+        """Removes all files of this rank.
+
+        >>> workspace.clean()
+        """
+        self._native.clean()
+
+
+class SharedMemoryWorkspace:
+    """Exchanges configs and weights through the shared memory of a node.
+
+    >>> workspace = crossrank.SharedMemoryWorkspace(world)
+    >>> weight = workspace.empty((1024, 1024), "F32")
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, group: Collective) -> None:
+        self._native = _core.SharedMemoryWorkspace(group._native)
+
+    def empty(self, shape: Shape, dtype: str) -> Tensor:
+        """Returns a tensor that other ranks receive without a copy. Its contents are undetermined.
+
+        >>> workspace.empty((2, 3), "F32").numpy()[:] = 1
+        """
+        return self._native.empty(shape, dtype)
+
+    def zeros(self, shape: Shape, dtype: str) -> Tensor:
+        """Does the same with zero bytes.
+
+        >>> weight = workspace.zeros((2, 3), "BF16")
+        """
+        return self._native.zeros(shape, dtype)
+
+    def write_configs_and_weights(self, config: Any, weights: Weights) -> None:
+        """Publishes this rank's state in place of the previous one.
+
+        >>> workspace.write_configs_and_weights({"step": 7}, {"w": weight})
+        """
+        self._native.write(config, dict(weights))
+
+    def read_configs_and_weights_from_rank(self, rank: int) -> State | None:
+        """Returns config and weights of a rank, without a copy; None when it never wrote.
+
+        >>> config, weights = workspace.read_configs_and_weights_from_rank(1)
+        """
+        return self._native.read(rank)
+
+    def clean(self) -> None:
+        """Withdraws this rank's state. States that others have read stay valid.
+
+        >>> workspace.clean()
+        """
+        self._native.clean()
+
+    def trim(self) -> int:
+        """Gives unused memory of this rank back to the system. Returns the number of bytes.
+
+        >>> freed = workspace.trim()
+        """
+        return self._native.trim()

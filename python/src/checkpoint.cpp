@@ -1,0 +1,133 @@
+#include <crossrank/checkpoint.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <crossrank/safetensors.hpp>
+
+#include "checkpoint_job.hpp"
+#include "json.hpp"
+#include "module.hpp"
+#include "options.hpp"
+#include "tensor.hpp"
+
+namespace crossrank::python {
+namespace {
+
+constexpr std::pair<char const*, cp::ScalePolicy> policies[] = {{"exact", cp::ScalePolicy::exact},
+                                                                {"rescale", cp::ScalePolicy::rescale},
+                                                                {"requantize", cp::ScalePolicy::requantize}};
+
+cp::PlanOptions plan_options(OptionReader& options) {
+  cp::PlanOptions plan;
+  options.read("rules", plan.rules);
+  options.read("source_tp", plan.tp);
+  options.read("pp", plan.pp);
+  options.read("ep", plan.ep);
+  options.read("pattern", plan.pattern);
+  options.read("scales", policies, plan.policy);
+  options.read("model_key", plan.model_key);
+  options.read("moe_ep", plan.moe_ep);
+  return plan;
+}
+
+nb::dict consolidate(Collective const& world, std::filesystem::path const& shards, std::filesystem::path const& out,
+                     nb::object on_progress, nb::dict given) {
+  Job job(std::move(on_progress));
+  OptionReader reader(std::move(given));
+  auto const plan = plan_options(reader);
+  cp::ConsolidateOptions options{.on_progress = job.reporter(), .stop = job.token()};
+  reader.read("max_shard_bytes", options.max_shard_bytes);
+  reader.read("force", options.force);
+  reader.read("resume", options.resume);
+  reader.read("threads", options.threads);
+  reader.read("single_file", options.single_file);
+  reader.read("format", formats, options.format);
+  reader.finish("consolidate");
+  return summary_to_python(job.run(
+      [&] { return cp::consolidate(world, cp::MergePlan::make(world, shards, plan), out, options); }));
+}
+
+nb::dict split(Collective const& world, std::filesystem::path const& model, std::filesystem::path const& out, int tp,
+               nb::object on_progress, nb::dict given) {
+  Job job(std::move(on_progress));
+  OptionReader reader(std::move(given));
+  auto const plan = plan_options(reader);
+  cp::SplitOptions options{.tp = tp, .rules = plan.rules, .on_progress = job.reporter(), .stop = job.token()};
+  reader.read("force", options.force);
+  reader.read("resume", options.resume);
+  reader.read("threads", options.threads);
+  reader.read("format", formats, options.format);
+  reader.finish("split");
+  return summary_to_python(
+      job.run([&] { return cp::split(world, cp::MergePlan::make(world, model, plan), out, options); }));
+}
+
+nb::dict verify(Collective const& world, std::filesystem::path const& path, nb::object on_progress, nb::dict given) {
+  Job job(std::move(on_progress));
+  OptionReader reader(std::move(given));
+  auto const plan = plan_options(reader);
+  cp::VerifyOptions options{.on_progress = job.reporter(), .stop = job.token()};
+  reader.read("numbers", options.numbers);
+  reader.read("checksums", options.checksums);
+  reader.read("threads", options.threads);
+  reader.finish("verify");
+  auto const report = job.run([&] { return cp::verify(world, path, plan, options); });
+  nb::list defects;
+  for (auto const& defect : report.defects)
+    defects.append(nb::make_tuple(cp::to_string(defect.kind), defect.resource, defect.text, defect.hint));
+  nb::dict dict;
+  dict["defects"] = defects;
+  dict["files"] = report.files;
+  dict["tensors"] = report.tensors;
+  dict["bytes"] = report.bytes;
+  return dict;
+}
+
+nb::dict save_sharded(Collective const& world, nb::handle weights, std::filesystem::path const& out, nb::handle config,
+                      nb::object on_progress, nb::dict given) {
+  Job job(std::move(on_progress));
+  OptionReader reader(std::move(given));
+  auto const tensors = state_dict_from(weights);
+  cp::SaveOptions options{.config = to_json(config), .on_progress = job.reporter(), .stop = job.token()};
+  reader.read("force", options.force);
+  reader.read("threads", options.threads);
+  reader.read("format", formats, options.format);
+  reader.finish("save_sharded");
+  return summary_to_python(job.run([&] { return cp::save_sharded(world, tensors, out, options); }));
+}
+
+}  // namespace
+
+void bind_checkpoint(nb::module_& module) {
+  module.def("consolidate", &consolidate, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+  module.def("split", &split, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+  module.def("verify", &verify, nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+  module.def("save_sharded", &save_sharded, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+  module.def("save_safetensors", [](std::filesystem::path const& path, nb::handle weights,
+                                    std::vector<std::pair<std::string, std::string>> metadata) {
+    auto const tensors = state_dict_from(weights);
+    run_without_gil([&] { save_safetensors(path, tensors, {.metadata = std::move(metadata)}); });
+  });
+  nb::class_<SafetensorsFile>(module, "SafetensorsFile")
+      .def(nb::init<std::filesystem::path>())
+      .def("names",
+           [](SafetensorsFile const& file) {
+             std::vector<std::string> names;
+             for (auto const& entry : file.entries()) names.push_back(entry.name);
+             return names;
+           })
+      .def("metadata", [](SafetensorsFile const& file) { return file.metadata(); })
+      .def("read", [](SafetensorsFile const& file, std::string const& name) {
+        return run_without_gil([&] { return file.read(name); });
+      });
+}
+
+}  // namespace crossrank::python

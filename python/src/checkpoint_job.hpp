@@ -1,0 +1,113 @@
+#pragma once
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <crossrank/checkpoint.hpp>
+
+#include "module.hpp"
+#include "options.hpp"
+#include "waiting.hpp"
+
+namespace crossrank::python {
+
+namespace cp = checkpoint;
+
+inline constexpr std::pair<char const*, cp::OutputFormat> formats[] = {{"safetensors", cp::OutputFormat::safetensors},
+                                                                {"torch", cp::OutputFormat::torch},
+                                                                {"images", cp::OutputFormat::images}};
+
+/// Reads the members of a dict of options and refuses unknown ones.
+class OptionReader {
+ public:
+  explicit OptionReader(nb::dict options) : left_(std::move(options)) {}
+
+  template <class Value>
+  void read(char const* name, Value& value) {
+    if (auto const given = take(name); given.is_valid() && !given.is_none()) value = nb::cast<Value>(given);
+  }
+  void read(char const* name, std::filesystem::path& value) {
+    if (auto const given = take(name); given.is_valid() && !given.is_none())
+      value = nb::cast<std::filesystem::path>(given);
+  }
+  template <class Value, std::size_t Count>
+  void read(char const* name, std::pair<char const*, Value> const (&values)[Count], Value& value) {
+    std::optional<std::string> given;
+    read(name, given);
+    if (given) value = named(values, name, *given);
+  }
+  /// Refuses what is left.
+  void finish(char const* operation) const {
+    if (left_.size() == 0) return;
+    refuse(operation, "there is no such option", {}, nb::cast<std::string>(nb::str(nb::list(left_.keys())[0])));
+  }
+
+ private:
+  nb::object take(char const* name) {
+    if (!left_.contains(name)) return {};
+    nb::object value = left_[name];
+    nb::del(left_[name]);
+    return value;
+  }
+
+  nb::dict left_;
+};
+
+/// Reports progress to a Python function and stops the job when that function or a signal handler raises.
+class Job {
+ public:
+  explicit Job(nb::object on_progress) : on_progress_(std::move(on_progress)) {}
+
+  [[nodiscard]] std::stop_token token() const noexcept { return stop_.get_token(); }
+  [[nodiscard]] std::function<void(cp::Progress const&)> reporter() {
+    return [this](cp::Progress const& progress) { report(progress); };
+  }
+  template <class Work>
+  auto run(Work&& work) {
+    return run_waiting([this] { stop_.request_stop(); }, [&]() -> std::invoke_result_t<Work> {
+      try {
+        return work();
+      } catch (Error const&) {
+        if (raised_) std::rethrow_exception(raised_);
+        throw;
+      }
+    });
+  }
+
+ private:
+  void report(cp::Progress const& progress) {
+    look_at_signals_now();
+    if (on_progress_.is_none() || raised_) return;
+    nb::gil_scoped_acquire const gil;
+    try {
+      on_progress_(progress.bytes_done, progress.bytes_total, nb::str(progress.stage.data(), progress.stage.size()));
+    } catch (...) {
+      raised_ = std::current_exception();
+      stop_.request_stop();
+    }
+  }
+
+  nb::object on_progress_;
+  std::stop_source stop_;
+  std::exception_ptr raised_;
+};
+
+/// Returns the result of a job as a dict.
+inline nb::dict summary_to_python(cp::Summary const& summary) {
+  nb::dict dict;
+  dict["bytes"] = summary.bytes;
+  dict["files"] = summary.files;
+  dict["resumed_files"] = summary.resumed_files;
+  dict["seconds"] = summary.elapsed.count();
+  return dict;
+}
+
+}  // namespace crossrank::python

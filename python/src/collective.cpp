@@ -1,0 +1,321 @@
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/statistics.hpp>
+
+#include "module.hpp"
+#include "options.hpp"
+#include "tensor.hpp"
+#include "waiting.hpp"
+
+namespace crossrank::python {
+namespace {
+
+using Lengths = std::vector<std::int64_t>;
+
+constexpr std::pair<char const*, ReduceOp> reduce_ops[] = {
+    {"sum", ReduceOp::sum}, {"prod", ReduceOp::prod}, {"min", ReduceOp::min},   {"max", ReduceOp::max},
+    {"avg", ReduceOp::avg}, {"band", ReduceOp::band}, {"bor", ReduceOp::bor}, {"bxor", ReduceOp::bxor}};
+
+constexpr std::pair<char const*, CheckLevel> check_levels[] = {
+    {"off", CheckLevel::off}, {"local", CheckLevel::local}, {"collective", CheckLevel::collective}};
+
+constexpr std::pair<char const*, RanksAre> rank_kinds[] = {{"processes", RanksAre::processes},
+                                                           {"threads", RanksAre::threads}};
+
+ReduceOp op_named(std::string_view name) { return named(reduce_ops, "op", name); }
+
+/// A non-blocking call, with the group that Ctrl-C aborts.
+struct PendingCall {
+  Collective group;
+  Request request;
+};
+
+Collective connect_with(std::string backend, std::optional<double> timeout, std::optional<double> connect_timeout,
+                        std::optional<double> user_limit, std::optional<int> rank, std::optional<int> world_size,
+                        std::string job_id, std::string_view ranks_are, std::optional<std::uint64_t> arena_cap,
+                        std::optional<std::string> check) {
+  ConnectOptions options;
+  options.backend = std::move(backend);
+  if (timeout) options.timeout = milliseconds_of(*timeout);
+  options.connect_timeout = milliseconds_of(connect_timeout);
+  if (user_limit) options.user_limit = milliseconds_of(*user_limit);
+  options.rank = rank;
+  options.world_size = world_size;
+  options.job_id = std::move(job_id);
+  options.ranks_are = named(rank_kinds, "ranks_are", ranks_are);
+  options.arena_cap = arena_cap;
+  if (check) options.check = named(check_levels, "check", *check);
+  return run_waiting([] {}, [&] { return connect(options); });
+}
+
+// Python's calls of one shape, blocking and not. `Call` and `Start` are members of Collective.
+
+template <auto Call>
+void one_tensor(Collective const& group, nb::handle object, int root) {
+  auto tensor = writable_tensor_from(object);
+  run_waiting(group, [&] { (group.*Call)(tensor, Root{root}); });
+}
+template <auto Start>
+PendingCall start_one_tensor(Collective const& group, nb::handle object, int root) {
+  auto tensor = writable_tensor_from(object);
+  return {group, run_waiting(group, [&] { return (group.*Start)(tensor, Root{root}); })};
+}
+
+template <auto Call>
+void two_tensors(Collective const& group, nb::handle to, nb::handle from) {
+  auto out = writable_tensor_from(to);
+  auto const in = tensor_from(from);
+  run_waiting(group, [&] { (group.*Call)(out, in); });
+}
+template <auto Start>
+PendingCall start_two_tensors(Collective const& group, nb::handle to, nb::handle from) {
+  auto out = writable_tensor_from(to);
+  auto const in = tensor_from(from);
+  return {group, run_waiting(group, [&] { return (group.*Start)(out, in); })};
+}
+
+template <auto Call>
+void rooted(Collective const& group, nb::handle to, nb::handle from, int root) {
+  auto out = writable_tensor_from(to);
+  auto const in = tensor_from(from);
+  run_waiting(group, [&] { (group.*Call)(out, in, Root{root}); });
+}
+template <auto Start>
+PendingCall start_rooted(Collective const& group, nb::handle to, nb::handle from, int root) {
+  auto out = writable_tensor_from(to);
+  auto const in = tensor_from(from);
+  return {group, run_waiting(group, [&] { return (group.*Start)(out, in, Root{root}); })};
+}
+
+template <auto Call>
+void with_rows(Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, int root) {
+  auto out = writable_tensor_from(to);
+  auto const in = tensor_from(from);
+  run_waiting(group, [&] { (group.*Call)(out, in, Rows{.rows = rows, .root = root}); });
+}
+template <auto Start>
+PendingCall start_with_rows(Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, int root) {
+  auto out = writable_tensor_from(to);
+  auto const in = tensor_from(from);
+  return {group, run_waiting(group, [&] { return (group.*Start)(out, in, Rows{.rows = rows, .root = root}); })};
+}
+
+using OneTensor = void (Collective::*)(Tensor&, Root) const;
+using StartOneTensor = Request (Collective::*)(Tensor&, Root) const;
+using TwoTensors = void (Collective::*)(Tensor&, Tensor const&) const;
+using StartTwoTensors = Request (Collective::*)(Tensor&, Tensor const&) const;
+using Rooted = void (Collective::*)(Tensor&, Tensor const&, Root) const;
+using StartRooted = Request (Collective::*)(Tensor&, Tensor const&, Root) const;
+using WithRows = void (Collective::*)(Tensor&, Tensor const&, Rows) const;
+using StartWithRows = Request (Collective::*)(Tensor&, Tensor const&, Rows) const;
+
+void bind_identity(nb::class_<Collective>& collective) {
+  collective.def("connected", &Collective::connected)
+      .def("rank", &Collective::rank)
+      .def("world_size", &Collective::world_size)
+      .def("global_rank", &Collective::global_rank)
+      .def("ranks",
+           [](Collective const& group) {
+             auto const ranks = group.ranks();
+             return std::vector<int>(ranks.begin(), ranks.end());
+           })
+      .def("local_rank", &Collective::local_rank)
+      .def("local_world_size", &Collective::local_world_size)
+      .def("local_rank_in_group", &Collective::local_rank_in_group)
+      .def("local_size_in_group", &Collective::local_size_in_group)
+      .def("is_master", &Collective::is_master)
+      .def("is_local_master", &Collective::is_local_master)
+      .def("backend", [](Collective const& group) { return std::string(group.backend()); })
+      .def("name", [](Collective const& group) { return group.name(); });
+}
+
+void bind_reductions(nb::class_<Collective>& collective) {
+  collective
+      .def("all_reduce",
+           [](Collective const& group, nb::handle object, std::string_view op) {
+             auto tensor = writable_tensor_from(object);
+             auto const how = op_named(op);
+             run_waiting(group, [&] { group.all_reduce(tensor, how); });
+           })
+      .def("iall_reduce",
+           [](Collective const& group, nb::handle object, std::string_view op) {
+             auto tensor = writable_tensor_from(object);
+             auto const how = op_named(op);
+             return PendingCall{group, run_waiting(group, [&] { return group.iall_reduce(tensor, how); })};
+           })
+      .def("reduce",
+           [](Collective const& group, nb::handle object, std::string_view op, int root) {
+             auto tensor = writable_tensor_from(object);
+             auto const how = op_named(op);
+             run_waiting(group, [&] { group.reduce(tensor, how, {root}); });
+           })
+      .def("ireduce",
+           [](Collective const& group, nb::handle object, std::string_view op, int root) {
+             auto tensor = writable_tensor_from(object);
+             auto const how = op_named(op);
+             return PendingCall{group, run_waiting(group, [&] { return group.ireduce(tensor, how, {root}); })};
+           })
+      .def("reduce_scatter",
+           [](Collective const& group, nb::handle to, nb::handle from, std::string_view op) {
+             auto out = writable_tensor_from(to);
+             auto const in = tensor_from(from);
+             auto const how = op_named(op);
+             run_waiting(group, [&] { group.reduce_scatter(out, in, how); });
+           })
+      .def("ireduce_scatter",
+           [](Collective const& group, nb::handle to, nb::handle from, std::string_view op) {
+             auto out = writable_tensor_from(to);
+             auto const in = tensor_from(from);
+             auto const how = op_named(op);
+             return PendingCall{group, run_waiting(group, [&] { return group.ireduce_scatter(out, in, how); })};
+           })
+      .def("reduce_scatterv",
+           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, std::string_view op) {
+             auto out = writable_tensor_from(to);
+             auto const in = tensor_from(from);
+             auto const how = op_named(op);
+             run_waiting(group, [&] { group.reduce_scatterv(out, in, {.rows = rows}, how); });
+           })
+      .def("ireduce_scatterv",
+           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& rows, std::string_view op) {
+             auto out = writable_tensor_from(to);
+             auto const in = tensor_from(from);
+             auto const how = op_named(op);
+             return PendingCall{
+                 group, run_waiting(group, [&] { return group.ireduce_scatterv(out, in, {.rows = rows}, how); })};
+           });
+}
+
+void bind_movement(nb::class_<Collective>& collective) {
+  collective.def("broadcast", &one_tensor<static_cast<OneTensor>(&Collective::broadcast)>)
+      .def("ibroadcast", &start_one_tensor<static_cast<StartOneTensor>(&Collective::ibroadcast)>)
+      .def("all_gather", &two_tensors<static_cast<TwoTensors>(&Collective::all_gather)>)
+      .def("iall_gather", &start_two_tensors<static_cast<StartTwoTensors>(&Collective::iall_gather)>)
+      .def("all_gatherv", &with_rows<static_cast<WithRows>(&Collective::all_gatherv)>)
+      .def("iall_gatherv", &start_with_rows<static_cast<StartWithRows>(&Collective::iall_gatherv)>)
+      .def("gather", &rooted<static_cast<Rooted>(&Collective::gather)>, nb::arg().none(), nb::arg().none(), nb::arg())
+      .def("igather", &start_rooted<static_cast<StartRooted>(&Collective::igather)>, nb::arg().none(), nb::arg().none(), nb::arg())
+      .def("gatherv", &with_rows<static_cast<WithRows>(&Collective::gatherv)>, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("igatherv", &start_with_rows<static_cast<StartWithRows>(&Collective::igatherv)>, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("scatter", &rooted<static_cast<Rooted>(&Collective::scatter)>, nb::arg().none(), nb::arg().none(), nb::arg())
+      .def("iscatter", &start_rooted<static_cast<StartRooted>(&Collective::iscatter)>, nb::arg().none(), nb::arg().none(), nb::arg())
+      .def("scatterv", &with_rows<static_cast<WithRows>(&Collective::scatterv)>, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("iscatterv", &start_with_rows<static_cast<StartWithRows>(&Collective::iscatterv)>, nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("all_to_all", &two_tensors<static_cast<TwoTensors>(&Collective::all_to_all)>)
+      .def("iall_to_all", &start_two_tensors<static_cast<StartTwoTensors>(&Collective::iall_to_all)>)
+      .def("all_to_allv",
+           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& send, Lengths const& receive) {
+             auto out = writable_tensor_from(to);
+             auto const in = tensor_from(from);
+             run_waiting(group, [&] { group.all_to_allv(out, in, {.send = send, .receive = receive}); });
+           })
+      .def("iall_to_allv",
+           [](Collective const& group, nb::handle to, nb::handle from, Lengths const& send, Lengths const& receive) {
+             auto out = writable_tensor_from(to);
+             auto const in = tensor_from(from);
+             return PendingCall{group, run_waiting(group, [&] {
+                                  return group.iall_to_allv(out, in, {.send = send, .receive = receive});
+                                })};
+           });
+}
+
+void bind_messages(nb::class_<Collective>& collective) {
+  collective
+      .def("send",
+           [](Collective const& group, nb::handle object, int dst, std::uint32_t tag) {
+             auto const tensor = tensor_from(object);
+             run_waiting(group, [&] { group.send(tensor, dst, {tag}); });
+           })
+      .def("isend",
+           [](Collective const& group, nb::handle object, int dst, std::uint32_t tag) {
+             auto const tensor = tensor_from(object);
+             return PendingCall{group, run_waiting(group, [&] { return group.isend(tensor, dst, {tag}); })};
+           })
+      .def("recv",
+           [](Collective const& group, nb::handle object, int src, std::uint32_t tag) {
+             auto tensor = writable_tensor_from(object);
+             run_waiting(group, [&] { group.recv(tensor, src, {tag}); });
+           })
+      .def("irecv",
+           [](Collective const& group, nb::handle object, int src, std::uint32_t tag) {
+             auto tensor = writable_tensor_from(object);
+             return PendingCall{group, run_waiting(group, [&] { return group.irecv(tensor, src, {tag}); })};
+           })
+      .def("sendrecv", [](Collective const& group, nb::handle to, nb::handle from, int dst, int src,
+                          std::uint32_t tag) {
+        auto in = writable_tensor_from(to);
+        auto const out = tensor_from(from);
+        run_waiting(group, [&] { group.sendrecv(in, out, {.dst = dst, .src = src, .tag = tag}); });
+      });
+}
+
+void bind_groups(nb::class_<Collective>& collective) {
+  collective.def("barrier", [](Collective const& group) { run_waiting(group, [&] { group.barrier(); }); })
+      .def("ibarrier",
+           [](Collective const& group) {
+             return PendingCall{group, run_waiting(group, [&] { return group.ibarrier(); })};
+           })
+      .def("split",
+           [](Collective const& group, std::vector<std::vector<int>> const& groups, std::string const& name) {
+             return run_waiting(group, [&] { return group.split(groups, name); });
+           })
+      .def("split_by",
+           [](Collective const& group, int color, int key) {
+             return run_waiting(group, [&] { return group.split_by(color, key); });
+           })
+      .def("abort", [](Collective const& group, std::string const& why) { run_without_gil([&] { group.abort(why); }); })
+      .def("keep_alive", &Collective::keep_alive)
+      .def("close", [](Collective& group) {
+        auto const same = group;
+        run_waiting(same, [&] { group.close(); });
+      });
+}
+
+void bind_requests(nb::module_& module) {
+  nb::class_<PendingCall>(module, "Request")
+      .def("test",
+           [](PendingCall& call) { return run_waiting(call.group, [&] { return call.request.test(); }); })
+      .def("wait", [](PendingCall& call) { run_waiting(call.group, [&] { call.request.wait(); }); })
+      .def("wait_for",
+           [](PendingCall& call, double seconds) {
+             auto const limit = milliseconds_of(seconds);
+             return run_waiting(call.group, [&] { return call.request.wait_for(limit); });
+           })
+      .def("cancel", [](PendingCall& call) { run_without_gil([&] { call.request.cancel(); }); });
+}
+
+}  // namespace
+
+void bind_collective(nb::module_& module) {
+  nb::class_<Collective> collective(module, "Collective");
+  bind_requests(module);
+  bind_identity(collective);
+  bind_groups(collective);
+  bind_reductions(collective);
+  bind_movement(collective);
+  bind_messages(collective);
+  module.def("connect", &connect_with, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
+  module.def("statistics", [] {
+    auto const now = statistics();
+    nb::dict counters;
+    counters["bytes_copied"] = now.bytes_copied;
+    counters["futex_waits"] = now.futex_waits;
+    counters["futex_wakes"] = now.futex_wakes;
+    counters["yields"] = now.yields;
+    counters["arena_growths"] = now.arena_growths;
+    return counters;
+  });
+}
+
+}  // namespace crossrank::python

@@ -1,0 +1,43 @@
+#include "errors.hpp"
+
+#include <exception>
+#include <utility>
+
+#include <nanobind/stl/string.h>
+
+#include <nanobind/nanobind.h>
+
+#include <crossrank/error.hpp>
+
+#include "json.hpp"
+
+namespace crossrank::python {
+namespace {
+
+void raise(Error const& error) {
+  auto const make = nanobind::module_::import_("crossrank.errors").attr("from_native");
+  auto const object = make(to_string(error.code()), error.what(), error.report(), to_python(error.to_json()));
+  PyErr_SetObject(object.type().ptr(), object.ptr());
+}
+
+}  // namespace
+
+void translate_errors() {
+  nanobind::register_exception_translator([](std::exception_ptr const& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (Error const& error) {
+      raise(error);
+    }
+  });
+}
+
+void refuse(char const* operation, std::string message, std::string expected, std::string got, std::string hint) {
+  throw UsageError({.operation = operation,
+                    .message = std::move(message),
+                    .expected = std::move(expected),
+                    .got = std::move(got),
+                    .hint = std::move(hint)});
+}
+
+}  // namespace crossrank::python

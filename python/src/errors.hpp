@@ -1,0 +1,13 @@
+#pragma once
+#include <string>
+
+namespace crossrank::python {
+
+/// Turns the library's errors into the classes of crossrank.errors. Call it once.
+void translate_errors();
+
+/// Throws a `UsageError`.
+[[noreturn]] void refuse(char const* operation, std::string message, std::string expected = {}, std::string got = {},
+                         std::string hint = {});
+
+}  // namespace crossrank::python

@@ -1,0 +1,15 @@
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <crossrank/json.hpp>
+
+namespace crossrank::python {
+
+/// Returns the JSON value of None, bool, int, float, str, bytes, list, tuple and dict with str keys, nested. A tuple
+/// becomes a list. `UsageError` for another type, an integer beyond 64 bits, and more than 64 levels.
+[[nodiscard]] Json to_json(nanobind::handle value);
+
+/// Returns the Python object of a JSON value. Binary values become bytes.
+[[nodiscard]] nanobind::object to_python(Json const& value);
+
+}  // namespace crossrank::python

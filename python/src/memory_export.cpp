@@ -1,0 +1,85 @@
+#include <crossrank/memory_export.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nanobind/stl/vector.h>
+
+#include "checkpoint_job.hpp"
+#include "errors.hpp"
+#include "json.hpp"
+#include "module.hpp"
+#include "tensor.hpp"
+
+namespace crossrank::python {
+namespace {
+
+constexpr std::pair<char const*, ReduceOp> partial_ops[] = {
+    {"sum", ReduceOp::sum}, {"avg", ReduceOp::avg}, {"min", ReduceOp::min}, {"max", ReduceOp::max}};
+
+/// Reads a placement such as ("shard", 0), ("strided_shard", 0, 2), ("partial", "sum") or ("replicate",).
+cp::Placement placement_from(nb::handle value) {
+  auto const parts = nb::cast<nb::tuple>(value);
+  auto const kind = nb::cast<std::string>(parts[0]);
+  if (kind == "replicate") return cp::Replicate{};
+  if (kind == "shard") return cp::Shard{.dim = nb::cast<std::int64_t>(parts[1])};
+  if (kind == "partial") return cp::Partial{.op = named(partial_ops, "placement", nb::cast<std::string>(parts[1]))};
+  if (kind == "strided_shard")
+    return cp::StridedShard{.dim = nb::cast<std::int64_t>(parts[1]), .split_factor = nb::cast<std::int64_t>(parts[2])};
+  refuse("placement", "there is no such placement", "replicate, shard, strided_shard, partial", kind);
+}
+
+/// Reads a dict of tensor names to dicts with mesh_shape, mesh_ranks, placements and shape.
+cp::Placements placements_from(nb::dict const& given) {
+  cp::Placements placements;
+  for (auto const [name, value] : given) {
+    auto const fields = nb::cast<nb::dict>(value);
+    cp::TensorPlacement one{.mesh = {.shape = nb::cast<std::vector<std::int64_t>>(fields["mesh_shape"]),
+                                     .ranks = nb::cast<std::vector<int>>(fields["mesh_ranks"])},
+                            .shape = shape_from(fields["shape"])};
+    for (auto const placement : nb::cast<nb::list>(fields["placements"]))
+      one.placements.push_back(placement_from(placement));
+    placements.tensors.emplace(nb::cast<std::string>(name), std::move(one));
+  }
+  return placements;
+}
+
+nb::dict export_checkpoint(Collective const& world, nb::handle weights, nb::dict const& placements,
+                           std::filesystem::path const& out, nb::object on_progress, nb::dict given) {
+  Job job(std::move(on_progress));
+  OptionReader reader(std::move(given));
+  cp::ExportOptions options{.on_progress = job.reporter(), .stop = job.token()};
+  nb::object config = nb::none();
+  reader.read("config", config);
+  if (!config.is_none()) options.model.config = to_json(config);
+  reader.read("assets", options.model.directory);
+  reader.read("rules", options.model.rules);
+  reader.read("max_shard_bytes", options.max_shard_bytes);
+  reader.read("single_file", options.single_file);
+  reader.read("force", options.force);
+  reader.read("threads", options.threads);
+  reader.read("format", formats, options.format);
+  reader.finish("export_checkpoint");
+  auto const tensors = state_dict_from(weights);
+  auto const cut = placements_from(placements);
+  return summary_to_python(job.run([&] { return cp::consolidate(world, tensors, cut, out, options); }));
+}
+
+nb::dict full_state_dict(Collective const& world, nb::handle weights, nb::dict const& placements, int dst) {
+  auto const tensors = state_dict_from(weights);
+  auto const cut = placements_from(placements);
+  Job job{nb::none()};
+  cp::FullStateOptions const options{.dst = dst, .stop = job.token()};
+  return state_dict_to_python(job.run([&] { return cp::get_full_state_dict(world, tensors, cut, options); }));
+}
+
+}  // namespace
+
+void bind_memory_export(nb::module_& module) {
+  module.def("export_checkpoint", &export_checkpoint, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+             nb::arg());
+  module.def("get_full_state_dict", &full_state_dict);
+}
+
+}  // namespace crossrank::python

@@ -1,0 +1,102 @@
+#include <crossrank/message_queue.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "module.hpp"
+#include "options.hpp"
+#include "tensor.hpp"
+#include "waiting.hpp"
+
+namespace crossrank::python {
+namespace {
+
+QueueOptions options_of(int writer_rank, std::size_t chunk_bytes, std::size_t chunks, std::string name) {
+  return {.writer_rank = writer_rank, .chunk_bytes = chunk_bytes, .chunks = chunks, .name = std::move(name)};
+}
+
+std::span<std::byte const> bytes_of(nb::bytes const& bytes) {
+  return {static_cast<std::byte const*>(bytes.data()), bytes.size()};
+}
+
+nb::bytes to_bytes(std::vector<std::byte> const& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
+
+/// Runs a call that waits at most `seconds`: None for the group's timeout, a negative number for no limit.
+template <class Call>
+auto run_queue_call(std::optional<double> seconds, Call&& call) {
+  std::stop_source stop;
+  QueueWait wait{.stop = stop.get_token()};
+  if (seconds) wait.timeout = *seconds < 0 ? QueueWait::forever : std::chrono::nanoseconds(milliseconds_of(*seconds));
+  return run_waiting([&stop] { stop.request_stop(); }, [&] { return call(wait); });
+}
+
+}  // namespace
+
+void bind_message_queue(nb::module_& module) {
+  nb::class_<MessageQueue>(module, "MessageQueue")
+      .def("is_writer", &MessageQueue::is_writer)
+      .def("name", [](MessageQueue const& queue) { return queue.name(); })
+      .def("messages", &MessageQueue::messages)
+      .def("handle", [](MessageQueue const& queue) { return to_bytes(queue.handle()); })
+      .def("enqueue_bytes",
+           [](MessageQueue const& queue, nb::bytes const& message, std::optional<double> timeout) {
+             run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_bytes(bytes_of(message), wait); });
+           }, nb::arg(), nb::arg().none())
+      .def("dequeue_bytes",
+           [](MessageQueue const& queue, std::optional<double> timeout) {
+             auto const bytes = run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_bytes(wait); });
+             return bytes ? nb::object(to_bytes(*bytes)) : nb::object(nb::none());
+           }, nb::arg().none())
+      .def("enqueue_dict",
+           [](MessageQueue const& queue, nb::handle dict, std::optional<double> timeout) {
+             auto const tree = tensor_dict_from(dict);
+             run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_dict(tree, wait); });
+           }, nb::arg(), nb::arg().none())
+      .def("dequeue_dict",
+           [](MessageQueue const& queue, std::optional<double> timeout) {
+             auto const dict = run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_dict(wait); });
+             return dict ? nb::object(tensor_dict_to_python(*dict)) : nb::object(nb::none());
+           }, nb::arg().none())
+      .def("enqueue_tensor",
+           [](MessageQueue const& queue, nb::handle object, std::optional<double> timeout) {
+             auto const tensor = tensor_from(object);
+             run_queue_call(timeout, [&](QueueWait const& wait) { queue.enqueue_tensor(tensor, wait); });
+           }, nb::arg(), nb::arg().none())
+      .def("dequeue_tensor",
+           [](MessageQueue const& queue, std::optional<double> timeout) {
+             auto const tensor =
+                 run_queue_call(timeout, [&](QueueWait const& wait) { return queue.dequeue_tensor(wait); });
+             return tensor ? to_python(*tensor) : nb::object(nb::none());
+           }, nb::arg().none())
+      .def("wait_for",
+           [](MessageQueue const& queue, double seconds) {
+             auto const limit = milliseconds_of(seconds);
+             return run_waiting([&queue] { queue.cancel(); }, [&] { return queue.wait_for(limit); });
+           })
+      .def("cancel", &MessageQueue::cancel)
+      .def("close", [](MessageQueue const& queue) { run_without_gil([&] { queue.close(); }); });
+
+  module.def("create_queue", [](Collective const& group, int writer_rank, std::size_t chunk_bytes, std::size_t chunks,
+                                std::string name) {
+    auto const options = options_of(writer_rank, chunk_bytes, chunks, std::move(name));
+    return run_waiting(group, [&] { return MessageQueue::create(group, options); });
+  });
+  module.def("create_queue_writer", [](Collective const& group, int readers, std::size_t chunk_bytes,
+                                       std::size_t chunks, std::string name) {
+    auto const options = options_of(0, chunk_bytes, chunks, std::move(name));
+    return run_without_gil([&] { return MessageQueue::create_writer(group, readers, options); });
+  });
+  module.def("attach_queue", [](nb::bytes const& handle, int reader) {
+    return run_without_gil([&] { return MessageQueue::attach(bytes_of(handle), reader); });
+  });
+}
+
+}  // namespace crossrank::python

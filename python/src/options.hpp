@@ -1,0 +1,39 @@
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "errors.hpp"
+
+namespace crossrank::python {
+
+/// Returns the value with this name. `UsageError` lists the names.
+template <class Value, std::size_t Count>
+[[nodiscard]] Value named(std::pair<char const*, Value> const (&values)[Count], char const* what,
+                          std::string_view name) {
+  std::string known;
+  for (auto const& [each, value] : values) {
+    if (name == each) return value;
+    known += (known.empty() ? "" : ", ") + std::string(each);
+  }
+  refuse(what, "there is no such option", known, std::string(name));
+}
+
+/// Returns a timeout in seconds as milliseconds, rounded up.
+[[nodiscard]] inline std::chrono::milliseconds milliseconds_of(double seconds) {
+  constexpr double most = 1e12;
+  if (!(seconds >= 0)) refuse("timeout", "a timeout is negative or not a number");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, most) * 1e3 + 0.999));
+}
+
+/// Does the same for an optional timeout.
+[[nodiscard]] inline std::optional<std::chrono::milliseconds> milliseconds_of(std::optional<double> seconds) {
+  if (!seconds) return std::nullopt;
+  return milliseconds_of(*seconds);
+}
+
+}  // namespace crossrank::python

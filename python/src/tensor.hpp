@@ -1,0 +1,41 @@
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <crossrank/dtype.hpp>
+#include <crossrank/state.hpp>
+#include <crossrank/tensor.hpp>
+#include <crossrank/tensor_dict.hpp>
+
+namespace crossrank::python {
+
+namespace nb = nanobind;
+
+/// Returns a view of the memory of a crossrank, torch, numpy, DLPack or buffer object. None is an undefined tensor.
+///
+/// A non-contiguous tensor is copied. The object lives as long as the view. `UsageError` for other devices and dtypes
+/// that crossrank lacks.
+[[nodiscard]] Tensor tensor_from(nb::handle object);
+
+/// Does the same for a tensor that the call writes. `UsageError` also when it is not contiguous or read-only.
+[[nodiscard]] Tensor writable_tensor_from(nb::handle object);
+
+/// Returns the tensors of a dict. Two names of the same memory share one view.
+[[nodiscard]] StateDict state_dict_from(nb::handle dict);
+/// Returns a dict of crossrank tensors.
+[[nodiscard]] nb::dict state_dict_to_python(StateDict const& weights);
+
+/// Returns the tree of a dict of tensors, JSON values, dicts and lists.
+[[nodiscard]] TensorDict tensor_dict_from(nb::handle dict);
+/// Returns the dict of a tree.
+[[nodiscard]] nb::dict tensor_dict_to_python(TensorDict const& dict);
+
+/// Returns the Python object of a tensor; None for an undefined one.
+[[nodiscard]] nb::object to_python(Tensor const& tensor);
+
+/// Returns the dtype with this safetensors name. `UsageError` for another name.
+[[nodiscard]] Dtype dtype_named(std::string_view name);
+
+/// Returns the shape of a sequence of lengths.
+[[nodiscard]] Shape shape_from(nb::handle lengths);
+
+}  // namespace crossrank::python

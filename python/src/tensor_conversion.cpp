@@ -1,0 +1,142 @@
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <nanobind/stl/string.h>
+
+#include "errors.hpp"
+#include "json.hpp"
+#include "tensor.hpp"
+#include "tensor_sources.hpp"
+
+namespace crossrank::python {
+namespace {
+
+std::string type_text(nb::handle object) { return nb::cast<std::string>(nb::str(object.type())); }
+
+std::optional<Tensor> find_tensor(nb::handle object, Access access) {
+  if (nb::isinstance<Tensor>(object)) return nb::cast<Tensor>(object);
+  if (auto tensor = tensor_from_torch(object, access)) return tensor;
+  if (auto tensor = tensor_from_buffer(object, access)) return tensor;
+  return tensor_from_dlpack(object, access);
+}
+
+Tensor require_tensor(nb::handle object, Access access) {
+  if (object.is_none()) return {};
+  if (auto tensor = find_tensor(object, access)) return *std::move(tensor);
+  refuse("tensor", "this object is not a tensor", "a torch, numpy or DLPack tensor, or a buffer", type_text(object));
+}
+
+/// Values that JSON holds, which are never tensors.
+bool is_plain_value(nb::handle object) {
+  return object.is_none() || PyBool_Check(object.ptr()) || PyLong_Check(object.ptr()) || PyFloat_Check(object.ptr()) ||
+      PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr());
+}
+
+TensorDict::Value value_from(nb::handle object) {
+  if (PyDict_Check(object.ptr())) return tensor_dict_from(object);
+  if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
+    TensorDict::List list;
+    bool plain = true;
+    for (auto const item : object) {
+      list.push_back(value_from(item));
+      plain = plain && list.back().json() != nullptr;
+    }
+    if (plain) return to_json(object);
+    return list;
+  }
+  if (is_plain_value(object)) return to_json(object);
+  return require_tensor(object, Access::read);
+}
+
+nb::object value_to_python(TensorDict::Value const& value) {
+  if (auto const* const tensor = value.tensor()) return to_python(*tensor);
+  if (auto const* const dict = value.dict()) return tensor_dict_to_python(*dict);
+  if (auto const* const json = value.json()) return to_python(*json);
+  nb::list list;
+  for (auto const& item : *value.list()) list.append(value_to_python(item));
+  return list;
+}
+
+nb::dict require_dict(nb::handle object) {
+  if (!PyDict_Check(object.ptr())) refuse("tensors", "this object is not a dict", "dict", type_text(object));
+  return nb::borrow<nb::dict>(object);
+}
+
+std::string require_name(nb::handle key) {
+  if (!PyUnicode_Check(key.ptr())) refuse("tensors", "a name is not a str", "str", type_text(key));
+  return nb::cast<std::string>(nb::str(key));
+}
+
+}  // namespace
+
+void refuse_strides() {
+  refuse("tensor", "the call writes this tensor, and it is not contiguous", {}, {},
+         "pass a contiguous tensor and copy the result");
+}
+
+void refuse_read_only() { refuse("tensor", "the call writes this tensor, and it is read-only"); }
+
+void refuse_dtype(std::string name) {
+  refuse("tensor", "crossrank does not have this dtype", "a dtype of the safetensors format", std::move(name));
+}
+
+Tensor tensor_from(nb::handle object) { return require_tensor(object, Access::read); }
+
+Tensor writable_tensor_from(nb::handle object) { return require_tensor(object, Access::write); }
+
+StateDict state_dict_from(nb::handle dict) {
+  StateDict weights;
+  // Tied weights are one tensor under two names: they share a storage here too, so that they are sent once.
+  std::map<std::tuple<std::byte*, std::size_t>, Tensor> known;
+  for (auto const [key, value] : require_dict(dict)) {
+    auto tensor = require_tensor(value, Access::read);
+    if (tensor.nbytes() > 0) {
+      auto const [same, is_new] = known.try_emplace({tensor.data(), tensor.nbytes()}, tensor);
+      if (!is_new && same->second.dtype() == tensor.dtype()) tensor = same->second.reshape(tensor.shape());
+    }
+    weights.insert_or_assign(require_name(key), std::move(tensor));
+  }
+  return weights;
+}
+
+nb::dict state_dict_to_python(StateDict const& weights) {
+  nb::dict dict;
+  for (auto const& [name, tensor] : weights) dict[nb::str(name.data(), name.size())] = to_python(tensor);
+  return dict;
+}
+
+TensorDict tensor_dict_from(nb::handle dict) {
+  TensorDict tree;
+  for (auto const [key, value] : require_dict(dict)) tree.set(require_name(key), value_from(value));
+  return tree;
+}
+
+nb::dict tensor_dict_to_python(TensorDict const& tree) {
+  nb::dict dict;
+  for (auto const& [key, value] : tree) dict[nb::str(key.data(), key.size())] = value_to_python(value);
+  return dict;
+}
+
+nb::object to_python(Tensor const& tensor) {
+  if (!tensor.defined()) return nb::none();
+  return nb::cast(tensor);
+}
+
+Dtype dtype_named(std::string_view name) {
+  if (auto const dtype = parse_dtype(name)) return *dtype;
+  refuse_dtype(std::string(name));
+}
+
+Shape shape_from(nb::handle lengths) {
+  std::vector<std::int64_t> each;
+  if (PyLong_Check(lengths.ptr())) {
+    each.push_back(nb::cast<std::int64_t>(lengths));
+  } else {
+    for (auto const length : lengths) each.push_back(nb::cast<std::int64_t>(length));
+  }
+  return Shape(each);
+}
+
+}  // namespace crossrank::python

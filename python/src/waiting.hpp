@@ -1,0 +1,92 @@
+#pragma once
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include <nanobind/nanobind.h>
+
+#include <crossrank/collective.hpp>
+
+namespace crossrank::python {
+
+namespace nb = nanobind;
+
+/// A call of the library that may wait. Python's signal handlers run meanwhile; when one raises, `stop` ends the call.
+class Wait {
+ public:
+  explicit Wait(std::function<void()> stop);
+  ~Wait();
+  Wait(Wait const&) = delete;
+  Wait& operator=(Wait const&) = delete;
+
+  /// Runs Python's signal handlers now and then. Called without the GIL.
+  void look() noexcept;
+  /// Throws the exception that a signal handler has raised. Needs the GIL.
+  void rethrow();
+
+ private:
+  std::function<void()> stop_;
+  Wait* outer_;
+  std::chrono::steady_clock::time_point next_look_;
+  PyObject* type_ = nullptr;
+  PyObject* value_ = nullptr;
+  PyObject* traceback_ = nullptr;
+};
+
+/// Lets every wait of the library call `Wait::look`. Call it once.
+void look_at_signals_in_waits() noexcept;
+
+/// Runs Python's signal handlers if the running call has not done so for a while. Called without the GIL.
+void look_at_signals_now() noexcept;
+
+/// Runs `work` without the GIL. When a signal handler raises meanwhile, calls `stop` and throws that exception.
+template <class Work>
+auto run_waiting(std::function<void()> stop, Work&& work) {
+  using Result = std::invoke_result_t<Work>;
+  Wait wait(std::move(stop));
+  std::exception_ptr failed;
+  if constexpr (std::is_void_v<Result>) {
+    {
+      nb::gil_scoped_release const release;
+      try {
+        work();
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    }
+    wait.rethrow();
+    if (failed) std::rethrow_exception(failed);
+  } else {
+    std::optional<Result> result;
+    {
+      nb::gil_scoped_release const release;
+      try {
+        result.emplace(work());
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    }
+    wait.rethrow();
+    if (failed) std::rethrow_exception(failed);
+    return std::move(*result);
+  }
+}
+
+/// Does the same for a call on a group, which a signal handler's exception aborts.
+template <class Work>
+auto run_waiting(Collective const& group, Work&& work) {
+  return run_waiting([&group] { group.abort("a signal interrupted this rank's Python program"); },
+                     std::forward<Work>(work));
+}
+
+/// Runs `work` without the GIL, for a call that copies or does I/O and cannot be interrupted.
+template <class Work>
+auto run_without_gil(Work&& work) {
+  nb::gil_scoped_release const release;
+  return work();
+}
+
+}  // namespace crossrank::python

@@ -1,0 +1,92 @@
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <crossrank/workspace.hpp>
+
+#include "json.hpp"
+#include "module.hpp"
+#include "options.hpp"
+#include "tensor.hpp"
+#include "waiting.hpp"
+#include "workspaces.hpp"
+
+namespace crossrank::python {
+namespace {
+
+constexpr std::pair<char const*, Existing> existing_files[] = {
+    {"remove", Existing::remove}, {"keep", Existing::keep}, {"force", Existing::force}};
+constexpr std::pair<char const*, StateFormat> state_formats[] = {{"safetensors", StateFormat::safetensors},
+                                                                 {"torch", StateFormat::torch}};
+constexpr std::pair<char const*, Damaged> damaged_files[] = {{"refuse", Damaged::refuse},
+                                                             {"take_older", Damaged::take_older}};
+
+NFSWorkspace make_nfs(std::filesystem::path const& path, std::optional<int> rank, std::string_view existing,
+                      std::string_view format, std::optional<int> world_size) {
+  WorkspaceOptions const options{.rank = rank,
+                                 .existing = named(existing_files, "existing", existing),
+                                 .format = named(state_formats, "format", format),
+                                 .world_size = world_size};
+  return run_without_gil([&] { return NFSWorkspace(path, options); });
+}
+
+template <class Workspace>
+void write_state(Workspace& workspace, nb::handle config, nb::handle weights) {
+  auto const json = to_json(config);
+  auto const tensors = state_dict_from(weights);
+  run_without_gil([&] { workspace.write_configs_and_weights(json, tensors); });
+}
+
+nb::object optional_state(std::optional<RankState> const& state) {
+  return state ? nb::object(state_to_python(*state)) : nb::object(nb::none());
+}
+
+}  // namespace
+
+nb::tuple state_to_python(RankState const& state) {
+  return nb::make_tuple(to_python(state.config), state_dict_to_python(state.weights));
+}
+
+void bind_workspace(nb::module_& module) {
+  nb::class_<NFSWorkspace>(module, "NFSWorkspace")
+      .def("path", [](NFSWorkspace const& workspace) { return workspace.path(); })
+      .def("rank", &NFSWorkspace::rank)
+      .def("write", &write_state<NFSWorkspace>, nb::arg().none(), nb::arg())
+      .def("read",
+           [](NFSWorkspace const& workspace, int rank, std::string_view damaged) {
+             StateReadOptions const options{.damaged = named(damaged_files, "damaged", damaged)};
+             return optional_state(
+                 run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank, options); }));
+           })
+      .def("clean", [](NFSWorkspace& workspace) { run_without_gil([&] { workspace.clean(); }); });
+  module.def("make_nfs_workspace", &make_nfs, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none());
+  module.def("open_nfs_workspace", [](std::filesystem::path const& path) {
+    return run_without_gil([&] { return NFSWorkspace::open(path); });
+  });
+
+  nb::class_<SharedMemoryWorkspace>(module, "SharedMemoryWorkspace")
+      .def(nb::init<Collective const&>())
+      .def("empty",
+           [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype) {
+             return workspace.empty(shape_from(shape), dtype_named(dtype));
+           })
+      .def("zeros",
+           [](SharedMemoryWorkspace const& workspace, nb::handle shape, std::string_view dtype) {
+             return workspace.zeros(shape_from(shape), dtype_named(dtype));
+           })
+      .def("write", &write_state<SharedMemoryWorkspace>, nb::arg().none(), nb::arg())
+      .def("read",
+           [](SharedMemoryWorkspace const& workspace, int rank) {
+             return optional_state(
+                 run_without_gil([&] { return workspace.read_configs_and_weights_from_rank(rank); }));
+           })
+      .def("clean", [](SharedMemoryWorkspace& workspace) { run_without_gil([&] { workspace.clean(); }); })
+      .def("trim", [](SharedMemoryWorkspace const& workspace) { return run_without_gil([&] { return workspace.trim(); }); });
+}
+
+}  // namespace crossrank::python

@@ -1,0 +1,47 @@
+#!/bin/bash
+# Builds the wheel of the Python package against the libraries of a build folder, installs it in an environment of its own,
+# and runs the tests of this folder there. Usage: package.sh SOURCE_TREE BUILD_FOLDER
+# Exits with 77 and a reason where Python's headers or the build tools from PyPI cannot be had. CROSSRANK_TEST_PYTHON names a
+# Python whose packages (torch, ModelOpt) the tests may use as well.
+set -euo pipefail
+source_tree=$(readlink -f "$1")
+build=$(readlink -f "$2")
+here=$build/tests/python
+python=${CROSSRANK_TEST_PYTHON:-/usr/bin/python3}
+unset PYTHONPATH
+
+skip() { echo "skipped: $*"; exit 77; }
+[[ -x $python ]] || skip "$python is not installed (python3)"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || skip "$python is older than 3.11"
+[[ -e $("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]] || skip "Python.h is missing (python3-dev)"
+"$python" -c 'import venv, ensurepip' 2>/dev/null || skip "venv is missing (python3-venv)"
+
+# The environment with the build tools is kept for later runs.
+tools=$here/tools
+if ! "$tools/bin/python" -c 'import nanobind, scikit_build_core' 2>/dev/null; then
+  rm -rf "$tools"
+  "$python" -m venv "$tools"
+  "$tools/bin/pip" install -q 'scikit-build-core>=1.1' 'nanobind>=3.1,<4' >"$here/tools.log" 2>&1 ||
+    skip "the build tools cannot be installed from PyPI: $(tail -n 1 "$here/tools.log")"
+fi
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export TMPDIR=$scratch
+PATH=$tools/bin:$PATH "$tools/bin/pip" wheel -q --no-deps --no-build-isolation -w "$scratch/wheels" "$source_tree" \
+  --config-settings=cmake.source-dir=python --config-settings=cmake.define.crossrank_DIR="$build" \
+  --config-settings=build-dir="$here/wheel" >"$scratch/log" 2>&1 ||
+  { tail -n 40 "$scratch/log"; exit 1; }
+ls -l "$scratch/wheels"
+
+user=$here/user
+if [[ ! -x $user/bin/python ]]; then
+  "$python" -m venv --system-site-packages "$user"
+  "$user/bin/pip" install -q pytest numpy 'nanobind-backend>=1.0' >"$here/user.log" 2>&1 ||
+    skip "pytest and numpy cannot be installed from PyPI: $(tail -n 1 "$here/user.log")"
+fi
+"$user/bin/pip" install -q --force-reinstall --no-deps "$scratch"/wheels/crossrank-*.whl
+# The wheel must not find the libraries of the build folder.
+cd "$scratch"
+"$user/bin/crossrank" --version
+"$user/bin/python" -m pytest -q -p no:cacheprovider "$source_tree/tests/python"

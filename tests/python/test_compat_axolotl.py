@@ -1,0 +1,46 @@
+"""crossrank.compat.axolotl: values keep their type and digits."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from torch_ranks import run_ranks  # noqa: E402
+
+
+def helpers(rank: int, size: int) -> None:
+    import crossrank.compat.axolotl as axolotl
+
+    assert axolotl.is_distributed() and axolotl.get_world_size() == size
+    assert axolotl.is_main_process() == (rank == 0)
+    # A 32-bit float would turn the first into 16,777,216 and the second into 0.1 with other digits.
+    assert axolotl.compute_and_broadcast(lambda: 16_777_217) == 16_777_217
+    assert axolotl.compute_and_broadcast(lambda: 0.1) == 0.1
+    gathered = axolotl.gather_scalar_from_all_ranks(lambda: 2**60 + rank, size)
+    assert gathered == ([2**60 + r for r in range(size)] if rank == 0 else None)
+    assert axolotl.reduce_and_broadcast(lambda: rank + 0.5, sum) == sum(r + 0.5 for r in range(size))
+    assert axolotl.broadcast_dict({"rank": rank, "list": [1, None, "x"]}) == {"rank": 0, "list": [1, None, "x"]}
+    order = []
+    with axolotl.zero_first(rank == 0):
+        order.append(rank)
+    with axolotl.zero_only() as work:
+        assert work == (rank == 0)
+    axolotl.barrier()
+
+
+def failure(rank: int, size: int) -> None:
+    import crossrank.compat.axolotl as axolotl
+
+    axolotl.barrier()
+
+    def compute() -> int:
+        raise KeyError("no such layer")
+
+    with pytest.raises(Exception, match="no such layer"):
+        axolotl.compute_and_broadcast(compute)
+
+
+@pytest.mark.parametrize("scenario", ["helpers", "failure"])
+def test_scenario(scenario: str) -> None:
+    run_ranks(__file__, scenario, 3, backend="gloo")

@@ -1,0 +1,139 @@
+"""What every operation promises, on several ranks, with numpy and torch tensors."""
+
+import pytest
+
+numpy = pytest.importorskip("numpy")
+
+OPERATIONS = """
+n, r = world.world_size, world.rank
+x = make([r, 10 * r]); world.all_reduce(x); same(x, [sum(range(n)), 10 * sum(range(n))])
+x = make([r]); world.all_reduce(x, op="max"); same(x, [n - 1])
+x = make([r]); world.reduce(x, root=n - 1); same(x, [sum(range(n))] if r == n - 1 else [r])
+x = make([r]); world.broadcast(x, root=1); same(x, [1])
+out = make([0] * n); world.all_gather(out, make([r])); same(out, list(range(n)))
+rows = list(range(1, n + 1))
+out = make([0] * sum(rows)); world.all_gatherv(out, make([r] * rows[r]), rows=rows)
+same(out, [i for i in range(n) for _ in range(rows[i])])
+out = make([0] * n); world.gather(out if r == 0 else None, make([r])); same(out, list(range(n)) if r == 0 else [0] * n)
+out = make([0]); world.scatter(out, make(list(range(n))) if r == 0 else None); same(out, [r])
+out = make([0]); world.reduce_scatter(out, make(list(range(n)))); same(out, [n * r])
+out = make([0] * n); world.all_to_all(out, make([10 * r + i for i in range(n)])); same(out, [10 * i + r for i in range(n)])
+out = make([0]); world.sendrecv(make([r]), out, dst=(r + 1) % n, src=(r - 1) % n); same(out, [(r - 1) % n])
+requests = [world.iall_reduce(make([1])), world.ibarrier()]
+for request in requests: assert request.wait(timeout=60)
+if r == 0: world.send(make([5]), dst=1, tag=3)
+if r == 1: x = make([0]); world.recv(x, src=0, tag=3); same(x, [5])
+assert world.broadcast_object({"a": [1, 2.5, None, "x", b"y"]} if r == 0 else None) == {"a": [1, 2.5, None, "x", b"y"]}
+assert world.all_gather_objects(r) == list(range(n))
+assert world.broadcast_object({1, 2} if r == 0 else None, pickle=True) == {1, 2}
+assert world.scatter_objects(list(range(n)) if r == 0 else None) == r
+assert crossrank.compute_and_broadcast(world, lambda: 42) == 42
+try:
+    crossrank.compute_and_broadcast(world, lambda: 1 // 0)
+except ZeroDivisionError: assert r == 0
+except crossrank.RemoteError as error: assert r != 0 and error.failed_ranks == (0,)
+assert crossrank.Mesh(world, {"dp": 1, "tp": n})["tp"].world_size == n
+group = crossrank.GroupCoordinator.create(world, [list(range(n))], name="tp")
+assert group.all_gather(make([r]), dim=0).shape == (n,)
+assert list(group.broadcast_tensor_dict({"t": make([7]), "n": {"k": 1}} if r == 0 else None)) == ["t", "n"]
+queue = crossrank.MessageQueue.create(world)
+if queue.is_writer: queue.enqueue_dict({"t": make([7]), "k": "v"}); queue.close()
+else: assert queue.dequeue_dict(timeout=60)["k"] == "v"; assert queue.dequeue_dict(timeout=60) is None
+world.close()
+"""
+
+NUMPY = """
+import numpy
+make = lambda values: numpy.array(values, numpy.int64)
+def same(got, expected): assert got.tolist() == expected, (got, expected)
+"""
+TORCH = """
+import torch
+make = lambda values: torch.tensor(values)
+def same(got, expected): assert got.tolist() == expected, (got, expected)
+"""
+
+
+def test_operations_on_numpy_arrays(ranks):
+    ranks(3, NUMPY + OPERATIONS)
+
+
+def test_operations_on_torch_tensors(ranks):
+    pytest.importorskip("torch")
+    ranks(2, TORCH + OPERATIONS, timeout=300)
+
+
+def test_gathers_and_workspaces(ranks):
+    ranks(
+        3,
+        NUMPY
+        + """
+n, r = world.world_size, world.rank
+with crossrank.get_tensors_parallel(make([r] * 100), group=world) as items:
+    assert len(items) == (n if r == 0 else 0)
+    for i, item in enumerate(items): assert item.numpy().tolist() == [i] * 100
+    if r == 0:
+        assert items[1].readonly and not items[1].numpy().flags.writeable
+for item in crossrank.get_tensors_parallel({"a": make([r])}, [1, 0], group=world): assert list(item) == ["a"]
+states = crossrank.get_configs_parallel({"rank": r}, {"w": make([r])}, group=world).take()
+assert [state.config["rank"] for state in states] == (list(range(n)) if r == 0 else [])
+for item in crossrank.get_tensors_parallel(make([r]), group=world, workspace_path="exchange"): assert item.shape == (1,)
+shared = crossrank.SharedMemoryWorkspace(world)
+mine = shared.empty((4,), "I64"); mine.numpy()[:] = r
+shared.write_configs_and_weights({"rank": r}, {"w": mine})
+world.barrier()
+config, weights = shared.read_configs_and_weights_from_rank((r + 1) % n)
+assert config == {"rank": (r + 1) % n} and weights["w"].numpy().tolist() == [(r + 1) % n] * 4
+world.barrier()
+try:
+    with crossrank.get_tensors_parallel(make([r]), group=world) as items:
+        if r == 0: raise RuntimeError("the merge failed")
+except RuntimeError: assert r == 0
+except crossrank.PeerLostError as error: assert r != 0 and "the merge failed" in str(error)
+""",
+    )
+
+
+def test_writing_to_a_received_torch_tensor_never_changes_the_senders(ranks):
+    pytest.importorskip("torch")
+    ranks(
+        2,
+        """
+import torch
+mine = torch.full((1 << 16,), float(world.rank))
+for item in crossrank.get_tensors_parallel(mine, [0, 1], group=world):
+    item.torch().fill_(-1)
+shared = crossrank.SharedMemoryWorkspace(world)
+shared.write_configs_and_weights(None, {"w": torch.full((1 << 16,), float(world.rank))})
+world.barrier()
+_, weights = shared.read_configs_and_weights_from_rank(1 - world.rank)
+weights["w"].torch().fill_(-1)
+world.barrier()
+_, weights = shared.read_configs_and_weights_from_rank(world.rank)
+assert weights["w"].torch()[0] == world.rank
+if world.rank == 1: assert mine[0] == 1
+world.close()
+""",
+        timeout=300,
+    )
+
+
+def test_ten_thousand_gathers_leak_nothing(ranks):
+    ranks(
+        2,
+        NUMPY
+        + """
+import os
+def descriptors(): return len(os.listdir("/proc/self/fd"))
+def memory_in_use(): return int(open("/proc/self/statm").read().split()[1]) * 4096
+value = make([0] * 1000)
+def gather(times):
+    for _ in range(times):
+        with crossrank.get_tensors_parallel(value, group=world) as items:
+            for item in items: item.numpy()
+gather(1000)
+before = descriptors(), memory_in_use()
+gather(10000)
+assert descriptors() == before[0] and memory_in_use() - before[1] < 8 << 20, (before, descriptors(), memory_in_use())
+""",
+    )

@@ -1,0 +1,97 @@
+"""Import, version, errors, signals, fork and exit."""
+
+import subprocess
+import sys
+
+import crossrank
+import pytest
+
+
+def test_import_loads_neither_torch_nor_numpy():
+    code = "import sys, crossrank; print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_errors_derive_from_the_builtin_kin():
+    assert issubclass(crossrank.TimeoutError, TimeoutError)
+    assert issubclass(crossrank.IoError, OSError)
+    assert issubclass(crossrank.UsageError, ValueError)
+
+
+def test_io_error_has_errno_and_report(tmp_path):
+    with pytest.raises(crossrank.IoError) as caught:
+        crossrank.load(tmp_path / "absent.safetensors")
+    assert caught.value.code == "io"
+    assert "absent" in caught.value.report()
+
+
+def test_usage_error_names_the_bad_option():
+    with crossrank.connect() as world, pytest.raises(crossrank.UsageError, match="minimum"):
+        world.all_reduce(bytearray(4), op="minimum")
+
+
+def test_ctrl_c_ends_a_wait_with_keyboard_interrupt(ranks):
+    done = ranks(
+        2,
+        """
+        import os, signal, threading, time
+        if world.rank == 0:
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            try:
+                world.barrier()
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+        else:
+            time.sleep(1)
+            try:
+                world.barrier()
+            except crossrank.PeerLostError as error:
+                print("lost", error.failed_ranks, flush=True)
+        """,
+    )
+    assert "interrupted" in done.stdout
+    assert "lost (0,)" in done.stdout
+
+
+def test_killed_rank_is_named(ranks):
+    done = ranks(
+        2,
+        """
+        import os, signal
+        world.barrier()
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            world.barrier()
+        except crossrank.PeerLostError as error:
+            print("lost", error.failed_ranks, flush=True)
+        """,
+        check=False,
+    )
+    assert "lost (1,)" in done.stdout
+
+
+def test_forked_child_gets_a_usage_error(ranks):
+    done = ranks(
+        2,
+        """
+        import os
+        pid = os.fork()
+        if pid == 0:
+            try:
+                world.barrier()
+            except crossrank.UsageError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        world.barrier()
+        """,
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("order", ["del world", "del tensors", "pass", "import atexit; atexit.register(print)"])
+def test_exit_is_clean_in_any_order(ranks, order):
+    ranks(
+        2, f"tensors = crossrank.get_tensors_parallel(bytes(1 << 20), group=world).take()\nworld.barrier()\n{order}\n"
+    )

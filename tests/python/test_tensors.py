@@ -1,0 +1,110 @@
+"""Tensors in and out: every trap of other libraries' tensors."""
+
+import gc
+import sys
+
+import crossrank
+import pytest
+
+numpy = pytest.importorskip("numpy")
+
+
+def test_bytes_are_read_only_and_not_copied():
+    data = bytes(range(16))
+    tensor = crossrank.as_tensor(data)
+    assert tensor.dtype == "U8" and tensor.readonly and tensor.tobytes() == data
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "uint8", "int8", "int16", "uint16", "float16", "int32", "float32", "complex64", "float64", "int64"],
+)
+def test_numpy_arrays_keep_dtype_and_bytes(dtype):
+    array = numpy.arange(6).reshape(2, 3).astype(dtype)
+    tensor = crossrank.as_tensor(array)
+    assert tensor.shape == (2, 3) and tensor.data_ptr == array.ctypes.data
+    assert numpy.array_equal(tensor.numpy(), array) and tensor.numpy().dtype == array.dtype
+    assert numpy.array_equal(numpy.from_dlpack(tensor), array)
+
+
+def test_arrays_of_ml_dtypes_keep_their_dtype():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = numpy.arange(4).astype(ml_dtypes.bfloat16)
+    tensor = crossrank.as_tensor(array)
+    assert tensor.dtype == "BF16" and tensor.numpy().dtype == array.dtype
+
+
+def test_strided_arrays_are_copied_for_reading_and_refused_for_writing():
+    array = numpy.arange(12).reshape(3, 4)
+    assert crossrank.as_tensor(array.T).numpy().tolist() == array.T.tolist()
+    with crossrank.connect() as world, pytest.raises(crossrank.UsageError, match="contiguous"):
+        world.all_reduce(array.T)
+
+
+def test_read_only_arrays_are_refused_for_writing():
+    array = numpy.arange(4)
+    array.flags.writeable = False
+    with crossrank.connect() as world, pytest.raises(crossrank.UsageError, match="read-only"):
+        world.all_reduce(array)
+
+
+@pytest.mark.parametrize("value", [3, "text", [1, 2], object()])
+def test_other_objects_are_refused(value):
+    with pytest.raises(crossrank.UsageError):
+        crossrank.as_tensor(value)
+
+
+@pytest.mark.parametrize("dtype", [">f4", "complex128", "U4", "datetime64[s]"])
+def test_unknown_dtypes_are_refused(dtype):
+    with pytest.raises((crossrank.UsageError, BufferError, ValueError)):
+        crossrank.as_tensor(numpy.zeros(2, dtype))
+
+
+def test_views_keep_the_memory_alive_and_release_it():
+    array = numpy.arange(1000)
+    before = sys.getrefcount(array)
+    tensor = crossrank.as_tensor(array)
+    view = numpy.from_dlpack(tensor)
+    del tensor
+    gc.collect()
+    assert view[999] == 999
+    del view
+    gc.collect()
+    assert sys.getrefcount(array) == before
+
+
+def test_torch_tensors_of_every_kind():
+    torch = pytest.importorskip("torch")
+    base = torch.arange(12.0).reshape(3, 4)
+    assert crossrank.as_tensor(base[1:]).data_ptr == base[1:].data_ptr()
+    assert crossrank.as_tensor(base.t()).torch().equal(base.t())
+    assert crossrank.as_tensor(torch.nn.Parameter(base)).torch().equal(base)
+    assert crossrank.as_tensor(torch.zeros(0, 3)).shape == (0, 3)
+    for dtype in (torch.bfloat16, torch.bool, torch.float8_e4m3fn, torch.complex64):
+        values = torch.ones(4).to(dtype)
+        assert crossrank.as_tensor(values).torch().view(torch.uint8).equal(values.view(torch.uint8))
+    conjugate = torch.tensor([1 + 2j], dtype=torch.complex64).conj()
+    assert crossrank.as_tensor(conjugate).torch()[0] == 1 - 2j
+    for bad in (torch.zeros(2, device="meta"), torch.zeros(2, dtype=torch.complex128), torch.eye(2).to_sparse()):
+        with pytest.raises(crossrank.UsageError):
+            crossrank.as_tensor(bad)
+
+
+def test_saved_tensors_are_loaded_when_asked_for(tmp_path):
+    weights = {"a": numpy.arange(4, dtype=numpy.float32), "b": numpy.ones((2, 2), numpy.float16)}
+    crossrank.save(tmp_path / "model.safetensors", weights)
+    loaded = crossrank.load(tmp_path)
+    assert list(loaded) == ["a", "b"] or set(loaded) == {"a", "b"}
+    assert loaded["a"].numpy().tolist() == [0, 1, 2, 3]
+    assert crossrank.verify(tmp_path).ok
+
+
+def test_checkpoint_round_trip(tmp_path):
+    for rank in range(2):
+        weight = numpy.full((2, 4), rank, numpy.float32)
+        crossrank.save(tmp_path / f"rank{rank}.safetensors", {"model.layers.0.mlp.up_proj.weight": weight})
+    (tmp_path / "out").mkdir()
+    seen = []
+    crossrank.consolidate(tmp_path, tmp_path / "out" / "model", progress=lambda *each: seen.append(each))
+    merged = crossrank.load(tmp_path / "out" / "model")["model.layers.0.mlp.up_proj.weight"]
+    assert merged.shape == (4, 4) and seen[-1][0] == seen[-1][1]

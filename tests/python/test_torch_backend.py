@@ -1,0 +1,238 @@
+"""The backend "crossrank" of torch.distributed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch_ranks import run_ranks  # noqa: E402
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64]
+
+
+def every_collective(rank: int, size: int) -> None:
+    for dtype in DTYPES:
+        one = torch.full((3, 5), rank + 1, dtype=dtype)
+        dist.all_reduce(one)
+        assert torch.equal(one, torch.full((3, 5), size * (size + 1) // 2, dtype=dtype))
+        most = torch.full((4,), rank, dtype=dtype)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        assert torch.equal(most, torch.full((4,), size - 1, dtype=dtype))
+    mean = torch.full((7,), float(rank))
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    assert torch.allclose(mean, torch.full((7,), (size - 1) / 2))
+    wave = torch.full((2,), complex(rank, 1))
+    dist.all_reduce(wave)
+    assert torch.equal(wave, torch.full((2,), complex(size * (size - 1) / 2, size)))
+    flags = torch.tensor([rank == 0, False, True])
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    assert flags.tolist() == [True, False, True]
+
+    turned = torch.arange(6.0).reshape(2, 3).t() * (rank + 1)
+    dist.all_reduce(turned)
+    assert torch.equal(turned, torch.arange(6.0).reshape(2, 3).t() * (size * (size + 1) // 2))
+
+    source = torch.arange(5) if rank == 1 else torch.zeros(5, dtype=torch.int64)
+    dist.broadcast(source, src=1)
+    assert torch.equal(source, torch.arange(5))
+
+    parts = [torch.empty(2, dtype=torch.bfloat16) for _ in range(size)]
+    dist.all_gather(parts, torch.full((2,), rank, dtype=torch.bfloat16))
+    assert [part[0].item() for part in parts] == list(range(size))
+    joined = torch.empty(size * 3)
+    dist.all_gather_into_tensor(joined, torch.full((3,), float(rank)))
+    assert joined.reshape(size, 3)[:, 0].tolist() == list(range(size))
+
+    gathered = [torch.empty(2) for _ in range(size)] if rank == 0 else None
+    dist.gather(torch.full((2,), float(rank)), gathered, dst=0)
+    if gathered is not None:
+        assert [part[1].item() for part in gathered] == list(range(size))
+    given = [torch.full((2,), float(r)) for r in range(size)] if rank == 0 else None
+    mine = torch.empty(2)
+    dist.scatter(mine, given, src=0)
+    assert mine.tolist() == [rank, rank]
+
+    total = torch.full((3,), float(rank))
+    dist.reduce(total, dst=0)
+    assert total[0].item() == (size * (size - 1) / 2 if rank == 0 else rank)
+    shard = torch.empty(2)
+    dist.reduce_scatter_tensor(shard, torch.arange(size * 2.0))
+    assert torch.equal(shard, torch.arange(size * 2.0)[rank * 2 : rank * 2 + 2] * size)
+    uneven = torch.empty(rank + 1)
+    dist.reduce_scatter(uneven, [torch.full((r + 1,), float(rank)) for r in range(size)])
+    assert torch.equal(uneven, torch.full((rank + 1,), size * (size - 1) / 2))
+
+    rows = torch.arange(size) + rank * 10
+    answer = torch.empty_like(rows)
+    dist.all_to_all_single(answer, rows)
+    assert answer.tolist() == [r * 10 + rank for r in range(size)]
+    send = torch.cat([torch.full((r + 1, 2), rank) for r in range(size)])
+    receive = torch.empty((size * (rank + 1), 2), dtype=send.dtype)
+    dist.all_to_all_single(receive, send, [rank + 1] * size, [r + 1 for r in range(size)])
+    assert receive[:, 0].tolist() == [r for r in range(size) for _ in range(rank + 1)]
+    outs = [torch.empty(r + rank + 1) for r in range(size)]
+    dist.all_to_all(outs, [torch.full((r + rank + 1,), float(rank)) for r in range(size)])
+    assert [out[0].item() for out in outs] == list(range(size))
+
+    values = [None] * size
+    dist.all_gather_object(values, {"rank": rank, "text": "x" * rank})
+    assert values == [{"rank": r, "text": "x" * r} for r in range(size)]
+    dist.barrier()
+    empty = torch.empty(0)
+    dist.all_reduce(empty)
+    dist.broadcast(empty, src=0)
+    dist.destroy_process_group()
+
+
+def point_to_point(rank: int, size: int) -> None:
+    right, left = (rank + 1) % size, (rank - 1) % size
+    # Each rank receives first: a backend that runs one operation after the other would hang.
+    received = torch.empty(1000)
+    works = [dist.irecv(received, left), dist.isend(torch.full((1000,), float(rank)), right)]
+    for work in works:
+        work.wait()
+    assert torch.equal(received, torch.full((1000,), float(left)))
+    first, second = torch.empty(1), torch.empty(1)
+    operations = [
+        dist.P2POp(dist.irecv, first, left, tag=7),
+        dist.P2POp(dist.irecv, second, left, tag=8),
+        dist.P2POp(dist.isend, torch.tensor([7.0]), right, tag=7),
+        dist.P2POp(dist.isend, torch.tensor([8.0]), right, tag=8),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert (first.item(), second.item()) == (7.0, 8.0)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def asynchronous(rank: int, size: int) -> None:
+    tensors = [torch.full((100 * i,), float(rank)) for i in range(1, 20)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    done = []
+    works[3].get_future().then(lambda future: done.append(future.value()[0].numel()))
+    dist.barrier()
+    for tensor, work in zip(tensors, works, strict=True):
+        work.wait()
+        assert work.is_completed()
+        assert torch.equal(tensor, torch.full_like(tensor, size * (size - 1) / 2))
+    assert done == [400]
+    even = dist.new_group(list(range(0, size, 2)))
+    if rank % 2 == 0:
+        own = torch.tensor([rank])
+        dist.all_reduce(own, group=even)
+        assert own.item() == sum(range(0, size, 2))
+        dist.barrier(group=even)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def sparse(rank: int, size: int) -> None:
+    mine = torch.sparse_coo_tensor([[rank, 0]], [float(rank + 1), 1.0], (size,))
+    dist.all_reduce(mine)
+    dense = torch.arange(1.0, size + 1)
+    dense[0] += size
+    assert torch.equal(mine.to_dense(), dense), mine
+    dist.destroy_process_group()
+
+
+def training(rank: int, size: int) -> None:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+
+    torch.manual_seed(1)
+    reference = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 3))
+    inputs = torch.randn(size * 4, 6)
+    reference(inputs).pow(2).mean().backward()
+    expected = [parameter.grad.clone() for parameter in reference.parameters()]
+    reference.zero_grad()
+
+    parallel = torch.nn.parallel.DistributedDataParallel(reference)
+    parallel(inputs[rank * 4 : rank * 4 + 4]).pow(2).mean().backward()
+    for parameter, gradient in zip(reference.parameters(), expected, strict=True):
+        assert torch.allclose(parameter.grad, gradient, atol=1e-6)
+
+    mesh = init_device_mesh("cpu", (size,))
+    torch.manual_seed(1)
+    sharded = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 3))
+    for layer in sharded:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    sharded(inputs[rank * 4 : rank * 4 + 4]).pow(2).mean().backward()
+    for parameter, gradient in zip(sharded.parameters(), expected, strict=True):
+        assert torch.allclose(parameter.grad.full_tensor(), gradient, atol=1e-6)
+
+    whole = torch.arange(24.0).reshape(8, 3)
+    spread = distribute_tensor(whole, mesh, [Shard(0)])
+    assert isinstance(spread, DTensor)
+    assert torch.equal(spread.redistribute(mesh, [Shard(1)]).full_tensor(), whole)
+    dist.destroy_process_group()
+
+
+def export(rank: int, size: int) -> None:
+    import os
+    import tempfile
+
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
+
+    import crossrank
+    import crossrank.torch
+
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.LayerNorm(9), torch.nn.Linear(9, 5, bias=False))
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    out = os.path.join(str(folder[0]), "model")
+    assert crossrank.torch.export_checkpoint(model, out, config={"kind": "small"}).files == 1
+    loaded = crossrank.load(out)
+    assert set(loaded) == set(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(loaded[name].torch(), tensor), name
+    full = crossrank.torch.gather_full_state_dict(model, dst=1)
+    assert set(full) == (set(expected) if rank == 1 else set())
+    assert all(torch.equal(full[name], expected[name]) for name in full)
+    with pytest.raises(crossrank.UsageError):
+        crossrank.torch.export_checkpoint(model, out)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def late_at_monitored_barrier(rank: int, size: int) -> None:
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
+    if rank != 1:
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+            dist.monitored_barrier(timeout=timedelta(seconds=1 if rank == 0 else 30))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def death(rank: int, size: int) -> None:
+    import os
+    import signal
+
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(Exception, match="rank 1"):
+        dist.all_reduce(torch.ones(1000))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_collective(ranks: int) -> None:
+    run_ranks(__file__, "every_collective", ranks)
+
+
+@pytest.mark.parametrize("scenario", ["point_to_point", "asynchronous", "sparse", "training", "export", "late_at_monitored_barrier"])
+def test_scenario(scenario: str) -> None:
+    run_ranks(__file__, scenario, 2)
+
+
+def test_a_dead_rank_is_named() -> None:
+    with pytest.raises(AssertionError, match="rank 1 of death exited with -9"):
+        run_ranks(__file__, "death", 2)
