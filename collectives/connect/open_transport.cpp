@@ -125,6 +125,7 @@ std::chrono::milliseconds connect_timeout_of(ConnectOptions const& options, Envi
 }
 
 JobDescription describe_job(ConnectOptions const& options, Environment const& environment) {
+  if (!options.rank || !options.world_size) environment.require_identity();
   JobDescription job;
   job.rank = options.rank.value_or(environment.rank);
   job.world_size = options.world_size.value_or(environment.world_size);

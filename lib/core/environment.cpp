@@ -1,6 +1,7 @@
 #include "lib/core/environment.hpp"
 
 #include <array>
+#include <exception>
 #include <limits>
 #include <string>
 
@@ -98,6 +99,21 @@ void read_identity(Reader const& reader, Environment& out) {
   take_identity(reader, {"SLURM_PROCID", tasks, "SLURM_LOCALID", nullptr}, Launcher::slurm, out);
 }
 
+/// Returns an environment with the identity that the launchers' variables give, or with the error why they give none.
+Environment identity_of(Reader const& reader) {
+  try {
+    Environment out;
+    read_identity(reader, out);
+    out.nodes = reader.integer("SLURM_NNODES");
+    out.pmix_rank = reader.integer("PMIX_RANK");
+    return out;
+  } catch (UsageError const&) {
+    Environment none;
+    none.identity_error = std::current_exception();
+    return none;
+  }
+}
+
 }  // namespace
 
 char const* to_string(Launcher launcher) noexcept {
@@ -112,19 +128,20 @@ char const* to_string(Launcher launcher) noexcept {
   return "unknown";
 }
 
+void Environment::require_identity() const {
+  if (identity_error) std::rethrow_exception(identity_error);
+}
+
 Environment parse_environment(EnvironmentLookup const& lookup) {
   Reader const reader(lookup);
-  Environment out;
-  read_identity(reader, out);
+  auto out = identity_of(reader);
   for (auto const& setting : settings()) setting.read(reader, setting.name, out);
-  out.nodes = reader.integer("SLURM_NNODES");
   if (out.job_id.empty()) out.job_id = reader.first_text({"TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID"});
   if (out.step_id.empty()) out.step_id = reader.first_text({"SLURM_STEP_ID"});
   if (!out.restart)
     out.restart = reader.number("TORCHELASTIC_RESTART_COUNT", std::numeric_limits<std::uint64_t>::max());
   out.master_addr = reader.first_text({"MASTER_ADDR"});
   out.master_port = reader.integer("MASTER_PORT", 65'535);
-  out.pmix_rank = reader.integer("PMIX_RANK");
   return out;
 }
 
@@ -137,6 +154,12 @@ Environment const& environment() {
     return read;
   }();
   return *instance;
+}
+
+Environment const& launched_environment() {
+  auto const& launched = environment();
+  launched.require_identity();
+  return launched;
 }
 
 }  // namespace crossrank

@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,16 +52,28 @@ struct Environment {
   std::string cuda_library{};         ///< CROSSRANK_CUDA_LIBRARY: path of libcuda.so.1
   std::optional<LogThreshold> log{};  ///< CROSSRANK_LOG
 
+  /// The `UsageError` of variables that give no identity; null when they are right. Identity and number of nodes are
+  /// then as without a launcher.
+  std::exception_ptr identity_error{};
+
+  /// Throws `identity_error` unless it is null. Call it before the identity is used; a caller that names rank and world
+  /// size need not.
+  void require_identity() const;
   /// Returns whether a launcher announced several ranks. A backend for them must then be found.
   [[nodiscard]] bool announces_several() const noexcept { return launcher != Launcher::none && world_size > 1; }
 };
 
-/// Reads the variables through `lookup`. `UsageError` that names variable and value when a variable is malformed or
-/// contradicts another, and when a launcher was started inside `crossrank run`, so that both announce a rank. An empty
-/// variable counts as not set.
+/// Reads the variables through `lookup`. `UsageError` that names variable and value when a setting is malformed. An
+/// empty variable counts as not set.
+///
+/// The error goes to `identity_error` instead when the variables of the identity are malformed or contradict each
+/// other, and when a launcher was started inside `crossrank run`, so that both announce a rank.
 [[nodiscard]] Environment parse_environment(EnvironmentLookup const& lookup);
 
 /// Returns this process's environment, which the first call reads. Throws as `parse_environment`, again at each call.
 [[nodiscard]] Environment const& environment();
+
+/// Does the same, for a caller that takes its identity from there: throws `identity_error` as well.
+[[nodiscard]] Environment const& launched_environment();
 
 }  // namespace crossrank

@@ -14,12 +14,15 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
+/// Reads the variables as a program does that names neither its rank nor the world size.
 Environment parse(Variables const& variables) {
-  return parse_environment([&](char const* name) -> std::optional<std::string> {
+  auto environment = parse_environment([&](char const* name) -> std::optional<std::string> {
     auto const found = variables.find(name);
     if (found == variables.end()) return std::nullopt;
     return found->second;
   });
+  environment.require_identity();
+  return environment;
 }
 
 TEST(Environment, is_empty_when_no_variable_is_set) {
@@ -137,6 +140,21 @@ TEST(Environment, counts_the_tasks_of_the_step_rather_than_of_the_job) {
 TEST(Environment, refuses_half_an_identity) {
   EXPECT_THROW(static_cast<void>(parse({{"OMPI_COMM_WORLD_RANK", "1"}})), UsageError);
   EXPECT_THROW(static_cast<void>(parse({{"SLURM_PROCID", "1"}, {"SLURM_STEP_ID", "0"}})), UsageError);
+}
+
+/// A program that names rank and world size itself still wants its settings.
+TEST(Environment, reads_the_settings_beside_an_unusable_identity) {
+  for (Variables const& variables : {Variables{{"WORLD_SIZE", "2"}}, Variables{{"RANK", "one"}, {"WORLD_SIZE", "2"}},
+                                     Variables{{"PMIX_RANK", "x"}}, Variables{{"SLURM_NNODES", "x"}}}) {
+    auto const environment = parse_environment([&](char const* name) -> std::optional<std::string> {
+      auto const found = variables.find(name);
+      if (found != variables.end()) return found->second;
+      return std::string(name) == "CROSSRANK_TIMEOUT" ? std::optional<std::string>("5") : std::nullopt;
+    });
+    EXPECT_EQ(environment.timeout, std::chrono::seconds(5));
+    EXPECT_EQ(environment.launcher, Launcher::none);
+    EXPECT_THROW(environment.require_identity(), UsageError) << variables.begin()->first;
+  }
 }
 
 TEST(Environment, refuses_impossible_local_ranks) {

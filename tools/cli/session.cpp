@@ -165,7 +165,7 @@ void print_error(std::string const& command, bool json, Error const& error, int 
 int run_session(std::string const& command, SessionOptions const& options,
                 std::function<CommandResult(Session const&)> const& work) {
   return reported(command, options, [&] {
-    auto const& launched = environment();
+    auto const& launched = launched_environment();
     if (options.processes > 1 && launched.announces_several() && launched.world_size != options.processes) {
       throw UsageError({.operation = command,
                         .message = std::string(to_string(launched.launcher)) + " has already started the ranks",

@@ -63,7 +63,7 @@ FileStateStore::FileStateStore(std::filesystem::path const& path) : path_(made_a
 std::shared_ptr<FileStateStore> FileStateStore::open_for_rank(std::filesystem::path const& path,
                                                               WorkspaceOptions const& options) {
   std::string const operation = "NFSWorkspace";
-  auto const& launched = environment();
+  auto const& launched = options.rank ? environment() : launched_environment();
   int const rank = options.rank ? *options.rank : launched.rank;
   if (rank < 0 || (options.world_size && rank >= *options.world_size)) {
     throw UsageError(ErrorInfo{

@@ -23,7 +23,7 @@ void warn_of_sharing(int ranks, int devices) {
 Device default_device() {
   auto const devices = cuda::device_count();
   if (devices == 0) return Device::cpu();
-  auto const& launched = environment();
+  auto const& launched = launched_environment();
   // Without a local rank, the launcher is one that numbers the ranks of a node one after the other.
   auto const rank = launched.local_rank.value_or(launched.rank);
   warn_of_sharing(launched.local_world_size.value_or(1), devices);

@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,6 +26,15 @@ CROSSRANK_RANK_SCENARIO(connect_by_environment) {
   auto world = connect();
   self.say(std::string(world.backend()) + " " + std::to_string(world.rank()) + "/" +
            std::to_string(world.world_size()));
+  world.barrier();
+  world.close();
+  return 0;
+}
+
+/// Connects with the rank and size of the scenario, whatever the launchers' variables say.
+CROSSRANK_RANK_SCENARIO(connect_by_options) {
+  auto world = connect({.rank = self.rank, .world_size = self.world_size});
+  self.say(std::to_string(world.rank()) + "/" + std::to_string(world.world_size()));
   world.barrier();
   world.close();
   return 0;
@@ -97,6 +109,28 @@ TEST(Connect, uses_the_variables_of_the_launcher) {
   auto const job = run_ranks(2, "connect_by_environment");
   EXPECT_TRUE(job.ok()) << job.text();
   EXPECT_EQ(job.ranks.at(1).out, "shm 1/2\n");
+}
+
+/// A program may start ranks itself and inherit variables of a launcher that are wrong for them.
+TEST(Connect, takes_rank_and_size_of_the_program_before_those_of_a_launcher) {
+  using Variables = std::map<std::string, std::string>;
+  for (auto const& variables :
+       {Variables{{"WORLD_SIZE", "2"}}, Variables{{"RANK", "0"}}, Variables{{"RANK", "3"}, {"WORLD_SIZE", "2"}},
+        Variables{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "7"}, {"LOCAL_WORLD_SIZE", "8"}},
+        Variables{{"OMPI_COMM_WORLD_RANK", "1"}}, Variables{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "x"}},
+        Variables{{"SLURM_NNODES", "many"}}, Variables{{"PMIX_RANK", "x"}}}) {
+    auto const job = run_ranks(2, "connect_by_options", {.environment = variables, .launcher_variables = false});
+    EXPECT_TRUE(job.ok()) << variables.begin()->first << '\n' << job.text();
+    EXPECT_EQ(job.ranks.at(0).out + job.ranks.at(1).out, "0/2\n1/2\n");
+  }
+}
+
+TEST(Connect, refuses_half_an_identity_when_the_program_names_only_its_rank) {
+  auto const environment = parse_environment([](char const* name) -> std::optional<std::string> {
+    return std::string(name) == "WORLD_SIZE" ? std::optional<std::string>("2") : std::nullopt;
+  });
+  EXPECT_THROW(static_cast<void>(describe_job({.rank = 0}, environment)), UsageError);
+  EXPECT_EQ(describe_job({.rank = 1, .world_size = 4, .job_id = "j"}, environment).world_size, 4);
 }
 
 TEST(Connect, is_alone_without_a_launcher) {
