@@ -13,6 +13,14 @@ namespace crossrank::algorithms {
 
 /// A validated call in bytes, which an `Execution` runs on any transport.
 struct Call {
+  /// What a call does on the CPU transport.
+  enum class HostPart : std::uint8_t {
+    whole,               ///< the operation itself
+    comparison,          ///< only compares the signatures, by a barrier: the data goes another way
+    exchange_of_counts,  ///< only compares the signatures, and gathers `in`
+    nothing,             ///< the data goes another way, and nobody compares
+  };
+
   spi::Signature signature{};
   spi::Source in{};                           ///< none where this rank gives nothing
   spi::Sink out{};                            ///< none where this rank gets nothing
@@ -21,9 +29,10 @@ struct Call {
   int root = 0;                               ///< or the other side of a message
   std::uint32_t tag = 0;
   spi::Reduction reduction{};
-  Device device{};               ///< where the tensors are
-  CallArguments arguments{};     ///< the arguments for people, in case that ranks disagree
-  char const* called = nullptr;  ///< how the user called it, where that is not the operation's own name
+  Device device{};  ///< where the tensors are
+  HostPart host_part = HostPart::whole;
+  CallArguments arguments{};       ///< the arguments for people, in case that ranks disagree
+  char const* called = nullptr;    ///< how the user called it, where that is not the operation's own name
   std::function<void()> pack{};    ///< fills the buffer of `in` before the first operation; empty: nothing to do
   std::function<void()> unpack{};  ///< takes the results from the buffer of `out` after the last one
 

@@ -9,6 +9,11 @@ using spi::OpKind;
 /// The one operation that a call is, where the transport has it.
 std::optional<spi::RequestId> Execution::post_own(spi::Transport& transport) const {
   auto const& c = call_;
+  switch (c.host_part) {
+    case Call::HostPart::comparison: return transport.post_barrier(c.noted());
+    case Call::HostPart::exchange_of_counts: return transport.post_all_gatherv(c.noted(), c.in, c.counts, c.out);
+    default: break;
+  }
   switch (c.signature.op_kind) {
     case OpKind::barrier: return transport.post_barrier(c.noted());
     case OpKind::broadcast: return transport.post_broadcast(c.noted(), c.out, c.root);
@@ -29,6 +34,7 @@ std::optional<spi::RequestId> Execution::next(spi::Transport& transport) {
   if (!begun_) {
     begun_ = true;
     if (call_.pack) call_.pack();
+    if (call_.host_part == Call::HostPart::nothing) return {};
     if (auto const request_id = post_own(transport)) return request_id;
     algorithm_ = generic_algorithm(call_, transport);
   }

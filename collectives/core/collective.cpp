@@ -55,13 +55,14 @@ Collective make_collective(std::shared_ptr<spi::Transport> transport, spi::Timeo
 void Collective::start_progress_thread() const {
   auto& group = state("connect");
   if (!group.transport->may_use_threads()) {
-    throw UnavailableError({.operation = "connect",
-                            .message = "this backend serves one thread only, and a progress thread would be a second one",
-                            .resource = std::string(group.transport->backend()),
-                            .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or leave out Progress::thread",
-                            .group = group.transport->name(),
-                            .rank = group.transport->rank(),
-                            .world_size = group.transport->world_size()});
+    throw UnavailableError(
+        {.operation = "connect",
+         .message = "this backend serves one thread only, and a progress thread would be a second one",
+         .resource = std::string(group.transport->backend()),
+         .hint = "initialise MPI with MPI_THREAD_MULTIPLE, or leave out Progress::thread",
+         .group = group.transport->name(),
+         .rank = group.transport->rank(),
+         .world_size = group.transport->world_size()});
   }
   detail::GroupLockGuard const guard(group, "connect");
   if (!group.progress_thread) group.progress_thread = std::make_shared<detail::ProgressThread>();
@@ -92,6 +93,7 @@ int Collective::local_size_in_group() const {
 bool Collective::is_master() const { return rank() == 0; }
 bool Collective::is_local_master() const { return local_rank_in_group() == 0; }
 std::string_view Collective::backend() const { return state("backend").transport->backend(); }
+std::string_view Collective::device_backend() const { return state("device_backend").devices.backend(); }
 std::string const& Collective::name() const { return state("name").transport->name(); }
 std::shared_ptr<spi::Transport> const& Collective::transport() const { return state("transport").transport; }
 spi::TimeoutPolicy const& Collective::timeout_policy() const { return state("timeout_policy").timeout_policy; }
@@ -186,6 +188,7 @@ void Collective::close() {
   if (!state_ || state_->closed.load(std::memory_order_relaxed)) return;
   CallLock const call_lock(*this, "close");
   state_->closed.store(true, std::memory_order_relaxed);
+  state_->devices.close();
   state_->transport->close(state_->timeout_policy);
 }
 

@@ -87,29 +87,33 @@ void GroupState::compare(algorithms::Call const& call) {
   }
 }
 
-std::unique_ptr<device::StagedCall> GroupState::stage(algorithms::Call const& call) {
-  if (!own_device) own_device = call.device;
-  if (*own_device != call.device) {
-    auto info = usage_in(*transport, call.name(), "the tensors are not on this rank's device of the group");
-    info.expected = to_string(*own_device);
-    info.got = to_string(call.device);
-    info.hint = "a rank uses one device in a group: the one of its first call";
-    throw UsageError(std::move(info));
-  }
-  if (!staging) staging = std::make_shared<device::StagingBuffers>(call.device.kind);
-  bool const is_source = call.signature.op_kind == spi::OpKind::broadcast && call.root == transport->rank();
-  return std::make_unique<device::StagedCall>(call, is_source, staging, current_stream(call.device));
+void GroupState::decide_on_device(algorithms::Call const& call) {
+  if (devices.is_decided() || is_message(call)) return;
+  require_allowed(call.name());
+  complete_collectives();
+  with_operation_name(call.name(), [&] { devices.decide(call, check, *transport, timeout_policy); });
 }
 
-void GroupState::run_staged(algorithms::Call&& call) {
-  auto const pieces = device::staged_pieces(std::move(call));
+void GroupState::finish_on_device(device::DeviceCall& on_device) {
+  try {
+    on_device.finish();
+  } catch (std::exception const& e) {
+    // The other ranks would wait for this one.
+    transport->abort("rank " + std::to_string(transport->rank()) + " failed in the middle of a call: " + e.what());
+    throw;
+  }
+}
+
+void GroupState::run_on_device(algorithms::Call&& call) {
+  decide_on_device(call);
+  auto const pieces = devices.pieces(std::move(call));
+  auto next = devices.begin(pieces.front(), *transport, check);
   bool begun = false;
   try {
-    auto next = stage(pieces.front());
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       auto const current = std::move(next);
       auto on_host = current->on_host(timeout_policy.timeout);
-      if (i + 1 < pieces.size()) next = stage(pieces[i + 1]);
+      if (i + 1 < pieces.size()) next = devices.begin(pieces[i + 1], *transport, check);
       run(std::move(on_host));
       begun = true;
       current->finish();
@@ -123,7 +127,7 @@ void GroupState::run_staged(algorithms::Call&& call) {
 }
 
 void GroupState::run(algorithms::Call&& call) {
-  if (call.device.kind != Device::Kind::cpu) return run_staged(std::move(call));
+  if (call.device.kind != Device::Kind::cpu) return run_on_device(std::move(call));
   bool const message = is_message(call);
   if (message && !pending_collectives.empty()) {
     auto const pending_op = start(std::move(call));
@@ -139,13 +143,14 @@ void GroupState::run(algorithms::Call&& call) {
 }
 
 std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
-  std::unique_ptr<device::StagedCall> staged;
+  std::unique_ptr<device::DeviceCall> on_device;
   if (call.device.kind != Device::Kind::cpu) {
-    staged = stage(call);
-    call = staged->on_host(timeout_policy.timeout);
+    decide_on_device(call);
+    on_device = devices.begin(call, *transport, check);
+    call = on_device->on_host(timeout_policy.timeout);
   }
   auto pending_op = std::make_shared<PendingOp>(std::move(call));
-  pending_op->staged = std::move(staged);
+  pending_op->on_device = std::move(on_device);
   if (is_message(*pending_op)) {
     pending_op->request_id = pending_op->execution.next(*transport);
     messages.push_back(pending_op);
@@ -163,12 +168,12 @@ std::shared_ptr<PendingOp> GroupState::start(algorithms::Call&& call) {
   }
   try {
     pending_op->request_id = pending_op->execution.next(*transport);
+    if (!pending_op->request_id && pending_op->on_device) finish_on_device(*pending_op->on_device);
   } catch (...) {
     pending_collectives.pop_back();
     throw;
   }
   if (!pending_op->request_id) {
-    if (pending_op->staged) pending_op->staged->finish();
     pending_op->ended = true;
     pending_collectives.pop_back();
   }
@@ -214,7 +219,7 @@ void GroupState::admit() noexcept {
 void GroupState::post_next(PendingOp& pending_op) noexcept {
   try {
     pending_op.request_id = pending_op.execution.next(*transport);
-    if (!pending_op.request_id && pending_op.staged) pending_op.staged->finish();
+    if (!pending_op.request_id && pending_op.on_device) finish_on_device(*pending_op.on_device);
     pending_op.ended = !pending_op.request_id;
   } catch (...) {
     pending_op.request_id.reset();

@@ -13,7 +13,7 @@
 #include <crossrank/spi/transport.hpp>
 
 #include "collectives/algorithms/execution.hpp"
-#include "collectives/device/staged_call.hpp"
+#include "collectives/device/device_group.hpp"
 #include "collectives/core/group_lock.hpp"
 #include "collectives/core/progress_thread.hpp"
 
@@ -30,14 +30,14 @@ struct PendingOp {
   algorithms::Execution execution{call};
   std::optional<spi::RequestId> request_id{};  ///< of the operation under way
   std::exception_ptr failure{};
-  std::unique_ptr<device::StagedCall> staged{};  ///< of a call on device tensors
+  std::unique_ptr<device::DeviceCall> on_device{};  ///< of a call on device tensors
   std::atomic<bool> ended{false};  ///< stored after the results and `failure`, for a thread that polls it
 };
 
 /// The state that all copies of a handle share.
 ///
-/// With a progress thread, a started call goes into the inbox without the group's lock. Whoever takes the lock next admits
-/// it, so that the order of the calls stays that of their starts.
+/// With a progress thread, a started call goes into the inbox without the group's lock. Whoever takes the lock next
+/// admits it, so that the order of the calls stays that of their starts.
 ///
 /// Runs pending collectives one after the other, in the order in which they were started. A collective may take several
 /// operations of the transport, and all ranks must post these in the same order. This is the only place that puts
@@ -62,8 +62,7 @@ struct GroupState {
   std::deque<std::shared_ptr<PendingOp>> messages{};  ///< messages under way
   std::shared_ptr<ProgressThread> progress_thread{};  ///< of the job; null: the callers alone advance calls
   std::exception_ptr disagreement{};                  ///< a mismatch of calls, which has killed the group
-  std::optional<Device> own_device{};  ///< of this rank's tensors, as its first call on a device has chosen it
-  std::shared_ptr<device::StagingBuffers> staging{};  ///< from the first call on a device on
+  device::DeviceGroup devices{};                      ///< for calls on device tensors
 
   /// Throws `UsageError` while collective calls are refused. Messages are always allowed.
   void require_allowed(char const* operation) const;
@@ -71,10 +70,14 @@ struct GroupState {
   void enter(char const* operation);
   /// Runs a call to its end, after the pending ones.
   void run(algorithms::Call&& call);
-  /// Runs a call on device tensors through host memory, with the copies of one piece during the call of another.
-  void run_staged(algorithms::Call&& call);
-  /// Enqueues the copies to the host. `UsageError` when this rank has used another device in this group.
-  [[nodiscard]] std::unique_ptr<device::StagedCall> stage(algorithms::Call const& call);
+  /// Runs a call on device tensors. Where that goes through host memory, the copies of one piece are made during the
+  /// call of another.
+  void run_on_device(algorithms::Call&& call);
+  /// Decides how the group's collectives move device tensors, at the first of them. Blocks then, after the pending
+  /// ones.
+  void decide_on_device(algorithms::Call const& call);
+  /// Enqueues the part of a call that follows the one on the host. Kills the group when that fails.
+  void finish_on_device(device::DeviceCall& on_device);
   [[nodiscard]] std::shared_ptr<PendingOp> start(algorithms::Call&& call);
   /// Returns whether the progress thread can start the call.
   [[nodiscard]] bool can_queue(algorithms::Call const& call) const noexcept;
@@ -118,7 +121,7 @@ struct GroupState {
 
   std::mutex inbox_mutex_{};
   std::deque<std::shared_ptr<PendingOp>> inbox_{};  ///< started calls that no thread has admitted yet
-  std::size_t sweep_at_ = 16;  ///< messages, at which the ended ones among them are looked for
+  std::size_t sweep_at_ = 16;                       ///< messages, at which the ended ones among them are looked for
 };
 
 /// Locks a group for the length of a call. A second call at the same time is a `UsageError`.

@@ -33,9 +33,9 @@ namespace {
 
 /// Lets the current stream wait for the results of an ended call on device tensors.
 void join_stream(detail::PendingOp const& pending_op) {
-  if (!pending_op.staged) return;
-  auto const stream = current_stream(pending_op.staged->stream().device());
-  if (!(stream == pending_op.staged->stream())) stream.wait(pending_op.staged->ended());
+  if (!pending_op.on_device) return;
+  auto const stream = current_stream(pending_op.on_device->stream().device());
+  if (!(stream == pending_op.on_device->stream())) stream.wait(pending_op.on_device->ended());
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ bool Request::test() {
   if (is_driven && !pending_op_->ended) return false;
   GroupLockGuard const guard(*group_, pending_op_->call.name());
   if (!group_->test(*pending_op_)) return false;
-  if (pending_op_->staged && !pending_op_->staged->ended().passed()) return false;
+  if (pending_op_->on_device && !pending_op_->on_device->ended().passed()) return false;
   pending_op_.reset();
   return true;
 }

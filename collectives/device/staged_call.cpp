@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <crossrank/error.hpp>
 #include <crossrank/spi/device_provider.hpp>
 
 namespace crossrank::device {
@@ -22,14 +21,12 @@ std::span<std::byte> host_bytes(StagingBuffers::Buffer const& buffer, std::size_
 StagedCall::StagedCall(algorithms::Call const& call, bool is_source, std::shared_ptr<StagingBuffers> buffers,
                        Stream stream)
     : call_(call), is_source_(is_source), buffers_(std::move(buffers)), stream_(std::move(stream)) {
-  require_no_capture();
   auto const out_bytes = call_.out.bytes.size();
   auto& provider = spi::device_provider(call_.device.kind);
   auto const to_host = [&](StagingBuffers::Buffer const& buffer, std::span<std::byte const> from) {
-    provider.copy(stream_, {.to = buffer.storage->data(),
-                            .from = from.data(),
-                            .from_device = call_.device,
-                            .run_bytes = from.size()});
+    provider.copy(
+        stream_,
+        {.to = buffer.storage->data(), .from = from.data(), .from_device = call_.device, .run_bytes = from.size()});
   };
   if (!call_.in.bytes.empty()) {
     in_ = buffers_->take(call_.in.bytes.size());
@@ -49,13 +46,6 @@ StagedCall::~StagedCall() {
   }
 }
 
-void StagedCall::require_no_capture() const {
-  if (!stream_.is_capturing()) return;
-  throw UsageError({.operation = call_.name(),
-                    .message = "a call on GPU tensors cannot be captured, because the host takes part in it",
-                    .hint = "end the capture before the call"});
-}
-
 algorithms::Call StagedCall::on_host(std::chrono::milliseconds timeout) {
   copied_.synchronize(timeout);
   auto call = call_;
@@ -69,10 +59,9 @@ void StagedCall::finish() {
   auto const bytes = call_.out.bytes.size();
   auto& provider = spi::device_provider(call_.device.kind);
   if (bytes > 0 && !is_source_) {
-    provider.copy(stream_, {.to = call_.out.bytes.data(),
-                            .to_device = call_.device,
-                            .from = out_.storage->data(),
-                            .run_bytes = bytes});
+    provider.copy(
+        stream_,
+        {.to = call_.out.bytes.data(), .to_device = call_.device, .from = out_.storage->data(), .run_bytes = bytes});
   }
   ended_ = stream_.record();
   if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);

@@ -7,34 +7,30 @@
 #include <crossrank/stream.hpp>
 
 #include "collectives/algorithms/call.hpp"
+#include "collectives/device/device_call.hpp"
 #include "collectives/device/staging_buffers.hpp"
 
 namespace crossrank::device {
 
 /// A call on device tensors that runs on the CPU transport: its inputs are copied to page-locked host memory, the call
 /// runs there, and its results are copied back in the order of a stream.
-class StagedCall {
+class StagedCall final : public DeviceCall {
  public:
-  /// Enqueues the copies to the host on `stream`. `is_source`: this rank is the root of a broadcast. `UsageError` while
-  /// the stream is being captured, because the host takes part in the call.
+  /// Enqueues the copies to the host on `stream`. `is_source`: this rank is the root of a broadcast.
   StagedCall(algorithms::Call const& call, bool is_source, std::shared_ptr<StagingBuffers> buffers, Stream stream);
   /// Gives the buffers back.
-  ~StagedCall();
+  ~StagedCall() override;
   StagedCall(StagedCall const&) = delete;
   StagedCall& operator=(StagedCall const&) = delete;
 
   /// Blocks the host until the inputs are there, and returns the same call on host memory.
-  [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout);
-  /// Enqueues the copy of the results to the device. Call it once the call on the host has ended.
-  void finish();
-  /// Returns the end of the whole call in the order of the stream.
-  [[nodiscard]] Event const& ended() const noexcept { return ended_; }
-  [[nodiscard]] Stream const& stream() const noexcept { return stream_; }
+  [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
+  /// Enqueues the copy of the results to the device.
+  void finish() override;
+  [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
+  [[nodiscard]] Stream const& stream() const noexcept override { return stream_; }
 
  private:
-  /// Names the call in errors while a stream is being captured.
-  void require_no_capture() const;
-
   algorithms::Call const call_;
   bool is_source_;
   std::shared_ptr<StagingBuffers> buffers_;

@@ -145,15 +145,21 @@ class CROSSRANK_EXPORT Request {
 ///
 /// `rank()`, `root`, `src` and `dst` are ranks in the group; `global_rank()` and `ranks()` are ranks of the job.
 ///
-/// All ranks of the group make the same calls in the same order, from one thread at a time. Different groups may be used
-/// from different threads at the same time. Every wait has a deadline.
-/// When a rank dies, stops or makes a different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or
-/// `MismatchError`. The group is dead after that. Wrong arguments are a `UsageError`, which is thrown before
-/// anything is sent; the group stays usable.
+/// All ranks of the group make the same calls in the same order, from one thread at a time. Different groups may be
+/// used from different threads at the same time. Every wait has a deadline. When a rank dies, stops or makes a
+/// different call, all ranks get the same error: `PeerLostError`, `TimeoutError` or `MismatchError`. The group is dead
+/// after that. Wrong arguments are a `UsageError`, which is thrown before anything is sent; the group stays usable.
 ///
-/// A call's tensors are all on the CPU or all on one GPU, those of a fused call on the CPU. GPU tensors go through host
-/// memory, in stream order. Reductions combine in rank order, ((r0 op r1) op r2) and so on, with the same bits on every
-/// backend. `gather`, `scatter` and variants accept `Tensor{}` for a tensor that the rank neither sends nor receives.
+/// A call's tensors are all on the CPU or all on one GPU, those of a fused call on the CPU. Reductions combine in rank
+/// order, ((r0 op r1) op r2) and so on, with the same bits on every backend. `gather`, `scatter` and variants accept
+/// `Tensor{}` for a tensor that the rank neither sends nor receives.
+///
+/// **GPU tensors** go with NCCL where all ranks of the group have the same NCCL and a GPU of their own, else through
+/// host memory. Results are in the order of the current stream. With NCCL the host does not wait for the GPU; unless
+/// `CheckLevel` is `off`, it waits until all ranks have made the call. NCCL reduces in an order of its own, and dtypes
+/// and ops that it lacks go through host memory. The first collective of a group on GPU tensors decides, and blocks
+/// until all ranks have made it. `CROSSRANK_DEVICE` can force either way: `UnavailableError` on all ranks when NCCL
+/// cannot be used.
 ///
 /// Costs are those of the "shm" backend. A *barrier round* is one exchange of arrival flags between all ranks.
 ///
@@ -161,8 +167,8 @@ class CROSSRANK_EXPORT Request {
 /// as all other calls. The tensors belong to the call until the request has finished.
 ///
 /// **Fused variants** take several tensors and combine or gather all of them in one operation, which costs as many
-/// rounds as one tensor of their total size. Tensors that do not follow each other in memory are copied through a buffer
-/// of that size. `UsageError` for an empty list. All ranks pass as many tensors, with the same shapes.
+/// rounds as one tensor of their total size. Tensors that do not follow each other in memory are copied through a
+/// buffer of that size. `UsageError` for an empty list. All ranks pass as many tensors, with the same shapes.
 ///
 /// **Variants for elements** take a vector, array or span of numbers in place of a tensor. The call treats it as a
 /// tensor of one dimension, so that row counts are element counts. One rank may pass a tensor and another elements, as
@@ -199,6 +205,9 @@ class CROSSRANK_EXPORT Collective {
   [[nodiscard]] bool is_local_master() const;
   /// Returns the backend's name: "fake", "shm", "mpi" or "composite". Local.
   [[nodiscard]] std::string_view backend() const;
+  /// Returns what carries the group's collectives on GPU tensors: "nccl", or "staged" for the backend with copies
+  /// through host memory. "none" until the first such collective, which decides. Local.
+  [[nodiscard]] std::string_view device_backend() const;
   /// Returns the group's name, which errors and `crossrank inspect` show. Local.
   [[nodiscard]] std::string const& name() const;
 
@@ -261,7 +270,8 @@ class CROSSRANK_EXPORT Collective {
   void reduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
   /// Starts a `reduce_scatter` and returns at once.
   [[nodiscard]] Request ireduce_scatter(Tensor& out, Tensor const& in, ReduceOp op = ReduceOp::sum) const;
-  /// Starts a fused `reduce_scatter` of tensors of one dtype and returns at once: `outs[i]` receives a part of `ins[i]`.
+  /// Starts a fused `reduce_scatter` of tensors of one dtype and returns at once: `outs[i]` receives a part of
+  /// `ins[i]`.
   [[nodiscard]] Request ireduce_scatter(std::span<Tensor> outs, std::span<Tensor const> ins,
                                         ReduceOp op = ReduceOp::sum) const;
   /// Combines the caller's elements and scatters equal parts of the result.
@@ -539,8 +549,8 @@ class CROSSRANK_EXPORT Collective {
 /// There is no fallback to "fake". `TimeoutError` names the ranks that did not call `connect` within `connect_timeout`.
 /// `PeerLostError` names a rank that ended meanwhile; under `crossrank run` also one that ended before it called
 /// `connect`, without waiting for the timeout. `UsageError` for a rank number that another process has.
-/// `UnavailableError` for `Progress::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`. All ranks of a
-/// node get the same error. Follows `dist.init_process_group` of PyTorch.
+/// `UnavailableError` for `Progress::thread` over an MPI that was not initialised with `MPI_THREAD_MULTIPLE`. All ranks
+/// of a node get the same error. Follows `dist.init_process_group` of PyTorch.
 [[nodiscard]] CROSSRANK_EXPORT Collective connect(ConnectOptions options = {});
 
 }  // namespace crossrank

@@ -93,6 +93,17 @@ constexpr std::array table{
         "the one that the process has loaded, else the system's",
         [](Reader const& reader, char const* name, Environment& out) { out.cuda_library = reader.first_text({name}); }},
     Setting{
+        "CROSSRANK_NCCL_LIBRARY", "path of NCCL's `libnccl.so.2`",
+        "the one that the process has loaded, else the system's",
+        [](Reader const& reader, char const* name, Environment& out) { out.nccl_library = reader.first_text({name}); }},
+    Setting{"CROSSRANK_DEVICE",
+            "`nccl`: collectives on GPU tensors need NCCL, and fail without it; `staged`: they go through host memory",
+            "NCCL in groups where all ranks can use it, else host memory",
+            [](Reader const& reader, char const* name, Environment& out) {
+              out.device_transport = reader.word<DeviceTransport>(
+                  name, {{"nccl", DeviceTransport::nccl}, {"staged", DeviceTransport::staged}});
+            }},
+    Setting{
         "CROSSRANK_LAUNCHER",
         "set by `crossrank run`, so that a rank that waits in `connect()` learns at once that another rank has ended",
         "the rank learns it at the deadline",

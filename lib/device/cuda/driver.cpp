@@ -11,6 +11,7 @@
 #include <crossrank/error.hpp>
 
 #include "lib/core/environment.hpp"
+#include "lib/device/function_binder.hpp"
 #include "lib/device/vendor_library.hpp"
 
 namespace crossrank::cuda {
@@ -26,35 +27,7 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-/// Finds the functions of the driver.
-class Binder {
- public:
-  explicit Binder(VendorLibrary const& library) : library_(library) {}
-
-  template <class Function>
-  void required(char const* name, Function& slot) {
-    if (!bind(name, slot)) absent_.emplace_back(name);
-  }
-  template <class Function>
-  void optional(char const* name, char const* use, Function& slot) {
-    if (!bind(name, slot)) missing_.push_back(std::string(use) + " (" + name + ")");
-  }
-  [[nodiscard]] std::vector<std::string> const& absent() const noexcept { return absent_; }
-  [[nodiscard]] std::vector<std::string> take_missing() noexcept { return std::move(missing_); }
-
- private:
-  template <class Function>
-  [[nodiscard]] bool bind(char const* name, Function& slot) {
-    slot = reinterpret_cast<Function>(library_.find(name));
-    return slot != nullptr;
-  }
-
-  VendorLibrary const& library_;
-  std::vector<std::string> absent_{};
-  std::vector<std::string> missing_{};
-};
-
-void bind_required(Binder& to, api::Functions& f) {
+void bind_required(FunctionBinder& to, api::Functions& f) {
   to.required("cuInit", f.cuInit);
   to.required("cuDriverGetVersion", f.cuDriverGetVersion);
   to.required("cuGetErrorName", f.cuGetErrorName);
@@ -96,7 +69,7 @@ void bind_required(Binder& to, api::Functions& f) {
   to.required("cuEventQuery", f.cuEventQuery);
 }
 
-void bind_optional(Binder& to, api::Functions& f) {
+void bind_optional(FunctionBinder& to, api::Functions& f) {
   constexpr auto const* pools = "memory pools";
   to.optional("cuMemPoolCreate", pools, f.cuMemPoolCreate);
   to.optional("cuMemPoolTrimTo", pools, f.cuMemPoolTrimTo);
@@ -124,7 +97,7 @@ Driver open() {
                                .installation = "install the NVIDIA driver (Debian's package is nvidia-driver)"});
   Driver out;
   out.path = library.path();
-  Binder binder(library);
+  FunctionBinder binder(library);
   bind_required(binder, out.functions);
   bind_optional(binder, out.functions);
   auto const& f = out.functions;

@@ -1,0 +1,25 @@
+#pragma once
+#include <chrono>
+
+#include <crossrank/stream.hpp>
+
+#include "collectives/algorithms/call.hpp"
+
+namespace crossrank::device {
+
+/// A call on device tensors under way. It has a part on the CPU transport, then a part on a stream of the device.
+class DeviceCall {
+ public:
+  virtual ~DeviceCall() = default;
+
+  /// Returns the part for the CPU transport. May block the host for work of the device.
+  [[nodiscard]] virtual algorithms::Call on_host(std::chrono::milliseconds timeout) = 0;
+  /// Enqueues the rest on the stream. Call it once the part on the host has ended.
+  virtual void finish() = 0;
+  /// Returns the end of the whole call in the order of the stream; call `finish` first.
+  [[nodiscard]] virtual Event const& ended() const noexcept = 0;
+  /// Returns the stream, the current one when the call was made.
+  [[nodiscard]] virtual Stream const& stream() const noexcept = 0;
+};
+
+}  // namespace crossrank::device

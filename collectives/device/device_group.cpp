@@ -1,0 +1,76 @@
+#include "collectives/device/device_group.hpp"
+
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "collectives/device/nccl_call.hpp"
+#include "collectives/device/staged_call.hpp"
+#include "collectives/nccl/agreement.hpp"
+#include "collectives/nccl/nccl_calls.hpp"
+
+namespace crossrank::device {
+namespace {
+
+using algorithms::Call;
+using spi::OpKind;
+
+/// Throws while a graph is captured from the stream, because the host takes part in the call.
+void require_no_capture(Call const& call, Stream const& stream) {
+  if (!stream.is_capturing()) return;
+  throw UsageError({.operation = call.name(),
+                    .message = "a call on GPU tensors cannot be captured, because the host takes part in it",
+                    .hint = "end the capture before the call"});
+}
+
+}  // namespace
+
+void DeviceGroup::require_own_device(Call const& call, spi::Transport const& transport) {
+  if (!own_device_) own_device_ = call.device;
+  if (*own_device_ == call.device) return;
+  throw UsageError({.operation = call.name(),
+                    .message = "the tensors are not on this rank's device of the group",
+                    .expected = to_string(*own_device_),
+                    .got = to_string(call.device),
+                    .hint = "a rank uses one device in a group: the one of its first call",
+                    .group = transport.name(),
+                    .rank = transport.rank(),
+                    .world_size = transport.world_size()});
+}
+
+void DeviceGroup::decide(Call const& call, CheckLevel check, spi::Transport& transport,
+                         spi::TimeoutPolicy const& timeout_policy) {
+  require_own_device(call, transport);
+  require_no_capture(call, current_stream(call.device));
+  // A rank whose tensors are on the CPU does not decide: the difference is found here.
+  if (check != CheckLevel::off) transport.wait(transport.post_barrier(call.noted()), timeout_policy);
+  communicator_ = nccl::agree_on_communicator(transport, call.device, timeout_policy);
+  is_decided_ = true;
+}
+
+bool DeviceGroup::uses_nccl(Call const& call) const noexcept { return communicator_ && nccl::can_run(call); }
+
+std::vector<Call> DeviceGroup::pieces(Call&& call) const {
+  if (!uses_nccl(call)) return staged_pieces(std::move(call));
+  std::vector<Call> whole;
+  whole.push_back(std::move(call));
+  return whole;
+}
+
+std::unique_ptr<DeviceCall> DeviceGroup::begin(Call const& call, spi::Transport const& transport, CheckLevel check) {
+  require_own_device(call, transport);
+  auto stream = current_stream(call.device);
+  require_no_capture(call, stream);
+  if (uses_nccl(call))
+    return std::make_unique<NcclCall>(call, check != CheckLevel::off, communicator_, std::move(stream));
+  if (!staging_) staging_ = std::make_shared<StagingBuffers>(call.device.kind);
+  bool const is_source = call.signature.op_kind == OpKind::broadcast && call.root == transport.rank();
+  return std::make_unique<StagedCall>(call, is_source, staging_, std::move(stream));
+}
+
+std::string_view DeviceGroup::backend() const noexcept {
+  if (!is_decided_) return "none";
+  return communicator_ ? "nccl" : "staged";
+}
+
+}  // namespace crossrank::device

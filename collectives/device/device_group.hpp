@@ -1,0 +1,49 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <crossrank/check_level.hpp>
+#include <crossrank/device.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/algorithms/call.hpp"
+#include "collectives/device/device_call.hpp"
+#include "collectives/device/staging_buffers.hpp"
+#include "collectives/nccl/communicator.hpp"
+
+namespace crossrank::device {
+
+/// The part of a group's state that calls on device tensors need: this rank's device, and the way that the tensors go.
+class DeviceGroup {
+ public:
+  /// Decides with the other ranks how the group's collectives move device tensors: with NCCL where all ranks can, else
+  /// through host memory. The first collective on device tensors does so; later ones find the decision. Collective and
+  /// blocking then; no collective may be under way on the transport. Messages need no decision.
+  void decide(algorithms::Call const& call, CheckLevel check, spi::Transport& transport,
+              spi::TimeoutPolicy const& timeout_policy);
+  [[nodiscard]] bool is_decided() const noexcept { return is_decided_; }
+  /// Divides a call that goes through host memory; see `staged_pieces`. One of NCCL stays whole.
+  [[nodiscard]] std::vector<algorithms::Call> pieces(algorithms::Call&& call) const;
+  /// Begins a call. `UsageError` when this rank has used another device in this group, and while a stream is being
+  /// captured.
+  [[nodiscard]] std::unique_ptr<DeviceCall> begin(algorithms::Call const& call, spi::Transport const& transport,
+                                                  CheckLevel check);
+  /// Ends the communicator, after its work.
+  void close() noexcept { communicator_.reset(); }
+  /// Returns "nccl" or "staged" as decided, "none" before.
+  [[nodiscard]] std::string_view backend() const noexcept;
+
+ private:
+  /// Returns whether NCCL carries the call. The others go through host memory.
+  [[nodiscard]] bool uses_nccl(algorithms::Call const& call) const noexcept;
+  void require_own_device(algorithms::Call const& call, spi::Transport const& transport);
+
+  std::optional<Device> own_device_{};  ///< of this rank's tensors, as its first call on a device has chosen it
+  bool is_decided_ = false;
+  std::shared_ptr<nccl::Communicator> communicator_{};  ///< null: staged, or not decided
+  std::shared_ptr<StagingBuffers> staging_{};           ///< from the first staged call on
+};
+
+}  // namespace crossrank::device

@@ -1,0 +1,64 @@
+#include "collectives/device/nccl_call.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <crossrank/spi/device_provider.hpp>
+
+#include "collectives/algorithms/exchange_table.hpp"
+#include "collectives/nccl/nccl_calls.hpp"
+
+namespace crossrank::device {
+namespace {
+
+using algorithms::Call;
+using algorithms::ExchangeTable;
+using spi::OpKind;
+
+/// Turns `agreement` into an exchange of the numbers of bytes that each rank sends and expects. NCCL does not compare
+/// them: with different ones it waits for ever.
+void exchange_counts(Call& agreement, Call const& call, nccl::Communicator::Place const& place) {
+  struct Counts {
+    std::vector<std::uint64_t> row;
+    ExchangeTable table;
+  };
+  auto const ranks = static_cast<std::size_t>(place.ranks);
+  auto counts = std::make_shared<Counts>(
+      Counts{.row = ExchangeTable::row(call.counts, call.receive_counts), .table = ExchangeTable(ranks)});
+  agreement.host_part = Call::HostPart::exchange_of_counts;
+  agreement.in = {.bytes = std::as_bytes(std::span(counts->row)), .owner = counts};
+  agreement.out = {.bytes = counts->table.bytes(), .owner = counts};
+  agreement.counts.assign(ranks, ExchangeTable::row_bytes(ranks));
+  agreement.unpack = [counts = counts.get(), name = call.name(), rank = place.rank] {
+    counts->table.require_agreement(name, {}, rank);
+  };
+}
+
+}  // namespace
+
+NcclCall::NcclCall(Call const& call, bool is_checked, std::shared_ptr<nccl::Communicator> communicator, Stream stream)
+    : call_(call), is_checked_(is_checked), communicator_(std::move(communicator)), stream_(std::move(stream)) {}
+
+Call NcclCall::on_host(std::chrono::milliseconds) {
+  Call agreement{.signature = call_.signature, .arguments = call_.arguments, .called = call_.called};
+  if (!is_checked_) {
+    agreement.host_part = Call::HostPart::nothing;
+  } else if (call_.signature.op_kind == OpKind::all_to_allv && call_.called == nullptr) {
+    exchange_counts(agreement, call_, communicator_->place());
+  } else {
+    agreement.host_part = Call::HostPart::comparison;
+  }
+  return agreement;
+}
+
+void NcclCall::finish() {
+  nccl::enqueue_call(*communicator_, call_, stream_);
+  ended_ = stream_.record();
+  auto& provider = spi::device_provider(stream_.device().kind);
+  if (call_.in.owner) provider.keep_alive(stream_, call_.in.owner);
+  if (call_.out.owner && call_.out.owner != call_.in.owner) provider.keep_alive(stream_, call_.out.owner);
+}
+
+}  // namespace crossrank::device

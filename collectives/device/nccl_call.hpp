@@ -1,0 +1,30 @@
+#pragma once
+#include <chrono>
+#include <memory>
+
+#include "collectives/device/device_call.hpp"
+#include "collectives/nccl/communicator.hpp"
+
+namespace crossrank::device {
+
+/// A collective on device tensors that NCCL carries out. On the CPU transport the ranks only compare their arguments.
+class NcclCall final : public DeviceCall {
+ public:
+  /// `is_checked`: whether the ranks compare arguments; then the host waits until all ranks have made the call.
+  NcclCall(algorithms::Call const& call, bool is_checked, std::shared_ptr<nccl::Communicator> communicator,
+           Stream stream);
+
+  [[nodiscard]] algorithms::Call on_host(std::chrono::milliseconds timeout) override;
+  void finish() override;
+  [[nodiscard]] Event const& ended() const noexcept override { return ended_; }
+  [[nodiscard]] Stream const& stream() const noexcept override { return stream_; }
+
+ private:
+  algorithms::Call const call_;
+  bool is_checked_;
+  std::shared_ptr<nccl::Communicator> communicator_;
+  Stream stream_;
+  Event ended_{};
+};
+
+}  // namespace crossrank::device

@@ -1,0 +1,173 @@
+#include "collectives/nccl/agreement.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+
+#include "lib/core/environment.hpp"
+#include "lib/core/log.hpp"
+
+namespace crossrank::nccl {
+namespace {
+
+constexpr char const* operation = "make a communicator";
+// Keeps these operations apart from the comparison of a call.
+constexpr std::uint64_t agreement_mark = 0x6e63'636c'6167;
+
+using Text = std::array<char, 160>;
+
+Text text_of(std::string_view from) {
+  Text text{};
+  from.copy(text.data(), text.size() - 1);
+  return text;
+}
+std::string string_of(Text const& text) { return {text.data(), ::strnlen(text.data(), text.size())}; }
+
+/// What a rank tells the others.
+struct Offer {
+  enum class Choice : std::uint32_t { automatic, nccl, staged };
+  Choice choice = Choice::automatic;  ///< its `CROSSRANK_DEVICE`
+  std::int32_t version = 0;           ///< of its NCCL; 0 for none
+  Text gpu{};                         ///< identity of its GPU
+  Text lacks{};                       ///< why it has no NCCL
+};
+
+/// How a rank's part of the work has ended.
+struct Report {
+  std::uint32_t succeeded = 0;
+  Text failure{};
+};
+
+Offer own_offer(Device device) {
+  Offer mine{.gpu = text_of(cuda::device_info(device).uuid)};
+  if (auto const forced = environment().device_transport)
+    mine.choice = *forced == DeviceTransport::nccl ? Offer::Choice::nccl : Offer::Choice::staged;
+  if (mine.choice == Offer::Choice::staged) return mine;
+  try {
+    mine.version = nccl_library().version;
+  } catch (UnavailableError const& e) {
+    mine.lacks = text_of(e.info().message + (e.info().system.empty() ? "" : ": " + e.info().system));
+  }
+  return mine;
+}
+
+template <class Record>
+std::vector<Record> gather(spi::Transport& transport, Record const& mine, spi::TimeoutPolicy const& timeout_policy) {
+  std::vector<Record> all(static_cast<std::size_t>(transport.world_size()));
+  std::vector<std::size_t> const counts(all.size(), sizeof mine);
+  transport.wait(
+      transport.post_all_gatherv({spi::OpKind::check, agreement_mark}, {.bytes = std::as_bytes(std::span(&mine, 1))},
+                                 counts, {.bytes = std::as_writable_bytes(std::span(all))}),
+      timeout_policy);
+  return all;
+}
+
+std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
+
+/// Returns why the group cannot use NCCL, the same text on all ranks, or nothing.
+std::optional<std::string> objection(std::vector<Offer> const& offers) {
+  for (std::size_t r = 0; r < offers.size(); ++r) {
+    auto const& offer = offers[r];
+    if (offer.choice == Offer::Choice::staged) return rank_text(r) + " has CROSSRANK_DEVICE=staged";
+    if (offer.version == 0) return rank_text(r) + " has no NCCL: " + string_of(offer.lacks);
+    if (offer.version != offers.front().version) {
+      return rank_text(r) + " has NCCL " + version_text(offer.version) + ", and rank 0 has " +
+             version_text(offers.front().version);
+    }
+    if (offer.gpu.front() == '\0') return "the driver of " + rank_text(r) + " does not identify GPUs";
+    for (std::size_t other = 0; other < r; ++other) {
+      if (offers[other].gpu == offer.gpu)
+        return rank_text(other) + " and " + rank_text(r) + " use the same GPU, " + string_of(offer.gpu);
+    }
+  }
+  return {};
+}
+
+/// Sends the first rank's id to all. Returns nothing when that rank could not draw one, with the reason in `report`.
+std::optional<api::UniqueId> share_id(spi::Transport& transport, Report& report,
+                                      spi::TimeoutPolicy const& timeout_policy) {
+  struct Drawn {
+    std::uint32_t succeeded = 0;
+    api::UniqueId id{};
+  } drawn;
+  if (transport.rank() == 0) {
+    try {
+      drawn = {.succeeded = 1, .id = Communicator::draw_id()};
+    } catch (Error const& e) {
+      report.failure = text_of(e.what());
+    }
+  }
+  transport.wait(transport.post_broadcast({spi::OpKind::check, agreement_mark},
+                                          {.bytes = std::as_writable_bytes(std::span(&drawn, 1))}, 0),
+                 timeout_policy);
+  if (drawn.succeeded == 0) return {};
+  return drawn.id;
+}
+
+std::shared_ptr<Communicator> join(spi::Transport& transport, Device device, api::UniqueId const& id, Report& report,
+                                   spi::TimeoutPolicy const& timeout_policy) {
+  try {
+    auto made = std::make_shared<Communicator>(
+        id, Communicator::Place{.device = device, .rank = transport.rank(), .ranks = transport.world_size()},
+        timeout_policy.timeout, Communicator::Look());
+    report.succeeded = 1;
+    return made;
+  } catch (Error const& e) {
+    report.failure = text_of(e.what());
+    return nullptr;
+  }
+}
+
+/// Ends an agreement without NCCL.
+void settle_for_staged(spi::Transport const& transport, std::vector<Offer> const& offers, std::string const& why) {
+  auto const wants = [](Offer const& offer) { return offer.choice == Offer::Choice::nccl; };
+  if (std::any_of(offers.begin(), offers.end(), wants)) {
+    throw UnavailableError({.operation = operation,
+                            .message = "NCCL cannot carry the collectives of this group: " + why,
+                            .hint = "install the same NCCL for all ranks, give each rank its own GPU, or unset "
+                                    "CROSSRANK_DEVICE",
+                            .group = transport.name(),
+                            .rank = transport.rank(),
+                            .world_size = transport.world_size()});
+  }
+  bool const is_chosen =
+      std::any_of(offers.begin(), offers.end(), [](auto const& o) { return o.choice == Offer::Choice::staged; });
+  bool const is_expected = std::none_of(offers.begin(), offers.end(), [](auto const& o) { return o.version != 0; });
+  if (transport.rank() != 0) return;
+  log_event(is_chosen || is_expected ? LogLevel::debug : LogLevel::warning,
+            "collectives on GPU tensors go through host memory", {{"group", transport.name()}, {"reason", why}});
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> agree_on_communicator(spi::Transport& transport, Device device,
+                                                    spi::TimeoutPolicy const& timeout_policy) {
+  auto const offers = gather(transport, own_offer(device), timeout_policy);
+  if (auto const why = objection(offers)) {
+    settle_for_staged(transport, offers, *why);
+    return nullptr;
+  }
+  Report report;
+  std::shared_ptr<Communicator> made;
+  auto const id = share_id(transport, report, timeout_policy);
+  if (id) made = join(transport, device, *id, report, timeout_policy);
+  auto const reports = gather(transport, report, timeout_policy);
+  for (std::size_t r = 0; r < reports.size(); ++r) {
+    if (reports[r].succeeded != 0 || (!id && r != 0)) continue;
+    if (made) made->abort();
+    settle_for_staged(transport, offers, "on " + rank_text(r) + " " + string_of(reports[r].failure));
+    return nullptr;
+  }
+  return made;
+}
+
+}  // namespace crossrank::nccl

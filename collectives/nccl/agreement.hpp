@@ -1,0 +1,21 @@
+#pragma once
+#include <memory>
+
+#include <crossrank/device.hpp>
+#include <crossrank/spi/transport.hpp>
+
+#include "collectives/nccl/communicator.hpp"
+
+namespace crossrank::nccl {
+
+/// Decides with the other ranks of a group whether NCCL carries its collectives on device tensors, and makes the
+/// communicator. Returns null, on all ranks, when it cannot: a rank has no NCCL or another version, two ranks have one
+/// GPU, a rank's `CROSSRANK_DEVICE` is "staged", or NCCL refuses.
+///
+/// Collective over `transport`, which has no other collective under way; blocks. Costs three or four operations on the
+/// CPU and what NCCL needs. `UnavailableError` on all ranks in place of null when `CROSSRANK_DEVICE` of a rank is
+/// "nccl".
+[[nodiscard]] std::shared_ptr<Communicator> agree_on_communicator(spi::Transport& transport, Device device,
+                                                                  spi::TimeoutPolicy const& timeout_policy);
+
+}  // namespace crossrank::nccl

@@ -1,0 +1,187 @@
+#include "collectives/nccl/communicator.hpp"
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/core/log.hpp"
+#include "lib/device/cuda/device_state.hpp"
+#include "lib/platform/deadline.hpp"
+#include "lib/platform/signals_blocked.hpp"
+#include "lib/platform/system.hpp"
+
+namespace crossrank::nccl {
+namespace {
+
+using api::Result;
+using std::chrono::milliseconds;
+
+constexpr auto grace = std::chrono::seconds(5);
+constexpr auto shortest_nap = std::chrono::microseconds(20);
+constexpr auto longest_nap = milliseconds(2);
+constexpr int looks_before_a_nap = 50;
+
+/// Runs a call of NCCL that ends a communicator. It blocks as long as a graph holds the communicator, so a thread goes
+/// on with it after the grace.
+void run_with_grace(char const* function, Device device, std::function<Result()> call) noexcept {
+  try {
+    std::packaged_task<Result()> task([device, call = std::move(call)] {
+      cuda::ContextScope const scope(cuda::device_state(device));
+      return call();
+    });
+    auto ended = task.get_future();
+    platform::SignalsBlocked const blocked;
+    std::thread(std::move(task)).detach();
+    if (ended.wait_for(grace) == std::future_status::ready) {
+      static_cast<void>(ended.get());
+      return;
+    }
+    log_event(LogLevel::warning, "NCCL does not end a communicator", {{"function", function}});
+  } catch (std::exception const& e) {
+    log_event(LogLevel::warning, "a communicator of NCCL was left alone",
+              {{"function", function}, {"error", e.what()}});
+  }
+}
+
+}  // namespace
+
+api::UniqueId Communicator::draw_id() {
+  auto const& library = nccl_library();
+  api::UniqueId id{};
+  auto const result = library.functions.ncclGetUniqueId(&id);
+  if (result != Result::success) throw_nccl_error(library.functions, result, "ncclGetUniqueId", "make a communicator");
+  return id;
+}
+
+Communicator::Communicator(api::UniqueId const& id, Place place, milliseconds timeout, Look const& look)
+    : library_(nccl_library()), place_(place), timeout_(timeout) {
+  try {
+    join(id);
+    settle("make a communicator", "ncclCommInitRankConfig", timeout, look);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+void Communicator::join(api::UniqueId const& id) {
+  cuda::ContextScope const scope(cuda::device_state(place_.device));
+  api::Config config{.size = sizeof(api::Config),
+                     .magic = api::config_magic,
+                     .version = static_cast<unsigned>(api::oldest_version),
+                     .blocking = 0,
+                     .cga_cluster_size = api::undefined_int,
+                     .min_ctas = api::undefined_int,
+                     .max_ctas = api::undefined_int,
+                     .net_name = nullptr,
+                     .split_share = api::undefined_int};
+  check(functions().ncclCommInitRankConfig(&comm_, place_.ranks, id, place_.rank, &config), "ncclCommInitRankConfig",
+        "make a communicator");
+}
+
+Communicator::~Communicator() {
+  // A child after `fork` has no CUDA, and the parent's communicator is not its own.
+  if (cuda::open_driver() == nullptr || comm_ == nullptr) return;
+  try {
+    check(functions().ncclCommFinalize(comm_), "ncclCommFinalize", "end a communicator");
+    settle("end a communicator", "ncclCommFinalize", grace, {});
+  } catch (std::exception const& e) {
+    log_event(LogLevel::warning, "a communicator of NCCL is aborted, because it does not end", {{"error", e.what()}});
+    abort();
+    return;
+  }
+  auto* const comm = take();
+  if (comm == nullptr) return;
+  run_with_grace("ncclCommDestroy", place_.device,
+                 [destroy = functions().ncclCommDestroy, comm] { return destroy(comm); });
+}
+
+void Communicator::check(Result result, char const* function, char const* operation) const {
+  if (result == Result::success || result == Result::in_progress) return;
+  throw_nccl_error(functions(), result, function, operation);
+}
+
+void Communicator::settle(char const* operation, char const* function, milliseconds timeout, Look const& look) {
+  platform::Deadline deadline(timeout);
+  std::chrono::nanoseconds nap = shortest_nap;
+  for (int looks = 0;; ++looks) {
+    auto state = async_error();
+    check(state, function, operation);
+    if (state != Result::in_progress) return;
+    if (look) look();
+    if (looks < looks_before_a_nap) {
+      platform::system().yield();
+      continue;
+    }
+    deadline.tick();
+    if (deadline.expired()) {
+      throw TimeoutError({.operation = operation,
+                          .message = std::string(function) + " has not ended in time",
+                          .expected = "within " + std::to_string(timeout.count()) + " ms",
+                          .hint = "NCCL_DEBUG=INFO makes NCCL print what it waits for",
+                          .rank = place_.rank,
+                          .world_size = place_.ranks});
+    }
+    platform::system().sleep(std::min<std::chrono::nanoseconds>(nap, deadline.next_wait()));
+    nap = std::min<std::chrono::nanoseconds>(nap * 2, longest_nap);
+  }
+}
+
+Result Communicator::post(std::span<Step const> steps, char const*& function) {
+  auto result = Result::success;
+  bool const grouped = steps.size() > 1;
+  if (grouped) result = functions().ncclGroupStart();
+  for (auto const& step : steps) {
+    if (result != Result::success && result != Result::in_progress) break;
+    function = step.function;
+    result = step.call(functions(), comm_);
+  }
+  if (!grouped) return result;
+  auto const ended = functions().ncclGroupEnd();
+  return result == Result::success || result == Result::in_progress ? ended : result;
+}
+
+void Communicator::enqueue(char const* operation, std::span<Step const> steps) {
+  if (steps.empty()) return;
+  char const* function = "ncclGroupStart";
+  {
+    std::lock_guard const lock(mutex_);
+    if (comm_ == nullptr) {
+      throw BackendError({.operation = operation,
+                          .message = "the communicator of the GPUs has been aborted",
+                          .rank = place_.rank,
+                          .world_size = place_.ranks,
+                          .group_usable = false});
+    }
+    cuda::ContextScope const scope(cuda::device_state(place_.device));
+    check(post(steps, function), function, operation);
+  }
+  settle(operation, function, timeout_, {});
+}
+
+Result Communicator::async_error() noexcept {
+  std::lock_guard const lock(mutex_);
+  auto state = Result::internal_error;
+  if (comm_ == nullptr || functions().ncclCommGetAsyncError(comm_, &state) != Result::success)
+    return Result::internal_error;
+  return state;
+}
+
+api::Comm* Communicator::take() noexcept {
+  std::lock_guard const lock(mutex_);
+  return std::exchange(comm_, nullptr);
+}
+
+void Communicator::abort() noexcept {
+  auto* const comm = take();
+  if (comm == nullptr) return;
+  run_with_grace("ncclCommAbort", place_.device, [abort = functions().ncclCommAbort, comm] { return abort(comm); });
+}
+
+}  // namespace crossrank::nccl

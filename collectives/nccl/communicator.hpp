@@ -1,0 +1,69 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <span>
+
+#include <crossrank/device.hpp>
+
+#include "collectives/nccl/nccl_library.hpp"
+
+namespace crossrank::nccl {
+
+/// A communicator of NCCL that does not block: each call on it can be given up from another thread.
+class Communicator {
+ public:
+  /// A rank of the communicator, and its GPU.
+  struct Place {
+    Device device{};
+    int rank = 0;
+    int ranks = 1;
+  };
+  /// Something that a waiting call does from time to time. It may throw, to end the wait.
+  using Look = std::function<void()>;
+
+  /// Draws the id of a new communicator, for all its ranks.
+  [[nodiscard]] static api::UniqueId draw_id();
+
+  /// Joins the communicator of `id`. Collective; blocks until all ranks have joined. `BackendError` when NCCL refuses,
+  /// `TimeoutError` when ranks are missing for longer than `timeout`, and what `look` throws.
+  Communicator(api::UniqueId const& id, Place place, std::chrono::milliseconds timeout, Look const& look);
+  /// Ends the communicator after its work. A call that does not end within five seconds is left to a thread.
+  ~Communicator();
+  Communicator(Communicator const&) = delete;
+  Communicator& operator=(Communicator const&) = delete;
+
+  [[nodiscard]] Place const& place() const noexcept { return place_; }
+  [[nodiscard]] api::Functions const& functions() const noexcept { return library_.functions; }
+
+  /// A call of NCCL, and the name of its function for errors.
+  struct Step {
+    char const* function = "";
+    std::function<api::Result(api::Functions const&, api::Comm*)> call{};
+  };
+  /// Enqueues the steps, several of them as one group. Returns when NCCL has enqueued them; does not wait for the GPU.
+  /// `BackendError` when NCCL refuses or the communicator has been aborted.
+  void enqueue(char const* operation, std::span<Step const> steps);
+
+  /// Ends the communicator's kernels on this rank, so that streams go on; their results are undetermined. Any thread.
+  /// A call of NCCL that does not end within five seconds is left to a thread.
+  void abort() noexcept;
+  /// Returns NCCL's own verdict: success unless the network or a peer has failed. Any thread.
+  [[nodiscard]] api::Result async_error() noexcept;
+
+ private:
+  void join(api::UniqueId const& id);
+  /// Waits until NCCL has done what the last call began.
+  void settle(char const* operation, char const* function, std::chrono::milliseconds timeout, Look const& look);
+  void check(api::Result result, char const* function, char const* operation) const;
+  [[nodiscard]] api::Result post(std::span<Step const> steps, char const*& function);
+  [[nodiscard]] api::Comm* take() noexcept;
+
+  NcclLibrary const& library_;
+  Place const place_;
+  std::chrono::milliseconds const timeout_;
+  std::mutex mutex_{};  ///< guards `comm_`, also during each call of NCCL: an abort frees it
+  api::Comm* comm_ = nullptr;
+};
+
+}  // namespace crossrank::nccl

@@ -1,0 +1,16 @@
+#pragma once
+#include <crossrank/stream.hpp>
+
+#include "collectives/algorithms/call.hpp"
+#include "collectives/nccl/communicator.hpp"
+
+namespace crossrank::nccl {
+
+/// Returns whether NCCL can run a call: no message, and no reduction whose dtype or op NCCL lacks. All ranks that make
+/// the same call get the same answer.
+[[nodiscard]] bool can_run(algorithms::Call const& call) noexcept;
+
+/// Enqueues a call on device tensors. The calls of NCCL are one kernel or one group. Does not wait for the device.
+void enqueue_call(Communicator& communicator, algorithms::Call const& call, Stream const& stream);
+
+}  // namespace crossrank::nccl

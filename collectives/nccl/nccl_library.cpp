@@ -1,0 +1,110 @@
+#include "collectives/nccl/nccl_library.hpp"
+
+#include <optional>
+#include <utility>
+
+#include <crossrank/error.hpp>
+
+#include "lib/core/environment.hpp"
+#include "lib/device/function_binder.hpp"
+#include "lib/device/vendor_library.hpp"
+
+namespace crossrank::nccl {
+namespace {
+
+using api::Result;
+
+constexpr char const* operation = "load NCCL";
+
+void bind_functions(FunctionBinder& to, api::Functions& f) {
+  to.required("ncclGetVersion", f.ncclGetVersion);
+  to.required("ncclGetUniqueId", f.ncclGetUniqueId);
+  to.required("ncclGetErrorString", f.ncclGetErrorString);
+  to.required("ncclGetLastError", f.ncclGetLastError);
+  to.required("ncclCommInitRankConfig", f.ncclCommInitRankConfig);
+  to.required("ncclCommFinalize", f.ncclCommFinalize);
+  to.required("ncclCommDestroy", f.ncclCommDestroy);
+  to.required("ncclCommAbort", f.ncclCommAbort);
+  to.required("ncclCommGetAsyncError", f.ncclCommGetAsyncError);
+  to.required("ncclGroupStart", f.ncclGroupStart);
+  to.required("ncclGroupEnd", f.ncclGroupEnd);
+  to.required("ncclAllReduce", f.ncclAllReduce);
+  to.required("ncclReduce", f.ncclReduce);
+  to.required("ncclBroadcast", f.ncclBroadcast);
+  to.required("ncclAllGather", f.ncclAllGather);
+  to.required("ncclReduceScatter", f.ncclReduceScatter);
+  to.required("ncclSend", f.ncclSend);
+  to.required("ncclRecv", f.ncclRecv);
+  to.optional("ncclAlltoAll", "all_to_all in one call", f.ncclAlltoAll);
+  to.optional("ncclGather", "gather in one call", f.ncclGather);
+  to.optional("ncclScatter", "scatter in one call", f.ncclScatter);
+}
+
+NcclLibrary open() {
+  VendorLibrary const library({.chosen = environment().nccl_library,
+                               .setting = "CROSSRANK_NCCL_LIBRARY",
+                               .name = "libnccl.so.2",
+                               .what = "NCCL",
+                               .installation = "install NCCL (NVIDIA's package is libnccl2)"});
+  NcclLibrary out;
+  out.path = library.path();
+  FunctionBinder binder(library);
+  bind_functions(binder, out.functions);
+  auto const& f = out.functions;
+  bool const known = f.ncclGetVersion != nullptr && f.ncclGetVersion(&out.version) == Result::success;
+  if (!known || out.version < api::oldest_version || !binder.absent().empty()) {
+    throw UnavailableError({.operation = operation,
+                            .message = "the library is too old",
+                            .expected = "NCCL " + version_text(api::oldest_version) + " or later",
+                            .got = known ? "NCCL " + version_text(out.version) : "another library",
+                            .resource = out.path,
+                            .hint = "install a newer NCCL",
+                            .details = binder.absent()});
+  }
+  out.missing = binder.take_missing();
+  return out;
+}
+
+struct Outcome {
+  std::optional<NcclLibrary> library{};
+  std::optional<UnavailableError> error{};
+};
+
+Outcome const& outcome() {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed: communicators may outlive `main`
+  static auto const* const found = [] {
+    auto* const made = new Outcome;
+    try {
+      made->library.emplace(open());
+    } catch (UnavailableError const& error) {
+      made->error.emplace(error);
+    }
+    return made;
+  }();
+  return *found;
+}
+
+}  // namespace
+
+NcclLibrary const& nccl_library() {
+  auto const& found = outcome();
+  if (found.error) throw UnavailableError(*found.error);
+  return *found.library;
+}
+
+std::string version_text(int version) {
+  return std::to_string(version / 10'000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+void throw_nccl_error(api::Functions const& functions, Result result, char const* function, char const* operation) {
+  std::string text = functions.ncclGetErrorString(result);
+  auto const* const last = functions.ncclGetLastError(nullptr);
+  if (last != nullptr && *last != '\0') text += std::string(": ") + last;
+  throw BackendError({.operation = operation,
+                      .message = std::string(function) + " failed",
+                      .system = std::move(text),
+                      .hint = "NCCL_DEBUG=INFO makes NCCL print what it does"});
+}
+
+}  // namespace crossrank::nccl

@@ -1,0 +1,324 @@
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <crossrank/cuda.hpp>
+#include <crossrank/error.hpp>
+
+#include "tests/collectives/device/nccl_ranks.hpp"
+
+/// Collectives on GPU tensors that NCCL carries, between processes.
+namespace crossrank::test {
+namespace {
+
+class NcclCollectives : public testing::TestWithParam<int> {
+ protected:
+  static void run(std::string_view scenario, EmulatedNccl version = EmulatedNccl::newest) {
+    auto const job = run_ranks(GetParam(), scenario, gpu_ranks(version));
+    EXPECT_TRUE(job.ok()) << job.text();
+  }
+};
+
+// ---------------------------------------------------------------- data
+
+void reduce_and_move(Collective const& world) {
+  auto const ranks = static_cast<std::size_t>(world.world_size());
+  auto const gpu = default_device();
+  auto const sum = static_cast<float>(ranks * (ranks + 1)) / 2;
+  auto reduced = filled(world, 1'000);
+  world.all_reduce(reduced);
+  EXPECT_EQ(world.device_backend(), "nccl");
+  EXPECT_EQ(values(reduced), std::vector<float>(1'000, sum));
+  auto averaged = filled(world, 3);
+  world.all_reduce(averaged, ReduceOp::avg);
+  EXPECT_EQ(values(averaged), std::vector<float>(3, sum / static_cast<float>(ranks)));
+  int const root = world.world_size() - 1;
+  auto largest = filled(world, 3);
+  world.reduce(largest, ReduceOp::max, {root});
+  EXPECT_EQ(values(largest), std::vector<float>(3, static_cast<float>(world.rank() + 1)));
+  auto sent = filled(world, 5);
+  world.broadcast(sent, {root});
+  EXPECT_EQ(values(sent), std::vector<float>(5, static_cast<float>(ranks)));
+  auto joined = Tensor::empty({world.world_size(), 3}, Dtype::f32, gpu);
+  world.all_gather(joined, filled(world, 3));
+  for (std::size_t i = 0; i < 3 * ranks; ++i) EXPECT_EQ(values(joined)[i], static_cast<float>(i / 3 + 1));
+  auto exchanged = Tensor::empty({world.world_size(), 2}, Dtype::f32, gpu);
+  world.all_to_all(exchanged, filled(world, 2 * world.world_size()));
+  for (std::size_t i = 0; i < 2 * ranks; ++i) EXPECT_EQ(values(exchanged)[i], static_cast<float>(i / 2 + 1));
+  auto part = Tensor::empty({4}, Dtype::f32, gpu);
+  world.reduce_scatter(part, filled(world, 4 * world.world_size()));
+  EXPECT_EQ(values(part), std::vector<float>(4, sum));
+  auto gathered = world.rank() == root ? Tensor::empty({world.world_size(), 3}, Dtype::f32, gpu) : Tensor{};
+  world.gather(gathered, filled(world, 3), {root});
+  auto own = Tensor::empty({3}, Dtype::f32, gpu);
+  world.scatter(own, gathered, {root});
+  EXPECT_EQ(values(own), std::vector<float>(3, static_cast<float>(world.rank() + 1)));
+}
+
+/// Rank r has r rows.
+void move_different_counts(Collective const& world) {
+  auto const gpu = default_device();
+  auto const n = world.world_size();
+  int const root = n - 1;
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(n));
+  std::iota(rows.begin(), rows.end(), 0);
+  auto const total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  std::vector<float> expected;
+  for (int r = 0; r < n; ++r) expected.insert(expected.end(), static_cast<std::size_t>(r), static_cast<float>(r + 1));
+  auto const own = [&] {
+    return std::vector<float>(static_cast<std::size_t>(world.rank()), static_cast<float>(world.rank() + 1));
+  };
+  auto all = Tensor::empty({total}, Dtype::f32, gpu);
+  world.all_gatherv(all, filled(world, world.rank()), {.rows = rows});
+  EXPECT_EQ(values(all), expected);
+  auto joined = world.rank() == root ? Tensor::empty({total}, Dtype::f32, gpu) : Tensor{};
+  world.gatherv(joined, filled(world, world.rank()), {.rows = rows, .root = root});
+  auto back = Tensor::empty({world.rank()}, Dtype::f32, gpu);
+  world.scatterv(back, joined, {.rows = rows, .root = root});
+  EXPECT_EQ(values(back), own());
+  auto part = Tensor::empty({world.rank()}, Dtype::f32, gpu);
+  world.reduce_scatterv(part, filled(world, total), {.rows = rows});
+  EXPECT_EQ(values(part),
+            std::vector<float>(static_cast<std::size_t>(world.rank()), static_cast<float>(n * (n + 1)) / 2));
+  // Rank s sends r rows to rank r.
+  std::vector<std::int64_t> const receive(static_cast<std::size_t>(n), world.rank());
+  auto exchanged = Tensor::empty({n * world.rank()}, Dtype::f32, gpu);
+  world.all_to_allv(exchanged, filled(world, total), {.send = rows, .receive = receive});
+  std::vector<float> from_each;
+  for (int s = 0; s < n; ++s)
+    from_each.insert(from_each.end(), static_cast<std::size_t>(world.rank()), static_cast<float>(s + 1));
+  EXPECT_EQ(values(exchanged), from_each);
+}
+
+CROSSRANK_RANK_SCENARIO(nccl_data) {
+  auto world = connect_gpu_rank();
+  reduce_and_move(world);
+  move_different_counts(world);
+  EXPECT_EQ(world.device_backend(), "nccl");
+  world.close();
+  return end_gpu_rank();
+}
+
+TEST_P(NcclCollectives, reduce_and_move_gpu_tensors) { run("nccl_data"); }
+TEST_P(NcclCollectives, work_with_a_library_that_lacks_the_newer_functions) { run("nccl_data", EmulatedNccl::v2_18); }
+
+CROSSRANK_RANK_SCENARIO(nccl_other_dtypes) {
+  auto const world = connect_gpu_rank();
+  auto const gpu = default_device();
+  auto flag = Tensor::of<std::uint16_t>({static_cast<std::uint16_t>(world.rank())}, {1}).to(gpu);
+  world.all_reduce(flag, ReduceOp::max);  // NCCL has no such dtype
+  EXPECT_EQ(flag.to(Device::cpu()).as<std::uint16_t>()[0], world.world_size() - 1);
+  auto bits = Tensor::of<std::uint32_t>({1U << static_cast<unsigned>(world.rank())}, {1}).to(gpu);
+  world.all_reduce(bits, ReduceOp::bor);  // nor such an op
+  EXPECT_EQ(bits.to(Device::cpu()).as<std::uint32_t>()[0], (1U << static_cast<unsigned>(world.world_size())) - 1);
+  auto integers = Tensor::of<std::int64_t>({world.rank() + 1}, {1}).to(gpu);
+  world.all_reduce(integers, ReduceOp::prod);
+  EXPECT_EQ(world.device_backend(), "nccl");
+  auto moved = Tensor::of<std::uint16_t>({static_cast<std::uint16_t>(7 + world.rank())}, {1}).to(gpu);
+  reset_emulated_counts();
+  world.broadcast(moved);
+  EXPECT_EQ(emulated_count("ncclBroadcast"), 1U);
+  EXPECT_EQ(moved.to(Device::cpu()).as<std::uint16_t>()[0], 7);
+  return end_gpu_rank();
+}
+
+TEST_P(NcclCollectives, reduce_what_nccl_lacks_through_host_memory) { run("nccl_other_dtypes"); }
+
+CROSSRANK_RANK_SCENARIO(nccl_requests) {
+  auto const world = connect_gpu_rank();
+  auto const ranks = world.world_size();
+  auto first = filled(world, 100);
+  auto second = filled(world, 7);
+  auto one = world.iall_reduce(first);
+  auto two = world.iall_reduce(second, ReduceOp::max);
+  auto const other = Stream::create(default_device());
+  StreamGuard const guard(other);
+  one.wait();
+  two.wait();
+  EXPECT_EQ(values(first), std::vector<float>(100, static_cast<float>(ranks * (ranks + 1)) / 2));
+  EXPECT_EQ(values(second), std::vector<float>(7, static_cast<float>(ranks)));
+  int const src = (world.rank() + ranks - 1) % ranks;
+  auto in = Tensor::empty({6}, Dtype::f32, default_device());
+  world.sendrecv(in, filled(world, 6), {.dst = (world.rank() + 1) % ranks, .src = src});
+  EXPECT_EQ(values(in), std::vector<float>(6, static_cast<float>(src + 1)));
+  return end_gpu_rank();
+}
+
+TEST_P(NcclCollectives, non_blocking_calls_order_the_current_stream) { run("nccl_requests"); }
+
+// ---------------------------------------------------------------- costs
+
+CROSSRANK_RANK_SCENARIO(nccl_counts) {
+  auto const world = connect_gpu_rank();
+  auto tensor = filled(world, 1'000);
+  world.all_reduce(tensor);
+  reset_emulated_counts();
+  for (int i = 0; i < 10; ++i) world.all_reduce(tensor);
+  EXPECT_EQ(emulated_count("ncclAllReduce"), 10U);
+  EXPECT_EQ(emulated_count("nccl_kernel"), 10U);
+  EXPECT_EQ(emulated_count("ncclGroupStart"), 0U);
+  for (auto const* call : {"host_wait", "pageable_copy", "copy", "cuStreamSynchronize", "cuCtxSynchronize",
+                           "cuEventSynchronize", "cuMemAlloc_v2", "cuMemAllocFromPoolAsync", "cuMemHostAlloc"}) {
+    EXPECT_EQ(emulated_count(call), 0U) << call;
+  }
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(world.world_size()), 2);
+  rows.back() = 3;
+  auto all = Tensor::empty({std::accumulate(rows.begin(), rows.end(), std::int64_t{0})}, Dtype::f32, default_device());
+  auto const own = filled(world, rows[static_cast<std::size_t>(world.rank())]);
+  reset_emulated_counts();
+  world.all_gatherv(all, own, {.rows = rows});
+  EXPECT_EQ(emulated_count("nccl_kernel"), 1U);  // one group
+  EXPECT_EQ(emulated_count("host_wait"), 0U);
+  current_stream(default_device()).synchronize();
+  return end_gpu_rank();
+}
+
+TEST_P(NcclCollectives, take_one_call_of_nccl_and_no_wait_of_the_host) { run("nccl_counts"); }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclCollectives, testing::Values(1, 2, 4));
+
+// ---------------------------------------------------------------- which way
+
+CROSSRANK_RANK_SCENARIO(nccl_choice) {
+  auto const world = connect_gpu_rank();
+  EXPECT_EQ(world.device_backend(), "none");
+  auto tensor = filled(world, 4);
+  world.all_reduce(tensor);
+  EXPECT_EQ(world.device_backend(), self.arguments.at(0));
+  EXPECT_EQ(values(tensor), std::vector<float>(4, 3));
+  auto const pair = world.split({{1, 0}});
+  auto other = filled(pair, 4);
+  pair.all_reduce(other);
+  EXPECT_EQ(pair.device_backend(), self.arguments.at(0));
+  EXPECT_EQ(values(other), std::vector<float>(4, 3));
+  return 0;
+}
+
+void expect_choice(char const* expected, RankOptions options) {
+  options.arguments = {expected};
+  auto const job = run_ranks(2, "nccl_choice", std::move(options));
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+TEST(NcclChoice, is_nccl_where_all_ranks_can) { expect_choice("nccl", gpu_ranks()); }
+
+TEST(NcclChoice, is_staged_where_a_rank_has_no_library) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
+  expect_choice("staged", std::move(options));
+}
+
+TEST(NcclChoice, is_staged_where_a_rank_has_another_version) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_18;
+  expect_choice("staged", std::move(options));
+}
+
+TEST(NcclChoice, is_staged_where_two_ranks_share_a_gpu) {
+  auto options = gpu_ranks();
+  options.environment["EMULATED_GPU_COUNT"] = "1";
+  expect_choice("staged", std::move(options));
+}
+
+TEST(NcclChoice, is_staged_where_the_setting_says_so) {
+  auto options = gpu_ranks();
+  options.rank_environment[0]["CROSSRANK_DEVICE"] = "staged";
+  expect_choice("staged", std::move(options));
+}
+
+TEST(NcclChoice, is_staged_where_nccl_refuses_on_one_rank) {
+  auto options = gpu_ranks();
+  options.rank_environment[1]["EMULATED_GPU_FAIL"] = "ncclCommInitRankConfig:1:2,ncclCommInitRankConfig:2:2";
+  options.rank_environment[0]["CROSSRANK_TIMEOUT"] = "3";
+  options.rank_environment[1]["CROSSRANK_TIMEOUT"] = "3";
+  expect_choice("staged", std::move(options));
+}
+
+TEST(NcclChoice, is_staged_where_the_first_rank_cannot_draw_an_id) {
+  auto options = gpu_ranks();
+  options.environment["EMULATED_GPU_FAIL"] = "ncclGetUniqueId:1:2,ncclGetUniqueId:2:2";
+  expect_choice("staged", std::move(options));
+}
+
+CROSSRANK_RANK_SCENARIO(nccl_forced) {
+  auto const world = connect_gpu_rank();
+  auto tensor = filled(world, 4);
+  try {
+    world.all_reduce(tensor);
+    ADD_FAILURE() << "no error";
+  } catch (UnavailableError const& e) {
+    EXPECT_EQ(e.info().operation, "all_reduce");
+    EXPECT_THAT(e.info().message, testing::HasSubstr("rank 1 has no NCCL"));
+    EXPECT_TRUE(e.group_usable());
+  }
+  world.barrier();
+  return end_gpu_rank();
+}
+
+TEST(NcclChoice, is_an_error_on_all_ranks_where_the_setting_wants_nccl_and_a_rank_lacks_it) {
+  auto options = gpu_ranks();
+  options.environment["CROSSRANK_DEVICE"] = "nccl";
+  options.rank_environment[1]["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
+  auto const job = run_ranks(2, "nccl_forced", std::move(options));
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+// ---------------------------------------------------------------- disagreement
+
+/// Runs a call on which the ranks disagree, as the first one of the group or after another one.
+template <class Call>
+void expect_mismatch(RankSelf const& self, Call call) {
+  auto const world = connect_gpu_rank();
+  if (self.arguments.at(0) == "later") {
+    auto tensor = filled(world, 4);
+    world.all_reduce(tensor);
+    EXPECT_EQ(world.device_backend(), "nccl");
+  }
+  EXPECT_THROW(call(world), MismatchError);
+}
+
+CROSSRANK_RANK_SCENARIO(nccl_unequal_counts) {
+  expect_mismatch(self, [](Collective const& world) {
+    auto tensor = filled(world, 4 + world.rank());
+    world.all_reduce(tensor);
+  });
+  return end_gpu_rank();
+}
+CROSSRANK_RANK_SCENARIO(nccl_and_cpu) {
+  expect_mismatch(self, [](Collective const& world) {
+    auto tensor = world.rank() == 0 ? filled(world, 4) : Tensor::zeros({4}, Dtype::f32);
+    world.all_reduce(tensor);
+  });
+  return end_gpu_rank();
+}
+CROSSRANK_RANK_SCENARIO(nccl_unequal_exchange) {
+  expect_mismatch(self, [](Collective const& world) {
+    auto const rank = world.rank();
+    std::vector<std::int64_t> const send{1, 2};
+    std::vector<std::int64_t> const receive{rank == 0 ? 1 : 2, rank == 0 ? 2 : 2};
+    auto out = Tensor::empty({receive[0] + receive[1]}, Dtype::f32, default_device());
+    world.all_to_allv(out, filled(world, 3), {.send = send, .receive = receive});
+  });
+  return end_gpu_rank();
+}
+
+class NcclDisagreement : public testing::TestWithParam<std::tuple<char const*, char const*>> {};
+
+TEST_P(NcclDisagreement, is_a_mismatch_on_all_ranks) {
+  auto options = gpu_ranks();
+  options.arguments = {std::get<1>(GetParam())};
+  auto const job = run_ranks(2, std::get<0>(GetParam()), std::move(options));
+  EXPECT_TRUE(job.ok()) << job.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, NcclDisagreement,
+                         testing::Combine(testing::Values("nccl_unequal_counts", "nccl_and_cpu",
+                                                          "nccl_unequal_exchange"),
+                                          testing::Values("first", "later")));
+
+}  // namespace
+}  // namespace crossrank::test

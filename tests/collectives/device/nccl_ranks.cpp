@@ -1,0 +1,53 @@
+#include "tests/collectives/device/nccl_ranks.hpp"
+
+#include <dlfcn.h>
+
+#include <gtest/gtest.h>
+
+namespace crossrank::test {
+namespace {
+
+template <class Function>
+Function* emulator(char const* name) {
+  auto* const library = ::dlopen(CROSSRANK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+}  // namespace
+
+RankOptions gpu_ranks(EmulatedNccl version) {
+  RankOptions options;
+  options.environment = {{"CROSSRANK_CUDA_LIBRARY", CROSSRANK_TEST_CUDA},
+                         {"EMULATED_GPU_COUNT", "4"},
+                         {"EMULATED_GPU_MEMORY", "268435456"}};
+  if (version == EmulatedNccl::newest) options.environment["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL;
+  if (version == EmulatedNccl::v2_18) options.environment["CROSSRANK_NCCL_LIBRARY"] = CROSSRANK_TEST_NCCL_2_18;
+  if (version == EmulatedNccl::none) options.environment["CROSSRANK_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2";
+  return options;
+}
+
+Collective connect_gpu_rank() { return connect({.backend = "shm", .timeout = std::chrono::seconds(60)}); }
+
+Tensor filled(Collective const& world, std::int64_t count) {
+  return Tensor::of(std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(world.rank() + 1)), {count})
+      .to(default_device());
+}
+
+std::vector<float> values(Tensor const& tensor) {
+  auto const host = tensor.to(Device::cpu());
+  auto const all = host.as<float>();
+  return {all.begin(), all.end()};
+}
+
+unsigned long long emulated_count(char const* name) {
+  return emulator<unsigned long long(char const*)>("emulated_count")(name);
+}
+
+int end_gpu_rank() {
+  EXPECT_EQ(emulator<unsigned long long()>("emulated_report_count")(), 0U);
+  return 0;
+}
+
+void reset_emulated_counts() { emulator<void()>("emulated_reset_counts")(); }
+
+}  // namespace crossrank::test

@@ -1,0 +1,36 @@
+#pragma once
+#include <map>
+#include <string>
+
+#include <crossrank/collective.hpp>
+#include <crossrank/tensor.hpp>
+
+#include "tests/support/process_ranks.hpp"
+
+/// Ranks as processes, each with an emulated GPU of its own and the emulated NCCL.
+namespace crossrank::test {
+
+/// Which emulated NCCL the ranks have.
+enum class EmulatedNccl { newest, v2_18, none };
+
+/// Returns options for ranks on four emulated GPUs.
+[[nodiscard]] RankOptions gpu_ranks(EmulatedNccl version = EmulatedNccl::newest);
+
+/// Joins the job of this process.
+[[nodiscard]] Collective connect_gpu_rank();
+
+/// Ends a scenario: expects that the rank has not misused the driver, and returns 0.
+[[nodiscard]] int end_gpu_rank();
+
+/// Returns a tensor on this rank's GPU whose elements on rank r are r + 1.
+[[nodiscard]] Tensor filled(Collective const& world, std::int64_t count);
+
+/// Returns the elements of a tensor, copied to the host.
+[[nodiscard]] std::vector<float> values(Tensor const& tensor);
+
+/// Returns how often this process has called a function of the emulated libraries, or an event has happened.
+[[nodiscard]] unsigned long long emulated_count(char const* name);
+/// Sets all counters to zero.
+void reset_emulated_counts();
+
+}  // namespace crossrank::test
